@@ -1,0 +1,199 @@
+//! The port through which the daemon takes part in the election, whichever backend holds it.
+//!
+//! Requests go in, events come out, both through channels: a backend is a task between them. Requests are
+//! carried out in the order they were made, those of the [`ledger`](crate::ledger) among them. Nothing here names a backend.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Uptime;
+use crate::job::Digest;
+use crate::ledger::Snapshot;
+use crate::term::{CandidateName, NodeName, SessionId, Term, TermEnd};
+
+/// What the daemon asks of the election.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// Join the queue, and join it again whenever the place in it is lost, until [`Request::Resign`] or [`Request::Leave`].
+    Campaign,
+    /// Give up leadership, or the place in the queue. Commits already requested are answered first; the member stays.
+    /// Answered by [`Event::Over`] if a term was open, and in any case by [`Event::Withdrawn`].
+    Resign,
+    /// Whether this node has runs in flight: then the lease is kept also while it does not lead.
+    Busy(bool),
+    /// What this node has loaded, for the others to compare.
+    Publish(Published),
+    /// End the membership and the session. Answered by [`Event::Left`], within the backend's own bound even when nobody answers it.
+    Leave,
+}
+
+/// What a node tells the others of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Published {
+    /// Of its jobs files.
+    pub digest: Digest,
+    /// Version of the time zone data it evaluates schedules with.
+    pub tzdata: String,
+}
+
+/// What happened in the election.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The node lives under this session from now on; it expires after `timeout`.
+    Session {
+        /// What this node's runs belong to from now on.
+        id: SessionId,
+        /// As negotiated.
+        timeout: Duration,
+    },
+    /// The node has a place in the queue.
+    Joined {
+        /// Its entry.
+        candidate: CandidateName,
+    },
+    /// The node waits behind another. Again whenever the predecessor or the leader changed.
+    Following {
+        /// Its entry.
+        candidate: CandidateName,
+        /// The entry before its own.
+        predecessor: CandidateName,
+        /// Whose it is; absent for an entry that is not cronkeeper's.
+        predecessor_node: Option<NodeName>,
+        /// Whose the first entry is; absent for an entry that is not cronkeeper's.
+        leader_node: Option<NodeName>,
+    },
+    /// The node leads: the term is opened in the ledger, and the ledger was read after that.
+    Elected {
+        /// The term.
+        term: Term,
+        /// How long the node may act.
+        lease_until: Uptime,
+        /// The ledger.
+        snapshot: Box<Snapshot>,
+        /// From knowing to be first until now.
+        took: Duration,
+    },
+    /// The term is over. No commit of it will be accepted any more.
+    Over {
+        /// The term.
+        term: Term,
+        /// Why.
+        why: TermEnd,
+    },
+    /// [`Request::Resign`] is done: the node is not in the queue.
+    Withdrawn,
+    /// The lease now ends at this instant: later than before after a quorum write, [`Uptime::ZERO`] when it was taken away.
+    Lease {
+        /// When.
+        until: Uptime,
+    },
+    /// The connection is lost; the session may live.
+    Suspended {
+        /// The session.
+        session: SessionId,
+    },
+    /// The connection is back, the session is the same, and so are the node's entries.
+    Resumed {
+        /// The session.
+        session: SessionId,
+    },
+    /// The session is gone.
+    Expired {
+        /// The session.
+        session: SessionId,
+    },
+    /// Nobody answers; the next try comes after `retry`.
+    Unreachable {
+        /// When the next try comes.
+        retry: Duration,
+        /// What went wrong, for people.
+        error: String,
+    },
+    /// The nodes that live, read every 15 s.
+    Members(Vec<Member>),
+    /// [`Request::Leave`] is done.
+    Left,
+    /// The node cannot take part until an operator changes something.
+    Failed(Failure),
+}
+
+/// A living node, as it describes itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Format of the record.
+    pub v: u32,
+    /// The node.
+    pub node: NodeName,
+    /// Its host.
+    pub host: String,
+    /// Its process.
+    pub pid: u32,
+    /// Of its program.
+    pub version: String,
+    /// When its process started.
+    pub started_at: jiff::Timestamp,
+    /// What it has loaded.
+    #[serde(flatten)]
+    pub published: Published,
+}
+
+/// The queue as it stood when read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queue {
+    /// The entries, the leader first.
+    pub candidates: Vec<Candidate>,
+    /// The nodes that live.
+    pub members: Vec<Member>,
+}
+
+/// An entry of the queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Its name.
+    pub candidate: CandidateName,
+    /// Whose it is; absent for an entry that is not cronkeeper's.
+    pub node: Option<NodeName>,
+}
+
+/// Why a node cannot take part until an operator changes something.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// Another living node has the name.
+    #[error("node name `{node}` is taken: {holder} holds it")]
+    NameTaken {
+        /// The name.
+        node: NodeName,
+        /// Who holds it, for people.
+        holder: String,
+    },
+    /// The service refuses this client.
+    #[error("authentication was refused by {service}: {detail}")]
+    Refused {
+        /// The service, as configured.
+        service: String,
+        /// What it said.
+        detail: String,
+    },
+    /// The chroot of the connect string does not exist.
+    #[error("path `{chroot}` does not exist on {service}")]
+    NoChroot {
+        /// The path.
+        chroot: String,
+        /// The service, as configured.
+        service: String,
+    },
+    /// The state directory belongs to another cluster.
+    #[error("the state directory belongs to cluster {ours}, but {service} is cluster {theirs}")]
+    OtherCluster {
+        /// What the state directory remembers.
+        ours: String,
+        /// What the service says.
+        theirs: String,
+        /// The service, as configured.
+        service: String,
+    },
+    /// The state directory cannot be written.
+    #[error("the state directory cannot be written: {0}")]
+    StateDir(String),
+}

@@ -1,0 +1,197 @@
+//! What a job is: its name, its command, and the policies its owner chose.
+//!
+//! A [`JobSet`] cannot be wrong: it is only made from a validated jobs file (`config`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::schedule::Schedule;
+
+/// A job's name: `[A-Za-z0-9][A-Za-z0-9._-]{0,99}`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct JobName(Arc<str>);
+
+/// A text that is no job name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no job name: a letter or digit, then at most 99 letters, digits, `.`, `_` or `-`")]
+pub struct BadJobName(pub String);
+
+impl JobName {
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// When the text is no job name.
+    pub fn parse(name: &str) -> Result<Self, BadJobName> {
+        let rest = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
+        let good = name.len() <= 100
+            && name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
+            && name.bytes().all(rest);
+        if good { Ok(Self(name.into())) } else { Err(BadJobName(name.to_owned())) }
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for JobName {
+    type Error = BadJobName;
+    fn try_from(name: String) -> Result<Self, BadJobName> {
+        Self::parse(&name)
+    }
+}
+
+impl From<JobName> for String {
+    fn from(name: JobName) -> Self {
+        name.0.as_ref().to_owned()
+    }
+}
+
+impl fmt::Display for JobName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a job starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommandLine {
+    /// A program and its arguments, as they are. Never empty.
+    Argv(Vec<String>),
+    /// A text for `/bin/sh -c`.
+    Shell(String),
+}
+
+impl CommandLine {
+    /// The program and its arguments.
+    pub fn argv(&self) -> Vec<String> {
+        match self {
+            Self::Argv(argv) => argv.clone(),
+            Self::Shell(text) => vec!["/bin/sh".into(), "-c".into(), text.clone()],
+        }
+    }
+}
+
+/// What to do when an occurrence comes while a run of the job is in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overlap {
+    /// Do not run it, and say so.
+    #[default]
+    Skip,
+    /// Run it beside the other.
+    Allow,
+}
+
+/// What to do with occurrences that nobody decided on in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Misfire {
+    /// Record them as missed.
+    Skip,
+    /// Run the newest in the window; record the others as missed.
+    #[default]
+    RunOnce,
+    /// Run all in the window, one after the other.
+    RunAll,
+}
+
+/// What becomes of a run whose node died.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Interrupted {
+    /// It ends `interrupted`.
+    #[default]
+    Skip,
+    /// Another attempt, on the next leader.
+    Rerun,
+}
+
+/// What becomes of a run while its node is cut off from the coordination service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLeaseEnd {
+    /// It goes on, at most until the job's next occurrence.
+    #[default]
+    Keep,
+    /// It is killed when the lease ends.
+    Kill,
+}
+
+/// A definition of a job, complete and valid.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Job {
+    /// Unique in its set.
+    pub name: JobName,
+    /// For people.
+    pub description: Option<String>,
+    /// When it is due.
+    pub schedule: Schedule,
+    /// What it starts.
+    pub command: CommandLine,
+    /// False: it has no occurrences.
+    pub enabled: bool,
+    /// Added to the environment of its processes.
+    pub environment: BTreeMap<String, String>,
+    /// Where its processes start; without one, the home directory.
+    pub working_directory: Option<PathBuf>,
+    /// The file mode creation mask of its processes.
+    pub umask: u32,
+    /// How long an attempt may take.
+    pub timeout: Option<Duration>,
+    /// How long after SIGTERM comes SIGKILL.
+    pub kill_grace: Duration,
+    /// See [`Overlap`].
+    pub overlap: Overlap,
+    /// See [`Misfire`].
+    pub misfire: Misfire,
+    /// How old a missed occurrence may be and still be run; without one, the time to its next occurrence, at most 12 h.
+    pub misfire_window: Option<Duration>,
+    /// How many occurrences `misfire: run-all` makes up in one go.
+    pub misfire_limit: usize,
+    /// See [`Interrupted`].
+    pub interrupted: Interrupted,
+    /// See [`OnLeaseEnd`]. `Kill` wherever `interrupted` is `Rerun`.
+    pub on_lease_end: OnLeaseEnd,
+    /// Exit codes that count as success.
+    pub success_exit_codes: BTreeSet<i32>,
+    /// Bytes of output that are logged of an attempt.
+    pub max_output: u64,
+}
+
+/// Identifies a text by its content: 16 hexadecimal digits of its SHA-256.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Digest(String);
+
+impl Digest {
+    /// The digest of `text`.
+    pub fn of(text: &[u8]) -> Self {
+        use sha2::Digest as _;
+        let hash = sha2::Sha256::digest(text);
+        Self(hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// The digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// All jobs of a node, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JobSet {
+    /// The jobs.
+    pub jobs: BTreeMap<JobName, Arc<Job>>,
+    /// Of the files they were read from.
+    pub digest: Digest,
+}

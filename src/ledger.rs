@@ -1,0 +1,203 @@
+//! The port to the durable record: what was decided, what runs, how it ended.
+//!
+//! Every [`Change`] is guarded: by the own candidate where only a leader may decide, and by the version of what
+//! was read where another may have written. What a version is to a backend is its own affair; here it counts
+//! from 0 and grows by one with every write (ZooKeeper's znode versions do). Nothing here names a backend.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+
+use crate::election::Queue;
+use crate::job::JobName;
+use crate::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, Skip, Version};
+
+/// Names a commit among those under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommitId(pub u64);
+
+/// What the daemon asks of the ledger.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// Write a change. Answered once by [`Event::Answered`]; commits of one job take effect in the order requested.
+    Commit {
+        /// To know the answer by.
+        id: CommitId,
+        /// What to write.
+        change: Change,
+    },
+    /// Read `jobs/<job>`. Answered by [`Event::Job`].
+    ReadJob(JobName),
+    /// Read `running/<run>`. Answered by [`Event::Run`].
+    ReadRun(RunId),
+    /// Tell, by [`Event::Run`], when `running/<run>` changes or goes, and, by [`Event::OwnerGone`], when its owner's member goes.
+    /// Also when that happened before the request. Ends when the run goes, or with the term.
+    Watch(RunId),
+}
+
+/// One guarded write, whole or not at all.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// Move a job's mark without a run. Only the leader.
+    Advance {
+        /// The job.
+        job: JobName,
+        /// The record as last read or written; absent: there is none.
+        at: Option<Version>,
+        /// The new record.
+        record: JobRecord,
+        /// The occurrences that the mark passed.
+        skip: Option<SkipWrite>,
+    },
+    /// Move a job's mark and begin a run. Only the leader.
+    Begin {
+        /// The job's record as last read or written.
+        at: Version,
+        /// The job's new record.
+        record: JobRecord,
+        /// The run, not yet in the ledger.
+        run: RunRecord,
+    },
+    /// Begin another attempt of a run, or mark it cut off. Only the leader.
+    Settle {
+        /// The run's record as last read or written.
+        at: Version,
+        /// Its new record.
+        run: RunRecord,
+    },
+    /// Put an own run under the node's new session. Its owner, whoever leads.
+    Reown {
+        /// The run's record as last read or written.
+        at: Version,
+        /// Its new record.
+        run: RunRecord,
+    },
+    /// End a run. Its owner, whoever leads; or the leader, for a run whose owner is gone (`as_leader`).
+    End {
+        /// The run's record as last read or written.
+        at: Version,
+        /// How it ended.
+        end: RunEnd,
+        /// True where the own candidate guards it too.
+        as_leader: bool,
+    },
+}
+
+impl Change {
+    /// The job it is about.
+    pub fn job(&self) -> &JobName {
+        match self {
+            Self::Advance { job, .. } => job,
+            Self::Begin { run, .. } | Self::Settle { run, .. } | Self::Reown { run, .. } => &run.job,
+            Self::End { end, .. } => &end.run.job,
+        }
+    }
+
+    /// True where only the leader may write it.
+    pub fn is_fenced(&self) -> bool {
+        match self {
+            Self::Advance { .. } | Self::Begin { .. } | Self::Settle { .. } => true,
+            Self::Reown { .. } => false,
+            Self::End { as_leader, .. } => *as_leader,
+        }
+    }
+}
+
+/// A skip record: a new one, or a neighbour added to one written before.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SkipWrite {
+    /// The record as last written; absent: there is none.
+    pub at: Option<Version>,
+    /// The new record.
+    pub skip: Skip,
+}
+
+/// The answer to a guarded write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commit {
+    /// It is written.
+    Accepted,
+    /// The own candidate is gone: nothing is written, and the term is over.
+    Fenced,
+    /// Another wrote what it rests on: nothing is written.
+    Superseded,
+    /// The session went before an answer came: it may or may not be written.
+    Unknown,
+}
+
+/// What the ledger tells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The answer to a commit.
+    Answered {
+        /// Which.
+        id: CommitId,
+        /// The answer.
+        answer: Commit,
+    },
+    /// A job's record as it stands; absent: there is none.
+    Job(JobName, Option<JobEntry>),
+    /// A run's record as it stands; absent: it is not in flight.
+    Run(RunId, Option<(RunRecord, Version)>),
+    /// The owner of a watched run is gone; the run as read after that.
+    OwnerGone(RunId, Option<(RunRecord, Version)>),
+}
+
+/// A job's record with its version.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobEntry {
+    /// The record; absent where it cannot be read.
+    pub record: Option<JobRecord>,
+    /// Its version.
+    pub version: Version,
+}
+
+/// A run in flight, as a new leader finds it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Running {
+    /// Its record.
+    pub record: RunRecord,
+    /// Its version.
+    pub version: Version,
+    /// What is known of its owner, found out after the record was read.
+    pub owner: OwnerState,
+}
+
+/// What is known of the owner of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnerState {
+    /// Its member lives, under the session that the run names.
+    Alive,
+    /// It is gone; its processes may live on, cut off.
+    Gone,
+    /// It is gone, and its processes were seen dead.
+    Dead,
+}
+
+/// All that a new leader needs to know.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    /// Every job's record.
+    pub jobs: BTreeMap<JobName, JobEntry>,
+    /// Every run in flight.
+    pub running: Vec<Running>,
+    /// Records that cannot be read, and why, for people.
+    pub damaged: Vec<String>,
+}
+
+/// The future of a read.
+pub type Reading<'a, T> = Pin<Box<dyn Future<Output = Result<T, ReadError>> + Send + 'a>>;
+
+/// Reads for the operator's eyes: no decision rests on them.
+pub trait Reader: Send + Sync {
+    /// The queue and the living nodes.
+    fn queue(&self) -> Reading<'_, Queue>;
+    /// Jobs and runs in flight.
+    fn snapshot(&self) -> Reading<'_, Snapshot>;
+    /// The newest records of one job or of all, newest first.
+    fn history(&self, job: Option<JobName>, limit: usize) -> Reading<'_, Vec<HistoryRecord>>;
+}
+
+/// Why a read gave nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the ledger cannot be read: {0}")]
+pub struct ReadError(pub String);

@@ -1,0 +1,296 @@
+//! The record of one run, and what became of it.
+//!
+//! The leader commits a record *before* the process starts, so a successor can tell "never began"
+//! from "began, end unknown". Knows nothing of where records live.
+
+mod id;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+pub use id::{BadRunId, RunId};
+
+use crate::job::{Digest, Interrupted, Job, JobName, OnLeaseEnd};
+use crate::term::{FencingToken, NodeName, SessionId};
+
+/// The version of a record in the ledger: 0 when created, one more with every change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Version(pub i32);
+
+impl Version {
+    /// Of a record just created.
+    pub const FIRST: Self = Self(0);
+
+    /// After one more change.
+    pub fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+}
+
+/// Tells one decision of one term from every other: `<token>-<count>`. What a write left behind is known by it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Nonce(pub String);
+
+/// `jobs/<job>` of the ledger: how far a job's occurrences have been decided on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// Format of the record.
+    pub v: u32,
+    /// The mark: the newest occurrence that was decided on. It never goes back.
+    pub last_scheduled: Timestamp,
+    /// Of the schedule the mark was counted with; absent when the job has none (disabled, or no longer defined).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<Digest>,
+    /// Of the decision that wrote it.
+    pub nonce: Nonce,
+}
+
+/// What a successor does with a run whose node is gone, fixed when the run began: the node's warden acts by the same rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnLoss {
+    /// Killed at lease end, then begun again by the next leader.
+    Rerun,
+    /// Killed at lease end; ends `interrupted`.
+    Interrupt,
+    /// Goes on while cut off, until `keep_until`.
+    CutOff,
+}
+
+impl OnLoss {
+    /// The rule that a job's keys ask for.
+    pub fn of(job: &Job) -> Self {
+        match (job.interrupted, job.on_lease_end) {
+            (Interrupted::Rerun, _) => Self::Rerun,
+            (Interrupted::Skip, OnLeaseEnd::Kill) => Self::Interrupt,
+            (Interrupted::Skip, OnLeaseEnd::Keep) => Self::CutOff,
+        }
+    }
+}
+
+/// Where a run in flight stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RunState {
+    /// Its owner has, or is about to have, a process for it.
+    Running,
+    /// Its owner is gone without a word; it may go on there until `keep_until`.
+    CutOff,
+}
+
+/// The node that has a run, and the session that says so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// The node.
+    pub node: NodeName,
+    /// The session its member lived under when the run was begun or taken over.
+    pub session: SessionId,
+}
+
+/// `running/<run>` of the ledger: a run in flight.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// Format of the record.
+    pub v: u32,
+    /// The job.
+    pub job: JobName,
+    /// The occurrence.
+    pub scheduled_at: Timestamp,
+    /// See [`RunState`].
+    pub state: RunState,
+    /// Who has it.
+    #[serde(flatten)]
+    pub owner: Owner,
+    /// Of the term that began the attempt.
+    pub token: FencingToken,
+    /// Counts from 1.
+    pub attempt: u32,
+    /// Of the decision that began the attempt.
+    pub nonce: Nonce,
+    /// When the attempt was begun.
+    pub begun_at: Timestamp,
+    /// See [`OnLoss`].
+    pub on_loss: OnLoss,
+    /// How long it may go on while cut off; absent: without limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_until: Option<Timestamp>,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// Its exit code is one of `success_exit_codes`.
+    Success,
+    /// It ended by itself in any other way, or could not be started.
+    Failure,
+    /// It took longer than `timeout`.
+    Timeout,
+    /// An operator ended it.
+    Killed,
+    /// Drain timeout, lease, or death of its node.
+    Interrupted,
+    /// Its node was cut off until the next occurrence.
+    Abandoned,
+}
+
+impl Outcome {
+    /// The word in logs, history and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Failure => "failure",
+            Self::Timeout => "timeout",
+            Self::Killed => "killed",
+            Self::Interrupted => "interrupted",
+            Self::Abandoned => "abandoned",
+        }
+    }
+}
+
+/// What the outcome alone does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// The program does not exist.
+    NotFound,
+    /// The program cannot be executed.
+    NotExecutable,
+    /// The working directory cannot be entered.
+    NoDirectory,
+    /// No memory or process could be had for it.
+    NoMemory,
+    /// It dumped core.
+    CoreDump,
+    /// The drain timeout passed, or the node was told to stop at once.
+    Drain,
+    /// The node's lease ended.
+    Lease,
+    /// The node died.
+    NodeDied,
+}
+
+impl Reason {
+    /// The word in logs and history.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotFound => "not-found",
+            Self::NotExecutable => "not-executable",
+            Self::NoDirectory => "no-directory",
+            Self::NoMemory => "no-memory",
+            Self::CoreDump => "core-dump",
+            Self::Drain => "drain",
+            Self::Lease => "lease",
+            Self::NodeDied => "node-died",
+        }
+    }
+}
+
+/// Why an occurrence was not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SkipReason {
+    /// A run of the job was in flight.
+    Overlap,
+    /// Nobody decided on it in time.
+    Missed,
+}
+
+impl SkipReason {
+    /// The word in logs, history and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Overlap => "overlap",
+            Self::Missed => "missed",
+        }
+    }
+}
+
+/// How a run ended: one record of the history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunEnd {
+    /// The run as it stood.
+    pub run: RunRecord,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What the outcome does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
+    /// Of the main process, when it exited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The signal that ended the main process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// When it ended, or was settled.
+    pub ended_at: Timestamp,
+    /// How long the attempt ran, in milliseconds; absent when no process was started, or nobody saw its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// Processes of the tree that outlived the main process and were killed.
+    #[serde(default)]
+    pub leftovers: u32,
+    /// The last of its output; bytes that are not UTF-8 replaced.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tail: String,
+    /// Bytes of output that were counted but not logged.
+    #[serde(default)]
+    pub dropped_bytes: u64,
+}
+
+/// Occurrences that were not run, neighbours of one reason together: the other record of the history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skip {
+    /// The job.
+    pub job: JobName,
+    /// Why.
+    pub reason: SkipReason,
+    /// The first of them.
+    pub first: Timestamp,
+    /// The last of them.
+    pub last: Timestamp,
+    /// How many; never 0.
+    pub count: u64,
+    /// Of the term that decided.
+    pub token: FencingToken,
+    /// The node that decided.
+    pub node: NodeName,
+    /// When it decided last.
+    pub decided_at: Timestamp,
+}
+
+impl Skip {
+    /// The id its record goes by: that of the first occurrence.
+    pub fn id(&self) -> RunId {
+        RunId::scheduled(self.job.clone(), self.first)
+    }
+}
+
+/// One record of a job's history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum HistoryRecord {
+    /// A run that ended.
+    Run(RunEnd),
+    /// Occurrences that were skipped.
+    Skip(Skip),
+}
+
+impl HistoryRecord {
+    /// When it was written, for "newest first".
+    pub fn at(&self) -> Timestamp {
+        match self {
+            Self::Run(end) => end.ended_at,
+            Self::Skip(skip) => skip.decided_at,
+        }
+    }
+}
+
+/// Milliseconds of a duration, as logs and history tell it.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

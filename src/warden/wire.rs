@@ -1,0 +1,191 @@
+//! What the daemon and the warden say to each other: messages on a stream socket, each a length (u32, little
+//! endian) and that many bytes of JSON.
+//!
+//! The daemon's end closes with the daemon, however it dies: that is the warden's order to kill all.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Uptime;
+
+/// Names a process tree between daemon and warden; never used twice by one daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Slot(pub u64);
+
+/// From the daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Start a process tree. Answered by `Started` or `NotStarted`.
+    Start(Box<Launch>),
+    /// End a tree: SIGTERM now (with SIGCONT, so that a stopped process hears it), SIGKILL after `grace_ms`. Answered by `Ended`.
+    Stop {
+        /// Which.
+        slot: Slot,
+        /// Milliseconds until SIGKILL.
+        grace_ms: u64,
+    },
+    /// End a tree by SIGKILL now. Answered by `Ended`.
+    Kill {
+        /// Which.
+        slot: Slot,
+    },
+    /// The lease now ends here; trees are killed by it as their `deadline` says.
+    Lease {
+        /// When.
+        until: Uptime,
+    },
+}
+
+/// What to start, and within which bounds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Launch {
+    /// The tree's name.
+    pub slot: Slot,
+    /// The program, searched in the PATH of `environment` unless it has a slash, and its arguments. Not empty.
+    pub argv: Vec<String>,
+    /// The whole environment.
+    pub environment: Vec<(String, String)>,
+    /// Where to start.
+    pub directory: String,
+    /// The file mode creation mask.
+    pub umask: u32,
+    /// Soft and hard RLIMIT_NOFILE to give back, if the daemon raised its own.
+    pub open_files: Option<(u64, u64)>,
+    /// Not to be started at or after this instant.
+    pub not_after: Uptime,
+    /// See [`Deadline`].
+    pub deadline: Deadline,
+    /// Bytes of output to hand on; what comes after is counted and dropped.
+    pub max_output: u64,
+}
+
+/// When a tree is killed without being told to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Deadline {
+    /// When the lease ends.
+    Lease,
+    /// When the lease has ended and this instant has come.
+    LeaseAnd(Uptime),
+    /// Never by itself.
+    None,
+}
+
+/// From the warden.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Notice {
+    /// A tree was started.
+    Started {
+        /// Which.
+        slot: Slot,
+        /// Its main process, leader of a session and process group of its own.
+        pid: i32,
+        /// When it was forked.
+        at: Uptime,
+    },
+    /// A tree was not started.
+    NotStarted {
+        /// Which.
+        slot: Slot,
+        /// Why.
+        why: StartFailure,
+    },
+    /// A line of output, without its end.
+    Output {
+        /// Of which tree.
+        slot: Slot,
+        /// From where.
+        stream: Stream,
+        /// The line; bytes that are not UTF-8 are replaced.
+        line: String,
+        /// True where the line goes on in the next message.
+        continues: bool,
+    },
+    /// A tree has ended: its main process is reaped and nothing of it is left.
+    Ended(Box<Ending>),
+}
+
+/// The end of a tree.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ending {
+    /// Which.
+    pub slot: Slot,
+    /// How the main process ended.
+    pub exit: Exit,
+    /// The first thing the warden did to end it, before it had ended.
+    pub ended_by: Option<EndedBy>,
+    /// When the main process ended.
+    pub at: Uptime,
+    /// Processes that outlived the main process and were killed.
+    pub leftovers: u32,
+    /// The last 4 KiB of its output, as text.
+    pub tail: String,
+    /// Bytes of output that were not handed on.
+    pub dropped_bytes: u64,
+}
+
+/// What the warden did to end a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndedBy {
+    /// Was told to stop or kill it.
+    Order,
+    /// Its deadline came.
+    Deadline,
+}
+
+/// How a main process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exit {
+    /// By itself, with this code.
+    Code(i32),
+    /// By a signal.
+    Signal {
+        /// Its number.
+        signal: i32,
+        /// True if it dumped core.
+        core: bool,
+    },
+}
+
+/// Where a line came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// Why a tree was not started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StartFailure {
+    /// `not_after` had come.
+    TooLate,
+    /// A step between fork and exec failed.
+    Step {
+        /// Which.
+        step: Step,
+        /// The system's error number.
+        errno: i32,
+    },
+}
+
+/// A step of starting a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// Pipes and fork.
+    Fork,
+    /// Session, limits, mask.
+    Prepare,
+    /// Entering the directory.
+    Directory,
+    /// Finding and executing the program.
+    Exec,
+}

@@ -1,0 +1,2 @@
+//! Both ports on ZooKeeper.
+pub mod client;

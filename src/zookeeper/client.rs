@@ -1,0 +1,212 @@
+//! What the recipes need of a ZooKeeper client, and no more: sessions and requests.
+//!
+//! [`session`](super::session) gives it by the crate `zookeeper-client`; the simulation gives it by a model of an
+//! ensemble on virtual time. A request is handed over when the method is *called*, not when its future is first
+//! polled: calls are carried out in their order. Paths are relative to the chroot.
+
+use std::time::Duration;
+
+use crate::term::SessionId;
+
+/// A change inside a multi.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// The node exists, with this version (-1: any).
+    Check {
+        /// The node.
+        path: String,
+        /// Its version.
+        version: i32,
+    },
+    /// Make a node.
+    Create {
+        /// The node.
+        path: String,
+        /// Its data.
+        data: Vec<u8>,
+        /// Its kind.
+        mode: Mode,
+    },
+    /// Replace a node's data.
+    Set {
+        /// The node.
+        path: String,
+        /// Its data.
+        data: Vec<u8>,
+        /// The version it must have (-1: any).
+        version: i32,
+    },
+    /// Remove a node.
+    Delete {
+        /// The node.
+        path: String,
+        /// The version it must have (-1: any).
+        version: i32,
+    },
+}
+
+/// The kind of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Stays.
+    Persistent,
+    /// Goes with its session.
+    Ephemeral,
+    /// Goes with its session; the server appends a sequence number to its name.
+    EphemeralSequential,
+}
+
+/// What the server says of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// The transaction that made it. Not to be used from a create inside a multi: 3.8.0 fills in garbage there.
+    pub czxid: i64,
+    /// The transaction that changed it last.
+    pub mzxid: i64,
+    /// When that was, by the ensemble's clock, in milliseconds since the epoch.
+    pub mtime_ms: i64,
+    /// Counts changes of its data.
+    pub version: i32,
+    /// The session it lives with; 0 for none.
+    pub ephemeral_owner: i64,
+}
+
+/// Why a request was not carried out, or may not have been.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// There is no such node.
+    #[error("no such node")]
+    NoNode,
+    /// The node is there already.
+    #[error("the node exists")]
+    NodeExists,
+    /// The node has another version.
+    #[error("the node has another version")]
+    BadVersion,
+    /// The node has children.
+    #[error("the node has children")]
+    NotEmpty,
+    /// This client may not do that.
+    #[error("not authorized")]
+    NoAuth,
+    /// The session is over.
+    #[error("the session is over")]
+    SessionOver,
+    /// No answer came: the request may have been carried out, or may yet be.
+    #[error("no answer: {0}")]
+    Unanswered(String),
+    /// The server refuses it for another reason; nothing was done.
+    #[error("refused: {0}")]
+    Refused(String),
+}
+
+/// Why a multi was not carried out, or may not have been.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MultiError {
+    /// The operation that failed, where the server named one.
+    pub index: Option<usize>,
+    /// How.
+    pub error: Error,
+}
+
+/// What became of an operation of a multi that was carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// A check, or a delete.
+    Nothing,
+    /// A create: the node's path, sequence number included.
+    Created(String),
+    /// A set: the node as it is now.
+    Set(Stat),
+}
+
+/// The state of a session's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// A server answers.
+    Connected,
+    /// None does; the client looks for one.
+    Disconnected,
+    /// The session is over, by the server's word or by the client's own clock.
+    Expired,
+    /// The server does not accept this client's credentials.
+    AuthFailed,
+}
+
+/// Why no session could be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody answered in time.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The server does not accept this client's credentials.
+    #[error("{0}")]
+    AuthFailed(String),
+}
+
+/// Makes sessions.
+pub trait Connect: Send + Sync + 'static {
+    /// What it makes.
+    type Client: Client;
+
+    /// A new session. Bounded by about the session timeout; dropping the future gives up.
+    fn connect(&self) -> impl Future<Output = Result<Self::Client, ConnectError>> + Send;
+}
+
+/// A one-time watch. Dropping it takes it back.
+pub trait Watch: Send + 'static {
+    /// Returns when the node was made, changed or removed, or the session is over: look again.
+    fn fired(self) -> impl Future<Output = ()> + Send;
+}
+
+/// One session.
+///
+/// Dropping all clones does not close the session on the server: entries that must go are removed by hand.
+/// (A session closed by a panic's unwinding would give leadership away while processes still run.)
+pub trait Client: Clone + Send + Sync + 'static {
+    /// Its watches.
+    type Watch: Watch;
+
+    /// Its id.
+    fn id(&self) -> SessionId;
+    /// Its id as [`Stat::ephemeral_owner`] shows it.
+    fn owner_id(&self) -> i64;
+    /// Its timeout as negotiated.
+    fn timeout(&self) -> Duration;
+    /// The newest state. Changes are coalesced.
+    fn state(&self) -> State;
+    /// Returns after the next notification of a state. A loss and return between two polls shows as `Connected` only: each
+    /// notification that reads so counts as a reconnect. Cancel safe.
+    fn state_changed(&mut self) -> impl Future<Output = State> + Send;
+
+    /// All or nothing.
+    fn multi(&self, ops: Vec<Op>) -> impl Future<Output = Result<Vec<Done>, MultiError>> + Send + 'static;
+    /// Makes a node; its path, sequence number included, and what the server says of it.
+    fn create(
+        &self,
+        path: &str,
+        data: Vec<u8>,
+        mode: Mode,
+    ) -> impl Future<Output = Result<(String, Stat), Error>> + Send + 'static;
+    /// Removes a node of this version (-1: any).
+    fn delete(&self, path: &str, version: i32) -> impl Future<Output = Result<(), Error>> + Send + 'static;
+    /// A node's data. A read: the server may lag behind, or be cut off.
+    fn get(&self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Error>> + Send + 'static;
+    /// What the server says of a node, and a watch on it, there or not.
+    fn stat_and_watch(
+        &self,
+        path: &str,
+    ) -> impl Future<Output = Result<(Option<Stat>, Self::Watch), Error>> + Send + 'static;
+    /// A node's data, and a watch on it; no watch where there is no node.
+    fn get_and_watch(
+        &self,
+        path: &str,
+    ) -> impl Future<Output = Result<(Vec<u8>, Stat, Self::Watch), Error>> + Send + 'static;
+    /// The names of a node's children, in no order.
+    fn children(&self, path: &str) -> impl Future<Output = Result<Vec<String>, Error>> + Send + 'static;
+    /// Many nodes' data in one request; `None` where there is none. The caller bounds the number (1 MiB is the protocol's limit).
+    fn get_many(
+        &self,
+        paths: Vec<String>,
+    ) -> impl Future<Output = Result<Vec<Option<(Vec<u8>, Stat)>>, Error>> + Send + 'static;
+}
