@@ -64,7 +64,7 @@ pub enum Change {
         /// Its new record.
         run: RunRecord,
     },
-    /// Put an own run under the node's new session. Its owner, whoever leads.
+    /// Put an own run under the node's new session, or let it go (`retrying`). Its owner, whoever leads.
     Reown {
         /// The run's record as last read or written.
         at: Version,
@@ -138,8 +138,8 @@ pub enum Event {
     Job(JobName, Option<JobEntry>),
     /// A run's record as it stands; absent: it is not in flight.
     Run(RunId, Option<(RunRecord, Version)>),
-    /// The owner of a watched run is gone; the run as read after that.
-    OwnerGone(RunId, Option<(RunRecord, Version)>),
+    /// The owner of a watched run is gone, and what is known of its processes; the run as read after that.
+    OwnerGone(RunId, OwnerState, Option<(RunRecord, Version)>),
 }
 
 /// A job's record with its version.

@@ -15,4 +15,5 @@ pub mod run;
 pub mod schedule;
 pub mod term;
 pub mod warden;
+pub mod engine;
 pub mod zookeeper;

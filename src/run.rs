@@ -78,6 +78,8 @@ impl OnLoss {
 pub enum RunState {
     /// Its owner has, or is about to have, a process for it.
     Running,
+    /// Nobody has a process for it: the leader is to begin another attempt.
+    Retrying,
     /// Its owner is gone without a word; it may go on there until `keep_until`.
     CutOff,
 }

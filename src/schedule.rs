@@ -10,4 +10,16 @@ impl Schedule {
     pub fn next_after(&self, _after: Timestamp) -> Option<Timestamp> {
         None
     }
+    /// Newest in (not_before, at].
+    pub fn last_before_or_at(&self, _at: Timestamp, _not_before: Timestamp) -> Option<Timestamp> {
+        None
+    }
+    /// Counts.
+    pub fn count(&self, _after: Timestamp, _until: Timestamp, _cap: u64) -> u64 {
+        0
+    }
+    /// Text.
+    pub fn canonical(&self) -> String {
+        String::new()
+    }
 }

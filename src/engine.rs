@@ -1,0 +1,370 @@
+//! What to do now: takes one observed fact at a time and says what should follow.
+//!
+//! The engine holds what the node knows of its term, its jobs and its runs. It neither waits nor fails, reads no
+//! clock and does no I/O: [`Engine::handle`] takes an [`Event`] and returns [`Command`]s, whose results come back as
+//! events. Whoever performs them must do so in order.
+//!
+//! ```text
+//!   election, ledger ──► Event ──►  Engine::handle  ──► Command ──► ledger, election, warden, log
+//!   warden, operator                    │
+//!   timer ◄──────────── Wake ◄──────────┘
+//! ```
+
+mod flight;
+mod leading;
+mod misfire;
+mod own;
+mod report;
+mod stage;
+mod takeover;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use report::Report;
+
+use self::flight::{Flight, Holder};
+use self::leading::Leadership;
+use self::stage::Stage;
+use crate::clock::{Now, Uptime, Wake};
+use crate::coordination::Request;
+use crate::job::{Job, JobName, JobSet};
+use crate::ledger::{Change, Commit, CommitId};
+use crate::run::{Nonce, RunEnd, RunId, RunRecord, Skip, Version};
+use crate::term::{FencingToken, NodeName, SessionId};
+use crate::warden::wire::{Deadline, Notice, Order, Slot};
+use crate::{election, ledger};
+
+/// A fact the engine is told.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Time has passed, or may have.
+    Tick,
+    /// From the election.
+    Election(election::Event),
+    /// From the ledger.
+    Ledger(ledger::Event),
+    /// From the warden; its lines of output are not the engine's business.
+    Warden(Notice),
+    /// A valid set of jobs was read.
+    Loaded(JobSet),
+    /// Runs of an earlier process of this node, which are known to be dead. To be told before anything else.
+    Recovered(Vec<Recovered>),
+    /// The operator wants the node to end once its runs have, after `timeout` at the latest.
+    Drain {
+        /// How long runs may take.
+        timeout: Duration,
+    },
+    /// The operator wants the node to end now.
+    Stop,
+    /// The operator wants another node to lead.
+    HandOver,
+}
+
+/// A run of an earlier process of this node, whose processes were seen dead.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recovered {
+    /// Its record when the attempt began.
+    pub record: RunRecord,
+    /// Of the record.
+    pub version: Version,
+    /// How it ended, where that was seen.
+    pub end: Option<RunEnd>,
+}
+
+/// Something to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Ask the election or the ledger.
+    Ask(Request),
+    /// Note the run in the state directory, then tell the warden to start it. Where that cannot be noted, it is not
+    /// started: [`Notice::NotStarted`] comes back.
+    Start(Box<Start>),
+    /// Tell the warden.
+    Order(Order),
+    /// Keep an end in the state directory until the ledger has it.
+    KeepEnd(Box<RunEnd>),
+    /// Forget a run in the state directory: the ledger knows all about it.
+    Forget(RunId),
+    /// Tell people.
+    Tell(Report),
+    /// End the daemon: all is done.
+    Exit,
+}
+
+/// An attempt to start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Start {
+    /// The tree's name to the warden.
+    pub slot: Slot,
+    /// The run, as the ledger has it.
+    pub run: RunRecord,
+    /// Of the record.
+    pub version: Version,
+    /// What to start.
+    pub job: Arc<Job>,
+    /// Not to be started at or after this instant.
+    pub not_after: Uptime,
+    /// When it is killed without being told to.
+    pub deadline: Deadline,
+}
+
+/// What a commit under way is about.
+#[derive(Clone, Debug)]
+enum Pending {
+    /// A job's mark, with what is to be told once it is accepted.
+    Advance { job: JobName, token: FencingToken, told: Option<Told> },
+    /// A run's beginning.
+    Begin { run: RunId, token: FencingToken },
+    /// Another attempt of a run, or its mark as cut off.
+    Settle { run: RunId },
+    /// An own run under the new session, or let go.
+    Reown { run: RunId },
+    /// A run's end; of another node's run where `told` by the leader.
+    End { run: RunId, settled: Option<Box<RunEnd>> },
+}
+
+/// A skip to be told once it is written.
+#[derive(Clone, Debug)]
+struct Told {
+    skip: Skip,
+    first: jiff::Timestamp,
+    count: u64,
+}
+
+/// One turn: the instant it is about, and what it leads to.
+struct Turn {
+    now: Now,
+    commands: Vec<Command>,
+}
+
+impl Turn {
+    fn election(&mut self, request: election::Request) {
+        self.commands.push(Command::Ask(Request::Election(request)));
+    }
+
+    fn ledger(&mut self, request: ledger::Request) {
+        self.commands.push(Command::Ask(Request::Ledger(request)));
+    }
+
+    fn order(&mut self, order: Order) {
+        self.commands.push(Command::Order(order));
+    }
+
+    fn tell(&mut self, report: Report) {
+        self.commands.push(Command::Tell(report));
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Engine {
+    node: NodeName,
+    jobs: JobSet,
+    session: Option<SessionId>,
+    lease_until: Uptime,
+    leading: Option<Leadership>,
+    flights: BTreeMap<RunId, Flight>,
+    slots: BTreeMap<Slot, RunId>,
+    /// When attempts have taken their `timeout`.
+    timeouts: BTreeSet<(Uptime, Slot)>,
+    commits: BTreeMap<CommitId, Pending>,
+    /// Counts commits, slots and decisions: never used twice by one process.
+    counter: u64,
+    is_busy: bool,
+    stage: Stage,
+}
+
+impl Engine {
+    /// The engine of a node that has not joined yet.
+    pub fn new(node: NodeName, jobs: JobSet) -> Self {
+        Self {
+            node,
+            jobs,
+            session: None,
+            lease_until: Uptime::ZERO,
+            leading: None,
+            flights: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            timeouts: BTreeSet::new(),
+            commits: BTreeMap::new(),
+            counter: 0,
+            is_busy: false,
+            stage: Stage::Running,
+        }
+    }
+
+    /// Takes one observed fact and says what should follow.
+    pub fn handle(&mut self, now: Now, event: Event) -> Vec<Command> {
+        let mut turn = Turn { now, commands: Vec::new() };
+        let t = &mut turn;
+        match event {
+            Event::Tick => {}
+            Event::Election(event) => self.on_election(t, event),
+            Event::Ledger(event) => self.on_ledger(t, event),
+            Event::Warden(notice) => self.on_notice(t, notice),
+            Event::Loaded(jobs) => self.on_loaded(t, jobs),
+            Event::Recovered(runs) => self.on_recovered(runs),
+            Event::Drain { timeout } => self.on_drain(t, timeout),
+            Event::Stop => self.on_stop(t),
+            Event::HandOver => self.on_hand_over(t),
+        }
+        self.act(t);
+        turn.commands
+    }
+
+    /// When something will next happen by itself, on either clock. Asking too often is harmless.
+    pub fn wake(&self, now: Now) -> Wake {
+        let timeout = Wake { wall: None, up: self.timeouts.first().map(|&(at, _)| at) };
+        let agenda = match &self.leading {
+            Some(leading) if self.may_decide(now) => Wake { wall: leading.next_at(), up: None },
+            _ => Wake::default(),
+        };
+        timeout.or(agenda).or(self.stage.wake())
+    }
+
+    /// The jobs as last loaded.
+    pub fn jobs(&self) -> &JobSet {
+        &self.jobs
+    }
+
+    /// The term this node leads in.
+    pub fn term(&self) -> Option<&crate::term::Term> {
+        self.leading.as_ref().map(|leading| &leading.term)
+    }
+
+    /// True once takeover is done, while leading.
+    pub fn is_settled(&self) -> bool {
+        self.leading.as_ref().is_some_and(|leading| leading.takeover.is_none())
+    }
+
+    /// How long the node may act without hearing from the quorum.
+    pub fn lease_until(&self) -> Uptime {
+        self.lease_until
+    }
+
+    /// The runs in flight that this node knows of, its own and, while it leads, all others.
+    pub fn runs(&self) -> impl Iterator<Item = &RunRecord> {
+        self.flights.values().map(|flight| &flight.record)
+    }
+
+    /// How many runs this node has.
+    pub fn own_runs(&self) -> usize {
+        self.flights.values().filter(|flight| flight.own().is_some()).count()
+    }
+
+    /// True once the node was told to end.
+    pub fn is_ending(&self) -> bool {
+        self.stage.is_ending()
+    }
+
+    fn on_election(&mut self, t: &mut Turn, event: election::Event) {
+        use election::Event as E;
+        match event {
+            E::Session { id, .. } => self.on_session(t, id),
+            E::Elected { term, lease_until, snapshot, took } => {
+                self.renew(t, lease_until);
+                self.take_over(t, term, *snapshot, took);
+            }
+            E::Over { term, why } => self.on_term_over(t, &term, why),
+            E::Lease { until } => self.renew(t, until),
+            E::Expired { .. } => self.session = None,
+            E::Withdrawn => self.on_withdrawn(t),
+            E::Left => self.on_left(t),
+            E::Joined { .. }
+            | E::Following { .. }
+            | E::Suspended { .. }
+            | E::Resumed { .. }
+            | E::Unreachable { .. }
+            | E::Members(_)
+            | E::Failed(_) => {}
+        }
+    }
+
+    fn on_ledger(&mut self, t: &mut Turn, event: ledger::Event) {
+        use ledger::Event as E;
+        match event {
+            E::Answered { id, answer } => self.on_answer(t, id, answer),
+            E::Job(job, entry) => self.on_job_read(t, &job, entry),
+            E::Run(run, found) => self.on_run_read(t, &run, found),
+            E::OwnerGone(run, owner, found) => self.on_owner_gone(t, &run, owner, found),
+        }
+    }
+
+    fn on_answer(&mut self, t: &mut Turn, id: CommitId, answer: Commit) {
+        let Some(pending) = self.commits.remove(&id) else { return };
+        if let Some(leading) = &mut self.leading {
+            leading.is_fenced |= answer == Commit::Fenced;
+            leading.answered(id, &pending, answer);
+        }
+        match pending {
+            Pending::Advance { job, token, told } => self.on_advance_answer(t, &job, token, told, answer),
+            Pending::Begin { run, token } => self.on_begin_answer(t, &run, token, answer),
+            Pending::Settle { run } => self.on_settle_answer(t, &run, answer),
+            Pending::Reown { run } => self.on_reown_answer(t, &run, answer),
+            Pending::End { run, settled } => self.on_end_answer(t, &run, settled, answer),
+        }
+    }
+
+    /// What a run's record says now: of an own run, or of one this leader watches.
+    fn on_run_read(&mut self, t: &mut Turn, run: &RunId, found: Option<(RunRecord, Version)>) {
+        match self.flights.get(run).map(|flight| &flight.holder) {
+            Some(Holder::Own(_)) => self.on_own_run_read(t, run, found),
+            Some(_) => self.on_other_run_read(t, run, found),
+            None => {}
+        }
+    }
+
+    /// What follows from the passing of time, and from whatever the event changed.
+    fn act(&mut self, t: &mut Turn) {
+        self.stop_overdue(t);
+        self.decide_due(t);
+        self.report_takeover(t);
+        self.move_stage(t);
+        self.tell_busy(t);
+    }
+
+    fn renew(&mut self, t: &mut Turn, until: Uptime) {
+        self.lease_until = until;
+        t.order(Order::Lease { until });
+    }
+
+    fn tell_busy(&mut self, t: &mut Turn) {
+        let is_busy = self.flights.values().any(|flight| flight.own().is_some());
+        if is_busy != self.is_busy {
+            self.is_busy = is_busy;
+            t.election(election::Request::Busy(is_busy));
+        }
+    }
+
+    /// True while this node may begin runs and move marks.
+    fn may_decide(&self, now: Now) -> bool {
+        let leads = self.leading.as_ref().is_some_and(|leading| !leading.is_fenced);
+        leads && self.session.is_some() && now.up < self.lease_until && !self.stage.is_ending() && !self.stage.is_resigning()
+    }
+
+    fn count(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter
+    }
+
+    fn nonce(&mut self) -> Nonce {
+        let count = self.count();
+        let by = match (&self.leading, &self.session) {
+            (Some(leading), _) => leading.term.token.to_string(),
+            (None, Some(session)) => session.to_string(),
+            (None, None) => self.node.to_string(),
+        };
+        Nonce(format!("{by}-{count}"))
+    }
+
+    fn commit(&mut self, t: &mut Turn, change: Change, pending: Pending) -> CommitId {
+        let id = CommitId(self.count());
+        self.commits.insert(id, pending);
+        t.ledger(ledger::Request::Commit { id, change });
+        id
+    }
+}

@@ -1,0 +1,129 @@
+//! A run in flight as the engine sees it: its record, and who has it.
+
+use std::sync::Arc;
+
+use crate::clock::Uptime;
+use crate::job::Job;
+use crate::ledger::CommitId;
+use crate::run::{RunEnd, RunId, RunRecord, Version};
+use crate::warden::wire::Slot;
+
+/// A run in flight.
+#[derive(Clone, Debug)]
+pub(super) struct Flight {
+    /// As last read or written.
+    pub record: RunRecord,
+    /// Of the record.
+    pub version: Version,
+    /// Who has it.
+    pub holder: Holder,
+    /// The commit about it that has no answer yet: there is never more than one.
+    pub commit: Option<CommitId>,
+}
+
+/// Who has a run.
+#[derive(Clone, Debug)]
+pub(super) enum Holder {
+    /// This node.
+    Own(Own),
+    /// Another node, alive when last heard of. Only a leader keeps these.
+    Other,
+    /// Nobody knows: its owner is gone without a word. Only a leader keeps these.
+    CutOff,
+    /// Nobody: the leader is to begin another attempt, or is just settling it.
+    Nobody,
+}
+
+/// A run that this node has.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    /// The job as it was when the attempt began; absent for a run of an earlier process.
+    pub job: Option<Arc<Job>>,
+    /// How far it is.
+    pub phase: Phase,
+    /// The node has a new session since the record was written.
+    pub needs_reown: bool,
+}
+
+/// How far an own run is.
+#[derive(Clone, Debug)]
+pub(super) enum Phase {
+    /// The ledger was asked to accept it.
+    Beginning,
+    /// The session went before the ledger answered: it is looked up under the next one. Nothing was started.
+    Unsure,
+    /// The warden was asked to start it, or has started it.
+    Alive(Alive),
+    /// It has ended; the ledger is still to accept that.
+    Ended(Box<RunEnd>),
+    /// It was killed so that another node can begin it again; the ledger is still to accept that.
+    LettingGo,
+}
+
+/// A process tree, or one about to be.
+#[derive(Clone, Debug)]
+pub(super) struct Alive {
+    /// Its name to the warden.
+    pub slot: Slot,
+    /// When it started; absent until the warden says so.
+    pub started: Option<Uptime>,
+    /// Why it was told to stop.
+    pub stopped: Option<StopCause>,
+}
+
+/// Why a tree was told to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StopCause {
+    /// It took longer than its `timeout`.
+    Timeout,
+    /// The drain timeout passed, or the node was told to end at once.
+    Drain,
+    /// The term ended otherwise than by resigning.
+    Lease,
+    /// Another settled it: whatever comes of it counts no more.
+    Superseded,
+}
+
+impl Flight {
+    /// The run's id.
+    pub fn id(&self) -> RunId {
+        RunId::scheduled(self.record.job.clone(), self.record.scheduled_at)
+    }
+
+    /// The own part, where this node has it.
+    pub fn own(&self) -> Option<&Own> {
+        match &self.holder {
+            Holder::Own(own) => Some(own),
+            _ => None,
+        }
+    }
+
+    /// The own part, to be changed.
+    pub fn own_mut(&mut self) -> Option<&mut Own> {
+        match &mut self.holder {
+            Holder::Own(own) => Some(own),
+            _ => None,
+        }
+    }
+
+    /// The process tree, where there is one here.
+    pub fn alive(&self) -> Option<&Alive> {
+        match self.own().map(|own| &own.phase) {
+            Some(Phase::Alive(alive)) => Some(alive),
+            _ => None,
+        }
+    }
+
+    /// The process tree, to be changed.
+    pub fn alive_mut(&mut self) -> Option<&mut Alive> {
+        match self.own_mut().map(|own| &mut own.phase) {
+            Some(Phase::Alive(alive)) => Some(alive),
+            _ => None,
+        }
+    }
+
+    /// True if `other` tells of the same attempt: begun by the same term, counted the same.
+    pub fn is_same_attempt(&self, other: &RunRecord) -> bool {
+        self.record.attempt == other.attempt && self.record.token == other.token
+    }
+}

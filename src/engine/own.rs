@@ -1,0 +1,416 @@
+//! The life of a run that this node has: begun in the ledger, started, ended, its end written down.
+//!
+//! A run has at most one commit under way; [`Engine::pump`] asks for the next as soon as the last is answered.
+
+use std::time::Duration;
+
+use super::flight::{Alive, Flight, Holder, Own, Phase, StopCause};
+use super::{Command, Engine, Pending, Recovered, Report, Start, Turn};
+use crate::clock::Now;
+use crate::ledger::{Change, Commit, Request};
+use crate::run::{OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Version, millis};
+use crate::term::{FencingToken, SessionId, TermEnd};
+use crate::warden::wire::{Deadline, EndedBy, Ending, Exit, Notice, Order, Slot, StartFailure, Step};
+
+/// The tail kept of a successful run, in bytes; the warden hands on 4 KiB.
+const TAIL_OF_SUCCESS: usize = 512;
+
+impl Engine {
+    /// Runs of an earlier process, dead for sure: their ends are written, or they are let go for another attempt.
+    pub(super) fn on_recovered(&mut self, runs: Vec<Recovered>) {
+        for Recovered { record, version, end } in runs {
+            let phase = match end {
+                Some(end) => Phase::Ended(Box::new(end)),
+                None if record.on_loss == OnLoss::Rerun => Phase::LettingGo,
+                None => Phase::Ended(Box::new(unseen_end(&record, Outcome::Interrupted, Some(Reason::NodeDied)))),
+            };
+            let own = Own { job: None, phase, needs_reown: false };
+            let flight = Flight { record, version, holder: Holder::Own(own), commit: None };
+            self.flights.insert(flight.id(), flight);
+        }
+    }
+
+    /// A member stands: every own run is put under its session, and what waited for one is asked for.
+    pub(super) fn on_session(&mut self, t: &mut Turn, id: SessionId) {
+        self.session = Some(id);
+        let own: Vec<RunId> = self.flights.iter().filter(|(_, f)| f.own().is_some()).map(|(id, _)| id.clone()).collect();
+        for run in own {
+            let Some(own) = self.flights.get_mut(&run).and_then(Flight::own_mut) else { continue };
+            own.needs_reown = matches!(own.phase, Phase::Alive(_));
+            match own.phase {
+                Phase::Unsure => t.ledger(Request::ReadRun(run)),
+                _ => self.pump(t, &run),
+            }
+        }
+    }
+
+    /// Asks for the commit that an own run waits for, if it waits for one and none is under way.
+    pub(super) fn pump(&mut self, t: &mut Turn, run: &RunId) {
+        let Some(session) = self.session.clone() else { return };
+        let Some(flight) = self.flights.get(run).filter(|flight| flight.commit.is_none()) else { return };
+        let Some(own) = flight.own() else { return };
+        let at = flight.version;
+        let mut record = flight.record.clone();
+        let (change, pending) = match &own.phase {
+            Phase::Ended(end) => {
+                let end = RunEnd::clone(end);
+                (Change::End { at, end, as_leader: false }, Pending::End { run: run.clone(), settled: None })
+            }
+            Phase::LettingGo => {
+                record.state = RunState::Retrying;
+                record.nonce = self.nonce();
+                (Change::Reown { at, run: record }, Pending::Reown { run: run.clone() })
+            }
+            Phase::Alive(alive) if own.needs_reown && alive.stopped != Some(StopCause::Superseded) => {
+                record.state = RunState::Running;
+                record.owner = Owner { node: self.node.clone(), session };
+                record.nonce = self.nonce();
+                (Change::Reown { at, run: record }, Pending::Reown { run: run.clone() })
+            }
+            Phase::Alive(_) | Phase::Beginning | Phase::Unsure => return,
+        };
+        if let Change::Reown { run: record, .. } = &change
+            && let Some(flight) = self.flights.get_mut(run)
+        {
+            flight.record = record.clone();
+        }
+        let id = self.commit(t, change, pending);
+        if let Some(flight) = self.flights.get_mut(run) {
+            flight.commit = Some(id);
+        }
+    }
+
+    /// The ledger has accepted an attempt of this node: now, and only now, it may start.
+    pub(super) fn on_begun(&mut self, t: &mut Turn, run: &RunId) {
+        let Some(flight) = self.flights.get(run) else { return };
+        let leads = self.leading.as_ref().is_some_and(|leading| leading.term.token == flight.record.token);
+        let job = flight.own().and_then(|own| own.job.clone());
+        let (Some(job), true) = (job, leads && t.now.up < self.lease_until && !self.is_at_once(t.now.up)) else {
+            let reason = if self.stage.is_ending() { Reason::Drain } else { Reason::Lease };
+            let end = unseen_end(&flight.record, Outcome::Interrupted, Some(reason));
+            return self.end_run(t, run, RunEnd { ended_at: t.now.wall, ..end });
+        };
+        let (record, version) = (flight.record.clone(), flight.version);
+        let slot = Slot(self.count());
+        self.slots.insert(slot, run.clone());
+        if let Some(own) = self.flights.get_mut(run).and_then(Flight::own_mut) {
+            own.phase = Phase::Alive(Alive { slot, started: None, stopped: None });
+        }
+        let deadline = deadline_of(&record, t.now);
+        let start = Start { slot, run: record, version, job, not_after: self.lease_until, deadline };
+        t.commands.push(Command::Start(Box::new(start)));
+    }
+
+    pub(super) fn on_notice(&mut self, t: &mut Turn, notice: Notice) {
+        match notice {
+            Notice::Started { slot, pid, at } => {
+                let Some(run) = self.slots.get(&slot).cloned() else { return };
+                let Some(flight) = self.flights.get_mut(&run) else { return };
+                let (attempt, token) = (flight.record.attempt, flight.record.token);
+                let Some(alive) = flight.alive_mut() else { return };
+                alive.started = Some(at);
+                if let Some(timeout) = flight.own().and_then(|own| own.job.as_ref()?.timeout) {
+                    self.timeouts.insert((at + timeout, slot));
+                }
+                let started_at = t.now.wall - t.now.up.since(at);
+                let lateness = started_at.duration_since(run.scheduled_at());
+                let lateness = Duration::try_from(lateness).unwrap_or_default();
+                t.tell(Report::Started { run, attempt, token, pid, lateness });
+            }
+            Notice::NotStarted { slot, why } => {
+                let Some(run) = self.slots.remove(&slot) else { return };
+                self.on_not_started(t, &run, why);
+            }
+            Notice::Ended(ending) => {
+                let Some(run) = self.slots.remove(&ending.slot) else { return };
+                self.timeouts.retain(|&(_, slot)| slot != ending.slot);
+                self.on_ended(t, &run, *ending);
+            }
+            Notice::Output { .. } => {}
+        }
+    }
+
+    fn on_not_started(&mut self, t: &mut Turn, run: &RunId, why: StartFailure) {
+        let Some(flight) = self.flights.get(run) else { return };
+        let (outcome, reason) = match why {
+            StartFailure::TooLate => (Outcome::Interrupted, Reason::Lease),
+            StartFailure::Step { step, errno } => (Outcome::Failure, reason_of(step, errno)),
+        };
+        let end = unseen_end(&flight.record, outcome, Some(reason));
+        self.end_run(t, run, RunEnd { ended_at: t.now.wall, ..end });
+    }
+
+    fn on_ended(&mut self, t: &mut Turn, run: &RunId, ending: Ending) {
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        let Some(alive) = flight.alive().cloned() else { return };
+        if alive.stopped == Some(StopCause::Superseded) {
+            self.drop_run(t, run);
+            return;
+        }
+        let by_lease = ending.ended_by == Some(EndedBy::Deadline)
+            || (ending.ended_by == Some(EndedBy::Order) && alive.stopped == Some(StopCause::Lease));
+        if by_lease && flight.record.on_loss == OnLoss::Rerun {
+            let attempt = flight.record.attempt;
+            if let Some(own) = flight.own_mut() {
+                own.phase = Phase::LettingGo;
+            }
+            t.tell(Report::Retrying { run: run.clone(), attempt });
+            return self.pump(t, run);
+        }
+        let success = flight.own().and_then(|own| own.job.as_ref()).map(|job| &job.success_exit_codes);
+        let is_success = |code: i32| success.map_or(code == 0, |codes| codes.contains(&code));
+        let (outcome, reason) = match (ending.ended_by, alive.stopped) {
+            (Some(EndedBy::Deadline), _) | (Some(EndedBy::Order), Some(StopCause::Lease)) => {
+                (Outcome::Interrupted, Some(Reason::Lease))
+            }
+            (Some(EndedBy::Order), Some(StopCause::Timeout)) => (Outcome::Timeout, None),
+            (Some(EndedBy::Order), _) => (Outcome::Interrupted, Some(Reason::Drain)),
+            (None, _) => match ending.exit {
+                Exit::Code(code) if is_success(code) => (Outcome::Success, None),
+                Exit::Code(_) => (Outcome::Failure, None),
+                Exit::Signal { core, .. } => (Outcome::Failure, core.then_some(Reason::CoreDump)),
+            },
+        };
+        let (exit_code, signal) = match ending.exit {
+            Exit::Code(code) => (Some(code), None),
+            Exit::Signal { signal, .. } => (None, Some(signal)),
+        };
+        let tail = if outcome == Outcome::Success { last_bytes(&ending.tail, TAIL_OF_SUCCESS) } else { &ending.tail };
+        let end = RunEnd {
+            run: flight.record.clone(),
+            outcome,
+            reason,
+            exit_code,
+            signal,
+            ended_at: t.now.wall - t.now.up.since(ending.at),
+            duration_ms: alive.started.map(|started| millis(ending.at.since(started))),
+            leftovers: ending.leftovers,
+            tail: tail.to_owned(),
+            dropped_bytes: ending.dropped_bytes,
+        };
+        self.end_run(t, run, end);
+    }
+
+    /// The run is over here: kept until the ledger has it, told, and asked to be written.
+    fn end_run(&mut self, t: &mut Turn, run: &RunId, end: RunEnd) {
+        if let Some(own) = self.flights.get_mut(run).and_then(Flight::own_mut) {
+            own.phase = Phase::Ended(Box::new(end.clone()));
+        }
+        t.commands.push(Command::KeepEnd(Box::new(end.clone())));
+        t.tell(Report::Finished(Box::new(end)));
+        self.pump(t, run);
+    }
+
+    pub(super) fn on_begin_answer(&mut self, t: &mut Turn, run: &RunId, token: FencingToken, answer: Commit) {
+        self.on_timeline_answer(t, run.job(), token, answer);
+        self.on_attempt_answer(t, run, answer);
+    }
+
+    /// The answer to a begin, or to another attempt.
+    pub(super) fn on_attempt_answer(&mut self, t: &mut Turn, run: &RunId, answer: Commit) {
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        flight.commit = None;
+        match answer {
+            Commit::Accepted => self.on_begun(t, run),
+            Commit::Superseded | Commit::Fenced => {
+                self.flights.remove(run);
+            }
+            Commit::Unknown => {
+                if let Some(own) = flight.own_mut() {
+                    own.phase = Phase::Unsure;
+                }
+                if self.session.is_some() {
+                    t.ledger(Request::ReadRun(run.clone()));
+                }
+            }
+        }
+    }
+
+    pub(super) fn on_reown_answer(&mut self, t: &mut Turn, run: &RunId, answer: Commit) {
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        flight.commit = None;
+        match answer {
+            Commit::Accepted => {
+                flight.version = flight.version.next();
+                let Some(own) = flight.own_mut() else { return };
+                own.needs_reown = false;
+                if matches!(own.phase, Phase::LettingGo) { self.on_let_go(t, run) } else { self.pump(t, run) }
+            }
+            Commit::Superseded | Commit::Fenced => t.ledger(Request::ReadRun(run.clone())),
+            Commit::Unknown => {
+                if self.session.is_some() {
+                    self.pump(t, run);
+                }
+            }
+        }
+    }
+
+    fn on_let_go(&mut self, t: &mut Turn, run: &RunId) {
+        t.commands.push(Command::Forget(run.clone()));
+        if self.leading.is_none() {
+            self.flights.remove(run);
+            return;
+        }
+        if let Some(flight) = self.flights.get_mut(run) {
+            flight.holder = Holder::Nobody;
+        }
+        self.begin_again(t, run);
+    }
+
+    pub(super) fn on_own_end_answer(&mut self, t: &mut Turn, run: &RunId, answer: Commit) {
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        flight.commit = None;
+        match answer {
+            Commit::Accepted => {
+                self.flights.remove(run);
+                t.commands.push(Command::Forget(run.clone()));
+            }
+            Commit::Superseded | Commit::Fenced => t.ledger(Request::ReadRun(run.clone())),
+            Commit::Unknown => {
+                if self.session.is_some() {
+                    self.pump(t, run);
+                }
+            }
+        }
+    }
+
+    /// What the ledger says of an own run whose commit it did not take, or did not answer.
+    pub(super) fn on_own_run_read(&mut self, t: &mut Turn, run: &RunId, found: Option<(RunRecord, Version)>) {
+        let Some(flight) = self.flights.get_mut(run).filter(|flight| flight.commit.is_none()) else { return };
+        let same = found.filter(|(record, _)| flight.is_same_attempt(record));
+        let is_unsure = matches!(flight.own().map(|own| &own.phase), Some(Phase::Unsure));
+        match same {
+            Some((record, _)) if is_unsure && record.nonce != flight.record.nonce => {
+                self.flights.remove(run);
+            }
+            Some((record, version)) if is_unsure && record.on_loss == OnLoss::Rerun => {
+                flight.version = version;
+                if let Some(own) = flight.own_mut() {
+                    own.phase = Phase::LettingGo;
+                }
+                self.pump(t, run);
+            }
+            Some((_, version)) if is_unsure => {
+                flight.version = version;
+                let end = unseen_end(&flight.record, Outcome::Interrupted, Some(Reason::Lease));
+                self.end_run(t, run, RunEnd { ended_at: t.now.wall, ..end });
+            }
+            Some((_, version)) => {
+                flight.version = version;
+                self.pump(t, run);
+            }
+            None if is_unsure => {
+                self.flights.remove(run);
+            }
+            None => self.on_superseded(t, run),
+        }
+    }
+
+    /// Another settled an own run: what still runs of it is killed, and nothing more is written about it.
+    fn on_superseded(&mut self, t: &mut Turn, run: &RunId) {
+        t.tell(Report::Superseded { run: run.clone() });
+        if self.flights.get(run).is_some_and(|flight| flight.alive().is_some()) {
+            self.kill_run(t, run, StopCause::Superseded);
+        } else {
+            self.drop_run(t, run);
+        }
+    }
+
+    fn drop_run(&mut self, t: &mut Turn, run: &RunId) {
+        self.flights.remove(run);
+        t.commands.push(Command::Forget(run.clone()));
+    }
+
+    /// The term is over. What another node may start again dies now, unless the node gave leadership up itself.
+    pub(super) fn kill_for_lease(&mut self, t: &mut Turn, why: TermEnd) {
+        if why == TermEnd::Resigned {
+            return;
+        }
+        let doomed: Vec<RunId> = self
+            .flights
+            .iter()
+            .filter(|(_, flight)| flight.alive().is_some() && flight.record.on_loss != OnLoss::CutOff)
+            .map(|(id, _)| id.clone())
+            .collect();
+        for run in doomed {
+            self.kill_run(t, &run, StopCause::Lease);
+        }
+    }
+
+    /// Stops attempts that have taken their `timeout`.
+    pub(super) fn stop_overdue(&mut self, t: &mut Turn) {
+        while let Some(&(at, slot)) = self.timeouts.first() {
+            if at > t.now.up {
+                return;
+            }
+            self.timeouts.remove(&(at, slot));
+            if let Some(run) = self.slots.get(&slot).cloned() {
+                self.stop_run(t, &run, StopCause::Timeout);
+            }
+        }
+    }
+
+    /// SIGTERM, and SIGKILL after the job's grace. The first cause stands.
+    pub(super) fn stop_run(&mut self, t: &mut Turn, run: &RunId, cause: StopCause) {
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        let grace = flight.own().and_then(|own| own.job.as_ref()).map_or(Duration::ZERO, |job| job.kill_grace);
+        let Some(alive) = flight.alive_mut() else { return };
+        if alive.stopped.is_none() {
+            alive.stopped = Some(cause);
+            t.order(Order::Stop { slot: alive.slot, grace_ms: millis(grace) });
+        }
+    }
+
+    /// SIGKILL now. The first cause stands, but for [`StopCause::Superseded`], which makes all others void.
+    pub(super) fn kill_run(&mut self, t: &mut Turn, run: &RunId, cause: StopCause) {
+        let Some(alive) = self.flights.get_mut(run).and_then(Flight::alive_mut) else { return };
+        if alive.stopped.is_none() || cause == StopCause::Superseded {
+            alive.stopped = Some(cause);
+        }
+        t.order(Order::Kill { slot: alive.slot });
+    }
+}
+
+/// The end of a run whose process nobody saw, or that never had one.
+pub(super) fn unseen_end(run: &RunRecord, outcome: Outcome, reason: Option<Reason>) -> RunEnd {
+    RunEnd {
+        run: run.clone(),
+        outcome,
+        reason,
+        exit_code: None,
+        signal: None,
+        ended_at: run.begun_at,
+        duration_ms: None,
+        leftovers: 0,
+        tail: String::new(),
+        dropped_bytes: 0,
+    }
+}
+
+/// When the warden kills the run by itself: the rule that a successor will go by.
+fn deadline_of(run: &RunRecord, now: Now) -> Deadline {
+    match (run.on_loss, run.keep_until) {
+        (OnLoss::Rerun | OnLoss::Interrupt, _) => Deadline::Lease,
+        (OnLoss::CutOff, Some(until)) => Deadline::LeaseAnd(now.up_at(until)),
+        (OnLoss::CutOff, None) => Deadline::None,
+    }
+}
+
+fn reason_of(step: Step, errno: i32) -> Reason {
+    use rustix::io::Errno;
+    match (step, Errno::from_raw_os_error(errno)) {
+        (Step::Directory, _) => Reason::NoDirectory,
+        (Step::Exec, Errno::NOENT) => Reason::NotFound,
+        (_, Errno::NOMEM | Errno::AGAIN) => Reason::NoMemory,
+        (Step::Fork | Step::Prepare | Step::Exec, _) => Reason::NotExecutable,
+    }
+}
+
+/// The last `limit` bytes of a text, or a few less so as not to break a character.
+fn last_bytes(text: &str, limit: usize) -> &str {
+    let mut start = text.len().saturating_sub(limit);
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    &text[start..]
+}

@@ -1,0 +1,102 @@
+//! What the engine has to tell people: the facts behind the log events of terms and runs.
+//!
+//! The engine stays silent itself; whoever performs its commands logs these, counts them, and shows them.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::job::JobName;
+use crate::run::{RunEnd, RunId, Skip};
+use crate::term::{FencingToken, NodeName, Term, TermEnd};
+
+/// A fact worth a log line.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Report {
+    /// This node leads.
+    Elected {
+        /// The term.
+        term: Term,
+        /// From knowing to be first until now.
+        took: Duration,
+    },
+    /// This node no longer leads.
+    TermOver {
+        /// The term.
+        token: FencingToken,
+        /// Why.
+        why: TermEnd,
+    },
+    /// What earlier leaders left is settled.
+    TakeoverDone {
+        /// The term.
+        token: FencingToken,
+        /// Runs that were begun again, ended or marked cut off.
+        settled: u64,
+        /// Occurrences recorded as missed.
+        missed: u64,
+        /// From the election until now.
+        took: Duration,
+    },
+    /// A process of a run was started.
+    Started {
+        /// The run.
+        run: RunId,
+        /// Which of its attempts.
+        attempt: u32,
+        /// Of the term that began it.
+        token: FencingToken,
+        /// Its main process.
+        pid: i32,
+        /// From its scheduled time until the start.
+        lateness: Duration,
+    },
+    /// A run ended, here or settled for a node that is gone.
+    Finished(Box<RunEnd>),
+    /// An attempt was killed here so that a leader can begin another.
+    Retrying {
+        /// The run.
+        run: RunId,
+        /// The attempt that ended.
+        attempt: u32,
+    },
+    /// Occurrences were skipped, and that is written down. What is told is this decision, not all neighbours.
+    Skipped {
+        /// The record, with all neighbours.
+        skip: Skip,
+        /// The first of this decision.
+        first: Timestamp,
+        /// How many in this decision.
+        count: u64,
+    },
+    /// A run that this node had was settled by another meanwhile.
+    Superseded {
+        /// The run.
+        run: RunId,
+    },
+    /// A run's node is gone without a word; it may go on there.
+    CutOff {
+        /// The run.
+        run: RunId,
+        /// The node.
+        owner: NodeName,
+        /// How long it may go on; without limit where absent.
+        keep_until: Option<Timestamp>,
+    },
+    /// The node was told to end and waits for its runs.
+    Draining {
+        /// Runs in flight here.
+        runs: usize,
+        /// How long it waits.
+        timeout: Duration,
+    },
+    /// A record of the ledger cannot be read; it was passed over.
+    Damaged(String),
+    /// An occurrence's place in the ledger is taken by something that is not its run.
+    Obstructed {
+        /// The job.
+        job: JobName,
+        /// The run.
+        run: RunId,
+    },
+}

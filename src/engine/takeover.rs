@@ -1,0 +1,253 @@
+//! Taking over: what a new leader makes of the ledger that earlier leaders left.
+//!
+//! Runs of living nodes are left alone and watched. Runs of dead ones are begun again, ended, or marked cut off, by
+//! the rule that was fixed when they began. Then every job's occurrences since its mark are decided on as `misfire` says.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::flight::{Flight, Holder, Own, Phase};
+use super::leading::Leadership;
+use super::own::unseen_end;
+use super::{Command, Engine, Pending, Report, Turn};
+use crate::clock::Uptime;
+use crate::ledger::{Change, Commit, CommitId, OwnerState, Request, Running, Snapshot};
+use crate::run::{OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Version};
+use crate::term::{Term, TermEnd};
+
+/// A takeover under way: it is done when all its commits are answered.
+#[derive(Debug)]
+pub(super) struct Takeover {
+    since: Uptime,
+    /// Commits that settle what was found.
+    pub open: BTreeSet<CommitId>,
+    /// Runs settled so far.
+    pub settled: u64,
+    /// Occurrences recorded as missed so far.
+    pub missed: u64,
+}
+
+impl Engine {
+    pub(super) fn take_over(&mut self, t: &mut Turn, term: Term, snapshot: Snapshot, took: Duration) {
+        t.tell(Report::Elected { term: term.clone(), took });
+        for damage in snapshot.damaged {
+            t.tell(Report::Damaged(damage));
+        }
+        let takeover = Takeover { since: t.now.up, open: BTreeSet::new(), settled: 0, missed: 0 };
+        self.leading = Some(Leadership::new(term, takeover));
+        self.adopt_runs(t, snapshot.running);
+        self.adopt_jobs(t, snapshot.jobs);
+    }
+
+    fn adopt_runs(&mut self, t: &mut Turn, mut running: Vec<Running>) {
+        running.sort_by_key(|found| (found.record.scheduled_at, found.record.job.clone()));
+        for Running { record, version, owner } in running {
+            let run = RunId::scheduled(record.job.clone(), record.scheduled_at);
+            if self.flights.get(&run).is_some_and(|flight| flight.own().is_some()) {
+                self.on_own_run_read(t, &run, Some((record, version)));
+            } else {
+                self.adopt_run(t, &run, record, version, owner);
+            }
+        }
+    }
+
+    /// Takes a run of another node, or of nobody, for what its record and its owner's state say.
+    fn adopt_run(&mut self, t: &mut Turn, run: &RunId, record: RunRecord, version: Version, owner: OwnerState) {
+        let state = record.state;
+        let holder = if owner == OwnerState::Alive && state == RunState::Running { Holder::Other } else { Holder::Nobody };
+        self.flights.insert(run.clone(), Flight { record, version, holder, commit: None });
+        match (state, owner) {
+            (RunState::Retrying, _) => self.begin_again(t, run),
+            (RunState::Running, OwnerState::Alive) => t.ledger(Request::Watch(run.clone())),
+            (RunState::Running, owner) => self.settle_lost(t, run, owner),
+            (RunState::CutOff, OwnerState::Dead) => self.settle_dead(t, run),
+            (RunState::CutOff, _) => self.keep_cut_off(t, run),
+        }
+    }
+
+    /// A run whose owner is gone: settled by the rule fixed at its beginning.
+    fn settle_lost(&mut self, t: &mut Turn, run: &RunId, owner: OwnerState) {
+        let Some(flight) = self.flights.get(run) else { return };
+        let is_over = flight.record.keep_until.is_some_and(|until| until <= t.now.wall);
+        match (flight.record.on_loss, owner) {
+            (OnLoss::Rerun, _) => self.begin_again(t, run),
+            (OnLoss::Interrupt, _) | (OnLoss::CutOff, OwnerState::Dead) => self.settle_dead(t, run),
+            (OnLoss::CutOff, _) if is_over => self.abandon(t, run),
+            (OnLoss::CutOff, _) => {
+                let record = flight.record.clone();
+                let nonce = self.nonce();
+                self.settle(t, run, RunRecord { state: RunState::CutOff, nonce, ..record });
+            }
+        }
+    }
+
+    /// Another attempt of a run that nobody has. Without its job it cannot be made: the run ends.
+    pub(super) fn begin_again(&mut self, t: &mut Turn, run: &RunId) {
+        let Some((term, session)) = self.leading.as_ref().map(|l| l.term.clone()).zip(self.session.clone()) else { return };
+        let Some(job) = self.jobs.jobs.get(run.job()).cloned() else { return self.settle_dead(t, run) };
+        let nonce = self.nonce();
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        let record = RunRecord {
+            state: RunState::Running,
+            owner: Owner { node: self.node.clone(), session },
+            token: term.token,
+            attempt: flight.record.attempt + 1,
+            begun_at: t.now.wall,
+            on_loss: OnLoss::of(&job),
+            keep_until: Self::keep_until(&job, run.scheduled_at(), t.now.wall),
+            nonce,
+            ..flight.record.clone()
+        };
+        flight.holder = Holder::Own(Own { job: Some(job), phase: Phase::Beginning, needs_reown: false });
+        self.settle(t, run, record);
+    }
+
+    fn settle(&mut self, t: &mut Turn, run: &RunId, record: RunRecord) {
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        flight.record = record.clone();
+        let at = flight.version;
+        let id = self.commit(t, Change::Settle { at, run: record }, Pending::Settle { run: run.clone() });
+        self.note_settling(run, id);
+    }
+
+    fn settle_dead(&mut self, t: &mut Turn, run: &RunId) {
+        self.settle_end(t, run, Outcome::Interrupted, Some(Reason::NodeDied));
+    }
+
+    /// A cut-off run whose time is over.
+    pub(super) fn abandon(&mut self, t: &mut Turn, run: &RunId) {
+        self.settle_end(t, run, Outcome::Abandoned, None);
+    }
+
+    fn settle_end(&mut self, t: &mut Turn, run: &RunId, outcome: Outcome, reason: Option<Reason>) {
+        let Some(flight) = self.flights.get(run).filter(|flight| flight.commit.is_none()) else { return };
+        let end = RunEnd { ended_at: t.now.wall, ..unseen_end(&flight.record, outcome, reason) };
+        let change = Change::End { at: flight.version, end: end.clone(), as_leader: true };
+        let id = self.commit(t, change, Pending::End { run: run.clone(), settled: Some(Box::new(end)) });
+        self.note_settling(run, id);
+    }
+
+    fn note_settling(&mut self, run: &RunId, id: CommitId) {
+        if let Some(flight) = self.flights.get_mut(run) {
+            flight.commit = Some(id);
+        }
+        if let Some(takeover) = self.leading.as_mut().and_then(|leading| leading.takeover.as_mut()) {
+            takeover.open.insert(id);
+        }
+    }
+
+    pub(super) fn on_settle_answer(&mut self, t: &mut Turn, run: &RunId, answer: Commit) {
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        flight.commit = None;
+        let is_own = flight.own().is_some();
+        match answer {
+            Commit::Accepted => {
+                flight.version = flight.version.next();
+                if is_own {
+                    return self.on_begun(t, run);
+                }
+                let (owner, keep_until) = (flight.record.owner.node.clone(), flight.record.keep_until);
+                t.tell(Report::CutOff { run: run.clone(), owner, keep_until });
+                self.keep_cut_off(t, run);
+            }
+            Commit::Superseded if is_own => {
+                flight.holder = Holder::Nobody;
+                t.ledger(Request::Watch(run.clone()));
+            }
+            Commit::Superseded => t.ledger(Request::Watch(run.clone())),
+            Commit::Unknown if is_own => self.on_attempt_answer(t, run, answer),
+            Commit::Fenced | Commit::Unknown => {
+                self.flights.remove(run);
+            }
+        }
+    }
+
+    /// Lets a cut-off run be until its time is over, and watches for its owner's return.
+    fn keep_cut_off(&mut self, t: &mut Turn, run: &RunId) {
+        self.give_up_at_its_time(run);
+        t.ledger(Request::Watch(run.clone()));
+    }
+
+    fn give_up_at_its_time(&mut self, run: &RunId) {
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        flight.holder = Holder::CutOff;
+        if let (Some(until), Some(leading)) = (flight.record.keep_until, &mut self.leading) {
+            leading.keeps.insert((until, run.clone()));
+        }
+    }
+
+    pub(super) fn on_end_answer(&mut self, t: &mut Turn, run: &RunId, settled: Option<Box<RunEnd>>, answer: Commit) {
+        let Some(end) = settled else {
+            return self.on_own_end_answer(t, run, answer);
+        };
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        flight.commit = None;
+        match answer {
+            Commit::Accepted => {
+                self.flights.remove(run);
+                t.tell(Report::Finished(end));
+            }
+            Commit::Superseded => t.ledger(Request::Watch(run.clone())),
+            Commit::Fenced | Commit::Unknown => {
+                self.flights.remove(run);
+            }
+        }
+    }
+
+    /// A run that this leader watches has changed, or is no longer in flight.
+    pub(super) fn on_other_run_read(&mut self, t: &mut Turn, run: &RunId, found: Option<(RunRecord, Version)>) {
+        let Some(flight) = self.flights.get_mut(run).filter(|flight| flight.commit.is_none()) else { return };
+        let Some((record, version)) = found else {
+            self.flights.remove(run);
+            return;
+        };
+        let state = record.state;
+        (flight.record, flight.version) = (record, version);
+        match state {
+            RunState::Running => flight.holder = Holder::Other,
+            RunState::Retrying => self.begin_again(t, run),
+            RunState::CutOff => self.give_up_at_its_time(run),
+        }
+    }
+
+    pub(super) fn on_owner_gone(
+        &mut self,
+        t: &mut Turn,
+        run: &RunId,
+        owner: OwnerState,
+        found: Option<(RunRecord, Version)>,
+    ) {
+        let waits = |flight: &&Flight| flight.own().is_none() && flight.commit.is_none();
+        if self.leading.is_none() || self.flights.get(run).filter(waits).is_none() {
+            return;
+        }
+        match found {
+            Some((record, version)) if record.state != RunState::CutOff || owner == OwnerState::Dead => {
+                self.adopt_run(t, run, record, version, owner);
+            }
+            found => self.on_other_run_read(t, run, found),
+        }
+    }
+
+    pub(super) fn on_term_over(&mut self, t: &mut Turn, term: &Term, why: TermEnd) {
+        if self.leading.as_ref().is_none_or(|leading| leading.term.token != term.token) {
+            return;
+        }
+        self.leading = None;
+        self.flights.retain(|_, flight| flight.own().is_some());
+        t.tell(Report::TermOver { token: term.token, why });
+        self.kill_for_lease(t, why);
+    }
+
+    /// Tells that the takeover is done, once nothing of it is open.
+    pub(super) fn report_takeover(&mut self, t: &mut Turn) {
+        let Some(leading) = &mut self.leading else { return };
+        let Some(done) = leading.takeover.take_if(|takeover| takeover.open.is_empty()) else { return };
+        t.commands.push(Command::Tell(Report::TakeoverDone {
+            token: leading.term.token,
+            settled: done.settled,
+            missed: done.missed,
+            took: t.now.up.since(done.since),
+        }));
+    }
+}
