@@ -13,6 +13,8 @@ pub mod lease;
 pub mod ledger;
 pub mod run;
 pub mod schedule;
+pub mod solo;
+pub mod state_dir;
 pub mod term;
 pub mod warden;
 pub mod engine;

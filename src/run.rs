@@ -4,6 +4,9 @@
 //! from "began, end unknown". Knows nothing of where records live.
 
 mod id;
+pub mod journal;
+#[cfg(test)]
+pub(crate) mod tests_support;
 
 use std::time::Duration;
 
@@ -120,6 +123,13 @@ pub struct RunRecord {
     /// How long it may go on while cut off; absent: without limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_until: Option<Timestamp>,
+}
+
+impl RunRecord {
+    /// The id it goes by.
+    pub fn id(&self) -> RunId {
+        RunId::scheduled(self.job.clone(), self.scheduled_at)
+    }
 }
 
 /// How a run ended.

@@ -1,0 +1,186 @@
+//! What a node notes of its own runs, so that its next process, or its successor on the same host, knows what it left behind.
+//!
+//! The ledger says what was decided; the journal says what was *done* here: which process is a run's, and which end
+//! could not be committed yet. It only has to survive the death of the process, not that of the host: with the host its
+//! processes are gone too, and the ledger then says "begun, end unknown". Where it is kept is the affair of a [`Journal`].
+
+use std::collections::BTreeMap;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use super::{RunEnd, RunId, RunRecord, Version};
+
+/// One note.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Entry {
+    /// A begin was accepted; its process comes next.
+    Begun {
+        /// The run.
+        record: Box<RunRecord>,
+        /// The version of its record in the ledger.
+        version: Version,
+    },
+    /// Its process was started.
+    Started {
+        /// The run.
+        run: RunId,
+        /// Which attempt of it.
+        attempt: u32,
+        /// Its main process.
+        pid: i32,
+        /// When the kernel started that process, in clock ticks since boot: tells it from a later one of the same pid.
+        start_time: u64,
+    },
+    /// It ended; the end is not yet in the ledger.
+    Ended(Box<RunEnd>),
+    /// Nothing is left to do about it here.
+    Settled(RunId),
+}
+
+/// A run that was not settled when the notes end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecoveredRun {
+    /// Its record, as last begun here.
+    pub record: RunRecord,
+    /// The version of its record in the ledger then.
+    pub version: Version,
+    /// Its main process and that one's start time; absent where none was started, or not noted, or the host was booted since.
+    pub pid: Option<(i32, u64)>,
+    /// How it ended, if it did: the ledger may not know.
+    pub end: Option<RunEnd>,
+}
+
+/// What the notes amount to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recovered {
+    /// The runs that were not settled, by their ids.
+    pub runs: Vec<RecoveredRun>,
+}
+
+/// Takes notes. Each is kept before the call returns.
+pub trait Journal: Send {
+    /// Notes an accepted begin, before its process starts.
+    ///
+    /// # Errors
+    /// When it could not be noted: the process must then not start.
+    fn begun(&mut self, record: &RunRecord, version: Version) -> io::Result<()>;
+
+    /// Notes a started process.
+    ///
+    /// # Errors
+    /// When it could not be noted.
+    fn started(&mut self, run: &RunId, attempt: u32, pid: i32, start_time: u64) -> io::Result<()>;
+
+    /// Notes an end that is about to be committed.
+    ///
+    /// # Errors
+    /// When it could not be noted.
+    fn ended(&mut self, end: &RunEnd) -> io::Result<()>;
+
+    /// Notes that the ledger knows all.
+    ///
+    /// # Errors
+    /// When it could not be noted.
+    fn settled(&mut self, run: &RunId) -> io::Result<()>;
+}
+
+/// The state that notes add up to. Total: notes that contradict what stands before them change nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Book(BTreeMap<RunId, RecoveredRun>);
+
+impl Book {
+    /// Takes one note.
+    pub fn take(&mut self, entry: Entry) {
+        match entry {
+            Entry::Begun { record, version } => {
+                self.0.insert(record.id(), RecoveredRun { record: *record, version, pid: None, end: None });
+            }
+            Entry::Started { run, attempt, pid, start_time } => {
+                if let Some(open) = self.0.get_mut(&run).filter(|open| open.record.attempt == attempt) {
+                    open.pid = Some((pid, start_time));
+                }
+            }
+            Entry::Ended(end) => {
+                let open = self.0.get_mut(&end.run.id()).filter(|open| open.record.attempt == end.run.attempt);
+                if let Some(open) = open {
+                    open.end = Some(*end);
+                }
+            }
+            Entry::Settled(run) => {
+                self.0.remove(&run);
+            }
+        }
+    }
+
+    /// Forgets every process: the host was booted since.
+    pub fn forget_processes(&mut self) {
+        for open in self.0.values_mut() {
+            open.pid = None;
+        }
+    }
+
+    /// How many runs are open.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True when nothing is left to do.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The fewest notes that amount to the same.
+    pub fn entries(&self) -> Vec<Entry> {
+        self.0.iter().flat_map(|(id, open)| notes(id, open)).collect()
+    }
+
+    /// What is open.
+    pub fn recovered(&self) -> Recovered {
+        Recovered { runs: self.0.values().cloned().collect() }
+    }
+}
+
+fn notes(id: &RunId, open: &RecoveredRun) -> Vec<Entry> {
+    let attempt = open.record.attempt;
+    let begun = Entry::Begun { record: Box::new(open.record.clone()), version: open.version };
+    let started = open.pid.map(|(pid, start_time)| Entry::Started { run: id.clone(), attempt, pid, start_time });
+    let ended = open.end.clone().map(|end| Entry::Ended(Box::new(end)));
+    [Some(begun), started, ended].into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::tests_support::record;
+
+    fn begun(attempt: u32) -> Entry {
+        Entry::Begun { record: Box::new(RunRecord { attempt, ..record("a", 0, "s") }), version: Version(3) }
+    }
+
+    fn started(attempt: u32, pid: i32) -> Entry {
+        Entry::Started { run: record("a", 0, "s").id(), attempt, pid, start_time: 9 }
+    }
+
+    #[test]
+    fn another_attempt_begins_without_the_process_of_the_last() {
+        let mut book = Book::default();
+        for entry in [begun(1), started(1, 77), begun(2), started(1, 78)] {
+            book.take(entry);
+        }
+        let runs = book.recovered().runs;
+        assert_eq!((runs.len(), runs[0].record.attempt, runs[0].pid), (1, 2, None));
+    }
+
+    #[test]
+    fn the_short_form_amounts_to_the_same() {
+        let mut book = Book::default();
+        for entry in [begun(1), started(1, 77), Entry::Settled(record("b", 0, "s").id())] {
+            book.take(entry);
+        }
+        let mut again = Book::default();
+        book.entries().into_iter().for_each(|entry| again.take(entry));
+        assert_eq!(again, book);
+    }
+}

@@ -1,0 +1,38 @@
+//! Records for the tests of those who keep them.
+
+use super::*;
+
+/// The run of `job`'s occurrence at `second`, first attempt, owned by `session` of node `n`.
+pub(crate) fn record(job: &str, second: i64, session: &str) -> RunRecord {
+    let at = Timestamp::from_second(second).unwrap();
+    RunRecord {
+        v: 1,
+        job: JobName::parse(job).unwrap(),
+        scheduled_at: at,
+        state: RunState::Running,
+        owner: Owner { node: NodeName::new("n"), session: SessionId(session.to_owned()) },
+        token: FencingToken(1),
+        attempt: 1,
+        nonce: Nonce(format!("1-{job}-{second}")),
+        begun_at: at,
+        on_loss: OnLoss::Interrupt,
+        keep_until: None,
+    }
+}
+
+/// A success of `run`, a second after its time.
+pub(crate) fn success(run: RunRecord) -> RunEnd {
+    let ended_at = run.scheduled_at + jiff::SignedDuration::from_secs(1);
+    RunEnd {
+        run,
+        outcome: Outcome::Success,
+        reason: None,
+        exit_code: Some(0),
+        signal: None,
+        ended_at,
+        duration_ms: Some(1000),
+        leftovers: 0,
+        tail: String::new(),
+        dropped_bytes: 0,
+    }
+}

@@ -1,0 +1,331 @@
+//! What a node keeps on its own disk: the directory's lock, what the directory belongs to, its sessions, and its journal.
+//!
+//! ```text
+//! lock             held while a process lives here: exclusively on ZooKeeper, shared on solo
+//! identity.json    the backend, chroot and cluster that this directory belongs to
+//! sessions.json    sessions whose nodes may still stand in ZooKeeper
+//! journal          what was done about the runs of this node   (on solo: one for each member, see `solo`)
+//! ```
+//!
+//! A directory belongs to one backend and one cluster for good. Else a missing environment file would make three solo
+//! leaders of three hosts, and the journal of one cluster would be settled in another. All calls here block on the disk.
+//! Knows no ZooKeeper and no SQLite.
+
+pub(crate) mod file;
+mod identity;
+pub mod journal;
+pub mod lock;
+mod sessions;
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+pub use identity::Belongs;
+pub use sessions::Earlier;
+
+use self::identity::Identity;
+use self::journal::FileJournal;
+use self::lock::{FileLock, Kind};
+use self::sessions::Sessions;
+use crate::run::journal::Recovered;
+use crate::term::{NodeName, SessionId};
+
+/// A state directory, held by this process until dropped.
+#[derive(Debug)]
+pub struct StateDir {
+    path: PathBuf,
+    identity: Mutex<Identity>,
+    sessions: Mutex<Sessions>,
+    earlier: Earlier,
+    _lock: FileLock,
+}
+
+/// Why a state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateDirError {
+    /// It cannot be made.
+    #[error("state directory `{path}` cannot be made")]
+    Create {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another process lives here.
+    #[error("state directory `{path}` is in use by {holder}: give this one another by --state-dir, or stop that one")]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// Who, as it wrote itself down.
+        holder: String,
+    },
+    /// It belongs to another backend or chroot.
+    #[error(
+        "state directory `{path}` belongs to {ours}, but this start asks for {asked}: \
+         correct --zookeeper (CRONKEEPER_ZOOKEEPER), or give another --state-dir"
+    )]
+    OtherBackend {
+        /// The directory.
+        path: PathBuf,
+        /// What it remembers.
+        ours: Belongs,
+        /// What was asked for.
+        asked: Belongs,
+    },
+    /// It belongs to another cluster.
+    #[error(
+        "state directory `{path}` belongs to cluster {ours}, but --zookeeper leads to cluster {theirs}: \
+         correct --zookeeper, or give another --state-dir"
+    )]
+    OtherCluster {
+        /// The directory.
+        path: PathBuf,
+        /// What it remembers.
+        ours: String,
+        /// What the service says.
+        theirs: String,
+    },
+    /// A file in it makes no sense.
+    #[error("`{path}` in the state directory is damaged")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// A file in it cannot be read.
+    #[error("`{path}` in the state directory cannot be read")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file in it cannot be written; what was there before is still there, whole.
+    #[error("`{path}` in the state directory cannot be written")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl StateDirError {
+    /// True where an operator must change a setting: exit code 78.
+    pub fn is_configuration(&self) -> bool {
+        matches!(self, Self::OtherBackend { .. } | Self::OtherCluster { .. } | Self::InUse { .. })
+    }
+}
+
+impl StateDir {
+    /// Opens a directory, making it if there is none, and holds it for `belongs`. `node` is who the holder is, for people.
+    ///
+    /// # Errors
+    /// When it is in use, belongs to another, or cannot be read and written.
+    pub fn open(path: &Path, belongs: Belongs, node: &NodeName) -> Result<Self, StateDirError> {
+        make_folder(path)?;
+        let lock = hold(path, &belongs, node)?;
+        let identity = Identity::remembered(path, belongs)?;
+        let sessions = Sessions::read(path)?;
+        let earlier = sessions.earlier();
+        let path = path.to_owned();
+        Ok(Self { path, identity: Mutex::new(identity), sessions: Mutex::new(sessions), earlier, _lock: lock })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Tells this directory from every other; a copy of it has the same.
+    pub fn instance(&self) -> String {
+        guard(&self.identity).instance().to_owned()
+    }
+
+    /// Binds the directory to the cluster `id`, or checks that it is bound to it.
+    ///
+    /// # Errors
+    /// [`StateDirError::OtherCluster`]; or when the id cannot be written down.
+    pub fn claim_cluster(&self, id: &str) -> Result<(), StateDirError> {
+        guard(&self.identity).claim_cluster(&self.path, id)
+    }
+
+    /// Writes a session down, before its first node is made.
+    ///
+    /// # Errors
+    /// When it cannot be written: the session must then make no node.
+    pub fn record_session(&self, id: &SessionId) -> Result<(), StateDirError> {
+        guard(&self.sessions).record(&self.path, id)
+    }
+
+    /// The sessions that earlier processes wrote down and nobody forgot.
+    pub fn earlier_sessions(&self) -> &Earlier {
+        &self.earlier
+    }
+
+    /// Forgets sessions whose nodes are gone.
+    ///
+    /// # Errors
+    /// When that cannot be written; the sessions are then still remembered.
+    pub fn forget_sessions(&self, ids: &[SessionId]) -> Result<(), StateDirError> {
+        guard(&self.sessions).forget(&self.path, ids)
+    }
+
+    /// Opens this node's journal, and says what earlier processes left open in it. On ZooKeeper, and once: on solo each
+    /// member has a journal of its own, which [`solo::start`](crate::solo::start) opens.
+    ///
+    /// # Errors
+    /// When it cannot be read and written.
+    pub fn journal(&self) -> Result<(FileJournal, Recovered), StateDirError> {
+        FileJournal::open(&self.path.join("journal"))
+    }
+}
+
+/// No update of the guarded values is left half done by a panic: each replaces a value after the disk has it.
+fn guard<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn make_folder(path: &Path) -> Result<(), StateDirError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|source| StateDirError::Create { path: path.to_owned(), source })
+}
+
+fn hold(folder: &Path, belongs: &Belongs, node: &NodeName) -> Result<FileLock, StateDirError> {
+    let path = folder.join("lock");
+    let kind = match belongs {
+        Belongs::Zookeeper { .. } => Kind::Exclusive,
+        Belongs::Solo => Kind::Shared,
+    };
+    let failed = |source| StateDirError::Write { path: path.clone(), source };
+    let Some(lock) = FileLock::try_take(&path, kind).map_err(failed)? else {
+        return Err(StateDirError::InUse { path: folder.to_owned(), holder: lock::holder(&path) });
+    };
+    lock.set_text(&format!("process {} (node {node})\n", std::process::id())).map_err(failed)?;
+    Ok(lock)
+}
+
+/// Tells one boot of this kernel from all others; empty where the kernel does not say.
+pub(crate) fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn zookeeper(chroot: &str) -> Belongs {
+        Belongs::Zookeeper { chroot: chroot.to_owned() }
+    }
+
+    fn open(path: &Path, belongs: Belongs) -> Result<StateDir, StateDirError> {
+        StateDir::open(path, belongs, &NodeName::new("host-a"))
+    }
+
+    #[test]
+    fn a_directory_of_zookeeper_has_one_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = open(dir.path(), zookeeper("/c")).unwrap();
+        let refused = open(dir.path(), zookeeper("/c")).unwrap_err();
+        assert!(refused.to_string().contains(&format!("process {} (node host-a)", std::process::id())), "{refused}");
+        drop(first);
+        open(dir.path(), zookeeper("/c")).unwrap();
+    }
+
+    #[test]
+    fn a_directory_of_solo_is_shared() {
+        let dir = tempfile::tempdir().unwrap();
+        let _first = open(dir.path(), Belongs::Solo).unwrap();
+        open(dir.path(), Belongs::Solo).unwrap();
+        assert!(matches!(open(dir.path(), zookeeper("")), Err(StateDirError::InUse { .. })));
+    }
+
+    #[test]
+    fn another_backend_or_chroot_is_refused_and_says_what_to_change() {
+        let dir = tempfile::tempdir().unwrap();
+        open(dir.path(), zookeeper("/c")).unwrap();
+        for other in [Belongs::Solo, zookeeper("/d")] {
+            let refused = open(dir.path(), other).unwrap_err();
+            assert!(refused.is_configuration());
+            assert!(refused.to_string().contains("--zookeeper"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn another_cluster_is_refused_also_by_the_next_process() {
+        let dir = tempfile::tempdir().unwrap();
+        open(dir.path(), zookeeper("")).unwrap().claim_cluster("one").unwrap();
+        let again = open(dir.path(), zookeeper("")).unwrap();
+        again.claim_cluster("one").unwrap();
+        assert!(matches!(again.claim_cluster("two"), Err(StateDirError::OtherCluster { .. })));
+    }
+
+    #[test]
+    fn a_session_is_remembered_until_it_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (SessionId("1".into()), SessionId("2".into()));
+        let first = open(dir.path(), zookeeper("")).unwrap();
+        first.record_session(&one).unwrap();
+        first.record_session(&two).unwrap();
+        assert!(first.earlier_sessions().sessions.is_empty());
+        drop(first);
+        let second = open(dir.path(), zookeeper("")).unwrap();
+        assert_eq!(*second.earlier_sessions(), Earlier { sessions: vec![one.clone(), two.clone()], boot_id_matches: true });
+        second.forget_sessions(&[one]).unwrap();
+        drop(second);
+        assert_eq!(open(dir.path(), zookeeper("")).unwrap().earlier_sessions().sessions, [two]);
+    }
+
+    #[test]
+    fn sessions_of_another_boot_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        open(dir.path(), zookeeper("")).unwrap().record_session(&SessionId("1".into())).unwrap();
+        let path = dir.path().join("sessions.json");
+        let text = std::fs::read_to_string(&path).unwrap().replace(&boot_id(), "another-boot");
+        std::fs::write(&path, text).unwrap();
+        assert!(!open(dir.path(), zookeeper("")).unwrap().earlier_sessions().boot_id_matches);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "").unwrap();
+        let refused = open(&path.join("below"), Belongs::Solo).unwrap_err();
+        assert!(matches!(&refused, StateDirError::Create { .. }), "{refused}");
+        assert!(refused.to_string().contains("file/below"));
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_written_is_named() {
+        // Permissions do not bind root; below /proc nobody makes files.
+        let refused = open(Path::new("/proc/sys"), Belongs::Solo).unwrap_err();
+        assert!(matches!(&refused, StateDirError::Write { path, .. } if path == Path::new("/proc/sys/lock")), "{refused}");
+    }
+
+    #[test]
+    fn what_cannot_be_written_down_is_not_remembered_either() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = open(dir.path(), zookeeper("")).unwrap();
+        std::fs::create_dir(dir.path().join("sessions.json")).unwrap(); // nothing can be moved over a folder
+        assert!(matches!(state.record_session(&SessionId("1".into())), Err(StateDirError::Write { .. })));
+        assert!(guard(&state.sessions).earlier().sessions.is_empty());
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(left.iter().all(|name| !name.to_string_lossy().ends_with(".tmp")), "{left:?}");
+    }
+
+    #[test]
+    fn a_damaged_identity_is_an_error_and_is_not_written_over() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("identity.json"), "{").unwrap();
+        assert!(matches!(open(dir.path(), Belongs::Solo), Err(StateDirError::Damaged { .. })));
+        assert_eq!(std::fs::read_to_string(dir.path().join("identity.json")).unwrap(), "{");
+    }
+}

@@ -1,0 +1,204 @@
+//! The journal in a file: one line of JSON an entry, appended by one write each, read back at the next start.
+//!
+//! Nothing is synced: what was written survives the death of the process, which is all it is for. After a crash of the host the
+//! file may lack its last lines or all of them, and then no process of it lives either. Its first line names the boot, so that
+//! process ids of another boot are never taken for ours. A line that cannot be read, torn by a full disk for example, is passed over.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{StateDirError, boot_id, file};
+use crate::run::journal::{Book, Entry, Journal, Recovered};
+use crate::run::{RunEnd, RunId, RunRecord, Version};
+
+/// With fewer lines than this the file is not worth writing anew.
+const SMALL: usize = 1024;
+
+/// A journal in a file. One process writes it.
+#[derive(Debug)]
+pub struct FileJournal {
+    path: PathBuf,
+    file: File,
+    book: Book,
+    lines: usize,
+    torn: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    v: u32,
+    boot_id: String,
+}
+
+impl FileJournal {
+    /// Opens a journal, making it if there is none, and says what is open in it.
+    ///
+    /// # Errors
+    /// When it cannot be read and written.
+    pub fn open(path: &Path) -> Result<(Self, Recovered), StateDirError> {
+        let book = read(path).map_err(|source| StateDirError::Read { path: path.to_owned(), source })?;
+        let recovered = book.recovered();
+        let file = rewrite(path, &book).map_err(|source| StateDirError::Write { path: path.to_owned(), source })?;
+        let lines = book.len();
+        Ok((Self { path: path.to_owned(), file, book, lines, torn: false }, recovered))
+    }
+
+    fn take(&mut self, entry: Entry) -> io::Result<()> {
+        self.append(&entry)?;
+        self.book.take(entry);
+        if self.lines > SMALL && self.lines > 8 * self.book.len() {
+            self.compact();
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, entry: &Entry) -> io::Result<()> {
+        // After a write that failed half way the next one begins a line of its own.
+        let mut line = if self.torn { b"\n".to_vec() } else { Vec::new() };
+        serde_json::to_writer(&mut line, entry)?;
+        line.push(b'\n');
+        self.torn = true;
+        self.file.write_all(&line)?;
+        self.torn = false;
+        self.lines += 1;
+        Ok(())
+    }
+
+    /// A longer file is no harm: where it cannot be written anew, the old one goes on.
+    fn compact(&mut self) {
+        if let Ok(file) = rewrite(&self.path, &self.book) {
+            self.file = file;
+            self.torn = false;
+        }
+        self.lines = self.book.len();
+    }
+}
+
+impl Journal for FileJournal {
+    fn begun(&mut self, record: &RunRecord, version: Version) -> io::Result<()> {
+        self.take(Entry::Begun { record: Box::new(record.clone()), version })
+    }
+
+    fn started(&mut self, run: &RunId, attempt: u32, pid: i32, start_time: u64) -> io::Result<()> {
+        self.take(Entry::Started { run: run.clone(), attempt, pid, start_time })
+    }
+
+    fn ended(&mut self, end: &RunEnd) -> io::Result<()> {
+        self.take(Entry::Ended(Box::new(end.clone())))
+    }
+
+    fn settled(&mut self, run: &RunId) -> io::Result<()> {
+        self.take(Entry::Settled(run.clone()))
+    }
+}
+
+/// What is open in a journal. No file: nothing.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn read(path: &Path) -> io::Result<Book> {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Book::default()),
+        Err(error) => return Err(error),
+    };
+    Ok(replay(&text, &boot_id()))
+}
+
+fn replay(text: &[u8], boot_id: &str) -> Book {
+    let mut book = Book::default();
+    let mut lines = text.split(|&byte| byte == b'\n');
+    let header = lines.next().and_then(|line| serde_json::from_slice::<Header>(line).ok());
+    lines.filter_map(|line| serde_json::from_slice(line).ok()).for_each(|entry| book.take(entry));
+    if header.is_none_or(|header| header.boot_id != boot_id) {
+        book.forget_processes();
+    }
+    book
+}
+
+fn rewrite(path: &Path, book: &Book) -> io::Result<File> {
+    let mut text = serde_json::to_vec(&Header { v: 1, boot_id: boot_id() })?;
+    text.push(b'\n');
+    for entry in book.entries() {
+        serde_json::to_writer(&mut text, &entry)?;
+        text.push(b'\n');
+    }
+    file::replace_to_append(path, &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::tests_support::{record, success};
+
+    fn filled(path: &Path) -> FileJournal {
+        let (mut journal, found) = FileJournal::open(path).unwrap();
+        assert_eq!(found, Recovered::default());
+        for job in ["a", "b", "c"] {
+            journal.begun(&record(job, 60, "s"), Version::FIRST).unwrap();
+        }
+        journal.started(&record("a", 60, "s").id(), 1, 4242, 7).unwrap();
+        journal.ended(&success(record("b", 60, "s"))).unwrap();
+        journal.settled(&record("c", 60, "s").id()).unwrap();
+        journal
+    }
+
+    #[test]
+    fn the_next_process_finds_what_was_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        drop(filled(&path));
+        for _ in 0..2 {
+            let runs = FileJournal::open(&path).unwrap().1.runs;
+            let facts: Vec<_> = runs.iter().map(|run| (run.record.job.as_str(), run.pid, run.end.is_some())).collect();
+            assert_eq!(facts, [("a", Some((4242, 7)), false), ("b", None, true)]);
+        }
+    }
+
+    #[test]
+    fn a_torn_last_line_costs_only_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        drop(filled(&path));
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &whole[..whole.len() - 5]).unwrap();
+        let runs = FileJournal::open(&path).unwrap().1.runs;
+        assert_eq!(runs.iter().map(|run| run.record.job.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn after_a_torn_line_the_next_note_is_readable() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let mut journal = filled(&path);
+        journal.file.write_all(b"{\"begun\":{\"rec").unwrap();
+        journal.torn = true;
+        journal.settled(&record("a", 60, "s").id()).unwrap();
+        assert_eq!(read(&path).unwrap().recovered().runs.len(), 1);
+    }
+
+    #[test]
+    fn processes_of_another_boot_are_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        drop(filled(&path));
+        let text = std::fs::read_to_string(&path).unwrap().replace(&boot_id(), "another-boot");
+        assert_eq!(replay(text.as_bytes(), &boot_id()).recovered().runs[0].pid, None);
+    }
+
+    #[test]
+    fn a_long_journal_of_settled_runs_becomes_short() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let mut journal = filled(&path);
+        for second in 0..SMALL as i64 {
+            journal.begun(&record("d", second, "s"), Version::FIRST).unwrap();
+            journal.settled(&record("d", second, "s").id()).unwrap();
+        }
+        assert!(std::fs::read(&path).unwrap().split(|&byte| byte == b'\n').count() < SMALL + 64);
+        assert_eq!(read(&path).unwrap(), journal.book);
+    }
+}
