@@ -1,14 +1,267 @@
-//! When a job is due.
-use jiff::Timestamp;
+//! When a job is due: cron expressions, their time zone, and what becomes of them when clocks shift.
+//!
+//! ```text
+//! text ── parse, item ──▶ fields ── pattern (crate `cron`) ──▶ local times ── timeline, zone ──▶ instants
+//! ```
+//!
+//! The crate `cron` evaluates the fields on naive local time. What people mean by an expression is
+//! settled around it: crontab(5) for the fields, cron(8) for summer time. The time zones come from jiff.
+//! Nothing here reads a clock; the zone's data are read when a schedule is parsed.
 
-/// Placeholder until the schedule module lands.
+mod describe;
+mod error;
+mod field;
+mod item;
+mod parse;
+mod pattern;
+mod piece;
+mod timeline;
+mod tzdata;
+mod zone;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+
+pub use error::{Fault, Place, ScheduleError};
+pub use field::Field;
+pub use tzdata::tzdata_version;
+
+use parse::{Meaning, Wrong};
+use pattern::Pattern;
+use timeline::Timeline;
+use zone::{Zone, second_of};
+
+/// When a job is due. Cheap to clone.
+///
+/// ```
+/// use cronkeeper::schedule::{Dst, Schedule};
+///
+/// let schedule = Schedule::parse(&["30 2 * * *"], "Europe/Berlin", Dst::Once, "nightly-backup")?;
+/// let next = schedule.next_after("2026-11-20T00:00:00Z".parse()?);
+/// assert_eq!(next, Some("2026-11-20T01:30:00Z".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, PartialEq)]
+pub struct Schedule(Arc<Inner>);
+
+#[derive(PartialEq)]
+struct Inner {
+    expressions: Vec<Expression>,
+    zone: Zone,
+    dst: Dst,
+}
+
+/// One expression: as written, and what it means.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Schedule;
+struct Expression {
+    text: String,
+    meaning: Meaning,
+    occurrences: Occurrences,
+}
+
+/// How an expression's instants are found.
+#[derive(Clone, Debug, PartialEq)]
+enum Occurrences {
+    Local(Timeline),
+    Every(i64),
+    At(i64),
+}
+
+/// What becomes of local times that never come, or come twice, because the clock is shifted.
+///
+/// A wildcard is a minute or hour that begins with `*`. An expression with one runs by elapsed time,
+/// unless it is [`Dst::Skip`]: nothing is made up, nothing suppressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dst {
+    /// Times in a gap make one occurrence at the first instant after it; in an overlap the first pass counts.
+    #[default]
+    Once,
+    /// None in a gap, the first pass in an overlap; with a wildcard too.
+    Skip,
+    /// As `Once` in a gap, both passes in an overlap.
+    Twice,
+}
+
+impl Dst {
+    /// The word in the jobs file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Once => "once",
+            Self::Skip => "skip",
+            Self::Twice => "twice",
+        }
+    }
+}
+
+/// How a shift of the clock touches an occurrence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peculiarity {
+    /// It stands for local times that a shift forwards left out, of which this is the first.
+    MovedOutOfGap(DateTime),
+    /// Its local time comes again.
+    FirstPass,
+    /// Its local time was there before.
+    SecondPass,
+}
 
 impl Schedule {
-    /// The first occurrence after `after`.
-    pub fn next_after(&self, _after: Timestamp) -> Option<Timestamp> {
-        None
+    /// Reads a list of expressions, any of which makes an occurrence. `job` seeds `H`; `zone` is an IANA name.
+    ///
+    /// # Errors
+    /// When an expression is wrong or can never come, when there is none, or when the zone is unknown.
+    pub fn parse(expressions: &[&str], zone: &str, dst: Dst, job: &str) -> Result<Self, ScheduleError> {
+        if expressions.is_empty() {
+            return Err(ScheduleError::NoExpression);
+        }
+        let zone = Zone::find(zone)?;
+        let read = |(index, text): (usize, &&str)| {
+            Expression::parse(text, &zone, dst, job).map_err(|wrong| ScheduleError::Expression {
+                place: Place { expression: index, offset: wrong.offset },
+                fault: wrong.fault,
+            })
+        };
+        let expressions = expressions.iter().enumerate().map(read).collect::<Result<_, _>>()?;
+        Ok(Self(Arc::new(Inner { expressions, zone, dst })))
+    }
+
+    /// The first occurrence later than `after`. Occurrences are whole seconds.
+    pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
+        let from = second_of(after) + 1;
+        let next = |expression: &Expression| expression.occurrences.at_or_after(&self.0.zone, from);
+        instant(self.0.expressions.iter().filter_map(next).min()?)
+    }
+
+    /// The newest occurrence later than `not_before` and not later than `at`, however many there are.
+    pub fn last_before_or_at(&self, at: Timestamp, not_before: Timestamp) -> Option<Timestamp> {
+        let to = second_of(at);
+        let last = |expression: &Expression| expression.occurrences.at_or_before(&self.0.zone, to);
+        instant(self.0.expressions.iter().filter_map(last).max()?).filter(|last| *last > not_before)
+    }
+
+    /// The occurrences later than `after` and not later than `until`, in order.
+    pub fn occurrences(&self, after: Timestamp, until: Timestamp) -> impl Iterator<Item = Timestamp> + '_ {
+        let next = |at: &Timestamp| self.next_after(*at);
+        std::iter::successors(self.next_after(after), next).take_while(move |at| *at <= until)
+    }
+
+    /// How many occurrences are later than `after` and not later than `until`; stops counting at `cap`.
+    pub fn count(&self, after: Timestamp, until: Timestamp, cap: u64) -> u64 {
+        let cap = usize::try_from(cap).unwrap_or(usize::MAX);
+        self.occurrences(after, until).take(cap).count() as u64
+    }
+
+    /// One text for one meaning: expressions, zone and treatment of shifts, for a digest.
+    pub fn canonical(&self) -> String {
+        let mut meanings: Vec<String> = self.0.expressions.iter().map(|one| one.meaning.canonical()).collect();
+        meanings.sort_unstable();
+        meanings.dedup();
+        format!("{} | {} | {}", meanings.join("; "), self.zone_name(), self.0.dst.as_str())
+    }
+
+    /// The time zone.
+    pub fn zone_name(&self) -> &str {
+        self.0.zone.name()
+    }
+
+    /// What becomes of local times in a shift of the clock.
+    pub fn dst(&self) -> Dst {
+        self.0.dst
+    }
+
+    /// The expressions as written.
+    pub fn expressions(&self) -> impl Iterator<Item = &str> {
+        self.0.expressions.iter().map(|expression| expression.text.as_str())
+    }
+
+    /// In plain words, in local time.
+    pub fn describe(&self) -> String {
+        let words: Vec<String> = self.0.expressions.iter().map(|one| describe::meaning(&one.meaning)).collect();
+        words.join("; also ")
+    }
+
+    /// How a shift of the clock touches the occurrence `at`.
+    pub fn peculiarity(&self, at: Timestamp) -> Option<Peculiarity> {
+        let at = second_of(at);
+        let stretch = self.0.zone.stretch_at(at);
+        let local = at + stretch.offset;
+        let swallowed = || self.timelines().filter_map(|timeline| timeline.gap_before(&stretch)).min();
+        let is_named = || self.timelines().any(|timeline| timeline.names(local));
+        if at == stretch.start && !is_named() && let Some(first) = swallowed() {
+            return Some(Peculiarity::MovedOutOfGap(zone::civil(first)));
+        }
+        if local < stretch.start.saturating_add(stretch.before) {
+            return Some(Peculiarity::SecondPass);
+        }
+        let next_offset = if stretch.end == i64::MAX { stretch.offset } else { self.0.zone.offset_at(stretch.end) };
+        (local >= stretch.end.saturating_add(next_offset)).then_some(Peculiarity::FirstPass)
+    }
+
+    fn timelines(&self) -> impl Iterator<Item = &Timeline> {
+        self.0.expressions.iter().filter_map(|expression| match &expression.occurrences {
+            Occurrences::Local(timeline) => Some(timeline),
+            Occurrences::Every(_) | Occurrences::At(_) => None,
+        })
+    }
+}
+
+/// Short, for a job is printed with its schedule.
+impl fmt::Debug for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Schedule").field(&self.canonical()).finish()
+    }
+}
+
+/// None where it is beyond the last instant there is.
+fn instant(second: i64) -> Option<Timestamp> {
+    Timestamp::from_second(second).ok()
+}
+
+impl Expression {
+    fn parse(text: &str, zone: &Zone, dst: Dst, job: &str) -> Result<Self, Wrong> {
+        let text = text.trim_end();
+        let meaning = parse::parse(text, job)?;
+        // What is wrong with the meaning as a whole is shown where the expression starts.
+        let start = text.chars().take_while(|c| c.is_whitespace()).count();
+        let wrong = |fault| Wrong { offset: start, fault };
+        let occurrences = match &meaning {
+            Meaning::Fields(fields) => {
+                Occurrences::Local(Timeline::new(fields, Pattern::new(fields).map_err(wrong)?, dst))
+            }
+            Meaning::Every(period) => Occurrences::Every(*period),
+            Meaning::At(at) => Occurrences::At(*at),
+        };
+        if occurrences.at_or_after(zone, i64::MIN).is_none() {
+            return Err(wrong(Fault::Impossible { zone: zone.name().to_owned() }));
+        }
+        Ok(Self { text: text.trim_start().to_owned(), meaning, occurrences })
+    }
+}
+
+impl Occurrences {
+    fn at_or_after(&self, zone: &Zone, from: i64) -> Option<i64> {
+        match self {
+            Self::Local(timeline) => timeline.at_or_after(zone, from),
+            // The earliest instant there is keeps the products below inside their type.
+            Self::Every(period) => {
+                let from = from.max(second_of(Timestamp::MIN));
+                Some((from + period - 1).div_euclid(*period) * period)
+            }
+            Self::At(at) => (*at >= from).then_some(*at),
+        }
+    }
+
+    fn at_or_before(&self, zone: &Zone, to: i64) -> Option<i64> {
+        match self {
+            Self::Local(timeline) => timeline.at_or_before(zone, to),
+            Self::Every(period) => Some(to.div_euclid(*period) * period),
+            Self::At(at) => (*at <= to).then_some(*at),
+        }
     }
     /// Newest in (not_before, at].
     pub fn last_before_or_at(&self, _at: Timestamp, _not_before: Timestamp) -> Option<Timestamp> {

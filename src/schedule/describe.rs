@@ -1,0 +1,156 @@
+//! What an expression means, in plain words.
+//!
+//! Common forms read as one would say them; any other is told field by field, which is never wrong.
+
+use super::field::{Field, Values};
+use super::parse::{Fields, Meaning};
+use super::zone::timestamp;
+
+/// The meaning of one expression, in local time.
+pub(super) fn meaning(meaning: &Meaning) -> String {
+    match meaning {
+        Meaning::Fields(fields) => format!("{} {}", times(fields), days(fields)),
+        Meaning::Every(seconds) => format!("every {}, counted from 1970-01-01T00:00:00Z", duration(*seconds)),
+        Meaning::At(second) => format!("once, at {}", timestamp(*second)),
+    }
+}
+
+fn times(fields: &Fields) -> String {
+    let [second, minute, hour] = [Field::Second, Field::Minute, Field::Hour].map(|field| fields.of(field));
+    let in_hours = || if hour.full { String::new() } else { format!(" of {}", listed("hour", "hours", hour)) };
+    let Some(at_second) = second.single() else {
+        let seconds = regularly("second", second);
+        let minutes = if minute.full { String::new() } else { format!(" of {}", listed("minute", "minutes", minute)) };
+        return format!("{seconds}{minutes}{}", in_hours());
+    };
+    let behind = if at_second == 0 { String::new() } else { format!(":{at_second:02}") };
+    match minute.single() {
+        Some(minute) if hour.set.len() <= MOST_TIMES => {
+            let clock = hour.set.iter().map(|hour| format!("{hour:02}:{minute:02}{behind}"));
+            format!("at {}", joined(clock.collect()))
+        }
+        Some(minute) if hour.full => format!("at minute {minute}{behind} of every hour"),
+        Some(minute) => format!("at minute {minute}{behind}{}", in_hours()),
+        None if at_second == 0 => format!("{}{}", regularly("minute", minute), in_hours()),
+        None => format!("at second {at_second} of {}{}", regularly("minute", minute).trim_start_matches("at "), in_hours()),
+    }
+}
+
+/// So many times of day are listed one by one.
+const MOST_TIMES: usize = 6;
+
+/// `every minute`, `every 15 minutes`, or the list of them.
+fn regularly(unit: &str, values: &Values) -> String {
+    let all: Vec<u16> = values.set.iter().copied().collect();
+    match all.as_slice() {
+        _ if values.full => format!("every {unit}"),
+        // Only a step that divides 60 is regular over the hour's end.
+        [0, step, ..] if 60 % step == 0 && all.iter().copied().eq((0..60).step_by(usize::from(*step))) => {
+            format!("every {step} {unit}s")
+        }
+        _ => format!("at {}", listed(unit, &format!("{unit}s"), values)),
+    }
+}
+
+fn days(fields: &Fields) -> String {
+    let of = |field| fields.of(field);
+    let dates = format!("on {} of the month", listed("day", "days", of(Field::DayOfMonth)));
+    let weekdays = named(Field::DayOfWeek, of(Field::DayOfWeek));
+    let days = match (of(Field::DayOfMonth).full, of(Field::DayOfWeek).full) {
+        // Where either may match and one always does, the other says nothing.
+        (true, true) => "every day".to_owned(),
+        (true, false) | (false, true) if fields.either_day() => "every day".to_owned(),
+        (true, false) => format!("on {weekdays}"),
+        (false, true) => dates,
+        (false, false) if fields.either_day() => format!("{dates} or on {weekdays}"),
+        (false, false) => format!("{dates} if it is {weekdays}"),
+    };
+    let month = of(Field::Month);
+    let in_months = if month.full { String::new() } else { format!(" in {}", named(Field::Month, month)) };
+    let year = of(Field::Year);
+    let in_years = if year.full { String::new() } else { format!(" in {}", listed("year", "years", year)) };
+    format!("{days}{in_months}{in_years}")
+}
+
+/// `day 1`, or `days 1, 15 and 20 to 25`.
+fn listed(one: &str, many: &str, values: &Values) -> String {
+    if values.full {
+        return format!("every {one}");
+    }
+    let word = if values.set.len() == 1 { one } else { many };
+    format!("{word} {}", spans(values, |value| value.to_string()))
+}
+
+fn named(field: Field, values: &Values) -> String {
+    spans(values, |value| {
+        let name = field.names().get(usize::from(value - field.min())).copied().unwrap_or_default();
+        let (first, rest) = name.split_at(1);
+        format!("{}{rest}", first.to_ascii_uppercase())
+    })
+}
+
+/// The values by `name`, three neighbours and more as `first to last`.
+fn spans(values: &Values, name: impl Fn(u16) -> String) -> String {
+    let mut texts = Vec::new();
+    for (first, last) in values.ranges() {
+        match last - first {
+            0 => texts.push(name(first)),
+            1 => texts.extend([name(first), name(last)]),
+            _ => texts.push(format!("{} to {}", name(first), name(last))),
+        }
+    }
+    joined(texts)
+}
+
+fn joined(mut texts: Vec<String>) -> String {
+    match texts.pop() {
+        Some(last) if texts.is_empty() => last,
+        Some(last) => format!("{} and {last}", texts.join(", ")),
+        None => String::new(),
+    }
+}
+
+fn duration(seconds: i64) -> String {
+    let parts = [("day", seconds / 86_400), ("hour", seconds / 3_600 % 24), ("minute", seconds / 60 % 60), ("second", seconds % 60)];
+    let worded = parts.iter().filter(|(_, count)| *count > 0).map(|(unit, count)| match count {
+        1 => format!("1 {unit}"),
+        _ => format!("{count} {unit}s"),
+    });
+    let words: Vec<String> = worded.collect();
+    match words.as_slice() {
+        // "every minute" rather than "every 1 minute".
+        [one] if one.starts_with("1 ") => one[2..].to_owned(),
+        _ => words.join(" "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    fn described(text: &str) -> String {
+        super::meaning(&super::super::parse::parse(text, "job").expect("valid"))
+    }
+
+    #[test]
+    fn common_expressions_read_as_one_would_say_them() {
+        for (text, words) in [
+            ("30 2 * * *", "at 02:30 every day"),
+            ("@daily", "at 00:00 every day"),
+            ("0 9,17 * * mon-fri", "at 09:00 and 17:00 on Monday to Friday"),
+            ("* * * * *", "every minute every day"),
+            ("*/15 * * * *", "every 15 minutes every day"),
+            ("*/15 8-17 * * 1-5", "every 15 minutes of hours 8 to 17 on Monday to Friday"),
+            ("5 * * * *", "at minute 5 of every hour every day"),
+            ("15 2 1 * *", "at 02:15 on day 1 of the month"),
+            ("0 0 1,15 * 0", "at 00:00 on days 1 and 15 of the month or on Sunday"),
+            ("0 0 */2 2 0", "at 00:00 on days 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29 and 31 of the month if it is Sunday in February"),
+            ("10 0 0 1 jan * 2027", "at 00:00:10 on day 1 of the month in January in year 2027"),
+            ("*/10 * * * * *", "every 10 seconds every day"),
+            ("3,7 5 * * *", "at minutes 3 and 7 of hour 5 every day"),
+            ("@every 90s", "every 1 minute 30 seconds, counted from 1970-01-01T00:00:00Z"),
+            ("@every 1h", "every hour, counted from 1970-01-01T00:00:00Z"),
+            ("@at 2026-12-24T18:00:00Z", "once, at 2026-12-24T18:00:00Z"),
+        ] {
+            assert_eq!(described(text), words, "{text}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What can be wrong with a schedule, where, and which word was probably meant.
+
+use std::fmt;
+
+use super::field::Field;
+
+/// Why a schedule was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScheduleError {
+    /// One of the expressions is wrong.
+    #[error("{fault}")]
+    Expression {
+        /// Where.
+        place: Place,
+        /// What.
+        fault: Fault,
+    },
+    /// The list of expressions is empty.
+    #[error("a schedule needs at least one expression")]
+    NoExpression,
+    /// Neither the system nor the bundled copy knows the time zone.
+    #[error("`{}` is no time zone of the IANA database{}", shown(name), hint(nearest.as_ref()))]
+    UnknownZone {
+        /// As written.
+        name: String,
+        /// What was probably meant.
+        nearest: Option<String>,
+    },
+}
+
+impl ScheduleError {
+    /// Where inside the expressions the fault is; none when it is not inside them.
+    pub fn offset(&self) -> Option<Place> {
+        match self {
+            Self::Expression { place, .. } => Some(*place),
+            Self::NoExpression | Self::UnknownZone { .. } => None,
+        }
+    }
+}
+
+/// A place in a list of expressions, both counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Which expression.
+    pub expression: usize,
+    /// Which of its characters.
+    pub offset: usize,
+}
+
+/// What is wrong with one expression.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each text says what its fields hold")]
+pub enum Fault {
+    #[error("the expression is empty")]
+    Empty,
+    #[error(
+        "{count} field{}, where five (minute, hour, day of month, month, day of week), six (seconds first) or seven (a year last) belong",
+        if *count == 1 { "" } else { "s" }
+    )]
+    FieldCount { count: usize },
+    #[error("a time zone inside the expression: give it as `timezone`")]
+    ZoneInside,
+    #[error("`@reboot` is refused: a cluster has no single boot to follow; use a systemd unit on each host")]
+    Reboot,
+    #[error("`{}` is unknown{}; known are {known}", shown(word), hint(nearest.as_ref()))]
+    UnknownMacro { word: String, nearest: Option<String>, known: String },
+    #[error("`{word}` stands alone: nothing may follow it")]
+    MacroWithMore { word: String },
+    #[error("`@every` needs a duration of whole seconds, such as `90s`, `5m` or `1h30m`, not `{}`", shown(text))]
+    Every { text: String },
+    #[error("`@at` needs an instant of whole seconds with its offset, such as `2026-12-24T18:00:00Z`, not `{}`", shown(text))]
+    At { text: String },
+    #[error("{field}: nothing between two commas, or before or behind one")]
+    EmptyItem { field: Field },
+    #[error("{field}: `{}` is not supported: {instead}", shown(text))]
+    Unsupported { field: Field, text: String, instead: &'static str },
+    #[error("{field}: `{}` is neither a number nor a name{}; allowed: {}", shown(text), hint(nearest.as_ref()), field.allowed())]
+    Unreadable { field: Field, text: String, nearest: Option<String> },
+    #[error("{field}: {} is out of range; allowed: {}", shown(text), field.allowed())]
+    OutOfRange { field: Field, text: String },
+    #[error("{field}: the range `{}` goes backwards", shown(text))]
+    Backwards { field: Field, text: String },
+    #[error("{field}: the step `{}` is not a number from 1 to {}; for longer periods use `@every`", shown(text), field.size())]
+    Step { field: Field, text: String },
+    #[error("{field}: `{}` is no hashed value: write `H`, `H/15`, `H(0-29)` or `H(0-29)/10`", shown(text))]
+    Hashed { field: Field, text: String },
+    #[error("{field}: `H` has no meaning here, for a year comes only once")]
+    HashedYear { field: Field },
+    #[error("never comes: no such day or time from 1970 to 2100 in {zone}")]
+    Impossible { zone: String },
+    #[error("the evaluator refuses `{pattern}`: {reason}")]
+    Refused { pattern: String, reason: String },
+}
+
+/// What a user wrote, fit for one line of an error.
+fn shown(text: &str) -> String {
+    const LONGEST: usize = 40;
+    let mut short: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+fn hint(nearest: Option<&String>) -> impl fmt::Display {
+    nearest.map(|word| format!(", did you mean `{word}`?")).unwrap_or_default()
+}
+
+/// The candidate that a misspelt word is most like, if one is like it at all.
+pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    const LONGEST: usize = 64;
+    if word.len() > LONGEST {
+        return None;
+    }
+    let word = word.to_ascii_lowercase();
+    let close = (word.chars().count() / 3).clamp(1, 3);
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::osa_distance(&word, &candidate.to_ascii_lowercase()), candidate))
+        .filter(|(distance, _)| *distance <= close)
+        .min()
+        .map(|(_, candidate)| candidate.to_owned())
+}

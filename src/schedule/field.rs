@@ -1,0 +1,171 @@
+//! The seven fields of an expression, and the sets of values they name.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// One of the fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Field {
+    /// The seconds of a minute.
+    Second,
+    /// The minutes of an hour.
+    Minute,
+    /// The hours of a day.
+    Hour,
+    /// The days of a month.
+    DayOfMonth,
+    /// The months of a year.
+    Month,
+    /// The days of a week, Sunday is 0.
+    DayOfWeek,
+    /// The years that can be computed with.
+    Year,
+}
+
+const MONTHS: [&str; 12] = [
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+];
+const WEEKDAYS: [&str; 7] = ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"];
+
+impl Field {
+    /// The smallest value.
+    pub(super) fn min(self) -> u16 {
+        match self {
+            Self::Second | Self::Minute | Self::Hour | Self::DayOfWeek => 0,
+            Self::DayOfMonth | Self::Month => 1,
+            Self::Year => 1970,
+        }
+    }
+
+    /// The largest value. A weekday may be written 7, which is Sunday, which is 0.
+    pub(super) fn max(self) -> u16 {
+        match self {
+            Self::Second | Self::Minute => 59,
+            Self::Hour => 23,
+            Self::DayOfMonth => 31,
+            Self::Month => 12,
+            Self::DayOfWeek => 6,
+            Self::Year => 2100,
+        }
+    }
+
+    /// How many values there are.
+    pub(super) fn size(self) -> u16 {
+        self.max() - self.min() + 1
+    }
+
+    /// Full names, the first for the smallest value. The first three letters are names too.
+    pub(super) fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Month => &MONTHS,
+            Self::DayOfWeek => &WEEKDAYS,
+            _ => &[],
+        }
+    }
+
+    /// What may stand in the field, in words.
+    pub(super) fn allowed(self) -> &'static str {
+        match self {
+            Self::Second | Self::Minute => "0 to 59",
+            Self::Hour => "0 to 23",
+            Self::DayOfMonth => "1 to 31",
+            Self::Month => "1 to 12, jan to dec",
+            Self::DayOfWeek => "0 to 7 (0 and 7 are Sunday), sun to sat",
+            Self::Year => "1970 to 2100",
+        }
+    }
+
+    /// Its name, as errors and hashed values use it: changing one would move every `H`.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Second => "second",
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::DayOfMonth => "day of month",
+            Self::Month => "month",
+            Self::DayOfWeek => "day of week",
+            Self::Year => "year",
+        }
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What one field matches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Values {
+    pub(super) set: BTreeSet<u16>,
+    /// Written with a leading `*`: it decides how the day fields are joined and how shifts of the clock are treated.
+    pub(super) wild: bool,
+    /// Nothing is excluded.
+    pub(super) full: bool,
+}
+
+impl Values {
+    pub(super) fn new(field: Field, set: BTreeSet<u16>, wild: bool) -> Self {
+        let full = set.len() == usize::from(field.size());
+        Self { set, wild, full }
+    }
+
+    /// Every value, as `*` means it.
+    pub(super) fn all(field: Field) -> Self {
+        Self::new(field, (field.min()..=field.max()).collect(), true)
+    }
+
+    /// One value.
+    pub(super) fn one(field: Field, value: u16) -> Self {
+        Self::new(field, BTreeSet::from([value]), false)
+    }
+
+    /// The value, where there is only one.
+    pub(super) fn single(&self) -> Option<u16> {
+        (self.set.len() == 1).then(|| self.set.first().copied()).flatten()
+    }
+
+    /// The set as neighbouring values joined: `(first, last)` each.
+    pub(super) fn ranges(&self) -> Vec<(u16, u16)> {
+        let mut ranges: Vec<(u16, u16)> = Vec::new();
+        for &value in &self.set {
+            match ranges.last_mut() {
+                Some((_, last)) if *last + 1 == value => *last = value,
+                _ => ranges.push((value, value)),
+            }
+        }
+        ranges
+    }
+
+    /// The set as a list of numbers and ranges, each value moved by `shift`.
+    pub(super) fn list(&self, shift: u16) -> String {
+        let item = |(first, last): (u16, u16)| match (first + shift, last + shift) {
+            (first, last) if first == last => first.to_string(),
+            (first, last) => format!("{first}-{last}"),
+        };
+        self.ranges().into_iter().map(item).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// One text for one meaning: a leading `*` is part of it.
+impl fmt::Display for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.wild, self.full) {
+            (true, true) => f.write_str("*"),
+            (true, false) => write!(f, "*={}", self.list(0)),
+            (false, _) => f.write_str(&self.list(0)),
+        }
+    }
+}

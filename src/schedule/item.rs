@@ -1,0 +1,232 @@
+//! One field of an expression: lists, ranges, steps, names, and values hashed from the job's name.
+
+use std::collections::BTreeSet;
+
+use sha2::{Digest, Sha256};
+
+use super::error::{Fault, nearest};
+use super::field::{Field, Values};
+use super::parse::Wrong;
+use super::piece::Piece;
+
+/// Reads a field; `job` seeds its hashed values.
+pub(super) fn values(field: Field, word: Piece<'_>, job: &str) -> Result<Values, Wrong> {
+    let mut set = BTreeSet::new();
+    for item in word.items() {
+        set.extend(item_values(field, item, job)?);
+    }
+    Ok(Values::new(field, set, word.text.starts_with('*')))
+}
+
+fn item_values(field: Field, item: Piece<'_>, job: &str) -> Result<Vec<u16>, Wrong> {
+    if item.text.is_empty() {
+        return Err(Wrong::at(item, Fault::EmptyItem { field }));
+    }
+    refuse_other_dialects(field, item)?;
+    let (base, step) = match item.split_once('/') {
+        Some((base, step)) => (base, Some(read_step(field, step)?)),
+        None => (item, None),
+    };
+    if base.text.starts_with('H') {
+        let span = hashed_span(field, base)?;
+        return Ok(hashed(field, &span, step, job));
+    }
+    let span = match (base.text, base.split_once('-')) {
+        ("*", _) => (field.min()..=field.max()).collect(),
+        (_, Some((first, last))) => range(field, base, first, last)?,
+        // A step makes a single value the start of a range to the end, as Quartz and cronie have it.
+        (_, None) => match (value(field, base)?, step) {
+            (start, Some(_)) => (start % week(field)..=field.max()).collect(),
+            (only, None) => vec![only % week(field)],
+        },
+    };
+    Ok(span.into_iter().step_by(usize::from(step.unwrap_or(1))).collect())
+}
+
+/// A weekday of 7 is 0; other fields are left as they are.
+fn week(field: Field) -> u16 {
+    if field == Field::DayOfWeek { 7 } else { u16::MAX }
+}
+
+fn refuse_other_dialects(field: Field, item: Piece<'_>) -> Result<(), Wrong> {
+    let instead = |c| match c {
+        '?' => Some("write `*`"),
+        '#' => Some("name the days of the month, such as `8-14`, and let the command look at the weekday"),
+        '~' => Some("write `H(first-last)`, which stays the same on every host"),
+        '!' | '^' => Some("list what is wanted"),
+        _ => None,
+    };
+    match item.text.chars().find_map(instead) {
+        Some(instead) => Err(unsupported(field, item, instead)),
+        None => Ok(()),
+    }
+}
+
+fn unsupported(field: Field, piece: Piece<'_>, instead: &'static str) -> Wrong {
+    Wrong::at(piece, Fault::Unsupported { field, text: piece.text.to_owned(), instead })
+}
+
+fn read_step(field: Field, step: Piece<'_>) -> Result<u16, Wrong> {
+    match number(step.text) {
+        Some(Ok(step)) if (1..=field.size()).contains(&step) => Ok(step),
+        _ => Err(Wrong::at(step, Fault::Step { field, text: step.text.to_owned() })),
+    }
+}
+
+/// The values from `first` to `last` in order, past the end of the field if need be.
+fn range(field: Field, whole: Piece<'_>, first: Piece<'_>, last: Piece<'_>) -> Result<Vec<u16>, Wrong> {
+    let (start, end) = (value(field, first)?, value(field, last)?);
+    if start <= end {
+        return Ok((start..=end).map(|value| value % week(field)).collect());
+    }
+    if field == Field::Year {
+        return Err(Wrong::at(whole, Fault::Backwards { field, text: whole.text.to_owned() }));
+    }
+    // `7-2` is Sunday to Tuesday and wraps nothing.
+    if start % week(field) <= end {
+        return Ok((start % week(field)..=end).collect());
+    }
+    Ok((start..=field.max()).chain(field.min()..=end).collect())
+}
+
+/// A number or name as written: a weekday may be 7.
+fn value(field: Field, piece: Piece<'_>) -> Result<u16, Wrong> {
+    let highest = if field == Field::DayOfWeek { 7 } else { field.max() };
+    match number(piece.text) {
+        Some(Ok(value)) if (field.min()..=highest).contains(&value) => Ok(value),
+        Some(_) => Err(Wrong::at(piece, Fault::OutOfRange { field, text: piece.text.to_owned() })),
+        None => named(field, piece.text).ok_or_else(|| unreadable(field, piece)),
+    }
+}
+
+/// The number, if it is one; an error if it is larger than any field's.
+fn number(text: &str) -> Option<Result<u16, std::num::ParseIntError>> {
+    (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse())
+}
+
+fn named(field: Field, text: &str) -> Option<u16> {
+    let is_named = |name: &&str| name.eq_ignore_ascii_case(text) || name[..3].eq_ignore_ascii_case(text);
+    let index = field.names().iter().position(is_named)?;
+    u16::try_from(index).ok().map(|index| field.min() + index)
+}
+
+fn unreadable(field: Field, piece: Piece<'_>) -> Wrong {
+    let is_day = matches!(field, Field::DayOfMonth | Field::DayOfWeek);
+    if is_day && is_last_or_workday(field, piece.text) {
+        let instead = "name the days, such as `28-31`, and let the command look at the date";
+        return unsupported(field, piece, instead);
+    }
+    let short = field.names().iter().map(|name| &name[..3]);
+    let nearest = nearest(piece.text, short.chain(field.names().iter().copied()));
+    Wrong::at(piece, Fault::Unreadable { field, text: piece.text.to_owned(), nearest })
+}
+
+/// Quartz's `L`, `5L`, `friL`, `LW`, `15W`.
+fn is_last_or_workday(field: Field, text: &str) -> bool {
+    let Some(before) = text.strip_suffix(['L', 'W', 'l', 'w']) else { return false };
+    before.is_empty()
+        || before.eq_ignore_ascii_case("l")
+        || before.bytes().all(|byte| byte.is_ascii_digit())
+        || named(field, before).is_some()
+}
+
+/// The values that a hashed one is chosen from.
+fn hashed_span(field: Field, base: Piece<'_>) -> Result<Vec<u16>, Wrong> {
+    if field == Field::Year {
+        return Err(Wrong::at(base, Fault::HashedYear { field }));
+    }
+    if base.text == "H" {
+        // Every month has 28 days: a hashed day must come every month.
+        let last = if field == Field::DayOfMonth { 28 } else { field.max() };
+        return Ok((field.min()..=last).collect());
+    }
+    let Some((first, last)) = base.between("H(", ")").and_then(|inside| inside.split_once('-')) else {
+        return Err(Wrong::at(base, Fault::Hashed { field, text: base.text.to_owned() }));
+    };
+    range(field, base, first, last)
+}
+
+/// One value of `span`, or with a step every so many from a start hashed within the first step.
+fn hashed(field: Field, span: &[u16], step: Option<u16>, job: &str) -> Vec<u16> {
+    let hash = hash(field, job);
+    let choose = |of: usize| usize::try_from(hash % of as u64).unwrap_or_default();
+    match step.map(usize::from) {
+        None => vec![span[choose(span.len())]],
+        Some(step) => span.iter().copied().skip(choose(step.min(span.len()))).step_by(step).collect(),
+    }
+}
+
+/// Stable for ever, on every host: hosts must agree on it, and an upgrade must not move a job.
+fn hash(field: Field, job: &str) -> u64 {
+    let digest = Sha256::new().chain_update(job).chain_update([0]).chain_update(field.name()).finalize();
+    digest.iter().take(8).fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(field: Field, text: &str) -> Vec<u16> {
+        values(field, Piece::whole(text), "nightly-backup").expect("valid").set.into_iter().collect()
+    }
+
+    #[test]
+    fn ranges_wrap_and_step_on_past_the_end() {
+        assert_eq!(set(Field::Hour, "22-2"), [0, 1, 2, 22, 23]);
+        assert_eq!(set(Field::Hour, "21-3/3"), [0, 3, 21]);
+        assert_eq!(set(Field::Month, "Nov-feb"), [1, 2, 11, 12]);
+        assert_eq!(set(Field::DayOfMonth, "30-2"), [1, 2, 30, 31]);
+    }
+
+    #[test]
+    fn sunday_is_0_and_7() {
+        assert_eq!(set(Field::DayOfWeek, "7"), [0]);
+        assert_eq!(set(Field::DayOfWeek, "5-7"), [0, 5, 6]);
+        assert_eq!(set(Field::DayOfWeek, "7-2"), [0, 1, 2]);
+        assert_eq!(set(Field::DayOfWeek, "Fri-Mon"), [0, 1, 5, 6]);
+        assert_eq!(set(Field::DayOfWeek, "Sat-sunday"), [0, 6]);
+        assert_eq!(set(Field::DayOfWeek, "1-7/2"), [0, 1, 3, 5]);
+        assert_eq!(set(Field::DayOfWeek, "0-7"), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(set(Field::DayOfWeek, "7/3"), [0, 3, 6]);
+    }
+
+    #[test]
+    fn a_step_behind_a_single_value_runs_to_the_end() {
+        assert_eq!(set(Field::Minute, "5/20"), [5, 25, 45]);
+        assert_eq!(set(Field::Hour, "*/24"), [0]);
+    }
+
+    /// Changing one of these moves the jobs of everyone who uses `H`.
+    #[test]
+    fn hashed_values_never_change() {
+        let pinned = |job: &str, field, text: &str| {
+            values(field, Piece::whole(text), job).expect("valid").set.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(pinned("nightly-backup", Field::Second, "H"), PINNED.0);
+        assert_eq!(pinned("nightly-backup", Field::Minute, "H"), PINNED.1);
+        assert_eq!(pinned("nightly-backup", Field::Hour, "H"), PINNED.2);
+        assert_eq!(pinned("nightly-backup", Field::DayOfMonth, "H"), PINNED.3);
+        assert_eq!(pinned("nightly-backup", Field::Minute, "H/15"), PINNED.4);
+        assert_eq!(pinned("nightly-backup", Field::Minute, "H(0-29)"), PINNED.5);
+        assert_eq!(pinned("nightly-backup", Field::Minute, "H(0-29)/10"), PINNED.6);
+        assert_eq!(pinned("report", Field::Minute, "H"), PINNED.7);
+    }
+    type Pins = ([u16; 1], [u16; 1], [u16; 1], [u16; 1], [u16; 4], [u16; 1], [u16; 3], [u16; 1]);
+    const PINNED: Pins = ([0], [0], [0], [0], [0; 4], [0], [0; 3], [0]);
+
+    #[test]
+    fn anagrams_hash_to_different_values() {
+        assert_ne!(hash(Field::Minute, "ab"), hash(Field::Minute, "ba"));
+        assert_ne!(hash(Field::Minute, "backup-1-2"), hash(Field::Minute, "backup-2-1"));
+        assert_ne!(hash(Field::Minute, "ab"), hash(Field::Hour, "ab"));
+    }
+
+    #[test]
+    fn hashed_values_spread_evenly() {
+        let mut counts = [0_u32; 60];
+        for job in 0..6_000 {
+            counts[usize::try_from(hash(Field::Minute, &format!("job-{job}")) % 60).expect("small")] += 1;
+        }
+        assert!(counts.iter().all(|count| (60..=150).contains(count)), "{counts:?}");
+    }
+}

@@ -1,0 +1,197 @@
+//! The text of one expression, read into what it means.
+//!
+//! Fields are read here and not by the crate `cron`, which numbers weekdays otherwise and refuses
+//! wrapped ranges; [`super::pattern`] hands it the result. Macros are other words for fields, but for
+//! `@every` and `@at`, which are no patterns at all.
+
+use jiff::Timestamp;
+
+use super::error::{Fault, nearest};
+use super::field::{Field, Values};
+use super::item;
+use super::piece::Piece;
+
+/// What one expression means.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Meaning {
+    /// Local times that match all fields.
+    Fields(Fields),
+    /// Every so many seconds, counted from the epoch.
+    Every(i64),
+    /// Once, at this second of the epoch.
+    At(i64),
+}
+
+/// The fields of one expression.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Fields([Values; 7]);
+
+/// A fault and the number of characters before it.
+#[derive(Debug)]
+pub(super) struct Wrong {
+    pub(super) offset: usize,
+    pub(super) fault: Fault,
+}
+
+impl Wrong {
+    pub(super) fn at(piece: Piece<'_>, fault: Fault) -> Self {
+        Self { offset: piece.offset, fault }
+    }
+}
+
+impl Meaning {
+    /// One text for one meaning.
+    pub(super) fn canonical(&self) -> String {
+        match self {
+            Self::Fields(fields) => fields.canonical(),
+            Self::Every(seconds) => format!("@every {seconds}s"),
+            Self::At(second) => format!("@at {}", super::zone::timestamp(*second)),
+        }
+    }
+}
+
+impl Fields {
+    pub(super) fn of(&self, field: Field) -> &Values {
+        &self.0[field as usize]
+    }
+
+    /// Neither day field begins with `*`: a day that matches either one will do, crontab(5).
+    pub(super) fn either_day(&self) -> bool {
+        !self.of(Field::DayOfMonth).wild && !self.of(Field::DayOfWeek).wild
+    }
+
+    /// Minute or hour begins with `*`: the job runs by elapsed time, cron(8).
+    pub(super) fn is_wildcard(&self) -> bool {
+        self.of(Field::Minute).wild || self.of(Field::Hour).wild
+    }
+
+    /// One text for one meaning.
+    pub(super) fn canonical(&self) -> String {
+        self.0.each_ref().map(ToString::to_string).join(" ")
+    }
+}
+
+/// Reads an expression; `job` seeds its hashed values.
+pub(super) fn parse(text: &str, job: &str) -> Result<Meaning, Wrong> {
+    let words = Piece::whole(text).words();
+    match words.as_slice() {
+        [] => Err(Wrong::at(Piece::whole(text), Fault::Empty)),
+        [first, ..] if first.text.starts_with("TZ=") || first.text.starts_with("CRON_TZ=") => {
+            Err(Wrong::at(*first, Fault::ZoneInside))
+        }
+        [first, more @ ..] if first.text.starts_with('@') => macro_meaning(*first, more, job),
+        words => fields(words, job).map(Meaning::Fields),
+    }
+}
+
+fn fields(words: &[Piece<'_>], job: &str) -> Result<Fields, Wrong> {
+    let (second, middle, year) = match words {
+        middle @ [_, _, _, _, _] => (None, middle, None),
+        [second, middle @ ..] if middle.len() == 5 => (Some(second), middle, None),
+        [second, middle @ .., year] if middle.len() == 5 => (Some(second), middle, Some(year)),
+        // Behind seven fields the eighth is the first too many; with too few the place is the start.
+        _ => {
+            let place = words.get(7).or(words.first()).copied().unwrap_or(Piece::whole(""));
+            return Err(Wrong::at(place, Fault::FieldCount { count: words.len() }));
+        }
+    };
+    let read = |field, word: Piece<'_>| item::values(field, word, job);
+    let optional = |field, word: Option<&Piece<'_>>, absent| word.map_or(Ok(absent), |&word| read(field, word));
+    Ok(Fields([
+        optional(Field::Second, second, Values::one(Field::Second, 0))?,
+        read(Field::Minute, middle[0])?,
+        read(Field::Hour, middle[1])?,
+        read(Field::DayOfMonth, middle[2])?,
+        read(Field::Month, middle[3])?,
+        read(Field::DayOfWeek, middle[4])?,
+        optional(Field::Year, year, Values::all(Field::Year))?,
+    ]))
+}
+
+/// The macros that are other words for fields.
+const MACROS: [(&str, &str); 7] = [
+    ("@yearly", "0 0 1 1 *"),
+    ("@annually", "0 0 1 1 *"),
+    ("@monthly", "0 0 1 * *"),
+    ("@weekly", "0 0 * * 0"),
+    ("@daily", "0 0 * * *"),
+    ("@midnight", "0 0 * * *"),
+    ("@hourly", "0 * * * *"),
+];
+
+fn macro_meaning(word: Piece<'_>, more: &[Piece<'_>], job: &str) -> Result<Meaning, Wrong> {
+    let name = word.text.to_ascii_lowercase();
+    match name.as_str() {
+        "@reboot" => return Err(Wrong::at(word, Fault::Reboot)),
+        "@every" => return every(word, more),
+        "@at" => return at(word, more),
+        _ => {}
+    }
+    let Some((_, text)) = MACROS.iter().find(|(known, _)| *known == name) else {
+        return Err(Wrong::at(word, unknown_macro(word.text)));
+    };
+    match more.first() {
+        Some(first) => Err(Wrong::at(*first, Fault::MacroWithMore { word: name })),
+        None => parse(text, job),
+    }
+}
+
+fn unknown_macro(word: &str) -> Fault {
+    let known: Vec<&str> = MACROS.iter().map(|(name, _)| *name).chain(["@every", "@at"]).collect();
+    let nearest = nearest(word, known.iter().copied().chain(["@reboot"]));
+    Fault::UnknownMacro { word: word.to_owned(), nearest, known: known.join(" ") }
+}
+
+/// The one word that `@every` and `@at` take; a fault stands there, or at the macro itself.
+fn argument<'a>(word: Piece<'a>, more: &[Piece<'a>], fault: fn(String) -> Fault) -> Result<Piece<'a>, Wrong> {
+    match more {
+        [argument] => Ok(*argument),
+        [] => Err(Wrong::at(word, fault(String::new()))),
+        [_, second, ..] => {
+            Err(Wrong::at(*second, fault(more.iter().map(|piece| piece.text).collect::<Vec<_>>().join(" "))))
+        }
+    }
+}
+
+fn every(word: Piece<'_>, more: &[Piece<'_>]) -> Result<Meaning, Wrong> {
+    let fault = |text| Fault::Every { text };
+    let given = argument(word, more, fault)?;
+    match whole_seconds(given.text) {
+        Some(seconds) if seconds > 0 => Ok(Meaning::Every(seconds)),
+        _ => Err(Wrong::at(given, fault(given.text.to_owned()))),
+    }
+}
+
+/// A duration such as `1h30m`: whole numbers with units, a hundred years at most.
+fn whole_seconds(text: &str) -> Option<i64> {
+    const LONGEST_MS: i64 = 100 * 366 * 86_400_000;
+    let mut rest = text;
+    let mut total_ms: i64 = 0;
+    while !rest.is_empty() {
+        let (number, behind) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
+        let (unit, behind) = behind.split_at(behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len()));
+        let unit_ms = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return None,
+        };
+        total_ms = total_ms.checked_add(number.parse::<i64>().ok()?.checked_mul(unit_ms)?)?;
+        rest = behind;
+    }
+    (total_ms % 1_000 == 0 && total_ms <= LONGEST_MS).then_some(total_ms / 1_000)
+}
+
+fn at(word: Piece<'_>, more: &[Piece<'_>]) -> Result<Meaning, Wrong> {
+    let fault = |text| Fault::At { text };
+    let given = argument(word, more, fault)?;
+    match given.text.parse::<Timestamp>() {
+        // The parser takes more than RFC 3339; a zone in brackets could contradict the offset.
+        Ok(instant) if instant.subsec_nanosecond() == 0 && !given.text.contains('[') => {
+            Ok(Meaning::At(instant.as_second()))
+        }
+        _ => Err(Wrong::at(given, fault(given.text.to_owned()))),
+    }
+}

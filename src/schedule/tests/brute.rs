@@ -1,0 +1,322 @@
+//! Schedules against crontab(5) read by hand: minute by minute over real time, no parser, no search.
+//!
+//! A case is a window of three days, mostly around a shift of a zone's clock, and thirty schedules. Each
+//! field is generated together with the set of values it stands for. Whether a local time comes twice
+//! is asked of jiff, one time at a time; the schedule itself never asks that question.
+
+use std::collections::BTreeSet;
+
+use jiff::civil::DateTime;
+use jiff::tz::{AmbiguousOffset, TimeZone};
+use jiff::{Timestamp, ToSpan};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::super::{Dst, Schedule};
+
+const ZONES: [&str; 16] = [
+    "UTC",
+    "Europe/Berlin",
+    "Europe/London",
+    "America/New_York",
+    "America/Sao_Paulo",
+    "America/St_Johns",
+    "Australia/Lord_Howe",
+    "Africa/Cairo",
+    "Africa/Casablanca",
+    "Asia/Beirut",
+    "Asia/Gaza",
+    "Asia/Kathmandu",
+    "Atlantic/Azores",
+    "Pacific/Apia",
+    "Pacific/Chatham",
+    "Antarctica/Troll",
+];
+
+const MINUTES: usize = 3 * 1_440;
+const SCHEDULES: usize = 30;
+const COMPARED: usize = 40;
+
+proptest! {
+    // 400 windows of 30 schedules make 12,000 schedules of one or two expressions.
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_schedule_differs_from_a_reading_by_hand(window in window(), cases in vec(case(), SCHEDULES)) {
+        let minutes = window.minutes();
+        for case in &cases {
+            compare(&window, &minutes, case)?;
+        }
+    }
+}
+
+fn compare(window: &Window, minutes: &[Minute], case: &Case) -> Result<(), TestCaseError> {
+    let texts: Vec<String> = case.expressions.iter().map(|one| one.text(window.year())).collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let Ok(schedule) = Schedule::parse(&texts, window.zone, case.dst, "job") else {
+        // The generator makes no mistakes of form; what is left is an expression that never comes.
+        let impossible = case.expressions.iter().any(|one| one.is_impossible(window.year()));
+        prop_assert!(impossible, "{texts:?} refused in {}", window.zone);
+        return Ok(());
+    };
+    let (start, end) = (minutes[0].second, minutes[0].second + 60 * MINUTES as i64 - 1);
+    let probe = case.probe.index(MINUTES);
+    let after = start + 60 * probe as i64 + case.second - 1;
+
+    let expected = merged(case.expressions.iter().map(|one| one.all(minutes, window, case.dst, probe)), after);
+    let found: Vec<i64> = schedule.occurrences(instant(after), instant(end)).take(COMPARED).map(seconds).collect();
+    prop_assert_eq!(&found, &expected, "{:?} {:?} {} after {}", texts, case.dst, window.zone, instant(after));
+
+    let last = case.expressions.iter().filter_map(|one| one.last(minutes, window, case.dst, after)).max();
+    let found = schedule.last_before_or_at(instant(after), instant(start)).map(seconds);
+    prop_assert_eq!(found, last.filter(|last| *last > start), "{:?} {:?} {} last at {}", texts, case.dst, window.zone, instant(after));
+    Ok(())
+}
+
+fn merged(lists: impl Iterator<Item = impl Iterator<Item = i64>>, after: i64) -> Vec<i64> {
+    // The first so many of the union are among the first so many of each.
+    let all: BTreeSet<i64> = lists.flat_map(|list| list.filter(|at| *at > after).take(COMPARED)).collect();
+    all.into_iter().take(COMPARED).collect()
+}
+
+fn instant(second: i64) -> Timestamp {
+    Timestamp::from_second(second).expect("in range")
+}
+
+fn seconds(at: Timestamp) -> i64 {
+    at.as_second()
+}
+
+/// Three days in a zone.
+#[derive(Debug)]
+struct Window {
+    zone: &'static str,
+    time_zone: TimeZone,
+    start: Timestamp,
+}
+
+/// One minute of real time and what the clock on the wall shows.
+struct Minute {
+    second: i64,
+    local: DateTime,
+    offset: i32,
+}
+
+impl Window {
+    fn year(&self) -> i16 {
+        self.time_zone.to_datetime(self.start).year()
+    }
+
+    fn minutes(&self) -> Vec<Minute> {
+        let minute = |index: usize| {
+            let at = self.start + (index as i64).minutes();
+            let offset = self.time_zone.to_offset(at);
+            Minute { second: at.as_second(), local: offset.to_datetime(at), offset: offset.seconds() }
+        };
+        (0..MINUTES).map(minute).collect()
+    }
+
+    /// The clock has shown this local time before, at an earlier offset.
+    fn is_second_pass(&self, minute: &Minute) -> bool {
+        match self.time_zone.to_ambiguous_timestamp(minute.local).offset() {
+            AmbiguousOffset::Fold { after, .. } => after.seconds() == minute.offset,
+            _ => false,
+        }
+    }
+}
+
+fn window() -> impl Strategy<Value = Window> {
+    let zone = proptest::sample::select(&ZONES[..]);
+    let begin = 157_766_400_i64..4_070_908_800; // 1975 to 2099
+    (zone, begin, proptest::bool::weighted(0.8), 1..2 * 1_440_i64).prop_map(|(zone, begin, at_shift, before)| {
+        let time_zone = TimeZone::get(zone).expect("a zone");
+        let begin = instant(begin - begin % 60);
+        let shift = time_zone.following(begin).next().map(|shift| shift.timestamp());
+        let start = shift.filter(|_| at_shift).unwrap_or(begin) - before.minutes();
+        Window { zone, time_zone, start }
+    })
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    expressions: Vec<ByHand>,
+    dst: Dst,
+    probe: proptest::sample::Index,
+    second: i64,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let dst = proptest::sample::select(vec![Dst::Once, Dst::Skip, Dst::Twice]);
+    let expressions = prop_oneof![4 => vec(by_hand(), 1), 1 => vec(by_hand(), 2)];
+    (expressions, dst, any::<proptest::sample::Index>(), 0..60_i64)
+        .prop_map(|(expressions, dst, probe, second)| Case { expressions, dst, probe, second })
+}
+
+/// A field's text, what it stands for, and whether it begins with `*`.
+#[derive(Clone, Debug)]
+struct Part {
+    text: String,
+    set: BTreeSet<i64>,
+    wild: bool,
+}
+
+impl Part {
+    fn star(min: i64, max: i64) -> Self {
+        Self { text: "*".to_owned(), set: (min..=max).collect(), wild: true }
+    }
+
+    fn first(&self) -> i8 {
+        self.set.first().and_then(|value| i8::try_from(*value).ok()).expect("no field is empty")
+    }
+}
+
+/// An expression, and every value it stands for.
+#[derive(Clone, Debug)]
+struct ByHand {
+    second: Option<Part>,
+    minute: Part,
+    hour: Part,
+    day: Part,
+    month: Part,
+    weekday: Part,
+    /// Years before and behind the window's that a seventh field spans.
+    years: Option<(i16, i16)>,
+}
+
+impl ByHand {
+    fn text(&self, year: i16) -> String {
+        let Self { minute, hour, day, month, weekday, .. } = self;
+        let five = [minute, hour, day, month, weekday].map(|part| part.text.as_str()).join(" ");
+        match (&self.second, self.years) {
+            (Some(second), Some((before, behind))) => {
+                format!("{} {five} {}-{}", second.text, year - before, (year + behind).min(2100))
+            }
+            (Some(second), None) => format!("{} {five}", second.text),
+            (None, _) => five,
+        }
+    }
+
+    fn matches(&self, local: DateTime, year: i16) -> bool {
+        let has = |part: &Part, value: i8| part.set.contains(&i64::from(value));
+        let day = has(&self.day, local.day());
+        let weekday = has(&self.weekday, local.weekday().to_sunday_zero_offset());
+        // crontab(5): "If both fields are restricted (i.e., do not contain the "*" character), the command
+        // will be run when either field matches the current time."
+        let is_day = if self.day.wild || self.weekday.wild { day && weekday } else { day || weekday };
+        let years = if self.second.is_some() { self.years } else { None };
+        let is_year = years.is_none_or(|(before, behind)| (year - before..=year + behind).contains(&local.year()));
+        has(&self.minute, local.minute()) && has(&self.hour, local.hour()) && has(&self.month, local.month()) && is_day && is_year
+    }
+
+    /// The occurrences within one minute of real time, in order.
+    fn in_minute(&self, minutes: &[Minute], window: &Window, dst: Dst, index: usize) -> Vec<i64> {
+        // cron(8): "Only jobs that run at a particular time (not specified as @hourly, nor with '*' in the
+        // hour or minute specifier) are affected."
+        let fixed = !self.minute.wild && !self.hour.wild;
+        let (minute, year) = (&minutes[index], window.year());
+        let mut seconds = BTreeSet::new();
+        if fixed && dst != Dst::Skip && index > 0 && self.is_in_gap(&minutes[index - 1], minute, year) {
+            seconds.insert(minute.second);
+        }
+        // cron(8): "If time was adjusted backwards, running the same job twice is avoided."
+        let first_only = dst == Dst::Skip || (fixed && dst == Dst::Once);
+        if self.matches(minute.local, year) && !(first_only && window.is_second_pass(minute)) {
+            let named = self.second.as_ref().map_or(BTreeSet::from([0]), |part| part.set.clone());
+            seconds.extend(named.iter().map(|second| minute.second + second));
+        }
+        seconds.into_iter().collect()
+    }
+
+    /// "If time was adjusted one hour forward, those jobs that would have run in the interval that has
+    /// been skipped will be run immediately", cron(8).
+    fn is_in_gap(&self, before: &Minute, behind: &Minute, year: i16) -> bool {
+        let mut skipped = before.local + 1.minute();
+        while skipped < behind.local {
+            if self.matches(skipped, year) {
+                return true;
+            }
+            skipped += 1.minute();
+        }
+        false
+    }
+
+    /// All occurrences in order, from the minute `from` on.
+    fn all<'a>(&'a self, minutes: &'a [Minute], window: &'a Window, dst: Dst, from: usize) -> impl Iterator<Item = i64> + 'a {
+        (from..MINUTES).flat_map(move |index| self.in_minute(minutes, window, dst, index))
+    }
+
+    fn last(&self, minutes: &[Minute], window: &Window, dst: Dst, at: i64) -> Option<i64> {
+        let reached = usize::try_from((at - minutes[0].second).div_euclid(60)).ok()?;
+        let in_minute = |index| self.in_minute(minutes, window, dst, index);
+        (0..=reached).rev().find_map(|index| in_minute(index).into_iter().rfind(|second| *second <= at))
+    }
+
+    /// No date of the calendar is matched.
+    fn is_impossible(&self, year: i16) -> bool {
+        let first = jiff::civil::date(1970, 1, 1);
+        let days = first.series(1.day()).take_while(|day| day.year() <= 2100);
+        let time = jiff::civil::time(self.hour.first(), self.minute.first(), 0, 0);
+        !days.map(|day| day.to_datetime(time)).any(|local| self.matches(local, year))
+    }
+}
+
+fn by_hand() -> impl Strategy<Value = ByHand> {
+    let second = proptest::option::weighted(0.3, part(0, 59, &[]));
+    let years = proptest::option::weighted(0.5, (0..3_i16, 0..3_i16));
+    let weekdays = &["sun", "Mon", "TUE", "wed", "thursday", "fri", "Saturday"];
+    let months =
+        &["jan", "FEB", "march", "apr", "May", "jun", "jul", "aug", "september", "oct", "nov", "dec"];
+    let month = prop_oneof![3 => Just(Part::star(1, 12)), 1 => part(1, 12, months)];
+    (second, part(0, 59, &[]), part(0, 23, &[]), part(1, 31, &[]), month, part(0, 6, weekdays), years).prop_map(
+        |(second, minute, hour, day, month, weekday, years)| ByHand { second, minute, hour, day, month, weekday, years },
+    )
+}
+
+/// A field from `min` to `max`. A weekday's highest number is 6, and 7 may be written for 0.
+fn part(min: i64, max: i64, names: &'static [&'static str]) -> impl Strategy<Value = Part> {
+    let listed = vec(item(min, max, names), 1..4).prop_map(|items| Part {
+        wild: items[0].0.starts_with('*'),
+        text: items.iter().map(|(text, _)| text.as_str()).collect::<Vec<_>>().join(","),
+        set: items.into_iter().flat_map(|(_, set)| set).collect(),
+    });
+    prop_oneof![2 => Just(Part::star(min, max)), 3 => listed]
+}
+
+fn item(min: i64, max: i64, names: &'static [&'static str]) -> impl Strategy<Value = (String, Vec<i64>)> {
+    let is_week = max == 6;
+    let written_max = if is_week { 7 } else { max };
+    let word = move |value: i64, named: bool| match usize::try_from(value - min).ok().and_then(|index| names.get(index)) {
+        Some(name) if named => (*name).to_owned(),
+        _ => value.to_string(),
+    };
+    let step = proptest::option::of(1..=(max - min + 1));
+    let values = (min..=written_max, min..=written_max);
+    (0..8_u8, values, step, any::<bool>()).prop_map(move |(kind, (first, last), step, named)| {
+        let (base, mut values) = match kind {
+            0 => ("*".to_owned(), (min..=max).collect::<Vec<_>>()),
+            1..=4 if step.is_none() => (word(first, named), vec![first]),
+            // A single value with a step runs to the end; Sunday, written 7, is the week's first day.
+            1..=4 => (word(first, named), (if is_week { first % 7 } else { first }..=max).collect()),
+            _ if first <= last => (format!("{}-{}", word(first, named), word(last, named)), (first..=last).collect()),
+            _ => (format!("{}-{}", word(first, named), word(last, named)), around(first, last, min, max)),
+        };
+        if is_week {
+            values.iter_mut().for_each(|value| *value %= 7);
+        }
+        let picked = values.into_iter().step_by(usize::try_from(step.unwrap_or(1)).expect("positive")).collect();
+        (step.map_or(base.clone(), |step| format!("{base}/{step}")), picked)
+    })
+}
+
+/// From `first`, past the end of the field, to `last`.
+fn around(first: i64, last: i64, min: i64, max: i64) -> Vec<i64> {
+    let mut values = vec![];
+    let mut value = if first > max { min } else { first };
+    loop {
+        values.push(value);
+        if value == last {
+            return values;
+        }
+        value = if value == max { min } else { value + 1 };
+    }
+}
