@@ -1,2 +1,76 @@
 //! The warden: the small process that starts the jobs' processes and never lets one go.
+//!
+//! ```text
+//!            orders: start, stop, kill, lease                    fork, exec
+//!   daemon ───────────────────────────────────▶ warden ───────────────────────▶ a tree for each slot
+//!          ◀───────────────────────────────────        ◀───────────────────────
+//!            notices: started, output, ended                output, SIGCHLD
+//! ```
+//!
+//! It is the same binary, started by the daemon before any thread of its own ([`handle`]). It is single-threaded, knows
+//! no tokio, and sleeps in one epoll ([`poller`]). It kills every tree when the daemon's end of the socket closes or
+//! when a deadline comes, whatever the daemon is doing then; as subreaper it inherits every process whose parent ended,
+//! so nothing a job starts can leave its sight.
+//!
+//! Deliberately absent: schedules, leadership, reasons. It obeys orders and clocks.
+
+mod codec;
+mod forest;
+pub mod handle;
+mod keeper;
+mod outbox;
+mod output;
+mod poller;
+mod procfs;
+mod program;
+mod reap;
+pub mod recover;
+mod spawn;
+mod sweep;
+mod tree;
 pub mod wire;
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+use nix::sys::signal::SigSet;
+
+pub use codec::{CodecError, Decoder, MAX_MESSAGE, encode};
+
+/// The hidden subcommand.
+const SUBCOMMAND: &str = "warden";
+
+/// Is the warden, until its daemon is gone and all trees are dead, if the command line says so. To be called before
+/// anything else: the warden must stay small and single-threaded.
+pub fn main_if_asked() -> Option<ExitCode> {
+    if std::env::args_os().nth(1)? != SUBCOMMAND {
+        return None;
+    }
+    Some(match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cronkeeper: the warden, which only `cronkeeper run` starts, cannot go on: {error}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn serve() -> io::Result<()> {
+    let daemon = daemon_on_stdin()?;
+    spawn::default_signals();
+    // Blocked rather than ignored: a job would inherit an ignored signal, and the signalfd needs SIGCHLD blocked.
+    // A terminal's Ctrl-C or a shutdown's SIGTERM is for the daemon; the warden ends when its socket does.
+    SigSet::all().thread_block()?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    keeper::Keeper::new(daemon)?.run()
+}
+
+fn daemon_on_stdin() -> io::Result<UnixStream> {
+    let stdin = io::stdin();
+    rustix::net::sockopt::socket_type(stdin.as_fd())?;
+    let socket = UnixStream::from(stdin.as_fd().try_clone_to_owned()?);
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}

@@ -165,7 +165,7 @@ pub enum Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StartFailure {
-    /// `not_after` had come.
+    /// `not_after` had come, or its deadline was already due.
     TooLate,
     /// A step between fork and exec failed.
     Step {

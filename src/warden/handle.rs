@@ -1,0 +1,174 @@
+//! The daemon's end of the warden.
+//!
+//! [`Warden::spawn`] runs before the daemon has a runtime or any thread; [`Warden::into_async`] then makes a [`Handle`] of
+//! it. A handle needs no task of its own: [`Handle::send`] writes what the socket takes at once and keeps the rest, and
+//! [`Handle::notice`], which the daemon's loop always awaits, writes that as well while it waits. So nothing the warden
+//! does can block the loop.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+
+use super::SUBCOMMAND;
+use super::codec::{CodecError, Decoder};
+use super::outbox::Outbox;
+use super::wire::{Notice, Order};
+
+/// Read from the socket at once, in bytes.
+const CHUNK: usize = 64 << 10;
+
+/// Why no notice will ever come again. The main processes of all trees die with the warden; what they started is for
+/// [`super::recover`] to find.
+#[derive(Debug, thiserror::Error)]
+pub enum WardenGone {
+    /// It ended, or was killed.
+    #[error("the warden is gone")]
+    Closed,
+    /// The socket failed.
+    #[error("the warden cannot be reached")]
+    Socket(#[from] io::Error),
+    /// It sent what is no notice.
+    #[error("the warden sent nonsense")]
+    Nonsense(#[from] CodecError),
+}
+
+/// A warden that was started and not spoken to yet.
+#[derive(Debug)]
+pub struct Warden {
+    child: Child,
+    socket: StdUnixStream,
+}
+
+impl Warden {
+    /// Starts the warden from this very binary, also if its file was replaced meanwhile. To be called before any thread.
+    ///
+    /// # Errors
+    /// When no process can be started.
+    pub fn spawn() -> io::Result<Self> {
+        Self::spawn_from(Path::new("/proc/self/exe"))
+    }
+
+    /// Starts the warden from the cronkeeper binary at `program`.
+    ///
+    /// # Errors
+    /// When no process can be started.
+    pub fn spawn_from(program: &Path) -> io::Result<Self> {
+        let (socket, theirs) = StdUnixStream::pair()?;
+        socket.set_nonblocking(true)?;
+        let child = Command::new(program)
+            .arg(SUBCOMMAND)
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            // It has no secret of the daemon's environment, keeps no file system busy, and a terminal's Ctrl-C, which
+            // is for the daemon, goes past it.
+            .env_clear()
+            .current_dir("/")
+            .process_group(0)
+            .spawn()?;
+        Ok(Self { child, socket })
+    }
+
+    /// Makes it a part of the running runtime.
+    ///
+    /// # Errors
+    /// When the runtime takes no more sockets.
+    pub fn into_async(self) -> io::Result<Handle> {
+        Ok(Handle {
+            child: self.child,
+            socket: UnixStream::from_std(self.socket)?,
+            outbox: Outbox::default(),
+            notices: Decoder::default(),
+        })
+    }
+}
+
+/// The warden, for the daemon's loop.
+#[derive(Debug)]
+pub struct Handle {
+    child: Child,
+    socket: UnixStream,
+    outbox: Outbox,
+    notices: Decoder,
+}
+
+impl Handle {
+    /// The warden's process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Gives an order. It never waits: what the socket does not take now is kept for [`Handle::notice`] to write. A warden that
+    /// is gone is reported there too.
+    ///
+    /// # Errors
+    /// When the order is too long to be sent: a launch with megabytes of arguments and environment, which the system would
+    /// refuse as well. Nothing was sent then.
+    pub fn send(&mut self, order: &Order) -> Result<(), CodecError> {
+        self.outbox.push(order)?;
+        // An error comes back from the next read.
+        let _ = self.flush();
+        Ok(())
+    }
+
+    /// The next notice. Cancellation safe: it waits only for readiness, and keeps all bytes in the handle.
+    ///
+    /// # Errors
+    /// When the warden is gone; all that it said before was returned before.
+    pub async fn notice(&mut self) -> Result<Notice, WardenGone> {
+        loop {
+            if let Some(notice) = self.notices.next()? {
+                return Ok(notice);
+            }
+            let has_more = self.outbox.waiting() > 0;
+            let interest = if has_more { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+            let ready = self.socket.ready(interest).await?;
+            // Reading goes first and decides: what the warden said last is to be had also when it can be written to no more.
+            if ready.is_readable() {
+                self.read()?;
+            }
+            if ready.is_writable() {
+                let _ = self.flush();
+            }
+        }
+    }
+
+    /// Lets the warden go, which kills all that still runs, and waits until it is done with that and ended.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub async fn close(self) -> io::Result<ExitStatus> {
+        let Self { mut child, socket, .. } = self;
+        drop(socket);
+        tokio::task::spawn_blocking(move || child.wait()).await.map_err(io::Error::other)?
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let socket = &self.socket;
+        let flushed = self.outbox.flush(|bytes| socket.try_write(bytes));
+        if flushed.is_err() {
+            self.outbox.clear();
+        }
+        flushed
+    }
+
+    fn read(&mut self) -> Result<(), WardenGone> {
+        let mut buffer = vec![0; CHUNK];
+        match self.socket.try_read(&mut buffer) {
+            Ok(0) => Err(WardenGone::Closed),
+            Ok(bytes) => {
+                self.notices.push(&buffer[..bytes]);
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            // Killed with orders unread.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(WardenGone::Closed),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! The warden's loop: wait, obey, look at the clock, reap, kill, tell.
+//!
+//! Nothing in it blocks but the one wait. Each turn takes a bounded share of every source, so that neither a flood of
+//! output nor a burst of starts delays a deadline.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use super::codec::Decoder;
+use super::outbox::Outbox;
+use super::poller::{Poller, Ready};
+use super::spawn;
+use super::tree::{Tree, due};
+use super::wire::{EndedBy, Launch, Notice, Order, Slot, StartFailure, Step, Stream};
+use crate::clock::Uptime;
+use crate::clock::system::uptime;
+
+/// Orders obeyed in one turn.
+const ORDERS_A_TURN: usize = 16;
+
+/// Pieces of output read in one turn.
+const READS_A_TURN: usize = 32;
+
+/// When more than this waits for the daemon, in bytes, the jobs' output is left in their pipes.
+const BACK_PRESSURE: usize = 256 << 10;
+
+/// Read at once from one source, in bytes: what a pipe holds by default.
+const CHUNK: usize = 64 << 10;
+
+/// Slots up to here can be told apart by the poller; a daemon counts from 0.
+const LAST_SLOT: Slot = Slot(u64::MAX >> 2);
+
+/// The warden's whole state.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    pub(super) poller: Poller,
+    daemon: UnixStream,
+    orders: Decoder,
+    has_orders: bool,
+    outbox: Outbox,
+    /// The daemon is gone, or talks nonsense: all must die, then the warden ends.
+    pub(super) is_closing: bool,
+    pub(super) lease_until: Uptime,
+    pub(super) trees: BTreeMap<Slot, Tree>,
+    /// Inherited children of which it is known whose they are.
+    pub(super) adopted: BTreeMap<i32, Slot>,
+    /// A child may have ended.
+    pub(super) must_reap: bool,
+    /// When to reap again without a signal.
+    pub(super) reap_at: Option<Uptime>,
+    /// Nothing but trees' main processes was left when children were last looked at.
+    pub(super) is_alone: bool,
+    to_terminate: Vec<Slot>,
+    null: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl Keeper {
+    pub(super) fn new(daemon: UnixStream) -> io::Result<Self> {
+        Ok(Self {
+            poller: Poller::new(&daemon)?,
+            daemon,
+            orders: Decoder::default(),
+            has_orders: false,
+            outbox: Outbox::default(),
+            is_closing: false,
+            lease_until: Uptime::ZERO,
+            trees: BTreeMap::new(),
+            adopted: BTreeMap::new(),
+            must_reap: false,
+            reap_at: None,
+            is_alone: true,
+            to_terminate: Vec::new(),
+            null: File::open("/dev/null")?.into(),
+            buffer: vec![0; CHUNK],
+        })
+    }
+
+    /// Runs until the daemon is gone and everything is dead.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        while !(self.is_closing && self.trees.is_empty() && self.is_alone) {
+            for ready in self.poller.wait(self.has_orders)? {
+                match ready {
+                    Ready::Daemon => self.hear(),
+                    Ready::Children => self.must_reap = true,
+                    Ready::Timer => {}
+                    Ready::Status(slot) => self.start_decided(slot),
+                    Ready::Outputs => self.read_outputs()?,
+                }
+            }
+            self.obey();
+            self.keep_time(uptime());
+            self.reap_and_kill()?;
+            self.tell_ends();
+            self.speak()?;
+            self.poller.wake_at(self.next_wake())?;
+        }
+        Ok(())
+    }
+
+    /// Reads orders. The end of the socket is the order to kill all.
+    fn hear(&mut self) {
+        if self.is_closing || self.has_orders {
+            return;
+        }
+        match (&self.daemon).read(&mut self.buffer) {
+            Ok(0) => self.close(),
+            Ok(bytes) => {
+                self.orders.push(&self.buffer[..bytes]);
+                self.has_orders = true;
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(_) => self.close(),
+        }
+    }
+
+    fn close(&mut self) {
+        self.is_closing = true;
+        self.has_orders = false;
+        self.must_reap = true;
+        self.poller.forget_daemon(&self.daemon);
+        for tree in self.trees.values_mut() {
+            tree.is_killing = true;
+        }
+    }
+
+    fn obey(&mut self) {
+        for _ in 0..ORDERS_A_TURN {
+            if !self.has_orders {
+                break;
+            }
+            match self.orders.next() {
+                Ok(Some(order)) => self.obey_one(order),
+                Ok(None) => self.has_orders = false,
+                // The daemon is the same binary: nonsense means that it is broken.
+                Err(_) => self.close(),
+            }
+        }
+        let slots = std::mem::take(&mut self.to_terminate);
+        if !slots.is_empty() {
+            self.terminate(&slots);
+        }
+    }
+
+    fn obey_one(&mut self, order: Order) {
+        match order {
+            Order::Start(launch) => self.start(&launch),
+            Order::Stop { slot, grace_ms } => self.stop(slot, Duration::from_millis(grace_ms)),
+            Order::Kill { slot } => self.kill(slot, EndedBy::Order),
+            Order::Lease { until } => self.lease_until = until,
+        }
+    }
+
+    fn start(&mut self, launch: &Launch) {
+        let slot = launch.slot;
+        if let Err(why) = self.try_start(launch) {
+            self.tell(&Notice::NotStarted { slot, why });
+        }
+    }
+
+    fn try_start(&mut self, launch: &Launch) -> Result<(), StartFailure> {
+        let slot = launch.slot;
+        if slot > LAST_SLOT || self.trees.contains_key(&slot) {
+            return Err(StartFailure::Step { step: Step::Prepare, errno: rustix::io::Errno::EXIST.raw_os_error() });
+        }
+        // What would have to be killed at once is not started.
+        if due(launch.deadline, self.lease_until) <= uptime() {
+            return Err(StartFailure::TooLate);
+        }
+        let tree = Tree::new(launch, spawn::spawn(launch, &self.null)?);
+        let watched = self.watch(slot, &tree);
+        let tree = self.trees.entry(slot).or_insert(tree);
+        if watched.is_err() {
+            // Without its pipes it must not go on; no memory for three more entries of epoll is no memory for a job.
+            tree.is_killing = true;
+        }
+        Ok(())
+    }
+
+    fn watch(&self, slot: Slot, tree: &Tree) -> io::Result<()> {
+        let pipes = (tree.starting.as_ref(), tree.stdout.as_ref(), tree.stderr.as_ref());
+        let (Some(status), Some(stdout), Some(stderr)) = pipes else { return Ok(()) };
+        self.poller.watch_status(slot, status)?;
+        self.poller.watch_output(slot, Stream::Stdout, stdout)?;
+        self.poller.watch_output(slot, Stream::Stderr, stderr)
+    }
+
+    /// Reads from the child whether it reached its program, and says so. It has: the pipe is at its end, or holds why not.
+    pub(super) fn start_decided(&mut self, slot: Slot) {
+        let Some(tree) = self.trees.get_mut(&slot) else { return };
+        let Some(status) = tree.starting.take() else { return };
+        let mut report = [0; 8];
+        let read = match rustix::io::read(&status, &mut report) {
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
+                tree.starting = Some(status);
+                return;
+            }
+            read => read.unwrap_or(0),
+        };
+        self.poller.forget_status(&status);
+        match spawn::outcome(&report[..read]) {
+            None => {
+                let (pid, at) = (tree.pid(), tree.forked_at);
+                self.tell(&Notice::Started { slot, pid, at });
+            }
+            Some(why) => {
+                self.discard(slot);
+                self.tell(&Notice::NotStarted { slot, why });
+            }
+        }
+    }
+
+    fn stop(&mut self, slot: Slot, grace: Duration) {
+        let Some(tree) = self.trees.get_mut(&slot).filter(|tree| tree.is_live()) else { return };
+        tree.ended_by.get_or_insert(EndedBy::Order);
+        let kill_at = uptime() + grace;
+        tree.kill_at = Some(tree.kill_at.map_or(kill_at, |earlier| earlier.min(kill_at)));
+        if !tree.is_killing {
+            self.to_terminate.push(slot);
+        }
+    }
+
+    fn kill(&mut self, slot: Slot, by: EndedBy) {
+        let Some(tree) = self.trees.get_mut(&slot).filter(|tree| tree.is_live()) else { return };
+        tree.ended_by.get_or_insert(by);
+        tree.is_killing = true;
+    }
+
+    /// Kills what is due.
+    fn keep_time(&mut self, now: Uptime) {
+        let lease_until = self.lease_until;
+        let is_due = |tree: &Tree| tree.is_live() && !tree.is_killing && tree.due(lease_until) <= now;
+        let due: Vec<Slot> = self.trees.iter().filter(|(_, tree)| is_due(tree)).map(|(slot, _)| *slot).collect();
+        for slot in due {
+            self.kill(slot, EndedBy::Deadline);
+        }
+    }
+
+    fn next_wake(&self) -> Option<Uptime> {
+        let of_tree = |tree: &Tree| match (tree.is_cleared, tree.is_killing, tree.is_live()) {
+            (false, true, _) => tree.next_sweep,
+            (false, false, true) => tree.due(self.lease_until),
+            _ => Uptime::NEVER,
+        };
+        let next = self.trees.values().map(of_tree).chain(self.reap_at).min();
+        next.filter(|&at| at != Uptime::NEVER)
+    }
+
+    fn read_outputs(&mut self) -> io::Result<()> {
+        for _ in 0..READS_A_TURN {
+            if self.is_pressed() {
+                break;
+            }
+            let Some((slot, stream)) = self.poller.next_output()? else { break };
+            self.read_output(slot, stream, CHUNK);
+        }
+        Ok(())
+    }
+
+    /// Reads at most `limit` bytes; says how many. At the end of the stream the pipe is closed.
+    fn read_output(&mut self, slot: Slot, stream: Stream, limit: usize) -> usize {
+        let Some(tree) = self.trees.get_mut(&slot) else { return 0 };
+        let Some(pipe) = tree.pipe(stream) else { return 0 };
+        let limit = limit.min(self.buffer.len());
+        match rustix::io::read(&*pipe, &mut self.buffer[..limit]) {
+            Ok(bytes) if bytes > 0 => {
+                let pieces = tree.output.take(stream, &self.buffer[..bytes]);
+                self.hand_on(slot, pieces);
+                bytes
+            }
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => 0,
+            Ok(_) | Err(_) => {
+                self.poller.forget_output(&*pipe);
+                *tree.pipe(stream) = None;
+                0
+            }
+        }
+    }
+
+    /// Reads what is in the pipes now and closes them: whoever else may hold their other end delays nothing.
+    pub(super) fn drain(&mut self, slot: Slot) {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            let pipe = self.trees.get_mut(&slot).and_then(|tree| tree.pipe(stream).as_ref());
+            let mut left = pipe.and_then(|pipe| rustix::io::ioctl_fionread(pipe).ok()).unwrap_or(0);
+            while left > 0 {
+                match self.read_output(slot, stream, usize::try_from(left).unwrap_or(CHUNK)) {
+                    0 => break,
+                    read => left = left.saturating_sub(read as u64),
+                }
+            }
+            if let Some(pipe) = self.trees.get_mut(&slot).and_then(|tree| tree.pipe(stream).take()) {
+                self.poller.forget_output(&pipe);
+            }
+        }
+        let rest = self.trees.get_mut(&slot).map(|tree| tree.output.finish()).unwrap_or_default();
+        self.hand_on(slot, rest);
+    }
+
+    fn hand_on(&mut self, slot: Slot, pieces: Vec<super::output::Piece>) {
+        for (stream, line, continues) in pieces {
+            self.tell(&Notice::Output { slot, stream, line, continues });
+        }
+    }
+
+    /// True while the daemon has more to read than should wait for it.
+    pub(super) fn is_pressed(&self) -> bool {
+        self.outbox.waiting() > BACK_PRESSURE
+    }
+
+    pub(super) fn tell(&mut self, notice: &Notice) {
+        // The bounds on lines and tail keep every notice far below the limit of a message.
+        let sent = self.outbox.push(notice);
+        debug_assert!(sent.is_ok(), "{sent:?}");
+    }
+
+    /// Writes what the socket takes. Deaf is not dead: only the end of its own side says that the daemon is gone.
+    fn speak(&mut self) -> io::Result<()> {
+        let mut daemon = &self.daemon;
+        if self.outbox.flush(|bytes| daemon.write(bytes)).is_err() {
+            self.outbox.clear();
+        }
+        self.poller.want_outputs(!self.is_pressed())?;
+        if !self.is_closing {
+            self.poller.want_daemon_writable(&self.daemon, self.outbox.waiting() > 0)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,181 @@
+//! What the warden sleeps on: the daemon's socket, SIGCHLD, a timer on CLOCK_BOOTTIME, status pipes, and output.
+//!
+//! The output pipes stand in an epoll of their own inside the first, so that all of them can be left alone, and the
+//! daemon's back pressure passed on to the jobs, by one call.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+
+use super::wire::{Slot, Stream};
+use crate::clock::Uptime;
+
+/// What is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ready {
+    /// The daemon's socket: to be read, written, or closed.
+    Daemon,
+    /// A child may have ended.
+    Children,
+    /// The instant that was asked for has come.
+    Timer,
+    /// A child has reached its program, or failed to.
+    Status(Slot),
+    /// Output can be read, see [`Poller::next_output`].
+    Outputs,
+}
+
+/// All that is waited on.
+#[derive(Debug)]
+pub(super) struct Poller {
+    all: OwnedFd,
+    outputs: OwnedFd,
+    children: SignalFd,
+    timer: OwnedFd,
+    armed: Option<Uptime>,
+    outputs_wanted: bool,
+    daemon_writable_wanted: bool,
+}
+
+const DAEMON: u64 = u64::MAX;
+const CHILDREN: u64 = u64::MAX - 1;
+const TIMER: u64 = u64::MAX - 2;
+const OUTPUTS: u64 = u64::MAX - 3;
+
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// As many as one turn looks at.
+const EVENTS: usize = 64;
+
+impl Poller {
+    /// Waits on `daemon`. SIGCHLD must be blocked.
+    pub(super) fn new(daemon: impl AsFd) -> io::Result<Self> {
+        let mut child_signal = SigSet::empty();
+        child_signal.add(Signal::SIGCHLD);
+        let this = Self {
+            all: epoll::create(CreateFlags::CLOEXEC)?,
+            outputs: epoll::create(CreateFlags::CLOEXEC)?,
+            children: SignalFd::with_flags(&child_signal, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?,
+            timer: rustix::time::timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?,
+            armed: None,
+            outputs_wanted: true,
+            daemon_writable_wanted: false,
+        };
+        epoll::add(&this.all, daemon, EventData::new_u64(DAEMON), EventFlags::IN)?;
+        epoll::add(&this.all, &this.children, EventData::new_u64(CHILDREN), EventFlags::IN)?;
+        epoll::add(&this.all, &this.timer, EventData::new_u64(TIMER), EventFlags::IN)?;
+        epoll::add(&this.all, &this.outputs, EventData::new_u64(OUTPUTS), EventFlags::IN)?;
+        Ok(this)
+    }
+
+    /// Sleeps until something is ready, or only looks if `is_busy`.
+    pub(super) fn wait(&mut self, is_busy: bool) -> io::Result<Vec<Ready>> {
+        let mut ready = Vec::new();
+        for token in tokens(&self.all, EVENTS, is_busy.then_some(NOW))? {
+            ready.push(match token {
+                DAEMON => Ready::Daemon,
+                CHILDREN => self.children_ended()?,
+                TIMER => self.timer_fired(),
+                OUTPUTS => Ready::Outputs,
+                slot => Ready::Status(Slot(slot)),
+            });
+        }
+        Ok(ready)
+    }
+
+    /// Output that can be read now, if any. One at a time: the kernel puts what it reported at the end of its queue, so
+    /// that whoever stops asking early is unfair to nobody.
+    pub(super) fn next_output(&self) -> io::Result<Option<(Slot, Stream)>> {
+        let token = tokens(&self.outputs, 1, Some(NOW))?.pop();
+        let stream = |token: u64| if token & 1 == 0 { Stream::Stdout } else { Stream::Stderr };
+        Ok(token.map(|token| (Slot(token >> 1), stream(token))))
+    }
+
+    /// Waits on a status pipe until it is forgotten.
+    pub(super) fn watch_status(&self, slot: Slot, pipe: impl AsFd) -> io::Result<()> {
+        Ok(epoll::add(&self.all, pipe, EventData::new_u64(slot.0), EventFlags::IN)?)
+    }
+
+    /// Waits on output until it is forgotten.
+    pub(super) fn watch_output(&self, slot: Slot, stream: Stream, pipe: impl AsFd) -> io::Result<()> {
+        let token = slot.0 << 1 | u64::from(stream == Stream::Stderr);
+        Ok(epoll::add(&self.outputs, pipe, EventData::new_u64(token), EventFlags::IN)?)
+    }
+
+    /// Forgets a status pipe. To be called before it is closed: a child between fork and exec still has a copy, for
+    /// which epoll would go on reporting it.
+    pub(super) fn forget_status(&self, pipe: impl AsFd) {
+        let _ = epoll::delete(&self.all, pipe);
+    }
+
+    /// Forgets output, likewise.
+    pub(super) fn forget_output(&self, pipe: impl AsFd) {
+        let _ = epoll::delete(&self.outputs, pipe);
+    }
+
+    /// Whether output is waited on.
+    pub(super) fn want_outputs(&mut self, wanted: bool) -> io::Result<()> {
+        if self.outputs_wanted != wanted {
+            let flags = if wanted { EventFlags::IN } else { EventFlags::empty() };
+            epoll::modify(&self.all, &self.outputs, EventData::new_u64(OUTPUTS), flags)?;
+            self.outputs_wanted = wanted;
+        }
+        Ok(())
+    }
+
+    /// Whether room in the daemon's socket is waited on.
+    pub(super) fn want_daemon_writable(&mut self, daemon: impl AsFd, wanted: bool) -> io::Result<()> {
+        if self.daemon_writable_wanted != wanted {
+            let flags = if wanted { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+            epoll::modify(&self.all, daemon, EventData::new_u64(DAEMON), flags)?;
+            self.daemon_writable_wanted = wanted;
+        }
+        Ok(())
+    }
+
+    /// Waits on the daemon's socket no more.
+    pub(super) fn forget_daemon(&self, daemon: impl AsFd) {
+        let _ = epoll::delete(&self.all, daemon);
+    }
+
+    /// Wakes at `at`, also after the machine was suspended meanwhile.
+    pub(super) fn wake_at(&mut self, at: Option<Uptime>) -> io::Result<()> {
+        if self.armed != at {
+            let setting = Itimerspec { it_interval: NOW, it_value: at.map_or(NOW, instant) };
+            rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &setting)?;
+            self.armed = at;
+        }
+        Ok(())
+    }
+
+    fn children_ended(&self) -> io::Result<Ready> {
+        while self.children.read_signal()?.is_some() {}
+        Ok(Ready::Children)
+    }
+
+    fn timer_fired(&mut self) -> Ready {
+        let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+        self.armed = None;
+        Ready::Timer
+    }
+}
+
+fn tokens(epoll: &OwnedFd, most: usize, timeout: Option<Timespec>) -> io::Result<Vec<u64>> {
+    let mut events: Vec<Event> = Vec::with_capacity(most);
+    match epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+        Ok(_) => Ok(events.iter().map(|event| event.data.u64()).collect()),
+        Err(rustix::io::Errno::INTR) => Ok(Vec::new()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Zero would disarm the timer, so the moment of boot is a nanosecond later.
+fn instant(at: Uptime) -> Timespec {
+    let nanos = at.as_nanos().max(1);
+    let seconds = i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX);
+    Timespec { tv_sec: seconds, tv_nsec: i64::try_from(nanos % 1_000_000_000).unwrap_or(0) }
+}

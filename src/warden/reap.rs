@@ -1,0 +1,166 @@
+//! How trees end: which children are gone, whose the inherited ones are, and when nothing of a tree is left.
+//!
+//! No wait is blind. Every child is waited for by its own pid; a main process is first only looked at, and reaped when
+//! its tree is cleared. The usual end, where nothing is left over, costs one look at each main process and one reading of the
+//! warden's children, however many processes the machine has.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus};
+
+use super::keeper::Keeper;
+use super::procfs::{self, Process};
+use super::tree::{self, Owner, Tree};
+use super::wire::{Ending, Exit, Notice, Slot};
+use crate::clock::system::uptime;
+
+/// How often in a row the list of children is read when it keeps changing.
+const ROUNDS: usize = 16;
+
+/// When to look again at children that keep changing, or that only other processes' ends can decide about.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+impl Keeper {
+    /// Sees who is gone, kills what is to die, and clears the trees of which nothing is left.
+    pub(super) fn reap_and_kill(&mut self) -> io::Result<()> {
+        let now = uptime();
+        let is_sweep_due = self.trees.values().any(|tree| tree.is_killing && !tree.is_cleared && tree.next_sweep <= now);
+        let is_due = self.reap_at.is_some_and(|at| at <= now);
+        if !(self.must_reap || is_sweep_due || is_due) {
+            return Ok(());
+        }
+        self.must_reap = false;
+        self.reap_at = None;
+        self.note_exits();
+        let is_settled = self.adopt()?;
+        self.clear(is_settled);
+        self.sweep()
+    }
+
+    /// Looks which main processes have ended, without reaping them.
+    fn note_exits(&mut self) {
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let exited = |pid| rustix::process::waitid(WaitId::Pid(pid), look).ok().flatten().map(|status| exit(&status));
+        let live = self.trees.iter().filter(|(_, tree)| tree.is_live());
+        let ends: Vec<(Slot, Exit)> = live.filter_map(|(slot, tree)| Some((*slot, exited(tree.main)?))).collect();
+        for (slot, exit) in ends {
+            self.start_decided(slot);
+            if let Some(tree) = self.trees.get_mut(&slot) {
+                tree.exit = Some((exit, uptime()));
+            }
+        }
+    }
+
+    /// Reaps inherited children that ended and finds out whose the others are. False if they changed all the while, so
+    /// that one may have been missed.
+    fn adopt(&mut self) -> io::Result<bool> {
+        let mains: BTreeSet<i32> = self.trees.values().filter(|tree| !tree.is_cleared).map(Tree::pid).collect();
+        for _ in 0..ROUNDS {
+            let children = procfs::own_children()?;
+            let orphans: Vec<i32> = children.into_iter().filter(|pid| !mains.contains(pid)).collect();
+            let gone: Vec<i32> = orphans.iter().copied().filter(|&pid| reap(pid)).collect();
+            for pid in &gone {
+                self.adopted.remove(pid);
+            }
+            if gone.is_empty() {
+                self.is_alone = orphans.is_empty();
+                self.attribute(&orphans);
+                return Ok(true);
+            }
+        }
+        self.is_alone = false;
+        self.look_again();
+        Ok(false)
+    }
+
+    fn attribute(&mut self, orphans: &[i32]) {
+        for &pid in orphans {
+            if self.adopted.get(&pid).is_some_and(|slot| self.trees.contains_key(slot)) {
+                continue;
+            }
+            let Some(process) = Process::read(pid) else { continue };
+            match tree::owner(&process, &self.trees) {
+                Owner::Tree(slot) => {
+                    self.adopted.insert(pid, slot);
+                }
+                Owner::Nobody => process.signal(Signal::KILL),
+                Owner::Unclear => {}
+            }
+        }
+    }
+
+    /// A tree is cleared when its main process has ended and no inherited child is its own: all that is left of a tree
+    /// hangs below those.
+    fn clear(&mut self, is_settled: bool) {
+        let ended: Vec<Slot> =
+            self.trees.iter().filter(|(_, tree)| !tree.is_live() && !tree.is_cleared).map(|(slot, _)| *slot).collect();
+        for slot in ended {
+            let has_leftovers = self.adopted.values().any(|&owner| owner == slot);
+            let Some(tree) = self.trees.get_mut(&slot) else { continue };
+            if has_leftovers {
+                tree.is_killing = true;
+            } else if is_settled {
+                reap(tree.pid());
+                tree.is_cleared = true;
+                // Of inherited children whose tree was unclear, one candidate less is left.
+                if !self.is_alone {
+                    self.look_again();
+                }
+            }
+        }
+    }
+
+    fn look_again(&mut self) {
+        self.reap_at = Some(uptime() + LOOK_AGAIN);
+    }
+
+    /// Reports the trees that are cleared, when the daemon reads: until then their last output waits in their pipes.
+    pub(super) fn tell_ends(&mut self) {
+        let cleared: Vec<Slot> = self.trees.iter().filter(|(_, tree)| tree.is_cleared).map(|(slot, _)| *slot).collect();
+        for slot in cleared {
+            if self.is_pressed() && !self.is_closing {
+                break;
+            }
+            self.drain(slot);
+            self.tell_end(slot);
+        }
+    }
+
+    fn tell_end(&mut self, slot: Slot) {
+        let Some(tree) = self.trees.remove(&slot) else { return };
+        let Some((exit, at)) = tree.exit else { return };
+        self.tell(&Notice::Ended(Box::new(Ending {
+            slot,
+            exit,
+            ended_by: tree.ended_by,
+            at,
+            leftovers: tree.leftovers,
+            tail: tree.output.tail(),
+            dropped_bytes: tree.output.dropped(),
+        })));
+    }
+
+    /// Forgets a child that did not reach its program. It is about to end, so waiting for it is short.
+    pub(super) fn discard(&mut self, slot: Slot) {
+        let Some(tree) = self.trees.remove(&slot) else { return };
+        let _ = rustix::process::waitid(WaitId::Pid(tree.main), WaitIdOptions::EXITED);
+        for pipe in [&tree.stdout, &tree.stderr].into_iter().flatten() {
+            self.poller.forget_output(pipe);
+        }
+    }
+}
+
+/// Reaps a child if it has ended; also true if it is no child any more.
+fn reap(pid: i32) -> bool {
+    let Some(pid) = Pid::from_raw(pid) else { return true };
+    !matches!(rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG), Ok(None))
+}
+
+fn exit(status: &WaitIdStatus) -> Exit {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Exit::Code(code),
+        (None, signal) => Exit::Signal { signal: signal.unwrap_or(0), core: status.dumped() },
+    }
+}

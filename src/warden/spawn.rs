@@ -1,0 +1,257 @@
+//! From a launch to a running process: fork, what the child does to itself, exec.
+//!
+//! The warden never waits for a child to reach exec: a working directory on a dead network mount would hold up every
+//! deadline. The child says on a pipe which step failed; the pipe closes by itself when exec succeeds.
+//!
+//! The only file with `unsafe`: safe Rust has no fork. The warden has one thread, so between fork and exec the child may
+//! do what any process may, allocate included.
+#![expect(unsafe_code, reason = "fork, _exit and the dispositions of signals have no safe form")]
+
+use std::convert::Infallible;
+use std::ffi::{CString, NulError};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::signal::SigSet;
+use nix::unistd::ForkResult;
+use rustix::fs::Mode;
+use rustix::io::Errno as Error;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
+
+use super::program;
+use super::wire::{Launch, StartFailure, Step};
+use crate::clock::Uptime;
+use crate::clock::system::uptime;
+
+/// What runs a script without `#!`, as execvp(3) and every shell do.
+const SHELL: &str = "/bin/sh";
+
+/// A child that was forked, and may not have reached its program yet.
+#[derive(Debug)]
+pub(super) struct Child {
+    /// Leader of a session and process group of its own.
+    pub(super) pid: Pid,
+    /// When it was forked.
+    pub(super) at: Uptime,
+    /// Closed when exec succeeds; else it says what failed, see [`outcome`].
+    pub(super) status: OwnedFd,
+    /// Its output, not blocking.
+    pub(super) stdout: OwnedFd,
+    /// Its errors, not blocking.
+    pub(super) stderr: OwnedFd,
+}
+
+/// Gives every signal its default disposition back: whoever started the daemon may have had some ignored, and jobs
+/// would inherit that. With SIGCHLD ignored, the kernel would even reap behind the warden's back.
+pub(super) fn default_signals() {
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: SIG_DFL is no handler, so no code of ours can run in signal context. Numbers that cannot be
+        // changed (SIGKILL, SIGSTOP, the C library's own) are refused without effect.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
+/// Forks, unless it is too late.
+pub(super) fn spawn(launch: &Launch, null: &OwnedFd) -> Result<Child, StartFailure> {
+    let plan = Plan::new(launch).map_err(|NulByte| failed(Step::Exec, Error::INVAL))?;
+    let (status, status_end) = pipe().map_err(|error| failed(Step::Fork, error))?;
+    let (stdout, stdout_end) = pipe().map_err(|error| failed(Step::Fork, error))?;
+    let (stderr, stderr_end) = pipe().map_err(|error| failed(Step::Fork, error))?;
+    let ends = Ends { null: null.as_fd(), stdout: stdout_end.as_fd(), stderr: stderr_end.as_fd(), status: status_end.as_fd() };
+    let warden = rustix::process::getpid();
+    let at = uptime();
+    if at >= launch.not_after {
+        return Err(StartFailure::TooLate);
+    }
+    // SAFETY: the process has one thread, so the child's copy of memory is consistent and no lock in it is held by a
+    // thread that does not exist there.
+    match unsafe { nix::unistd::fork() } {
+        Ok(ForkResult::Child) => be_child(&plan, &ends, warden),
+        Ok(ForkResult::Parent { child }) => {
+            let pid = Pid::from_raw(child.as_raw()).ok_or(failed(Step::Fork, Error::CHILD))?;
+            Ok(Child { pid, at, status, stdout, stderr })
+        }
+        Err(error) => Err(failed(Step::Fork, Error::from_raw_os_error(error as i32))),
+    }
+}
+
+/// What the bytes on the status pipe, read to its end, mean: none if the program runs.
+pub(super) fn outcome(report: &[u8]) -> Option<StartFailure> {
+    let (&step, errno) = report.split_first()?;
+    let errno = errno.first_chunk().map_or(0, |bytes| i32::from_le_bytes(*bytes));
+    Some(match step {
+        TOO_LATE => StartFailure::TooLate,
+        DIRECTORY => StartFailure::Step { step: Step::Directory, errno },
+        EXEC => StartFailure::Step { step: Step::Exec, errno },
+        _ => StartFailure::Step { step: Step::Prepare, errno },
+    })
+}
+
+const TOO_LATE: u8 = 0;
+const PREPARE: u8 = 1;
+const DIRECTORY: u8 = 2;
+const EXEC: u8 = 3;
+
+fn report(failure: StartFailure) -> [u8; 5] {
+    let (step, errno) = match failure {
+        StartFailure::TooLate => (TOO_LATE, 0),
+        StartFailure::Step { step: Step::Directory, errno } => (DIRECTORY, errno),
+        StartFailure::Step { step: Step::Exec, errno } => (EXEC, errno),
+        StartFailure::Step { step: Step::Fork | Step::Prepare, errno } => (PREPARE, errno),
+    };
+    let [a, b, c, d] = errno.to_le_bytes();
+    [step, a, b, c, d]
+}
+
+fn failed(step: Step, error: Error) -> StartFailure {
+    StartFailure::Step { step, errno: error.raw_os_error() }
+}
+
+/// The reading end does not block; the writing end does, as programs expect of their output.
+fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&read, true)?;
+    Ok((read, write))
+}
+
+/// A NUL byte where the system takes none.
+struct NulByte;
+
+impl From<NulError> for NulByte {
+    fn from(_: NulError) -> Self {
+        Self
+    }
+}
+
+/// A launch in the system's terms, made before the fork.
+struct Plan<'a> {
+    launch: &'a Launch,
+    candidates: Vec<CString>,
+    argv: Vec<CString>,
+    environment: Vec<CString>,
+    directory: CString,
+}
+
+impl<'a> Plan<'a> {
+    fn new(launch: &'a Launch) -> Result<Self, NulByte> {
+        let name = launch.argv.first().map_or("", String::as_str);
+        let argv = launch.argv.iter().map(|argument| CString::new(argument.as_str()));
+        let environment = launch.environment.iter().map(|(key, value)| CString::new(format!("{key}={value}")));
+        Ok(Self {
+            launch,
+            candidates: program::candidates(name, &launch.environment)?,
+            argv: argv.collect::<Result<_, _>>()?,
+            environment: environment.collect::<Result<_, _>>()?,
+            directory: CString::new(launch.directory.as_str())?,
+        })
+    }
+}
+
+/// The child's ends.
+struct Ends<'a> {
+    null: std::os::fd::BorrowedFd<'a>,
+    stdout: std::os::fd::BorrowedFd<'a>,
+    stderr: std::os::fd::BorrowedFd<'a>,
+    status: std::os::fd::BorrowedFd<'a>,
+}
+
+/// Ends the child, also when it panics: it must never return into the warden's loop.
+struct NeverReturn;
+
+impl Drop for NeverReturn {
+    fn drop(&mut self) {
+        // SAFETY: _exit only ends the process. Not `exit`: what it would run belongs to the warden.
+        unsafe { libc::_exit(127) }
+    }
+}
+
+fn be_child(plan: &Plan<'_>, ends: &Ends<'_>, warden: Pid) -> ! {
+    let guard = NeverReturn;
+    let Err(failure) = become_job(plan, ends, warden);
+    // If this fails the warden is gone, and with it whoever would care.
+    let _ = rustix::io::write(ends.status, &report(failure));
+    drop(guard);
+    unreachable!("the guard ended the process")
+}
+
+fn become_job(plan: &Plan<'_>, ends: &Ends<'_>, warden: Pid) -> Result<Infallible, StartFailure> {
+    prepare(plan.launch, ends, warden).map_err(|error| failed(Step::Prepare, error))?;
+    rustix::process::chdir(&plan.directory).map_err(|error| failed(Step::Directory, error))?;
+    // Again, last of all: entering a directory can take as long as it likes.
+    if uptime() >= plan.launch.not_after {
+        return Err(StartFailure::TooLate);
+    }
+    Err(failed(Step::Exec, Error::from_raw_os_error(exec(plan) as i32)))
+}
+
+/// The order matters: the parent-death signal comes after any change of user, which clears it.
+fn prepare(launch: &Launch, ends: &Ends<'_>, warden: Pid) -> Result<(), Error> {
+    rustix::process::setsid()?;
+    rustix::stdio::dup2_stdin(ends.null)?;
+    rustix::stdio::dup2_stdout(ends.stdout)?;
+    rustix::stdio::dup2_stderr(ends.stderr)?;
+    close_others(ends.status.as_raw_fd());
+    if let Some((soft, hard)) = launch.open_files {
+        rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum: Some(hard) })?;
+    }
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    if rustix::process::getppid() != Some(warden) {
+        return Err(Error::SRCH); // The warden died before the line above could take effect.
+    }
+    SigSet::empty().thread_set_mask().map_err(|errno| Error::from_raw_os_error(errno as i32))?;
+    rustix::process::umask(Mode::from_raw_mode(launch.umask & 0o777));
+    Ok(())
+}
+
+/// Closes all but the standard streams and the status pipe, so that a child that hangs before exec holds neither the
+/// daemon's socket nor another job's pipe open. Kernels before 5.9 cannot: there close-on-exec must do.
+fn close_others(status: i32) {
+    let status = status.unsigned_abs();
+    for (first, last) in [(3, status - 1), (status + 1, u32::MAX)] {
+        if first <= last {
+            // SAFETY: nothing in this child uses another descriptor from here on, and no owner of one is ever
+            // dropped: the child ends in exec or `_exit`.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+    }
+}
+
+/// Tries each candidate as execvp(3) does: one that is missing is passed over, one that may not be executed is
+/// remembered, a script without `#!` is run by [`SHELL`].
+fn exec(plan: &Plan<'_>) -> Errno {
+    let mut verdict = Errno::ENOENT;
+    for path in &plan.candidates {
+        let Err(error) = nix::unistd::execve(path, &plan.argv, &plan.environment);
+        match error {
+            Errno::ENOENT | Errno::ENOTDIR => {}
+            Errno::EACCES => verdict = Errno::EACCES,
+            Errno::ENOEXEC => return exec_script(path, plan),
+            other => return other,
+        }
+    }
+    verdict
+}
+
+fn exec_script(path: &CString, plan: &Plan<'_>) -> Errno {
+    let Ok(shell) = CString::new(SHELL) else { return Errno::EINVAL };
+    let argv: Vec<_> = [&shell, path].into_iter().chain(plan.argv.iter().skip(1)).collect();
+    let Err(error) = nix::unistd::execve(&shell, &argv, &plan.environment);
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_child_reports_is_what_the_warden_reads() {
+        for step in [Step::Prepare, Step::Directory, Step::Exec] {
+            let failure = StartFailure::Step { step, errno: 13 };
+            assert_eq!(outcome(&report(failure)), Some(failure));
+        }
+        assert_eq!(outcome(&report(StartFailure::TooLate)), Some(StartFailure::TooLate));
+        assert_eq!(outcome(&[]), None);
+    }
+}

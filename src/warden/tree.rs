@@ -1,0 +1,209 @@
+//! One slot: a main process, all that came of it, and how far its end has come.
+//!
+//! ```text
+//!   starting ──▶ running ──▶ exited ──▶ cleared ──▶ Ended is sent
+//!                   └─ killing ─┘ (its leftovers)
+//! ```
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::process::Pid;
+
+use super::output::Output;
+use super::procfs::{self, Identity, Process, TICKS_PER_SECOND};
+use super::spawn::Child;
+use super::wire::{Deadline, EndedBy, Exit, Launch, Slot, Stream};
+use crate::clock::Uptime;
+
+/// What the environment of every process of a run carries, unless a job takes it out.
+pub(super) const RUN_ID: &str = "CRONKEEPER_RUN_ID";
+
+/// A slot in use.
+#[derive(Debug)]
+pub(super) struct Tree {
+    pub(super) main: Pid,
+    pub(super) forked_at: Uptime,
+    run: Option<Vec<u8>>,
+    deadline: Deadline,
+    /// Until the child has said whether it reached its program.
+    pub(super) starting: Option<OwnedFd>,
+    pub(super) stdout: Option<OwnedFd>,
+    pub(super) stderr: Option<OwnedFd>,
+    pub(super) output: Output,
+    pub(super) ended_by: Option<EndedBy>,
+    /// When a stop's patience ends.
+    pub(super) kill_at: Option<Uptime>,
+    /// Everything of it is to die.
+    pub(super) is_killing: bool,
+    pub(super) next_sweep: Uptime,
+    pub(super) sweep_pause: Duration,
+    /// What was found of it while it was being killed, and whether SIGKILL was sent.
+    pub(super) found: BTreeMap<Identity, bool>,
+    pub(super) leftovers: u32,
+    /// How and when the main process ended. It stays a zombie until the tree is cleared, so that no other process, group
+    /// or session can get its number meanwhile.
+    pub(super) exit: Option<(Exit, Uptime)>,
+    /// Nothing of it is left, the main process is reaped.
+    pub(super) is_cleared: bool,
+}
+
+impl Tree {
+    pub(super) fn new(launch: &Launch, child: Child) -> Self {
+        let run = launch.environment.iter().rev().find(|(key, _)| key == RUN_ID);
+        Self {
+            main: child.pid,
+            forked_at: child.at,
+            run: run.map(|(_, value)| value.clone().into_bytes()),
+            deadline: launch.deadline,
+            starting: Some(child.status),
+            stdout: Some(child.stdout),
+            stderr: Some(child.stderr),
+            output: Output::new(launch.max_output),
+            ended_by: None,
+            kill_at: None,
+            is_killing: false,
+            next_sweep: Uptime::ZERO,
+            sweep_pause: Duration::ZERO,
+            found: BTreeMap::new(),
+            leftovers: 0,
+            exit: None,
+            is_cleared: false,
+        }
+    }
+
+    pub(super) fn pid(&self) -> i32 {
+        self.main.as_raw_nonzero().get()
+    }
+
+    pub(super) fn pipe(&mut self, stream: Stream) -> &mut Option<OwnedFd> {
+        match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        }
+    }
+
+    /// When it is to be killed without a further order.
+    pub(super) fn due(&self, lease_until: Uptime) -> Uptime {
+        due(self.deadline, lease_until).min(self.kill_at.unwrap_or(Uptime::NEVER))
+    }
+
+    /// True while a kill can still be what ends the main process.
+    pub(super) fn is_live(&self) -> bool {
+        self.exit.is_none()
+    }
+
+    fn is_older_than(&self, process: &Process) -> bool {
+        let born = Duration::from_secs(process.start / TICKS_PER_SECOND)
+            + Duration::from_secs(process.start % TICKS_PER_SECOND) / TICKS_PER_SECOND as u32;
+        // The start time is rounded down to a tick.
+        self.forked_at < Uptime::ZERO + born + Duration::from_secs(1) / TICKS_PER_SECOND as u32
+    }
+}
+
+/// When a tree with this deadline is killed.
+pub(super) fn due(deadline: Deadline, lease_until: Uptime) -> Uptime {
+    match deadline {
+        Deadline::Lease => lease_until,
+        Deadline::LeaseAnd(at) => lease_until.max(at),
+        Deadline::None => Uptime::NEVER,
+    }
+}
+
+/// Whose an inherited process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// This tree's.
+    Tree(Slot),
+    /// Of a tree that is no more.
+    Nobody,
+    /// Of one of several: it changed session, group and environment. It is looked at again whenever one of them ends, and
+    /// so it dies with the last of them at the latest.
+    Unclear,
+}
+
+/// Says whose `orphan` is: by what was seen of the tree, session or group, then the run in its environment, then by
+/// being younger than only one tree.
+pub(super) fn owner(orphan: &Process, trees: &BTreeMap<Slot, Tree>) -> Owner {
+    let environment = procfs::environment(orphan.pid);
+    owner_by(orphan, procfs::variable(&environment, RUN_ID), trees)
+}
+
+fn owner_by(orphan: &Process, run: Option<&[u8]>, trees: &BTreeMap<Slot, Tree>) -> Owner {
+    let older = || trees.iter().filter(|(_, tree)| !tree.is_cleared && tree.is_older_than(orphan));
+    let marked = |tree: &Tree| {
+        tree.found.contains_key(&orphan.identity()) || orphan.session == tree.pid() || orphan.group == tree.pid()
+    };
+    if let Some((slot, _)) = older().find(|(_, tree)| marked(tree)) {
+        return Owner::Tree(*slot);
+    }
+    // Of two attempts of one run, the newer: when it started, nothing was left of the other.
+    if let Some((slot, _)) = older().filter(|(_, tree)| run.is_some() && tree.run.as_deref() == run).last() {
+        return Owner::Tree(*slot);
+    }
+    match (older().next(), older().nth(1)) {
+        (None, _) => Owner::Nobody,
+        (Some((slot, _)), None) => Owner::Tree(*slot),
+        (Some(_), Some(_)) => Owner::Unclear,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(main: i32, run: &str, forked_at: u64) -> Tree {
+        let pipe = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let at = Uptime::ZERO + Duration::from_secs(forked_at);
+        let launch = Launch {
+            slot: Slot(0),
+            argv: vec!["x".into()],
+            environment: vec![(RUN_ID.into(), run.into())],
+            directory: "/".into(),
+            umask: 0o022,
+            open_files: None,
+            not_after: Uptime::NEVER,
+            deadline: Deadline::None,
+            max_output: 0,
+        };
+        Tree::new(&launch, Child { pid: Pid::from_raw(main).unwrap(), at, status: pipe(), stdout: pipe(), stderr: pipe() })
+    }
+
+    fn orphan(session: i32, start_seconds: u64) -> Process {
+        Process { pid: 99, parent: 1, group: session, session, start: start_seconds * TICKS_PER_SECOND, is_dead: false }
+    }
+
+    fn two_trees() -> BTreeMap<Slot, Tree> {
+        BTreeMap::from([(Slot(1), tree(10, "a", 5)), (Slot(2), tree(20, "b", 50))])
+    }
+
+    #[test]
+    fn an_orphan_belongs_by_session_then_by_the_run_in_its_environment() {
+        assert_eq!(owner_by(&orphan(20, 60), Some(b"a"), &two_trees()), Owner::Tree(Slot(2)));
+        assert_eq!(owner_by(&orphan(77, 60), Some(b"a"), &two_trees()), Owner::Tree(Slot(1)));
+    }
+
+    #[test]
+    fn an_orphan_without_a_mark_is_of_the_only_tree_older_than_it() {
+        assert_eq!(owner_by(&orphan(77, 10), None, &two_trees()), Owner::Tree(Slot(1)));
+        assert_eq!(owner_by(&orphan(77, 60), None, &two_trees()), Owner::Unclear);
+        assert_eq!(owner_by(&orphan(77, 1), None, &two_trees()), Owner::Nobody);
+    }
+
+    #[test]
+    fn an_orphan_found_while_its_parents_lived_is_known_again() {
+        let mut trees = two_trees();
+        trees.get_mut(&Slot(2)).unwrap().found.insert(orphan(77, 60).identity(), true);
+        assert_eq!(owner_by(&orphan(77, 60), None, &trees), Owner::Tree(Slot(2)));
+    }
+
+    #[test]
+    fn a_deadline_of_lease_and_instant_needs_both() {
+        let at = |seconds| Uptime::ZERO + Duration::from_secs(seconds);
+        assert_eq!(due(Deadline::LeaseAnd(at(5)), at(9)), at(9));
+        assert_eq!(due(Deadline::LeaseAnd(at(5)), at(3)), at(5));
+        assert_eq!(due(Deadline::Lease, at(3)), at(3));
+        assert_eq!(due(Deadline::None, Uptime::ZERO), Uptime::NEVER);
+    }
+}

@@ -1,0 +1,535 @@
+//! The warden and jobs that misbehave. Every test ends by looking that no process of its run is left.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cronkeeper::clock::Uptime;
+use cronkeeper::clock::system::uptime;
+use cronkeeper::warden::handle::{Handle, Warden, WardenGone};
+use cronkeeper::warden::recover::{Recorded, kill_leftovers, start_time};
+use cronkeeper::warden::wire::{Deadline, EndedBy, Ending, Exit, Launch, Notice, Order, Slot, StartFailure, Step, Stream};
+
+/// Longer than anything takes on the slowest machine; only a failing test waits it out.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// A warden of its own and the processes of one run, which no other test has.
+struct Bench {
+    warden: Handle,
+    run: String,
+    directory: tempfile::TempDir,
+    output: Vec<(Stream, String, bool)>,
+    next: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let run = format!("torture-{}.20261120T023000Z", uuid::Uuid::new_v4());
+        let warden = Warden::spawn_from(Path::new(env!("CARGO_BIN_EXE_cronkeeper"))).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        Self { warden: warden.into_async().unwrap(), run, directory, output: Vec::new(), next: 0 }
+    }
+
+    fn launch(&mut self, argv: &[&str]) -> Launch {
+        self.next += 1;
+        Launch {
+            slot: Slot(self.next),
+            argv: argv.iter().map(|&argument| argument.to_owned()).collect(),
+            environment: vec![
+                ("PATH".into(), PATH.into()),
+                ("CRONKEEPER_RUN_ID".into(), self.run.clone()),
+                ("CRONKEEPER_NODE".into(), "bench".into()),
+            ],
+            directory: self.directory.path().to_str().unwrap().into(),
+            umask: 0o027,
+            open_files: None,
+            not_after: Uptime::NEVER,
+            deadline: Deadline::None,
+            max_output: 1 << 20,
+        }
+    }
+
+    fn sh(&mut self, script: &str) -> Launch {
+        self.launch(&["/bin/sh", "-c", script])
+    }
+
+    fn order(&mut self, order: Order) {
+        self.warden.send(&order).unwrap();
+    }
+
+    async fn notice(&mut self) -> Notice {
+        tokio::time::timeout(PATIENCE, self.warden.notice()).await.expect("a notice in time").expect("a living warden")
+    }
+
+    async fn start(&mut self, launch: Launch) -> (Slot, i32) {
+        self.order(Order::Start(Box::new(launch)));
+        loop {
+            match self.notice().await {
+                Notice::Started { slot, pid, .. } => return (slot, pid),
+                Notice::Output { stream, line, continues, .. } => self.output.push((stream, line, continues)),
+                other => panic!("{other:?} instead of a start"),
+            }
+        }
+    }
+
+    async fn refused(&mut self, launch: Launch) -> StartFailure {
+        self.order(Order::Start(Box::new(launch)));
+        match self.notice().await {
+            Notice::NotStarted { why, .. } => why,
+            other => panic!("{other:?} instead of a refusal"),
+        }
+    }
+
+    async fn end(&mut self) -> Ending {
+        loop {
+            match self.notice().await {
+                Notice::Ended(ending) => return *ending,
+                Notice::Output { stream, line, continues, .. } => self.output.push((stream, line, continues)),
+                other => panic!("{other:?} instead of an end"),
+            }
+        }
+    }
+
+    async fn run(&mut self, launch: Launch) -> Ending {
+        self.start(launch).await;
+        self.end().await
+    }
+
+    /// Waits until the job has written this line.
+    async fn line(&mut self, wanted: &str) {
+        while !self.output.iter().any(|(_, line, _)| line == wanted) {
+            match self.notice().await {
+                Notice::Output { stream, line, continues, .. } => self.output.push((stream, line, continues)),
+                other => panic!("{other:?} instead of the line {wanted}"),
+            }
+        }
+    }
+
+    fn lines(&self) -> Vec<&str> {
+        self.output.iter().map(|(_, line, _)| line.as_str()).collect()
+    }
+
+    fn file(&self, name: &str, content: &str, mode: u32) -> PathBuf {
+        let path = self.directory.path().join(name);
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    /// Ends the warden and looks that nothing is left.
+    async fn close(self) {
+        assert_eq!(living(&self.run), [0; 0]);
+        assert_eq!(children(self.warden.pid()), [0; 0]);
+        let status = tokio::time::timeout(PATIENCE, self.warden.close()).await.expect("an end in time").unwrap();
+        assert!(status.success(), "{status}");
+    }
+}
+
+/// All processes that carry the run in their environment, and are more than zombies.
+fn living(run: &str) -> Vec<i32> {
+    let entry = format!("CRONKEEPER_RUN_ID={run}");
+    let carries = |pid: &i32| {
+        fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|environment| environment.split(|&byte| byte == 0).any(|variable| variable == entry.as_bytes()))
+    };
+    let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter(carries).collect()
+}
+
+/// The children of the warden, zombies included.
+fn children(warden: u32) -> Vec<i32> {
+    let list = fs::read_to_string(format!("/proc/{warden}/task/{warden}/children")).unwrap();
+    list.split_ascii_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+fn memory_kib(warden: u32, key: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{warden}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(key)).unwrap();
+    line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Waits until `gone` of processes that nobody here is told about.
+async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = uptime();
+    while !is_so() {
+        assert!(uptime().since(started) < PATIENCE, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_job_finds_its_directory_environment_umask_and_nothing_else() {
+    let mut bench = Bench::new();
+    let directory = bench.launch(&[]).directory;
+    let launch = bench.sh("pwd; umask; env | sort; ls /proc/self/fd | wc -l; readlink /proc/self/fd/0; grep -E '^Sig(Blk|Ign)' /proc/self/status");
+    let ending = bench.run(launch).await;
+    assert_eq!(ending.exit, Exit::Code(0));
+    let text = bench.lines().join("\n");
+    assert!(text.starts_with(&format!("{directory}\n0027\n")), "{text}");
+    let set_by_sh = ["PWD=", "OLDPWD=", "SHLVL=", "_="];
+    let variables = bench.lines().into_iter().filter(|line| line.contains('=') && !set_by_sh.iter().any(|own| line.starts_with(own)));
+    assert_eq!(variables.count(), 3, "{text}");
+    // Standard streams and the folder that `ls` reads.
+    assert!(text.contains("\n4\n/dev/null\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000000"), "{text}");
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn exit_codes_and_signals_are_told_apart() {
+    let mut bench = Bench::new();
+    let launch = bench.sh("exit 7");
+    assert_eq!(bench.run(launch).await.exit, Exit::Code(7));
+    let launch = bench.sh("kill -9 $$");
+    let ending = bench.run(launch).await;
+    assert_eq!((ending.exit, ending.ended_by), (Exit::Signal { signal: 9, core: false }, None));
+    let launch = bench.sh("kill -40 $$");
+    assert!(matches!(bench.run(launch).await.exit, Exit::Signal { signal: 40, .. }));
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn each_step_that_can_fail_is_named() {
+    let mut bench = Bench::new();
+    let plain = bench.file("plain", "exit 0\n", 0o644);
+    let step = |step, errno| StartFailure::Step { step, errno };
+    let launch = bench.launch(&["no-such-program-anywhere"]);
+    assert_eq!(bench.refused(launch).await, step(Step::Exec, 2));
+    let launch = bench.launch(&[plain.to_str().unwrap()]);
+    assert_eq!(bench.refused(launch).await, step(Step::Exec, 13));
+    let launch = bench.launch(&["a\0b"]);
+    assert_eq!(bench.refused(launch).await, step(Step::Exec, 22));
+    let mut launch = bench.launch(&["true"]);
+    launch.directory = "/no/such/folder".into();
+    assert_eq!(bench.refused(launch).await, step(Step::Directory, 2));
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn the_program_is_searched_in_the_jobs_own_path() {
+    let mut bench = Bench::new();
+    let script = bench.file("hello-there", "#!/bin/sh\necho found $1\n", 0o755);
+    let mut launch = bench.launch(&["hello-there", "me"]);
+    launch.environment[0].1 = format!("/nowhere:{}", script.parent().unwrap().display());
+    launch.environment.push(("HOME".into(), "/".into()));
+    bench.run(launch).await;
+    assert_eq!(bench.lines(), ["found me"]);
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn a_script_without_a_shebang_is_run_by_sh() {
+    let mut bench = Bench::new();
+    let script = bench.file("script", "echo \"$1 of $0\"\n", 0o755);
+    let launch = bench.launch(&[script.to_str().unwrap(), "one"]);
+    assert_eq!(bench.run(launch).await.exit, Exit::Code(0));
+    assert_eq!(bench.lines(), [format!("one of {}", script.display())]);
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn nothing_starts_when_it_is_too_late() {
+    let mut bench = Bench::new();
+    let mut launch = bench.sh("echo started");
+    launch.not_after = uptime();
+    assert_eq!(bench.refused(launch).await, StartFailure::TooLate);
+    // No lease was ever given.
+    let mut launch = bench.sh("echo started");
+    launch.deadline = Deadline::Lease;
+    assert_eq!(bench.refused(launch).await, StartFailure::TooLate);
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn a_tree_that_ignores_sigterm_is_killed_after_its_grace() {
+    let mut bench = Bench::new();
+    let launch = bench.sh("trap '' TERM; (trap '' TERM; sleep 1000; sleep 1000) & sleep 1000 & echo ready; wait; wait; sleep 1000");
+    let (slot, _) = bench.start(launch).await;
+    bench.line("ready").await;
+    bench.order(Order::Stop { slot, grace_ms: 200 });
+    let ending = bench.end().await;
+    assert_eq!((ending.exit, ending.ended_by), (Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order)));
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn a_stop_is_heard_by_the_whole_tree_also_where_it_is_stopped() {
+    let mut bench = Bench::new();
+    let launch = bench.sh("setsid sh -c 'trap \"echo child; exit\" TERM; echo ready; kill -STOP $$; while :; do sleep 0.01; done' & trap 'wait; exit 3' TERM; wait");
+    let (slot, pid) = bench.start(launch).await;
+    bench.line("ready").await;
+    eventually("the child stops", || living(&bench.run).iter().any(|&it| it != pid && state(it) == Some('T'))).await;
+    bench.order(Order::Stop { slot, grace_ms: 60_000 });
+    let ending = bench.end().await;
+    assert_eq!((ending.exit, ending.ended_by), (Exit::Code(3), Some(EndedBy::Order)));
+    assert!(bench.lines().contains(&"child"));
+    bench.close().await;
+}
+
+fn state(pid: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+#[tokio::test]
+async fn a_daemon_that_forked_twice_and_left_the_session_dies_with_its_run() {
+    let mut bench = Bench::new();
+    let launch = bench.sh("(setsid sh -c 'sleep 1000 & sleep 1000' >/dev/null 2>&1 &); exit 0");
+    let ending = bench.run(launch).await;
+    assert_eq!(ending.exit, Exit::Code(0));
+    assert!(ending.leftovers >= 1, "{ending:?}");
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn one_that_also_cleared_its_environment_dies_with_its_run() {
+    let mut bench = Bench::new();
+    let launch = bench.sh("(setsid env -i sleep 1000 >/dev/null 2>&1 & echo $! >pid); exit 0");
+    let ending = bench.run(launch).await;
+    let pid: i32 = fs::read_to_string(bench.directory.path().join("pid")).unwrap().trim().parse().unwrap();
+    assert_eq!((ending.exit, start_time(pid)), (Exit::Code(0), None));
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn an_orphan_of_one_run_outlives_the_end_of_another() {
+    let mut bench = Bench::new();
+    let launch = bench.sh("(setsid sh -c 'echo orphan; sleep 1000' &); echo ready; read never </dev/zero");
+    let (slot, _) = bench.start(launch).await;
+    bench.line("ready").await;
+    bench.line("orphan").await;
+    let mut launch = bench.sh("exit 0");
+    launch.environment[1].1 = format!("another-{}", bench.run);
+    let other = bench.run(launch).await;
+    assert_eq!((other.exit, other.leftovers), (Exit::Code(0), 0));
+    assert!(living(&bench.run).len() >= 2);
+    bench.order(Order::Kill { slot });
+    assert_eq!(bench.end().await.slot, slot);
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn a_grandchild_that_holds_the_pipe_delays_nothing_and_loses_nothing() {
+    let mut bench = Bench::new();
+    let launch = bench.sh("(while :; do echo more; sleep 0.01; done) & echo last words; printf unfinished >&2");
+    let ending = bench.run(launch).await;
+    assert_eq!(ending.exit, Exit::Code(0));
+    assert!(ending.leftovers >= 1);
+    assert!(bench.lines().contains(&"last words") && bench.lines().contains(&"unfinished"));
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn a_job_that_closes_its_output_still_runs_to_its_end() {
+    let mut bench = Bench::new();
+    let launch = bench.sh("exec >&- 2>&-; sleep 0.1; exit 5");
+    assert_eq!(bench.run(launch).await.exit, Exit::Code(5));
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn a_hundred_megabytes_without_an_end_of_line_keep_the_warden_small() {
+    let mut bench = Bench::new();
+    let mut launch = bench.sh("head -c 100000000 /dev/zero | tr '\\0' x");
+    launch.max_output = 10_000_000;
+    let ending = bench.run(launch).await;
+    let handed_on: usize = bench.lines().iter().map(|line| line.len()).sum();
+    assert_eq!((handed_on, ending.dropped_bytes, ending.tail.len()), (10_000_000, 90_000_000, 4_096));
+    assert!(bench.output.iter().all(|(_, line, _)| line.len() <= 64 << 10));
+    let peak = memory_kib(bench.warden.pid(), "VmHWM:");
+    assert!(peak < 32 << 10, "{peak} KiB");
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_does_not_read_holds_up_the_job_and_not_the_wardens_memory() {
+    let mut bench = Bench::new();
+    let mut launch = bench.sh("yes | head -c 50000000; echo done >finished");
+    launch.max_output = u64::MAX;
+    let (slot, _) = bench.start(launch).await;
+    let pid = bench.warden.pid();
+    let mut launch = bench.sh("exec sleep 1000");
+    launch.deadline = Deadline::LeaseAnd(uptime() + Duration::from_secs(1));
+    bench.order(Order::Start(Box::new(launch)));
+    // Nothing is read here until the deadline of the second tree has passed.
+    eventually("the other tree is killed", || uptime().since(Uptime::ZERO) > Duration::ZERO && living(&bench.run).len() <= 3).await;
+    assert!(!bench.directory.path().join("finished").exists());
+    assert!(memory_kib(pid, "VmHWM:") < 32 << 10);
+    bench.order(Order::Kill { slot });
+    let mut ended = 0;
+    while ended < 2 {
+        ended += usize::from(matches!(bench.notice().await, Notice::Ended(_)));
+    }
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_text_arrive_replaced() {
+    let mut bench = Bench::new();
+    let launch = bench.sh("printf 'a\\377\\000b\\n'; head -c 3000 /dev/urandom; printf '\\344'");
+    let ending = bench.run(launch).await;
+    assert_eq!(bench.lines()[0], "a\u{fffd}\0b");
+    assert!(ending.tail.starts_with("a\u{fffd}\0b\n"));
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn a_tree_that_stopped_itself_can_be_killed() {
+    let mut bench = Bench::new();
+    let launch = bench.sh("sleep 1000 & echo ready; kill -STOP 0");
+    let (slot, pid) = bench.start(launch).await;
+    bench.line("ready").await;
+    eventually("it stops", || state(pid) == Some('T')).await;
+    bench.order(Order::Kill { slot });
+    let ending = bench.end().await;
+    assert_eq!((ending.exit, ending.ended_by), (Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order)));
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn a_fork_storm_is_outrun() {
+    let mut bench = Bench::new();
+    // Each leaves session and parent behind at once; at most some dozens live at a time.
+    let storm = bench.file("storm", "echo 1 >>\"$COUNT\"\n[ -e stop ] || setsid -f \"$0\" >/dev/null 2>&1\nsleep 0.2\n", 0o755);
+    let mut launch = bench.sh("for i in 1 2 3 4 5; do setsid -f ./storm >/dev/null 2>&1; done; echo ready; sleep 1000");
+    let count = bench.directory.path().join("count");
+    launch.environment.push(("COUNT".into(), count.to_str().unwrap().into()));
+    let (slot, _) = bench.start(launch).await;
+    bench.line("ready").await;
+    eventually("the storm rages", || fs::metadata(&count).is_ok_and(|count| count.len() > 100)).await;
+    bench.order(Order::Kill { slot });
+    bench.end().await;
+    // Also what is in no session and no memory of the warden would have written this on.
+    let size = fs::metadata(&count).unwrap().len();
+    assert_eq!(living(&bench.run), [0; 0]);
+    assert_eq!(fs::metadata(&count).unwrap().len(), size);
+    drop(storm);
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn the_lease_kills_while_the_daemon_is_silent() {
+    let mut bench = Bench::new();
+    bench.order(Order::Lease { until: uptime() + Duration::from_secs(1) });
+    let mut launch = bench.sh("trap '' TERM; setsid sleep 1000 & sleep 1000");
+    launch.deadline = Deadline::Lease;
+    bench.start(launch).await;
+    let ending = bench.end().await;
+    assert_eq!((ending.exit, ending.ended_by), (Exit::Signal { signal: 9, core: false }, Some(EndedBy::Deadline)));
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn a_renewed_lease_keeps_and_an_ended_one_kills_at_once() {
+    let mut bench = Bench::new();
+    bench.order(Order::Lease { until: Uptime::NEVER });
+    let mut launch = bench.sh("echo ready; sleep 1000");
+    launch.deadline = Deadline::Lease;
+    bench.start(launch).await;
+    bench.line("ready").await;
+    bench.order(Order::Lease { until: Uptime::ZERO });
+    assert_eq!(bench.end().await.ended_by, Some(EndedBy::Deadline));
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn a_kept_tree_outlives_the_lease_until_its_own_instant() {
+    let mut bench = Bench::new();
+    let keep_until = uptime() + Duration::from_millis(1_500);
+    let mut launch = bench.sh("sleep 1000");
+    launch.deadline = Deadline::LeaseAnd(keep_until);
+    bench.start(launch).await;
+    let ending = bench.end().await;
+    assert!(ending.at >= keep_until);
+    assert_eq!(ending.ended_by, Some(EndedBy::Deadline));
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn all_dies_with_the_daemon() {
+    let mut bench = Bench::new();
+    for script in ["trap '' TERM HUP; setsid sleep 1000 & echo ready; sleep 1000", "(setsid sleep 1000 &); echo ready; sleep 1000"] {
+        let launch = bench.sh(script);
+        bench.start(launch).await;
+        bench.line("ready").await;
+        bench.output.clear();
+    }
+    let status = tokio::time::timeout(PATIENCE, bench.warden.close()).await.expect("an end in time").unwrap();
+    assert!(status.success());
+    assert_eq!(living(&bench.run), [0; 0]);
+}
+
+#[tokio::test]
+async fn signals_from_a_terminal_or_a_shutdown_do_not_end_it() {
+    let mut bench = Bench::new();
+    let warden = rustix::process::Pid::from_raw(i32::try_from(bench.warden.pid()).unwrap()).unwrap();
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM, rustix::process::Signal::HUP, rustix::process::Signal::QUIT] {
+        rustix::process::kill_process(warden, signal).unwrap();
+    }
+    let launch = bench.sh("exit 0");
+    assert_eq!(bench.run(launch).await.exit, Exit::Code(0));
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn when_the_warden_is_killed_the_main_processes_die_and_the_rest_is_found() {
+    let mut bench = Bench::new();
+    let launch = bench.sh("setsid sleep 1000 & (setsid sh -c 'sleep 1000 & wait' &); echo ready; sleep 1000");
+    let (_, main) = bench.start(launch).await;
+    bench.line("ready").await;
+    let started = start_time(main);
+    let warden = rustix::process::Pid::from_raw(i32::try_from(bench.warden.pid()).unwrap()).unwrap();
+    rustix::process::kill_process(warden, rustix::process::Signal::KILL).unwrap();
+    loop {
+        match tokio::time::timeout(PATIENCE, bench.warden.notice()).await.expect("news in time") {
+            Ok(_) => {}
+            Err(WardenGone::Closed) => break,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    eventually("the main process dies", || !living(&bench.run).contains(&main)).await;
+    let recorded = [Recorded { run: bench.run.clone(), main: Some((main, started)) }];
+    assert_eq!(kill_leftovers(&recorded, "another node", PATIENCE).unwrap(), []);
+    assert!(!living(&bench.run).is_empty());
+    assert_eq!(kill_leftovers(&recorded, "bench", PATIENCE).unwrap(), []);
+    assert_eq!(living(&bench.run), [0; 0]);
+    bench.warden.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_recorded_process_whose_pid_is_used_again_is_left_alone() {
+    let mut bench = Bench::new();
+    let launch = bench.sh("echo ready; sleep 1000");
+    let (slot, main) = bench.start(launch).await;
+    bench.line("ready").await;
+    let other = |start| [Recorded { run: "other.20261120T023000Z".into(), main: Some((main, start)) }];
+    let wrong = start_time(main).map(|start| start - 1);
+    assert_eq!(kill_leftovers(&other(wrong), "bench", PATIENCE).unwrap(), []);
+    assert!(start_time(main).is_some());
+    assert_eq!(kill_leftovers(&other(start_time(main)), "bench", PATIENCE).unwrap(), []);
+    assert_eq!(bench.end().await.slot, slot);
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn many_short_jobs_leave_nothing_behind() {
+    let mut bench = Bench::new();
+    for _ in 0..200 {
+        let launch = bench.launch(&["true"]);
+        bench.order(Order::Start(Box::new(launch)));
+    }
+    let mut ended = 0;
+    while ended < 200 {
+        match bench.notice().await {
+            Notice::Ended(ending) => {
+                assert_eq!((ending.exit, ending.leftovers), (Exit::Code(0), 0));
+                ended += 1;
+            }
+            Notice::Started { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    bench.close().await;
+}
