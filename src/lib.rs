@@ -13,6 +13,7 @@ pub mod lease;
 pub mod ledger;
 pub mod run;
 pub mod schedule;
+pub mod telemetry;
 pub mod term;
 pub mod warden;
 pub mod zookeeper;
