@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod api;
 pub mod clock;
 pub mod coordination;
 pub mod election;
@@ -13,6 +14,7 @@ pub mod lease;
 pub mod ledger;
 pub mod run;
 pub mod schedule;
+pub mod status;
 pub mod telemetry;
 pub mod term;
 pub mod warden;
