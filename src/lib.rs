@@ -1,21 +1,28 @@
 //! cronkeeper: cron that survives the loss of a host.
 //!
-//! From the top down, a module may use those above it, never those below.
+//! From the top down, a module may use those above it, never those below. The upper part is pure: no clock, no I/O, no waiting.
 
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+// Pure: words and decisions.
 pub mod clock;
-pub mod coordination;
-pub mod election;
-pub mod job;
-pub mod lease;
-pub mod ledger;
-pub mod run;
 pub mod schedule;
-pub mod solo;
-pub mod state_dir;
+pub mod job;
 pub mod term;
+pub mod lease;
+pub mod run;
+// The ports, and the messages to the warden.
+pub mod ledger;
+pub mod election;
+pub mod coordination;
 pub mod warden;
+// What to do now.
 pub mod engine;
+// The edge.
+pub mod status;
+pub mod telemetry;
+pub mod state_dir;
 pub mod zookeeper;
+pub mod solo;
+pub mod api;

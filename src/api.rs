@@ -1,0 +1,103 @@
+//! HTTP on the Unix socket and, when asked for, on TCP: what the daemon shows.
+//!
+//! It reads a published [`Status`] and the ledger's reader; it never acts, and nothing of the daemon waits for it.
+//! Requests are bounded in size, number and time ([`serve`]), a panic in a handler is one request's affair.
+//!
+//! ```text
+//! daemon ──watch──▶ Status, last turn ─┐
+//! ledger ──Reader─▶ queue, history  ───┴─▶ router ─▶ serve: api.sock, --listen
+//! ```
+//!
+//! Deliberately absent: requests that change something, metrics, events, the page.
+
+pub mod client;
+mod health;
+mod reads;
+pub mod serve;
+mod show;
+pub mod socket;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use futures_util::FutureExt as _;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::clock::Uptime;
+use crate::ledger::Reader;
+use crate::status::Status;
+
+/// What the API shows.
+#[derive(Clone)]
+pub struct Sources {
+    /// What the daemon says of itself.
+    pub status: watch::Receiver<Arc<Status>>,
+    /// When the daemon's loop turned last. It turns at least every third of `stall`, also when nothing happens.
+    pub turns: watch::Receiver<Uptime>,
+    /// How long without a turn means that the loop is stuck.
+    pub stall: Duration,
+    /// The ledger, for the operator's eyes.
+    pub reader: Arc<dyn Reader>,
+}
+
+/// All that is served.
+pub fn router(sources: Sources) -> Router {
+    let shared = Arc::new(Shared { reads: reads::Reads::new(Arc::clone(&sources.reader)), sources });
+    Router::new()
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+        .route("/v1/status", get(show::status))
+        .route("/v1/jobs", get(show::jobs))
+        .route("/v1/jobs/{job}/history", get(show::history_of_job))
+        .route("/v1/history", get(show::history_of_all))
+        .fallback(async || Refusal::new(StatusCode::NOT_FOUND, "there is nothing here"))
+        .method_not_allowed_fallback(async || Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this can only be read"))
+        .layer(middleware::from_fn(survive))
+        .with_state(shared)
+}
+
+struct Shared {
+    sources: Sources,
+    reads: reads::Reads,
+}
+
+/// A panic is our bug, but not the end of anything.
+async fn survive(request: Request, next: Next) -> Response {
+    let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    answer.unwrap_or_else(|_| {
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "a fault in cronkeeper; its log says more").into_response()
+    })
+}
+
+/// Why a request was not answered as asked.
+#[derive(Debug)]
+struct Refusal {
+    code: StatusCode,
+    error: String,
+}
+
+/// The body of a refusal.
+#[derive(Debug, Serialize, Deserialize)]
+struct ErrorBody {
+    error: String,
+}
+
+impl Refusal {
+    fn new(code: StatusCode, error: impl Into<String>) -> Self {
+        Self { code, error: error.into() }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.code, Json(ErrorBody { error: self.error })).into_response()
+    }
+}

@@ -1,0 +1,122 @@
+//! Where a command looks for the daemon's socket: `--runtime-dir`, else $RUNTIME_DIRECTORY, else /run/cronkeeper if it
+//! has one, else the state directory (where a daemon that systemd did not start puts it).
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::api::socket::NAME;
+
+/// Where the packaged unit puts it.
+const PACKAGED: &str = "/run/cronkeeper";
+
+/// A socket that nobody answered on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tried {
+    /// The socket.
+    pub socket: PathBuf,
+    /// Why not.
+    pub why: String,
+}
+
+impl fmt::Display for Tried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.socket.display(), self.why)
+    }
+}
+
+/// The directories that count, before any is looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Named by the user or by systemd: no other counts.
+    named: Option<PathBuf>,
+    packaged: PathBuf,
+    state: PathBuf,
+}
+
+impl Places {
+    /// From the options given and this process's environment.
+    pub fn new(runtime_dir: Option<&Path>, state_dir: Option<&Path>) -> Self {
+        Self::of(runtime_dir, state_dir, |name| std::env::var_os(name), nix::unistd::geteuid().is_root())
+    }
+
+    fn of(
+        runtime_dir: Option<&Path>,
+        state_dir: Option<&Path>,
+        variable: impl Fn(&str) -> Option<OsString>,
+        is_root: bool,
+    ) -> Self {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let named = runtime_dir.map(Path::to_owned).or_else(|| set("RUNTIME_DIRECTORY").map(|dirs| first(&dirs)));
+        let own_state = || {
+            if is_root {
+                return PathBuf::from("/var/lib/cronkeeper");
+            }
+            let home = || PathBuf::from(set("HOME").unwrap_or_else(|| "/".into())).join(".local/state");
+            set("XDG_STATE_HOME").map_or_else(home, PathBuf::from).join("cronkeeper")
+        };
+        let state = state_dir.map(Path::to_owned).or_else(|| set("STATE_DIRECTORY").map(|dirs| first(&dirs)));
+        Self { named, packaged: PACKAGED.into(), state: state.unwrap_or_else(own_state) }
+    }
+
+    /// The socket to ask, and those that were passed over.
+    pub(super) fn socket(&self) -> (PathBuf, Vec<Tried>) {
+        if let Some(named) = &self.named {
+            return (named.join(NAME), Vec::new());
+        }
+        let packaged = self.packaged.join(NAME);
+        match packaged.symlink_metadata() {
+            Ok(_) => (packaged, Vec::new()),
+            Err(error) => (self.state.join(NAME), vec![Tried { socket: packaged, why: error.to_string() }]),
+        }
+    }
+}
+
+/// systemd names several with colons between.
+fn first(directories: &OsStr) -> PathBuf {
+    let bytes = directories.as_bytes().split(|&byte| byte == b':').next().unwrap_or_default();
+    OsString::from_vec(bytes.to_vec()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state_of(variables: &[(&str, &str)], is_root: bool) -> PathBuf {
+        Places::of(None, None, lookup(variables), is_root).state
+    }
+
+    fn lookup(variables: &[(&str, &str)]) -> impl Fn(&str) -> Option<OsString> {
+        |name| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into())
+    }
+
+    #[test]
+    fn a_named_directory_is_the_only_one() {
+        let systemd = [("RUNTIME_DIRECTORY", "/run/cronkeeper/b:/run/other")];
+        let places = Places::of(Some(Path::new("/x")), None, lookup(&systemd), true);
+        assert_eq!(places.socket(), ("/x/api.sock".into(), vec![]));
+        let places = Places::of(None, None, lookup(&systemd), true);
+        assert_eq!(places.socket(), ("/run/cronkeeper/b/api.sock".into(), vec![]));
+    }
+
+    #[test]
+    fn the_packaged_place_counts_when_it_has_a_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut places = Places::of(None, Some(Path::new("/state")), lookup(&[]), true);
+        places.packaged = dir.path().to_owned();
+        let (socket, tried) = places.socket();
+        assert_eq!(socket, Path::new("/state/api.sock"));
+        assert_eq!(tried[0].socket, dir.path().join(NAME));
+        std::fs::write(dir.path().join(NAME), "").unwrap();
+        assert_eq!(places.socket(), (dir.path().join(NAME), vec![]));
+    }
+
+    #[test]
+    fn the_state_directory_is_found_as_the_daemon_finds_it() {
+        assert_eq!(state_of(&[("STATE_DIRECTORY", "/var/lib/cronkeeper/b")], true), Path::new("/var/lib/cronkeeper/b"));
+        assert_eq!(state_of(&[("XDG_STATE_HOME", "/s")], true), Path::new("/var/lib/cronkeeper"));
+        assert_eq!(state_of(&[("XDG_STATE_HOME", "/s"), ("HOME", "/h")], false), Path::new("/s/cronkeeper"));
+        assert_eq!(state_of(&[("XDG_STATE_HOME", ""), ("HOME", "/h")], false), Path::new("/h/.local/state/cronkeeper"));
+    }
+}

@@ -1,0 +1,110 @@
+//! Reads of the ledger on behalf of whoever asks: bounded in time, and shared, so that many who watch cost as little as one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use crate::clock::{Uptime, system};
+use crate::election::Queue;
+use crate::job::JobName;
+use crate::ledger::{ReadError, Reader, Reading};
+use crate::run::{HistoryRecord, RunId};
+use crate::status::{LastRun, RunStatus};
+
+/// How long a read may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long the queue and what is in flight are shown again.
+const FRESH: Duration = Duration::from_secs(1);
+/// The same for last outcomes: on ZooKeeper they cost a request or two for each job.
+const LASTS_FRESH: Duration = Duration::from_secs(15);
+/// How far back last outcomes are looked for, in records of all jobs together.
+const LASTS_DEPTH: usize = 1_000;
+
+/// The last outcome of each job.
+pub(super) type Lasts = BTreeMap<JobName, LastRun>;
+
+/// The reader, and what it gave lately.
+pub(super) struct Reads {
+    reader: Arc<dyn Reader>,
+    queue: Shared<Queue>,
+    runs: Shared<Vec<RunStatus>>,
+    lasts: Shared<Lasts>,
+}
+
+impl Reads {
+    pub fn new(reader: Arc<dyn Reader>) -> Self {
+        Self { reader, queue: Shared::default(), runs: Shared::default(), lasts: Shared::default() }
+    }
+
+    /// The queue and the living nodes.
+    pub async fn queue(&self) -> Result<Arc<Queue>, ReadError> {
+        self.queue.get(FRESH, || self.reader.queue()).await
+    }
+
+    /// What is in flight, on whichever node.
+    pub async fn runs(&self) -> Result<Arc<Vec<RunStatus>>, ReadError> {
+        let read = || -> Reading<'_, Vec<RunStatus>> {
+            Box::pin(async {
+                let snapshot = self.reader.snapshot().await?;
+                Ok(snapshot.running.iter().map(|running| RunStatus::from(&running.record)).collect())
+            })
+        };
+        self.runs.get(FRESH, read).await
+    }
+
+    /// How jobs ended last, as far back as is looked.
+    pub async fn lasts(&self) -> Result<Arc<Lasts>, ReadError> {
+        let read = || -> Reading<'_, Lasts> {
+            Box::pin(async { Ok(newest_of_each(self.reader.history(None, LASTS_DEPTH).await?)) })
+        };
+        self.lasts.get(LASTS_FRESH, read).await
+    }
+
+    /// The newest records. Not shared: it is asked for rarely, and each time for something else.
+    pub async fn history(&self, job: Option<JobName>, limit: usize) -> Result<Vec<HistoryRecord>, ReadError> {
+        bounded(self.reader.history(job, limit)).await
+    }
+}
+
+fn newest_of_each(newest_first: Vec<HistoryRecord>) -> Lasts {
+    let mut lasts = Lasts::new();
+    for record in newest_first {
+        if let HistoryRecord::Run(end) = record {
+            let run = RunId::scheduled(end.run.job.clone(), end.run.scheduled_at);
+            lasts.entry(end.run.job).or_insert(LastRun { run, outcome: end.outcome, at: end.ended_at });
+        }
+    }
+    lasts
+}
+
+/// An answer with its time, kept for those who ask next. Failures are kept too: they take the longest.
+struct Shared<T>(Mutex<Option<(Uptime, Result<Arc<T>, ReadError>)>>);
+
+impl<T> Default for Shared<T> {
+    fn default() -> Self {
+        Self(Mutex::new(None))
+    }
+}
+
+impl<T> Shared<T> {
+    /// One reads, the others wait for it. Dropped while reading, nothing is kept, and the next one reads.
+    async fn get<'a>(&self, fresh: Duration, read: impl FnOnce() -> Reading<'a, T>) -> Result<Arc<T>, ReadError> {
+        let mut kept = self.0.lock().await;
+        if let Some((at, answer)) = &*kept
+            && system::uptime().since(*at) < fresh
+        {
+            return answer.clone();
+        }
+        let answer = bounded(read()).await.map(Arc::new);
+        *kept = Some((system::uptime(), answer.clone()));
+        answer
+    }
+}
+
+async fn bounded<T>(read: Reading<'_, T>) -> Result<T, ReadError> {
+    let late = |_| Err(ReadError(format!("no answer within {} s", PATIENCE.as_secs())));
+    timeout(PATIENCE, read).await.unwrap_or_else(late)
+}

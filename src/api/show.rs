@@ -1,0 +1,126 @@
+//! The documents under `/v1`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::{Refusal, Shared};
+use crate::clock::system;
+use crate::job::JobName;
+use crate::ledger::ReadError;
+use crate::status::{self, HistoryEntry, JobStatus, Status};
+
+/// Most records of one answer.
+const MOST_RECORDS: usize = 1_000;
+
+/// `GET /v1/status`.
+pub(super) async fn status(State(shared): State<Arc<Shared>>) -> Json<Status> {
+    Json(shared.gathered().await)
+}
+
+/// The body of `GET /v1/jobs`.
+#[derive(Serialize)]
+pub(super) struct Jobs {
+    jobs: Vec<JobStatus>,
+}
+
+/// `GET /v1/jobs`.
+pub(super) async fn jobs(State(shared): State<Arc<Shared>>) -> Json<Jobs> {
+    Json(Jobs { jobs: shared.gathered().await.jobs })
+}
+
+impl Shared {
+    /// The daemon's word, completed from the ledger. What cannot be read is left as the daemon has it: status must
+    /// be had above all when the coordination service is away.
+    async fn gathered(&self) -> Status {
+        let published = Arc::clone(&self.sources.status.borrow());
+        let mut status = Status::clone(&published);
+        let (queue, runs, lasts) =
+            futures_util::join!(self.reads.queue(), self.runs_elsewhere(&status), self.reads.lasts());
+        let mut unread = |error: ReadError| status.unread = Some(error.0);
+        let queue = queue.map_err(&mut unread).ok();
+        let runs = runs.map_err(&mut unread).ok().flatten();
+        let lasts = lasts.map_err(&mut unread).ok();
+        if let Some(queue) = queue {
+            status.put_queue(&queue);
+        }
+        if let Some(runs) = runs {
+            status.put_runs(&runs);
+        }
+        for job in status.jobs.iter_mut().filter(|job| job.last.is_none()) {
+            job.last = lasts.as_ref().and_then(|lasts| lasts.get(&job.name).cloned());
+        }
+        status.at(system::now())
+    }
+
+    /// The leader knows what is in flight; any other node knows its own.
+    async fn runs_elsewhere(&self, status: &Status) -> Result<Option<Arc<Vec<status::RunStatus>>>, ReadError> {
+        match status.state {
+            status::State::Leading => Ok(None),
+            _ => self.reads.runs().await.map(Some),
+        }
+    }
+}
+
+/// The query of a history.
+#[derive(Deserialize)]
+pub(super) struct Window {
+    /// Most records.
+    limit: Option<usize>,
+}
+
+impl Window {
+    fn limit(query: Result<Query<Self>, QueryRejection>) -> Result<usize, Refusal> {
+        let Query(window) = query.map_err(|bad| Refusal::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
+        match window.limit.unwrap_or(20) {
+            limit @ 1..=MOST_RECORDS => Ok(limit),
+            limit => {
+                let error = format!("`limit` is {limit}, not 1 to {MOST_RECORDS}");
+                Err(Refusal::new(StatusCode::BAD_REQUEST, error))
+            }
+        }
+    }
+}
+
+/// The body of a history.
+#[derive(Serialize)]
+pub(super) struct History {
+    records: Vec<HistoryEntry>,
+}
+
+/// `GET /v1/jobs/{job}/history`.
+pub(super) async fn history_of_job(
+    State(shared): State<Arc<Shared>>,
+    job: Result<Path<String>, PathRejection>,
+    window: Result<Query<Window>, QueryRejection>,
+) -> Result<Json<History>, Refusal> {
+    let Path(job) = job.map_err(|bad| Refusal::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
+    let job = JobName::parse(&job).map_err(|bad| Refusal::new(StatusCode::NOT_FOUND, bad.to_string()))?;
+    let history = shared.history(Some(job.clone()), Window::limit(window)?).await?;
+    // A job that was taken out of the file keeps its history.
+    let is_defined = || shared.sources.status.borrow().jobs.iter().any(|known| known.name == job);
+    if history.records.is_empty() && !is_defined() {
+        return Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is no job `{job}`")));
+    }
+    Ok(Json(history))
+}
+
+/// `GET /v1/history`.
+pub(super) async fn history_of_all(
+    State(shared): State<Arc<Shared>>,
+    window: Result<Query<Window>, QueryRejection>,
+) -> Result<Json<History>, Refusal> {
+    shared.history(None, Window::limit(window)?).await.map(Json)
+}
+
+impl Shared {
+    async fn history(&self, job: Option<JobName>, limit: usize) -> Result<History, Refusal> {
+        let unread = |error: ReadError| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string());
+        let records = self.reads.history(job, limit).await.map_err(unread)?;
+        Ok(History { records: records.into_iter().take(limit).map(HistoryEntry::from).collect() })
+    }
+}

@@ -1,0 +1,141 @@
+//! Log set-up, and the list of the events that others rely on.
+//!
+//! `tracing` carries the events, `tracing-subscriber` filters them, JSON and text are our own formats, and
+//! a thread of its own writes the lines: whoever logs never waits for stderr (see [`sink`]). Spans are not shown; an
+//! event says all about itself.
+//!
+//! ```text
+//! info!(target: TARGET, event = event::RUN_STARTED, job = %job, …) ─▶ filter ─▶ json | text ─▶ sink ─▶ stderr
+//! ```
+//!
+//! Job output goes by [`OUTPUT`] as its target: it alone may be dropped early when stderr does not take it, and
+//! `--log cronkeeper=info,cronkeeper::output=off` leaves it out.
+
+pub mod escape;
+pub mod event;
+mod filter;
+mod json;
+mod line;
+pub mod sink;
+mod text;
+
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+pub use filter::{BadFilter, LogFilter};
+
+use crate::clock;
+use crate::term::NodeName;
+use sink::{Lost, Sink};
+
+/// The target of the daemon's own events.
+pub const TARGET: &str = "cronkeeper";
+/// The target of `run.output`.
+pub const OUTPUT: &str = "cronkeeper::output";
+
+/// How lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// One object a line.
+    Json,
+}
+
+/// Why no log could be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// The writer's thread did not start.
+    #[error("the log's thread cannot be started")]
+    Thread(#[source] io::Error),
+    /// This process has a log already.
+    #[error("the log is set up already")]
+    Already,
+}
+
+/// The log of this process. Dropping it gives the last lines a second to be written.
+#[derive(Debug)]
+pub struct Telemetry {
+    sink: Sink,
+}
+
+/// Sets the log up. It starts a thread: the warden is forked before.
+///
+/// # Errors
+/// When the thread cannot be started, or a log was set up before.
+pub fn init(format: Format, filter: &LogFilter, node: &NodeName) -> Result<Telemetry, InitError> {
+    let stderr = io::stderr();
+    let colour = stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    // Without a stderr, lines are counted as lost rather than the daemon refused.
+    let fd = stderr.as_fd().try_clone_to_owned().or_else(|_| std::fs::File::open("/dev/null").map(Into::into));
+    let sink = Sink::start(fd.map_err(InitError::Thread)?, report_lost).map_err(InitError::Thread)?;
+    let layer = tracing_subscriber::fmt::layer().with_writer(sink.clone()).log_internal_errors(false);
+    let registry = tracing_subscriber::registry().with(filter.to_env_filter());
+    let set = match format {
+        Format::Json => registry.with(layer.with_ansi(false).event_format(json::Json::new(node))).try_init(),
+        Format::Text => registry.with(layer.with_ansi(colour).event_format(text::Text::new(node))).try_init(),
+    };
+    set.map_err(|_| InitError::Already)?;
+    log_panics(sink.clone());
+    Ok(Telemetry { sink })
+}
+
+impl Telemetry {
+    /// Waits until all lines are written, at most `limit`; false when it was not enough.
+    pub fn flush(&self, limit: Duration) -> bool {
+        self.sink.flush(limit)
+    }
+}
+
+impl Drop for Telemetry {
+    fn drop(&mut self) {
+        self.flush(Duration::from_secs(1));
+    }
+}
+
+/// A scheduled instant as the log shows it: without fractions.
+pub fn instant(at: Timestamp) -> impl std::fmt::Display {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
+/// Says that lines are missing, as a line of its own.
+fn report_lost(lost: Lost) {
+    tracing::warn!(
+        target: TARGET,
+        output_lines = lost.output,
+        other_lines = lost.other,
+        "log lines were dropped: stderr did not take them in time",
+    );
+}
+
+/// A panic's own text would break a line of JSON, and its write could block.
+fn log_panics(sink: Sink) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let what = panic.payload_as_str().unwrap_or("no text");
+        tracing::error!(target: TARGET, place, "panic: {what}");
+        sink.flush(Duration::from_secs(1));
+    }));
+}
+
+/// When a line was made.
+fn wall() -> Timestamp {
+    clock::system::now().wall
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheduled_instant_has_no_fractions() {
+        let at: Timestamp = "2026-11-20T02:30:00.25Z".parse().unwrap();
+        assert_eq!(instant(at).to_string(), "2026-11-20T02:30:00Z");
+    }
+}

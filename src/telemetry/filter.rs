@@ -1,0 +1,92 @@
+//! `--log LEVEL-OR-FILTER`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, ParseError};
+
+/// Which lines are logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFilter(String);
+
+/// A text that is no filter.
+#[derive(Debug, thiserror::Error)]
+pub enum BadFilter {
+    /// A bare word that is no level. Elsewhere it would name a module, and a mistyped level would silence the log.
+    #[error("`{0}` is no level: error, warn, info, debug, trace or off; a module is written `{0}=LEVEL`")]
+    NoLevel(String),
+    /// Not a list of `module=level`.
+    #[error("`{0}` is no log filter: a level, or a list like `cronkeeper=debug,warn`")]
+    NoFilter(String, #[source] ParseError),
+}
+
+impl Default for LogFilter {
+    /// Our own from `info`, libraries from `warn`.
+    fn default() -> Self {
+        Self("cronkeeper=info,warn".into())
+    }
+}
+
+impl FromStr for LogFilter {
+    type Err = BadFilter;
+
+    /// A level alone is for our own lines; libraries are then heard from `warn` up.
+    fn from_str(text: &str) -> Result<Self, BadFilter> {
+        let text = text.trim();
+        if let Ok(level) = LevelFilter::from_str(text) {
+            return Ok(Self(format!("cronkeeper={level},{}", level.min(LevelFilter::WARN))));
+        }
+        if let Some(word) = text.split(',').map(str::trim).find(|part| is_bare(part)) {
+            return Err(BadFilter::NoLevel(word.to_owned()));
+        }
+        EnvFilter::builder().parse(text).map_err(|why| BadFilter::NoFilter(text.to_owned(), why))?;
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl LogFilter {
+    pub(super) fn to_env_filter(&self) -> EnvFilter {
+        // Checked when it was made; lossy only in type.
+        EnvFilter::builder().parse_lossy(&self.0)
+    }
+}
+
+impl fmt::Display for LogFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn is_bare(part: &str) -> bool {
+    !part.contains(['=', '[']) && LevelFilter::from_str(part).is_err()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<String, String> {
+        LogFilter::from_str(text).map(|filter| filter.to_string()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_level_is_for_our_own_lines() {
+        assert_eq!(read("debug").unwrap(), "cronkeeper=debug,warn");
+        assert_eq!(read("ERROR").unwrap(), "cronkeeper=error,error");
+        assert_eq!(read("off").unwrap(), "cronkeeper=off,off");
+    }
+
+    #[test]
+    fn a_filter_is_taken_as_it_is() {
+        assert_eq!(read("cronkeeper=debug,hyper=info,warn").unwrap(), "cronkeeper=debug,hyper=info,warn");
+        assert_eq!(read(&LogFilter::default().to_string()).unwrap(), "cronkeeper=info,warn");
+    }
+
+    #[test]
+    fn a_mistyped_level_is_refused() {
+        assert!(read("inof").unwrap_err().starts_with("`inof` is no level"));
+        assert!(read("cronkeeper=info,wran").unwrap_err().starts_with("`wran` is no level"));
+        assert!(read("cronkeeper=inof").unwrap_err().starts_with("`cronkeeper=inof` is no log filter"));
+    }
+}

@@ -1,0 +1,154 @@
+//! `--log-format json`: one object a line, the contract's fields at the top level.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use super::escape::is_harmful;
+use super::line::{Line, Value};
+use crate::term::NodeName;
+
+/// What every line has.
+const TAKEN: [&str; 6] = ["timestamp", "level", "event", "message", "node", "target"];
+
+/// The format.
+pub(super) struct Json {
+    node: Arc<str>,
+    now: fn() -> Timestamp,
+}
+
+impl Json {
+    pub fn new(node: &NodeName) -> Self {
+        Self { node: node.as_str().into(), now: super::wall }
+    }
+
+    fn line(&self, level: tracing::Level, line: &Line) -> serde_json::Result<Vec<u8>> {
+        let mut out = Vec::with_capacity(256);
+        let mut json = serde_json::Serializer::with_formatter(&mut out, Harmless);
+        let mut object = json.serialize_map(None)?;
+        object.serialize_entry("timestamp", &format_args!("{:.6}", (self.now)()))?;
+        object.serialize_entry("level", level.as_str())?;
+        object.serialize_entry("event", &line.event)?;
+        object.serialize_entry("message", line.words())?;
+        object.serialize_entry("node", &*self.node)?;
+        if let Some(source) = &line.source {
+            object.serialize_entry("target", source)?;
+        }
+        for (name, value) in &line.fields {
+            // Two keys of one name would leave it to the reader which counts.
+            if TAKEN.contains(name) {
+                object.serialize_entry(&format_args!("field.{name}"), value)?;
+            } else {
+                object.serialize_entry(name, value)?;
+            }
+        }
+        object.end()?;
+        Ok(out)
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for Json
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let json = self.line(*event.metadata().level(), &Line::of(event)).map_err(|_| fmt::Error)?;
+        writeln!(out, "{}", std::str::from_utf8(&json).map_err(|_| fmt::Error)?)
+    }
+}
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Text(text) => text.serialize(to),
+            Self::Signed(number) => number.serialize(to),
+            Self::Unsigned(number) => number.serialize(to),
+            Self::Float(number) => number.serialize(to),
+            Self::Bool(truth) => truth.serialize(to),
+        }
+    }
+}
+
+/// Compact JSON that can be shown on a terminal: what JSON itself lets pass (DEL, C1, directions) is escaped too.
+struct Harmless;
+
+impl serde_json::ser::Formatter for Harmless {
+    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, to: &mut W, fragment: &str) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some((at, c)) = rest.char_indices().find(|&(_, c)| is_harmful(c)) {
+            to.write_all(&rest.as_bytes()[..at])?;
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(to, "\\u{unit:04x}")?;
+            }
+            rest = &rest[at + c.len_utf8()..];
+        }
+        to.write_all(rest.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    fn shown(level: Level, line: &Line) -> String {
+        let json = Json { node: "host-a".into(), now: || "2026-11-20T18:40:01.5Z".parse().unwrap() };
+        String::from_utf8(json.line(level, line).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn an_event_is_one_object_with_all_at_the_top_level() {
+        let line = Line {
+            event: "leader.elected".into(),
+            fields: vec![
+                ("candidate", Value::Text("_c_1-lock-0000000007".into())),
+                ("token", Value::Signed(4_294_967_301)),
+                ("took_ms", Value::Unsigned(12)),
+            ],
+            ..Line::default()
+        };
+        assert_eq!(
+            shown(Level::INFO, &line),
+            r#"{"timestamp":"2026-11-20T18:40:01.500000Z","level":"INFO","event":"leader.elected","message":"the node leads","node":"host-a","candidate":"_c_1-lock-0000000007","token":4294967301,"took_ms":12}"#
+        );
+    }
+
+    #[test]
+    fn output_of_a_job_can_neither_break_the_line_nor_reach_the_terminal() {
+        let hostile = "a\nb\u{1b}[2J\u{9b}m\u{7f}\u{202e}\"\\\u{1f980}";
+        let line =
+            Line { event: "run.output".into(), fields: vec![("line", Value::Text(hostile.into()))], ..Line::default() };
+        let shown = shown(Level::INFO, &line);
+        assert!(!shown.contains(is_harmful), "{shown}");
+        let read: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!(read["line"], hostile);
+    }
+
+    #[test]
+    fn a_librarys_fields_do_not_take_the_places_of_ours() {
+        let line = Line {
+            event: "log".into(),
+            source: Some("zookeeper_client::session".into()),
+            message: Some("connecting".into()),
+            fields: vec![
+                ("event", Value::Text("x".into())),
+                ("node", Value::Bool(true)),
+                ("n", Value::Float(f64::NAN)),
+            ],
+        };
+        let read: serde_json::Value = serde_json::from_str(&shown(Level::WARN, &line)).unwrap();
+        assert_eq!((&read["event"], &read["node"]), (&"log".into(), &"host-a".into()));
+        assert_eq!((&read["field.event"], &read["field.node"]), (&"x".into(), &true.into()));
+        assert_eq!((&read["target"], &read["n"]), (&"zookeeper_client::session".into(), &serde_json::Value::Null));
+    }
+}

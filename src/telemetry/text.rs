@@ -1,0 +1,142 @@
+//! `--log-format text`: for people. `2026-11-20 18:40:01.123 INFO  leader.elected     node=host-a candidate=… token=…`, in UTC.
+
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use super::escape;
+use super::line::{Line, Value};
+use crate::term::NodeName;
+
+/// The format.
+pub(super) struct Text {
+    node: Arc<str>,
+    now: fn() -> Timestamp,
+}
+
+impl Text {
+    pub fn new(node: &NodeName) -> Self {
+        Self { node: node.as_str().into(), now: super::wall }
+    }
+
+    fn write(&self, out: &mut dyn fmt::Write, paint: Paint, level: Level, line: &Line) -> fmt::Result {
+        write!(out, "{} ", (self.now)().strftime("%Y-%m-%d %H:%M:%S%.3f"))?;
+        paint.write(out, of_level(level), format_args!("{:<5}", level.as_str()))?;
+        // As wide as the longest that comes often.
+        paint.write(out, "1", format_args!(" {:<18}", escape::plain(&line.event)))?;
+        if let Some(source) = &line.source {
+            write!(out, " {}:", escape::plain(source))?;
+        }
+        if let Some(message) = &line.message {
+            write!(out, " {}", escape::plain(message))?;
+        }
+        paint.write(out, "2", format_args!(" node="))?;
+        out.write_str(&escape::value(&self.node))?;
+        for (name, value) in &line.fields {
+            paint.write(out, "2", format_args!(" {name}="))?;
+            write!(out, "{value}")?;
+        }
+        out.write_char('\n')
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for Text
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let paint = Paint { on: out.has_ansi_escapes() };
+        self.write(&mut out, paint, *event.metadata().level(), &Line::of(event))
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(&escape::value(text)),
+            Self::Signed(number) => number.fmt(f),
+            Self::Unsigned(number) => number.fmt(f),
+            Self::Float(number) => number.fmt(f),
+            Self::Bool(truth) => truth.fmt(f),
+        }
+    }
+}
+
+/// Colours, where they are wanted.
+#[derive(Clone, Copy)]
+struct Paint {
+    on: bool,
+}
+
+impl Paint {
+    fn write(self, out: &mut dyn fmt::Write, style: &str, what: fmt::Arguments<'_>) -> fmt::Result {
+        if self.on { write!(out, "\x1b[{style}m{what}\x1b[0m") } else { out.write_fmt(what) }
+    }
+}
+
+fn of_level(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "1;31",
+        Level::WARN => "33",
+        Level::INFO => "32",
+        _ => "2",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(level: Level, line: &Line, colour: bool) -> String {
+        let text = Text { node: "host-a".into(), now: || "2026-11-20T18:40:01.123456Z".parse().unwrap() };
+        let mut out = String::new();
+        text.write(&mut out, Paint { on: colour }, level, line).unwrap();
+        out
+    }
+
+    #[test]
+    fn lines_are_aligned() {
+        let elected = Line {
+            event: "leader.elected".into(),
+            fields: vec![("candidate", Value::Text("_c_1-lock-0000000007".into())), ("token", Value::Signed(42))],
+            ..Line::default()
+        };
+        let said = Line {
+            event: "run.output".into(),
+            fields: vec![("job", Value::Text("load".into())), ("line", Value::Text("3 rows\u{1b}[2J".into()))],
+            ..Line::default()
+        };
+        let library = Line {
+            event: "log".into(),
+            source: Some("zookeeper_client".into()),
+            message: Some("connection\nlost".into()),
+            ..Line::default()
+        };
+        let shown = [(Level::INFO, elected), (Level::INFO, said), (Level::WARN, library)]
+            .map(|(level, line)| shown(level, &line, false))
+            .concat();
+        assert_eq!(
+            shown,
+            "\
+2026-11-20 18:40:01.123 INFO  leader.elected     node=host-a candidate=_c_1-lock-0000000007 token=42
+2026-11-20 18:40:01.123 INFO  run.output         node=host-a job=load line=\"3 rows\\u{1b}[2J\"
+2026-11-20 18:40:01.123 WARN  log                zookeeper_client: connection\\nlost node=host-a
+"
+        );
+    }
+
+    #[test]
+    fn a_terminal_gets_colours_and_only_ours() {
+        let line = Line { event: "log".into(), message: Some("a\u{1b}[31mb".into()), ..Line::default() };
+        assert_eq!(
+            shown(Level::ERROR, &line, true),
+            "2026-11-20 18:40:01.123 \u{1b}[1;31mERROR\u{1b}[0m\u{1b}[1m log               \u{1b}[0m a\\u{1b}[31mb\u{1b}[2m node=\u{1b}[0mhost-a\n"
+        );
+    }
+}
