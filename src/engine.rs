@@ -33,6 +33,7 @@ use crate::clock::{Now, Uptime, Wake};
 use crate::coordination::Request;
 use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{Change, Commit, CommitId};
+use crate::run::journal::RecoveredRun;
 use crate::run::{Nonce, RunEnd, RunId, RunRecord, Skip, Version};
 use crate::term::{FencingToken, NodeName, SessionId};
 use crate::warden::wire::{Deadline, Notice, Order, Slot};
@@ -52,7 +53,7 @@ pub enum Event {
     /// A valid set of jobs was read.
     Loaded(JobSet),
     /// Runs of an earlier process of this node, which are known to be dead. To be told before anything else.
-    Recovered(Vec<Recovered>),
+    Recovered(Vec<RecoveredRun>),
     /// The operator wants the node to end once its runs have, after `timeout` at the latest.
     Drain {
         /// How long runs may take.
@@ -62,17 +63,6 @@ pub enum Event {
     Stop,
     /// The operator wants another node to lead.
     HandOver,
-}
-
-/// A run of an earlier process of this node, whose processes were seen dead.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Recovered {
-    /// Its record when the attempt began.
-    pub record: RunRecord,
-    /// Of the record.
-    pub version: Version,
-    /// How it ended, where that was seen.
-    pub end: Option<RunEnd>,
 }
 
 /// Something to be done.

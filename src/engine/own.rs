@@ -5,9 +5,10 @@
 use std::time::Duration;
 
 use super::flight::{Alive, Flight, Holder, Own, Phase, StopCause};
-use super::{Command, Engine, Pending, Recovered, Report, Start, Turn};
+use super::{Command, Engine, Pending, Report, Start, Turn};
 use crate::clock::Now;
 use crate::ledger::{Change, Commit, Request};
+use crate::run::journal::RecoveredRun;
 use crate::run::{OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Version, millis};
 use crate::term::{FencingToken, SessionId, TermEnd};
 use crate::warden::wire::{Deadline, EndedBy, Ending, Exit, Notice, Order, Slot, StartFailure, Step};
@@ -17,8 +18,8 @@ const TAIL_OF_SUCCESS: usize = 512;
 
 impl Engine {
     /// Runs of an earlier process, dead for sure: their ends are written, or they are let go for another attempt.
-    pub(super) fn on_recovered(&mut self, runs: Vec<Recovered>) {
-        for Recovered { record, version, end } in runs {
+    pub(super) fn on_recovered(&mut self, runs: Vec<RecoveredRun>) {
+        for RecoveredRun { record, version, end, .. } in runs {
             let phase = match end {
                 Some(end) => Phase::Ended(Box::new(end)),
                 None if record.on_loss == OnLoss::Rerun => Phase::LettingGo,

@@ -1,1 +1,7 @@
+//! The engine by hand: one event at a time, and what must follow.
 
+mod due;
+mod ending;
+mod lost;
+mod missed;
+mod rig;

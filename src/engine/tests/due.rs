@@ -1,0 +1,266 @@
+//! Occurrences that are due, and what the answers of the ledger lead to.
+
+use std::time::Duration;
+
+use super::rig::*;
+use crate::clock::Uptime;
+use crate::coordination::Request;
+use crate::engine::{Command, Event, Report};
+use crate::job::Overlap;
+use crate::ledger::{self, Change, Commit, JobEntry};
+use crate::run::{JobRecord, Nonce, Outcome, Reason, Version};
+use crate::term::TermEnd;
+use crate::warden::wire::{Deadline, Exit};
+use crate::{election, run::RunState};
+
+#[test]
+fn an_occurrence_starts_only_after_its_begin_is_accepted() {
+    let mut rig = Rig::settled("02:29:59", vec![job("backup", "30 2 * * *")]);
+    rig.pass(1);
+    assert!(rig.starts().is_empty());
+    let accepted = rig.accept_all();
+    assert_eq!(begun(&accepted), ["backup.20261120T023000Z"]);
+    let starts = rig.starts();
+    assert_eq!(starts.len(), 1);
+    assert_eq!(starts[0].not_after, rig.now.up + LEASE);
+    assert_eq!(starts[0].deadline, Deadline::LeaseAnd(rig.now.up + Duration::from_secs(86_399)));
+}
+
+#[test]
+fn one_occurrence_leads_to_one_begin() {
+    let mut rig = Rig::settled("02:29:59", vec![job("backup", "30 2 * * *")]);
+    rig.pass(1);
+    rig.tell(Event::Tick);
+    rig.tell(Event::Tick);
+    assert_eq!(rig.commits().len(), 1);
+}
+
+#[test]
+fn a_clock_set_back_repeats_nothing() {
+    let mut rig = Rig::settled("02:29:59", vec![job("backup", "30 2 * * *")]);
+    rig.pass(1);
+    rig.accept_all();
+    rig.now.wall = at("02:29:59");
+    rig.commands.clear();
+    rig.pass(1);
+    assert!(rig.commits().is_empty());
+}
+
+#[test]
+fn begins_of_one_job_are_chained_by_version() {
+    let mut tight = job("tick", "* * * * * *");
+    tight.overlap = Overlap::Allow;
+    let mut rig = Rig::settled("10:00:00", vec![tight]);
+    rig.pass(1);
+    rig.pass(1);
+    let versions: Vec<_> = rig
+        .commits()
+        .into_iter()
+        .map(|(_, change)| match change {
+            Change::Begin { at, .. } => at,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(versions, [Version(0), Version(1)]);
+}
+
+#[test]
+fn a_fenced_leader_starts_nothing_more() {
+    let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *"), job("b", "* * * * * *")]);
+    rig.pass(1);
+    let commits = rig.commits();
+    rig.answer(commits[0].0, Commit::Fenced);
+    rig.answer(commits[1].0, Commit::Fenced);
+    rig.pass(1);
+    assert!(rig.starts().is_empty());
+    assert!(rig.commits().is_empty());
+}
+
+#[test]
+fn nothing_is_begun_once_the_lease_has_ended() {
+    let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *")]);
+    rig.pass_cut_off(LEASE.as_secs());
+    assert!(rig.commits().is_empty());
+    assert_eq!(rig.engine.wake(rig.now).wall, None);
+}
+
+#[test]
+fn what_was_begun_as_the_lease_ended_is_not_started_but_ends_interrupted() {
+    let mut rig = Rig::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
+    rig.pass(1);
+    let commits = rig.commits();
+    rig.now.up = rig.now.up + LEASE;
+    rig.answer(commits[0].0, Commit::Accepted);
+    assert!(rig.starts().is_empty());
+    let ends = rig.commits();
+    let [(_, Change::End { end, as_leader: false, .. })] = ends.as_slice() else { panic!("{ends:?}") };
+    assert_eq!((end.outcome, end.reason), (Outcome::Interrupted, Some(Reason::Lease)));
+}
+
+#[test]
+fn an_occurrence_beside_a_run_in_flight_is_skipped_and_said() {
+    let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *")]);
+    rig.pass(1);
+    rig.accept_all();
+    let slot = rig.starts()[0].slot;
+    rig.started(slot);
+    rig.pass(1);
+    rig.pass(1);
+    let accepted = rig.accept_all();
+    assert_eq!(
+        skipped(&accepted),
+        ["overlap 2026-11-20T10:00:02Z 2026-11-20T10:00:02Z 1", "overlap 2026-11-20T10:00:02Z 2026-11-20T10:00:03Z 2"]
+    );
+    let told = rig.reports().into_iter().filter(|report| matches!(report, Report::Skipped { count: 1, .. }));
+    assert_eq!(told.count(), 2);
+}
+
+#[test]
+fn the_next_occurrence_after_the_end_runs_again() {
+    let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *")]);
+    rig.pass(1);
+    rig.accept_all();
+    let slot = rig.starts()[0].slot;
+    rig.started(slot);
+    rig.ended(slot, Exit::Code(0), None);
+    rig.accept_all();
+    rig.commands.clear();
+    rig.pass(1);
+    assert_eq!(begun(&rig.accept_all()), ["a.20261120T100002Z"]);
+}
+
+#[test]
+fn a_refused_begin_is_decided_anew_from_what_the_record_says() {
+    let touched = job("a", "* * * * * *");
+    let digest = Some(crate::job::Digest::of(touched.schedule.canonical().as_bytes()));
+    let mut rig = Rig::settled("10:00:00", vec![touched]);
+    rig.pass(1);
+    let commits = rig.commits();
+    rig.answer(commits[0].0, Commit::Superseded);
+    let asked = rig.take();
+    assert!(asked.contains(&Command::Ask(Request::Ledger(ledger::Request::ReadJob(name("a"))))), "{asked:?}");
+    let record = JobRecord { v: 1, last_scheduled: at("10:00:00"), schedule: digest, nonce: Nonce("op".into()) };
+    let entry = JobEntry { record: Some(record), version: Version(5) };
+    rig.tell(Event::Ledger(ledger::Event::Job(name("a"), Some(entry))));
+    let commits = rig.commits();
+    let [(_, Change::Begin { at: version, run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
+    assert_eq!((*version, run.scheduled_at), (Version(5), at("10:00:01")));
+}
+
+#[test]
+fn a_begin_whose_fate_is_unknown_is_not_started_and_looked_up_under_the_next_session() {
+    let mut rig = Rig::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
+    rig.pass(1);
+    let commits = rig.commits();
+    let (id, Change::Begin { run, .. }) = commits[0].clone() else { panic!() };
+    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::SessionExpired }));
+    rig.tell(Event::Election(election::Event::Expired { session: crate::term::SessionId("a".into()) }));
+    rig.answer(id, Commit::Unknown);
+    assert!(rig.starts().is_empty());
+    rig.join();
+    let id = crate::run::RunId::scheduled(run.job.clone(), run.scheduled_at);
+    assert!(rig.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadRun(id.clone())))));
+    rig.tell(Event::Ledger(ledger::Event::Run(id, Some((run, Version(0))))));
+    let commits = rig.commits();
+    let [(_, Change::End { end, .. })] = commits.as_slice() else { panic!("{commits:?}") };
+    assert_eq!(end.outcome, Outcome::Interrupted);
+}
+
+#[test]
+fn the_node_says_when_it_is_busy_and_when_no_longer() {
+    let mut rig = Rig::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
+    rig.pass(1);
+    rig.accept_all();
+    let slot = rig.starts()[0].slot;
+    rig.started(slot);
+    rig.ended(slot, Exit::Code(1), None);
+    rig.accept_all();
+    let busy: Vec<_> = rig
+        .take()
+        .into_iter()
+        .filter_map(|command| match command {
+            Command::Ask(Request::Election(election::Request::Busy(busy))) => Some(busy),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(busy, [true, false]);
+}
+
+#[test]
+fn a_new_schedule_counts_from_now_and_the_gap_is_missed() {
+    let old = job("a", "* * * * * *");
+    let mut rig = Rig::settled("10:00:00", vec![old]);
+    rig.pass_cut_off(LEASE.as_secs());
+    rig.tell(Event::Loaded(set([job("a", "*/5 * * * * *")])));
+    let accepted = rig.accept_all();
+    assert_eq!(skipped(&accepted), ["missed 2026-11-20T10:00:01Z 2026-11-20T10:00:05Z 5"]);
+    rig.pass(4);
+    assert!(rig.commits().is_empty());
+    rig.pass(1);
+    assert_eq!(begun(&rig.accept_all()), ["a.20261120T100010Z"]);
+}
+
+#[test]
+fn a_job_taken_out_and_put_back_does_not_fire_for_the_past() {
+    let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *")]);
+    rig.tell(Event::Loaded(set([])));
+    rig.accept_all();
+    rig.pass(100);
+    rig.tell(Event::Loaded(set([job("a", "* * * * * *")])));
+    assert!(begun(&rig.accept_all()).is_empty());
+    rig.pass(1);
+    assert_eq!(begun(&rig.accept_all()), ["a.20261120T100141Z"]);
+}
+
+#[test]
+fn a_follower_never_decides() {
+    let mut rig = Rig::new("10:00:00", set([job("a", "* * * * * *")]));
+    rig.join();
+    rig.now.up = Uptime::ZERO + Duration::from_secs(5000);
+    rig.pass(10);
+    assert!(rig.commits().is_empty());
+}
+
+#[test]
+fn a_run_cut_off_meanwhile_is_taken_over_again_by_its_owner() {
+    let mut rig = Rig::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
+    rig.pass(1);
+    rig.accept_all();
+    let start = rig.starts()[0].clone();
+    rig.started(start.slot);
+    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::SessionExpired }));
+    rig.tell(Event::Election(election::Event::Expired { session: crate::term::SessionId("a".into()) }));
+    rig.commands.clear();
+    let session = election::Event::Session { id: crate::term::SessionId("a2".into()), timeout: LEASE * 2 };
+    rig.tell(Event::Election(session));
+    let commits = rig.commits();
+    let [(id, Change::Reown { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
+    assert_eq!(run.owner.session.0, "a2");
+    rig.answer(*id, Commit::Superseded);
+    let mut found = start.run.clone();
+    found.state = RunState::CutOff;
+    let id = crate::run::RunId::scheduled(found.job.clone(), found.scheduled_at);
+    rig.tell(Event::Ledger(ledger::Event::Run(id, Some((found, Version(1))))));
+    let commits = rig.commits();
+    let [(_, Change::Reown { at, run })] = commits.as_slice() else { panic!("{commits:?}") };
+    assert_eq!((*at, run.state), (Version(1), RunState::Running));
+}
+
+#[test]
+fn a_run_settled_meanwhile_is_killed_and_not_written_again() {
+    let mut rig = Rig::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
+    rig.pass(1);
+    rig.accept_all();
+    let start = rig.starts()[0].clone();
+    rig.started(start.slot);
+    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::SessionExpired }));
+    rig.commands.clear();
+    rig.join();
+    let commits = rig.commits();
+    rig.answer(commits[0].0, Commit::Superseded);
+    let id = crate::run::RunId::scheduled(start.run.job.clone(), start.run.scheduled_at);
+    rig.tell(Event::Ledger(ledger::Event::Run(id.clone(), None)));
+    assert!(rig.reports().contains(&Report::Superseded { run: id }));
+    rig.ended(start.slot, Exit::Signal { signal: 9, core: false }, Some(crate::warden::wire::EndedBy::Order));
+    assert!(rig.commits().is_empty());
+}

@@ -1,0 +1,194 @@
+//! Ends of runs, and the end of the node.
+
+use std::time::Duration;
+
+use super::rig::*;
+use crate::coordination::Request;
+use crate::engine::{Command, Event};
+use crate::job::Job;
+use crate::ledger::{self, Change, Commit};
+use crate::run::journal::RecoveredRun;
+use crate::run::{Outcome, Reason, RunEnd, RunId, Version};
+use crate::warden::wire::{EndedBy, Exit, Notice, Order, Slot, StartFailure, Step};
+use crate::{election, ledger::OwnerState};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A leader whose run of `job` has just started.
+fn running_one(job: Job) -> (Rig, Slot) {
+    let mut rig = Rig::settled("10:00:00", vec![job]);
+    rig.pass(1);
+    rig.accept_all();
+    let slot = rig.starts()[0].slot;
+    rig.started(slot);
+    rig.commands.clear();
+    (rig, slot)
+}
+
+fn once() -> Job {
+    job("a", "1 0 10 * * *")
+}
+
+fn end_of(changes: &[Change]) -> RunEnd {
+    match changes {
+        [Change::End { end, .. }] => end.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_end_is_kept_before_it_is_committed_and_forgotten_after() {
+    let (mut rig, slot) = running_one(once());
+    rig.ended(slot, Exit::Code(0), None);
+    let kept = rig.commands.iter().position(|command| matches!(command, Command::KeepEnd(_)));
+    let asked = rig.commands.iter().position(|command| matches!(command, Command::Ask(Request::Ledger(_))));
+    assert!(kept < asked && kept.is_some());
+    assert_eq!(end_of(&rig.accept_all()).outcome, Outcome::Success);
+    assert!(rig.commands.iter().any(|command| matches!(command, Command::Forget(_))));
+}
+
+#[test]
+fn exit_codes_and_signals_are_told_apart() {
+    let mut lenient = once();
+    lenient.success_exit_codes = [0, 3].into();
+    for (exit, outcome, reason) in [
+        (Exit::Code(0), Outcome::Success, None),
+        (Exit::Code(3), Outcome::Success, None),
+        (Exit::Code(1), Outcome::Failure, None),
+        (Exit::Signal { signal: 9, core: false }, Outcome::Failure, None),
+        (Exit::Signal { signal: 11, core: true }, Outcome::Failure, Some(Reason::CoreDump)),
+    ] {
+        let (mut rig, slot) = running_one(lenient.clone());
+        rig.ended(slot, exit, None);
+        let end = end_of(&rig.accept_all());
+        assert_eq!((end.outcome, end.reason), (outcome, reason), "{exit:?}");
+    }
+}
+
+#[test]
+fn an_attempt_over_its_timeout_is_stopped_with_its_grace() {
+    let mut slow = once();
+    slow.timeout = Some(Duration::from_secs(3));
+    let (mut rig, slot) = running_one(slow);
+    assert_eq!(rig.engine.wake(rig.now).up, Some(rig.now.up + Duration::from_secs(3)));
+    rig.pass(3);
+    assert!(rig.take().contains(&Command::Order(Order::Stop { slot, grace_ms: 10_000 })));
+    rig.ended(slot, Exit::Code(0), Some(EndedBy::Order));
+    assert_eq!(end_of(&rig.accept_all()).outcome, Outcome::Timeout);
+}
+
+#[test]
+fn what_cannot_be_started_ends_with_its_reason() {
+    let why = |step, errno| StartFailure::Step { step, errno };
+    for (why, outcome, reason) in [
+        (why(Step::Exec, 2), Outcome::Failure, Reason::NotFound),
+        (why(Step::Exec, 13), Outcome::Failure, Reason::NotExecutable),
+        (why(Step::Directory, 2), Outcome::Failure, Reason::NoDirectory),
+        (why(Step::Fork, 11), Outcome::Failure, Reason::NoMemory),
+        (StartFailure::TooLate, Outcome::Interrupted, Reason::Lease),
+    ] {
+        let mut rig = Rig::settled("10:00:00", vec![once()]);
+        rig.pass(1);
+        rig.accept_all();
+        let slot = rig.starts()[0].slot;
+        rig.commands.clear();
+        rig.tell(Event::Warden(Notice::NotStarted { slot, why }));
+        let end = end_of(&rig.accept_all());
+        assert_eq!((end.outcome, end.reason), (outcome, Some(reason)));
+    }
+}
+
+#[test]
+fn an_end_that_another_version_refused_is_written_again_at_that_version() {
+    let (mut rig, slot) = running_one(once());
+    let record = rig.engine.runs().next().unwrap().clone();
+    rig.ended(slot, Exit::Code(0), None);
+    let commits = rig.commits();
+    rig.answer(commits[0].0, Commit::Superseded);
+    let id = RunId::scheduled(record.job.clone(), record.scheduled_at);
+    rig.tell(Event::Ledger(ledger::Event::Run(id, Some((record, Version(4))))));
+    let commits = rig.commits();
+    assert!(matches!(commits.as_slice(), [(_, Change::End { at: Version(4), .. })]), "{commits:?}");
+}
+
+#[test]
+fn a_drained_node_resigns_first_then_waits_then_leaves_then_ends() {
+    let (mut rig, slot) = running_one(once());
+    rig.tell(Event::Drain { timeout: MINUTE });
+    assert!(rig.take().contains(&Command::Ask(Request::Election(election::Request::Resign))));
+    rig.tell(Event::Election(election::Event::Withdrawn));
+    rig.pass(30);
+    let leave = Command::Ask(Request::Election(election::Request::Leave));
+    assert!(!rig.commands.contains(&leave));
+    rig.ended(slot, Exit::Code(0), None);
+    assert!(!rig.commands.contains(&leave), "the end is not written yet");
+    rig.accept_all();
+    assert!(rig.commands.contains(&leave));
+    rig.tell(Event::Election(election::Event::Left));
+    assert!(rig.take().contains(&Command::Exit));
+}
+
+#[test]
+fn a_draining_node_begins_nothing() {
+    let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *")]);
+    rig.tell(Event::Drain { timeout: MINUTE });
+    rig.commands.clear();
+    rig.pass(1);
+    assert!(rig.commits().is_empty());
+}
+
+#[test]
+fn runs_that_outlast_the_drain_timeout_are_stopped_and_end_interrupted() {
+    let (mut rig, slot) = running_one(once());
+    rig.tell(Event::Drain { timeout: MINUTE });
+    rig.tell(Event::Election(election::Event::Withdrawn));
+    rig.pass(60);
+    assert!(rig.take().contains(&Command::Order(Order::Stop { slot, grace_ms: 10_000 })));
+    rig.ended(slot, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
+    let end = end_of(&rig.accept_all());
+    assert_eq!((end.outcome, end.reason), (Outcome::Interrupted, Some(Reason::Drain)));
+}
+
+#[test]
+fn a_second_signal_kills_at_once() {
+    let (mut rig, slot) = running_one(once());
+    rig.tell(Event::Drain { timeout: MINUTE });
+    rig.tell(Event::Stop);
+    assert!(rig.take().contains(&Command::Order(Order::Kill { slot })));
+}
+
+#[test]
+fn a_tree_that_does_not_die_keeps_the_member() {
+    let (mut rig, _) = running_one(once());
+    rig.tell(Event::Drain { timeout: MINUTE });
+    rig.tell(Event::Election(election::Event::Withdrawn));
+    rig.pass(60);
+    rig.commands.clear();
+    rig.pass(60);
+    let commands = rig.take();
+    assert!(commands.contains(&Command::Exit));
+    assert!(!commands.contains(&Command::Ask(Request::Election(election::Request::Leave))));
+}
+
+#[test]
+fn handing_over_leaves_the_queue_and_joins_it_again() {
+    let mut rig = Rig::settled("10:00:00", vec![once()]);
+    rig.tell(Event::HandOver);
+    assert!(rig.take().contains(&Command::Ask(Request::Election(election::Request::Resign))));
+    rig.pass(1);
+    assert!(rig.commits().is_empty(), "nothing is decided meanwhile");
+    rig.tell(Event::Election(election::Event::Withdrawn));
+    assert!(rig.take().contains(&Command::Ask(Request::Election(election::Request::Campaign))));
+}
+
+#[test]
+fn an_earlier_process_of_the_node_leaves_ends_to_be_written() {
+    let record = running(&once(), at("09:00:00"), OwnerState::Gone).record;
+    let mut rig = Rig::new("10:00:00", set([once()]));
+    let run = RecoveredRun { record, version: Version(0), pid: None, end: None };
+    rig.tell(Event::Recovered(vec![run]));
+    assert!(rig.commits().is_empty(), "there is no session yet");
+    rig.join();
+    let end = end_of(&rig.accept_all());
+    assert_eq!((end.outcome, end.reason), (Outcome::Interrupted, Some(Reason::NodeDied)));
+}

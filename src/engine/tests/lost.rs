@@ -1,0 +1,160 @@
+//! Runs that an earlier leader left behind.
+
+use super::rig::*;
+use crate::coordination::Request;
+use crate::engine::{Command, Event, Report};
+use crate::job::{Interrupted, Job, OnLeaseEnd};
+use crate::ledger::{self, Change, Commit, OwnerState, Snapshot};
+use crate::run::{Outcome, Reason, RunId, RunState, Version};
+use crate::term::TermEnd;
+use crate::warden::wire::{Deadline, EndedBy, Exit, Order};
+use crate::{election, run::OnLoss};
+
+/// A leader that finds a run of `job`, begun at 10:00:00, at 10:00:30.
+fn found(job: &Job, owner: OwnerState) -> Rig {
+    let run = running(job, at("10:00:00"), owner);
+    let jobs = [entry(job, at("10:00:00"), 1)].into();
+    Rig::leading("10:00:30", set([job.clone()]), Snapshot { jobs, running: vec![run], damaged: Vec::new() })
+}
+
+fn rerun() -> Job {
+    let mut job = job("a", "* * * * *");
+    (job.interrupted, job.on_lease_end) = (Interrupted::Rerun, OnLeaseEnd::Kill);
+    job
+}
+
+#[test]
+fn a_living_owners_run_is_left_and_watched() {
+    let mut rig = found(&job("a", "* * * * *"), OwnerState::Alive);
+    let run = RunId::parse("a.20261120T100000Z").unwrap();
+    assert!(rig.commands.contains(&Command::Ask(Request::Ledger(ledger::Request::Watch(run)))));
+    assert!(rig.commits().is_empty());
+}
+
+#[test]
+fn a_living_owners_run_counts_for_overlap() {
+    let mut rig = found(&job("a", "* * * * *"), OwnerState::Alive);
+    rig.pass(30);
+    assert_eq!(skipped(&rig.accept_all()), ["overlap 2026-11-20T10:01:00Z 2026-11-20T10:01:00Z 1"]);
+}
+
+#[test]
+fn rerun_begins_another_attempt_under_the_same_id() {
+    let mut rig = found(&rerun(), OwnerState::Gone);
+    let accepted = rig.accept_all();
+    let [Change::Settle { at, run }] = accepted.as_slice() else { panic!("{accepted:?}") };
+    assert_eq!((*at, run.attempt, run.state), (Version(0), 2, RunState::Running));
+    let starts = rig.starts();
+    assert_eq!(starts.len(), 1);
+    assert_eq!((starts[0].run.attempt, starts[0].version, starts[0].deadline), (2, Version(1), Deadline::Lease));
+}
+
+#[test]
+fn kill_ends_interrupted() {
+    let mut job = job("a", "* * * * *");
+    job.on_lease_end = OnLeaseEnd::Kill;
+    let accepted = found(&job, OwnerState::Gone).accept_all();
+    let [Change::End { end, as_leader: true, .. }] = accepted.as_slice() else { panic!("{accepted:?}") };
+    assert_eq!((end.outcome, end.reason), (Outcome::Interrupted, Some(Reason::NodeDied)));
+}
+
+#[test]
+fn keep_is_cut_off_at_once_and_abandoned_before_the_next_occurrence() {
+    let mut rig = found(&job("a", "* * * * *"), OwnerState::Gone);
+    let accepted = rig.accept_all();
+    let [Change::Settle { run, .. }] = accepted.as_slice() else { panic!("{accepted:?}") };
+    assert_eq!(run.state, RunState::CutOff);
+    assert!(rig.reports().iter().any(|report| matches!(report, Report::CutOff { .. })));
+    rig.pass(28);
+    assert!(rig.commits().is_empty());
+    rig.pass(1);
+    let accepted = rig.accept_all();
+    let [Change::End { end, .. }] = accepted.as_slice() else { panic!("{accepted:?}") };
+    assert_eq!(end.outcome, Outcome::Abandoned);
+    rig.pass(1);
+    assert_eq!(begun(&rig.accept_all()), ["a.20261120T100100Z"]);
+}
+
+#[test]
+fn a_run_whose_processes_were_seen_dead_is_never_cut_off() {
+    let accepted = found(&job("a", "* * * * *"), OwnerState::Dead).accept_all();
+    let [Change::End { end, .. }] = accepted.as_slice() else { panic!("{accepted:?}") };
+    assert_eq!(end.outcome, Outcome::Interrupted);
+}
+
+#[test]
+fn a_cut_off_owner_that_is_back_is_left_alone_again() {
+    let mut rig = found(&job("a", "* * * * *"), OwnerState::Gone);
+    let accepted = rig.accept_all();
+    let [Change::Settle { run, .. }] = accepted.as_slice() else { panic!("{accepted:?}") };
+    let mut back = run.clone();
+    (back.state, back.owner.session.0) = (RunState::Running, "b2".into());
+    let id = RunId::scheduled(back.job.clone(), back.scheduled_at);
+    rig.tell(Event::Ledger(ledger::Event::Run(id, Some((back, Version(2))))));
+    rig.pass(29);
+    assert!(rig.commits().is_empty());
+}
+
+#[test]
+fn a_watched_owner_that_goes_is_settled_then() {
+    let mut rig = found(&rerun(), OwnerState::Alive);
+    let run = running(&rerun(), at("10:00:00"), OwnerState::Alive);
+    let id = RunId::scheduled(run.record.job.clone(), run.record.scheduled_at);
+    rig.commands.clear();
+    rig.tell(Event::Ledger(ledger::Event::OwnerGone(id, OwnerState::Gone, Some((run.record, Version(0))))));
+    let accepted = rig.accept_all();
+    assert!(matches!(accepted.as_slice(), [Change::Settle { run, .. }] if run.attempt == 2), "{accepted:?}");
+}
+
+#[test]
+fn takeover_is_done_when_all_is_answered() {
+    let mut rig = found(&rerun(), OwnerState::Gone);
+    assert!(!rig.engine.is_settled());
+    rig.accept_all();
+    assert!(rig.engine.is_settled());
+    assert!(rig.reports().iter().any(|report| matches!(report, Report::TakeoverDone { settled: 1, missed: 0, .. })));
+}
+
+#[test]
+fn a_lost_term_kills_what_may_be_begun_again_and_lets_it_go() {
+    let mut rig = found(&rerun(), OwnerState::Gone);
+    rig.accept_all();
+    let start = rig.starts()[0].clone();
+    rig.started(start.slot);
+    rig.commands.clear();
+    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::EntryGone }));
+    assert!(rig.take().contains(&Command::Order(Order::Kill { slot: start.slot })));
+    rig.ended(start.slot, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
+    let accepted = rig.accept_all();
+    assert!(matches!(accepted.as_slice(), [Change::Reown { run, .. }] if run.state == RunState::Retrying), "{accepted:?}");
+}
+
+#[test]
+fn a_resigned_leader_lets_its_runs_go_on() {
+    let mut rig = found(&rerun(), OwnerState::Gone);
+    rig.accept_all();
+    let start = rig.starts()[0].clone();
+    rig.started(start.slot);
+    rig.commands.clear();
+    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::Resigned }));
+    assert!(!rig.commands.iter().any(|command| matches!(command, Command::Order(Order::Kill { .. }))));
+}
+
+#[test]
+fn a_run_let_go_is_begun_again_by_the_leader() {
+    let mut run = running(&rerun(), at("10:00:00"), OwnerState::Alive);
+    run.record.state = RunState::Retrying;
+    assert_eq!(run.record.on_loss, OnLoss::Rerun);
+    let jobs = [entry(&rerun(), at("10:00:00"), 1)].into();
+    let mut rig = Rig::leading("10:00:30", set([rerun()]), Snapshot { jobs, running: vec![run], damaged: Vec::new() });
+    let accepted = rig.accept_all();
+    assert!(matches!(accepted.as_slice(), [Change::Settle { run, .. }] if run.attempt == 2), "{accepted:?}");
+}
+
+#[test]
+fn a_rerun_that_another_settled_first_is_not_started() {
+    let mut rig = found(&rerun(), OwnerState::Gone);
+    let commits = rig.commits();
+    rig.answer(commits[0].0, Commit::Superseded);
+    assert!(rig.starts().is_empty());
+}

@@ -1,0 +1,118 @@
+//! Occurrences that nobody decided on in time.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::rig::*;
+use crate::engine::misfire::{self, Plan};
+use crate::job::{Job, Misfire, Overlap};
+use crate::ledger::Snapshot;
+use crate::warden::wire::Exit;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn taken_over(job: Job, mark: &str, now: &str) -> Rig {
+    let entries = [entry(&job, at(mark), 3)].into();
+    Rig::leading(now, set([job]), Snapshot { jobs: entries, ..Snapshot::default() })
+}
+
+#[test]
+fn run_once_runs_the_newest_and_records_the_others() {
+    let mut hourly = job("a", "0 * * * *");
+    hourly.misfire_window = Some(24 * HOUR);
+    let accepted = taken_over(hourly, "05:00:00", "10:20:00").accept_all();
+    assert_eq!(begun(&accepted), ["a.20261120T100000Z"]);
+    assert_eq!(skipped(&accepted), ["missed 2026-11-20T06:00:00Z 2026-11-20T09:00:00Z 4"]);
+}
+
+#[test]
+fn what_is_older_than_the_window_is_missed() {
+    let mut daily = job("a", "30 2 * * *");
+    daily.misfire_window = Some(HOUR);
+    let accepted = taken_over(daily, "02:00:00", "10:00:00").accept_all();
+    assert!(begun(&accepted).is_empty());
+    assert_eq!(skipped(&accepted), ["missed 2026-11-20T02:30:00Z 2026-11-20T02:30:00Z 1"]);
+}
+
+#[test]
+fn without_a_window_an_occurrence_can_be_made_up_until_the_next() {
+    let accepted = taken_over(job("a", "0 * * * *"), "08:00:00", "10:59:59").accept_all();
+    assert_eq!(begun(&accepted), ["a.20261120T100000Z"]);
+}
+
+#[test]
+fn one_second_late_is_lateness_more_is_missed() {
+    let mut skipping = job("a", "0 0 10 * * *");
+    skipping.misfire = Misfire::Skip;
+    let accepted = taken_over(skipping.clone(), "09:00:00", "10:00:01").accept_all();
+    assert_eq!(begun(&accepted), ["a.20261120T100000Z"]);
+    let accepted = taken_over(skipping, "09:00:00", "10:00:01.001").accept_all();
+    assert!(begun(&accepted).is_empty());
+    assert_eq!(skipped(&accepted).len(), 1);
+}
+
+#[test]
+fn run_all_runs_one_after_the_other_and_what_comes_due_joins_the_end() {
+    let mut tick = job("a", "* * * * * *");
+    (tick.misfire, tick.misfire_window) = (Misfire::RunAll, Some(HOUR));
+    let mut rig = taken_over(tick, "10:00:00", "10:00:03.5");
+    for expected in ["1", "2", "3", "4"] {
+        assert_eq!(begun(&rig.accept_all()), [format!("a.20261120T10000{expected}Z")]);
+        let slot = rig.starts()[0].slot;
+        rig.commands.clear();
+        rig.started(slot);
+        if expected == "2" {
+            rig.pass(1);
+        }
+        rig.ended(slot, Exit::Code(0), None);
+    }
+}
+
+#[test]
+fn run_all_makes_up_no_more_than_its_limit() {
+    let mut tick = job("a", "* * * * * *");
+    (tick.misfire, tick.misfire_window, tick.misfire_limit) = (Misfire::RunAll, Some(HOUR), 2);
+    tick.overlap = Overlap::Allow;
+    let accepted = taken_over(tick, "10:00:00", "10:00:10").accept_all();
+    assert_eq!(begun(&accepted), ["a.20261120T100007Z", "a.20261120T100008Z", "a.20261120T100009Z", "a.20261120T100010Z"]);
+    assert_eq!(skipped(&accepted), ["missed 2026-11-20T10:00:01Z 2026-11-20T10:00:06Z 6"]);
+}
+
+#[test]
+fn ten_years_of_a_job_of_every_second_are_settled_at_once() {
+    let tick = job("a", "* * * * * *");
+    let now = at("10:00:00");
+    let mark = now - Duration::from_secs(10 * 366 * 86_400);
+    let Plan { skipped, run } = misfire::plan(&tick, mark, now);
+    assert!(run.is_empty());
+    assert!(skipped.is_some_and(|missed| missed.first == mark + Duration::from_secs(1)));
+}
+
+proptest! {
+    /// Whatever the policy, every missed occurrence is either run or counted as skipped, once, in order.
+    #[test]
+    fn every_missed_occurrence_is_accounted_for(
+        behind in 0u64..200_000,
+        window in prop::option::of(0u64..200_000),
+        limit in 1usize..20,
+        policy in prop::sample::select(vec![Misfire::Skip, Misfire::RunOnce, Misfire::RunAll]),
+        schedule in prop::sample::select(vec!["*/7 * * * *", "30 2 * * *", "0 */3 * * *", "15,45 9-17 * * 1-5"]),
+    ) {
+        let mut job = job("a", schedule);
+        (job.misfire, job.misfire_window, job.misfire_limit) = (policy, window.map(Duration::from_secs), limit);
+        let now = at("10:00:00");
+        let mark = now - Duration::from_secs(behind);
+        let missed: Vec<_> =
+            job.schedule.occurrences(mark, now).filter(|&o| now.duration_since(o) > jiff::SignedDuration::from_secs(1)).collect();
+        let plan = misfire::plan(&job, mark, now);
+        let skipped = plan.skipped.map_or(0, |skipped| skipped.count as usize);
+        prop_assert_eq!(skipped + plan.run.len(), missed.len());
+        prop_assert_eq!(&missed[skipped..], plan.run.as_slice());
+        if let Some(skipped) = plan.skipped {
+            prop_assert_eq!(skipped.first, missed[0]);
+            prop_assert_eq!(skipped.last, missed[skipped.count as usize - 1]);
+        }
+        prop_assert!(plan.run.iter().all(|&at| misfire::is_in_window(&job, at, now)));
+    }
+}
