@@ -1,0 +1,350 @@
+//! The loop where the parts meet: gather one event, let the engine decide, perform what follows.
+//!
+//! It has no rules of its own. It runs on whatever clock, processes, journal and backend it is given: in the program
+//! the real ones, in the simulation others on virtual time.
+
+pub mod launch;
+mod log;
+mod perform;
+pub mod reload;
+pub mod signals;
+pub mod view;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tracing::{error, info};
+
+use self::launch::Launcher;
+use self::reload::Reloaded;
+use self::view::View;
+use crate::clock::{Clock, Now, Uptime, Wake};
+use crate::coordination::{Coordination, Event as Told, Request};
+use crate::election::{Event as Election, Failure, Published, Request as Ask};
+use crate::engine::{Engine, Event};
+use crate::job::JobName;
+use crate::run::RunId;
+use crate::run::journal::{Journal, Recovered};
+use crate::schedule;
+use crate::status::Status;
+use crate::systemd::Notifier;
+use crate::telemetry::{OUTPUT, TARGET, event};
+use crate::warden::CodecError;
+use crate::warden::wire::{Notice, Order, Slot, Stream};
+
+/// The state is shown this often at most.
+const SHOW_EVERY: Duration = Duration::from_millis(250);
+/// The loop turns at least this often, so that its standing still can be seen.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+
+/// What starts and ends process trees: the warden, or a model of it.
+pub trait Processes: Send {
+    /// Hands an order over. Never blocks.
+    ///
+    /// # Errors
+    /// When the order cannot be put into a message; nothing was sent.
+    fn send(&mut self, order: &Order) -> Result<(), CodecError>;
+
+    /// The next notice. Cancel safe.
+    fn notice(&mut self) -> impl Future<Output = Result<Notice, WardenGone>> + Send;
+}
+
+/// The warden is gone, and with it the promise that nothing outlives the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the warden is gone")]
+pub struct WardenGone;
+
+/// What the operator, by a signal or the jobs file, asks of the daemon.
+#[derive(Debug)]
+pub enum Control {
+    /// The jobs file was read again.
+    Reloaded(Reloaded),
+    /// End once the runs have.
+    Drain,
+    /// End now.
+    Stop,
+    /// Let another node lead.
+    HandOver,
+    /// Log the state.
+    LogState,
+}
+
+/// Why the daemon ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stopped {
+    /// It was asked to, and left in order.
+    #[error("asked to")]
+    Asked,
+    /// See [`WardenGone`].
+    #[error("the warden is gone")]
+    WardenGone,
+    /// The backend's task ended by itself.
+    #[error("the backend is gone")]
+    BackendGone,
+    /// The node cannot take part until an operator changes something.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// What the daemon is told once, at its start.
+pub struct Settings {
+    /// How long runs may take after the node was told to end.
+    pub drain_timeout: Duration,
+    /// Of the program that started the daemon's processes.
+    pub launcher: Launcher,
+    /// Where systemd hears from the daemon.
+    pub notifier: Notifier,
+    /// How often systemd's watchdog wants to hear; absent where there is none.
+    pub feed_every: Option<Duration>,
+}
+
+/// What a daemon is made of.
+pub struct Parts<K, P, J> {
+    /// What decides.
+    pub engine: Engine,
+    /// What tells the time.
+    pub clock: K,
+    /// What elects and remembers.
+    pub coordination: Coordination,
+    /// What runs.
+    pub processes: P,
+    /// What is remembered here.
+    pub journal: J,
+    /// What is fixed from the start.
+    pub settings: Settings,
+    /// What is known for people.
+    pub view: View,
+    /// Where they see it.
+    pub shown: Shown,
+}
+
+/// A running daemon.
+pub struct Daemon<K, P, J> {
+    engine: Engine,
+    clock: K,
+    coordination: Coordination,
+    processes: P,
+    journal: J,
+    settings: Settings,
+    /// What each tree is, for its lines of output.
+    trees: BTreeMap<Slot, (JobName, RunId, u32)>,
+    view: View,
+    shown: Shown,
+    /// Something changed since the state was shown last.
+    is_stale: bool,
+    shown_at: Uptime,
+    fed_at: Uptime,
+}
+
+/// Where the state is shown.
+pub struct Shown {
+    /// The node, as an operator sees it.
+    pub status: watch::Sender<Arc<Status>>,
+    /// When the loop turned last.
+    pub turned: watch::Sender<Uptime>,
+}
+
+impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
+    /// A daemon of these parts.
+    pub fn new(parts: Parts<K, P, J>) -> Self {
+        let Parts { engine, clock, coordination, processes, journal, settings, view, shown } = parts;
+        Self {
+            engine,
+            clock,
+            coordination,
+            processes,
+            journal,
+            settings,
+            trees: BTreeMap::new(),
+            view,
+            shown,
+            is_stale: true,
+            shown_at: Uptime::ZERO,
+            fed_at: Uptime::ZERO,
+        }
+    }
+
+    /// Takes part until told to end. `recovered` are the runs of an earlier process, seen dead.
+    pub async fn run(mut self, recovered: Recovered, mut controls: mpsc::UnboundedReceiver<Control>) -> Stopped {
+        let now = self.clock.now();
+        let mut stopped = self.turn(now, Event::Recovered(recovered.runs));
+        self.publish();
+        self.ask(Ask::Campaign);
+        while stopped.is_none() {
+            let wake = self.wake();
+            // Cancellation safety: both receivers keep what was not received, `notice` says it is cancel safe, and a
+            // forgotten wait is asked for anew in the next turn. The clock comes before the notices, of which a flood of
+            // output could make any number.
+            let gathered = tokio::select! {
+                biased;
+                control = controls.recv() => control.map_or(Gathered::Time, Gathered::Control),
+                told = self.coordination.events.recv() => Gathered::Told(told),
+                () = self.clock.sleep_until(wake) => Gathered::Time,
+                notice = self.processes.notice() => Gathered::Notice(notice),
+            };
+            let now = self.clock.now();
+            stopped = self.take(now, gathered);
+            self.show(now);
+            self.feed(now);
+        }
+        stopped.unwrap_or(Stopped::Asked)
+    }
+
+    /// One event at most to the engine.
+    fn take(&mut self, now: Now, gathered: Gathered) -> Option<Stopped> {
+        match gathered {
+            Gathered::Time => self.turn(now, Event::Tick),
+            Gathered::Control(control) => self.control(now, control),
+            Gathered::Told(None) => Some(Stopped::BackendGone),
+            Gathered::Told(Some(Told::Ledger(event))) => self.turn(now, Event::Ledger(event)),
+            Gathered::Told(Some(Told::Election(event))) => self.elected(now, event),
+            Gathered::Notice(Err(WardenGone)) => Some(Stopped::WardenGone),
+            Gathered::Notice(Ok(notice)) => self.noticed(now, notice),
+        }
+    }
+
+    fn turn(&mut self, now: Now, event: Event) -> Option<Stopped> {
+        self.shown.turned.send_replace(now.up);
+        let commands = self.engine.handle(now, event);
+        self.perform(now, commands)
+    }
+
+    fn control(&mut self, now: Now, control: Control) -> Option<Stopped> {
+        match control {
+            Control::Reloaded(reloaded) => return self.reloaded(now, reloaded),
+            Control::Drain => {
+                self.settings.notifier.stopping();
+                return self.turn(now, Event::Drain { timeout: self.settings.drain_timeout });
+            }
+            Control::Stop => return self.turn(now, Event::Stop),
+            Control::HandOver => return self.turn(now, Event::HandOver),
+            Control::LogState => log::state(&self.view.status(now, &self.engine)),
+        }
+        None
+    }
+
+    fn reloaded(&mut self, now: Now, reloaded: Reloaded) -> Option<Stopped> {
+        self.is_stale = true;
+        self.view.reloaded(now, &reloaded);
+        match reloaded {
+            Ok(loaded) => {
+                let difference = self.engine.jobs().difference(&loaded.set);
+                log::loaded(&loaded, &difference);
+                let stopped = self.turn(now, Event::Loaded(loaded.set));
+                self.publish();
+                stopped
+            }
+            Err(error) => {
+                log::rejected(&error);
+                None
+            }
+        }
+    }
+
+    fn elected(&mut self, now: Now, event: Election) -> Option<Stopped> {
+        if let Election::Lease { .. } = event {
+            let stopped = self.turn(now, Event::Election(event));
+            self.show_lease();
+            return stopped;
+        }
+        self.is_stale = true;
+        log::election(&event);
+        for drift in self.view.elected(now, &event, self.engine.jobs()) {
+            log::drift(&drift);
+        }
+        let failed = match &event {
+            Election::Failed(failure) => Some(Stopped::Failed(failure.clone())),
+            _ => None,
+        };
+        let stopped = self.turn(now, Event::Election(event));
+        self.settings.notifier.status(&self.view.summary(self.engine.term().is_some()));
+        failed.or(stopped)
+    }
+
+    fn noticed(&mut self, now: Now, notice: Notice) -> Option<Stopped> {
+        match &notice {
+            Notice::Output { slot, stream, line, .. } => {
+                if let Some((job, run, _)) = self.trees.get(slot) {
+                    let stream = match stream {
+                        Stream::Stdout => "stdout",
+                        Stream::Stderr => "stderr",
+                    };
+                    info!(target: OUTPUT, event = event::RUN_OUTPUT, %job, %run, stream, line);
+                }
+                return None;
+            }
+            Notice::Started { slot, pid, .. } => self.note_started(*slot, *pid),
+            Notice::NotStarted { slot, .. } => {
+                self.trees.remove(slot);
+            }
+            Notice::Ended(ending) => {
+                self.trees.remove(&ending.slot);
+            }
+        }
+        self.turn(now, Event::Warden(notice))
+    }
+
+    fn note_started(&mut self, slot: Slot, pid: i32) {
+        let Some((_, run, attempt)) = self.trees.get(&slot) else { return };
+        // A process that is gone already needs no finding later.
+        let Some(start_time) = self.settings.launcher.start_time(pid) else { return };
+        if let Err(error) = self.journal.started(run, *attempt, pid, start_time) {
+            error!(target: TARGET, %run, "the process cannot be noted in the state directory: {error}");
+        }
+    }
+
+    fn ask(&mut self, request: Ask) {
+        // A backend that is gone closes its events too: the loop ends on that.
+        let _ = self.coordination.requests.send(Request::Election(request));
+    }
+
+    fn publish(&mut self) {
+        let published = Published { digest: self.engine.jobs().digest.clone(), tzdata: schedule::tzdata_version() };
+        self.ask(Ask::Publish(published));
+    }
+
+    fn wake(&self) -> Wake {
+        let now = self.clock.now();
+        let every = self.settings.feed_every.map_or(HEARTBEAT, |every| every.min(HEARTBEAT));
+        let at = if self.is_stale { self.shown_at + SHOW_EVERY } else { now.up + every };
+        self.engine.wake(now).or(Wake { wall: None, up: Some(at.min(now.up + every)) })
+    }
+
+    /// Shows the state to those who ask, not more often than people look: it is built of all jobs.
+    fn show(&mut self, now: Now) {
+        if self.is_stale && now.up >= self.shown_at + SHOW_EVERY {
+            (self.is_stale, self.shown_at) = (false, now.up);
+            self.shown.status.send_replace(Arc::new(self.view.status(now, &self.engine)));
+        }
+    }
+
+    /// The lease moves all the time, and nothing else with it.
+    fn show_lease(&mut self) {
+        let until = self.engine.lease_until();
+        self.shown.status.send_if_modified(|status| {
+            if let Some(session) = &mut Arc::make_mut(status).session {
+                session.lease_until = Some(until);
+            }
+            false
+        });
+    }
+
+    fn feed(&mut self, now: Now) {
+        if let Some(every) = self.settings.feed_every
+            && now.up >= self.fed_at + every
+        {
+            self.fed_at = now.up;
+            self.settings.notifier.alive();
+        }
+    }
+}
+
+/// What a wait brought.
+enum Gathered {
+    Time,
+    Control(Control),
+    Told(Option<Told>),
+    Notice(Result<Notice, WardenGone>),
+}

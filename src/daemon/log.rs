@@ -1,0 +1,179 @@
+//! The log lines of the daemon: one for each fact of the election, of the engine and of the jobs file.
+//!
+//! `error`: a human must act. `warn`: a promise was bent. `info`: the life of terms and runs. `debug`: why.
+
+use tracing::{debug, error, info, warn};
+
+use super::view::Drift;
+use crate::config::{LoadError, Loaded};
+use crate::election::Event as Election;
+use crate::engine::Report;
+use crate::job::Difference;
+use crate::run::{Outcome, RunEnd, RunId, millis};
+use crate::status::Status;
+use crate::telemetry::{TARGET, event, instant};
+use crate::term::TermEnd;
+
+/// A fact of the election. Those of terms come from the engine, with what they led to.
+pub(super) fn election(what: &Election) {
+    match what {
+        Election::Session { id, timeout } => {
+            debug!(target: TARGET, session = %id, timeout_ms = millis(*timeout), "the node lives under a session");
+        }
+        Election::Joined { candidate } => info!(target: TARGET, event = event::ELECTION_JOINED, %candidate),
+        Election::Following { candidate, predecessor, predecessor_node, leader_node } => info!(
+            target: TARGET,
+            event = event::ELECTION_FOLLOWING,
+            %candidate,
+            %predecessor,
+            predecessor_node = predecessor_node.as_ref().map(tracing::field::display),
+            leader_node = leader_node.as_ref().map(tracing::field::display),
+        ),
+        Election::Suspended { session } => warn!(target: TARGET, event = event::COORDINATION_SUSPENDED, %session),
+        Election::Resumed { session } => info!(target: TARGET, event = event::COORDINATION_RESUMED, %session),
+        Election::Expired { session } => warn!(target: TARGET, event = event::COORDINATION_EXPIRED, %session),
+        Election::Unreachable { retry, error } => {
+            warn!(target: TARGET, event = event::COORDINATION_UNREACHABLE, retry_ms = millis(*retry), "{error}");
+        }
+        Election::Failed(failure) => error!(target: TARGET, "{failure}"),
+        Election::Withdrawn => debug!(target: TARGET, "the node is not in the queue"),
+        Election::Elected { .. }
+        | Election::Over { .. }
+        | Election::Lease { .. }
+        | Election::Members(_)
+        | Election::Left => {}
+    }
+}
+
+/// What the engine has to tell.
+pub(super) fn report(report: &Report) {
+    match report {
+        Report::Elected { term, took } => info!(
+            target: TARGET,
+            event = event::LEADER_ELECTED,
+            candidate = %term.candidate,
+            token = term.token.0,
+            took_ms = millis(*took),
+        ),
+        Report::TermOver { token, why: TermEnd::Resigned } => {
+            info!(target: TARGET, event = event::LEADER_RESIGNED, token = token.0, reason = TermEnd::Resigned.as_str());
+        }
+        Report::TermOver { token, why } => {
+            warn!(target: TARGET, event = event::LEADER_LOST, token = token.0, reason = why.as_str());
+        }
+        Report::TakeoverDone { token, settled, missed, took } => {
+            info!(target: TARGET, event = event::TAKEOVER_DONE, token = token.0, settled, missed, took_ms = millis(*took));
+        }
+        Report::Started { run, attempt, token, pid, lateness } => info!(
+            target: TARGET,
+            event = event::RUN_STARTED,
+            job = %run.job(),
+            %run,
+            scheduled_at = %instant(run.scheduled_at()),
+            attempt,
+            token = token.0,
+            pid,
+            lateness_ms = millis(*lateness),
+        ),
+        Report::Finished(end) => finished(end),
+        Report::Retrying { run, attempt } => {
+            warn!(target: TARGET, event = event::RUN_RETRYING, job = %run.job(), %run, attempt, delay_ms = 0);
+        }
+        Report::Skipped { skip, first, count } => skipped(skip, *first, *count),
+        Report::Superseded { run } => warn!(target: TARGET, event = event::RUN_SUPERSEDED, job = %run.job(), %run),
+        Report::CutOff { run, owner, keep_until } => warn!(
+            target: TARGET,
+            event = event::RUN_CUT_OFF,
+            job = %run.job(),
+            %run,
+            %owner,
+            keep_until = keep_until.map(|until| tracing::field::display(instant(until))),
+        ),
+        Report::Draining { runs, timeout } => {
+            info!(target: TARGET, event = event::NODE_DRAINING, runs, timeout_ms = millis(*timeout));
+        }
+        Report::Damaged(what) => error!(target: TARGET, "a record of the ledger cannot be read and was passed over: {what}"),
+        Report::Obstructed { job, run } => error!(
+            target: TARGET,
+            %job,
+            %run,
+            "the occurrence was not run: its place in the ledger is taken by something else",
+        ),
+    }
+}
+
+fn finished(end: &RunEnd) {
+    let run = RunId::scheduled(end.run.job.clone(), end.run.scheduled_at);
+    macro_rules! line {
+        ($level:ident) => {
+            $level!(
+                target: TARGET,
+                event = event::RUN_FINISHED,
+                job = %end.run.job,
+                %run,
+                attempt = end.run.attempt,
+                outcome = end.outcome.as_str(),
+                reason = end.reason.map(|reason| reason.as_str()),
+                exit_code = end.exit_code,
+                signal = end.signal,
+                duration_ms = end.duration_ms,
+                leftovers = end.leftovers,
+            )
+        };
+    }
+    match end.outcome {
+        Outcome::Success => line!(info),
+        Outcome::Failure | Outcome::Timeout | Outcome::Killed | Outcome::Interrupted | Outcome::Abandoned => line!(warn),
+    }
+}
+
+fn skipped(skip: &crate::run::Skip, first: jiff::Timestamp, count: u64) {
+    let run = RunId::scheduled(skip.job.clone(), first);
+    let reason = skip.reason.as_str();
+    let (job, first) = (&skip.job, instant(first));
+    if count == 1 {
+        warn!(target: TARGET, event = event::RUN_SKIPPED, %job, %run, scheduled_at = %first, reason);
+    } else {
+        let last = instant(skip.last);
+        warn!(target: TARGET, event = event::RUN_SKIPPED, %job, %run, reason, count, first = %first, last = %last);
+    }
+}
+
+/// A jobs file was loaded.
+pub(super) fn loaded(loaded: &Loaded, difference: &Difference) {
+    info!(
+        target: TARGET,
+        event = event::JOBS_LOADED,
+        path = %loaded.path.display(),
+        jobs = loaded.set.jobs.len(),
+        digest = %loaded.set.digest,
+        added = difference.added,
+        changed = difference.changed,
+        removed = difference.removed,
+    );
+    for warning in &loaded.warnings {
+        warn!(target: TARGET, "{warning}");
+    }
+}
+
+/// A jobs file was refused; the set loaded before stays.
+pub(super) fn rejected(error: &LoadError) {
+    let problems = error.lines();
+    let first = problems.first().cloned().unwrap_or_default();
+    error!(target: TARGET, event = event::JOBS_REJECTED, path = %error.path().display(), errors = problems.len(), first);
+    for problem in problems.iter().skip(1) {
+        error!(target: TARGET, "{problem}");
+    }
+}
+
+/// Another node has other jobs than the leader.
+pub(super) fn drift(drift: &Drift) {
+    let Drift { other, digest, other_digest } = drift;
+    warn!(target: TARGET, event = event::JOBS_DRIFT, %other, %digest, %other_digest);
+}
+
+/// The operator asked for the state.
+pub(super) fn state(status: &Status) {
+    let text = serde_json::to_string(status).unwrap_or_default();
+    info!(target: TARGET, event = event::NODE_STATE, state = text);
+}

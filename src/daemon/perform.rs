@@ -1,0 +1,68 @@
+//! Doing what the engine says, in its order.
+
+use rustix::io::Errno;
+use tracing::error;
+
+use super::{Daemon, Processes, Stopped, log};
+use crate::clock::{Clock, Now};
+use crate::engine::{Command, Event, Start};
+use crate::run::RunId;
+use crate::run::journal::Journal;
+use crate::telemetry::TARGET;
+use crate::warden::wire::{Notice, Order, StartFailure, Step};
+
+impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
+    pub(super) fn perform(&mut self, now: Now, commands: Vec<Command>) -> Option<Stopped> {
+        let mut stopped = None;
+        for command in commands {
+            match command {
+                // A backend that is gone closes its events too: the loop ends on that.
+                Command::Ask(request) => drop(self.coordination.requests.send(request)),
+                Command::Start(start) => stopped = stopped.or(self.start(now, *start)),
+                Command::Order(order) => {
+                    if let Err(error) = self.processes.send(&order) {
+                        error!(target: TARGET, "an order cannot be sent to the warden: {error}");
+                    }
+                }
+                Command::KeepEnd(end) => {
+                    if let Err(error) = self.journal.ended(&end) {
+                        error!(target: TARGET, job = %end.run.job, "the end of a run cannot be kept in the state directory: {error}");
+                    }
+                }
+                Command::Forget(run) => {
+                    if let Err(error) = self.journal.settled(&run) {
+                        error!(target: TARGET, %run, "a settled run cannot be noted in the state directory: {error}");
+                    }
+                }
+                Command::Tell(report) => {
+                    self.is_stale = true;
+                    log::report(&report);
+                    self.view.told(&report);
+                }
+                Command::Exit => stopped = Some(Stopped::Asked),
+            }
+        }
+        stopped
+    }
+
+    /// Notes the run, then starts it: after a crash between the two, the note says what to look for.
+    fn start(&mut self, now: Now, start: Start) -> Option<Stopped> {
+        let run = RunId::scheduled(start.run.job.clone(), start.run.scheduled_at);
+        if let Err(error) = self.journal.begun(&start.run, start.version) {
+            error!(target: TARGET, job = %start.run.job, %run, "not started: it cannot be noted in the state directory: {error}");
+            return self.not_started(now, &start, error.raw_os_error());
+        }
+        let launch = Order::Start(Box::new(self.settings.launcher.launch(&start)));
+        if let Err(error) = self.processes.send(&launch) {
+            error!(target: TARGET, job = %start.run.job, %run, "not started: {error}");
+            return self.not_started(now, &start, Some(Errno::TOOBIG.raw_os_error()));
+        }
+        self.trees.insert(start.slot, (start.run.job.clone(), run, start.run.attempt));
+        None
+    }
+
+    fn not_started(&mut self, now: Now, start: &Start, errno: Option<i32>) -> Option<Stopped> {
+        let why = StartFailure::Step { step: Step::Prepare, errno: errno.unwrap_or_default() };
+        self.turn(now, Event::Warden(Notice::NotStarted { slot: start.slot, why }))
+    }
+}

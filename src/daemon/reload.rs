@@ -1,0 +1,107 @@
+//! Reading the jobs file again: when told to, when its folder changed, and every 10 s if its content did.
+//!
+//! Reading and checking happen on a thread of their own; the daemon is handed a complete valid set, or all errors.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
+use tracing::{debug, warn};
+
+use super::Control;
+use crate::config::{self, LoadError, Loaded};
+use crate::systemd::Notifier;
+use crate::telemetry::TARGET;
+
+/// What reading gave.
+pub type Reloaded = Result<Loaded, LoadError>;
+
+/// A change that no watch told of is found within this time.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Editors write in several steps: this long after the first of them the file is read.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// Asks for the file to be read again, changed or not.
+#[derive(Clone, Debug, Default)]
+pub struct Trigger {
+    asked: Arc<Notify>,
+    changed: Arc<Notify>,
+}
+
+impl Trigger {
+    /// Reads it now, and reports even if nothing changed.
+    pub fn now(&self) {
+        self.asked.notify_one();
+    }
+}
+
+/// Reads the jobs again whenever there is reason to, until the daemon is gone.
+pub async fn keep_up(
+    path: PathBuf,
+    mut content: config::Fingerprint,
+    trigger: Trigger,
+    notifier: Notifier,
+    controls: UnboundedSender<Control>,
+) {
+    let _watcher = watch(&path, trigger.changed.clone());
+    while !controls.is_closed() {
+        let is_asked = wait(&trigger).await;
+        let (at, before) = (path.clone(), content.clone());
+        let look = move || look(&at, &before, is_asked);
+        // The reading thread does not panic; if it did, the next look comes in time.
+        let Ok(Some((now, reloaded))) = tokio::task::spawn_blocking(look).await else { continue };
+        content = now;
+        notifier.reloading();
+        let is_gone = controls.send(Control::Reloaded(reloaded)).is_err();
+        notifier.ready();
+        if is_gone {
+            return;
+        }
+    }
+}
+
+/// Waits for a reason to look; true when someone asked.
+async fn wait(trigger: &Trigger) -> bool {
+    // Cancellation safety: a `Notify` keeps one permit when nobody waits; a dropped sleep loses nothing.
+    tokio::select! {
+        biased;
+        () = trigger.asked.notified() => true,
+        () = trigger.changed.notified() => {
+            tokio::time::sleep(SETTLE).await;
+            false
+        }
+        () = tokio::time::sleep(LOOK_EVERY) => false,
+    }
+}
+
+/// Reads the jobs if asked to, or if the content is not what it was.
+fn look(path: &Path, before: &config::Fingerprint, is_asked: bool) -> Option<(config::Fingerprint, Reloaded)> {
+    let now = config::fingerprint(path);
+    (is_asked || now != *before).then(|| (now, config::load(path)))
+}
+
+/// Watches the folder, for editors replace the file. Without a watch the look every 10 s is left.
+fn watch(path: &Path, changed: Arc<Notify>) -> Option<RecommendedWatcher> {
+    let here = Path::new(".");
+    let parent = || path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(here);
+    let folder = if path.is_dir() { path } else { parent() };
+    let tell = move |event: notify::Result<notify::Event>| match event {
+        Ok(event) if event.kind.is_access() => {}
+        _ => changed.notify_one(),
+    };
+    let watcher = notify::recommended_watcher(tell).and_then(|mut watcher| {
+        watcher.watch(folder, RecursiveMode::NonRecursive)?;
+        Ok(watcher)
+    });
+    match watcher {
+        Ok(watcher) => Some(watcher),
+        Err(error) => {
+            warn!(target: TARGET, "changes of {} are noticed within 10 s only: {error}", folder.display());
+            debug!(target: TARGET, "the folder cannot be watched: {error:?}");
+            None
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What the daemon remembers for the operator's eyes, and nothing decides on: the facts of the election as last
+//! told, the jobs file, how jobs ended last.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+
+use super::reload::Reloaded;
+use crate::clock::Now;
+use crate::election::{Event as Election, Member};
+use crate::engine::{Engine, Report};
+use crate::job::{Digest, JobName, JobSet};
+use crate::run::{RunEnd, RunId};
+use crate::status::{JobStatus, JobsFile, LastRun, Role, RunStatus, Session, State, Status};
+use crate::term::NodeName;
+
+/// See the module.
+#[derive(Debug)]
+pub struct View {
+    node: NodeName,
+    backend: &'static str,
+    started_at: Timestamp,
+    file: JobsFile,
+    role: Role,
+    session: Option<Session>,
+    awaiting: Option<String>,
+    members: Vec<Member>,
+    last: BTreeMap<JobName, LastRun>,
+    /// Who was said to differ, by what.
+    drifting: BTreeSet<(NodeName, Digest)>,
+}
+
+/// A node whose jobs differ from the leader's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drift {
+    /// The node.
+    pub other: NodeName,
+    /// The leader's digest.
+    pub digest: Digest,
+    /// The node's.
+    pub other_digest: Digest,
+}
+
+impl View {
+    /// Of a node that has just loaded its jobs.
+    pub fn new(node: NodeName, backend: &'static str, path: PathBuf, jobs: &JobSet, now: Now) -> Self {
+        let file = JobsFile {
+            path: path.display().to_string(),
+            digest: jobs.digest.clone(),
+            valid: true,
+            errors: Vec::new(),
+            loaded_at: now.wall,
+        };
+        Self {
+            node,
+            backend,
+            started_at: now.wall,
+            file,
+            role: Role::default(),
+            session: None,
+            awaiting: Some(format!("a session with {backend}")),
+            members: Vec::new(),
+            last: BTreeMap::new(),
+            drifting: BTreeSet::new(),
+        }
+    }
+
+    /// The jobs file was read again.
+    pub(super) fn reloaded(&mut self, now: Now, reloaded: &Reloaded) {
+        match reloaded {
+            Ok(loaded) => {
+                self.file.digest = loaded.set.digest.clone();
+                self.file.valid = true;
+                self.file.errors.clear();
+                self.file.loaded_at = now.wall;
+            }
+            Err(error) => {
+                self.file.valid = false;
+                self.file.errors = error.lines();
+            }
+        }
+    }
+
+    /// Something happened in the election. Returns who is found, anew, to differ from the leader.
+    pub(super) fn elected(&mut self, now: Now, event: &Election, jobs: &JobSet) -> Vec<Drift> {
+        match event {
+            Election::Session { id, timeout } => {
+                let timeout_ms = crate::run::millis(*timeout);
+                let since = now.wall;
+                let session =
+                    Session { id: id.clone(), timeout_ms, connected: true, since, lease_until: None, lease_remaining_ms: None };
+                self.session = Some(session);
+                self.awaiting = Some("a place in the queue".to_owned());
+            }
+            Election::Joined { candidate } => self.role.candidate = Some(candidate.clone()),
+            Election::Following { candidate, predecessor, predecessor_node, leader_node } => {
+                self.awaiting = None;
+                self.role = Role {
+                    candidate: Some(candidate.clone()),
+                    predecessor: Some(predecessor.clone()),
+                    predecessor_node: predecessor_node.clone(),
+                    leader_node: leader_node.clone(),
+                    ..Role::default()
+                };
+            }
+            Election::Elected { term, lease_until, .. } => {
+                self.awaiting = None;
+                self.role = Role {
+                    candidate: Some(term.candidate.clone()),
+                    leader_node: Some(self.node.clone()),
+                    token: Some(term.token),
+                    term_since: Some(now.wall),
+                    ..Role::default()
+                };
+                self.lease(*lease_until);
+            }
+            Election::Lease { until } => self.lease(*until),
+            Election::Over { .. } | Election::Withdrawn => self.role = Role::default(),
+            Election::Suspended { .. } => self.connected(now, false),
+            Election::Resumed { .. } => self.connected(now, true),
+            Election::Expired { .. } => {
+                self.session = None;
+                self.role = Role::default();
+                self.awaiting = Some(format!("a session with {}", self.backend));
+            }
+            Election::Unreachable { error, .. } => self.awaiting = Some(format!("{}: {error}", self.backend)),
+            Election::Failed(failure) => self.awaiting = Some(failure.to_string()),
+            Election::Members(members) => return self.compare(members, jobs),
+            Election::Left => {}
+        }
+        Vec::new()
+    }
+
+    /// The engine had something to tell.
+    pub(super) fn told(&mut self, report: &Report) {
+        if let Report::Finished(end) = report {
+            let RunEnd { run, outcome, ended_at, .. } = end.as_ref();
+            let id = RunId::scheduled(run.job.clone(), run.scheduled_at);
+            self.last.insert(run.job.clone(), LastRun { run: id, outcome: *outcome, at: *ended_at });
+        }
+    }
+
+    /// What the node is, in words for systemd.
+    pub(super) fn summary(&self, leads: bool) -> String {
+        match (leads, &self.role.leader_node, &self.awaiting) {
+            (true, _, _) => format!("leading, {} jobs", self.file.digest),
+            (false, _, Some(awaiting)) => format!("waiting for {awaiting}"),
+            (false, Some(leader), None) => format!("following, {leader} leads"),
+            (false, None, None) => "following".to_owned(),
+        }
+    }
+
+    /// All of it, with what the engine knows.
+    pub(super) fn status(&self, now: Now, engine: &Engine) -> Status {
+        let state = match (engine.is_ending(), engine.term(), &self.awaiting) {
+            (true, _, _) => State::Draining,
+            (false, Some(_), _) if engine.is_settled() => State::Leading,
+            (false, Some(_), _) => State::TakingOver,
+            (false, None, None) => State::Following,
+            (false, None, Some(_)) => State::Joining,
+        };
+        let mut status = Status {
+            v: 1,
+            at: now.wall,
+            node: self.node.clone(),
+            backend: self.backend.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at: self.started_at,
+            state,
+            ready: self.awaiting.is_none(),
+            awaiting: self.awaiting.clone(),
+            role: self.role.clone(),
+            session: self.session.clone(),
+            jobs_file: self.file.clone(),
+            jobs: engine.jobs().jobs.values().map(|job| self.job(job, now)).collect(),
+            runs: Vec::new(),
+            queue: Vec::new(),
+            members: self.members.clone(),
+            drift: self.drifting.iter().map(|(node, _)| node.clone()).collect(),
+            unread: None,
+        };
+        let runs: Vec<RunStatus> = engine.runs().map(RunStatus::from).collect();
+        status.put_runs(&runs);
+        status
+    }
+
+    fn job(&self, job: &crate::job::Job, now: Now) -> JobStatus {
+        JobStatus {
+            name: job.name.clone(),
+            description: job.description.clone(),
+            schedule: job.schedule.expressions().collect::<Vec<_>>().join(", "),
+            timezone: job.schedule.zone_name().to_owned(),
+            enabled: job.enabled,
+            last: self.last.get(&job.name).cloned(),
+            next: if job.enabled { job.schedule.next_after(now.wall) } else { None },
+            running: Vec::new(),
+        }
+    }
+
+    fn lease(&mut self, until: crate::clock::Uptime) {
+        if let Some(session) = &mut self.session {
+            session.lease_until = Some(until);
+        }
+    }
+
+    fn connected(&mut self, now: Now, connected: bool) {
+        if let Some(session) = &mut self.session {
+            session.connected = connected;
+            session.since = now.wall;
+        }
+        self.awaiting = (!connected).then(|| format!("the connection to {}", self.backend));
+    }
+
+    /// Measured by the leader's jobs: the leader says who differs, and who differs says so too.
+    fn compare(&mut self, members: &[Member], jobs: &JobSet) -> Vec<Drift> {
+        self.members = members.to_vec();
+        let leader = self.role.leader_node.clone().unwrap_or_else(|| self.node.clone());
+        let digest = if leader == self.node {
+            jobs.digest.clone()
+        } else {
+            match members.iter().find(|member| member.node == leader) {
+                Some(member) => member.published.digest.clone(),
+                None => return Vec::new(),
+            }
+        };
+        let is_told_here = |member: &&Member| leader == self.node || member.node == self.node;
+        let differing: Vec<Drift> = members
+            .iter()
+            .filter(|member| member.published.digest != digest && member.published.digest != Digest::default())
+            .filter(is_told_here)
+            .map(|member| Drift {
+                other: if member.node == self.node { leader.clone() } else { member.node.clone() },
+                digest: digest.clone(),
+                other_digest: member.published.digest.clone(),
+            })
+            .collect();
+        let now: BTreeSet<_> = differing.iter().map(|drift| (drift.other.clone(), drift.other_digest.clone())).collect();
+        let news = differing.into_iter().filter(|drift| !self.drifting.contains(&(drift.other.clone(), drift.other_digest.clone())));
+        let news = news.collect();
+        self.drifting = now;
+        news
+    }
+}
