@@ -4,6 +4,9 @@
 //! tried again, unanswered: the daemon starts nothing meanwhile, and goes on when there is room on the disk again. Only a
 //! farewell lets it go, as unknown. What trying again cannot mend ends the term, loudly.
 
+mod requests;
+mod trouble;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::thread;
@@ -12,20 +15,18 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
+pub(super) use self::trouble::Trouble;
 use super::Leftovers;
 use super::SESSION_TIMEOUT;
-use super::bury::BuryError;
 use super::contender::Contender;
 use super::errand::{Errands, Notice};
 use super::members::{Member, Members};
-use super::store::{Store, StoreError};
+use super::store::Store;
 use super::watch::{self, Watch};
 use crate::clock::Uptime;
 use crate::coordination::{Event, Request, Service};
 use crate::job::JobName;
-use crate::ledger::{Change, Commit};
-use crate::state_dir::journal;
-use crate::term::{SessionId, TermEnd};
+use crate::term::SessionId;
 use crate::{election, ledger};
 
 /// How often the members, and a follower's queue, are read again.
@@ -45,30 +46,6 @@ pub(super) struct Parts {
     pub(super) member: Member,
     pub(super) contender: Contender,
     pub(super) leftovers: Leftovers,
-}
-
-/// What keeps the backend from going on.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
-    #[error("the ledger: {0}")]
-    Store(#[from] StoreError),
-    #[error("the state directory: {0}")]
-    Files(#[from] io::Error),
-    #[error(transparent)]
-    Bury(#[from] BuryError),
-    #[error("the lock file of this node's member was removed")]
-    MemberGone,
-}
-
-impl Trouble {
-    /// True where trying again cannot help.
-    fn is_lasting(&self) -> bool {
-        match self {
-            Self::Store(error) => error.is_lasting(),
-            Self::MemberGone => true,
-            Self::Files(_) | Self::Bury(_) => false,
-        }
-    }
 }
 
 struct Backend {
@@ -251,152 +228,6 @@ impl Backend {
         Ok(())
     }
 
-    fn work(&mut self) -> Result<(), Trouble> {
-        while let Some(request) = self.line.front() {
-            match request.clone() {
-                Request::Ledger(ledger::Request::Commit { .. }) => self.commit()?,
-                Request::Ledger(request) => {
-                    self.read(request)?;
-                    self.line.pop_front();
-                }
-                Request::Election(request) => {
-                    self.line.pop_front();
-                    self.elect(request)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the commits at the head of the line.
-    fn commit(&mut self) -> Result<(), Trouble> {
-        self.check_member()?;
-        let token = self.contender.token(&self.service.events);
-        let waiting = self.line.iter().map_while(as_commit).take(GROUP);
-        let answers = self.store.commit(token, waiting.map(|(_, change)| change))?;
-        let fenced = token.is_some() && answers.contains(&Commit::Fenced);
-        for answer in answers {
-            if let Some(Request::Ledger(ledger::Request::Commit { id, change })) = self.line.pop_front() {
-                self.note_history(&change, answer);
-                self.answer(ledger::Event::Answered { id, answer });
-            }
-        }
-        self.watch.wrote();
-        if fenced {
-            self.contender.give_up(TermEnd::Fenced, &self.service.events);
-        }
-        Ok(())
-    }
-
-    fn note_history(&mut self, change: &Change, answer: Commit) {
-        let writes_history = matches!(change, Change::End { .. } | Change::Advance { skip: Some(_), .. });
-        if writes_history && answer == Commit::Accepted {
-            self.untrimmed.insert(change.job().clone());
-            self.timers.trim.get_or_insert_with(|| Instant::now() + TRIM_AFTER);
-        }
-    }
-
-    /// Trimming is never part of an end: it would make the end wait for it.
-    fn trim(&mut self) -> Result<(), Trouble> {
-        self.store.trim(self.untrimmed.iter())?;
-        self.untrimmed.clear();
-        Ok(())
-    }
-
-    fn read(&mut self, request: ledger::Request) -> Result<(), Trouble> {
-        match request {
-            ledger::Request::Commit { .. } => {}
-            ledger::Request::ReadJob(job) => {
-                let entry = self.store.job(&job)?;
-                self.answer(ledger::Event::Job(job, entry));
-            }
-            ledger::Request::ReadRun(run) => {
-                let row = self.store.run(&run)?;
-                self.answer(ledger::Event::Run(run, row));
-            }
-            ledger::Request::Watch(run) => self.watch.add(&run, &self.store, &self.errands, &self.service.events)?,
-        }
-        Ok(())
-    }
-
-    fn elect(&mut self, request: election::Request) -> Result<(), Trouble> {
-        match request {
-            election::Request::Campaign => self.contender.campaign(),
-            election::Request::Resign => {
-                self.contender.withdraw(TermEnd::Resigned, &self.service.events);
-                self.tell(election::Event::Withdrawn);
-            }
-            election::Request::Busy(_) => {} // the lease of a living process never ends
-            election::Request::Publish(published) => {
-                self.member.set_published(published);
-                self.errands.members.publish(&self.member)?;
-                self.timers.look = Instant::now();
-            }
-            election::Request::Leave => self.leave(),
-        }
-        Ok(())
-    }
-
-    /// What the journal has open is left to whoever leads next, with the files that say so.
-    fn leave(&mut self) {
-        self.contender.withdraw(TermEnd::Resigned, &self.service.events);
-        let (members, name) = (&self.errands.members, self.member.name());
-        if journal::read(&members.journal(name)).is_ok_and(|open| open.is_empty()) {
-            members.remove(name).ok(); // found by the next leader, who finds nothing to do
-        }
-        self.tell(election::Event::Left);
-        self.ended = true;
-    }
-
-    /// Answers what cannot be written with what is known of it, so that what comes after is not kept waiting.
-    fn let_go(&mut self) {
-        for request in std::mem::take(&mut self.line) {
-            match request {
-                Request::Ledger(ledger::Request::Commit { id, .. }) => {
-                    self.answer(ledger::Event::Answered { id, answer: Commit::Unknown });
-                }
-                Request::Election(request) if is_about_the_queue(&request) => {
-                    self.line.push_back(Request::Election(request));
-                }
-                _ => {}
-            }
-        }
-    }
-
-    fn note(&mut self, result: Result<(), Trouble>) {
-        match result {
-            Ok(()) => {}
-            Err(trouble) if trouble.is_lasting() => self.fail(&trouble),
-            Err(trouble) => self.wait_out(&trouble),
-        }
-    }
-
-    fn wait_out(&mut self, trouble: &Trouble) {
-        // Processes that do not die keep a run from being settled, but nothing from being written.
-        if !self.suspended && !matches!(trouble, Trouble::Bury(_)) {
-            self.suspended = true;
-            self.tell(election::Event::Suspended { session: self.session() });
-        }
-        self.timers.retry = Some(Instant::now() + RETRY);
-        self.tell(election::Event::Unreachable { retry: RETRY, error: trouble.to_string() });
-    }
-
-    /// What the term rests on is gone: it is over. A member that still stands covers what runs here; without it the right to run
-    /// anything that another may start again is gone too.
-    fn fail(&mut self, trouble: &Trouble) {
-        if std::mem::replace(&mut self.failed, true) {
-            return;
-        }
-        if matches!(trouble, Trouble::MemberGone) {
-            self.tell(election::Event::Lease { until: Uptime::ZERO });
-        }
-        self.contender.withdraw(TermEnd::EntryGone, &self.service.events);
-        self.watch.end();
-        self.timers = Timers { look: self.timers.look, retry: None, watch: None, trim: None };
-        self.tell(election::Event::Failed(election::Failure::StateDir(trouble.to_string())));
-        self.let_go();
-    }
-
     fn session(&self) -> SessionId {
         self.member.name().session.clone()
     }
@@ -422,17 +253,6 @@ fn due(timer: &mut Option<Instant>, now: Instant) -> bool {
     timer.take_if(|at| *at <= now).is_some()
 }
 
-fn as_commit(request: &Request) -> Option<(ledger::CommitId, &Change)> {
-    match request {
-        Request::Ledger(ledger::Request::Commit { id, change }) => Some((*id, change)),
-        _ => None,
-    }
-}
-
 fn is_farewell(request: &Request) -> bool {
     matches!(request, Request::Election(election::Request::Resign | election::Request::Leave))
-}
-
-fn is_about_the_queue(request: &election::Request) -> bool {
-    matches!(request, election::Request::Campaign | election::Request::Resign | election::Request::Leave)
 }

@@ -34,10 +34,10 @@ pub(super) struct Store {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// SQLite says so.
-    #[error("{0}")]
+    #[error(transparent)]
     Sqlite(#[from] rusqlite::Error),
     /// Its file cannot be made.
-    #[error("{0}")]
+    #[error(transparent)]
     File(#[from] std::io::Error),
     /// It was written by another version.
     #[error("it has format {found}, but this version of cronkeeper reads format {known}")]
