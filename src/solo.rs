@@ -1,1 +1,131 @@
-//! Solo placeholder.
+//! Both ports on one host: an exclusive lock on a file in the state directory, and the ledger in SQLite beside it.
+//!
+//! ```text
+//! leader.lock                        who holds it leads
+//! queue/<sequence>@<node>            a candidate: a file locked by its process
+//! queue.door                         held for a moment by who joins; its text is the newest sequence
+//! members/<node>@<session>.lock      a member: a file locked by its process until it ends, also while it drains
+//!                         .json      what it says of itself
+//!                         .journal   what it did about its runs
+//! ledger.db                          the ledger, and the newest token
+//! ```
+//!
+//! The kernel drops the locks of a process that dies, however it dies, and wakes who waits for them. Each follower waits for
+//! the lock of its direct predecessor, so the queue is served in the order of joining; `leader.lock` is what keeps two from
+//! leading, and the token, checked inside each transaction, is what keeps out a leader whose lock file was removed by hand.
+//!
+//! Before it leads, a new holder sees the processes dead that dead members recorded, and commits the ends they could not. So a run
+//! whose owner is gone is never one that goes on elsewhere, and there is no lease: it holds as long as the process lives.
+//!
+//! [`start`] blocks on the disk; after it, one thread owns the SQLite connection and both ports, short-lived threads do what waits,
+//! and nothing here runs on the daemon's loop.
+
+mod backend;
+mod bury;
+mod commit;
+mod contender;
+mod errand;
+mod members;
+mod queue;
+mod read;
+mod reader;
+mod store;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use store::StoreError;
+
+use crate::coordination::{Coordination, channels};
+use crate::election::Failure;
+use crate::run::journal::RecoveredRun;
+use crate::state_dir::journal::FileJournal;
+use crate::state_dir::{StateDir, StateDirError};
+use crate::term::NodeName;
+
+/// Makes sure that what dead processes left of these runs is dead. It may block, for as long as it takes to be sure.
+pub type Leftovers = Arc<dyn Fn(&[RecoveredRun]) -> Result<(), StillAlive> + Send + Sync>;
+
+/// Processes of a dead node that do not die.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("processes of a dead node still live: {0}")]
+pub struct StillAlive(pub String);
+
+/// What a session on one host expires after: its locks end with the process and not by any time. Long enough to mean never,
+/// short enough to be added to any clock.
+pub const SESSION_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// A node that takes part.
+pub struct Solo {
+    /// Both ports.
+    pub coordination: Coordination,
+    /// Where the node notes what it does about its runs. What earlier processes noted is settled by whoever leads next.
+    pub journal: FileJournal,
+}
+
+/// Why a node cannot take part.
+#[derive(Debug, thiserror::Error)]
+pub enum SoloError {
+    /// The name is taken.
+    #[error(transparent)]
+    Refused(#[from] Failure),
+    /// The journal cannot be used.
+    #[error(transparent)]
+    StateDir(#[from] StateDirError),
+    /// The ledger cannot be used.
+    #[error("the ledger `{path}` cannot be opened")]
+    Ledger {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        source: StoreError,
+    },
+    /// The lock files cannot be used, or no thread can be had.
+    #[error("node `{node}` cannot take part")]
+    System {
+        /// The node.
+        node: NodeName,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Makes this process a member, and serves both ports until the daemon leaves or drops its end. Dropped without
+/// [`Leave`](crate::election::Request::Leave) it is as if the process had died.
+///
+/// # Errors
+/// When the name is taken by a living node, or the state directory cannot be used.
+pub fn start(state_dir: &StateDir, node: &NodeName, leftovers: Leftovers) -> Result<Solo, SoloError> {
+    let system = |source| SoloError::System { node: node.clone(), source };
+    let folders = Folders::make(state_dir)?;
+    let ledger = state_dir.path().join("ledger.db");
+    let store = store::Store::open(&ledger).map_err(|source| SoloError::Ledger { path: ledger.clone(), source })?;
+    let queue = queue::Queue::new(folders.queue, state_dir.path().join("queue.door"));
+    let members = members::Members::new(folders.members);
+    let member = queue.at_the_door(|| members.join(node)).map_err(system)?.map_err(SoloError::Refused)?;
+    let (journal, _) = FileJournal::open(&members.journal(member.name()))?;
+    let reader = Arc::new(reader::SoloReader::new(ledger, members.clone(), queue.clone()));
+    let (coordination, service) = channels(reader);
+    let contender = contender::Contender::new(node.clone(), queue, state_dir.path().join("leader.lock"));
+    backend::spawn(backend::Parts { service, store, members, member, contender, leftovers }).map_err(system)?;
+    Ok(Solo { coordination, journal })
+}
+
+struct Folders {
+    queue: PathBuf,
+    members: PathBuf,
+}
+
+impl Folders {
+    fn make(state_dir: &StateDir) -> Result<Self, StateDirError> {
+        let folders = Self { queue: state_dir.path().join("queue"), members: state_dir.path().join("members") };
+        crate::state_dir::make_folder(&folders.queue)?;
+        crate::state_dir::make_folder(&folders.members)?;
+        Ok(folders)
+    }
+}

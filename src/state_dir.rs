@@ -277,7 +277,10 @@ mod tests {
         assert!(first.earlier_sessions().sessions.is_empty());
         drop(first);
         let second = open(dir.path(), zookeeper("")).unwrap();
-        assert_eq!(*second.earlier_sessions(), Earlier { sessions: vec![one.clone(), two.clone()], boot_id_matches: true });
+        assert_eq!(
+            *second.earlier_sessions(),
+            Earlier { sessions: vec![one.clone(), two.clone()], boot_id_matches: true }
+        );
         second.forget_sessions(&[one]).unwrap();
         drop(second);
         assert_eq!(open(dir.path(), zookeeper("")).unwrap().earlier_sessions().sessions, [two]);
@@ -307,7 +310,10 @@ mod tests {
     fn a_directory_that_cannot_be_written_is_named() {
         // Permissions do not bind root; below /proc nobody makes files.
         let refused = open(Path::new("/proc/sys"), Belongs::Solo).unwrap_err();
-        assert!(matches!(&refused, StateDirError::Write { path, .. } if path == Path::new("/proc/sys/lock")), "{refused}");
+        assert!(
+            matches!(&refused, StateDirError::Write { path, .. } if path == Path::new("/proc/sys/lock")),
+            "{refused}"
+        );
     }
 
     #[test]

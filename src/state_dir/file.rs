@@ -17,9 +17,7 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StateD
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(StateDirError::Read { path: path.to_owned(), source }),
     };
-    serde_json::from_slice(&text)
-        .map(Some)
-        .map_err(|source| StateDirError::Damaged { path: path.to_owned(), source })
+    serde_json::from_slice(&text).map(Some).map_err(|source| StateDirError::Damaged { path: path.to_owned(), source })
 }
 
 /// Writes a JSON file in place of what is there.

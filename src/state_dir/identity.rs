@@ -63,11 +63,9 @@ impl Identity {
     pub(super) fn claim_cluster(&mut self, folder: &Path, id: &str) -> Result<(), StateDirError> {
         match &self.cluster {
             Some(ours) if ours == id => Ok(()),
-            Some(ours) => Err(StateDirError::OtherCluster {
-                path: folder.to_owned(),
-                ours: ours.clone(),
-                theirs: id.to_owned(),
-            }),
+            Some(ours) => {
+                Err(StateDirError::OtherCluster { path: folder.to_owned(), ours: ours.clone(), theirs: id.to_owned() })
+            }
             None => {
                 let claimed = Self { cluster: Some(id.to_owned()), ..self.clone() };
                 file::replace(&folder.join("identity.json"), &claimed)?;

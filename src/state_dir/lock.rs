@@ -64,6 +64,19 @@ impl FileLock {
         }
     }
 
+    /// Makes a lock file that nobody ever sees unlocked. The name must be one that nobody else makes.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn make(path: &Path) -> io::Result<Self> {
+        let beside = path.with_file_name(format!(".{}", uuid::Uuid::new_v4().simple()));
+        let made = Self::take(&beside, Kind::Exclusive)?;
+        std::fs::rename(&beside, path).inspect_err(|_| {
+            let _ = std::fs::remove_file(&beside);
+        })?;
+        Ok(Self { file: made.file, path: path.to_owned() })
+    }
+
     /// True while the path names the locked file: a lock on a file that was removed or replaced keeps nobody out.
     pub fn is_current(&self) -> bool {
         let (Ok(held), Ok(named)) = (self.file.metadata(), std::fs::metadata(&self.path)) else { return false };

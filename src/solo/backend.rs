@@ -1,0 +1,258 @@
+//! The thread between the daemon's channels and the disk: one request, notice or timer at a time.
+//!
+//! Commits that wait together are written by one transaction. What cannot be written stays at the head of the line and is
+//! tried again, unanswered: the daemon starts nothing meanwhile, and goes on when there is room on the disk again. Only a
+//! farewell lets it go, as unknown. What trying again cannot mend ends the term, loudly.
+
+mod requests;
+mod trouble;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::{Instant, sleep_until};
+
+pub(super) use self::trouble::Trouble;
+use super::Leftovers;
+use super::SESSION_TIMEOUT;
+use super::contender::Contender;
+use super::errand::{Errands, Notice};
+use super::members::{Member, Members};
+use super::store::Store;
+use super::watch::{self, Watch};
+use crate::clock::Uptime;
+use crate::coordination::{Event, Request, Service};
+use crate::job::JobName;
+use crate::term::SessionId;
+use crate::{election, ledger};
+
+/// How often the members, and a follower's queue, are read again.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
+/// How long after a trouble the next try comes.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long after a write a job's history is trimmed, with that of all others written meanwhile.
+const TRIM_AFTER: Duration = Duration::from_secs(1);
+/// Most changes in one transaction: bounds how long other processes wait for theirs.
+const GROUP: usize = 1000;
+
+/// What the backend is made of.
+pub(super) struct Parts {
+    pub(super) service: Service,
+    pub(super) store: Store,
+    pub(super) members: Members,
+    pub(super) member: Member,
+    pub(super) contender: Contender,
+    pub(super) leftovers: Leftovers,
+}
+
+struct Backend {
+    service: Service,
+    store: Store,
+    member: Member,
+    contender: Contender,
+    watch: Watch,
+    errands: Errands,
+    notices: UnboundedReceiver<Notice>,
+    /// Requests not yet carried out, in order.
+    line: VecDeque<Request>,
+    untrimmed: BTreeSet<JobName>,
+    timers: Timers,
+    /// Nothing can be written for now.
+    suspended: bool,
+    /// Nothing can be written until an operator changes something.
+    failed: bool,
+    ended: bool,
+}
+
+struct Timers {
+    look: Instant,
+    retry: Option<Instant>,
+    watch: Option<Instant>,
+    trim: Option<Instant>,
+}
+
+enum Input {
+    Notice(Notice),
+    Request(Request),
+    DaemonGone,
+    Time,
+}
+
+/// Starts the thread. It ends when the daemon leaves or drops its end, and drops the channel of events with that.
+pub(super) fn spawn(parts: Parts) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    thread::Builder::new().name("solo".to_owned()).spawn(move || runtime.block_on(Backend::new(parts).serve()))?;
+    Ok(())
+}
+
+impl Backend {
+    fn new(parts: Parts) -> Self {
+        let Parts { service, store, members, member, contender, leftovers } = parts;
+        let (sender, notices) = unbounded_channel();
+        let timers = Timers { look: Instant::now(), retry: None, watch: None, trim: None };
+        Self {
+            service,
+            store,
+            contender,
+            watch: Watch::new(member.name().session.clone()),
+            member,
+            errands: Errands { notices: sender, members, leftovers },
+            notices,
+            line: VecDeque::new(),
+            untrimmed: BTreeSet::new(),
+            timers,
+            suspended: false,
+            failed: false,
+            ended: false,
+        }
+    }
+
+    async fn serve(mut self) {
+        let session = self.session();
+        self.tell(election::Event::Session { id: session, timeout: SESSION_TIMEOUT });
+        self.tell(election::Event::Lease { until: Uptime::NEVER });
+        while !self.ended {
+            let input = self.next().await;
+            let taken = self.take(input);
+            self.note(taken);
+            let gone_on = self.go_on();
+            self.note(gone_on);
+        }
+    }
+
+    /// Cancellation safe: a receiver keeps what it was not asked for to the end, and a timer is compared again.
+    async fn next(&mut self) -> Input {
+        tokio::select! {
+            biased;
+            Some(notice) = self.notices.recv() => Input::Notice(notice),
+            request = self.service.requests.recv() => request.map_or(Input::DaemonGone, Input::Request),
+            () = sleep_until(self.timers.next()) => Input::Time,
+        }
+    }
+
+    fn take(&mut self, input: Input) -> Result<(), Trouble> {
+        match input {
+            Input::Notice(notice) => self.take_notice(notice),
+            Input::Request(request) => {
+                self.line.push_back(request);
+                while let Ok(request) = self.service.requests.try_recv() {
+                    self.line.push_back(request);
+                }
+                Ok(())
+            }
+            Input::DaemonGone => {
+                self.ended = true;
+                Ok(())
+            }
+            Input::Time => self.on_time(Instant::now()),
+        }
+    }
+
+    fn take_notice(&mut self, notice: Notice) -> Result<(), Trouble> {
+        match notice {
+            Notice::MemberGone(name, Ok(())) => self.watch.member_gone(name, &self.errands),
+            Notice::MemberGone(name, Err(error)) => {
+                self.watch.could_not_wait(&name);
+                Err(error.into())
+            }
+            Notice::MemberBuried(name, result) => {
+                let Self { watch, store, errands, service, .. } = self;
+                watch.member_buried(&name, result, store, errands, &service.events)
+            }
+            Notice::Lost => {
+                self.ended = true;
+                Ok(())
+            }
+            other => self.contender.take(other),
+        }
+    }
+
+    fn on_time(&mut self, now: Instant) -> Result<(), Trouble> {
+        if self.timers.look <= now {
+            self.timers.look = now + LOOK_EVERY;
+            self.look()?;
+        }
+        if due(&mut self.timers.retry, now) {
+            self.contender.retry();
+            self.watch.retry(&self.errands)?;
+        }
+        due(&mut self.timers.watch, now); // looked at, and set again, by what every turn does
+        if due(&mut self.timers.trim, now) {
+            self.trim()?;
+        }
+        Ok(())
+    }
+
+    /// Reads the members for the daemon.
+    fn look(&mut self) -> Result<(), Trouble> {
+        self.check_member()?;
+        let members = self.errands.members.living()?;
+        self.tell(election::Event::Members(members));
+        Ok(())
+    }
+
+    /// Others take a node without a member's file for dead, and its runs too.
+    fn check_member(&self) -> Result<(), Trouble> {
+        if self.member.stands() { Ok(()) } else { Err(Trouble::MemberGone) }
+    }
+
+    /// Does all that can be done now.
+    fn go_on(&mut self) -> Result<(), Trouble> {
+        let farewell = self.line.iter().any(is_farewell);
+        if self.failed || (self.suspended && farewell) {
+            self.let_go();
+        } else if self.suspended && self.timers.retry.is_some() {
+            return Ok(()); // not yet
+        }
+        let done = self.work().and_then(|()| self.keep_up());
+        if done.is_ok() && self.suspended && !self.failed {
+            self.suspended = false;
+            self.tell(election::Event::Resumed { session: self.session() });
+        }
+        done
+    }
+
+    fn keep_up(&mut self) -> Result<(), Trouble> {
+        if self.failed || self.ended {
+            return Ok(());
+        }
+        self.contender.step(&mut self.store, &self.errands, &self.service.events)?;
+        if !self.contender.leads() {
+            self.watch.end();
+        }
+        self.watch.look(&self.store, &self.errands, &self.service.events)?;
+        self.timers.watch = (!self.watch.is_idle()).then(|| Instant::now() + watch::EVERY);
+        Ok(())
+    }
+
+    fn session(&self) -> SessionId {
+        self.member.name().session.clone()
+    }
+
+    /// With nobody there the daemon has ended, and so will this.
+    fn tell(&self, event: election::Event) {
+        let _ = self.service.events.send(Event::Election(event));
+    }
+
+    fn answer(&self, event: ledger::Event) {
+        let _ = self.service.events.send(Event::Ledger(event));
+    }
+}
+
+impl Timers {
+    fn next(&self) -> Instant {
+        [self.retry, self.watch, self.trim].into_iter().flatten().fold(self.look, Instant::min)
+    }
+}
+
+/// True once when the timer has come.
+fn due(timer: &mut Option<Instant>, now: Instant) -> bool {
+    timer.take_if(|at| *at <= now).is_some()
+}
+
+fn is_farewell(request: &Request) -> bool {
+    matches!(request, Request::Election(election::Request::Resign | election::Request::Leave))
+}

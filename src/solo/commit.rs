@@ -1,0 +1,149 @@
+//! One change inside a transaction: all it rests on is checked first, so that it is written whole or not at all.
+
+use rusqlite::types::ToSqlOutput;
+use rusqlite::{OptionalExtension, ToSql, Transaction, params};
+use serde::Serialize;
+
+use super::read;
+use crate::job::JobName;
+use crate::ledger::{Change, Commit, SkipWrite};
+use crate::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, Version};
+
+/// How many runs, and how many skips, a job's history keeps.
+const KEPT: i64 = 20;
+
+/// Writes a change whose right to be written is established.
+pub(super) fn apply(tx: &Transaction<'_>, change: &Change) -> rusqlite::Result<Commit> {
+    let written = match change {
+        Change::Advance { job, at, record, skip } => advance(tx, job, *at, record, skip.as_ref()),
+        Change::Begin { at, record, run } => begin(tx, *at, record, run),
+        Change::Settle { at, run } | Change::Reown { at, run } => set_run(tx, *at, run),
+        Change::End { at, end, .. } => end_run(tx, *at, end),
+    }?;
+    Ok(if written { Commit::Accepted } else { Commit::Superseded })
+}
+
+/// Writes an end that a dead member left, if the run is still as that member had it.
+pub(super) fn end_left_open(tx: &Transaction<'_>, end: &RunEnd) -> rusqlite::Result<()> {
+    match read::run(tx, &end.run.id())? {
+        Some((run, at)) if run.owner == end.run.owner && run.attempt == end.run.attempt => {
+            end_run(tx, at, end).map(drop)
+        }
+        _ => Ok(()), // settled by another: its word stands
+    }
+}
+
+/// Drops all but the newest runs and the newest skips of a job.
+pub(super) fn trim(tx: &Transaction<'_>, job: &JobName) -> rusqlite::Result<()> {
+    let mut statement = tx.prepare_cached(
+        "DELETE FROM history WHERE job = ?1 AND kind = ?2 AND run NOT IN
+           (SELECT run FROM history WHERE job = ?1 AND kind = ?2 ORDER BY at DESC, run DESC LIMIT ?3)",
+    )?;
+    for kind in ["run", "skip"] {
+        statement.execute(params![job.as_str(), kind, KEPT])?;
+    }
+    Ok(())
+}
+
+fn advance(
+    tx: &Transaction<'_>,
+    job: &JobName,
+    at: Option<Version>,
+    record: &JobRecord,
+    skip: Option<&SkipWrite>,
+) -> rusqlite::Result<bool> {
+    let skip_stands = match skip {
+        Some(skip) => version(tx, "history", &skip.skip.id().to_string())? == skip.at,
+        None => true,
+    };
+    if !skip_stands || version(tx, "jobs", job.as_str())? != at {
+        return Ok(false);
+    }
+    put_job(tx, job, at, record)?;
+    if let Some(write) = skip {
+        put_history(tx, &write.skip.id(), write.at, &HistoryRecord::Skip(write.skip.clone()))?;
+    }
+    Ok(true)
+}
+
+fn begin(tx: &Transaction<'_>, at: Version, record: &JobRecord, run: &RunRecord) -> rusqlite::Result<bool> {
+    let id = run.id();
+    if version(tx, "jobs", run.job.as_str())? != Some(at) || version(tx, "running", &id.to_string())?.is_some() {
+        return Ok(false);
+    }
+    put_job(tx, &run.job, Some(at), record)?;
+    put_run(tx, &id, Version::FIRST, run)?;
+    Ok(true)
+}
+
+fn set_run(tx: &Transaction<'_>, at: Version, run: &RunRecord) -> rusqlite::Result<bool> {
+    let id = run.id();
+    if version(tx, "running", &id.to_string())? != Some(at) {
+        return Ok(false);
+    }
+    put_run(tx, &id, at.next(), run)?;
+    Ok(true)
+}
+
+fn end_run(tx: &Transaction<'_>, at: Version, end: &RunEnd) -> rusqlite::Result<bool> {
+    let id = end.run.id();
+    let name = id.to_string();
+    if version(tx, "running", &name)? != Some(at) || version(tx, "history", &name)?.is_some() {
+        return Ok(false);
+    }
+    tx.prepare_cached("DELETE FROM running WHERE run = ?1")?.execute([name])?;
+    put_history(tx, &id, None, &HistoryRecord::Run(end.clone()))?;
+    Ok(true)
+}
+
+/// The version of a record; absent: there is none. All tables of records have these two columns, the key first.
+fn version(tx: &Transaction<'_>, table: &str, key: &str) -> rusqlite::Result<Option<Version>> {
+    let sql = match table {
+        "jobs" => "SELECT version FROM jobs WHERE job = ?1",
+        "running" => "SELECT version FROM running WHERE run = ?1",
+        _ => "SELECT version FROM history WHERE run = ?1",
+    };
+    tx.prepare_cached(sql)?.query_row([key], |row| row.get(0)).optional().map(|found| found.map(Version))
+}
+
+fn put_job(tx: &Transaction<'_>, job: &JobName, at: Option<Version>, record: &JobRecord) -> rusqlite::Result<()> {
+    let version = at.map_or(Version::FIRST, Version::next);
+    tx.prepare_cached("REPLACE INTO jobs (job, version, record) VALUES (?1, ?2, ?3)")?
+        .execute(params![job.as_str(), version.0, Json(record)])
+        .map(drop)
+}
+
+fn put_run(tx: &Transaction<'_>, id: &RunId, version: Version, run: &RunRecord) -> rusqlite::Result<()> {
+    tx.prepare_cached("REPLACE INTO running (run, version, record) VALUES (?1, ?2, ?3)")?
+        .execute(params![id.to_string(), version.0, Json(run)])
+        .map(drop)
+}
+
+fn put_history(tx: &Transaction<'_>, id: &RunId, at: Option<Version>, record: &HistoryRecord) -> rusqlite::Result<()> {
+    let version = at.map_or(Version::FIRST, Version::next);
+    let kind = match record {
+        HistoryRecord::Run(_) => "run",
+        HistoryRecord::Skip(_) => "skip",
+    };
+    tx.prepare_cached("REPLACE INTO history (run, job, kind, at, version, record) VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
+        .execute(params![
+            id.to_string(),
+            id.job().as_str(),
+            kind,
+            record.at().as_microsecond(),
+            version.0,
+            Json(record)
+        ])
+        .map(drop)
+}
+
+/// A record as its text.
+struct Json<'a, T>(&'a T);
+
+impl<T: Serialize> ToSql for Json<'_, T> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        let text =
+            serde_json::to_string(self.0).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+        Ok(text.into())
+    }
+}

@@ -1,0 +1,148 @@
+//! The members: the processes that live in the state directory, whether or not they stand in the queue.
+//!
+//! A member's files carry its session in their names, so no process ever takes over the files of another, not even the next one
+//! of the same node. The files of a dead member stay until a leader has seen to what it left behind: no files, nothing left.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use crate::clock::system;
+use crate::election::{Failure, Member as Description, Published};
+use crate::state_dir::file;
+use crate::state_dir::lock::{self, FileLock};
+use crate::term::{NodeName, SessionId};
+
+use super::queue::remove;
+
+#[derive(Clone, Debug)]
+pub(super) struct Members {
+    folder: PathBuf,
+}
+
+/// What a member's files are called by.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct MemberName {
+    pub(super) node: NodeName,
+    pub(super) session: SessionId,
+}
+
+/// The own membership, until dropped.
+#[derive(Debug)]
+pub(super) struct Member {
+    name: MemberName,
+    description: Description,
+    lock: FileLock,
+}
+
+impl Members {
+    pub(super) fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// Makes this process a member, unless a living one has the node's name. Call at the queue's door.
+    pub(super) fn join(&self, node: &NodeName) -> io::Result<Result<Member, Failure>> {
+        for other in self.all()?.into_iter().filter(|other| other.node == *node) {
+            if self.lives(&other)? {
+                let holder =
+                    self.described(&other).map_or("another process".into(), |it| format!("process {}", it.pid));
+                return Ok(Err(Failure::NameTaken { node: node.clone(), holder }));
+            }
+        }
+        let name = MemberName { node: node.clone(), session: SessionId(uuid::Uuid::new_v4().to_string()) };
+        let lock = FileLock::make(&self.lock(&name))?;
+        let member = Member { description: describe(node), name, lock };
+        self.publish(&member)?;
+        Ok(Ok(member))
+    }
+
+    pub(super) fn publish(&self, member: &Member) -> io::Result<()> {
+        file::replace(&self.file(&member.name, "json"), &member.description).map_err(io::Error::other)
+    }
+
+    /// Every member that lives, or left something behind.
+    pub(super) fn all(&self) -> io::Result<Vec<MemberName>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            names.extend(entry?.file_name().to_str().and_then(MemberName::parse));
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    pub(super) fn lives(&self, name: &MemberName) -> io::Result<bool> {
+        lock::is_held(&self.lock(name))
+    }
+
+    /// How the living describe themselves.
+    pub(super) fn living(&self) -> io::Result<Vec<Description>> {
+        let mut living = Vec::new();
+        for name in self.all()? {
+            if self.lives(&name)? {
+                living.extend(self.described(&name));
+            }
+        }
+        Ok(living)
+    }
+
+    /// True once nothing is left of a member: it was settled by a leader, or left in order.
+    pub(super) fn is_buried(&self, name: &MemberName) -> bool {
+        matches!(self.lock(name).try_exists(), Ok(false))
+    }
+
+    /// Removes what a member left; its lock file last, for that is what says there is something.
+    pub(super) fn remove(&self, name: &MemberName) -> io::Result<()> {
+        ["journal", "json", "lock"].iter().try_for_each(|kind| remove(&self.file(name, kind)))
+    }
+
+    pub(super) fn lock(&self, name: &MemberName) -> PathBuf {
+        self.file(name, "lock")
+    }
+
+    pub(super) fn journal(&self, name: &MemberName) -> PathBuf {
+        self.file(name, "journal")
+    }
+
+    /// Absent also in the moment between its lock and its description.
+    fn described(&self, name: &MemberName) -> Option<Description> {
+        file::read(&self.file(name, "json")).ok().flatten()
+    }
+
+    fn file(&self, name: &MemberName, kind: &str) -> PathBuf {
+        self.folder.join(format!("{}@{}.{kind}", name.node, name.session))
+    }
+}
+
+impl MemberName {
+    fn parse(file: &str) -> Option<Self> {
+        let (node, session) = file.strip_suffix(".lock")?.split_once('@')?;
+        Some(Self { node: NodeName::parse(node).ok()?, session: SessionId(session.to_owned()) })
+    }
+}
+
+impl Member {
+    pub(super) fn name(&self) -> &MemberName {
+        &self.name
+    }
+
+    pub(super) fn set_published(&mut self, published: Published) {
+        self.description.published = published;
+    }
+
+    /// False where the file was removed by hand.
+    pub(super) fn stands(&self) -> bool {
+        self.lock.is_current()
+    }
+}
+
+fn describe(node: &NodeName) -> Description {
+    Description {
+        v: 1,
+        node: node.clone(),
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_at: system::now().wall,
+        published: Published::default(),
+    }
+}

@@ -1,0 +1,96 @@
+//! Records read from the tables. One that cannot be read is named, and blocks no other.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, OptionalExtension, params};
+use serde::de::DeserializeOwned;
+
+use super::members::{MemberName, Members};
+use crate::job::JobName;
+use crate::ledger::{JobEntry, OwnerState, Running, Snapshot};
+use crate::run::{HistoryRecord, RunId, RunRecord, Version};
+
+/// All but the history. What is known of the owners is found out after this was read.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    jobs: BTreeMap<JobName, JobEntry>,
+    running: Vec<(RunRecord, Version)>,
+    damaged: Vec<String>,
+}
+
+impl Rows {
+    /// With what is known of the owners. A dead member whose files still stand counts as alive: only once they are gone were its
+    /// processes seen dead, and whoever watches the run is told then.
+    pub(super) fn with_owners(self, members: &Members) -> Snapshot {
+        let owned = |(record, version): (RunRecord, Version)| {
+            let buried = members.is_buried(&owner(&record));
+            let owner = if buried { OwnerState::Dead } else { OwnerState::Alive };
+            Running { record, version, owner }
+        };
+        let running = self.running.into_iter().map(owned).collect();
+        Snapshot { jobs: self.jobs, running, damaged: self.damaged }
+    }
+}
+
+/// The member that has a run.
+pub(super) fn owner(run: &RunRecord) -> MemberName {
+    MemberName { node: run.owner.node.clone(), session: run.owner.session.clone() }
+}
+
+pub(super) fn rows(db: &Connection) -> rusqlite::Result<Rows> {
+    let mut rows = Rows::default();
+    for (key, version, text) in triples(db, "SELECT job, version, record FROM jobs ORDER BY job")? {
+        match JobName::parse(&key) {
+            Ok(job) => {
+                let record = parsed(&text).map_err(|why| rows.damaged.push(format!("jobs/{key}: {why}"))).ok();
+                rows.jobs.insert(job, JobEntry { record, version });
+            }
+            Err(why) => rows.damaged.push(format!("jobs/{key}: {why}")),
+        }
+    }
+    for (key, version, text) in triples(db, "SELECT run, version, record FROM running ORDER BY run")? {
+        match parsed(&text) {
+            Ok(record) => rows.running.push((record, version)),
+            Err(why) => rows.damaged.push(format!("running/{key}: {why}")),
+        }
+    }
+    // Oldest first, as a new leader settles them.
+    rows.running.sort_by(|(a, _), (b, _)| (a.scheduled_at, &a.job).cmp(&(b.scheduled_at, &b.job)));
+    Ok(rows)
+}
+
+pub(super) fn job(db: &Connection, job: &JobName) -> rusqlite::Result<Option<JobEntry>> {
+    let sql = "SELECT version, record FROM jobs WHERE job = ?1";
+    let found = versioned(db, sql, job.as_str())?;
+    Ok(found.map(|(version, text)| JobEntry { record: parsed(&text).ok(), version }))
+}
+
+/// A run in flight; one that cannot be read is an error.
+pub(super) fn run(db: &Connection, run: &RunId) -> rusqlite::Result<Option<(RunRecord, Version)>> {
+    let sql = "SELECT version, record FROM running WHERE run = ?1";
+    let found = versioned(db, sql, &run.to_string())?;
+    Ok(found.and_then(|(version, text)| parsed(&text).ok().map(|record| (record, version))))
+}
+
+/// The newest records of one job or of all, newest first. One that cannot be read is left out.
+pub(super) fn history(db: &Connection, job: Option<&JobName>, limit: usize) -> rusqlite::Result<Vec<HistoryRecord>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut statement = db.prepare_cached(
+        "SELECT record FROM history WHERE ?1 IS NULL OR job = ?1 ORDER BY at DESC, run DESC LIMIT ?2",
+    )?;
+    let texts = statement.query_map(params![job.map(JobName::as_str), limit], |row| row.get::<_, String>(0))?;
+    texts.filter_map(|text| text.map(|text| parsed(&text).ok()).transpose()).collect()
+}
+
+fn versioned(db: &Connection, sql: &str, key: &str) -> rusqlite::Result<Option<(Version, String)>> {
+    db.prepare_cached(sql)?.query_row([key], |row| Ok((Version(row.get(0)?), row.get(1)?))).optional()
+}
+
+fn triples(db: &Connection, sql: &str) -> rusqlite::Result<Vec<(String, Version, String)>> {
+    let mut statement = db.prepare_cached(sql)?;
+    statement.query_map([], |row| Ok((row.get(0)?, Version(row.get(1)?), row.get(2)?)))?.collect()
+}
+
+fn parsed<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}

@@ -1,0 +1,61 @@
+//! Reads for the operator's eyes, each on a connection and a thread of its own: people ask seldom.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::members::Members;
+use super::queue::{Entry, Queue};
+use super::read;
+use crate::election;
+use crate::job::JobName;
+use crate::ledger::{ReadError, Reader, Reading, Snapshot};
+use crate::run::HistoryRecord;
+
+pub(super) struct SoloReader {
+    ledger: PathBuf,
+    members: Members,
+    queue: Queue,
+}
+
+impl SoloReader {
+    pub(super) fn new(ledger: PathBuf, members: Members, queue: Queue) -> Self {
+        Self { ledger, members, queue }
+    }
+}
+
+impl Reader for SoloReader {
+    fn queue(&self) -> Reading<'_, election::Queue> {
+        let (queue, members) = (self.queue.clone(), self.members.clone());
+        off_the_loop(move || {
+            let candidates = queue.living().map_err(said)?.iter().map(Entry::candidate).collect();
+            Ok(election::Queue { candidates, members: members.living().map_err(said)? })
+        })
+    }
+
+    fn snapshot(&self) -> Reading<'_, Snapshot> {
+        let (ledger, members) = (self.ledger.clone(), self.members.clone());
+        off_the_loop(move || Ok(read::rows(&open(&ledger)?).map_err(said)?.with_owners(&members)))
+    }
+
+    fn history(&self, job: Option<JobName>, limit: usize) -> Reading<'_, Vec<HistoryRecord>> {
+        let ledger = self.ledger.clone();
+        off_the_loop(move || read::history(&open(&ledger)?, job.as_ref(), limit).map_err(said))
+    }
+}
+
+/// Dropping the future does not stop the read, only its answer is lost.
+fn off_the_loop<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
+) -> Reading<'static, T> {
+    Box::pin(async { tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| Err(said(error))) })
+}
+
+fn open(ledger: &Path) -> Result<Connection, ReadError> {
+    let db = Connection::open_with_flags(ledger, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX);
+    db.map_err(said)
+}
+
+fn said(error: impl std::fmt::Display) -> ReadError {
+    ReadError(error.to_string())
+}

@@ -1,0 +1,187 @@
+//! The ledger's tables, and the one connection that writes them in this process.
+//!
+//! WAL with `synchronous=FULL`: a commit is on the disk before it is answered. With `NORMAL` a host that loses power forgets the
+//! last commits, and would, booted again, run their occurrences a second time. What waits together is written together, so
+//! that the cost of the disk is shared. Several processes write: each transaction takes the write lock at its beginning, so
+//! what it checks still holds when it writes.
+
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+
+use super::commit;
+use super::read::{self, Rows};
+use crate::job::JobName;
+use crate::ledger::{Change, Commit, JobEntry};
+use crate::run::{RunEnd, RunId, RunRecord, Version};
+use crate::term::FencingToken;
+
+const SCHEMA: i64 = 1;
+
+/// How long another process may hold the write lock; it does so for one transaction.
+const BUSY: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(super) struct Store {
+    db: Connection,
+}
+
+/// Why the ledger cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// SQLite says so.
+    #[error(transparent)]
+    Sqlite(#[from] rusqlite::Error),
+    /// Its file cannot be made.
+    #[error(transparent)]
+    File(#[from] std::io::Error),
+    /// It was written by another version.
+    #[error("it has format {found}, but this version of cronkeeper reads format {known}")]
+    Format {
+        /// What it says.
+        found: i64,
+        /// What is known here.
+        known: i64,
+    },
+}
+
+impl StoreError {
+    /// True where trying again cannot help. A full disk, a failed write and a lock held too long may pass.
+    pub(super) fn is_lasting(&self) -> bool {
+        match self {
+            Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => !matches!(
+                error.code,
+                ErrorCode::DiskFull
+                    | ErrorCode::SystemIoFailure
+                    | ErrorCode::CannotOpen
+                    | ErrorCode::DatabaseBusy
+                    | ErrorCode::DatabaseLocked
+                    | ErrorCode::OutOfMemory
+                    | ErrorCode::FileLockingProtocolFailed
+            ),
+            Self::Sqlite(_) | Self::Format { .. } => true,
+            Self::File(_) => false,
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+impl Store {
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        make_file(path)?;
+        let mut db = Connection::open(path)?;
+        db.busy_timeout(BUSY)?;
+        db.pragma_update(None, "journal_mode", "WAL")?;
+        db.pragma_update(None, "synchronous", "FULL")?;
+        let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        make_tables(&tx)?;
+        tx.commit()?;
+        Ok(Self { db })
+    }
+
+    /// Writes the changes, in their order; each is whole or not at all. An error: none of them is written.
+    pub(super) fn commit<'a>(
+        &mut self,
+        term: Option<FencingToken>,
+        changes: impl IntoIterator<Item = &'a Change>,
+    ) -> Result<Vec<Commit>> {
+        let tx = self.write()?;
+        let leads = term.is_some() && term == Some(newest_token(&tx)?);
+        let answers = changes
+            .into_iter()
+            .map(|change| match leads || !change.is_fenced() {
+                true => commit::apply(&tx, change),
+                false => Ok(Commit::Fenced),
+            })
+            .collect::<rusqlite::Result<_>>()?;
+        tx.commit()?;
+        Ok(answers)
+    }
+
+    /// Opens a term: a new token, and the ends that dead members left; then reads all, in the same transaction.
+    pub(super) fn open_term<'a>(&mut self, ends: impl Iterator<Item = &'a RunEnd>) -> Result<(FencingToken, Rows)> {
+        let tx = self.write()?;
+        let token = FencingToken(newest_token(&tx)?.0 + 1);
+        tx.execute("UPDATE term SET token = ?1", [token.0])?;
+        ends.into_iter().try_for_each(|end| commit::end_left_open(&tx, end))?;
+        let rows = read::rows(&tx)?;
+        tx.commit()?;
+        Ok((token, rows))
+    }
+
+    /// Writes the ends that dead members left.
+    pub(super) fn end_left_open<'a>(&mut self, mut ends: impl Iterator<Item = &'a RunEnd>) -> Result<()> {
+        let tx = self.write()?;
+        ends.try_for_each(|end| commit::end_left_open(&tx, end))?;
+        Ok(tx.commit()?)
+    }
+
+    /// Drops the oldest history of these jobs.
+    pub(super) fn trim<'a>(&mut self, mut jobs: impl Iterator<Item = &'a JobName>) -> Result<()> {
+        let tx = self.write()?;
+        jobs.try_for_each(|job| commit::trim(&tx, job))?;
+        Ok(tx.commit()?)
+    }
+
+    pub(super) fn job(&self, job: &JobName) -> Result<Option<JobEntry>> {
+        Ok(read::job(&self.db, job)?)
+    }
+
+    pub(super) fn run(&self, run: &RunId) -> Result<Option<(RunRecord, Version)>> {
+        Ok(read::run(&self.db, run)?)
+    }
+
+    /// Changes whenever another connection has written: a look into shared memory, no more.
+    pub(super) fn data_version(&self) -> Result<i64> {
+        Ok(self.db.pragma_query_value(None, "data_version", |row| row.get(0))?)
+    }
+
+    /// As a disk of so many pages would.
+    #[cfg(test)]
+    pub(super) fn limit_pages(&self, pages: Option<i64>) {
+        self.db.pragma_update(None, "max_page_count", pages.unwrap_or(1 << 30)).unwrap();
+    }
+
+    fn write(&mut self) -> Result<Transaction<'_>> {
+        Ok(self.db.transaction_with_behavior(TransactionBehavior::Immediate)?)
+    }
+}
+
+/// Makes the file with the mode that SQLite then gives to its other files too: they hold what jobs wrote. A file that is there is
+/// not opened: SQLite's locks on it belong to the process, and would go when any descriptor of it is closed.
+fn make_file(path: &Path) -> Result<()> {
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        made => Ok(made.map(drop)?),
+    }
+}
+
+fn newest_token(tx: &Transaction<'_>) -> rusqlite::Result<FencingToken> {
+    tx.query_row("SELECT token FROM term", [], |row| row.get(0)).map(FencingToken)
+}
+
+fn make_tables(tx: &Transaction<'_>) -> Result<()> {
+    match tx.pragma_query_value(None, "user_version", |row| row.get(0))? {
+        SCHEMA => return Ok(()),
+        0 => {}
+        found => return Err(StoreError::Format { found, known: SCHEMA }),
+    }
+    tx.execute_batch(
+        "CREATE TABLE term (token INTEGER NOT NULL);
+         INSERT INTO term VALUES (0);
+         CREATE TABLE jobs (job TEXT PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL) WITHOUT ROWID;
+         CREATE TABLE running (run TEXT PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL) WITHOUT ROWID;
+         CREATE TABLE history (
+             run TEXT PRIMARY KEY, job TEXT NOT NULL, kind TEXT NOT NULL, at INTEGER NOT NULL, -- microseconds
+             version INTEGER NOT NULL, record TEXT NOT NULL
+         );
+         CREATE INDEX history_of_job ON history (job, kind, at);
+         CREATE INDEX history_by_time ON history (at);",
+    )?;
+    Ok(tx.pragma_update(None, "user_version", SCHEMA)?)
+}

@@ -1,0 +1,174 @@
+//! The ports on one host: several nodes in one process, which contend as processes do, for their locks belong to open files.
+
+mod electing;
+mod succession;
+mod trouble;
+mod writing;
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rusqlite::Connection;
+
+use super::store::Store;
+use super::*;
+use crate::coordination::{Event, Request};
+use crate::job::{Digest, JobName};
+use crate::ledger::{Change, Commit, CommitId, OwnerState, SkipWrite, Snapshot};
+use crate::run::journal::Journal as _;
+use crate::run::tests_support::{record, success};
+use crate::run::{
+    HistoryRecord, JobRecord, Nonce, Outcome, Owner, RunEnd, RunId, RunRecord, Skip, SkipReason, Version,
+};
+use crate::state_dir::Belongs;
+use crate::term::{FencingToken, SessionId, Term, TermEnd};
+use crate::{clock::Uptime, election, ledger};
+
+/// Longer than any machine is busy.
+const LONG: Duration = Duration::from_secs(60);
+
+struct Node {
+    solo: Solo,
+    name: NodeName,
+    session: SessionId,
+    commits: u64,
+    _state: StateDir,
+}
+
+impl Node {
+    async fn start(dir: &Path, name: &str) -> Self {
+        Self::start_with(dir, name, Arc::new(|_| Ok(()))).await
+    }
+
+    async fn start_with(dir: &Path, name: &str, leftovers: Leftovers) -> Self {
+        let node = NodeName::new(name);
+        let state = StateDir::open(dir, Belongs::Solo, &node).unwrap();
+        let mut solo = start(&state, &node, leftovers).unwrap();
+        let Some(Event::Election(election::Event::Session { id, .. })) = solo.coordination.events.recv().await else {
+            panic!("no session first")
+        };
+        Self { solo, name: node, session: id, commits: 0, _state: state }
+    }
+
+    fn ask(&self, request: election::Request) {
+        self.solo.coordination.requests.send(Request::Election(request)).unwrap();
+    }
+
+    fn ask_ledger(&self, request: ledger::Request) {
+        self.solo.coordination.requests.send(Request::Ledger(request)).unwrap();
+    }
+
+    /// The first event that `wanted` picks; others are passed over.
+    async fn until<T>(&mut self, wanted: impl Fn(Event) -> Option<T>) -> T {
+        let search = async {
+            loop {
+                let event = self.solo.coordination.events.recv().await.expect("the backend lives");
+                if let Some(found) = wanted(event) {
+                    return found;
+                }
+            }
+        };
+        tokio::time::timeout(LONG, search).await.expect("the event comes")
+    }
+
+    async fn elected(&mut self) -> (Term, Snapshot) {
+        self.until(|event| match event {
+            Event::Election(election::Event::Elected { term, snapshot, .. }) => Some((term, *snapshot)),
+            _ => None,
+        })
+        .await
+    }
+
+    async fn lead(&mut self) -> (Term, Snapshot) {
+        self.ask(election::Request::Campaign);
+        self.elected().await
+    }
+
+    /// Whom this node waits behind.
+    async fn following(&mut self) -> (NodeName, NodeName) {
+        self.until(|event| match event {
+            Event::Election(election::Event::Following { predecessor_node, leader_node, .. }) => {
+                predecessor_node.zip(leader_node)
+            }
+            _ => None,
+        })
+        .await
+    }
+
+    fn send(&mut self, change: Change) -> CommitId {
+        self.commits += 1;
+        let id = CommitId(self.commits);
+        self.ask_ledger(ledger::Request::Commit { id, change });
+        id
+    }
+
+    async fn commit(&mut self, change: Change) -> Commit {
+        let sent = self.send(change);
+        self.until(|event| match event {
+            Event::Ledger(ledger::Event::Answered { id, answer }) if id == sent => Some(answer),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Makes the job's record, and begins its run at `second`.
+    async fn begin(&mut self, job: &str, second: i64) -> RunRecord {
+        assert_eq!(self.commit(advance(job, None, second - 1, None)).await, Commit::Accepted);
+        let owner = Owner { node: self.name.clone(), session: self.session.clone() };
+        let run = RunRecord { owner, ..record(job, second, "") };
+        assert_eq!(self.commit(begin(&run, Version::FIRST)).await, Commit::Accepted);
+        run
+    }
+
+    async fn history(&self, job: &str) -> Vec<HistoryRecord> {
+        self.solo.coordination.reader.history(Some(JobName::parse(job).unwrap()), 1000).await.unwrap()
+    }
+
+    async fn run_told(&mut self, wanted: &RunId) -> Option<(RunRecord, Version)> {
+        self.until(|event| match event {
+            Event::Ledger(ledger::Event::Run(run, row)) if run == *wanted => Some(row),
+            _ => None,
+        })
+        .await
+    }
+}
+
+fn job_record(second: i64) -> JobRecord {
+    JobRecord {
+        v: 1,
+        last_scheduled: Timestamp::from_second(second).unwrap(),
+        schedule: Some(Digest::of(b"* * * * *")),
+        nonce: Nonce(format!("1-{second}")),
+    }
+}
+
+fn advance(job: &str, at: Option<i32>, second: i64, skip: Option<SkipWrite>) -> Change {
+    let job = JobName::parse(job).unwrap();
+    Change::Advance { job, at: at.map(Version), record: job_record(second), skip }
+}
+
+fn begin(run: &RunRecord, at: Version) -> Change {
+    Change::Begin { at, record: job_record(run.scheduled_at.as_second()), run: run.clone() }
+}
+
+fn end(run: &RunRecord, at: i32, as_leader: bool) -> Change {
+    Change::End { at: Version(at), end: success(run.clone()), as_leader }
+}
+
+fn skip(job: &str, first: i64, count: u64, at: Option<i32>) -> SkipWrite {
+    let time = |second| Timestamp::from_second(second).unwrap();
+    let last = time(first + i64::try_from(count).unwrap() - 1);
+    let skip = Skip {
+        job: JobName::parse(job).unwrap(),
+        reason: SkipReason::Missed,
+        first: time(first),
+        last,
+        count,
+        token: FencingToken(1),
+        node: NodeName::new("a"),
+        decided_at: last,
+    };
+    SkipWrite { at: at.map(Version), skip }
+}

@@ -1,0 +1,110 @@
+//! Who leads, who follows whom, and what a removed file does to it.
+
+use super::*;
+
+#[tokio::test]
+async fn the_first_leads_and_the_others_follow_in_a_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    let (term, snapshot) = a.lead().await;
+    assert_eq!((term.token, snapshot), (FencingToken(1), Snapshot::default()));
+    let mut b = Node::start(dir.path(), "b").await;
+    b.ask(election::Request::Campaign);
+    assert_eq!(b.following().await, (NodeName::new("a"), NodeName::new("a")));
+    let mut c = Node::start(dir.path(), "c").await;
+    c.ask(election::Request::Campaign);
+    assert_eq!(c.following().await, (NodeName::new("b"), NodeName::new("a")));
+    drop(b);
+    assert_eq!(c.following().await, (NodeName::new("a"), NodeName::new("a")));
+    let queue = a.solo.coordination.reader.queue().await.unwrap();
+    let nodes: Vec<_> = queue.candidates.into_iter().filter_map(|candidate| candidate.node).collect();
+    assert_eq!(nodes, [NodeName::new("a"), NodeName::new("c")]);
+}
+
+#[tokio::test]
+async fn a_dropped_leader_is_followed_under_a_larger_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    let mut b = Node::start(dir.path(), "b").await;
+    let (first, _) = a.lead().await;
+    b.ask(election::Request::Campaign);
+    b.following().await;
+    drop(a);
+    let (second, _) = b.elected().await;
+    assert!(second.token > first.token && second.candidate != first.candidate);
+}
+
+#[tokio::test]
+async fn a_resigned_leader_hands_over_and_can_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    let mut b = Node::start(dir.path(), "b").await;
+    let (first, _) = a.lead().await;
+    b.ask(election::Request::Campaign);
+    b.following().await;
+    a.ask(election::Request::Resign);
+    let over = a.until(|event| match event {
+        Event::Election(election::Event::Over { term, why }) => Some((term, why)),
+        _ => None,
+    });
+    assert_eq!(over.await, (first, TermEnd::Resigned));
+    b.elected().await;
+    a.ask(election::Request::Campaign);
+    assert_eq!(a.following().await.0, NodeName::new("b"));
+    b.ask(election::Request::Leave);
+    assert_eq!(a.elected().await.0.token, FencingToken(3));
+}
+
+#[tokio::test]
+async fn the_lease_never_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    let until = a.until(|event| match event {
+        Event::Election(election::Event::Lease { until }) => Some(until),
+        _ => None,
+    });
+    assert_eq!(until.await, Uptime::NEVER);
+}
+
+#[tokio::test]
+async fn a_name_that_lives_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = Node::start(dir.path(), "a").await;
+    let state = StateDir::open(dir.path(), Belongs::Solo, &NodeName::new("a")).unwrap();
+    let refused = start(&state, &NodeName::new("a"), Arc::new(|_| Ok(()))).err().unwrap();
+    assert!(matches!(refused, SoloError::Refused(Failure::NameTaken { .. })), "{refused}");
+    drop(a);
+}
+
+#[tokio::test]
+async fn a_leader_whose_lock_file_was_removed_is_fenced_and_joins_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    let (first, _) = a.lead().await;
+    std::fs::remove_file(dir.path().join("leader.lock")).unwrap();
+    assert_eq!(a.commit(advance("j", None, 10, None)).await, Commit::Fenced);
+    assert!(a.elected().await.0.token > first.token);
+}
+
+#[tokio::test]
+async fn a_leader_with_an_old_token_is_fenced() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let db = Connection::open(dir.path().join("ledger.db")).unwrap();
+    db.execute("UPDATE term SET token = 7", []).unwrap();
+    assert_eq!(a.commit(advance("j", None, 10, None)).await, Commit::Fenced);
+    assert_eq!(a.elected().await.0.token, FencingToken(8));
+}
+
+#[tokio::test]
+async fn who_leaves_in_order_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    a.ask(election::Request::Leave);
+    a.until(|event| matches!(event, Event::Election(election::Event::Left)).then_some(())).await;
+    for folder in ["members", "queue"] {
+        assert_eq!(std::fs::read_dir(dir.path().join(folder)).unwrap().count(), 0, "{folder}");
+    }
+}

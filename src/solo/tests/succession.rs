@@ -1,0 +1,128 @@
+//! What a new leader finds of those before it.
+
+use super::*;
+
+#[tokio::test]
+async fn ends_that_a_dead_leader_could_not_commit_are_committed_before_the_next_leads() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let (ended, open) = (a.begin("ended", 60).await, a.begin("open", 60).await);
+    for run in [&ended, &open] {
+        a.solo.journal.begun(run, Version::FIRST).unwrap();
+    }
+    a.solo.journal.started(&open.id(), 1, 4242, 7).unwrap();
+    a.solo.journal.ended(&success(ended.clone())).unwrap();
+    drop(a);
+
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let leftovers: Leftovers = Arc::new({
+        let seen = seen.clone();
+        move |runs: &[RecoveredRun]| {
+            seen.lock().unwrap().extend(runs.iter().map(|run| (run.record.job.to_string(), run.pid)));
+            Ok(())
+        }
+    });
+    let mut b = Node::start_with(dir.path(), "b", leftovers).await;
+    let (_, snapshot) = b.lead().await;
+    assert_eq!(*seen.lock().unwrap(), [("ended".to_owned(), None), ("open".to_owned(), Some((4242, 7)))]);
+    let running: Vec<_> = snapshot.running.iter().map(|run| (run.record.clone(), run.version, run.owner)).collect();
+    assert_eq!(running, [(open, Version::FIRST, OwnerState::Dead)]);
+    assert_eq!(b.history("ended").await, [HistoryRecord::Run(success(ended))]);
+}
+
+#[tokio::test]
+async fn nobody_leads_while_a_leftover_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let run = a.begin("j", 60).await;
+    a.solo.journal.begun(&run, Version::FIRST).unwrap();
+    drop(a);
+
+    let tries = Arc::new(Mutex::new(0));
+    let leftovers: Leftovers = Arc::new({
+        let tries = tries.clone();
+        move |_: &[RecoveredRun]| {
+            let mut tries = tries.lock().unwrap();
+            *tries += 1;
+            if *tries == 1 { Err(StillAlive("4242".into())) } else { Ok(()) }
+        }
+    });
+    let mut b = Node::start_with(dir.path(), "b", leftovers).await;
+    b.ask(election::Request::Campaign);
+    let told = b.until(|event| match event {
+        Event::Election(election::Event::Unreachable { error, .. }) => Some(error),
+        Event::Election(election::Event::Elected { .. }) => panic!("leads beside a living process"),
+        _ => None,
+    });
+    assert!(told.await.contains("4242"));
+    b.elected().await;
+    assert_eq!(*tries.lock().unwrap(), 2);
+}
+
+#[tokio::test]
+async fn a_former_leader_that_drains_is_alive_and_ends_its_run_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut a, mut b) = (Node::start(dir.path(), "a").await, Node::start(dir.path(), "b").await);
+    a.lead().await;
+    let run = a.begin("j", 60).await;
+    a.ask(election::Request::Resign);
+    let (_, snapshot) = b.lead().await;
+    assert_eq!(snapshot.running[0].owner, OwnerState::Alive);
+    b.ask_ledger(ledger::Request::Watch(run.id()));
+    assert!(b.run_told(&run.id()).await.is_some());
+    assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Accepted);
+    assert_eq!(b.run_told(&run.id()).await, None);
+}
+
+#[tokio::test]
+async fn a_former_leader_that_dies_while_it_drains_is_reported_after_its_processes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut a, mut b) = (Node::start(dir.path(), "a").await, Node::start(dir.path(), "b").await);
+    a.lead().await;
+    let (open, ended) = (a.begin("open", 60).await, a.begin("ended", 60).await);
+    for run in [&open, &ended] {
+        a.solo.journal.begun(run, Version::FIRST).unwrap();
+    }
+    a.ask(election::Request::Resign);
+    b.lead().await;
+    for run in [&open, &ended] {
+        b.ask_ledger(ledger::Request::Watch(run.id()));
+    }
+    b.run_told(&ended.id()).await;
+    a.solo.journal.ended(&success(ended.clone())).unwrap();
+    drop(a);
+    let gone = b.until({
+        let ended = ended.id();
+        move |event| match event {
+            Event::Ledger(event @ ledger::Event::OwnerGone(..)) => Some(event),
+            Event::Ledger(event @ ledger::Event::Run(_, None)) => Some(event),
+            Event::Ledger(ledger::Event::Run(run, _)) if run == ended => panic!("nothing changed yet"),
+            _ => None,
+        }
+    });
+    let first = gone.await;
+    assert_eq!(first, ledger::Event::Run(ended.id(), None));
+    let owner_gone = b.until(|event| match event {
+        Event::Ledger(ledger::Event::OwnerGone(run, row)) => Some((run, row)),
+        _ => None,
+    });
+    assert_eq!(owner_gone.await, (open.id(), Some((open, Version::FIRST))));
+    assert_eq!(b.history("ended").await, [HistoryRecord::Run(success(ended))]);
+}
+
+#[tokio::test]
+async fn who_leaves_with_an_open_end_leaves_it_to_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let run = a.begin("j", 60).await;
+    a.solo.journal.begun(&run, Version::FIRST).unwrap();
+    a.solo.journal.ended(&success(run.clone())).unwrap();
+    a.ask(election::Request::Leave);
+    a.until(|event| matches!(event, Event::Election(election::Event::Left)).then_some(())).await;
+    let mut b = Node::start(dir.path(), "b").await;
+    assert_eq!(b.lead().await.1.running, []);
+    assert_eq!(b.history("j").await, [HistoryRecord::Run(success(run))]);
+}

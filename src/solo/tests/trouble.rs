@@ -1,0 +1,109 @@
+//! A disk that is full, and files that are not what they should be.
+
+use super::*;
+
+#[tokio::test]
+async fn a_damaged_record_is_named_and_blocks_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let good = a.begin("good", 60).await;
+    a.begin("bad", 60).await;
+    let db = Connection::open(dir.path().join("ledger.db")).unwrap();
+    db.execute("UPDATE running SET record = '{' WHERE run LIKE 'bad%'", []).unwrap();
+    drop(a);
+    let mut b = Node::start(dir.path(), "b").await;
+    let (_, snapshot) = b.lead().await;
+    assert_eq!(snapshot.running.iter().map(|run| run.record.clone()).collect::<Vec<_>>(), [good]);
+    assert_eq!(snapshot.damaged.len(), 1);
+    assert!(snapshot.damaged[0].starts_with("running/bad.19700101T000100Z"), "{:?}", snapshot.damaged);
+}
+
+#[test]
+fn a_file_that_is_no_ledger_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ledger.db");
+    std::fs::write(&path, "this is no database, and long enough to be looked at as one".repeat(40)).unwrap();
+    let refused = Store::open(&path).unwrap_err();
+    assert!(refused.is_lasting() && refused.to_string().contains("not a database"), "{refused}");
+}
+
+#[test]
+fn a_ledger_of_a_later_version_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ledger.db");
+    drop(Store::open(&path).unwrap());
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 2).unwrap();
+    let refused = Store::open(&path).unwrap_err();
+    assert!(matches!(refused, StoreError::Format { found: 2, known: 1 }));
+}
+
+#[test]
+fn a_full_disk_takes_a_group_of_changes_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = Store::open(&dir.path().join("ledger.db")).unwrap();
+    let (token, _) = store.open_term(std::iter::empty::<&RunEnd>()).unwrap();
+    let changes: Vec<_> = (0..2000).map(|n| advance(&format!("j{n}"), None, 10, None)).collect();
+    store.limit_pages(Some(20));
+    let full = store.commit(Some(token), &changes).unwrap_err();
+    assert!(!full.is_lasting() && full.to_string().contains("full"), "{full}");
+    assert_eq!(store.job(&JobName::parse("j0").unwrap()).unwrap(), None);
+    store.limit_pages(None);
+    let answers = store.commit(Some(token), &changes).unwrap();
+    assert!(answers.iter().all(|answer| *answer == Commit::Accepted));
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_for_now_is_not_answered_until_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    // Another connection that holds the write lock for longer than any of ours does.
+    let db = Connection::open(dir.path().join("ledger.db")).unwrap();
+    db.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let sent = a.send(advance("j", None, 10, None));
+    a.until(|event| match event {
+        Event::Election(election::Event::Suspended { .. }) => Some(()),
+        Event::Ledger(ledger::Event::Answered { .. }) => panic!("answered without being written"),
+        _ => None,
+    })
+    .await;
+    db.execute_batch("ROLLBACK").unwrap();
+    let answer = a.until(|event| match event {
+        Event::Ledger(ledger::Event::Answered { id, answer }) if id == sent => Some(answer),
+        _ => None,
+    });
+    assert_eq!(answer.await, Commit::Accepted);
+    a.until(|event| matches!(event, Event::Election(election::Event::Resumed { .. })).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_ledger_that_cannot_be_used_ends_the_term_loudly() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    Connection::open(dir.path().join("ledger.db")).unwrap().execute_batch("DROP TABLE jobs").unwrap();
+    let sent = a.send(advance("j", None, 10, None));
+    a.until(|event| matches!(event, Event::Election(election::Event::Over { .. })).then_some(())).await;
+    let failure = a.until(|event| match event {
+        Event::Election(election::Event::Failed(failure)) => Some(failure),
+        _ => None,
+    });
+    assert!(matches!(failure.await, Failure::StateDir(_)));
+    let answer = a.until(|event| match event {
+        Event::Ledger(ledger::Event::Answered { id, answer }) if id == sent => Some(answer),
+        _ => None,
+    });
+    assert_eq!(answer.await, Commit::Unknown);
+    a.ask(election::Request::Leave);
+    a.until(|event| matches!(event, Event::Election(election::Event::Left)).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_node_whose_member_was_removed_gives_all_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    std::fs::remove_dir_all(dir.path().join("members")).unwrap();
+    assert_eq!(a.commit(advance("j", None, 10, None)).await, Commit::Unknown);
+}

@@ -1,0 +1,108 @@
+//! Guarded writes, and what the history keeps.
+
+use super::*;
+
+#[tokio::test]
+async fn a_change_rests_on_the_versions_it_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    assert_eq!(a.commit(advance("j", Some(0), 10, None)).await, Commit::Superseded);
+    assert_eq!(a.commit(advance("j", None, 10, None)).await, Commit::Accepted);
+    assert_eq!(a.commit(advance("j", None, 10, None)).await, Commit::Superseded);
+    assert_eq!(a.commit(advance("j", Some(0), 20, None)).await, Commit::Accepted);
+    a.ask_ledger(ledger::Request::ReadJob(JobName::parse("j").unwrap()));
+    let entry = a.until(|event| match event {
+        Event::Ledger(ledger::Event::Job(_, entry)) => Some(entry),
+        _ => None,
+    });
+    let entry = entry.await.unwrap();
+    assert_eq!((entry.version, entry.record), (Version(1), Some(job_record(20))));
+}
+
+#[tokio::test]
+async fn a_run_begins_once_and_ends_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let run = a.begin("j", 60).await;
+    assert_eq!(a.commit(begin(&run, Version::FIRST)).await, Commit::Superseded);
+    assert_eq!(a.commit(begin(&run, Version(1))).await, Commit::Superseded);
+    // Whole or not at all: the refused begins have not moved the mark.
+    assert_eq!(a.commit(advance("j", Some(1), 61, None)).await, Commit::Accepted);
+    assert_eq!(a.commit(Change::Settle { at: Version(0), run: run.clone() }).await, Commit::Accepted);
+    assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Superseded);
+    assert_eq!(a.commit(end(&run, 1, false)).await, Commit::Accepted);
+    assert_eq!(a.commit(end(&run, 1, false)).await, Commit::Superseded);
+    assert_eq!(a.history("j").await, [HistoryRecord::Run(success(run))]);
+}
+
+#[tokio::test]
+async fn changes_requested_together_see_each_other_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let ids = [None, Some(0), Some(0), Some(1)].map(|at| a.send(advance("j", at, 10, None)));
+    let mut answers = Vec::new();
+    for _ in ids {
+        answers.push(
+            a.until(|event| match event {
+                Event::Ledger(ledger::Event::Answered { answer, .. }) => Some(answer),
+                _ => None,
+            })
+            .await,
+        );
+    }
+    assert_eq!(answers, [Commit::Accepted, Commit::Accepted, Commit::Superseded, Commit::Accepted]);
+}
+
+#[tokio::test]
+async fn who_does_not_lead_decides_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    assert_eq!(a.commit(advance("j", None, 10, None)).await, Commit::Fenced);
+}
+
+#[tokio::test]
+async fn neighbouring_skips_are_one_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    assert_eq!(a.commit(advance("j", None, 60, Some(skip("j", 60, 1, None)))).await, Commit::Accepted);
+    assert_eq!(a.commit(advance("j", Some(0), 61, Some(skip("j", 60, 2, Some(0))))).await, Commit::Accepted);
+    assert_eq!(a.commit(advance("j", Some(1), 62, Some(skip("j", 60, 3, Some(0))))).await, Commit::Superseded);
+    assert_eq!(a.commit(advance("j", Some(1), 62, Some(skip("j", 60, 3, None)))).await, Commit::Superseded);
+    assert_eq!(a.history("j").await, [HistoryRecord::Skip(skip("j", 60, 2, None).skip)]);
+}
+
+#[test]
+fn the_newest_twenty_runs_and_apart_from_them_the_newest_twenty_skips_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ledger.db");
+    let mut store = Store::open(&path).unwrap();
+    let (token, _) = store.open_term(std::iter::empty::<&RunEnd>()).unwrap();
+    let mut changes = vec![advance("j", None, 0, None)];
+    for n in 0..30 {
+        let run = record("j", 1000 + n, "s");
+        changes.push(begin(&run, Version(2 * n as i32)));
+        changes.push(end(&run, 0, true));
+        changes.push(advance("j", Some(2 * n as i32 + 1), 2000 + n, Some(skip("j", 2000 + n, 1, None))));
+    }
+    let answers = store.commit(Some(token), &changes).unwrap();
+    assert!(answers.iter().all(|answer| *answer == Commit::Accepted), "{answers:?}");
+    store.trim([JobName::parse("j").unwrap()].iter()).unwrap();
+    let kept = read::history(&Connection::open(&path).unwrap(), None, 1000).unwrap();
+    let seconds = |kind: fn(&HistoryRecord) -> Option<Timestamp>| {
+        kept.iter().filter_map(kind).map(Timestamp::as_second).collect::<Vec<_>>()
+    };
+    let runs = seconds(|record| match record {
+        HistoryRecord::Run(end) if end.outcome == Outcome::Success => Some(end.run.scheduled_at),
+        _ => None,
+    });
+    let skips = seconds(|record| match record {
+        HistoryRecord::Skip(skip) => Some(skip.first),
+        HistoryRecord::Run(_) => None,
+    });
+    assert_eq!(runs, (1010..1030).rev().collect::<Vec<_>>());
+    assert_eq!(skips, (2010..2030).rev().collect::<Vec<_>>());
+}

@@ -1,0 +1,182 @@
+//! Runs of living former leaders, watched by the leader until their rows or their owners go.
+//!
+//! An owner's end is waited for in the kernel, by its lock. A change of a row has no such sign: SQLite tells another
+//! process's commit only to who asks. So while any run is watched, which is while a former leader drains, `data_version` is
+//! asked ten times a second: a look into shared memory, no read of the file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::backend::Trouble;
+use super::bury::{Buried, BuryError};
+use super::errand::Errands;
+use super::members::MemberName;
+use super::read::owner;
+use super::store::Store;
+use crate::coordination::Event;
+use crate::ledger;
+use crate::run::{RunId, Version};
+use crate::term::SessionId;
+
+/// How often to ask whether another process has written.
+pub(super) const EVERY: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(super) struct Watch {
+    own: SessionId,
+    /// With the version that was told last, and the owner then.
+    runs: BTreeMap<RunId, (Version, MemberName)>,
+    /// Members whose end is waited for, or being seen to.
+    awaited: BTreeSet<MemberName>,
+    /// Members that are gone but could not be seen to.
+    unburied: BTreeSet<MemberName>,
+    seen: i64,
+}
+
+impl Watch {
+    pub(super) fn new(own: SessionId) -> Self {
+        Self { own, runs: BTreeMap::new(), awaited: BTreeSet::new(), unburied: BTreeSet::new(), seen: -1 }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// The term is over. Waits that are under way go on, for a later term may want them.
+    pub(super) fn end(&mut self) {
+        self.runs.clear();
+        self.unburied.clear();
+    }
+
+    /// Watches a run: tells what it is now, so that nothing that happened before is missed.
+    pub(super) fn add(
+        &mut self,
+        run: &RunId,
+        store: &Store,
+        errands: &Errands,
+        events: &UnboundedSender<Event>,
+    ) -> Result<(), Trouble> {
+        let row = store.run(run)?;
+        if let Some((record, version)) = &row {
+            self.runs.insert(run.clone(), (*version, owner(record)));
+            self.wait_for(owner(record), errands)?;
+        }
+        tell(events, ledger::Event::Run(run.clone(), row));
+        Ok(())
+    }
+
+    /// Tells the rows that changed, if anybody wrote anything.
+    pub(super) fn look(
+        &mut self,
+        store: &Store,
+        errands: &Errands,
+        events: &UnboundedSender<Event>,
+    ) -> Result<(), Trouble> {
+        let seen = store.data_version()?;
+        if self.is_idle() || seen == self.seen {
+            return Ok(());
+        }
+        for (run, (told, _)) in self.runs.clone() {
+            match store.run(&run)? {
+                Some((_, version)) if version == told => {}
+                Some(_) => self.add(&run, store, errands, events)?,
+                None => self.gone(&run, events),
+            }
+        }
+        self.seen = seen;
+        Ok(())
+    }
+
+    /// A watched run's owner has let its lock go: now its processes have to be seen dead.
+    pub(super) fn member_gone(&mut self, name: MemberName, errands: &Errands) -> Result<(), Trouble> {
+        if self.is_idle() {
+            self.awaited.remove(&name); // whoever leads next sees to it
+            return Ok(());
+        }
+        errands.bury(name.clone()).inspect_err(|_| {
+            self.unburied.insert(name);
+        })?;
+        Ok(())
+    }
+
+    /// A member's end could not be waited for; the next retry waits again.
+    pub(super) fn could_not_wait(&mut self, name: &MemberName) {
+        self.awaited.remove(name);
+    }
+
+    /// This process wrote something itself, which `data_version` does not tell.
+    pub(super) fn wrote(&mut self) {
+        self.seen = -1;
+    }
+
+    /// Tells what became of the runs of a member that was seen to.
+    pub(super) fn member_buried(
+        &mut self,
+        name: &MemberName,
+        result: Result<Vec<Buried>, BuryError>,
+        store: &mut Store,
+        errands: &Errands,
+        events: &UnboundedSender<Event>,
+    ) -> Result<(), Trouble> {
+        if self.is_idle() {
+            self.awaited.remove(name);
+            return Ok(());
+        }
+        let written = match result {
+            Ok(buried) => store.end_left_open(buried.iter().flat_map(|member| &member.ends)).map_err(Trouble::from),
+            Err(error) => Err(error.into()),
+        };
+        written.inspect_err(|_| {
+            self.unburied.insert(name.clone());
+        })?;
+        errands.members.remove(name).ok(); // found again by the next leader, who finds nothing to do
+        self.awaited.remove(name);
+        self.tell_owner_gone(name, store, events)
+    }
+
+    /// Waits again for the members that could not be waited for, and sees again to those that could not be seen to.
+    pub(super) fn retry(&mut self, errands: &Errands) -> Result<(), Trouble> {
+        std::mem::take(&mut self.unburied).into_iter().try_for_each(|name| self.member_gone(name, errands))?;
+        let owners: BTreeSet<_> = self.runs.values().map(|(_, owner)| owner.clone()).collect();
+        owners.into_iter().try_for_each(|owner| self.wait_for(owner, errands))
+    }
+
+    fn tell_owner_gone(
+        &mut self,
+        name: &MemberName,
+        store: &Store,
+        events: &UnboundedSender<Event>,
+    ) -> Result<(), Trouble> {
+        for run in self.runs.keys().cloned().collect::<Vec<_>>() {
+            match store.run(&run)? {
+                Some((record, version)) if owner(&record) == *name => {
+                    self.runs.insert(run.clone(), (version, name.clone()));
+                    tell(events, ledger::Event::OwnerGone(run, Some((record, version))));
+                }
+                Some(_) => {}
+                None => self.gone(&run, events),
+            }
+        }
+        Ok(())
+    }
+
+    fn gone(&mut self, run: &RunId, events: &UnboundedSender<Event>) {
+        self.runs.remove(run);
+        tell(events, ledger::Event::Run(run.clone(), None));
+    }
+
+    fn wait_for(&mut self, name: MemberName, errands: &Errands) -> Result<(), Trouble> {
+        if name.session == self.own || self.awaited.contains(&name) {
+            return Ok(());
+        }
+        errands.wait_for_member(name.clone())?;
+        self.awaited.insert(name);
+        Ok(())
+    }
+}
+
+fn tell(events: &UnboundedSender<Event>, event: ledger::Event) {
+    let _ = events.send(Event::Ledger(event)); // nobody there: the daemon has ended, and so will the backend
+}
