@@ -66,9 +66,8 @@ impl Forest {
 impl Forest {
     /// Of `(pid, parent, session)`.
     fn of(processes: &[(i32, i32, i32)]) -> Self {
-        let process = |&(pid, parent, session)| {
-            (pid, Process { pid, parent, group: session, session, start: 0, is_dead: false })
-        };
+        let process =
+            |&(pid, parent, session)| (pid, Process { pid, parent, group: session, session, start: 0, is_dead: false });
         Self::new(processes.iter().map(process).collect())
     }
 }
@@ -83,7 +82,16 @@ mod tests {
 
     #[test]
     fn a_tree_is_its_session_its_descendants_and_what_the_warden_inherited() {
-        let forest = Forest::of(&[(2, 1, 2), (10, 2, 10), (11, 10, 10), (12, 11, 12), (13, 2, 10), (20, 2, 20), (21, 20, 20), (30, 2, 30)]);
+        let forest = Forest::of(&[
+            (2, 1, 2),
+            (10, 2, 10),
+            (11, 10, 10),
+            (12, 11, 12),
+            (13, 2, 10),
+            (20, 2, 20),
+            (21, 20, 20),
+            (30, 2, 30),
+        ]);
         assert_eq!(pids(&forest.members(Some(10), [20])), [10, 11, 12, 13, 20, 21]);
     }
 

@@ -12,6 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use nix::sys::signal::{SigSet, SigmaskHow};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
@@ -61,6 +62,9 @@ impl Warden {
     pub fn spawn_from(program: &Path) -> io::Result<Self> {
         let (socket, theirs) = StdUnixStream::pair()?;
         socket.set_nonblocking(true)?;
+        // The warden lives with all signals blocked; a signal to the whole group of a starting daemon must not end it
+        // before it gets to that.
+        let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
         let child = Command::new(program)
             .arg(SUBCOMMAND)
             .stdin(OwnedFd::from(theirs))
@@ -70,8 +74,9 @@ impl Warden {
             .env_clear()
             .current_dir("/")
             .process_group(0)
-            .spawn()?;
-        Ok(Self { child, socket })
+            .spawn();
+        mask.thread_set_mask()?;
+        Ok(Self { child: child?, socket })
     }
 
     /// Makes it a part of the running runtime.

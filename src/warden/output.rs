@@ -136,7 +136,8 @@ impl Tail {
 
     fn text(&self) -> String {
         let is_cut = self.bytes.len() == TAIL;
-        let broken = if is_cut { self.bytes.iter().take(3).take_while(|&&byte| is_continuation(byte)).count() } else { 0 };
+        let broken =
+            if is_cut { self.bytes.iter().take(3).take_while(|&&byte| is_continuation(byte)).count() } else { 0 };
         lossy(&self.bytes[broken..])
     }
 }

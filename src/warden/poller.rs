@@ -60,7 +60,10 @@ impl Poller {
             all: epoll::create(CreateFlags::CLOEXEC)?,
             outputs: epoll::create(CreateFlags::CLOEXEC)?,
             children: SignalFd::with_flags(&child_signal, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?,
-            timer: rustix::time::timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?,
+            timer: rustix::time::timerfd_create(
+                TimerfdClockId::Boottime,
+                TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+            )?,
             armed: None,
             outputs_wanted: true,
             daemon_writable_wanted: false,

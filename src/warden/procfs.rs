@@ -3,8 +3,8 @@
 //! A pid alone is no name: it is used again. Pid and start time together are.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
@@ -21,6 +21,9 @@ pub(super) struct Process {
     pub(super) is_dead: bool,
 }
 
+/// 52 fields, the longest of them 20 digits, and a name.
+const LONGEST_STAT: usize = 1_280;
+
 /// What a process is known by for good.
 pub(super) type Identity = (i32, u64);
 
@@ -30,7 +33,10 @@ pub(super) const TICKS_PER_SECOND: u64 = 100;
 impl Process {
     /// None if there is no such process.
     pub(super) fn read(pid: i32) -> Option<Self> {
-        Self::parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
+        let mut line = [0; LONGEST_STAT];
+        // One read gives all of it: the kernel makes the line when it is asked.
+        let length = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut line).ok()?;
+        Self::parse(pid, &line[..length])
     }
 
     pub(super) fn identity(&self) -> Identity {

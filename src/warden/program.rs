@@ -15,7 +15,9 @@ pub(super) fn candidates(name: &str, environment: &[(String, String)]) -> Result
     }
     // The last one counts, as for a shell.
     let path = environment.iter().rev().find(|(key, _)| key == "PATH").map_or(DEFAULT_PATH, |(_, value)| value);
-    path.split(':').map(|folder| CString::new(if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") })).collect()
+    path.split(':')
+        .map(|folder| CString::new(if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }))
+        .collect()
 }
 
 #[cfg(test)]

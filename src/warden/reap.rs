@@ -26,7 +26,8 @@ impl Keeper {
     /// Sees who is gone, kills what is to die, and clears the trees of which nothing is left.
     pub(super) fn reap_and_kill(&mut self) -> io::Result<()> {
         let now = uptime();
-        let is_sweep_due = self.trees.values().any(|tree| tree.is_killing && !tree.is_cleared && tree.next_sweep <= now);
+        let is_sweep_due =
+            self.trees.values().any(|tree| tree.is_killing && !tree.is_cleared && tree.next_sweep <= now);
         let is_due = self.reap_at.is_some_and(|at| at <= now);
         if !(self.must_reap || is_sweep_due || is_due) {
             return Ok(());
@@ -55,7 +56,7 @@ impl Keeper {
 
     /// Reaps inherited children that ended and finds out whose the others are. False if they changed all the while, so
     /// that one may have been missed.
-    fn adopt(&mut self) -> io::Result<bool> {
+    pub(super) fn adopt(&mut self) -> io::Result<bool> {
         let mains: BTreeSet<i32> = self.trees.values().filter(|tree| !tree.is_cleared).map(Tree::pid).collect();
         for _ in 0..ROUNDS {
             let children = procfs::own_children()?;

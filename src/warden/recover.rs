@@ -62,7 +62,8 @@ pub fn kill_leftovers(recorded: &[Recorded], node: &str, within: Duration) -> io
         let dying: Vec<OwnedFd> = leftovers.values().filter_map(|(process, _)| kill(process)).collect();
         wait_dead(dying, until)?;
         if uptime() >= until {
-            let survivor = |(process, run): &(Process, usize)| Survivor { run: recorded[*run].run.clone(), pid: process.pid };
+            let survivor =
+                |(process, run): &(Process, usize)| Survivor { run: recorded[*run].run.clone(), pid: process.pid };
             return Ok(find(recorded, node)?.values().map(survivor).collect());
         }
     }
@@ -77,7 +78,8 @@ fn freeze(recorded: &[Recorded], node: &str) -> io::Result<Leftovers> {
     for _ in 0..ROUNDS {
         let found = find(recorded, node)?;
         let is_news = found.keys().any(|identity| !known.contains_key(identity));
-        for (process, _) in found.iter().filter(|(identity, _)| !known.contains_key(*identity)).map(|(_, found)| found) {
+        for (process, _) in found.iter().filter(|(identity, _)| !known.contains_key(*identity)).map(|(_, found)| found)
+        {
             process.signal(Signal::STOP);
         }
         known = found;

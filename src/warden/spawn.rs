@@ -59,7 +59,8 @@ pub(super) fn spawn(launch: &Launch, null: &OwnedFd) -> Result<Child, StartFailu
     let (status, status_end) = pipe().map_err(|error| failed(Step::Fork, error))?;
     let (stdout, stdout_end) = pipe().map_err(|error| failed(Step::Fork, error))?;
     let (stderr, stderr_end) = pipe().map_err(|error| failed(Step::Fork, error))?;
-    let ends = Ends { null: null.as_fd(), stdout: stdout_end.as_fd(), stderr: stderr_end.as_fd(), status: status_end.as_fd() };
+    let ends =
+        Ends { null: null.as_fd(), stdout: stdout_end.as_fd(), stderr: stderr_end.as_fd(), status: status_end.as_fd() };
     let warden = rustix::process::getpid();
     let at = uptime();
     if at >= launch.not_after {

@@ -23,6 +23,9 @@ const ROUNDS: usize = 8;
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
+/// Looks at the inherited children in one round.
+const LOOKS: usize = 64;
+
 impl Keeper {
     /// Asks trees to end: SIGTERM, and SIGCONT so that what is stopped hears it.
     pub(super) fn terminate(&mut self, slots: &[Slot]) {
@@ -60,7 +63,7 @@ impl Keeper {
     fn freeze(&mut self, slots: &[Slot]) -> io::Result<Forest> {
         let mut forest = Forest::read()?;
         for _ in 1..ROUNDS {
-            let mut is_news = false;
+            let mut is_news = self.stop_inherited(slots)?;
             for &slot in slots {
                 is_news |= self.stop_new(&forest, slot);
             }
@@ -70,6 +73,35 @@ impl Keeper {
             forest = Forest::read()?;
         }
         Ok(forest)
+    }
+
+    /// Stops what the warden inherits from these trees while it inherits more. What leaves parent and session with every
+    /// fork passes by here each time, and its next fork takes longer than this look.
+    fn stop_inherited(&mut self, slots: &[Slot]) -> io::Result<bool> {
+        let mut is_news = false;
+        for _ in 0..LOOKS {
+            self.adopt()?;
+            let of_these = self.adopted.iter().filter(|(_, slot)| slots.contains(slot));
+            let inherited: Vec<(i32, Slot)> = of_these.map(|(&pid, &slot)| (pid, slot)).collect();
+            let new = inherited.into_iter().filter(|&(pid, slot)| self.stop_one(pid, slot)).count();
+            if new == 0 {
+                break;
+            }
+            is_news = true;
+        }
+        Ok(is_news)
+    }
+
+    /// Stops an inherited child; false if that was done before.
+    fn stop_one(&mut self, pid: i32, slot: Slot) -> bool {
+        let Some(tree) = self.trees.get_mut(&slot) else { return false };
+        let Some(process) = Process::read(pid).filter(|process| !process.is_dead) else { return false };
+        if tree.found.contains_key(&process.identity()) {
+            return false;
+        }
+        process.signal(Signal::STOP);
+        tree.found.insert(process.identity(), false);
+        true
     }
 
     fn stop_new(&mut self, forest: &Forest, slot: Slot) -> bool {

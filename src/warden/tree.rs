@@ -167,7 +167,10 @@ mod tests {
             deadline: Deadline::None,
             max_output: 0,
         };
-        Tree::new(&launch, Child { pid: Pid::from_raw(main).unwrap(), at, status: pipe(), stdout: pipe(), stderr: pipe() })
+        Tree::new(
+            &launch,
+            Child { pid: Pid::from_raw(main).unwrap(), at, status: pipe(), stdout: pipe(), stderr: pipe() },
+        )
     }
 
     fn orphan(session: i32, start_seconds: u64) -> Process {
