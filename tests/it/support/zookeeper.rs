@@ -1,6 +1,6 @@
 //! A real ZooKeeper on 127.0.0.1: one server, or an ensemble of three.
 //!
-//! Needs Debian's package `zookeeper` (or its jars in `$ZK_JARS`) and `java`. fsync stays on. Ports are held by a
+//! Needs Debian's package `libzookeeper-java` (or its jars in `$ZK_JARS`) and `java`. fsync stays on. Ports are held by a
 //! bound socket that never listens: nobody else is given them, also not while a server is down, and the server can
 //! still bind them, as both sides ask for SO_REUSEADDR. Servers are counted from 0. What a server answers to
 //! four-letter words is in [`four_letter`].
