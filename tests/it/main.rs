@@ -1,3 +1,5 @@
-//! What runs against real processes and servers: one binary, so that one link serves all.
+//! What runs against real processes and real servers, and the simulation: one binary, so that one link serves all.
 
+mod harness;
+mod support;
 mod warden;
