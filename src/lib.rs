@@ -5,8 +5,11 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod cli;
 pub mod clock;
+pub mod config;
 pub mod coordination;
+pub mod duration;
 pub mod election;
 pub mod job;
 pub mod lease;
@@ -15,4 +18,5 @@ pub mod run;
 pub mod schedule;
 pub mod term;
 pub mod warden;
+pub mod words;
 pub mod zookeeper;

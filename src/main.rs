@@ -1,1 +1,5 @@
-fn main() {}
+//! cronkeeper: cron that survives the loss of a host.
+
+fn main() -> std::process::ExitCode {
+    cronkeeper::cli::main()
+}
