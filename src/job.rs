@@ -195,3 +195,30 @@ pub struct JobSet {
     /// Of the files they were read from.
     pub digest: Digest,
 }
+
+/// How one set differs from another, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// Only in the other.
+    pub added: Vec<JobName>,
+    /// In both, and not the same.
+    pub changed: Vec<JobName>,
+    /// Not in the other.
+    pub removed: Vec<JobName>,
+}
+
+impl JobSet {
+    /// What has to change for this set to become `new`.
+    pub fn difference(&self, new: &Self) -> Difference {
+        let mut difference = Difference::default();
+        for (name, job) in &new.jobs {
+            match self.jobs.get(name) {
+                None => difference.added.push(name.clone()),
+                Some(old) if old != job => difference.changed.push(name.clone()),
+                Some(_) => {}
+            }
+        }
+        difference.removed = self.jobs.keys().filter(|name| !new.jobs.contains_key(*name)).cloned().collect();
+        difference
+    }
+}

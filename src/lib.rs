@@ -6,6 +6,8 @@
 #![warn(missing_docs)]
 
 // Pure: words and decisions.
+pub mod words;
+pub mod duration;
 pub mod clock;
 pub mod schedule;
 pub mod job;
@@ -22,7 +24,9 @@ pub mod engine;
 // The edge.
 pub mod status;
 pub mod telemetry;
+pub mod config;
 pub mod state_dir;
 pub mod zookeeper;
 pub mod solo;
 pub mod api;
+pub mod cli;

@@ -3,8 +3,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if let Some(code) = cronkeeper::warden::main_if_asked() {
-        return code;
-    }
-    ExitCode::SUCCESS
+    // First of all: the warden stays small and single-threaded.
+    cronkeeper::warden::main_if_asked().unwrap_or_else(cronkeeper::cli::main)
 }

@@ -1,0 +1,171 @@
+//! The command line: which commands there are, and how one ends.
+//!
+//! A command writes its result to `out` and what it has to say to `err`, and returns an [`Error`] that
+//! [`explain`] alone puts into words. Knows nothing of what the commands do.
+
+pub mod check;
+pub mod environment;
+pub mod explain;
+pub mod next;
+
+use std::ffi::OsString;
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+
+use crate::config::LoadError;
+use crate::schedule::ScheduleError;
+
+/// Where jobs are looked for unless told otherwise.
+pub const DEFAULT_JOBS: &str = "/etc/cronkeeper/jobs.yaml";
+
+/// How the program ends, for scripts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done.
+    Fine = 0,
+    /// Not done.
+    Failed = 1,
+    /// Not understood: options, arguments, environment variables.
+    Usage = 2,
+    /// Nobody to ask: no daemon, no ZooKeeper.
+    Unreachable = 69,
+    /// Not now: a lock not had in time, a run that was skipped.
+    TempFail = 75,
+    /// The configuration is invalid.
+    Config = 78,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a command did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The jobs cannot be read, or are wrong.
+    #[error(transparent)]
+    Jobs(#[from] LoadError),
+    /// A job was named that is not there.
+    #[error("no job is called `{name}`")]
+    NoSuchJob {
+        /// As typed.
+        name: String,
+        /// The job that was likely meant.
+        nearest: Option<String>,
+    },
+    /// The expression of `--schedule` is wrong.
+    #[error("`{expression}` is no schedule")]
+    Schedule {
+        /// As typed.
+        expression: String,
+        /// Why.
+        source: ScheduleError,
+    },
+    /// The environment holds a `CRONKEEPER_*` variable that means nothing.
+    #[error("the environment variable `{name}` means nothing to cronkeeper")]
+    UnknownVariable {
+        /// As set.
+        name: String,
+        /// The variable that was likely meant.
+        nearest: Option<String>,
+    },
+    /// The result could not be written.
+    #[error("cannot write the result")]
+    Output(#[from] io::Error),
+}
+
+/// Where a command writes.
+pub struct Io<'a> {
+    /// Results.
+    pub out: &'a mut dyn Write,
+    /// Everything else.
+    pub err: &'a mut dyn Write,
+}
+
+/// Cron that survives the loss of a host.
+#[derive(Debug, Parser)]
+#[command(name = "cronkeeper", version, arg_required_else_help = true, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Validate a jobs file or folder
+    Check(check::Args),
+    /// Show coming occurrences
+    Next(next::Args),
+}
+
+/// The whole program, with the arguments, environment and output of this process.
+pub fn main() -> ExitCode {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut err = io::stderr().lock();
+    run(std::env::args_os(), std::env::vars_os(), &mut Io { out: &mut out, err: &mut err }).into()
+}
+
+/// Does what `arguments` ask for. The first of them is the program's name.
+pub fn run(
+    arguments: impl IntoIterator<Item = OsString>,
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+    io: &mut Io<'_>,
+) -> Exit {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => return explain::usage(&error, io),
+    };
+    let names = variables.into_iter().map(|(name, _)| name.to_string_lossy().into_owned());
+    let done = environment::check(&Cli::command(), names)
+        .and_then(|()| dispatch(cli.command, io))
+        .and_then(|()| Ok(io.out.flush()?));
+    match done {
+        Ok(()) => Exit::Fine,
+        Err(error) => explain::error(&error, io.err),
+    }
+}
+
+fn dispatch(command: Command, io: &mut Io<'_>) -> Result<(), Error> {
+    match command {
+        Command::Check(args) => args.run(io),
+        Command::Next(args) => args.run(io),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Exit code, stdout and stderr of a command line.
+    pub fn typed(line: &[&str], variables: &[(&str, &str)]) -> (Exit, String, String) {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let arguments = std::iter::once("cronkeeper").chain(line.iter().copied()).map(OsString::from);
+        let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let exit = run(arguments, variables, &mut Io { out: &mut out, err: &mut err });
+        (exit, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+    }
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_usage_ends_with_2_and_help_with_0() {
+        let (exit, out, err) = typed(&["chekc"], &[]);
+        assert_eq!((exit, out.as_str()), (Exit::Usage, ""));
+        assert!(err.contains("check"), "{err}");
+        let (exit, out, err) = typed(&["--help"], &[]);
+        assert_eq!((exit, err.as_str()), (Exit::Fine, ""));
+        assert!(out.contains("Validate a jobs file or folder"), "{out}");
+        assert_eq!(typed(&[], &[]).0, Exit::Usage);
+        assert_eq!(typed(&["--version"], &[]).1, format!("cronkeeper {}\n", env!("CARGO_PKG_VERSION")));
+    }
+}

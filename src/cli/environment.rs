@@ -1,0 +1,62 @@
+//! `CRONKEEPER_*` variables that mean nothing: a typing error there would otherwise go unnoticed for ever.
+
+use crate::cli::Error;
+use crate::config::GIVEN_TO_JOBS;
+use crate::words::nearest;
+
+const PREFIX: &str = "CRONKEEPER_";
+
+/// What hooks find beside it; a job or hook that calls cronkeeper hands it on.
+const GIVEN_TO_HOOKS: [&str; 4] =
+    ["CRONKEEPER_OUTCOME", "CRONKEEPER_REASON", "CRONKEEPER_EXIT_CODE", "CRONKEEPER_DURATION_MS"];
+
+/// Refuses the first of `names` that looks like an option of `command`, at any depth, and is none.
+///
+/// # Errors
+/// [`Error::UnknownVariable`].
+pub fn check(command: &clap::Command, names: impl Iterator<Item = String>) -> Result<(), Error> {
+    let mut known: Vec<String> = GIVEN_TO_JOBS.iter().chain(&GIVEN_TO_HOOKS).map(|name| (*name).to_owned()).collect();
+    let mut options = Vec::new();
+    options_of(command, &mut options);
+    known.extend(options.iter().cloned());
+    // The environment has no order; which of two is named should not depend on it.
+    match names.filter(|name| name.starts_with(PREFIX) && !known.contains(name)).min() {
+        None => Ok(()),
+        Some(name) => {
+            let word = name.strip_prefix(PREFIX).unwrap_or_default();
+            let words = options.iter().filter_map(|option| option.strip_prefix(PREFIX));
+            let nearest = nearest(word, words).map(|word| format!("{PREFIX}{word}"));
+            Err(Error::UnknownVariable { name, nearest })
+        }
+    }
+}
+
+fn options_of(command: &clap::Command, names: &mut Vec<String>) {
+    names.extend(command.get_arguments().filter_map(|argument| argument.get_env()?.to_str().map(str::to_owned)));
+    for command in command.get_subcommands() {
+        options_of(command, names);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::Exit;
+    use crate::cli::tests::typed;
+
+    #[test]
+    fn a_variable_that_means_nothing_is_wrong_usage() {
+        let line = ["next", "--schedule", "@daily", "-n1"];
+        let (exit, out, err) = typed(&line, &[("PATH", "x"), ("CRONKEEPER_JOBBS", "x"), ("CRONKEEPER_X", "")]);
+        assert_eq!((exit, out.as_str()), (Exit::Usage, ""));
+        assert_eq!(
+            err,
+            "cronkeeper: the environment variable `CRONKEEPER_JOBBS` means nothing to cronkeeper\n\
+             hint: did you mean `CRONKEEPER_JOBS`?\n"
+        );
+        let given = ["JOB", "RUN_ID", "SCHEDULED_AT", "ATTEMPT", "NODE", "FENCING_TOKEN", "OUTCOME", "REASON"];
+        let given = given.into_iter().chain(["EXIT_CODE", "DURATION_MS"]).map(|name| format!("CRONKEEPER_{name}"));
+        let given: Vec<String> = given.collect();
+        let given: Vec<(&str, &str)> = given.iter().map(|name| (name.as_str(), "x")).collect();
+        assert_eq!(typed(&line, &given).0, Exit::Fine);
+    }
+}

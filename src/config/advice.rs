@@ -1,0 +1,100 @@
+//! What is valid and hardly meant: the warnings of `check`.
+
+use super::marked::{Fault, Node, Position};
+use super::source::Lines;
+use super::validate::{Placed, merged};
+use crate::job::Misfire;
+
+/// What cronkeeper itself tells a job's processes, over whatever `environment` says.
+pub(crate) const GIVEN_TO_JOBS: [&str; 6] = [
+    "CRONKEEPER_JOB",
+    "CRONKEEPER_RUN_ID",
+    "CRONKEEPER_SCHEDULED_AT",
+    "CRONKEEPER_ATTEMPT",
+    "CRONKEEPER_NODE",
+    "CRONKEEPER_FENCING_TOKEN",
+];
+
+/// Programs whose arguments hold `$` and `~` with a meaning of their own.
+const INTERPRETERS: [&str; 4] = ["awk", "gawk", "mawk", "perl"];
+
+/// All that is worth a warning about one job.
+pub(super) fn about(title: &str, own: &Placed, defaults: &Placed, lines: &Lines<'_>) -> Vec<Fault> {
+    let mut warnings = Vec::new();
+    if let Some(command) = own.node.as_ref().and_then(|node| node.entry("command")) {
+        warnings.extend(lost_comment(&command.value, lines));
+        warnings.extend(not_expanded(&command.value));
+    }
+    warnings.extend(run_all_without_window(own, defaults));
+    warnings.extend(overruled_variables(own));
+    warnings.into_iter().map(|(at, message)| Fault::new(at, format!("{title}: {message}"))).collect()
+}
+
+type Warning = (Position, String);
+
+/// `command: echo a # b` runs `echo a`.
+fn lost_comment(command: &Node, lines: &Lines<'_>) -> Option<Warning> {
+    command.plain()?;
+    let behind = lines.from(command.end);
+    let comment = behind.trim_start();
+    let message = "the comment behind `command` is not part of it; quote the command if it should be".to_owned();
+    comment.starts_with('#').then_some((command.end.column_later(behind.chars().count() - comment.chars().count()), message))
+}
+
+/// `[ls, ~/in, $HOME]` hands `ls` a tilde and a dollar.
+fn not_expanded(command: &Node) -> Vec<Warning> {
+    let items = command.items();
+    let program = items.first().and_then(|item| item.text()).unwrap_or_default();
+    if INTERPRETERS.contains(&program.rsplit('/').next().unwrap_or_default()) {
+        return Vec::new();
+    }
+    let before_script = items.iter().take_while(|item| !item.text().is_some_and(takes_a_script));
+    before_script
+        .filter_map(|item| {
+            let expandable = expandable(item.text()?)?;
+            let message = format!(
+                "`{expandable}` in a list is handed over as it is; a shell expands it where `command` is a text"
+            );
+            Some((item.at, message))
+        })
+        .collect()
+}
+
+/// `-c`, `-lc` and the like: the next argument is for a shell to expand.
+fn takes_a_script(item: &str) -> bool {
+    item.strip_prefix('-').and_then(|flags| flags.strip_suffix('c')).is_some_and(|flags| {
+        flags.len() <= 4 && flags.bytes().all(|byte| byte.is_ascii_lowercase())
+    })
+}
+
+/// The part of an argument that a shell would have replaced.
+fn expandable(item: &str) -> Option<&str> {
+    if item == "~" || item.starts_with("~/") {
+        return Some("~");
+    }
+    let (index, rest) = item.match_indices('$').map(|(index, _)| (index, &item[index + 1..])).find(|(_, rest)| {
+        rest.trim_start_matches('{').starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+    })?;
+    let name = rest.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '{' | '}'))).unwrap_or(rest.len());
+    Some(&item[index..index + 1 + name])
+}
+
+fn run_all_without_window(own: &Placed, defaults: &Placed) -> Option<Warning> {
+    let runs_all = merged(&own.settings.misfire, &defaults.settings.misfire) == Some(Misfire::RunAll);
+    let has_window = merged(&own.settings.misfire_window, &defaults.settings.misfire_window).is_some();
+    if !runs_all || has_window {
+        return None;
+    }
+    let message = "`misfire: run-all` without `misfire_window` makes up only the newest missed occurrence, \
+                   for the window is the time to the next one";
+    Some((own.place("misfire").or_else(|| defaults.place("misfire"))?, message.to_owned()))
+}
+
+fn overruled_variables(own: &Placed) -> Vec<Warning> {
+    let environment = own.node.as_ref().and_then(|node| node.entry("environment"));
+    let variables = environment.map_or(&[][..], |entry| entry.value.entries());
+    let overruled = variables.iter().filter(|variable| GIVEN_TO_JOBS.contains(&variable.key.as_str()));
+    overruled
+        .map(|variable| (variable.at, format!("`environment`: `{}` is set by cronkeeper over this value", variable.key)))
+        .collect()
+}

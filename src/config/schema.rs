@@ -1,0 +1,271 @@
+//! The keys of jobs.yaml and the form of their values: the check that finds every unknown key and every wrong type.
+//!
+//! It leaves behind the sound part of the file, which serde_yaml then reads into `raw`'s types, so that values
+//! are judged also where something else in the file is wrong. What is not built yet stands in one place, [`LATER`].
+
+use std::rc::Rc;
+
+use super::marked::{Entry, Fault, Node, Position, Value};
+use crate::words::nearest;
+
+/// Keys that the language has and this version does not: refused, never ignored.
+const LATER: &[&str] = &[
+    "after",
+    "user",
+    "group",
+    "nice",
+    "limits",
+    "retries",
+    "concurrency_group",
+    "splay",
+    "on_failure",
+    "on_success",
+    "on_recovery",
+    "on_missed",
+];
+
+/// The same for values: the key and its value.
+pub(super) const LATER_VALUES: &[(&str, &str)] = &[("overlap", "queue"), ("overlap", "replace")];
+
+/// The form of a value, as far as it can be seen without knowing what it means.
+#[derive(Clone, Copy)]
+enum Form {
+    /// A text, quoted or not.
+    Text,
+    /// A text or a list of texts. Without quotes it may not look like a number, for that would be read as one.
+    TextOrTexts,
+    /// `true` or `false`, nothing else.
+    Flag,
+    /// Decimal digits.
+    Number,
+    /// A list of decimal digits.
+    Numbers,
+    /// A map from text to text, null not among them.
+    Texts,
+}
+
+/// Every key of a job that works.
+const KEYS: &[(&str, Form)] = &[
+    ("description", Form::Text),
+    ("schedule", Form::TextOrTexts),
+    ("timezone", Form::Text),
+    ("dst", Form::Text),
+    ("command", Form::TextOrTexts),
+    ("enabled", Form::Flag),
+    ("environment", Form::Texts),
+    ("working_directory", Form::Text),
+    ("umask", Form::Text),
+    ("timeout", Form::Text),
+    ("kill_grace", Form::Text),
+    ("overlap", Form::Text),
+    ("misfire", Form::Text),
+    ("misfire_window", Form::Text),
+    ("misfire_limit", Form::Number),
+    ("interrupted", Form::Text),
+    ("on_lease_end", Form::Text),
+    ("success_exit_codes", Form::Numbers),
+    ("max_output", Form::Text),
+];
+
+/// Keys that make a job what it is, so that `defaults` cannot have them.
+const NOT_IN_DEFAULTS: &[&str] = &["schedule", "after", "command"];
+
+/// Checks all keys and forms, adds what is wrong to `faults`, and returns the file without it.
+pub(super) fn sound_part(root: &Node, faults: &mut Vec<Fault>) -> Option<Rc<Node>> {
+    let mut check = Check { faults };
+    check.file(root)
+}
+
+struct Check<'a> {
+    faults: &'a mut Vec<Fault>,
+}
+
+impl Check<'_> {
+    fn fault(&mut self, at: Position, message: impl Into<String>) {
+        self.faults.push(Fault::new(at, message));
+    }
+
+    fn file(&mut self, root: &Node) -> Option<Rc<Node>> {
+        if root.is_null() {
+            self.fault(Position::START, "the file is empty; no jobs at all is `jobs: {}`");
+            return None;
+        }
+        let Value::Map(entries) = &root.value else {
+            self.fault(root.at, format!("a jobs file is a map with `jobs` and `defaults`, not {}", kind(root)));
+            return None;
+        };
+        if root.entry("jobs").is_none() {
+            self.fault(root.at, "`jobs` is missing; no jobs at all is `jobs: {}`");
+        }
+        Some(rebuilt(root, entries.iter().filter_map(|entry| self.top_entry(entry)).collect()))
+    }
+
+    fn top_entry(&mut self, entry: &Entry) -> Option<Entry> {
+        match entry.key.as_str() {
+            "defaults" if entry.value.is_null() => Some(entry.clone()),
+            "defaults" => self.block(entry, "defaults", NOT_IN_DEFAULTS),
+            "jobs" => self.jobs(entry),
+            key => {
+                let hint = meant(key, ["defaults", "jobs"].into_iter());
+                self.fault(entry.at, format!("`{}` is not a key of a jobs file{hint}", shown(key)));
+                None
+            }
+        }
+    }
+
+    fn jobs(&mut self, jobs: &Entry) -> Option<Entry> {
+        let Value::Map(entries) = &jobs.value.value else {
+            let message = format!("`jobs` is a map from names to jobs, not {}; none is `jobs: {{}}`", kind(&jobs.value));
+            self.fault(place(jobs), message);
+            return None;
+        };
+        let sound = entries.iter().filter_map(|job| self.block(job, &format!("job `{}`", shown(&job.key)), &[])).collect();
+        Some(Entry { value: rebuilt(&jobs.value, sound), ..jobs.clone() })
+    }
+
+    /// A job, or the defaults.
+    fn block(&mut self, block: &Entry, title: &str, excluded: &[&str]) -> Option<Entry> {
+        let Value::Map(entries) = &block.value.value else {
+            self.fault(place(block), format!("{title}: must be a map of keys, not {}", kind(&block.value)));
+            return None;
+        };
+        if excluded.is_empty() {
+            self.missing_keys(block, title);
+        }
+        let sound = entries.iter().filter(|entry| self.key(entry, title, excluded)).cloned().collect();
+        Some(Entry { value: rebuilt(&block.value, sound), ..block.clone() })
+    }
+
+    fn missing_keys(&mut self, job: &Entry, title: &str) {
+        let has = |key| job.value.entry(key).is_some_and(|entry| !entry.value.is_null());
+        // `after` takes the place of a schedule; that it is not supported is said at the key.
+        if !has("schedule") && !has("after") {
+            self.fault(job.at, format!("{title}: `schedule` is missing"));
+        }
+        if !has("command") {
+            self.fault(job.at, format!("{title}: `command` is missing"));
+        }
+    }
+
+    /// True when the key is one, and its value has the right form.
+    fn key(&mut self, entry: &Entry, title: &str, excluded: &[&str]) -> bool {
+        let key = entry.key.as_str();
+        if excluded.contains(&key) {
+            self.fault(entry.at, format!("{title}: `{key}` belongs to a job, not here"));
+            return false;
+        }
+        if LATER.contains(&key) {
+            self.fault(entry.at, format!("{title}: `{key}` is not supported yet"));
+            return false;
+        }
+        let Some((_, form)) = KEYS.iter().find(|(name, _)| *name == key) else {
+            let known = KEYS.iter().map(|(name, _)| *name).chain(LATER.iter().copied());
+            let hint = meant(key, known.filter(|name| !excluded.contains(name)));
+            self.fault(entry.at, format!("{title}: `{}` is not a key of a job{hint}", shown(key)));
+            return false;
+        };
+        let wrong = wrong_form(*form, entry);
+        let is_sound = wrong.is_empty();
+        self.faults.extend(wrong.into_iter().map(|(at, why)| Fault::new(at, format!("{title}: {why}"))));
+        is_sound
+    }
+}
+
+/// What is wrong with the form of a value, and where. Null is right everywhere: it restores the default.
+fn wrong_form(form: Form, entry: &Entry) -> Vec<(Position, String)> {
+    let (key, node) = (&entry.key, &entry.value);
+    if node.is_null() {
+        return Vec::new();
+    }
+    let wrong = |expected: &str| vec![(node.at, format!("`{key}` must be {expected}, not {}", kind(node)))];
+    match (form, &node.value) {
+        (Form::Text, Value::Text { .. }) => Vec::new(),
+        (Form::Text, _) => wrong("a text"),
+        (Form::TextOrTexts, Value::Text { text, plain: true }) if is_read_otherwise(text) => {
+            vec![(node.at, format!("`{key}` is a text, and this is read as a number or boolean; quote it: \"{}\"", shown(text)))]
+        }
+        (Form::TextOrTexts, Value::Text { .. }) => Vec::new(),
+        (Form::TextOrTexts, Value::List(items)) => items.iter().filter_map(|item| wrong_item(key, item)).collect(),
+        (Form::TextOrTexts, _) => wrong("a text or a list of texts"),
+        (Form::Flag, _) if matches!(node.plain(), Some("true" | "false")) => Vec::new(),
+        (Form::Flag, _) => wrong("`true` or `false`"),
+        (Form::Number, _) if is_number(node) => Vec::new(),
+        (Form::Number, _) => wrong("a whole number"),
+        (Form::Numbers, Value::List(items)) => items
+            .iter()
+            .filter(|item| !is_number(item))
+            .map(|item| (item.at, format!("`{key}` must hold whole numbers, not {}", kind(item))))
+            .collect(),
+        (Form::Numbers, _) => wrong("a list of whole numbers"),
+        (Form::Texts, Value::Map(entries)) => entries.iter().filter_map(|entry| wrong_pair(key, entry)).collect(),
+        (Form::Texts, _) => wrong("a map of texts"),
+    }
+}
+
+fn wrong_item(key: &str, item: &Node) -> Option<(Position, String)> {
+    match item.text() {
+        None => Some((item.at, format!("an item of `{key}` must be a text, not {}", kind(item)))),
+        Some("") if item.is_null() => Some((item.at, format!("an item of `{key}` is missing; an empty one is `\"\"`"))),
+        Some(_) => None,
+    }
+}
+
+fn wrong_pair(key: &str, entry: &Entry) -> Option<(Position, String)> {
+    let name = shown(&entry.key);
+    if entry.value.is_null() {
+        return Some((place(entry), format!("`{key}`: `{name}` has no value; an empty one is `\"\"`")));
+    }
+    let wrong = entry.value.text().is_none();
+    wrong.then(|| (entry.value.at, format!("`{key}`: `{name}` must be a text, not {}", kind(&entry.value))))
+}
+
+/// A value that is not there stands nowhere; what is wrong with it is said at its key.
+pub(super) fn place(entry: &Entry) -> Position {
+    if entry.value.plain() == Some("") { entry.at } else { entry.value.at }
+}
+
+fn is_number(node: &Node) -> bool {
+    node.plain().is_some_and(|text| {
+        text.len() < 19 && text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'))
+    })
+}
+
+/// Whether YAML reads an unquoted text as a number, or as a boolean that it would respell.
+fn is_read_otherwise(text: &str) -> bool {
+    let like_a_number = text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.'));
+    match text {
+        "True" | "TRUE" | "False" | "FALSE" => true,
+        _ if !like_a_number || text.contains(char::is_whitespace) => false,
+        _ => !matches!(serde_yaml::from_str(text), Ok(serde_yaml::Value::String(_))),
+    }
+}
+
+fn rebuilt(node: &Node, entries: Vec<Entry>) -> Rc<Node> {
+    Rc::new(node.with(Value::Map(entries)))
+}
+
+/// What a value is, in words.
+fn kind(node: &Node) -> &'static str {
+    match &node.value {
+        Value::Map(_) => "a map",
+        Value::List(_) => "a list",
+        Value::Text { .. } if node.is_null() => "nothing",
+        Value::Text { plain: true, text } if matches!(text.as_str(), "true" | "false") => "a boolean",
+        Value::Text { plain: true, text } if text.parse::<f64>().is_ok() => "a number",
+        Value::Text { .. } => "a text",
+    }
+}
+
+/// A hint at the word that was likely meant.
+pub(super) fn meant<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+    nearest(word, known).map(|word| format!(", did you mean `{word}`?")).unwrap_or_default()
+}
+
+/// A word of the file as part of a message: on one line, and no longer than one can read.
+pub(super) fn shown(word: &str) -> String {
+    let mut shown: String = word.chars().take(100).flat_map(char::escape_debug).collect();
+    if word.chars().nth(100).is_some() {
+        shown.push('…');
+    }
+    shown
+}

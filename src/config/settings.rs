@@ -1,0 +1,256 @@
+//! The values of one block, a job or the defaults, each judged by itself.
+//!
+//! A block keeps apart what is not given, given as null, and given, so that a job can be laid over its file's
+//! defaults afterwards. What depends on more than one value is `validate`'s.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::marked::{Fault, Node, Position};
+use super::raw::{self, Given, TextOrTexts};
+use super::schema::{self, LATER_VALUES, meant, shown};
+use super::size;
+use crate::duration;
+use crate::job::{CommandLine, Interrupted, Misfire, OnLeaseEnd, Overlap};
+use crate::schedule::{Dst, Schedule};
+
+/// The kernel takes no longer argument or environment entry (MAX_ARG_STRLEN, its final NUL included).
+const LONGEST_STRING: usize = 128 << 10;
+
+/// A block whose values are good, one by one.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    pub description: Given<String>,
+    pub schedule: Given<Vec<String>>,
+    pub timezone: Given<String>,
+    pub dst: Given<Dst>,
+    pub command: Given<CommandLine>,
+    pub enabled: Given<bool>,
+    pub environment: Given<BTreeMap<String, String>>,
+    pub working_directory: Given<PathBuf>,
+    pub umask: Given<u32>,
+    pub timeout: Given<Duration>,
+    pub kill_grace: Given<Duration>,
+    pub overlap: Given<Overlap>,
+    pub misfire: Given<Misfire>,
+    pub misfire_window: Given<Duration>,
+    pub misfire_limit: Given<usize>,
+    pub interrupted: Given<Interrupted>,
+    pub on_lease_end: Given<OnLeaseEnd>,
+    pub success_exit_codes: Given<BTreeSet<i32>>,
+    pub max_output: Given<u64>,
+}
+
+/// Judges every value of `block`, whose places are in `node`; a value that is wrong is reported and left out.
+pub(super) fn judge(block: raw::Block, node: &Node, title: &str, faults: &mut Vec<Fault>) -> Settings {
+    let mut judge = Judge { node, title, faults };
+    Settings {
+        description: block.description,
+        schedule: judge.value("schedule", block.schedule, expressions),
+        timezone: judge.value("timezone", block.timezone, zone),
+        dst: judge.word("dst", block.dst, &[("once", Dst::Once), ("skip", Dst::Skip), ("twice", Dst::Twice)]),
+        command: judge.command(block.command),
+        enabled: block.enabled,
+        environment: judge.environment(block.environment),
+        working_directory: judge.value("working_directory", block.working_directory, absolute_path),
+        umask: judge.value("umask", block.umask, umask),
+        timeout: judge.value("timeout", block.timeout, some_time),
+        kill_grace: judge.value("kill_grace", block.kill_grace, some_time),
+        overlap: judge.word("overlap", block.overlap, &[("skip", Overlap::Skip), ("allow", Overlap::Allow)]),
+        misfire: judge.word(
+            "misfire",
+            block.misfire,
+            &[("skip", Misfire::Skip), ("run-once", Misfire::RunOnce), ("run-all", Misfire::RunAll)],
+        ),
+        misfire_window: judge.value("misfire_window", block.misfire_window, |text| duration::parse(&text)),
+        misfire_limit: judge.value("misfire_limit", block.misfire_limit, misfire_limit),
+        interrupted: judge.word(
+            "interrupted",
+            block.interrupted,
+            &[("skip", Interrupted::Skip), ("rerun", Interrupted::Rerun)],
+        ),
+        on_lease_end: judge.word(
+            "on_lease_end",
+            block.on_lease_end,
+            &[("keep", OnLeaseEnd::Keep), ("kill", OnLeaseEnd::Kill)],
+        ),
+        success_exit_codes: judge.exit_codes(block.success_exit_codes),
+        max_output: judge.value("max_output", block.max_output, |text| size::parse(&text)),
+    }
+}
+
+struct Judge<'a> {
+    node: &'a Node,
+    title: &'a str,
+    faults: &'a mut Vec<Fault>,
+}
+
+impl Judge<'_> {
+    /// Where the value of a key stands.
+    fn place(&self, key: &str) -> Position {
+        self.node.entry(key).map_or(self.node.at, schema::place)
+    }
+
+    /// Where an item of a list stands.
+    fn item_place(&self, key: &str, index: usize) -> Position {
+        let item = self.node.entry(key).and_then(|entry| entry.value.items().get(index));
+        item.map_or_else(|| self.place(key), |item| item.at)
+    }
+
+    fn fault(&mut self, at: Position, key: &str, why: impl Display) {
+        self.faults.push(Fault::new(at, format!("{}: `{key}`: {why}", self.title)));
+    }
+
+    fn value<T, U, E: Display>(
+        &mut self,
+        key: &str,
+        given: Given<T>,
+        judge: impl FnOnce(T) -> Result<U, E>,
+    ) -> Given<U> {
+        match given.map(|value| value.map(judge).transpose()) {
+            None => None,
+            Some(Ok(value)) => Some(value),
+            Some(Err(why)) => {
+                self.fault(self.place(key), key, why);
+                None
+            }
+        }
+    }
+
+    fn word<T: Copy>(&mut self, key: &str, given: Given<String>, words: &[(&str, T)]) -> Given<T> {
+        self.value(key, given, |text| {
+            let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+            found.ok_or_else(|| not_a_word(key, &text, words.iter().map(|(word, _)| *word)))
+        })
+    }
+
+    fn command(&mut self, given: Given<TextOrTexts>) -> Given<CommandLine> {
+        match given {
+            Some(Some(TextOrTexts::Texts(argv))) => self.argv(argv),
+            Some(Some(TextOrTexts::Text(text))) => self.value("command", Some(Some(text)), shell_command),
+            Some(None) => Some(None),
+            None => None,
+        }
+    }
+
+    fn argv(&mut self, argv: Vec<String>) -> Given<CommandLine> {
+        if argv.first().is_none_or(String::is_empty) {
+            self.fault(self.item_place("command", 0), "command", "it names no program");
+            return None;
+        }
+        let wrong: Vec<_> = argv.iter().enumerate().filter_map(|(i, item)| Some((i, unfit(item)?))).collect();
+        for (index, why) in &wrong {
+            self.fault(self.item_place("command", *index), "command", why);
+        }
+        wrong.is_empty().then_some(Some(CommandLine::Argv(argv)))
+    }
+
+    fn environment(&mut self, given: Given<BTreeMap<String, String>>) -> Given<BTreeMap<String, String>> {
+        let variables = match given {
+            Some(Some(variables)) => variables,
+            other => return other,
+        };
+        for entry in self.node.entry("environment").map_or(&[][..], |entry| entry.value.entries()) {
+            let name = &entry.key;
+            if name.is_empty() || name.contains(['=', '\0']) {
+                self.fault(entry.at, "environment", format!("`{}` is no name of a variable", shown(name)));
+            }
+            if let Some(why) = variables.get(name).and_then(|value| unfit(value)) {
+                self.fault(entry.value.at, "environment", format!("`{}`: {why}", shown(name)));
+            }
+        }
+        Some(Some(variables))
+    }
+
+    fn exit_codes(&mut self, given: Given<Vec<u64>>) -> Given<BTreeSet<i32>> {
+        let codes = match given {
+            Some(Some(codes)) => codes,
+            Some(None) => return Some(None),
+            None => return None,
+        };
+        let key = "success_exit_codes";
+        if codes.is_empty() {
+            self.fault(self.place(key), key, "the list is empty, so that no run could succeed");
+        }
+        let mut set = BTreeSet::new();
+        for (index, code) in codes.into_iter().enumerate() {
+            match u8::try_from(code) {
+                Ok(code) => drop(set.insert(i32::from(code))),
+                Err(_) => {
+                    self.fault(self.item_place(key, index), key, format!("{code} is no exit code: they are 0 to 255"));
+                }
+            }
+        }
+        Some(Some(set))
+    }
+}
+
+fn not_a_word<'a>(key: &str, text: &str, words: impl Iterator<Item = &'a str> + Clone) -> String {
+    if LATER_VALUES.contains(&(key, text)) {
+        return format!("`{text}` is not supported yet");
+    }
+    let list: Vec<String> = words.clone().map(|word| format!("`{word}`")).collect();
+    let hint = meant(text, words);
+    format!("`{}` is none of {}{hint}", shown(text), list.join(", "))
+}
+
+fn expressions(value: TextOrTexts) -> Result<Vec<String>, &'static str> {
+    match value {
+        TextOrTexts::Text(text) => Ok(vec![text]),
+        TextOrTexts::Texts(texts) if texts.is_empty() => Err("the list is empty"),
+        TextOrTexts::Texts(texts) => Ok(texts),
+    }
+}
+
+/// Whether `schedule` knows a zone, asked with an expression that is right in every one.
+fn zone(name: String) -> Result<String, String> {
+    match Schedule::parse(&["0 0 * * *"], &name, Dst::Once, "timezone") {
+        Ok(_) => Ok(name),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn shell_command(text: String) -> Result<CommandLine, &'static str> {
+    if text.trim().is_empty() {
+        return Err("it is empty");
+    }
+    unfit(&text).map_or(Ok(CommandLine::Shell(text)), Err)
+}
+
+/// Why a text cannot be handed to a process.
+fn unfit(text: &str) -> Option<&'static str> {
+    if text.contains('\0') {
+        return Some("a NUL character cannot be handed to a process");
+    }
+    (text.len() >= LONGEST_STRING).then_some("it is longer than the 128 KiB that can be handed to a process")
+}
+
+fn absolute_path(text: String) -> Result<PathBuf, String> {
+    let path = PathBuf::from(&text);
+    match unfit(&text) {
+        Some(why) => Err(why.to_owned()),
+        None if !path.is_absolute() => Err(format!("`{}` is not an absolute path", shown(&text))),
+        None => Ok(path),
+    }
+}
+
+fn umask(text: String) -> Result<u32, String> {
+    let octal = (1..=4).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
+    let mask = u32::from_str_radix(&text, 8).ok().filter(|mask| octal && *mask <= 0o777);
+    mask.ok_or_else(|| format!("`{}` is no umask: octal digits from `000` to `777`", shown(&text)))
+}
+
+fn some_time(text: String) -> Result<Duration, String> {
+    match duration::parse(&text) {
+        Ok(Duration::ZERO) => Err("must be longer than nothing".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn misfire_limit(limit: u64) -> Result<usize, String> {
+    let limit = usize::try_from(limit).map_err(|error| error.to_string())?;
+    if limit == 0 { Err("must be at least 1; to make up nothing, write `misfire: skip`".to_owned()) } else { Ok(limit) }
+}

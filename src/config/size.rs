@@ -1,0 +1,75 @@
+//! Sizes as people write them: an integer and a unit, `64KiB`, `1MiB`.
+
+use super::schema::meant;
+
+/// The units, in bytes.
+const UNITS: [(&str, u64); 5] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
+
+/// A text that is no size.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum BadSize {
+    #[error("`{0}` is no size: an integer and a unit, such as `64KiB` or `1MiB`")]
+    NotASize(String),
+    #[error("`{0}` has no unit: write `{0}B` for bytes")]
+    NoUnit(String),
+    #[error("`{text}` has the unknown unit `{unit}`{hint}; there are B, KiB, MiB, GiB and TiB")]
+    UnknownUnit { text: String, unit: String, hint: String },
+    #[error("`{0}` is too large")]
+    TooLarge(String),
+}
+
+/// Reads a size, in bytes.
+pub(super) fn parse(text: &str) -> Result<u64, BadSize> {
+    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    if digits.is_empty() || !unit.bytes().all(|byte| byte.is_ascii_alphabetic()) {
+        return Err(BadSize::NotASize(text.to_owned()));
+    }
+    if unit.is_empty() {
+        return Err(BadSize::NoUnit(text.to_owned()));
+    }
+    let Some((_, factor)) = UNITS.iter().find(|(name, _)| *name == unit) else {
+        return Err(unknown_unit(text, unit));
+    };
+    digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(*factor))
+        .ok_or_else(|| BadSize::TooLarge(text.to_owned()))
+}
+
+fn unknown_unit(text: &str, unit: &str) -> BadSize {
+    // `M` and `MB` begin with the letter of the unit that is meant.
+    let first = unit.chars().next().map(|c| c.to_ascii_uppercase());
+    let alike = UNITS.iter().map(|(name, _)| *name).find(|name| unit.len() <= 3 && name.chars().next() == first);
+    let hint = alike.map(|name| format!(", did you mean `{name}`?"));
+    let hint = hint.unwrap_or_else(|| meant(unit, UNITS.iter().map(|(name, _)| *name)));
+    BadSize::UnknownUnit { text: text.to_owned(), unit: unit.to_owned(), hint: hint.trim_end_matches('?').to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn sizes_are_an_integer_and_a_unit() {
+        for (text, bytes) in [("0B", 0), ("17B", 17), ("64KiB", 65_536), ("1MiB", 1 << 20), ("2GiB", 2 << 30)] {
+            assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_says_which_rule_it_breaks() {
+        for (text, says) in [
+            ("", "`` is no size: an integer and a unit, such as `64KiB` or `1MiB`"),
+            ("1.5MiB", "`1.5MiB` is no size: an integer and a unit, such as `64KiB` or `1MiB`"),
+            ("-1B", "`-1B` is no size: an integer and a unit, such as `64KiB` or `1MiB`"),
+            ("65536", "`65536` has no unit: write `65536B` for bytes"),
+            ("1MB", "`1MB` has the unknown unit `MB`, did you mean `MiB`; there are B, KiB, MiB, GiB and TiB"),
+            ("1m", "`1m` has the unknown unit `m`, did you mean `MiB`; there are B, KiB, MiB, GiB and TiB"),
+            ("1parsec", "`1parsec` has the unknown unit `parsec`; there are B, KiB, MiB, GiB and TiB"),
+            ("99999999TiB", "`99999999TiB` is too large"),
+        ] {
+            assert_eq!(parse(text).map_err(|error| error.to_string()), Err(says.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The bytes of a jobs file before YAML: which of them are text, and what a line of it says.
+//!
+//! Both parsers must see the same characters, so what they treat differently never reaches them: NUL ends the input
+//! for one, U+0085, U+2028 and U+2029 are line breaks for the other only.
+
+use super::marked::{Fault, Position};
+
+/// A file may have this many bytes.
+pub(super) const LARGEST: usize = 4 << 20;
+
+/// The text of a file without its byte order mark, or why it is none.
+pub(super) fn text(bytes: &[u8]) -> Result<&str, Fault> {
+    if bytes.len() > LARGEST {
+        return Err(Fault::new(Position::START, format!("the file is larger than {} MiB", LARGEST >> 20)));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(bytes, error.valid_up_to()))?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    match text.char_indices().find(|(_, c)| !is_allowed(*c)) {
+        None => Ok(text),
+        Some((index, c)) => Err(Fault::new(
+            position_behind(&text[..index]),
+            format!("the character U+{:04X} cannot stand in a jobs file; in double quotes write `\\u{0:04x}`", u32::from(c)),
+        )),
+    }
+}
+
+fn not_utf8(bytes: &[u8], valid: usize) -> Fault {
+    let before = String::from_utf8_lossy(&bytes[..valid]);
+    let before = before.strip_prefix('\u{feff}').unwrap_or(&before);
+    Fault::new(position_behind(before), "the file is not UTF-8 from here on")
+}
+
+fn is_allowed(c: char) -> bool {
+    match c {
+        '\t' | '\n' | '\r' | ' '..='~' => true,
+        '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}' => false,
+        c => c >= '\u{a0}',
+    }
+}
+
+/// Where the character behind `before` stands.
+fn position_behind(before: &str) -> Position {
+    let breaks = before.replace("\r\n", "\n").replace('\r', "\n");
+    let line_start = breaks.rfind('\n').map_or(0, |index| index + 1);
+    Position { line: 1 + breaks.matches('\n').count(), column: 1 + breaks[line_start..].chars().count() }
+}
+
+/// Lines longer than this were not written by hand; nothing is looked up in them, so that no file costs the
+/// product of its size and its jobs.
+const LONGEST_LINE: usize = 16 << 10;
+
+/// A text by its lines.
+pub(super) struct Lines<'a>(Vec<&'a str>);
+
+impl<'a> Lines<'a> {
+    pub fn of(text: &'a str) -> Self {
+        let mut lines = Vec::new();
+        let mut rest = text;
+        while let Some(index) = rest.find(['\n', '\r']) {
+            let width = if rest[index..].starts_with("\r\n") { 2 } else { 1 };
+            lines.push(&rest[..index]);
+            rest = &rest[index + width..];
+        }
+        lines.push(rest);
+        Self(lines)
+    }
+
+    /// The line with this number, from 1, without its break.
+    fn line(&self, number: usize) -> &'a str {
+        let line = number.checked_sub(1).and_then(|index| self.0.get(index)).copied().unwrap_or_default();
+        if line.len() > LONGEST_LINE { "" } else { line }
+    }
+
+    /// What stands at a place, up to the end of its line.
+    pub fn from(&self, at: Position) -> &'a str {
+        let line = self.line(at.line);
+        line.char_indices().nth(at.column - 1).map_or("", |(index, _)| &line[index..])
+    }
+
+    /// Where the character `offset` of the value `value` at `at` stands; the value's own place where it is not
+    /// written as it reads, because of escapes or line breaks.
+    pub fn inside(&self, at: Position, value: &str, offset: usize) -> Position {
+        let written = self.from(at);
+        let quote = usize::from(written.starts_with(['"', '\'']));
+        let same = written.chars().skip(quote).take(offset).eq(value.chars().take(offset));
+        if same { Position { column: at.column + quote + offset, ..at } } else { at }
+    }
+}
+
+/// A syntax error, in words that help: `* * * * *` and `@daily` without quotes are what people run into.
+pub(super) fn explain_syntax(text: &str, at: Position, info: &str) -> Fault {
+    if info.contains("recursion limit") {
+        return Fault::new(at, "nested too deep");
+    }
+    let lines = Lines::of(text);
+    unquoted(lines.from(at), at)
+        .or_else(|| unquoted_value(&lines, at.line))
+        // The parser may notice only at the token behind it.
+        .or_else(|| unquoted_value(&lines, at.line.saturating_sub(1)))
+        .unwrap_or_else(|| Fault::new(at, format!("this is not YAML: {info}")))
+}
+
+fn unquoted_value(lines: &Lines<'_>, number: usize) -> Option<Fault> {
+    let line = lines.line(number);
+    let value = value_of(line);
+    let column = 1 + line[..line.len() - value.len()].chars().count();
+    unquoted(value, Position { line: number, column })
+}
+
+fn unquoted(value: &str, at: Position) -> Option<Fault> {
+    let why = match value.chars().next()? {
+        '*' => "an unquoted `*` begins an alias",
+        '@' => "an unquoted `@` is reserved",
+        _ => return None,
+    };
+    let expression = value.split(" #").next().unwrap_or(value).split(", ").next().unwrap_or(value);
+    let expression = expression.trim_end().trim_end_matches([']', ',', '}']);
+    Some(Fault::new(at, format!("quote it: \"{expression}\" (in YAML {why})")))
+}
+
+/// What stands behind the dashes, the key and the brackets of a line.
+fn value_of(line: &str) -> &str {
+    let mut rest = line.trim_start();
+    if let Some((_, value)) = rest.split_once(": ").filter(|(key, _)| !key.starts_with(['*', '@', '#', '"', '\''])) {
+        rest = value.trim_start();
+    }
+    while let Some(inner) = rest.strip_prefix("- ").or_else(|| rest.strip_prefix('[')) {
+        rest = inner.trim_start();
+    }
+    rest
+}

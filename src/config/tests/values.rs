@@ -1,0 +1,217 @@
+//! Which values are taken, as what, and what is said about others.
+
+use std::time::Duration;
+
+use super::*;
+use crate::job::{CommandLine, Interrupted, Misfire, OnLeaseEnd, Overlap};
+
+#[test]
+fn the_smallest_job_has_the_documented_defaults() {
+    let job = job("jobs:\n  a:\n    schedule: \"0 0 * * *\"\n    command: echo hi\n");
+    assert_eq!(job.command, CommandLine::Shell("echo hi".into()));
+    assert!(job.enabled && job.environment.is_empty() && job.description.is_none());
+    assert_eq!((job.umask, job.timeout, job.kill_grace), (0o022, None, Duration::from_secs(10)));
+    assert_eq!((job.overlap, job.misfire, job.misfire_window, job.misfire_limit), (Overlap::Skip, Misfire::RunOnce, None, 100));
+    assert_eq!((job.interrupted, job.on_lease_end), (Interrupted::Skip, OnLeaseEnd::Keep));
+    assert_eq!((job.success_exit_codes.into_iter().collect::<Vec<_>>(), job.max_output), (vec![0], 1 << 20));
+}
+
+#[test]
+fn every_key_that_works_is_read() {
+    let job = job(r#"
+jobs:
+  a:
+    description: what it is
+    schedule: ["0 0 * * *", "@daily"]
+    timezone: Europe/Berlin
+    dst: twice
+    command: [/bin/echo, NO, 1.10, 0027, ~, true, "x y"]
+    enabled: false
+    environment: {COUNTRY: NO, VERSION: 1.10, MODE: 0027, EMPTY: ""}
+    working_directory: /var/tmp
+    umask: 0027
+    timeout: 1h30m
+    kill_grace: 500ms
+    overlap: allow
+    misfire: run-all
+    misfire_window: 0s
+    misfire_limit: 7
+    interrupted: rerun
+    success_exit_codes: [0, 3]
+    max_output: 64KiB
+"#);
+    let argv = ["/bin/echo", "NO", "1.10", "0027", "~", "true", "x y"];
+    assert_eq!(job.command, CommandLine::Argv(argv.map(String::from).to_vec()));
+    let environment: Vec<_> = job.environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!(environment, ["COUNTRY=NO", "EMPTY=", "MODE=0027", "VERSION=1.10"]);
+    assert_eq!((job.enabled, job.umask, job.timeout), (false, 0o027, Some(Duration::from_secs(5400))));
+    assert_eq!((job.kill_grace, job.overlap, job.misfire), (Duration::from_millis(500), Overlap::Allow, Misfire::RunAll));
+    assert_eq!((job.misfire_window, job.misfire_limit), (Some(Duration::ZERO), 7));
+    // A run that another node starts again must not go on beside it.
+    assert_eq!((job.interrupted, job.on_lease_end), (Interrupted::Rerun, OnLeaseEnd::Kill));
+    assert_eq!((job.success_exit_codes.into_iter().collect::<Vec<_>>(), job.max_output), (vec![0, 3], 64 << 10));
+    assert_eq!(job.description.as_deref(), Some("what it is"));
+    assert_eq!(job.working_directory.as_deref(), Some(Path::new("/var/tmp")));
+}
+
+#[test]
+fn names_are_the_text_as_written() {
+    let (set, _) = parse("j", b"jobs:\n  0027: &j {schedule: \"0 0 * * *\", command: x}\n  NO: *j\n  1.10: *j\n  null: *j\n")
+        .unwrap_or_else(|problems| panic!("{}", lines(&problems)));
+    assert_eq!(set.jobs.keys().map(JobName::as_str).collect::<Vec<_>>(), ["0027", "1.10", "NO", "null"]);
+}
+
+#[test]
+fn a_job_is_laid_over_the_defaults() {
+    let text = "
+defaults: {timeout: 5m, environment: {A: a, B: b}, success_exit_codes: [0, 1], umask: \"077\", misfire: skip}
+jobs:
+  a:
+    schedule: \"0 0 * * *\"
+    command: x
+    environment: {B: own, C: c}
+    success_exit_codes: [2]
+    umask: null
+    misfire: ~
+";
+    let own = job(text);
+    assert_eq!(own.timeout, Some(Duration::from_secs(300)));
+    assert_eq!(own.environment.into_iter().map(|(k, v)| k + &v).collect::<Vec<_>>(), ["Aa", "Bown", "Cc"]);
+    assert_eq!(own.success_exit_codes.into_iter().collect::<Vec<_>>(), [2]);
+    assert_eq!((own.umask, own.misfire), (0o022, Misfire::RunOnce));
+    let own = job(&text.replace("{B: own, C: c}", "").replace("timeout: 5m", "timeout: null"));
+    assert!(own.environment.is_empty());
+    assert_eq!(own.timeout, None);
+}
+
+#[test]
+fn no_jobs_at_all_is_fine_and_an_empty_file_is_not() {
+    same(&said("jobs: {}"), "");
+    same(&said("defaults:\njobs: {}\n"), "");
+    for empty in ["", "\n\n", "# nothing\n", "---\n", "~", "\u{feff}"] {
+        same(&said(empty), "j:1:1: the file is empty; no jobs at all is `jobs: {}`");
+    }
+    same(&said("jobs:"), "j:1:1: `jobs` is a map from names to jobs, not nothing; none is `jobs: {}`");
+    same(&said("defaults: {}"), "j:1:1: `jobs` is missing; no jobs at all is `jobs: {}`");
+    same(&said("[a]"), "j:1:1: a jobs file is a map with `jobs` and `defaults`, not a list");
+    same(&said("hello"), "j:1:1: a jobs file is a map with `jobs` and `defaults`, not a text");
+    same(&said("jobs: [a]"), "j:1:7: `jobs` is a map from names to jobs, not a list; none is `jobs: {}`");
+}
+
+#[test]
+fn wrong_types_are_refused() {
+    let rest = "j:5:5: job `a`: ";
+    for (keys, says) in [
+        ("description: [x]", "j:5:18: job `a`: `description` must be a text, not a list"),
+        ("timezone: {a: b}", "j:5:15: job `a`: `timezone` must be a text, not a map"),
+        ("enabled: yes", "j:5:14: job `a`: `enabled` must be `true` or `false`, not a text"),
+        ("enabled: \"true\"", "j:5:14: job `a`: `enabled` must be `true` or `false`, not a text"),
+        ("enabled: True", "j:5:14: job `a`: `enabled` must be `true` or `false`, not a text"),
+        ("enabled: 1", "j:5:14: job `a`: `enabled` must be `true` or `false`, not a number"),
+        ("environment: [A=b]", "j:5:18: job `a`: `environment` must be a map of texts, not a list"),
+        ("environment: {A: [x]}", "j:5:22: job `a`: `environment`: `A` must be a text, not a list"),
+        ("environment:\n  A:\n  B: ~", "j:6:7: job `a`: `environment`: `A` has no value; an empty one is `\"\"`\nj:7:10: job `a`: `environment`: `B` has no value; an empty one is `\"\"`"),
+        ("environment: {=: x, \"\": y, \"a\\0\": z}", "j:5:19: job `a`: `environment`: `=` is no name of a variable\nj:5:25: job `a`: `environment`: `` is no name of a variable\nj:5:32: job `a`: `environment`: `a\\0` is no name of a variable"),
+        ("misfire_limit: \"5\"", "j:5:20: job `a`: `misfire_limit` must be a whole number, not a text"),
+        ("misfire_limit: -5", "j:5:20: job `a`: `misfire_limit` must be a whole number, not a number"),
+        ("misfire_limit: 0", "j:5:20: job `a`: `misfire_limit`: must be at least 1; to make up nothing, write `misfire: skip`"),
+        ("success_exit_codes: 0", "j:5:25: job `a`: `success_exit_codes` must be a list of whole numbers, not a number"),
+        ("success_exit_codes: [0, x]", "j:5:29: job `a`: `success_exit_codes` must hold whole numbers, not a text"),
+        ("success_exit_codes: [0, 256]", "j:5:29: job `a`: `success_exit_codes`: 256 is no exit code: they are 0 to 255"),
+        ("success_exit_codes: []", "j:5:25: job `a`: `success_exit_codes`: the list is empty, so that no run could succeed"),
+        ("timeout: 0s", "j:5:14: job `a`: `timeout`: must be longer than nothing"),
+        ("kill_grace: 0s", "j:5:17: job `a`: `kill_grace`: must be longer than nothing"),
+        ("timeout: 90", "j:5:14: job `a`: `timeout`: `90` has no unit: write `90s` for seconds, `90m` for minutes"),
+        ("max_output: 1MB", "j:5:17: job `a`: `max_output`: `1MB` has the unknown unit `MB`, did you mean `MiB`; there are B, KiB, MiB, GiB and TiB"),
+        ("umask: 0o27", "j:5:12: job `a`: `umask`: `0o27` is no umask: octal digits from `000` to `777`"),
+        ("umask: \"1000\"", "j:5:12: job `a`: `umask`: `1000` is no umask: octal digits from `000` to `777`"),
+        ("working_directory: var/tmp", "j:5:24: job `a`: `working_directory`: `var/tmp` is not an absolute path"),
+        ("working_directory: ~/x", "j:5:24: job `a`: `working_directory`: `~/x` is not an absolute path"),
+        ("timezone: Nowhere", "j:5:15: job `a`: `timezone`: `Nowhere` is no time zone of the IANA database"),
+        ("dst: never", "j:5:10: job `a`: `dst`: `never` is none of `once`, `skip`, `twice`"),
+        ("misfire: run_once", "j:5:14: job `a`: `misfire`: `run_once` is none of `skip`, `run-once`, `run-all`, did you mean `run-once`?"),
+        ("interrupted: restart", "j:5:18: job `a`: `interrupted`: `restart` is none of `skip`, `rerun`"),
+        ("on_lease_end: Keep", "j:5:19: job `a`: `on_lease_end`: `Keep` is none of `keep`, `kill`, did you mean `keep`?"),
+        ("overlap: replace", "j:5:14: job `a`: `overlap`: `replace` is not supported yet"),
+        ("overlap: queued", "j:5:14: job `a`: `overlap`: `queued` is none of `skip`, `allow`"),
+        ("command: y", "j:5:5: job `a`: `command` is already given in line 4"),
+        ("command : y", "j:5:5: job `a`: `command` is already given in line 4"),
+    ] {
+        let says = says.replace("job `a`: `command` is already", "`command` is already");
+        same(&said_of(keys), &says);
+        assert!(!rest.is_empty());
+    }
+}
+
+#[test]
+fn commands_are_checked_as_far_as_can_be() {
+    let said = |command: &str| said(format!("jobs:\n  a:\n    schedule: \"0 0 * * *\"\n    command: {command}\n"));
+    for (command, says) in [
+        ("true", ""),
+        ("[true]", ""),
+        ("[\"\"]", "j:4:15: job `a`: `command`: it names no program"),
+        ("[]", "j:4:14: job `a`: `command`: it names no program"),
+        ("\"\"", "j:4:14: job `a`: `command`: it is empty"),
+        ("\"  \"", "j:4:14: job `a`: `command`: it is empty"),
+        ("", "j:2:3: job `a`: `command` is missing"),
+        ("{a: b}", "j:4:14: job `a`: `command` must be a text or a list of texts, not a map"),
+        ("[a, [b]]", "j:4:18: job `a`: an item of `command` must be a text, not a list"),
+        ("\n      - a\n      -", "j:6:8: job `a`: an item of `command` is missing; an empty one is `\"\"`"),
+        ("1.10", "j:4:14: job `a`: `command` is a text, and this is read as a number or boolean; quote it: \"1.10\""),
+        ("True", "j:4:14: job `a`: `command` is a text, and this is read as a number or boolean; quote it: \"True\""),
+        ("340282366920938463463374607431768211455", "j:4:14: job `a`: `command` is a text, and this is read as a number or boolean; quote it: \"340282366920938463463374607431768211455\""),
+        ("\"a\\0b\"", "j:4:14: job `a`: `command`: a NUL character cannot be handed to a process"),
+        ("[a, \"b\\0\"]", "j:4:18: job `a`: `command`: a NUL character cannot be handed to a process"),
+        ("!!str x", "j:4:14: tags (`!…`) are not supported; quote what is meant as text"),
+    ] {
+        same(&said(command), says);
+    }
+    let long = "x".repeat(128 << 10);
+    same(&said(&long), "j:4:14: job `a`: `command`: it is longer than the 128 KiB that can be handed to a process");
+}
+
+#[test]
+fn what_is_not_built_yet_is_refused_and_never_ignored() {
+    for key in ["user", "group", "nice", "limits", "retries", "concurrency_group", "splay", "on_failure", "on_success", "on_recovery", "on_missed"] {
+        same(&said_of(&format!("{key}: x")), &format!("j:5:5: job `a`: `{key}` is not supported yet"));
+        same(&said_of(&format!("{key}:")), &format!("j:5:5: job `a`: `{key}` is not supported yet"));
+    }
+    same(&said("jobs: {a: {after: {b: success}, command: x}}"), "j:1:12: job `a`: `after` is not supported yet");
+}
+
+#[test]
+fn rerun_and_keep_contradict_each_other_wherever_they_stand() {
+    let said = |defaults: &str, own: &str| {
+        said(format!("defaults: {{{defaults}}}\njobs: {{a: {{schedule: \"0 0 * * *\", command: x, {own}}}}}"))
+            .split(": `on").next().unwrap_or_default().to_owned()
+    };
+    assert_eq!(said("interrupted: rerun", "on_lease_end: keep"), "j:2:61: job `a`");
+    assert_eq!(said("on_lease_end: keep", "interrupted: rerun"), "j:2:60: job `a`");
+    assert_eq!(said("", "on_lease_end: keep, interrupted: rerun"), "j:2:61: job `a`");
+    assert_eq!(said("on_lease_end: keep", "on_lease_end: null, interrupted: rerun"), "");
+    assert_eq!(said("on_lease_end: keep, interrupted: rerun", "interrupted: skip"), "");
+}
+
+#[test]
+fn what_is_hardly_meant_is_warned_of() {
+    let said = |text: &str| said(format!("jobs:\n  a:\n    schedule: \"0 0 * * *\"\n    {}\n", text.replace('\n', "\n    ")));
+    for (keys, says) in [
+        ("command: echo hi  # there", "j:4:23: job `a`: the comment behind `command` is not part of it; quote the command if it should be"),
+        ("command: \"echo hi\"  # there", ""),
+        ("command: echo hi#there", ""),
+        ("command: echo hi\n# there", ""),
+        ("command: [ls, ~/in, \"$HOME/x\", \"a$\", \"${X}\"]", "
+            j:4:19: job `a`: `~` in a list is handed over as it is; a shell expands it where `command` is a text
+            j:4:25: job `a`: `$HOME` in a list is handed over as it is; a shell expands it where `command` is a text
+            j:4:42: job `a`: `${X}` in a list is handed over as it is; a shell expands it where `command` is a text"),
+        ("command: [sh, -c, \"echo $HOME\"]", ""),
+        ("command: [/bin/bash, -euc, \"echo $HOME ~\"]", ""),
+        ("command: [awk, \"{print $NF}\"]", ""),
+        ("command: echo $HOME ~", ""),
+        ("command: x\nmisfire: run-all", "j:5:14: job `a`: `misfire: run-all` without `misfire_window` makes up only the newest missed occurrence, for the window is the time to the next one"),
+        ("command: x\nmisfire: run-all\nmisfire_window: 1d", ""),
+        ("command: x\nenvironment: {CRONKEEPER_NODE: x}", "j:5:19: job `a`: `environment`: `CRONKEEPER_NODE` is set by cronkeeper over this value"),
+    ] {
+        same(&said(keys), says);
+    }
+}

@@ -1,0 +1,212 @@
+//! From a file's blocks to its jobs: defaults laid under each job, and the rules between values.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::advice;
+use super::marked::{self, Entry, Fault, Node, Position};
+use super::raw::{self, Given};
+use super::schema::{self, shown};
+use super::settings::{self, Settings};
+use super::source::{self, Lines};
+use crate::job::{Interrupted, Job, JobName, OnLeaseEnd};
+use crate::schedule::{Place, Schedule};
+
+const DEFAULT_ZONE: &str = "UTC";
+const DEFAULT_UMASK: u32 = 0o022;
+const DEFAULT_KILL_GRACE: Duration = Duration::from_secs(10);
+const DEFAULT_MISFIRE_LIMIT: usize = 100;
+const DEFAULT_MAX_OUTPUT: u64 = 1 << 20;
+
+/// What one file holds. The jobs are complete only without faults.
+#[derive(Default)]
+pub(super) struct Checked {
+    pub jobs: Vec<(Position, Arc<Job>)>,
+    pub faults: Vec<Fault>,
+    pub warnings: Vec<Fault>,
+}
+
+/// Reads one file: marks, form, types, values, relations.
+pub(super) fn file(bytes: &[u8]) -> Checked {
+    let text = match source::text(bytes) {
+        Ok(text) => text,
+        Err(fault) => return Checked { faults: vec![fault], ..Checked::default() },
+    };
+    let marked::Marked { root, mut faults } = marked::read(text);
+    let Some(sound) = root.and_then(|root| schema::sound_part(&root, &mut faults)) else {
+        return Checked { faults, ..Checked::default() };
+    };
+    let raw = match typed(text, &sound, faults.is_empty()) {
+        Ok(raw) => raw,
+        Err(fault) => {
+            faults.push(fault);
+            return Checked { faults, ..Checked::default() };
+        }
+    };
+    FileCheck { lines: Lines::of(text), checked: Checked { faults, ..Checked::default() } }.run(raw, &sound)
+}
+
+/// The second pass. A file with faults is never run; its sound part is read on only to say all that is wrong.
+fn typed(text: &str, sound: &Node, is_faultless: bool) -> Result<raw::File, Fault> {
+    let read = if is_faultless {
+        serde_yaml::from_str(text)
+    } else {
+        let mut rest = String::new();
+        marked::write(sound, &mut rest);
+        serde_yaml::from_str(&rest)
+    };
+    read.map_err(|error: serde_yaml::Error| {
+        let at = error.location().filter(|_| is_faultless);
+        let at = at.map_or(Position::START, |at| Position { line: at.line(), column: at.column() });
+        Fault::new(at, format!("this cannot be read: {error}"))
+    })
+}
+
+/// A block's values and where they stand.
+pub(super) struct Placed {
+    pub settings: Settings,
+    pub node: Option<Rc<Node>>,
+}
+
+impl Placed {
+    /// Where the value of a key stands, if this block has it.
+    pub fn place(&self, key: &str) -> Option<Position> {
+        self.node.as_ref()?.entry(key).map(schema::place)
+    }
+}
+
+struct FileCheck<'a> {
+    lines: Lines<'a>,
+    checked: Checked,
+}
+
+impl FileCheck<'_> {
+    fn run(mut self, raw: raw::File, sound: &Node) -> Checked {
+        let defaults = self.defaults(raw.defaults, sound);
+        let mut blocks: BTreeMap<String, raw::Block> = raw.jobs;
+        for entry in sound.entry("jobs").map_or(&[][..], |jobs| jobs.value.entries()) {
+            match blocks.remove(&entry.key) {
+                Some(block) => self.job(entry, block, &defaults),
+                None => self.fault(entry.at, "this name reads as another to the second YAML parser; quote it"),
+            }
+        }
+        self.checked
+    }
+
+    fn fault(&mut self, at: Position, message: impl Into<String>) {
+        self.checked.faults.push(Fault::new(at, message));
+    }
+
+    fn defaults(&mut self, block: Option<raw::Block>, sound: &Node) -> Placed {
+        let node = sound.entry("defaults").map(|entry| Rc::clone(&entry.value));
+        let settings = match (block, &node) {
+            (Some(block), Some(node)) => settings::judge(block, node, "defaults", &mut self.checked.faults),
+            _ => Settings::default(),
+        };
+        Placed { settings, node }
+    }
+
+    fn job(&mut self, entry: &Entry, block: raw::Block, defaults: &Placed) {
+        let title = format!("job `{}`", shown(&entry.key));
+        let settings = settings::judge(block, &entry.value, &title, &mut self.checked.faults);
+        let own = Placed { settings, node: Some(Rc::clone(&entry.value)) };
+        let name = JobName::parse(&entry.key)
+            .map_err(|error| self.fault(entry.at, error.to_string().replace(&entry.key, &shown(&entry.key))))
+            .ok();
+        self.contradictions(&title, &own, defaults);
+        let schedule = self.schedule(&title, entry, &own.settings, &defaults.settings);
+        self.checked.warnings.extend(advice::about(&title, &own, defaults, &self.lines));
+        if let (Some(name), Some(schedule)) = (name, schedule)
+            && let Some(job) = job(name, schedule, own.settings, &defaults.settings)
+        {
+            self.checked.jobs.push((entry.at, Arc::new(job)));
+        }
+    }
+
+    /// The place of a fault that two values make together is the job's own of them; the later one, if both are.
+    fn contradictions(&mut self, title: &str, own: &Placed, defaults: &Placed) {
+        let reruns = merged(&own.settings.interrupted, &defaults.settings.interrupted) == Some(Interrupted::Rerun);
+        let keeps = merged(&own.settings.on_lease_end, &defaults.settings.on_lease_end) == Some(OnLeaseEnd::Keep);
+        if !(reruns && keeps) {
+            return;
+        }
+        let own_place = own.place("on_lease_end").or_else(|| own.place("interrupted"));
+        let (title, at) = match own_place {
+            Some(at) => (title, Some(at)),
+            None => ("defaults", defaults.place("on_lease_end")),
+        };
+        let message = "`on_lease_end: keep` with `interrupted: rerun`: another node may start the run again, \
+                       so this one must be killed; leave `on_lease_end` out or write `kill`";
+        self.fault(at.unwrap_or(Position::START), format!("{title}: {message}"));
+    }
+
+    fn schedule(&mut self, title: &str, job: &Entry, own: &Settings, defaults: &Settings) -> Option<Schedule> {
+        let expressions = own.schedule.clone().flatten()?;
+        let expressions: Vec<&str> = expressions.iter().map(String::as_str).collect();
+        let zone = merged(&own.timezone, &defaults.timezone);
+        let dst = merged(&own.dst, &defaults.dst).unwrap_or_default();
+        let parsed = Schedule::parse(&expressions, zone.as_deref().unwrap_or(DEFAULT_ZONE), dst, &job.key);
+        parsed
+            .map_err(|error| {
+                let at = self.place_in_schedule(job, error.offset());
+                self.fault(at, format!("{title}: `schedule`: {error}"));
+            })
+            .ok()
+    }
+
+    fn place_in_schedule(&self, job: &Entry, place: Option<Place>) -> Position {
+        let Some(schedule) = job.value.entry("schedule") else { return job.at };
+        let Some(Place { expression, offset }) = place else { return schedule.value.at };
+        let node = schedule.value.items().get(expression).unwrap_or(&schedule.value);
+        node.text().map_or(node.at, |text| self.lines.inside(node.at, text, offset))
+    }
+}
+
+/// A job's own value, else that of the defaults; null, of either, is the built-in one.
+pub(super) fn merged<T: Clone>(own: &Given<T>, defaults: &Given<T>) -> Option<T> {
+    own.clone().unwrap_or_else(|| defaults.clone().flatten())
+}
+
+fn job(name: JobName, schedule: Schedule, own: Settings, defaults: &Settings) -> Option<Job> {
+    let interrupted = merged(&own.interrupted, &defaults.interrupted).unwrap_or_default();
+    let on_lease_end = match interrupted {
+        Interrupted::Rerun => OnLeaseEnd::Kill,
+        Interrupted::Skip => merged(&own.on_lease_end, &defaults.on_lease_end).unwrap_or_default(),
+    };
+    Some(Job {
+        name,
+        description: merged(&own.description, &defaults.description),
+        schedule,
+        command: own.command.flatten()?,
+        enabled: merged(&own.enabled, &defaults.enabled).unwrap_or(true),
+        environment: environment(own.environment, &defaults.environment),
+        working_directory: merged(&own.working_directory, &defaults.working_directory),
+        umask: merged(&own.umask, &defaults.umask).unwrap_or(DEFAULT_UMASK),
+        timeout: merged(&own.timeout, &defaults.timeout),
+        kill_grace: merged(&own.kill_grace, &defaults.kill_grace).unwrap_or(DEFAULT_KILL_GRACE),
+        overlap: merged(&own.overlap, &defaults.overlap).unwrap_or_default(),
+        misfire: merged(&own.misfire, &defaults.misfire).unwrap_or_default(),
+        misfire_window: merged(&own.misfire_window, &defaults.misfire_window),
+        misfire_limit: merged(&own.misfire_limit, &defaults.misfire_limit).unwrap_or(DEFAULT_MISFIRE_LIMIT),
+        interrupted,
+        on_lease_end,
+        success_exit_codes: merged(&own.success_exit_codes, &defaults.success_exit_codes)
+            .unwrap_or_else(|| [0].into_iter().collect()),
+        max_output: merged(&own.max_output, &defaults.max_output).unwrap_or(DEFAULT_MAX_OUTPUT),
+    })
+}
+
+/// Maps merge key by key.
+fn environment(own: Given<BTreeMap<String, String>>, defaults: &Given<BTreeMap<String, String>>) -> BTreeMap<String, String> {
+    match own {
+        Some(None) => BTreeMap::new(),
+        None => defaults.clone().flatten().unwrap_or_default(),
+        Some(Some(own)) => {
+            let mut all = defaults.clone().flatten().unwrap_or_default();
+            all.extend(own);
+            all
+        }
+    }
+}
