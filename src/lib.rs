@@ -15,6 +15,7 @@ pub mod ledger;
 pub mod run;
 pub mod schedule;
 pub mod status;
+pub mod systemd;
 pub mod telemetry;
 pub mod term;
 pub mod warden;
