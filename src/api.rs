@@ -16,6 +16,8 @@ mod reads;
 pub mod serve;
 mod show;
 pub mod socket;
+#[cfg(test)]
+mod tests;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

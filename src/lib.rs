@@ -23,6 +23,7 @@ pub mod warden;
 pub mod engine;
 // The edge.
 pub mod status;
+pub mod systemd;
 pub mod telemetry;
 pub mod config;
 pub mod state_dir;

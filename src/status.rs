@@ -4,6 +4,8 @@
 //! what depends on the moment of asking. No decision rests on any of it. Deliberately without policy and without I/O.
 
 mod history;
+#[cfg(test)]
+pub(crate) mod sample;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,290 @@
+//! The API over real sockets, with a ledger that does as it is told.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::task::spawn_blocking;
+
+use super::client::{AskError, Client, Places};
+use super::serve::Serving;
+use super::socket::{ApiSocket, Claim, NAME};
+use super::*;
+use crate::clock::system;
+use crate::election::Queue;
+use crate::job::JobName;
+use crate::ledger::{ReadError, Reading, Snapshot};
+use crate::run::{HistoryRecord, Skip, SkipReason};
+use crate::status::sample;
+use crate::term::{FencingToken, NodeName};
+
+/// What the ledger does when it is asked.
+#[derive(Clone, Copy)]
+enum Mood {
+    Well,
+    Away,
+    Broken,
+}
+
+struct Ledger {
+    mood: Mood,
+    queues: AtomicUsize,
+}
+
+impl Ledger {
+    fn answer<T: Send + 'static>(&self, answer: T) -> Reading<'_, T> {
+        match self.mood {
+            Mood::Well => Box::pin(async { Ok(answer) }),
+            Mood::Away => Box::pin(async { Err(ReadError("nobody answers".into())) }),
+            Mood::Broken => Box::pin(async { panic!("a bug of the reader") }),
+        }
+    }
+}
+
+impl Reader for Ledger {
+    fn queue(&self) -> Reading<'_, Queue> {
+        self.queues.fetch_add(1, Ordering::Relaxed);
+        self.answer(sample::queue())
+    }
+
+    fn snapshot(&self) -> Reading<'_, Snapshot> {
+        self.answer(Snapshot::default())
+    }
+
+    fn history(&self, job: Option<JobName>, limit: usize) -> Reading<'_, Vec<HistoryRecord>> {
+        let at = sample::at("2026-11-20T02:40:00Z");
+        let known = job.is_none_or(|job| job == sample::job("load"));
+        let skip = HistoryRecord::Skip(Skip {
+            job: sample::job("load"),
+            reason: SkipReason::Missed,
+            first: at,
+            last: at,
+            count: 1,
+            token: FencingToken(7),
+            node: NodeName::new("host-a"),
+            decided_at: at,
+        });
+        self.answer(vec![skip; if known { limit.min(3) } else { 0 }])
+    }
+}
+
+/// A daemon of which nothing but its API is real.
+struct Daemon {
+    directory: tempfile::TempDir,
+    ledger: Arc<Ledger>,
+    status: watch::Sender<Arc<Status>>,
+    turns: watch::Sender<Uptime>,
+    router: Router,
+    _serving: Serving,
+}
+
+impl Daemon {
+    async fn start(mood: Mood) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let ledger = Arc::new(Ledger { mood, queues: AtomicUsize::new(0) });
+        let status = watch::Sender::new(Arc::new(published()));
+        let turns = watch::Sender::new(system::uptime());
+        let router = router(Sources {
+            status: status.subscribe(),
+            turns: turns.subscribe(),
+            // A turn at boot is too long ago, one at the start of a test is not.
+            stall: system::uptime().since(Uptime::ZERO) / 2,
+            reader: ledger.clone(),
+        });
+        let socket = ApiSocket::open(directory.path(), Claim::IfFree).await.unwrap();
+        let serving = Serving::on_socket(socket, router.clone());
+        Self { directory, ledger, status, turns, router, _serving: serving }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join(NAME)
+    }
+
+    /// Sends `request` as it is; the code and the body of the answer.
+    async fn send(&self, request: impl Into<Vec<u8>>) -> (u16, Value) {
+        let (socket, request) = (self.socket(), request.into());
+        spawn_blocking(move || {
+            let mut stream = UnixStream::connect(socket).unwrap();
+            // The daemon may have heard enough before all is sent.
+            drop(stream.write_all(&request));
+            let mut answer = Vec::new();
+            drop(stream.read_to_end(&mut answer));
+            parse(&answer)
+        })
+        .await
+        .unwrap()
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await
+    }
+}
+
+/// What a daemon publishes: the queue and the members it leaves to the ledger.
+fn published() -> Status {
+    let mut status = sample::leader();
+    status.queue.clear();
+    status.members.clear();
+    status.drift.clear();
+    if let Some(session) = &mut status.session {
+        session.lease_until = Some(system::uptime() + Duration::from_secs(3_600));
+    }
+    status
+}
+
+fn parse(answer: &[u8]) -> (u16, Value) {
+    let text = String::from_utf8_lossy(answer);
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+    (code, serde_json::from_str(body).unwrap_or(Value::Null))
+}
+
+#[tokio::test]
+async fn a_status_joins_what_the_daemon_says_with_what_the_ledger_knows() {
+    let daemon = Daemon::start(Mood::Well).await;
+    let (code, status) = daemon.get("/v1/status").await;
+    assert_eq!((code, &status["state"], &status["role"]["token"]), (200, &"leading".into(), &4_294_967_301_i64.into()));
+    assert_eq!(status["queue"][2]["predecessor"], status["queue"][1]["candidate"]);
+    assert_eq!(status["members"][1]["node"], "host-b");
+    assert_eq!(status["drift"], serde_json::json!(["host-b"]));
+    assert_eq!(status["unread"], Value::Null);
+    let left = status["session"]["lease_remaining_ms"].as_u64().unwrap();
+    assert!((3_000_000..=3_600_000).contains(&left), "{left}");
+}
+
+#[tokio::test]
+async fn a_status_is_had_also_when_the_ledger_is_away() {
+    let daemon = Daemon::start(Mood::Away).await;
+    let (code, status) = daemon.get("/v1/status").await;
+    assert_eq!((code, &status["unread"]), (200, &"nobody answers".into()));
+    assert_eq!(status["jobs"][0]["name"], "nightly-backup");
+    let (code, refusal) = daemon.get("/v1/history").await;
+    assert_eq!((code, &refusal["error"]), (503, &"the ledger cannot be read: nobody answers".into()));
+}
+
+#[tokio::test]
+async fn many_who_ask_cost_one_read() {
+    let daemon = Daemon::start(Mood::Well).await;
+    futures_util::future::join_all((0..10).map(|_| daemon.get("/v1/status"))).await;
+    // A loaded machine may take longer over ten than an answer stays fresh.
+    assert!(daemon.ledger.queues.load(Ordering::Relaxed) < 10);
+}
+
+#[tokio::test]
+async fn health_is_the_loops_and_readiness_the_nodes() {
+    let daemon = Daemon::start(Mood::Well).await;
+    assert_eq!(daemon.get("/healthz").await.0, 200);
+    assert_eq!(daemon.get("/readyz").await.0, 200);
+
+    daemon.status.send_replace(Arc::new(sample::cut_off()));
+    let (code, readiness) = daemon.get("/readyz").await;
+    assert_eq!((code, &readiness["awaiting"]), (503, &"ZooKeeper at zk1:2181,zk2:2181".into()));
+    assert_eq!(daemon.get("/healthz").await.0, 200);
+
+    daemon.turns.send_replace(Uptime::ZERO);
+    assert_eq!(daemon.get("/healthz").await.0, 503);
+}
+
+#[tokio::test]
+async fn a_history_is_of_one_job_or_of_all_and_bounded() {
+    let daemon = Daemon::start(Mood::Well).await;
+    let (code, history) = daemon.get("/v1/jobs/load/history?limit=2").await;
+    assert_eq!((code, history["records"].as_array().unwrap().len()), (200, 2));
+    assert_eq!(history["records"][0]["kind"], "skip");
+    assert_eq!(history["records"][0]["first"], "2026-11-20T02:40:00Z");
+    assert_eq!(daemon.get("/v1/history").await.1["records"].as_array().unwrap().len(), 3);
+    for path in ["/v1/history?limit=0", "/v1/history?limit=1001", "/v1/history?limit=x"] {
+        assert_eq!(daemon.get(path).await.0, 400, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_said_in_json() {
+    let daemon = Daemon::start(Mood::Well).await;
+    let unknown = daemon.get("/v1/jobs/nothing/history").await;
+    assert_eq!(unknown, (404, serde_json::json!({ "error": "there is no job `nothing`" })));
+    let defined = daemon.get("/v1/jobs/nightly-backup/history").await;
+    assert_eq!(defined, (200, serde_json::json!({ "records": [] })));
+    for path in ["/", "/metrics", "/v1/jobs/..%2f..%2fetc/history", "/v1/jobs//history"] {
+        let (code, refusal) = daemon.get(path).await;
+        assert!(code == 404 && refusal["error"].is_string(), "{path}: {code} {refusal}");
+    }
+    let (code, refusal) = daemon.get("/v1/jobs/%ff/history").await;
+    assert!(code == 400 && refusal["error"].is_string());
+    let (code, refusal) = daemon.send("POST /v1/status HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").await;
+    assert!(code == 405 && refusal["error"].is_string());
+}
+
+#[tokio::test]
+async fn a_panic_is_one_requests_affair() {
+    let daemon = Daemon::start(Mood::Broken).await;
+    for _ in 0..2 {
+        let (code, refusal) = daemon.get("/v1/status").await;
+        assert!(code == 500 && refusal["error"].is_string());
+        assert_eq!(daemon.get("/healthz").await.0, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_large_or_none_is_cut_off() {
+    let daemon = Daemon::start(Mood::Well).await;
+    let large = format!("GET /healthz HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
+    assert_eq!(daemon.send(large).await.0, 431);
+    assert_eq!(daemon.send(vec![0x16, 3, 1, 2, 0, 1, 0, 0]).await.0, 400);
+    let endless = "GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n";
+    assert_eq!(daemon.send(endless).await.0, 200);
+}
+
+#[tokio::test]
+async fn slow_clients_on_tcp_shut_nobody_out_of_the_socket() {
+    let daemon = Daemon::start(Mood::Well).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let _tcp = Serving::on_tcp(listener, daemon.router.clone());
+    let slow: Vec<_> = (0..100)
+        .map(|_| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(b"GET /healthz HTT").unwrap();
+            stream
+        })
+        .collect();
+    assert_eq!(daemon.get("/healthz").await.0, 200);
+    drop(slow);
+    let answer = spawn_blocking(move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        parse(&answer)
+    });
+    assert_eq!(answer.await.unwrap().0, 200);
+}
+
+#[tokio::test]
+async fn a_command_reads_what_the_daemon_writes() {
+    let daemon = Daemon::start(Mood::Well).await;
+    let directory = daemon.directory.path().to_owned();
+    let asked = spawn_blocking(move || {
+        let client = Client::new(Places::new(Some(&directory), None)).unwrap();
+        (client.get::<Status>("/v1/status"), client.get::<Value>("/v1/jobs/nothing/history"))
+    });
+    let (status, history) = asked.await.unwrap();
+    let (status, history) = (status.unwrap(), history.unwrap_err());
+    assert_eq!((status.queue.len(), status.drift.len()), (3, 1));
+    assert_eq!((history.to_string().as_str(), history.exit_code()), ("there is no job `nothing`", 1));
+}
+
+#[test]
+fn no_daemon_is_said_with_what_was_tried() {
+    let directory = tempfile::tempdir().unwrap();
+    let client = Client::new(Places::new(Some(directory.path()), None)).unwrap();
+    let error = client.get::<Status>("/v1/status").unwrap_err();
+    assert!(matches!(error, AskError::NoDaemon(_)));
+    assert_eq!(error.exit_code(), 69);
+    let socket = directory.path().join(NAME);
+    assert!(error.to_string().contains(&socket.display().to_string()), "{error}");
+}

@@ -1,0 +1,104 @@
+//! What the commands that ask a daemon share: their options, their failures, and how they show times.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::api::client::{AskError, Client, Places};
+
+/// Where the daemon is.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Whom {
+    /// The directory of the daemon's socket [default: $RUNTIME_DIRECTORY, else /run/cronkeeper, else the state directory]
+    #[arg(long, value_name = "DIR", env = "CRONKEEPER_RUNTIME_DIR")]
+    pub runtime_dir: Option<PathBuf>,
+    /// The daemon's state directory
+    #[arg(long, value_name = "DIR", env = "CRONKEEPER_STATE_DIR")]
+    pub state_dir: Option<PathBuf>,
+}
+
+/// Why a command that asks a daemon failed.
+#[derive(Debug, thiserror::Error)]
+pub enum AskFailure {
+    /// No answer, or not the one asked for.
+    #[error(transparent)]
+    Ask(#[from] AskError),
+    /// The result could not be written.
+    #[error("the result cannot be written")]
+    Output(#[from] io::Error),
+}
+
+impl AskFailure {
+    /// The exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Ask(error) => error.exit_code(),
+            // `cronkeeper history | head` had what it wanted.
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
+            Self::Output(_) => 1,
+        }
+    }
+}
+
+impl Whom {
+    pub(super) fn client(&self) -> Result<Client, AskError> {
+        Client::new(Places::new(self.runtime_dir.as_deref(), self.state_dir.as_deref()))
+    }
+}
+
+/// `2026-11-20 18:40:01`, in UTC; the headings say so.
+pub(super) fn stamp(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+/// The two largest units of the time between: `3d 4h`, `7h 49m`, `12s`.
+pub(super) fn span(from: Timestamp, to: Timestamp) -> String {
+    let seconds = to.as_second().saturating_sub(from.as_second()).max(0);
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    let (large, small) = match (days, hours, minutes) {
+        (0, 0, 0) => return format!("{seconds}s"),
+        (0, 0, _) => (format!("{minutes}m"), (seconds % 60, "s")),
+        (0, ..) => (format!("{hours}h"), (minutes, "m")),
+        _ => (format!("{days}d"), (hours, "h")),
+    };
+    match small {
+        (0, _) => large,
+        (count, unit) => format!("{large} {count}{unit}"),
+    }
+}
+
+/// A measured time: `950ms`, `2.3s`, then as [`span`].
+pub(super) fn took(ms: u64) -> String {
+    let duration = Duration::from_millis(ms);
+    match ms {
+        0..1_000 => format!("{ms}ms"),
+        1_000..60_000 => format!("{:.1}s", duration.as_secs_f64()),
+        _ => {
+            let end = Timestamp::from_second(i64::try_from(duration.as_secs()).unwrap_or(i64::MAX));
+            span(Timestamp::UNIX_EPOCH, end.unwrap_or(Timestamp::MAX))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_in_two_units() {
+        let from: Timestamp = "2026-11-20T03:00:00Z".parse().unwrap();
+        let told = [9, 60, 61, 3_600 + 49 * 60, 3 * 86_400 + 4 * 3_600 + 59]
+            .map(|s| span(from, from + Duration::from_secs(s)));
+        assert_eq!(told, ["9s", "1m", "1m 1s", "1h 49m", "3d 4h"]);
+        assert_eq!(span(from, from - Duration::from_secs(5)), "0s");
+        assert_eq!([950, 2_340, 61_000].map(took), ["950ms", "2.3s", "1m 1s"]);
+    }
+
+    #[test]
+    fn a_reader_that_has_seen_enough_is_no_failure() {
+        assert_eq!(AskFailure::from(io::Error::from(io::ErrorKind::BrokenPipe)).exit_code(), 0);
+        assert_eq!(AskFailure::from(io::Error::from(io::ErrorKind::StorageFull)).exit_code(), 1);
+    }
+}

@@ -1,0 +1,196 @@
+//! A status as text, for 80 columns at three in the morning.
+
+use std::io::{self, Write};
+
+use super::super::ask::{span, stamp};
+use super::super::table::Table;
+use crate::run::RunState;
+use crate::status::{JobStatus, Place, State, Status};
+use crate::telemetry::escape;
+use crate::term::NodeName;
+
+pub(super) fn write(status: &Status, out: &mut dyn Write) -> io::Result<()> {
+    line(out, "LEADER", &leader(status))?;
+    line(out, "NODE", &node(status))?;
+    if !status.ready {
+        let awaited = status.awaiting.as_deref().unwrap_or("its turn to take part");
+        line(out, "WAITING", &format!("NOT READY: waits for {awaited}"))?;
+    }
+    if let Some(session) = session(status) {
+        line(out, "SESSION", &session)?;
+    }
+    write_jobs_file(status, out)?;
+    if !status.drift.is_empty() {
+        line(out, "DRIFT", &format!("other jobs or time zones than the leader: {}", names(&status.drift)))?;
+    }
+    if let Some(why) = &status.unread {
+        line(out, "LEDGER", &format!("NOT READ, what follows may be old or incomplete: {why}"))?;
+    }
+    for table in [queue(status), members(status), runs(status), jobs(status)] {
+        if !table.is_empty() {
+            writeln!(out)?;
+            table.write(out)?;
+        }
+    }
+    Ok(())
+}
+
+fn line(out: &mut dyn Write, label: &str, text: &str) -> io::Result<()> {
+    writeln!(out, "{label:<8} {}", escape::plain(text))
+}
+
+fn leader(status: &Status) -> String {
+    let role = &status.role;
+    let Some(leader) = &role.leader_node else { return "none known".into() };
+    match (role.token, role.term_since) {
+        (Some(token), Some(since)) if *leader == status.node => {
+            format!("{leader} (this node) for {}, token {token}", span(since, status.at))
+        }
+        _ => leader.to_string(),
+    }
+}
+
+fn node(status: &Status) -> String {
+    let mut text = format!("{}, {}", status.node, status.state.as_str());
+    if status.state == State::Following
+        && let Some(before) = &status.role.predecessor_node
+    {
+        text.push_str(&format!(" behind {before}"));
+    }
+    format!("{text}; {}, version {}", status.backend, status.version)
+}
+
+fn session(status: &Status) -> Option<String> {
+    let session = status.session.as_ref()?;
+    let state = if session.connected { "connected" } else { "SUSPENDED" };
+    let mut text = format!("{}, {state} for {}", session.id, span(session.since, status.at));
+    text.push_str(&format!(", timeout {}s", seconds(session.timeout_ms)));
+    if let Some(left) = session.lease_remaining_ms {
+        text.push_str(&format!(", lease {:.1}s left", seconds(left)));
+    }
+    Some(text)
+}
+
+fn seconds(ms: u64) -> f64 {
+    std::time::Duration::from_millis(ms).as_secs_f64()
+}
+
+fn write_jobs_file(status: &Status, out: &mut dyn Write) -> io::Result<()> {
+    let file = &status.jobs_file;
+    let loaded = stamp(file.loaded_at);
+    if file.valid {
+        return line(out, "JOBS", &format!("{}, {}, since {loaded}Z", file.path, file.digest));
+    }
+    line(out, "JOBS", &format!("{} REJECTED, those of {loaded}Z stay:", file.path))?;
+    file.errors.iter().try_for_each(|error| line(out, "", error))
+}
+
+fn names(nodes: &[NodeName]) -> String {
+    nodes.iter().map(NodeName::as_str).collect::<Vec<_>>().join(", ")
+}
+
+fn queue(status: &Status) -> Table {
+    let mut table = Table::new(&["QUEUE", "NODE", "WAITS FOR", "CANDIDATE"]);
+    for (i, place) in status.queue.iter().enumerate() {
+        let before = i.checked_sub(1).and_then(|before| status.queue.get(before));
+        let waits_for = before.map_or_else(|| "- (leads)".into(), holder);
+        table.row([(i + 1).to_string(), holder(place), waits_for, short(&place.candidate.0)]);
+    }
+    table
+}
+
+fn holder(place: &Place) -> String {
+    place.node.as_ref().map_or_else(|| "(not cronkeeper's)".into(), NodeName::to_string)
+}
+
+/// A candidate without its uuid: the end tells them apart.
+fn short(candidate: &str) -> String {
+    let chars = candidate.chars().count();
+    if chars <= 24 {
+        candidate.into()
+    } else {
+        format!("…{}", candidate.chars().skip(chars - 16).collect::<String>())
+    }
+}
+
+fn members(status: &Status) -> Table {
+    let mut table = Table::new(&["MEMBER", "HOST", "PID", "VERSION", "JOBS", "UP"]);
+    for member in &status.members {
+        table.row([
+            member.node.to_string(),
+            member.host.clone(),
+            member.pid.to_string(),
+            member.version.clone(),
+            member.published.digest.to_string(),
+            span(member.started_at, status.at),
+        ]);
+    }
+    table
+}
+
+fn runs(status: &Status) -> Table {
+    let mut table = Table::new(&["RUNNING", "NODE", "ATTEMPT", "FOR", "STATE"]);
+    for run in &status.runs {
+        let state = match run.state {
+            RunState::Running => "running",
+            RunState::CutOff => "CUT OFF",
+        };
+        let node = run.node.to_string();
+        table.row([run.run.to_string(), node, run.attempt.to_string(), span(run.since, status.at), state.into()]);
+    }
+    table
+}
+
+fn jobs(status: &Status) -> Table {
+    let mut table = Table::new(&["JOB", "LAST", "ENDED", "NEXT (UTC)", "IN"]);
+    for job in &status.jobs {
+        let (outcome, ended) = match &job.last {
+            Some(last) => (last.outcome.as_str().to_owned(), format!("{} ago", span(last.at, status.at))),
+            None => ("-".into(), "-".into()),
+        };
+        let (next, within) = next(job, status);
+        table.row([job.name.to_string(), outcome, ended, next, within]);
+    }
+    table
+}
+
+fn next(job: &JobStatus, status: &Status) -> (String, String) {
+    match job.next {
+        _ if !job.enabled => ("disabled".into(), String::new()),
+        Some(at) => (stamp(at), span(status.at, at)),
+        None => ("never".into(), String::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::sample;
+
+    fn shown(status: &Status) -> String {
+        let mut out = Vec::new();
+        write(status, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_leader_shows_the_whole_cluster_in_80_columns() {
+        let shown = shown(&sample::leader());
+        assert_eq!(shown, include_str!("leader.txt"));
+        assert!(shown.lines().all(|line| line.chars().count() <= 80));
+    }
+
+    #[test]
+    fn what_is_wrong_stands_at_the_top() {
+        let shown = shown(&sample::cut_off());
+        assert_eq!(shown, include_str!("cut_off.txt"));
+        assert!(shown.lines().all(|line| line.chars().count() <= 80 || line.contains("jobs.yaml:")));
+    }
+
+    #[test]
+    fn a_hostile_message_cannot_paint_the_screen() {
+        let mut status = sample::cut_off();
+        status.jobs_file.errors = vec!["x\u{1b}[2J\ny".into()];
+        assert!(shown(&status).contains("x\\u{1b}[2J\\ny"));
+    }
+}

@@ -1,0 +1,151 @@
+//! Statuses for tests: one of a quiet night, one of a bad one.
+
+use jiff::Timestamp;
+
+use super::{JobStatus, JobsFile, LastRun, Role, RunStatus, Session, State, Status};
+use crate::election::{Candidate, Member, Published, Queue};
+use crate::job::{Digest, JobName};
+use crate::run::{Outcome, RunId, RunState};
+use crate::term::{CandidateName, FencingToken, NodeName, SessionId};
+
+pub(crate) fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+pub(crate) fn job(name: &str) -> JobName {
+    JobName::parse(name).unwrap()
+}
+
+/// Two of cronkeeper's and one that is not; one of the members has other jobs.
+pub(crate) fn queue() -> Queue {
+    let candidate = |n, node: Option<&str>| Candidate {
+        candidate: CandidateName(format!("_c_9f1c2f4e-7a31-4c55-b1f6-0d2a6c1e9a77-lock-{n:010}")),
+        node: node.map(NodeName::new),
+    };
+    let member = |node: &str, jobs: &str| Member {
+        v: 1,
+        node: NodeName::new(node),
+        host: format!("{node}.example"),
+        pid: 4242,
+        version: "0.1.0".into(),
+        started_at: at("2026-11-18T03:00:00Z"),
+        published: Published { digest: Digest::of(jobs.as_bytes()), tzdata: "2026b".into() },
+    };
+    Queue {
+        candidates: vec![candidate(7, Some("host-a")), candidate(8, None), candidate(9, Some("host-b"))],
+        members: vec![member("host-a", "new"), member("host-b", "old")],
+    }
+}
+
+pub(crate) fn leader() -> Status {
+    let running = RunId::scheduled(job("load"), at("2026-11-20T02:59:00Z"));
+    let mut status = Status {
+        v: 1,
+        at: at("2026-11-20T03:00:00Z"),
+        node: NodeName::new("host-a"),
+        backend: "zookeeper".into(),
+        version: "0.1.0".into(),
+        started_at: at("2026-11-18T03:00:00Z"),
+        state: State::Leading,
+        ready: true,
+        awaiting: None,
+        role: Role {
+            candidate: Some(queue().candidates[0].candidate.clone()),
+            leader_node: Some(NodeName::new("host-a")),
+            token: Some(FencingToken(4_294_967_301)),
+            term_since: Some(at("2026-11-19T23:12:00Z")),
+            ..Role::default()
+        },
+        session: Some(Session {
+            id: SessionId("0x10001a2b3c40000".into()),
+            timeout_ms: 10_000,
+            connected: true,
+            since: at("2026-11-18T03:00:00Z"),
+            lease_until: None,
+            lease_remaining_ms: Some(4_870),
+        }),
+        jobs_file: JobsFile {
+            path: "/etc/cronkeeper/jobs.yaml".into(),
+            digest: Digest::of(b"new"),
+            valid: true,
+            errors: Vec::new(),
+            loaded_at: at("2026-11-19T23:11:30Z"),
+        },
+        jobs: vec![
+            JobStatus {
+                name: job("nightly-backup"),
+                description: Some("Full backup of the catalogue".into()),
+                schedule: "30 2 * * *".into(),
+                timezone: "Europe/Berlin".into(),
+                enabled: true,
+                last: Some(LastRun {
+                    run: RunId::scheduled(job("nightly-backup"), at("2026-11-20T01:30:00Z")),
+                    outcome: Outcome::Success,
+                    at: at("2026-11-20T02:11:09Z"),
+                }),
+                next: Some(at("2026-11-21T01:30:00Z")),
+                running: Vec::new(),
+            },
+            JobStatus {
+                name: job("load"),
+                description: None,
+                schedule: "* * * * *".into(),
+                timezone: "UTC".into(),
+                enabled: true,
+                last: None,
+                next: Some(at("2026-11-20T03:01:00Z")),
+                running: vec![running.clone()],
+            },
+            JobStatus {
+                name: job("old-report"),
+                description: None,
+                schedule: "0 6 * * 1".into(),
+                timezone: "UTC".into(),
+                enabled: false,
+                last: None,
+                next: None,
+                running: Vec::new(),
+            },
+        ],
+        runs: vec![RunStatus {
+            run: running,
+            node: NodeName::new("host-a"),
+            attempt: 1,
+            since: at("2026-11-20T02:59:00Z"),
+            state: RunState::Running,
+        }],
+        queue: Vec::new(),
+        members: Vec::new(),
+        drift: Vec::new(),
+        unread: None,
+    };
+    status.put_queue(&queue());
+    status
+}
+
+/// ZooKeeper is away, and the jobs file was spoiled meanwhile.
+pub(crate) fn cut_off() -> Status {
+    let mut status = leader();
+    status.state = State::Joining;
+    status.ready = false;
+    status.awaiting = Some("ZooKeeper at zk1:2181,zk2:2181".into());
+    status.role = Role::default();
+    status.session = status.session.map(|session| Session {
+        connected: false,
+        since: at("2026-11-20T02:59:47Z"),
+        lease_remaining_ms: Some(0),
+        ..session
+    });
+    status.jobs_file.valid = false;
+    status.jobs_file.errors = vec![
+        "/etc/cronkeeper/jobs.yaml:3:5: unknown key `shedule`, did you mean `schedule`?".into(),
+        "/etc/cronkeeper/jobs.yaml:9:15: `25` is no hour".into(),
+    ];
+    for run in &mut status.runs {
+        run.state = RunState::CutOff;
+    }
+    status.jobs.truncate(1);
+    (status.queue, status.members, status.drift) = Default::default();
+    status.unread = Some("no answer within 3 s".into());
+    status
+}
