@@ -103,6 +103,24 @@ pub enum LoadError {
     },
 }
 
+impl LoadError {
+    /// A line for each error.
+    pub fn lines(&self) -> Vec<String> {
+        match self {
+            Self::Unreadable { source, .. } => vec![format!("{self}: {source}")],
+            Self::Invalid { problems } => problems.iter().map(Problem::to_string).collect(),
+        }
+    }
+}
+
+/// Tells the content at `path` from every other, valid or not.
+pub fn fingerprint(path: &Path) -> Digest {
+    match files::read(path) {
+        Ok(found) => digest(&found.sources),
+        Err(error) => Digest::of(error.to_string().as_bytes()),
+    }
+}
+
 fn first_of(problems: &[Problem]) -> String {
     let first = problems.first().map(Problem::to_string).unwrap_or_default();
     if problems.len() > 1 { format!("{first} (and {} more)", problems.len() - 1) } else { first }

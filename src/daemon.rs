@@ -29,11 +29,13 @@ use crate::run::RunId;
 use crate::run::journal::{Journal, Recovered};
 use crate::schedule;
 use crate::status::Status;
-use crate::systemd::Notifier;
+use crate::systemd::{Notifier, Watchdog};
 use crate::telemetry::{OUTPUT, TARGET, event};
 use crate::warden::CodecError;
 use crate::warden::wire::{Notice, Order, Slot, Stream};
 
+/// How often systemd is asked for more time while draining.
+const EXTEND_EVERY: Duration = Duration::from_secs(5);
 /// The state is shown this often at most.
 const SHOW_EVERY: Duration = Duration::from_millis(250);
 /// The loop turns at least this often, so that its standing still can be seen.
@@ -96,8 +98,8 @@ pub struct Settings {
     pub launcher: Launcher,
     /// Where systemd hears from the daemon.
     pub notifier: Notifier,
-    /// How often systemd's watchdog wants to hear; absent where there is none.
-    pub feed_every: Option<Duration>,
+    /// When systemd wants to hear that the loop turns.
+    pub watchdog: Watchdog,
 }
 
 /// What a daemon is made of.
@@ -135,7 +137,8 @@ pub struct Daemon<K, P, J> {
     /// Something changed since the state was shown last.
     is_stale: bool,
     shown_at: Uptime,
-    fed_at: Uptime,
+    /// When systemd was last told that stopping takes longer.
+    extended_at: Uptime,
 }
 
 /// Where the state is shown.
@@ -162,7 +165,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             shown,
             is_stale: true,
             shown_at: Uptime::ZERO,
-            fed_at: Uptime::ZERO,
+            extended_at: Uptime::ZERO,
         }
     }
 
@@ -187,7 +190,8 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             let now = self.clock.now();
             stopped = self.take(now, gathered);
             self.show(now);
-            self.feed(now);
+            self.settings.watchdog.turned(now.up, &mut self.settings.notifier);
+            self.extend_stop(now);
         }
         stopped.unwrap_or(Stopped::Asked)
     }
@@ -228,6 +232,13 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     fn reloaded(&mut self, now: Now, reloaded: Reloaded) -> Option<Stopped> {
         self.is_stale = true;
         self.view.reloaded(now, &reloaded);
+        self.settings.notifier.reloading();
+        let stopped = self.take_in(now, reloaded);
+        self.settings.notifier.ready();
+        stopped
+    }
+
+    fn take_in(&mut self, now: Now, reloaded: Reloaded) -> Option<Stopped> {
         match reloaded {
             Ok(loaded) => {
                 let difference = self.engine.jobs().difference(&loaded.set);
@@ -237,7 +248,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                 stopped
             }
             Err(error) => {
-                log::rejected(&error);
+                log::rejected(self.view.path(), &error);
                 None
             }
         }
@@ -256,6 +267,10 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         }
         let failed = match &event {
             Election::Failed(failure) => Some(Stopped::Failed(failure.clone())),
+            Election::Session { timeout, .. } => {
+                self.settings.watchdog.set(*timeout, &mut self.settings.notifier);
+                None
+            }
             _ => None,
         };
         let stopped = self.turn(now, Event::Election(event));
@@ -307,9 +322,17 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
 
     fn wake(&self) -> Wake {
         let now = self.clock.now();
-        let every = self.settings.feed_every.map_or(HEARTBEAT, |every| every.min(HEARTBEAT));
-        let at = if self.is_stale { self.shown_at + SHOW_EVERY } else { now.up + every };
-        self.engine.wake(now).or(Wake { wall: None, up: Some(at.min(now.up + every)) })
+        let beat = self.settings.watchdog.next().unwrap_or(Uptime::NEVER).min(now.up + HEARTBEAT);
+        let at = if self.is_stale { beat.min(self.shown_at + SHOW_EVERY) } else { beat };
+        self.engine.wake(now).or(Wake { wall: None, up: Some(at) })
+    }
+
+    /// While draining, systemd's own limit is moved on: the drain timeout is the limit.
+    fn extend_stop(&mut self, now: Now) {
+        if self.engine.is_ending() && now.up >= self.extended_at + EXTEND_EVERY {
+            self.extended_at = now.up;
+            self.settings.notifier.extend_timeout(EXTEND_EVERY * 3);
+        }
     }
 
     /// Shows the state to those who ask, not more often than people look: it is built of all jobs.
@@ -329,15 +352,6 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             }
             false
         });
-    }
-
-    fn feed(&mut self, now: Now) {
-        if let Some(every) = self.settings.feed_every
-            && now.up >= self.fed_at + every
-        {
-            self.fed_at = now.up;
-            self.settings.notifier.alive();
-        }
     }
 }
 

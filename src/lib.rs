@@ -30,4 +30,5 @@ pub mod state_dir;
 pub mod zookeeper;
 pub mod solo;
 pub mod api;
+pub mod daemon;
 pub mod cli;

@@ -192,7 +192,10 @@ impl Schedule {
         let local = at + stretch.offset;
         let swallowed = || self.timelines().filter_map(|timeline| timeline.gap_before(&stretch)).min();
         let is_named = || self.timelines().any(|timeline| timeline.names(local));
-        if at == stretch.start && !is_named() && let Some(first) = swallowed() {
+        if at == stretch.start
+            && !is_named()
+            && let Some(first) = swallowed()
+        {
             return Some(Peculiarity::MovedOutOfGap(zone::civil(first)));
         }
         if local < stretch.start.saturating_add(stretch.before) {
@@ -262,17 +265,5 @@ impl Occurrences {
             Self::Every(period) => Some(to.div_euclid(*period) * period),
             Self::At(at) => (*at <= to).then_some(*at),
         }
-    }
-    /// Newest in (not_before, at].
-    pub fn last_before_or_at(&self, _at: Timestamp, _not_before: Timestamp) -> Option<Timestamp> {
-        None
-    }
-    /// Counts.
-    pub fn count(&self, _after: Timestamp, _until: Timestamp, _cap: u64) -> u64 {
-        0
-    }
-    /// Text.
-    pub fn canonical(&self) -> String {
-        String::new()
     }
 }

@@ -147,9 +147,9 @@ pub(super) fn loaded(loaded: &Loaded, difference: &Difference) {
         path = %loaded.path.display(),
         jobs = loaded.set.jobs.len(),
         digest = %loaded.set.digest,
-        added = difference.added,
-        changed = difference.changed,
-        removed = difference.removed,
+        added = difference.added.len(),
+        changed = difference.changed.len(),
+        removed = difference.removed.len(),
     );
     for warning in &loaded.warnings {
         warn!(target: TARGET, "{warning}");
@@ -157,10 +157,10 @@ pub(super) fn loaded(loaded: &Loaded, difference: &Difference) {
 }
 
 /// A jobs file was refused; the set loaded before stays.
-pub(super) fn rejected(error: &LoadError) {
+pub(super) fn rejected(path: &str, error: &LoadError) {
     let problems = error.lines();
     let first = problems.first().cloned().unwrap_or_default();
-    error!(target: TARGET, event = event::JOBS_REJECTED, path = %error.path().display(), errors = problems.len(), first);
+    error!(target: TARGET, event = event::JOBS_REJECTED, path, errors = problems.len(), first);
     for problem in problems.iter().skip(1) {
         error!(target: TARGET, "{problem}");
     }

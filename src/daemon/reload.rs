@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 
 use super::Control;
 use crate::config::{self, LoadError, Loaded};
-use crate::systemd::Notifier;
+use crate::job::Digest;
 use crate::telemetry::TARGET;
 
 /// What reading gave.
@@ -41,9 +41,8 @@ impl Trigger {
 /// Reads the jobs again whenever there is reason to, until the daemon is gone.
 pub async fn keep_up(
     path: PathBuf,
-    mut content: config::Fingerprint,
+    mut content: Digest,
     trigger: Trigger,
-    notifier: Notifier,
     controls: UnboundedSender<Control>,
 ) {
     let _watcher = watch(&path, trigger.changed.clone());
@@ -54,10 +53,7 @@ pub async fn keep_up(
         // The reading thread does not panic; if it did, the next look comes in time.
         let Ok(Some((now, reloaded))) = tokio::task::spawn_blocking(look).await else { continue };
         content = now;
-        notifier.reloading();
-        let is_gone = controls.send(Control::Reloaded(reloaded)).is_err();
-        notifier.ready();
-        if is_gone {
+        if controls.send(Control::Reloaded(reloaded)).is_err() {
             return;
         }
     }
@@ -78,7 +74,7 @@ async fn wait(trigger: &Trigger) -> bool {
 }
 
 /// Reads the jobs if asked to, or if the content is not what it was.
-fn look(path: &Path, before: &config::Fingerprint, is_asked: bool) -> Option<(config::Fingerprint, Reloaded)> {
+fn look(path: &Path, before: &Digest, is_asked: bool) -> Option<(Digest, Reloaded)> {
     let now = config::fingerprint(path);
     (is_asked || now != *before).then(|| (now, config::load(path)))
 }

@@ -66,6 +66,11 @@ impl View {
         }
     }
 
+    /// Where the jobs are.
+    pub(super) fn path(&self) -> &str {
+        &self.file.path
+    }
+
     /// The jobs file was read again.
     pub(super) fn reloaded(&mut self, now: Now, reloaded: &Reloaded) {
         match reloaded {

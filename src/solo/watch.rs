@@ -153,7 +153,7 @@ impl Watch {
             match store.run(&run)? {
                 Some((record, version)) if owner(&record) == *name => {
                     self.runs.insert(run.clone(), (version, name.clone()));
-                    tell(events, ledger::Event::OwnerGone(run, Some((record, version))));
+                    tell(events, ledger::Event::OwnerGone(run, ledger::OwnerState::Dead, Some((record, version))));
                 }
                 Some(_) => {}
                 None => self.gone(&run, events),

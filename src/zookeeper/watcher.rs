@@ -12,7 +12,7 @@ use super::client::{Client, Error, Watch};
 use super::desk::{Desk, Trouble};
 use super::{paths, session_id, snapshot};
 use crate::clock::{Clock, Uptime};
-use crate::ledger::Event;
+use crate::ledger::{Event, OwnerState};
 use crate::run::{RunId, RunRecord, Version};
 use crate::term::SessionId;
 
@@ -143,7 +143,7 @@ async fn look<C: Client, K: Clock>(desk: &Desk<C, K>, run: &RunId, told: &mut To
         return Ok(None);
     }
     told.gone = Some(record.owner.session);
-    Ok(Some(Event::OwnerGone(run.clone(), read_run(desk, run).await?)))
+    Ok(Some(Event::OwnerGone(run.clone(), OwnerState::Gone, read_run(desk, run).await?)))
 }
 
 /// A run as it stands.
