@@ -170,7 +170,7 @@ async fn another_cluster_than_the_state_directorys_is_refused() {
 #[tokio::test]
 async fn with_a_credential_only_its_holders_may_take_part() {
     let connect = shared();
-    let auth = Some(("digest".to_owned(), "cron:secret".to_owned()));
+    let auth = Some(("digest".to_owned(), b"cron:secret".to_vec()));
     let settings = Settings { connect: connect.clone(), session_timeout: TIMEOUT, auth, ..Settings::default() };
     let mut rig = Rig::with(settings, "a", Memory::default());
     rig.ask(Request::Campaign);
