@@ -3,3 +3,4 @@
 mod harness;
 mod support;
 mod warden;
+mod zookeeper;

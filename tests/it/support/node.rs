@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -136,18 +136,18 @@ pub struct Node {
     spec: Spec,
     process: Process,
     events: Arc<Events>,
-    reader: Option<JoinHandle<()>>,
 }
 
 impl Node {
-    fn new(spec: Spec, process: Process) -> Self {
+    fn new(spec: Spec, mut process: Process) -> Self {
         let events = Arc::new(Events::default());
         let stderr = process.take(|child| child.stderr.take());
-        let reader = thread::spawn({
+        // Ends when nobody holds the pipe any more.
+        thread::spawn({
             let events = Arc::clone(&events);
             move || read_all(stderr, &events)
         });
-        Self { spec, process, events, reader: Some(reader) }
+        Self { spec, process, events }
     }
 
     /// What it was started with.
@@ -228,20 +228,17 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.kill9();
-        // The warden's work comes first: killing the group would hide that it did none.
+        // The warden's work comes first: the group, which may hold the warden, is killed only when `process` is dropped.
         let left = self.await_no_job_processes(LONG / 4);
-        self.process.kill_group();
         for pid in left.iter().filter_map(|&pid| Pid::from_raw(pid.cast_signed())) {
             // One that has ended meanwhile is as good as killed.
             let _ended = kill_process(pid, Signal::KILL);
         }
-        if left.is_empty() {
-            // With nobody left who could hold the pipe, the reader comes to its end.
-            self.reader.take().into_iter().for_each(|reader| drop(reader.join()));
-        } else if thread::panicking() {
-            eprintln!("{} left processes of jobs behind: {left:?}", self.name());
-        } else {
-            panic!("{} left processes of jobs behind: {left:?}; its log:\n{}", self.name(), self.events.tail());
+        let complaint = format!("{} left processes of jobs behind: {left:?}", self.name());
+        match (left.is_empty(), thread::panicking()) {
+            (true, _) => {}
+            (false, true) => eprintln!("{complaint}"),
+            (false, false) => panic!("{complaint}; its log:\n{}", self.events.tail()),
         }
     }
 }

@@ -58,7 +58,7 @@ impl Peer {
         let process = Process::spawn(program, |command| {
             command.args(&arguments).args([connect, path]).stdin(Stdio::piped()).stdout(Stdio::piped());
         });
-        let process = process.expect("it was there a moment ago");
+        let mut process = process.expect("it was there a moment ago");
         let stdout = process.take(|child| child.stdout.take());
         let stdin = process.take(|child| child.stdin.take());
         let (told, lines) = channel();

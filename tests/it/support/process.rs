@@ -2,31 +2,34 @@
 //!
 //! `setpriv --pdeathsig KILL` asks the kernel to kill it with its parent. The kernel means the *thread* that forked, so
 //! one thread, which lives as long as the process, does all the forking. Each child leads a process group of its own.
-//! Grandchildren are not covered by the kernel's promise, only by [`Process::kill_group`].
+//! Grandchildren are not covered by the kernel's promise, only by the killing of the group at drop.
 
 use std::io;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Condvar, LazyLock, Mutex};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 
+use super::LONG;
+
 /// A child. Dropping it kills its group.
+///
+/// It is reaped when dropped and not before: until then its number, and its group's, is no one else's.
 #[derive(Debug)]
 pub struct Process {
     pid: Pid,
-    // Reaped under the lock only, so that no signal reaches a stranger who was given the same number.
-    child: Mutex<Child>,
+    child: Child,
     ended: Arc<Ended>,
 }
 
 #[derive(Debug, Default)]
 struct Ended {
-    yes: Mutex<bool>,
+    how: Mutex<Option<ExitStatus>>,
     told: Condvar,
 }
 
@@ -45,78 +48,68 @@ impl Process {
             let ended = Arc::clone(&ended);
             move || ended.watch(pid)
         });
-        Ok(Self { pid, child: Mutex::new(child), ended })
+        Ok(Self { pid, child, ended })
     }
 
     /// Its process id.
     pub fn pid(&self) -> u32 {
-        self.pid.as_raw_nonzero().get().unsigned_abs()
+        self.child.id()
     }
 
     /// What the child was given as pipes, once.
-    pub fn take<T>(&self, pipe: impl FnOnce(&mut Child) -> Option<T>) -> T {
-        pipe(&mut self.lock()).expect("the pipe was asked for at the start, and not taken yet")
+    pub fn take<T>(&mut self, pipe: impl FnOnce(&mut Child) -> Option<T>) -> T {
+        pipe(&mut self.child).expect("the pipe was asked for at the start, and not taken yet")
     }
 
     /// How it ended; `None` while it lives.
     pub fn status(&self) -> Option<ExitStatus> {
-        self.lock().try_wait().expect("an own child can be waited for")
+        *self.ended.lock()
     }
 
     /// Waits for its end.
     pub fn wait_exit(&self, timeout: Duration) -> Option<ExitStatus> {
-        let yes = self.ended.yes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        drop(self.ended.told.wait_timeout_while(yes, timeout, |yes| !*yes));
-        self.status()
+        let waited = self.ended.told.wait_timeout_while(self.ended.lock(), timeout, |how| how.is_none());
+        *waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
     }
 
-    /// Sends it a signal, unless it has ended.
+    /// Sends it a signal. One that has ended takes it, and nothing happens.
     pub fn signal(&self, signal: Signal) {
-        let mut child = self.lock();
-        if matches!(child.try_wait(), Ok(None)) {
-            kill_process(self.pid, signal).expect("an own child takes a signal");
-        }
+        kill_process(self.pid, signal).expect("an own child takes a signal");
     }
 
-    /// Kills it alone, and waits until it is gone.
+    /// Kills it alone, and waits until it has ended.
     pub fn kill(&self) {
         self.signal(Signal::KILL);
-        self.reap();
-    }
-
-    /// Kills its whole group, and waits until it is gone itself.
-    pub fn kill_group(&self) {
-        match kill_process_group(self.pid, Signal::KILL) {
-            Ok(()) | Err(Errno::SRCH) => self.reap(),
-            Err(error) => panic!("the process group of {:?} takes no signal: {error}", self.pid),
-        }
-    }
-
-    fn reap(&self) {
-        self.lock().wait().expect("an own child can be waited for");
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Child> {
-        self.child.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.wait_exit(LONG).expect("a killed process ends");
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Once reaped, the group's number is only ours while a member of it lives.
-        if self.status().is_none() {
-            self.kill_group();
-        }
+        // Its own number still stands, so the group's cannot be a stranger's; an error is left to the wait to tell.
+        let _gone = kill_process_group(self.pid, Signal::KILL);
+        drop(self.child.wait());
     }
 }
 
 impl Ended {
     /// Waits for the end without reaping.
     fn watch(&self, pid: Pid) {
-        // Interrupted: again. Any other error: reaped already.
-        while let Err(Errno::INTR) = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {}
-        *self.yes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
+        let status = loop {
+            match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+                Ok(Some(status)) => break status,
+                Err(Errno::INTR) | Ok(None) => {}
+                // Dropped, and reaped, while this thread had not run: nobody is there to be told.
+                Err(_) => return,
+            }
+        };
+        let code = status.exit_status().map(|code| code << 8);
+        *self.lock() = code.or(status.terminating_signal()).map(ExitStatus::from_raw);
         self.told.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<ExitStatus>> {
+        self.how.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

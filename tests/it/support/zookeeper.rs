@@ -120,7 +120,7 @@ impl Ensemble {
         self.servers[i].launch();
     }
 
-    /// Waits until every server that runs (and is not paused) serves, as part of a quorum.
+    /// Waits until every server that was started and not killed serves, as part of a quorum. A paused one would be waited for in vain.
     pub fn await_serving(&self) {
         let running = (0..self.len()).filter(|&i| self.servers[i].process().is_some());
         for i in running {

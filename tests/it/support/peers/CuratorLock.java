@@ -17,7 +17,7 @@ public class CuratorLock {
     }
 
     public static void main(String[] arguments) throws Exception {
-        CuratorFramework client = CuratorFrameworkFactory.newClient(arguments[0], 4000, 60000, new RetryOneTime(100));
+        CuratorFramework client = CuratorFrameworkFactory.newClient(arguments[0], 4000, 4000, new RetryOneTime(100));
         client.start();
         client.blockUntilConnected();
         Mutex mutex = new Mutex(client, arguments[1]);
