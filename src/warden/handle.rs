@@ -55,7 +55,7 @@ impl Warden {
         Self::spawn_from(Path::new("/proc/self/exe"))
     }
 
-    /// Starts the warden from the cronkeeper binary at `program`.
+    /// Starts the warden from the cronkeeper binary at `program`, an absolute path.
     ///
     /// # Errors
     /// When no process can be started.
@@ -127,7 +127,7 @@ impl Handle {
     /// When the warden is gone; all that it said before was returned before.
     pub async fn notice(&mut self) -> Result<Notice, WardenGone> {
         loop {
-            if let Some(notice) = self.notices.next()? {
+            if let Some(notice) = self.notices.take()? {
                 return Ok(notice);
             }
             let has_more = self.outbox.waiting() > 0;

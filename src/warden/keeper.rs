@@ -4,16 +4,14 @@
 //! output nor a burst of starts delays a deadline.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::codec::Decoder;
 use super::outbox::Outbox;
 use super::poller::{Poller, Ready};
-use super::spawn;
+use super::spawn::{self, Spawner};
 use super::tree::{Tree, due};
 use super::wire::{EndedBy, Launch, Notice, Order, Slot, StartFailure, Step, Stream};
 use crate::clock::Uptime;
@@ -55,7 +53,7 @@ pub(super) struct Keeper {
     /// Nothing but trees' main processes was left when children were last looked at.
     pub(super) is_alone: bool,
     to_terminate: Vec<Slot>,
-    null: OwnedFd,
+    spawner: Spawner,
     buffer: Vec<u8>,
 }
 
@@ -75,7 +73,7 @@ impl Keeper {
             reap_at: None,
             is_alone: true,
             to_terminate: Vec::new(),
-            null: File::open("/dev/null")?.into(),
+            spawner: Spawner::new()?,
             buffer: vec![0; CHUNK],
         })
     }
@@ -94,7 +92,7 @@ impl Keeper {
             }
             self.obey();
             self.keep_time(uptime());
-            self.reap_and_kill()?;
+            self.reap_and_kill();
             self.tell_ends();
             self.speak()?;
             self.poller.wake_at(self.next_wake())?;
@@ -133,7 +131,7 @@ impl Keeper {
             if !self.has_orders {
                 break;
             }
-            match self.orders.next() {
+            match self.orders.take() {
                 Ok(Some(order)) => self.obey_one(order),
                 Ok(None) => self.has_orders = false,
                 // The daemon is the same binary: nonsense means that it is broken.
@@ -171,7 +169,7 @@ impl Keeper {
         if due(launch.deadline, self.lease_until) <= uptime() {
             return Err(StartFailure::TooLate);
         }
-        let tree = Tree::new(launch, spawn::spawn(launch, &self.null)?);
+        let tree = Tree::new(launch, self.spawner.spawn(launch)?);
         let watched = self.watch(slot, &tree);
         let tree = self.trees.entry(slot).or_insert(tree);
         if watched.is_err() {

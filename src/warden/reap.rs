@@ -24,20 +24,25 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 impl Keeper {
     /// Sees who is gone, kills what is to die, and clears the trees of which nothing is left.
-    pub(super) fn reap_and_kill(&mut self) -> io::Result<()> {
+    pub(super) fn reap_and_kill(&mut self) {
         let now = uptime();
         let is_sweep_due =
             self.trees.values().any(|tree| tree.is_killing && !tree.is_cleared && tree.next_sweep <= now);
         let is_due = self.reap_at.is_some_and(|at| at <= now);
         if !(self.must_reap || is_sweep_due || is_due) {
-            return Ok(());
+            return;
         }
         self.must_reap = false;
         self.reap_at = None;
         self.note_exits();
-        let is_settled = self.adopt()?;
+        // /proc can be out of reach for a while, for want of memory or files in the whole system. To end would help nobody.
+        let is_settled = self.adopt().unwrap_or_else(|_| {
+            self.is_alone = false;
+            self.look_again();
+            false
+        });
         self.clear(is_settled);
-        self.sweep()
+        self.sweep();
     }
 
     /// Looks which main processes have ended, without reaping them.

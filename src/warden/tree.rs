@@ -139,7 +139,7 @@ fn owner_by(orphan: &Process, run: Option<&[u8]>, trees: &BTreeMap<Slot, Tree>) 
         return Owner::Tree(*slot);
     }
     // Of two attempts of one run, the newer: when it started, nothing was left of the other.
-    if let Some((slot, _)) = older().filter(|(_, tree)| run.is_some() && tree.run.as_deref() == run).last() {
+    if let Some((slot, _)) = older().rfind(|(_, tree)| run.is_some() && tree.run.as_deref() == run) {
         return Owner::Tree(*slot);
     }
     match (older().next(), older().nth(1)) {
