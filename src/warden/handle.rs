@@ -89,6 +89,7 @@ impl Warden {
             socket: UnixStream::from_std(self.socket)?,
             outbox: Outbox::default(),
             notices: Decoder::default(),
+            buffer: vec![0; CHUNK],
         })
     }
 }
@@ -100,6 +101,7 @@ pub struct Handle {
     socket: UnixStream,
     outbox: Outbox,
     notices: Decoder,
+    buffer: Vec<u8>,
 }
 
 impl Handle {
@@ -163,11 +165,10 @@ impl Handle {
     }
 
     fn read(&mut self) -> Result<(), WardenGone> {
-        let mut buffer = vec![0; CHUNK];
-        match self.socket.try_read(&mut buffer) {
+        match self.socket.try_read(&mut self.buffer) {
             Ok(0) => Err(WardenGone::Closed),
             Ok(bytes) => {
-                self.notices.push(&buffer[..bytes]);
+                self.notices.push(&self.buffer[..bytes]);
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),

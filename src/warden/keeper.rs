@@ -46,6 +46,8 @@ pub(super) struct Keeper {
     pub(super) trees: BTreeMap<Slot, Tree>,
     /// Inherited children of which it is known whose they are.
     pub(super) adopted: BTreeMap<i32, Slot>,
+    /// Inherited children without environment and arguments, and since when.
+    pub(super) puzzling: BTreeMap<i32, Uptime>,
     /// A child may have ended.
     pub(super) must_reap: bool,
     /// When to reap again without a signal.
@@ -69,6 +71,7 @@ impl Keeper {
             lease_until: Uptime::ZERO,
             trees: BTreeMap::new(),
             adopted: BTreeMap::new(),
+            puzzling: BTreeMap::new(),
             must_reap: false,
             reap_at: None,
             is_alone: true,

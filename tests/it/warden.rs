@@ -316,6 +316,23 @@ async fn one_that_also_cleared_its_environment_dies_with_its_run() {
 }
 
 #[tokio::test]
+async fn one_of_which_it_is_unclear_whose_it_is_dies_with_the_last_that_could_own_it() {
+    let mut bench = Bench::new();
+    let launch = bench.sh("echo ready; sleep 1000");
+    let (slot, _) = bench.start(launch).await;
+    bench.line("ready").await;
+    // Start times count in hundredths of a second: it must be younger than both by more than that.
+    let launch = bench.sh("sleep 0.05; (setsid env -i sleep 1000 >/dev/null 2>&1 & echo $! >pid); until grep -q sleep /proc/$(cat pid)/comm; do :; done");
+    bench.run(launch).await;
+    let pid: i32 = fs::read_to_string(bench.directory.path().join("pid")).unwrap().trim().parse().unwrap();
+    assert!(start_time(pid).is_some());
+    bench.order(Order::Kill { slot });
+    assert_eq!(bench.end().await.slot, slot);
+    assert_eq!(start_time(pid), None);
+    bench.close().await;
+}
+
+#[tokio::test]
 async fn an_orphan_of_one_run_outlives_the_end_of_another() {
     let mut bench = Bench::new();
     let launch = bench.sh("(setsid sh -c 'echo orphan; sleep 1000' &); echo ready; read never </dev/zero");
