@@ -87,6 +87,7 @@ impl Keeper {
             for ready in self.poller.wait(self.has_orders)? {
                 match ready {
                     Ready::Daemon => self.hear(),
+                    Ready::DaemonGone => self.close(),
                     Ready::Children => self.must_reap = true,
                     Ready::Timer => {}
                     Ready::Status(slot) => self.start_decided(slot),
@@ -103,7 +104,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Reads orders. The end of the socket is the order to kill all.
+    /// Reads orders.
     fn hear(&mut self) {
         if self.is_closing || self.has_orders {
             return;
@@ -119,6 +120,7 @@ impl Keeper {
         }
     }
 
+    /// The daemon is gone: that is the order to kill all. What it ordered before and is still unread does not matter.
     fn close(&mut self) {
         self.is_closing = true;
         self.has_orders = false;
