@@ -68,7 +68,7 @@ impl Decoder {
     ///
     /// # Errors
     /// When it is none. The stream is of no use from then on.
-    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, CodecError> {
+    pub fn take<T: DeserializeOwned>(&mut self) -> Result<Option<T>, CodecError> {
         let rest = &self.bytes[self.taken..];
         let Some((header, rest)) = rest.split_first_chunk::<HEADER>() else { return Ok(None) };
         let bytes = usize::try_from(u32::from_le_bytes(*header)).unwrap_or(usize::MAX);
@@ -126,7 +126,7 @@ mod tests {
             let (mut decoder, mut got) = (Decoder::default(), Vec::new());
             for chunk in bytes.chunks(cut) {
                 decoder.push(chunk);
-                while let Some(order) = decoder.next::<Order>().unwrap() {
+                while let Some(order) = decoder.take::<Order>().unwrap() {
                     got.push(order);
                 }
             }
@@ -137,7 +137,7 @@ mod tests {
         fn garbage_is_an_error_or_waits_for_more_and_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut decoder = Decoder::default();
             decoder.push(&bytes);
-            while let Ok(Some(_)) = decoder.next::<Notice>() {}
+            while let Ok(Some(_)) = decoder.take::<Notice>() {}
         }
 
         #[test]
@@ -147,7 +147,7 @@ mod tests {
             encode(&notice, &mut bytes).unwrap();
             let mut decoder = Decoder::default();
             decoder.push(&bytes);
-            prop_assert_eq!(decoder.next::<Notice>().unwrap(), Some(notice));
+            prop_assert_eq!(decoder.take::<Notice>().unwrap(), Some(notice));
         }
     }
 
@@ -155,7 +155,7 @@ mod tests {
     fn a_length_over_the_limit_is_refused_before_its_bytes_come() {
         let mut decoder = Decoder::default();
         decoder.push(&u32::MAX.to_le_bytes());
-        assert!(matches!(decoder.next::<Order>(), Err(CodecError::TooLong { .. })));
+        assert!(matches!(decoder.take::<Order>(), Err(CodecError::TooLong { .. })));
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl Warden {
         Self::spawn_from(Path::new("/proc/self/exe"))
     }
 
-    /// Starts the warden from the cronkeeper binary at `program`.
+    /// Starts the warden from the cronkeeper binary at `program`, an absolute path.
     ///
     /// # Errors
     /// When no process can be started.
@@ -89,6 +89,7 @@ impl Warden {
             socket: UnixStream::from_std(self.socket)?,
             outbox: Outbox::default(),
             notices: Decoder::default(),
+            buffer: vec![0; CHUNK],
         })
     }
 }
@@ -100,6 +101,7 @@ pub struct Handle {
     socket: UnixStream,
     outbox: Outbox,
     notices: Decoder,
+    buffer: Vec<u8>,
 }
 
 impl Handle {
@@ -127,7 +129,7 @@ impl Handle {
     /// When the warden is gone; all that it said before was returned before.
     pub async fn notice(&mut self) -> Result<Notice, WardenGone> {
         loop {
-            if let Some(notice) = self.notices.next()? {
+            if let Some(notice) = self.notices.take()? {
                 return Ok(notice);
             }
             let has_more = self.outbox.waiting() > 0;
@@ -163,11 +165,10 @@ impl Handle {
     }
 
     fn read(&mut self) -> Result<(), WardenGone> {
-        let mut buffer = vec![0; CHUNK];
-        match self.socket.try_read(&mut buffer) {
+        match self.socket.try_read(&mut self.buffer) {
             Ok(0) => Err(WardenGone::Closed),
             Ok(bytes) => {
-                self.notices.push(&buffer[..bytes]);
+                self.notices.push(&self.buffer[..bytes]);
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),

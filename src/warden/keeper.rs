@@ -4,16 +4,14 @@
 //! output nor a burst of starts delays a deadline.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::codec::Decoder;
 use super::outbox::Outbox;
 use super::poller::{Poller, Ready};
-use super::spawn;
+use super::spawn::{self, Spawner};
 use super::tree::{Tree, due};
 use super::wire::{EndedBy, Launch, Notice, Order, Slot, StartFailure, Step, Stream};
 use crate::clock::Uptime;
@@ -48,6 +46,8 @@ pub(super) struct Keeper {
     pub(super) trees: BTreeMap<Slot, Tree>,
     /// Inherited children of which it is known whose they are.
     pub(super) adopted: BTreeMap<i32, Slot>,
+    /// Inherited children without environment and arguments, and since when.
+    pub(super) puzzling: BTreeMap<i32, Uptime>,
     /// A child may have ended.
     pub(super) must_reap: bool,
     /// When to reap again without a signal.
@@ -55,7 +55,7 @@ pub(super) struct Keeper {
     /// Nothing but trees' main processes was left when children were last looked at.
     pub(super) is_alone: bool,
     to_terminate: Vec<Slot>,
-    null: OwnedFd,
+    spawner: Spawner,
     buffer: Vec<u8>,
 }
 
@@ -71,11 +71,12 @@ impl Keeper {
             lease_until: Uptime::ZERO,
             trees: BTreeMap::new(),
             adopted: BTreeMap::new(),
+            puzzling: BTreeMap::new(),
             must_reap: false,
             reap_at: None,
             is_alone: true,
             to_terminate: Vec::new(),
-            null: File::open("/dev/null")?.into(),
+            spawner: Spawner::new()?,
             buffer: vec![0; CHUNK],
         })
     }
@@ -86,6 +87,7 @@ impl Keeper {
             for ready in self.poller.wait(self.has_orders)? {
                 match ready {
                     Ready::Daemon => self.hear(),
+                    Ready::DaemonGone => self.close(),
                     Ready::Children => self.must_reap = true,
                     Ready::Timer => {}
                     Ready::Status(slot) => self.start_decided(slot),
@@ -94,7 +96,7 @@ impl Keeper {
             }
             self.obey();
             self.keep_time(uptime());
-            self.reap_and_kill()?;
+            self.reap_and_kill();
             self.tell_ends();
             self.speak()?;
             self.poller.wake_at(self.next_wake())?;
@@ -102,7 +104,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Reads orders. The end of the socket is the order to kill all.
+    /// Reads orders.
     fn hear(&mut self) {
         if self.is_closing || self.has_orders {
             return;
@@ -118,6 +120,7 @@ impl Keeper {
         }
     }
 
+    /// The daemon is gone: that is the order to kill all. What it ordered before and is still unread does not matter.
     fn close(&mut self) {
         self.is_closing = true;
         self.has_orders = false;
@@ -133,7 +136,7 @@ impl Keeper {
             if !self.has_orders {
                 break;
             }
-            match self.orders.next() {
+            match self.orders.take() {
                 Ok(Some(order)) => self.obey_one(order),
                 Ok(None) => self.has_orders = false,
                 // The daemon is the same binary: nonsense means that it is broken.
@@ -171,7 +174,7 @@ impl Keeper {
         if due(launch.deadline, self.lease_until) <= uptime() {
             return Err(StartFailure::TooLate);
         }
-        let tree = Tree::new(launch, spawn::spawn(launch, &self.null)?);
+        let tree = Tree::new(launch, self.spawner.spawn(launch)?);
         let watched = self.watch(slot, &tree);
         let tree = self.trees.entry(slot).or_insert(tree);
         if watched.is_err() {

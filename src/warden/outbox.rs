@@ -80,7 +80,7 @@ mod tests {
                 Ok(3.min(bytes.len()))
             };
             outbox.flush(take).unwrap();
-            while let Some(number) = decoder.next::<u32>().unwrap() {
+            while let Some(number) = decoder.take::<u32>().unwrap() {
                 got.push(number);
             }
         }

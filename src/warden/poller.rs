@@ -17,8 +17,10 @@ use crate::clock::Uptime;
 /// What is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ready {
-    /// The daemon's socket: to be read, written, or closed.
+    /// The daemon's socket can be read or written.
     Daemon,
+    /// The daemon's end of the socket is closed, whatever may be unread before that.
+    DaemonGone,
     /// A child may have ended.
     Children,
     /// The instant that was asked for has come.
@@ -46,6 +48,9 @@ const CHILDREN: u64 = u64::MAX - 1;
 const TIMER: u64 = u64::MAX - 2;
 const OUTPUTS: u64 = u64::MAX - 3;
 
+const READ: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
+const GONE: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
+
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// As many as one turn looks at.
@@ -68,7 +73,7 @@ impl Poller {
             outputs_wanted: true,
             daemon_writable_wanted: false,
         };
-        epoll::add(&this.all, daemon, EventData::new_u64(DAEMON), EventFlags::IN)?;
+        epoll::add(&this.all, daemon, EventData::new_u64(DAEMON), READ)?;
         epoll::add(&this.all, &this.children, EventData::new_u64(CHILDREN), EventFlags::IN)?;
         epoll::add(&this.all, &this.timer, EventData::new_u64(TIMER), EventFlags::IN)?;
         epoll::add(&this.all, &this.outputs, EventData::new_u64(OUTPUTS), EventFlags::IN)?;
@@ -78,8 +83,9 @@ impl Poller {
     /// Sleeps until something is ready, or only looks if `is_busy`.
     pub(super) fn wait(&mut self, is_busy: bool) -> io::Result<Vec<Ready>> {
         let mut ready = Vec::new();
-        for token in tokens(&self.all, EVENTS, is_busy.then_some(NOW))? {
+        for (token, flags) in events(&self.all, EVENTS, is_busy.then_some(NOW))? {
             ready.push(match token {
+                DAEMON if flags.intersects(GONE) => Ready::DaemonGone,
                 DAEMON => Ready::Daemon,
                 CHILDREN => self.children_ended()?,
                 TIMER => self.timer_fired(),
@@ -93,9 +99,9 @@ impl Poller {
     /// Output that can be read now, if any. One at a time: the kernel puts what it reported at the end of its queue, so
     /// that whoever stops asking early is unfair to nobody.
     pub(super) fn next_output(&self) -> io::Result<Option<(Slot, Stream)>> {
-        let token = tokens(&self.outputs, 1, Some(NOW))?.pop();
+        let event = events(&self.outputs, 1, Some(NOW))?.pop();
         let stream = |token: u64| if token & 1 == 0 { Stream::Stdout } else { Stream::Stderr };
-        Ok(token.map(|token| (Slot(token >> 1), stream(token))))
+        Ok(event.map(|(token, _)| (Slot(token >> 1), stream(token))))
     }
 
     /// Waits on a status pipe until it is forgotten.
@@ -133,7 +139,7 @@ impl Poller {
     /// Whether room in the daemon's socket is waited on.
     pub(super) fn want_daemon_writable(&mut self, daemon: impl AsFd, wanted: bool) -> io::Result<()> {
         if self.daemon_writable_wanted != wanted {
-            let flags = if wanted { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+            let flags = if wanted { READ | EventFlags::OUT } else { READ };
             epoll::modify(&self.all, daemon, EventData::new_u64(DAEMON), flags)?;
             self.daemon_writable_wanted = wanted;
         }
@@ -167,10 +173,10 @@ impl Poller {
     }
 }
 
-fn tokens(epoll: &OwnedFd, most: usize, timeout: Option<Timespec>) -> io::Result<Vec<u64>> {
+fn events(epoll: &OwnedFd, most: usize, timeout: Option<Timespec>) -> io::Result<Vec<(u64, EventFlags)>> {
     let mut events: Vec<Event> = Vec::with_capacity(most);
     match epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
-        Ok(_) => Ok(events.iter().map(|event| event.data.u64()).collect()),
+        Ok(_) => Ok(events.iter().map(|event| (event.data.u64(), event.flags)).collect()),
         Err(rustix::io::Errno::INTR) => Ok(Vec::new()),
         Err(error) => Err(error.into()),
     }

@@ -101,6 +101,11 @@ pub(super) fn environment(pid: i32) -> Vec<u8> {
     fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()
 }
 
+/// The arguments a process was started with; empty between two programs.
+pub(super) fn arguments(pid: i32) -> Vec<u8> {
+    fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()
+}
+
 /// A variable in the form that [`environment`] has.
 pub(super) fn variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
     environment.split(|&byte| byte == 0).find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))

@@ -19,25 +19,33 @@ use crate::clock::system::uptime;
 /// How often in a row the list of children is read when it keeps changing.
 const ROUNDS: usize = 16;
 
+/// How long a process may be between two programs before that is taken for its nature.
+const LONGEST_EXEC: Duration = Duration::from_secs(1);
+
 /// When to look again at children that keep changing, or that only other processes' ends can decide about.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 impl Keeper {
     /// Sees who is gone, kills what is to die, and clears the trees of which nothing is left.
-    pub(super) fn reap_and_kill(&mut self) -> io::Result<()> {
+    pub(super) fn reap_and_kill(&mut self) {
         let now = uptime();
         let is_sweep_due =
             self.trees.values().any(|tree| tree.is_killing && !tree.is_cleared && tree.next_sweep <= now);
         let is_due = self.reap_at.is_some_and(|at| at <= now);
         if !(self.must_reap || is_sweep_due || is_due) {
-            return Ok(());
+            return;
         }
         self.must_reap = false;
         self.reap_at = None;
         self.note_exits();
-        let is_settled = self.adopt()?;
+        // /proc can be out of reach for a while, for want of memory or files in the whole system. To end would help nobody.
+        let is_settled = self.adopt().unwrap_or_else(|_| {
+            self.is_alone = false;
+            self.look_again();
+            false
+        });
         self.clear(is_settled);
-        self.sweep()
+        self.sweep();
     }
 
     /// Looks which main processes have ended, without reaping them.
@@ -64,10 +72,10 @@ impl Keeper {
             let gone: Vec<i32> = orphans.iter().copied().filter(|&pid| reap(pid)).collect();
             for pid in &gone {
                 self.adopted.remove(pid);
+                self.puzzling.remove(pid);
             }
-            if gone.is_empty() {
+            if gone.is_empty() && self.attribute(&orphans) {
                 self.is_alone = orphans.is_empty();
-                self.attribute(&orphans);
                 return Ok(true);
             }
         }
@@ -76,20 +84,34 @@ impl Keeper {
         Ok(false)
     }
 
-    fn attribute(&mut self, orphans: &[i32]) {
-        for &pid in orphans {
-            if self.adopted.get(&pid).is_some_and(|slot| self.trees.contains_key(slot)) {
+    /// Finds out whose these are. False if one has ended meanwhile or is just executing a program: what it has left behind,
+    /// or what it carries, is to be seen in a moment.
+    fn attribute(&mut self, orphans: &[i32]) -> bool {
+        let is_new = |pid: &&i32| !self.adopted.get(pid).is_some_and(|slot| self.trees.contains_key(slot));
+        let new: Vec<i32> = orphans.iter().filter(is_new).copied().collect();
+        let mut is_sure = true;
+        for pid in new {
+            // In this order: if it lives after its environment was read, that was the environment of a living process.
+            let environment = procfs::environment(pid);
+            let Some(process) = Process::read(pid).filter(|process| !process.is_dead) else {
+                is_sure = false;
                 continue;
-            }
-            let Some(process) = Process::read(pid) else { continue };
-            match tree::owner(&process, &self.trees) {
+            };
+            match tree::owner(&process, &environment, &self.trees) {
                 Owner::Tree(slot) => {
                     self.adopted.insert(pid, slot);
                 }
                 Owner::Nobody => process.signal(Signal::KILL),
-                Owner::Unclear => {}
+                Owner::Unclear => is_sure &= !(environment.is_empty() && self.may_be_executing(pid)),
             }
         }
+        is_sure
+    }
+
+    /// Between two programs a process has neither environment nor arguments. One that stays like that has cleared both.
+    fn may_be_executing(&mut self, pid: i32) -> bool {
+        let first_seen = *self.puzzling.entry(pid).or_insert_with(uptime);
+        procfs::arguments(pid).is_empty() && uptime().since(first_seen) < LONGEST_EXEC
     }
 
     /// A tree is cleared when its main process has ended and no inherited child is its own: all that is left of a tree

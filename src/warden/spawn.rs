@@ -9,7 +9,9 @@
 
 use std::convert::Infallible;
 use std::ffi::{CString, NulError};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::libc;
@@ -18,7 +20,7 @@ use nix::unistd::ForkResult;
 use rustix::fs::Mode;
 use rustix::io::Errno as Error;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Resource, Rlimit, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use super::program;
 use super::wire::{Launch, StartFailure, Step};
@@ -27,6 +29,9 @@ use crate::clock::system::uptime;
 
 /// What runs a script without `#!`, as execvp(3) and every shell do.
 const SHELL: &str = "/bin/sh";
+
+/// Descriptors kept free for looking at /proc: without them nothing could be ended in an orderly way.
+const RESERVE: RawFd = 16;
 
 /// A child that was forked, and may not have reached its program yet.
 #[derive(Debug)]
@@ -53,23 +58,47 @@ pub(super) fn default_signals() {
     }
 }
 
-/// Forks, unless it is too late.
-pub(super) fn spawn(launch: &Launch, null: &OwnedFd) -> Result<Child, StartFailure> {
-    let plan = Plan::new(launch).map_err(|NulByte| failed(Step::Exec, Error::INVAL))?;
-    let (status, status_end) = pipe().map_err(|error| failed(Step::Fork, error))?;
-    let (stdout, stdout_end) = pipe().map_err(|error| failed(Step::Fork, error))?;
-    let (stderr, stderr_end) = pipe().map_err(|error| failed(Step::Fork, error))?;
-    let ends =
-        Ends { null: null.as_fd(), stdout: stdout_end.as_fd(), stderr: stderr_end.as_fd(), status: status_end.as_fd() };
+/// What every start needs.
+#[derive(Debug)]
+pub(super) struct Spawner {
+    null: OwnedFd,
+    /// The limit that the warden was started with: jobs get it back.
+    open_files: Rlimit,
+    /// The highest descriptor that a job's pipes may have.
+    last: RawFd,
+}
+
+impl Spawner {
+    /// Raises the limit of open files as far as it goes: three for each tree.
+    pub(super) fn new() -> io::Result<Self> {
+        let open_files = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: open_files.maximum, ..open_files })?;
+        let limit = open_files.maximum.and_then(|limit| RawFd::try_from(limit).ok()).unwrap_or(RawFd::MAX);
+        Ok(Self { null: File::open("/dev/null")?.into(), open_files, last: limit - RESERVE })
+    }
+
+    /// Forks, unless it is too late.
+    pub(super) fn spawn(&self, launch: &Launch) -> Result<Child, StartFailure> {
+        let limit = |(soft, hard)| Rlimit { current: Some(soft), maximum: Some(hard) };
+        let open_files = launch.open_files.map_or(self.open_files, limit);
+        let plan = Plan::new(launch, open_files).map_err(|NulByte| failed(Step::Exec, Error::INVAL))?;
+        let pipes = Pipes::new(self.last).map_err(|error| failed(Step::Fork, error))?;
+        fork(&plan, pipes, self.null.as_fd())
+    }
+}
+
+fn fork(plan: &Plan<'_>, pipes: Pipes, null: BorrowedFd<'_>) -> Result<Child, StartFailure> {
+    let Pipes { status: (status, status_end), stdout: (stdout, stdout_end), stderr: (stderr, stderr_end) } = pipes;
+    let ends = Ends { null, stdout: stdout_end.as_fd(), stderr: stderr_end.as_fd(), status: status_end.as_fd() };
     let warden = rustix::process::getpid();
     let at = uptime();
-    if at >= launch.not_after {
+    if at >= plan.launch.not_after {
         return Err(StartFailure::TooLate);
     }
     // SAFETY: the process has one thread, so the child's copy of memory is consistent and no lock in it is held by a
     // thread that does not exist there.
     match unsafe { nix::unistd::fork() } {
-        Ok(ForkResult::Child) => be_child(&plan, &ends, warden),
+        Ok(ForkResult::Child) => be_child(plan, &ends, warden),
         Ok(ForkResult::Parent { child }) => {
             let pid = Pid::from_raw(child.as_raw()).ok_or(failed(Step::Fork, Error::CHILD))?;
             Ok(Child { pid, at, status, stdout, stderr })
@@ -110,7 +139,22 @@ fn failed(step: Step, error: Error) -> StartFailure {
     StartFailure::Step { step, errno: error.raw_os_error() }
 }
 
-/// The reading end does not block; the writing end does, as programs expect of their output.
+/// Three pipes: the end that the warden reads, which does not block, and the child's, which does, as programs expect of
+/// their output.
+struct Pipes {
+    status: (OwnedFd, OwnedFd),
+    stdout: (OwnedFd, OwnedFd),
+    stderr: (OwnedFd, OwnedFd),
+}
+
+impl Pipes {
+    fn new(last: RawFd) -> Result<Self, Error> {
+        let pipes = Self { status: pipe()?, stdout: pipe()?, stderr: pipe()? };
+        let highest = [&pipes.status, &pipes.stdout, &pipes.stderr].map(|(_, end)| end.as_raw_fd()).into_iter().max();
+        if highest > Some(last) { Err(Error::MFILE) } else { Ok(pipes) }
+    }
+}
+
 fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&read, true)?;
@@ -129,6 +173,7 @@ impl From<NulError> for NulByte {
 /// A launch in the system's terms, made before the fork.
 struct Plan<'a> {
     launch: &'a Launch,
+    open_files: Rlimit,
     candidates: Vec<CString>,
     argv: Vec<CString>,
     environment: Vec<CString>,
@@ -136,12 +181,13 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(launch: &'a Launch) -> Result<Self, NulByte> {
+    fn new(launch: &'a Launch, open_files: Rlimit) -> Result<Self, NulByte> {
         let name = launch.argv.first().map_or("", String::as_str);
         let argv = launch.argv.iter().map(|argument| CString::new(argument.as_str()));
         let environment = launch.environment.iter().map(|(key, value)| CString::new(format!("{key}={value}")));
         Ok(Self {
             launch,
+            open_files,
             candidates: program::candidates(name, &launch.environment)?,
             argv: argv.collect::<Result<_, _>>()?,
             environment: environment.collect::<Result<_, _>>()?,
@@ -152,10 +198,10 @@ impl<'a> Plan<'a> {
 
 /// The child's ends.
 struct Ends<'a> {
-    null: std::os::fd::BorrowedFd<'a>,
-    stdout: std::os::fd::BorrowedFd<'a>,
-    stderr: std::os::fd::BorrowedFd<'a>,
-    status: std::os::fd::BorrowedFd<'a>,
+    null: BorrowedFd<'a>,
+    stdout: BorrowedFd<'a>,
+    stderr: BorrowedFd<'a>,
+    status: BorrowedFd<'a>,
 }
 
 /// Ends the child, also when it panics: it must never return into the warden's loop.
@@ -178,7 +224,7 @@ fn be_child(plan: &Plan<'_>, ends: &Ends<'_>, warden: Pid) -> ! {
 }
 
 fn become_job(plan: &Plan<'_>, ends: &Ends<'_>, warden: Pid) -> Result<Infallible, StartFailure> {
-    prepare(plan.launch, ends, warden).map_err(|error| failed(Step::Prepare, error))?;
+    prepare(plan, ends, warden).map_err(|error| failed(Step::Prepare, error))?;
     rustix::process::chdir(&plan.directory).map_err(|error| failed(Step::Directory, error))?;
     // Again, last of all: entering a directory can take as long as it likes.
     if uptime() >= plan.launch.not_after {
@@ -188,21 +234,19 @@ fn become_job(plan: &Plan<'_>, ends: &Ends<'_>, warden: Pid) -> Result<Infallibl
 }
 
 /// The order matters: the parent-death signal comes after any change of user, which clears it.
-fn prepare(launch: &Launch, ends: &Ends<'_>, warden: Pid) -> Result<(), Error> {
+fn prepare(plan: &Plan<'_>, ends: &Ends<'_>, warden: Pid) -> Result<(), Error> {
     rustix::process::setsid()?;
     rustix::stdio::dup2_stdin(ends.null)?;
     rustix::stdio::dup2_stdout(ends.stdout)?;
     rustix::stdio::dup2_stderr(ends.stderr)?;
     close_others(ends.status.as_raw_fd());
-    if let Some((soft, hard)) = launch.open_files {
-        rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum: Some(hard) })?;
-    }
+    setrlimit(Resource::Nofile, plan.open_files)?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     if rustix::process::getppid() != Some(warden) {
         return Err(Error::SRCH); // The warden died before the line above could take effect.
     }
     SigSet::empty().thread_set_mask().map_err(|errno| Error::from_raw_os_error(errno as i32))?;
-    rustix::process::umask(Mode::from_raw_mode(launch.umask & 0o777));
+    rustix::process::umask(Mode::from_raw_mode(plan.launch.umask & 0o777));
     Ok(())
 }
 

@@ -45,18 +45,18 @@ impl Keeper {
     }
 
     /// Kills the trees that are to die and whose turn it is.
-    pub(super) fn sweep(&mut self) -> io::Result<()> {
+    pub(super) fn sweep(&mut self) {
         let now = uptime();
         let is_due = |tree: &Tree| tree.is_killing && !tree.is_cleared && tree.next_sweep <= now;
         let slots: Vec<Slot> = self.trees.iter().filter(|(_, tree)| is_due(tree)).map(|(slot, _)| *slot).collect();
         if slots.is_empty() {
-            return Ok(());
+            return;
         }
-        let forest = self.freeze(&slots)?;
+        // Without /proc the groups of the main processes are still reached; the next sweep is soon.
+        let forest = self.freeze(&slots).ok();
         for slot in slots {
-            self.kill_members(&forest, slot);
+            self.kill_members(forest.as_ref(), slot);
         }
-        Ok(())
     }
 
     /// Stops all of these trees. Returns the last reading, in which nothing was new, or as little as could be reached.
@@ -115,8 +115,8 @@ impl Keeper {
         !new.is_empty()
     }
 
-    fn kill_members(&mut self, forest: &Forest, slot: Slot) {
-        let members = self.members(forest, slot);
+    fn kill_members(&mut self, forest: Option<&Forest>, slot: Slot) {
+        let members = forest.map(|forest| self.members(forest, slot)).unwrap_or_default();
         let Some(tree) = self.trees.get_mut(&slot) else { return };
         // The main process is not reaped, so its group's number is its own.
         let _ = rustix::process::kill_process_group(tree.main, Signal::KILL);

@@ -125,12 +125,8 @@ pub(super) enum Owner {
 
 /// Says whose `orphan` is: by what was seen of the tree, session or group, then the run in its environment, then by
 /// being younger than only one tree.
-pub(super) fn owner(orphan: &Process, trees: &BTreeMap<Slot, Tree>) -> Owner {
-    let environment = procfs::environment(orphan.pid);
-    owner_by(orphan, procfs::variable(&environment, RUN_ID), trees)
-}
-
-fn owner_by(orphan: &Process, run: Option<&[u8]>, trees: &BTreeMap<Slot, Tree>) -> Owner {
+pub(super) fn owner(orphan: &Process, environment: &[u8], trees: &BTreeMap<Slot, Tree>) -> Owner {
+    let run = procfs::variable(environment, RUN_ID);
     let older = || trees.iter().filter(|(_, tree)| !tree.is_cleared && tree.is_older_than(orphan));
     let marked = |tree: &Tree| {
         tree.found.contains_key(&orphan.identity()) || orphan.session == tree.pid() || orphan.group == tree.pid()
@@ -139,7 +135,7 @@ fn owner_by(orphan: &Process, run: Option<&[u8]>, trees: &BTreeMap<Slot, Tree>) 
         return Owner::Tree(*slot);
     }
     // Of two attempts of one run, the newer: when it started, nothing was left of the other.
-    if let Some((slot, _)) = older().filter(|(_, tree)| run.is_some() && tree.run.as_deref() == run).last() {
+    if let Some((slot, _)) = older().rfind(|(_, tree)| run.is_some() && tree.run.as_deref() == run) {
         return Owner::Tree(*slot);
     }
     match (older().next(), older().nth(1)) {
@@ -183,22 +179,22 @@ mod tests {
 
     #[test]
     fn an_orphan_belongs_by_session_then_by_the_run_in_its_environment() {
-        assert_eq!(owner_by(&orphan(20, 60), Some(b"a"), &two_trees()), Owner::Tree(Slot(2)));
-        assert_eq!(owner_by(&orphan(77, 60), Some(b"a"), &two_trees()), Owner::Tree(Slot(1)));
+        assert_eq!(owner(&orphan(20, 60), b"CRONKEEPER_RUN_ID=a\0", &two_trees()), Owner::Tree(Slot(2)));
+        assert_eq!(owner(&orphan(77, 60), b"CRONKEEPER_RUN_ID=a\0", &two_trees()), Owner::Tree(Slot(1)));
     }
 
     #[test]
     fn an_orphan_without_a_mark_is_of_the_only_tree_older_than_it() {
-        assert_eq!(owner_by(&orphan(77, 10), None, &two_trees()), Owner::Tree(Slot(1)));
-        assert_eq!(owner_by(&orphan(77, 60), None, &two_trees()), Owner::Unclear);
-        assert_eq!(owner_by(&orphan(77, 1), None, &two_trees()), Owner::Nobody);
+        assert_eq!(owner(&orphan(77, 10), b"", &two_trees()), Owner::Tree(Slot(1)));
+        assert_eq!(owner(&orphan(77, 60), b"", &two_trees()), Owner::Unclear);
+        assert_eq!(owner(&orphan(77, 1), b"", &two_trees()), Owner::Nobody);
     }
 
     #[test]
     fn an_orphan_found_while_its_parents_lived_is_known_again() {
         let mut trees = two_trees();
         trees.get_mut(&Slot(2)).unwrap().found.insert(orphan(77, 60).identity(), true);
-        assert_eq!(owner_by(&orphan(77, 60), None, &trees), Owner::Tree(Slot(2)));
+        assert_eq!(owner(&orphan(77, 60), b"", &trees), Owner::Tree(Slot(2)));
     }
 
     #[test]

@@ -186,6 +186,19 @@ async fn a_job_finds_its_directory_environment_umask_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn the_limit_of_open_files_is_the_daemons_unless_another_is_given_back() {
+    let mut bench = Bench::new();
+    let own = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap();
+    let launch = bench.sh("ulimit -n");
+    bench.run(launch).await;
+    let mut launch = bench.sh("ulimit -n");
+    launch.open_files = Some((77, 99));
+    bench.run(launch).await;
+    assert_eq!(bench.lines(), [own.to_string(), "77".to_owned()]);
+    bench.close().await;
+}
+
+#[tokio::test]
 async fn exit_codes_and_signals_are_told_apart() {
     let mut bench = Bench::new();
     let launch = bench.sh("exit 7");
@@ -303,6 +316,23 @@ async fn one_that_also_cleared_its_environment_dies_with_its_run() {
 }
 
 #[tokio::test]
+async fn one_of_which_it_is_unclear_whose_it_is_dies_with_the_last_that_could_own_it() {
+    let mut bench = Bench::new();
+    let launch = bench.sh("echo ready; sleep 1000");
+    let (slot, _) = bench.start(launch).await;
+    bench.line("ready").await;
+    // Start times count in hundredths of a second: it must be younger than both by more than that.
+    let launch = bench.sh("sleep 0.05; (setsid env -i sleep 1000 >/dev/null 2>&1 & echo $! >pid); until grep -q sleep /proc/$(cat pid)/comm; do :; done");
+    bench.run(launch).await;
+    let pid: i32 = fs::read_to_string(bench.directory.path().join("pid")).unwrap().trim().parse().unwrap();
+    assert!(start_time(pid).is_some());
+    bench.order(Order::Kill { slot });
+    assert_eq!(bench.end().await.slot, slot);
+    assert_eq!(start_time(pid), None);
+    bench.close().await;
+}
+
+#[tokio::test]
 async fn an_orphan_of_one_run_outlives_the_end_of_another() {
     let mut bench = Bench::new();
     let launch = bench.sh("(setsid sh -c 'echo orphan; sleep 1000' &); echo ready; read never </dev/zero");
@@ -372,6 +402,34 @@ async fn a_daemon_that_does_not_read_holds_up_the_job_and_not_the_wardens_memory
         ended += usize::from(matches!(bench.notice().await, Notice::Ended(_)));
     }
     bench.close().await;
+}
+
+#[tokio::test]
+async fn a_flood_of_one_job_does_not_silence_another() {
+    let mut bench = Bench::new();
+    let mut launch = bench.sh("yes flood");
+    launch.max_output = u64::MAX;
+    bench.start(launch).await;
+    let launch = bench.sh("echo heard");
+    bench.order(Order::Start(Box::new(launch)));
+    while !matches!(bench.notice().await, Notice::Output { line, .. } if line == "heard") {}
+    bench.order(Order::Kill { slot: Slot(1) });
+    let mut ended = 0;
+    while ended < 2 {
+        ended += usize::from(matches!(bench.notice().await, Notice::Ended(_)));
+    }
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn nonsense_from_the_daemon_ends_all() {
+    let (daemon, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let warden = std::process::Command::new(env!("CARGO_BIN_EXE_cronkeeper"))
+        .arg("warden")
+        .stdin(std::os::fd::OwnedFd::from(theirs))
+        .spawn();
+    std::io::Write::write_all(&mut &daemon, &[3, 0, 0, 0, b'{', b'"', b'x']).unwrap();
+    assert!(warden.unwrap().wait().unwrap().success());
 }
 
 #[tokio::test]
