@@ -192,7 +192,10 @@ impl Schedule {
         let local = at + stretch.offset;
         let swallowed = || self.timelines().filter_map(|timeline| timeline.gap_before(&stretch)).min();
         let is_named = || self.timelines().any(|timeline| timeline.names(local));
-        if at == stretch.start && !is_named() && let Some(first) = swallowed() {
+        if at == stretch.start
+            && !is_named()
+            && let Some(first) = swallowed()
+        {
             return Some(Peculiarity::MovedOutOfGap(zone::civil(first)));
         }
         if local < stretch.start.saturating_add(stretch.before) {

@@ -68,7 +68,10 @@ pub enum Fault {
     MacroWithMore { word: String },
     #[error("`@every` needs a duration of whole seconds, such as `90s`, `5m` or `1h30m`, not `{}`", shown(text))]
     Every { text: String },
-    #[error("`@at` needs an instant of whole seconds with its offset, such as `2026-12-24T18:00:00Z`, not `{}`", shown(text))]
+    #[error(
+        "`@at` needs an instant of whole seconds with its offset, such as `2026-12-24T18:00:00Z`, not `{}`",
+        shown(text)
+    )]
     At { text: String },
     #[error("{field}: nothing between two commas, or before or behind one")]
     EmptyItem { field: Field },
