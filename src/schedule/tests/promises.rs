@@ -51,7 +51,7 @@ fn either_day_field_will_do_unless_one_begins_with_a_star() {
     );
     let both = schedule("0 0 */2 * 5", "UTC");
     assert_eq!(nexts(&both, "2026-11-01T00:00:00Z", 2), ["2026-11-13T00:00:00Z", "2026-11-27T00:00:00Z"]);
-    // Begins with a star though it excludes nothing less: crontab(5) looks at the character.
+    // Holds a star, but does not begin with one: either will do, and every day is in the first.
     let listed = schedule("0 0 5,* * 5", "UTC");
     assert_eq!(nexts(&listed, "2026-11-01T00:00:00Z", 2), ["2026-11-02T00:00:00Z", "2026-11-03T00:00:00Z"]);
 }
