@@ -151,6 +151,7 @@ impl Schedule {
     }
 
     /// How many occurrences are later than `after` and not later than `until`; stops counting at `cap`.
+    /// They are counted one by one, so a `cap` bounds the work.
     pub fn count(&self, after: Timestamp, until: Timestamp, cap: u64) -> u64 {
         let cap = usize::try_from(cap).unwrap_or(usize::MAX);
         self.occurrences(after, until).take(cap).count() as u64

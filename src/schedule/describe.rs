@@ -32,7 +32,9 @@ fn times(fields: &Fields) -> String {
         Some(minute) if hour.full => format!("at minute {minute}{behind} of every hour"),
         Some(minute) => format!("at minute {minute}{behind}{}", in_hours()),
         None if at_second == 0 => format!("{}{}", regularly("minute", minute), in_hours()),
-        None => format!("at second {at_second} of {}{}", regularly("minute", minute).trim_start_matches("at "), in_hours()),
+        None => {
+            format!("at second {at_second} of {}{}", regularly("minute", minute).trim_start_matches("at "), in_hours())
+        }
     }
 }
 
@@ -111,7 +113,12 @@ fn joined(mut texts: Vec<String>) -> String {
 }
 
 fn duration(seconds: i64) -> String {
-    let parts = [("day", seconds / 86_400), ("hour", seconds / 3_600 % 24), ("minute", seconds / 60 % 60), ("second", seconds % 60)];
+    let parts = [
+        ("day", seconds / 86_400),
+        ("hour", seconds / 3_600 % 24),
+        ("minute", seconds / 60 % 60),
+        ("second", seconds % 60),
+    ];
     let worded = parts.iter().filter(|(_, count)| *count > 0).map(|(unit, count)| match count {
         1 => format!("1 {unit}"),
         _ => format!("{count} {unit}s"),
@@ -142,7 +149,7 @@ mod tests {
             ("5 * * * *", "at minute 5 of every hour every day"),
             ("15 2 1 * *", "at 02:15 on day 1 of the month"),
             ("0 0 1,15 * 0", "at 00:00 on days 1 and 15 of the month or on Sunday"),
-            ("0 0 */2 2 0", "at 00:00 on days 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29 and 31 of the month if it is Sunday in February"),
+            ("0 0 */10 2 0", "at 00:00 on days 1, 11, 21 and 31 of the month if it is Sunday in February"),
             ("10 0 0 1 jan * 2027", "at 00:00:10 on day 1 of the month in January in year 2027"),
             ("*/10 * * * * *", "every 10 seconds every day"),
             ("3,7 5 * * *", "at minutes 3 and 7 of hour 5 every day"),

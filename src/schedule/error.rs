@@ -54,7 +54,8 @@ pub enum Fault {
     #[error("the expression is empty")]
     Empty,
     #[error(
-        "{count} field{}, where five (minute, hour, day of month, month, day of week), six (seconds first) or seven (a year last) belong",
+        "{count} field{}, where five (minute, hour, day of month, month, day of week), six (seconds first) \
+         or seven (a year last) belong",
         if *count == 1 { "" } else { "s" }
     )]
     FieldCount { count: usize },
@@ -68,19 +69,28 @@ pub enum Fault {
     MacroWithMore { word: String },
     #[error("`@every` needs a duration of whole seconds, such as `90s`, `5m` or `1h30m`, not `{}`", shown(text))]
     Every { text: String },
-    #[error("`@at` needs an instant of whole seconds with its offset, such as `2026-12-24T18:00:00Z`, not `{}`", shown(text))]
+    #[error(
+        "`@at` needs an instant of whole seconds with its offset, such as `2026-12-24T18:00:00Z`, not `{}`",
+        shown(text)
+    )]
     At { text: String },
     #[error("{field}: nothing between two commas, or before or behind one")]
     EmptyItem { field: Field },
     #[error("{field}: `{}` is not supported: {instead}", shown(text))]
     Unsupported { field: Field, text: String, instead: &'static str },
-    #[error("{field}: `{}` is neither a number nor a name{}; allowed: {}", shown(text), hint(nearest.as_ref()), field.allowed())]
+    #[error(
+        "{field}: `{}` is neither a number nor a name{}; allowed: {}",
+        shown(text), hint(nearest.as_ref()), field.allowed()
+    )]
     Unreadable { field: Field, text: String, nearest: Option<String> },
     #[error("{field}: {} is out of range; allowed: {}", shown(text), field.allowed())]
     OutOfRange { field: Field, text: String },
     #[error("{field}: the range `{}` goes backwards", shown(text))]
     Backwards { field: Field, text: String },
-    #[error("{field}: the step `{}` is not a number from 1 to {}; for longer periods use `@every`", shown(text), field.size())]
+    #[error(
+        "{field}: the step `{}` is not a number from 1 to {}; for longer periods use `@every`",
+        shown(text), field.size()
+    )]
     Step { field: Field, text: String },
     #[error("{field}: `{}` is no hashed value: write `H`, `H/15`, `H(0-29)` or `H(0-29)/10`", shown(text))]
     Hashed { field: Field, text: String },

@@ -15,7 +15,7 @@ use super::piece::Piece;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Meaning {
     /// Local times that match all fields.
-    Fields(Fields),
+    Fields(Box<Fields>),
     /// Every so many seconds, counted from the epoch.
     Every(i64),
     /// Once, at this second of the epoch.
@@ -80,7 +80,7 @@ pub(super) fn parse(text: &str, job: &str) -> Result<Meaning, Wrong> {
             Err(Wrong::at(*first, Fault::ZoneInside))
         }
         [first, more @ ..] if first.text.starts_with('@') => macro_meaning(*first, more, job),
-        words => fields(words, job).map(Meaning::Fields),
+        words => fields(words, job).map(|fields| Meaning::Fields(Box::new(fields))),
     }
 }
 

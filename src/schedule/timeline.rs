@@ -4,10 +4,10 @@
 //! local times that come twice. Between two shifts local time is UTC and an offset, so each stretch is
 //! searched by itself. What is far from any shift costs one look at the pattern and one at the zone.
 
+use super::Dst;
 use super::parse::Fields;
 use super::pattern::Pattern;
 use super::zone::{Stretch, Zone};
-use super::Dst;
 
 /// One expression's instants.
 #[derive(Clone, Debug, PartialEq)]

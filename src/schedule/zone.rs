@@ -53,7 +53,8 @@ impl Zone {
     /// The stretch that `at` is in.
     pub(super) fn stretch_at(&self, at: i64) -> Stretch {
         let offset = self.offset_at(at);
-        let start = self.zone.preceding(timestamp(at.saturating_add(1))).next().map(|shift| second_of(shift.timestamp()));
+        let start =
+            self.zone.preceding(timestamp(at.saturating_add(1))).next().map(|shift| second_of(shift.timestamp()));
         let end = self.zone.following(timestamp(at)).next().map(|shift| second_of(shift.timestamp()));
         Stretch {
             start: start.unwrap_or(i64::MIN),

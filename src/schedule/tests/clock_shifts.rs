@@ -18,7 +18,8 @@ fn assert_occurrences(zone: &str, dst: Dst, text: &str, between: [&str; 2], expe
     assert_eq!(found, expected, "{text} in {zone}, {dst:?}");
 
     // The same instants are found backwards.
-    let last = |before: &jiff::Timestamp| schedule.last_before_or_at(*before - jiff::SignedDuration::from_secs(1), after);
+    let last =
+        |before: &jiff::Timestamp| schedule.last_before_or_at(*before - jiff::SignedDuration::from_secs(1), after);
     let mut backwards: Vec<_> = std::iter::successors(schedule.last_before_or_at(until, after), last).collect();
     backwards.reverse();
     assert_eq!(backwards, expected, "{text} in {zone}, {dst:?}, backwards");
@@ -37,11 +38,13 @@ fn berlin_a_skipped_time_runs_at_the_first_instant_after_the_gap() {
 fn berlin_several_skipped_times_make_one_occurrence() {
     let night = ["2026-03-29T00:00:00+01:00", "2026-03-29T12:00:00+02:00"];
     assert_occurrences("Europe/Berlin", Once, "0,20,40 2 * * *", night, &["2026-03-29T03:00:00+02:00"]);
-    assert_occurrences("Europe/Berlin", Once, "15,30 2-3 * * *", night, &[
-        "2026-03-29T03:00:00+02:00",
-        "2026-03-29T03:15:00+02:00",
-        "2026-03-29T03:30:00+02:00",
-    ]);
+    assert_occurrences(
+        "Europe/Berlin",
+        Once,
+        "15,30 2-3 * * *",
+        night,
+        &["2026-03-29T03:00:00+02:00", "2026-03-29T03:15:00+02:00", "2026-03-29T03:30:00+02:00"],
+    );
     assert_occurrences("Europe/Berlin", Once, "*/5 30 2 * * *", night, &["2026-03-29T03:00:00+02:00"]);
 }
 
@@ -84,22 +87,25 @@ fn berlin_a_wildcard_runs_by_elapsed_time() {
 #[test]
 fn a_range_over_all_hours_is_no_wildcard() {
     let spring = ["2026-03-29T01:00:00+01:00", "2026-03-29T04:00:00+02:00"];
-    assert_occurrences("Europe/Berlin", Once, "30 0-23 * * *", spring, &[
-        "2026-03-29T01:30:00+01:00",
-        "2026-03-29T03:00:00+02:00",
-        "2026-03-29T03:30:00+02:00",
-    ]);
+    assert_occurrences(
+        "Europe/Berlin",
+        Once,
+        "30 0-23 * * *",
+        spring,
+        &["2026-03-29T01:30:00+01:00", "2026-03-29T03:00:00+02:00", "2026-03-29T03:30:00+02:00"],
+    );
 }
 
 #[test]
 fn a_period_from_the_epoch_knows_no_shift() {
     let autumn = ["2026-10-25T02:00:00+02:00", "2026-10-25T03:00:00+01:00"];
-    assert_occurrences("Europe/Berlin", Skip, "@every 30m", autumn, &[
-        "2026-10-25T00:30:00Z",
-        "2026-10-25T01:00:00Z",
-        "2026-10-25T01:30:00Z",
-        "2026-10-25T02:00:00Z",
-    ]);
+    assert_occurrences(
+        "Europe/Berlin",
+        Skip,
+        "@every 30m",
+        autumn,
+        &["2026-10-25T00:30:00Z", "2026-10-25T01:00:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:00:00Z"],
+    );
 }
 
 #[test]
@@ -122,11 +128,13 @@ fn lord_howe_shifts_by_half_an_hour() {
     assert_occurrences(zone, Once, "45 1 * * *", autumn, &["2026-04-05T01:45:00+11:00"]);
     assert_occurrences(zone, Twice, "45 1 * * *", autumn, &["2026-04-05T01:45:00+11:00", "2026-04-05T01:45:00+10:30"]);
     assert_occurrences(zone, Twice, "15 1 * * *", autumn, &["2026-04-05T01:15:00+11:00"]);
-    assert_occurrences(zone, Once, "*/30 * * * *", ["2026-04-05T01:29:00+11:00", "2026-04-05T02:00:00+10:30"], &[
-        "2026-04-05T01:30:00+11:00",
-        "2026-04-05T01:30:00+10:30",
-        "2026-04-05T02:00:00+10:30",
-    ]);
+    assert_occurrences(
+        zone,
+        Once,
+        "*/30 * * * *",
+        ["2026-04-05T01:29:00+11:00", "2026-04-05T02:00:00+10:30"],
+        &["2026-04-05T01:30:00+11:00", "2026-04-05T01:30:00+10:30", "2026-04-05T02:00:00+10:30"],
+    );
 }
 
 #[test]
@@ -167,21 +175,33 @@ fn sao_paulo_once_had_days_that_began_at_one() {
 fn apia_left_out_a_whole_day() {
     let zone = "Pacific/Apia";
     let days = ["2011-12-29T00:00:00-10:00", "2012-01-01T00:00:00+14:00"];
-    assert_occurrences(zone, Once, "30 2,14 * * *", days, &[
-        "2011-12-29T02:30:00-10:00",
-        "2011-12-29T14:30:00-10:00",
-        "2011-12-31T00:00:00+14:00",
-        "2011-12-31T02:30:00+14:00",
-        "2011-12-31T14:30:00+14:00",
-    ]);
+    assert_occurrences(
+        zone,
+        Once,
+        "30 2,14 * * *",
+        days,
+        &[
+            "2011-12-29T02:30:00-10:00",
+            "2011-12-29T14:30:00-10:00",
+            "2011-12-31T00:00:00+14:00",
+            "2011-12-31T02:30:00+14:00",
+            "2011-12-31T14:30:00+14:00",
+        ],
+    );
     assert_occurrences(zone, Once, "0 12 30 12 *", days, &["2011-12-31T00:00:00+14:00"]);
     assert_occurrences(zone, Skip, "0 12 30 12 *", days, &[]);
-    assert_occurrences(zone, Once, "0 */12 * * *", days, &[
-        "2011-12-29T12:00:00-10:00",
-        "2011-12-31T00:00:00+14:00",
-        "2011-12-31T12:00:00+14:00",
-        "2012-01-01T00:00:00+14:00",
-    ]);
+    assert_occurrences(
+        zone,
+        Once,
+        "0 */12 * * *",
+        days,
+        &[
+            "2011-12-29T12:00:00-10:00",
+            "2011-12-31T00:00:00+14:00",
+            "2011-12-31T12:00:00+14:00",
+            "2012-01-01T00:00:00+14:00",
+        ],
+    );
 }
 
 #[test]

@@ -84,10 +84,21 @@ fn reboot_is_refused_with_the_reason() {
 #[test]
 fn macros_take_what_they_need_and_no_more() {
     assert_refused("@daily 5", 7, "`@daily` stands alone");
-    for text in ["@every", "@every 0s", "@every 90", "@every 1500ms", "@every -5m", "@every 5 m", "@every 1.5h", "@every 99999999999d"] {
+    for text in [
+        "@every",
+        "@every 0s",
+        "@every 90",
+        "@every 1500ms",
+        "@every -5m",
+        "@every 5 m",
+        "@every 1.5h",
+        "@every 99999999999d",
+    ] {
         assert!(refused(text).0.contains("`@every` needs a duration of whole seconds"), "{text}");
     }
-    for text in ["@at", "@at tomorrow", "@at 2026-12-24T18:00:00", "@at 2026-12-24T18:00:00.5Z", "@at 2026-12-24 18:00:00Z"] {
+    for text in
+        ["@at", "@at tomorrow", "@at 2026-12-24T18:00:00", "@at 2026-12-24T18:00:00.5Z", "@at 2026-12-24 18:00:00Z"]
+    {
         assert!(refused(text).0.contains("`@at` needs an instant"), "{text}");
     }
 }

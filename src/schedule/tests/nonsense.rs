@@ -20,10 +20,58 @@ impl Random {
 }
 
 const TOKENS: [&str; 52] = [
-    "*", "*", "*", " ", " ", " ", " ", "0", "1", "7", "31", "59", "60", "2100", "99999999999999999999", "-", "-", "/",
-    "/", ",", ",", "H", "H(", ")", "H(0-29)", "/15", "mon", "Sun", "jan", "décembre", "L", "W", "#", "?", "@", "@every ",
-    "@at ", "@daily", "@reboot", "1h30m", "9223372036854775807d", "2026-12-24T18:00:00Z", "-009999-01-02T00:00:00Z",
-    "TZ=", "\t", "\u{a0}", "\0", "é", "🕐", "~", "%", "9999-12-30T22:00:00Z",
+    "*",
+    "*",
+    "*",
+    " ",
+    " ",
+    " ",
+    " ",
+    "0",
+    "1",
+    "7",
+    "31",
+    "59",
+    "60",
+    "2100",
+    "99999999999999999999",
+    "-",
+    "-",
+    "/",
+    "/",
+    ",",
+    ",",
+    "H",
+    "H(",
+    ")",
+    "H(0-29)",
+    "/15",
+    "mon",
+    "Sun",
+    "jan",
+    "décembre",
+    "L",
+    "W",
+    "#",
+    "?",
+    "@",
+    "@every ",
+    "@at ",
+    "@daily",
+    "@reboot",
+    "1h30m",
+    "9223372036854775807d",
+    "2026-12-24T18:00:00Z",
+    "-009999-01-02T00:00:00Z",
+    "TZ=",
+    "\t",
+    "\u{a0}",
+    "\0",
+    "é",
+    "🕐",
+    "~",
+    "%",
+    "9999-12-30T22:00:00Z",
 ];
 
 fn assert_harmless(text: &str) {
@@ -59,7 +107,8 @@ fn strings_of_any_characters_are_taken_or_refused() {
     let mut random = Random(0xC0FF_EE00);
     for _ in 0..20_000 {
         let length = random.below(40);
-        let text: String = (0..length).filter_map(|_| char::from_u32(u32::try_from(random.below(0x300)).ok()?)).collect();
+        let text: String =
+            (0..length).filter_map(|_| char::from_u32(u32::try_from(random.below(0x300)).ok()?)).collect();
         assert_harmless(&text);
     }
 }

@@ -45,15 +45,13 @@ fn the_last_of_an_earlier_year_is_found() {
 #[test]
 fn either_day_field_will_do_unless_one_begins_with_a_star() {
     let either = schedule("0 0 13 * 5", "UTC");
-    assert_eq!(nexts(&either, "2026-11-01T00:00:00Z", 4), [
-        "2026-11-06T00:00:00Z",
-        "2026-11-13T00:00:00Z",
-        "2026-11-20T00:00:00Z",
-        "2026-11-27T00:00:00Z"
-    ]);
+    assert_eq!(
+        nexts(&either, "2026-11-01T00:00:00Z", 4),
+        ["2026-11-06T00:00:00Z", "2026-11-13T00:00:00Z", "2026-11-20T00:00:00Z", "2026-11-27T00:00:00Z"]
+    );
     let both = schedule("0 0 */2 * 5", "UTC");
     assert_eq!(nexts(&both, "2026-11-01T00:00:00Z", 2), ["2026-11-13T00:00:00Z", "2026-11-27T00:00:00Z"]);
-    // Begins with a star though it excludes nothing less: crontab(5) looks at the character.
+    // Holds a star, but does not begin with one: either will do, and every day is in the first.
     let listed = schedule("0 0 5,* * 5", "UTC");
     assert_eq!(nexts(&listed, "2026-11-01T00:00:00Z", 2), ["2026-11-02T00:00:00Z", "2026-11-03T00:00:00Z"]);
 }
@@ -94,11 +92,10 @@ fn macros_are_other_words_for_fields() {
 #[test]
 fn rare_days_are_found() {
     let leap_sunday = schedule("0 0 29 2 */7", "UTC");
-    assert_eq!(nexts(&leap_sunday, "2026-11-20T00:00:00Z", 3), [
-        "2032-02-29T00:00:00Z",
-        "2060-02-29T00:00:00Z",
-        "2088-02-29T00:00:00Z"
-    ]);
+    assert_eq!(
+        nexts(&leap_sunday, "2026-11-20T00:00:00Z", 3),
+        ["2032-02-29T00:00:00Z", "2060-02-29T00:00:00Z", "2088-02-29T00:00:00Z"]
+    );
     assert_eq!(nexts(&schedule("0 0 0 1 1 * 2099", "Pacific/Apia"), "2026-11-20T00:00:00Z", 2).len(), 1);
 }
 
@@ -120,7 +117,8 @@ fn hashed_jobs_differ_by_name_and_stay() {
 
 #[test]
 fn the_digest_text_depends_on_the_meaning_alone() {
-    let canonical = |texts: &[&str]| Schedule::parse(texts, "europe/berlin", Dst::Once, "job").expect("valid").canonical();
+    let canonical =
+        |texts: &[&str]| Schedule::parse(texts, "europe/berlin", Dst::Once, "job").expect("valid").canonical();
     assert_eq!(canonical(&["30 2 * * Mon-Fri"]), "0 30 2 * * 1-5 * | Europe/Berlin | once");
     assert_eq!(canonical(&[" 30\t2  * * 1-5 "]), canonical(&["30 02 * * mon,tue,wed,thu,fri"]));
     assert_eq!(canonical(&["@daily", "@hourly"]), canonical(&["@hourly", "@daily", "@daily"]));
