@@ -5,7 +5,7 @@
 //! event says all about itself.
 //!
 //! ```text
-//! info!(target: TARGET, event = event::RUN_STARTED, job = %job, …) ─▶ filter ─▶ json | text ─▶ sink ─▶ stderr
+//! info!(target: TARGET, event = event::RUN_STARTED, …) ─▶ filter ─▶ json | text ─▶ sink ─▶ stderr
 //! ```
 //!
 //! Job output goes by [`OUTPUT`] as its target: it alone may be dropped early when stderr does not take it, and

@@ -1,4 +1,5 @@
-//! Reads of the ledger on behalf of whoever asks: bounded in time, and shared, so that many who watch cost as little as one.
+//! Reads of the ledger on behalf of whoever asks: bounded in time, and shared, so that many who watch cost as little
+//! as one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

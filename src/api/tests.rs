@@ -27,6 +27,7 @@ use crate::term::{FencingToken, NodeName};
 enum Mood {
     Well,
     Away,
+    Hung,
     Broken,
 }
 
@@ -40,6 +41,7 @@ impl Ledger {
         match self.mood {
             Mood::Well => Box::pin(async { Ok(answer) }),
             Mood::Away => Box::pin(async { Err(ReadError("nobody answers".into())) }),
+            Mood::Hung => Box::pin(std::future::pending()),
             Mood::Broken => Box::pin(async { panic!("a bug of the reader") }),
         }
     }
@@ -164,6 +166,13 @@ async fn a_status_is_had_also_when_the_ledger_is_away() {
     assert_eq!(status["jobs"][0]["name"], "nightly-backup");
     let (code, refusal) = daemon.get("/v1/history").await;
     assert_eq!((code, &refusal["error"]), (503, &"the ledger cannot be read: nobody answers".into()));
+}
+
+#[tokio::test]
+async fn a_ledger_that_gives_no_answer_is_not_waited_for_long() {
+    let daemon = Daemon::start(Mood::Hung).await;
+    let (code, status) = daemon.get("/v1/status").await;
+    assert_eq!((code, &status["unread"]), (200, &"no answer within 3 s".into()));
 }
 
 #[tokio::test]

@@ -2,9 +2,10 @@
 //!
 //! A pipe that nobody empties, or a terminal that was stopped, must not hold the loop that renews the lease: whoever
 //! logs puts the line into the queue and goes on. The queue is bounded by bytes. Job output, which can come in any
-//! amount, may fill a part of it; the rest is kept for what the daemon itself says (that runs began and ended), some tens of thousands
-//! of lines. What still does not fit is counted, and the count is logged as soon as stderr takes lines again:
-//! nothing goes missing unsaid, and runs stand in the ledger besides. A closed stderr (EPIPE) loses lines, nothing more.
+//! amount, may fill a part of it; the rest is kept for what the daemon itself says (that runs began and ended), some
+//! tens of thousands of lines. What still does not fit is counted, and the count is logged as soon as stderr takes
+//! lines again: nothing goes missing unsaid, and runs stand in the ledger besides. A closed stderr (EPIPE) loses
+//! lines, nothing more.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -1,4 +1,8 @@
-//! `--log-format text`: for people. `2026-11-20 18:40:01.123 INFO  leader.elected     node=host-a candidate=… token=…`, in UTC.
+//! `--log-format text`: for people, times in UTC.
+//!
+//! ```text
+//! 2026-11-20 18:40:01.123 INFO  leader.elected     node=host-a candidate=… token=… took_ms=12
+//! ```
 
 use std::fmt;
 use std::sync::Arc;
