@@ -1,31 +1,27 @@
 //! A real ZooKeeper on 127.0.0.1: one server, or an ensemble of three.
 //!
-//! Needs Debian's package `libzookeeper-java` (or its jars in `$ZK_JARS`) and `java`. fsync stays on. Ports are held by a
-//! bound socket that never listens: nobody else is given them, also not while a server is down, and the server can
-//! still bind them, as both sides ask for SO_REUSEADDR. Servers are counted from 0. What a server answers to
-//! four-letter words is in [`four_letter`].
+//! Needs Debian's package `libzookeeper-java` (or its jars in `$ZK_JARS`) and `java`. fsync stays on. Servers are counted
+//! from 0. Their processes and ports are in [`server`], their answers to four-letter words in [`four_letter`].
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
 use rustix::process::Signal;
 use uuid::Uuid;
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
-use super::process::Process;
+use self::server::Server;
+pub use self::server::class_path;
 use super::scratch::Scratch;
 use super::tls::{Certificates, ClientCertificate};
 use super::{LONG, poll};
 
 mod four_letter;
+mod server;
 
 /// One server or three.
 pub struct Ensemble {
@@ -254,93 +250,6 @@ fn tls_properties(own: &Server, files: &Certificates, client: ClientCertificate)
         ("ssl.trustStore.type", "PEM".into()),
         ("ssl.clientAuth", client_auth.into()),
     ]
-}
-
-/// One server, running or not.
-struct Server {
-    dir: PathBuf,
-    client: Port,
-    secure: Port,
-    quorum: Port,
-    election: Port,
-    process: Mutex<Option<Process>>,
-}
-
-/// Beside zookeeper.jar, whose manifest names most of what it needs: a log on stderr, and what TLS needs of netty.
-const JARS: [&str; 6] =
-    ["zookeeper", "slf4j-simple", "netty-codec", "netty-resolver", "netty-transport-native-unix-common", "snappy-java"];
-
-/// Small and quick to start.
-const JAVA: [&str; 11] = [
-    "-Xms16m",
-    "-Xmx256m",
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
-    "-Xshare:auto",
-    "-XX:-UsePerfData",
-    "-Djava.net.preferIPv4Stack=true",
-    "-Dzookeeper.jmx.log4j.disable=true",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-    "-Dorg.slf4j.simpleLogger.showDateTime=true",
-    "-cp",
-];
-
-impl Server {
-    fn new(dir: PathBuf) -> Self {
-        let [client, secure, quorum, election] = std::array::from_fn(|_| Port::hold());
-        Self { dir, client, secure, quorum, election, process: Mutex::new(None) }
-    }
-
-    fn launch(&self) {
-        let log = File::options().create(true).append(true).open(self.dir.join("log")).expect("a log can be opened");
-        let also = log.try_clone().expect("a descriptor can be doubled");
-        let process = Process::spawn("java", |command| {
-            command.args(JAVA).arg(class_path(&JARS)).arg("org.apache.zookeeper.server.quorum.QuorumPeerMain");
-            command.arg(self.dir.join("zoo.cfg")).current_dir(&self.dir);
-            command.stdin(Stdio::null()).stdout(also).stderr(log);
-        });
-        *self.process() = Some(process.expect("java and setpriv are installed: tests/run.sh sees to it"));
-    }
-
-    fn signal(&self, signal: Signal) {
-        self.process().as_ref().expect("the server was started").signal(signal);
-    }
-
-    fn ended(&self) -> bool {
-        self.process().as_ref().is_none_or(|process| process.status().is_some())
-    }
-
-    fn process(&self) -> MutexGuard<'_, Option<Process>> {
-        self.process.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-/// A class path of Debian's jars.
-pub fn class_path(jars: &[&str]) -> String {
-    let folder = std::env::var("ZK_JARS").unwrap_or_else(|_| "/usr/share/java".into());
-    let paths: Vec<String> = jars.iter().map(|jar| format!("{folder}/{jar}.jar")).collect();
-    paths.join(":")
-}
-
-/// A port that nobody else is given while this lives.
-struct Port {
-    port: u16,
-    _held: OwnedFd,
-}
-
-impl Port {
-    fn hold() -> Self {
-        let held = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket can be had");
-        sockopt::set_socket_reuseaddr(&held, true).expect("a socket can share its address");
-        bind(&held, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port is free");
-        let bound = getsockname(&held).expect("a bound socket has a name");
-        let port = SocketAddr::try_from(bound).expect("it is an internet address").port();
-        Self { port, _held: held }
-    }
-
-    fn address(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
-    }
 }
 
 /// A place of its own on the server that all tests of this process share: a connect string with a fresh chroot, made.

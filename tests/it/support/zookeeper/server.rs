@@ -1,0 +1,103 @@
+//! One server's process, and the ports that are its own.
+//!
+//! Ports are held by a bound socket that never listens: nobody else is given them, also not while the server is down,
+//! and the server can still bind them, as both sides ask for SO_REUSEADDR.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard};
+
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
+use rustix::process::Signal;
+
+use super::super::process::Process;
+
+/// One server, running or not.
+pub(super) struct Server {
+    pub(super) dir: PathBuf,
+    pub(super) client: Port,
+    pub(super) secure: Port,
+    pub(super) quorum: Port,
+    pub(super) election: Port,
+    process: Mutex<Option<Process>>,
+}
+
+/// Beside zookeeper.jar, whose manifest names most of what it needs: a log on stderr, and what TLS needs of netty.
+const JARS: [&str; 6] =
+    ["zookeeper", "slf4j-simple", "netty-codec", "netty-resolver", "netty-transport-native-unix-common", "snappy-java"];
+
+/// Small and quick to start.
+const JAVA: [&str; 11] = [
+    "-Xms16m",
+    "-Xmx256m",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-Xshare:auto",
+    "-XX:-UsePerfData",
+    "-Djava.net.preferIPv4Stack=true",
+    "-Dzookeeper.jmx.log4j.disable=true",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-cp",
+];
+
+impl Server {
+    pub(super) fn new(dir: PathBuf) -> Self {
+        let [client, secure, quorum, election] = std::array::from_fn(|_| Port::hold());
+        Self { dir, client, secure, quorum, election, process: Mutex::new(None) }
+    }
+
+    pub(super) fn launch(&self) {
+        let log = File::options().create(true).append(true).open(self.dir.join("log")).expect("a log can be opened");
+        let also = log.try_clone().expect("a descriptor can be doubled");
+        let process = Process::spawn("java", |command| {
+            command.args(JAVA).arg(class_path(&JARS)).arg("org.apache.zookeeper.server.quorum.QuorumPeerMain");
+            command.arg(self.dir.join("zoo.cfg")).current_dir(&self.dir);
+            command.stdin(Stdio::null()).stdout(also).stderr(log);
+        });
+        *self.process() = Some(process.expect("java and setpriv are installed: tests/run.sh sees to it"));
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        self.process().as_ref().expect("the server was started").signal(signal);
+    }
+
+    pub(super) fn ended(&self) -> bool {
+        self.process().as_ref().is_none_or(|process| process.status().is_some())
+    }
+
+    pub(super) fn process(&self) -> MutexGuard<'_, Option<Process>> {
+        self.process.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// A class path of Debian's jars.
+pub fn class_path(jars: &[&str]) -> String {
+    let folder = std::env::var("ZK_JARS").unwrap_or_else(|_| "/usr/share/java".into());
+    let paths: Vec<String> = jars.iter().map(|jar| format!("{folder}/{jar}.jar")).collect();
+    paths.join(":")
+}
+
+/// A port that nobody else is given while this lives.
+pub(super) struct Port {
+    pub(super) port: u16,
+    _held: OwnedFd,
+}
+
+impl Port {
+    fn hold() -> Self {
+        let held = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket can be had");
+        sockopt::set_socket_reuseaddr(&held, true).expect("a socket can share its address");
+        bind(&held, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port is free");
+        let bound = getsockname(&held).expect("a bound socket has a name");
+        let port = SocketAddr::try_from(bound).expect("it is an internet address").port();
+        Self { port, _held: held }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+}
