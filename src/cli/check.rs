@@ -21,7 +21,14 @@ impl Args {
     pub fn run(self, io: &mut Io<'_>) -> Result<(), Error> {
         let loaded = config::load(&self.path)?;
         for warning in &loaded.warnings {
-            writeln!(io.err, "{}:{}:{}: warning: {}", warning.file.display(), warning.line, warning.column, warning.message)?;
+            writeln!(
+                io.err,
+                "{}:{}:{}: warning: {}",
+                warning.file.display(),
+                warning.line,
+                warning.column,
+                warning.message
+            )?;
         }
         writeln!(io.out, "{}", summary(&loaded))?;
         Ok(())

@@ -57,9 +57,9 @@ fn exit(error: &Error) -> Exit {
 
 fn hint(error: &Error) -> Option<String> {
     match error {
-        Error::Jobs(LoadError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            Some("say where the jobs are with `--jobs PATH` or CRONKEEPER_JOBS; `check` takes the path itself".to_owned())
-        }
+        Error::Jobs(LoadError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => Some(
+            "say where the jobs are with `--jobs PATH` or CRONKEEPER_JOBS; `check` takes the path itself".to_owned(),
+        ),
         Error::NoSuchJob { nearest, .. } | Error::UnknownVariable { nearest, .. } => {
             nearest.as_ref().map(|nearest| format!("did you mean `{nearest}`?"))
         }

@@ -229,9 +229,15 @@ mod tests {
         );
         assert_eq!(asked(&["late", "late"]).1.lines().count(), 1);
         let (exit, out, err) = asked(&["off"]);
-        assert_eq!((exit, out.as_str(), err.as_str()), (Exit::Fine, "", "job `off` is disabled: it has no occurrences\n"));
+        assert_eq!(
+            (exit, out.as_str(), err.as_str()),
+            (Exit::Fine, "", "job `off` is disabled: it has no occurrences\n")
+        );
         let (exit, _, err) = asked(&["erly"]);
-        assert_eq!((exit, err.as_str()), (Exit::Usage, "cronkeeper: no job is called `erly`\nhint: did you mean `early`?\n"));
+        assert_eq!(
+            (exit, err.as_str()),
+            (Exit::Usage, "cronkeeper: no job is called `erly`\nhint: did you mean `early`?\n")
+        );
     }
 
     #[test]

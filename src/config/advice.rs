@@ -38,7 +38,9 @@ fn lost_comment(command: &Node, lines: &Lines<'_>) -> Option<Warning> {
     let behind = lines.from(command.end);
     let comment = behind.trim_start();
     let message = "the comment behind `command` is not part of it; quote the command if it should be".to_owned();
-    comment.starts_with('#').then_some((command.end.column_later(behind.chars().count() - comment.chars().count()), message))
+    comment
+        .starts_with('#')
+        .then_some((command.end.column_later(behind.chars().count() - comment.chars().count()), message))
 }
 
 /// `[ls, ~/in, $HOME]` hands `ls` a tilde and a dollar.
@@ -62,9 +64,9 @@ fn not_expanded(command: &Node) -> Vec<Warning> {
 
 /// `-c`, `-lc` and the like: the next argument is for a shell to expand.
 fn takes_a_script(item: &str) -> bool {
-    item.strip_prefix('-').and_then(|flags| flags.strip_suffix('c')).is_some_and(|flags| {
-        flags.len() <= 4 && flags.bytes().all(|byte| byte.is_ascii_lowercase())
-    })
+    item.strip_prefix('-')
+        .and_then(|flags| flags.strip_suffix('c'))
+        .is_some_and(|flags| flags.len() <= 4 && flags.bytes().all(|byte| byte.is_ascii_lowercase()))
 }
 
 /// The part of an argument that a shell would have replaced.
@@ -72,9 +74,10 @@ fn expandable(item: &str) -> Option<&str> {
     if item == "~" || item.starts_with("~/") {
         return Some("~");
     }
-    let (index, rest) = item.match_indices('$').map(|(index, _)| (index, &item[index + 1..])).find(|(_, rest)| {
-        rest.trim_start_matches('{').starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-    })?;
+    let (index, rest) = item
+        .match_indices('$')
+        .map(|(index, _)| (index, &item[index + 1..]))
+        .find(|(_, rest)| rest.trim_start_matches('{').starts_with(|c: char| c.is_ascii_alphabetic() || c == '_'))?;
     let name = rest.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '{' | '}'))).unwrap_or(rest.len());
     Some(&item[index..index + 1 + name])
 }
@@ -95,6 +98,8 @@ fn overruled_variables(own: &Placed) -> Vec<Warning> {
     let variables = environment.map_or(&[][..], |entry| entry.value.entries());
     let overruled = variables.iter().filter(|variable| GIVEN_TO_JOBS.contains(&variable.key.as_str()));
     overruled
-        .map(|variable| (variable.at, format!("`environment`: `{}` is set by cronkeeper over this value", variable.key)))
+        .map(|variable| {
+            (variable.at, format!("`environment`: `{}` is set by cronkeeper over this value", variable.key))
+        })
         .collect()
 }

@@ -16,7 +16,7 @@ use super::source;
 /// Deeper than any jobs file, shallower than the 128 levels at which serde_yaml gives up.
 const DEEPEST: usize = 32;
 /// More values than four mebibytes of sensible jobs have.
-const MOST_NODES: usize = 1_000_000;
+const MOST_NODES: usize = 500_000;
 /// How much text aliases may add to a file, so that none grows by repeating itself.
 const MOST_REPEATED: usize = 16 << 20;
 
@@ -70,7 +70,10 @@ pub(super) struct Node {
 #[derive(Debug)]
 pub(super) enum Value {
     /// A text as written; `plain` when it stands without quotes.
-    Text { text: String, plain: bool },
+    Text {
+        text: String,
+        plain: bool,
+    },
     List(Vec<Rc<Node>>),
     Map(Vec<Entry>),
 }
@@ -219,7 +222,8 @@ impl Builder {
             Event::Alias(anchor) => self.alias(anchor, at),
             Event::Scalar(text, style, anchor, tag) => {
                 self.refuse_tag(tag.is_some(), at);
-                let value = Value::Text { text: text.into_owned(), plain: style == ScalarStyle::Plain };
+                // A copy, because the parser leaves room for growth in every one of its texts.
+                let value = Value::Text { text: text.as_ref().to_owned(), plain: style == ScalarStyle::Plain };
                 self.place(Rc::new(Node::new(span, value)), anchor);
                 Ok(())
             }

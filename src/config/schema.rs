@@ -115,11 +115,13 @@ impl Check<'_> {
 
     fn jobs(&mut self, jobs: &Entry) -> Option<Entry> {
         let Value::Map(entries) = &jobs.value.value else {
-            let message = format!("`jobs` is a map from names to jobs, not {}; none is `jobs: {{}}`", kind(&jobs.value));
+            let message =
+                format!("`jobs` is a map from names to jobs, not {}; none is `jobs: {{}}`", kind(&jobs.value));
             self.fault(place(jobs), message);
             return None;
         };
-        let sound = entries.iter().filter_map(|job| self.block(job, &format!("job `{}`", shown(&job.key)), &[])).collect();
+        let sound =
+            entries.iter().filter_map(|job| self.block(job, &format!("job `{}`", shown(&job.key)), &[])).collect();
         Some(Entry { value: rebuilt(&jobs.value, sound), ..jobs.clone() })
     }
 
@@ -182,7 +184,10 @@ fn wrong_form(form: Form, entry: &Entry) -> Vec<(Position, String)> {
         (Form::Text, Value::Text { .. }) => Vec::new(),
         (Form::Text, _) => wrong("a text"),
         (Form::TextOrTexts, Value::Text { text, plain: true }) if is_read_otherwise(text) => {
-            vec![(node.at, format!("`{key}` is a text, and this is read as a number or boolean; quote it: \"{}\"", shown(text)))]
+            vec![(
+                node.at,
+                format!("`{key}` is a text, and this is read as a number or boolean; quote it: \"{}\"", shown(text)),
+            )]
         }
         (Form::TextOrTexts, Value::Text { .. }) => Vec::new(),
         (Form::TextOrTexts, Value::List(items)) => items.iter().filter_map(|item| wrong_item(key, item)).collect(),

@@ -44,12 +44,18 @@ pub(super) struct Settings {
 }
 
 /// Judges every value of `block`, whose places are in `node`; a value that is wrong is reported and left out.
-pub(super) fn judge(block: raw::Block, node: &Node, title: &str, faults: &mut Vec<Fault>) -> Settings {
+pub(super) fn judge(
+    block: raw::Block,
+    node: &Node,
+    title: &str,
+    zones: &mut Zones,
+    faults: &mut Vec<Fault>,
+) -> Settings {
     let mut judge = Judge { node, title, faults };
     Settings {
         description: block.description,
         schedule: judge.value("schedule", block.schedule, expressions),
-        timezone: judge.value("timezone", block.timezone, zone),
+        timezone: judge.value("timezone", block.timezone, |name| zones.known(name)),
         dst: judge.word("dst", block.dst, &[("once", Dst::Once), ("skip", Dst::Skip), ("twice", Dst::Twice)]),
         command: judge.command(block.command),
         enabled: block.enabled,
@@ -78,6 +84,21 @@ pub(super) fn judge(block: raw::Block, node: &Node, title: &str, faults: &mut Ve
         ),
         success_exit_codes: judge.exit_codes(block.success_exit_codes),
         max_output: judge.value("max_output", block.max_output, |text| size::parse(&text)),
+    }
+}
+
+/// The zones asked for so far: thousands of jobs share a few.
+#[derive(Default)]
+pub(super) struct Zones(BTreeMap<String, Option<String>>);
+
+impl Zones {
+    /// Asks `schedule`, with an expression that is right in every zone, what is wrong with this one.
+    fn known(&mut self, name: String) -> Result<String, String> {
+        let ask = || Schedule::parse(&["0 0 * * *"], &name, Dst::Once, "").err().map(|error| error.to_string());
+        match self.0.entry(name.clone()).or_insert_with(ask) {
+            None => Ok(name),
+            Some(why) => Err(why.clone()),
+        }
     }
 }
 
@@ -201,14 +222,6 @@ fn expressions(value: TextOrTexts) -> Result<Vec<String>, &'static str> {
         TextOrTexts::Text(text) => Ok(vec![text]),
         TextOrTexts::Texts(texts) if texts.is_empty() => Err("the list is empty"),
         TextOrTexts::Texts(texts) => Ok(texts),
-    }
-}
-
-/// Whether `schedule` knows a zone, asked with an expression that is right in every one.
-fn zone(name: String) -> Result<String, String> {
-    match Schedule::parse(&["0 0 * * *"], &name, Dst::Once, "timezone") {
-        Ok(_) => Ok(name),
-        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -19,7 +19,10 @@ pub(super) fn text(bytes: &[u8]) -> Result<&str, Fault> {
         None => Ok(text),
         Some((index, c)) => Err(Fault::new(
             position_behind(&text[..index]),
-            format!("the character U+{:04X} cannot stand in a jobs file; in double quotes write `\\u{0:04x}`", u32::from(c)),
+            format!(
+                "the character U+{:04X} cannot stand in a jobs file; in double quotes write `\\u{0:04x}`",
+                u32::from(c)
+            ),
         )),
     }
 }

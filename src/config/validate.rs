@@ -9,7 +9,7 @@ use super::advice;
 use super::marked::{self, Entry, Fault, Node, Position};
 use super::raw::{self, Given};
 use super::schema::{self, shown};
-use super::settings::{self, Settings};
+use super::settings::{self, Settings, Zones};
 use super::source::{self, Lines};
 use crate::job::{Interrupted, Job, JobName, OnLeaseEnd};
 use crate::schedule::{Place, Schedule};
@@ -45,7 +45,8 @@ pub(super) fn file(bytes: &[u8]) -> Checked {
             return Checked { faults, ..Checked::default() };
         }
     };
-    FileCheck { lines: Lines::of(text), checked: Checked { faults, ..Checked::default() } }.run(raw, &sound)
+    let checked = Checked { faults, ..Checked::default() };
+    FileCheck { lines: Lines::of(text), zones: Zones::default(), checked }.run(raw, &sound)
 }
 
 /// The second pass. A file with faults is never run; its sound part is read on only to say all that is wrong.
@@ -79,6 +80,7 @@ impl Placed {
 
 struct FileCheck<'a> {
     lines: Lines<'a>,
+    zones: Zones,
     checked: Checked,
 }
 
@@ -102,7 +104,9 @@ impl FileCheck<'_> {
     fn defaults(&mut self, block: Option<raw::Block>, sound: &Node) -> Placed {
         let node = sound.entry("defaults").map(|entry| Rc::clone(&entry.value));
         let settings = match (block, &node) {
-            (Some(block), Some(node)) => settings::judge(block, node, "defaults", &mut self.checked.faults),
+            (Some(block), Some(node)) => {
+                settings::judge(block, node, "defaults", &mut self.zones, &mut self.checked.faults)
+            }
             _ => Settings::default(),
         };
         Placed { settings, node }
@@ -110,7 +114,7 @@ impl FileCheck<'_> {
 
     fn job(&mut self, entry: &Entry, block: raw::Block, defaults: &Placed) {
         let title = format!("job `{}`", shown(&entry.key));
-        let settings = settings::judge(block, &entry.value, &title, &mut self.checked.faults);
+        let settings = settings::judge(block, &entry.value, &title, &mut self.zones, &mut self.checked.faults);
         let own = Placed { settings, node: Some(Rc::clone(&entry.value)) };
         let name = JobName::parse(&entry.key)
             .map_err(|error| self.fault(entry.at, error.to_string().replace(&entry.key, &shown(&entry.key))))
@@ -199,7 +203,10 @@ fn job(name: JobName, schedule: Schedule, own: Settings, defaults: &Settings) ->
 }
 
 /// Maps merge key by key.
-fn environment(own: Given<BTreeMap<String, String>>, defaults: &Given<BTreeMap<String, String>>) -> BTreeMap<String, String> {
+fn environment(
+    own: Given<BTreeMap<String, String>>,
+    defaults: &Given<BTreeMap<String, String>>,
+) -> BTreeMap<String, String> {
     match own {
         Some(None) => BTreeMap::new(),
         None => defaults.clone().flatten().unwrap_or_default(),

@@ -68,7 +68,10 @@ fn the_digest_is_of_names_and_bytes_not_of_places() {
     assert_ne!(both, digest(&[("a.yaml", A), ("c.yaml", B)]));
     assert_ne!(both, digest(&[("a.yaml", A), ("b.yaml", &format!("{B}\n"))]));
     let folder = folder(&[("a.yaml", A)]);
-    assert_eq!(load(&folder.path().join("a.yaml")).unwrap().set.digest, parse("a.yaml", A.as_bytes()).unwrap().0.digest);
+    assert_eq!(
+        load(&folder.path().join("a.yaml")).unwrap().set.digest,
+        parse("a.yaml", A.as_bytes()).unwrap().0.digest
+    );
 }
 
 #[test]
@@ -123,14 +126,18 @@ fn what_cannot_be_read_says_why() {
     same(&said_about(folder.path(), &folder), "dir/x.yaml:1:1: is not a regular file");
     symlink("/nowhere", folder.path().join("y.yaml")).unwrap();
     assert_eq!(said_about(folder.path(), &folder), "dir/y.yaml: NotFound");
-    same(&said_about(Path::new("/dev/null"), &folder).replace("anybody", "any"), "/dev/null:1:1: any may write here (mode 0666); take that away with `chmod o-w`\n/dev/null:1:1: is not a regular file");
+    same(
+        &said_about(Path::new("/dev/null"), &folder).replace("anybody", "any"),
+        "/dev/null:1:1: any may write here (mode 0666); take that away with `chmod o-w`\n/dev/null:1:1: is not a regular file",
+    );
 }
 
 #[test]
 fn a_difference_names_what_was_added_changed_and_removed() {
     let set = |text: &str| parse("j", text.as_bytes()).unwrap().0;
     let old = set("jobs: {a: &j {schedule: \"0 0 * * *\", command: x}, b: *j, c: *j}");
-    let new = set("jobs: {a: &j {schedule: \"0 0 * * *\", command: x}, c: {schedule: \"0 0 * * *\", command: y}, d: *j}");
+    let new =
+        set("jobs: {a: &j {schedule: \"0 0 * * *\", command: x}, c: {schedule: \"0 0 * * *\", command: y}, d: *j}");
     let difference = old.difference(&new);
     let names = |names: Vec<JobName>| names.iter().map(JobName::to_string).collect::<String>();
     assert_eq!([difference.added, difference.changed, difference.removed].map(names), ["d", "c", "b"]);

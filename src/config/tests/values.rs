@@ -11,7 +11,10 @@ fn the_smallest_job_has_the_documented_defaults() {
     assert_eq!(job.command, CommandLine::Shell("echo hi".into()));
     assert!(job.enabled && job.environment.is_empty() && job.description.is_none());
     assert_eq!((job.umask, job.timeout, job.kill_grace), (0o022, None, Duration::from_secs(10)));
-    assert_eq!((job.overlap, job.misfire, job.misfire_window, job.misfire_limit), (Overlap::Skip, Misfire::RunOnce, None, 100));
+    assert_eq!(
+        (job.overlap, job.misfire, job.misfire_window, job.misfire_limit),
+        (Overlap::Skip, Misfire::RunOnce, None, 100)
+    );
     assert_eq!((job.interrupted, job.on_lease_end), (Interrupted::Skip, OnLeaseEnd::Keep));
     assert_eq!((job.success_exit_codes.into_iter().collect::<Vec<_>>(), job.max_output), (vec![0], 1 << 20));
 }
@@ -45,7 +48,10 @@ jobs:
     let environment: Vec<_> = job.environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
     assert_eq!(environment, ["COUNTRY=NO", "EMPTY=", "MODE=0027", "VERSION=1.10"]);
     assert_eq!((job.enabled, job.umask, job.timeout), (false, 0o027, Some(Duration::from_secs(5400))));
-    assert_eq!((job.kill_grace, job.overlap, job.misfire), (Duration::from_millis(500), Overlap::Allow, Misfire::RunAll));
+    assert_eq!(
+        (job.kill_grace, job.overlap, job.misfire),
+        (Duration::from_millis(500), Overlap::Allow, Misfire::RunAll)
+    );
     assert_eq!((job.misfire_window, job.misfire_limit), (Some(Duration::ZERO), 7));
     // A run that another node starts again must not go on beside it.
     assert_eq!((job.interrupted, job.on_lease_end), (Interrupted::Rerun, OnLeaseEnd::Kill));
@@ -56,8 +62,9 @@ jobs:
 
 #[test]
 fn names_are_the_text_as_written() {
-    let (set, _) = parse("j", b"jobs:\n  0027: &j {schedule: \"0 0 * * *\", command: x}\n  NO: *j\n  1.10: *j\n  null: *j\n")
-        .unwrap_or_else(|problems| panic!("{}", lines(&problems)));
+    let (set, _) =
+        parse("j", b"jobs:\n  0027: &j {schedule: \"0 0 * * *\", command: x}\n  NO: *j\n  1.10: *j\n  null: *j\n")
+            .unwrap_or_else(|problems| panic!("{}", lines(&problems)));
     assert_eq!(set.jobs.keys().map(JobName::as_str).collect::<Vec<_>>(), ["0027", "1.10", "NO", "null"]);
 }
 
@@ -110,28 +117,55 @@ fn wrong_types_are_refused() {
         ("enabled: 1", "j:5:14: job `a`: `enabled` must be `true` or `false`, not a number"),
         ("environment: [A=b]", "j:5:18: job `a`: `environment` must be a map of texts, not a list"),
         ("environment: {A: [x]}", "j:5:22: job `a`: `environment`: `A` must be a text, not a list"),
-        ("environment:\n  A:\n  B: ~", "j:6:7: job `a`: `environment`: `A` has no value; an empty one is `\"\"`\nj:7:10: job `a`: `environment`: `B` has no value; an empty one is `\"\"`"),
-        ("environment: {=: x, \"\": y, \"a\\0\": z}", "j:5:19: job `a`: `environment`: `=` is no name of a variable\nj:5:25: job `a`: `environment`: `` is no name of a variable\nj:5:32: job `a`: `environment`: `a\\0` is no name of a variable"),
+        (
+            "environment:\n  A:\n  B: ~",
+            "j:6:7: job `a`: `environment`: `A` has no value; an empty one is `\"\"`\nj:7:10: job `a`: `environment`: `B` has no value; an empty one is `\"\"`",
+        ),
+        (
+            "environment: {=: x, \"\": y, \"a\\0\": z}",
+            "j:5:19: job `a`: `environment`: `=` is no name of a variable\nj:5:25: job `a`: `environment`: `` is no name of a variable\nj:5:32: job `a`: `environment`: `a\\0` is no name of a variable",
+        ),
         ("misfire_limit: \"5\"", "j:5:20: job `a`: `misfire_limit` must be a whole number, not a text"),
         ("misfire_limit: -5", "j:5:20: job `a`: `misfire_limit` must be a whole number, not a number"),
-        ("misfire_limit: 0", "j:5:20: job `a`: `misfire_limit`: must be at least 1; to make up nothing, write `misfire: skip`"),
-        ("success_exit_codes: 0", "j:5:25: job `a`: `success_exit_codes` must be a list of whole numbers, not a number"),
+        (
+            "misfire_limit: 0",
+            "j:5:20: job `a`: `misfire_limit`: must be at least 1; to make up nothing, write `misfire: skip`",
+        ),
+        (
+            "success_exit_codes: 0",
+            "j:5:25: job `a`: `success_exit_codes` must be a list of whole numbers, not a number",
+        ),
         ("success_exit_codes: [0, x]", "j:5:29: job `a`: `success_exit_codes` must hold whole numbers, not a text"),
-        ("success_exit_codes: [0, 256]", "j:5:29: job `a`: `success_exit_codes`: 256 is no exit code: they are 0 to 255"),
-        ("success_exit_codes: []", "j:5:25: job `a`: `success_exit_codes`: the list is empty, so that no run could succeed"),
+        (
+            "success_exit_codes: [0, 256]",
+            "j:5:29: job `a`: `success_exit_codes`: 256 is no exit code: they are 0 to 255",
+        ),
+        (
+            "success_exit_codes: []",
+            "j:5:25: job `a`: `success_exit_codes`: the list is empty, so that no run could succeed",
+        ),
         ("timeout: 0s", "j:5:14: job `a`: `timeout`: must be longer than nothing"),
         ("kill_grace: 0s", "j:5:17: job `a`: `kill_grace`: must be longer than nothing"),
         ("timeout: 90", "j:5:14: job `a`: `timeout`: `90` has no unit: write `90s` for seconds, `90m` for minutes"),
-        ("max_output: 1MB", "j:5:17: job `a`: `max_output`: `1MB` has the unknown unit `MB`, did you mean `MiB`; there are B, KiB, MiB, GiB and TiB"),
+        (
+            "max_output: 1MB",
+            "j:5:17: job `a`: `max_output`: `1MB` has the unknown unit `MB`, did you mean `MiB`; there are B, KiB, MiB, GiB and TiB",
+        ),
         ("umask: 0o27", "j:5:12: job `a`: `umask`: `0o27` is no umask: octal digits from `000` to `777`"),
         ("umask: \"1000\"", "j:5:12: job `a`: `umask`: `1000` is no umask: octal digits from `000` to `777`"),
         ("working_directory: var/tmp", "j:5:24: job `a`: `working_directory`: `var/tmp` is not an absolute path"),
         ("working_directory: ~/x", "j:5:24: job `a`: `working_directory`: `~/x` is not an absolute path"),
         ("timezone: Nowhere", "j:5:15: job `a`: `timezone`: `Nowhere` is no time zone of the IANA database"),
         ("dst: never", "j:5:10: job `a`: `dst`: `never` is none of `once`, `skip`, `twice`"),
-        ("misfire: run_once", "j:5:14: job `a`: `misfire`: `run_once` is none of `skip`, `run-once`, `run-all`, did you mean `run-once`?"),
+        (
+            "misfire: run_once",
+            "j:5:14: job `a`: `misfire`: `run_once` is none of `skip`, `run-once`, `run-all`, did you mean `run-once`?",
+        ),
         ("interrupted: restart", "j:5:18: job `a`: `interrupted`: `restart` is none of `skip`, `rerun`"),
-        ("on_lease_end: Keep", "j:5:19: job `a`: `on_lease_end`: `Keep` is none of `keep`, `kill`, did you mean `keep`?"),
+        (
+            "on_lease_end: Keep",
+            "j:5:19: job `a`: `on_lease_end`: `Keep` is none of `keep`, `kill`, did you mean `keep`?",
+        ),
         ("overlap: replace", "j:5:14: job `a`: `overlap`: `replace` is not supported yet"),
         ("overlap: queued", "j:5:14: job `a`: `overlap`: `queued` is none of `skip`, `allow`"),
         ("command: y", "j:5:5: job `a`: `command` is already given in line 4"),
@@ -159,7 +193,10 @@ fn commands_are_checked_as_far_as_can_be() {
         ("\n      - a\n      -", "j:6:8: job `a`: an item of `command` is missing; an empty one is `\"\"`"),
         ("1.10", "j:4:14: job `a`: `command` is a text, and this is read as a number or boolean; quote it: \"1.10\""),
         ("True", "j:4:14: job `a`: `command` is a text, and this is read as a number or boolean; quote it: \"True\""),
-        ("340282366920938463463374607431768211455", "j:4:14: job `a`: `command` is a text, and this is read as a number or boolean; quote it: \"340282366920938463463374607431768211455\""),
+        (
+            "340282366920938463463374607431768211455",
+            "j:4:14: job `a`: `command` is a text, and this is read as a number or boolean; quote it: \"340282366920938463463374607431768211455\"",
+        ),
         ("\"a\\0b\"", "j:4:14: job `a`: `command`: a NUL character cannot be handed to a process"),
         ("[a, \"b\\0\"]", "j:4:18: job `a`: `command`: a NUL character cannot be handed to a process"),
         ("!!str x", "j:4:14: tags (`!…`) are not supported; quote what is meant as text"),
@@ -172,7 +209,19 @@ fn commands_are_checked_as_far_as_can_be() {
 
 #[test]
 fn what_is_not_built_yet_is_refused_and_never_ignored() {
-    for key in ["user", "group", "nice", "limits", "retries", "concurrency_group", "splay", "on_failure", "on_success", "on_recovery", "on_missed"] {
+    for key in [
+        "user",
+        "group",
+        "nice",
+        "limits",
+        "retries",
+        "concurrency_group",
+        "splay",
+        "on_failure",
+        "on_success",
+        "on_recovery",
+        "on_missed",
+    ] {
         same(&said_of(&format!("{key}: x")), &format!("j:5:5: job `a`: `{key}` is not supported yet"));
         same(&said_of(&format!("{key}:")), &format!("j:5:5: job `a`: `{key}` is not supported yet"));
     }
@@ -183,7 +232,10 @@ fn what_is_not_built_yet_is_refused_and_never_ignored() {
 fn rerun_and_keep_contradict_each_other_wherever_they_stand() {
     let said = |defaults: &str, own: &str| {
         said(format!("defaults: {{{defaults}}}\njobs: {{a: {{schedule: \"0 0 * * *\", command: x, {own}}}}}"))
-            .split(": `on").next().unwrap_or_default().to_owned()
+            .split(": `on")
+            .next()
+            .unwrap_or_default()
+            .to_owned()
     };
     assert_eq!(said("interrupted: rerun", "on_lease_end: keep"), "j:2:61: job `a`");
     assert_eq!(said("on_lease_end: keep", "interrupted: rerun"), "j:2:60: job `a`");
@@ -194,23 +246,36 @@ fn rerun_and_keep_contradict_each_other_wherever_they_stand() {
 
 #[test]
 fn what_is_hardly_meant_is_warned_of() {
-    let said = |text: &str| said(format!("jobs:\n  a:\n    schedule: \"0 0 * * *\"\n    {}\n", text.replace('\n', "\n    ")));
+    let said =
+        |text: &str| said(format!("jobs:\n  a:\n    schedule: \"0 0 * * *\"\n    {}\n", text.replace('\n', "\n    ")));
     for (keys, says) in [
-        ("command: echo hi  # there", "j:4:23: job `a`: the comment behind `command` is not part of it; quote the command if it should be"),
+        (
+            "command: echo hi  # there",
+            "j:4:23: job `a`: the comment behind `command` is not part of it; quote the command if it should be",
+        ),
         ("command: \"echo hi\"  # there", ""),
         ("command: echo hi#there", ""),
         ("command: echo hi\n# there", ""),
-        ("command: [ls, ~/in, \"$HOME/x\", \"a$\", \"${X}\"]", "
+        (
+            "command: [ls, ~/in, \"$HOME/x\", \"a$\", \"${X}\"]",
+            "
             j:4:19: job `a`: `~` in a list is handed over as it is; a shell expands it where `command` is a text
             j:4:25: job `a`: `$HOME` in a list is handed over as it is; a shell expands it where `command` is a text
-            j:4:42: job `a`: `${X}` in a list is handed over as it is; a shell expands it where `command` is a text"),
+            j:4:42: job `a`: `${X}` in a list is handed over as it is; a shell expands it where `command` is a text",
+        ),
         ("command: [sh, -c, \"echo $HOME\"]", ""),
         ("command: [/bin/bash, -euc, \"echo $HOME ~\"]", ""),
         ("command: [awk, \"{print $NF}\"]", ""),
         ("command: echo $HOME ~", ""),
-        ("command: x\nmisfire: run-all", "j:5:14: job `a`: `misfire: run-all` without `misfire_window` makes up only the newest missed occurrence, for the window is the time to the next one"),
+        (
+            "command: x\nmisfire: run-all",
+            "j:5:14: job `a`: `misfire: run-all` without `misfire_window` makes up only the newest missed occurrence, for the window is the time to the next one",
+        ),
         ("command: x\nmisfire: run-all\nmisfire_window: 1d", ""),
-        ("command: x\nenvironment: {CRONKEEPER_NODE: x}", "j:5:19: job `a`: `environment`: `CRONKEEPER_NODE` is set by cronkeeper over this value"),
+        (
+            "command: x\nenvironment: {CRONKEEPER_NODE: x}",
+            "j:5:19: job `a`: `environment`: `CRONKEEPER_NODE` is set by cronkeeper over this value",
+        ),
     ] {
         same(&said(keys), says);
     }
