@@ -3,18 +3,32 @@
 //! A command writes its result to `out` and what it has to say to `err`, and returns an [`Error`] that
 //! [`explain`] alone puts into words. Knows nothing of what the commands do.
 
+pub mod ask;
 pub mod check;
 pub mod environment;
 pub mod explain;
+pub mod history;
+mod host;
 pub mod next;
+pub mod run;
+pub mod status;
+mod table;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+use self::ask::AskFailure;
+use crate::api::socket::SocketError;
 use crate::config::LoadError;
+use crate::daemon::Stopped;
+use crate::solo::{SoloError, StillAlive};
+use crate::state_dir::StateDirError;
+use crate::telemetry;
 use crate::schedule::ScheduleError;
 
 /// Where jobs are looked for unless told otherwise.
@@ -77,6 +91,63 @@ pub enum Error {
     /// The result could not be written.
     #[error("cannot write the result")]
     Output(#[from] io::Error),
+    /// The host's name cannot be a node's.
+    #[error("the host name cannot be the node's name: {0}")]
+    NodeName(String),
+    /// A daemon could not be asked.
+    #[error(transparent)]
+    Ask(#[from] AskFailure),
+    /// No log could be set up.
+    #[error(transparent)]
+    Log(#[from] telemetry::InitError),
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    StateDir(#[from] StateDirError),
+    /// The solo backend cannot be used.
+    #[error(transparent)]
+    Solo(#[from] SoloError),
+    /// A file with a secret or certificate cannot be read.
+    #[error("cannot read {}", path.display())]
+    CredentialFile {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file of `--zookeeper-auth-file` is not one line of `scheme:credential`.
+    #[error("{} is not one line of `scheme:credential`", .0.display())]
+    AuthFile(PathBuf),
+    /// A certificate or key is none, in the client's words.
+    #[error("the options for ZooKeeper cannot be used: {0}")]
+    ZooKeeperOptions(String),
+    /// The address of `--listen` cannot be listened on.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The API's socket cannot be made.
+    #[error(transparent)]
+    Socket(SocketError),
+    /// The system refused what the daemon cannot do without.
+    #[error("{what}")]
+    System {
+        /// What.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// Processes of an earlier daemon do not die.
+    #[error(transparent)]
+    StillAlive(StillAlive),
+    /// The daemon ended otherwise than asked.
+    #[error("the node cannot go on: {0}")]
+    Stopped(Stopped),
+    /// A fault of cronkeeper's own.
+    #[error("a fault in cronkeeper: a thread panicked")]
+    Panicked,
 }
 
 /// Where a command writes.
@@ -99,10 +170,16 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Take part in the election, and run the jobs while leading
+    Run(Box<run::Args>),
     /// Validate a jobs file or folder
     Check(check::Args),
     /// Show coming occurrences
     Next(next::Args),
+    /// Show who leads, the queue, and the jobs with their last and next runs
+    Status(status::StatusArgs),
+    /// Show runs and skips, newest first
+    History(history::HistoryArgs),
 }
 
 /// The whole program, with the arguments, environment and output of this process.
@@ -134,8 +211,11 @@ pub fn run(
 
 fn dispatch(command: Command, io: &mut Io<'_>) -> Result<(), Error> {
     match command {
+        Command::Run(args) => args.run(),
         Command::Check(args) => args.run(io),
         Command::Next(args) => args.run(io),
+        Command::Status(args) => Ok(status::run(&args, io.out)?),
+        Command::History(args) => Ok(history::run(&args, io.out)?),
     }
 }
 

@@ -24,14 +24,16 @@ use crate::clock::{Clock, Now, Uptime, Wake};
 use crate::coordination::{Coordination, Event as Told, Request};
 use crate::election::{Event as Election, Failure, Published, Request as Ask};
 use crate::engine::{Engine, Event};
-use crate::job::JobName;
+use crate::config::Loaded;
+use crate::job::{JobName, JobSet};
 use crate::run::RunId;
-use crate::run::journal::{Journal, Recovered};
+use crate::run::journal::{Journal, Recovered, RecoveredRun};
 use crate::schedule;
 use crate::status::Status;
 use crate::systemd::{Notifier, Watchdog};
 use crate::telemetry::{OUTPUT, TARGET, event};
 use crate::warden::CodecError;
+use crate::warden::handle::Handle;
 use crate::warden::wire::{Notice, Order, Slot, Stream};
 
 /// How often systemd is asked for more time while draining.
@@ -74,20 +76,38 @@ pub enum Control {
 }
 
 /// Why the daemon ended.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Stopped {
     /// It was asked to, and left in order.
     #[error("asked to")]
     Asked,
-    /// See [`WardenGone`].
+    /// See [`WardenGone`]. What is left of these runs has nobody to end it.
     #[error("the warden is gone")]
-    WardenGone,
+    WardenGone(Vec<RecoveredRun>),
     /// The backend's task ended by itself.
     #[error("the backend is gone")]
     BackendGone,
     /// The node cannot take part until an operator changes something.
     #[error(transparent)]
     Failed(#[from] Failure),
+}
+
+/// Says which jobs the node starts with.
+pub fn announce(loaded: &Loaded) {
+    log::loaded(loaded, &JobSet::default().difference(&loaded.set));
+}
+
+impl Processes for Handle {
+    fn send(&mut self, order: &Order) -> Result<(), CodecError> {
+        Self::send(self, order)
+    }
+
+    async fn notice(&mut self) -> Result<Notice, WardenGone> {
+        Self::notice(self).await.map_err(|error| {
+            error!(target: TARGET, "{error}");
+            WardenGone
+        })
+    }
 }
 
 /// What the daemon is told once, at its start.
@@ -204,7 +224,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             Gathered::Told(None) => Some(Stopped::BackendGone),
             Gathered::Told(Some(Told::Ledger(event))) => self.turn(now, Event::Ledger(event)),
             Gathered::Told(Some(Told::Election(event))) => self.elected(now, event),
-            Gathered::Notice(Err(WardenGone)) => Some(Stopped::WardenGone),
+            Gathered::Notice(Err(WardenGone)) => Some(Stopped::WardenGone(self.journal.open_runs())),
             Gathered::Notice(Ok(notice)) => self.noticed(now, notice),
         }
     }

@@ -48,7 +48,7 @@ use crate::coordination::Service;
 use crate::term::{NodeName, SessionId};
 
 pub use reader::LedgerReader;
-pub use store::{ClaimError, SessionStore, StoreError};
+pub use store::{ClaimError, KeptSessions, SessionStore, StoreError};
 
 /// What a node says of itself in its member and its candidate.
 #[derive(Clone, Debug)]
@@ -95,4 +95,9 @@ pub async fn serve<C: client::Connect, K: Clock>(
 /// A session's name, from the id that the stat of its entries shows.
 pub fn session_id(owner: i64) -> SessionId {
     SessionId(format!("{owner:#x}"))
+}
+
+/// What [`session_id`] was made from; `None` if it was not made by it.
+pub fn owner_of(session: &SessionId) -> Option<i64> {
+    u64::from_str_radix(session.0.strip_prefix("0x")?, 16).ok().map(u64::cast_signed)
 }

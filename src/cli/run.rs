@@ -16,9 +16,10 @@ use tokio::sync::{mpsc, watch};
 use tracing::{error, info};
 
 use self::backend::Backend;
-use super::{DEFAULT_JOBS, Error, host, place};
+use super::{DEFAULT_JOBS, Error, host};
 use crate::api::serve::Serving;
 use crate::api::socket::{ApiSocket, Claim};
+use crate::api::client::Places;
 use crate::api::{self, Sources};
 use crate::clock::system::{self, SystemClock};
 use crate::clock::Uptime;
@@ -29,7 +30,6 @@ use crate::daemon::view::View;
 use crate::daemon::{Daemon, Parts, Settings, Shown, Stopped, signals};
 use crate::duration;
 use crate::engine::Engine;
-use crate::ledger::Reader;
 use crate::status::{State, Status};
 use crate::systemd::{Notifier, Watchdog};
 use crate::telemetry::{self, Format, LogFilter, TARGET, event};
@@ -116,8 +116,8 @@ impl Args {
             (None, Some(_)) => NodeName::parse(&host::name()).map_err(Error::NodeName)?,
             (None, None) => NodeName::new(format!("{}-{}", host::name(), std::process::id())),
         };
-        let state_dir = place::state_dir(self.state_dir.as_deref())?;
-        let runtime_dir = place::runtime_dir(self.runtime_dir.as_deref()).unwrap_or_else(|| state_dir.clone());
+        let places = Places::new(self.runtime_dir.as_deref(), self.state_dir.as_deref());
+        let (state_dir, runtime_dir) = (places.state_dir().to_owned(), places.named_or_state().to_owned());
         Ok(Plan { node, state_dir, runtime_dir, jobs, content })
     }
 
@@ -141,7 +141,7 @@ impl Args {
         let now = system::now();
         let name = backend.name();
         info!(target: TARGET, event = event::NODE_STARTED, version = env!("CARGO_PKG_VERSION"), backend = name, jobs = jobs.set.jobs.len());
-        let started = backend.start(&node, &self).await?;
+        let started = backend.start(&node).await?;
         let view = View::new(node.clone(), name, self.jobs.clone(), &jobs.set, now);
         let engine = Engine::new(node.clone(), jobs.set.clone());
         let (status, seen) = watch::channel(Arc::new(view.status(now, &engine)));
@@ -176,10 +176,12 @@ impl Args {
         info!(target: TARGET, event = event::NODE_STOPPED, reason);
         match stopped {
             Stopped::Asked => Ok(()),
-            stopped => {
-                started.state.clean_up_after(&stopped);
-                Err(Error::Stopped(stopped))
+            Stopped::WardenGone(runs) => {
+                // Nobody else ends what the warden let go. Nothing else is left to do, so nothing is held up.
+                backend::end_leftovers(&runs, backend::DYING).map_err(Error::StillAlive)?;
+                Err(Error::Stopped(Stopped::WardenGone(runs)))
             }
+            stopped => Err(Error::Stopped(stopped)),
         }
     }
 }
@@ -258,6 +260,3 @@ fn raise_open_files() -> Option<(u64, u64)> {
     setrlimit(Resource::Nofile, Rlimit { current: Some(hard), maximum: Some(hard) }).ok()?;
     Some((soft, hard))
 }
-
-/// Keeps the reader's type in one place.
-pub(super) type AnyReader = Arc<dyn Reader>;

@@ -23,6 +23,18 @@ pub struct Launcher {
 }
 
 impl Launcher {
+    /// For jobs that run as the user of this process. It may ask a directory service.
+    pub fn of_this_user(node: NodeName, open_files: Option<(u64, u64)>) -> Self {
+        let uid = nix::unistd::geteuid();
+        // A user without an entry has a number for a name, and no home.
+        let entry = nix::unistd::User::from_uid(uid).ok().flatten();
+        let (user, home) = match entry {
+            Some(entry) => (entry.name, entry.dir.to_string_lossy().into_owned()),
+            None => (uid.to_string(), "/".to_owned()),
+        };
+        Self { node, user, home, open_files }
+    }
+
     /// What to start for an accepted attempt.
     pub fn launch(&self, start: &Start) -> Launch {
         Launch {

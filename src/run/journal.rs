@@ -84,6 +84,9 @@ pub trait Journal: Send {
     /// # Errors
     /// When it could not be noted.
     fn settled(&mut self, run: &RunId) -> io::Result<()>;
+
+    /// What is noted and not settled.
+    fn open_runs(&self) -> Vec<RecoveredRun>;
 }
 
 /// The state that notes add up to. Total: notes that contradict what stands before them change nothing.

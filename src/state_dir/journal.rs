@@ -93,6 +93,10 @@ impl Journal for FileJournal {
     fn settled(&mut self, run: &RunId) -> io::Result<()> {
         self.take(Entry::Settled(run.clone()))
     }
+
+    fn open_runs(&self) -> Vec<RecoveredRun> {
+        self.book.recovered().runs
+    }
 }
 
 /// What is open in a journal. No file: nothing.

@@ -1,5 +1,10 @@
 //! What the backend asks of the state directory.
 
+use std::sync::Arc;
+
+use super::{owner_of, session_id};
+use crate::state_dir::{StateDir, StateDirError};
+
 /// Remembers sessions and the cluster beyond the process.
 ///
 /// Its writes are small and on disk when it returns. Called between requests, never while a term's answer is awaited.
@@ -38,4 +43,42 @@ pub enum ClaimError {
     /// It cannot be written.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// Sessions kept in the state directory.
+pub struct KeptSessions(Arc<StateDir>);
+
+impl KeptSessions {
+    /// To be made only when the processes of earlier sessions were seen dead.
+    pub fn new(state: Arc<StateDir>) -> Self {
+        Self(state)
+    }
+}
+
+impl SessionStore for KeptSessions {
+    fn claim(&mut self, cluster: &str) -> Result<(), ClaimError> {
+        self.0.claim_cluster(cluster).map_err(|error| match error {
+            StateDirError::OtherCluster { ours, .. } => ClaimError::OtherCluster { ours },
+            other => StoreError(in_words(&other)).into(),
+        })
+    }
+
+    fn record(&mut self, owner: i64) -> Result<(), StoreError> {
+        self.0.record_session(&session_id(owner)).map_err(|error| StoreError(in_words(&error)))
+    }
+
+    fn removable(&self) -> Vec<i64> {
+        let earlier = self.0.earlier_sessions();
+        if !earlier.boot_id_matches {
+            return Vec::new();
+        }
+        earlier.sessions.iter().filter_map(owner_of).collect()
+    }
+}
+
+fn in_words(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
 }

@@ -60,6 +60,16 @@ impl Places {
         Self { named, packaged: PACKAGED.into(), state: state.unwrap_or_else(own_state) }
     }
 
+    /// Where the daemon keeps its state.
+    pub fn state_dir(&self) -> &Path {
+        &self.state
+    }
+
+    /// Where the daemon puts its socket.
+    pub fn named_or_state(&self) -> &Path {
+        self.named.as_deref().unwrap_or(&self.state)
+    }
+
     /// The socket to ask, and those that were passed over.
     pub(super) fn socket(&self) -> (PathBuf, Vec<Tried>) {
         if let Some(named) = &self.named {
