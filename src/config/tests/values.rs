@@ -107,7 +107,6 @@ fn no_jobs_at_all_is_fine_and_an_empty_file_is_not() {
 
 #[test]
 fn wrong_types_are_refused() {
-    let rest = "j:5:5: job `a`: ";
     for (keys, says) in [
         ("description: [x]", "j:5:18: job `a`: `description` must be a text, not a list"),
         ("timezone: {a: b}", "j:5:15: job `a`: `timezone` must be a text, not a map"),
@@ -173,7 +172,6 @@ fn wrong_types_are_refused() {
     ] {
         let says = says.replace("job `a`: `command` is already", "`command` is already");
         same(&said_of(keys), &says);
-        assert!(!rest.is_empty());
     }
 }
 
