@@ -198,14 +198,13 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         while stopped.is_none() {
             let wake = self.wake();
             // Cancellation safety: both receivers keep what was not received, `notice` says it is cancel safe, and a
-            // forgotten wait is asked for anew in the next turn. The clock comes before the notices, of which a flood of
-            // output could make any number.
+            // forgotten wait is asked for anew in the next turn. A flood of output does not hold the clock up: see `noticed`.
             let gathered = tokio::select! {
                 biased;
                 control = controls.recv() => control.map_or(Gathered::Time, Gathered::Control),
                 told = self.coordination.events.recv() => Gathered::Told(told),
-                () = self.clock.sleep_until(wake) => Gathered::Time,
                 notice = self.processes.notice() => Gathered::Notice(notice),
+                () = self.clock.sleep_until(wake) => Gathered::Time,
             };
             let now = self.clock.now();
             stopped = self.take(now, gathered);
@@ -308,7 +307,8 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                     };
                     info!(target: OUTPUT, event = event::RUN_OUTPUT, %job, %run, stream, line);
                 }
-                return None;
+                let is_due = self.engine.wake(now).is_due(now);
+                return if is_due { self.turn(now, Event::Tick) } else { None };
             }
             Notice::Started { slot, pid, .. } => self.note_started(*slot, *pid),
             Notice::NotStarted { slot, .. } => {

@@ -213,7 +213,7 @@ impl Engine {
             Some(leading) if self.may_decide(now) => Wake { wall: leading.next_at(), up: None },
             _ => Wake::default(),
         };
-        timeout.or(agenda).or(self.stage.wake())
+        timeout.or(agenda).or(self.stage.wake(now.up))
     }
 
     /// The jobs as last loaded.

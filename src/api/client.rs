@@ -47,12 +47,9 @@ pub enum AskError {
 }
 
 impl AskError {
-    /// The exit code of a command that fails by it.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::NoDaemon(_) | Self::Forbidden(_) | Self::Silent(_) => 69,
-            Self::Refused(_) | Self::Garbled(_) | Self::Local(_) => 1,
-        }
+    /// True where there was nobody to ask.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Self::NoDaemon(_) | Self::Forbidden(_) | Self::Silent(_))
     }
 }
 

@@ -284,7 +284,7 @@ async fn a_command_reads_what_the_daemon_writes() {
     let (status, history) = asked.await.unwrap();
     let (status, history) = (status.unwrap(), history.unwrap_err());
     assert_eq!((status.queue.len(), status.drift.len()), (3, 1));
-    assert_eq!((history.to_string().as_str(), history.exit_code()), ("there is no job `nothing`", 1));
+    assert_eq!((history.to_string().as_str(), history.is_unreachable()), ("there is no job `nothing`", false));
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn no_daemon_is_said_with_what_was_tried() {
     let client = Client::new(Places::new(Some(directory.path()), None)).unwrap();
     let error = client.get::<Status>("/v1/status").unwrap_err();
     assert!(matches!(error, AskError::NoDaemon(_)));
-    assert_eq!(error.exit_code(), 69);
+    assert!(error.is_unreachable());
     let socket = directory.path().join(NAME);
     assert!(error.to_string().contains(&socket.display().to_string()), "{error}");
 }

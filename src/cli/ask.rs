@@ -30,18 +30,6 @@ pub enum AskFailure {
     Output(#[from] io::Error),
 }
 
-impl AskFailure {
-    /// The exit code.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Ask(error) => error.exit_code(),
-            // `cronkeeper history | head` had what it wanted.
-            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
-            Self::Output(_) => 1,
-        }
-    }
-}
-
 impl Whom {
     pub(super) fn client(&self) -> Result<Client, AskError> {
         Client::new(Places::new(self.runtime_dir.as_deref(), self.state_dir.as_deref()))
@@ -96,9 +84,4 @@ mod tests {
         assert_eq!([950, 2_340, 61_000].map(took), ["950ms", "2.3s", "1m 1s"]);
     }
 
-    #[test]
-    fn a_reader_that_has_seen_enough_is_no_failure() {
-        assert_eq!(AskFailure::from(io::Error::from(io::ErrorKind::BrokenPipe)).exit_code(), 0);
-        assert_eq!(AskFailure::from(io::Error::from(io::ErrorKind::StorageFull)).exit_code(), 1);
-    }
 }

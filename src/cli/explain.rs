@@ -3,8 +3,12 @@
 use std::error::Error as _;
 use std::io::{self, Write};
 
+use super::ask::AskFailure;
 use super::{Error, Exit, Io};
 use crate::config::LoadError;
+use crate::daemon::Stopped;
+use crate::election::Failure;
+use crate::solo::SoloError;
 
 /// Says what went wrong, its causes, and what might help. What cannot be said is lost: there is nowhere else to say it.
 pub fn error(error: &Error, err: &mut dyn Write) -> Exit {
@@ -47,11 +51,29 @@ fn say(error: &Error, err: &mut dyn Write) -> io::Result<()> {
 
 fn exit(error: &Error) -> Exit {
     match error {
-        Error::Jobs(_) => Exit::Config,
-        Error::NoSuchJob { .. } | Error::Schedule { .. } | Error::UnknownVariable { .. } => Exit::Usage,
+        Error::Jobs(_)
+        | Error::CredentialFile { .. }
+        | Error::AuthFile(_)
+        | Error::ZooKeeperOptions(_)
+        | Error::Solo(SoloError::Refused(_))
+        | Error::Stopped(Stopped::Failed(_)) => Exit::Config,
+        Error::StateDir(error) | Error::Solo(SoloError::StateDir(error)) if error.is_configuration() => Exit::Config,
+        Error::NoSuchJob { .. } | Error::Schedule { .. } | Error::UnknownVariable { .. } | Error::NodeName(_) => Exit::Usage,
+        Error::Ask(AskFailure::Ask(error)) if error.is_unreachable() => Exit::Unreachable,
+        Error::Ask(AskFailure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Fine,
         // `cronkeeper next | head` has what it wanted.
         Error::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Fine,
-        Error::Output(_) => Exit::Failed,
+        Error::Output(_)
+        | Error::Ask(_)
+        | Error::Log(_)
+        | Error::StateDir(_)
+        | Error::Solo(_)
+        | Error::Listen { .. }
+        | Error::Socket(_)
+        | Error::System { .. }
+        | Error::StillAlive(_)
+        | Error::Stopped(_)
+        | Error::Panicked => Exit::Failed,
     }
 }
 
@@ -66,7 +88,28 @@ fn hint(error: &Error) -> Option<String> {
         Error::Schedule { expression, .. } if expression.split_whitespace().count() == 1 => {
             Some("put the expression in quotes, so that the shell hands it over as one".to_owned())
         }
-        Error::Jobs(_) | Error::Schedule { .. } | Error::Output(_) => None,
+        Error::NodeName(_) => Some("name it with `--node NAME` or CRONKEEPER_NODE".to_owned()),
+        Error::Solo(SoloError::Refused(failure)) | Error::Stopped(Stopped::Failed(failure)) => Some(remedy(failure)),
+        Error::StillAlive(_) => Some("it does not die of SIGKILL, so nothing is given up; see what it waits for in /proc/PID/stack".to_owned()),
+        Error::Ask(AskFailure::Ask(error)) if error.is_unreachable() => {
+            Some("is `cronkeeper run` running here? `--runtime-dir` says where its socket is".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// What an operator changes so that the node can take part.
+fn remedy(failure: &Failure) -> String {
+    match failure {
+        Failure::NameTaken { .. } => "give every node a name of its own with `--node NAME` or CRONKEEPER_NODE".to_owned(),
+        Failure::Refused { .. } => {
+            "check `--zookeeper-auth-file`, the certificates, and the ACL of the path in the connect string".to_owned()
+        }
+        Failure::NoChroot { chroot, .. } => format!("create `{chroot}` with ZooKeeper's shell, or correct `--zookeeper`"),
+        Failure::OtherCluster { .. } => {
+            "correct `--zookeeper`, or give the node an empty `--state-dir` if it is to change clusters".to_owned()
+        }
+        Failure::StateDir(_) => "see that the disk has room and the directory belongs to the daemon's user".to_owned(),
     }
 }
 

@@ -157,7 +157,7 @@ impl View {
     }
 
     /// All of it, with what the engine knows.
-    pub(super) fn status(&self, now: Now, engine: &Engine) -> Status {
+    pub fn status(&self, now: Now, engine: &Engine) -> Status {
         let state = match (engine.is_ending(), engine.term(), &self.awaiting) {
             (true, _, _) => State::Draining,
             (false, Some(_), _) if engine.is_settled() => State::Leading,

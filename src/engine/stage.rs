@@ -50,11 +50,12 @@ impl Stage {
         self == Self::HandingOver
     }
 
-    pub(super) fn wake(self) -> Wake {
+    pub(super) fn wake(self, now: Uptime) -> Wake {
         match self {
             Self::Ending(ending) => {
-                let stop_at = ending.stop_at.unwrap_or(ending.give_up_at);
-                Wake { wall: None, up: Some(stop_at.min(ending.withdrawn_at)) }
+                let next = ending.stop_at.unwrap_or(ending.give_up_at);
+                let resigned = Some(ending.withdrawn_at).filter(|&at| at > now);
+                Wake { wall: None, up: Some(resigned.map_or(next, |at| at.min(next))) }
             }
             _ => Wake::default(),
         }

@@ -61,7 +61,7 @@ impl Backend {
             tls: args.credentials.tls()?,
         };
         let connector = Connector::new(settings).map_err(Error::ZooKeeperOptions)?;
-        let belongs = Belongs::ZooKeeper { chroot: chroot(connect).to_owned() };
+        let belongs = Belongs::Zookeeper { chroot: chroot(connect).trim_end_matches('/').to_owned() };
         let state = StateDir::open(&plan.state_dir, belongs, &plan.node)?;
         let (journal, recovered) = state.journal()?;
         end_leftovers(&recovered.runs, DYING).map_err(Error::StillAlive)?;

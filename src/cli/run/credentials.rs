@@ -7,6 +7,7 @@ use crate::zookeeper::session::Tls;
 
 /// Credentials for ZooKeeper.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[group(id = "credentials", multiple = true)]
 pub struct Args {
     /// A file with one line, `scheme:credential`, such as `digest:user:password`
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_ZOOKEEPER_AUTH_FILE", requires = "zookeeper")]

@@ -133,6 +133,7 @@ fn runs(status: &Status) -> Table {
     for run in &status.runs {
         let state = match run.state {
             RunState::Running => "running",
+            RunState::Retrying => "waits for another attempt",
             RunState::CutOff => "CUT OFF",
         };
         let node = run.node.to_string();

@@ -129,6 +129,14 @@ fn a_drained_node_resigns_first_then_waits_then_leaves_then_ends() {
 }
 
 #[test]
+fn a_draining_node_that_is_out_of_the_queue_sleeps_until_its_timeout() {
+    let (mut rig, _) = running_one(once());
+    rig.tell(Event::Drain { timeout: MINUTE });
+    rig.tell(Event::Election(election::Event::Withdrawn));
+    assert_eq!(rig.engine.wake(rig.now).up, Some(rig.now.up + MINUTE));
+}
+
+#[test]
 fn a_draining_node_begins_nothing() {
     let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *")]);
     rig.tell(Event::Drain { timeout: MINUTE });
