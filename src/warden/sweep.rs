@@ -95,10 +95,11 @@ impl Keeper {
     /// Stops an inherited child; false if that was done before.
     fn stop_one(&mut self, pid: i32, slot: Slot) -> bool {
         let Some(tree) = self.trees.get_mut(&slot) else { return false };
-        let Some(process) = Process::read(pid).filter(|process| !process.is_dead) else { return false };
-        if tree.found.contains_key(&process.identity()) {
+        // By pid alone, which costs no reading: of a pid used again while its tree dies, the next reading of /proc knows.
+        if tree.found.range((pid, 0)..=(pid, u64::MAX)).next().is_some() {
             return false;
         }
+        let Some(process) = Process::read(pid).filter(|process| !process.is_dead) else { return false };
         process.signal(Signal::STOP);
         tree.found.insert(process.identity(), false);
         true

@@ -390,7 +390,7 @@ async fn a_daemon_that_does_not_read_holds_up_the_job_and_not_the_wardens_memory
     let (slot, _) = bench.start(launch).await;
     let pid = bench.warden.pid();
     let mut launch = bench.sh("exec sleep 1000");
-    launch.deadline = Deadline::LeaseAnd(uptime() + Duration::from_secs(1));
+    launch.deadline = Deadline::LeaseAnd(uptime() + Duration::from_secs(3));
     bench.order(Order::Start(Box::new(launch)));
     // Nothing is read here until the deadline of the second tree has passed.
     eventually("the other tree is killed", || living(&bench.run).len() <= 3).await;
@@ -480,7 +480,7 @@ async fn a_fork_storm_is_outrun() {
 #[tokio::test]
 async fn the_lease_kills_while_the_daemon_is_silent() {
     let mut bench = Bench::new();
-    bench.order(Order::Lease { until: uptime() + Duration::from_secs(1) });
+    bench.order(Order::Lease { until: uptime() + Duration::from_secs(3) });
     let mut launch = bench.sh("trap '' TERM; setsid sleep 1000 & sleep 1000");
     launch.deadline = Deadline::Lease;
     bench.start(launch).await;
@@ -505,7 +505,7 @@ async fn a_renewed_lease_keeps_and_an_ended_one_kills_at_once() {
 #[tokio::test]
 async fn a_kept_tree_outlives_the_lease_until_its_own_instant() {
     let mut bench = Bench::new();
-    let keep_until = uptime() + Duration::from_millis(1_500);
+    let keep_until = uptime() + Duration::from_secs(3);
     let mut launch = bench.sh("sleep 1000");
     launch.deadline = Deadline::LeaseAnd(keep_until);
     bench.start(launch).await;
