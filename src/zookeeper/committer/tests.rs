@@ -1,7 +1,7 @@
 //! The committer against a server in memory that loses requests and answers by plan.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::future::{Ready, ready};
+use std::future::ready;
 use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
@@ -13,7 +13,7 @@ use crate::clock::{Now, Wake};
 use crate::ledger::{Commit, CommitId};
 use crate::run::{JobRecord, Version};
 use crate::term::{NodeName, SessionId};
-use crate::zookeeper::client::{State, Watch};
+use crate::zookeeper::client::{Stat, State, Watch};
 use crate::zookeeper::desk::{Me, json};
 use crate::zookeeper::lower::tests::{begin, end, mark, name, skip};
 
@@ -108,7 +108,7 @@ impl Client for Server {
         std::future::pending().await
     }
 
-    fn multi(&self, ops: Vec<Op>) -> Ready<Result<Vec<Done>, MultiError>> {
+    fn multi(&self, ops: Vec<Op>) -> impl Future<Output = Result<Vec<Done>, MultiError>> + Send + use<> {
         let mut tree = self.0.lock().unwrap();
         tree.multis += 1;
         let lost = Err(MultiError { index: None, error: Error::Unanswered("cut".into()) });
@@ -126,27 +126,27 @@ impl Client for Server {
         path: &str,
         data: Vec<u8>,
         mode: Mode,
-    ) -> Ready<Result<(String, crate::zookeeper::client::Stat), Error>> {
+    ) -> impl Future<Output = Result<(String, Stat), Error>> + Send + use<> {
         let create = Op::Create { path: path.into(), data, mode };
         let made = step(&mut self.0.lock().unwrap().nodes, &create);
         ready(made.map(|()| (path.to_owned(), Default::default())))
     }
-    fn delete(&self, _: &str, _: i32) -> Ready<Result<(), Error>> {
+    fn delete(&self, _: &str, _: i32) -> impl Future<Output = Result<(), Error>> + Send + use<> {
         ready(Ok(()))
     }
-    fn get(&self, _: &str) -> Ready<Result<Data, Error>> {
+    fn get(&self, _: &str) -> impl Future<Output = Result<Data, Error>> + Send + use<> {
         ready(Err(Error::NoNode))
     }
-    fn stat_and_watch(&self, _: &str) -> Ready<Result<(Option<crate::zookeeper::client::Stat>, NoWatch), Error>> {
+    fn stat_and_watch(&self, _: &str) -> impl Future<Output = Result<(Option<Stat>, NoWatch), Error>> + Send + use<> {
         ready(Ok((None, NoWatch)))
     }
-    fn get_and_watch(&self, _: &str) -> Ready<Result<(Vec<u8>, crate::zookeeper::client::Stat, NoWatch), Error>> {
+    fn get_and_watch(&self, _: &str) -> impl Future<Output = Result<(Vec<u8>, Stat, NoWatch), Error>> + Send + use<> {
         ready(Err(Error::NoNode))
     }
-    fn children(&self, _: &str) -> Ready<Result<Vec<String>, Error>> {
+    fn children(&self, _: &str) -> impl Future<Output = Result<Vec<String>, Error>> + Send + use<> {
         ready(Ok(Vec::new()))
     }
-    fn get_many(&self, paths: Vec<String>) -> Ready<Result<Vec<Option<Data>>, Error>> {
+    fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Option<Data>>, Error>> + Send + use<> {
         let tree = self.0.lock().unwrap();
         let found = paths.iter().map(|path| tree.nodes.get(path).map(|(data, _)| (data.clone(), Default::default())));
         ready(Ok(found.collect()))

@@ -143,7 +143,10 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             Ok(found) => found,
             Err(trouble) => return self.retry_errand(trouble),
         };
-        self.retry = Retry::default();
+        // What is only looked at between two tries of something else does not make its pauses short again.
+        if !matches!(found, Found::Verified(_)) {
+            self.retry = Retry::default();
+        }
         match found {
             Found::Cluster(cluster) => self.claim(cluster),
             Found::Entered(entered) => self.entered(entered),
