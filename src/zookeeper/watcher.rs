@@ -146,16 +146,13 @@ async fn look<C: Client, K: Clock>(desk: &Desk<C, K>, run: &RunId, told: &mut To
     Ok(Some(Event::OwnerGone(run.clone(), OwnerState::Gone, read_run(desk, run).await?)))
 }
 
-/// A run as it stands.
+/// A run as it stands; one whose record cannot be read is told as absent, for nothing can be decided on it.
 pub async fn read_run<C: Client, K: Clock>(
     desk: &Desk<C, K>,
     run: &RunId,
 ) -> Result<Option<(RunRecord, Version)>, Trouble> {
     match desk.line()?.get(&paths::running(run)).await {
-        Ok((data, stat)) => {
-            let record = snapshot::run_record(&data).map_err(|error| Trouble::Again(error.to_string()))?;
-            Ok(Some((record, Version(stat.version))))
-        }
+        Ok((data, stat)) => Ok(snapshot::run_record(&data).ok().map(|record| (record, Version(stat.version)))),
         Err(Error::NoNode) => Ok(None),
         Err(error) => Err(error.into()),
     }

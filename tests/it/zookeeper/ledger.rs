@@ -6,8 +6,8 @@ use cronkeeper::run::{HistoryRecord, Version};
 use cronkeeper::term::{SessionId, TermEnd};
 
 use super::rig::{Rig, begin, end, first_mark, hand, job, run, run_id};
-use crate::support::zookeeper::shared;
 use crate::support::LONG;
+use crate::support::zookeeper::shared;
 
 async fn leader(connect: &str) -> (Rig, cronkeeper::term::Term, SessionId) {
     let mut rig = Rig::start(connect, "a");
@@ -77,10 +77,8 @@ async fn five_hundred_begins_share_multis_and_one_that_fails_fails_alone() {
         assert_eq!(rig.answer(id).await, Commit::Accepted);
     }
     hand(&connect).await.set_data("/cronkeeper/jobs/job-250", b"{}", None).await.unwrap();
-    let begins: Vec<_> = names
-        .iter()
-        .map(|name| rig.request(begin(0, &run(name, 60, "a", &session, term.token))))
-        .collect();
+    let begins: Vec<_> =
+        names.iter().map(|name| rig.request(begin(0, &run(name, 60, "a", &session, term.token)))).collect();
     for (at, id) in begins.into_iter().enumerate() {
         let expected = if at == 250 { Commit::Superseded } else { Commit::Accepted };
         assert_eq!(rig.answer(id).await, expected, "job-{at}");

@@ -203,9 +203,7 @@ impl Rig {
 
     pub async fn answer(&mut self, id: CommitId) -> Commit {
         let wanted = |event: &coordination::Event| match event {
-            coordination::Event::Ledger(ledger::Event::Answered { id: of, answer }) => {
-                (*of == id).then_some(*answer)
-            }
+            coordination::Event::Ledger(ledger::Event::Answered { id: of, answer }) => (*of == id).then_some(*answer),
             _ => None,
         };
         match self.seen.iter().find_map(wanted) {

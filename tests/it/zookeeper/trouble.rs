@@ -122,3 +122,61 @@ async fn an_unclear_create_leaves_one_candidate() {
     let names = super::rig::hand(&line.direct).await.list_children("/leader").await.unwrap();
     assert_eq!(names, [term.candidate.0]);
 }
+
+#[tokio::test]
+async fn a_silent_server_ends_the_term_with_the_lease_and_the_node_comes_back() {
+    let ensemble = Ensemble::start(1);
+    let (mut rig, term, _) = Rig::leading(&ensemble.connect_string(), "a").await;
+    ensemble.pause(0);
+    assert_eq!(rig.over().await, (term.clone(), TermEnd::LeaseOver));
+    ensemble.cont(0);
+    let (next, _) = rig.elected().await;
+    assert!(next.token > term.token);
+}
+
+#[tokio::test]
+async fn the_loss_of_the_connected_server_costs_no_term() {
+    let ensemble = Ensemble::start(3);
+    let follower = ensemble.followers()[0];
+    let proxy = Proxy::to(ensemble.address_of(follower));
+    let others: Vec<_> = (0..3).filter(|&i| i != follower).map(|i| ensemble.connect_string_of(i)).collect();
+    // The crate tries its servers in an order of its own: whichever it is on, two others are left.
+    let connect = format!("{},{}", proxy.connect_string(), others.join(","));
+    let mut rig = Rig::start(&connect, "a");
+    rig.ask(Request::Campaign);
+    let session = rig.session().await;
+    let (term, _) = rig.elected().await;
+    rig.commit(first_mark("backup", "1")).await;
+    ensemble.kill(follower);
+    proxy.part();
+    let run = run("backup", 60, "a", &session, term.token);
+    assert_eq!(rig.commit(begin(0, &run)).await, Commit::Accepted);
+    assert_eq!(rig.commit(end(0, &run)).await, Commit::Accepted);
+    let lost = rig.seen.iter().any(|event| matches!(event, coordination::Event::Election(Event::Over { .. })));
+    assert!(!lost, "{:?}", rig.seen);
+}
+
+#[tokio::test]
+async fn resigning_over_a_join_whose_answer_was_lost_leaves_no_candidate() {
+    let line = line();
+    let mut rig = Rig::start(&line.proxy.connect_string(), "a");
+    rig.session().await;
+    line.proxy.cut_at(At::ReplyTo(opcode::CREATE2));
+    rig.ask(Request::Campaign);
+    rig.ask(Request::Resign);
+    rig.election("withdrawn", |event| (*event == Event::Withdrawn).then_some(())).await;
+    let names = super::rig::hand(&line.direct).await.list_children("/leader").await.unwrap();
+    assert_eq!(names, [""; 0]);
+}
+
+#[tokio::test]
+async fn after_an_outage_the_own_old_entries_do_not_block_the_queue() {
+    let line = line();
+    let (mut rig, term, _) = Rig::leading(&line.proxy.connect_string(), "a").await;
+    // The server keeps the session alive for a while after it comes back: the client has given it up by its own clock.
+    line.proxy.part();
+    rig.election("expired", |event| matches!(event, Event::Expired { .. }).then_some(())).await;
+    line.proxy.pass();
+    let (next, _) = rig.elected().await;
+    assert!(next.token > term.token);
+}
