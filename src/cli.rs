@@ -26,10 +26,10 @@ use self::ask::AskFailure;
 use crate::api::socket::SocketError;
 use crate::config::LoadError;
 use crate::daemon::Stopped;
+use crate::schedule::ScheduleError;
 use crate::solo::{SoloError, StillAlive};
 use crate::state_dir::StateDirError;
 use crate::telemetry;
-use crate::schedule::ScheduleError;
 
 /// Where jobs are looked for unless told otherwise.
 pub const DEFAULT_JOBS: &str = "/etc/cronkeeper/jobs.yaml";

@@ -8,6 +8,7 @@ use crate::ledger::Reader;
 use crate::{election, ledger};
 
 /// What the daemon asks, in order.
+#[expect(clippy::large_enum_variant, reason = "nearly all requests are commits")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// Of the election.

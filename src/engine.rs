@@ -333,7 +333,11 @@ impl Engine {
     /// True while this node may begin runs and move marks.
     fn may_decide(&self, now: Now) -> bool {
         let leads = self.leading.as_ref().is_some_and(|leading| !leading.is_fenced);
-        leads && self.session.is_some() && now.up < self.lease_until && !self.stage.is_ending() && !self.stage.is_resigning()
+        leads
+            && self.session.is_some()
+            && now.up < self.lease_until
+            && !self.stage.is_ending()
+            && !self.stage.is_resigning()
     }
 
     fn count(&mut self) -> u64 {

@@ -16,6 +16,7 @@ use crate::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, Skip, Versi
 pub struct CommitId(pub u64);
 
 /// What the daemon asks of the ledger.
+#[expect(clippy::large_enum_variant, reason = "nearly all requests are commits")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// Write a change. Answered once by [`Event::Answered`]; commits of one job take effect in the order requested.

@@ -82,7 +82,10 @@ fn newest_of_each(newest_first: Vec<HistoryRecord>) -> Lasts {
 }
 
 /// An answer with its time, kept for those who ask next. Failures are kept too: they take the longest.
-struct Shared<T>(Mutex<Option<(Uptime, Result<Arc<T>, ReadError>)>>);
+struct Shared<T>(Mutex<Option<Kept<T>>>);
+
+/// When it was read, and what that gave.
+type Kept<T> = (Uptime, Result<Arc<T>, ReadError>);
 
 impl<T> Default for Shared<T> {
     fn default() -> Self {

@@ -83,5 +83,4 @@ mod tests {
         assert_eq!(span(from, from - Duration::from_secs(5)), "0s");
         assert_eq!([950, 2_340, 61_000].map(took), ["950ms", "2.3s", "1m 1s"]);
     }
-
 }

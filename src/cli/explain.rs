@@ -58,7 +58,9 @@ fn exit(error: &Error) -> Exit {
         | Error::Solo(SoloError::Refused(_))
         | Error::Stopped(Stopped::Failed(_)) => Exit::Config,
         Error::StateDir(error) | Error::Solo(SoloError::StateDir(error)) if error.is_configuration() => Exit::Config,
-        Error::NoSuchJob { .. } | Error::Schedule { .. } | Error::UnknownVariable { .. } | Error::NodeName(_) => Exit::Usage,
+        Error::NoSuchJob { .. } | Error::Schedule { .. } | Error::UnknownVariable { .. } | Error::NodeName(_) => {
+            Exit::Usage
+        }
         Error::Ask(AskFailure::Ask(error)) if error.is_unreachable() => Exit::Unreachable,
         Error::Ask(AskFailure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Fine,
         // `cronkeeper next | head` has what it wanted.
@@ -90,7 +92,9 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::NodeName(_) => Some("name it with `--node NAME` or CRONKEEPER_NODE".to_owned()),
         Error::Solo(SoloError::Refused(failure)) | Error::Stopped(Stopped::Failed(failure)) => Some(remedy(failure)),
-        Error::StillAlive(_) => Some("it does not die of SIGKILL, so nothing is given up; see what it waits for in /proc/PID/stack".to_owned()),
+        Error::StillAlive(_) => Some(
+            "it does not die of SIGKILL, so nothing is given up; see what it waits for in /proc/PID/stack".to_owned(),
+        ),
         Error::Ask(AskFailure::Ask(error)) if error.is_unreachable() => {
             Some("is `cronkeeper run` running here? `--runtime-dir` says where its socket is".to_owned())
         }
@@ -101,11 +105,15 @@ fn hint(error: &Error) -> Option<String> {
 /// What an operator changes so that the node can take part.
 fn remedy(failure: &Failure) -> String {
     match failure {
-        Failure::NameTaken { .. } => "give every node a name of its own with `--node NAME` or CRONKEEPER_NODE".to_owned(),
+        Failure::NameTaken { .. } => {
+            "give every node a name of its own with `--node NAME` or CRONKEEPER_NODE".to_owned()
+        }
         Failure::Refused { .. } => {
             "check `--zookeeper-auth-file`, the certificates, and the ACL of the path in the connect string".to_owned()
         }
-        Failure::NoChroot { chroot, .. } => format!("create `{chroot}` with ZooKeeper's shell, or correct `--zookeeper`"),
+        Failure::NoChroot { chroot, .. } => {
+            format!("create `{chroot}` with ZooKeeper's shell, or correct `--zookeeper`")
+        }
         Failure::OtherCluster { .. } => {
             "correct `--zookeeper`, or give the node an empty `--state-dir` if it is to change clusters".to_owned()
         }

@@ -17,12 +17,12 @@ use tracing::{error, info};
 
 use self::backend::Backend;
 use super::{DEFAULT_JOBS, Error, host};
+use crate::api::client::Places;
 use crate::api::serve::Serving;
 use crate::api::socket::{ApiSocket, Claim};
-use crate::api::client::Places;
 use crate::api::{self, Sources};
-use crate::clock::system::{self, SystemClock};
 use crate::clock::Uptime;
+use crate::clock::system::{self, SystemClock};
 use crate::config::{self, Loaded};
 use crate::daemon::launch::Launcher;
 use crate::daemon::reload::{self, Trigger};
@@ -93,7 +93,8 @@ impl Args {
     /// When it cannot start, or cannot go on.
     pub fn run(self) -> Result<(), Error> {
         let plan = self.plan()?;
-        let warden = Warden::spawn().map_err(|source| Error::System { what: "the warden cannot be started", source })?;
+        let warden =
+            Warden::spawn().map_err(|source| Error::System { what: "the warden cannot be started", source })?;
         let open_files = raise_open_files();
         let _log = telemetry::init(self.log_format, &self.log, &plan.node)?;
         let backend = Backend::open(&self, &plan)?;
@@ -155,7 +156,8 @@ impl Args {
         let _api = api.serve().await?;
         let (controls, controlled) = mpsc::unbounded_channel();
         let trigger = Trigger::default();
-        let _reloading = Owned(tokio::spawn(reload::keep_up(self.jobs.clone(), content, trigger.clone(), controls.clone())));
+        let _reloading =
+            Owned(tokio::spawn(reload::keep_up(self.jobs.clone(), content, trigger.clone(), controls.clone())));
         let _signals = Owned(tokio::spawn(signals::hand_on(signals, controls, trigger)));
         crate::daemon::announce(&jobs);
         notifier.ready();
@@ -209,8 +211,7 @@ impl Api {
         let router = api::router(self.sources.clone());
         let on_tcp = match self.listen {
             Some(address) => {
-                let listener =
-                    TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
+                let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
                 Some(Serving::on_tcp(listener, router.clone()))
             }
             None => None,
@@ -218,10 +219,13 @@ impl Api {
         if !self.is_shared {
             let socket = ApiSocket::open(&self.runtime_dir, Claim::IfFree).await.map_err(Error::Socket)?;
             let serving = Serving::on_socket(socket, router);
-            return Ok((on_tcp, Owned(tokio::spawn(async move {
-                let _serving = serving;
-                std::future::pending::<()>().await;
-            }))));
+            return Ok((
+                on_tcp,
+                Owned(tokio::spawn(async move {
+                    let _serving = serving;
+                    std::future::pending::<()>().await;
+                })),
+            ));
         }
         Ok((on_tcp, Owned(tokio::spawn(self.serve_while_leading(router)))))
     }

@@ -69,7 +69,10 @@ struct Timers {
 
 impl Timers {
     fn new() -> io::Result<Self> {
-        #[expect(deprecated, reason = "its successor is unsafe, for descriptors that could be closed underneath; this one is owned")]
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe, for descriptors that could be closed underneath; this one is owned"
+        )]
         let make = |clock| -> io::Result<_> {
             AsyncFd::new(timerfd_create(clock, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?)
         };

@@ -92,7 +92,9 @@ pub(super) fn report(report: &Report) {
         Report::Draining { runs, timeout } => {
             info!(target: TARGET, event = event::NODE_DRAINING, runs, timeout_ms = millis(*timeout));
         }
-        Report::Damaged(what) => error!(target: TARGET, "a record of the ledger cannot be read and was passed over: {what}"),
+        Report::Damaged(what) => {
+            error!(target: TARGET, "a record of the ledger cannot be read and was passed over: {what}")
+        }
         Report::Obstructed { job, run } => error!(
             target: TARGET,
             %job,
@@ -123,7 +125,9 @@ fn finished(end: &RunEnd) {
     }
     match end.outcome {
         Outcome::Success => line!(info),
-        Outcome::Failure | Outcome::Timeout | Outcome::Killed | Outcome::Interrupted | Outcome::Abandoned => line!(warn),
+        Outcome::Failure | Outcome::Timeout | Outcome::Killed | Outcome::Interrupted | Outcome::Abandoned => {
+            line!(warn)
+        }
     }
 }
 

@@ -39,12 +39,7 @@ impl Trigger {
 }
 
 /// Reads the jobs again whenever there is reason to, until the daemon is gone.
-pub async fn keep_up(
-    path: PathBuf,
-    mut content: Digest,
-    trigger: Trigger,
-    controls: UnboundedSender<Control>,
-) {
+pub async fn keep_up(path: PathBuf, mut content: Digest, trigger: Trigger, controls: UnboundedSender<Control>) {
     let _watcher = watch(&path, trigger.changed.clone());
     while !controls.is_closed() {
         let is_asked = wait(&trigger).await;

@@ -93,8 +93,14 @@ impl View {
             Election::Session { id, timeout } => {
                 let timeout_ms = crate::run::millis(*timeout);
                 let since = now.wall;
-                let session =
-                    Session { id: id.clone(), timeout_ms, connected: true, since, lease_until: None, lease_remaining_ms: None };
+                let session = Session {
+                    id: id.clone(),
+                    timeout_ms,
+                    connected: true,
+                    since,
+                    lease_until: None,
+                    lease_remaining_ms: None,
+                };
                 self.session = Some(session);
                 self.awaiting = Some("a place in the queue".to_owned());
             }
@@ -240,8 +246,11 @@ impl View {
                 other_digest: member.published.digest.clone(),
             })
             .collect();
-        let now: BTreeSet<_> = differing.iter().map(|drift| (drift.other.clone(), drift.other_digest.clone())).collect();
-        let news = differing.into_iter().filter(|drift| !self.drifting.contains(&(drift.other.clone(), drift.other_digest.clone())));
+        let now: BTreeSet<_> =
+            differing.iter().map(|drift| (drift.other.clone(), drift.other_digest.clone())).collect();
+        let news = differing
+            .into_iter()
+            .filter(|drift| !self.drifting.contains(&(drift.other.clone(), drift.other_digest.clone())));
         let news = news.collect();
         self.drifting = now;
         news

@@ -158,7 +158,8 @@ impl Engine {
         let Some(leading) = &mut self.leading else { return };
         leading.timelines.insert(name.clone(), timeline);
         if digest != recorded || (version.is_none() && job.is_some()) {
-            let gap = job.as_ref().filter(|_| recorded.is_some()).and_then(|job| misfire::missed(job, mark, t.now.wall));
+            let gap =
+                job.as_ref().filter(|_| recorded.is_some()).and_then(|job| misfire::missed(job, mark, t.now.wall));
             let to = if digest.is_some() { mark.max(t.now.wall) } else { mark };
             self.advance(t, name, to, gap.map(|gap| (SkipReason::Missed, gap)));
         }
@@ -221,7 +222,8 @@ impl Engine {
             self.decide(t, &name);
         }
         if self.may_decide(t.now) {
-            let waiting: Vec<JobName> = self.leading.iter().flat_map(|leading| leading.waiting.iter().cloned()).collect();
+            let waiting: Vec<JobName> =
+                self.leading.iter().flat_map(|leading| leading.waiting.iter().cloned()).collect();
             for name in waiting {
                 self.make_up(t, &name);
             }
@@ -256,7 +258,11 @@ impl Engine {
         while let Some(timeline) = self.timeline(&job.name) {
             let from = timeline.cursor.max(now - misfire::LATE - NANOSECOND);
             let Some(at) = job.schedule.next_after(from).filter(|&at| at <= now) else { return };
-            if timeline.backlog.is_empty() { self.decide_one(t, job, at) } else { self.enqueue(&job.name, at) }
+            if timeline.backlog.is_empty() {
+                self.decide_one(t, job, at)
+            } else {
+                self.enqueue(&job.name, at)
+            }
             if self.timeline(&job.name).is_none_or(|timeline| timeline.cursor < at) {
                 return;
             }
@@ -289,7 +295,9 @@ impl Engine {
         timeline.cursor = timeline.cursor.max(newest.back().copied().unwrap_or(timeline.cursor));
         let (mark, first) = (timeline.mark, timeline.backlog.front().copied());
         let before = first.map_or(now, |first| first - NANOSECOND);
-        if let Some(missed) = (surplus > 0 || newest.len() == limit).then(|| misfire::missed(job, mark, before)).flatten() {
+        if let Some(missed) =
+            (surplus > 0 || newest.len() == limit).then(|| misfire::missed(job, mark, before)).flatten()
+        {
             self.advance(t, &job.name, missed.last, Some((SkipReason::Missed, missed)));
         }
     }
@@ -335,7 +343,9 @@ impl Engine {
     fn is_in_flight(&self, name: &JobName) -> bool {
         let first = RunId::scheduled(name.clone(), Timestamp::MIN);
         let last = RunId::scheduled(name.clone(), Timestamp::MAX);
-        self.flights.range(first..=last).any(|(_, flight)| !matches!(flight.own().map(|own| &own.phase), Some(Phase::Ended(_))))
+        self.flights
+            .range(first..=last)
+            .any(|(_, flight)| !matches!(flight.own().map(|own| &own.phase), Some(Phase::Ended(_))))
     }
 
     /// The job's timeline, where its occurrences can be decided on.

@@ -34,7 +34,8 @@ impl Engine {
     /// A member stands: every own run is put under its session, and what waited for one is asked for.
     pub(super) fn on_session(&mut self, t: &mut Turn, id: SessionId) {
         self.session = Some(id);
-        let own: Vec<RunId> = self.flights.iter().filter(|(_, f)| f.own().is_some()).map(|(id, _)| id.clone()).collect();
+        let own: Vec<RunId> =
+            self.flights.iter().filter(|(_, f)| f.own().is_some()).map(|(id, _)| id.clone()).collect();
         for run in own {
             let Some(own) = self.flights.get_mut(&run).and_then(Flight::own_mut) else { continue };
             own.needs_reown = matches!(own.phase, Phase::Alive(_));

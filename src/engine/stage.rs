@@ -146,7 +146,8 @@ impl Engine {
 
     /// Tells every own tree to stop, with its grace or at once.
     fn stop_all(&mut self, t: &mut Turn, at_once: bool) {
-        let alive: Vec<_> = self.flights.iter().filter(|(_, f)| f.alive().is_some()).map(|(id, _)| id.clone()).collect();
+        let alive: Vec<_> =
+            self.flights.iter().filter(|(_, f)| f.alive().is_some()).map(|(id, _)| id.clone()).collect();
         for run in alive {
             if at_once { self.kill_run(t, &run, StopCause::Drain) } else { self.stop_run(t, &run, StopCause::Drain) }
         }

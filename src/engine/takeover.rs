@@ -54,7 +54,8 @@ impl Engine {
     /// Takes a run of another node, or of nobody, for what its record and its owner's state say.
     fn adopt_run(&mut self, t: &mut Turn, run: &RunId, record: RunRecord, version: Version, owner: OwnerState) {
         let state = record.state;
-        let holder = if owner == OwnerState::Alive && state == RunState::Running { Holder::Other } else { Holder::Nobody };
+        let holder =
+            if owner == OwnerState::Alive && state == RunState::Running { Holder::Other } else { Holder::Nobody };
         self.flights.insert(run.clone(), Flight { record, version, holder, commit: None });
         match (state, owner) {
             (RunState::Retrying, _) => self.begin_again(t, run),
@@ -83,7 +84,9 @@ impl Engine {
 
     /// Another attempt of a run that nobody has. Without its job it cannot be made: the run ends.
     pub(super) fn begin_again(&mut self, t: &mut Turn, run: &RunId) {
-        let Some((term, session)) = self.leading.as_ref().map(|l| l.term.clone()).zip(self.session.clone()) else { return };
+        let Some((term, session)) = self.leading.as_ref().map(|l| l.term.clone()).zip(self.session.clone()) else {
+            return;
+        };
         let Some(job) = self.jobs.jobs.get(run.job()).cloned() else { return self.settle_dead(t, run) };
         let nonce = self.nonce();
         let Some(flight) = self.flights.get_mut(run) else { return };

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{StateDirError, boot_id, file};
-use crate::run::journal::{RecoveredRun, Book, Entry, Journal, Recovered};
+use crate::run::journal::{Book, Entry, Journal, Recovered, RecoveredRun};
 use crate::run::{RunEnd, RunId, RunRecord, Version};
 
 /// With fewer lines than this the file is not worth writing anew.

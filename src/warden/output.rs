@@ -223,7 +223,7 @@ mod tests {
             for (index, (_, line, continues)) in pieces.into_iter().enumerate() {
                 prop_assert!(line.len() <= MAX_LINE);
                 got.push_str(&line);
-                if !continues && !(unfinished == 1 && index == count - 1) {
+                if !(continues || unfinished == 1 && index == count - 1) {
                     got.push('\n');
                 }
             }

@@ -25,7 +25,7 @@ pub(super) const DYING: Duration = Duration::from_secs(10);
 /// A backend whose state directory is held.
 pub(super) enum Backend {
     /// Replicas on this host.
-    Solo(StateDir),
+    Solo(Box<StateDir>),
     /// Replicas on many.
     ZooKeeper(Box<ZooKeeper>),
 }
@@ -52,7 +52,7 @@ impl Backend {
     /// Opens the state directory, and makes sure that what an earlier process left running is dead.
     pub(super) fn open(args: &Args, plan: &Plan) -> Result<Self, Error> {
         let Some(connect) = &args.zookeeper else {
-            return Ok(Self::Solo(StateDir::open(&plan.state_dir, Belongs::Solo, &plan.node)?));
+            return Ok(Self::Solo(Box::new(StateDir::open(&plan.state_dir, Belongs::Solo, &plan.node)?)));
         };
         let settings = Settings {
             connect: connect.clone(),
@@ -89,7 +89,7 @@ impl Backend {
                 });
                 let (solo, state) = started.await.map_err(|_| Error::Panicked)??;
                 let (coordination, journal) = (solo.coordination, solo.journal);
-                Ok(Started { coordination, journal, recovered: Recovered::default(), _state: Arc::new(state) })
+                Ok(Started { coordination, journal, recovered: Recovered::default(), _state: Arc::from(state) })
             }
             Self::ZooKeeper(zookeeper) => Ok(zookeeper.start(node)),
         }

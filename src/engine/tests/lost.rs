@@ -126,7 +126,10 @@ fn a_lost_term_kills_what_may_be_begun_again_and_lets_it_go() {
     assert!(rig.take().contains(&Command::Order(Order::Kill { slot: start.slot })));
     rig.ended(start.slot, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
     let accepted = rig.accept_all();
-    assert!(matches!(accepted.as_slice(), [Change::Reown { run, .. }] if run.state == RunState::Retrying), "{accepted:?}");
+    assert!(
+        matches!(accepted.as_slice(), [Change::Reown { run, .. }] if run.state == RunState::Retrying),
+        "{accepted:?}"
+    );
 }
 
 #[test]

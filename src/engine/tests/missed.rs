@@ -75,7 +75,10 @@ fn run_all_makes_up_no_more_than_its_limit() {
     (tick.misfire, tick.misfire_window, tick.misfire_limit) = (Misfire::RunAll, Some(HOUR), 2);
     tick.overlap = Overlap::Allow;
     let accepted = taken_over(tick, "10:00:00", "10:00:10").accept_all();
-    assert_eq!(begun(&accepted), ["a.20261120T100007Z", "a.20261120T100008Z", "a.20261120T100009Z", "a.20261120T100010Z"]);
+    assert_eq!(
+        begun(&accepted),
+        ["a.20261120T100007Z", "a.20261120T100008Z", "a.20261120T100009Z", "a.20261120T100010Z"]
+    );
     assert_eq!(skipped(&accepted), ["missed 2026-11-20T10:00:01Z 2026-11-20T10:00:06Z 6"]);
 }
 

@@ -168,9 +168,9 @@ impl Rig {
         let mut others = Vec::new();
         loop {
             let commands = self.take();
-            let (commits, rest): (Vec<_>, Vec<_>) = commands.into_iter().partition(
-                |command| matches!(command, Command::Ask(Request::Ledger(ledger::Request::Commit { .. }))),
-            );
+            let (commits, rest): (Vec<_>, Vec<_>) = commands
+                .into_iter()
+                .partition(|command| matches!(command, Command::Ask(Request::Ledger(ledger::Request::Commit { .. }))));
             others.extend(rest);
             if commits.is_empty() {
                 self.commands = others;
@@ -207,7 +207,8 @@ impl Rig {
     }
 
     pub fn ended(&mut self, slot: Slot, exit: Exit, ended_by: Option<crate::warden::wire::EndedBy>) {
-        let ending = Ending { slot, exit, ended_by, at: self.now.up, leftovers: 0, tail: "bye\n".into(), dropped_bytes: 0 };
+        let ending =
+            Ending { slot, exit, ended_by, at: self.now.up, leftovers: 0, tail: "bye\n".into(), dropped_bytes: 0 };
         self.tell(Event::Warden(Notice::Ended(Box::new(ending))));
     }
 }

@@ -105,7 +105,7 @@ async fn a_former_leader_that_dies_while_it_drains_is_reported_after_its_process
     let first = gone.await;
     assert_eq!(first, ledger::Event::Run(ended.id(), None));
     let owner_gone = b.until(|event| match event {
-        Event::Ledger(ledger::Event::OwnerGone(run, row)) => Some((run, row)),
+        Event::Ledger(ledger::Event::OwnerGone(run, ledger::OwnerState::Dead, row)) => Some((run, row)),
         _ => None,
     });
     assert_eq!(owner_gone.await, (open.id(), Some((open, Version::FIRST))));

@@ -153,7 +153,7 @@ async fn a_leader_hears_of_a_watched_runs_change_and_of_its_owners_end() {
     first.ask(Request::Leave);
     let (id, entry) = second
         .ledger("the owner's end", |event| match event {
-            ledger::Event::OwnerGone(id, entry) => Some((id.clone(), entry.clone())),
+            ledger::Event::OwnerGone(id, _, entry) => Some((id.clone(), entry.clone())),
             _ => None,
         })
         .await;
