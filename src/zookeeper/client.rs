@@ -170,7 +170,7 @@ pub trait Client: Clone + Send + Sync + 'static {
     /// Its watches.
     type Watch: Watch;
 
-    /// Its id.
+    /// Its id: [`session_id`](super::session_id) of [`Client::owner_id`].
     fn id(&self) -> SessionId;
     /// Its id as [`Stat::ephemeral_owner`] shows it.
     fn owner_id(&self) -> i64;

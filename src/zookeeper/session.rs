@@ -1,6 +1,6 @@
 //! Sessions by the crate `zookeeper-client`: the one file that imports it.
 //!
-//! The crate hands a request over when its method is called, but its futures borrow the client. [`handed_over`]
+//! The crate hands a request over when its method is called, but its futures borrow the client. `handed_over`
 //! makes them `'static` and keeps the order of calls. Sessions are detached: a panic's unwinding must not close one,
 //! for that would give leadership away while processes still run.
 

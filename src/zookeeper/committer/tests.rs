@@ -109,7 +109,7 @@ impl Client for Server {
         std::future::pending().await
     }
 
-    fn multi(&self, ops: Vec<Op>) -> impl Future<Output = Result<Vec<Done>, MultiError>> + Send + use<> {
+    fn multi(&self, ops: Vec<Op>) -> impl Future<Output = Result<Vec<Done>, MultiError>> + Send + 'static {
         let mut tree = self.0.lock().unwrap();
         tree.multis += 1;
         let lost = Err(MultiError { index: None, error: Error::Unanswered("cut".into()) });
@@ -127,27 +127,27 @@ impl Client for Server {
         path: &str,
         data: Vec<u8>,
         mode: Mode,
-    ) -> impl Future<Output = Result<(String, Stat), Error>> + Send + use<> {
+    ) -> impl Future<Output = Result<(String, Stat), Error>> + Send + 'static {
         let create = Op::Create { path: path.into(), data, mode };
         let made = step(&mut self.0.lock().unwrap().nodes, &create);
         ready(made.map(|()| (path.to_owned(), Default::default())))
     }
-    fn delete(&self, _: &str, _: i32) -> impl Future<Output = Result<(), Error>> + Send + use<> {
+    fn delete(&self, _: &str, _: i32) -> impl Future<Output = Result<(), Error>> + Send + 'static {
         ready(Ok(()))
     }
-    fn get(&self, _: &str) -> impl Future<Output = Result<Data, Error>> + Send + use<> {
+    fn get(&self, _: &str) -> impl Future<Output = Result<Data, Error>> + Send + 'static {
         ready(Err(Error::NoNode))
     }
-    fn stat_and_watch(&self, _: &str) -> impl Future<Output = Result<(Option<Stat>, NoWatch), Error>> + Send + use<> {
+    fn stat_and_watch(&self, _: &str) -> impl Future<Output = Result<(Option<Stat>, NoWatch), Error>> + Send + 'static {
         ready(Ok((None, NoWatch)))
     }
-    fn get_and_watch(&self, _: &str) -> impl Future<Output = Result<(Vec<u8>, Stat, NoWatch), Error>> + Send + use<> {
+    fn get_and_watch(&self, _: &str) -> impl Future<Output = Result<(Vec<u8>, Stat, NoWatch), Error>> + Send + 'static {
         ready(Err(Error::NoNode))
     }
-    fn children(&self, _: &str) -> impl Future<Output = Result<Vec<String>, Error>> + Send + use<> {
+    fn children(&self, _: &str) -> impl Future<Output = Result<Vec<String>, Error>> + Send + 'static {
         ready(Ok(Vec::new()))
     }
-    fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Option<Data>>, Error>> + Send + use<> {
+    fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Option<Data>>, Error>> + Send + 'static {
         let tree = self.0.lock().unwrap();
         let found = paths.iter().map(|path| tree.nodes.get(path).map(|(data, _)| (data.clone(), Default::default())));
         ready(Ok(found.collect()))
