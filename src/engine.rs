@@ -106,9 +106,9 @@ pub struct Start {
 #[derive(Clone, Debug)]
 enum Pending {
     /// A job's mark, with what is to be told once it is accepted.
-    Advance { job: JobName, token: FencingToken, told: Option<Told> },
+    Advance { job: JobName, told: Option<Told> },
     /// A run's beginning.
-    Begin { run: RunId, token: FencingToken },
+    Begin { run: RunId },
     /// Another attempt of a run, or its mark as cut off.
     Settle { run: RunId },
     /// An own run under the new session, or let go.
@@ -161,7 +161,8 @@ pub struct Engine {
     slots: BTreeMap<Slot, RunId>,
     /// When attempts have taken their `timeout`.
     timeouts: BTreeSet<(Uptime, Slot)>,
-    commits: BTreeMap<CommitId, Pending>,
+    /// Commits without an answer, each with the term it was asked for in.
+    commits: BTreeMap<CommitId, (Option<FencingToken>, Pending)>,
     /// Counts commits, slots and decisions: never used twice by one process.
     counter: u64,
     is_busy: bool,
@@ -285,18 +286,40 @@ impl Engine {
     }
 
     fn on_answer(&mut self, t: &mut Turn, id: CommitId, answer: Commit) {
-        let Some(pending) = self.commits.remove(&id) else { return };
-        if let Some(leading) = &mut self.leading {
+        let Some((token, pending)) = self.commits.remove(&id) else { return };
+        // The answer may come when the node leads in another term already: it says nothing about that one.
+        let is_of_this_term = token == self.term().map(|term| term.token);
+        if let Some(leading) = self.leading.as_mut().filter(|_| is_of_this_term) {
             leading.is_fenced |= answer == Commit::Fenced;
             leading.answered(id, &pending, answer);
         }
         match pending {
-            Pending::Advance { job, token, told } => self.on_advance_answer(t, &job, token, told, answer),
-            Pending::Begin { run, token } => self.on_begin_answer(t, &run, token, answer),
-            Pending::Settle { run } => self.on_settle_answer(t, &run, answer),
-            Pending::Reown { run } => self.on_reown_answer(t, &run, answer),
-            Pending::End { run, settled } => self.on_end_answer(t, &run, settled, answer),
+            Pending::Advance { job, told } => {
+                if let (Commit::Accepted, Some(told)) = (answer, told) {
+                    t.tell(Report::Skipped { skip: told.skip, first: told.first, count: told.count });
+                }
+                if is_of_this_term {
+                    self.on_timeline_answer(t, &job, answer);
+                }
+            }
+            Pending::Begin { run } => {
+                if is_of_this_term {
+                    self.on_timeline_answer(t, run.job(), answer);
+                }
+                self.on_attempt_answer(t, &run, id, answer);
+            }
+            Pending::Settle { run } => self.on_settle_answer(t, &run, id, answer),
+            Pending::Reown { run } => self.on_reown_answer(t, &run, id, answer),
+            Pending::End { run, settled: None } => self.on_own_end_answer(t, &run, id, answer),
+            Pending::End { run, settled: Some(end) } => self.on_settled_end_answer(t, &run, id, end, answer),
         }
+    }
+
+    /// The run that a commit was about, if it still waits for that commit and not for a later one.
+    fn answered_flight(&mut self, run: &RunId, id: CommitId) -> Option<&mut Flight> {
+        let flight = self.flights.get_mut(run).filter(|flight| flight.commit == Some(id))?;
+        flight.commit = None;
+        Some(flight)
     }
 
     /// What a run's record says now: of an own run, or of one this leader watches.
@@ -357,7 +380,8 @@ impl Engine {
 
     fn commit(&mut self, t: &mut Turn, change: Change, pending: Pending) -> CommitId {
         let id = CommitId(self.count());
-        self.commits.insert(id, pending);
+        let token = self.term().map(|term| term.token);
+        self.commits.insert(id, (token, pending));
         t.ledger(ledger::Request::Commit { id, change });
         id
     }

@@ -225,6 +225,8 @@ impl SkipReason {
 /// How a run ended: one record of the history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunEnd {
+    /// Format of the record.
+    pub v: u32,
     /// The run as it stood.
     pub run: RunRecord,
     /// How it ended.
@@ -257,6 +259,8 @@ pub struct RunEnd {
 /// Occurrences that were not run, neighbours of one reason together: the other record of the history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skip {
+    /// Format of the record.
+    pub v: u32,
     /// The job.
     pub job: JobName,
     /// Why.

@@ -61,6 +61,7 @@ impl Reader for Ledger {
         let at = sample::at("2026-11-20T02:40:00Z");
         let known = job.is_none_or(|job| job == sample::job("load"));
         let skip = HistoryRecord::Skip(Skip {
+            v: 1,
             job: sample::job("load"),
             reason: SkipReason::Missed,
             first: at,

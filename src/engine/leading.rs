@@ -15,7 +15,7 @@ use super::{Engine, Pending, Report, Told, Turn};
 use crate::job::{Digest, Job, JobName, JobSet, Misfire, Overlap};
 use crate::ledger::{Change, Commit, CommitId, JobEntry, Request, SkipWrite};
 use crate::run::{JobRecord, OnLoss, Owner, RunId, RunRecord, RunState, Skip, SkipReason, Version};
-use crate::term::{FencingToken, Term};
+use crate::term::Term;
 
 const NANOSECOND: std::time::Duration = std::time::Duration::from_nanos(1);
 const SECOND: std::time::Duration = std::time::Duration::from_secs(1);
@@ -366,6 +366,7 @@ impl Engine {
         let at = timeline.version;
         let told = skipped.map(|(reason, missed)| {
             let skip = Skip {
+                v: 1,
                 job: name.clone(),
                 reason,
                 first: missed.first,
@@ -380,7 +381,7 @@ impl Engine {
         let (told, skip) = timeline.join_skip(told);
         timeline.step(mark);
         let change = Change::Advance { job: name.clone(), at, record, skip };
-        let id = self.commit(t, change, Pending::Advance { job: name.clone(), token, told });
+        let id = self.commit(t, change, Pending::Advance { job: name.clone(), told });
         if let Some(takeover) = self.leading.as_mut().and_then(|leading| leading.takeover.as_mut()) {
             takeover.open.insert(id);
         }
@@ -412,7 +413,7 @@ impl Engine {
         };
         let id = RunId::scheduled(job.name.clone(), at);
         let change = Change::Begin { at: version, record, run: run.clone() };
-        let commit = self.commit(t, change, Pending::Begin { run: id.clone(), token });
+        let commit = self.commit(t, change, Pending::Begin { run: id.clone() });
         let own = Own { job: Some(job.clone()), phase: Phase::Beginning, needs_reown: false };
         let flight = Flight { record: run, version: Version::FIRST, holder: Holder::Own(own), commit: Some(commit) };
         self.flights.insert(id, flight);
@@ -426,23 +427,9 @@ impl Engine {
         job.schedule.next_after(scheduled_at.max(now)).map(|next| next - SECOND)
     }
 
-    pub(super) fn on_advance_answer(
-        &mut self,
-        t: &mut Turn,
-        name: &JobName,
-        token: FencingToken,
-        told: Option<Told>,
-        answer: Commit,
-    ) {
-        if let (Commit::Accepted, Some(told)) = (answer, told) {
-            t.tell(Report::Skipped { skip: told.skip, first: told.first, count: told.count });
-        }
-        self.on_timeline_answer(t, name, token, answer);
-    }
-
     /// The answer to a commit that moves a job's mark.
-    pub(super) fn on_timeline_answer(&mut self, t: &mut Turn, name: &JobName, token: FencingToken, answer: Commit) {
-        let Some(leading) = self.leading.as_mut().filter(|leading| leading.term.token == token) else { return };
+    pub(super) fn on_timeline_answer(&mut self, t: &mut Turn, name: &JobName, answer: Commit) {
+        let Some(leading) = &mut self.leading else { return };
         let Some(timeline) = leading.timelines.get_mut(name) else { return };
         timeline.open = timeline.open.saturating_sub(1);
         match answer {

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::flight::{Alive, Flight, Holder, Own, Phase, StopCause};
 use super::{Command, Engine, Pending, Report, Start, Turn};
 use crate::clock::Now;
-use crate::ledger::{Change, Commit, Request};
+use crate::ledger::{Change, Commit, CommitId, Request};
 use crate::run::journal::RecoveredRun;
 use crate::run::{OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Version, millis};
-use crate::term::{FencingToken, SessionId, TermEnd};
+use crate::term::{SessionId, TermEnd};
 use crate::warden::wire::{Deadline, EndedBy, Ending, Exit, Notice, Order, Slot, StartFailure, Step};
 
 /// The tail kept of a successful run, in bytes; the warden hands on 4 KiB.
@@ -179,6 +179,7 @@ impl Engine {
         };
         let tail = if outcome == Outcome::Success { last_bytes(&ending.tail, TAIL_OF_SUCCESS) } else { &ending.tail };
         let end = RunEnd {
+            v: 1,
             run: flight.record.clone(),
             outcome,
             reason,
@@ -203,34 +204,31 @@ impl Engine {
         self.pump(t, run);
     }
 
-    pub(super) fn on_begin_answer(&mut self, t: &mut Turn, run: &RunId, token: FencingToken, answer: Commit) {
-        self.on_timeline_answer(t, run.job(), token, answer);
-        self.on_attempt_answer(t, run, answer);
-    }
-
-    /// The answer to a begin, or to another attempt.
-    pub(super) fn on_attempt_answer(&mut self, t: &mut Turn, run: &RunId, answer: Commit) {
-        let Some(flight) = self.flights.get_mut(run) else { return };
-        flight.commit = None;
+    pub(super) fn on_attempt_answer(&mut self, t: &mut Turn, run: &RunId, id: CommitId, answer: Commit) {
+        if self.answered_flight(run, id).is_none() {
+            return;
+        }
         match answer {
             Commit::Accepted => self.on_begun(t, run),
             Commit::Superseded | Commit::Fenced => {
                 self.flights.remove(run);
             }
-            Commit::Unknown => {
-                if let Some(own) = flight.own_mut() {
-                    own.phase = Phase::Unsure;
-                }
-                if self.session.is_some() {
-                    t.ledger(Request::ReadRun(run.clone()));
-                }
-            }
+            Commit::Unknown => self.look_up(t, run),
         }
     }
 
-    pub(super) fn on_reown_answer(&mut self, t: &mut Turn, run: &RunId, answer: Commit) {
-        let Some(flight) = self.flights.get_mut(run) else { return };
-        flight.commit = None;
+    /// Nobody knows whether an attempt was begun: the ledger is asked, under the next session if this one is gone.
+    pub(super) fn look_up(&mut self, t: &mut Turn, run: &RunId) {
+        if let Some(own) = self.flights.get_mut(run).and_then(Flight::own_mut) {
+            own.phase = Phase::Unsure;
+        }
+        if self.session.is_some() {
+            t.ledger(Request::ReadRun(run.clone()));
+        }
+    }
+
+    pub(super) fn on_reown_answer(&mut self, t: &mut Turn, run: &RunId, id: CommitId, answer: Commit) {
+        let Some(flight) = self.answered_flight(run, id) else { return };
         match answer {
             Commit::Accepted => {
                 flight.version = flight.version.next();
@@ -259,9 +257,10 @@ impl Engine {
         self.begin_again(t, run);
     }
 
-    pub(super) fn on_own_end_answer(&mut self, t: &mut Turn, run: &RunId, answer: Commit) {
-        let Some(flight) = self.flights.get_mut(run) else { return };
-        flight.commit = None;
+    pub(super) fn on_own_end_answer(&mut self, t: &mut Turn, run: &RunId, id: CommitId, answer: Commit) {
+        if self.answered_flight(run, id).is_none() {
+            return;
+        }
         match answer {
             Commit::Accepted => {
                 self.flights.remove(run);
@@ -376,6 +375,7 @@ impl Engine {
 /// The end of a run whose process nobody saw, or that never had one.
 pub(super) fn unseen_end(run: &RunRecord, outcome: Outcome, reason: Option<Reason>) -> RunEnd {
     RunEnd {
+        v: 1,
         run: run.clone(),
         outcome,
         reason,

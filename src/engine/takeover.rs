@@ -139,9 +139,8 @@ impl Engine {
         }
     }
 
-    pub(super) fn on_settle_answer(&mut self, t: &mut Turn, run: &RunId, answer: Commit) {
-        let Some(flight) = self.flights.get_mut(run) else { return };
-        flight.commit = None;
+    pub(super) fn on_settle_answer(&mut self, t: &mut Turn, run: &RunId, id: CommitId, answer: Commit) {
+        let Some(flight) = self.answered_flight(run, id) else { return };
         let is_own = flight.own().is_some();
         match answer {
             Commit::Accepted => {
@@ -158,7 +157,7 @@ impl Engine {
                 t.ledger(Request::Watch(run.clone()));
             }
             Commit::Superseded => t.ledger(Request::Watch(run.clone())),
-            Commit::Unknown if is_own => self.on_attempt_answer(t, run, answer),
+            Commit::Unknown if is_own => self.look_up(t, run),
             Commit::Fenced | Commit::Unknown => {
                 self.flights.remove(run);
             }
@@ -179,12 +178,17 @@ impl Engine {
         }
     }
 
-    pub(super) fn on_end_answer(&mut self, t: &mut Turn, run: &RunId, settled: Option<Box<RunEnd>>, answer: Commit) {
-        let Some(end) = settled else {
-            return self.on_own_end_answer(t, run, answer);
-        };
-        let Some(flight) = self.flights.get_mut(run) else { return };
-        flight.commit = None;
+    pub(super) fn on_settled_end_answer(
+        &mut self,
+        t: &mut Turn,
+        run: &RunId,
+        id: CommitId,
+        end: Box<RunEnd>,
+        answer: Commit,
+    ) {
+        if self.answered_flight(run, id).is_none() {
+            return;
+        }
         match answer {
             Commit::Accepted => {
                 self.flights.remove(run);

@@ -24,6 +24,7 @@ pub(crate) fn record(job: &str, second: i64, session: &str) -> RunRecord {
 pub(crate) fn success(run: RunRecord) -> RunEnd {
     let ended_at = run.scheduled_at + jiff::SignedDuration::from_secs(1);
     RunEnd {
+        v: 1,
         run,
         outcome: Outcome::Success,
         reason: None,

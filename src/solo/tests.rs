@@ -161,6 +161,7 @@ fn skip(job: &str, first: i64, count: u64, at: Option<i32>) -> SkipWrite {
     let time = |second| Timestamp::from_second(second).unwrap();
     let last = time(first + i64::try_from(count).unwrap() - 1);
     let skip = Skip {
+        v: 1,
         job: JobName::parse(job).unwrap(),
         reason: SkipReason::Missed,
         first: time(first),

@@ -160,6 +160,7 @@ pub(super) mod tests {
 
     pub fn end(job: &str, version: i32, second: i64, nonce: &str) -> Change {
         let end = RunEnd {
+            v: 1,
             run: run(job, second, nonce),
             outcome: Outcome::Success,
             reason: None,
@@ -176,6 +177,7 @@ pub(super) mod tests {
 
     pub fn skip(job: &str, second: i64) -> Skip {
         Skip {
+            v: 1,
             job: name(job),
             reason: SkipReason::Missed,
             first: at(second),

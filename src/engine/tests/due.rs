@@ -77,6 +77,20 @@ fn a_fenced_leader_starts_nothing_more() {
 }
 
 #[test]
+fn a_late_refusal_of_an_earlier_term_does_not_fence_this_one() {
+    let tick = job("a", "* * * * * *");
+    let mut rig = Rig::settled("10:00:00", vec![tick.clone()]);
+    rig.pass(1);
+    let late = rig.commits()[0].0;
+    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::LeaseOver }));
+    let entries = [entry(&tick, at("10:00:00"), 0)].into();
+    rig.elect(11, crate::ledger::Snapshot { jobs: entries, ..Default::default() });
+    rig.answer(late, Commit::Fenced);
+    assert_eq!(begun(&rig.accept_all()), ["a.20261120T100001Z"]);
+    assert_eq!(rig.starts().len(), 1);
+}
+
+#[test]
 fn nothing_is_begun_once_the_lease_has_ended() {
     let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *")]);
     rig.pass_cut_off(LEASE.as_secs());

@@ -270,6 +270,7 @@ pub fn begin(version: i32, run: &RunRecord) -> Change {
 
 pub fn end(version: i32, run: &RunRecord) -> Change {
     let end = RunEnd {
+        v: 1,
         run: run.clone(),
         outcome: Outcome::Success,
         reason: None,
