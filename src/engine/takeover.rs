@@ -35,8 +35,16 @@ impl Engine {
         }
         let takeover = Takeover { since: t.now.up, open: BTreeSet::new(), settled: 0, missed: 0 };
         self.leading = Some(Leadership::new(term, takeover));
+        self.forget_unbegun();
         self.adopt_runs(t, snapshot.running);
         self.adopt_jobs(t, snapshot.jobs);
+    }
+
+    /// Attempts of an earlier term that nobody answered for. What of them was written is in the snapshot, which was read after
+    /// that term's candidate had gone; the rest can no longer be written.
+    fn forget_unbegun(&mut self) {
+        self.flights
+            .retain(|_, flight| !matches!(flight.own().map(|own| &own.phase), Some(Phase::Beginning | Phase::Unsure)));
     }
 
     fn adopt_runs(&mut self, t: &mut Turn, mut running: Vec<Running>) {

@@ -161,3 +161,13 @@ fn a_rerun_that_another_settled_first_is_not_started() {
     rig.answer(commits[0].0, Commit::Superseded);
     assert!(rig.starts().is_empty());
 }
+
+#[test]
+fn a_run_of_this_very_session_that_was_never_answered_for_was_never_started() {
+    let mut run = running(&job("a", "* * * * *"), at("10:00:00"), OwnerState::Alive);
+    (run.record.owner.node, run.record.owner.session.0) = (crate::term::NodeName::new("host-a"), "a".into());
+    let jobs = [entry(&job("a", "* * * * *"), at("10:00:00"), 1)].into();
+    let snapshot = Snapshot { jobs, running: vec![run], damaged: Vec::new() };
+    let accepted = Rig::leading("10:00:30", set([job("a", "* * * * *")]), snapshot).accept_all();
+    assert!(matches!(accepted.as_slice(), [Change::End { as_leader: true, .. }]), "{accepted:?}");
+}
