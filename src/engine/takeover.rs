@@ -61,6 +61,9 @@ impl Engine {
 
     /// Takes a run of another node, or of nobody, for what its record and its owner's state say.
     fn adopt_run(&mut self, t: &mut Turn, run: &RunId, record: RunRecord, version: Version, owner: OwnerState) {
+        // Under this very session, and yet not among the own runs: begun, never answered, never started.
+        let is_unstarted = record.owner.node == self.node && Some(&record.owner.session) == self.session.as_ref();
+        let owner = if is_unstarted { OwnerState::Dead } else { owner };
         let state = record.state;
         let holder =
             if owner == OwnerState::Alive && state == RunState::Running { Holder::Other } else { Holder::Nobody };
