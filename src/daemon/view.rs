@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 
 use super::reload::Reloaded;
-use crate::clock::Now;
+use crate::clock::{Now, Uptime};
 use crate::election::{Event as Election, Member};
 use crate::engine::{Engine, Report};
 use crate::job::{Digest, JobName, JobSet};
@@ -153,12 +153,15 @@ impl View {
     }
 
     /// What the node is, in words for systemd.
-    pub(super) fn summary(&self, leads: bool) -> String {
-        match (leads, &self.role.leader_node, &self.awaiting) {
-            (true, _, _) => format!("leading, {} jobs", self.file.digest),
-            (false, _, Some(awaiting)) => format!("waiting for {awaiting}"),
-            (false, Some(leader), None) => format!("following, {leader} leads"),
-            (false, None, None) => "following".to_owned(),
+    pub(super) fn summary(&self, engine: &Engine) -> String {
+        if engine.is_ending() {
+            return format!("draining, {} runs left", engine.own_runs());
+        }
+        match (engine.term(), &self.role.leader_node, &self.awaiting) {
+            (Some(term), _, _) => format!("leading, token {}, {} jobs", term.token, engine.jobs().jobs.len()),
+            (None, _, Some(awaiting)) => format!("waiting for {awaiting}"),
+            (None, Some(leader), None) => format!("following, {leader} leads"),
+            (None, None, None) => "following an entry that is not cronkeeper's".to_owned(),
         }
     }
 
@@ -209,9 +212,14 @@ impl View {
         }
     }
 
-    fn lease(&mut self, until: crate::clock::Uptime) {
+    /// When the lease ends, where one is kept.
+    pub(super) fn lease_until(&self) -> Option<Uptime> {
+        self.session.as_ref()?.lease_until
+    }
+
+    pub(super) fn lease(&mut self, until: Uptime) {
         if let Some(session) = &mut self.session {
-            session.lease_until = Some(until);
+            session.lease_until = (until != Uptime::NEVER).then_some(until);
         }
     }
 
