@@ -15,6 +15,9 @@ use crate::run::{RunEnd, RunId};
 use crate::status::{JobStatus, JobsFile, LastRun, Role, RunStatus, Session, State, Status};
 use crate::term::NodeName;
 
+/// What a node without one waits for.
+const PLACE: &str = "a place in the queue";
+
 /// See the module.
 #[derive(Debug)]
 pub struct View {
@@ -102,7 +105,7 @@ impl View {
                     lease_remaining_ms: None,
                 };
                 self.session = Some(session);
-                self.awaiting = Some("a place in the queue".to_owned());
+                self.awaiting = Some(PLACE.to_owned());
             }
             Election::Joined { candidate } => self.role.candidate = Some(candidate.clone()),
             Election::Following { candidate, predecessor, predecessor_node, leader_node } => {
@@ -127,7 +130,10 @@ impl View {
                 self.lease(*lease_until);
             }
             Election::Lease { until } => self.lease(*until),
-            Election::Over { .. } | Election::Withdrawn => self.role = Role::default(),
+            Election::Over { .. } | Election::Withdrawn => {
+                self.role = Role::default();
+                self.awaiting = Some(PLACE.to_owned());
+            }
             Election::Suspended { .. } => self.connected(now, false),
             Election::Resumed { .. } => self.connected(now, true),
             Election::Expired { .. } => {
@@ -228,7 +234,11 @@ impl View {
             session.connected = connected;
             session.since = now.wall;
         }
-        self.awaiting = (!connected).then(|| format!("the connection to {}", self.backend));
+        self.awaiting = match (connected, &self.role.candidate) {
+            (false, _) => Some(format!("the connection to {}", self.backend)),
+            (true, None) => Some(PLACE.to_owned()),
+            (true, Some(_)) => None,
+        };
     }
 
     /// Measured by the leader's jobs: the leader says who differs, and who differs says so too.
