@@ -1,0 +1,3 @@
+//! All integration tests, in one binary so that one link serves all.
+
+mod simulation;
