@@ -16,6 +16,8 @@ mod executor;
 mod facts;
 mod faults;
 mod invariants;
+#[cfg(test)]
+mod lab;
 mod network;
 mod queue;
 mod transcript;

@@ -15,7 +15,6 @@ use cronkeeper::clock::Uptime;
 
 use super::facts::Fact;
 use super::faults::Fault;
-use super::network::Host;
 use super::world::{Event, Health, Shared, TaskId};
 
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -122,13 +121,18 @@ impl<P: Program> Executor<P> {
             world.env.note(|| format!("node-{node} starts"));
         }
         for task in self.program.start(&self.world, node) {
-            self.spawned += 1;
-            let id = TaskId(self.spawned);
-            let flag = Arc::new(Flag { id, woken: AtomicBool::new(false), ready: self.ready.clone() });
-            let waker = Waker::from(flag.clone());
-            waker.wake_by_ref();
-            self.tasks.insert(id, Running { node, task, flag, waker });
+            self.spawn(node, task);
         }
+    }
+
+    /// One more task of the node's process.
+    pub fn spawn(&mut self, node: usize, task: Task) {
+        self.spawned += 1;
+        let id = TaskId(self.spawned);
+        let flag = Arc::new(Flag { id, woken: AtomicBool::new(false), ready: self.ready.clone() });
+        let waker = Waker::from(flag.clone());
+        waker.wake_by_ref();
+        self.tasks.insert(id, Running { node, task, flag, waker });
         self.schedule_ready();
     }
 
@@ -173,9 +177,4 @@ impl<P: Program> Executor<P> {
     pub fn now(&self) -> Uptime {
         self.world.lock().env.now()
     }
-}
-
-/// The hosts of a world.
-pub fn hosts(servers: usize, nodes: usize) -> Vec<Host> {
-    (0..servers).map(Host::Server).chain((0..nodes).map(Host::Node)).collect()
 }

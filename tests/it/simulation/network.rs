@@ -71,6 +71,11 @@ impl Network {
         Some(packet)
     }
 
+    /// A host is gone, and with it what its kernel had not sent.
+    pub fn lose(&mut self, host: Host) {
+        self.held.retain(|(from, _), _| *from != host);
+    }
+
     pub fn is_cut(&self, from: Host, to: Host) -> bool {
         self.cut.contains(&(from, to))
     }

@@ -6,6 +6,8 @@
 
 mod client;
 mod ensemble;
+#[cfg(test)]
+mod facts_of_design;
 mod following;
 mod leading;
 mod port;

@@ -138,6 +138,12 @@ impl Clients {
         (id, connected, states)
     }
 
+    /// The server that the newest client of `node` is connected to.
+    pub fn server_of(&self, node: usize) -> Option<usize> {
+        let client = self.clients.values().rev().find(|client| client.node == node)?;
+        matches!(client.phase, Phase::Serving(_)).then_some(client.server)
+    }
+
     pub fn session(&self, id: ClientId) -> Session {
         self.clients.get(&id).map_or(0, |client| client.session)
     }
@@ -182,6 +188,9 @@ impl Clients {
 
     /// The process is gone: its kernel closes its connections, unless its host is gone too.
     pub fn kill(&mut self, env: &mut Env, node: usize, with_host: bool) {
+        if with_host {
+            env.network.lose(Host::Node(node));
+        }
         for client in self.clients.values().filter(|client| client.node == node) {
             if let (false, Some(conn)) = (with_host, client.conn()) {
                 let server = client.server();

@@ -140,7 +140,7 @@ impl Client for SimClient {
     type Watch = SimWatch;
 
     fn id(&self) -> SessionId {
-        SessionId(format!("{:#018x}", self.session))
+        SessionId(format!("{:#x}", self.session))
     }
 
     fn owner_id(&self) -> i64 {

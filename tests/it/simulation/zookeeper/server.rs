@@ -134,6 +134,7 @@ impl Server {
         if with_host {
             self.clients.clear();
             self.role = Role::Looking;
+            env.network.lose(self.host());
         }
         self.look(env);
         self.health = Health::Down;
