@@ -1,2 +1,98 @@
-//! Both ports on ZooKeeper.
+//! Both ports on ZooKeeper: the queue under `/leader`, the ledger under `/cronkeeper`.
+//!
+//! ```text
+//!  daemon ⇄ node ─ one session after another ─ life ┬ contender   member, candidate, place, opening of a term
+//!                                                   ├ committer   group commit, four answers
+//!                                                   ├ watcher     runs of other nodes
+//!                                                   └ trim        old history
+//! ```
+//!
+//! Everything here but [`session`] is generic over [`client`] and the clock, spawns nothing and draws no random number
+//! but the uuid it is given: the same code runs against real servers and in the simulation, where a node's
+//! whole backend is the one future that [`serve`] returns.
+//!
+//! What the daemon can rely on in the order of events:
+//! - `Session` comes before `Joined`, `Joined` before `Elected`; a new `Session` only after the old one's `Expired`.
+//! - The answers to commits requested in a term come before its `Over`, with two exceptions: at lease end, and when the connection
+//!   is lost too, `Over` does not wait. A late answer tells what is written; `Accepted` after `Over` is a
+//!   run on record that must not be started, but ended.
+//! - On the loss of a session: answers (`Unknown` where none came), `Lease` zero, `Over`, `Expired`.
+//! - `Lease` zero is said when an own entry went under a living session and when the session is gone. A lease that just
+//!   runs out passes without a word, but for the term's `Over`.
+//! - After `Failed` nothing comes any more.
+
 pub mod client;
+mod committer;
+mod desk;
+mod entry;
+mod life;
+mod lower;
+mod node;
+pub mod paths;
+mod place;
+pub mod queue;
+mod reader;
+pub mod session;
+mod snapshot;
+mod store;
+mod trim;
+mod watcher;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use crate::clock::Clock;
+use crate::coordination::Service;
+use crate::term::{NodeName, SessionId};
+
+pub use reader::LedgerReader;
+pub use store::{ClaimError, SessionStore, StoreError};
+
+/// What a node says of itself in its member and its candidate.
+#[derive(Clone, Debug)]
+pub struct NodeIdentity {
+    /// Its name.
+    pub node: NodeName,
+    /// Its host.
+    pub host: String,
+    /// Its process.
+    pub pid: u32,
+    /// Of its program.
+    pub version: String,
+    /// When its process started.
+    pub started_at: Timestamp,
+}
+
+/// What else the backend needs.
+pub struct Options<C> {
+    /// The connect string, for messages.
+    pub service: String,
+    /// Its chroot, for messages; `/` where there is none.
+    pub chroot: String,
+    /// Draws the uuid of a session's candidates, and of a new cluster.
+    pub uuid: Box<dyn FnMut() -> Uuid + Send>,
+    /// Is given each session, to read by.
+    pub reader: Arc<LedgerReader<C>>,
+}
+
+/// The whole backend. Returns when the daemon is done ([`Request::Leave`](crate::election::Request::Leave), or its channel closed) or
+/// an operator must act ([`Event::Failed`](crate::election::Event::Failed)).
+///
+/// Dropping the future is what a crash is: the session's entries stay until the server lets it expire.
+pub async fn serve<C: client::Connect, K: Clock>(
+    connect: C,
+    clock: K,
+    identity: NodeIdentity,
+    store: Box<dyn SessionStore>,
+    service: Service,
+    options: Options<C::Client>,
+) {
+    node::Node::new(connect, clock, identity, store, service, options).serve().await;
+}
+
+/// A session's name, from the id that the stat of its entries shows.
+pub fn session_id(owner: i64) -> SessionId {
+    SessionId(format!("{owner:#x}"))
+}

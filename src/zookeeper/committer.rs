@@ -1,0 +1,352 @@
+//! Guarded writes: together where they come together, and each with one of four answers.
+//!
+//! Requests that wait together share a multi, a [`Group`]; several groups are under way at once. The change that fails is dropped from its
+//! group and answered, the rest goes again. Changes of one job never are in two groups at once: so a later one
+//! cannot overtake an earlier one, and what is found of a job can only be its one group's work.
+//!
+//! No answer: the same multi goes again on the same session until there is one. If that says that something is no longer as
+//! it should be, the traces of the first try are looked for; only then is anything concluded. A future of a commit is
+//! dropped only with its session.
+
+mod group;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::client::{Client, Done, Error, Mode, MultiError, Op, Stat};
+use super::desk::{Desk, Trouble};
+use super::paths;
+use crate::clock::{Clock, Uptime};
+use crate::job::JobName;
+use crate::ledger::{Change, Commit, CommitId};
+use group::{Failed, Group, Pending, Verdict};
+
+/// Groups under way at once: enough to keep the servers busy, few enough that later requests gather.
+const UNDER_WAY: usize = 8;
+/// After a refusal that may pass.
+const PAUSE: Duration = Duration::from_secs(1);
+
+type Flight = Pin<Box<dyn Future<Output = Landed> + Send>>;
+
+/// What came back.
+pub enum Landed {
+    /// The answer to a group's multi.
+    Multi { group: u64, sent: Uptime, result: Result<Vec<Done>, MultiError> },
+    /// What stands where a group of unknown fate would have left its traces.
+    Traces { group: u64, failed: MultiError, found: Result<Vec<Option<(Vec<u8>, Stat)>>, Error> },
+    /// A folder was made, for a job's history or again.
+    Folder { job: Option<JobName>, is_there: bool },
+}
+
+/// What follows for others.
+#[derive(Default)]
+pub struct Outcome {
+    /// Answers to give.
+    pub answers: Vec<(CommitId, Commit)>,
+    /// A quorum acknowledged a write that was sent then.
+    pub acknowledged: Option<Uptime>,
+    /// A group found the own candidate gone.
+    pub is_fenced: bool,
+    /// What a person or a new session must mend.
+    pub trouble: Option<Trouble>,
+    /// Jobs whose history grew.
+    pub grown: Vec<JobName>,
+}
+
+/// The commits of one session.
+pub struct Committer<C, K> {
+    desk: Desk<C, K>,
+    waiting: VecDeque<Pending>,
+    groups: BTreeMap<u64, Group>,
+    /// Groups to be sent, and not before when.
+    due: BTreeMap<u64, Uptime>,
+    flights: FuturesUnordered<Flight>,
+    histories: BTreeSet<JobName>,
+    held: Option<String>,
+    last_group: u64,
+    last_sent: Uptime,
+}
+
+impl<C: Client, K: Clock> Committer<C, K> {
+    /// Nothing to commit yet.
+    pub fn new(desk: Desk<C, K>) -> Self {
+        Self {
+            desk,
+            waiting: VecDeque::new(),
+            groups: BTreeMap::new(),
+            due: BTreeMap::new(),
+            flights: FuturesUnordered::new(),
+            histories: BTreeSet::new(),
+            held: None,
+            last_group: 0,
+            last_sent: Uptime::ZERO,
+        }
+    }
+
+    /// Takes a change; with a fence, the path of the candidate that must be there.
+    pub fn request(&mut self, id: CommitId, change: Change, fence: Option<String>) {
+        self.waiting.push_back(Pending::new(id, change, fence));
+    }
+
+    /// When a write was sent last.
+    pub fn last_sent(&self) -> Uptime {
+        self.last_sent
+    }
+
+    /// When a group that was put off is due.
+    pub fn wake(&self) -> Option<Uptime> {
+        self.due.iter().filter(|&(&group, _)| !self.is_held(group)).map(|(_, &at)| at).min()
+    }
+
+    /// True while a change that this candidate guards has no answer.
+    pub fn has_fenced(&self) -> bool {
+        self.waiting.iter().chain(self.groups.values().flat_map(|group| &group.members)).any(Pending::is_fenced)
+    }
+
+    /// The next answer of a server; `None` at once where nothing is under way. Cancel safe.
+    pub async fn landed(&mut self) -> Option<Landed> {
+        self.flights.next().await
+    }
+
+    /// Nothing that this candidate guards is sent any more until it is released: its term is over and it is being removed.
+    /// Changes not yet sent are answered at once.
+    pub fn fence_off(&mut self, candidate: Option<String>) -> Vec<(CommitId, Commit)> {
+        self.held = candidate;
+        let (fenced, kept) = std::mem::take(&mut self.waiting).into_iter().partition(Pending::is_fenced);
+        self.waiting = kept;
+        let fenced: VecDeque<Pending> = fenced;
+        fenced.into_iter().map(|pending| (pending.id, Commit::Fenced)).collect()
+    }
+
+    /// The candidate is removed: what it guards may be asked about.
+    pub fn release(&mut self) {
+        self.held = None;
+    }
+
+    /// The session is over: the answers to what was under way, and the unfenced changes that were never sent.
+    pub fn into_rest(self) -> (Vec<(CommitId, Commit)>, Vec<(CommitId, Change)>) {
+        let sent = self.groups.into_values().flat_map(|group| group.members);
+        let mut answers: Vec<_> = sent.map(|pending| (pending.id, Commit::Unknown)).collect();
+        let (fenced, rest): (Vec<Pending>, Vec<Pending>) = self.waiting.into_iter().partition(Pending::is_fenced);
+        answers.extend(fenced.into_iter().map(|pending| (pending.id, Commit::Fenced)));
+        (answers, rest.into_iter().map(|pending| (pending.id, pending.change)).collect())
+    }
+
+    /// Sends what is due, if a server answers.
+    pub fn pump(&mut self) {
+        if self.desk.line().is_err() {
+            return;
+        }
+        self.gather();
+        let now = self.desk.clock.now().up;
+        let due: Vec<u64> = self.due.iter().filter(|&(_, &at)| at <= now).map(|(&group, _)| group).collect();
+        for group in due {
+            if !self.is_held(group) {
+                self.due.remove(&group);
+                self.send(group);
+            }
+        }
+    }
+
+    fn is_held(&self, group: u64) -> bool {
+        self.groups.get(&group).is_some_and(|group| group.fence.is_some() && group.fence == self.held)
+    }
+
+    /// Puts waiting changes into groups, in order, leaving those whose job is under way.
+    fn gather(&mut self) {
+        let under_way = self.groups.values().flat_map(|group| &group.members);
+        let mut taken: BTreeSet<JobName> = under_way.map(|pending| pending.change.job().clone()).collect();
+        let mut rest = VecDeque::new();
+        let mut group = Group::default();
+        // Jobs in the group being filled: their later changes may follow in the same multi.
+        let mut here: BTreeSet<JobName> = BTreeSet::new();
+        for pending in std::mem::take(&mut self.waiting) {
+            let job = pending.change.job().clone();
+            if taken.contains(&job) || self.groups.len() >= UNDER_WAY {
+                taken.insert(job);
+                rest.push_back(pending);
+                continue;
+            }
+            if let Err(pending) = group.add(pending) {
+                taken.append(&mut here);
+                self.open(std::mem::take(&mut group));
+                if taken.contains(&job) || self.groups.len() >= UNDER_WAY {
+                    taken.insert(job);
+                    rest.push_back(pending);
+                    continue;
+                }
+                group = Group::of(vec![pending]);
+            }
+            here.insert(job);
+        }
+        if !group.members.is_empty() {
+            self.open(group);
+        }
+        self.waiting = rest;
+    }
+
+    fn open(&mut self, group: Group) {
+        self.last_group += 1;
+        self.groups.insert(self.last_group, group);
+        self.due.insert(self.last_group, Uptime::ZERO);
+    }
+
+    fn send(&mut self, id: u64) {
+        let Some(group) = self.groups.get(&id) else { return };
+        let Ok(client) = self.desk.line() else {
+            self.due.insert(id, Uptime::ZERO);
+            return;
+        };
+        // Handed over before the multi, so carried out before it.
+        for job in group.histories().filter(|job| !self.histories.contains(job)) {
+            let create = client.create(&paths::job_history(&job), Vec::new(), Mode::Persistent);
+            self.flights.push(Box::pin(async move {
+                let is_there = matches!(create.await, Ok(_) | Err(Error::NodeExists));
+                Landed::Folder { job: Some(job), is_there }
+            }));
+        }
+        let sent = self.desk.clock.now().up;
+        let multi = client.multi(group.ops());
+        self.last_sent = sent;
+        self.flights.push(Box::pin(async move { Landed::Multi { group: id, sent, result: multi.await } }));
+    }
+
+    /// Takes what came back.
+    pub fn land(&mut self, landed: Landed) -> Outcome {
+        let mut outcome = Outcome::default();
+        match landed {
+            Landed::Folder { job, is_there } => {
+                if is_there {
+                    self.histories.extend(job);
+                }
+            }
+            Landed::Multi { group, sent, result: Ok(_) } => {
+                outcome.acknowledged = Some(sent);
+                self.accept(group, &mut outcome);
+            }
+            Landed::Multi { group, result: Err(failed), .. } => self.refused(group, failed, &mut outcome),
+            Landed::Traces { group, failed, found: Ok(found) } => self.judge(group, failed, &found, &mut outcome),
+            Landed::Traces { group, failed, found: Err(error) } => match error {
+                Error::SessionOver => self.refused(group, MultiError { index: None, error }, &mut outcome),
+                // Asked again by sending the multi again: it must be answered once more anyway.
+                _ => {
+                    drop(failed);
+                    self.due.insert(group, Uptime::ZERO);
+                }
+            },
+        }
+        outcome
+    }
+
+    fn accept(&mut self, id: u64, outcome: &mut Outcome) {
+        let Some(group) = self.groups.remove(&id) else { return };
+        outcome.grown.extend(group.histories());
+        outcome.answers.extend(group.members.into_iter().map(|pending| (pending.id, Commit::Accepted)));
+    }
+
+    fn refused(&mut self, id: u64, failed: MultiError, outcome: &mut Outcome) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        match failed.error {
+            Error::Unanswered(_) => {
+                group.is_in_doubt = true;
+                self.due.insert(id, Uptime::ZERO);
+            }
+            Error::SessionOver => {
+                let members = self.groups.remove(&id).map(|group| group.members).unwrap_or_default();
+                outcome.answers.extend(members.into_iter().map(|pending| (pending.id, Commit::Unknown)));
+                outcome.trouble = Some(Trouble::SessionOver);
+            }
+            Error::NoAuth => outcome.trouble = Some(failed.into()),
+            _ if group.is_in_doubt => self.look_for_traces(id, failed),
+            _ => self.settle(id, &failed, outcome),
+        }
+    }
+
+    /// The first try may have been carried out, and be what this one failed on.
+    fn look_for_traces(&mut self, id: u64, failed: MultiError) {
+        let (Some(group), Ok(client)) = (self.groups.get(&id), self.desk.line()) else {
+            self.due.insert(id, Uptime::ZERO);
+            return;
+        };
+        let read = client.get_many(group.traces().map(|trace| trace.path).collect());
+        self.flights.push(Box::pin(async move { Landed::Traces { group: id, failed, found: read.await } }));
+    }
+
+    fn judge(&mut self, id: u64, failed: MultiError, found: &[Option<(Vec<u8>, Stat)>], outcome: &mut Outcome) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        group.is_in_doubt = false;
+        match group.judge(found) {
+            Verdict::All => self.accept(id, outcome),
+            Verdict::Some(written) => {
+                outcome.answers.extend(written.into_iter().map(|pending| (pending.id, Commit::Accepted)));
+                self.send_again(id);
+            }
+            Verdict::None => self.settle(id, &failed, outcome),
+        }
+    }
+
+    /// A server's word on a multi that was never carried out: who failed is answered, the others go again.
+    fn settle(&mut self, id: u64, failed: &MultiError, outcome: &mut Outcome) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        match group.drop_failed(failed) {
+            Failed::Fence(fenced) => {
+                outcome.is_fenced = true;
+                outcome.answers.extend(fenced.into_iter().map(|pending| (pending.id, Commit::Fenced)));
+                self.send_again(id);
+            }
+            Failed::Superseded(pending) => {
+                outcome.answers.push((pending.id, Commit::Superseded));
+                self.send_again(id);
+            }
+            Failed::Rewritten => self.send_again(id),
+            Failed::NoFolder(path) => {
+                self.make_folders(&path);
+                self.send_again(id);
+            }
+            Failed::Refused => self.put_off(id),
+        }
+    }
+
+    fn send_again(&mut self, id: u64) {
+        if self.groups.get(&id).is_some_and(|group| group.members.is_empty()) {
+            self.groups.remove(&id);
+        } else {
+            self.due.insert(id, Uptime::ZERO);
+        }
+    }
+
+    /// A refusal of no known change: one by one, so that it holds up no others, and after a pause.
+    fn put_off(&mut self, id: u64) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let others = group.members.split_off(1);
+        self.due.insert(id, self.desk.clock.now().up + PAUSE);
+        // Further changes of the same job stay behind the first: they go back to the front of those that wait.
+        for pending in others.into_iter().rev() {
+            self.waiting.push_front(pending);
+        }
+    }
+
+    /// Makes the folders above a path again; handed over now, so there before what is sent next.
+    fn make_folders(&mut self, path: &str) {
+        let Ok(client) = self.desk.line() else { return };
+        for folder in paths::ancestors(path) {
+            let create = client.create(folder, Vec::new(), Mode::Persistent);
+            self.flights.push(Box::pin(async move {
+                let _ = create.await;
+                Landed::Folder { job: None, is_there: true }
+            }));
+        }
+    }
+}
+
+/// The fence of a group: its candidate as it was made.
+fn check(candidate: &str) -> Op {
+    Op::Check { path: candidate.to_owned(), version: 0 }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,240 @@
+//! Changes that share a multi. Pure: what to send, and what an answer means for whom.
+
+use crate::job::JobName;
+use crate::ledger::{Change, CommitId};
+use crate::zookeeper::client::{Error, Mode, MultiError, Op, Stat};
+use crate::zookeeper::lower::{self, Mark, Trace};
+use crate::zookeeper::paths;
+
+const MOST_OPS: usize = 200;
+const MOST_BYTES: usize = 128 * 1024;
+/// Folders that go as often as they are made are somebody's doing: then it is a refusal.
+const MOST_FOLDERS_MADE: u32 = 3;
+
+/// A change that waits for its answer.
+pub struct Pending {
+    /// To answer by.
+    pub id: CommitId,
+    /// What to write.
+    pub change: Change,
+    fence: Option<String>,
+    ops: Vec<Op>,
+}
+
+/// Changes that share a multi.
+#[derive(Default)]
+pub struct Group {
+    /// The candidate that guards those of its changes that only a leader may write.
+    pub fence: Option<String>,
+    /// The changes, in the order requested.
+    pub members: Vec<Pending>,
+    /// True while an earlier try has no answer.
+    pub is_in_doubt: bool,
+    folders_made: u32,
+}
+
+/// What the failure of a multi means.
+pub enum Failed {
+    /// The candidate is gone: these changes with it.
+    Fence(Vec<Pending>),
+    /// Another wrote what this one rests on.
+    Superseded(Pending),
+    /// A history record stood otherwise than assumed; the operation now fits it.
+    Rewritten,
+    /// A folder above this path is gone.
+    NoFolder(String),
+    /// None of these.
+    Refused,
+}
+
+/// What the traces of an earlier try say.
+pub enum Verdict {
+    /// It was carried out.
+    All,
+    /// These changes stand as written, whoever wrote them; of the others there is no trace.
+    Some(Vec<Pending>),
+    /// It was not.
+    None,
+}
+
+impl Pending {
+    /// A change as it was requested.
+    pub fn new(id: CommitId, change: Change, fence: Option<String>) -> Self {
+        let ops = lower::ops(&change);
+        Self { id, change, fence, ops }
+    }
+
+    /// True where the candidate guards it.
+    pub fn is_fenced(&self) -> bool {
+        self.fence.is_some()
+    }
+
+    fn bytes(&self) -> usize {
+        self.ops.iter().map(bytes).sum()
+    }
+}
+
+impl Group {
+    /// A group of these.
+    pub fn of(members: Vec<Pending>) -> Self {
+        let fence = members.iter().find_map(|pending| pending.fence.clone());
+        Self { fence, members, ..Self::default() }
+    }
+
+    /// Adds a change, or gives it back when the group is full or of another candidate.
+    pub fn add(&mut self, pending: Pending) -> Result<(), Pending> {
+        let is_full =
+            1 + self.operations() + pending.ops.len() > MOST_OPS || self.bytes() + pending.bytes() > MOST_BYTES;
+        let is_of_another = self.fence.is_some() && pending.fence.is_some() && self.fence != pending.fence;
+        if !self.members.is_empty() && (is_full || is_of_another) {
+            return Err(pending);
+        }
+        self.fence = self.fence.take().or_else(|| pending.fence.clone());
+        self.members.push(pending);
+        Ok(())
+    }
+
+    fn operations(&self) -> usize {
+        self.members.iter().map(|pending| pending.ops.len()).sum()
+    }
+
+    fn bytes(&self) -> usize {
+        self.members.iter().map(Pending::bytes).sum()
+    }
+
+    /// The multi: the fence first, if any change needs it.
+    pub fn ops(&self) -> Vec<Op> {
+        let fence = self.fence.as_deref().map(super::check);
+        fence.into_iter().chain(self.members.iter().flat_map(|pending| pending.ops.iter().cloned())).collect()
+    }
+
+    /// The jobs whose history it adds to.
+    pub fn histories(&self) -> impl Iterator<Item = JobName> {
+        let adds = |op: &Op| matches!(op, Op::Create { path, .. } if is_history(path));
+        self.members
+            .iter()
+            .filter(move |pending| pending.ops.iter().any(adds))
+            .map(|pending| pending.change.job().clone())
+    }
+
+    /// Where its traces would be, change by change.
+    pub fn traces(&self) -> impl Iterator<Item = Trace> {
+        self.members.iter().flat_map(|pending| lower::traces(&pending.change))
+    }
+
+    /// Judges by what was found at the paths of [`Group::traces`]. A nonce proves the whole multi, for it is of one
+    /// decision only; a record only itself, for another may have written the same.
+    pub fn judge(&mut self, found: &[Option<(Vec<u8>, Stat)>]) -> Verdict {
+        let mut found = found.iter();
+        let mut is_written = Vec::with_capacity(self.members.len());
+        for pending in &self.members {
+            let mut is_here = false;
+            for trace in lower::traces(&pending.change) {
+                let hit = found.next().and_then(Option::as_ref).is_some_and(|(data, _)| trace.mark.is_in(data));
+                if hit && matches!(trace.mark, Mark::Nonce(_)) {
+                    return Verdict::All;
+                }
+                is_here |= hit;
+            }
+            is_written.push(is_here);
+        }
+        if is_written.iter().all(|&written| written) {
+            return Verdict::All;
+        }
+        let mut index = 0;
+        let written = self.take(|_| {
+            index += 1;
+            is_written[index - 1]
+        });
+        if written.is_empty() { Verdict::None } else { Verdict::Some(written) }
+    }
+
+    /// Takes out the change that failed.
+    pub fn drop_failed(&mut self, failed: &MultiError) -> Failed {
+        let Some(index) = failed.index else { return Failed::Refused };
+        let is_guard = matches!(failed.error, Error::NoNode | Error::NodeExists | Error::BadVersion | Error::NotEmpty);
+        if !is_guard {
+            return Failed::Refused;
+        }
+        let first = usize::from(self.fence.is_some());
+        if index < first {
+            self.fence = None;
+            return Failed::Fence(self.take(Pending::is_fenced));
+        }
+        match self.locate(index - first) {
+            Some((member, op)) => self.drop_member(member, op, &failed.error),
+            None => Failed::Refused,
+        }
+    }
+
+    fn drop_member(&mut self, member: usize, op: usize, error: &Error) -> Failed {
+        let op = &mut self.members[member].ops[op];
+        match (&mut *op, error) {
+            (Op::Create { path, .. }, Error::NoNode) if self.folders_made < MOST_FOLDERS_MADE => {
+                self.folders_made += 1;
+                return Failed::NoFolder(path.clone());
+            }
+            (Op::Create { .. }, Error::NoNode) => return Failed::Refused,
+            _ => {}
+        }
+        if rewrite_history(op, error) {
+            return Failed::Rewritten;
+        }
+        let superseded = self.members.remove(member);
+        self.forget_fence();
+        Failed::Superseded(superseded)
+    }
+
+    fn locate(&self, mut index: usize) -> Option<(usize, usize)> {
+        for (member, pending) in self.members.iter().enumerate() {
+            if index < pending.ops.len() {
+                return Some((member, index));
+            }
+            index -= pending.ops.len();
+        }
+        None
+    }
+
+    fn take(&mut self, mut which: impl FnMut(&Pending) -> bool) -> Vec<Pending> {
+        let (taken, kept) = std::mem::take(&mut self.members).into_iter().partition(|pending| which(pending));
+        self.members = kept;
+        self.forget_fence();
+        taken
+    }
+
+    fn forget_fence(&mut self) {
+        if !self.members.iter().any(Pending::is_fenced) {
+            self.fence = None;
+        }
+    }
+}
+
+/// A record of the history rests on nothing: what guards it is the mark, or the run, in the same multi. One that was trimmed is
+/// made again, one that is there already is written over.
+fn rewrite_history(op: &mut Op, error: &Error) -> bool {
+    let rewritten = match (&*op, error) {
+        (Op::Create { path, data, .. }, Error::NodeExists) if is_history(path) => {
+            Op::Set { path: path.clone(), data: data.clone(), version: -1 }
+        }
+        (Op::Set { path, data, .. }, Error::NoNode) if is_history(path) => {
+            Op::Create { path: path.clone(), data: data.clone(), mode: Mode::Persistent }
+        }
+        (Op::Set { path, data, .. }, Error::BadVersion) if is_history(path) => {
+            Op::Set { path: path.clone(), data: data.clone(), version: -1 }
+        }
+        _ => return false,
+    };
+    *op = rewritten;
+    true
+}
+
+fn is_history(path: &str) -> bool {
+    path.strip_prefix(paths::HISTORY).is_some_and(|rest| rest.starts_with('/'))
+}
+
+fn bytes(op: &Op) -> usize {
+    match op {
+        Op::Create { path, data, .. } | Op::Set { path, data, .. } => path.len() + data.len(),
+        Op::Check { path, .. } | Op::Delete { path, .. } => path.len(),
+    }
+}

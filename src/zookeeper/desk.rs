@@ -1,0 +1,164 @@
+//! What an errand takes along: the session, who this node is, and the rule that nothing is asked of a connection that is down.
+//!
+//! A request given up while disconnected would still be carried out after the reconnect (measured). So each request is
+//! preceded by a look at the state, and one that slipped through is waited for, never dropped while the session lives.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::client::{Client, Error, MultiError, Stat, State};
+use super::paths;
+use crate::clock::Clock;
+use crate::term::NodeName;
+
+/// Requests of at most this many nodes' data, for records of at most half a KiB.
+const SMALL: usize = 500;
+/// And for records of the history.
+const LARGE: usize = 100;
+
+/// The session, and who this node is in it.
+#[derive(Clone)]
+pub struct Desk<C, K> {
+    client: C,
+    /// To tell when a write was sent.
+    pub clock: K,
+    /// This node.
+    pub me: Arc<Me>,
+}
+
+/// This node under one session.
+pub struct Me {
+    /// Its name.
+    pub node: NodeName,
+    /// The session, as stats show it.
+    pub owner: i64,
+    /// What the names of its candidates begin with.
+    pub prefix: String,
+    /// What its candidates hold.
+    pub candidate_data: Vec<u8>,
+}
+
+/// Why an errand came back without a result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// To be tried again, and why.
+    Again(String),
+    /// The session is over.
+    SessionOver,
+    /// This client may not do that.
+    NoAuth(String),
+    /// The chroot does not exist.
+    NoChroot,
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::SessionOver => Self::SessionOver,
+            Error::NoAuth => Self::NoAuth(error.to_string()),
+            error => Self::Again(error.to_string()),
+        }
+    }
+}
+
+impl From<MultiError> for Trouble {
+    fn from(error: MultiError) -> Self {
+        error.error.into()
+    }
+}
+
+impl<C: Client, K: Clock> Desk<C, K> {
+    /// Sets a desk up.
+    pub fn new(client: C, clock: K, me: Me) -> Self {
+        Self { client, clock, me: Arc::new(me) }
+    }
+
+    /// The session, if a server answers now.
+    pub fn line(&self) -> Result<&C, Trouble> {
+        match self.client.state() {
+            State::Connected => Ok(&self.client),
+            State::Disconnected => Err(Trouble::Again("the connection is lost".into())),
+            State::Expired => Err(Trouble::SessionOver),
+            State::AuthFailed => Err(Trouble::NoAuth("authentication failed".into())),
+        }
+    }
+
+    /// The own member's path.
+    pub fn member(&self) -> String {
+        paths::member(&self.me.node)
+    }
+
+    /// Data of the nodes `names` of a folder with small records; those that went meanwhile are left out.
+    pub async fn get_small(&self, folder: &str, names: Vec<String>) -> Result<Vec<Found>, Trouble> {
+        get_all(self.line()?, folder, names, SMALL).await
+    }
+
+    /// The node an entry of the queue belongs to; absent for one that is not cronkeeper's, or is gone.
+    pub async fn node_of(&self, candidate: &str) -> Result<Option<NodeName>, Trouble> {
+        match self.line()?.get(&paths::under(paths::LEADER, candidate)).await {
+            Ok((data, _)) => Ok(node_in(&data)),
+            Err(Error::NoNode) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// A node as found: its name, data and stat.
+pub type Found = (String, Vec<u8>, Stat);
+
+/// Data of many nodes of a folder, in requests of at most `chunk`, all handed over before the first answer.
+pub async fn get_all<C: Client>(
+    client: &C,
+    folder: &str,
+    names: Vec<String>,
+    chunk: usize,
+) -> Result<Vec<Found>, Trouble> {
+    let requests: Vec<_> = names
+        .chunks(chunk)
+        .map(|names| client.get_many(names.iter().map(|name| paths::under(folder, name)).collect()))
+        .collect();
+    let mut found = Vec::with_capacity(names.len());
+    for request in requests {
+        found.extend(request.await?);
+    }
+    Ok(names
+        .into_iter()
+        .zip(found)
+        .filter_map(|(name, node)| {
+            let (data, stat) = node?;
+            Some((name, data, stat))
+        })
+        .collect())
+}
+
+/// Data of records of the history.
+pub async fn get_history<C: Client>(client: &C, folder: &str, names: Vec<String>) -> Result<Vec<Found>, Trouble> {
+    get_all(client, folder, names, LARGE).await
+}
+
+/// The names in a folder; none where it is gone.
+pub async fn children<C: Client>(client: &C, folder: &str) -> Result<Vec<String>, Trouble> {
+    match client.children(folder).await {
+        Ok(mut names) => {
+            names.sort_unstable();
+            Ok(names)
+        }
+        Err(Error::NoNode) => Ok(Vec::new()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The node that an entry's data names.
+pub fn node_in(data: &[u8]) -> Option<NodeName> {
+    #[derive(serde::Deserialize)]
+    struct Entry {
+        node: NodeName,
+    }
+    serde_json::from_slice::<Entry>(data).ok().map(|entry| entry.node)
+}
+
+/// A record of ours as the bytes of a node.
+pub fn json<T: Serialize>(record: &T) -> Vec<u8> {
+    serde_json::to_vec(record).expect("a record of ours has text keys only, so it is always JSON")
+}

@@ -1,0 +1,407 @@
+//! A node under one session: one loop over everything that can happen to it.
+//!
+//! Each turn one thing happens; then what follows from it is started. Of the election's requests there is one under way
+//! at a time, the [`errand`]; commits, renewals of the lease, watches and reads go beside it. What was handed over
+//! is waited for as long as the session lives. A connection lost is nothing but a pause: nothing is asked meanwhile,
+//! and after it the own entries are verified.
+
+mod errand;
+mod request;
+mod term;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::client::{Client, Connect, Done, MultiError, State, Watch};
+use super::committer::{Committer, Landed};
+use super::desk::{self, Desk, Me, Trouble};
+use super::node::{Node, Waiting};
+use super::watcher::{Step, Watcher};
+use super::{queue, session_id, trim};
+use crate::clock::{Clock, Uptime, Wake};
+use crate::coordination::Request;
+use crate::election::{Event, Failure};
+use crate::job::JobName;
+use crate::lease::Lease;
+use crate::ledger;
+use crate::term::{CandidateName, SessionId, Term, TermEnd};
+use errand::{Errand, Found};
+
+type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// How often a node reads the queue and the members, without a watch.
+const SURVEY_EVERY: Duration = Duration::from_secs(15);
+/// How long a node that ends waits for its entries to be removed.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+/// Between two trims, so that they never crowd out commits.
+const TRIM_EVERY: Duration = Duration::from_millis(100);
+
+/// How a session ended.
+pub enum Ended {
+    /// It is gone; the node lives on under the next.
+    Expired,
+    /// The daemon is done.
+    Done,
+    /// An operator must act.
+    Failed(Failure),
+}
+
+/// The place in the queue.
+enum Role {
+    /// None, or not known.
+    None,
+    /// Behind another.
+    Waiting(Pending<()>),
+    /// First since then; the term is being opened.
+    First(Uptime),
+    /// The leader.
+    Leading(Term),
+}
+
+enum Happened<W> {
+    State(State),
+    Errand(Result<Found<W>, Trouble>),
+    Landed(Landed),
+    Renewed(Uptime, Result<Vec<Done>, MultiError>),
+    OwnEntry,
+    Predecessor,
+    Run(Step),
+    Read(ledger::Request, Result<ledger::Event, Trouble>),
+    Trimmed,
+    Request(Option<Request>),
+    Time,
+}
+
+/// A node under one session.
+pub struct Life<'n, C: Connect, K> {
+    node: &'n mut Node<C, K>,
+    states: C::Client,
+    desk: Desk<C::Client, K>,
+    id: SessionId,
+    timeout: Duration,
+
+    is_connected: bool,
+    is_suspended: bool,
+    /// The session was told to the daemon.
+    is_told: bool,
+
+    errand: Option<Errand<<C::Client as Client>::Watch>>,
+    retry: errand::Retry,
+    is_prepared: bool,
+    is_member: bool,
+    name_wanted_until: Option<Uptime>,
+    candidate: Option<CandidateName>,
+    is_join_unclear: bool,
+    /// A candidate whose term is over, or that was resigned: to be removed before another is made.
+    retired: Option<CandidateName>,
+    role: Role,
+    following: Option<super::place::Behind>,
+    must_look: bool,
+    must_verify: bool,
+    must_publish: bool,
+    survey_at: Uptime,
+    is_high_sequence_told: bool,
+
+    own_watches: FuturesUnordered<Pending<()>>,
+    watches_member: bool,
+
+    lease: Lease,
+    lease_told: Uptime,
+    /// Writes sent before this renew nothing: the lease was taken away since.
+    lease_from: Uptime,
+    renewals: FuturesUnordered<Pending<(Uptime, Result<Vec<Done>, MultiError>)>>,
+    renewed_at: Uptime,
+    /// A term's end that waits for the last answers.
+    over: Option<(Term, TermEnd)>,
+
+    committer: Committer<C::Client, K>,
+    watcher: Watcher<C::Client, K>,
+    reads: FuturesUnordered<Pending<(ledger::Request, Result<ledger::Event, Trouble>)>>,
+    /// Reads under way, and those that wait.
+    asked: Vec<ledger::Request>,
+    unread: VecDeque<ledger::Request>,
+    read_from: Uptime,
+    trim: Option<Pending<()>>,
+    untrimmed: BTreeSet<JobName>,
+    trim_from: Uptime,
+    ended: Option<Ended>,
+}
+
+impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
+    /// A life under this session.
+    pub fn new(node: &'n mut Node<C, K>, client: C::Client) -> Self {
+        let uuid = (node.options.uuid)();
+        let me = Me {
+            node: node.identity.node.clone(),
+            owner: client.owner_id(),
+            prefix: queue::prefix(uuid),
+            candidate_data: candidate_data(node),
+        };
+        let timeout = client.timeout();
+        let desk = Desk::new(client.clone(), node.clock.clone(), me);
+        let now = node.clock.now().up;
+        let mut life = Self {
+            id: session_id(client.owner_id()),
+            is_connected: client.state() == State::Connected,
+            is_suspended: false,
+            is_told: false,
+            errand: None,
+            retry: errand::Retry::default(),
+            is_prepared: false,
+            is_member: false,
+            name_wanted_until: None,
+            candidate: None,
+            is_join_unclear: false,
+            retired: None,
+            role: Role::None,
+            following: None,
+            must_look: false,
+            must_verify: false,
+            must_publish: false,
+            survey_at: now + SURVEY_EVERY,
+            is_high_sequence_told: false,
+            own_watches: FuturesUnordered::new(),
+            watches_member: false,
+            lease: Lease::none(timeout),
+            lease_told: Uptime::ZERO,
+            lease_from: Uptime::ZERO,
+            renewals: FuturesUnordered::new(),
+            renewed_at: Uptime::ZERO,
+            over: None,
+            committer: Committer::new(desk.clone()),
+            watcher: Watcher::new(desk.clone()),
+            reads: FuturesUnordered::new(),
+            asked: Vec::new(),
+            unread: VecDeque::new(),
+            read_from: Uptime::ZERO,
+            trim: None,
+            untrimmed: BTreeSet::new(),
+            trim_from: Uptime::ZERO,
+            ended: None,
+            states: client,
+            desk,
+            timeout,
+            node,
+        };
+        life.take_backlog();
+        life
+    }
+
+    fn take_backlog(&mut self) {
+        for waiting in std::mem::take(&mut self.node.backlog) {
+            match waiting {
+                Waiting::Commit(id, change) => self.commit(id, change),
+                Waiting::Read(read) => self.unread.push_back(read),
+            }
+        }
+    }
+
+    /// Lives until the session is over or the daemon is done.
+    pub async fn run(mut self) -> Ended {
+        loop {
+            self.turn();
+            if let Some(ended) = self.ended.take() {
+                return self.end(ended);
+            }
+            let happened = self.happened().await;
+            // A lease that ran out meanwhile is over before anything that came meanwhile is looked at.
+            self.check_lease();
+            self.handle(happened);
+        }
+    }
+
+    /// Waits for the next thing to happen.
+    async fn happened(&mut self) -> Happened<<C::Client as Client>::Watch> {
+        let wake = Wake { wall: None, up: self.wake() };
+        let predecessor = match &mut self.role {
+            Role::Waiting(watch) => Some(watch),
+            Role::None | Role::First(_) | Role::Leading(_) => None,
+        };
+        // Cancellation safe: every future awaited here is kept in `self` and polled again, but for the state's and the clock's,
+        // which lose nothing, and a request not received, which stays in the channel. The state comes first: what the
+        // others bring is judged by it.
+        tokio::select! {
+            biased;
+            state = self.states.state_changed() => Happened::State(state),
+            Some(landed) = self.committer.landed() => Happened::Landed(landed),
+            Some((sent, result)) = self.renewals.next() => Happened::Renewed(sent, result),
+            Some(()) = self.own_watches.next() => Happened::OwnEntry,
+            found = under_way(self.errand.as_mut()) => Happened::Errand(found),
+            () = under_way(predecessor) => Happened::Predecessor,
+            Some(step) = self.watcher.step() => Happened::Run(step),
+            Some((request, result)) = self.reads.next() => Happened::Read(request, result),
+            () = under_way(self.trim.as_mut()) => Happened::Trimmed,
+            request = self.node.service.requests.recv() => Happened::Request(request),
+            () = self.node.clock.sleep_until(wake) => Happened::Time,
+        }
+    }
+
+    fn handle(&mut self, happened: Happened<<C::Client as Client>::Watch>) {
+        let now = self.now();
+        match happened {
+            Happened::State(state) => self.note_state(state),
+            Happened::Errand(found) => self.finish_errand(found),
+            Happened::Landed(landed) => self.land(landed),
+            Happened::Renewed(sent, result) => self.renewed(sent, result),
+            Happened::OwnEntry => self.must_verify = true,
+            Happened::Predecessor => {
+                self.role = Role::None;
+                self.must_look = true;
+            }
+            Happened::Run(step) => {
+                if let Some(event) = self.watcher.land(step, now) {
+                    self.node.tell_ledger(event);
+                }
+            }
+            Happened::Read(request, result) => self.finish_read(request, result),
+            Happened::Trimmed => {
+                self.trim = None;
+                self.trim_from = now + TRIM_EVERY;
+            }
+            Happened::Request(None) => self.ended = Some(Ended::Done),
+            Happened::Request(Some(request)) => self.take_requests(request),
+            Happened::Time => {}
+        }
+    }
+
+    /// Starts what follows from how things stand.
+    fn turn(&mut self) {
+        let now = self.now();
+        self.resign_when_answered();
+        self.tell_over();
+        if self.node.wishes.leave.is_some_and(|until| now >= until) {
+            self.left();
+        }
+        if !self.is_connected || self.ended.is_some() {
+            return;
+        }
+        self.committer.pump();
+        self.renew(now);
+        self.start_errand(now);
+        self.watcher.pump(now);
+        self.start_reads(now);
+        self.start_trim(now);
+    }
+
+    /// When something happens by itself.
+    fn wake(&self) -> Option<Uptime> {
+        let lease = matches!(self.role, Role::Leading(_)).then(|| self.lease.until());
+        let always = lease.into_iter().chain(self.node.wishes.leave);
+        if !self.is_connected {
+            return always.min();
+        }
+        let errand = self.errand.is_none().then(|| self.survey_at.min(self.retry.at_or_never()).max(self.retry.at()));
+        let reads = (!self.unread.is_empty()).then_some(self.read_from);
+        let trim = (self.trim.is_none() && !self.untrimmed.is_empty()).then_some(self.trim_from);
+        let more = [self.committer.wake(), self.renew_at(), self.watcher.wake(), errand, reads, trim];
+        always.chain(more.into_iter().flatten()).min()
+    }
+
+    fn note_state(&mut self, state: State) {
+        match state {
+            // Also when no loss was seen: changes are coalesced.
+            State::Connected => {
+                self.is_connected = true;
+                self.must_verify = self.is_member || self.candidate.is_some();
+                self.retry = errand::Retry::default();
+            }
+            State::Disconnected => {
+                self.is_connected = false;
+                if self.is_told && !self.is_suspended {
+                    self.is_suspended = true;
+                    self.node.tell(Event::Suspended { session: self.id.clone() });
+                }
+            }
+            State::Expired => self.ended = Some(Ended::Expired),
+            State::AuthFailed => self.fail_auth("authentication failed".into()),
+        }
+    }
+
+    fn start_trim(&mut self, now: Uptime) {
+        if self.trim.is_some() || now < self.trim_from {
+            return;
+        }
+        if let Some(job) = self.untrimmed.pop_first() {
+            let trimming = trim::trim(self.desk.clone(), job);
+            self.trim = Some(Box::pin(async move { trimming.await.unwrap_or_default() }));
+        }
+    }
+
+    fn note_trouble(&mut self, trouble: Trouble) {
+        match trouble {
+            Trouble::Again(_) => {}
+            // The server's word; the client may not know yet.
+            Trouble::SessionOver => self.ended = Some(Ended::Expired),
+            Trouble::NoAuth(detail) => self.fail_auth(detail),
+            Trouble::NoChroot => {
+                let (chroot, service) = (self.node.options.chroot.clone(), self.node.options.service.clone());
+                self.ended = Some(Ended::Failed(Failure::NoChroot { chroot, service }));
+            }
+        }
+    }
+
+    fn fail_auth(&mut self, detail: String) {
+        let service = self.node.options.service.clone();
+        self.ended = Some(Ended::Failed(Failure::Refused { service, detail }));
+    }
+
+    /// The last words of a session, in the order that the daemon relies on.
+    fn end(mut self, ended: Ended) -> Ended {
+        let Ended::Expired = ended else { return ended };
+        let committer = std::mem::replace(&mut self.committer, Committer::new(self.desk.clone()));
+        let (answers, unsent) = committer.into_rest();
+        for (id, answer) in answers {
+            self.node.answer(id, answer);
+        }
+        self.node.backlog.extend(unsent.into_iter().map(|(id, change)| Waiting::Commit(id, change)));
+        let unread = std::mem::take(&mut self.asked).into_iter().chain(std::mem::take(&mut self.unread));
+        self.node.backlog.extend(unread.map(Waiting::Read));
+        self.revoke_lease();
+        self.lose_term(TermEnd::SessionExpired);
+        self.is_connected = false;
+        self.tell_over();
+        if std::mem::take(&mut self.node.wishes.resign) {
+            self.node.tell(Event::Withdrawn);
+        }
+        if self.is_told {
+            self.node.tell(Event::Expired { session: self.id.clone() });
+        }
+        if self.node.wishes.leave.is_some() {
+            self.node.tell(Event::Left);
+            return Ended::Done;
+        }
+        Ended::Expired
+    }
+
+    fn now(&self) -> Uptime {
+        self.node.clock.now().up
+    }
+}
+
+/// Polls what is under way, if anything is.
+async fn under_way<F: Future + Unpin>(future: Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+fn fired<W: Watch>(watch: W) -> Pending<()> {
+    Box::pin(watch.fired())
+}
+
+fn candidate_data<C: Connect, K: Clock>(node: &Node<C, K>) -> Vec<u8> {
+    let identity = &node.identity;
+    desk::json(&serde_json::json!({
+        "v": 1,
+        "node": identity.node,
+        "host": identity.host,
+        "pid": identity.pid,
+        "version": identity.version,
+        "started_at": identity.started_at,
+    }))
+}

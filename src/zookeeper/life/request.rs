@@ -1,0 +1,117 @@
+//! What the daemon asks.
+
+use std::time::Duration;
+
+use super::Life;
+use crate::clock::{Clock, Uptime};
+use crate::coordination::Request;
+use crate::election;
+use crate::job::JobName;
+use crate::ledger::{self, Change, Commit, CommitId, Event};
+use crate::run::RunId;
+use crate::zookeeper::client::{Client, Connect, Error};
+use crate::zookeeper::desk::{Desk, Trouble};
+use crate::zookeeper::{lower, paths, snapshot, watcher};
+
+const PAUSE: Duration = Duration::from_millis(200);
+
+impl<C: Connect, K: Clock> Life<'_, C, K> {
+    /// Takes a request and all that wait behind it: commits requested together share a multi.
+    pub(super) fn take_requests(&mut self, first: Request) {
+        self.take_request(first);
+        while let Ok(request) = self.node.service.requests.try_recv() {
+            self.take_request(request);
+        }
+    }
+
+    fn take_request(&mut self, request: Request) {
+        match request {
+            Request::Election(request) => self.take_wish(request),
+            Request::Ledger(ledger::Request::Commit { id, change }) => self.commit(id, change),
+            Request::Ledger(ledger::Request::Watch(run)) => {
+                if self.fence().is_some() {
+                    self.watcher.watch(run);
+                }
+            }
+            Request::Ledger(read) => self.unread.push_back(read),
+        }
+    }
+
+    fn take_wish(&mut self, request: election::Request) {
+        match &request {
+            election::Request::Publish(published) => self.must_publish |= *published != self.node.wishes.published,
+            election::Request::Leave => self.leave(),
+            election::Request::Campaign | election::Request::Resign | election::Request::Busy(_) => {}
+        }
+        self.node.note(request);
+    }
+
+    /// Puts a change on its way, or answers it at once where it cannot be written any more.
+    pub(super) fn commit(&mut self, id: CommitId, change: Change) {
+        if !change.is_fenced() {
+            match &change {
+                // For a session that is gone.
+                Change::Reown { run, .. } if run.owner.session != self.id => self.node.answer(id, Commit::Superseded),
+                _ => self.committer.request(id, change, None),
+            }
+            return;
+        }
+        match self.fence() {
+            Some((candidate, token)) if !lower::is_of_another_term(&change, token) => {
+                self.committer.request(id, change, Some(candidate));
+            }
+            _ => self.node.answer(id, Commit::Fenced),
+        }
+    }
+
+    pub(super) fn start_reads(&mut self, now: Uptime) {
+        if now < self.read_from {
+            return;
+        }
+        while let Some(request) = self.unread.pop_front() {
+            let desk = self.desk.clone();
+            self.asked.push(request.clone());
+            self.reads.push(Box::pin(async move {
+                let result = read(&desk, &request).await;
+                (request, result)
+            }));
+        }
+    }
+
+    pub(super) fn finish_read(&mut self, request: ledger::Request, result: Result<Event, Trouble>) {
+        if let Some(at) = self.asked.iter().position(|asked| *asked == request) {
+            self.asked.remove(at);
+        }
+        match result {
+            Ok(event) => self.node.tell_ledger(event),
+            Err(trouble) => {
+                self.unread.push_back(request);
+                self.read_from = self.now() + PAUSE;
+                self.note_trouble(trouble);
+            }
+        }
+    }
+}
+
+async fn read<C: Client, K: Clock>(desk: &Desk<C, K>, request: &ledger::Request) -> Result<Event, Trouble> {
+    match request {
+        ledger::Request::ReadJob(job) => read_job(desk, job).await,
+        ledger::Request::ReadRun(run) => read_run(desk, run).await,
+        // Neither is a read; they never come here.
+        ledger::Request::Watch(run) => read_run(desk, run).await,
+        ledger::Request::Commit { change, .. } => read_job(desk, change.job()).await,
+    }
+}
+
+async fn read_job<C: Client, K: Clock>(desk: &Desk<C, K>, job: &JobName) -> Result<Event, Trouble> {
+    let entry = match desk.line()?.get(&paths::job(job)).await {
+        Ok((data, stat)) => Some(snapshot::job_entry(job.as_str(), &data, &stat, &mut Vec::new())),
+        Err(Error::NoNode) => None,
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Event::Job(job.clone(), entry))
+}
+
+async fn read_run<C: Client, K: Clock>(desk: &Desk<C, K>, run: &RunId) -> Result<Event, Trouble> {
+    Ok(Event::Run(run.clone(), watcher::read_run(desk, run).await?))
+}

@@ -1,0 +1,152 @@
+//! How long this node may act, and how its term ends.
+
+use super::{Life, Role};
+use crate::clock::{Clock, Uptime};
+use crate::election::Event;
+use crate::term::TermEnd;
+use crate::zookeeper::client::{Client, Connect, Done, Error, MultiError, Op};
+use crate::zookeeper::committer::Landed;
+use crate::zookeeper::desk::Trouble;
+
+/// Renewals under way at once: by then the oldest would renew nothing.
+const RENEWALS: usize = 5;
+
+impl<C: Connect, K: Clock> Life<'_, C, K> {
+    /// Takes what came back of a commit.
+    pub(super) fn land(&mut self, landed: Landed) {
+        let outcome = self.committer.land(landed);
+        if let Some(sent) = outcome.acknowledged {
+            self.acknowledge(sent);
+        }
+        for (id, answer) in outcome.answers {
+            self.node.answer(id, answer);
+        }
+        self.untrimmed.extend(outcome.grown);
+        if outcome.is_fenced && matches!(self.role, Role::Leading(_)) {
+            self.candidate = None;
+            self.revoke_lease();
+            self.lose_term(TermEnd::Fenced);
+        }
+        if let Some(trouble) = outcome.trouble {
+            self.note_trouble(trouble);
+        }
+    }
+
+    /// While this node leads or runs anything it writes at least this often; every commit is such a write.
+    pub(super) fn renew_at(&self) -> Option<Uptime> {
+        let acts = self.node.wishes.busy || matches!(self.role, Role::First(_) | Role::Leading(_));
+        let may = acts && self.is_member && self.renewals.len() < RENEWALS;
+        may.then(|| self.renewed_at.max(self.committer.last_sent()) + self.lease.write_every())
+    }
+
+    /// One check of the own member: it takes a transaction, changes nothing and fires no watch.
+    pub(super) fn renew(&mut self, now: Uptime) {
+        if self.renew_at().is_none_or(|at| now < at) {
+            return;
+        }
+        let check = Op::Check { path: self.desk.member(), version: -1 };
+        let Ok(line) = self.desk.line() else { return };
+        let sent = self.node.clock.now().up;
+        let multi = line.multi(vec![check]);
+        self.renewed_at = sent;
+        self.renewals.push(Box::pin(async move { (sent, multi.await) }));
+    }
+
+    pub(super) fn renewed(&mut self, sent: Uptime, result: Result<Vec<Done>, MultiError>) {
+        match result {
+            Ok(_) => self.acknowledge(sent),
+            Err(MultiError { error: Error::NoNode | Error::BadVersion, .. }) => self.must_verify = true,
+            Err(failed) => self.note_trouble(Trouble::from(failed)),
+        }
+    }
+
+    /// A quorum acknowledged a write that was handed over just after `sent`.
+    pub(super) fn acknowledge(&mut self, sent: Uptime) {
+        if sent < self.lease_from {
+            return;
+        }
+        self.lease.renew(sent);
+        if self.lease.until() >= self.lease_told + self.timeout / 20 {
+            self.lease_told = self.lease.until();
+            self.node.tell(Event::Lease { until: self.lease_told });
+        }
+    }
+
+    /// The term is over for good once its lease is, whatever the servers say later.
+    pub(super) fn check_lease(&mut self) {
+        let now = self.now();
+        if matches!(self.role, Role::Leading(_)) && !self.lease.holds(now) {
+            self.lose_term(TermEnd::LeaseOver);
+        }
+        if self.over.as_ref().is_some_and(|(_, why)| *why != TermEnd::LeaseOver) && !self.is_connected {
+            self.tell_over();
+        }
+    }
+
+    /// An own entry, or the session, is gone: what another may start again must stop now.
+    pub(super) fn revoke_lease(&mut self) {
+        self.lease_from = self.now();
+        self.lease.end();
+        if self.lease_told > Uptime::ZERO {
+            self.lease_told = Uptime::ZERO;
+            self.node.tell(Event::Lease { until: Uptime::ZERO });
+        }
+    }
+
+    /// Gives up the place in the queue, and the term that rests on it if there is one.
+    pub(super) fn lose_term(&mut self, why: TermEnd) {
+        let role = std::mem::replace(&mut self.role, Role::None);
+        self.following = None;
+        if let Some(candidate) = self.candidate.take() {
+            self.retired = Some(candidate);
+        }
+        let held = self.retired.as_ref().map(crate::zookeeper::paths::candidate);
+        for (id, answer) in self.committer.fence_off(held) {
+            self.node.answer(id, answer);
+        }
+        self.watcher.clear();
+        if let Role::Leading(term) = role {
+            self.over = Some((term, why));
+        }
+        self.tell_over();
+    }
+
+    /// Says that the term is over, after the last answers of its commits where they can be had soon.
+    pub(super) fn tell_over(&mut self) {
+        let Some((_, why)) = &self.over else { return };
+        let waits = *why != TermEnd::LeaseOver && self.is_connected && self.committer.has_fenced();
+        if !waits && let Some((term, why)) = self.over.take() {
+            self.node.tell(Event::Over { term, why });
+        }
+    }
+
+    /// Resigning waits for the answers to what was requested before it.
+    pub(super) fn resign_when_answered(&mut self) {
+        if !self.node.wishes.resign || self.retired.is_some() || self.committer.has_fenced() {
+            return;
+        }
+        // A join under way may yet make a candidate: then that one is given up.
+        if self.errand.is_some() && self.candidate.is_none() {
+            return;
+        }
+        if self.is_join_unclear && self.candidate.is_none() {
+            return;
+        }
+        if self.candidate.is_some() {
+            self.lose_term(TermEnd::Resigned);
+        } else {
+            self.node.wishes.resign = false;
+            self.node.tell(Event::Withdrawn);
+        }
+    }
+
+    /// The path of the candidate that guards what the leader writes; absent where this node does not lead.
+    pub(super) fn fence(&self) -> Option<(String, i64)> {
+        match &self.role {
+            Role::Leading(term) if !self.node.wishes.resign => {
+                Some((crate::zookeeper::paths::candidate(&term.candidate), term.token.0))
+            }
+            _ => None,
+        }
+    }
+}

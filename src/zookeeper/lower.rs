@@ -1,0 +1,284 @@
+//! A [`Change`] as operations of a multi, and how to know afterwards that it was written.
+//!
+//! Pure. The fence, a check of the own candidate, is not among the operations: a group of changes shares one.
+
+use serde::de::DeserializeOwned;
+
+use super::client::{Mode, Op};
+use super::desk::json;
+use super::paths;
+use crate::ledger::{Change, SkipWrite};
+use crate::run::{HistoryRecord, JobRecord, Nonce, RunId, RunRecord, RunState, Version};
+
+/// The operations of a change, in order.
+pub fn ops(change: &Change) -> Vec<Op> {
+    match change {
+        Change::Advance { job, at, record, skip } => {
+            let mut ops = vec![write(paths::job(job), json(record), *at)];
+            ops.extend(skip.as_ref().map(write_skip));
+            ops
+        }
+        Change::Begin { at, record, run } => {
+            vec![write(paths::job(&run.job), json(record), Some(*at)), write(paths::running(&id(run)), json(run), None)]
+        }
+        Change::Settle { at, run } | Change::Reown { at, run } => {
+            vec![write(paths::running(&id(run)), json(run), Some(*at))]
+        }
+        Change::End { at, end, .. } => vec![
+            Op::Delete { path: paths::running(&id(&end.run)), version: at.0 },
+            write(paths::history(&id(&end.run)), json(&HistoryRecord::Run(end.clone())), None),
+        ],
+    }
+}
+
+fn id(run: &RunRecord) -> RunId {
+    RunId::scheduled(run.job.clone(), run.scheduled_at)
+}
+
+fn write_skip(write_skip: &SkipWrite) -> Op {
+    let record = HistoryRecord::Skip(write_skip.skip.clone());
+    write(paths::history(&write_skip.skip.id()), json(&record), write_skip.at)
+}
+
+fn write(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
+    match at {
+        Some(Version(version)) => Op::Set { path, data, version },
+        None => Op::Create { path, data, mode: Mode::Persistent },
+    }
+}
+
+/// True when the change was decided in a term other than that of `token`: it says which by the token in its record.
+pub fn is_of_another_term(change: &Change, token: i64) -> bool {
+    match change {
+        Change::Begin { run, .. } => run.token.0 != token,
+        Change::Settle { run, .. } => run.state == RunState::Running && run.token.0 != token,
+        Change::Advance { .. } | Change::Reown { .. } | Change::End { .. } => false,
+    }
+}
+
+/// What an own write leaves behind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trace {
+    /// Where.
+    pub path: String,
+    /// What.
+    pub mark: Mark,
+}
+
+/// How an own write is told from another's.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mark {
+    /// A nonce, drawn for this one decision: it proves the whole multi.
+    Nonce(Nonce),
+    /// The record as written. Another may have written the same, so it proves this change alone.
+    Record(Vec<u8>),
+}
+
+/// Where to look for a change, each place enough by itself.
+pub fn traces(change: &Change) -> Vec<Trace> {
+    let nonce = |path, nonce: &Nonce| Trace { path, mark: Mark::Nonce(nonce.clone()) };
+    let record = |path, record| Trace { path, mark: Mark::Record(record) };
+    match change {
+        Change::Advance { job, record, .. } => vec![nonce(paths::job(job), &record.nonce)],
+        Change::Begin { record, run, .. } => vec![
+            nonce(paths::job(&run.job), &record.nonce),
+            nonce(paths::running(&id(run)), &run.nonce),
+            nonce(paths::history(&id(run)), &run.nonce),
+        ],
+        Change::Settle { run, .. } | Change::Reown { run, .. } => {
+            vec![record(paths::running(&id(run)), json(run))]
+        }
+        Change::End { end, .. } => {
+            vec![record(paths::history(&id(&end.run)), json(&HistoryRecord::Run(end.clone())))]
+        }
+    }
+}
+
+impl Mark {
+    /// True when what was found is the own write.
+    pub fn is_in(&self, data: &[u8]) -> bool {
+        match self {
+            Self::Record(record) => record == data,
+            Self::Nonce(nonce) => nonces(data).contains(nonce),
+        }
+    }
+}
+
+fn nonces(data: &[u8]) -> Vec<Nonce> {
+    fn read<T: DeserializeOwned>(data: &[u8]) -> Option<T> {
+        serde_json::from_slice(data).ok()
+    }
+    let job = read::<JobRecord>(data).map(|record| record.nonce);
+    let run = read::<RunRecord>(data).map(|record| record.nonce);
+    let ended = match read::<HistoryRecord>(data) {
+        Some(HistoryRecord::Run(end)) => Some(end.run.nonce),
+        Some(HistoryRecord::Skip(_)) | None => None,
+    };
+    [job, run, ended].into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::job::JobName;
+    use crate::run::{OnLoss, Outcome, Owner, RunEnd, Skip, SkipReason};
+    use crate::term::{FencingToken, NodeName, SessionId};
+
+    pub fn name(job: &str) -> JobName {
+        JobName::parse(job).unwrap()
+    }
+
+    pub fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    pub fn mark(second: i64, nonce: &str) -> JobRecord {
+        JobRecord { v: 1, last_scheduled: at(second), schedule: None, nonce: Nonce(nonce.into()) }
+    }
+
+    pub fn run(job: &str, second: i64, nonce: &str) -> RunRecord {
+        RunRecord {
+            v: 1,
+            job: name(job),
+            scheduled_at: at(second),
+            state: RunState::Running,
+            owner: Owner { node: NodeName::new("host-a"), session: SessionId("0x1".into()) },
+            token: FencingToken(7),
+            attempt: 1,
+            nonce: Nonce(nonce.into()),
+            begun_at: at(second),
+            on_loss: OnLoss::CutOff,
+            keep_until: None,
+        }
+    }
+
+    pub fn begin(job: &str, version: i32, second: i64, nonce: &str) -> Change {
+        Change::Begin { at: Version(version), record: mark(second, nonce), run: run(job, second, nonce) }
+    }
+
+    pub fn end(job: &str, version: i32, second: i64, nonce: &str) -> Change {
+        let end = RunEnd {
+            run: run(job, second, nonce),
+            outcome: Outcome::Success,
+            reason: None,
+            exit_code: Some(0),
+            signal: None,
+            ended_at: at(second + 1),
+            duration_ms: Some(1000),
+            leftovers: 0,
+            tail: String::new(),
+            dropped_bytes: 0,
+        };
+        Change::End { at: Version(version), end, as_leader: false }
+    }
+
+    pub fn skip(job: &str, second: i64) -> Skip {
+        Skip {
+            job: name(job),
+            reason: SkipReason::Missed,
+            first: at(second),
+            last: at(second),
+            count: 1,
+            token: FencingToken(7),
+            node: NodeName::new("host-a"),
+            decided_at: at(second),
+        }
+    }
+
+    fn shape(op: &Op) -> String {
+        match op {
+            Op::Check { path, version } => format!("check {path} {version}"),
+            Op::Create { path, .. } => format!("create {path}"),
+            Op::Set { path, version, .. } => format!("set {path} {version}"),
+            Op::Delete { path, version } => format!("delete {path} {version}"),
+        }
+    }
+
+    fn shapes(change: &Change) -> Vec<String> {
+        ops(change).iter().map(shape).collect()
+    }
+
+    #[test]
+    fn begin_moves_the_mark_and_makes_the_run() {
+        let expected = ["set /cronkeeper/jobs/backup 4", "create /cronkeeper/running/backup.19700101T000100Z"];
+        assert_eq!(shapes(&begin("backup", 4, 60, "7-1")), expected);
+    }
+
+    #[test]
+    fn end_removes_the_run_at_its_version_and_makes_its_history() {
+        let expected = [
+            "delete /cronkeeper/running/backup.19700101T000100Z 2",
+            "create /cronkeeper/history/backup/backup.19700101T000100Z",
+        ];
+        assert_eq!(shapes(&end("backup", 2, 60, "7-1")), expected);
+    }
+
+    #[test]
+    fn a_skip_and_the_mark_that_covers_it_share_a_multi() {
+        let write = |at| SkipWrite { at, skip: skip("backup", 60) };
+        let first = Change::Advance { job: name("backup"), at: None, record: mark(60, "7-1"), skip: Some(write(None)) };
+        let expected = ["create /cronkeeper/jobs/backup", "create /cronkeeper/history/backup/backup.19700101T000100Z"];
+        assert_eq!(shapes(&first), expected);
+        let later = Change::Advance {
+            job: name("backup"),
+            at: Some(Version(3)),
+            record: mark(120, "7-2"),
+            skip: Some(write(Some(Version::FIRST))),
+        };
+        let expected = ["set /cronkeeper/jobs/backup 3", "set /cronkeeper/history/backup/backup.19700101T000100Z 0"];
+        assert_eq!(shapes(&later), expected);
+    }
+
+    #[test]
+    fn settle_and_reown_set_the_run_at_its_version() {
+        let run = run("backup", 60, "7-1");
+        let expected = ["set /cronkeeper/running/backup.19700101T000100Z 5"];
+        assert_eq!(shapes(&Change::Settle { at: Version(5), run: run.clone() }), expected);
+        assert_eq!(shapes(&Change::Reown { at: Version(5), run }), expected);
+    }
+
+    fn written(change: &Change, path: &str) -> Vec<u8> {
+        ops(change)
+            .into_iter()
+            .find_map(|op| match op {
+                Op::Create { path: at, data, .. } | Op::Set { path: at, data, .. } if at == path => Some(data),
+                _ => None,
+            })
+            .unwrap()
+    }
+
+    #[test]
+    fn a_begin_is_known_by_its_nonce_in_the_mark_the_run_and_the_history() {
+        let begun = begin("backup", 4, 60, "7-1");
+        let ended = end("backup", 0, 60, "7-1");
+        for trace in traces(&begun) {
+            let source = if trace.path.contains("history") { &ended } else { &begun };
+            assert!(trace.mark.is_in(&written(source, &trace.path)), "{}", trace.path);
+        }
+    }
+
+    #[test]
+    fn another_terms_decision_on_the_same_occurrence_is_not_ours() {
+        let (ours, other) = (begin("backup", 4, 60, "7-1"), begin("backup", 4, 60, "9-1"));
+        for trace in traces(&ours).iter().take(2) {
+            assert!(!trace.mark.is_in(&written(&other, &trace.path)), "{}", trace.path);
+        }
+    }
+
+    #[test]
+    fn an_end_is_known_by_its_whole_record() {
+        let (ours, other) = (end("backup", 0, 60, "7-1"), end("backup", 0, 60, "7-2"));
+        let trace = &traces(&ours)[0];
+        assert!(trace.mark.is_in(&written(&ours, &trace.path)));
+        assert!(!trace.mark.is_in(&written(&other, &trace.path)));
+    }
+
+    #[test]
+    fn a_begin_of_an_earlier_term_is_told_by_its_token() {
+        assert!(!is_of_another_term(&begin("backup", 4, 60, "7-1"), 7));
+        assert!(is_of_another_term(&begin("backup", 4, 60, "7-1"), 9));
+        assert!(!is_of_another_term(&end("backup", 4, 60, "7-1"), 9), "an end stands by itself");
+    }
+}

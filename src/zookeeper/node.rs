@@ -1,0 +1,212 @@
+//! A node from its first session to its last: connects, with growing pauses and forever, and lives one session after another.
+
+use std::collections::VecDeque;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::client::{Client, Connect, ConnectError};
+use super::life::{Ended, Life};
+use super::{NodeIdentity, Options, SessionStore};
+use crate::clock::{Clock, Uptime, Wake};
+use crate::coordination::{self, Service};
+use crate::election::{self, Failure, Member, Published};
+use crate::ledger::{self, Change, Commit, CommitId};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// What outlives a session.
+pub struct Node<C: Connect, K> {
+    connect: Arc<C>,
+    /// The clocks.
+    pub clock: K,
+    /// Who this is.
+    pub identity: NodeIdentity,
+    /// The state directory.
+    pub store: Box<dyn SessionStore>,
+    /// The daemon.
+    pub service: Service,
+    /// What else was given.
+    pub options: Options<C::Client>,
+    /// What the daemon wants.
+    pub wishes: Wishes,
+    /// Changes and reads that wait for a session.
+    pub backlog: VecDeque<Waiting>,
+    /// The cluster, once known.
+    pub cluster: Option<String>,
+    /// This process's own earlier sessions.
+    pub earlier: Vec<i64>,
+}
+
+/// What the daemon wants.
+#[derive(Default)]
+pub struct Wishes {
+    /// A place in the queue.
+    pub campaign: bool,
+    /// To be out of the queue, and to hear of it.
+    pub resign: bool,
+    /// To end, at the latest then.
+    pub leave: Option<Uptime>,
+    /// Runs are in flight here.
+    pub busy: bool,
+    /// To tell the others.
+    pub published: Published,
+}
+
+/// What waits for a session. Changes that a candidate guards never do: there is none.
+pub enum Waiting {
+    /// A change without a fence.
+    Commit(CommitId, Change),
+    /// A read.
+    Read(ledger::Request),
+}
+
+impl<C: Connect, K: Clock> Node<C, K> {
+    /// A node that was never connected.
+    pub fn new(
+        connect: C,
+        clock: K,
+        identity: NodeIdentity,
+        store: Box<dyn SessionStore>,
+        service: Service,
+        options: Options<C::Client>,
+    ) -> Self {
+        Self {
+            connect: Arc::new(connect),
+            clock,
+            identity,
+            store,
+            service,
+            options,
+            wishes: Wishes::default(),
+            backlog: VecDeque::new(),
+            cluster: None,
+            earlier: Vec::new(),
+        }
+    }
+
+    /// Lives until the daemon is done, or an operator must act.
+    pub async fn serve(mut self) {
+        while let Some(client) = self.connected().await {
+            let owner = client.owner_id();
+            if let Err(error) = self.store.record(owner) {
+                return self.tell(election::Event::Failed(Failure::StateDir(error.to_string())));
+            }
+            self.options.reader.read_by(client.clone());
+            match Life::new(&mut self, client).run().await {
+                Ended::Expired => self.earlier.push(owner),
+                Ended::Done => return,
+                Ended::Failed(failure) => return self.tell(election::Event::Failed(failure)),
+            }
+        }
+    }
+
+    /// A new session; `None` where the daemon is done or an operator must act.
+    async fn connected(&mut self) -> Option<C::Client> {
+        let mut retry = FIRST_PAUSE;
+        loop {
+            let connect = Arc::clone(&self.connect);
+            let error = match self.while_away(Box::pin(async move { connect.connect().await })).await? {
+                Ok(client) => return Some(client),
+                Err(ConnectError::AuthFailed(detail)) => {
+                    let service = self.options.service.clone();
+                    self.tell(election::Event::Failed(Failure::Refused { service, detail }));
+                    return None;
+                }
+                Err(ConnectError::Unreachable(error)) => error,
+            };
+            self.tell(election::Event::Unreachable { retry, error });
+            let until = self.clock.now().up + retry;
+            let clock = self.clock.clone();
+            self.while_away(Box::pin(async move { sleep(&clock, until).await })).await?;
+            retry = (retry * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Waits for something while there is no session. `None`: the daemon is done.
+    async fn while_away<T>(&mut self, mut awaited: Pin<Box<dyn Future<Output = T> + Send>>) -> Option<T> {
+        loop {
+            // Cancellation safe: the awaited future is kept, and a request not received stays in the channel.
+            let request = tokio::select! {
+                biased;
+                done = &mut awaited => return Some(done),
+                request = self.service.requests.recv() => request?,
+            };
+            if self.answer_away(request) {
+                return None;
+            }
+        }
+    }
+
+    /// Takes a request without a session. True: the daemon is done.
+    fn answer_away(&mut self, request: coordination::Request) -> bool {
+        match request {
+            coordination::Request::Election(request) => return self.note_away(request),
+            coordination::Request::Ledger(ledger::Request::Commit { id, change }) => {
+                if change.is_fenced() {
+                    self.answer(id, Commit::Fenced);
+                } else {
+                    self.backlog.push_back(Waiting::Commit(id, change));
+                }
+            }
+            // Watches end with the term, and there is none.
+            coordination::Request::Ledger(ledger::Request::Watch(_)) => {}
+            coordination::Request::Ledger(read) => self.backlog.push_back(Waiting::Read(read)),
+        }
+        false
+    }
+
+    fn note_away(&mut self, request: election::Request) -> bool {
+        let is_leave = request == election::Request::Leave;
+        self.note(request);
+        if std::mem::take(&mut self.wishes.resign) {
+            self.tell(election::Event::Withdrawn);
+        }
+        if is_leave {
+            self.tell(election::Event::Left);
+        }
+        is_leave
+    }
+
+    /// Notes what the daemon wants; [`election::Request::Leave`] is left to the caller.
+    pub fn note(&mut self, request: election::Request) {
+        match request {
+            election::Request::Campaign => self.wishes.campaign = true,
+            election::Request::Resign => {
+                self.wishes.campaign = false;
+                self.wishes.resign = true;
+            }
+            election::Request::Busy(busy) => self.wishes.busy = busy,
+            election::Request::Publish(published) => self.wishes.published = published,
+            election::Request::Leave => self.wishes.campaign = false,
+        }
+    }
+
+    /// Tells the daemon of the election. One that is gone is noticed by its closed channel.
+    pub fn tell(&self, event: election::Event) {
+        let _ = self.service.events.send(coordination::Event::Election(event));
+    }
+
+    /// Tells the daemon of the ledger.
+    pub fn tell_ledger(&self, event: ledger::Event) {
+        let _ = self.service.events.send(coordination::Event::Ledger(event));
+    }
+
+    /// Answers a commit.
+    pub fn answer(&self, id: CommitId, answer: Commit) {
+        self.tell_ledger(ledger::Event::Answered { id, answer });
+    }
+
+    /// What the member says.
+    pub fn member(&self) -> Member {
+        let NodeIdentity { node, host, pid, version, started_at } = self.identity.clone();
+        Member { v: 1, node, host, pid, version, started_at, published: self.wishes.published.clone() }
+    }
+}
+
+async fn sleep<K: Clock>(clock: &K, until: Uptime) {
+    while clock.now().up < until {
+        pin!(clock.sleep_until(Wake { wall: None, up: Some(until) })).await;
+    }
+}

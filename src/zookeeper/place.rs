@@ -1,0 +1,265 @@
+//! The errands of a place in the queue: take it, look who is before it, open a term by it, give it up.
+
+use std::collections::BTreeSet;
+
+use super::client::{Client, Error, Mode, Op, Stat};
+use super::desk::{self, Desk, Trouble};
+use super::queue::{self, Entry, Place};
+use super::{paths, snapshot};
+use crate::clock::{Clock, Uptime};
+use crate::election::Member;
+use crate::ledger::Snapshot;
+use crate::term::{CandidateName, FencingToken, NodeName, SessionId};
+
+/// What a look at the queue showed.
+pub enum Look<W> {
+    /// The own entry is the first.
+    First(CandidateName),
+    /// Another is before it; a watch is on that one.
+    Behind(Behind, W),
+    /// The own entry is gone.
+    Gone,
+}
+
+/// Who is before the own entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Behind {
+    /// The own entry.
+    pub candidate: CandidateName,
+    /// The one just before.
+    pub predecessor: CandidateName,
+    /// Whose it is.
+    pub predecessor_node: Option<NodeName>,
+    /// Whose the first is.
+    pub leader_node: Option<NodeName>,
+}
+
+/// A term as opened in the ledger.
+pub struct Opened<W> {
+    /// The candidate's creation transaction.
+    pub token: FencingToken,
+    /// Before the opening write was handed over.
+    pub sent: Uptime,
+    /// The ledger, read after it.
+    pub snapshot: Box<Snapshot>,
+    /// On the own candidate and member.
+    pub watches: Vec<W>,
+}
+
+/// What still stands of the own entries.
+pub struct Verified<W> {
+    /// The candidate is there and this session's.
+    pub has_candidate: bool,
+    /// The member is there and this session's.
+    pub has_member: bool,
+    /// On what was asked to be watched.
+    pub watches: Vec<W>,
+}
+
+/// What a read of the queue and the members showed, without a watch.
+pub struct Survey {
+    /// Who is before the own entry, if anyone is.
+    pub behind: Option<Behind>,
+    /// False when the own entry was not found.
+    pub has_candidate: bool,
+    /// False when the own member was not found.
+    pub has_member: bool,
+    /// The nodes that live.
+    pub members: Vec<Member>,
+}
+
+/// Joins the queue. After a create whose fate is unclear (`is_unclear`) a write is committed first: then a list shows it.
+pub async fn join<C: Client, K: Clock>(desk: Desk<C, K>, is_unclear: bool) -> Result<CandidateName, Trouble> {
+    if is_unclear {
+        desk.line()?.multi(vec![Op::Check { path: desk.member(), version: -1 }]).await?;
+        if let Some(ours) = find_own(&desk).await?.ours {
+            return Ok(CandidateName(ours));
+        }
+    }
+    let path = paths::under(paths::LEADER, &desk.me.prefix);
+    let made = desk.line()?.create(&path, desk.me.candidate_data.clone(), Mode::EphemeralSequential).await;
+    match made {
+        Ok((path, _)) => Ok(CandidateName(paths::name(&path).to_owned())),
+        Err(Error::NoNode) => {
+            // Removed by hand with all that stood in it.
+            let _ = desk.line()?.create(paths::LEADER, Vec::new(), Mode::Persistent).await;
+            Err(Trouble::Again(format!("{} was gone", paths::LEADER)))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Looks who is before the own entry and watches that one alone: no herd.
+pub async fn look<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<Look<C::Watch>, Trouble> {
+    loop {
+        let place = find_own(&desk).await?;
+        let Some(ours) = place.ours else { return Ok(Look::Gone) };
+        let candidate = CandidateName(ours);
+        let Some(predecessor) = place.predecessor else { return Ok(Look::First(candidate)) };
+        // Reading data leaves no watch where there is no node; a watch on its existence would.
+        let watched = desk.line()?.get_and_watch(&paths::under(paths::LEADER, &predecessor)).await;
+        let (data, _, watch) = match watched {
+            Ok(found) => found,
+            Err(Error::NoNode) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let predecessor_node = desk::node_in(&data);
+        let behind = behind(&desk, candidate, predecessor, predecessor_node, place.first).await?;
+        return Ok(Look::Behind(behind, watch));
+    }
+}
+
+async fn behind<C: Client, K: Clock>(
+    desk: &Desk<C, K>,
+    candidate: CandidateName,
+    predecessor: String,
+    predecessor_node: Option<NodeName>,
+    first: Option<String>,
+) -> Result<Behind, Trouble> {
+    let leader_node = match first {
+        Some(first) if first != predecessor => desk.node_of(&first).await?,
+        _ => predecessor_node.clone(),
+    };
+    Ok(Behind { candidate, predecessor: CandidateName(predecessor), predecessor_node, leader_node })
+}
+
+/// The own place; surplus entries are removed on the way.
+async fn find_own<C: Client, K: Clock>(desk: &Desk<C, K>) -> Result<Place, Trouble> {
+    let place = queue::place(&read_order(desk).await?, &desk.me.prefix);
+    for surplus in &place.surplus {
+        remove(desk, surplus).await?;
+    }
+    Ok(place)
+}
+
+async fn read_order<C: Client, K: Clock>(desk: &Desk<C, K>) -> Result<Vec<String>, Trouble> {
+    ordered(desk.line()?).await
+}
+
+/// The queue in order.
+pub async fn ordered<C: Client>(client: &C) -> Result<Vec<String>, Trouble> {
+    let names = desk::children(client, paths::LEADER).await?;
+    let entries = if queue::needs_age(&names) {
+        let found = desk::get_all(client, paths::LEADER, names, 500).await?;
+        found.into_iter().map(|(name, _, stat)| Entry { name, czxid: stat.czxid }).collect()
+    } else {
+        names.into_iter().map(|name| Entry { name, czxid: 0 }).collect()
+    };
+    Ok(queue::order(entries))
+}
+
+async fn remove<C: Client, K: Clock>(desk: &Desk<C, K>, candidate: &str) -> Result<(), Trouble> {
+    match desk.line()?.delete(&paths::under(paths::LEADER, candidate), -1).await {
+        Ok(()) | Err(Error::NoNode) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Opens a term: a fenced write first, then every read on the same session. `None`: the own candidate is gone.
+pub async fn open<C: Client, K: Clock>(
+    desk: Desk<C, K>,
+    candidate: CandidateName,
+    dead: BTreeSet<SessionId>,
+) -> Result<Option<Opened<C::Watch>>, Trouble> {
+    let path = paths::candidate(&candidate);
+    let ops = vec![
+        Op::Check { path: path.clone(), version: 0 },
+        Op::Set { path: paths::LEADER.into(), data: desk.me.candidate_data.clone(), version: -1 },
+    ];
+    let line = desk.line()?;
+    let sent = desk.clock.now().up;
+    match line.multi(ops).await {
+        Ok(_) => {}
+        Err(failed) if failed.index == Some(0) && matches!(failed.error, Error::NoNode | Error::BadVersion) => {
+            return Ok(None);
+        }
+        Err(failed) => return Err(failed.into()),
+    }
+    let snapshot = Box::new(snapshot::read(desk.line()?, &dead).await?);
+    let (stat, candidate_watch) = desk.line()?.stat_and_watch(&path).await?;
+    let (member, member_watch) = desk.line()?.stat_and_watch(&desk.member()).await?;
+    let is_ours = |stat: &Stat| stat.ephemeral_owner == desk.me.owner;
+    let Some(stat) = stat.filter(is_ours) else { return Ok(None) };
+    if !member.as_ref().is_some_and(is_ours) {
+        return Ok(None);
+    }
+    let watches = vec![candidate_watch, member_watch];
+    Ok(Some(Opened { token: FencingToken(stat.czxid), sent, snapshot, watches }))
+}
+
+/// Looks whether the own entries still stand and are this session's, and watches them where asked to.
+pub async fn verify<C: Client, K: Clock>(
+    desk: Desk<C, K>,
+    candidate: Option<CandidateName>,
+    watch_candidate: bool,
+    watch_member: bool,
+) -> Result<Verified<C::Watch>, Trouble> {
+    let mut watches = Vec::new();
+    let has_candidate = match &candidate {
+        Some(name) => is_own(&desk, &paths::candidate(name), watch_candidate, &mut watches).await?,
+        None => false,
+    };
+    let has_member = is_own(&desk, &desk.member(), watch_member, &mut watches).await?;
+    Ok(Verified { has_candidate, has_member, watches })
+}
+
+async fn is_own<C: Client, K: Clock>(
+    desk: &Desk<C, K>,
+    path: &str,
+    watch: bool,
+    watches: &mut Vec<C::Watch>,
+) -> Result<bool, Trouble> {
+    let stat = if watch {
+        let (stat, watch) = desk.line()?.stat_and_watch(path).await?;
+        watches.push(watch);
+        stat
+    } else {
+        match desk.line()?.get(path).await {
+            Ok((_, stat)) => Some(stat),
+            Err(Error::NoNode) => None,
+            Err(error) => return Err(error.into()),
+        }
+    };
+    Ok(stat.is_some_and(|stat| stat.ephemeral_owner == desk.me.owner))
+}
+
+/// Gives the place up.
+pub async fn withdraw<C: Client, K: Clock>(desk: Desk<C, K>, candidate: CandidateName) -> Result<(), Trouble> {
+    remove(&desk, &candidate.0).await
+}
+
+/// Removes all own entries in one multi: those known, and those that an unclear create may have left.
+pub async fn leave<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<(), Trouble> {
+    let names = desk::children(desk.line()?, paths::LEADER).await?;
+    let mut ops: Vec<Op> = names
+        .iter()
+        .filter(|name| name.starts_with(&desk.me.prefix))
+        .map(|name| Op::Delete { path: paths::under(paths::LEADER, name), version: -1 })
+        .collect();
+    let member = desk.member();
+    match desk.line()?.get(&member).await {
+        Ok((_, stat)) if stat.ephemeral_owner == desk.me.owner => ops.push(Op::Delete { path: member, version: -1 }),
+        Ok(_) | Err(Error::NoNode) => {}
+        Err(error) => return Err(error.into()),
+    }
+    if !ops.is_empty() {
+        desk.line()?.multi(ops).await?;
+    }
+    Ok(())
+}
+
+/// Reads the queue and the members, for the log and for status.
+pub async fn survey<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<Survey, Trouble> {
+    let place = queue::place(&read_order(&desk).await?, &desk.me.prefix);
+    let has_candidate = place.ours.is_some();
+    let behind = match (place.ours, place.predecessor) {
+        (Some(ours), Some(predecessor)) => {
+            let node = desk.node_of(&predecessor).await?;
+            Some(behind(&desk, CandidateName(ours), predecessor, node, place.first).await?)
+        }
+        _ => None,
+    };
+    let members = snapshot::members(desk.line()?).await?;
+    let has_member = members.iter().any(|member| member.node == desk.me.node);
+    Ok(Survey { behind, has_candidate, has_member, members })
+}

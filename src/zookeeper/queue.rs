@@ -1,0 +1,182 @@
+//! Who is before whom in `/leader`, from the names alone where they tell.
+//!
+//! The lock recipe's order is by sequence suffix, whatever the prefix, so that entries of Curator and kazoo stand in the
+//! same queue; a child without a suffix does not count. Equal or negative sequences, as a parent shows that has
+//! counted to its end, are ordered by creation. Pure: knows no client.
+
+use uuid::Uuid;
+
+/// From here on an operator should make the parent anew: the counter sticks at 2^31 - 1.
+pub const HIGH_SEQUENCE: i64 = 1 << 30;
+
+/// An entry of the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// The transaction that made it; 0 where it was not read because [`needs_age`] said no.
+    pub czxid: i64,
+}
+
+/// The own place in the queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The own entry: the lowest with the own prefix.
+    pub ours: Option<String>,
+    /// Further own entries, left by creates whose fate was unclear: to be removed.
+    pub surplus: Vec<String>,
+    /// The entry just before the own one.
+    pub predecessor: Option<String>,
+    /// The first of all.
+    pub first: Option<String>,
+}
+
+/// What the names of a session's own entries begin with: Curator's protection prefix and lock name.
+pub fn prefix(uuid: Uuid) -> String {
+    format!("_c_{uuid}-lock-")
+}
+
+/// The sequence number that ends a name; absent for a name that is no entry.
+pub fn sequence(name: &str) -> Option<i64> {
+    let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
+    let dashes = name[..name.len() - digits].bytes().rev().take_while(|&byte| byte == b'-').count();
+    // "%010d": ten places, the sign of a negative number among them.
+    if digits == 9 && dashes > 0 {
+        return name[name.len() - 9..].parse().ok().map(|number: i64| -number);
+    }
+    if digits < 10 {
+        return None;
+    }
+    let number: i64 = name[name.len() - 10..].parse().ok()?;
+    let is_signed = digits == 10 && (dashes > 1 || (dashes == 1 && number > i64::from(i32::MAX)));
+    Some(if is_signed { -number } else { number })
+}
+
+/// True when names alone do not tell the order: the entries' creation transactions must be read.
+pub fn needs_age(names: &[String]) -> bool {
+    let mut sequences: Vec<i64> = names.iter().filter_map(|name| sequence(name)).collect();
+    sequences.sort_unstable();
+    sequences.first().is_some_and(|&lowest| lowest < 0) || sequences.windows(2).any(|pair| pair[0] == pair[1])
+}
+
+/// The entries in order, the leader first.
+pub fn order(entries: Vec<Entry>) -> Vec<String> {
+    let mut keyed: Vec<_> = entries
+        .into_iter()
+        .filter_map(|entry| {
+            let sequence = sequence(&entry.name)?;
+            // Negative numbers come after the largest positive one; among them only the age tells.
+            Some(((sequence < 0, sequence.max(0), entry.czxid), entry.name))
+        })
+        .collect();
+    keyed.sort_unstable();
+    keyed.into_iter().map(|(_, name)| name).collect()
+}
+
+/// The place of the entry with the own prefix in an ordered queue.
+pub fn place(ordered: &[String], prefix: &str) -> Place {
+    let mut own = ordered.iter().enumerate().filter(|(_, name)| name.starts_with(prefix));
+    let first = ordered.first().cloned();
+    let Some((at, ours)) = own.next() else {
+        return Place { first, ..Place::default() };
+    };
+    Place {
+        ours: Some(ours.clone()),
+        surplus: own.map(|(_, name)| name.clone()).collect(),
+        predecessor: at.checked_sub(1).map(|before| ordered[before].clone()),
+        first,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ordered(names: &[&str]) -> Vec<String> {
+        order(names.iter().map(|&name| Entry { name: name.into(), czxid: 0 }).collect())
+    }
+
+    const CURATOR: &str = "_c_5f5b6a0e-3b1d-4c53-9a6e-0d9f0b7f5a11-lock-0000000002";
+    const KAZOO: &str = "4b0ad6dbd1f14a4c8e8e3d6c2b0d7f11__lock__0000000001";
+
+    #[test]
+    fn curators_and_kazoos_names_are_ordered_by_sequence_whatever_their_prefix() {
+        assert_eq!(ordered(&[CURATOR, KAZOO, "zz-lock-0000000000"]), ["zz-lock-0000000000", KAZOO, CURATOR]);
+    }
+
+    #[test]
+    fn a_child_without_a_sequence_does_not_count() {
+        assert_eq!(ordered(&["config", "lock-123", KAZOO, ""]), [KAZOO]);
+    }
+
+    #[test]
+    fn the_suffix_is_read_as_the_server_writes_it() {
+        assert_eq!(sequence("lock-0000000007"), Some(7));
+        assert_eq!(sequence("lock-2147483647"), Some(2_147_483_647));
+        assert_eq!(sequence("lock--2147483648"), Some(-2_147_483_648));
+        assert_eq!(sequence("lock-2147483648"), Some(-2_147_483_648), "no positive number is that large");
+        assert_eq!(sequence("lock--000000001"), Some(-1));
+        assert_eq!(sequence("lock--1234567890"), Some(-1_234_567_890));
+        assert_eq!(sequence("x440000000007"), Some(7), "a prefix may end in digits");
+    }
+
+    #[test]
+    fn equal_and_negative_sequences_are_ordered_by_age() {
+        let entry = |name: &str, czxid| Entry { name: name.into(), czxid };
+        let stuck = vec![entry("b-2147483647", 9), entry("a-2147483647", 10), entry("c-2147483646", 8)];
+        assert!(needs_age(&stuck.iter().map(|entry| entry.name.clone()).collect::<Vec<_>>()));
+        assert_eq!(order(stuck), ["c-2147483646", "b-2147483647", "a-2147483647"]);
+        let wrapped = vec![entry("a--2147483647", 12), entry("b--2147483648", 11), entry("c-2147483647", 10)];
+        assert_eq!(order(wrapped), ["c-2147483647", "b--2147483648", "a--2147483647"]);
+    }
+
+    #[test]
+    fn of_several_own_entries_the_lowest_is_ours_and_the_others_go() {
+        let queue = ordered(&["me-lock-0000000005", "other-0000000003", "me-lock-0000000004", "last-0000000009"]);
+        let place = place(&queue, "me-lock-");
+        assert_eq!(place.ours.as_deref(), Some("me-lock-0000000004"));
+        assert_eq!(place.surplus, ["me-lock-0000000005"]);
+        assert_eq!(place.predecessor.as_deref(), Some("other-0000000003"));
+        assert_eq!(place.first.as_deref(), Some("other-0000000003"));
+    }
+
+    #[test]
+    fn the_first_has_no_predecessor_and_an_absent_one_no_place() {
+        let queue = ordered(&["me-0000000001", "other-0000000003"]);
+        assert_eq!(place(&queue, "me-").predecessor, None);
+        assert_eq!(place(&queue, "stranger-").ours, None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_does_not_depend_on_the_listing(sequences in prop::collection::vec((any::<i32>(), "[a-z]{1,4}-"), 0..30), seed in any::<u64>()) {
+            let entries: Vec<Entry> = sequences.iter().enumerate()
+                .map(|(age, (sequence, prefix))| Entry { name: format!("{prefix}{sequence:010}"), czxid: age as i64 })
+                .collect();
+            let mut shuffled = entries.clone();
+            shuffled.sort_by_key(|entry| (entry.czxid as u64).wrapping_mul(seed | 1));
+            prop_assert_eq!(order(entries), order(shuffled));
+        }
+
+        #[test]
+        fn every_sequence_is_read_back(number in any::<i32>(), prefix in "[a-z_]{0,8}-lock-") {
+            let name = format!("{prefix}{number:010}");
+            prop_assert_eq!(sequence(&name), Some(i64::from(number)));
+        }
+
+        #[test]
+        fn each_but_the_first_waits_for_exactly_one_other(count in 1usize..20) {
+            let queue: Vec<String> = (0..count).map(|at| format!("n{at:02}-lock-{at:010}")).collect();
+            let mut awaited: Vec<_> = (0..count).filter_map(|at| place(&queue, &format!("n{at:02}-lock-")).predecessor).collect();
+            awaited.dedup();
+            prop_assert_eq!(awaited.len(), count - 1);
+        }
+
+        #[test]
+        fn no_name_panics(name in ".*") {
+            let _ = sequence(&name);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Reads for the operator's eyes, on whatever session the node has at the moment.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use super::client::{Client, State};
+use super::desk::{self, Trouble};
+use super::{paths, place, snapshot};
+use crate::election::{Candidate, Queue};
+use crate::job::JobName;
+use crate::ledger::{ReadError, Reader, Reading, Snapshot};
+use crate::run::HistoryRecord;
+use crate::term::CandidateName;
+
+/// Reads by the node's own session; without one that is connected it says so at once. Whoever asks bounds the wait.
+pub struct LedgerReader<C>(Mutex<Option<C>>);
+
+impl<C> Default for LedgerReader<C> {
+    fn default() -> Self {
+        Self(Mutex::new(None))
+    }
+}
+
+impl<C: Client> LedgerReader<C> {
+    /// Reads by this session from now on.
+    pub(super) fn read_by(&self, client: C) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(client);
+    }
+
+    fn client(&self) -> Result<C, ReadError> {
+        let client = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        client
+            .filter(|client| client.state() == State::Connected)
+            .ok_or_else(|| ReadError("no ZooKeeper server answers".into()))
+    }
+}
+
+impl<C: Client> Reader for LedgerReader<C> {
+    fn queue(&self) -> Reading<'_, Queue> {
+        Box::pin(async { queue(&self.client()?).await.map_err(read_error) })
+    }
+
+    fn snapshot(&self) -> Reading<'_, Snapshot> {
+        Box::pin(async { snapshot::read(&self.client()?, &BTreeSet::new()).await.map_err(read_error) })
+    }
+
+    fn history(&self, job: Option<JobName>, limit: usize) -> Reading<'_, Vec<HistoryRecord>> {
+        Box::pin(async move { history(&self.client()?, job, limit).await.map_err(read_error) })
+    }
+}
+
+async fn queue<C: Client>(client: &C) -> Result<Queue, Trouble> {
+    let order = place::ordered(client).await?;
+    let entries = desk::get_all(client, paths::LEADER, order, 500).await?;
+    let candidates = entries
+        .into_iter()
+        .map(|(name, data, _)| Candidate { candidate: CandidateName(name), node: desk::node_in(&data) })
+        .collect();
+    Ok(Queue { candidates, members: snapshot::members(client).await? })
+}
+
+async fn history<C: Client>(client: &C, job: Option<JobName>, limit: usize) -> Result<Vec<HistoryRecord>, Trouble> {
+    let folders = match job {
+        Some(job) => vec![paths::job_history(&job)],
+        None => {
+            let jobs = desk::children(client, paths::HISTORY).await?;
+            jobs.iter().map(|job| paths::under(paths::HISTORY, job)).collect()
+        }
+    };
+    let mut records = Vec::new();
+    for folder in folders {
+        let names = desk::children(client, &folder).await?;
+        let found = desk::get_history(client, &folder, names).await?;
+        records.extend(found.into_iter().filter_map(|(_, data, _)| serde_json::from_slice(&data).ok()));
+        newest(&mut records, limit);
+    }
+    Ok(records)
+}
+
+/// Newest first, and no more than asked for.
+fn newest(records: &mut Vec<HistoryRecord>, limit: usize) {
+    records.sort_by_key(|record: &HistoryRecord| std::cmp::Reverse(record.at()));
+    records.truncate(limit);
+}
+
+fn read_error(trouble: Trouble) -> ReadError {
+    ReadError(match trouble {
+        Trouble::Again(why) | Trouble::NoAuth(why) => why,
+        Trouble::SessionOver => "the session is over".into(),
+        Trouble::NoChroot => "the chroot does not exist".into(),
+    })
+}

@@ -1,0 +1,341 @@
+//! Sessions by the crate `zookeeper-client`: the one file that imports it.
+//!
+//! The crate hands a request over when its method is called, but its futures borrow the client. [`handed_over`]
+//! makes them `'static` and keeps the order of calls. Sessions are detached: a panic's unwinding must not close one,
+//! for that would give leadership away while processes still run.
+
+use std::future::ready;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use zookeeper_client as zk;
+
+use super::client::{Client, Connect, ConnectError, Done, Error, Mode, MultiError, Op, Stat, State, Watch};
+use super::session_id;
+use crate::term::SessionId;
+
+type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// How to reach and convince the servers.
+#[derive(Clone, Default)]
+pub struct Settings {
+    /// `host:port,host:port/chroot`.
+    pub connect: String,
+    /// The session timeout to ask for.
+    pub session_timeout: Duration,
+    /// Scheme and credential. With one, only its holder may change what this client makes.
+    pub auth: Option<(String, Vec<u8>)>,
+    /// Encryption, where asked for.
+    pub tls: Option<Tls>,
+}
+
+/// Certificates, as PEM texts.
+#[derive(Clone, Default)]
+pub struct Tls {
+    /// Whom to trust; without it, the usual authorities.
+    pub ca: Option<String>,
+    /// Certificate and key to show.
+    pub identity: Option<(String, String)>,
+}
+
+/// Makes sessions with real servers.
+#[derive(Clone)]
+pub struct Connector {
+    connect: Arc<str>,
+    is_secure: bool,
+    acls: zk::Acls<'static>,
+    connector: zk::Connector,
+}
+
+impl Connector {
+    /// Prepares to connect.
+    ///
+    /// # Errors
+    /// When a certificate or key cannot be read, in words.
+    pub fn new(settings: Settings) -> Result<Self, String> {
+        let mut connector =
+            zk::Client::connector().with_session_timeout(settings.session_timeout).with_detached().with_fail_eagerly();
+        let acls = if settings.auth.is_some() { zk::Acls::creator_all() } else { zk::Acls::anyone_all() };
+        if let Some((scheme, credential)) = &settings.auth {
+            connector = connector.with_auth(scheme, credential);
+        }
+        let is_secure = settings.tls.is_some();
+        if let Some(tls) = settings.tls {
+            connector = connector.with_tls(tls.options().map_err(|error| error.to_string())?);
+        }
+        Ok(Self { connect: settings.connect.into(), is_secure, acls, connector })
+    }
+}
+
+impl Tls {
+    fn options(self) -> Result<zk::TlsOptions, zk::Error> {
+        let mut options = zk::TlsOptions::new();
+        if let Some(ca) = &self.ca {
+            options = options.with_pem_ca(ca)?;
+        }
+        if let Some((certificate, key)) = &self.identity {
+            options = options.with_pem_identity(certificate, key)?;
+        }
+        Ok(options)
+    }
+}
+
+impl Connect for Connector {
+    type Client = Session;
+
+    async fn connect(&self) -> Result<Session, ConnectError> {
+        let connector = self.connector.clone();
+        let connected = if self.is_secure {
+            connector.secure_connect(&self.connect).await
+        } else {
+            connector.connect(&self.connect).await
+        };
+        match connected {
+            Ok(client) => Ok(Session { states: client.state_watcher(), client, acls: self.acls }),
+            Err(zk::Error::AuthFailed) => Err(ConnectError::AuthFailed(zk::Error::AuthFailed.to_string())),
+            Err(error) => Err(ConnectError::Unreachable(error.to_string())),
+        }
+    }
+}
+
+/// A session with real servers.
+#[derive(Clone)]
+pub struct Session {
+    client: zk::Client,
+    states: zk::StateWatcher,
+    acls: zk::Acls<'static>,
+}
+
+/// A watch at real servers.
+pub struct Watcher(zk::OneshotWatcher);
+
+impl Watch for Watcher {
+    async fn fired(self) {
+        self.0.changed().await;
+    }
+}
+
+impl Client for Session {
+    type Watch = Watcher;
+
+    fn id(&self) -> SessionId {
+        session_id(self.owner_id())
+    }
+
+    fn owner_id(&self) -> i64 {
+        self.client.session_id().0
+    }
+
+    fn timeout(&self) -> Duration {
+        self.client.session_timeout()
+    }
+
+    fn state(&self) -> State {
+        state(self.client.state())
+    }
+
+    async fn state_changed(&mut self) -> State {
+        state(self.states.changed().await)
+    }
+
+    fn multi(&self, ops: Vec<Op>) -> impl Future<Output = Result<Vec<Done>, MultiError>> + Send + 'static {
+        let Self { client, acls, .. } = self.clone();
+        handed_over(async move {
+            let mut writer = client.new_multi_writer();
+            for (index, op) in ops.iter().enumerate() {
+                add(&mut writer, op, acls).map_err(|source| MultiError { index: Some(index), error: error(source) })?;
+            }
+            let done = writer.commit().await.map_err(multi_error)?;
+            Ok(done.into_iter().map(outcome).collect())
+        })
+    }
+
+    fn create(
+        &self,
+        path: &str,
+        data: Vec<u8>,
+        mode: Mode,
+    ) -> impl Future<Output = Result<(String, Stat), Error>> + Send + 'static {
+        let Self { client, acls, .. } = self.clone();
+        let mut path = path.to_owned();
+        handed_over(async move {
+            let (made, sequence) =
+                client.create(&path, &data, &create_mode(mode).with_acls(acls)).await.map_err(error)?;
+            if mode == Mode::EphemeralSequential {
+                path.push_str(&sequence.to_string());
+            }
+            Ok((path, stat(&made)))
+        })
+    }
+
+    fn delete(&self, path: &str, version: i32) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+        let (client, path) = (self.client.clone(), path.to_owned());
+        handed_over(async move { client.delete(&path, Some(version)).await.map_err(error) })
+    }
+
+    fn get(&self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Error>> + Send + 'static {
+        let (client, path) = (self.client.clone(), path.to_owned());
+        handed_over(async move {
+            let (data, found) = client.get_data(&path).await.map_err(error)?;
+            Ok((data, stat(&found)))
+        })
+    }
+
+    fn stat_and_watch(
+        &self,
+        path: &str,
+    ) -> impl Future<Output = Result<(Option<Stat>, Watcher), Error>> + Send + 'static {
+        let (client, path) = (self.client.clone(), path.to_owned());
+        handed_over(async move {
+            let (found, watcher) = client.check_and_watch_stat(&path).await.map_err(error)?;
+            Ok((found.as_ref().map(stat), Watcher(watcher)))
+        })
+    }
+
+    fn get_and_watch(
+        &self,
+        path: &str,
+    ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watcher), Error>> + Send + 'static {
+        let (client, path) = (self.client.clone(), path.to_owned());
+        handed_over(async move {
+            let (data, found, watcher) = client.get_and_watch_data(&path).await.map_err(error)?;
+            Ok((data, stat(&found), Watcher(watcher)))
+        })
+    }
+
+    fn children(&self, path: &str) -> impl Future<Output = Result<Vec<String>, Error>> + Send + 'static {
+        let (client, path) = (self.client.clone(), path.to_owned());
+        handed_over(async move { client.list_children(&path).await.map_err(error) })
+    }
+
+    fn get_many(
+        &self,
+        paths: Vec<String>,
+    ) -> impl Future<Output = Result<Vec<Option<(Vec<u8>, Stat)>>, Error>> + Send + 'static {
+        let client = self.client.clone();
+        handed_over(async move {
+            let mut reader = client.new_multi_reader();
+            for path in &paths {
+                reader.add_get_data(path).map_err(error)?;
+            }
+            reader.commit().await.map_err(error)?.into_iter().map(found).collect()
+        })
+    }
+}
+
+/// Runs a future up to its first wait, by which the crate has the request, and gives back the rest.
+fn handed_over<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> Answer<T> {
+    let mut future: Answer<T> = Box::pin(future);
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => Box::pin(ready(answer)),
+        Poll::Pending => future,
+    }
+}
+
+fn add(writer: &mut zk::MultiWriter<'_>, op: &Op, acls: zk::Acls<'_>) -> Result<(), zk::Error> {
+    match op {
+        Op::Check { path, version } => writer.add_check_version(path, *version),
+        Op::Create { path, data, mode } => writer.add_create(path, data, &create_mode(*mode).with_acls(acls)),
+        Op::Set { path, data, version } => writer.add_set_data(path, data, Some(*version)),
+        Op::Delete { path, version } => writer.add_delete(path, Some(*version)),
+    }
+}
+
+fn create_mode(mode: Mode) -> zk::CreateMode {
+    match mode {
+        Mode::Persistent => zk::CreateMode::Persistent,
+        Mode::Ephemeral => zk::CreateMode::Ephemeral,
+        Mode::EphemeralSequential => zk::CreateMode::EphemeralSequential,
+    }
+}
+
+fn outcome(result: zk::MultiWriteResult) -> Done {
+    match result {
+        zk::MultiWriteResult::Create { path, .. } => Done::Created(path),
+        zk::MultiWriteResult::SetData { stat: changed } => Done::Set(stat(&changed)),
+        _ => Done::Nothing,
+    }
+}
+
+fn found(result: zk::MultiReadResult) -> Result<Option<(Vec<u8>, Stat)>, Error> {
+    match result {
+        zk::MultiReadResult::Data { data, stat: found } => Ok(Some((data, stat(&found)))),
+        zk::MultiReadResult::Error { err: zk::Error::NoNode } => Ok(None),
+        zk::MultiReadResult::Error { err } => Err(error(err)),
+        other => Err(Error::Refused(format!("an answer to another question: {other:?}"))),
+    }
+}
+
+fn stat(stat: &zk::Stat) -> Stat {
+    Stat {
+        czxid: stat.czxid,
+        mzxid: stat.mzxid,
+        mtime_ms: stat.mtime,
+        version: stat.version,
+        ephemeral_owner: stat.ephemeral_owner,
+    }
+}
+
+fn state(state: zk::SessionState) -> State {
+    match state {
+        zk::SessionState::SyncConnected => State::Connected,
+        zk::SessionState::Disconnected | zk::SessionState::ConnectedReadOnly => State::Disconnected,
+        zk::SessionState::AuthFailed => State::AuthFailed,
+        zk::SessionState::Expired | zk::SessionState::Closed => State::Expired,
+    }
+}
+
+fn multi_error(source: zk::MultiWriteError) -> MultiError {
+    match source {
+        zk::MultiWriteError::RequestFailed { source } => MultiError { index: None, error: error(source) },
+        // An expired session, too, arrives as the failure of the first operation.
+        zk::MultiWriteError::OperationFailed { index, source } => {
+            MultiError { index: Some(index), error: error(source) }
+        }
+    }
+}
+
+/// What the server said, or that it said nothing. Everything but a known refusal counts as no answer: a silent
+/// server fails requests as `Custom`, not as `ConnectionLoss`.
+fn error(source: zk::Error) -> Error {
+    use zk::Error as E;
+    match source {
+        E::NoNode => Error::NoNode,
+        E::NodeExists => Error::NodeExists,
+        E::BadVersion => Error::BadVersion,
+        E::NotEmpty => Error::NotEmpty,
+        E::NoAuth | E::AuthFailed => Error::NoAuth,
+        E::SessionExpired | E::ClientClosed => Error::SessionOver,
+        E::BadArguments(_)
+        | E::InvalidAcl
+        | E::NoChildrenForEphemerals
+        | E::QuotaExceeded
+        | E::Throttled
+        | E::MarshallingError
+        | E::Unimplemented
+        | E::NotReadOnly
+        | E::UnexpectedErrorCode(_) => Error::Refused(source.to_string()),
+        other => Error::Unanswered(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_a_servers_answer_is_no_answer() {
+        assert!(matches!(error(zk::Error::ConnectionLoss), Error::Unanswered(_)));
+        assert!(matches!(error(zk::Error::SessionMoved), Error::Unanswered(_)));
+        assert!(matches!(error(zk::Error::Timeout), Error::Unanswered(_)));
+        assert!(matches!(error(zk::Error::UnexpectedError("?".into())), Error::Unanswered(_)));
+    }
+
+    #[test]
+    fn an_expired_session_inside_a_multi_is_the_sessions_end_and_no_failed_check() {
+        let source = zk::MultiWriteError::OperationFailed { index: 0, source: zk::Error::SessionExpired };
+        assert_eq!(multi_error(source).error, Error::SessionOver);
+    }
+}

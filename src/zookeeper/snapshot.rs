@@ -1,0 +1,78 @@
+//! The ledger as it stands: read by a new leader, and for the operator's eyes.
+//!
+//! Runs are read before the members, so that an owner found alive was alive after its run was read. One
+//! damaged record never hides the others: it is told by name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::client::{Client, Stat};
+use super::desk::{self, Trouble};
+use super::{paths, session_id};
+use crate::election::Member;
+use crate::job::JobName;
+use crate::ledger::{JobEntry, OwnerState, Running, Snapshot};
+use crate::run::{RunRecord, Version};
+use crate::term::SessionId;
+
+const CHUNK: usize = 500;
+
+/// Reads jobs, runs and the owners' state. `dead` are sessions whose processes were seen dead.
+pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<Snapshot, Trouble> {
+    let mut snapshot = Snapshot::default();
+    for (name, data, stat) in all(client, paths::JOBS).await? {
+        match JobName::parse(&name) {
+            Ok(job) => drop(snapshot.jobs.insert(job, job_entry(&name, &data, &stat, &mut snapshot.damaged))),
+            Err(bad) => snapshot.damaged.push(format!("{}/{name}: {bad}", paths::JOBS)),
+        }
+    }
+    let mut runs = Vec::new();
+    for (name, data, stat) in all(client, paths::RUNNING).await? {
+        match run_record(&data) {
+            Ok(record) => runs.push((record, Version(stat.version))),
+            Err(error) => snapshot.damaged.push(format!("{}/{name}: {error}", paths::RUNNING)),
+        }
+    }
+    let living: BTreeMap<String, SessionId> = all(client, paths::NODES)
+        .await?
+        .into_iter()
+        .map(|(name, _, stat)| (name, session_id(stat.ephemeral_owner)))
+        .collect();
+    snapshot.running = runs
+        .into_iter()
+        .map(|(record, version)| Running { owner: owner_state(&record, &living, dead), record, version })
+        .collect();
+    Ok(snapshot)
+}
+
+/// The nodes that live.
+pub async fn members<C: Client>(client: &C) -> Result<Vec<Member>, Trouble> {
+    let found = all(client, paths::NODES).await?;
+    Ok(found.into_iter().filter_map(|(_, data, _)| serde_json::from_slice(&data).ok()).collect())
+}
+
+/// Reads a run's record.
+pub fn run_record(data: &[u8]) -> Result<RunRecord, serde_json::Error> {
+    serde_json::from_slice(data)
+}
+
+/// Reads a job's record, naming it among the damaged if it cannot be read.
+pub fn job_entry(name: &str, data: &[u8], stat: &Stat, damaged: &mut Vec<String>) -> JobEntry {
+    let record =
+        serde_json::from_slice(data).inspect_err(|error| damaged.push(format!("{}/{name}: {error}", paths::JOBS))).ok();
+    JobEntry { record, version: Version(stat.version) }
+}
+
+async fn all<C: Client>(client: &C, folder: &str) -> Result<Vec<desk::Found>, Trouble> {
+    let names = desk::children(client, folder).await?;
+    desk::get_all(client, folder, names, CHUNK).await
+}
+
+fn owner_state(record: &RunRecord, living: &BTreeMap<String, SessionId>, dead: &BTreeSet<SessionId>) -> OwnerState {
+    if living.get(record.owner.node.as_str()) == Some(&record.owner.session) {
+        OwnerState::Alive
+    } else if dead.contains(&record.owner.session) {
+        OwnerState::Dead
+    } else {
+        OwnerState::Gone
+    }
+}
