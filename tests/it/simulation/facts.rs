@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cronkeeper::clock::Uptime;
+use cronkeeper::ledger::Commit;
 use cronkeeper::term::FencingToken;
 
 use super::warden::Process;
@@ -14,8 +15,10 @@ pub enum Fact {
     Started { node: usize },
     /// A node's process is gone.
     Died { node: usize },
-    /// The ensemble has committed a transaction; where it is not accepted it changed nothing.
-    Committed { entry: Arc<Entry>, accepted: bool },
+    /// The ensemble has committed a transaction and it was accepted; with the nodes that it made, changed or removed.
+    Committed { entry: Arc<Entry>, touched: Vec<String> },
+    /// A node was told what became of a write, known by a text that only its data contains.
+    Answered { node: usize, nonce: String, answer: Commit },
     /// A node leads from now on, by its own word.
     Elected { node: usize, token: FencingToken, lease_until: Uptime },
     /// A node may act until then, by its own word.

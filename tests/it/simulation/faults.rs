@@ -197,8 +197,9 @@ impl World {
     }
 
     fn heal(&mut self, from: Host, to: Host) {
+        // At once: what was sent after it is still under way and must not overtake it.
         for packet in self.env.network.heal(from, to, &mut self.env.rng) {
-            self.env.send(packet.from, packet.to, packet.conn, packet.body);
+            self.take(Event::Packet(packet));
         }
     }
 }

@@ -360,7 +360,9 @@ impl Server {
             let applied = self.tree.apply(&entry.txn);
             if self.committed > env.committed {
                 env.committed = self.committed;
-                env.facts.push(Fact::Committed { entry: entry.clone(), accepted: applied.result.is_ok() });
+                if applied.result.is_ok() {
+                    env.facts.push(Fact::Committed { entry: entry.clone(), touched: applied.touched.clone() });
+                }
             }
             for path in applied.touched {
                 self.fire(env, path);
