@@ -87,11 +87,11 @@ impl<S: Subject> Trial<S> {
     }
 }
 
-/// Tries one seed.
+/// Tries one seed; its transcript.
 ///
 /// # Errors
 /// The first promise that was not kept.
-pub fn attempt<S: Subject>(seed: u64, plan: Plan, transcript: Transcript) -> Result<(), Broken> {
+pub fn attempt<S: Subject>(seed: u64, plan: Plan, transcript: Transcript) -> Result<String, Broken> {
     // Apart from the world's chance, so that a change there does not change the plan.
     let mut rng = Rng::with_seed(seed ^ 0x5eed);
     let timing = timing(&mut rng);
@@ -110,7 +110,8 @@ pub fn attempt<S: Subject>(seed: u64, plan: Plan, transcript: Transcript) -> Res
     trial.executor.make_peace();
     let limit = trial.executor.now() + timing.session_timeout * plan.peace + Duration::from_secs(20);
     trial.run(limit)?;
-    trial.conclude()
+    trial.conclude()?;
+    Ok(trial.executor.world.lock().env.transcript.text())
 }
 
 /// Session timeouts from the least that servers allow, two ticks, upwards.
@@ -127,14 +128,12 @@ fn timing(rng: &mut Rng) -> Timing {
 pub fn many<S: Subject>(test: &str, default: u64, plan: Plan) {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     if let Some(seed) = number("CRONKEEPER_SIM_SEED") {
-        if attempt::<S>(seed, plan, Transcript::off()).is_err() {
-            report::<S>(test, seed, plan);
-        }
-        return;
+        return report::<S>(test, seed, plan);
     }
     let seeds = number("CRONKEEPER_SIM_SEEDS").unwrap_or(default);
     if let Some(seed) = first_failing::<S>(seeds, plan) {
         report::<S>(test, seed, plan);
+        panic!("seed {seed} failed and then did not: something in it comes from outside the seed");
     }
 }
 
@@ -159,9 +158,10 @@ pub fn first_failing<S: Subject>(seeds: u64, plan: Plan) -> Option<u64> {
     Some(failed.into_inner()).filter(|seed| *seed != u64::MAX)
 }
 
-fn report<S: Subject>(test: &str, seed: u64, plan: Plan) -> ! {
+/// Tries a seed once more and says in words what happens: on standard output, and where it fails as a panic.
+fn report<S: Subject>(test: &str, seed: u64, plan: Plan) {
     match attempt::<S>(seed, plan, Transcript::on()) {
-        Ok(()) => panic!("seed {seed} failed and then did not: something in it comes from outside the seed"),
+        Ok(transcript) => println!("{transcript}"),
         Err(Broken { at, what, transcript }) => panic!(
             "seed {seed}, at {at:?}: {what}\n\n{transcript}\nrun it again: CRONKEEPER_SIM_SEED={seed} cargo test --test it {test}"
         ),
