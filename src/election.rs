@@ -74,7 +74,8 @@ pub enum Event {
         /// From knowing to be first until now.
         took: Duration,
     },
-    /// The term is over. No commit of it will be accepted any more.
+    /// The term is over. No commit requested in it from now on will be accepted. One requested before may yet be answered
+    /// [`Accepted`](crate::ledger::Commit::Accepted) where the connection was lost: it is on record, and must not be started.
     Over {
         /// The term.
         term: Term,

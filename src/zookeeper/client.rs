@@ -71,6 +71,9 @@ pub struct Stat {
     pub ephemeral_owner: i64,
 }
 
+/// A node as read: its data, and what the server says of it.
+pub type Data = (Vec<u8>, Stat);
+
 /// Why a request was not carried out, or may not have been.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -191,7 +194,7 @@ pub trait Client: Clone + Send + Sync + 'static {
     /// Removes a node of this version (-1: any).
     fn delete(&self, path: &str, version: i32) -> impl Future<Output = Result<(), Error>> + Send + 'static;
     /// A node's data. A read: the server may lag behind, or be cut off.
-    fn get(&self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Error>> + Send + 'static;
+    fn get(&self, path: &str) -> impl Future<Output = Result<Data, Error>> + Send + 'static;
     /// What the server says of a node, and a watch on it, there or not.
     fn stat_and_watch(
         &self,
@@ -205,8 +208,5 @@ pub trait Client: Clone + Send + Sync + 'static {
     /// The names of a node's children, in no order.
     fn children(&self, path: &str) -> impl Future<Output = Result<Vec<String>, Error>> + Send + 'static;
     /// Many nodes' data in one request; `None` where there is none. The caller bounds the number (1 MiB is the protocol's limit).
-    fn get_many(
-        &self,
-        paths: Vec<String>,
-    ) -> impl Future<Output = Result<Vec<Option<(Vec<u8>, Stat)>>, Error>> + Send + 'static;
+    fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Option<Data>>, Error>> + Send + 'static;
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::client::{Client, Done, Error, Mode, MultiError, Op, Stat};
+use super::client::{Client, Data, Done, Error, Mode, MultiError, Op};
 use super::desk::{Desk, Trouble};
 use super::paths;
 use crate::clock::{Clock, Uptime};
@@ -29,6 +29,11 @@ use group::{Failed, Group, Pending, Verdict};
 const UNDER_WAY: usize = 8;
 /// After a refusal that may pass.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Where no answer came: shorter than a reconnect takes, and no storm if the connection stands.
+const BREATH: Duration = Duration::from_millis(20);
+
+/// An answer to give.
+pub type Answer = (CommitId, Commit);
 
 type Flight = Pin<Box<dyn Future<Output = Landed> + Send>>;
 
@@ -37,7 +42,7 @@ pub enum Landed {
     /// The answer to a group's multi.
     Multi { group: u64, sent: Uptime, result: Result<Vec<Done>, MultiError> },
     /// What stands where a group of unknown fate would have left its traces.
-    Traces { group: u64, failed: MultiError, found: Result<Vec<Option<(Vec<u8>, Stat)>>, Error> },
+    Traces { group: u64, failed: MultiError, found: Result<Vec<Option<Data>>, Error> },
     /// A folder was made, for a job's history or again.
     Folder { job: Option<JobName>, is_there: bool },
 }
@@ -46,7 +51,7 @@ pub enum Landed {
 #[derive(Default)]
 pub struct Outcome {
     /// Answers to give.
-    pub answers: Vec<(CommitId, Commit)>,
+    pub answers: Vec<Answer>,
     /// A quorum acknowledged a write that was sent then.
     pub acknowledged: Option<Uptime>,
     /// A group found the own candidate gone.
@@ -114,7 +119,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
 
     /// Nothing that this candidate guards is sent any more until it is released: its term is over and it is being removed.
     /// Changes not yet sent are answered at once.
-    pub fn fence_off(&mut self, candidate: Option<String>) -> Vec<(CommitId, Commit)> {
+    pub fn fence_off(&mut self, candidate: Option<String>) -> Vec<Answer> {
         self.held = candidate;
         let (fenced, kept) = std::mem::take(&mut self.waiting).into_iter().partition(Pending::is_fenced);
         self.waiting = kept;
@@ -128,7 +133,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
     }
 
     /// The session is over: the answers to what was under way, and the unfenced changes that were never sent.
-    pub fn into_rest(self) -> (Vec<(CommitId, Commit)>, Vec<(CommitId, Change)>) {
+    pub fn into_rest(self) -> (Vec<Answer>, Vec<(CommitId, Change)>) {
         let sent = self.groups.into_values().flat_map(|group| group.members);
         let mut answers: Vec<_> = sent.map(|pending| (pending.id, Commit::Unknown)).collect();
         let (fenced, rest): (Vec<Pending>, Vec<Pending>) = self.waiting.into_iter().partition(Pending::is_fenced);
@@ -171,7 +176,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 rest.push_back(pending);
                 continue;
             }
-            if let Err(pending) = group.add(pending) {
+            if !group.fits(&pending) {
                 taken.append(&mut here);
                 self.open(std::mem::take(&mut group));
                 if taken.contains(&job) || self.groups.len() >= UNDER_WAY {
@@ -179,8 +184,8 @@ impl<C: Client, K: Clock> Committer<C, K> {
                     rest.push_back(pending);
                     continue;
                 }
-                group = Group::of(vec![pending]);
             }
+            group.add(pending);
             here.insert(job);
         }
         if !group.members.is_empty() {
@@ -230,13 +235,10 @@ impl<C: Client, K: Clock> Committer<C, K> {
             }
             Landed::Multi { group, result: Err(failed), .. } => self.refused(group, failed, &mut outcome),
             Landed::Traces { group, failed, found: Ok(found) } => self.judge(group, failed, &found, &mut outcome),
-            Landed::Traces { group, failed, found: Err(error) } => match error {
+            Landed::Traces { group, found: Err(error), .. } => match error {
                 Error::SessionOver => self.refused(group, MultiError { index: None, error }, &mut outcome),
                 // Asked again by sending the multi again: it must be answered once more anyway.
-                _ => {
-                    drop(failed);
-                    self.due.insert(group, Uptime::ZERO);
-                }
+                _ => drop(self.due.insert(group, self.desk.clock.now().up + BREATH)),
             },
         }
         outcome
@@ -253,7 +255,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         match failed.error {
             Error::Unanswered(_) => {
                 group.is_in_doubt = true;
-                self.due.insert(id, Uptime::ZERO);
+                self.due.insert(id, self.desk.clock.now().up + BREATH);
             }
             Error::SessionOver => {
                 let members = self.groups.remove(&id).map(|group| group.members).unwrap_or_default();
@@ -276,7 +278,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         self.flights.push(Box::pin(async move { Landed::Traces { group: id, failed, found: read.await } }));
     }
 
-    fn judge(&mut self, id: u64, failed: MultiError, found: &[Option<(Vec<u8>, Stat)>], outcome: &mut Outcome) {
+    fn judge(&mut self, id: u64, failed: MultiError, found: &[Option<Data>], outcome: &mut Outcome) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         group.is_in_doubt = false;
         match group.judge(found) {

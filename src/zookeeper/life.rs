@@ -32,6 +32,10 @@ use crate::term::{CandidateName, SessionId, Term, TermEnd};
 use errand::{Errand, Found};
 
 type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+/// When a renewal was sent, and its answer.
+type Renewed = (Uptime, Result<Vec<Done>, MultiError>);
+/// A read, and what it brought.
+type ReadDone = (ledger::Request, Result<ledger::Event, Trouble>);
 
 /// How often a node reads the queue and the members, without a watch.
 const SURVEY_EVERY: Duration = Duration::from_secs(15);
@@ -66,11 +70,11 @@ enum Happened<W> {
     State(State),
     Errand(Result<Found<W>, Trouble>),
     Landed(Landed),
-    Renewed(Uptime, Result<Vec<Done>, MultiError>),
+    Renewed(Renewed),
     OwnEntry,
     Predecessor,
     Run(Step),
-    Read(ledger::Request, Result<ledger::Event, Trouble>),
+    Read(Box<ReadDone>),
     Trimmed,
     Request(Option<Request>),
     Time,
@@ -100,7 +104,6 @@ pub struct Life<'n, C: Connect, K> {
     retired: Option<CandidateName>,
     role: Role,
     following: Option<super::place::Behind>,
-    must_look: bool,
     must_verify: bool,
     must_publish: bool,
     survey_at: Uptime,
@@ -113,14 +116,14 @@ pub struct Life<'n, C: Connect, K> {
     lease_told: Uptime,
     /// Writes sent before this renew nothing: the lease was taken away since.
     lease_from: Uptime,
-    renewals: FuturesUnordered<Pending<(Uptime, Result<Vec<Done>, MultiError>)>>,
+    renewals: FuturesUnordered<Pending<Renewed>>,
     renewed_at: Uptime,
     /// A term's end that waits for the last answers.
     over: Option<(Term, TermEnd)>,
 
     committer: Committer<C::Client, K>,
     watcher: Watcher<C::Client, K>,
-    reads: FuturesUnordered<Pending<(ledger::Request, Result<ledger::Event, Trouble>)>>,
+    reads: FuturesUnordered<Pending<Box<ReadDone>>>,
     /// Reads under way, and those that wait.
     asked: Vec<ledger::Request>,
     unread: VecDeque<ledger::Request>,
@@ -159,7 +162,6 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             retired: None,
             role: Role::None,
             following: None,
-            must_look: false,
             must_verify: false,
             must_publish: false,
             survey_at: now + SURVEY_EVERY,
@@ -228,12 +230,12 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             biased;
             state = self.states.state_changed() => Happened::State(state),
             Some(landed) = self.committer.landed() => Happened::Landed(landed),
-            Some((sent, result)) = self.renewals.next() => Happened::Renewed(sent, result),
+            Some(renewed) = self.renewals.next() => Happened::Renewed(renewed),
             Some(()) = self.own_watches.next() => Happened::OwnEntry,
             found = under_way(self.errand.as_mut()) => Happened::Errand(found),
             () = under_way(predecessor) => Happened::Predecessor,
             Some(step) = self.watcher.step() => Happened::Run(step),
-            Some((request, result)) = self.reads.next() => Happened::Read(request, result),
+            Some(done) = self.reads.next() => Happened::Read(done),
             () = under_way(self.trim.as_mut()) => Happened::Trimmed,
             request = self.node.service.requests.recv() => Happened::Request(request),
             () = self.node.clock.sleep_until(wake) => Happened::Time,
@@ -246,18 +248,16 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             Happened::State(state) => self.note_state(state),
             Happened::Errand(found) => self.finish_errand(found),
             Happened::Landed(landed) => self.land(landed),
-            Happened::Renewed(sent, result) => self.renewed(sent, result),
+            Happened::Renewed((sent, result)) => self.renewed(sent, result),
             Happened::OwnEntry => self.must_verify = true,
-            Happened::Predecessor => {
-                self.role = Role::None;
-                self.must_look = true;
-            }
+            // A place that is not known is looked up.
+            Happened::Predecessor => self.role = Role::None,
             Happened::Run(step) => {
                 if let Some(event) = self.watcher.land(step, now) {
                     self.node.tell_ledger(event);
                 }
             }
-            Happened::Read(request, result) => self.finish_read(request, result),
+            Happened::Read(done) => self.finish_read(*done),
             Happened::Trimmed => {
                 self.trim = None;
                 self.trim_from = now + TRIM_EVERY;
@@ -294,7 +294,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
         if !self.is_connected {
             return always.min();
         }
-        let errand = self.errand.is_none().then(|| self.survey_at.min(self.retry.at_or_never()).max(self.retry.at()));
+        let is_put_off = self.retry.at() > self.now();
+        let errand = self.errand.is_none().then(|| if is_put_off { self.retry.at() } else { self.survey_at });
         let reads = (!self.unread.is_empty()).then_some(self.read_from);
         let trim = (self.trim.is_none() && !self.untrimmed.is_empty()).then_some(self.trim_from);
         let more = [self.committer.wake(), self.renew_at(), self.watcher.wake(), errand, reads, trim];

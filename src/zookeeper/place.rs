@@ -228,6 +228,16 @@ pub async fn withdraw<C: Client, K: Clock>(desk: Desk<C, K>, candidate: Candidat
     remove(&desk, &candidate.0).await
 }
 
+/// Removes every own candidate, also one that an unclear create may have left.
+pub async fn clear<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<(), Trouble> {
+    desk.line()?.multi(vec![Op::Check { path: desk.member(), version: -1 }]).await?;
+    let place = find_own(&desk).await?;
+    match place.ours {
+        Some(ours) => remove(&desk, &ours).await,
+        None => Ok(()),
+    }
+}
+
 /// Removes all own entries in one multi: those known, and those that an unclear create may have left.
 pub async fn leave<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<(), Trouble> {
     let names = desk::children(desk.line()?, paths::LEADER).await?;

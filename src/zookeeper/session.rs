@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use zookeeper_client as zk;
 
-use super::client::{Client, Connect, ConnectError, Done, Error, Mode, MultiError, Op, Stat, State, Watch};
+use super::client::{Client, Connect, ConnectError, Data, Done, Error, Mode, MultiError, Op, Stat, State, Watch};
 use super::session_id;
 use crate::term::SessionId;
 
@@ -175,7 +175,7 @@ impl Client for Session {
         handed_over(async move { client.delete(&path, Some(version)).await.map_err(error) })
     }
 
-    fn get(&self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Error>> + Send + 'static {
+    fn get(&self, path: &str) -> impl Future<Output = Result<Data, Error>> + Send + 'static {
         let (client, path) = (self.client.clone(), path.to_owned());
         handed_over(async move {
             let (data, found) = client.get_data(&path).await.map_err(error)?;
@@ -210,10 +210,7 @@ impl Client for Session {
         handed_over(async move { client.list_children(&path).await.map_err(error) })
     }
 
-    fn get_many(
-        &self,
-        paths: Vec<String>,
-    ) -> impl Future<Output = Result<Vec<Option<(Vec<u8>, Stat)>>, Error>> + Send + 'static {
+    fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Option<Data>>, Error>> + Send + 'static {
         let client = self.client.clone();
         handed_over(async move {
             let mut reader = client.new_multi_reader();
@@ -259,7 +256,7 @@ fn outcome(result: zk::MultiWriteResult) -> Done {
     }
 }
 
-fn found(result: zk::MultiReadResult) -> Result<Option<(Vec<u8>, Stat)>, Error> {
+fn found(result: zk::MultiReadResult) -> Result<Option<Data>, Error> {
     match result {
         zk::MultiReadResult::Data { data, stat: found } => Ok(Some((data, stat(&found)))),
         zk::MultiReadResult::Error { err: zk::Error::NoNode } => Ok(None),

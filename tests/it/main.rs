@@ -1,3 +1,6 @@
-//! All integration tests, in one binary so that one link serves all.
+//! Tests on real servers, on real processes and in a simulated world; one binary, so that one link serves all.
 
+mod harness;
 mod simulation;
+mod support;
+mod zookeeper;

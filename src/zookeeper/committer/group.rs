@@ -2,7 +2,7 @@
 
 use crate::job::JobName;
 use crate::ledger::{Change, CommitId};
-use crate::zookeeper::client::{Error, Mode, MultiError, Op, Stat};
+use crate::zookeeper::client::{Data, Error, Mode, MultiError, Op};
 use crate::zookeeper::lower::{self, Mark, Trace};
 use crate::zookeeper::paths;
 
@@ -38,7 +38,7 @@ pub enum Failed {
     /// The candidate is gone: these changes with it.
     Fence(Vec<Pending>),
     /// Another wrote what this one rests on.
-    Superseded(Pending),
+    Superseded(Box<Pending>),
     /// A history record stood otherwise than assumed; the operation now fits it.
     Rewritten,
     /// A folder above this path is gone.
@@ -75,23 +75,18 @@ impl Pending {
 }
 
 impl Group {
-    /// A group of these.
-    pub fn of(members: Vec<Pending>) -> Self {
-        let fence = members.iter().find_map(|pending| pending.fence.clone());
-        Self { fence, members, ..Self::default() }
+    /// True where the change may share this multi: there is room, and no other candidate guards it.
+    pub fn fits(&self, pending: &Pending) -> bool {
+        let has_room =
+            1 + self.operations() + pending.ops.len() <= MOST_OPS && self.bytes() + pending.bytes() <= MOST_BYTES;
+        let is_of_another = self.fence.is_some() && pending.fence.is_some() && self.fence != pending.fence;
+        self.members.is_empty() || (has_room && !is_of_another)
     }
 
-    /// Adds a change, or gives it back when the group is full or of another candidate.
-    pub fn add(&mut self, pending: Pending) -> Result<(), Pending> {
-        let is_full =
-            1 + self.operations() + pending.ops.len() > MOST_OPS || self.bytes() + pending.bytes() > MOST_BYTES;
-        let is_of_another = self.fence.is_some() && pending.fence.is_some() && self.fence != pending.fence;
-        if !self.members.is_empty() && (is_full || is_of_another) {
-            return Err(pending);
-        }
+    /// Adds a change that fits.
+    pub fn add(&mut self, pending: Pending) {
         self.fence = self.fence.take().or_else(|| pending.fence.clone());
         self.members.push(pending);
-        Ok(())
     }
 
     fn operations(&self) -> usize {
@@ -124,7 +119,7 @@ impl Group {
 
     /// Judges by what was found at the paths of [`Group::traces`]. A nonce proves the whole multi, for it is of one
     /// decision only; a record only itself, for another may have written the same.
-    pub fn judge(&mut self, found: &[Option<(Vec<u8>, Stat)>]) -> Verdict {
+    pub fn judge(&mut self, found: &[Option<Data>]) -> Verdict {
         let mut found = found.iter();
         let mut is_written = Vec::with_capacity(self.members.len());
         for pending in &self.members {
@@ -182,7 +177,7 @@ impl Group {
         }
         let superseded = self.members.remove(member);
         self.forget_fence();
-        Failed::Superseded(superseded)
+        Failed::Superseded(Box::new(superseded))
     }
 
     fn locate(&self, mut index: usize) -> Option<(usize, usize)> {

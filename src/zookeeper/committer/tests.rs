@@ -1,1 +1,444 @@
+//! The committer against a server in memory that loses requests and answers by plan.
 
+use std::collections::{BTreeMap, VecDeque};
+use std::future::{Ready, ready};
+use std::sync::{Arc, Mutex};
+
+use futures_util::FutureExt;
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use super::*;
+use crate::clock::{Now, Wake};
+use crate::ledger::{Commit, CommitId};
+use crate::run::{JobRecord, Version};
+use crate::term::{NodeName, SessionId};
+use crate::zookeeper::client::{State, Watch};
+use crate::zookeeper::desk::{Me, json};
+use crate::zookeeper::lower::tests::{begin, end, mark, name, skip};
+
+const CANDIDATE: &str = "/leader/_c_1-lock-0000000001";
+
+/// What becomes of a multi.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    Answered,
+    /// Carried out, the answer lost.
+    AnswerLost,
+    /// Never carried out.
+    RequestLost,
+}
+
+#[derive(Default)]
+struct Tree {
+    nodes: BTreeMap<String, (Vec<u8>, i32)>,
+    fates: VecDeque<Fate>,
+    multis: usize,
+}
+
+impl Tree {
+    fn apply(&mut self, ops: &[Op]) -> Result<Vec<Done>, MultiError> {
+        let mut nodes = self.nodes.clone();
+        for (index, op) in ops.iter().enumerate() {
+            step(&mut nodes, op).map_err(|error| MultiError { index: Some(index), error })?;
+        }
+        self.nodes = nodes;
+        Ok(ops.iter().map(|_| Done::Nothing).collect())
+    }
+
+    fn version(&self, path: &str) -> Option<i32> {
+        self.nodes.get(path).map(|&(_, version)| version)
+    }
+}
+
+fn step(nodes: &mut BTreeMap<String, (Vec<u8>, i32)>, op: &Op) -> Result<(), Error> {
+    let (Op::Check { path, .. } | Op::Create { path, .. } | Op::Set { path, .. } | Op::Delete { path, .. }) = op;
+    let found = nodes.get(path).map(|&(_, version)| version);
+    let at = |wanted: i32| match found {
+        None => Err(Error::NoNode),
+        Some(version) if wanted >= 0 && wanted != version => Err(Error::BadVersion),
+        Some(version) => Ok(version),
+    };
+    match op {
+        Op::Check { version, .. } => drop(at(*version)?),
+        Op::Delete { version, .. } => {
+            at(*version)?;
+            nodes.remove(path);
+        }
+        Op::Set { data, version, .. } => {
+            let version = at(*version)?;
+            nodes.insert(path.clone(), (data.clone(), version + 1));
+        }
+        Op::Create { .. } if found.is_some() => return Err(Error::NodeExists),
+        Op::Create { data, .. } => {
+            if !paths::ancestors(path).all(|folder| nodes.contains_key(folder)) {
+                return Err(Error::NoNode);
+            }
+            nodes.insert(path.clone(), (data.clone(), 0));
+        }
+    }
+    Ok(())
+}
+
+#[derive(Clone)]
+struct Server(Arc<Mutex<Tree>>);
+
+struct NoWatch;
+
+impl Watch for NoWatch {
+    async fn fired(self) {}
+}
+
+impl Client for Server {
+    type Watch = NoWatch;
+
+    fn id(&self) -> SessionId {
+        SessionId("0x1".into())
+    }
+    fn owner_id(&self) -> i64 {
+        1
+    }
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(4)
+    }
+    fn state(&self) -> State {
+        State::Connected
+    }
+    async fn state_changed(&mut self) -> State {
+        std::future::pending().await
+    }
+
+    fn multi(&self, ops: Vec<Op>) -> Ready<Result<Vec<Done>, MultiError>> {
+        let mut tree = self.0.lock().unwrap();
+        tree.multis += 1;
+        let lost = Err(MultiError { index: None, error: Error::Unanswered("cut".into()) });
+        ready(match tree.fates.pop_front().unwrap_or(Fate::Answered) {
+            Fate::Answered => tree.apply(&ops),
+            Fate::AnswerLost => {
+                let _ = tree.apply(&ops);
+                lost
+            }
+            Fate::RequestLost => lost,
+        })
+    }
+    fn create(
+        &self,
+        path: &str,
+        data: Vec<u8>,
+        mode: Mode,
+    ) -> Ready<Result<(String, crate::zookeeper::client::Stat), Error>> {
+        let create = Op::Create { path: path.into(), data, mode };
+        let made = step(&mut self.0.lock().unwrap().nodes, &create);
+        ready(made.map(|()| (path.to_owned(), Default::default())))
+    }
+    fn delete(&self, _: &str, _: i32) -> Ready<Result<(), Error>> {
+        ready(Ok(()))
+    }
+    fn get(&self, _: &str) -> Ready<Result<Data, Error>> {
+        ready(Err(Error::NoNode))
+    }
+    fn stat_and_watch(&self, _: &str) -> Ready<Result<(Option<crate::zookeeper::client::Stat>, NoWatch), Error>> {
+        ready(Ok((None, NoWatch)))
+    }
+    fn get_and_watch(&self, _: &str) -> Ready<Result<(Vec<u8>, crate::zookeeper::client::Stat, NoWatch), Error>> {
+        ready(Err(Error::NoNode))
+    }
+    fn children(&self, _: &str) -> Ready<Result<Vec<String>, Error>> {
+        ready(Ok(Vec::new()))
+    }
+    fn get_many(&self, paths: Vec<String>) -> Ready<Result<Vec<Option<Data>>, Error>> {
+        let tree = self.0.lock().unwrap();
+        let found = paths.iter().map(|path| tree.nodes.get(path).map(|(data, _)| (data.clone(), Default::default())));
+        ready(Ok(found.collect()))
+    }
+}
+
+/// Each look takes a second, so that nothing put off stays so.
+#[derive(Clone, Default)]
+struct Ticks(Arc<Mutex<u64>>);
+
+impl Clock for Ticks {
+    fn now(&self) -> Now {
+        let mut ticks = self.0.lock().unwrap();
+        *ticks += 1;
+        Now { wall: Timestamp::UNIX_EPOCH, up: Uptime::from_nanos(*ticks * 1_000_000_000) }
+    }
+    async fn sleep_until(&self, _: Wake) {}
+}
+
+struct Bench {
+    tree: Arc<Mutex<Tree>>,
+    committer: Committer<Server, Ticks>,
+    answers: BTreeMap<CommitId, Commit>,
+    is_fenced: bool,
+    last: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let tree = Arc::new(Mutex::new(Tree::default()));
+        for folder in paths::FOLDERS.into_iter().chain([CANDIDATE]) {
+            tree.lock().unwrap().nodes.insert(folder.into(), (Vec::new(), 0));
+        }
+        let me =
+            Me { node: NodeName::new("host-a"), owner: 1, prefix: "_c_1-lock-".into(), candidate_data: Vec::new() };
+        let desk = Desk::new(Server(Arc::clone(&tree)), Ticks::default(), me);
+        Self { tree, committer: Committer::new(desk), answers: BTreeMap::new(), is_fenced: false, last: 0 }
+    }
+
+    fn fates(&self, fates: impl IntoIterator<Item = Fate>) {
+        self.tree.lock().unwrap().fates.extend(fates);
+    }
+
+    fn put(&self, path: String, record: &JobRecord) {
+        self.tree.lock().unwrap().nodes.insert(path, (json(record), 0));
+    }
+
+    fn request(&mut self, change: Change) -> CommitId {
+        self.last += 1;
+        let fence = change.is_fenced().then(|| CANDIDATE.to_owned());
+        self.committer.request(CommitId(self.last), change, fence);
+        CommitId(self.last)
+    }
+
+    /// One thing lands, after what is due was sent; false when nothing is under way.
+    fn turn(&mut self) -> bool {
+        self.committer.pump();
+        let Some(landed) = self.committer.landed().now_or_never().flatten() else { return false };
+        let outcome = self.committer.land(landed);
+        self.is_fenced |= outcome.is_fenced;
+        for (id, answer) in outcome.answers {
+            assert!(self.answers.insert(id, answer).is_none(), "{id:?} was answered twice");
+        }
+        true
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            if !self.turn() {
+                return;
+            }
+        }
+        panic!("the commits never came to an end");
+    }
+
+    fn commit(&mut self, change: Change) -> Commit {
+        let id = self.request(change);
+        self.settle();
+        self.answers[&id]
+    }
+
+    fn version(&self, path: &str) -> Option<i32> {
+        self.tree.lock().unwrap().version(path)
+    }
+}
+
+#[test]
+fn a_begin_whose_answer_was_lost_began_then() {
+    let mut bench = Bench::new();
+    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    bench.fates([Fate::AnswerLost]);
+    assert_eq!(bench.commit(begin("backup", 0, 60, "7-1")), Commit::Accepted);
+    assert_eq!(bench.version("/cronkeeper/jobs/backup"), Some(1));
+}
+
+#[test]
+fn an_end_whose_answer_was_lost_ended_then_and_is_counted_once() {
+    let mut bench = Bench::new();
+    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    bench.commit(begin("backup", 0, 60, "7-1"));
+    bench.fates([Fate::AnswerLost, Fate::RequestLost, Fate::AnswerLost]);
+    assert_eq!(bench.commit(end("backup", 0, 60, "7-1")), Commit::Accepted);
+    assert_eq!(bench.version("/cronkeeper/history/backup/backup.19700101T000100Z"), Some(0));
+}
+
+#[test]
+fn a_lost_begin_that_another_leader_forestalled_is_superseded() {
+    let mut bench = Bench::new();
+    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    bench.fates([Fate::RequestLost]);
+    bench.request(begin("backup", 0, 60, "7-1"));
+    bench.turn();
+    // The same occurrence, begun under another term's nonce.
+    bench.tree.lock().unwrap().apply(&crate::zookeeper::lower::ops(&begin("backup", 0, 60, "9-1"))).unwrap();
+    bench.settle();
+    assert_eq!(bench.answers[&CommitId(1)], Commit::Superseded);
+}
+
+#[test]
+fn a_written_begin_is_accepted_though_the_candidate_went_before_its_answer() {
+    let mut bench = Bench::new();
+    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    bench.fates([Fate::AnswerLost]);
+    bench.request(begin("backup", 0, 60, "7-1"));
+    bench.turn();
+    bench.tree.lock().unwrap().nodes.remove(CANDIDATE);
+    bench.settle();
+    assert_eq!(bench.answers[&CommitId(1)], Commit::Accepted, "it is on record: its owner must end it");
+}
+
+#[test]
+fn without_the_candidate_the_leaders_changes_are_fenced_and_the_owners_go_on() {
+    let mut bench = Bench::new();
+    for job in ["backup", "other"] {
+        bench.put(paths::job(&name(job)), &mark(0, "1-0"));
+    }
+    bench.commit(begin("backup", 0, 60, "7-1"));
+    bench.tree.lock().unwrap().nodes.remove(CANDIDATE);
+    let fenced = bench.request(begin("other", 0, 60, "7-2"));
+    let ended = bench.request(end("backup", 0, 60, "7-1"));
+    bench.settle();
+    assert_eq!((bench.answers[&fenced], bench.answers[&ended]), (Commit::Fenced, Commit::Accepted));
+    assert!(bench.is_fenced);
+    assert_eq!(bench.version("/cronkeeper/jobs/other"), Some(0));
+}
+
+#[test]
+fn of_changes_that_share_a_multi_only_the_failed_one_and_its_followers_fail() {
+    let mut bench = Bench::new();
+    for job in ["a", "b", "c"] {
+        bench.put(paths::job(&name(job)), &mark(0, "1-0"));
+    }
+    let ids = [
+        bench.request(begin("a", 0, 60, "7-1")),
+        bench.request(begin("b", 5, 60, "7-2")),
+        bench.request(begin("b", 6, 120, "7-3")),
+        bench.request(begin("c", 0, 60, "7-4")),
+    ];
+    bench.settle();
+    let expected = [Commit::Accepted, Commit::Superseded, Commit::Superseded, Commit::Accepted];
+    assert_eq!(ids.map(|id| bench.answers[&id]), expected);
+    assert_eq!(bench.tree.lock().unwrap().multis, 3);
+}
+
+#[test]
+fn what_waits_together_shares_a_multi_of_at_most_two_hundred_operations() {
+    let mut bench = Bench::new();
+    for at in 0..500 {
+        bench.put(paths::job(&name(&format!("job-{at}"))), &mark(0, "1-0"));
+        bench.request(begin(&format!("job-{at}"), 0, 60, &format!("7-{at}")));
+    }
+    bench.settle();
+    assert!(bench.answers.values().all(|&answer| answer == Commit::Accepted));
+    assert_eq!(bench.tree.lock().unwrap().multis, 6, "500 begins of two operations, 99 to a multi with its fence");
+}
+
+#[test]
+fn a_trimmed_skip_record_is_made_again() {
+    let mut bench = Bench::new();
+    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    let grow = Change::Advance {
+        job: name("backup"),
+        at: Some(Version(0)),
+        record: mark(60, "7-1"),
+        skip: Some(crate::ledger::SkipWrite { at: Some(Version(4)), skip: skip("backup", 60) }),
+    };
+    assert_eq!(bench.commit(grow), Commit::Accepted);
+    assert_eq!(bench.version("/cronkeeper/history/backup/backup.19700101T000100Z"), Some(0));
+}
+
+#[test]
+fn a_term_that_is_over_sends_nothing_of_it_until_its_candidate_is_removed() {
+    let mut bench = Bench::new();
+    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    bench.fates([Fate::RequestLost]);
+    bench.request(begin("backup", 0, 60, "7-1"));
+    bench.turn();
+    bench.committer.fence_off(Some(CANDIDATE.into()));
+    assert!(!bench.turn());
+    bench.tree.lock().unwrap().nodes.remove(CANDIDATE);
+    bench.committer.release();
+    bench.settle();
+    assert_eq!(bench.answers[&CommitId(1)], Commit::Fenced);
+    assert_eq!(bench.version("/cronkeeper/jobs/backup"), Some(0));
+}
+
+#[test]
+fn the_loss_of_the_session_leaves_what_was_sent_unknown_and_keeps_what_was_not() {
+    let mut bench = Bench::new();
+    bench.put(paths::job(&name("a")), &mark(0, "1-0"));
+    bench.fates([Fate::AnswerLost]);
+    bench.request(begin("a", 0, 60, "7-1"));
+    bench.turn();
+    bench.request(begin("b", 0, 60, "7-2"));
+    bench.request(end("c", 0, 60, "7-3"));
+    let (answers, unsent) = bench.committer.into_rest();
+    assert_eq!(answers, [(CommitId(1), Commit::Unknown), (CommitId(2), Commit::Fenced)]);
+    assert_eq!(unsent.into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [CommitId(3)]);
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![3 => Just(Fate::Answered), 1 => Just(Fate::AnswerLost), 1 => Just(Fate::RequestLost)]
+}
+
+proptest! {
+    /// Whatever is lost on the way: chains of begins and ends are written once each, and say so.
+    #[test]
+    fn every_commit_is_written_exactly_once(
+        jobs in 1usize..6,
+        runs in 1i32..6,
+        fates in prop::collection::vec(fate(), 0..60),
+        pauses in prop::collection::vec(0usize..4, 0..40),
+    ) {
+        let mut bench = Bench::new();
+        let jobs: Vec<String> = (0..jobs).map(|at| format!("job-{at}")).collect();
+        for job in &jobs {
+            bench.put(paths::job(&name(job)), &mark(0, "1-0"));
+        }
+        bench.fates(fates);
+        let mut pauses = pauses.into_iter();
+        for round in 0..runs {
+            for job in &jobs {
+                let (second, nonce) = (60 * (i64::from(round) + 1), format!("7-{job}-{round}"));
+                bench.request(begin(job, round, second, &nonce));
+                bench.request(end(job, 0, second, &nonce));
+                for _ in 0..pauses.next().unwrap_or(0) {
+                    bench.turn();
+                }
+            }
+        }
+        bench.settle();
+        prop_assert_eq!(bench.answers.len() as u64, bench.last);
+        for (id, answer) in &bench.answers {
+            prop_assert_eq!(*answer, Commit::Accepted, "{:?}", id);
+        }
+        for job in &jobs {
+            prop_assert_eq!(bench.version(&paths::job(&name(job))), Some(runs));
+            let tree = bench.tree.lock().unwrap();
+            let folder = format!("{}/", paths::job_history(&name(job)));
+            let ended: Vec<_> = tree.nodes.iter().filter(|(path, _)| path.starts_with(&folder)).collect();
+            prop_assert_eq!(ended.len() as i32, runs);
+            prop_assert!(ended.iter().all(|(_, (_, version))| *version == 0), "an end was written twice");
+        }
+    }
+
+    /// Another hand touches jobs meanwhile: an answer always tells what is on record.
+    #[test]
+    fn an_answer_tells_what_is_on_record(
+        fates in prop::collection::vec(fate(), 0..40),
+        touched in prop::collection::vec((0usize..6, 0usize..5), 0..6),
+    ) {
+        let mut bench = Bench::new();
+        let jobs: Vec<String> = (0..6).map(|at| format!("job-{at}")).collect();
+        for job in &jobs {
+            bench.put(paths::job(&name(job)), &mark(0, "1-0"));
+        }
+        bench.fates(fates);
+        let ids: Vec<_> = jobs.iter().map(|job| bench.request(begin(job, 0, 60, &format!("7-{job}")))).collect();
+        for (job, turns) in touched {
+            for _ in 0..turns {
+                bench.turn();
+            }
+            let path = paths::job(&name(&jobs[job]));
+            if let Some((_, version)) = bench.tree.lock().unwrap().nodes.get_mut(&path) {
+                *version += 1;
+            }
+        }
+        bench.settle();
+        for (job, id) in jobs.iter().zip(ids) {
+            let is_there = bench.version(&format!("/cronkeeper/running/{job}.19700101T000100Z")).is_some();
+            let expected = if is_there { Commit::Accepted } else { Commit::Superseded };
+            prop_assert_eq!(bench.answers[&id], expected, "{}", job);
+        }
+    }
+}

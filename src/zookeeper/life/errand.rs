@@ -56,11 +56,6 @@ impl Retry {
     pub fn at(&self) -> Uptime {
         self.at
     }
-
-    /// When something put off is due; never, where nothing is.
-    pub fn at_or_never(&self) -> Uptime {
-        if self.at == Uptime::ZERO { Uptime::NEVER } else { self.at }
-    }
 }
 
 impl<C: Connect, K: Clock> Life<'_, C, K> {
@@ -90,6 +85,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
         if self.must_verify || self.watches_member != self.wants_watch() {
             return Some(self.verify());
+        }
+        if self.node.wishes.resign && self.is_join_unclear && self.candidate.is_none() {
+            return Some(Box::pin(async { place::clear(desk).await.map(|()| Found::Withdrawn) }));
         }
         let wants_place = self.node.wishes.campaign && !self.node.wishes.resign;
         match (&self.candidate, &self.role) {
@@ -155,7 +153,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             Found::Verified(verified) => self.verified(verified),
             Found::Withdrawn => self.withdrawn(),
             Found::Left => self.left(),
-            Found::Published(is_there) => self.is_member &= is_there,
+            // Not made again before its going was judged.
+            Found::Published(is_there) => self.must_verify |= !is_there,
             Found::Survey(survey) => self.surveyed(survey),
         }
     }
@@ -200,6 +199,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 if !std::mem::replace(&mut self.is_told, true) {
                     self.node.tell(Event::Session { id: self.id.clone(), timeout: self.timeout });
                 }
+                self.tell_resumed();
             }
             Entered::NameHeld(holder) => self.want_name(holder),
         }
@@ -215,7 +215,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             self.ended = Some(Ended::Failed(Failure::NameTaken { node, holder }));
             return;
         }
-        let retry = self.timeout / 10;
+        let retry = self.timeout / 5;
         self.retry = Retry { at: now + retry, pause: FIRST_PAUSE };
         let error = format!("node name `{node}` is still held by {holder}");
         self.node.tell(Event::Unreachable { retry, error });
@@ -270,19 +270,22 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     }
 
     fn opened(&mut self, opened: Option<Opened<<C::Client as Client>::Watch>>) {
-        let (Role::First(since), Some(candidate)) = (&self.role, self.candidate.clone()) else { return };
-        let since = *since;
+        let (&Role::First(since), Some(candidate)) = (&self.role, self.candidate.clone()) else { return };
         let Some(opened) = opened else {
+            // Gone, or not as it was made: either way another is needed.
             self.role = Role::None;
+            self.retired = self.candidate.take();
             self.must_verify = true;
             return;
         };
         self.acknowledge(opened.sent);
         let now = self.now();
         // A term that nobody may act in is not told: it is opened again.
-        if !self.lease.holds(now) || self.node.wishes.resign || self.node.wishes.leave.is_some() {
+        let is_wanted = !self.node.wishes.resign && self.node.wishes.leave.is_none();
+        if !self.lease.holds(now) || !self.is_connected || !is_wanted {
             return;
         }
+        self.say_over();
         let term = Term { token: opened.token, candidate };
         self.role = Role::Leading(term.clone());
         self.watches_member = true;
@@ -311,13 +314,21 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         if lost && (is_leader || self.node.wishes.busy) {
             self.revoke_lease();
             self.lose_term(TermEnd::EntryGone);
-        } else if self.is_connected && std::mem::take(&mut self.is_suspended) {
+        } else {
+            self.tell_resumed();
+        }
+    }
+
+    fn tell_resumed(&mut self) {
+        if self.is_connected && self.is_member && std::mem::take(&mut self.is_suspended) {
             self.node.tell(Event::Resumed { session: self.id.clone() });
         }
     }
 
     fn withdrawn(&mut self) {
-        self.retired = None;
+        if self.retired.take().is_none() {
+            self.is_join_unclear = false;
+        }
         self.committer.release();
         if std::mem::take(&mut self.node.wishes.resign) {
             self.node.tell(Event::Withdrawn);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Life;
+use super::{Life, ReadDone};
 use crate::clock::{Clock, Uptime};
 use crate::coordination::Request;
 use crate::election;
@@ -73,12 +73,12 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             self.asked.push(request.clone());
             self.reads.push(Box::pin(async move {
                 let result = read(&desk, &request).await;
-                (request, result)
+                Box::new((request, result))
             }));
         }
     }
 
-    pub(super) fn finish_read(&mut self, request: ledger::Request, result: Result<Event, Trouble>) {
+    pub(super) fn finish_read(&mut self, (request, result): ReadDone) {
         if let Some(at) = self.asked.iter().position(|asked| *asked == request) {
             self.asked.remove(at);
         }

@@ -7,6 +7,7 @@ use crate::term::TermEnd;
 use crate::zookeeper::client::{Client, Connect, Done, Error, MultiError, Op};
 use crate::zookeeper::committer::Landed;
 use crate::zookeeper::desk::Trouble;
+use crate::zookeeper::paths;
 
 /// Renewals under way at once: by then the oldest would renew nothing.
 const RENEWALS: usize = 5;
@@ -23,7 +24,6 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
         self.untrimmed.extend(outcome.grown);
         if outcome.is_fenced && matches!(self.role, Role::Leading(_)) {
-            self.candidate = None;
             self.revoke_lease();
             self.lose_term(TermEnd::Fenced);
         }
@@ -78,9 +78,6 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         if matches!(self.role, Role::Leading(_)) && !self.lease.holds(now) {
             self.lose_term(TermEnd::LeaseOver);
         }
-        if self.over.as_ref().is_some_and(|(_, why)| *why != TermEnd::LeaseOver) && !self.is_connected {
-            self.tell_over();
-        }
     }
 
     /// An own entry, or the session, is gone: what another may start again must stop now.
@@ -100,7 +97,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         if let Some(candidate) = self.candidate.take() {
             self.retired = Some(candidate);
         }
-        let held = self.retired.as_ref().map(crate::zookeeper::paths::candidate);
+        let held = self.retired.as_ref().map(paths::candidate);
         for (id, answer) in self.committer.fence_off(held) {
             self.node.answer(id, answer);
         }
@@ -115,7 +112,13 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     pub(super) fn tell_over(&mut self) {
         let Some((_, why)) = &self.over else { return };
         let waits = *why != TermEnd::LeaseOver && self.is_connected && self.committer.has_fenced();
-        if !waits && let Some((term, why)) = self.over.take() {
+        if !waits {
+            self.say_over();
+        }
+    }
+
+    pub(super) fn say_over(&mut self) {
+        if let Some((term, why)) = self.over.take() {
             self.node.tell(Event::Over { term, why });
         }
     }
@@ -126,10 +129,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             return;
         }
         // A join under way may yet make a candidate: then that one is given up.
-        if self.errand.is_some() && self.candidate.is_none() {
-            return;
-        }
-        if self.is_join_unclear && self.candidate.is_none() {
+        if self.candidate.is_none() && (self.errand.is_some() || self.is_join_unclear) {
             return;
         }
         if self.candidate.is_some() {
@@ -143,9 +143,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// The path of the candidate that guards what the leader writes; absent where this node does not lead.
     pub(super) fn fence(&self) -> Option<(String, i64)> {
         match &self.role {
-            Role::Leading(term) if !self.node.wishes.resign => {
-                Some((crate::zookeeper::paths::candidate(&term.candidate), term.token.0))
-            }
+            Role::Leading(term) if !self.node.wishes.resign => Some((paths::candidate(&term.candidate), term.token.0)),
             _ => None,
         }
     }

@@ -1,0 +1,92 @@
+//! The log of a node as it comes.
+
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// One line of the log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event(Value);
+
+impl Event {
+    fn parse(line: &str) -> Self {
+        // A panic of the daemon, or a library's own words, are no JSON: they are kept for the report.
+        Self(serde_json::from_str(line).unwrap_or_else(|_| Value::String(line.into())))
+    }
+
+    /// Its name; empty for a line that is no event.
+    pub fn name(&self) -> &str {
+        self.text("event")
+    }
+
+    /// A field as text; empty if it is absent, or no text.
+    pub fn text(&self, field: &str) -> &str {
+        self.0.get(field).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// A field as a number; a number in a text counts.
+    pub fn number(&self, field: &str) -> Option<i64> {
+        let value = self.0.get(field)?;
+        value.as_i64().or_else(|| value.as_str()?.parse().ok())
+    }
+
+    /// The whole line.
+    pub fn json(&self) -> &Value {
+        &self.0
+    }
+}
+
+/// All events so far, and a way to wait for the next.
+#[derive(Debug, Default)]
+pub struct Events {
+    so_far: Mutex<Log>,
+    more: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    events: Vec<Event>,
+    ended: bool,
+}
+
+impl Events {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.lock().events.len()
+    }
+
+    /// Those of this name so far.
+    pub fn named(&self, name: &str) -> Vec<Event> {
+        self.lock().events.iter().filter(|event| event.name() == name).cloned().collect()
+    }
+
+    /// Waits for one that is as wanted, after the first `seen`. `None`: not in time, or the log has ended.
+    pub fn wait(&self, seen: usize, timeout: Duration, wanted: impl Fn(&Event) -> bool) -> Option<Event> {
+        let find = |log: &Log| log.events.iter().skip(seen).find(|event| wanted(event)).cloned();
+        let lacking = |log: &mut Log| !log.ended && find(log).is_none();
+        let waited = self.more.wait_timeout_while(self.lock(), timeout, lacking);
+        find(&waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0)
+    }
+
+    /// The newest lines, to be read by a person.
+    pub fn tail(&self) -> String {
+        let log = self.lock();
+        let newest = &log.events[log.events.len().saturating_sub(60)..];
+        newest.iter().map(|event| format!("  {}\n", event.0)).collect()
+    }
+
+    pub(super) fn push(&self, line: &str) {
+        self.lock().events.push(Event::parse(line));
+        self.more.notify_all();
+    }
+
+    pub(super) fn end(&self) {
+        self.lock().ended = true;
+        self.more.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Log> {
+        self.so_far.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

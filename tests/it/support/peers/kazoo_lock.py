@@ -1,0 +1,16 @@
+# kazoo_lock.py SERVERS PATH: says `connected`, queues for the lock, says `acquired NODE`; at a line on stdin: `released`.
+import sys
+
+from kazoo.client import KazooClient
+from kazoo.recipe.lock import Lock
+
+client = KazooClient(hosts=sys.argv[1], timeout=4.0)
+client.start(timeout=60)
+lock = Lock(client, sys.argv[2], "kazoo", extra_lock_patterns=["-lock-"])
+print("connected", flush=True)
+lock.acquire()
+print("acquired", lock.node, flush=True)
+sys.stdin.readline()
+lock.release()
+print("released", flush=True)
+client.stop()

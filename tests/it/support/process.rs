@@ -1,0 +1,128 @@
+//! A child process that cannot outlive the test process.
+//!
+//! `setpriv --pdeathsig KILL` asks the kernel to kill it with its parent. The kernel means the *thread* that forked, so
+//! one thread, which lives as long as the process, does all the forking. Each child leads a process group of its own.
+//! Grandchildren are not covered by the kernel's promise, only by the killing of the group at drop.
+
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
+
+use super::LONG;
+
+/// A child. Dropping it kills its group.
+///
+/// It is reaped when dropped and not before: until then its number, and its group's, is no one else's.
+#[derive(Debug)]
+pub struct Process {
+    pid: Pid,
+    child: Child,
+    ended: Arc<Ended>,
+}
+
+#[derive(Debug, Default)]
+struct Ended {
+    how: Mutex<Option<ExitStatus>>,
+    told: Condvar,
+}
+
+impl Process {
+    /// Starts `program` with what `prepare` adds: arguments, environment, files.
+    pub fn spawn(program: &str, prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--", program]).process_group(0);
+        prepare(&mut command);
+        let (answer, answered) = channel();
+        SPAWNER.send((command, answer)).map_err(io::Error::other)?;
+        let child = answered.recv().map_err(io::Error::other)??;
+        let pid = Pid::from_child(&child);
+        let ended = Arc::new(Ended::default());
+        thread::spawn({
+            let ended = Arc::clone(&ended);
+            move || ended.watch(pid)
+        });
+        Ok(Self { pid, child, ended })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What the child was given as pipes, once.
+    pub fn take<T>(&mut self, pipe: impl FnOnce(&mut Child) -> Option<T>) -> T {
+        pipe(&mut self.child).expect("the pipe was asked for at the start, and not taken yet")
+    }
+
+    /// How it ended; `None` while it lives.
+    pub fn status(&self) -> Option<ExitStatus> {
+        *self.ended.lock()
+    }
+
+    /// Waits for its end.
+    pub fn wait_exit(&self, timeout: Duration) -> Option<ExitStatus> {
+        let waited = self.ended.told.wait_timeout_while(self.ended.lock(), timeout, |how| how.is_none());
+        *waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
+    }
+
+    /// Sends it a signal. One that has ended takes it, and nothing happens.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid, signal).expect("an own child takes a signal");
+    }
+
+    /// Kills it alone, and waits until it has ended.
+    pub fn kill(&self) {
+        self.signal(Signal::KILL);
+        self.wait_exit(LONG).expect("a killed process ends");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Its own number still stands, so the group's cannot be a stranger's; an error is left to the wait to tell.
+        let _gone = kill_process_group(self.pid, Signal::KILL);
+        drop(self.child.wait());
+    }
+}
+
+impl Ended {
+    /// Waits for the end without reaping.
+    fn watch(&self, pid: Pid) {
+        let status = loop {
+            match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+                Ok(Some(status)) => break status,
+                Err(Errno::INTR) | Ok(None) => {}
+                // Dropped, and reaped, while this thread had not run: nobody is there to be told.
+                Err(_) => return,
+            }
+        };
+        let code = status.exit_status().map(|code| code << 8);
+        *self.lock() = code.or(status.terminating_signal()).map(ExitStatus::from_raw);
+        self.told.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<ExitStatus>> {
+        self.how.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+type Order = (Command, Sender<io::Result<Child>>);
+
+static SPAWNER: LazyLock<Sender<Order>> = LazyLock::new(|| {
+    let (orders, taken) = channel::<Order>();
+    let forks = move || {
+        for (mut command, answer) in taken {
+            // Nobody waits for the answer any more: the child is dropped, and dies with this process.
+            drop(answer.send(command.spawn()));
+        }
+    };
+    thread::Builder::new().name("spawner".into()).spawn(forks).expect("a thread can be had");
+    orders
+});

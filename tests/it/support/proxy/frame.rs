@@ -1,0 +1,46 @@
+//! Cutting a stream of bytes into what is passed on as a whole.
+
+use std::io::{self, Read};
+
+/// Pings, watch events and authentication carry numbers below zero; requests count up from one.
+const FIRST_REQUEST: i32 = 1;
+
+/// A frame with its length in front, or just some bytes.
+#[derive(Debug)]
+pub(super) struct Frame(pub(super) Vec<u8>);
+
+impl Frame {
+    /// The next frame; an error at the end of the stream.
+    pub(super) fn read(from: &mut impl Read) -> io::Result<Self> {
+        let mut length = [0; 4];
+        from.read_exact(&mut length)?;
+        let mut bytes = length.to_vec();
+        let body = u64::from(u32::from_be_bytes(length));
+        let read = from.take(body).read_to_end(&mut bytes)?;
+        if (read as u64) < body { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(Self(bytes)) }
+    }
+
+    /// Whatever bytes come next; an error at the end of the stream.
+    pub(super) fn read_any(from: &mut impl Read) -> io::Result<Self> {
+        let mut bytes = vec![0; 16 * 1024];
+        let read = from.read(&mut bytes)?;
+        bytes.truncate(read);
+        if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(Self(bytes)) }
+    }
+
+    /// The request's number, or the number of the request that this replies to. Not for the first frame of a stream, which
+    /// opens the session.
+    pub(super) fn xid(&self) -> Option<i32> {
+        self.word(1).filter(|&xid| xid >= FIRST_REQUEST)
+    }
+
+    /// A request's kind.
+    pub(super) fn opcode(&self) -> Option<i32> {
+        self.word(2)
+    }
+
+    fn word(&self, index: usize) -> Option<i32> {
+        let bytes = self.0.get(4 * index..4 * index + 4)?;
+        Some(i32::from_be_bytes(bytes.try_into().ok()?))
+    }
+}

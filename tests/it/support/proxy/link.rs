@@ -1,0 +1,117 @@
+//! One connection through the proxy.
+
+use std::io::{self, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use super::frame::Frame;
+use super::{Shared, Side};
+
+/// Both sockets, and the reply to cut at.
+#[derive(Debug)]
+pub(super) struct Link {
+    client: TcpStream,
+    server: TcpStream,
+    cut: AtomicBool,
+    /// The request whose reply cuts this link; 0: none.
+    doomed: AtomicI32,
+}
+
+type Queue<T> = (Sender<T>, Receiver<T>);
+
+impl Link {
+    /// Begins to pass frames. The threads end when the link is cut from any side.
+    pub(super) fn start(
+        shared: &Arc<Shared>,
+        client: TcpStream,
+        server: TcpStream,
+    ) -> (Arc<Self>, Vec<JoinHandle<()>>) {
+        for stream in [&client, &server] {
+            // A proxy that gathers bytes would add delays of its own.
+            drop(stream.set_nodelay(true));
+        }
+        let link = Arc::new(Self { client, server, cut: AtomicBool::new(false), doomed: AtomicI32::new(0) });
+        let threads = [Side::Requests, Side::Replies].into_iter().flat_map(|side| link.pipe(shared, side)).collect();
+        (link, threads)
+    }
+
+    pub(super) fn cut(&self) {
+        self.cut.store(true, SeqCst);
+        // An error means that it is closed already.
+        drop(self.client.shutdown(Shutdown::Both));
+        drop(self.server.shutdown(Shutdown::Both));
+    }
+
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.load(SeqCst)
+    }
+
+    fn pipe(self: &Arc<Self>, shared: &Arc<Shared>, side: Side) -> [JoinHandle<()>; 2] {
+        let (queue, queued): Queue<(Instant, Frame)> = channel();
+        let reader = thread::spawn({
+            let (link, shared) = (Arc::clone(self), Arc::clone(shared));
+            move || {
+                // Ends with an error in any case: the stream's end. The writer passes on what is queued, then ends.
+                drop(link.read_all(&shared, side, &queue));
+            }
+        });
+        let writer = thread::spawn({
+            let link = Arc::clone(self);
+            move || {
+                drop(link.write_all(side, &queued));
+                link.cut();
+            }
+        });
+        [reader, writer]
+    }
+
+    fn read_all(&self, shared: &Shared, side: Side, queue: &Sender<(Instant, Frame)>) -> io::Result<()> {
+        let mut from = match side {
+            Side::Requests => &self.client,
+            Side::Replies => &self.server,
+        };
+        for index in 0.. {
+            let frame = if shared.frames { Frame::read(&mut from)? } else { Frame::read_any(&mut from)? };
+            // The first frame opens the session: it has no number.
+            if shared.frames && index > 0 && self.cuts_at(shared, side, &frame) {
+                self.cut();
+                shared.count_cut();
+                break;
+            }
+            let treatment = shared.treatment(side);
+            if !treatment.swallow && queue.send((Instant::now() + treatment.delay, frame)).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn cuts_at(&self, shared: &Shared, side: Side, frame: &Frame) -> bool {
+        let Some(xid) = frame.xid() else { return false };
+        match side {
+            Side::Requests => {
+                if frame.opcode().is_some_and(|opcode| shared.wants_reply_to(opcode)) {
+                    self.doomed.store(xid, SeqCst);
+                }
+                false
+            }
+            Side::Replies => self.doomed.load(SeqCst) == xid || shared.counts_down(),
+        }
+    }
+
+    fn write_all(&self, side: Side, queued: &Receiver<(Instant, Frame)>) -> io::Result<()> {
+        let mut to = match side {
+            Side::Requests => &self.server,
+            Side::Replies => &self.client,
+        };
+        for (due, frame) in queued {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            to.write_all(&frame.0)?;
+        }
+        Ok(())
+    }
+}

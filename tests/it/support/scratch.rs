@@ -1,0 +1,65 @@
+//! Directories that go with the test process, whatever ends it.
+//!
+//! All lie in one directory per process. A small shell (the janitor) holds the reading end of a pipe whose other end
+//! only this process has: when the process is gone, also by SIGKILL, the janitor removes what is left.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+
+use tempfile::TempDir;
+
+/// A directory of its own, removed when dropped.
+#[derive(Debug)]
+pub struct Scratch(TempDir);
+
+impl Scratch {
+    /// A new, empty directory.
+    pub fn new(name: &str) -> Self {
+        let made = tempfile::Builder::new().prefix(&format!("{name}-")).tempdir_in(&BASE.path);
+        Self(made.expect("the base directory takes a directory"))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Writes a file in it, making the folders above.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a file has a folder")).expect("folders can be made");
+        std::fs::write(&path, text).expect("a file can be written");
+        path
+    }
+}
+
+/// The process's directory. Kept by a static that is never dropped: the janitor removes it.
+struct Base {
+    path: PathBuf,
+    _janitor: Child,
+}
+
+static BASE: LazyLock<Base> = LazyLock::new(|| Base::new().expect("a temporary directory and a shell can be had"));
+
+/// Servers may still be dying, and writing, when the janitor begins: it tries for a few seconds.
+const JANITOR: &str = r#"cat >/dev/null; for _ in 1 2 3 4 5 6 7 8 9 10; do rm -rf -- "$1" && exit; sleep 0.5; done"#;
+
+impl Base {
+    fn new() -> io::Result<Self> {
+        let path = tempfile::Builder::new().prefix("cronkeeper-it-").tempdir()?.keep();
+        // A group of its own: Ctrl-C on the terminal must not reach it.
+        let janitor = Command::new("sh")
+            .args(["-c", JANITOR, "janitor"])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .current_dir("/")
+            .process_group(0)
+            .spawn()?;
+        Ok(Self { path, _janitor: janitor })
+    }
+}

@@ -1,0 +1,86 @@
+//! Certificates for one ensemble and its clients: an authority, a server's and a client's identity, as PEM files.
+
+use std::path::PathBuf;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use zookeeper_client::TlsOptions;
+
+use super::scratch::Scratch;
+
+/// What clients must show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientCertificate {
+    /// Nothing.
+    NotAsked,
+    /// A certificate of the same authority.
+    Needed,
+}
+
+/// The files. They live as long as this does.
+#[derive(Debug)]
+pub struct Certificates {
+    dir: Scratch,
+    /// The authority.
+    pub ca: PathBuf,
+    /// The client's certificate.
+    pub client_cert: PathBuf,
+    /// The client's key.
+    pub client_key: PathBuf,
+    /// Key and certificate of the server in one file, as ZooKeeper's PEM key stores want it.
+    pub server_store: PathBuf,
+}
+
+impl Certificates {
+    /// A new authority and identities by it, for 127.0.0.1.
+    pub fn new() -> Self {
+        let dir = Scratch::new("tls");
+        let authority = authority();
+        let (server_cert, server_key) = identity(&authority, "server");
+        let (client_cert, client_key) = identity(&authority, "client");
+        Self {
+            ca: dir.write("ca.pem", &authority.pem()),
+            client_cert: dir.write("client.pem", &client_cert),
+            client_key: dir.write("client-key.pem", &client_key),
+            server_store: dir.write("server.pem", &format!("{server_key}{server_cert}")),
+            dir,
+        }
+    }
+
+    /// A client that trusts the authority and shows nothing.
+    pub fn anonymous(&self) -> TlsOptions {
+        TlsOptions::new().with_pem_ca(&read(&self.ca)).expect("the authority is PEM")
+    }
+
+    /// A client that also shows its certificate.
+    pub fn identified(&self) -> TlsOptions {
+        let (cert, key) = (read(&self.client_cert), read(&self.client_key));
+        self.anonymous().with_pem_identity(&cert, &key).expect("the identity is PEM")
+    }
+}
+
+fn authority() -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = named("authority");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, key()).expect("an authority can sign itself")
+}
+
+fn identity(authority: &CertifiedIssuer<'_, KeyPair>, name: &str) -> (String, String) {
+    let key = key();
+    let cert = named(name).signed_by(&key, authority).expect("the authority signs");
+    (cert.pem(), key.serialize_pem())
+}
+
+fn named(name: &str) -> CertificateParams {
+    let hosts = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+    let mut params = CertificateParams::new(hosts).expect("these are host names");
+    params.distinguished_name.push(DnType::CommonName, name);
+    params
+}
+
+fn key() -> KeyPair {
+    KeyPair::generate().expect("a key can be had")
+}
+
+fn read(path: &PathBuf) -> String {
+    std::fs::read_to_string(path).expect("the file is there")
+}

@@ -1,0 +1,72 @@
+//! What a server answers to ZooKeeper's four-letter words.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use super::Ensemble;
+
+impl Ensemble {
+    /// What a server answers to `word`; empty if nothing, as a paused or starting server does.
+    pub fn four_letter(&self, i: usize, word: &str) -> String {
+        // A server that is starting can take the question and never answer: ask anew, a little more patient each time.
+        let patience = [100, 300, 1_000].map(Duration::from_millis);
+        patience.iter().find_map(|&patience| ask(self.address_of(i), word, patience)).unwrap_or_default()
+    }
+
+    /// `leader`, `follower`, `standalone`; `None` while it does not serve.
+    pub fn mode(&self, i: usize) -> Option<String> {
+        let answer = self.four_letter(i, "srvr");
+        answer.lines().find_map(|line| line.strip_prefix("Mode: ")).map(str::to_owned)
+    }
+
+    /// A server's figures, by name.
+    pub fn figures(&self, i: usize) -> BTreeMap<String, String> {
+        let answer = self.four_letter(i, "mntr");
+        answer.lines().filter_map(|line| line.split_once('\t')).map(|(key, value)| (key.into(), value.into())).collect()
+    }
+
+    /// How many watches the server holds.
+    pub fn watch_count(&self, i: usize) -> usize {
+        self.figure(i, "zk_watch_count")
+    }
+
+    /// How many ephemeral nodes there are.
+    pub fn ephemerals(&self, i: usize) -> usize {
+        self.figure(i, "zk_ephemerals_count")
+    }
+
+    /// How many connections the server has, this question's own included.
+    pub fn connections(&self, i: usize) -> usize {
+        self.figure(i, "zk_num_alive_connections")
+    }
+
+    /// The sessions that watch each path, through this server.
+    pub fn watches(&self, i: usize) -> BTreeMap<String, Vec<String>> {
+        let mut watches = BTreeMap::<String, Vec<String>>::new();
+        let mut path = String::new();
+        for line in self.four_letter(i, "wchp").lines() {
+            match line.strip_prefix('\t') {
+                Some(session) => watches.entry(path.clone()).or_default().push(session.to_owned()),
+                None => path = line.to_owned(),
+            }
+        }
+        watches
+    }
+
+    fn figure(&self, i: usize, name: &str) -> usize {
+        let figures = self.figures(i);
+        let figure = figures.get(name).unwrap_or_else(|| panic!("server {i} does not tell {name}: {figures:?}"));
+        figure.parse().unwrap_or_else(|_| panic!("{name} of server {i} is {figure}"))
+    }
+}
+
+fn ask(address: SocketAddr, word: &str, patience: Duration) -> Option<String> {
+    let mut stream = TcpStream::connect_timeout(&address, patience).ok()?;
+    stream.set_read_timeout(Some(patience)).ok()?;
+    stream.write_all(word.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer).filter(|answer| !answer.is_empty())
+}

@@ -1,0 +1,6 @@
+//! Both ports on real servers: places, terms, commits, and what a cut line does to them.
+
+mod election;
+mod ledger;
+mod rig;
+mod trouble;

@@ -1,0 +1,200 @@
+//! Places and terms.
+
+use cronkeeper::election::{Event, Failure, Request};
+use cronkeeper::term::{NodeName, TermEnd};
+use cronkeeper::zookeeper::session::Settings;
+use zookeeper_client::{Acls, CreateMode};
+
+use super::rig::{Memory, Rig, TIMEOUT, hand};
+use crate::support::until;
+use crate::support::zookeeper::{Ensemble, shared};
+
+#[tokio::test]
+async fn the_second_follows_the_first_and_leads_under_a_larger_token_when_it_resigns() {
+    let connect = shared();
+    let (mut first, term, _) = Rig::leading(&connect, "a").await;
+    let mut second = Rig::start(&connect, "b");
+    second.ask(Request::Campaign);
+    second.following(Some("a")).await;
+
+    first.ask(Request::Resign);
+    assert_eq!(first.over().await, (term.clone(), TermEnd::Resigned));
+    first.election("withdrawn", |event| (*event == Event::Withdrawn).then_some(())).await;
+    let (next, _) = second.elected().await;
+    assert!(next.token > term.token);
+}
+
+#[tokio::test]
+async fn a_follower_watches_its_predecessor_alone() {
+    let ensemble = Ensemble::start(1);
+    let connect = ensemble.connect_string();
+    let (_leader, term, _) = Rig::leading(&connect, "a").await;
+    let mut followers = Vec::new();
+    for (node, before) in [("b", "a"), ("c", "b"), ("d", "c")] {
+        let mut rig = Rig::start(&connect, node);
+        rig.ask(Request::Campaign);
+        rig.following(Some(before)).await;
+        followers.push(rig);
+    }
+    // The leader watches its own candidate and member, each follower one candidate.
+    until("five watches", || ensemble.watch_count(0) == 5);
+    let watches = ensemble.watches(0);
+    assert_eq!(watches.get(&format!("/leader/{}", term.candidate)).map(Vec::len), Some(2), "{watches:?}");
+    assert!(watches.keys().all(|path| path != "/leader"), "{watches:?}");
+}
+
+#[tokio::test]
+async fn when_the_one_in_the_middle_goes_the_next_follows_the_one_before_it() {
+    let connect = shared();
+    let (_leader, ..) = Rig::leading(&connect, "a").await;
+    let mut middle = Rig::start(&connect, "b");
+    middle.ask(Request::Campaign);
+    middle.following(Some("a")).await;
+    let mut last = Rig::start(&connect, "c");
+    last.ask(Request::Campaign);
+    last.following(Some("b")).await;
+
+    middle.ask(Request::Leave);
+    last.following(Some("a")).await;
+    middle.election("left", |event| (*event == Event::Left).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_candidate_removed_by_hand_ends_the_term_and_the_node_joins_anew() {
+    let connect = shared();
+    let (mut rig, term, _) = Rig::leading(&connect, "a").await;
+    hand(&connect).await.delete(&format!("/leader/{}", term.candidate), None).await.unwrap();
+    assert_eq!(rig.over().await, (term.clone(), TermEnd::EntryGone));
+    let (next, _) = rig.elected().await;
+    assert!(next.token > term.token);
+}
+
+#[tokio::test]
+async fn a_member_removed_by_hand_ends_the_term_and_the_node_comes_back() {
+    let connect = shared();
+    let (mut rig, term, _) = Rig::leading(&connect, "a").await;
+    let hand = hand(&connect).await;
+    hand.delete("/cronkeeper/nodes/a", None).await.unwrap();
+    assert_eq!(rig.over().await, (term.clone(), TermEnd::EntryGone));
+    let (next, _) = rig.elected().await;
+    assert!(next.token > term.token);
+    assert!(hand.check_stat("/cronkeeper/nodes/a").await.unwrap().is_some());
+    assert_eq!(hand.list_children("/leader").await.unwrap(), [next.candidate.0]);
+}
+
+#[tokio::test]
+async fn a_followers_removed_candidate_is_made_again_at_the_end_of_the_queue() {
+    let connect = shared();
+    let (_leader, ..) = Rig::leading(&connect, "a").await;
+    let mut rig = Rig::start(&connect, "b");
+    rig.ask(Request::Campaign);
+    rig.ask(Request::Busy(true));
+    let joined = |event: &Event| match event {
+        Event::Joined { candidate } => Some(candidate.clone()),
+        _ => None,
+    };
+    let first = rig.election("joined", joined).await;
+    rig.following(Some("a")).await;
+    let hand = hand(&connect).await;
+    hand.delete(&format!("/leader/{first}"), None).await.unwrap();
+    // Nobody watches it but its successor, and there is none: the member's going makes the node look.
+    hand.delete("/cronkeeper/nodes/b", None).await.unwrap();
+    let second = rig.election("joined again", joined).await;
+    assert_ne!(first, second);
+    rig.following(Some("a")).await;
+}
+
+#[tokio::test]
+async fn foreign_entries_hold_their_place_in_the_queue() {
+    let connect = shared();
+    let (mut rig, ..) = Rig::leading(&connect, "a").await;
+    let hand = hand(&connect).await;
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    let (_, sequence) = hand.create("/leader/4b0ad6db__lock__", b"kazoo", &options).await.unwrap();
+    rig.ask(Request::Resign);
+    rig.over().await;
+    rig.election("withdrawn", |event| (*event == Event::Withdrawn).then_some(())).await;
+    rig.ask(Request::Campaign);
+    rig.following(None).await;
+    hand.delete(&format!("/leader/4b0ad6db__lock__{sequence}"), None).await.unwrap();
+    rig.elected().await;
+}
+
+#[tokio::test]
+async fn a_chroot_that_does_not_exist_is_refused_by_name() {
+    let connect = shared() + "/absent";
+    let mut rig = Rig::start(&connect, "a");
+    let failure = rig.election("failed", failed).await;
+    assert!(matches!(failure, Failure::NoChroot { ref chroot, .. } if chroot.ends_with("/absent")), "{failure}");
+}
+
+#[tokio::test]
+async fn a_name_that_another_living_node_has_is_refused_by_its_holder() {
+    let connect = shared();
+    let (_holder, ..) = Rig::leading(&connect, "a").await;
+    let mut rig = Rig::start(&connect, "a");
+    let failure = rig.election("failed", failed).await;
+    assert!(
+        matches!(failure, Failure::NameTaken { ref node, ref holder } if *node == NodeName::new("a") && holder.contains("localhost")),
+        "{failure}"
+    );
+}
+
+#[tokio::test]
+async fn entries_of_a_dead_process_go_at_once_when_its_sessions_are_known_dead() {
+    let connect = shared();
+    let (first, term, _) = Rig::leading(&connect, "a").await;
+    let sessions = first.memory.with(|remembered| remembered.sessions.clone());
+    first.crash();
+    let memory = Memory::default();
+    memory.with(|remembered| remembered.removable = sessions);
+    let settings = Settings { connect: connect.clone(), session_timeout: TIMEOUT, ..Settings::default() };
+    let mut second = Rig::with(settings, "a", memory);
+    second.ask(Request::Campaign);
+    let (next, _) = second.elected().await;
+    assert!(next.token > term.token);
+    let was_refused = second.seen.iter().any(|event| format!("{event:?}").contains("Unreachable"));
+    assert!(!was_refused, "it waited for the old session: {:?}", second.seen);
+}
+
+#[tokio::test]
+async fn another_cluster_than_the_state_directorys_is_refused() {
+    let memory = Memory::default();
+    memory.with(|remembered| remembered.cluster = Some("another".into()));
+    let settings = Settings { connect: shared(), session_timeout: TIMEOUT, ..Settings::default() };
+    let mut rig = Rig::with(settings, "a", memory);
+    let failure = rig.election("failed", failed).await;
+    assert!(matches!(failure, Failure::OtherCluster { ref ours, .. } if ours == "another"), "{failure}");
+}
+
+#[tokio::test]
+async fn with_a_credential_only_its_holders_may_take_part() {
+    let connect = shared();
+    let auth = Some(("digest".to_owned(), b"cron:secret".to_vec()));
+    let settings = Settings { connect: connect.clone(), session_timeout: TIMEOUT, auth, ..Settings::default() };
+    let mut rig = Rig::with(settings, "a", Memory::default());
+    rig.ask(Request::Campaign);
+    let (term, _) = rig.elected().await;
+    let refused = hand(&connect).await.delete(&format!("/leader/{}", term.candidate), None).await;
+    assert_eq!(refused, Err(zookeeper_client::Error::NoAuth));
+    let failure = Rig::start(&connect, "b").election("failed", failed).await;
+    assert!(matches!(failure, Failure::Refused { .. }), "{failure}");
+}
+
+#[tokio::test]
+async fn leaving_removes_member_and_candidate() {
+    let connect = shared();
+    let (mut rig, ..) = Rig::leading(&connect, "a").await;
+    rig.ask(Request::Leave);
+    rig.election("left", |event| (*event == Event::Left).then_some(())).await;
+    let hand = hand(&connect).await;
+    assert!(hand.list_children("/leader").await.unwrap().is_empty());
+    assert!(hand.list_children("/cronkeeper/nodes").await.unwrap().is_empty());
+}
+
+fn failed(event: &Event) -> Option<Failure> {
+    match event {
+        Event::Failed(failure) => Some(failure.clone()),
+        _ => None,
+    }
+}

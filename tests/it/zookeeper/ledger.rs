@@ -1,0 +1,161 @@
+//! Commits, and what others may do between them.
+
+use cronkeeper::election::Request;
+use cronkeeper::ledger::{self, Commit, OwnerState};
+use cronkeeper::run::{HistoryRecord, Version};
+use cronkeeper::term::{SessionId, TermEnd};
+
+use super::rig::{Rig, begin, end, first_mark, hand, job, run, run_id};
+use crate::support::LONG;
+use crate::support::zookeeper::shared;
+
+async fn leader(connect: &str) -> (Rig, cronkeeper::term::Term, SessionId) {
+    let mut rig = Rig::start(connect, "a");
+    rig.ask(Request::Campaign);
+    let session = rig.session().await;
+    let (term, _) = rig.elected().await;
+    (rig, term, session)
+}
+
+#[tokio::test]
+async fn a_run_begins_and_ends_and_its_successor_finds_the_mark_and_the_history() {
+    let connect = shared();
+    let (mut rig, term, session) = leader(&connect).await;
+    assert_eq!(rig.commit(first_mark("backup", "1")).await, Commit::Accepted);
+    let run = run("backup", 60, "a", &session, term.token);
+    assert_eq!(rig.commit(begin(0, &run)).await, Commit::Accepted);
+    let found = rig.reader().snapshot().await.unwrap();
+    assert_eq!(found.running.len(), 1);
+    assert_eq!(found.running[0].owner, OwnerState::Alive);
+    assert_eq!(found.running[0].record, run);
+    assert_eq!(found.jobs[&job("backup")].version, Version(1));
+    assert_eq!(rig.commit(end(0, &run)).await, Commit::Accepted);
+    assert!(rig.reader().snapshot().await.unwrap().running.is_empty());
+    let history = rig.reader().history(None, 10).await.unwrap();
+    assert!(matches!(&history[..], [HistoryRecord::Run(ended)] if ended.run == run), "{history:?}");
+}
+
+#[tokio::test]
+async fn a_job_touched_by_another_supersedes_the_begin() {
+    let connect = shared();
+    let (mut rig, term, session) = leader(&connect).await;
+    rig.commit(first_mark("backup", "1")).await;
+    let hand = hand(&connect).await;
+    let (data, _) = hand.get_data("/cronkeeper/jobs/backup").await.unwrap();
+    hand.set_data("/cronkeeper/jobs/backup", &data, None).await.unwrap();
+    let run = run("backup", 60, "a", &session, term.token);
+    assert_eq!(rig.commit(begin(0, &run)).await, Commit::Superseded);
+    assert_eq!(hand.list_children("/cronkeeper/running").await.unwrap(), [""; 0]);
+    assert_eq!(rig.commit(begin(1, &run)).await, Commit::Accepted, "the term goes on");
+}
+
+#[tokio::test]
+async fn nothing_is_written_once_the_candidate_is_gone() {
+    let connect = shared();
+    let (mut rig, term, session) = leader(&connect).await;
+    rig.commit(first_mark("backup", "1")).await;
+    let hand = hand(&connect).await;
+    let run = run("backup", 60, "a", &session, term.token);
+    let deleted = hand.delete(&format!("/leader/{}", term.candidate), None).await;
+    let id = rig.request(begin(0, &run));
+    assert_eq!(rig.answer(id).await, Commit::Fenced);
+    deleted.unwrap();
+    assert_eq!(hand.list_children("/cronkeeper/running").await.unwrap(), [""; 0]);
+    let over = rig.seen.iter().any(|event| format!("{event:?}").contains("Over"));
+    if !over {
+        assert!(matches!(rig.over().await.1, TermEnd::Fenced | TermEnd::EntryGone));
+    }
+}
+
+#[tokio::test]
+async fn five_hundred_begins_share_multis_and_one_that_fails_fails_alone() {
+    let connect = shared();
+    let (mut rig, term, session) = leader(&connect).await;
+    let names: Vec<String> = (0..500).map(|at| format!("job-{at}")).collect();
+    let marks: Vec<_> = names.iter().map(|name| rig.request(first_mark(name, "1"))).collect();
+    for id in marks {
+        assert_eq!(rig.answer(id).await, Commit::Accepted);
+    }
+    hand(&connect).await.set_data("/cronkeeper/jobs/job-250", b"{}", None).await.unwrap();
+    let begins: Vec<_> =
+        names.iter().map(|name| rig.request(begin(0, &run(name, 60, "a", &session, term.token)))).collect();
+    for (at, id) in begins.into_iter().enumerate() {
+        let expected = if at == 250 { Commit::Superseded } else { Commit::Accepted };
+        assert_eq!(rig.answer(id).await, expected, "job-{at}");
+    }
+    assert_eq!(rig.reader().snapshot().await.unwrap().running.len(), 499);
+}
+
+#[tokio::test]
+async fn one_jobs_commits_take_effect_in_the_order_requested() {
+    let connect = shared();
+    let (mut rig, term, session) = leader(&connect).await;
+    let first = rig.request(first_mark("backup", "1"));
+    let runs: Vec<_> = (1..=20).map(|at| run("backup", at * 60, "a", &session, term.token)).collect();
+    let begins: Vec<_> = runs.iter().enumerate().map(|(at, run)| rig.request(begin(at as i32, run))).collect();
+    let ends: Vec<_> = runs.iter().map(|run| rig.request(end(0, run))).collect();
+    for id in [first].into_iter().chain(begins).chain(ends) {
+        assert_eq!(rig.answer(id).await, Commit::Accepted);
+    }
+}
+
+#[tokio::test]
+async fn folders_removed_by_hand_are_made_again() {
+    let connect = shared();
+    let (mut rig, term, session) = leader(&connect).await;
+    rig.commit(first_mark("backup", "1")).await;
+    let hand = hand(&connect).await;
+    hand.delete("/cronkeeper/running", None).await.unwrap();
+    hand.delete("/cronkeeper/history", None).await.unwrap();
+    let run = run("backup", 60, "a", &session, term.token);
+    assert_eq!(rig.commit(begin(0, &run)).await, Commit::Accepted);
+    assert_eq!(rig.commit(end(0, &run)).await, Commit::Accepted);
+    assert_eq!(rig.reader().history(Some(job("backup")), 10).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn of_a_long_history_the_newest_twenty_runs_stay() {
+    let connect = shared();
+    let (mut rig, term, session) = leader(&connect).await;
+    rig.commit(first_mark("backup", "1")).await;
+    for at in 0..30 {
+        let run = run("backup", 60 + i64::from(at), "a", &session, term.token);
+        assert_eq!(rig.commit(begin(at, &run)).await, Commit::Accepted);
+        assert_eq!(rig.commit(end(0, &run)).await, Commit::Accepted);
+    }
+    let hand = hand(&connect).await;
+    let names = tokio::time::timeout(LONG, async {
+        loop {
+            let names = hand.list_children("/cronkeeper/history/backup").await.unwrap();
+            if names.len() == 20 {
+                return names;
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    let names = names.await.expect("trimmed in time");
+    assert!(names.contains(&run_id("backup", 89).to_string()) && names.contains(&run_id("backup", 70).to_string()));
+}
+
+#[tokio::test]
+async fn a_leader_hears_of_a_watched_runs_change_and_of_its_owners_end() {
+    let connect = shared();
+    let (mut first, term, session) = leader(&connect).await;
+    first.commit(first_mark("backup", "1")).await;
+    let run = run("backup", 60, "a", &session, term.token);
+    first.commit(begin(0, &run)).await;
+    first.ask(Request::Resign);
+    first.over().await;
+
+    let (mut second, _, snapshot) = Rig::leading(&connect, "b").await;
+    assert_eq!(snapshot.running[0].owner, OwnerState::Alive);
+    second.ask_ledger(ledger::Request::Watch(run_id("backup", 60)));
+    first.ask(Request::Leave);
+    let (id, entry) = second
+        .ledger("the owner's end", |event| match event {
+            ledger::Event::OwnerGone(id, entry) => Some((id.clone(), entry.clone())),
+            _ => None,
+        })
+        .await;
+    assert_eq!((id, entry), (run_id("backup", 60), Some((run, Version(0)))));
+}

@@ -1,0 +1,124 @@
+//! Cut lines and lost sessions.
+
+use cronkeeper::coordination;
+use cronkeeper::election::{Event, Request};
+use cronkeeper::ledger::{Commit, OwnerState};
+use cronkeeper::run::Version;
+use cronkeeper::term::TermEnd;
+
+use super::rig::{Rig, begin, end, first_mark, job, run};
+use crate::support::LONG;
+use crate::support::proxy::{At, Proxy, opcode};
+use crate::support::zookeeper::Ensemble;
+
+struct Line {
+    _ensemble: Ensemble,
+    direct: String,
+    proxy: Proxy,
+}
+
+fn line() -> Line {
+    let ensemble = Ensemble::start(1);
+    let proxy = Proxy::to(ensemble.address_of(0));
+    Line { direct: ensemble.connect_string(), proxy, _ensemble: ensemble }
+}
+
+#[tokio::test]
+async fn a_begin_whose_reply_was_lost_is_accepted_once_and_stands_once() {
+    let line = line();
+    let mut rig = Rig::start(&line.proxy.connect_string(), "a");
+    rig.ask(Request::Campaign);
+    let session = rig.session().await;
+    let (term, _) = rig.elected().await;
+    rig.commit(first_mark("backup", "1")).await;
+    for (version, second) in [(0, 60), (1, 120), (2, 180)] {
+        line.proxy.cut_at(At::ReplyTo(opcode::MULTI));
+        let run = run("backup", second, "a", &session, term.token);
+        assert_eq!(rig.commit(begin(version, &run)).await, Commit::Accepted);
+        line.proxy.cut_at(At::ReplyTo(opcode::MULTI));
+        assert_eq!(rig.commit(end(0, &run)).await, Commit::Accepted);
+    }
+    assert!(line.proxy.await_cuts(3, LONG));
+    let snapshot = rig.reader().snapshot();
+    let marks = snapshot.await;
+    if let Ok(found) = marks {
+        assert_eq!(found.jobs[&job("backup")].version, Version(3));
+        assert!(found.running.is_empty());
+    }
+    let ended = rig.seen.iter().any(|event| matches!(event, coordination::Event::Election(Event::Over { .. })));
+    assert!(!ended, "a short loss of the line ends no term");
+}
+
+#[tokio::test]
+async fn many_commits_under_way_when_the_line_is_cut_are_all_accepted() {
+    let line = line();
+    let mut rig = Rig::start(&line.proxy.connect_string(), "a");
+    rig.ask(Request::Campaign);
+    let session = rig.session().await;
+    let (term, _) = rig.elected().await;
+    let names: Vec<String> = (0..300).map(|at| format!("job-{at}")).collect();
+    for round in 0..5 {
+        line.proxy.cut_at(At::Reply(2));
+        let ids: Vec<_> = names
+            .iter()
+            .map(|name| match round {
+                0 => rig.request(first_mark(name, "1")),
+                _ => rig.request(begin(round - 1, &run(name, 60 * i64::from(round), "a", &session, term.token))),
+            })
+            .collect();
+        for id in ids {
+            assert_eq!(rig.answer(id).await, Commit::Accepted, "round {round}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn cut_off_the_term_ends_with_the_lease_and_the_session_with_its_timeout() {
+    let line = line();
+    let mut rig = Rig::start(&line.proxy.connect_string(), "a");
+    rig.ask(Request::Campaign);
+    let session = rig.session().await;
+    let (term, _) = rig.elected().await;
+    rig.commit(first_mark("backup", "1")).await;
+    let run = run("backup", 60, "a", &session, term.token);
+    rig.commit(begin(0, &run)).await;
+    let mut other = Rig::start(&line.direct, "b");
+    other.ask(Request::Campaign);
+    other.following(Some("a")).await;
+
+    line.proxy.part();
+    assert_eq!(rig.over().await, (term.clone(), TermEnd::LeaseOver));
+    let late = rig.request(end(0, &run));
+    let (next, snapshot) = other.elected().await;
+    assert!(next.token > term.token);
+    assert_eq!(snapshot.running[0].owner, OwnerState::Gone);
+    rig.election("expired", |event| matches!(event, Event::Expired { .. }).then_some(())).await;
+    line.proxy.pass();
+    let back = rig.session().await;
+    assert_ne!(back, session);
+    assert_eq!(rig.answer(late).await, Commit::Accepted, "an end waits for the next session");
+}
+
+#[tokio::test]
+async fn back_within_the_session_but_after_the_lease_the_node_joins_anew() {
+    let line = line();
+    let (mut rig, term, _) = Rig::leading(&line.proxy.connect_string(), "a").await;
+    line.proxy.part();
+    assert_eq!(rig.over().await, (term.clone(), TermEnd::LeaseOver));
+    line.proxy.pass();
+    let (next, _) = rig.elected().await;
+    assert!(next.token > term.token);
+}
+
+#[tokio::test]
+async fn an_unclear_create_leaves_one_candidate() {
+    let line = line();
+    let mut rig = Rig::start(&line.proxy.connect_string(), "a");
+    rig.session().await;
+    line.proxy.cut_at(At::ReplyTo(opcode::CREATE2));
+    rig.ask(Request::Campaign);
+    let (term, _) = rig.elected().await;
+    assert!(line.proxy.await_cuts(1, LONG));
+    let names = super::rig::hand(&line.direct).await.list_children("/leader").await.unwrap();
+    assert_eq!(names, [term.candidate.0]);
+}

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Runs all tests, from a bare Debian with Rust: installs what is missing, then `cargo test`.
+# CRONKEEPER_TEST_ARGS: more arguments for cargo, e.g. "--test it servers".
+# Elsewhere than on Debian nothing is installed; what is missing is said.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+jars=${ZK_JARS:-/usr/share/java}
+missing=()
+need() { # PACKAGE CHECK...
+    local package=$1
+    shift
+    "$@" >/dev/null 2>&1 || missing+=("$package")
+}
+
+# A C compiler builds SQLite and the TLS library.
+need gcc command -v cc
+need libc6-dev test -e /usr/include/stdlib.h
+# A JDK, not a runtime alone: the test with Curator compiles a small program.
+need default-jdk-headless command -v javac
+need libzookeeper-java test -e "$jars/zookeeper.jar"
+need libnetty-java test -e "$jars/netty-codec.jar"
+need libslf4j-java test -e "$jars/slf4j-simple.jar"
+need libcurator-recipes-java test -e "$jars/curator-recipes.jar"
+need python3-kazoo /usr/bin/python3 -c 'import kazoo'
+need util-linux command -v setpriv
+
+if ((${#missing[@]})); then
+    sudo=()
+    ((EUID == 0)) || sudo=(sudo -n)
+    if command -v apt-get >/dev/null && "${sudo[@]}" true 2>/dev/null; then
+        echo "tests/run.sh: installing ${missing[*]}" >&2
+        install=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq)
+        "${install[@]}" update
+        "${install[@]}" install --yes --no-install-recommends "${missing[@]}" >/dev/null
+    else
+        echo "tests/run.sh: please install what Debian calls: ${missing[*]}" >&2
+        echo "tests/run.sh: ZooKeeper's jars may also stand in a folder named by ZK_JARS" >&2
+        exit 69
+    fi
+fi
+
+# Not quoted: several arguments.
+# shellcheck disable=SC2086
+exec cargo test --locked ${CRONKEEPER_TEST_ARGS:---all-targets}
