@@ -1,6 +1,7 @@
 //! The real backend alone: nodes that campaign, write marks while they lead, resign now and then.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,8 +22,9 @@ use uuid::Uuid;
 use super::clock::NodeClock;
 use super::executor::{Program, Task};
 use super::facts::Fact;
+use super::faults::Fault;
 use super::trial::{Plan, Subject, many};
-use super::world::{Shared, World};
+use super::world::{Event, Shared, World};
 use super::zookeeper::Connector;
 
 /// What a node has on disk.
@@ -107,6 +109,7 @@ pub struct Contenders {
     rng: Rng,
     disks: Vec<Arc<Mutex<Disk>>>,
     views: Arc<Mutex<Vec<View>>>,
+    is_calm: Arc<AtomicBool>,
 }
 
 /// What a node last said of itself.
@@ -123,7 +126,12 @@ impl Subject for Contenders {
             rng: Rng::with_seed(seed ^ 0xd15c),
             disks: (0..nodes).map(|_| Arc::default()).collect(),
             views: Arc::new(Mutex::new(vec![View::default(); nodes])),
+            is_calm: Arc::default(),
         }
+    }
+
+    fn calm(&mut self) {
+        self.is_calm.store(true, Ordering::Relaxed);
     }
 
     fn at_peace(&self, world: &World) -> Result<(), String> {
@@ -163,6 +171,7 @@ impl Program for Contenders {
             rng: self.rng.fork(),
             coordination,
             views: self.views.clone(),
+            is_calm: self.is_calm.clone(),
             term: None,
             written: 0,
             open: Vec::new(),
@@ -185,6 +194,8 @@ struct Scribe {
     rng: Rng,
     coordination: Coordination,
     views: Arc<Mutex<Vec<View>>>,
+    /// It no longer resigns of itself.
+    is_calm: Arc<AtomicBool>,
     term: Option<Writing>,
     written: u64,
     /// Commits not answered.
@@ -219,7 +230,7 @@ impl Scribe {
 
     fn act(&mut self) {
         match self.rng.u8(..) {
-            0 => {
+            0 if !self.is_calm.load(Ordering::Relaxed) => {
                 self.ask(election::Request::Resign);
                 self.ask(election::Request::Campaign);
             }
@@ -281,9 +292,20 @@ impl Scribe {
                 self.close_term(term.token);
                 self.view(|view| view.leads = false);
             }
-            election::Event::Failed(failure) => self.view(|view| view.failed = Some(failure.to_string())),
+            election::Event::Failed(failure) => {
+                self.view(|view| view.failed = Some(failure.to_string()));
+                self.end();
+            }
             _ => {}
         }
+    }
+
+    /// The process ends; the system's manager starts it again.
+    fn end(&self) {
+        let node = self.node;
+        let queue = &mut self.world.lock().env.queue;
+        queue.after(Duration::ZERO, Event::Fault(Fault::Kill { node, with_host: false }));
+        queue.after(Duration::from_secs(1), Event::Fault(Fault::Start { node }));
     }
 
     fn open_term(&mut self, term: Term, snapshot: &Snapshot) {

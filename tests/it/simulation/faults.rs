@@ -173,6 +173,7 @@ impl World {
 
     /// Makes all links, servers and processes sound again; dead processes stay dead. Clocks keep what is off, if little.
     pub fn heal_all(&mut self) {
+        self.env.network.calm();
         let nodes = self.nodes.len();
         let hosts: Vec<Host> = servers(|_| true).into_iter().chain((0..nodes).map(Host::Node)).collect();
         for &from in &hosts {

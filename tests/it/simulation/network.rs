@@ -40,11 +40,13 @@ pub struct Network {
     /// When the last packet of a stream arrives: the next does not overtake it.
     last: BTreeMap<(Conn, Host), Uptime>,
     opened: u64,
+    /// Nothing is lost any more.
+    is_calm: bool,
 }
 
 impl Network {
     pub fn new() -> Self {
-        Self { cut: BTreeSet::new(), slow: BTreeSet::new(), held: BTreeMap::new(), last: BTreeMap::new(), opened: 0 }
+        Self { cut: BTreeSet::new(), slow: BTreeSet::new(), held: BTreeMap::new(), last: BTreeMap::new(), opened: 0, is_calm: false }
     }
 
     pub fn open(&mut self) -> Conn {
@@ -55,7 +57,7 @@ impl Network {
     /// When a packet sent now comes to the far end.
     pub fn arrival(&mut self, now: Uptime, rng: &mut Rng, packet: &Packet) -> Uptime {
         let slow = self.slow.contains(&(packet.from, packet.to));
-        let at = now + delay(rng, slow);
+        let at = now + delay(rng, slow, self.is_calm);
         let last = self.last.entry((packet.conn, packet.to)).or_insert(Uptime::ZERO);
         *last = at.max(*last + Duration::from_nanos(1));
         *last
@@ -69,6 +71,10 @@ impl Network {
             return None;
         }
         Some(packet)
+    }
+
+    pub fn calm(&mut self) {
+        self.is_calm = true;
     }
 
     /// A host is gone, and with it what its kernel had not sent.
@@ -106,12 +112,12 @@ impl Network {
     }
 }
 
-fn delay(rng: &mut Rng, slow: bool) -> Duration {
+fn delay(rng: &mut Rng, slow: bool, is_calm: bool) -> Duration {
     let micros = |range: Range<u64>, rng: &mut Rng| Duration::from_micros(rng.u64(range));
     match (slow, rng.u16(..1000)) {
         // Lost and sent again.
-        (_, 0) => micros(200_000..1_200_000, rng),
-        (_, 1..10) => micros(2_000..30_000, rng),
+        (_, 0) if !is_calm => micros(200_000..1_200_000, rng),
+        (_, 0..10) => micros(2_000..30_000, rng),
         (true, _) => micros(20_000..400_000, rng),
         (false, _) => micros(100..1_500, rng),
     }

@@ -17,6 +17,9 @@ use super::world::{Shared, Timing, World};
 pub trait Subject: Program + Sized {
     fn new(seed: u64, nodes: usize) -> Self;
 
+    /// Peace begins: nothing more is made to go wrong.
+    fn calm(&mut self) {}
+
     /// Judges the world some time after peace was made.
     ///
     /// # Errors
@@ -108,6 +111,7 @@ pub fn attempt<S: Subject>(seed: u64, plan: Plan, transcript: Transcript) -> Res
     trial.executor.world.lock().expect(faults);
     trial.run(end)?;
     trial.executor.make_peace();
+    trial.executor.program.calm();
     let limit = trial.executor.now() + timing.session_timeout * plan.peace + Duration::from_secs(20);
     trial.run(limit)?;
     trial.conclude()?;
