@@ -12,9 +12,7 @@ use cronkeeper::job::JobName;
 use cronkeeper::ledger::{self, Change, Commit, CommitId, Snapshot};
 use cronkeeper::run::{JobRecord, Nonce, Version};
 use cronkeeper::term::{FencingToken, NodeName, Term};
-use cronkeeper::zookeeper::{
-    ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve,
-};
+use cronkeeper::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
 use fastrand::Rng;
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -151,7 +149,8 @@ impl Subject for Contenders {
         if queue.len() != views.len() || members.len() != views.len() {
             return Err(format!("in peace the queue is {queue:?} and the members are {members:?}: {views:?}"));
         }
-        let owners: BTreeSet<i64> = queue.iter().filter_map(|path| tree.stat(path)).map(|stat| stat.ephemeral_owner).collect();
+        let owners: BTreeSet<i64> =
+            queue.iter().filter_map(|path| tree.stat(path)).map(|stat| stat.ephemeral_owner).collect();
         if owners.len() != views.len() {
             return Err(format!("in peace two candidates are of one session: {queue:?}"));
         }
@@ -248,8 +247,7 @@ impl Scribe {
         self.written += 1;
         writing.mark += Duration::from_secs(1);
         let nonce = format!("{}-{}-{}", self.node, self.life, self.written);
-        let record =
-            JobRecord { v: 1, last_scheduled: writing.mark, schedule: None, nonce: Nonce(nonce.clone()) };
+        let record = JobRecord { v: 1, last_scheduled: writing.mark, schedule: None, nonce: Nonce(nonce.clone()) };
         let Ok(job) = JobName::parse("tick") else { return };
         let change = Change::Advance { job, at: writing.version, record, skip: None };
         writing.version = Some(writing.version.map_or(Version::FIRST, Version::next));
@@ -310,7 +308,8 @@ impl Scribe {
 
     fn open_term(&mut self, term: Term, snapshot: &Snapshot) {
         let entry = JobName::parse("tick").ok().and_then(|job| snapshot.jobs.get(&job));
-        let mark = entry.and_then(|entry| entry.record.as_ref()).map_or(Timestamp::UNIX_EPOCH, |record| record.last_scheduled);
+        let mark =
+            entry.and_then(|entry| entry.record.as_ref()).map_or(Timestamp::UNIX_EPOCH, |record| record.last_scheduled);
         self.term = Some(Writing { term, mark, version: entry.map(|entry| entry.version) });
     }
 

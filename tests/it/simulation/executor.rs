@@ -117,7 +117,6 @@ impl<P: Program> Executor<P> {
                 return;
             }
             world.nodes[node].health = Health::Running;
-            world.env.facts.push(Fact::Started { node });
             world.env.note(|| format!("node-{node} starts"));
         }
         for task in self.program.start(&self.world, node) {

@@ -11,8 +11,6 @@ use super::zookeeper::wire::Entry;
 
 #[derive(Clone)]
 pub enum Fact {
-    /// A node has a new process.
-    Started { node: usize },
     /// A node's process is gone.
     Died { node: usize },
     /// The ensemble has committed a transaction and it was accepted; with the nodes that it made, changed or removed.

@@ -16,22 +16,56 @@ use super::zookeeper::SERVERS;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A node's process dies: by itself, or with its host, which takes its warden and jobs along.
-    Kill { node: usize, with_host: bool },
-    Start { node: usize },
+    Kill {
+        node: usize,
+        with_host: bool,
+    },
+    Start {
+        node: usize,
+    },
     /// A node's daemon stands still: stopped, swapped out, stuck.
-    Pause { node: usize },
-    Resume { node: usize },
+    Pause {
+        node: usize,
+    },
+    Resume {
+        node: usize,
+    },
     /// A node's host stands still, jobs included, as under a hypervisor.
-    Freeze { node: usize },
-    Thaw { node: usize },
-    StepClock { node: usize, by: SignedDuration },
-    Cut { from: Host, to: Host },
-    Slow { from: Host, to: Host },
-    Heal { from: Host, to: Host },
-    CrashServer { server: usize, with_host: bool },
-    StartServer { server: usize },
-    PauseServer { server: usize },
-    ResumeServer { server: usize },
+    Freeze {
+        node: usize,
+    },
+    Thaw {
+        node: usize,
+    },
+    StepClock {
+        node: usize,
+        by: SignedDuration,
+    },
+    Cut {
+        from: Host,
+        to: Host,
+    },
+    Slow {
+        from: Host,
+        to: Host,
+    },
+    Heal {
+        from: Host,
+        to: Host,
+    },
+    CrashServer {
+        server: usize,
+        with_host: bool,
+    },
+    StartServer {
+        server: usize,
+    },
+    PauseServer {
+        server: usize,
+    },
+    ResumeServer {
+        server: usize,
+    },
 }
 
 /// Draws the faults of one run, from `begin` to `end`, with the instants at which they happen and end.
@@ -121,10 +155,7 @@ fn partition(node: usize, server: usize, nodes: usize) -> Trouble {
 }
 
 fn slow(a: Host, b: Host) -> Trouble {
-    [(a, b), (b, a)]
-        .into_iter()
-        .map(|(from, to)| (Fault::Slow { from, to }, Some(Fault::Heal { from, to })))
-        .collect()
+    [(a, b), (b, a)].into_iter().map(|(from, to)| (Fault::Slow { from, to }, Some(Fault::Heal { from, to }))).collect()
 }
 
 /// The quorum is gone, or the whole ensemble.

@@ -5,6 +5,8 @@ mod marks_never_go_back;
 mod no_run_begins_twice;
 mod no_two_processes_of_a_run;
 mod one_acting_term;
+#[cfg(test)]
+mod proofs;
 mod tokens_grow;
 
 use cronkeeper::clock::Uptime;

@@ -37,6 +37,8 @@ pub struct Network {
     cut: BTreeSet<Way>,
     slow: BTreeSet<Way>,
     held: BTreeMap<Way, Vec<Packet>>,
+    /// Streams of which a part was lost for good: nothing behind it arrives.
+    broken: BTreeSet<(Conn, Host)>,
     /// When the last packet of a stream arrives: the next does not overtake it.
     last: BTreeMap<(Conn, Host), Uptime>,
     opened: u64,
@@ -46,7 +48,15 @@ pub struct Network {
 
 impl Network {
     pub fn new() -> Self {
-        Self { cut: BTreeSet::new(), slow: BTreeSet::new(), held: BTreeMap::new(), last: BTreeMap::new(), opened: 0, is_calm: false }
+        Self {
+            cut: BTreeSet::new(),
+            slow: BTreeSet::new(),
+            held: BTreeMap::new(),
+            broken: BTreeSet::new(),
+            last: BTreeMap::new(),
+            opened: 0,
+            is_calm: false,
+        }
     }
 
     pub fn open(&mut self) -> Conn {
@@ -66,6 +76,9 @@ impl Network {
     /// Lets a packet through that has come to the far end, or holds it where the link is cut.
     pub fn pass(&mut self, packet: Packet) -> Option<Packet> {
         let way = (packet.from, packet.to);
+        if self.broken.contains(&(packet.conn, packet.from)) {
+            return None;
+        }
         if self.cut.contains(&way) {
             self.held.entry(way).or_default().push(packet);
             return None;
@@ -79,7 +92,9 @@ impl Network {
 
     /// A host is gone, and with it what its kernel had not sent.
     pub fn lose(&mut self, host: Host) {
-        self.held.retain(|(from, _), _| *from != host);
+        for packet in self.held.extract_if(.., |(from, _), _| *from == host).flat_map(|(_, held)| held) {
+            self.broken.insert((packet.conn, host));
+        }
     }
 
     pub fn is_cut(&self, from: Host, to: Host) -> bool {
@@ -101,12 +116,11 @@ impl Network {
         let held = self.held.remove(&(from, to)).unwrap_or_default();
         let closed: BTreeSet<Conn> =
             held.iter().filter(|packet| matches!(packet.body, Body::Fin)).map(|packet| packet.conn).collect();
-        let mut given_up = BTreeSet::new();
         let mut goes_on = |packet: &Packet| {
             if closed.contains(&packet.conn) && rng.u8(..4) == 0 {
-                given_up.insert(packet.conn);
+                self.broken.insert((packet.conn, from));
             }
-            !given_up.contains(&packet.conn)
+            !self.broken.contains(&(packet.conn, from))
         };
         held.into_iter().filter(|packet| goes_on(packet)).collect()
     }

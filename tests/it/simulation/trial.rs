@@ -1,5 +1,6 @@
 //! One seed: a world, programs on it, faults, then peace; and many seeds.
 
+use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -100,8 +101,7 @@ pub fn attempt<S: Subject>(seed: u64, plan: Plan, transcript: Transcript) -> Res
     let timing = timing(&mut rng);
     let nodes = rng.usize(2..=4);
     let world = Shared::new(seed, nodes, timing, transcript);
-    let mut trial =
-        Trial { executor: Executor::new(world, S::new(seed, nodes)), invariants: invariants::all(nodes) };
+    let mut trial = Trial { executor: Executor::new(world, S::new(seed, nodes)), invariants: invariants::all(nodes) };
     let begin = trial.executor.now();
     for node in 0..nodes {
         trial.executor.start(node);
@@ -149,7 +149,9 @@ pub fn first_failing<S: Subject>(seeds: u64, plan: Plan) -> Option<u64> {
         if seed >= seeds.min(failed.load(Ordering::Relaxed)) {
             return;
         }
-        if attempt::<S>(seed, plan, Transcript::off()).is_err() {
+        // A panic is a failure of its seed like any other.
+        let outcome = catch_unwind(|| attempt::<S>(seed, plan, Transcript::off()));
+        if !matches!(outcome, Ok(Ok(_))) {
             failed.fetch_min(seed, Ordering::Relaxed);
         }
     };

@@ -219,8 +219,7 @@ impl Wardens {
         env.note(|| format!("node-{node} pid {} of {} has ended: {exit:?}", tree.process.pid, tree.process.run));
         env.facts.push(Fact::Gone(tree.process));
         let at = env.now();
-        let ending =
-            Ending { slot, exit, ended_by, at, leftovers: 0, tail: String::new(), dropped_bytes: 0 };
+        let ending = Ending { slot, exit, ended_by, at, leftovers: 0, tail: String::new(), dropped_bytes: 0 };
         self.tell(env, node, Notice::Ended(Box::new(ending)));
     }
 
@@ -248,5 +247,96 @@ impl Process {
             attempt: value("CRONKEEPER_ATTEMPT").parse().unwrap_or(0),
             token: value("CRONKEEPER_FENCING_TOKEN").parse().unwrap_or(0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::faults::Fault;
+    use super::super::lab::Lab;
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn order(lab: &Lab, order: Order) {
+        let world = &mut *lab.executor.world.lock();
+        world.wardens.order(&mut world.env, 0, order);
+    }
+
+    /// A node with a warden, and a tree that runs until something ends it.
+    fn with_tree(deadline: Deadline) -> (Lab, UnboundedReceiver<Notice>) {
+        // A seed whose job lasts longer than the tests.
+        let mut lab = Lab::new(3, 1);
+        let notices = lab.executor.world.lock().wardens.attach(0);
+        order(&lab, Order::Lease { until: lab.now() + 100 * MS });
+        order(&lab, Order::Start(Box::new(launch(lab.now() + 100 * MS, deadline))));
+        lab.run(10 * MS);
+        assert!(lab.executor.world.lock().wardens.has_trees(0));
+        (lab, notices)
+    }
+
+    fn launch(not_after: Uptime, deadline: Deadline) -> Launch {
+        Launch {
+            slot: Slot(1),
+            argv: vec!["true".into()],
+            environment: vec![("CRONKEEPER_RUN_ID".into(), "a.20261120T000000Z".into())],
+            directory: "/".into(),
+            umask: 0o022,
+            open_files: None,
+            not_after,
+            deadline,
+            max_output: 0,
+        }
+    }
+
+    #[test]
+    fn a_tree_is_killed_at_lease_end_though_the_daemon_stands_still() {
+        let (mut lab, _notices) = with_tree(Deadline::Lease);
+        lab.executor.fault(Fault::Pause { node: 0 });
+        lab.run(80 * MS);
+        assert!(lab.executor.world.lock().wardens.has_trees(0));
+        lab.run(20 * MS);
+        assert!(!lab.executor.world.lock().wardens.has_trees(0));
+    }
+
+    #[test]
+    fn a_kept_tree_outlives_the_lease_until_its_own_deadline() {
+        let start = Lab::new(3, 1).now();
+        let (mut lab, _notices) = with_tree(Deadline::LeaseAnd(start + 300 * MS));
+        lab.run(200 * MS);
+        assert!(lab.executor.world.lock().wardens.has_trees(0));
+        lab.run(100 * MS);
+        assert!(!lab.executor.world.lock().wardens.has_trees(0));
+    }
+
+    #[test]
+    fn the_daemons_death_kills_all_its_trees() {
+        let (mut lab, _notices) = with_tree(Deadline::None);
+        {
+            let world = &mut *lab.executor.world.lock();
+            world.wardens.daemon_gone(&mut world.env, 0, false);
+        }
+        lab.run(10 * MS);
+        assert!(!lab.executor.world.lock().wardens.has_trees(0));
+    }
+
+    #[test]
+    fn a_start_that_comes_too_late_starts_nothing() {
+        let mut lab = Lab::new(3, 1);
+        let mut notices = lab.executor.world.lock().wardens.attach(0);
+        order(&lab, Order::Start(Box::new(launch(lab.now(), Deadline::Lease))));
+        lab.run(10 * MS);
+        assert_eq!(notices.try_recv().ok(), Some(Notice::NotStarted { slot: Slot(1), why: StartFailure::TooLate }));
+    }
+
+    #[test]
+    fn a_frozen_host_kills_nothing_until_it_thaws() {
+        let (mut lab, _notices) = with_tree(Deadline::Lease);
+        lab.executor.fault(Fault::Freeze { node: 0 });
+        lab.run(200 * MS);
+        assert!(lab.executor.world.lock().wardens.has_trees(0));
+        lab.executor.fault(Fault::Thaw { node: 0 });
+        lab.run(10 * MS);
+        assert!(!lab.executor.world.lock().wardens.has_trees(0));
     }
 }

@@ -16,11 +16,8 @@ mod tracker;
 mod tree;
 pub mod wire;
 
-
-
-
 pub use client::{Answered, ClientId, Clients};
 pub use ensemble::{Ensemble, SERVERS};
 pub use port::Connector;
-pub use server::{Health, Input};
+pub use server::Input;
 pub use tree::Change;

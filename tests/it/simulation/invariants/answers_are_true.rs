@@ -1,7 +1,7 @@
 //! What a node is told of a write is what became of it: accepted is written, fenced and superseded never are.
 //!
-//! With one exception, which no backend can avoid: a write whose answer was lost and whose trace the next term has
-//! written over may be called fenced. The next term has then read what it left, so nobody relies on it.
+//! With one exception, which no backend can avoid: a write whose answer was lost and whose trace another node's term
+//! has written over since. That term has read what the write left, so nobody relies on the answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,11 +32,19 @@ impl AnswersAreTrue {
         Ok(())
     }
 
+    /// True where the record that bore the nonce is another node's by now.
+    fn is_written_over(&self, nonce: &str) -> bool {
+        let node = |nonce: &str| nonce.split('-').next().map(str::to_owned);
+        !self.stands.values().any(|stands| node(stands) == node(nonce))
+    }
+
     fn answer(&mut self, node: usize, nonce: &str, answer: Commit) -> Result<(), String> {
         let is_written = self.written.contains(nonce);
         match answer {
-            Commit::Accepted if !is_written => Err(format!("node-{node} was told that {nonce} is written, and it is not")),
-            Commit::Fenced if is_written && !self.stands.values().any(|stands| stands == nonce) => Ok(()),
+            Commit::Accepted if !is_written => {
+                Err(format!("node-{node} was told that {nonce} is written, and it is not"))
+            }
+            Commit::Fenced | Commit::Superseded if is_written && self.is_written_over(nonce) => Ok(()),
             Commit::Fenced | Commit::Superseded if is_written => {
                 Err(format!("node-{node} was told {answer:?} of {nonce}, which is written"))
             }

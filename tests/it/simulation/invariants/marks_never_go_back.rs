@@ -27,8 +27,8 @@ impl Invariant for MarksNeverGoBack {
                 return Err(format!("the record of `{job}` was removed"));
             }
             let Some((job, data)) = written(op, JOBS) else { continue };
-            let record: JobRecord =
-                serde_json::from_slice(data).map_err(|error| format!("the record of `{job}` cannot be read: {error}"))?;
+            let record: JobRecord = serde_json::from_slice(data)
+                .map_err(|error| format!("the record of `{job}` cannot be read: {error}"))?;
             let mark = self.marks.entry(job.to_owned()).or_insert(record.last_scheduled);
             if record.last_scheduled < *mark {
                 return Err(format!("the mark of `{job}` went back from {mark} to {}", record.last_scheduled));

@@ -31,7 +31,10 @@ impl Invariant for TokensGrow {
         });
         let Some(&token) = fence else { return Ok(()) };
         if token < self.opened {
-            return Err(format!("a write fenced by the token {token} was accepted after the term {} opened", self.opened));
+            return Err(format!(
+                "a write fenced by the token {token} was accepted after the term {} opened",
+                self.opened
+            ));
         }
         if ops(entry).iter().any(|op| matches!(op, Op::Set { path, .. } if path == QUEUE)) {
             self.opened = token;

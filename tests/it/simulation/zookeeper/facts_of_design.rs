@@ -7,9 +7,9 @@ use cronkeeper::zookeeper::client::{Client, Connect, Error, Mode, Op, State, Wat
 use super::super::faults::Fault;
 use super::super::lab::{Lab, T, TICK};
 use super::super::network::Host;
+use super::SERVERS;
 use super::port::SimClient;
 use super::server::Health;
-use super::SERVERS;
 
 fn connect(lab: &mut Lab, node: usize) -> SimClient {
     let connector = lab.connector(node);

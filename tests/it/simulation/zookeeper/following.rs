@@ -53,7 +53,7 @@ impl Server {
         }
     }
 
-    pub(super) fn from_leader(&mut self, env: &mut Env, packet: Packet) {
+    pub(super) fn hear_leader(&mut self, env: &mut Env, packet: Packet) {
         let host = self.host();
         let Role::Following(following) = &mut self.role else { return };
         if following.conn != packet.conn {

@@ -107,7 +107,7 @@ impl Server {
         }
     }
 
-    pub(super) fn from_learner(&mut self, env: &mut Env, packet: Packet) {
+    pub(super) fn hear_learner(&mut self, env: &mut Env, packet: Packet) {
         let host = self.host();
         let now = env.now();
         let (Role::Leading(leading), Host::Server(id)) = (&mut self.role, packet.from) else { return };

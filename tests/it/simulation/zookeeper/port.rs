@@ -44,6 +44,9 @@ pub struct SimWatch {
     fired: Option<oneshot::Receiver<()>>,
 }
 
+/// A node, if it is there, and a watch on it, if one was asked for.
+type Seen = (Option<(Vec<u8>, Stat)>, Option<SimWatch>);
+
 /// Gives up when dropped before the first connection stands.
 struct Dialing(Option<Held>);
 
@@ -114,11 +117,7 @@ impl SimClient {
         }
     }
 
-    fn node(
-        &self,
-        path: &str,
-        watch: Watching,
-    ) -> impl Future<Output = Result<(Option<(Vec<u8>, Stat)>, Option<SimWatch>), Error>> + Send + use<> {
+    fn node(&self, path: &str, watch: Watching) -> impl Future<Output = Result<Seen, Error>> + Send + use<> {
         let answered = self.request(Request::Get { path: path.to_owned(), watch });
         let held = self.held.clone();
         async move {

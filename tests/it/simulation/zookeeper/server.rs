@@ -203,8 +203,8 @@ impl Server {
             (Health::Running, Input::HalfTick(life)) if life == self.lives => self.half_tick(env),
             (Health::Running, Input::HalfTick(_)) => {}
             (Health::Running, Input::Packet(packet)) => match packet.from {
-                Host::Node(_) => self.from_client(env, packet),
-                Host::Server(_) => self.from_server(env, packet),
+                Host::Node(_) => self.hear_client(env, packet),
+                Host::Server(_) => self.hear_server(env, packet),
             },
         }
     }
@@ -218,15 +218,15 @@ impl Server {
         self.schedule_tick(env);
     }
 
-    fn from_server(&mut self, env: &mut Env, packet: Packet) {
+    fn hear_server(&mut self, env: &mut Env, packet: Packet) {
         match &self.role {
             Role::Looking => {}
-            Role::Leading(_) => self.from_learner(env, packet),
-            Role::Following(_) => self.from_leader(env, packet),
+            Role::Leading(_) => self.hear_learner(env, packet),
+            Role::Following(_) => self.hear_leader(env, packet),
         }
     }
 
-    fn from_client(&mut self, env: &mut Env, packet: Packet) {
+    fn hear_client(&mut self, env: &mut Env, packet: Packet) {
         let Packet { from, conn, body, .. } = packet;
         if let Body::Open { session, last_zxid, watches } = body {
             return self.open(env, from, conn, session, last_zxid, watches);
@@ -269,7 +269,10 @@ impl Server {
         }
         let new = session == 0;
         let session = if new { env.new_session() } else { session };
-        self.clients.insert(conn, ClientConn { host, session, open: false, watches, seen: last_zxid, pending: VecDeque::new() });
+        self.clients.insert(
+            conn,
+            ClientConn { host, session, open: false, watches, seen: last_zxid, pending: VecDeque::new() },
+        );
         if new {
             let origin = Origin { server: self.id, conn, xid: 0 };
             return self.submit(env, Proposal { origin, session, change: Change::OpenSession });
@@ -280,14 +283,20 @@ impl Server {
                 let valid = leading.tracker.reopen(env.now(), session, (self.id, None));
                 self.opened(env, conn, session, valid);
             }
-            Role::Following(following) => following.send(env, Host::Server(self.id), Body::Validate { client: conn, session }),
+            Role::Following(following) => {
+                following.send(env, Host::Server(self.id), Body::Validate { client: conn, session })
+            }
         }
     }
 
     /// The leader has answered for the session.
     pub(super) fn opened(&mut self, env: &mut Env, conn: Conn, session: Session, valid: bool) {
-        let others: Vec<Conn> =
-            self.clients.iter().filter(|(at, client)| **at != conn && client.session == session).map(|(at, _)| *at).collect();
+        let others: Vec<Conn> = self
+            .clients
+            .iter()
+            .filter(|(at, client)| **at != conn && client.session == session)
+            .map(|(at, _)| *at)
+            .collect();
         let Some(client) = self.clients.get_mut(&conn) else { return };
         let host = client.host;
         if !valid {

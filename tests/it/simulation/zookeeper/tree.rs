@@ -308,7 +308,8 @@ mod tests {
     #[test]
     fn operations_of_a_multi_see_those_before_them() {
         let mut bench = Bench::new();
-        let ops = vec![create("/a", Mode::Persistent), create("/a/b", Mode::Persistent), set("/a/b", 0), set("/a/b", 1)];
+        let ops =
+            vec![create("/a", Mode::Persistent), create("/a/b", Mode::Persistent), set("/a/b", 0), set("/a/b", 1)];
         assert!(bench.ops(ops).is_ok());
         assert_eq!(bench.tree.stat("/a/b").unwrap().version, 2);
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use cronkeeper::zookeeper::client::{Done, MultiError, Op, Stat};
 
 use super::super::network::Conn;
-use super::tree::{Change, Session, Txn};
+use super::tree::{Change, Session};
+
+pub use super::tree::Txn;
 
 pub enum Body {
     /// Opens a TCP connection; the far kernel answers, whatever its process does.
