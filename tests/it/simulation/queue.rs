@@ -1,6 +1,6 @@
 //! What happens next: events in the order of their virtual instants, those of one instant in the order they were made.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
@@ -10,19 +10,24 @@ use cronkeeper::clock::Uptime;
 pub struct Queue<E> {
     now: Uptime,
     made: u64,
-    heap: BinaryHeap<Reverse<Entry<E>>>,
+    heap: BinaryHeap<Reverse<Entry>>,
+    /// The events lie still, whatever moves in the heap.
+    events: Vec<Option<E>>,
+    free: Vec<usize>,
 }
 
-struct Entry<E> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
     at: Uptime,
     order: u64,
-    event: E,
+    place: usize,
 }
 
 impl<E> Queue<E> {
     /// Nothing to happen yet. Time starts a while after boot, so that instants before now can be named.
     pub fn new() -> Self {
-        Self { now: Uptime::ZERO + Duration::from_secs(1000), made: 0, heap: BinaryHeap::new() }
+        let now = Uptime::ZERO + Duration::from_secs(1000);
+        Self { now, made: 0, heap: BinaryHeap::new(), events: Vec::new(), free: Vec::new() }
     }
 
     pub fn now(&self) -> Uptime {
@@ -32,7 +37,12 @@ impl<E> Queue<E> {
     /// Lets `event` happen at `at`, now at the earliest.
     pub fn at(&mut self, at: Uptime, event: E) {
         self.made += 1;
-        self.heap.push(Reverse(Entry { at: at.max(self.now), order: self.made, event }));
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.events.push(None);
+            self.events.len() - 1
+        });
+        self.events[place] = Some(event);
+        self.heap.push(Reverse(Entry { at: at.max(self.now), order: self.made, place }));
     }
 
     pub fn after(&mut self, delay: Duration, event: E) {
@@ -44,29 +54,10 @@ impl<E> Queue<E> {
         if self.heap.peek().is_some_and(|Reverse(next)| next.at <= limit) {
             let Reverse(entry) = self.heap.pop()?;
             self.now = entry.at;
-            return Some(entry.event);
+            self.free.push(entry.place);
+            return self.events[entry.place].take();
         }
         self.now = self.now.max(limit);
         None
     }
 }
-
-impl<E> Ord for Entry<E> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
-}
-
-impl<E> PartialOrd for Entry<E> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<E> PartialEq for Entry<E> {
-    fn eq(&self, other: &Self) -> bool {
-        self.order == other.order
-    }
-}
-
-impl<E> Eq for Entry<E> {}
