@@ -24,7 +24,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                         error!(target: TARGET, "an order cannot be sent to the warden: {error}");
                     }
                 }
-                Command::KeepEnd(end) => {
+                Command::KeepEnd { end, .. } => {
                     if let Err(error) = self.journal.ended(&end) {
                         error!(target: TARGET, job = %end.run.job, "the end of a run cannot be kept in the state directory: {error}");
                     }

@@ -92,7 +92,8 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
             let record: RunRecord = serde_json::from_slice(&data).map_err(|error| format!("`{name}`: {error}"))?;
             let age = world.env.wall().duration_since(record.begun_at);
             let is_fresh = age < jiff::SignedDuration::from_secs(5);
-            if !is_fresh && !(record.state == RunState::Running && alive.contains(&name)) {
+            let has_process = record.state == RunState::Running && alive.contains(&name);
+            if !is_fresh && !has_process {
                 return Err(format!("in peace `{name}` is in flight, and no process is: {record:?}"));
             }
         }
