@@ -341,8 +341,9 @@ impl Engine {
 
     /// What a run's record says now: of an own run, or of one this leader watches.
     fn on_run_read(&mut self, t: &mut Turn, run: &RunId, found: Option<(RunRecord, Version)>) {
-        match self.flights.get(run).map(|flight| &flight.holder) {
-            Some(Holder::Own(_)) => self.on_own_run_read(t, run, found),
+        match self.flights.get_mut(run) {
+            Some(flight) if flight.commit.is_some() => flight.news = Some(News::Changed(found)),
+            Some(Flight { holder: Holder::Own(_), .. }) => self.on_own_run_read(t, run, found),
             Some(_) => self.on_news(t, run, News::Changed(found)),
             None => self.take_note(t, run, found),
         }

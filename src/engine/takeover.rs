@@ -231,9 +231,12 @@ impl Engine {
         if self.leading.is_none() {
             return;
         }
-        let Some(flight) = self.flights.get_mut(run).filter(|flight| flight.own().is_none()) else { return };
+        let Some(flight) = self.flights.get_mut(run) else { return };
         if flight.commit.is_some() {
             flight.news = Some(news);
+            return;
+        }
+        if flight.own().is_some() {
             return;
         }
         match news {
