@@ -6,8 +6,8 @@ use tracing::error;
 use super::{Daemon, Processes, Stopped, log};
 use crate::clock::{Clock, Now};
 use crate::engine::{Command, Event, Start};
-use crate::run::RunId;
 use crate::run::journal::Journal;
+use crate::run::{RunId, Version};
 use crate::telemetry::TARGET;
 use crate::warden::wire::{Notice, Order, StartFailure, Step};
 
@@ -25,7 +25,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                     }
                 }
                 Command::KeepEnd(end) => {
-                    if let Err(error) = self.journal.ended(&end) {
+                    if let Err(error) = self.journal.ended(&end, Version::FIRST) {
                         error!(target: TARGET, job = %end.run.job, "the end of a run cannot be kept in the state directory: {error}");
                     }
                 }

@@ -12,7 +12,7 @@ async fn ends_that_a_dead_leader_could_not_commit_are_committed_before_the_next_
         a.solo.journal.begun(run, Version::FIRST).unwrap();
     }
     a.solo.journal.started(&open.id(), 1, 4242, 7).unwrap();
-    a.solo.journal.ended(&success(ended.clone())).unwrap();
+    a.solo.journal.ended(&success(ended.clone()), Version::FIRST).unwrap();
     drop(a);
 
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -91,7 +91,7 @@ async fn a_former_leader_that_dies_while_it_drains_is_reported_after_its_process
         b.ask_ledger(ledger::Request::Watch(run.id()));
     }
     b.run_told(&ended.id()).await;
-    a.solo.journal.ended(&success(ended.clone())).unwrap();
+    a.solo.journal.ended(&success(ended.clone()), Version::FIRST).unwrap();
     drop(a);
     let gone = b.until({
         let ended = ended.id();
@@ -119,7 +119,7 @@ async fn who_leaves_with_an_open_end_leaves_it_to_the_next() {
     a.lead().await;
     let run = a.begin("j", 60).await;
     a.solo.journal.begun(&run, Version::FIRST).unwrap();
-    a.solo.journal.ended(&success(run.clone())).unwrap();
+    a.solo.journal.ended(&success(run.clone()), Version::FIRST).unwrap();
     a.ask(election::Request::Leave);
     a.until(|event| matches!(event, Event::Election(election::Event::Left)).then_some(())).await;
     let mut b = Node::start(dir.path(), "b").await;

@@ -250,8 +250,8 @@ impl Journal for Noted {
         self.take(Entry::Started { run: run.clone(), attempt, pid, start_time })
     }
 
-    fn ended(&mut self, end: &RunEnd) -> std::io::Result<()> {
-        self.take(Entry::Ended(Box::new(end.clone())))
+    fn ended(&mut self, end: &RunEnd, version: Version) -> std::io::Result<()> {
+        self.take(Entry::Ended { end: Box::new(end.clone()), version })
     }
 
     fn settled(&mut self, run: &RunId) -> std::io::Result<()> {
