@@ -107,3 +107,19 @@ async fn a_node_whose_member_was_removed_gives_all_up() {
     std::fs::remove_dir_all(dir.path().join("members")).unwrap();
     assert_eq!(a.commit(advance("j", None, 10, None)).await, Commit::Unknown);
 }
+
+#[tokio::test]
+async fn who_resigns_on_a_full_disk_is_still_told_what_it_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let run = a.begin("j", 60).await;
+    let db = Connection::open(dir.path().join("ledger.db")).unwrap();
+    db.execute_batch("BEGIN IMMEDIATE").unwrap();
+    a.send(advance("k", None, 10, None));
+    a.until(|event| matches!(event, Event::Election(election::Event::Suspended { .. })).then_some(())).await;
+    a.ask_ledger(ledger::Request::ReadRun(run.id()));
+    a.ask(election::Request::Resign);
+    a.until(|event| matches!(event, Event::Election(election::Event::Withdrawn)).then_some(())).await;
+    assert_eq!(a.run_told(&run.id()).await, Some((run, Version::FIRST)));
+}
