@@ -229,6 +229,9 @@ impl Processes for Wired {
     async fn notice(&mut self) -> Result<Notice, WardenGone> {
         self.notices.recv().await.ok_or(WardenGone)
     }
+
+    /// The world ends the trees of a node whose daemon has ended.
+    async fn close(self) {}
 }
 
 /// The journal of a host.
