@@ -109,10 +109,10 @@ pub fn start(state_dir: &StateDir, node: &NodeName, leftovers: Leftovers) -> Res
     let members = members::Members::new(folders.members);
     let member = queue.at_the_door(|| members.join(node)).map_err(system)?.map_err(SoloError::Refused)?;
     let (journal, _) = FileJournal::open(&members.journal(member.name()))?;
-    let reader = Arc::new(reader::SoloReader::new(ledger, members.clone(), queue.clone()));
+    let reader = Arc::new(reader::SoloReader::new(ledger.clone(), members.clone(), queue.clone()));
     let (coordination, service) = channels(reader);
     let contender = contender::Contender::new(node.clone(), queue, state_dir.path().join("leader.lock"));
-    backend::spawn(backend::Parts { service, store, members, member, contender, leftovers }).map_err(system)?;
+    backend::spawn(backend::Parts { service, store, ledger, members, member, contender, leftovers }).map_err(system)?;
     Ok(Solo { coordination, journal })
 }
 

@@ -230,6 +230,9 @@ impl Processes for Wired {
     async fn notice(&mut self) -> Result<Notice, WardenGone> {
         self.notices.recv().await.ok_or(WardenGone)
     }
+
+    /// The world ends the trees of a node whose daemon has ended.
+    async fn close(self) {}
 }
 
 /// The journal of a host.
@@ -251,8 +254,8 @@ impl Journal for Noted {
         self.take(Entry::Started { run: run.clone(), attempt, pid, start_time })
     }
 
-    fn ended(&mut self, end: &RunEnd) -> std::io::Result<()> {
-        self.take(Entry::Ended(Box::new(end.clone())))
+    fn ended(&mut self, end: &RunEnd, version: Version) -> std::io::Result<()> {
+        self.take(Entry::Ended { end: Box::new(end.clone()), version })
     }
 
     fn settled(&mut self, run: &RunId) -> std::io::Result<()> {
