@@ -202,5 +202,10 @@ fn coming_occurrences_are_shown_by_time_and_in_each_jobs_zone() {
         | nothing is due any more
         exit 0",
     );
-    assert_said(&desk.enter(&["next", "--schedule", "0 0 30 2 *"]), "?");
+    assert_said(
+        &desk.enter(&["next", "--schedule", "0 0 30 2 *"]),
+        "
+        | cronkeeper: `0 0 30 2 *` is no schedule: never comes: no such day or time from 1970 to 2100 in UTC
+        exit 2",
+    );
 }
