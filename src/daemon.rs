@@ -293,7 +293,6 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             _ => None,
         };
         let stopped = self.turn(now, Event::Election(event));
-        self.settings.notifier.status(&self.view.summary(self.engine.term().is_some()));
         failed.or(stopped)
     }
 
@@ -359,16 +358,18 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     fn show(&mut self, now: Now) {
         if self.is_stale && now.up >= self.shown_at + SHOW_EVERY {
             (self.is_stale, self.shown_at) = (false, now.up);
+            self.settings.notifier.status(&self.view.summary(&self.engine));
             self.shown.status.send_replace(Arc::new(self.view.status(now, &self.engine)));
         }
     }
 
     /// The lease moves all the time, and nothing else with it.
     fn show_lease(&mut self) {
-        let until = self.engine.lease_until();
+        self.view.lease(self.engine.lease_until());
+        let lease_until = self.view.lease_until();
         self.shown.status.send_if_modified(|status| {
             if let Some(session) = &mut Arc::make_mut(status).session {
-                session.lease_until = Some(until);
+                session.lease_until = lease_until;
             }
             false
         });

@@ -3,6 +3,7 @@
 mod cli;
 mod harness;
 mod release;
+mod simulation;
 mod support;
 mod warden;
 mod zookeeper;
