@@ -85,6 +85,9 @@ pub enum SoloError {
         /// Why.
         source: StoreError,
     },
+    /// See [`StillAlive`].
+    #[error(transparent)]
+    StillAlive(#[from] StillAlive),
     /// The lock files cannot be used, or no thread can be had.
     #[error("node `{node}` cannot take part")]
     System {
@@ -103,7 +106,7 @@ pub enum SoloError {
 pub fn start(state_dir: &StateDir, node: &NodeName, leftovers: Leftovers) -> Result<Solo, SoloError> {
     let system = |source| SoloError::System { node: node.clone(), source };
     let folders = Folders::make(state_dir)?;
-    let ledger = state_dir.path().join("ledger.db");
+    let ledger = state_dir.path().join(LEDGER);
     let store = store::Store::open(&ledger).map_err(|source| SoloError::Ledger { path: ledger.clone(), source })?;
     let queue = queue::Queue::new(folders.queue, state_dir.path().join("queue.door"));
     let members = members::Members::new(folders.members);
@@ -115,6 +118,22 @@ pub fn start(state_dir: &StateDir, node: &NodeName, leftovers: Leftovers) -> Res
     backend::spawn(backend::Parts { service, store, ledger, members, member, contender, leftovers }).map_err(system)?;
     Ok(Solo { coordination, journal })
 }
+
+/// Sees the processes dead that dead members left here. All else of theirs is the next leader's: their locks went with them.
+///
+/// # Errors
+/// When a process does not die, or the state directory cannot be used.
+pub fn release(state_dir: &StateDir, node: &NodeName, leftovers: &Leftovers) -> Result<(), SoloError> {
+    let members = members::Members::new(Folders::make(state_dir)?.members);
+    match bury::all(&members, &state_dir.path().join(LEDGER), leftovers) {
+        Ok(_) => Ok(()),
+        Err(bury::BuryError::StillAlive(alive)) => Err(alive.into()),
+        Err(bury::BuryError::Files(source)) => Err(SoloError::System { node: node.clone(), source }),
+    }
+}
+
+/// The ledger's file in the state directory.
+const LEDGER: &str = "ledger.db";
 
 struct Folders {
     queue: PathBuf,

@@ -21,7 +21,11 @@ impl Engine {
     pub(super) fn on_recovered(&mut self, t: &mut Turn, runs: Vec<RecoveredRun>) {
         for RecoveredRun { record, version, end, .. } in runs {
             let own = match end {
-                Some(end) => Own { is_told: true, ..Own::dead(Phase::Ended(Box::new(end))) },
+                Some(end) => {
+                    // The death of the node is news; all other ends were told when they came.
+                    let is_told = end.reason != Some(Reason::NodeDied);
+                    Own { is_told, ..Own::dead(Phase::Ended(Box::new(end))) }
+                }
                 None if record.on_loss == OnLoss::Rerun => {
                     t.tell(Report::Retrying { run: record.id(), attempt: record.attempt });
                     Own::dead(Phase::LettingGo)
@@ -399,19 +403,7 @@ impl Engine {
 
 /// The end of a run whose process nobody saw, or that never had one.
 pub(super) fn unseen_end(run: &RunRecord, outcome: Outcome, reason: Option<Reason>, now: Now) -> RunEnd {
-    RunEnd {
-        v: 1,
-        run: run.clone(),
-        outcome,
-        reason,
-        exit_code: None,
-        signal: None,
-        ended_at: now.wall,
-        duration_ms: None,
-        leftovers: 0,
-        tail: String::new(),
-        dropped_bytes: 0,
-    }
+    RunEnd::unseen(run, outcome, reason, now.wall)
 }
 
 /// When the warden kills the run by itself: the rule that a successor will go by.
