@@ -55,6 +55,7 @@ fn exit(error: &Error) -> Exit {
         | Error::CredentialFile { .. }
         | Error::AuthFile(_)
         | Error::ZooKeeperOptions(_)
+        | Error::Release(_)
         | Error::Solo(SoloError::Refused(_))
         | Error::Stopped(Stopped::Failed(_)) => Exit::Config,
         Error::StateDir(error) | Error::Solo(SoloError::StateDir(error)) if error.is_configuration() => Exit::Config,
@@ -74,8 +75,11 @@ fn exit(error: &Error) -> Exit {
         | Error::Socket(_)
         | Error::System { .. }
         | Error::StillAlive(_)
+        | Error::StillRuns { .. }
         | Error::Stopped(_)
         | Error::Panicked => Exit::Failed,
+        Error::NotStarted { is_missing: true, .. } => Exit::Command(127),
+        Error::NotStarted { is_missing: false, .. } => Exit::Command(126),
     }
 }
 
@@ -91,8 +95,15 @@ fn hint(error: &Error) -> Option<String> {
             Some("put the expression in quotes, so that the shell hands it over as one".to_owned())
         }
         Error::NodeName(_) => Some("name it with `--node NAME` or CRONKEEPER_NODE".to_owned()),
-        Error::Solo(SoloError::Refused(failure)) | Error::Stopped(Stopped::Failed(failure)) => Some(remedy(failure)),
-        Error::StillAlive(_) => Some(
+        Error::Solo(SoloError::Refused(failure))
+        | Error::Stopped(Stopped::Failed(failure))
+        | Error::Release(failure) => Some(remedy(failure)),
+        Error::NotStarted { is_missing: true, .. } => Some(
+            "a program without a slash is searched in the job's own PATH; a script needs the interpreter it names"
+                .to_owned(),
+        ),
+        Error::StillRuns { .. } => Some("end it with SIGTERM, and it gives all up itself".to_owned()),
+        Error::StillAlive(_) | Error::Solo(SoloError::StillAlive(_)) => Some(
             "it does not die of SIGKILL, so nothing is given up; see what it waits for in /proc/PID/stack".to_owned(),
         ),
         Error::Ask(AskFailure::Ask(error)) if error.is_unreachable() => {
