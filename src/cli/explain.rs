@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use super::ask::AskFailure;
 use super::{Error, Exit, Io};
+use crate::api::client::AskError;
 use crate::config::LoadError;
 use crate::daemon::Stopped;
 use crate::election::Failure;
@@ -106,7 +107,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::StillAlive(_) | Error::Solo(SoloError::StillAlive(_)) => Some(
             "it does not die of SIGKILL, so nothing is given up; see what it waits for in /proc/PID/stack".to_owned(),
         ),
-        Error::Ask(AskFailure::Ask(error)) if error.is_unreachable() => {
+        Error::Ask(AskFailure::Ask(AskError::NoDaemon(_))) => {
             Some("is `cronkeeper run` running here? `--runtime-dir` says where its socket is".to_owned())
         }
         _ => None,
@@ -145,6 +146,12 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_socket_that_is_closed_to_the_user_is_not_looked_for_elsewhere() {
+        let forbidden = Error::Ask(AskFailure::Ask(AskError::Forbidden("api.sock".into())));
+        assert_eq!((exit(&forbidden), hint(&forbidden)), (Exit::Unreachable, None));
     }
 
     #[test]
