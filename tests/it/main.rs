@@ -2,6 +2,7 @@
 
 mod harness;
 mod readme;
+mod simulation;
 mod support;
 mod warden;
 mod zookeeper;
