@@ -228,8 +228,9 @@ pub enum Command {
 
 /// The whole program, with the arguments, environment and output of this process.
 pub fn main() -> ExitCode {
-    let mut out = BufWriter::new(io::stdout().lock());
-    let mut err = io::stderr().lock();
+    // Not locked: a thread that panics must get its last words out.
+    let mut out = BufWriter::new(io::stdout());
+    let mut err = io::stderr();
     run(std::env::args_os(), std::env::vars_os(), &mut Io { out: &mut out, err: &mut err }).into()
 }
 

@@ -112,7 +112,7 @@ fn judge(job: &Job, ended: Ended, io: &mut Io<'_>) -> Result<Exit, Error> {
         let (bytes, limit) = (ending.dropped_bytes, job.max_output);
         writeln!(
             io.err,
-            "cronkeeper: job `{name}`: {bytes} bytes of output beyond `max_output` ({limit}) were dropped"
+            "cronkeeper: job `{name}`: {bytes} bytes of output beyond `max_output` ({limit} bytes) were dropped"
         )?;
     }
     if ending.leftovers > 0 {
