@@ -383,7 +383,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     /// The lease moves all the time, and nothing else with it.
     fn show_lease(&mut self) {
         self.view.lease(self.engine.lease_until());
-        let lease_until = self.view.lease_until();
+        let lease_until = self.view.lease_until(&self.engine);
         self.shown.status.send_if_modified(|status| {
             if let Some(session) = &mut Arc::make_mut(status).session {
                 session.lease_until = lease_until;

@@ -43,6 +43,7 @@ pub use store::StoreError;
 
 use crate::coordination::{Coordination, channels};
 use crate::election::Failure;
+use crate::ledger::ReadError;
 use crate::run::journal::RecoveredRun;
 use crate::state_dir::journal::FileJournal;
 use crate::state_dir::{StateDir, StateDirError};
@@ -88,6 +89,14 @@ pub enum SoloError {
     /// See [`StillAlive`].
     #[error(transparent)]
     StillAlive(#[from] StillAlive),
+    /// The ledger cannot be read.
+    #[error("the ledger `{path}` cannot be read")]
+    Unread {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        source: ReadError,
+    },
     /// The lock files cannot be used, or no thread can be had.
     #[error("node `{node}` cannot take part")]
     System {
@@ -125,10 +134,12 @@ pub fn start(state_dir: &StateDir, node: &NodeName, leftovers: Leftovers) -> Res
 /// When a process does not die, or the state directory cannot be used.
 pub fn release(state_dir: &StateDir, node: &NodeName, leftovers: &Leftovers) -> Result<(), SoloError> {
     let members = members::Members::new(Folders::make(state_dir)?.members);
-    match bury::all(&members, &state_dir.path().join(LEDGER), leftovers) {
+    let path = state_dir.path().join(LEDGER);
+    match bury::all(&members, &path, leftovers) {
         Ok(_) => Ok(()),
         Err(bury::BuryError::StillAlive(alive)) => Err(alive.into()),
         Err(bury::BuryError::Files(source)) => Err(SoloError::System { node: node.clone(), source }),
+        Err(bury::BuryError::Ledger(source)) => Err(SoloError::Unread { path, source }),
     }
 }
 

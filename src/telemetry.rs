@@ -79,7 +79,9 @@ pub fn init(format: Format, filter: &LogFilter, node: &NodeName) -> Result<Telem
     let registry = tracing_subscriber::registry().with(filter.to_env_filter());
     let set = match format {
         Format::Json => registry.with(layer.with_ansi(false).event_format(json::Json::new(node))).try_init(),
-        Format::Text => registry.with(layer.with_ansi(colour).event_format(text::Text::new(node))).try_init(),
+        Format::Text => {
+            registry.with(layer.with_ansi(colour).event_format(text::Text::new(node, is_journal(&stderr)))).try_init()
+        }
     };
     set.map_err(|_| InitError::Already)?;
     log_panics(sink.clone());
@@ -97,6 +99,16 @@ impl Drop for Telemetry {
     fn drop(&mut self) {
         self.flush(Duration::from_secs(1));
     }
+}
+
+/// Whether a stream leads to the journal. systemd names the stream it gave in JOURNAL_STREAM, which is inherited also by who
+/// writes elsewhere.
+fn is_journal(stream: impl AsFd) -> bool {
+    std::env::var("JOURNAL_STREAM").is_ok_and(|name| is_named(stream, &name))
+}
+
+fn is_named(stream: impl AsFd, name: &str) -> bool {
+    rustix::fs::fstat(stream).is_ok_and(|stat| name == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
 /// A scheduled instant as the log shows it: without fractions.
@@ -132,6 +144,16 @@ fn wall() -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_journal_is_known_by_its_file() {
+        use std::os::unix::fs::MetadataExt as _;
+        let file = tempfile::tempfile().unwrap();
+        let metadata = file.metadata().unwrap();
+        assert!(is_named(&file, &format!("{}:{}", metadata.dev(), metadata.ino())));
+        assert!(!is_named(&file, &format!("{}:{}", metadata.dev(), metadata.ino() + 1)));
+        assert!(!is_named(&file, ""));
+    }
 
     #[test]
     fn a_scheduled_instant_has_no_fractions() {

@@ -30,6 +30,7 @@ mod sweep;
 mod tree;
 pub mod wire;
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -41,6 +42,8 @@ pub use codec::{CodecError, Decoder, MAX_MESSAGE, encode};
 
 /// The hidden subcommand.
 const SUBCOMMAND: &str = "warden";
+/// In `ps` and `top`, where the kernel keeps 15 bytes; after an exec of /proc/self/exe it would be `exe`.
+const PROCESS_NAME: &CStr = c"cronkeeper-ward";
 
 /// Is the warden, until its daemon is gone and all trees are dead, if the command line says so. To be called before
 /// anything else: the warden must stay small and single-threaded.
@@ -59,6 +62,8 @@ pub fn main_if_asked() -> Option<ExitCode> {
 
 fn serve() -> io::Result<()> {
     let daemon = daemon_on_stdin()?;
+    // Only a name: without it nothing is worse than to read.
+    let _ = rustix::thread::set_name(PROCESS_NAME);
     spawn::default_signals();
     // Blocked rather than ignored: a job would inherit an ignored signal, and the signalfd needs SIGCHLD blocked.
     // A terminal's Ctrl-C or a shutdown's SIGTERM is for the daemon; the warden ends when its socket does.

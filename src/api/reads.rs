@@ -81,7 +81,8 @@ fn newest_of_each(newest_first: Vec<HistoryRecord>) -> Lasts {
     lasts
 }
 
-/// An answer with its time, kept for those who ask next. Failures are kept too: they take the longest.
+/// An answer with its time, kept for those who ask next. Failures are kept too, for they take the longest, but never
+/// long: nobody should be told of a trouble that is over.
 struct Shared<T>(Mutex<Option<Kept<T>>>);
 
 /// When it was read, and what that gave.
@@ -98,7 +99,7 @@ impl<T> Shared<T> {
     async fn get<'a>(&self, fresh: Duration, read: impl FnOnce() -> Reading<'a, T>) -> Result<Arc<T>, ReadError> {
         let mut kept = self.0.lock().await;
         if let Some((at, answer)) = &*kept
-            && system::uptime().since(*at) < fresh
+            && system::uptime().since(*at) < if answer.is_ok() { fresh } else { FRESH }
         {
             return answer.clone();
         }
@@ -111,4 +112,23 @@ impl<T> Shared<T> {
 async fn bounded<T>(read: Reading<'_, T>) -> Result<T, ReadError> {
     let late = |_| Err(ReadError(format!("no answer within {} s", PATIENCE.as_secs())));
     timeout(PATIENCE, read).await.unwrap_or_else(late)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_trouble_that_is_over_is_soon_not_told_any_more() {
+        let shared = Shared::default();
+        let long = Duration::from_secs(3_600);
+        let failed = shared.get(long, || Box::pin(async { Err(ReadError("away".into())) })).await;
+        assert_eq!(failed, Err(ReadError("away".into())));
+        let back = async {
+            while shared.get(long, || Box::pin(async { Ok(1) })).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), back).await.unwrap();
+    }
 }

@@ -186,6 +186,12 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_that_is_closed_to_the_user_is_not_looked_for_elsewhere() {
+        let forbidden = Error::Ask(AskFailure::Ask(AskError::Forbidden("api.sock".into())));
+        assert_eq!((exit(&forbidden), hint(&forbidden)), (Exit::Unreachable, None));
+    }
+
+    #[test]
     fn a_reader_that_has_enough_is_no_error() {
         let mut err = Vec::new();
         let mut io = Io { out: &mut Closed, err: &mut err };

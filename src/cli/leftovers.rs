@@ -22,7 +22,9 @@ pub(super) fn settle(state: &StateDir, within: Duration, now: Timestamp) -> Resu
     for run in recovered.runs.iter_mut().filter(|run| run.end.is_none() && run.record.on_loss != OnLoss::Rerun) {
         let end = RunEnd::unseen(&run.record, Outcome::Interrupted, Some(Reason::NodeDied), now);
         // Written down, so that every later process tells of the same end: the ledger may have it already.
-        journal.ended(&end, run.version).map_err(|source| Error::System { what: "the journal cannot be written", source })?;
+        journal
+            .ended(&end, run.version)
+            .map_err(|source| Error::System { what: "the journal cannot be written", source })?;
         run.end = Some(end);
     }
     Ok((journal, recovered))

@@ -6,8 +6,8 @@ use tracing::error;
 use super::{Daemon, Processes, Stopped, log};
 use crate::clock::{Clock, Now};
 use crate::engine::{Command, Event, Start};
-use crate::run::journal::Journal;
 use crate::run::RunId;
+use crate::run::journal::Journal;
 use crate::telemetry::TARGET;
 use crate::warden::wire::{Notice, Order, StartFailure, Step};
 

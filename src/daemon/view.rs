@@ -161,10 +161,22 @@ impl View {
     /// What the node is, in words for systemd.
     pub(super) fn summary(&self, engine: &Engine) -> String {
         if engine.is_ending() {
-            return format!("draining, {} runs left", engine.own_runs());
+            return format!("draining, {} left", counted(engine.own_runs(), "run"));
         }
+        let role = self.role_in_words(engine);
+        if self.file.valid {
+            return role;
+        }
+        format!("{role}; the jobs file is INVALID, the jobs loaded before stay")
+    }
+
+    fn role_in_words(&self, engine: &Engine) -> String {
         match (engine.term(), &self.role.leader_node, &self.awaiting) {
-            (Some(term), _, _) => format!("leading, token {}, {} jobs", term.token, engine.jobs().jobs.len()),
+            (Some(_), _, Some(awaiting)) => format!("leading, but waiting for {awaiting}"),
+            (Some(term), _, None) => {
+                let jobs = counted(engine.jobs().jobs.len(), "job");
+                format!("leading, token {}, {jobs}", term.token)
+            }
             (None, _, Some(awaiting)) => format!("waiting for {awaiting}"),
             (None, Some(leader), None) => format!("following, {leader} leads"),
             (None, None, None) => "following an entry that is not cronkeeper's".to_owned(),
@@ -200,6 +212,9 @@ impl View {
             drift: self.drifting.iter().map(|(node, _)| node.clone()).collect(),
             unread: None,
         };
+        if let Some(session) = &mut status.session {
+            session.lease_until = self.lease_until(engine);
+        }
         let runs: Vec<RunStatus> = engine.runs().map(RunStatus::from).collect();
         status.put_runs(&runs);
         status
@@ -218,9 +233,10 @@ impl View {
         }
     }
 
-    /// When the lease ends, where one is kept.
-    pub(super) fn lease_until(&self) -> Option<Uptime> {
-        self.session.as_ref()?.lease_until
+    /// When the lease ends. A node without a term and runs keeps none.
+    pub(super) fn lease_until(&self, engine: &Engine) -> Option<Uptime> {
+        let is_kept = engine.term().is_some() || engine.own_runs() > 0;
+        self.session.as_ref()?.lease_until.filter(|_| is_kept)
     }
 
     pub(super) fn lease(&mut self, until: Uptime) {
@@ -272,5 +288,48 @@ impl View {
         let news = news.collect();
         self.drifting = now;
         news
+    }
+}
+
+/// `1 job`, `2 jobs`.
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::LoadError;
+    use crate::term::SessionId;
+
+    const NOW: Now = Now { wall: Timestamp::UNIX_EPOCH, up: Uptime::ZERO };
+
+    fn view() -> (View, Engine) {
+        let (node, jobs) = (NodeName::new("host-a"), JobSet::default());
+        (View::new(node.clone(), "zookeeper", "jobs.yaml".into(), &jobs, NOW), Engine::new(node, jobs))
+    }
+
+    #[test]
+    fn systemd_is_told_what_is_awaited_and_that_the_file_is_wrong() {
+        let (mut view, engine) = view();
+        assert_eq!(view.summary(&engine), "waiting for a session with zookeeper");
+        view.reloaded(NOW, &Err(LoadError::Invalid { problems: Vec::new() }));
+        let expected = "waiting for a session with zookeeper; the jobs file is INVALID, the jobs loaded before stay";
+        assert_eq!(view.summary(&engine), expected);
+    }
+
+    #[test]
+    fn a_node_that_neither_leads_nor_runs_anything_shows_no_lease() {
+        let (mut view, engine) = view();
+        let session = Election::Session { id: SessionId("1".into()), timeout: std::time::Duration::from_secs(10) };
+        view.elected(NOW, &session, engine.jobs());
+        view.lease(Uptime::ZERO);
+        assert_eq!(view.lease_until(&engine), None);
+        assert_eq!(view.status(NOW, &engine).session.unwrap().lease_until, None);
+    }
+
+    #[test]
+    fn what_is_counted_is_named() {
+        assert_eq!((counted(1, "run"), counted(2, "run")), ("1 run".to_owned(), "2 runs".to_owned()));
     }
 }

@@ -3,6 +3,9 @@
 //! ```text
 //! 2026-11-20 18:40:01.123 INFO  leader.elected     node=host-a candidate=… token=… took_ms=12
 //! ```
+//!
+//! The journal has a time of its own; it is told the priority instead, as sd-daemon(3) says, so that
+//! `journalctl -p warning` finds what there is to see.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,16 +23,21 @@ use crate::term::NodeName;
 /// The format.
 pub(super) struct Text {
     node: Arc<str>,
+    is_for_journal: bool,
     now: fn() -> Timestamp,
 }
 
 impl Text {
-    pub fn new(node: &NodeName) -> Self {
-        Self { node: node.as_str().into(), now: super::wall }
+    pub fn new(node: &NodeName, is_for_journal: bool) -> Self {
+        Self { node: node.as_str().into(), is_for_journal, now: super::wall }
     }
 
     fn write(&self, out: &mut dyn fmt::Write, paint: Paint, level: Level, line: &Line) -> fmt::Result {
-        write!(out, "{} ", (self.now)().strftime("%Y-%m-%d %H:%M:%S%.3f"))?;
+        if self.is_for_journal {
+            out.write_str(priority(level))?;
+        } else {
+            write!(out, "{} ", (self.now)().strftime("%Y-%m-%d %H:%M:%S%.3f"))?;
+        }
         paint.write(out, of_level(level), format_args!("{:<5}", level.as_str()))?;
         // As wide as the longest that comes often.
         paint.write(out, "1", format_args!(" {:<18}", escape::plain(&line.event)))?;
@@ -84,6 +92,15 @@ impl Paint {
     }
 }
 
+fn priority(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        Level::INFO => "<6>",
+        _ => "<7>",
+    }
+}
+
 fn of_level(level: Level) -> &'static str {
     match level {
         Level::ERROR => "1;31",
@@ -98,8 +115,13 @@ mod tests {
     use super::*;
 
     fn shown(level: Level, line: &Line, colour: bool) -> String {
-        let text = Text { node: "host-a".into(), now: || "2026-11-20T18:40:01.123456Z".parse().unwrap() };
+        written(false, level, line, colour)
+    }
+
+    fn written(is_for_journal: bool, level: Level, line: &Line, colour: bool) -> String {
+        let now = || "2026-11-20T18:40:01.123456Z".parse().unwrap();
         let mut out = String::new();
+        let text = Text { node: "host-a".into(), is_for_journal, now };
         text.write(&mut out, Paint { on: colour }, level, line).unwrap();
         out
     }
@@ -142,5 +164,11 @@ mod tests {
             shown(Level::ERROR, &line, true),
             "2026-11-20 18:40:01.123 \u{1b}[1;31mERROR\u{1b}[0m\u{1b}[1m log               \u{1b}[0m a\\u{1b}[31mb\u{1b}[2m node=\u{1b}[0mhost-a\n"
         );
+    }
+
+    #[test]
+    fn the_journal_is_told_the_priority_and_no_time() {
+        let line = Line { event: "leader.lost".into(), ..Line::default() };
+        assert_eq!(written(true, Level::WARN, &line, false), "<4>WARN  leader.lost        node=host-a\n");
     }
 }

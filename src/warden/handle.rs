@@ -66,6 +66,8 @@ impl Warden {
         // before it gets to that.
         let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
         let child = Command::new(program)
+            // For `ps` and `systemctl status`: the path says nothing.
+            .arg0("cronkeeper")
             .arg(SUBCOMMAND)
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())

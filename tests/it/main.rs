@@ -2,6 +2,7 @@
 
 mod cli;
 mod harness;
+mod readme;
 mod release;
 mod simulation;
 mod support;

@@ -1,0 +1,90 @@
+//! What README.md and the example tell operators is true: the files are there, the jobs are valid, the commands and
+//! settings exist. That the commands do what is said there is for the other tests.
+
+use std::path::Path;
+
+use clap::{CommandFactory as _, Parser as _};
+use cronkeeper::cli::{Cli, environment};
+use cronkeeper::config;
+use cronkeeper::job::JobSet;
+use jiff::{SignedDuration, Timestamp};
+
+const README: &str = include_str!("../../README.md");
+const EXAMPLE: &str = include_str!("../../jobs/jobs.yaml");
+const ENVIRONMENT: &str = include_str!("../../systemd/cronkeeper.env");
+
+fn jobs(text: &str) -> JobSet {
+    let (set, warnings) = config::parse("jobs.yaml", text.as_bytes()).expect("the jobs are valid");
+    assert_eq!(warnings, [], "{text}");
+    set
+}
+
+/// The lines between ```` ```yaml ```` and its end, for each such block.
+fn yaml_blocks() -> Vec<&'static str> {
+    let rest = README.split("```yaml\n").skip(1);
+    rest.map(|rest| rest.split("```").next().expect("a split has a first part")).collect()
+}
+
+/// The indented lines and what stands between backticks, without comments.
+fn commands() -> impl Iterator<Item = &'static str> {
+    let indented = README.lines().filter(|line| line.starts_with("    ")).map(str::trim);
+    let quoted = README.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+    indented.chain(quoted).map(|line| line.split(" #").next().unwrap_or_default().trim())
+}
+
+#[test]
+fn the_example_is_valid_and_something_is_due_at_any_time_within_ten_seconds() {
+    let jobs = jobs(EXAMPLE);
+    let start: Timestamp = "2026-11-20T23:59:51Z".parse().unwrap();
+    for seconds in 0..90 {
+        let now = start + SignedDuration::from_secs(seconds);
+        let enabled = jobs.jobs.values().filter(|job| job.enabled);
+        let next = enabled.filter_map(|job| job.schedule.next_after(now)).min().unwrap();
+        assert!(next.duration_since(now) <= SignedDuration::from_secs(10), "{now}");
+    }
+}
+
+#[test]
+fn the_jobs_in_the_readme_are_valid() {
+    let blocks = yaml_blocks();
+    assert!(!blocks.is_empty());
+    for block in blocks {
+        assert!(!jobs(block).jobs.is_empty());
+    }
+}
+
+#[test]
+fn the_commands_in_the_readme_exist() {
+    let mut runs = 0;
+    for command in commands() {
+        let line = command.strip_prefix("cargo run --release -- ").or_else(|| command.strip_prefix("cronkeeper "));
+        let Some(line) = line else { continue };
+        let words = std::iter::once("cronkeeper").chain(line.split_whitespace());
+        match Cli::try_parse_from(words) {
+            Ok(_) => runs += 1,
+            Err(error) if error.kind() == clap::error::ErrorKind::DisplayHelp => {}
+            Err(error) => panic!("{command}: {error}"),
+        }
+    }
+    assert!(runs > 3, "{runs}");
+}
+
+#[test]
+fn the_files_in_the_readme_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for words in commands().map(str::split_whitespace) {
+        for word in words.filter(|word| ["jobs/", "systemd/", "tests/"].iter().any(|folder| word.starts_with(folder))) {
+            assert!(root.join(word).exists(), "{word}");
+        }
+    }
+}
+
+#[test]
+fn the_settings_in_the_readme_and_in_the_environment_file_exist() {
+    for text in [README, ENVIRONMENT] {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        // `CRONKEEPER_` alone stands for all of them.
+        let names = words.filter(|word| word.starts_with("CRONKEEPER_") && *word != "CRONKEEPER_");
+        environment::check(&Cli::command(), names.map(str::to_owned)).unwrap();
+    }
+}
