@@ -61,7 +61,7 @@ fn a_living_nodes_name_is_not_given_twice() {
     let spec = node("only");
     let _a = leading(&spec);
     let twin = spec.start();
-    assert_eq!(twin.wait_exit(LONG).code(), Some(1));
+    assert_eq!(twin.wait_exit(LONG).code(), Some(78));
     let told = twin.events().tail();
     assert!(told.contains("is taken"), "{told}");
 }

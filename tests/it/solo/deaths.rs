@@ -61,12 +61,12 @@ fn what_outlives_daemon_and_warden_is_dead_before_the_next_leads() {
     kill(warden);
     a.kill9();
     until("the warden is gone", || !a.job_processes().contains(&warden));
-    let name = a.name().to_owned();
     let again = spec.start();
     again.await_event("leader.elected", LONG);
-    assert_eq!(again.name(), name);
-    let settled = await_end(&again, &run);
-    assert_eq!(settled.text("outcome"), "interrupted");
+    let run_of = |pid: &u32| std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let is_left = |pid: &u32| run_of(pid).windows(run.len()).any(|window| window == run.as_bytes());
+    assert!(!again.job_processes().iter().any(is_left));
+    assert_eq!(await_end(&again, &run).text("outcome"), "interrupted");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::rig::{await_end, await_run, await_start, following, leading, node, of
 const STUBBORN: &str = r#"trap "" TERM; setsid sh -c "sleep 1000" & sleep 1000"#;
 
 #[test]
-fn the_second_leads_when_the_first_is_killed_and_after_its_processes_are_dead() {
+fn the_second_leads_when_the_first_is_killed_and_settles_its_runs_once_they_are_dead() {
     let first = node("first").jobs(&format!(
         r#"
 jobs:
@@ -24,9 +24,9 @@ jobs:
     a.kill9();
 
     let elected = b.await_event("leader.elected", LONG);
-    assert_eq!(a.job_processes(), Vec::<u32>::new());
     assert!(elected.number("token").unwrap() > token);
     let ended = await_end(&b, &lost);
+    assert_eq!(a.job_processes(), Vec::<u32>::new());
     assert_eq!((ended.text("outcome"), ended.text("reason")), ("interrupted", "node-died"));
     let rerun = b.await_where("run.started", LONG, |event| event.text("run") == again);
     assert_eq!(rerun.number("attempt"), Some(2));
