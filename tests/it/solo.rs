@@ -6,6 +6,7 @@ mod deaths;
 mod disk;
 mod endurance;
 mod ending;
+mod gap;
 mod log;
 mod reload;
 pub mod rig;

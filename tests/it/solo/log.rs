@@ -8,9 +8,10 @@ use std::thread;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::LONG;
 use crate::support::process::Process;
 use crate::support::scratch::Scratch;
+use crate::support::witness::{Mark, Witness};
+use crate::support::{LONG, until};
 
 use super::rig::PROGRAM;
 
@@ -72,4 +73,25 @@ fn json_is_an_object_a_line_with_the_promised_fields() {
     assert_eq!(finished["outcome"], "success");
     process.signal(Signal::INT);
     assert_eq!(parse(until_line(&log, "node.stopped"))["reason"], "asked to");
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_neither_the_jobs_nor_the_end() {
+    let witness = Witness::new();
+    let home = Scratch::new("log");
+    // Each run writes far more than a pipe takes.
+    let command = witness.command(&["head", "-c", "300k", "/dev/zero"]);
+    let jobs = home.write("jobs.yaml", &format!("jobs: {{tick: {{schedule: '* * * * * *', command: {command}}}}}"));
+    let mut process = Process::spawn(PROGRAM, |command| {
+        command.args(["run", "--node", "logger", "--log-format", "json"]).arg("--jobs").arg(jobs);
+        command.arg("--state-dir").arg(home.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    })
+    .unwrap();
+    let _unread = process.take(|child| child.stderr.take());
+    until("five runs have ended", || {
+        witness.entries().iter().filter(|entry| entry.mark == Mark::End).count() >= 5
+    });
+    process.signal(Signal::TERM);
+    assert_eq!(process.wait_exit(LONG).and_then(|status| status.code()), Some(0));
 }

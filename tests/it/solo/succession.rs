@@ -1,7 +1,8 @@
 //! Started twice, the second follows; when the first is gone, the second leads and goes on.
 
-use crate::support::LONG;
+use crate::support::node::{Node, Spec};
 use crate::support::witness::Witness;
+use crate::support::{LONG, until};
 
 use super::rig::{await_end, await_run, await_start, following, leading, node, of};
 
@@ -101,4 +102,27 @@ fn a_restart_goes_on_with_the_ledger() {
     assert!(await_start(&again, 0, "tick") > run);
     assert_eq!(await_run(&spec, &run)["outcome"], "success");
     witness.assert_fine(&[]);
+}
+
+#[test]
+fn of_many_started_at_once_one_leads_after_the_other() {
+    let first = node("first");
+    let specs: Vec<_> = (0..5).map(|n| node(&format!("other{n}")).beside(&first)).collect();
+    let mut nodes: Vec<_> = std::iter::once(&first).chain(&specs).map(Spec::start).collect();
+    let mut tokens = Vec::new();
+    while !nodes.is_empty() {
+        // A node that led before has been taken out, so there is one leader to be found, and never a second.
+        let leads = |node: &Node| !node.events().named("leader.elected").is_empty();
+        until("one leads", || nodes.iter().any(leads));
+        let at = nodes.iter().position(leads).unwrap();
+        let leader = nodes.swap_remove(at);
+        assert!(!nodes.iter().any(leads));
+        tokens.push(leader.await_event("leader.elected", LONG).number("token").unwrap());
+        for other in &nodes {
+            other.await_where("election.following", LONG, |_| true);
+        }
+        leader.kill9();
+    }
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    assert_eq!(tokens.len(), 6);
 }
