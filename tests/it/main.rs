@@ -1,6 +1,7 @@
 //! What runs against real processes and real servers, and the simulation: one binary, so that one link serves all.
 
 mod harness;
+mod simulation;
 mod solo;
 mod support;
 mod torture;
