@@ -8,7 +8,8 @@ use crate::support::{LONG, until};
 use super::rig::{await_end, await_run, await_start, leading, node, warden_of};
 
 /// A tree that ignores SIGTERM, with a process that left its session and one that is nobody's child.
-const FOREST: &str = r#"trap "" TERM; setsid sleep 1000 & (setsid sh -c "sleep 1000 & sleep 1000" &); echo up; sleep 1000"#;
+const FOREST: &str =
+    r#"trap "" TERM; setsid sleep 1000 & (setsid sh -c "sleep 1000 & sleep 1000" &); echo up; sleep 1000"#;
 
 fn forest() -> (Spec, Node, String) {
     let spec = node("only").jobs(&format!("jobs: {{forest: {{schedule: '* * * * * *', command: {FOREST:?}}}}}"));

@@ -89,9 +89,7 @@ fn a_log_that_nobody_reads_holds_up_neither_the_jobs_nor_the_end() {
     })
     .unwrap();
     let _unread = process.take(|child| child.stderr.take());
-    until("five runs have ended", || {
-        witness.entries().iter().filter(|entry| entry.mark == Mark::End).count() >= 5
-    });
+    until("five runs have ended", || witness.entries().iter().filter(|entry| entry.mark == Mark::End).count() >= 5);
     process.signal(Signal::TERM);
     assert_eq!(process.wait_exit(LONG).and_then(|status| status.code()), Some(0));
 }

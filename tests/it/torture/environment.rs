@@ -52,7 +52,8 @@ fn a_job_starts_with_no_signal_blocked_or_ignored() {
     let trial = Trial::of(&sh("grep -E '^Sig(Blk|Ign)' /proc/$$/status"));
     // 32 and 33 are the C library's own, and no program can be told about them.
     const OWN: u64 = 0b11 << 31;
-    let masks = trial.lines().into_iter().map(|line| u64::from_str_radix(line.split_once('\t').unwrap().1, 16).unwrap());
+    let masks =
+        trial.lines().into_iter().map(|line| u64::from_str_radix(line.split_once('\t').unwrap().1, 16).unwrap());
     assert_eq!(masks.map(|mask| mask & !OWN).collect::<Vec<_>>(), [0, 0]);
 }
 

@@ -19,7 +19,8 @@ fn a_daemon_that_a_job_leaves_behind_is_killed_and_counted() {
     assert_eq!(leftovers(&trial), Some(3), "the shell and its two");
     let of_run = format!("CRONKEEPER_RUN_ID={}", trial.run());
     let is_of_run = |pid: &u32| {
-        std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|env| env.split(|&b| b == 0).any(|v| v == of_run.as_bytes()))
+        std::fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|env| env.split(|&b| b == 0).any(|v| v == of_run.as_bytes()))
     };
     assert_eq!(trial.node.job_processes().iter().filter(|pid| is_of_run(pid)).count(), 0);
 }

@@ -17,8 +17,10 @@ fn a_job_that_ignores_sigterm_is_killed_after_its_grace() {
 
 #[test]
 fn a_job_that_obeys_sigterm_has_timed_out_all_the_same() {
-    let keys =
-        format!("{}\ntimeout: 300ms\nkill_grace: 1h", sh(r#"trap "echo bye; exit 0" TERM; while :; do sleep 0.05; done"#));
+    let keys = format!(
+        "{}\ntimeout: 300ms\nkill_grace: 1h",
+        sh(r#"trap "echo bye; exit 0" TERM; while :; do sleep 0.05; done"#)
+    );
     let trial = Trial::of(&keys);
     assert_eq!(trial.outcome(), ("timeout", Some(0)));
     assert!(trial.lines().contains(&"bye".to_owned()));
