@@ -15,7 +15,9 @@
 //! leading, and the token, checked inside each transaction, is what keeps out a leader whose lock file was removed by hand.
 //!
 //! Before it leads, a new holder sees the processes dead that dead members recorded, and commits the ends they could not. So a run
-//! whose owner is gone is never one that goes on elsewhere, and there is no lease: it holds as long as the process lives.
+//! whose owner is gone is never one that goes on elsewhere, and there is no lease: it holds as long as the process lives. A killed
+//! leader's locks go one by one, in no promised order: while its member's lock stands it counts as one that drains, its runs are in
+//! flight, and they are settled by the new leader as soon as that lock is gone and their processes are seen dead.
 //!
 //! [`start`] blocks on the disk; after it, one thread owns the SQLite connection and both ports, short-lived threads do what waits,
 //! and nothing here runs on the daemon's loop.

@@ -5,6 +5,8 @@ mod harness;
 mod readme;
 mod release;
 mod simulation;
+mod solo;
 mod support;
+mod torture;
 mod warden;
 mod zookeeper;

@@ -1,0 +1,14 @@
+//! The single-host backend end to end: real processes, real signals, one state directory.
+
+mod api;
+mod crowd;
+mod deaths;
+mod disk;
+mod endurance;
+mod ending;
+mod gap;
+mod log;
+mod reload;
+pub mod rig;
+mod signals;
+mod succession;

@@ -1,0 +1,85 @@
+//! Daemon and warden die, one by one and together: whoever is left ends the trees, and a restart works at once.
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::node::{Node, Spec};
+use crate::support::{LONG, until};
+
+use super::rig::{await_end, await_run, await_start, leading, node, warden_of};
+
+/// A tree that ignores SIGTERM, with a process that left its session and one that is nobody's child.
+const FOREST: &str =
+    r#"trap "" TERM; setsid sleep 1000 & (setsid sh -c "sleep 1000 & sleep 1000" &); echo up; sleep 1000"#;
+
+fn forest() -> (Spec, Node, String) {
+    let spec = node("only").jobs(&format!("jobs: {{forest: {{schedule: '* * * * * *', command: {FOREST:?}}}}}"));
+    let a = leading(&spec);
+    let run = await_start(&a, 0, "forest");
+    until("the whole tree stands", || a.job_processes().len() >= 5);
+    (spec, a, run)
+}
+
+fn assert_a_restart_settles(spec: &Spec, run: &str) {
+    let again = leading(spec);
+    let ended = await_end(&again, run);
+    assert_eq!((ended.text("outcome"), ended.text("reason")), ("interrupted", "node-died"));
+    assert_eq!(await_run(spec, run)["outcome"], "interrupted");
+    assert!(await_start(&again, 0, "forest").as_str() > run);
+}
+
+fn kill(pid: u32) {
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn the_warden_ends_the_trees_of_a_killed_daemon() {
+    let (spec, a, run) = forest();
+    let warden = warden_of(&a);
+    a.kill9();
+    assert_eq!(a.await_no_job_processes(LONG), Vec::<u32>::new());
+    until("the warden ends", || !std::path::Path::new(&format!("/proc/{warden}/cmdline")).exists());
+    drop(a);
+    assert_a_restart_settles(&spec, &run);
+}
+
+#[test]
+fn a_daemon_without_its_warden_ends_the_trees_and_itself() {
+    let (spec, a, run) = forest();
+    kill(warden_of(&a));
+    assert_eq!(a.wait_exit(LONG).code(), Some(1));
+    assert_eq!(a.job_processes(), Vec::<u32>::new());
+    assert_eq!(a.await_event("node.stopped", LONG).text("reason"), "the warden is gone");
+    drop(a);
+    assert_a_restart_settles(&spec, &run);
+}
+
+#[test]
+fn what_outlives_daemon_and_warden_is_dead_before_the_next_leads() {
+    let (spec, a, run) = forest();
+    let warden = warden_of(&a);
+    // Stopped, the daemon cannot see to what the warden leaves.
+    a.stop();
+    kill(warden);
+    a.kill9();
+    until("the warden is gone", || !a.job_processes().contains(&warden));
+    let again = spec.start();
+    again.await_event("leader.elected", LONG);
+    let run_of = |pid: &u32| std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let is_left = |pid: &u32| run_of(pid).windows(run.len()).any(|window| window == run.as_bytes());
+    assert!(!again.job_processes().iter().any(is_left));
+    assert_eq!(await_end(&again, &run).text("outcome"), "interrupted");
+}
+
+#[test]
+fn a_stopped_warden_is_no_dead_one() {
+    let spec = node("only").jobs("jobs: {tick: {schedule: '* * * * * *', command: 'true'}}");
+    let a = leading(&spec);
+    await_start(&a, 0, "tick");
+    let warden = Pid::from_raw(warden_of(&a).cast_signed()).unwrap();
+    kill_process(warden, Signal::STOP).unwrap();
+    // What the daemon orders meanwhile waits.
+    a.await_where("run.skipped", LONG, |skip| skip.text("reason") == "overlap");
+    let seen = a.events().len();
+    kill_process(warden, Signal::CONT).unwrap();
+    a.await_after(seen, "run.finished", LONG, |event| event.text("outcome") == "success");
+}

@@ -1,0 +1,93 @@
+//! A state directory that cannot be written: nothing starts unrecorded, and it is said why.
+//!
+//! The node lives in a mount namespace of its own, so that no mount is left whatever ends the test; that takes root.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::support::LONG;
+use crate::support::node::{Node, Spec};
+use crate::support::scratch::Scratch;
+use crate::support::witness::Witness;
+
+use super::rig::{PROGRAM, await_starts, cli_text, leading};
+
+/// A node whose state directory is a file system of its own, mounted with `options`. None: this may not be done here.
+fn on_own_file_system(options: &str) -> Option<(Scratch, Spec)> {
+    let allowed = Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|output| output.status.success());
+    if !allowed {
+        eprintln!("SKIPPED: mounting takes root");
+        return None;
+    }
+    let dir = Scratch::new("mounting");
+    let script = format!(
+        r#"#!/bin/sh
+for state; do [ "$before" = --state-dir ] && break; before=$state; done
+export state
+exec unshare -m --propagation private sh -c 'mount -t tmpfs -o {options} tmpfs "$state" && unset state && exec "$@"' sh {PROGRAM} "$@"
+"#
+    );
+    let path = dir.write("cronkeeper", &script);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let spec = Spec::new(path.to_str().unwrap(), "only");
+    Some((dir, spec))
+}
+
+/// A path in the node's state directory, as the node sees it.
+fn inside(a: &Node, name: &str) -> PathBuf {
+    let state = a.spec().state_dir();
+    PathBuf::from(format!("/proc/{}/root{}", a.pid(), state.display())).join(name)
+}
+
+fn fill(a: &Node) -> PathBuf {
+    let path = inside(a, "filler");
+    let mut piece = 64 << 10;
+    let mut filler = fs::File::create(&path).unwrap();
+    while piece > 0 {
+        // The file takes what there is room for; the rest is tried in smaller pieces.
+        if std::io::Write::write_all(&mut filler, &vec![0; piece]).is_err() {
+            piece /= 2;
+        }
+    }
+    path
+}
+
+#[test]
+fn nothing_starts_while_the_disk_is_full_and_all_goes_on_when_there_is_room() {
+    let Some((_dir, spec)) = on_own_file_system("size=2m") else { return };
+    let witness = Witness::new();
+    let command = witness.command(&[]);
+    let job = format!("{{schedule: '* * * * * *', command: {command}, misfire: run-all, misfire_window: 5m}}");
+    let a = leading(&spec.jobs(&format!("jobs: {{tick: {job}}}")));
+    await_starts(&a, "tick", 1);
+
+    let filler = fill(&a);
+    let seen = a.events().len();
+    let trouble = a.await_after(seen, "coordination.unreachable", LONG, |_| true);
+    assert!(trouble.text("message").contains("full"), "{:?}", trouble.json());
+    // The trouble is told again with every try: three of them are longer than one occurrence.
+    let started = a.events().named("run.started").len();
+    let mut seen = a.events().len();
+    for _ in 0..3 {
+        a.await_after(seen, "coordination.unreachable", LONG, |_| true);
+        seen = a.events().len();
+    }
+    assert!(a.events().named("run.started").len() <= started + 1, "runs begin though they cannot be recorded");
+    assert!(cli_text(a.spec(), &["status"]).contains("tick"));
+
+    fs::remove_file(filler).unwrap();
+    a.await_event("coordination.resumed", LONG);
+    await_starts(&a, "tick", 3);
+    witness.assert_fine(&[]);
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_written_is_named() {
+    let Some((_dir, spec)) = on_own_file_system("ro") else { return };
+    let a = spec.start();
+    assert_eq!(a.wait_exit(LONG).code(), Some(1));
+    let told = a.events().tail();
+    assert!(told.contains(spec.state_dir().to_str().unwrap()) && told.contains("Read-only"), "{told}");
+}

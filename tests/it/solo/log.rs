@@ -1,0 +1,95 @@
+//! What stands on stderr, for people and for programs.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::process::Process;
+use crate::support::scratch::Scratch;
+use crate::support::witness::{Mark, Witness};
+use crate::support::{LONG, until};
+
+use super::rig::PROGRAM;
+
+/// A daemon with one job a second, and its log line by line.
+fn lines(format: &str) -> (Scratch, Process, Receiver<String>) {
+    let home = Scratch::new("log");
+    let jobs = home.write("jobs.yaml", "jobs: {tick: {schedule: '* * * * * *', command: 'echo said'}}");
+    let mut process = Process::spawn(PROGRAM, |command| {
+        command.args(["run", "--node", "logger", "--log-format", format]).arg("--jobs").arg(jobs);
+        command.arg("--state-dir").arg(home.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    })
+    .unwrap();
+    let stderr = process.take(|child| child.stderr.take());
+    let (sender, lines) = channel();
+    thread::spawn(move || {
+        BufReader::new(stderr).lines().map_while(Result::ok).all(|line| sender.send(line).is_ok());
+    });
+    (home, process, lines)
+}
+
+/// Lines until one has `word`; that one.
+fn until_line(lines: &Receiver<String>, word: &str) -> String {
+    loop {
+        let line = lines.recv_timeout(LONG).unwrap_or_else(|_| panic!("no line with {word}"));
+        if line.contains(word) {
+            return line;
+        }
+    }
+}
+
+#[test]
+fn text_is_a_line_an_event_with_its_fields() {
+    let (_home, process, log) = lines("text");
+    let elected = until_line(&log, "leader.elected");
+    assert!(elected.contains(" INFO ") && elected.contains("node=logger") && elected.contains("token=1"), "{elected}");
+    let said = until_line(&log, "run.output");
+    assert!(said.contains("job=tick") && said.contains("line=said"), "{said}");
+    process.signal(Signal::TERM);
+    until_line(&log, "node.stopped");
+    assert_eq!(process.wait_exit(LONG).and_then(|status| status.code()), Some(0));
+}
+
+#[test]
+fn json_is_an_object_a_line_with_the_promised_fields() {
+    let (_home, process, log) = lines("json");
+    let parse = |line: String| -> Value { serde_json::from_str(&line).unwrap_or_else(|_| panic!("no JSON: {line}")) };
+    let started = parse(until_line(&log, "run.started"));
+    for field in ["timestamp", "level", "event", "message", "node", "job", "run", "scheduled_at"] {
+        assert!(started[field].is_string(), "{field} of {started}");
+    }
+    for field in ["attempt", "token", "pid", "lateness_ms"] {
+        assert!(started[field].is_number(), "{field} of {started}");
+    }
+    let finished = parse(until_line(&log, "run.finished"));
+    for field in ["attempt", "exit_code", "duration_ms", "leftovers"] {
+        assert!(finished[field].is_number(), "{field} of {finished}");
+    }
+    assert_eq!(finished["outcome"], "success");
+    process.signal(Signal::INT);
+    assert_eq!(parse(until_line(&log, "node.stopped"))["reason"], "asked to");
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_neither_the_jobs_nor_the_end() {
+    let witness = Witness::new();
+    let home = Scratch::new("log");
+    // Each run writes far more than a pipe takes.
+    let command = witness.command(&["head", "-c", "300k", "/dev/zero"]);
+    let jobs = home.write("jobs.yaml", &format!("jobs: {{tick: {{schedule: '* * * * * *', command: {command}}}}}"));
+    let mut process = Process::spawn(PROGRAM, |command| {
+        command.args(["run", "--node", "logger", "--log-format", "json"]).arg("--jobs").arg(jobs);
+        command.arg("--state-dir").arg(home.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    })
+    .unwrap();
+    let _unread = process.take(|child| child.stderr.take());
+    until("five runs have ended", || witness.entries().iter().filter(|entry| entry.mark == Mark::End).count() >= 5);
+    process.signal(Signal::TERM);
+    assert_eq!(process.wait_exit(LONG).and_then(|status| status.code()), Some(0));
+}

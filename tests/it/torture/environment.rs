@@ -1,0 +1,125 @@
+//! What a job finds, and what is said when it cannot be started.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::solo::rig::node;
+use crate::support::scratch::Scratch;
+
+use super::{Trial, sh};
+
+#[test]
+fn a_job_sees_its_own_environment_and_nothing_of_the_daemons() {
+    let spec = node("torture").env("SECRET", "of the daemon").env("LD_LIBRARY_PATH", "/nowhere");
+    let trial =
+        Trial::on(spec, "command: [env]\nenvironment: {TARGET: 's3://bucket', LANG: de_DE.UTF-8, EMPTY: '', N: 1}");
+    let lines = trial.lines();
+    let mut found: BTreeMap<&str, &str> = lines.iter().map(|line| line.split_once('=').unwrap()).collect();
+    assert_eq!(found.len(), lines.len());
+    let at = trial.node.events().named("run.started")[0].text("scheduled_at").to_owned();
+    let token = trial.node.events().named("leader.elected")[0].number("token").unwrap().to_string();
+    for name in ["HOME", "USER", "LOGNAME"] {
+        assert!(!found.remove(name).unwrap().is_empty());
+    }
+    let expected = BTreeMap::from([
+        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("SHELL", "/bin/sh"),
+        ("LANG", "de_DE.UTF-8"),
+        ("TARGET", "s3://bucket"),
+        ("EMPTY", ""),
+        ("N", "1"),
+        ("CRONKEEPER_JOB", "trial"),
+        ("CRONKEEPER_RUN_ID", trial.run()),
+        ("CRONKEEPER_SCHEDULED_AT", at.as_str()),
+        ("CRONKEEPER_ATTEMPT", "1"),
+        ("CRONKEEPER_NODE", trial.node.name()),
+        ("CRONKEEPER_FENCING_TOKEN", token.as_str()),
+    ]);
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_job_has_no_input_no_terminal_and_no_descriptor_of_anyone() {
+    let lines = Trial::of(&sh("readlink /proc/$$/fd/0; cat; cut -d' ' -f6,7 /proc/$$/stat; echo $$")).lines();
+    assert_eq!(lines[0], "/dev/null");
+    assert_eq!(lines[1], format!("{} 0", lines[2]), "leader of its own session, without a terminal");
+    // The fourth is the listing itself.
+    assert_eq!(Trial::of("command: [ls, /proc/self/fd]").lines(), ["0", "1", "2", "3"]);
+}
+
+#[test]
+fn a_job_starts_with_no_signal_blocked_or_ignored() {
+    let trial = Trial::of(&sh("grep -E '^Sig(Blk|Ign)' /proc/$$/status"));
+    // 32 and 33 are the C library's own, and no program can be told about them.
+    const OWN: u64 = 0b11 << 31;
+    let masks =
+        trial.lines().into_iter().map(|line| u64::from_str_radix(line.split_once('\t').unwrap().1, 16).unwrap());
+    assert_eq!(masks.map(|mask| mask & !OWN).collect::<Vec<_>>(), [0, 0]);
+}
+
+#[test]
+fn the_directory_is_the_one_named_else_home() {
+    let dir = Scratch::new("directory");
+    let path = dir.path().display().to_string();
+    assert_eq!(Trial::of(&format!("command: [pwd]\nworking_directory: {path}")).lines(), [path]);
+    let home = Trial::of(&sh("pwd -P; cd ~ && pwd -P")).lines();
+    assert_eq!(home[0], home[1]);
+}
+
+#[test]
+fn a_directory_that_is_missing_is_the_reason() {
+    let trial = Trial::of("command: [pwd]\nworking_directory: /no/such/directory");
+    assert_eq!(trial.failure(), ("failure", "no-directory"));
+    assert_eq!(trial.record()["reason"], "no-directory");
+    assert!(trial.node.events().named("run.started").is_empty());
+}
+
+#[test]
+fn the_umask_is_the_one_named_else_022() {
+    assert_eq!(Trial::of(&format!("{}\numask: '027'", sh("umask"))).lines(), ["0027"]);
+    assert_eq!(Trial::of(&sh("umask")).lines(), ["0022"]);
+}
+
+#[test]
+fn a_program_that_is_missing_or_no_program_is_the_reason() {
+    assert_eq!(Trial::of("command: [no-such-program]").failure(), ("failure", "not-found"));
+    assert_eq!(Trial::of("command: [/no/such/program]").failure(), ("failure", "not-found"));
+    let dir = Scratch::new("program");
+    let text = dir.write("text", "no program");
+    std::fs::set_permissions(&text, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(Trial::of(&format!("command: ['{}']", text.display())).failure(), ("failure", "not-executable"));
+    assert_eq!(Trial::of(&format!("command: ['{}']", dir.path().display())).failure(), ("failure", "not-executable"));
+}
+
+#[test]
+fn a_shells_own_codes_for_what_it_cannot_run_are_plain_failures() {
+    assert_eq!(Trial::of(&sh("no-such-program")).outcome(), ("failure", Some(127)));
+}
+
+#[test]
+fn an_argv_is_not_given_to_a_shell_and_a_string_is() {
+    assert_eq!(Trial::of("command: [echo, '$HOME', 'a  b', '*']").lines(), ["$HOME a  b *"]);
+    assert_eq!(Trial::of(&sh("X='a  b'; echo $X | tr a-z A-Z")).lines(), ["A B"]);
+}
+
+#[test]
+fn a_program_is_searched_in_the_jobs_own_path() {
+    let dir = Scratch::new("path");
+    let program = dir.write("greet", "#!/bin/sh\necho hello\n");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = dir.path().display();
+    assert_eq!(Trial::of(&format!("command: [greet]\nenvironment: {{PATH: '{path}'}}")).lines(), ["hello"]);
+}
+
+#[test]
+fn which_codes_are_success_is_the_jobs_affair() {
+    let exits = |code: u8| format!("{}\nsuccess_exit_codes: [0, 3]", sh(&format!("exit {code}")));
+    assert_eq!(Trial::of(&exits(3)).outcome(), ("success", Some(3)));
+    assert_eq!(Trial::of(&exits(4)).outcome(), ("failure", Some(4)));
+}
+
+#[test]
+fn a_job_killed_by_a_signal_fails_with_it() {
+    let trial = Trial::of(&sh("kill -SEGV $$"));
+    assert_eq!((trial.end.text("outcome"), trial.end.number("signal")), ("failure", Some(11)));
+}
