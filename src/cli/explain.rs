@@ -112,7 +112,7 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::Ask(AskFailure::Ask(AskError::Silent(_))) => "what it waits for stands in its log",
         Error::StateDir(error) | Error::Solo(SoloError::StateDir(error)) => return of_state_dir(error),
-        Error::Solo(SoloError::Ledger { .. } | SoloError::System { .. }) => BELONGS,
+        Error::Solo(SoloError::Ledger { .. } | SoloError::Unread { .. } | SoloError::System { .. }) => BELONGS,
         Error::Listen { .. } => "another process may have the port; `--listen` names another",
         Error::NotStarted { is_missing: true, .. } => {
             "a program without a slash is searched in the job's own PATH; a script needs the interpreter it names"
