@@ -8,9 +8,12 @@ mod log;
 mod perform;
 pub mod reload;
 pub mod signals;
+#[cfg(test)]
+mod tests;
 pub mod view;
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +46,9 @@ const SHOW_EVERY: Duration = Duration::from_millis(250);
 /// The loop turns at least this often, so that its standing still can be seen.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
+/// How long the end waits for what still runs to be killed. What does not die by then is for the next start, or for systemd.
+const CLOSING: Duration = Duration::from_secs(5);
+
 /// What starts and ends process trees: the warden, or a model of it.
 pub trait Processes: Send {
     /// Hands an order over. Never blocks.
@@ -53,6 +59,9 @@ pub trait Processes: Send {
 
     /// The next notice. Cancel safe.
     fn notice(&mut self) -> impl Future<Output = Result<Notice, WardenGone>> + Send;
+
+    /// Kills all that still runs, and returns when that is done. Dropped, it goes on without anybody waiting for it.
+    fn close(self) -> impl Future<Output = ()> + Send;
 }
 
 /// The warden is gone, and with it the promise that nothing outlives the daemon.
@@ -107,6 +116,12 @@ impl Processes for Handle {
             error!(target: TARGET, "{error}");
             WardenGone
         })
+    }
+
+    async fn close(self) {
+        if let Err(error) = Self::close(self).await {
+            error!(target: TARGET, "the end of the warden cannot be waited for: {error}");
+        }
     }
 }
 
@@ -201,7 +216,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             // forgotten wait is asked for anew in the next turn. A flood of output does not hold the clock up: see `noticed`.
             let gathered = tokio::select! {
                 biased;
-                control = controls.recv() => control.map_or(Gathered::Time, Gathered::Control),
+                Some(control) = controls.recv() => Gathered::Control(control),
                 told = self.coordination.events.recv() => Gathered::Told(told),
                 notice = self.processes.notice() => Gathered::Notice(notice),
                 () = self.clock.sleep_until(wake) => Gathered::Time,
@@ -212,6 +227,8 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             self.settings.watchdog.turned(now.up, &mut self.settings.notifier);
             self.extend_stop(now);
         }
+        // What this node holds, the backend's end with it, is given up only afterwards.
+        close(&self.clock, self.processes).await;
         stopped.unwrap_or(Stopped::Asked)
     }
 
@@ -293,7 +310,6 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             _ => None,
         };
         let stopped = self.turn(now, Event::Election(event));
-        self.settings.notifier.status(&self.view.summary(self.engine.term().is_some()));
         failed.or(stopped)
     }
 
@@ -359,20 +375,36 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     fn show(&mut self, now: Now) {
         if self.is_stale && now.up >= self.shown_at + SHOW_EVERY {
             (self.is_stale, self.shown_at) = (false, now.up);
+            self.settings.notifier.status(&self.view.summary(&self.engine));
             self.shown.status.send_replace(Arc::new(self.view.status(now, &self.engine)));
         }
     }
 
     /// The lease moves all the time, and nothing else with it.
     fn show_lease(&mut self) {
-        let until = self.engine.lease_until();
+        self.view.lease(self.engine.lease_until());
+        let lease_until = self.view.lease_until();
         self.shown.status.send_if_modified(|status| {
             if let Some(session) = &mut Arc::make_mut(status).session {
-                session.lease_until = Some(until);
+                session.lease_until = lease_until;
             }
             false
         });
     }
+}
+
+async fn close(clock: &impl Clock, processes: impl Processes) {
+    let until = clock.now().up + CLOSING;
+    let mut closed = pin!(processes.close());
+    while clock.now().up < until {
+        // Cancellation safety: `closed` goes on where it was, a forgotten wait is asked for anew.
+        tokio::select! {
+            biased;
+            () = &mut closed => return,
+            () = clock.sleep_until(Wake { wall: None, up: Some(until) }) => {}
+        }
+    }
+    error!(target: TARGET, "what still runs does not die; the warden goes on by itself");
 }
 
 /// What a wait brought.

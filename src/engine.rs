@@ -24,9 +24,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 pub use report::Report;
 
-use self::flight::{Flight, Holder};
+use self::flight::{Flight, Holder, News};
 use self::leading::Leadership;
 use self::stage::Stage;
 use crate::clock::{Now, Uptime, Wake};
@@ -76,7 +78,12 @@ pub enum Command {
     /// Tell the warden.
     Order(Order),
     /// Keep an end in the state directory until the ledger has it.
-    KeepEnd(Box<RunEnd>),
+    KeepEnd {
+        /// How the run ended.
+        end: Box<RunEnd>,
+        /// Of its record in the ledger.
+        version: Version,
+    },
     /// Forget a run in the state directory: the ledger knows all about it.
     Forget(RunId),
     /// Tell people.
@@ -106,7 +113,7 @@ pub struct Start {
 #[derive(Clone, Debug)]
 enum Pending {
     /// A job's mark, with what is to be told once it is accepted.
-    Advance { job: JobName, told: Option<Told> },
+    Advance { job: JobName, mark: Timestamp, told: Option<Told> },
     /// A run's beginning.
     Begin { run: RunId },
     /// Another attempt of a run, or its mark as cut off.
@@ -121,7 +128,7 @@ enum Pending {
 #[derive(Clone, Debug)]
 struct Told {
     skip: Skip,
-    first: jiff::Timestamp,
+    first: Timestamp,
     count: u64,
 }
 
@@ -129,7 +136,12 @@ struct Told {
 struct Turn {
     now: Now,
     commands: Vec<Command>,
+    /// How many more occurrences may be counted one by one: a turn must end soon, however many jobs were missed for how long.
+    counting: u64,
 }
+
+/// See [`Turn::counting`]: a few hundredths of a second.
+const COUNTING: u64 = 50_000;
 
 impl Turn {
     fn election(&mut self, request: election::Request) {
@@ -190,7 +202,7 @@ impl Engine {
 
     /// Takes one observed fact and says what should follow.
     pub fn handle(&mut self, now: Now, event: Event) -> Vec<Command> {
-        let mut turn = Turn { now, commands: Vec::new() };
+        let mut turn = Turn { now, commands: Vec::new(), counting: COUNTING };
         let t = &mut turn;
         match event {
             Event::Tick => {}
@@ -198,7 +210,7 @@ impl Engine {
             Event::Ledger(event) => self.on_ledger(t, event),
             Event::Warden(notice) => self.on_notice(t, notice),
             Event::Loaded(jobs) => self.on_loaded(t, jobs),
-            Event::Recovered(runs) => self.on_recovered(runs),
+            Event::Recovered(runs) => self.on_recovered(t, runs),
             Event::Drain { timeout } => self.on_drain(t, timeout),
             Event::Stop => self.on_stop(t),
             Event::HandOver => self.on_hand_over(t),
@@ -247,6 +259,11 @@ impl Engine {
         self.flights.values().filter(|flight| flight.own().is_some()).count()
     }
 
+    /// True while a process of a run is here, or about to be.
+    pub fn has_trees(&self) -> bool {
+        self.flights.values().any(|flight| flight.alive().is_some())
+    }
+
     /// True once the node was told to end.
     pub fn is_ending(&self) -> bool {
         self.stage.is_ending()
@@ -281,7 +298,7 @@ impl Engine {
             E::Answered { id, answer } => self.on_answer(t, id, answer),
             E::Job(job, entry) => self.on_job_read(t, &job, entry),
             E::Run(run, found) => self.on_run_read(t, &run, found),
-            E::OwnerGone(run, owner, found) => self.on_owner_gone(t, &run, owner, found),
+            E::OwnerGone(run, owner, found) => self.on_news(t, &run, News::OwnerGone(owner, found)),
         }
     }
 
@@ -294,17 +311,17 @@ impl Engine {
             leading.answered(id, &pending, answer);
         }
         match pending {
-            Pending::Advance { job, told } => {
+            Pending::Advance { job, mark, told } => {
                 if let (Commit::Accepted, Some(told)) = (answer, told) {
                     t.tell(Report::Skipped { skip: told.skip, first: told.first, count: told.count });
                 }
                 if is_of_this_term {
-                    self.on_timeline_answer(t, &job, answer);
+                    self.on_timeline_answer(t, &job, mark, answer);
                 }
             }
             Pending::Begin { run } => {
                 if is_of_this_term {
-                    self.on_timeline_answer(t, run.job(), answer);
+                    self.on_timeline_answer(t, run.job(), run.scheduled_at(), answer);
                 }
                 self.on_attempt_answer(t, &run, id, answer);
             }
@@ -324,10 +341,11 @@ impl Engine {
 
     /// What a run's record says now: of an own run, or of one this leader watches.
     fn on_run_read(&mut self, t: &mut Turn, run: &RunId, found: Option<(RunRecord, Version)>) {
-        match self.flights.get(run).map(|flight| &flight.holder) {
-            Some(Holder::Own(_)) => self.on_own_run_read(t, run, found),
-            Some(_) => self.on_other_run_read(t, run, found),
-            None => {}
+        match self.flights.get_mut(run) {
+            Some(flight) if flight.commit.is_some() => flight.news = Some(News::Changed(found)),
+            Some(Flight { holder: Holder::Own(_), .. }) => self.on_own_run_read(t, run, found),
+            Some(_) => self.on_news(t, run, News::Changed(found)),
+            None => self.take_note(t, run, found),
         }
     }
 

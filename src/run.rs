@@ -114,7 +114,7 @@ pub struct RunRecord {
     pub token: FencingToken,
     /// Counts from 1.
     pub attempt: u32,
-    /// Of the decision that began the attempt.
+    /// Of the decision that wrote this.
     pub nonce: Nonce,
     /// When the attempt was begun.
     pub begun_at: Timestamp,
@@ -254,6 +254,25 @@ pub struct RunEnd {
     /// Bytes of output that were counted but not logged.
     #[serde(default)]
     pub dropped_bytes: u64,
+}
+
+impl RunEnd {
+    /// The end of a run whose process nobody saw, or that never had one.
+    pub fn unseen(run: &RunRecord, outcome: Outcome, reason: Option<Reason>, at: Timestamp) -> Self {
+        Self {
+            v: 1,
+            run: run.clone(),
+            outcome,
+            reason,
+            exit_code: None,
+            signal: None,
+            ended_at: at,
+            duration_ms: None,
+            leftovers: 0,
+            tail: String::new(),
+            dropped_bytes: 0,
+        }
+    }
 }
 
 /// Occurrences that were not run, neighbours of one reason together: the other record of the history.

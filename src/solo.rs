@@ -85,6 +85,9 @@ pub enum SoloError {
         /// Why.
         source: StoreError,
     },
+    /// See [`StillAlive`].
+    #[error(transparent)]
+    StillAlive(#[from] StillAlive),
     /// The lock files cannot be used, or no thread can be had.
     #[error("node `{node}` cannot take part")]
     System {
@@ -103,18 +106,34 @@ pub enum SoloError {
 pub fn start(state_dir: &StateDir, node: &NodeName, leftovers: Leftovers) -> Result<Solo, SoloError> {
     let system = |source| SoloError::System { node: node.clone(), source };
     let folders = Folders::make(state_dir)?;
-    let ledger = state_dir.path().join("ledger.db");
+    let ledger = state_dir.path().join(LEDGER);
     let store = store::Store::open(&ledger).map_err(|source| SoloError::Ledger { path: ledger.clone(), source })?;
     let queue = queue::Queue::new(folders.queue, state_dir.path().join("queue.door"));
     let members = members::Members::new(folders.members);
     let member = queue.at_the_door(|| members.join(node)).map_err(system)?.map_err(SoloError::Refused)?;
     let (journal, _) = FileJournal::open(&members.journal(member.name()))?;
-    let reader = Arc::new(reader::SoloReader::new(ledger, members.clone(), queue.clone()));
+    let reader = Arc::new(reader::SoloReader::new(ledger.clone(), members.clone(), queue.clone()));
     let (coordination, service) = channels(reader);
     let contender = contender::Contender::new(node.clone(), queue, state_dir.path().join("leader.lock"));
-    backend::spawn(backend::Parts { service, store, members, member, contender, leftovers }).map_err(system)?;
+    backend::spawn(backend::Parts { service, store, ledger, members, member, contender, leftovers }).map_err(system)?;
     Ok(Solo { coordination, journal })
 }
+
+/// Sees the processes dead that dead members left here. All else of theirs is the next leader's: their locks went with them.
+///
+/// # Errors
+/// When a process does not die, or the state directory cannot be used.
+pub fn release(state_dir: &StateDir, node: &NodeName, leftovers: &Leftovers) -> Result<(), SoloError> {
+    let members = members::Members::new(Folders::make(state_dir)?.members);
+    match bury::all(&members, &state_dir.path().join(LEDGER), leftovers) {
+        Ok(_) => Ok(()),
+        Err(bury::BuryError::StillAlive(alive)) => Err(alive.into()),
+        Err(bury::BuryError::Files(source)) => Err(SoloError::System { node: node.clone(), source }),
+    }
+}
+
+/// The ledger's file in the state directory.
+const LEDGER: &str = "ledger.db";
 
 struct Folders {
     queue: PathBuf,

@@ -4,20 +4,22 @@
 //! it could inherit; then the state directory; only then threads, the runtime and the network.
 
 mod backend;
-mod credentials;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info};
 
 use self::backend::Backend;
-use super::{DEFAULT_JOBS, Error, host};
-use crate::api::client::Places;
+use super::home::Home;
+use super::jobs::JobsFile;
+use super::{Error, leftovers};
 use crate::api::serve::Serving;
 use crate::api::socket::{ApiSocket, Claim};
 use crate::api::{self, Sources};
@@ -42,22 +44,13 @@ const STALL: Duration = Duration::from_secs(10);
 /// Run the daemon: take part in the election, and run the jobs while leading.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A jobs file, or a folder whose *.yaml and *.yml are joined
-    #[arg(long, value_name = "PATH", env = "CRONKEEPER_JOBS", default_value = DEFAULT_JOBS)]
-    jobs: PathBuf,
-    /// ZooKeeper servers, `host:port,host:port/chroot`; without it, replicas on this host alone elect a leader
-    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ZOOKEEPER", value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    zookeeper: Option<String>,
-    /// The node's name [default: the host name; without ZooKeeper, host name and process id]
-    #[arg(long, value_name = "NAME", env = "CRONKEEPER_NODE", value_parser = NodeName::parse)]
-    node: Option<NodeName>,
+    #[command(flatten)]
+    jobs: JobsFile,
+    #[command(flatten)]
+    home: Home,
     /// How long after its last word a host counts as lost
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_SESSION_TIMEOUT", default_value = "10s", value_parser = duration::parse)]
     session_timeout: Duration,
-    /// What must survive a restart [default: $STATE_DIRECTORY, else /var/lib/cronkeeper for root, else
-    /// $XDG_STATE_HOME/cronkeeper]
-    #[arg(long, value_name = "DIR", env = "CRONKEEPER_STATE_DIR")]
-    state_dir: Option<PathBuf>,
     /// Where the API's socket is [default: $RUNTIME_DIRECTORY, else the state directory]
     #[arg(long, value_name = "DIR", env = "CRONKEEPER_RUNTIME_DIR")]
     runtime_dir: Option<PathBuf>,
@@ -73,8 +66,6 @@ pub struct Args {
     /// What is logged: a level, or a filter such as `cronkeeper=debug,warn`
     #[arg(long, value_name = "LEVEL-OR-FILTER", env = "CRONKEEPER_LOG", default_value_t)]
     log: LogFilter,
-    #[command(flatten)]
-    credentials: credentials::Args,
 }
 
 /// What is known before anything was started.
@@ -104,21 +95,14 @@ impl Args {
             .enable_all()
             .build()
             .map_err(|source| Error::System { what: "the runtime cannot be started", source })?;
-        let ended = runtime.block_on(self.serve(plan, warden, open_files, backend));
-        // Nothing that still reads or resolves names may hold the end up.
-        runtime.shutdown_timeout(Duration::from_millis(100));
-        ended
+        to_the_end(runtime, self.serve(plan, warden, open_files, backend))
     }
 
     fn plan(&self) -> Result<Plan, Error> {
-        let content = config::fingerprint(&self.jobs);
-        let jobs = config::load(&self.jobs)?;
-        let node = match (&self.node, &self.zookeeper) {
-            (Some(node), _) => node.clone(),
-            (None, Some(_)) => NodeName::parse(&host::name()).map_err(Error::NodeName)?,
-            (None, None) => NodeName::new(format!("{}-{}", host::name(), std::process::id())),
-        };
-        let places = Places::new(self.runtime_dir.as_deref(), self.state_dir.as_deref());
+        let content = config::fingerprint(&self.jobs.path);
+        let jobs = self.jobs.load()?;
+        let node = self.home.node()?;
+        let places = self.home.places(self.runtime_dir.as_deref());
         let (state_dir, runtime_dir) = (places.state_dir().to_owned(), places.named_or_state().to_owned());
         Ok(Plan { node, state_dir, runtime_dir, jobs, content })
     }
@@ -135,30 +119,26 @@ impl Args {
         let mut notifier = Notifier::from_environment()
             .map_err(|source| Error::System { what: "systemd cannot be told anything", source })?;
         let mut watchdog = Watchdog::from_environment();
-        if self.zookeeper.is_some() {
+        if self.home.zookeeper.is_some() {
             watchdog.set(self.session_timeout, &mut notifier);
         }
         let processes =
             warden.into_async().map_err(|source| Error::System { what: "the warden cannot be reached", source })?;
+        let doors = Doors::open(self.listen, &runtime_dir, self.home.zookeeper.is_none()).await?;
         let now = system::now();
         let name = backend.name();
         info!(target: TARGET, event = event::NODE_STARTED, version = env!("CARGO_PKG_VERSION"), backend = name, jobs = jobs.set.jobs.len());
         let started = backend.start(&node).await?;
-        let view = View::new(node.clone(), name, self.jobs.clone(), &jobs.set, now);
+        let view = View::new(node.clone(), name, self.jobs.path.clone(), &jobs.set, now);
         let engine = Engine::new(node.clone(), jobs.set.clone());
         let (status, seen) = watch::channel(Arc::new(view.status(now, &engine)));
         let (turned, turns) = watch::channel(Uptime::ZERO);
-        let api = Api {
-            sources: Sources { status: seen, turns, stall: STALL, reader: started.coordination.reader.clone() },
-            runtime_dir,
-            listen: self.listen,
-            is_shared: self.zookeeper.is_none(),
-        };
-        let _api = api.serve().await?;
+        let sources = Sources { status: seen, turns, stall: STALL, reader: started.coordination.reader.clone() };
+        let _api = doors.serve(sources, runtime_dir);
         let (controls, controlled) = mpsc::unbounded_channel();
         let trigger = Trigger::default();
         let _reloading =
-            Owned(tokio::spawn(reload::keep_up(self.jobs.clone(), content, trigger.clone(), controls.clone())));
+            Owned(tokio::spawn(reload::keep_up(self.jobs.path.clone(), content, trigger.clone(), controls.clone())));
         let _signals = Owned(tokio::spawn(signals::hand_on(signals, controls, trigger)));
         crate::daemon::announce(&jobs);
         notifier.ready();
@@ -181,12 +161,21 @@ impl Args {
             Stopped::Asked => Ok(()),
             Stopped::WardenGone(runs) => {
                 // Nobody else ends what the warden let go. Nothing else is left to do, so nothing is held up.
-                backend::end_leftovers(&runs, backend::DYING).map_err(Error::StillAlive)?;
+                leftovers::kill(&runs, backend::DYING).map_err(Error::StillAlive)?;
                 Err(Error::Stopped(Stopped::WardenGone(runs)))
             }
             stopped => Err(Error::Stopped(stopped)),
         }
     }
+}
+
+/// Runs the daemon. A panic in it, which the log has told by then, is an error like others: all it held is dropped, the warden's
+/// socket with it, so that the warden kills what runs.
+fn to_the_end(runtime: Runtime, daemon: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+    let ended = catch_unwind(AssertUnwindSafe(|| runtime.block_on(daemon)));
+    // Nothing that still reads or resolves names may hold the end up.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    ended.unwrap_or(Err(Error::Panicked))
 }
 
 /// A task that ends with its owner.
@@ -198,56 +187,61 @@ impl Drop for Owned {
     }
 }
 
-/// The API, before it is served.
-struct Api {
-    sources: Sources,
-    runtime_dir: PathBuf,
-    listen: Option<SocketAddr>,
-    /// Several nodes may share the directory: the leader serves the socket.
-    is_shared: bool,
+/// Where the API will be served, taken before anybody else hears of this node: what is in use ends it without a trace.
+struct Doors {
+    tcp: Option<TcpListener>,
+    /// Absent where several nodes may share the directory: there the leader serves the socket.
+    socket: Option<ApiSocket>,
 }
 
-impl Api {
-    async fn serve(self) -> Result<(Option<Serving>, Owned), Error> {
-        let router = api::router(self.sources.clone());
-        let on_tcp = match self.listen {
+impl Doors {
+    async fn open(listen: Option<SocketAddr>, runtime_dir: &Path, is_shared: bool) -> Result<Self, Error> {
+        let tcp = match listen {
             Some(address) => {
-                let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
-                Some(Serving::on_tcp(listener, router.clone()))
+                Some(TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?)
             }
             None => None,
         };
-        if !self.is_shared {
-            let socket = ApiSocket::open(&self.runtime_dir, Claim::IfFree).await.map_err(Error::Socket)?;
-            let serving = Serving::on_socket(socket, router);
-            return Ok((
-                on_tcp,
-                Owned(tokio::spawn(async move {
-                    let _serving = serving;
-                    std::future::pending::<()>().await;
-                })),
-            ));
-        }
-        Ok((on_tcp, Owned(tokio::spawn(self.serve_while_leading(router)))))
+        let socket = match is_shared {
+            true => None,
+            false => Some(ApiSocket::open(runtime_dir, Claim::IfFree).await.map_err(Error::Socket)?),
+        };
+        Ok(Self { tcp, socket })
     }
 
-    /// On one host the leader serves the socket; before it gives leadership up it takes it away.
-    async fn serve_while_leading(self, router: axum::Router) {
-        let mut status = self.sources.status.clone();
-        let mut serving = None;
-        loop {
-            let leads = is_leading(&status.borrow_and_update());
-            match (leads, &serving) {
-                (true, None) => match ApiSocket::open(&self.runtime_dir, Claim::TakeOver).await {
-                    Ok(socket) => serving = Some(Serving::on_socket(socket, router.clone())),
-                    Err(error) => error!(target: TARGET, "nobody can ask this node: {error}"),
-                },
-                (false, Some(_)) => serving = None,
-                _ => {}
-            }
-            if status.changed().await.is_err() {
-                return;
-            }
+    fn serve(self, sources: Sources, runtime_dir: PathBuf) -> Served {
+        let router = api::router(sources.clone());
+        let tcp = self.tcp.map(|listener| Serving::on_tcp(listener, router.clone()));
+        let (socket, while_leading) = match self.socket {
+            Some(socket) => (Some(Serving::on_socket(socket, router)), None),
+            None => (None, Some(Owned(tokio::spawn(serve_while_leading(sources.status, runtime_dir, router))))),
+        };
+        Served { _tcp: tcp, _socket: socket, _while_leading: while_leading }
+    }
+}
+
+/// The API, served until dropped.
+struct Served {
+    _tcp: Option<Serving>,
+    _socket: Option<Serving>,
+    _while_leading: Option<Owned>,
+}
+
+/// On one host the leader serves the socket; before it gives leadership up it takes it away.
+async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_dir: PathBuf, router: axum::Router) {
+    let mut serving = None;
+    loop {
+        let leads = is_leading(&status.borrow_and_update());
+        match (leads, &serving) {
+            (true, None) => match ApiSocket::open(&runtime_dir, Claim::TakeOver).await {
+                Ok(socket) => serving = Some(Serving::on_socket(socket, router.clone())),
+                Err(error) => error!(target: TARGET, "nobody can ask this node: {error}"),
+            },
+            (false, Some(_)) => serving = None,
+            _ => {}
+        }
+        if status.changed().await.is_err() {
+            return;
         }
     }
 }
@@ -264,4 +258,36 @@ fn raise_open_files() -> Option<(u64, u64)> {
     // A refusal leaves the limit as it is, which only many runs at once would notice.
     setrlimit(Resource::Nofile, Rlimit { current: Some(hard), maximum: Some(hard) }).ok()?;
     Some((soft, hard))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_of_the_daemon_is_an_error_and_lets_go_of_the_warden() {
+        let (ours, mut warden) = UnixStream::pair().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let ended = to_the_end(runtime, async move {
+            let _handle = ours;
+            tokio::task::yield_now().await;
+            panic!("a bug")
+        });
+        assert!(matches!(ended, Err(Error::Panicked)), "{ended:?}");
+        assert_eq!(warden.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_is_in_use_is_found_before_anything_is_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Doors::open(Some(([127, 0, 0, 1], 0).into()), dir.path(), false).await.unwrap();
+        let address = first.tcp.as_ref().unwrap().local_addr().unwrap();
+        let again = Doors::open(Some(address), dir.path(), true).await;
+        assert!(matches!(again, Err(Error::Listen { .. })));
+        let again = Doors::open(None, dir.path(), false).await;
+        assert!(matches!(again, Err(Error::Socket(_))));
+    }
 }

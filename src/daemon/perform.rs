@@ -6,8 +6,8 @@ use tracing::error;
 use super::{Daemon, Processes, Stopped, log};
 use crate::clock::{Clock, Now};
 use crate::engine::{Command, Event, Start};
-use crate::run::RunId;
 use crate::run::journal::Journal;
+use crate::run::RunId;
 use crate::telemetry::TARGET;
 use crate::warden::wire::{Notice, Order, StartFailure, Step};
 
@@ -24,8 +24,8 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                         error!(target: TARGET, "an order cannot be sent to the warden: {error}");
                     }
                 }
-                Command::KeepEnd(end) => {
-                    if let Err(error) = self.journal.ended(&end) {
+                Command::KeepEnd { end, version } => {
+                    if let Err(error) = self.journal.ended(&end, version) {
                         error!(target: TARGET, job = %end.run.job, "the end of a run cannot be kept in the state directory: {error}");
                     }
                 }

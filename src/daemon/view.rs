@@ -7,13 +7,16 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 
 use super::reload::Reloaded;
-use crate::clock::Now;
+use crate::clock::{Now, Uptime};
 use crate::election::{Event as Election, Member};
 use crate::engine::{Engine, Report};
 use crate::job::{Digest, JobName, JobSet};
 use crate::run::{RunEnd, RunId};
 use crate::status::{JobStatus, JobsFile, LastRun, Role, RunStatus, Session, State, Status};
 use crate::term::NodeName;
+
+/// What a node without one waits for.
+const PLACE: &str = "a place in the queue";
 
 /// See the module.
 #[derive(Debug)]
@@ -102,7 +105,7 @@ impl View {
                     lease_remaining_ms: None,
                 };
                 self.session = Some(session);
-                self.awaiting = Some("a place in the queue".to_owned());
+                self.awaiting = Some(PLACE.to_owned());
             }
             Election::Joined { candidate } => self.role.candidate = Some(candidate.clone()),
             Election::Following { candidate, predecessor, predecessor_node, leader_node } => {
@@ -127,7 +130,10 @@ impl View {
                 self.lease(*lease_until);
             }
             Election::Lease { until } => self.lease(*until),
-            Election::Over { .. } | Election::Withdrawn => self.role = Role::default(),
+            Election::Over { .. } | Election::Withdrawn => {
+                self.role = Role::default();
+                self.awaiting = Some(PLACE.to_owned());
+            }
             Election::Suspended { .. } => self.connected(now, false),
             Election::Resumed { .. } => self.connected(now, true),
             Election::Expired { .. } => {
@@ -153,12 +159,15 @@ impl View {
     }
 
     /// What the node is, in words for systemd.
-    pub(super) fn summary(&self, leads: bool) -> String {
-        match (leads, &self.role.leader_node, &self.awaiting) {
-            (true, _, _) => format!("leading, {} jobs", self.file.digest),
-            (false, _, Some(awaiting)) => format!("waiting for {awaiting}"),
-            (false, Some(leader), None) => format!("following, {leader} leads"),
-            (false, None, None) => "following".to_owned(),
+    pub(super) fn summary(&self, engine: &Engine) -> String {
+        if engine.is_ending() {
+            return format!("draining, {} runs left", engine.own_runs());
+        }
+        match (engine.term(), &self.role.leader_node, &self.awaiting) {
+            (Some(term), _, _) => format!("leading, token {}, {} jobs", term.token, engine.jobs().jobs.len()),
+            (None, _, Some(awaiting)) => format!("waiting for {awaiting}"),
+            (None, Some(leader), None) => format!("following, {leader} leads"),
+            (None, None, None) => "following an entry that is not cronkeeper's".to_owned(),
         }
     }
 
@@ -209,9 +218,14 @@ impl View {
         }
     }
 
-    fn lease(&mut self, until: crate::clock::Uptime) {
+    /// When the lease ends, where one is kept.
+    pub(super) fn lease_until(&self) -> Option<Uptime> {
+        self.session.as_ref()?.lease_until
+    }
+
+    pub(super) fn lease(&mut self, until: Uptime) {
         if let Some(session) = &mut self.session {
-            session.lease_until = Some(until);
+            session.lease_until = (until != Uptime::NEVER).then_some(until);
         }
     }
 
@@ -220,7 +234,11 @@ impl View {
             session.connected = connected;
             session.since = now.wall;
         }
-        self.awaiting = (!connected).then(|| format!("the connection to {}", self.backend));
+        self.awaiting = match (connected, &self.role.candidate) {
+            (false, _) => Some(format!("the connection to {}", self.backend)),
+            (true, None) => Some(PLACE.to_owned()),
+            (true, Some(_)) => None,
+        };
     }
 
     /// Measured by the leader's jobs: the leader says who differs, and who differs says so too.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::clock::Uptime;
 use crate::job::Job;
-use crate::ledger::CommitId;
-use crate::run::{RunEnd, RunId, RunRecord, Version};
+use crate::ledger::{CommitId, OwnerState};
+use crate::run::{RunEnd, RunRecord, Version};
 use crate::warden::wire::Slot;
 
 /// A run in flight.
@@ -19,6 +19,17 @@ pub(super) struct Flight {
     pub holder: Holder,
     /// The commit about it that has no answer yet: there is never more than one.
     pub commit: Option<CommitId>,
+    /// What was heard of another node's run while a commit about it was under way; looked at if that commit is refused.
+    pub news: Option<News>,
+}
+
+/// What the ledger tells of a watched run.
+#[derive(Clone, Debug)]
+pub(super) enum News {
+    /// Its record as it stands.
+    Changed(Option<(RunRecord, Version)>),
+    /// Its owner is gone, with what is known of it; and its record as read after that.
+    OwnerGone(OwnerState, Option<(RunRecord, Version)>),
 }
 
 /// Who has a run.
@@ -30,8 +41,10 @@ pub(super) enum Holder {
     Other,
     /// Nobody knows: its owner is gone without a word. Only a leader keeps these.
     CutOff,
-    /// Nobody: the leader is to begin another attempt, or is just settling it.
+    /// Nobody: the leader is to begin another attempt, or is just marking it cut off.
     Nobody,
+    /// Nobody: the leader is just writing its end. Its job is decided on when that is answered.
+    Settling,
 }
 
 /// A run that this node has.
@@ -43,6 +56,22 @@ pub(super) struct Own {
     pub phase: Phase,
     /// The node has a new session since the record was written.
     pub needs_reown: bool,
+    /// Its end was told to people.
+    pub is_told: bool,
+    /// Its end was asked to be written and never answered: it may be written.
+    pub may_be_written: bool,
+}
+
+impl Own {
+    /// A run that is about to be begun here.
+    pub fn beginning(job: Arc<Job>) -> Self {
+        Self { job: Some(job), ..Self::dead(Phase::Beginning) }
+    }
+
+    /// A run whose process is no more, or never was.
+    pub fn dead(phase: Phase) -> Self {
+        Self { job: None, phase, needs_reown: false, is_told: false, may_be_written: false }
+    }
 }
 
 /// How far an own run is.
@@ -85,9 +114,9 @@ pub(super) enum StopCause {
 }
 
 impl Flight {
-    /// The run's id.
-    pub fn id(&self) -> RunId {
-        RunId::scheduled(self.record.job.clone(), self.record.scheduled_at)
+    /// A run as read.
+    pub fn new(record: RunRecord, version: Version, holder: Holder) -> Self {
+        Self { record, version, holder, commit: None, news: None }
     }
 
     /// The own part, where this node has it.

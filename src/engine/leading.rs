@@ -34,6 +34,8 @@ pub(super) struct Leadership {
     agenda: BTreeSet<(Timestamp, JobName)>,
     /// Jobs with a backlog.
     waiting: BTreeSet<JobName>,
+    /// Jobs that are due, and decided on when the end of a run that the leader settles is answered.
+    held: BTreeSet<JobName>,
 }
 
 /// One job's occurrences, as far as they are decided on.
@@ -71,6 +73,7 @@ impl Leadership {
             timelines: BTreeMap::new(),
             agenda: BTreeSet::new(),
             waiting: BTreeSet::new(),
+            held: BTreeSet::new(),
         }
     }
 
@@ -139,9 +142,22 @@ impl Engine {
     /// Takes a job's record for what it says. A schedule that is new, or another than recorded, counts from now.
     fn adopt_job(&mut self, t: &mut Turn, name: &JobName, job: Option<Arc<Job>>, entry: Option<JobEntry>) {
         let version = entry.as_ref().map(|entry| entry.version);
-        let record = entry.and_then(|entry| entry.record);
-        let mark = record.as_ref().map_or(t.now.wall, |record| record.last_scheduled);
-        let recorded = record.and_then(|record| record.schedule);
+        let (mark, recorded) = match entry.and_then(|entry| entry.record) {
+            Some(record) => (record.last_scheduled, record.schedule),
+            None => (t.now.wall, None),
+        };
+        self.count_from(t, name, job, version, mark, recorded);
+    }
+
+    fn count_from(
+        &mut self,
+        t: &mut Turn,
+        name: &JobName,
+        job: Option<Arc<Job>>,
+        version: Option<Version>,
+        mark: Timestamp,
+        recorded: Option<Digest>,
+    ) {
         let digest = job.as_deref().map(digest_of);
         let timeline = Timeline {
             job: job.clone(),
@@ -158,9 +174,10 @@ impl Engine {
         let Some(leading) = &mut self.leading else { return };
         leading.timelines.insert(name.clone(), timeline);
         if digest != recorded || (version.is_none() && job.is_some()) {
-            let gap =
-                job.as_ref().filter(|_| recorded.is_some()).and_then(|job| misfire::missed(job, mark, t.now.wall));
-            let to = if digest.is_some() { mark.max(t.now.wall) } else { mark };
+            let is_new = digest != recorded;
+            let gap = job.as_ref().filter(|_| is_new && recorded.is_some());
+            let gap = gap.and_then(|job| t.missed(job, mark, t.now.wall));
+            let to = if is_new && digest.is_some() { mark.max(t.now.wall) } else { mark };
             self.advance(t, name, to, gap.map(|gap| (SkipReason::Missed, gap)));
         }
         if let Some(leading) = &mut self.leading {
@@ -197,7 +214,7 @@ impl Engine {
         let (mark, now) = (timeline.mark, t.now.wall);
         timeline.backlog.clear();
         timeline.skip = None;
-        let gap = old.and_then(|old| misfire::missed(&old, mark, now));
+        let gap = old.and_then(|old| t.missed(&old, mark, now));
         self.advance(t, name, mark.max(now), gap.map(|gap| (SkipReason::Missed, gap)));
         if let Some(leading) = &mut self.leading {
             leading.waiting.remove(name);
@@ -230,13 +247,33 @@ impl Engine {
         }
     }
 
+    /// A run that was being settled is, or is not the leader's to settle: its job can be decided on.
+    pub(super) fn release_job(&mut self, name: &JobName) {
+        if let Some(leading) = &mut self.leading
+            && leading.held.remove(name)
+        {
+            leading.schedule(name);
+        }
+    }
+
+    /// True while the leader writes the end of a run of the job: only the answer tells whether it is in flight.
+    fn is_settling(&self, name: &JobName) -> bool {
+        self.flights_of(name).any(|flight| matches!(flight.holder, Holder::Settling))
+    }
+
     /// Decides on one job's occurrences up to now.
     fn decide(&mut self, t: &mut Turn, name: &JobName) {
+        if self.is_settling(name) {
+            if let Some(leading) = &mut self.leading {
+                leading.held.insert(name.clone());
+            }
+            return;
+        }
         let Some(timeline) = self.timeline(name) else { return };
         let Some(job) = timeline.job.clone() else { return };
         let now = t.now.wall;
         if timeline.backlog.is_empty() {
-            let plan = misfire::plan(&job, timeline.cursor, now);
+            let plan = misfire::plan(&job, timeline.cursor, now, &mut t.counting);
             if let Some(missed) = plan.skipped {
                 self.advance(t, name, missed.last, Some((SkipReason::Missed, missed)));
             }
@@ -295,9 +332,7 @@ impl Engine {
         timeline.cursor = timeline.cursor.max(newest.back().copied().unwrap_or(timeline.cursor));
         let (mark, first) = (timeline.mark, timeline.backlog.front().copied());
         let before = first.map_or(now, |first| first - NANOSECOND);
-        if let Some(missed) =
-            (surplus > 0 || newest.len() == limit).then(|| misfire::missed(job, mark, before)).flatten()
-        {
+        if let Some(missed) = (surplus > 0 || newest.len() == limit).then(|| t.missed(job, mark, before)).flatten() {
             self.advance(t, &job.name, missed.last, Some((SkipReason::Missed, missed)));
         }
     }
@@ -341,11 +376,13 @@ impl Engine {
 
     /// True while a process of the job runs, or may run, anywhere.
     fn is_in_flight(&self, name: &JobName) -> bool {
+        self.flights_of(name).any(|flight| !matches!(flight.own().map(|own| &own.phase), Some(Phase::Ended(_))))
+    }
+
+    fn flights_of(&self, name: &JobName) -> impl Iterator<Item = &Flight> {
         let first = RunId::scheduled(name.clone(), Timestamp::MIN);
         let last = RunId::scheduled(name.clone(), Timestamp::MAX);
-        self.flights
-            .range(first..=last)
-            .any(|(_, flight)| !matches!(flight.own().map(|own| &own.phase), Some(Phase::Ended(_))))
+        self.flights.range(first..=last).map(|(_, flight)| flight)
     }
 
     /// The job's timeline, where its occurrences can be decided on.
@@ -381,7 +418,7 @@ impl Engine {
         let (told, skip) = timeline.join_skip(told);
         timeline.step(mark);
         let change = Change::Advance { job: name.clone(), at, record, skip };
-        let id = self.commit(t, change, Pending::Advance { job: name.clone(), told });
+        let id = self.commit(t, change, Pending::Advance { job: name.clone(), mark, told });
         if let Some(takeover) = self.leading.as_mut().and_then(|leading| leading.takeover.as_mut()) {
             takeover.open.insert(id);
         }
@@ -414,9 +451,8 @@ impl Engine {
         let id = RunId::scheduled(job.name.clone(), at);
         let change = Change::Begin { at: version, record, run: run.clone() };
         let commit = self.commit(t, change, Pending::Begin { run: id.clone() });
-        let own = Own { job: Some(job.clone()), phase: Phase::Beginning, needs_reown: false };
-        let flight = Flight { record: run, version: Version::FIRST, holder: Holder::Own(own), commit: Some(commit) };
-        self.flights.insert(id, flight);
+        let flight = Flight::new(run, Version::FIRST, Holder::Own(Own::beginning(job.clone())));
+        self.flights.insert(id, Flight { commit: Some(commit), ..flight });
     }
 
     /// How long a run may go on while cut off: until the second before whatever may begin beside it.
@@ -428,12 +464,14 @@ impl Engine {
     }
 
     /// The answer to a commit that moves a job's mark.
-    pub(super) fn on_timeline_answer(&mut self, t: &mut Turn, name: &JobName, answer: Commit) {
+    pub(super) fn on_timeline_answer(&mut self, t: &mut Turn, name: &JobName, mark: Timestamp, answer: Commit) {
         let Some(leading) = &mut self.leading else { return };
         let Some(timeline) = leading.timelines.get_mut(name) else { return };
         timeline.open = timeline.open.saturating_sub(1);
         match answer {
-            Commit::Accepted => timeline.written.0 = Some(timeline.written.0.map_or(Version::FIRST, Version::next)),
+            Commit::Accepted => {
+                timeline.written = (Some(timeline.written.0.map_or(Version::FIRST, Version::next)), mark);
+            }
             Commit::Superseded => timeline.is_in_conflict = true,
             Commit::Fenced | Commit::Unknown => return,
         }
@@ -449,8 +487,13 @@ impl Engine {
         let Some(timeline) = leading.timelines.get_mut(name).filter(|timeline| timeline.is_in_conflict) else { return };
         let written = timeline.written;
         let job = timeline.job.clone();
-        let is_unchanged = entry.as_ref().map(|entry| entry.version) == written.0;
-        self.adopt_job(t, name, job.clone(), entry);
+        let Some(entry) = entry else {
+            // Somebody removed the record: it is made again as it was.
+            let digest = job.as_deref().map(digest_of);
+            return self.count_from(t, name, job, None, written.1, digest);
+        };
+        let is_unchanged = Some(entry.version) == written.0;
+        self.adopt_job(t, name, job.clone(), Some(entry));
         if let (true, Some(job)) = (is_unchanged, job) {
             self.pass_over(t, &job);
         }
@@ -492,6 +535,12 @@ impl Timeline {
         self.skip = Some((now, told.skip.clone()));
         let skip = told.skip.clone();
         (Some(told), Some(SkipWrite { at, skip }))
+    }
+}
+
+impl Turn {
+    fn missed(&mut self, job: &Job, after: Timestamp, until: Timestamp) -> Option<Missed> {
+        misfire::missed(job, after, until, &mut self.counting)
     }
 }
 

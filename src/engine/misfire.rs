@@ -12,7 +12,7 @@ use crate::job::{Job, Misfire};
 pub const LATE: Duration = Duration::from_secs(1);
 /// The longest window where the job names none.
 const DEFAULT_WINDOW: Duration = Duration::from_secs(12 * 3600);
-/// Skipped occurrences are counted one by one up to here.
+/// Of one job, skipped occurrences are counted one by one up to here.
 const COUNT_CAP: u64 = 10_000;
 
 /// Occurrences in a row.
@@ -22,7 +22,7 @@ pub struct Missed {
     pub first: Timestamp,
     /// The last.
     pub last: Timestamp,
-    /// How many; at least this many beyond 10,000.
+    /// How many; at least so many where there are too many to be counted one by one.
     pub count: u64,
 }
 
@@ -36,7 +36,9 @@ pub struct Plan {
 }
 
 /// Decides on the occurrences of `job` after `mark` that are more than [`LATE`] late at `now`.
-pub fn plan(job: &Job, mark: Timestamp, now: Timestamp) -> Plan {
+///
+/// `counting` is how many may be counted one by one; what was counted is taken off.
+pub fn plan(job: &Job, mark: Timestamp, now: Timestamp, counting: &mut u64) -> Plan {
     let missed_until = newest_missed(now);
     if missed_until <= mark {
         return Plan::default();
@@ -52,17 +54,20 @@ pub fn plan(job: &Job, mark: Timestamp, now: Timestamp) -> Plan {
         Misfire::RunAll => newest_in_window(job, mark, missed_until, now),
     };
     let skipped = match run.first() {
-        Some(&first) => missed(job, mark, first - Duration::from_nanos(1)),
-        None => missed(job, mark, missed_until),
+        Some(&first) => missed(job, mark, first - Duration::from_nanos(1), counting),
+        None => missed(job, mark, missed_until, counting),
     };
     Plan { skipped, run }
 }
 
-/// The occurrences in (`after`, `until`], counted.
-pub fn missed(job: &Job, after: Timestamp, until: Timestamp) -> Option<Missed> {
+/// The occurrences in (`after`, `until`], counted as far as `counting` lets.
+pub fn missed(job: &Job, after: Timestamp, until: Timestamp, counting: &mut u64) -> Option<Missed> {
     let first = job.schedule.next_after(after).filter(|&first| first <= until)?;
     let last = job.schedule.last_before_or_at(until, after)?;
-    Some(Missed { first, last, count: job.schedule.count(after, until, COUNT_CAP) })
+    let least = if first < last { 2 } else { 1 };
+    let count = job.schedule.count(after, until, COUNT_CAP.min(*counting)).max(least);
+    *counting = counting.saturating_sub(count);
+    Some(Missed { first, last, count })
 }
 
 /// True while a missed occurrence may still be run.

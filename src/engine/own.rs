@@ -18,16 +18,24 @@ const TAIL_OF_SUCCESS: usize = 512;
 
 impl Engine {
     /// Runs of an earlier process, dead for sure: their ends are written, or they are let go for another attempt.
-    pub(super) fn on_recovered(&mut self, runs: Vec<RecoveredRun>) {
+    pub(super) fn on_recovered(&mut self, t: &mut Turn, runs: Vec<RecoveredRun>) {
         for RecoveredRun { record, version, end, .. } in runs {
-            let phase = match end {
-                Some(end) => Phase::Ended(Box::new(end)),
-                None if record.on_loss == OnLoss::Rerun => Phase::LettingGo,
-                None => Phase::Ended(Box::new(unseen_end(&record, Outcome::Interrupted, Some(Reason::NodeDied)))),
+            let own = match end {
+                Some(end) => {
+                    // The death of the node is news; all other ends were told when they came.
+                    let is_told = end.reason != Some(Reason::NodeDied);
+                    Own { is_told, ..Own::dead(Phase::Ended(Box::new(end))) }
+                }
+                None if record.on_loss == OnLoss::Rerun => {
+                    t.tell(Report::Retrying { run: record.id(), attempt: record.attempt });
+                    Own::dead(Phase::LettingGo)
+                }
+                None => {
+                    let end = unseen_end(&record, Outcome::Interrupted, Some(Reason::NodeDied), t.now);
+                    Own::dead(Phase::Ended(Box::new(end)))
+                }
             };
-            let own = Own { job: None, phase, needs_reown: false };
-            let flight = Flight { record, version, holder: Holder::Own(own), commit: None };
-            self.flights.insert(flight.id(), flight);
+            self.flights.insert(record.id(), Flight::new(record, version, Holder::Own(own)));
         }
     }
 
@@ -89,8 +97,8 @@ impl Engine {
         let job = flight.own().and_then(|own| own.job.clone());
         let (Some(job), true) = (job, leads && t.now.up < self.lease_until && !self.is_at_once(t.now.up)) else {
             let reason = if self.stage.is_ending() { Reason::Drain } else { Reason::Lease };
-            let end = unseen_end(&flight.record, Outcome::Interrupted, Some(reason));
-            return self.end_run(t, run, RunEnd { ended_at: t.now.wall, ..end });
+            let end = unseen_end(&flight.record, Outcome::Interrupted, Some(reason), t.now);
+            return self.end_run(t, run, end);
         };
         let (record, version) = (flight.record.clone(), flight.version);
         let slot = Slot(self.count());
@@ -135,11 +143,11 @@ impl Engine {
     fn on_not_started(&mut self, t: &mut Turn, run: &RunId, why: StartFailure) {
         let Some(flight) = self.flights.get(run) else { return };
         let (outcome, reason) = match why {
-            StartFailure::TooLate => (Outcome::Interrupted, Reason::Lease),
+            StartFailure::TooLate => (Outcome::Interrupted, Some(Reason::Lease)),
             StartFailure::Step { step, errno } => (Outcome::Failure, reason_of(step, errno)),
         };
-        let end = unseen_end(&flight.record, outcome, Some(reason));
-        self.end_run(t, run, RunEnd { ended_at: t.now.wall, ..end });
+        let end = unseen_end(&flight.record, outcome, reason, t.now);
+        self.end_run(t, run, end);
     }
 
     fn on_ended(&mut self, t: &mut Turn, run: &RunId, ending: Ending) {
@@ -196,10 +204,13 @@ impl Engine {
 
     /// The run is over here: kept until the ledger has it, told, and asked to be written.
     fn end_run(&mut self, t: &mut Turn, run: &RunId, end: RunEnd) {
-        if let Some(own) = self.flights.get_mut(run).and_then(Flight::own_mut) {
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        let version = flight.version;
+        if let Some(own) = flight.own_mut() {
             own.phase = Phase::Ended(Box::new(end.clone()));
+            own.is_told = true;
         }
-        t.commands.push(Command::KeepEnd(Box::new(end.clone())));
+        t.commands.push(Command::KeepEnd { end: Box::new(end.clone()), version });
         t.tell(Report::Finished(Box::new(end)));
         self.pump(t, run);
     }
@@ -258,16 +269,20 @@ impl Engine {
     }
 
     pub(super) fn on_own_end_answer(&mut self, t: &mut Turn, run: &RunId, id: CommitId, answer: Commit) {
-        if self.answered_flight(run, id).is_none() {
-            return;
-        }
+        let Some(flight) = self.answered_flight(run, id) else { return };
         match answer {
             Commit::Accepted => {
+                if let Some(Own { phase: Phase::Ended(end), is_told: false, .. }) = flight.own() {
+                    t.tell(Report::Finished(end.clone()));
+                }
                 self.flights.remove(run);
                 t.commands.push(Command::Forget(run.clone()));
             }
             Commit::Superseded | Commit::Fenced => t.ledger(Request::ReadRun(run.clone())),
             Commit::Unknown => {
+                if let Some(own) = flight.own_mut() {
+                    own.may_be_written = true;
+                }
                 if self.session.is_some() {
                     self.pump(t, run);
                 }
@@ -278,33 +293,43 @@ impl Engine {
     /// What the ledger says of an own run whose commit it did not take, or did not answer.
     pub(super) fn on_own_run_read(&mut self, t: &mut Turn, run: &RunId, found: Option<(RunRecord, Version)>) {
         let Some(flight) = self.flights.get_mut(run).filter(|flight| flight.commit.is_none()) else { return };
-        let same = found.filter(|(record, _)| flight.is_same_attempt(record));
         let is_unsure = matches!(flight.own().map(|own| &own.phase), Some(Phase::Unsure));
-        match same {
-            Some((record, _)) if is_unsure && record.nonce != flight.record.nonce => {
-                self.flights.remove(run);
-            }
-            Some((record, version)) if is_unsure && record.on_loss == OnLoss::Rerun => {
-                flight.version = version;
-                if let Some(own) = flight.own_mut() {
-                    own.phase = Phase::LettingGo;
+        let may_be_written = flight.own().is_some_and(|own| own.may_be_written);
+        match found {
+            Some((record, version)) if flight.is_same_attempt(&record) => {
+                if is_unsure && record.nonce != flight.record.nonce {
+                    self.flights.remove(run);
+                    return self.take_note(t, run, Some((record, version)));
                 }
-                self.pump(t, run);
-            }
-            Some((_, version)) if is_unsure => {
                 flight.version = version;
-                let end = unseen_end(&flight.record, Outcome::Interrupted, Some(Reason::Lease));
-                self.end_run(t, run, RunEnd { ended_at: t.now.wall, ..end });
+                if is_unsure { self.on_begun_unsure(t, run) } else { self.pump(t, run) }
             }
-            Some((_, version)) => {
-                flight.version = version;
-                self.pump(t, run);
-            }
-            None if is_unsure => {
+            found if is_unsure => {
                 self.flights.remove(run);
+                self.take_note(t, run, found);
             }
-            None => self.on_superseded(t, run),
+            // What is not in flight any more was ended: by the write that was never answered.
+            None if may_be_written => self.drop_run(t, run),
+            found => {
+                self.on_superseded(t, run);
+                if !self.flights.contains_key(run) {
+                    self.take_note(t, run, found);
+                }
+            }
         }
+    }
+
+    /// An attempt was begun in the ledger by a write that was answered too late for it to be started.
+    fn on_begun_unsure(&mut self, t: &mut Turn, run: &RunId) {
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        if flight.record.on_loss == OnLoss::Rerun {
+            if let Some(own) = flight.own_mut() {
+                own.phase = Phase::LettingGo;
+            }
+            return self.pump(t, run);
+        }
+        let end = unseen_end(&flight.record, Outcome::Interrupted, Some(Reason::Lease), t.now);
+        self.end_run(t, run, end);
     }
 
     /// Another settled an own run: what still runs of it is killed, and nothing more is written about it.
@@ -317,9 +342,13 @@ impl Engine {
         }
     }
 
+    /// What the ledger has of it, if anything, is another node's affair; a leader looks.
     fn drop_run(&mut self, t: &mut Turn, run: &RunId) {
         self.flights.remove(run);
         t.commands.push(Command::Forget(run.clone()));
+        if self.leading.is_some() {
+            t.ledger(Request::ReadRun(run.clone()));
+        }
     }
 
     /// The term is over. What another node may start again dies now, unless the node gave leadership up itself.
@@ -373,20 +402,8 @@ impl Engine {
 }
 
 /// The end of a run whose process nobody saw, or that never had one.
-pub(super) fn unseen_end(run: &RunRecord, outcome: Outcome, reason: Option<Reason>) -> RunEnd {
-    RunEnd {
-        v: 1,
-        run: run.clone(),
-        outcome,
-        reason,
-        exit_code: None,
-        signal: None,
-        ended_at: run.begun_at,
-        duration_ms: None,
-        leftovers: 0,
-        tail: String::new(),
-        dropped_bytes: 0,
-    }
+pub(super) fn unseen_end(run: &RunRecord, outcome: Outcome, reason: Option<Reason>, now: Now) -> RunEnd {
+    RunEnd::unseen(run, outcome, reason, now.wall)
 }
 
 /// When the warden kills the run by itself: the rule that a successor will go by.
@@ -398,13 +415,15 @@ fn deadline_of(run: &RunRecord, now: Now) -> Deadline {
     }
 }
 
-fn reason_of(step: Step, errno: i32) -> Reason {
+fn reason_of(step: Step, errno: i32) -> Option<Reason> {
     use rustix::io::Errno;
     match (step, Errno::from_raw_os_error(errno)) {
-        (Step::Directory, _) => Reason::NoDirectory,
-        (Step::Exec, Errno::NOENT) => Reason::NotFound,
-        (_, Errno::NOMEM | Errno::AGAIN) => Reason::NoMemory,
-        (Step::Fork | Step::Prepare | Step::Exec, _) => Reason::NotExecutable,
+        (Step::Directory, _) => Some(Reason::NoDirectory),
+        (Step::Exec, Errno::NOENT) => Some(Reason::NotFound),
+        (_, Errno::NOMEM | Errno::AGAIN) => Some(Reason::NoMemory),
+        (Step::Exec, _) => Some(Reason::NotExecutable),
+        // The log says which step failed, and how.
+        (Step::Fork | Step::Prepare, _) => None,
     }
 }
 

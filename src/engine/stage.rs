@@ -68,7 +68,7 @@ impl Engine {
             return;
         }
         t.tell(Report::Draining { runs: self.own_runs(), timeout });
-        self.end_by(t, t.now.up + timeout);
+        self.end_by(t, t.now.up + timeout, self.longest_grace());
     }
 
     pub(super) fn on_stop(&mut self, t: &mut Turn) {
@@ -77,7 +77,7 @@ impl Engine {
             t.commands.push(Command::Exit);
             return;
         }
-        self.end_by(t, t.now.up);
+        self.end_by(t, t.now.up, Duration::ZERO);
         self.stop_all(t, true);
     }
 
@@ -106,16 +106,21 @@ impl Engine {
         }
     }
 
-    fn end_by(&mut self, t: &mut Turn, stop_at: Uptime) {
-        let withdrawn_at = match self.stage {
-            Stage::Ending(ending) => ending.withdrawn_at,
+    /// Nothing that was asked for before is put off.
+    fn end_by(&mut self, t: &mut Turn, stop_at: Uptime, grace: Duration) {
+        let give_up_at = stop_at + grace + LAST_WORDS;
+        let ending = match self.stage {
+            Stage::Ending(ending) => Ending {
+                withdrawn_at: ending.withdrawn_at,
+                stop_at: ending.stop_at.map(|at| at.min(stop_at)),
+                give_up_at: ending.give_up_at.min(give_up_at),
+            },
             _ => {
                 t.election(Request::Resign);
-                t.now.up + RESIGN_WITHIN
+                Ending { withdrawn_at: t.now.up + RESIGN_WITHIN, stop_at: Some(stop_at), give_up_at }
             }
         };
-        let give_up_at = stop_at + self.longest_grace() + LAST_WORDS;
-        self.stage = Stage::Ending(Ending { withdrawn_at, stop_at: Some(stop_at), give_up_at });
+        self.stage = Stage::Ending(ending);
     }
 
     fn longest_grace(&self) -> Duration {
@@ -132,7 +137,7 @@ impl Engine {
             self.stop_all(t, false);
         }
         let gives_up = t.now.up >= ending.give_up_at;
-        let has_trees = self.flights.values().any(|flight| flight.alive().is_some());
+        let has_trees = self.has_trees();
         let has_runs = self.flights.values().any(|flight| flight.own().is_some());
         if gives_up && has_trees {
             // The member stays: it tells the others that something of this node lives. The warden, or `release`, ends it.

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::flight::{Flight, Holder, Own, Phase};
+use super::flight::{Flight, Holder, News, Own, Phase};
 use super::leading::Leadership;
 use super::own::unseen_end;
 use super::{Command, Engine, Pending, Report, Turn};
@@ -65,15 +65,16 @@ impl Engine {
         let is_unstarted = record.owner.node == self.node && Some(&record.owner.session) == self.session.as_ref();
         let owner = if is_unstarted { OwnerState::Dead } else { owner };
         let state = record.state;
-        let holder =
-            if owner == OwnerState::Alive && state == RunState::Running { Holder::Other } else { Holder::Nobody };
-        self.flights.insert(run.clone(), Flight { record, version, holder, commit: None });
+        let is_held = owner == OwnerState::Alive && state != RunState::Retrying;
+        let holder = if is_held { Holder::Other } else { Holder::Nobody };
+        self.flights.insert(run.clone(), Flight::new(record, version, holder));
         match (state, owner) {
             (RunState::Retrying, _) => self.begin_again(t, run),
-            (RunState::Running, OwnerState::Alive) => t.ledger(Request::Watch(run.clone())),
+            // Cut off and alive: its owner is back and about to say so. Until then nothing ends its process.
+            (RunState::Running | RunState::CutOff, OwnerState::Alive) => t.ledger(Request::Watch(run.clone())),
             (RunState::Running, owner) => self.settle_lost(t, run, owner),
             (RunState::CutOff, OwnerState::Dead) => self.settle_dead(t, run),
-            (RunState::CutOff, _) => self.keep_cut_off(t, run),
+            (RunState::CutOff, OwnerState::Gone) => self.keep_cut_off(t, run),
         }
     }
 
@@ -112,7 +113,7 @@ impl Engine {
             nonce,
             ..flight.record.clone()
         };
-        flight.holder = Holder::Own(Own { job: Some(job), phase: Phase::Beginning, needs_reown: false });
+        flight.holder = Holder::Own(Own::beginning(job));
         self.settle(t, run, record);
     }
 
@@ -134,8 +135,9 @@ impl Engine {
     }
 
     fn settle_end(&mut self, t: &mut Turn, run: &RunId, outcome: Outcome, reason: Option<Reason>) {
-        let Some(flight) = self.flights.get(run).filter(|flight| flight.commit.is_none()) else { return };
-        let end = RunEnd { ended_at: t.now.wall, ..unseen_end(&flight.record, outcome, reason) };
+        let Some(flight) = self.flights.get_mut(run).filter(|flight| flight.commit.is_none()) else { return };
+        flight.holder = Holder::Settling;
+        let end = unseen_end(&flight.record, outcome, reason, t.now);
         let change = Change::End { at: flight.version, end: end.clone(), as_leader: true };
         let id = self.commit(t, change, Pending::End { run: run.clone(), settled: Some(Box::new(end)) });
         self.note_settling(run, id);
@@ -163,11 +165,10 @@ impl Engine {
                 t.tell(Report::CutOff { run: run.clone(), owner, keep_until });
                 self.keep_cut_off(t, run);
             }
-            Commit::Superseded if is_own => {
+            Commit::Superseded => {
                 flight.holder = Holder::Nobody;
-                t.ledger(Request::Watch(run.clone()));
+                self.look_again(t, run);
             }
-            Commit::Superseded => t.ledger(Request::Watch(run.clone())),
             Commit::Unknown if is_own => self.look_up(t, run),
             Commit::Fenced | Commit::Unknown => {
                 self.flights.remove(run);
@@ -197,24 +198,72 @@ impl Engine {
         end: Box<RunEnd>,
         answer: Commit,
     ) {
-        if self.answered_flight(run, id).is_none() {
-            return;
-        }
+        let Some(flight) = self.answered_flight(run, id) else { return };
         match answer {
             Commit::Accepted => {
                 self.flights.remove(run);
                 t.tell(Report::Finished(end));
             }
-            Commit::Superseded => t.ledger(Request::Watch(run.clone())),
+            Commit::Superseded => {
+                flight.holder = Holder::Nobody;
+                self.look_again(t, run);
+            }
             Commit::Fenced | Commit::Unknown => {
                 self.flights.remove(run);
             }
         }
+        self.release_job(run.job());
     }
 
-    /// A run that this leader watches has changed, or is no longer in flight.
-    pub(super) fn on_other_run_read(&mut self, t: &mut Turn, run: &RunId, found: Option<(RunRecord, Version)>) {
-        let Some(flight) = self.flights.get_mut(run).filter(|flight| flight.commit.is_none()) else { return };
+    /// Another wrote what a settling rested on: what was heard meanwhile counts, else the ledger is asked.
+    fn look_again(&mut self, t: &mut Turn, run: &RunId) {
+        match self.flights.get_mut(run).and_then(|flight| flight.news.take()) {
+            Some(news) => self.on_news(t, run, news),
+            None => {
+                t.ledger(Request::Watch(run.clone()));
+                t.ledger(Request::ReadRun(run.clone()));
+            }
+        }
+    }
+
+    /// Something was heard of a run that this leader watches.
+    pub(super) fn on_news(&mut self, t: &mut Turn, run: &RunId, news: News) {
+        if self.leading.is_none() {
+            return;
+        }
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        if flight.commit.is_some() {
+            flight.news = Some(news);
+            return;
+        }
+        if flight.own().is_some() {
+            return;
+        }
+        match news {
+            News::OwnerGone(owner, Some((record, version)))
+                if record.state == RunState::Running || owner == OwnerState::Dead =>
+            {
+                self.adopt_run(t, run, record, version, owner);
+            }
+            News::OwnerGone(_, found) | News::Changed(found) => self.on_other_run_read(t, run, found),
+        }
+    }
+
+    /// A run that is not among those this node knows of. A leader knows of all: whatever it is, it is watched.
+    pub(super) fn take_note(&mut self, t: &mut Turn, run: &RunId, found: Option<(RunRecord, Version)>) {
+        if let (Some((record, version)), true) = (found, self.leading.is_some()) {
+            let state = record.state;
+            self.flights.insert(run.clone(), Flight::new(record, version, Holder::Other));
+            match state {
+                RunState::Running => t.ledger(Request::Watch(run.clone())),
+                RunState::Retrying => self.begin_again(t, run),
+                RunState::CutOff => self.keep_cut_off(t, run),
+            }
+        }
+    }
+
+    fn on_other_run_read(&mut self, t: &mut Turn, run: &RunId, found: Option<(RunRecord, Version)>) {
+        let Some(flight) = self.flights.get_mut(run) else { return };
         let Some((record, version)) = found else {
             self.flights.remove(run);
             return;
@@ -225,25 +274,6 @@ impl Engine {
             RunState::Running => flight.holder = Holder::Other,
             RunState::Retrying => self.begin_again(t, run),
             RunState::CutOff => self.give_up_at_its_time(run),
-        }
-    }
-
-    pub(super) fn on_owner_gone(
-        &mut self,
-        t: &mut Turn,
-        run: &RunId,
-        owner: OwnerState,
-        found: Option<(RunRecord, Version)>,
-    ) {
-        let waits = |flight: &&Flight| flight.own().is_none() && flight.commit.is_none();
-        if self.leading.is_none() || self.flights.get(run).filter(waits).is_none() {
-            return;
-        }
-        match found {
-            Some((record, version)) if record.state != RunState::CutOff || owner == OwnerState::Dead => {
-                self.adopt_run(t, run, record, version, owner);
-            }
-            found => self.on_other_run_read(t, run, found),
         }
     }
 

@@ -33,8 +33,13 @@ pub enum Entry {
         /// When the kernel started that process, in clock ticks since boot: tells it from a later one of the same pid.
         start_time: u64,
     },
-    /// It ended; the end is not yet in the ledger.
-    Ended(Box<RunEnd>),
+    /// It ended; the end is not yet in the ledger. Stands alone where its begin was accepted but nothing was started.
+    Ended {
+        /// How.
+        end: Box<RunEnd>,
+        /// The version of its record in the ledger.
+        version: Version,
+    },
     /// Nothing is left to do about it here.
     Settled(RunId),
 }
@@ -77,7 +82,7 @@ pub trait Journal: Send {
     ///
     /// # Errors
     /// When it could not be noted.
-    fn ended(&mut self, end: &RunEnd) -> io::Result<()>;
+    fn ended(&mut self, end: &RunEnd, version: Version) -> io::Result<()>;
 
     /// Notes that the ledger knows all.
     ///
@@ -105,14 +110,21 @@ impl Book {
                     open.pid = Some((pid, start_time));
                 }
             }
-            Entry::Ended(end) => {
-                let open = self.0.get_mut(&end.run.id()).filter(|open| open.record.attempt == end.run.attempt);
-                if let Some(open) = open {
-                    open.end = Some(*end);
-                }
-            }
+            Entry::Ended { end, version } => self.end(*end, version),
             Entry::Settled(run) => {
                 self.0.remove(&run);
+            }
+        }
+    }
+
+    /// An attempt that is not noted yet is taken as a whole; the end of one before the noted one is no news.
+    fn end(&mut self, end: RunEnd, version: Version) {
+        match self.0.get_mut(&end.run.id()) {
+            Some(open) if open.record.attempt > end.run.attempt => {}
+            Some(open) if open.record.attempt == end.run.attempt => open.end = Some(end),
+            _ => {
+                let open = RecoveredRun { record: end.run.clone(), version, pid: None, end: Some(end) };
+                self.0.insert(open.record.id(), open);
             }
         }
     }
@@ -149,14 +161,16 @@ fn notes(id: &RunId, open: &RecoveredRun) -> Vec<Entry> {
     let attempt = open.record.attempt;
     let begun = Entry::Begun { record: Box::new(open.record.clone()), version: open.version };
     let started = open.pid.map(|(pid, start_time)| Entry::Started { run: id.clone(), attempt, pid, start_time });
-    let ended = open.end.clone().map(|end| Entry::Ended(Box::new(end)));
+    let ended = open.end.clone().map(|end| Entry::Ended { end: Box::new(end), version: open.version });
     [Some(begun), started, ended].into_iter().flatten().collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
-    use crate::run::tests_support::record;
+    use crate::run::tests_support::{record, success};
 
     fn begun(attempt: u32) -> Entry {
         Entry::Begun { record: Box::new(RunRecord { attempt, ..record("a", 0, "s") }), version: Version(3) }
@@ -176,14 +190,46 @@ mod tests {
         assert_eq!((runs.len(), runs[0].record.attempt, runs[0].pid), (1, 2, None));
     }
 
+    fn ended(attempt: u32) -> Entry {
+        let run = RunRecord { attempt, ..record("a", 0, "s") };
+        Entry::Ended { end: Box::new(success(run)), version: Version(5) }
+    }
+
     #[test]
-    fn the_short_form_amounts_to_the_same() {
-        let mut book = Book::default();
-        for entry in [begun(1), started(1, 77), Entry::Settled(record("b", 0, "s").id())] {
-            book.take(entry);
+    fn an_end_without_a_begin_is_kept_whole() {
+        for before in [vec![], vec![begun(1), started(1, 77)]] {
+            let mut book = Book::default();
+            before.into_iter().chain([ended(2)]).for_each(|entry| book.take(entry));
+            let run = RunRecord { attempt: 2, ..record("a", 0, "s") };
+            let open = RecoveredRun { record: run.clone(), version: Version(5), pid: None, end: Some(success(run)) };
+            assert_eq!(book.recovered().runs, [open]);
         }
-        let mut again = Book::default();
-        book.entries().into_iter().for_each(|entry| again.take(entry));
-        assert_eq!(again, book);
+    }
+
+    #[test]
+    fn the_end_of_an_earlier_attempt_is_no_news() {
+        let mut book = Book::default();
+        [begun(2), ended(1)].into_iter().for_each(|entry| book.take(entry));
+        assert_eq!(book.recovered().runs[0].end, None);
+    }
+
+    fn entry() -> impl Strategy<Value = Entry> {
+        (0..4, 1..4u32).prop_map(|(kind, attempt)| match kind {
+            0 => begun(attempt),
+            1 => started(attempt, 77),
+            2 => ended(attempt),
+            _ => Entry::Settled(record("a", 0, "s").id()),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_short_form_amounts_to_the_same(notes in prop::collection::vec(entry(), 0..12)) {
+            let mut book = Book::default();
+            notes.into_iter().for_each(|entry| book.take(entry));
+            let mut again = Book::default();
+            book.entries().into_iter().for_each(|entry| again.take(entry));
+            prop_assert_eq!(again, book);
+        }
     }
 }

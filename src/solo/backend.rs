@@ -9,11 +9,13 @@ mod trouble;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
+use tracing::debug;
 
 pub(super) use self::trouble::Trouble;
 use super::Leftovers;
@@ -42,6 +44,7 @@ const GROUP: usize = 1000;
 pub(super) struct Parts {
     pub(super) service: Service,
     pub(super) store: Store,
+    pub(super) ledger: PathBuf,
     pub(super) members: Members,
     pub(super) member: Member,
     pub(super) contender: Contender,
@@ -52,6 +55,8 @@ struct Backend {
     service: Service,
     store: Store,
     member: Member,
+    /// Says when the member's file was touched. Where none can be had, the next look or commit finds it gone.
+    _touched: Option<notify::RecommendedWatcher>,
     contender: Contender,
     watch: Watch,
     errands: Errands,
@@ -90,8 +95,11 @@ pub(super) fn spawn(parts: Parts) -> io::Result<()> {
 
 impl Backend {
     fn new(parts: Parts) -> Self {
-        let Parts { service, store, members, member, contender, leftovers } = parts;
+        let Parts { service, store, ledger, members, member, contender, leftovers } = parts;
         let (sender, notices) = unbounded_channel();
+        let touched = sender.clone();
+        let touched = member.watch(move || drop(touched.send(Notice::MemberTouched)));
+        let touched = touched.inspect_err(|error| debug!("the member's file cannot be watched: {error}")).ok();
         let timers = Timers { look: Instant::now(), retry: None, watch: None, trim: None };
         Self {
             service,
@@ -99,7 +107,8 @@ impl Backend {
             contender,
             watch: Watch::new(member.name().session.clone()),
             member,
-            errands: Errands { notices: sender, members, leftovers },
+            _touched: touched,
+            errands: Errands { notices: sender, members, ledger, leftovers },
             notices,
             line: VecDeque::new(),
             untrimmed: BTreeSet::new(),
@@ -162,6 +171,7 @@ impl Backend {
                 let Self { watch, store, errands, service, .. } = self;
                 watch.member_buried(&name, result, store, errands, &service.events)
             }
+            Notice::MemberTouched => self.check_member(),
             Notice::Lost => {
                 self.ended = true;
                 Ok(())

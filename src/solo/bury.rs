@@ -1,11 +1,18 @@
 //! Seeing to what dead members left behind: their processes dead first, then the ends they could not commit.
+//!
+//! What a member left is known from its journal, and from the ledger: a journal may have been removed by others while the
+//! processes it names live on.
 
+use std::collections::BTreeSet;
 use std::io;
+use std::path::Path;
 
 use super::members::{MemberName, Members};
-use super::{Leftovers, StillAlive};
-use crate::run::RunEnd;
+use super::read::owner;
+use super::{Leftovers, StillAlive, reader};
+use crate::ledger::ReadError;
 use crate::run::journal::RecoveredRun;
+use crate::run::{RunEnd, RunRecord, Version};
 use crate::state_dir::journal;
 
 /// A dead member of which no process lives. Its files go when its ends are in the ledger.
@@ -21,28 +28,49 @@ pub(super) enum BuryError {
     StillAlive(#[from] StillAlive),
     #[error("what a dead node left behind cannot be read: {0}")]
     Files(#[from] io::Error),
+    #[error("the runs of a dead node cannot be read: {0}")]
+    Ledger(#[from] ReadError),
 }
 
 /// Sees to all dead members. Blocks until their processes are dead.
-pub(super) fn all(members: &Members, leftovers: &Leftovers) -> Result<Vec<Buried>, BuryError> {
-    let mut dead = Vec::new();
-    for name in members.all()? {
-        if !members.lives(&name)? {
-            dead.push(name);
+pub(super) fn all(members: &Members, ledger: &Path, leftovers: &Leftovers) -> Result<Vec<Buried>, BuryError> {
+    let running = reader::running(ledger)?;
+    let mut dead: BTreeSet<_> = members.all()?.into_iter().chain(running.iter().map(|(run, _)| owner(run))).collect();
+    for name in dead.clone() {
+        if members.lives(&name)? {
+            dead.remove(&name);
         }
     }
-    these(members, dead, leftovers)
+    see_to(members, dead, running, leftovers)
 }
 
-/// Sees to these members, which are dead. Blocks until their processes are too.
-pub(super) fn these(members: &Members, dead: Vec<MemberName>, leftovers: &Leftovers) -> Result<Vec<Buried>, BuryError> {
+/// Sees to this member, which is dead. Blocks until its processes are too.
+pub(super) fn one(
+    members: &Members,
+    name: MemberName,
+    ledger: &Path,
+    leftovers: &Leftovers,
+) -> Result<Vec<Buried>, BuryError> {
+    see_to(members, BTreeSet::from([name]), reader::running(ledger)?, leftovers)
+}
+
+fn see_to(
+    members: &Members,
+    dead: BTreeSet<MemberName>,
+    running: Vec<(RunRecord, Version)>,
+    leftovers: &Leftovers,
+) -> Result<Vec<Buried>, BuryError> {
     let mut runs: Vec<RecoveredRun> = Vec::new();
     let mut buried = Vec::new();
-    for name in dead {
-        let open = journal::read(&members.journal(&name))?.recovered().runs;
-        buried.push(Buried { name, ends: open.iter().filter_map(|run| run.end.clone()).collect() });
+    for name in &dead {
+        let open = journal::read(&members.journal(name))?.recovered().runs;
+        buried.push(Buried { name: name.clone(), ends: open.iter().filter_map(|run| run.end.clone()).collect() });
         runs.extend(open);
     }
+    let noted: BTreeSet<_> = runs.iter().map(|run| run.record.id()).collect();
+    let only_in_ledger = |(run, _): &(RunRecord, Version)| dead.contains(&owner(run)) && !noted.contains(&run.id());
+    let unnoted = running.into_iter().filter(only_in_ledger);
+    runs.extend(unnoted.map(|(record, version)| RecoveredRun { record, version, pid: None, end: None }));
     if !runs.is_empty() {
         leftovers(&runs)?;
     }

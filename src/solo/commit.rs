@@ -52,11 +52,7 @@ fn advance(
     record: &JobRecord,
     skip: Option<&SkipWrite>,
 ) -> rusqlite::Result<bool> {
-    let skip_stands = match skip {
-        Some(skip) => version(tx, "history", &skip.skip.id().to_string())? == skip.at,
-        None => true,
-    };
-    if !skip_stands || version(tx, "jobs", job.as_str())? != at {
+    if version(tx, "jobs", job.as_str())? != at {
         return Ok(false);
     }
     put_job(tx, job, at, record)?;
@@ -88,7 +84,7 @@ fn set_run(tx: &Transaction<'_>, at: Version, run: &RunRecord) -> rusqlite::Resu
 fn end_run(tx: &Transaction<'_>, at: Version, end: &RunEnd) -> rusqlite::Result<bool> {
     let id = end.run.id();
     let name = id.to_string();
-    if version(tx, "running", &name)? != Some(at) || version(tx, "history", &name)?.is_some() {
+    if version(tx, "running", &name)? != Some(at) {
         return Ok(false);
     }
     tx.prepare_cached("DELETE FROM running WHERE run = ?1")?.execute([name])?;
@@ -96,12 +92,11 @@ fn end_run(tx: &Transaction<'_>, at: Version, end: &RunEnd) -> rusqlite::Result<
     Ok(true)
 }
 
-/// The version of a record; absent: there is none. All tables of records have these two columns, the key first.
+/// The version of a record; absent: there is none. Both tables have these two columns, the key first.
 fn version(tx: &Transaction<'_>, table: &str, key: &str) -> rusqlite::Result<Option<Version>> {
     let sql = match table {
         "jobs" => "SELECT version FROM jobs WHERE job = ?1",
-        "running" => "SELECT version FROM running WHERE run = ?1",
-        _ => "SELECT version FROM history WHERE run = ?1",
+        _ => "SELECT version FROM running WHERE run = ?1",
     };
     tx.prepare_cached(sql)?.query_row([key], |row| row.get(0)).optional().map(|found| found.map(Version))
 }
@@ -119,6 +114,8 @@ fn put_run(tx: &Transaction<'_>, id: &RunId, version: Version, run: &RunRecord) 
         .map(drop)
 }
 
+/// A record of the history rests on nothing: what guards it is the mark, or the run, in the same transaction. One that was
+/// trimmed is made again, one that is there already is written over.
 fn put_history(tx: &Transaction<'_>, id: &RunId, at: Option<Version>, record: &HistoryRecord) -> rusqlite::Result<()> {
     let version = at.map_or(Version::FIRST, Version::next);
     let kind = match record {

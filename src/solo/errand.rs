@@ -31,6 +31,8 @@ pub(super) enum Notice {
     MemberGone(MemberName, io::Result<()>),
     /// It was seen to.
     MemberBuried(MemberName, Result<Vec<Buried>, BuryError>),
+    /// Something was done to the own lock file.
+    MemberTouched,
     /// An errand ended without a notice: a bug of ours, and what it was to bring will never come.
     Lost,
 }
@@ -39,6 +41,8 @@ pub(super) enum Notice {
 pub(super) struct Errands {
     pub(super) notices: UnboundedSender<Notice>,
     pub(super) members: Members,
+    /// Where the ledger is, to be read.
+    pub(super) ledger: PathBuf,
     pub(super) leftovers: Leftovers,
 }
 
@@ -52,8 +56,8 @@ impl Errands {
     }
 
     pub(super) fn bury_all(&self, turn: Turn) -> io::Result<()> {
-        let (members, leftovers) = (self.members.clone(), self.leftovers.clone());
-        self.run("solo-bury", move || Notice::AllBuried(turn, bury::all(&members, &leftovers)))
+        let (members, ledger, leftovers) = (self.members.clone(), self.ledger.clone(), self.leftovers.clone());
+        self.run("solo-bury", move || Notice::AllBuried(turn, bury::all(&members, &ledger, &leftovers)))
     }
 
     pub(super) fn wait_for_member(&self, name: MemberName) -> io::Result<()> {
@@ -62,9 +66,9 @@ impl Errands {
     }
 
     pub(super) fn bury(&self, name: MemberName) -> io::Result<()> {
-        let (members, leftovers) = (self.members.clone(), self.leftovers.clone());
+        let (members, ledger, leftovers) = (self.members.clone(), self.ledger.clone(), self.leftovers.clone());
         self.run("solo-bury", move || {
-            let buried = bury::these(&members, vec![name.clone()], &leftovers);
+            let buried = bury::one(&members, name.clone(), &ledger, &leftovers);
             Notice::MemberBuried(name, buried)
         })
     }

@@ -2,10 +2,13 @@
 //!
 //! A member's files carry its session in their names, so no process ever takes over the files of another, not even the next one
 //! of the same node. The files of a dead member stay until a leader has seen to what it left behind: no files, nothing left.
+//! Whatever file of them still stands says that this has not been done; a lock file alone may have been removed by others.
 
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+
+use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 
 use crate::clock::system;
 use crate::election::{Failure, Member as Description, Published};
@@ -14,6 +17,9 @@ use crate::state_dir::lock::{self, FileLock};
 use crate::term::{NodeName, SessionId};
 
 use super::queue::remove;
+
+/// The kinds of a member's files. The lock is the last to be removed, for it is what says whether the member lives.
+const KINDS: [&str; 3] = ["journal", "json", "lock"];
 
 #[derive(Clone, Debug)]
 pub(super) struct Members {
@@ -67,6 +73,7 @@ impl Members {
             names.extend(entry?.file_name().to_str().and_then(MemberName::parse));
         }
         names.sort();
+        names.dedup();
         Ok(names)
     }
 
@@ -87,12 +94,12 @@ impl Members {
 
     /// True once nothing is left of a member: it was settled by a leader, or left in order.
     pub(super) fn is_buried(&self, name: &MemberName) -> bool {
-        matches!(self.lock(name).try_exists(), Ok(false))
+        KINDS.iter().all(|kind| matches!(self.file(name, kind).try_exists(), Ok(false)))
     }
 
-    /// Removes what a member left; its lock file last, for that is what says there is something.
+    /// Removes what a member left.
     pub(super) fn remove(&self, name: &MemberName) -> io::Result<()> {
-        ["journal", "json", "lock"].iter().try_for_each(|kind| remove(&self.file(name, kind)))
+        KINDS.iter().try_for_each(|kind| remove(&self.file(name, kind)))
     }
 
     pub(super) fn lock(&self, name: &MemberName) -> PathBuf {
@@ -115,7 +122,8 @@ impl Members {
 
 impl MemberName {
     fn parse(file: &str) -> Option<Self> {
-        let (node, session) = file.strip_suffix(".lock")?.split_once('@')?;
+        let (name, _) = file.rsplit_once('.').filter(|(_, kind)| KINDS.contains(kind))?;
+        let (node, session) = name.split_once('@')?;
         Some(Self { node: NodeName::parse(node).ok()?, session: SessionId(session.to_owned()) })
     }
 }
@@ -132,6 +140,18 @@ impl Member {
     /// False where the file was removed by hand.
     pub(super) fn stands(&self) -> bool {
         self.lock.is_current()
+    }
+
+    /// Calls when something may have been done to the lock file, for as long as the watcher lives. The file itself is watched and
+    /// not its folder, in which every note of every node would be a call.
+    pub(super) fn watch(&self, mut touched: impl FnMut() + Send + 'static) -> notify::Result<RecommendedWatcher> {
+        let tell = move |event: notify::Result<notify::Event>| match event {
+            Ok(event) if event.kind.is_access() => {}
+            _ => touched(),
+        };
+        let mut watcher = notify::recommended_watcher(tell)?;
+        watcher.watch(self.lock.path(), RecursiveMode::NonRecursive)?;
+        Ok(watcher)
     }
 }
 

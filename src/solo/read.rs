@@ -30,6 +30,10 @@ impl Rows {
         let running = self.running.into_iter().map(owned).collect();
         Snapshot { jobs: self.jobs, running, damaged: self.damaged }
     }
+
+    pub(super) fn running(self) -> Vec<(RunRecord, Version)> {
+        self.running
+    }
 }
 
 /// The member that has a run.

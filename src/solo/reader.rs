@@ -10,7 +10,7 @@ use super::read;
 use crate::election;
 use crate::job::JobName;
 use crate::ledger::{ReadError, Reader, Reading, Snapshot};
-use crate::run::HistoryRecord;
+use crate::run::{HistoryRecord, RunRecord, Version};
 
 pub(super) struct SoloReader {
     ledger: PathBuf,
@@ -42,6 +42,11 @@ impl Reader for SoloReader {
         let ledger = self.ledger.clone();
         off_the_loop(move || read::history(&open(&ledger)?, job.as_ref(), limit).map_err(said))
     }
+}
+
+/// The runs in flight. One that cannot be read is left out.
+pub(super) fn running(ledger: &Path) -> Result<Vec<(RunRecord, Version)>, ReadError> {
+    Ok(read::rows(&open(ledger)?).map_err(said)?.running())
 }
 
 /// Dropping the future does not stop the read, only its answer is lost.

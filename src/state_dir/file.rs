@@ -1,4 +1,4 @@
-//! Small files that are there whole or not at all: written beside, synced, then moved into place.
+//! Small files that are there whole or not at all: written beside, then moved into place; synced where they must survive the host.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -29,7 +29,7 @@ pub(crate) fn replace<T: Serialize>(path: &Path, value: &T) -> Result<(), StateD
 /// Writes a JSON file unless there is one already: of several processes that try, one succeeds. True if this one did.
 pub(crate) fn create<T: Serialize>(path: &Path, value: &T) -> Result<bool, StateDirError> {
     let write = || -> io::Result<bool> {
-        let beside = Beside::written(path, &serde_json::to_vec(value)?)?;
+        let beside = Beside::synced(path, &serde_json::to_vec(value)?)?;
         match fs::hard_link(&beside.0, path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
             linked => linked.and_then(|()| sync_folder(path)).map(|()| true),
@@ -38,17 +38,17 @@ pub(crate) fn create<T: Serialize>(path: &Path, value: &T) -> Result<bool, State
     write().map_err(|source| StateDirError::Write { path: path.to_owned(), source })
 }
 
-/// Writes a file in place of what is there, and hands it on to append to. For what need not survive the host: the folder is
-/// not synced, so that an error always means that the old file is still in place.
+/// Writes a file in place of what is there, and hands it on to append to. For what need not survive the host: nothing is
+/// synced, so it does not wait for the disk, and an error always means that the old file is still in place.
 pub(crate) fn replace_to_append(path: &Path, bytes: &[u8]) -> io::Result<File> {
-    let beside = Beside::written(path, bytes)?;
+    let (beside, _) = Beside::written(path, bytes)?;
     let file = OpenOptions::new().append(true).open(&beside.0)?;
     fs::rename(&beside.0, path)?;
     Ok(file)
 }
 
 fn replace_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let beside = Beside::written(path, bytes)?;
+    let beside = Beside::synced(path, bytes)?;
     fs::rename(&beside.0, path)?;
     sync_folder(path)
 }
@@ -62,14 +62,19 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 struct Beside(PathBuf);
 
 impl Beside {
-    fn written(path: &Path, bytes: &[u8]) -> io::Result<Self> {
+    fn synced(path: &Path, bytes: &[u8]) -> io::Result<Self> {
+        let (beside, file) = Self::written(path, bytes)?;
+        file.sync_all()?;
+        Ok(beside)
+    }
+
+    fn written(path: &Path, bytes: &[u8]) -> io::Result<(Self, File)> {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{}.tmp", uuid::Uuid::new_v4().simple()));
         let beside = Self(name.into());
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside.0)?;
         file.write_all(bytes)?;
-        file.sync_all()?;
-        Ok(beside)
+        Ok((beside, file))
     }
 }
 

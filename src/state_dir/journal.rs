@@ -86,8 +86,8 @@ impl Journal for FileJournal {
         self.take(Entry::Started { run: run.clone(), attempt, pid, start_time })
     }
 
-    fn ended(&mut self, end: &RunEnd) -> io::Result<()> {
-        self.take(Entry::Ended(Box::new(end.clone())))
+    fn ended(&mut self, end: &RunEnd, version: Version) -> io::Result<()> {
+        self.take(Entry::Ended { end: Box::new(end.clone()), version })
     }
 
     fn settled(&mut self, run: &RunId) -> io::Result<()> {
@@ -145,7 +145,7 @@ mod tests {
             journal.begun(&record(job, 60, "s"), Version::FIRST).unwrap();
         }
         journal.started(&record("a", 60, "s").id(), 1, 4242, 7).unwrap();
-        journal.ended(&success(record("b", 60, "s"))).unwrap();
+        journal.ended(&success(record("b", 60, "s")), Version::FIRST).unwrap();
         journal.settled(&record("c", 60, "s").id()).unwrap();
         journal
     }

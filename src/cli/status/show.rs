@@ -64,7 +64,10 @@ fn session(status: &Status) -> Option<String> {
     let session = status.session.as_ref()?;
     let state = if session.connected { "connected" } else { "SUSPENDED" };
     let mut text = format!("{}, {state} for {}", session.id, span(session.since, status.at));
-    text.push_str(&format!(", timeout {}s", seconds(session.timeout_ms)));
+    if status.backend != "solo" {
+        // On one host a session ends with its process, and by no time.
+        text.push_str(&format!(", timeout {}s", seconds(session.timeout_ms)));
+    }
     if let Some(left) = session.lease_remaining_ms {
         text.push_str(&format!(", lease {:.1}s left", seconds(left)));
     }

@@ -40,7 +40,7 @@ fn end_of(changes: &[Change]) -> RunEnd {
 fn an_end_is_kept_before_it_is_committed_and_forgotten_after() {
     let (mut rig, slot) = running_one(once());
     rig.ended(slot, Exit::Code(0), None);
-    let kept = rig.commands.iter().position(|command| matches!(command, Command::KeepEnd(_)));
+    let kept = rig.commands.iter().position(|command| matches!(command, Command::KeepEnd { .. }));
     let asked = rig.commands.iter().position(|command| matches!(command, Command::Ask(Request::Ledger(_))));
     assert!(kept < asked && kept.is_some());
     assert_eq!(end_of(&rig.accept_all()).outcome, Outcome::Success);

@@ -171,3 +171,52 @@ fn a_run_of_this_very_session_that_was_never_answered_for_was_never_started() {
     let accepted = Rig::leading("10:00:30", set([job("a", "* * * * *")]), snapshot).accept_all();
     assert!(matches!(accepted.as_slice(), [Change::End { as_leader: true, .. }]), "{accepted:?}");
 }
+
+#[test]
+fn an_occurrence_waits_for_the_end_of_a_run_that_is_just_being_settled() {
+    let mut job = job("a", "* * * * *");
+    job.on_lease_end = OnLeaseEnd::Kill;
+    let run = running(&job, at("10:00:00"), OwnerState::Gone);
+    let jobs = [entry(&job, at("10:00:00"), 1)].into();
+    let snapshot = Snapshot { jobs, running: vec![run], damaged: Vec::new() };
+    let mut rig = Rig::leading("10:01:00", set([job]), snapshot);
+    let commits = rig.commits();
+    assert!(matches!(commits.as_slice(), [(_, Change::End { .. })]), "{commits:?}");
+    rig.answer(commits[0].0, Commit::Accepted);
+    assert_eq!(begun(&rig.accept_all()), ["a.20261120T100100Z"]);
+}
+
+#[test]
+fn what_is_heard_while_a_commit_is_open_counts_if_that_is_refused() {
+    let mut rig = found(&rerun(), OwnerState::Gone);
+    let commits = rig.commits();
+    let mut back = running(&rerun(), at("10:00:00"), OwnerState::Alive).record;
+    back.state = RunState::Retrying;
+    let id = back.id();
+    rig.tell(Event::Ledger(ledger::Event::Run(id, Some((back, Version(1))))));
+    rig.answer(commits[0].0, Commit::Superseded);
+    let accepted = rig.accept_all();
+    assert!(
+        matches!(accepted.as_slice(), [Change::Settle { at: Version(1), run }] if run.attempt == 2),
+        "{accepted:?}"
+    );
+}
+
+#[test]
+fn a_leader_watches_a_run_that_it_gave_up_and_another_has() {
+    let mut rig = found(&rerun(), OwnerState::Gone);
+    rig.accept_all();
+    let start = rig.starts()[0].clone();
+    rig.started(start.slot);
+    let mut other = start.run.clone();
+    (other.attempt, other.token.0, other.owner.session.0) = (3, 12, "b2".into());
+    rig.tell(Event::Election(election::Event::Session { id: crate::term::SessionId("a2".into()), timeout: LEASE * 2 }));
+    let commits = rig.commits();
+    rig.answer(commits[0].0, Commit::Superseded);
+    rig.tell(Event::Ledger(ledger::Event::Run(other.id(), Some((other.clone(), Version(4))))));
+    rig.commands.clear();
+    rig.ended(start.slot, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
+    assert!(rig.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadRun(other.id())))));
+    rig.tell(Event::Ledger(ledger::Event::Run(other.id(), Some((other.clone(), Version(4))))));
+    assert!(rig.take().contains(&Command::Ask(Request::Ledger(ledger::Request::Watch(other.id())))));
+}

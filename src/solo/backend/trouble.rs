@@ -38,8 +38,11 @@ impl Trouble {
 }
 
 impl Backend {
-    /// Answers what cannot be written with what is known of it, so that what comes after is not kept waiting.
+    /// Answers what cannot be written with what is known of it, so that what comes after is not kept waiting. What is only to be
+    /// read comes after what concerns the queue, and is read as soon as it can be; of a backend that failed nobody waits for
+    /// it, for the daemon ends on that.
     pub(super) fn let_go(&mut self) {
+        let mut reads = Vec::new();
         for request in std::mem::take(&mut self.line) {
             match request {
                 Request::Ledger(ledger::Request::Commit { id, .. }) => {
@@ -48,9 +51,11 @@ impl Backend {
                 Request::Election(request) if is_about_the_queue(&request) => {
                     self.line.push_back(Request::Election(request));
                 }
-                _ => {}
+                Request::Ledger(read) if !self.failed => reads.push(Request::Ledger(read)),
+                Request::Ledger(_) | Request::Election(_) => {}
             }
         }
+        self.line.extend(reads);
     }
 
     pub(super) fn note(&mut self, result: Result<(), Trouble>) {

@@ -12,7 +12,7 @@ async fn ends_that_a_dead_leader_could_not_commit_are_committed_before_the_next_
         a.solo.journal.begun(run, Version::FIRST).unwrap();
     }
     a.solo.journal.started(&open.id(), 1, 4242, 7).unwrap();
-    a.solo.journal.ended(&success(ended.clone())).unwrap();
+    a.solo.journal.ended(&success(ended.clone()), Version::FIRST).unwrap();
     drop(a);
 
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -91,7 +91,7 @@ async fn a_former_leader_that_dies_while_it_drains_is_reported_after_its_process
         b.ask_ledger(ledger::Request::Watch(run.id()));
     }
     b.run_told(&ended.id()).await;
-    a.solo.journal.ended(&success(ended.clone())).unwrap();
+    a.solo.journal.ended(&success(ended.clone()), Version::FIRST).unwrap();
     drop(a);
     let gone = b.until({
         let ended = ended.id();
@@ -119,10 +119,50 @@ async fn who_leaves_with_an_open_end_leaves_it_to_the_next() {
     a.lead().await;
     let run = a.begin("j", 60).await;
     a.solo.journal.begun(&run, Version::FIRST).unwrap();
-    a.solo.journal.ended(&success(run.clone())).unwrap();
+    a.solo.journal.ended(&success(run.clone()), Version::FIRST).unwrap();
     a.ask(election::Request::Leave);
     a.until(|event| matches!(event, Event::Election(election::Event::Left)).then_some(())).await;
     let mut b = Node::start(dir.path(), "b").await;
     assert_eq!(b.lead().await.1.running, []);
     assert_eq!(b.history("j").await, [HistoryRecord::Run(success(run))]);
+}
+
+/// What a new leader makes of a drained one's live run whose files went while it drained: the runs whose processes it has seen
+/// dead, and what it takes their owner for.
+async fn led_after_the_loss_of(lost: &[&str]) -> (Vec<(String, Option<(i32, u64)>)>, OwnerState) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let run = a.begin("j", 60).await;
+    a.solo.journal.begun(&run, Version::FIRST).unwrap();
+    a.solo.journal.started(&run.id(), 1, 4242, 7).unwrap();
+    a.ask(election::Request::Resign);
+    a.until(|event| matches!(event, Event::Election(election::Event::Withdrawn)).then_some(())).await;
+    for kind in lost {
+        std::fs::remove_file(dir.path().join(format!("members/a@{}.{kind}", a.session))).unwrap();
+    }
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let leftovers: Leftovers = Arc::new({
+        let seen = seen.clone();
+        move |runs: &[RecoveredRun]| {
+            seen.lock().unwrap().extend(runs.iter().map(|run| (run.record.job.to_string(), run.pid)));
+            Ok(())
+        }
+    });
+    let mut b = Node::start_with(dir.path(), "b", leftovers).await;
+    let (_, snapshot) = b.lead().await;
+    let seen = seen.lock().unwrap().clone();
+    (seen, snapshot.running[0].owner)
+}
+
+#[tokio::test]
+async fn a_removed_lock_file_is_no_proof_of_death() {
+    let (seen, owner) = led_after_the_loss_of(&["lock"]).await;
+    assert_eq!((seen, owner), (vec![("j".to_owned(), Some((4242, 7)))], OwnerState::Dead));
+}
+
+#[tokio::test]
+async fn nor_is_it_when_all_files_of_a_member_are_removed() {
+    let (seen, owner) = led_after_the_loss_of(&["lock", "journal", "json"]).await;
+    assert_eq!((seen, owner), (vec![("j".to_owned(), None)], OwnerState::Dead));
 }

@@ -107,3 +107,43 @@ async fn a_node_whose_member_was_removed_gives_all_up() {
     std::fs::remove_dir_all(dir.path().join("members")).unwrap();
     assert_eq!(a.commit(advance("j", None, 10, None)).await, Commit::Unknown);
 }
+
+#[tokio::test]
+async fn a_node_whose_lock_file_is_removed_notices_before_the_next_look() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    std::fs::remove_file(dir.path().join(format!("members/a@{}.lock", a.session))).unwrap();
+    let over = a.until(|event| matches!(event, Event::Election(election::Event::Over { .. })).then_some(()));
+    tokio::time::timeout(Duration::from_secs(10), over).await.expect("it does not wait for a commit or a look");
+}
+
+#[tokio::test]
+async fn who_resigns_on_a_full_disk_is_still_told_what_it_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let run = a.begin("j", 60).await;
+    let db = Connection::open(dir.path().join("ledger.db")).unwrap();
+    db.execute_batch("BEGIN IMMEDIATE").unwrap();
+    a.send(advance("k", None, 10, None));
+    a.until(|event| matches!(event, Event::Election(election::Event::Suspended { .. })).then_some(())).await;
+    a.ask_ledger(ledger::Request::ReadRun(run.id()));
+    a.ask(election::Request::Resign);
+    a.until(|event| matches!(event, Event::Election(election::Event::Withdrawn)).then_some(())).await;
+    assert_eq!(a.run_told(&run.id()).await, Some((run, Version::FIRST)));
+}
+
+#[tokio::test]
+async fn a_panic_beside_the_backend_ends_it_and_the_daemon_sees_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let run = a.begin("j", 60).await;
+    a.solo.journal.begun(&run, Version::FIRST).unwrap();
+    drop(a);
+    let mut b = Node::start_with(dir.path(), "b", Arc::new(|_| panic!("a bug"))).await;
+    b.ask(election::Request::Campaign);
+    let end = async { while b.solo.coordination.events.recv().await.is_some() {} };
+    tokio::time::timeout(LONG, end).await.expect("its channel closes");
+}

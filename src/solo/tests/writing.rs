@@ -70,9 +70,25 @@ async fn neighbouring_skips_are_one_record() {
     a.lead().await;
     assert_eq!(a.commit(advance("j", None, 60, Some(skip("j", 60, 1, None)))).await, Commit::Accepted);
     assert_eq!(a.commit(advance("j", Some(0), 61, Some(skip("j", 60, 2, Some(0))))).await, Commit::Accepted);
-    assert_eq!(a.commit(advance("j", Some(1), 62, Some(skip("j", 60, 3, Some(0))))).await, Commit::Superseded);
-    assert_eq!(a.commit(advance("j", Some(1), 62, Some(skip("j", 60, 3, None)))).await, Commit::Superseded);
     assert_eq!(a.history("j").await, [HistoryRecord::Skip(skip("j", 60, 2, None).skip)]);
+}
+
+#[tokio::test]
+async fn what_the_history_has_already_keeps_nothing_from_being_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let run = a.begin("j", 60).await;
+    Connection::open(dir.path().join("ledger.db"))
+        .unwrap()
+        .execute("INSERT INTO history VALUES (?1, 'j', 'run', 0, 7, '{}')", [run.id().to_string()])
+        .unwrap();
+    assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Accepted);
+    assert_eq!(a.history("j").await, [HistoryRecord::Run(success(run))]);
+    assert_eq!(a.commit(advance("k", None, 60, Some(skip("k", 60, 1, None)))).await, Commit::Accepted);
+    assert_eq!(a.commit(advance("k", Some(0), 61, Some(skip("k", 60, 2, None)))).await, Commit::Accepted);
+    // Trimmed meanwhile, too.
+    assert_eq!(a.commit(advance("k", Some(1), 90, Some(skip("k", 90, 1, Some(5))))).await, Commit::Accepted);
 }
 
 #[test]

@@ -1,0 +1,144 @@
+//! How the loop ends. What it does while it turns is for the simulation to prove.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use jiff::Timestamp;
+use tempfile::TempDir;
+
+use super::*;
+use crate::coordination::{Service, channels};
+use crate::election::Queue;
+use crate::ledger::{ReadError, Reader, Reading, Snapshot};
+use crate::run::HistoryRecord;
+use crate::state_dir::journal::FileJournal;
+use crate::term::NodeName;
+
+/// Longer than any machine is busy.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Time passes as soon as it is waited for.
+#[derive(Clone)]
+struct Flying(Arc<Mutex<Uptime>>);
+
+impl Clock for Flying {
+    fn now(&self) -> Now {
+        Now { wall: Timestamp::UNIX_EPOCH, up: *self.0.lock().unwrap() }
+    }
+
+    async fn sleep_until(&self, wake: Wake) {
+        tokio::task::yield_now().await;
+        let mut now = self.0.lock().unwrap();
+        *now = wake.up.map_or(*now, |up| up.max(*now));
+    }
+}
+
+/// Trees of which nothing is heard.
+struct Trees {
+    die: bool,
+    closed: Arc<AtomicBool>,
+}
+
+impl Processes for Trees {
+    fn send(&mut self, _: &Order) -> Result<(), CodecError> {
+        Ok(())
+    }
+
+    async fn notice(&mut self) -> Result<Notice, WardenGone> {
+        std::future::pending().await
+    }
+
+    async fn close(self) {
+        self.closed.store(true, Ordering::Relaxed);
+        if !self.die {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+struct NoReader;
+
+impl Reader for NoReader {
+    fn queue(&self) -> Reading<'_, Queue> {
+        Box::pin(async { Err(ReadError("nothing here".into())) })
+    }
+
+    fn snapshot(&self) -> Reading<'_, Snapshot> {
+        Box::pin(async { Err(ReadError("nothing here".into())) })
+    }
+
+    fn history(&self, _: Option<JobName>, _: usize) -> Reading<'_, Vec<HistoryRecord>> {
+        Box::pin(async { Err(ReadError("nothing here".into())) })
+    }
+}
+
+struct Rig {
+    daemon: Daemon<Flying, Trees, FileJournal>,
+    service: Service,
+    clock: Flying,
+    closed: Arc<AtomicBool>,
+    _dir: TempDir,
+}
+
+fn rig(die: bool) -> Rig {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Flying(Arc::new(Mutex::new(Uptime::ZERO)));
+    let (coordination, service) = channels(Arc::new(NoReader));
+    let (node, jobs) = (NodeName::new("a"), JobSet::default());
+    let view = View::new(node.clone(), "none", "jobs.yaml".into(), &jobs, clock.now());
+    let engine = Engine::new(node.clone(), jobs);
+    let (status, _) = watch::channel(Arc::new(view.status(clock.now(), &engine)));
+    let (turned, _) = watch::channel(Uptime::ZERO);
+    let closed = Arc::new(AtomicBool::default());
+    let daemon = Daemon::new(Parts {
+        engine,
+        clock: clock.clone(),
+        coordination,
+        processes: Trees { die, closed: closed.clone() },
+        journal: FileJournal::open(&dir.path().join("journal")).unwrap().0,
+        settings: Settings {
+            drain_timeout: Duration::from_secs(1),
+            launcher: Launcher { node, user: "nobody".into(), home: "/".into(), open_files: None },
+            notifier: Notifier::default(),
+            watchdog: Watchdog::from_environment(),
+        },
+        view,
+        shown: Shown { status, turned },
+    });
+    Rig { daemon, service, clock, closed, _dir: dir }
+}
+
+async fn ended(daemon: Daemon<Flying, Trees, FileJournal>, controls: mpsc::UnboundedReceiver<Control>) -> Stopped {
+    tokio::time::timeout(LONG, daemon.run(Recovered::default(), controls)).await.expect("the loop ends")
+}
+
+#[tokio::test]
+async fn a_panic_of_the_backend_ends_the_daemon_and_what_it_runs() {
+    let Rig { daemon, service, closed, _dir, .. } = rig(true);
+    let (_controls, controlled) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let _service = service;
+        panic!("a bug");
+    });
+    assert_eq!(ended(daemon, controlled).await, Stopped::BackendGone);
+    assert!(closed.load(Ordering::Relaxed));
+}
+
+#[tokio::test]
+async fn a_loop_that_nobody_controls_any_more_goes_on_hearing() {
+    let Rig { daemon, service, closed, _dir, .. } = rig(true);
+    let (_, controlled) = mpsc::unbounded_channel();
+    let failure = Failure::StateDir("gone".into());
+    service.events.send(Told::Election(Election::Failed(failure.clone()))).unwrap();
+    assert_eq!(ended(daemon, controlled).await, Stopped::Failed(failure));
+    assert!(closed.load(Ordering::Relaxed));
+}
+
+#[tokio::test]
+async fn what_does_not_die_holds_the_end_up_but_not_for_ever() {
+    let Rig { daemon, service, clock, closed, _dir } = rig(false);
+    let (_controls, controlled) = mpsc::unbounded_channel();
+    drop(service);
+    assert_eq!(ended(daemon, controlled).await, Stopped::BackendGone);
+    assert!(closed.load(Ordering::Relaxed) && clock.now().up >= Uptime::ZERO + CLOSING);
+}
