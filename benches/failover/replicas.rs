@@ -43,6 +43,8 @@ impl Replicas {
         for spec in specs {
             replicas.nodes.push(spec.start());
             replicas.settle(replicas.nodes.len() - 1);
+            // It may have to wait for what the nodes of the row before left in the queue.
+            replicas.nodes[0].await_event("leader.elected", LONG);
         }
         replicas
     }
