@@ -89,8 +89,9 @@ impl Args {
         let open_files = raise_open_files();
         let _log = telemetry::init(self.log_format, &self.log, &plan.node)?;
         let backend = Backend::open(&self, &plan)?;
+        // The daemon's loop is this thread; ZooKeeper, the API and the rest share one more, so that neither waits for the other.
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
+            .worker_threads(1)
             .enable_all()
             .build()
             .map_err(|source| Error::System { what: "the runtime cannot be started", source })?;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use futures_util::future::{join3, try_join};
+
 use super::client::{Client, Error, Mode, Op, Stat};
 use super::desk::{self, Desk, Trouble};
 use super::queue::{self, Entry, Place};
@@ -168,16 +170,20 @@ pub async fn open<C: Client, K: Clock>(
     ];
     let line = desk.line()?;
     let sent = desk.clock.now().up;
-    match line.multi(ops).await {
+    // All is handed over before the first answer, for a takeover is as long as its round trips: a session's requests are
+    // carried out in their order, so the reads come after the write, and show nothing that counts if it fails.
+    let opening = line.multi(ops);
+    let standing = try_join(line.stat_and_watch(&path), line.stat_and_watch(&desk.member()));
+    let (opening, standing, snapshot) = join3(opening, standing, snapshot::read(line, &dead)).await;
+    match opening {
         Ok(_) => {}
         Err(failed) if failed.index == Some(0) && matches!(failed.error, Error::NoNode | Error::BadVersion) => {
             return Ok(None);
         }
         Err(failed) => return Err(failed.into()),
     }
-    let snapshot = Box::new(snapshot::read(desk.line()?, &dead).await?);
-    let (stat, candidate_watch) = desk.line()?.stat_and_watch(&path).await?;
-    let (member, member_watch) = desk.line()?.stat_and_watch(&desk.member()).await?;
+    let ((stat, candidate_watch), (member, member_watch)) = standing?;
+    let snapshot = Box::new(snapshot?);
     let is_ours = |stat: &Stat| stat.ephemeral_owner == desk.me.owner;
     let Some(stat) = stat.filter(is_ours) else { return Ok(None) };
     if !member.as_ref().is_some_and(is_ours) {
@@ -273,3 +279,6 @@ pub async fn survey<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<Survey, Tro
     let has_member = members.iter().any(|member| member.node == desk.me.node);
     Ok(Survey { behind, has_candidate, has_member, members })
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,11 +10,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use zookeeper_client as zk;
 
 use super::client::{Client, Connect, ConnectError, Data, Done, Error, Mode, MultiError, Op, Stat, State, Watch};
 use super::session_id;
 use crate::term::SessionId;
+
+/// After this long without a session another attempt is begun.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// Attempts of one try, the first among them.
+const MOST_ATTEMPTS: u32 = 3;
 
 type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -85,7 +92,31 @@ impl Tls {
 impl Connect for Connector {
     type Client = Session;
 
+    /// A server that has no quorum yet takes a connection and is silent for a second or two; the crate waits that long for
+    /// each in turn. So an attempt that is not through soon is joined by another, which goes its own way round the
+    /// servers. A session that was made and not used holds nothing, and expires.
     async fn connect(&self) -> Result<Session, ConnectError> {
+        let mut attempts = FuturesUnordered::from_iter([self.attempt()]);
+        let mut left = MOST_ATTEMPTS - 1;
+        loop {
+            // Cancellation safe: the attempts are kept, and a wait begun anew only puts the next one off.
+            tokio::select! {
+                biased;
+                Some(result) = attempts.next() => match result {
+                    Err(ConnectError::Unreachable(_)) if !attempts.is_empty() => {}
+                    result => return result,
+                },
+                () = tokio::time::sleep(PATIENCE), if left > 0 => {
+                    left -= 1;
+                    attempts.push(self.attempt());
+                }
+            }
+        }
+    }
+}
+
+impl Connector {
+    async fn attempt(&self) -> Result<Session, ConnectError> {
         let connector = self.connector.clone();
         let connected = if self.is_secure {
             connector.secure_connect(&self.connect).await

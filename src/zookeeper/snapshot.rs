@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures_util::future::try_join;
+
 use super::client::{Client, Stat};
 use super::desk::{self, Trouble};
 use super::{paths, session_id};
@@ -12,36 +14,50 @@ use crate::election::Member;
 use crate::job::JobName;
 use crate::ledger::{JobEntry, OwnerState, Running, Snapshot};
 use crate::run::{RunRecord, Version};
-use crate::term::SessionId;
+use crate::term::{NodeName, SessionId};
 
 const CHUNK: usize = 500;
 
 /// Reads jobs, runs and the owners' state. `dead` are sessions whose processes were seen dead.
+///
+/// A takeover waits for this, so what need not wait for an answer is asked together: the names, then the records, then
+/// the owners, where there are runs at all.
 pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<Snapshot, Trouble> {
     let mut snapshot = Snapshot::default();
-    for (name, data, stat) in all(client, paths::JOBS).await? {
+    let (jobs, runs) = try_join(desk::children(client, paths::JOBS), desk::children(client, paths::RUNNING)).await?;
+    let jobs = desk::get_all(client, paths::JOBS, jobs, CHUNK);
+    let runs = desk::get_all(client, paths::RUNNING, runs, CHUNK);
+    let (jobs, found) = try_join(jobs, runs).await?;
+    for (name, data, stat) in jobs {
         match JobName::parse(&name) {
             Ok(job) => drop(snapshot.jobs.insert(job, job_entry(&name, &data, &stat, &mut snapshot.damaged))),
             Err(bad) => snapshot.damaged.push(format!("{}/{name}: {bad}", paths::JOBS)),
         }
     }
     let mut runs = Vec::new();
-    for (name, data, stat) in all(client, paths::RUNNING).await? {
+    for (name, data, stat) in found {
         match run_record(&data) {
             Ok(record) => runs.push((record, Version(stat.version))),
             Err(error) => snapshot.damaged.push(format!("{}/{name}: {error}", paths::RUNNING)),
         }
     }
-    let living: BTreeMap<String, SessionId> = all(client, paths::NODES)
-        .await?
-        .into_iter()
-        .map(|(name, _, stat)| (name, session_id(stat.ephemeral_owner)))
-        .collect();
+    let living = living_owners(client, &runs).await?;
     snapshot.running = runs
         .into_iter()
         .map(|(record, version)| Running { owner: owner_state(&record, &living, dead), record, version })
         .collect();
     Ok(snapshot)
+}
+
+/// The sessions under which the nodes live that own these runs.
+async fn living_owners<C: Client>(
+    client: &C,
+    runs: &[(RunRecord, Version)],
+) -> Result<BTreeMap<String, SessionId>, Trouble> {
+    let nodes: BTreeSet<&NodeName> = runs.iter().map(|(record, _)| &record.owner.node).collect();
+    let names = nodes.into_iter().map(|node| node.as_str().to_owned()).collect();
+    let found = desk::get_all(client, paths::NODES, names, CHUNK).await?;
+    Ok(found.into_iter().map(|(name, _, stat)| (name, session_id(stat.ephemeral_owner))).collect())
 }
 
 /// The nodes that live.

@@ -255,6 +255,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 self.adopt(&candidate);
                 self.role = Role::First(self.now());
                 self.following = None;
+                // The opening write, which comes next, renews the lease; one more before it would only hold it up.
+                self.renewed_at = self.now();
             }
             Look::Behind(behind, watch) => {
                 self.adopt(&behind.candidate);

@@ -1,0 +1,133 @@
+//! How many of a long queue wake when its first goes.
+//!
+//! The nodes' backends live in this process, a hundred of them; the servers count the notifications they send.
+
+use std::sync::Arc;
+
+use cronkeeper::clock::system::SystemClock;
+use cronkeeper::coordination::{Coordination, Event as Told, Request, channels};
+use cronkeeper::election::{Event, Request as Ask};
+use cronkeeper::term::NodeName;
+use cronkeeper::zookeeper::session::{Connector, Settings};
+use cronkeeper::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
+use jiff::Timestamp;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::SESSION;
+use crate::support::zookeeper::Ensemble;
+use crate::support::{LONG, until};
+
+/// Remembers nothing.
+struct NoStore;
+
+impl SessionStore for NoStore {
+    fn claim(&mut self, _cluster: &str) -> Result<(), ClaimError> {
+        Ok(())
+    }
+
+    fn record(&mut self, _owner: i64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn removable(&self) -> Vec<i64> {
+        Vec::new()
+    }
+}
+
+struct Contender {
+    coordination: Coordination,
+    backend: JoinHandle<()>,
+}
+
+/// How many notifications all servers together send when the leader of so many dies. A queue that costs the servers other
+/// than one watch for each follower and two for the leader fails the run.
+pub fn woken(ensemble: &Ensemble, nodes: usize) -> usize {
+    // Of threads of its own: the questions to the servers block this one.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime can be had").block_on(async {
+        let mut queue = Vec::new();
+        for n in 0..nodes {
+            let mut contender = Contender::start(&ensemble.connect_string(), n);
+            contender.await_place().await;
+            queue.push(contender);
+        }
+        until("one watch each, and two of the leader", || watches(ensemble) == nodes + 1);
+        let before = notifications(ensemble);
+        queue.remove(0).backend.abort();
+        queue[0].await_leading().await;
+        until("the dead node's watches are gone", || watches(ensemble) == nodes);
+        let sent = notifications(ensemble) - before;
+        leave(queue).await;
+        sent
+    })
+}
+
+impl Contender {
+    fn start(connect: &str, n: usize) -> Self {
+        let reader = Arc::new(LedgerReader::default());
+        let (coordination, service) = channels(reader.clone());
+        let identity = NodeIdentity {
+            node: NodeName::new(format!("queued-{n:03}")),
+            host: "localhost".into(),
+            pid: std::process::id(),
+            version: "bench".into(),
+            started_at: Timestamp::now(),
+        };
+        let settings = Settings { connect: connect.into(), session_timeout: SESSION, ..Settings::default() };
+        let options = Options { service: connect.into(), chroot: "/".into(), uuid: Box::new(Uuid::new_v4), reader };
+        let connector = Connector::new(settings).expect("plain settings are good");
+        let serving = serve(connector, SystemClock::default(), identity, Box::new(NoStore), service, options);
+        let contender = Self { coordination, backend: tokio::spawn(serving) };
+        contender.ask(Ask::Campaign);
+        contender
+    }
+
+    fn ask(&self, request: Ask) {
+        self.coordination.requests.send(Request::Election(request)).expect("the backend lives");
+    }
+
+    async fn await_place(&mut self) {
+        self.until(|event| matches!(event, Event::Following { .. } | Event::Elected { .. })).await;
+    }
+
+    async fn await_leading(&mut self) {
+        self.until(|event| matches!(event, Event::Elected { .. })).await;
+    }
+
+    async fn until(&mut self, wanted: impl Fn(&Event) -> bool) {
+        let waiting = async {
+            loop {
+                match self.coordination.events.recv().await.expect("the backend lives") {
+                    Told::Election(event) if wanted(&event) => return,
+                    _ => {}
+                }
+            }
+        };
+        timeout(LONG, waiting).await.expect("it happens in time");
+    }
+}
+
+/// From the last to the first, so that none wakes another.
+async fn leave(queue: Vec<Contender>) {
+    for mut contender in queue.into_iter().rev() {
+        contender.ask(Ask::Leave);
+        contender.until(|event| *event == Event::Left).await;
+    }
+}
+
+fn watches(ensemble: &Ensemble) -> usize {
+    (0..ensemble.len()).map(|i| ensemble.watch_count(i)).sum()
+}
+
+/// Of all kinds, since the servers were started.
+fn notifications(ensemble: &Ensemble) -> usize {
+    const KINDS: [&str; 4] = ["created", "deleted", "changed", "children"];
+    let of = |i: usize| {
+        let figures = ensemble.figures(i);
+        let sum = |kind: &str| figures.get(&format!("zk_sum_node_{kind}_watch_count"))?.parse::<f64>().ok();
+        KINDS.iter().filter_map(|kind| sum(kind)).sum::<f64>() as usize
+    };
+    (0..ensemble.len()).map(of).sum()
+}

@@ -1,0 +1,70 @@
+//! Servers die under the nodes.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use zookeeper_client::Client;
+
+use crate::replicas::{Replicas, instant};
+use crate::support::zookeeper::Ensemble;
+use crate::support::{LONG, until};
+use crate::{SESSION, TICK};
+
+/// From the first commit possible after all servers were dead for `time` to the one new leader. Zero where that was before
+/// this process had its own first commit answered.
+pub fn all_dead(ensemble: &Ensemble, replicas: &mut Replicas, time: Duration) -> Duration {
+    (0..ensemble.len()).for_each(|i| ensemble.kill(i));
+    std::thread::sleep(time);
+    let back = Timestamp::now();
+    (0..ensemble.len()).for_each(|i| ensemble.restart(i));
+    let possible = first_commit(ensemble);
+    let elected = back + replicas.await_leader(back);
+    ensemble.await_serving();
+    for node in replicas.nodes().iter().enumerate().filter(|&(i, _)| i != replicas.leader()).map(|(_, node)| node) {
+        node.await_where("election.following", LONG, |event| instant(event) > back);
+    }
+    assert_eq!(replicas.elections(back), 1, "there is one leader");
+    Duration::try_from(elected.duration_since(possible)).unwrap_or(Duration::ZERO)
+}
+
+/// When a server first answered a write: a new session is one.
+fn first_commit(ensemble: &Ensemble) -> Timestamp {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be had");
+    let [one, two, three] = [0, 1, 2].map(|i| session(ensemble.address_of(i)));
+    runtime.block_on(async {
+        tokio::select! {
+            at = one => at,
+            at = two => at,
+            at = three => at,
+        }
+    })
+}
+
+async fn session(server: SocketAddr) -> Timestamp {
+    loop {
+        let connector = Client::connector().with_session_timeout(SESSION).with_fail_eagerly();
+        if connector.connect(&server.to_string()).await.is_ok() {
+            return Timestamp::now();
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// How many terms ended while one server was dead, longer than a session lives: the ensemble's leader in every second round.
+pub fn one_dead(ensemble: &Ensemble, replicas: &Replicas, round: usize) -> usize {
+    let leader = ensemble.leader();
+    let victim = if round % 2 == 0 { leader } else { (leader + 1) % ensemble.len() };
+    let before = Timestamp::now();
+    ensemble.kill(victim);
+    ensemble.leader_other_than(victim);
+    std::thread::sleep(SESSION + TICK * 2);
+    ensemble.restart(victim);
+    ensemble.await_serving();
+    until("the queue is whole", || ensemble.figures(victim).get("zk_ephemerals_count").is_some_and(|n| n == "6"));
+    let ended = |name: &str| {
+        let all = replicas.nodes().iter().flat_map(|node| node.events().named(name));
+        all.filter(|event| instant(event) > before).count()
+    };
+    ended("leader.lost") + ended("leader.resigned")
+}

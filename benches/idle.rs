@@ -1,0 +1,133 @@
+//! What an idle node costs: `cargo bench --bench idle -- [SECONDS]`.
+//!
+//! Real daemons with 100 jobs, none of which comes due, on a real ZooKeeper with sessions of 10 s, as operators have it:
+//! one leads, one follows; and one on no ZooKeeper.
+
+#[path = "../tests/it/support/mod.rs"]
+mod support;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use support::node::{Node, Spec};
+use support::zookeeper::Ensemble;
+use support::{LONG, poll};
+
+const JOBS: usize = 100;
+
+fn main() {
+    // Cargo adds words of its own, which begin with a dash.
+    let seconds = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(30);
+    let ensemble = Ensemble::start(1);
+    let [leader, follower] = ["leader", "follower"].map(|name| {
+        let node = spec(name).zookeeper(&ensemble.connect_string()).start();
+        let stands = |event: &support::node::Event| ["takeover.done", "election.following"].contains(&event.name());
+        assert!(node.events().wait(0, LONG, stands).is_some(), "{}", node.events().tail());
+        node
+    });
+    let solo = spec("solo").start();
+    solo.await_event("takeover.done", LONG);
+    // What the start needed is done, or given back, by then.
+    thread::sleep(Duration::from_secs(5));
+    report(&[("leader", &leader), ("follower", &follower), ("solo", &solo)], seconds);
+}
+
+fn spec(name: &str) -> Spec {
+    let job = |n| format!("  job-{n:03}:\n    schedule: \"H H 29 2 *\"\n    command: [\"true\"]\n");
+    Spec::new(env!("CARGO_BIN_EXE_cronkeeper"), name)
+        .jobs(&(0..JOBS).map(job).fold("jobs:\n".to_owned(), |all, job| all + &job))
+}
+
+fn report(nodes: &[(&str, &Node)], seconds: u64) {
+    let processes: Vec<(String, u32)> = nodes
+        .iter()
+        .flat_map(|(name, node)| {
+            let warden = poll(LONG, || child_of(node.pid())).expect("a daemon has a warden");
+            [((*name).to_owned(), node.pid()), ("  its warden".to_owned(), warden)]
+        })
+        .collect();
+    let before: Vec<Used> = processes.iter().map(|(_, pid)| Used::by(*pid)).collect();
+    thread::sleep(Duration::from_secs(seconds));
+    println!(
+        "{:<14} {:>8} {:>9} {:>9} {:>8} {:>12} {:>10}",
+        "", "RSS MB", "private", "anonymous", "threads", "CPU ms/s", "wake-ups/s"
+    );
+    for ((name, pid), before) in processes.iter().zip(before) {
+        let (used, memory) = (Used::by(*pid), Memory::of(*pid));
+        let (nanos, wake_ups) = used.since(&before);
+        println!(
+            "{name:<14} {:>8.1} {:>9.1} {:>9.1} {:>8} {:>12.2} {:>10.1}",
+            memory.rss,
+            memory.private,
+            memory.anonymous,
+            used.0.len(),
+            nanos as f64 / 1e6 / seconds as f64,
+            wake_ups as f64 / seconds as f64,
+        );
+    }
+}
+
+/// Processor time and voluntary switches of its threads so far, by thread: one may end meanwhile.
+struct Used(BTreeMap<OsString, (u64, u64)>);
+
+impl Used {
+    fn by(pid: u32) -> Self {
+        let threads = fs::read_dir(proc(pid).join("task")).expect("the process lives").flatten();
+        let used = |thread: fs::DirEntry| {
+            let schedule = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+            let nanos = schedule.split(' ').next()?.parse().ok()?;
+            let wake_ups = figures(&thread.path().join("status")).get("voluntary_ctxt_switches").copied()?;
+            Some((thread.file_name(), (nanos, wake_ups)))
+        };
+        Self(threads.filter_map(used).collect())
+    }
+
+    /// Nanoseconds and wake-ups since then, of the threads that live.
+    fn since(&self, before: &Self) -> (u64, u64) {
+        let (nanos, wake_ups): (Vec<u64>, Vec<u64>) = self
+            .0
+            .iter()
+            .map(|(thread, used)| (used, before.0.get(thread).copied().unwrap_or_default()))
+            .map(|(used, before)| (used.0 - before.0, used.1 - before.1))
+            .unzip();
+        (nanos.iter().sum(), wake_ups.iter().sum())
+    }
+}
+
+/// In MB.
+struct Memory {
+    rss: f64,
+    private: f64,
+    anonymous: f64,
+}
+
+impl Memory {
+    fn of(pid: u32) -> Self {
+        let all = figures(&proc(pid).join("smaps_rollup"));
+        let mb = |name: &str| all.get(name).copied().unwrap_or_default() as f64 / 1024.0;
+        Self { rss: mb("Rss"), private: mb("Private_Dirty") + mb("Private_Clean"), anonymous: mb("Anonymous") }
+    }
+}
+
+/// The numbers of a file of lines `name: number`.
+fn figures(path: &Path) -> BTreeMap<String, u64> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let figure = |line: &str| {
+        let (name, rest) = line.split_once(':')?;
+        Some((name.to_owned(), rest.split_whitespace().next()?.parse().ok()?))
+    };
+    text.lines().filter_map(figure).collect()
+}
+
+fn child_of(pid: u32) -> Option<u32> {
+    let children = fs::read_to_string(proc(pid).join(format!("task/{pid}/children"))).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
+
+fn proc(pid: u32) -> PathBuf {
+    Path::new("/proc").join(pid.to_string())
+}
