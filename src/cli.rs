@@ -5,11 +5,17 @@
 
 pub mod ask;
 pub mod check;
+pub mod credentials;
 pub mod environment;
+pub mod exec;
 pub mod explain;
 pub mod history;
+pub mod home;
 mod host;
+pub mod jobs;
+mod leftovers;
 pub mod next;
+pub mod release;
 pub mod run;
 pub mod status;
 mod table;
@@ -26,6 +32,8 @@ use self::ask::AskFailure;
 use crate::api::socket::SocketError;
 use crate::config::LoadError;
 use crate::daemon::Stopped;
+use crate::election::Failure;
+use crate::job::JobName;
 use crate::schedule::ScheduleError;
 use crate::solo::{SoloError, StillAlive};
 use crate::state_dir::StateDirError;
@@ -36,25 +44,34 @@ pub const DEFAULT_JOBS: &str = "/etc/cronkeeper/jobs.yaml";
 
 /// How the program ends, for scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Exit {
     /// Done.
-    Fine = 0,
+    Fine,
     /// Not done.
-    Failed = 1,
+    Failed,
     /// Not understood: options, arguments, environment variables.
-    Usage = 2,
+    Usage,
     /// Nobody to ask: no daemon, no ZooKeeper.
-    Unreachable = 69,
+    Unreachable,
     /// Not now: a lock not had in time, a run that was skipped.
-    TempFail = 75,
+    TempFail,
     /// The configuration is invalid.
-    Config = 78,
+    Config,
+    /// As the command that was run: 128 + signal, 127 not found, 126 not executable, 124 timeout.
+    Command(u8),
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
+        Self::from(match exit {
+            Exit::Fine => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::Unreachable => 69,
+            Exit::TempFail => 75,
+            Exit::Config => 78,
+            Exit::Command(code) => code,
+        })
     }
 }
 
@@ -145,6 +162,29 @@ pub enum Error {
     /// The daemon ended otherwise than asked.
     #[error("the node cannot go on: {0}")]
     Stopped(Stopped),
+    /// A job's process could not be started.
+    #[error("job `{job}` cannot be started: {what}")]
+    NotStarted {
+        /// Which job.
+        job: JobName,
+        /// What it failed on.
+        what: String,
+        /// Its program does not exist.
+        is_missing: bool,
+        /// Why.
+        source: io::Error,
+    },
+    /// What is to be given up belongs to a daemon that lives.
+    #[error("state directory `{path}` is in use by {holder}: nothing is given up")]
+    StillRuns {
+        /// The directory.
+        path: PathBuf,
+        /// Who, as it wrote itself down.
+        holder: String,
+    },
+    /// Nothing can be given up until an operator changes something.
+    #[error("nothing is given up: {0}")]
+    Release(Failure),
     /// A fault of cronkeeper's own.
     #[error("a fault in cronkeeper: a thread panicked")]
     Panicked,
@@ -180,12 +220,17 @@ pub enum Command {
     Status(status::StatusArgs),
     /// Show runs and skips, newest first
     History(history::HistoryArgs),
+    /// Run a job here and now, without a cluster
+    Exec(exec::Args),
+    /// Give up what a dead daemon of this host still holds
+    Release(Box<release::Args>),
 }
 
 /// The whole program, with the arguments, environment and output of this process.
 pub fn main() -> ExitCode {
-    let mut out = BufWriter::new(io::stdout().lock());
-    let mut err = io::stderr().lock();
+    // Not locked: a thread that panics must get its last words out.
+    let mut out = BufWriter::new(io::stdout());
+    let mut err = io::stderr();
     run(std::env::args_os(), std::env::vars_os(), &mut Io { out: &mut out, err: &mut err }).into()
 }
 
@@ -202,20 +247,31 @@ pub fn run(
     let names = variables.into_iter().map(|(name, _)| name.to_string_lossy().into_owned());
     let done = environment::check(&Cli::command(), names)
         .and_then(|()| dispatch(cli.command, io))
-        .and_then(|()| Ok(io.out.flush()?));
+        .and_then(|exit| flushed(exit, io.out));
     match done {
-        Ok(()) => Exit::Fine,
+        Ok(exit) => exit,
         Err(error) => explain::error(&error, io.err),
     }
 }
 
-fn dispatch(command: Command, io: &mut Io<'_>) -> Result<(), Error> {
+fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
     match command {
         Command::Run(args) => args.run(),
         Command::Check(args) => args.run(io),
         Command::Next(args) => args.run(io),
-        Command::Status(args) => Ok(status::run(&args, io.out)?),
-        Command::History(args) => Ok(history::run(&args, io.out)?),
+        Command::Status(args) => status::run(&args, io.out).map_err(Error::from),
+        Command::History(args) => history::run(&args, io.out).map_err(Error::from),
+        Command::Exec(args) => return args.run(io),
+        Command::Release(args) => args.run(io),
+    }
+    .map(|()| Exit::Fine)
+}
+
+fn flushed(exit: Exit, out: &mut dyn Write) -> Result<Exit, Error> {
+    match (exit, out.flush()) {
+        // What became of a job is not changed by who reads its output.
+        (Exit::Command(_), _) | (_, Ok(())) => Ok(exit),
+        (_, Err(error)) => Err(error.into()),
     }
 }
 

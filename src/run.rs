@@ -256,6 +256,25 @@ pub struct RunEnd {
     pub dropped_bytes: u64,
 }
 
+impl RunEnd {
+    /// The end of a run whose process nobody saw, or that never had one.
+    pub fn unseen(run: &RunRecord, outcome: Outcome, reason: Option<Reason>, at: Timestamp) -> Self {
+        Self {
+            v: 1,
+            run: run.clone(),
+            outcome,
+            reason,
+            exit_code: None,
+            signal: None,
+            ended_at: at,
+            duration_ms: None,
+            leftovers: 0,
+            tail: String::new(),
+            dropped_bytes: 0,
+        }
+    }
+}
+
 /// Occurrences that were not run, neighbours of one reason together: the other record of the history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skip {

@@ -85,6 +85,9 @@ pub enum SoloError {
         /// Why.
         source: StoreError,
     },
+    /// See [`StillAlive`].
+    #[error(transparent)]
+    StillAlive(#[from] StillAlive),
     /// The lock files cannot be used, or no thread can be had.
     #[error("node `{node}` cannot take part")]
     System {
@@ -114,6 +117,19 @@ pub fn start(state_dir: &StateDir, node: &NodeName, leftovers: Leftovers) -> Res
     let contender = contender::Contender::new(node.clone(), queue, state_dir.path().join("leader.lock"));
     backend::spawn(backend::Parts { service, store, members, member, contender, leftovers }).map_err(system)?;
     Ok(Solo { coordination, journal })
+}
+
+/// Sees the processes dead that dead members left here. All else of theirs is the next leader's: their locks went with them.
+///
+/// # Errors
+/// When a process does not die, or the state directory cannot be used.
+pub fn release(state_dir: &StateDir, node: &NodeName, leftovers: &Leftovers) -> Result<(), SoloError> {
+    let members = members::Members::new(Folders::make(state_dir)?.members);
+    match bury::all(&members, leftovers) {
+        Ok(_) => Ok(()),
+        Err(bury::BuryError::StillAlive(alive)) => Err(alive.into()),
+        Err(bury::BuryError::Files(source)) => Err(SoloError::System { node: node.clone(), source }),
+    }
 }
 
 struct Folders {

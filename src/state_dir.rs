@@ -24,7 +24,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 pub use identity::Belongs;
-pub use sessions::Earlier;
 
 use self::identity::Identity;
 use self::journal::FileJournal;
@@ -39,7 +38,7 @@ pub struct StateDir {
     path: PathBuf,
     identity: Mutex<Identity>,
     sessions: Mutex<Sessions>,
-    earlier: Earlier,
+    earlier: Vec<SessionId>,
     _lock: FileLock,
 }
 
@@ -122,6 +121,17 @@ impl StateDirError {
 }
 
 impl StateDir {
+    /// The same as [`StateDir::open`], for who only looks after what others left: `None` where no process ever lived.
+    ///
+    /// # Errors
+    /// When it is in use, belongs to another, or cannot be read and written.
+    pub fn open_existing(path: &Path, belongs: Belongs, node: &NodeName) -> Result<Option<Self>, StateDirError> {
+        match Identity::is_kept(path)? {
+            true => Self::open(path, belongs, node).map(Some),
+            false => Ok(None),
+        }
+    }
+
     /// Opens a directory, making it if there is none, and holds it for `belongs`. `node` is who the holder is, for people.
     ///
     /// # Errors
@@ -131,7 +141,7 @@ impl StateDir {
         let lock = hold(path, &belongs, node)?;
         let identity = Identity::remembered(path, belongs)?;
         let sessions = Sessions::read(path)?;
-        let earlier = sessions.earlier();
+        let earlier = sessions.of_this_boot();
         let path = path.to_owned();
         Ok(Self { path, identity: Mutex::new(identity), sessions: Mutex::new(sessions), earlier, _lock: lock })
     }
@@ -162,8 +172,9 @@ impl StateDir {
         guard(&self.sessions).record(&self.path, id)
     }
 
-    /// The sessions that earlier processes wrote down and nobody forgot.
-    pub fn earlier_sessions(&self) -> &Earlier {
+    /// The sessions that earlier processes wrote down in this boot and nobody had forgotten when the directory was opened.
+    /// These processes are dead, for the directory's lock was free.
+    pub fn earlier_sessions(&self) -> &[SessionId] {
         &self.earlier
     }
 
@@ -274,26 +285,41 @@ mod tests {
         let first = open(dir.path(), zookeeper("")).unwrap();
         first.record_session(&one).unwrap();
         first.record_session(&two).unwrap();
-        assert!(first.earlier_sessions().sessions.is_empty());
+        assert!(first.earlier_sessions().is_empty());
         drop(first);
         let second = open(dir.path(), zookeeper("")).unwrap();
-        assert_eq!(
-            *second.earlier_sessions(),
-            Earlier { sessions: vec![one.clone(), two.clone()], boot_id_matches: true }
-        );
+        assert_eq!(second.earlier_sessions(), [one.clone(), two.clone()]);
         second.forget_sessions(&[one]).unwrap();
         drop(second);
-        assert_eq!(open(dir.path(), zookeeper("")).unwrap().earlier_sessions().sessions, [two]);
+        assert_eq!(open(dir.path(), zookeeper("")).unwrap().earlier_sessions(), [two]);
     }
 
     #[test]
-    fn sessions_of_another_boot_are_told_apart() {
+    fn a_session_of_another_boot_is_passed_over_and_hides_none_of_this_boot() {
         let dir = tempfile::tempdir().unwrap();
         open(dir.path(), zookeeper("")).unwrap().record_session(&SessionId("1".into())).unwrap();
         let path = dir.path().join("sessions.json");
         let text = std::fs::read_to_string(&path).unwrap().replace(&boot_id(), "another-boot");
         std::fs::write(&path, text).unwrap();
-        assert!(!open(dir.path(), zookeeper("")).unwrap().earlier_sessions().boot_id_matches);
+        let after_boot = open(dir.path(), zookeeper("")).unwrap();
+        assert!(after_boot.earlier_sessions().is_empty());
+        let two = SessionId("2".into());
+        after_boot.record_session(&two).unwrap();
+        drop(after_boot);
+        assert_eq!(open(dir.path(), zookeeper("")).unwrap().earlier_sessions(), [two]);
+        assert!(!std::fs::read_to_string(&path).unwrap().contains("another-boot"));
+    }
+
+    #[test]
+    fn who_looks_after_others_makes_no_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        let look = |belongs| StateDir::open_existing(&path, belongs, &NodeName::new("host-a"));
+        assert!(look(Belongs::Solo).unwrap().is_none());
+        assert!(!path.exists());
+        drop(open(&path, Belongs::Solo).unwrap());
+        assert!(look(Belongs::Solo).unwrap().is_some());
+        assert!(matches!(look(zookeeper("")), Err(StateDirError::OtherBackend { .. })));
     }
 
     #[test]
@@ -322,7 +348,7 @@ mod tests {
         let state = open(dir.path(), zookeeper("")).unwrap();
         std::fs::create_dir(dir.path().join("sessions.json")).unwrap(); // nothing can be moved over a folder
         assert!(matches!(state.record_session(&SessionId("1".into())), Err(StateDirError::Write { .. })));
-        assert!(guard(&state.sessions).earlier().sessions.is_empty());
+        assert!(guard(&state.sessions).of_this_boot().is_empty());
         let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert!(left.iter().all(|name| !name.to_string_lossy().ends_with(".tmp")), "{left:?}");
     }

@@ -25,6 +25,7 @@ pub mod client;
 mod committer;
 mod desk;
 mod entry;
+mod give_up;
 mod life;
 mod lower;
 mod node;
@@ -47,8 +48,9 @@ use crate::clock::Clock;
 use crate::coordination::Service;
 use crate::term::{NodeName, SessionId};
 
+pub use give_up::{Estate, ReleaseError, release};
 pub use reader::LedgerReader;
-pub use store::{ClaimError, KeptSessions, SessionStore, StoreError};
+pub use store::{ClaimError, KeptSessions, OpenEnd, SessionStore, StoreError};
 
 /// What a node says of itself in its member and its candidate.
 #[derive(Clone, Debug)]

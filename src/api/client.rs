@@ -35,6 +35,12 @@ pub enum AskError {
     /// The daemon is there and does not answer in time.
     #[error("the daemon on {} gave no answer within {} s", .0.display(), PATIENCE.as_secs())]
     Silent(PathBuf),
+    /// There is nothing of the name that was asked about.
+    #[error("{0}")]
+    NotFound(String),
+    /// The daemon cannot reach what it would have to ask itself.
+    #[error("{0}")]
+    Away(String),
     /// It answers, but does not say what was asked for.
     #[error("{0}")]
     Refused(String),
@@ -49,7 +55,7 @@ pub enum AskError {
 impl AskError {
     /// True where there was nobody to ask.
     pub fn is_unreachable(&self) -> bool {
-        matches!(self, Self::NoDaemon(_) | Self::Forbidden(_) | Self::Silent(_))
+        matches!(self, Self::NoDaemon(_) | Self::Forbidden(_) | Self::Silent(_) | Self::Away(_))
     }
 }
 
@@ -95,7 +101,12 @@ impl Client {
             }
         };
         let (code, body) = within(&socket, exchange(stream, path)).await??;
-        if code == StatusCode::OK { Ok(body) } else { Err(AskError::Refused(refusal(code, &body))) }
+        match code {
+            StatusCode::OK => Ok(body),
+            StatusCode::NOT_FOUND => Err(AskError::NotFound(refusal(code, &body))),
+            StatusCode::SERVICE_UNAVAILABLE => Err(AskError::Away(refusal(code, &body))),
+            _ => Err(AskError::Refused(refusal(code, &body))),
+        }
     }
 }
 

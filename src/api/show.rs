@@ -13,6 +13,7 @@ use crate::clock::system;
 use crate::job::JobName;
 use crate::ledger::ReadError;
 use crate::status::{self, HistoryEntry, JobStatus, Status};
+use crate::words::nearest;
 
 /// Most records of one answer.
 const MOST_RECORDS: usize = 1_000;
@@ -102,11 +103,17 @@ pub(super) async fn history_of_job(
     let job = JobName::parse(&job).map_err(|bad| Refusal::new(StatusCode::NOT_FOUND, bad.to_string()))?;
     let history = shared.history(Some(job.clone()), Window::limit(window)?).await?;
     // A job that was taken out of the file keeps its history.
-    let is_defined = || shared.sources.status.borrow().jobs.iter().any(|known| known.name == job);
-    if history.records.is_empty() && !is_defined() {
-        return Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is no job `{job}`")));
+    let status = Arc::clone(&shared.sources.status.borrow());
+    if history.records.is_empty() && !status.jobs.iter().any(|known| known.name == job) {
+        return Err(Refusal::new(StatusCode::NOT_FOUND, no_such_job(&job, &status)));
     }
     Ok(Json(history))
+}
+
+fn no_such_job(job: &JobName, status: &Status) -> String {
+    let near = nearest(job.as_str(), status.jobs.iter().map(|known| known.name.as_str()));
+    let meant = near.map(|near| format!(", did you mean `{near}`?")).unwrap_or_default();
+    format!("there is no job `{job}`{meant}")
 }
 
 /// `GET /v1/history`.

@@ -5,10 +5,12 @@ use std::io::{self, Write};
 
 use super::ask::AskFailure;
 use super::{Error, Exit, Io};
+use crate::api::client::AskError;
 use crate::config::LoadError;
 use crate::daemon::Stopped;
 use crate::election::Failure;
 use crate::solo::SoloError;
+use crate::state_dir::StateDirError;
 
 /// Says what went wrong, its causes, and what might help. What cannot be said is lost: there is nowhere else to say it.
 pub fn error(error: &Error, err: &mut dyn Write) -> Exit {
@@ -55,12 +57,14 @@ fn exit(error: &Error) -> Exit {
         | Error::CredentialFile { .. }
         | Error::AuthFile(_)
         | Error::ZooKeeperOptions(_)
+        | Error::Release(_)
         | Error::Solo(SoloError::Refused(_))
         | Error::Stopped(Stopped::Failed(_)) => Exit::Config,
         Error::StateDir(error) | Error::Solo(SoloError::StateDir(error)) if error.is_configuration() => Exit::Config,
         Error::NoSuchJob { .. } | Error::Schedule { .. } | Error::UnknownVariable { .. } | Error::NodeName(_) => {
             Exit::Usage
         }
+        Error::Ask(AskFailure::Ask(AskError::NotFound(_))) => Exit::Usage,
         Error::Ask(AskFailure::Ask(error)) if error.is_unreachable() => Exit::Unreachable,
         Error::Ask(AskFailure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Fine,
         // `cronkeeper next | head` has what it wanted.
@@ -74,31 +78,76 @@ fn exit(error: &Error) -> Exit {
         | Error::Socket(_)
         | Error::System { .. }
         | Error::StillAlive(_)
+        | Error::StillRuns { .. }
         | Error::Stopped(_)
         | Error::Panicked => Exit::Failed,
+        Error::NotStarted { is_missing: true, .. } => Exit::Command(127),
+        Error::NotStarted { is_missing: false, .. } => Exit::Command(126),
     }
 }
 
+/// What to change. Where the text of the error says so itself there is nothing to add.
 fn hint(error: &Error) -> Option<String> {
-    match error {
-        Error::Jobs(LoadError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => Some(
-            "say where the jobs are with `--jobs PATH` or CRONKEEPER_JOBS; `check` takes the path itself".to_owned(),
-        ),
+    let said = match error {
         Error::NoSuchJob { nearest, .. } | Error::UnknownVariable { nearest, .. } => {
-            nearest.as_ref().map(|nearest| format!("did you mean `{nearest}`?"))
+            return nearest.as_ref().map(|nearest| format!("did you mean `{nearest}`?"));
+        }
+        Error::Solo(SoloError::Refused(failure))
+        | Error::Stopped(Stopped::Failed(failure))
+        | Error::Release(failure) => return Some(remedy(failure)),
+        Error::Jobs(LoadError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            "say where the jobs are with `--jobs PATH` or CRONKEEPER_JOBS; `check` takes the path itself"
+        }
+        Error::Jobs(LoadError::Unreadable { .. }) | Error::CredentialFile { .. } => {
+            "the user that cronkeeper runs as must be able to read it"
         }
         Error::Schedule { expression, .. } if expression.split_whitespace().count() == 1 => {
-            Some("put the expression in quotes, so that the shell hands it over as one".to_owned())
+            "put the expression in quotes, so that the shell hands it over as one"
         }
-        Error::NodeName(_) => Some("name it with `--node NAME` or CRONKEEPER_NODE".to_owned()),
-        Error::Solo(SoloError::Refused(failure)) | Error::Stopped(Stopped::Failed(failure)) => Some(remedy(failure)),
-        Error::StillAlive(_) => Some(
-            "it does not die of SIGKILL, so nothing is given up; see what it waits for in /proc/PID/stack".to_owned(),
+        Error::AuthFile(_) => "for the scheme digest it reads `digest:user:password`",
+        Error::ZooKeeperOptions(_) => "certificates and keys are read as PEM",
+        Error::NodeName(_) => "name it with `--node NAME` or CRONKEEPER_NODE",
+        Error::Ask(AskFailure::Ask(AskError::NoDaemon(_))) => {
+            "is `cronkeeper run` running here? `--runtime-dir` says where its socket is"
+        }
+        Error::Ask(AskFailure::Ask(AskError::Silent(_))) => "what it waits for stands in its log",
+        Error::StateDir(error) | Error::Solo(SoloError::StateDir(error)) => return of_state_dir(error),
+        Error::Solo(SoloError::Ledger { .. } | SoloError::System { .. }) => BELONGS,
+        Error::Listen { .. } => "another process may have the port; `--listen` names another",
+        Error::NotStarted { is_missing: true, .. } => {
+            "a program without a slash is searched in the job's own PATH; a script needs the interpreter it names"
+        }
+        Error::StillRuns { .. } => "end it with SIGTERM, and it gives all up itself",
+        Error::StillAlive(_) | Error::Solo(SoloError::StillAlive(_)) => {
+            "it does not die of SIGKILL, so nothing is given up; see what it waits for in /proc/PID/stack"
+        }
+        Error::Stopped(Stopped::WardenGone(_)) => "something killed it: see the kernel's log for a lack of memory",
+        Error::Stopped(Stopped::BackendGone) | Error::Panicked => "please report it, with the log before it",
+        Error::Jobs(LoadError::Invalid { .. })
+        | Error::Schedule { .. }
+        | Error::Output(_)
+        | Error::Ask(_)
+        | Error::Log(_)
+        | Error::Socket(_)
+        | Error::System { .. }
+        | Error::NotStarted { .. }
+        | Error::Stopped(Stopped::Asked) => return None,
+    };
+    Some(said.to_owned())
+}
+
+const BELONGS: &str = "the state directory must belong to the user that cronkeeper runs as, on a disk with room; `--state-dir` names another";
+
+fn of_state_dir(error: &StateDirError) -> Option<String> {
+    match error {
+        StateDirError::Create { .. } | StateDirError::Read { .. } | StateDirError::Write { .. } => {
+            Some(BELONGS.to_owned())
+        }
+        StateDirError::Damaged { .. } => Some(
+            "restore it, or begin with an empty directory once the node's session has ended and none of its jobs runs"
+                .to_owned(),
         ),
-        Error::Ask(AskFailure::Ask(error)) if error.is_unreachable() => {
-            Some("is `cronkeeper run` running here? `--runtime-dir` says where its socket is".to_owned())
-        }
-        _ => None,
+        StateDirError::InUse { .. } | StateDirError::OtherBackend { .. } | StateDirError::OtherCluster { .. } => None,
     }
 }
 
@@ -117,7 +166,7 @@ fn remedy(failure: &Failure) -> String {
         Failure::OtherCluster { .. } => {
             "correct `--zookeeper`, or give the node an empty `--state-dir` if it is to change clusters".to_owned()
         }
-        Failure::StateDir(_) => "see that the disk has room and the directory belongs to the daemon's user".to_owned(),
+        Failure::StateDir(_) => BELONGS.to_owned(),
     }
 }
 

@@ -1,18 +1,16 @@
 //! `cronkeeper next`: when jobs are due, without a daemon.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use jiff::{Timestamp, Zoned};
 use serde::Serialize;
 
-use super::{DEFAULT_JOBS, Error, Io};
-use crate::config;
+use super::jobs::{JobsFile, find};
+use super::{Error, Io};
 use crate::duration;
-use crate::job::{Job, JobSet};
+use crate::job::Job;
 use crate::schedule::{Dst, Schedule};
-use crate::words::nearest;
 
 /// Show coming occurrences, of jobs or of one expression.
 #[derive(Debug, clap::Args)]
@@ -29,9 +27,8 @@ pub struct Args {
     /// One JSON object a line
     #[arg(long)]
     json: bool,
-    /// A jobs file, or a folder whose *.yaml and *.yml are joined
-    #[arg(long, value_name = "PATH", env = "CRONKEEPER_JOBS", default_value = DEFAULT_JOBS)]
-    jobs: PathBuf,
+    #[command(flatten)]
+    jobs: JobsFile,
     /// An expression instead of jobs, such as "30 2 * * *"
     #[arg(long, value_name = "EXPR")]
     schedule: Option<String>,
@@ -76,7 +73,7 @@ impl Args {
     }
 
     fn selected(&self, io: &mut Io<'_>) -> Result<Vec<Arc<Job>>, Error> {
-        let set = config::load(&self.jobs)?.set;
+        let set = self.jobs.load()?.set;
         if self.names.is_empty() {
             return Ok(set.jobs.into_values().filter(|job| job.enabled).collect());
         }
@@ -91,14 +88,6 @@ impl Args {
         }
         Ok(selected)
     }
-}
-
-fn find<'a>(set: &'a JobSet, name: &str) -> Result<&'a Arc<Job>, Error> {
-    let found = set.jobs.iter().find(|(known, _)| known.as_str() == name).map(|(_, job)| job);
-    found.ok_or_else(|| Error::NoSuchJob {
-        name: name.to_owned(),
-        nearest: nearest(name, set.jobs.keys().map(|name| name.as_str())).map(str::to_owned),
-    })
 }
 
 fn of_jobs(jobs: &[Arc<Job>], from: Timestamp, count: usize) -> Vec<Occurrence> {

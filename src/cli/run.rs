@@ -4,7 +4,6 @@
 //! it could inherit; then the state directory; only then threads, the runtime and the network.
 
 mod backend;
-mod credentials;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,8 +15,9 @@ use tokio::sync::{mpsc, watch};
 use tracing::{error, info};
 
 use self::backend::Backend;
-use super::{DEFAULT_JOBS, Error, host};
-use crate::api::client::Places;
+use super::home::Home;
+use super::jobs::JobsFile;
+use super::{Error, leftovers};
 use crate::api::serve::Serving;
 use crate::api::socket::{ApiSocket, Claim};
 use crate::api::{self, Sources};
@@ -42,22 +42,13 @@ const STALL: Duration = Duration::from_secs(10);
 /// Run the daemon: take part in the election, and run the jobs while leading.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A jobs file, or a folder whose *.yaml and *.yml are joined
-    #[arg(long, value_name = "PATH", env = "CRONKEEPER_JOBS", default_value = DEFAULT_JOBS)]
-    jobs: PathBuf,
-    /// ZooKeeper servers, `host:port,host:port/chroot`; without it, replicas on this host alone elect a leader
-    #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ZOOKEEPER", value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    zookeeper: Option<String>,
-    /// The node's name [default: the host name; without ZooKeeper, host name and process id]
-    #[arg(long, value_name = "NAME", env = "CRONKEEPER_NODE", value_parser = NodeName::parse)]
-    node: Option<NodeName>,
+    #[command(flatten)]
+    jobs: JobsFile,
+    #[command(flatten)]
+    home: Home,
     /// How long after its last word a host counts as lost
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_SESSION_TIMEOUT", default_value = "10s", value_parser = duration::parse)]
     session_timeout: Duration,
-    /// What must survive a restart [default: $STATE_DIRECTORY, else /var/lib/cronkeeper for root, else
-    /// $XDG_STATE_HOME/cronkeeper]
-    #[arg(long, value_name = "DIR", env = "CRONKEEPER_STATE_DIR")]
-    state_dir: Option<PathBuf>,
     /// Where the API's socket is [default: $RUNTIME_DIRECTORY, else the state directory]
     #[arg(long, value_name = "DIR", env = "CRONKEEPER_RUNTIME_DIR")]
     runtime_dir: Option<PathBuf>,
@@ -73,8 +64,6 @@ pub struct Args {
     /// What is logged: a level, or a filter such as `cronkeeper=debug,warn`
     #[arg(long, value_name = "LEVEL-OR-FILTER", env = "CRONKEEPER_LOG", default_value_t)]
     log: LogFilter,
-    #[command(flatten)]
-    credentials: credentials::Args,
 }
 
 /// What is known before anything was started.
@@ -110,14 +99,10 @@ impl Args {
     }
 
     fn plan(&self) -> Result<Plan, Error> {
-        let content = config::fingerprint(&self.jobs);
-        let jobs = config::load(&self.jobs)?;
-        let node = match (&self.node, &self.zookeeper) {
-            (Some(node), _) => node.clone(),
-            (None, Some(_)) => NodeName::parse(&host::name()).map_err(Error::NodeName)?,
-            (None, None) => NodeName::new(format!("{}-{}", host::name(), std::process::id())),
-        };
-        let places = Places::new(self.runtime_dir.as_deref(), self.state_dir.as_deref());
+        let content = config::fingerprint(&self.jobs.path);
+        let jobs = self.jobs.load()?;
+        let node = self.home.node()?;
+        let places = self.home.places(self.runtime_dir.as_deref());
         let (state_dir, runtime_dir) = (places.state_dir().to_owned(), places.named_or_state().to_owned());
         Ok(Plan { node, state_dir, runtime_dir, jobs, content })
     }
@@ -134,7 +119,7 @@ impl Args {
         let mut notifier = Notifier::from_environment()
             .map_err(|source| Error::System { what: "systemd cannot be told anything", source })?;
         let mut watchdog = Watchdog::from_environment();
-        if self.zookeeper.is_some() {
+        if self.home.zookeeper.is_some() {
             watchdog.set(self.session_timeout, &mut notifier);
         }
         let processes =
@@ -143,7 +128,7 @@ impl Args {
         let name = backend.name();
         info!(target: TARGET, event = event::NODE_STARTED, version = env!("CARGO_PKG_VERSION"), backend = name, jobs = jobs.set.jobs.len());
         let started = backend.start(&node).await?;
-        let view = View::new(node.clone(), name, self.jobs.clone(), &jobs.set, now);
+        let view = View::new(node.clone(), name, self.jobs.path.clone(), &jobs.set, now);
         let engine = Engine::new(node.clone(), jobs.set.clone());
         let (status, seen) = watch::channel(Arc::new(view.status(now, &engine)));
         let (turned, turns) = watch::channel(Uptime::ZERO);
@@ -151,13 +136,13 @@ impl Args {
             sources: Sources { status: seen, turns, stall: STALL, reader: started.coordination.reader.clone() },
             runtime_dir,
             listen: self.listen,
-            is_shared: self.zookeeper.is_none(),
+            is_shared: self.home.zookeeper.is_none(),
         };
         let _api = api.serve().await?;
         let (controls, controlled) = mpsc::unbounded_channel();
         let trigger = Trigger::default();
         let _reloading =
-            Owned(tokio::spawn(reload::keep_up(self.jobs.clone(), content, trigger.clone(), controls.clone())));
+            Owned(tokio::spawn(reload::keep_up(self.jobs.path.clone(), content, trigger.clone(), controls.clone())));
         let _signals = Owned(tokio::spawn(signals::hand_on(signals, controls, trigger)));
         crate::daemon::announce(&jobs);
         notifier.ready();
@@ -180,7 +165,7 @@ impl Args {
             Stopped::Asked => Ok(()),
             Stopped::WardenGone(runs) => {
                 // Nobody else ends what the warden let go. Nothing else is left to do, so nothing is held up.
-                backend::end_leftovers(&runs, backend::DYING).map_err(Error::StillAlive)?;
+                leftovers::kill(&runs, backend::DYING).map_err(Error::StillAlive)?;
                 Err(Error::Stopped(Stopped::WardenGone(runs)))
             }
             stopped => Err(Error::Stopped(stopped)),

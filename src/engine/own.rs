@@ -374,19 +374,7 @@ impl Engine {
 
 /// The end of a run whose process nobody saw, or that never had one.
 pub(super) fn unseen_end(run: &RunRecord, outcome: Outcome, reason: Option<Reason>) -> RunEnd {
-    RunEnd {
-        v: 1,
-        run: run.clone(),
-        outcome,
-        reason,
-        exit_code: None,
-        signal: None,
-        ended_at: run.begun_at,
-        duration_ms: None,
-        leftovers: 0,
-        tail: String::new(),
-        dropped_bytes: 0,
-    }
+    RunEnd::unseen(run, outcome, reason, run.begun_at)
 }
 
 /// When the warden kills the run by itself: the rule that a successor will go by.

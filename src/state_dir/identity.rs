@@ -41,6 +41,12 @@ pub(super) struct Identity {
 }
 
 impl Identity {
+    /// True once a process has lived in the directory.
+    pub(super) fn is_kept(folder: &Path) -> Result<bool, StateDirError> {
+        let path = folder.join("identity.json");
+        path.try_exists().map_err(|source| StateDirError::Read { path, source })
+    }
+
     /// What the directory remembers; a new directory remembers `belongs` from now on.
     pub(super) fn remembered(folder: &Path, belongs: Belongs) -> Result<Self, StateDirError> {
         let path = folder.join("identity.json");

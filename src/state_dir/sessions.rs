@@ -2,6 +2,7 @@
 //!
 //! Each is recorded with the boot it was made in. A cloned disk and a directory moved to another host bring the sessions
 //! of a process that may be alive elsewhere; their boot is not this one, and nobody may remove their entries but the server.
+//! So they are passed over, and gone from the file with the next session that is recorded.
 
 use std::path::Path;
 
@@ -9,15 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{StateDirError, boot_id, file};
 use crate::term::SessionId;
-
-/// The sessions that earlier processes recorded and nobody forgot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Earlier {
-    /// The sessions, oldest first.
-    pub sessions: Vec<SessionId>,
-    /// True where all of them were made in this boot of this kernel: then their processes are dead, for the lock was free.
-    pub boot_id_matches: bool,
-}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Sessions {
@@ -37,24 +29,25 @@ impl Sessions {
         Ok(known.unwrap_or(Self { v: 1, sessions: Vec::new() }))
     }
 
-    pub(super) fn earlier(&self) -> Earlier {
+    /// Those made in this boot of this kernel, oldest first.
+    pub(super) fn of_this_boot(&self) -> Vec<SessionId> {
         let boot_id = boot_id();
-        let here = |recorded: &Recorded| !boot_id.is_empty() && recorded.boot_id == boot_id;
-        Earlier {
-            sessions: self.sessions.iter().map(|recorded| recorded.id.clone()).collect(),
-            boot_id_matches: self.sessions.iter().all(here),
-        }
+        self.sessions.iter().filter(|recorded| recorded.is_of(&boot_id)).map(|recorded| recorded.id.clone()).collect()
     }
 
     pub(super) fn record(&mut self, folder: &Path, id: &SessionId) -> Result<(), StateDirError> {
-        let mut next = self.clone();
-        next.sessions.push(Recorded { id: id.clone(), boot_id: boot_id() });
+        let (mut next, boot_id) = (self.clone(), boot_id());
+        next.sessions.retain(|recorded| recorded.is_of(&boot_id));
+        next.sessions.push(Recorded { id: id.clone(), boot_id });
         self.become_written(folder, next)
     }
 
     pub(super) fn forget(&mut self, folder: &Path, ids: &[SessionId]) -> Result<(), StateDirError> {
         let mut next = self.clone();
         next.sessions.retain(|recorded| !ids.contains(&recorded.id));
+        if next.sessions.len() == self.sessions.len() {
+            return Ok(());
+        }
         self.become_written(folder, next)
     }
 
@@ -62,5 +55,12 @@ impl Sessions {
         file::replace(&folder.join("sessions.json"), &next)?;
         *self = next;
         Ok(())
+    }
+}
+
+impl Recorded {
+    /// Where the kernel does not name its boots, none is known to be this one.
+    fn is_of(&self, boot_id: &str) -> bool {
+        !boot_id.is_empty() && self.boot_id == boot_id
     }
 }

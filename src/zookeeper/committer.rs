@@ -263,12 +263,13 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 outcome.trouble = Some(Trouble::SessionOver);
             }
             Error::NoAuth => outcome.trouble = Some(failed.into()),
-            _ if group.is_in_doubt => self.look_for_traces(id, failed),
+            _ if group.is_in_doubt || group.is_end_refused(&failed) => self.look_for_traces(id, failed),
             _ => self.settle(id, &failed, outcome),
         }
     }
 
-    /// The first try may have been carried out, and be what this one failed on.
+    /// An earlier try may have been carried out, and be what this one failed on. An end may also have been sent by an earlier
+    /// process, which did not live to hear of it.
     fn look_for_traces(&mut self, id: u64, failed: MultiError) {
         let (Some(group), Ok(client)) = (self.groups.get(&id), self.desk.line()) else {
             self.due.insert(id, Uptime::ZERO);

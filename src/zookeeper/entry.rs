@@ -2,6 +2,7 @@
 
 use super::client::{Client, Error, Mode, Op};
 use super::desk::{self, Desk, Trouble};
+use super::give_up::{Leftover, give_up};
 use super::paths;
 use crate::clock::Clock;
 use crate::election::Member;
@@ -42,15 +43,13 @@ async fn make_folders<C: Client, K: Clock>(desk: &Desk<C, K>) -> Result<(), Trou
     Ok(())
 }
 
-/// Removes what the `removable` sessions left, then makes the member.
-pub async fn enter<C: Client, K: Clock>(
+/// Gives up what dead processes left, then makes the member.
+pub(super) async fn enter<C: Client, K: Clock>(
     desk: Desk<C, K>,
     member: Member,
-    removable: Vec<i64>,
+    left: Leftover,
 ) -> Result<Entered, Trouble> {
-    if !removable.is_empty() {
-        remove_leftovers(&desk, &removable).await?;
-    }
+    give_up(&desk, left).await?;
     let (path, data) = (desk.member(), desk::json(&member));
     match desk.line()?.create(&path, data.clone(), Mode::Ephemeral).await {
         Ok(_) => return Ok(Entered::Yes),
@@ -73,30 +72,6 @@ pub async fn enter<C: Client, K: Clock>(
     // Made by a create of this session whose answer was lost.
     desk.line()?.multi(vec![Op::Set { path, data, version: stat.version }]).await?;
     Ok(Entered::Yes)
-}
-
-/// Candidate and member of a session go in one multi, so that nobody sees the one without the other.
-async fn remove_leftovers<C: Client, K: Clock>(desk: &Desk<C, K>, removable: &[i64]) -> Result<(), Trouble> {
-    let names = desk::children(desk.line()?, paths::LEADER).await?;
-    let mut ops: Vec<Op> = desk
-        .get_small(paths::LEADER, names)
-        .await?
-        .into_iter()
-        .filter(|(_, _, stat)| removable.contains(&stat.ephemeral_owner))
-        .map(|(name, _, _)| Op::Delete { path: paths::under(paths::LEADER, &name), version: -1 })
-        .collect();
-    let member = desk.member();
-    match desk.line()?.get(&member).await {
-        Ok((_, stat)) if removable.contains(&stat.ephemeral_owner) => {
-            ops.push(Op::Delete { path: member, version: stat.version });
-        }
-        Ok(_) | Err(Error::NoNode) => {}
-        Err(error) => return Err(error.into()),
-    }
-    if !ops.is_empty() {
-        desk.line()?.multi(ops).await?;
-    }
-    Ok(())
 }
 
 fn describe(data: &[u8], owner: i64) -> String {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use super::{owner_of, session_id};
+use crate::run::journal::Recovered;
+use crate::run::{RunEnd, Version};
 use crate::state_dir::{StateDir, StateDirError};
 
 /// Remembers sessions and the cluster beyond the process.
@@ -24,6 +26,23 @@ pub trait SessionStore: Send {
     /// Sessions of earlier processes whose entries may be removed at once: the directory's lock was free, the boot is this
     /// one, and their processes were seen dead. Empty where any of this is not known.
     fn removable(&self) -> Vec<i64>;
+
+    /// Forgets sessions whose entries are gone. To remember one longer does no harm, so nothing is said where that fails.
+    fn forget(&mut self, _owners: &[i64]) {}
+
+    /// Ends of runs of the [`removable`](Self::removable) sessions that the ledger may not know.
+    fn open_ends(&self) -> Vec<OpenEnd> {
+        Vec::new()
+    }
+}
+
+/// An end that an earlier process of this node could not commit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpenEnd {
+    /// The end.
+    pub end: RunEnd,
+    /// Of the run's record in the ledger, when last known.
+    pub version: Version,
 }
 
 /// The state directory cannot be written.
@@ -46,33 +65,47 @@ pub enum ClaimError {
 }
 
 /// Sessions kept in the state directory.
-pub struct KeptSessions(Arc<StateDir>);
+pub struct KeptSessions {
+    state: Arc<StateDir>,
+    open_ends: Vec<OpenEnd>,
+}
 
 impl KeptSessions {
-    /// To be made only when the processes of earlier sessions were seen dead.
-    pub fn new(state: Arc<StateDir>) -> Self {
-        Self(state)
+    /// To be made only when the processes of earlier sessions were seen dead. `recovered` is what they left open.
+    pub fn new(state: Arc<StateDir>, recovered: &Recovered) -> Self {
+        let sessions = state.earlier_sessions();
+        // A run of any other session may be alive elsewhere: the directory may be a copy.
+        let dead = recovered.runs.iter().filter(|run| sessions.contains(&run.record.owner.session));
+        let open_ends = dead.filter_map(|run| Some(OpenEnd { end: run.end.clone()?, version: run.version })).collect();
+        Self { state, open_ends }
     }
 }
 
 impl SessionStore for KeptSessions {
     fn claim(&mut self, cluster: &str) -> Result<(), ClaimError> {
-        self.0.claim_cluster(cluster).map_err(|error| match error {
+        self.state.claim_cluster(cluster).map_err(|error| match error {
             StateDirError::OtherCluster { ours, .. } => ClaimError::OtherCluster { ours },
             other => StoreError(in_words(&other)).into(),
         })
     }
 
     fn record(&mut self, owner: i64) -> Result<(), StoreError> {
-        self.0.record_session(&session_id(owner)).map_err(|error| StoreError(in_words(&error)))
+        self.state.record_session(&session_id(owner)).map_err(|error| StoreError(in_words(&error)))
     }
 
     fn removable(&self) -> Vec<i64> {
-        let earlier = self.0.earlier_sessions();
-        if !earlier.boot_id_matches {
-            return Vec::new();
+        self.state.earlier_sessions().iter().filter_map(owner_of).collect()
+    }
+
+    fn forget(&mut self, owners: &[i64]) {
+        let ids: Vec<_> = owners.iter().copied().map(session_id).collect();
+        if let Err(error) = self.state.forget_sessions(&ids) {
+            tracing::debug!(error = in_words(&error), "sessions that are gone stay recorded");
         }
-        earlier.sessions.iter().filter_map(owner_of).collect()
+    }
+
+    fn open_ends(&self) -> Vec<OpenEnd> {
+        self.open_ends.clone()
     }
 }
 

@@ -1,6 +1,8 @@
 //! What runs against real processes and real servers, and the simulation: one binary, so that one link serves all.
 
+mod cli;
 mod harness;
+mod release;
 mod simulation;
 mod support;
 mod warden;

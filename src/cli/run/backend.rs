@@ -1,22 +1,21 @@
 //! From options to a backend: solo without `--zookeeper`, else ZooKeeper.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::{Args, Plan};
-use crate::cli::{Error, host};
+use crate::cli::home::chroot;
+use crate::cli::{Error, host, leftovers};
 use crate::clock::system::{self, SystemClock};
 use crate::coordination::{Coordination, channels};
-use crate::run::journal::{Recovered, RecoveredRun};
-use crate::solo::{self, Leftovers, StillAlive};
+use crate::run::journal::Recovered;
+use crate::solo::{self, Leftovers};
+use crate::state_dir::StateDir;
 use crate::state_dir::journal::FileJournal;
-use crate::state_dir::{Belongs, StateDir};
 use crate::term::NodeName;
-use crate::warden::recover::{self, Recorded};
-use crate::zookeeper::session::{Connector, Settings};
+use crate::zookeeper::session::Connector;
 use crate::zookeeper::{self, KeptSessions, LedgerReader, NodeIdentity, Options};
 
 /// How long the processes of a dead node may take to die of SIGKILL.
@@ -51,20 +50,13 @@ pub(super) struct Started {
 impl Backend {
     /// Opens the state directory, and makes sure that what an earlier process left running is dead.
     pub(super) fn open(args: &Args, plan: &Plan) -> Result<Self, Error> {
-        let Some(connect) = &args.zookeeper else {
-            return Ok(Self::Solo(Box::new(StateDir::open(&plan.state_dir, Belongs::Solo, &plan.node)?)));
+        let home = &args.home;
+        let Some(connect) = &home.zookeeper else {
+            return Ok(Self::Solo(Box::new(StateDir::open(&plan.state_dir, home.belongs(), &plan.node)?)));
         };
-        let settings = Settings {
-            connect: connect.clone(),
-            session_timeout: args.session_timeout,
-            auth: args.credentials.auth()?,
-            tls: args.credentials.tls()?,
-        };
-        let connector = Connector::new(settings).map_err(Error::ZooKeeperOptions)?;
-        let belongs = Belongs::Zookeeper { chroot: chroot(connect).trim_end_matches('/').to_owned() };
-        let state = StateDir::open(&plan.state_dir, belongs, &plan.node)?;
-        let (journal, recovered) = state.journal()?;
-        end_leftovers(&recovered.runs, DYING).map_err(Error::StillAlive)?;
+        let connector = home.connector(connect, args.session_timeout)?;
+        let state = StateDir::open(&plan.state_dir, home.belongs(), &plan.node)?;
+        let (journal, recovered) = leftovers::settle(&state, DYING, system::now().wall)?;
         let state = Arc::new(state);
         Ok(Self::ZooKeeper(Box::new(ZooKeeper { state, connector, connect: connect.clone(), journal, recovered })))
     }
@@ -84,7 +76,7 @@ impl Backend {
                 let node = node.clone();
                 // It waits for a lock, and for the disk.
                 let started = tokio::task::spawn_blocking(move || {
-                    let leftovers: Leftovers = Arc::new(|runs| end_leftovers(runs, DYING));
+                    let leftovers: Leftovers = Arc::new(|runs| leftovers::kill(runs, DYING));
                     solo::start(&state, &node, leftovers).map(|solo| (solo, state))
                 });
                 let (solo, state) = started.await.map_err(|_| Error::Panicked)??;
@@ -113,31 +105,9 @@ impl ZooKeeper {
             uuid: Box::new(Uuid::new_v4),
             reader,
         };
-        let store = Box::new(KeptSessions::new(self.state.clone()));
+        let store = Box::new(KeptSessions::new(self.state.clone(), &self.recovered));
         // Its end closes the channel of events: the daemon's loop notices.
         tokio::spawn(zookeeper::serve(self.connector, SystemClock::default(), identity, store, service, options));
         Started { coordination, journal: self.journal, recovered: self.recovered, _state: self.state }
     }
-}
-
-/// The part of a connect string behind the servers; `/` where there is none.
-fn chroot(connect: &str) -> &str {
-    connect.find('/').map_or("/", |at| &connect[at..])
-}
-
-/// Kills what is left of runs whose node is dead, and sees it dead.
-pub(super) fn end_leftovers(runs: &[RecoveredRun], within: Duration) -> Result<(), StillAlive> {
-    let mut by_node: BTreeMap<&NodeName, Vec<Recorded>> = BTreeMap::new();
-    for run in runs {
-        let main = run.pid.map(|(pid, start)| (pid, Some(start)));
-        by_node.entry(&run.record.owner.node).or_default().push(Recorded { run: run.record.id().to_string(), main });
-    }
-    for (node, recorded) in by_node {
-        let survivors = recover::kill_leftovers(&recorded, node.as_str(), within);
-        let survivors = survivors.map_err(|error| StillAlive(format!("/proc cannot be read: {error}")))?;
-        if let Some(survivor) = survivors.first() {
-            return Err(StillAlive(format!("process {} of run {}", survivor.pid, survivor.run)));
-        }
-    }
-    Ok(())
 }

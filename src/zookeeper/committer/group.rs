@@ -144,6 +144,13 @@ impl Group {
         if written.is_empty() { Verdict::None } else { Verdict::Some(written) }
     }
 
+    /// True where it is an end that failed.
+    pub fn is_end_refused(&self, failed: &MultiError) -> bool {
+        let first = usize::from(self.fence.is_some());
+        let member = failed.index.and_then(|index| self.locate(index.checked_sub(first)?)).map(|(member, _)| member);
+        member.is_some_and(|member| matches!(self.members[member].change, Change::End { .. }))
+    }
+
     /// Takes out the change that failed.
     pub fn drop_failed(&mut self, failed: &MultiError) -> Failed {
         let Some(index) = failed.index else { return Failed::Refused };

@@ -253,6 +253,17 @@ fn an_end_whose_answer_was_lost_ended_then_and_is_counted_once() {
 }
 
 #[test]
+fn an_end_that_an_earlier_process_had_written_is_accepted() {
+    let mut bench = Bench::new();
+    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    bench.commit(begin("backup", 0, 60, "7-1"));
+    assert_eq!(bench.commit(end("backup", 0, 60, "7-1")), Commit::Accepted);
+    assert_eq!(bench.commit(end("backup", 0, 60, "7-1")), Commit::Accepted);
+    assert_eq!(bench.version("/cronkeeper/history/backup/backup.19700101T000100Z"), Some(0));
+    assert_eq!(bench.commit(end("backup", 0, 60, "7-2")), Commit::Superseded, "another end was written");
+}
+
+#[test]
 fn a_lost_begin_that_another_leader_forestalled_is_superseded() {
     let mut bench = Bench::new();
     bench.put(paths::job(&name("backup")), &mark(0, "1-0"));

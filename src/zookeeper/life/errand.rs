@@ -10,6 +10,7 @@ use crate::term::{CandidateName, Term, TermEnd};
 use crate::zookeeper::client::{Client, Connect};
 use crate::zookeeper::desk::Trouble;
 use crate::zookeeper::entry::{self, Entered};
+use crate::zookeeper::give_up::Leftover;
 use crate::zookeeper::place::{self, Behind, Look, Opened, Survey, Verified};
 use crate::zookeeper::store::ClaimError;
 use crate::zookeeper::{queue, session_id};
@@ -79,9 +80,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             return Some(Box::pin(async { entry::prepare(desk, cluster).await.map(Found::Cluster) }));
         }
         if !self.is_member {
-            let (member, removable) = (self.node.member(), self.removable());
+            let (member, left) = (self.node.member(), self.leftover());
             self.must_publish = false;
-            return Some(Box::pin(async { entry::enter(desk, member, removable).await.map(Found::Entered) }));
+            return Some(Box::pin(async { entry::enter(desk, member, left).await.map(Found::Entered) }));
         }
         if self.must_verify || self.watches_member != self.wants_watch() {
             return Some(self.verify());
@@ -132,6 +133,10 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         self.node.store.removable().into_iter().chain(self.node.earlier.iter().copied()).collect()
     }
 
+    fn leftover(&self) -> Leftover {
+        Leftover { sessions: self.removable(), ends: self.node.store.open_ends() }
+    }
+
     fn dead(&self) -> BTreeSet<crate::term::SessionId> {
         self.node.store.removable().into_iter().map(session_id).collect()
     }
@@ -155,7 +160,10 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             Found::Opened(opened) => self.opened(opened),
             Found::Verified(verified) => self.verified(verified),
             Found::Withdrawn => self.withdrawn(),
-            Found::Left => self.left(),
+            Found::Left => {
+                self.forget_own();
+                self.left();
+            }
             // Not made again before its going was judged.
             Found::Published(is_there) => self.must_verify |= !is_there,
             Found::Survey(survey) => self.surveyed(survey),
@@ -197,6 +205,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         match entered {
             Entered::Yes => {
                 self.is_member = true;
+                let removed = self.node.store.removable();
+                self.node.store.forget(&removed);
                 self.name_wanted_until = None;
                 self.survey_at = self.now();
                 if !std::mem::replace(&mut self.is_told, true) {
@@ -350,6 +360,13 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             }
         }
         self.node.tell(Event::Members(survey.members));
+    }
+
+    /// Nothing stands of this session any more, nor of those that were removed when the member was made.
+    fn forget_own(&mut self) {
+        let mut gone = if self.is_member { self.removable() } else { Vec::new() };
+        gone.push(self.desk.me.owner);
+        self.node.store.forget(&gone);
     }
 
     /// Done, or as much as the time allowed.

@@ -9,6 +9,7 @@
 //! zookeeper  servers            tls      certificates for them
 //! proxy      the line to a server, delayed, muted or cut
 //! node       `cronkeeper run`   witness  what its jobs saw
+//! command    the program, called once
 //! peers      kazoo and Curator in the same queue
 //! ```
 #![allow(dead_code, reason = "each test and bench that includes the support uses a part of it")]
@@ -16,6 +17,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub mod command;
 pub mod node;
 pub mod peers;
 pub mod process;

@@ -1,0 +1,148 @@
+//! `cronkeeper exec`: one run of a job, here and now, as the daemon would start it.
+//!
+//! The warden starts it, so that nothing of it is left behind, whatever becomes of this process. A thread supervises; the
+//! caller's hands the output on. So a reader who takes nothing holds up neither the timeout nor a signal; what waits for
+//! him is bounded by the job's `max_output`. Deliberately absent: the cluster, the ledger, retries, overlap.
+
+mod supervise;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+
+use jiff::Timestamp;
+
+use self::supervise::{Ended, Piece, supervise};
+use super::jobs::{JobsFile, find};
+use super::{Error, Exit, Io, host};
+use crate::clock::Uptime;
+use crate::clock::system;
+use crate::duration;
+use crate::engine::Start;
+use crate::job::Job;
+use crate::run::{Nonce, OnLoss, Owner, RunRecord, RunState, Version};
+use crate::term::{FencingToken, NodeName, SessionId};
+use crate::warden::handle::Warden;
+use crate::warden::wire::{self, Deadline, Slot, StartFailure, Step, Stream};
+
+/// What a command that took longer than its `timeout` ends with.
+const TIMED_OUT: u8 = 124;
+
+/// Run a job here and now, with its environment and limits, without a cluster. Ends with the command's own exit code.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Which; also a disabled one
+    #[arg(value_name = "JOB")]
+    name: String,
+    #[command(flatten)]
+    jobs: JobsFile,
+}
+
+impl Args {
+    /// Runs the job to its end.
+    ///
+    /// # Errors
+    /// When there is no such job, or it cannot be started.
+    pub fn run(self, io: &mut Io<'_>) -> Result<Exit, Error> {
+        let loaded = self.jobs.load()?;
+        let job = find(&loaded.set, &self.name)?;
+        let warden =
+            Warden::spawn().map_err(|source| Error::System { what: "the warden cannot be started", source })?;
+        let start = attempt(job, system::now().wall);
+        let (pieces, printed) = channel();
+        let (ended, told) = std::thread::scope(|scope| {
+            let supervisor = scope.spawn(|| supervise(warden, &start, pieces));
+            let told = print(&printed, io);
+            (supervisor.join().map_err(|_| Error::Panicked), told)
+        });
+        if let Err(error) = told {
+            writeln!(io.err, "cronkeeper: the output of job `{}` could not be handed on: {error}", job.name)?;
+        }
+        judge(job, ended??, io)
+    }
+}
+
+/// The attempt that a leader would begin at this second, under no term.
+fn attempt(job: &Arc<Job>, now: Timestamp) -> Start {
+    let scheduled_at = now - jiff::SignedDuration::new(0, now.subsec_nanosecond());
+    let run = RunRecord {
+        v: 1,
+        job: job.name.clone(),
+        scheduled_at,
+        state: RunState::Running,
+        owner: Owner { node: NodeName::new(host::name()), session: SessionId(String::new()) },
+        token: FencingToken(0),
+        attempt: 1,
+        nonce: Nonce(String::new()),
+        begun_at: now,
+        on_loss: OnLoss::of(job),
+        keep_until: None,
+    };
+    let (not_after, deadline) = (Uptime::NEVER, Deadline::None);
+    Start { slot: Slot(1), run, version: Version::FIRST, job: Arc::clone(job), not_after, deadline }
+}
+
+/// Hands the output on until there is no more. A reader who went away is no error: the job runs on.
+fn print(pieces: &Receiver<Piece>, io: &mut Io<'_>) -> io::Result<()> {
+    let mut told = Ok(());
+    while let Ok((stream, line, continues)) = pieces.recv() {
+        let to = match stream {
+            Stream::Stdout => &mut io.out,
+            Stream::Stderr => &mut io.err,
+        };
+        let end = if continues { "" } else { "\n" };
+        let written = write!(to, "{line}{end}").and_then(|()| to.flush());
+        told = told.and(written.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) }));
+    }
+    told
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::BrokenPipe
+}
+
+/// Says what the exit code does not, and finds the exit code.
+fn judge(job: &Job, ended: Ended, io: &mut Io<'_>) -> Result<Exit, Error> {
+    let supervise::Watched { ending, timed_out } = match ended {
+        Ok(ended) => ended,
+        Err(why) => return Err(not_started(job, why)),
+    };
+    let name = &job.name;
+    if ending.dropped_bytes > 0 {
+        let (bytes, limit) = (ending.dropped_bytes, job.max_output);
+        writeln!(
+            io.err,
+            "cronkeeper: job `{name}`: {bytes} bytes of output beyond `max_output` ({limit} bytes) were dropped"
+        )?;
+    }
+    if ending.leftovers > 0 {
+        let count = ending.leftovers;
+        writeln!(io.err, "cronkeeper: job `{name}`: {count} of its processes outlived the command and were killed")?;
+    }
+    if let Some(timeout) = job.timeout.filter(|_| timed_out) {
+        let timeout = duration::format(timeout);
+        writeln!(io.err, "cronkeeper: job `{name}` took longer than its `timeout` of {timeout} and was ended")?;
+        return Ok(Exit::Command(TIMED_OUT));
+    }
+    let code = match ending.exit {
+        wire::Exit::Code(code) => code,
+        wire::Exit::Signal { signal, .. } => 128 + signal,
+    };
+    Ok(Exit::Command(u8::try_from(code).unwrap_or(u8::MAX)))
+}
+
+fn not_started(job: &Job, why: StartFailure) -> Error {
+    let (step, errno) = match why {
+        StartFailure::Step { step, errno } => (step, errno),
+        // It was given for ever.
+        StartFailure::TooLate => (Step::Prepare, nix::libc::ETIMEDOUT),
+    };
+    let what = match step {
+        Step::Exec => job.command.argv().into_iter().next().unwrap_or_default(),
+        Step::Directory => "its working directory".to_owned(),
+        Step::Fork | Step::Prepare => "a process for it".to_owned(),
+    };
+    let source = io::Error::from_raw_os_error(errno);
+    let is_missing = step == Step::Exec && source.kind() == io::ErrorKind::NotFound;
+    Error::NotStarted { job: job.name.clone(), what, is_missing, source }
+}

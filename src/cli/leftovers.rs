@@ -1,0 +1,46 @@
+//! What an earlier process of a node left on this host: its runs, killed and seen dead, and their ends.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::Error;
+use crate::run::journal::{Journal as _, Recovered, RecoveredRun};
+use crate::run::{OnLoss, Outcome, Reason, RunEnd};
+use crate::solo::StillAlive;
+use crate::state_dir::StateDir;
+use crate::state_dir::journal::FileJournal;
+use crate::term::NodeName;
+use crate::warden::recover::{self, Recorded};
+
+/// Opens the journal of a node whose directory is held, and settles on this host what is open in it: nothing of it lives
+/// any more, and what had no end has one. A run that is to be begun again has none: that is the leader's to say.
+pub(super) fn settle(state: &StateDir, within: Duration, now: Timestamp) -> Result<(FileJournal, Recovered), Error> {
+    let (mut journal, mut recovered) = state.journal()?;
+    kill(&recovered.runs, within).map_err(Error::StillAlive)?;
+    for run in recovered.runs.iter_mut().filter(|run| run.end.is_none() && run.record.on_loss != OnLoss::Rerun) {
+        let end = RunEnd::unseen(&run.record, Outcome::Interrupted, Some(Reason::NodeDied), now);
+        // Written down, so that every later process tells of the same end: the ledger may have it already.
+        journal.ended(&end).map_err(|source| Error::System { what: "the journal cannot be written", source })?;
+        run.end = Some(end);
+    }
+    Ok((journal, recovered))
+}
+
+/// Kills what is left of runs whose node is dead, and sees it dead.
+pub(super) fn kill(runs: &[RecoveredRun], within: Duration) -> Result<(), StillAlive> {
+    let mut by_node: BTreeMap<&NodeName, Vec<Recorded>> = BTreeMap::new();
+    for run in runs {
+        let main = run.pid.map(|(pid, start)| (pid, Some(start)));
+        by_node.entry(&run.record.owner.node).or_default().push(Recorded { run: run.record.id().to_string(), main });
+    }
+    for (node, recorded) in by_node {
+        let survivors = recover::kill_leftovers(&recorded, node.as_str(), within);
+        let survivors = survivors.map_err(|error| StillAlive(format!("/proc cannot be read: {error}")))?;
+        if let Some(survivor) = survivors.first() {
+            return Err(StillAlive(format!("process {} of run {}", survivor.pid, survivor.run)));
+        }
+    }
+    Ok(())
+}

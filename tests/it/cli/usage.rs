@@ -1,0 +1,206 @@
+//! Wrong usage, wrong files, and the two commands that need nothing but a jobs file.
+
+use super::{Desk, assert_said, transcript};
+
+const GOOD: &str = "\
+jobs:
+  backup: {schedule: '30 2 * * *', timezone: Europe/Berlin, command: [backup, --full]}
+  report: {schedule: '0 6 * * 1-5', command: report}
+  old: {schedule: '@daily', command: old, enabled: false}
+";
+
+const BAD: &str = "\
+jobs:
+  backup:
+    schedul: '30 2 * * *'
+    command: [backup]
+  report:
+    schedule: 0 6 * * 8
+    timeout: soon
+    command: report
+";
+
+#[test]
+fn no_command_or_an_unknown_one_is_wrong_usage() {
+    let desk = Desk::new();
+    assert_said(
+        &desk.enter(&["chekc"]),
+        "
+        | error: unrecognized subcommand 'chekc'
+        |
+        |   tip: a similar subcommand exists: 'check'
+        |
+        | Usage: cronkeeper <COMMAND>
+        |
+        | For more information, try '--help'.
+        exit 2",
+    );
+    assert!(desk.enter(&[]).contains("| Usage: cronkeeper <COMMAND>"));
+    assert!(desk.enter(&[]).ends_with("exit 2\n"));
+}
+
+#[test]
+fn help_lists_what_there_is() {
+    assert_said(
+        &Desk::new().enter(&["--help"]),
+        "
+        Cron that survives the loss of a host
+
+        Usage: cronkeeper <COMMAND>
+
+        Commands:
+        run      Take part in the election, and run the jobs while leading
+        check    Validate a jobs file or folder
+        next     Show coming occurrences
+        status   Show who leads, the queue, and the jobs with their last and next runs
+        history  Show runs and skips, newest first
+        exec     Run a job here and now, without a cluster
+        release  Give up what a dead daemon of this host still holds
+
+        Options:
+        -h, --help     Print help
+        -V, --version  Print version
+        exit 0",
+    );
+}
+
+#[test]
+fn every_command_has_help() {
+    let desk = Desk::new();
+    for command in ["run", "check", "next", "status", "history", "exec", "release"] {
+        let said = desk.enter(&[command, "--help"]);
+        assert!(said.contains(&format!("Usage: cronkeeper {command}")) && said.ends_with("exit 0\n"), "{said}");
+    }
+}
+
+#[test]
+fn a_bad_duration_says_how_one_is_written() {
+    assert_said(
+        &Desk::new().enter(&["run", "--session-timeout", "10"]),
+        "
+        | error: invalid value '10' for '--session-timeout <DURATION>': `10` has no unit: write `10s` for seconds, `10m` for minutes
+        |
+        | For more information, try '--help'.
+        exit 2",
+    );
+    assert_said(
+        &Desk::new().enter(&["run", "--drain-timeout", "1.5h"]),
+        "
+        | error: invalid value '1.5h' for '--drain-timeout <DURATION>': `1.5h` is no duration: integers with units, such as `500ms`, `90s`, `1h30m` or `2d`
+        |
+        | For more information, try '--help'.
+        exit 2",
+    );
+}
+
+#[test]
+fn an_empty_connect_string_is_wrong_usage_and_not_the_solo_backend() {
+    let desk = Desk::new();
+    let expected = "
+        | error: a value is required for '--zookeeper <CONNECT>' but none was supplied
+        |
+        | For more information, try '--help'.
+        exit 2";
+    assert_said(&desk.enter(&["run", "--zookeeper", ""]), expected);
+    assert_said(&transcript(desk.line(&["run"]).env("CRONKEEPER_ZOOKEEPER", "")), expected);
+    assert_said(&desk.enter(&["release", "--zookeeper", ""]), expected);
+}
+
+#[test]
+fn credentials_without_zookeeper_are_wrong_usage() {
+    assert_said(
+        &Desk::new().enter(&["release", "--zookeeper-auth-file", "auth"]),
+        "
+        | error: the following required arguments were not provided:
+        |   --zookeeper <CONNECT>
+        |
+        | Usage: cronkeeper release --zookeeper <CONNECT> --zookeeper-auth-file <FILE>
+        |
+        | For more information, try '--help'.
+        exit 2",
+    );
+}
+
+#[test]
+fn an_unknown_variable_is_wrong_usage_with_the_nearest_name() {
+    let desk = Desk::with("jobs.yaml", GOOD);
+    assert_said(
+        &transcript(desk.line(&["check", "jobs.yaml"]).env("CRONKEEPER_ZOKEEPER", "zk:2181")),
+        "
+        | cronkeeper: the environment variable `CRONKEEPER_ZOKEEPER` means nothing to cronkeeper
+        | hint: did you mean `CRONKEEPER_ZOOKEEPER`?
+        exit 2",
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_says_where_another_is_named() {
+    let desk = Desk::new();
+    for line in [&["check", "jobs.yaml"][..], &["next", "--jobs", "jobs.yaml"], &["run", "--jobs", "jobs.yaml"]] {
+        assert_said(
+            &desk.enter(line),
+            "
+        | cronkeeper: cannot read jobs.yaml: No such file or directory (os error 2)
+        | hint: say where the jobs are with `--jobs PATH` or CRONKEEPER_JOBS; `check` takes the path itself
+        exit 78",
+        );
+    }
+}
+
+#[test]
+fn an_invalid_file_is_told_with_all_its_errors() {
+    let desk = Desk::with("jobs.yaml", BAD);
+    let expected = "
+        | jobs.yaml:2:3: job `backup`: `schedule` is missing
+        | jobs.yaml:3:5: job `backup`: `schedul` is not a key of a job, did you mean `schedule`?
+        | jobs.yaml:6:23: job `report`: `schedule`: day of week: 8 is out of range; allowed: 0 to 7 (0 and 7 are Sunday), sun to sat
+        | jobs.yaml:7:14: job `report`: `timeout`: `soon` is no duration: integers with units, such as `500ms`, `90s`, `1h30m` or `2d`
+        exit 78";
+    for line in [&["check", "jobs.yaml"][..], &["next", "--jobs", "jobs.yaml"], &["run", "--jobs", "jobs.yaml"]] {
+        assert_said(&desk.enter(line), expected);
+    }
+}
+
+#[test]
+fn a_valid_file_is_summed_up() {
+    let said = Desk::with("jobs.yaml", GOOD).enter(&["check", "jobs.yaml"]);
+    let (digest, rest) = said.split_once("digest ").unwrap().1.split_once('\n').unwrap();
+    assert_eq!((digest.len(), rest), (16, "exit 0\n"));
+    assert_said(&said.replace(digest, "<digest>"), "jobs.yaml: valid, 3 jobs (1 disabled), digest <digest>\nexit 0");
+}
+
+#[test]
+fn coming_occurrences_are_shown_by_time_and_in_each_jobs_zone() {
+    let desk = Desk::with("jobs.yaml", GOOD);
+    let from = ["--jobs", "jobs.yaml", "--from", "2026-11-20T00:00:00Z"];
+    assert_said(
+        &desk.enter(&[&["next"], &from[..]].concat()),
+        "
+        LOCAL TIME               ZONE               TIME UNTIL  JOB
+        Fri 2026-11-20 02:30:00  Europe/Berlin CET  in 1h30m    backup
+        Fri 2026-11-20 06:00:00  UTC                in 6h       report
+        exit 0",
+    );
+    assert_said(
+        &desk.enter(&[&["next", "report", "-n", "2", "--json"], &from[..]].concat()),
+        r#"
+        {"job":"report","at":"2026-11-20T06:00:00+00:00"}
+        {"job":"report","at":"2026-11-23T06:00:00+00:00"}
+        exit 0"#,
+    );
+    assert_said(
+        &desk.enter(&[&["next", "repotr"], &from[..]].concat()),
+        "
+        | cronkeeper: no job is called `repotr`
+        | hint: did you mean `report`?
+        exit 2",
+    );
+    assert_said(
+        &desk.enter(&[&["next", "old"], &from[..]].concat()),
+        "
+        | job `old` is disabled: it has no occurrences
+        | nothing is due any more
+        exit 0",
+    );
+    assert_said(&desk.enter(&["next", "--schedule", "0 0 30 2 *"]), "?");
+}

@@ -1,0 +1,222 @@
+//! `cronkeeper release`, and a restart after a crash: what a dead process held is given up, in order, and nothing of it is lost.
+
+use std::process::Output;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use zookeeper_client::Client;
+
+use crate::support::LONG;
+use crate::support::command::{self, CRONKEEPER};
+use crate::support::node::{Node, Spec};
+use crate::support::proxy::Proxy;
+use crate::support::scratch::Scratch;
+use crate::support::until;
+use crate::support::zookeeper::shared;
+
+/// Nobody listens there.
+const NOWHERE: &str = "127.0.0.1:1";
+
+const SLEEPER: &str = "jobs: {sleeper: {schedule: '@every 1s', command: [sleep, '1000']}}";
+
+fn spec(connect: &str) -> Spec {
+    Spec::new(CRONKEEPER, "node").zookeeper(connect).option("--session-timeout", "10s")
+}
+
+fn release(spec: &Spec, connect: Option<&str>) -> Output {
+    let state = spec.state_dir();
+    let mut line = vec!["release", "--node", spec.name(), "--state-dir", state.to_str().unwrap()];
+    line.extend(connect.into_iter().flat_map(|connect| ["--zookeeper", connect]));
+    command::run(&line)
+}
+
+#[track_caller]
+fn assert_gave_up(spec: &Spec, output: &Output) {
+    let said = format!("what node `{}` held is given up\n", spec.name());
+    assert_eq!(command::texts(output), (Some(0), said, String::new()));
+}
+
+#[track_caller]
+fn assert_quiet(output: &Output) {
+    assert_eq!(command::texts(output), (Some(0), String::new(), String::new()));
+}
+
+fn recorded_sessions(spec: &Spec) -> usize {
+    let text = std::fs::read_to_string(spec.state_dir().join("sessions.json")).unwrap();
+    serde_json::from_str::<Value>(&text).unwrap()["sessions"].as_array().unwrap().len()
+}
+
+/// The part of a connect string behind the servers, so that others can be put before it.
+fn chroot(connect: &str) -> &str {
+    &connect[connect.find('/').unwrap()..]
+}
+
+/// A node that was killed while it ran the sleeper, and the run.
+fn killed(spec: &Spec) -> (Node, String) {
+    let node = spec.clone().jobs(SLEEPER).start();
+    let run = node.await_event("run.started", LONG).text("run").to_owned();
+    node.kill9();
+    assert_eq!(node.await_no_job_processes(LONG), Vec::<u32>::new());
+    (node, run)
+}
+
+#[tokio::test]
+async fn what_a_killed_node_held_is_given_up_after_its_ends_are_written() {
+    let connect = shared();
+    let spec = spec(&connect);
+    let (_killed, run) = killed(&spec);
+    assert_gave_up(&spec, &release(&spec, Some(&connect)));
+
+    let client = Client::connect(&connect).await.unwrap();
+    for folder in ["/leader", "/cronkeeper/nodes", "/cronkeeper/running"] {
+        assert_eq!(client.list_children(folder).await.unwrap(), Vec::<String>::new(), "{folder}");
+    }
+    let (end, written) = client.get_data(&format!("/cronkeeper/history/sleeper/{run}")).await.unwrap();
+    let end: Value = serde_json::from_slice(&end).unwrap();
+    assert_eq!((&end["outcome"], &end["reason"]), (&"interrupted".into(), &"node-died".into()));
+    let removed = client.check_stat("/leader").await.unwrap().unwrap().pzxid;
+    assert!(written.czxid < removed, "the end was written before the candidate went");
+
+    assert_eq!(recorded_sessions(&spec), 0);
+    assert_quiet(&release(&spec, Some(&format!("{NOWHERE}{}", chroot(&connect)))));
+    let again = spec.clone().jobs("jobs: {}").start();
+    again.await_event("takeover.done", LONG);
+    again.signal(Signal::TERM);
+    again.wait_exit(LONG);
+    assert_eq!(again.events().named("run.superseded"), [], "its end was its own");
+    assert_eq!(recorded_sessions(&spec), 0);
+}
+
+#[test]
+fn after_a_clean_end_nothing_is_left_to_give_up() {
+    let connect = shared();
+    let spec = spec(&connect);
+    let node = spec.start();
+    node.await_event("leader.elected", LONG);
+    node.signal(Signal::TERM);
+    assert_eq!(node.wait_exit(LONG).code(), Some(0));
+    assert_eq!(recorded_sessions(&spec), 0);
+    assert_quiet(&release(&spec, Some(&format!("{NOWHERE}{}", chroot(&connect)))));
+}
+
+#[test]
+fn without_zookeeper_it_says_what_stays_and_is_no_failure() {
+    let connect = shared();
+    let spec = spec(&connect);
+    let (_killed, _) = killed(&spec);
+    let (code, out, err) = command::texts(&release(&spec, Some(&format!("{NOWHERE}{}", chroot(&connect)))));
+    assert_eq!((code, out.as_str()), (Some(0), ""));
+    let start = format!("cronkeeper: what node `{}` held in ZooKeeper stays until its session ends: ", spec.name());
+    assert!(err.starts_with(&start) && err.ends_with("; the next start settles one run\n"), "{err}");
+    assert_eq!(recorded_sessions(&spec), 1);
+    assert_gave_up(&spec, &release(&spec, Some(&connect)));
+}
+
+#[test]
+fn of_a_living_daemon_nothing_is_given_up() {
+    let connect = shared();
+    let spec = spec(&connect);
+    let node = spec.start();
+    node.await_event("leader.elected", LONG);
+    let (code, out, err) = command::texts(&release(&spec, Some(&connect)));
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    let holder = format!("process {} (node {})", node.pid(), spec.name());
+    assert!(err.contains(&format!("is in use by {holder}: nothing is given up\nhint: ")), "{err}");
+    assert_eq!(recorded_sessions(&spec), 1);
+}
+
+/// A run succeeds while its node is cut off, and the node dies before it can say so. `give_up` is what happens then.
+fn a_success_only_the_dead_node_knew(give_up: impl Fn(&Spec, &str) -> Option<Node>) {
+    let connect = shared();
+    let (server, chroot) = connect.split_at(connect.find('/').unwrap());
+    let proxy = Proxy::to(server.parse().unwrap());
+    let flag = Scratch::new("flag");
+    let done = flag.path().join("done");
+    let jobs = format!(
+        "jobs: {{waiter: {{schedule: '@every 1s', interrupted: rerun, \
+         command: 'until [ -e {} ]; do sleep 0.1; done'}}}}",
+        done.display()
+    );
+    let spec = spec(&format!("{}{chroot}", proxy.connect_string())).jobs(&jobs);
+    let node = spec.start();
+    let run = node.await_event("run.started", LONG).text("run").to_owned();
+    let other = self::spec(&connect).jobs(&jobs).start();
+    other.await_event("election.following", LONG);
+
+    proxy.part();
+    node.await_event("coordination.suspended", LONG);
+    flag.write("done", "");
+    let end = node.await_event("run.finished", LONG);
+    assert_eq!((end.text("run"), end.text("outcome")), (run.as_str(), "success"));
+    node.kill9();
+    proxy.pass();
+    let _again = give_up(&spec, &connect);
+
+    other.await_event("takeover.done", LONG);
+    // What is due after it runs there, once the takeover has settled what was before.
+    other.await_event("run.finished", LONG);
+    let again = other.events().named("run.started").into_iter().find(|event| event.text("run") == run);
+    assert_eq!(again, None, "a run that had succeeded was begun again");
+    let cut_off = other.events().named("run.cut_off");
+    assert_eq!(cut_off, []);
+}
+
+#[test]
+fn release_sends_an_end_before_the_leader_could_begin_the_run_again() {
+    a_success_only_the_dead_node_knew(|spec, connect| {
+        assert_gave_up(spec, &release(spec, Some(connect)));
+        None
+    });
+}
+
+#[test]
+fn a_restart_sends_an_end_before_the_leader_could_begin_the_run_again() {
+    a_success_only_the_dead_node_knew(|spec, _| Some(spec.start()));
+}
+
+#[test]
+fn on_one_host_the_processes_that_outlived_daemon_and_warden_are_killed() {
+    let spec = Spec::new(CRONKEEPER, "solo")
+        .jobs("jobs: {parent: {schedule: '@every 1s', command: 'sleep 1000 & sleep 1000'}}");
+    let node = spec.start();
+    node.await_event("run.started", LONG);
+    until("the job has its child", || node.job_processes().len() >= 3);
+    // Stopped first, or it would see the warden go and end what is left itself.
+    node.stop();
+    let warden = child_of(node.pid());
+    kill_process(warden, Signal::KILL).unwrap();
+    node.kill9();
+    until("a child is left alone", || !node.job_processes().is_empty());
+    assert_quiet(&release(&spec, None));
+    assert_eq!(node.job_processes(), Vec::<u32>::new());
+}
+
+/// Of a daemon the warden is the only child.
+fn child_of(parent: u32) -> Pid {
+    let wanted = parent.to_string();
+    let is_child = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let behind_name = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
+        behind_name.split_whitespace().nth(1) == Some(wanted.as_str())
+    };
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    Pid::from_raw(pids.find(is_child).expect("the warden lives")).unwrap()
+}
+
+/// What is to be given up within three seconds is not waited for any longer, also where a server is silent.
+#[test]
+fn a_silent_server_is_not_waited_for() {
+    let connect = shared();
+    let (server, chroot) = connect.split_at(connect.find('/').unwrap());
+    let proxy = Proxy::to(server.parse().unwrap());
+    let spec = spec(&connect);
+    let (_killed, _) = killed(&spec);
+    proxy.swallow_requests();
+    let begun = std::time::Instant::now();
+    let (code, _, err) = command::texts(&release(&spec, Some(&format!("{}{chroot}", proxy.connect_string()))));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(err.contains("stays until its session ends"), "{err}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
