@@ -156,6 +156,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             Found::Cluster(cluster) => self.claim(cluster),
             Found::Entered(entered) => self.entered(entered),
             Found::Candidate(candidate) => self.joined(candidate),
+            // Given up while it was looked for: nobody takes it up again.
+            Found::Place(_) if self.candidate.is_none() => {}
             Found::Place(look) => self.looked(look),
             Found::Opened(opened) => self.opened(opened),
             Found::Verified(verified) => self.verified(verified),
