@@ -211,9 +211,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 self.node.store.forget(&removed);
                 self.name_wanted_until = None;
                 self.survey_at = self.now();
-                if !std::mem::replace(&mut self.is_told, true) {
-                    self.node.tell(Event::Session { id: self.id.clone(), timeout: self.timeout });
-                }
+                self.is_told = true;
+                self.node.tell(Event::Session { id: self.id.clone(), timeout: self.timeout });
                 self.tell_resumed();
             }
             Entered::NameHeld(holder) => self.want_name(holder),
