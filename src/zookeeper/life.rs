@@ -296,9 +296,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
         }
         let is_put_off = self.retry.at() > self.now();
         let errand = self.errand.is_none().then(|| if is_put_off { self.retry.at() } else { self.survey_at });
-        let reads = (!self.unread.is_empty()).then_some(self.read_from);
         let trim = (self.trim.is_none() && !self.untrimmed.is_empty()).then_some(self.trim_from);
-        let more = [self.committer.wake(), self.renew_at(), self.watcher.wake(), errand, reads, trim];
+        let more = [self.committer.wake(), self.renew_at(), self.watcher.wake(), errand, self.read_at(), trim];
         always.chain(more.into_iter().flatten()).min()
     }
 

@@ -66,8 +66,14 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
     }
 
+    /// When reads that wait may start: once the member stands. Until then the candidate of an earlier session may guard a write
+    /// of unknown fate that is still on its way; after that, what is absent stays absent.
+    pub(super) fn read_at(&self) -> Option<Uptime> {
+        (self.is_member && !self.unread.is_empty()).then_some(self.read_from)
+    }
+
     pub(super) fn start_reads(&mut self, now: Uptime) {
-        if now < self.read_from {
+        if self.read_at().is_none_or(|at| now < at) {
             return;
         }
         while let Some(request) = self.unread.pop_front() {
