@@ -207,8 +207,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         match entered {
             Entered::Yes => {
                 self.is_member = true;
-                let removed = self.node.store.removable();
+                let removed = self.removable();
                 self.node.store.forget(&removed);
+                self.node.earlier.clear();
                 self.name_wanted_until = None;
                 self.survey_at = self.now();
                 self.is_told = true;
