@@ -308,6 +308,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
                 self.is_connected = true;
                 self.must_verify = self.is_member || self.candidate.is_some();
                 self.retry = errand::Retry::default();
+                self.name_wanted_until = None;
             }
             State::Disconnected => {
                 self.is_connected = false;

@@ -216,17 +216,18 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 self.node.tell(Event::Session { id: self.id.clone(), timeout: self.timeout });
                 self.tell_resumed();
             }
-            Entered::NameHeld(holder) => self.want_name(holder),
+            Entered::NameHeld { by, owner } => self.want_name(by, owner),
         }
     }
 
     /// The holder may be a session that nobody renews any more: the server removes it within its timeout and two ticks,
-    /// and two ticks are at most a session timeout.
-    fn want_name(&mut self, holder: String) {
+    /// and two ticks are at most a session timeout. Counted from the newest connection, for an ensemble that was away gives every
+    /// session its whole time again. A session of this node's own dead processes is nobody, and removed at the next try.
+    fn want_name(&mut self, holder: String, owner: i64) {
         let now = self.now();
         let until = *self.name_wanted_until.get_or_insert(now + self.timeout * 2);
         let node = self.node.identity.node.clone();
-        if now >= until {
+        if now >= until && !self.removable().contains(&owner) {
             self.ended = Some(Ended::Failed(Failure::NameTaken { node, holder }));
             return;
         }
