@@ -68,7 +68,7 @@ pub enum Event {
     Elected {
         /// The term.
         term: Term,
-        /// How long the node may act.
+        /// How long the node may act. It may be past: then the node acts once an [`Event::Lease`] lets it.
         lease_until: Uptime,
         /// The ledger.
         snapshot: Box<Snapshot>,

@@ -113,6 +113,8 @@ pub struct Life<'n, C: Connect, K> {
     watches_member: bool,
 
     lease: Lease,
+    /// The lease has held in this term: once it no longer does, the term is over.
+    has_acted: bool,
     lease_told: Uptime,
     /// Writes sent before this renew nothing: the lease was taken away since.
     lease_from: Uptime,
@@ -135,8 +137,8 @@ pub struct Life<'n, C: Connect, K> {
 }
 
 impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
-    /// A life under this session.
-    pub fn new(node: &'n mut Node<C, K>, client: C::Client) -> Self {
+    /// A life under this session, which was asked for at `asked`.
+    pub fn new(node: &'n mut Node<C, K>, client: C::Client, asked: Uptime) -> Self {
         let uuid = (node.options.uuid)();
         let me = Me {
             node: node.identity.node.clone(),
@@ -168,7 +170,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             is_high_sequence_told: false,
             own_watches: FuturesUnordered::new(),
             watches_member: false,
-            lease: Lease::none(timeout),
+            lease: Lease::of_session(timeout, asked),
+            has_acted: false,
             lease_told: Uptime::ZERO,
             lease_from: Uptime::ZERO,
             renewals: FuturesUnordered::new(),
@@ -289,7 +292,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
 
     /// When something happens by itself.
     fn wake(&self) -> Option<Uptime> {
-        let lease = matches!(self.role, Role::Leading(_)).then(|| self.lease.until());
+        let lease = self.has_acted.then(|| self.lease.until());
         let always = lease.into_iter().chain(self.node.wishes.leave);
         if !self.is_connected {
             return always.min();

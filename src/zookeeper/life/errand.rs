@@ -296,9 +296,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         };
         self.acknowledge(opened.sent);
         let now = self.now();
-        // A term that nobody may act in is not told: it is opened again.
         let is_wanted = !self.node.wishes.resign && self.node.wishes.leave.is_none();
-        if !self.lease.holds(now) || !self.is_connected || !is_wanted {
+        if !self.is_connected || !is_wanted {
             return;
         }
         self.say_over();
@@ -306,6 +305,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         self.role = Role::Leading(term.clone());
         self.watches_member = true;
         self.own_watches = opened.watches.into_iter().map(fired).collect();
+        self.has_acted = self.lease.holds(now);
         self.lease_told = self.lease.until();
         let (lease_until, took) = (self.lease.until(), now.since(since));
         self.node.tell(Event::Elected { term, lease_until, snapshot: opened.snapshot, took });
