@@ -40,7 +40,8 @@ pub struct Published {
 /// What happened in the election.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// The node lives under this session from now on; it expires after `timeout`.
+    /// The node lives under this session from now on; it expires after `timeout`. Again, under the same session, when its member had
+    /// gone and was made anew: meanwhile the node was gone to others, so it owns its runs anew each time.
     Session {
         /// What this node's runs belong to from now on.
         id: SessionId,
@@ -67,7 +68,7 @@ pub enum Event {
     Elected {
         /// The term.
         term: Term,
-        /// How long the node may act.
+        /// How long the node may act. It may be past: then the node acts once an [`Event::Lease`] lets it.
         lease_until: Uptime,
         /// The ledger.
         snapshot: Box<Snapshot>,

@@ -1,48 +1,85 @@
 //! How long a node may act without hearing from the quorum.
 //!
-//! Only an acknowledged quorum write renews it, counted from before the request was handed over.
-//! Why half of the session timeout, and how often to write: design, "The lease". Knows no clock and no ZooKeeper.
+//! A session expires when the leader of the ensemble has not heard of it for the session timeout T. It does not hear of it by
+//! the session's writes: a follower server forwards those without a word on who lives, and says so only in its answer to the
+//! next ping, at most half a tick later; and two ticks are at most T. So a lone write, the first after a silence, may be
+//! acknowledged just before the session expires: it proves nothing.
+//!
+//! Two writes do. When a write sent at least T/4 after another is acknowledged, the leader had heard of the session after the
+//! first was sent, for on the one line between the servers the answer to the ping went before the second. From the first
+//! one on it gives the session T. The node takes 0.85 T of that; what is left is for killing. The creation of the session is
+//! such a proof by itself: the leader counts T from then, and that was after the node asked for it.
+//!
+//! With a write every T/10 this is half a session timeout and more from the newest write on. Knows no clock and no ZooKeeper.
 
 use std::time::Duration;
 
 use crate::clock::Uptime;
 
 /// The right to act, until an instant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     session_timeout: Duration,
-    until: Uptime,
+    /// The leader had heard of the session after this; absent: nothing is proven.
+    heard_of: Option<Uptime>,
+    newest: Uptime,
+    /// Acknowledged writes that a later one may prove, the oldest first; of those close together only the first.
+    unproven: Vec<Uptime>,
 }
 
 impl Lease {
-    /// No right yet, under a session that expires after `session_timeout`.
-    pub fn none(session_timeout: Duration) -> Self {
-        Self { session_timeout, until: Uptime::ZERO }
+    /// Under a new session that expires after `session_timeout`, and was asked for at `asked`.
+    pub fn of_session(session_timeout: Duration, asked: Uptime) -> Self {
+        Self { session_timeout, heard_of: Some(asked), newest: asked, unproven: Vec::new() }
     }
 
-    /// The right that a write, acknowledged by a quorum and sent at `sent`, gives. It never shortens the lease.
+    /// Takes note that a quorum acknowledged a write sent at `sent`. It never shortens the lease.
     pub fn renew(&mut self, sent: Uptime) {
-        self.until = self.until.max(sent + self.session_timeout / 2);
+        self.newest = self.newest.max(sent);
+        self.remember(sent);
+        let (ping, newest) = (self.session_timeout / 4, self.newest);
+        let proven = self.unproven.partition_point(|&sent| sent + ping <= newest);
+        self.heard_of = self.unproven.drain(..proven).next_back().max(self.heard_of);
     }
 
-    /// Takes the right away: the session is over.
+    /// At most one to each fortieth of the session timeout: so what waits for a proof is bounded.
+    fn remember(&mut self, sent: Uptime) {
+        if self.heard_of.is_some_and(|heard_of| sent <= heard_of) {
+            return;
+        }
+        let step = (self.session_timeout / 40).as_nanos().max(1);
+        let slot = |at: Uptime| at.since(Uptime::ZERO).as_nanos() / step;
+        let at = self.unproven.partition_point(|&earlier| slot(earlier) < slot(sent));
+        match self.unproven.get_mut(at).filter(|same| slot(**same) == slot(sent)) {
+            Some(same) => *same = sent.min(*same),
+            None => self.unproven.insert(at, sent),
+        }
+    }
+
+    /// Takes the right away. Writes acknowledged from now on may give it back.
     pub fn end(&mut self) {
-        self.until = Uptime::ZERO;
+        (self.heard_of, self.newest) = (None, Uptime::ZERO);
+        self.unproven.clear();
     }
 
     /// When the right ends.
     pub fn until(&self) -> Uptime {
-        self.until
+        self.heard_of.map_or(Uptime::ZERO, |heard_of| heard_of + self.session_timeout * 17 / 20)
     }
 
     /// True while the node may act.
     pub fn holds(&self, at: Uptime) -> bool {
-        at < self.until
+        at < self.until()
     }
 
     /// How often to write while leading or running anything: a tenth of the session timeout.
     pub fn write_every(&self) -> Duration {
         self.session_timeout / 10
+    }
+
+    /// How often to write while waiting in the queue, so that the lease holds as soon as the node leads.
+    pub fn write_every_in_queue(&self) -> Duration {
+        self.session_timeout / 5
     }
 }
 
@@ -54,24 +91,78 @@ mod tests {
 
     const T: Duration = Duration::from_secs(4);
 
+    fn at(ms: u64) -> Uptime {
+        Uptime::ZERO + Duration::from_millis(ms)
+    }
+
+    fn lease() -> Lease {
+        Lease::of_session(T, at(10_000))
+    }
+
     #[test]
-    fn a_write_sent_at_one_second_lets_act_until_half_a_session_later() {
-        let mut lease = Lease::none(T);
-        lease.renew(Uptime::ZERO + Duration::from_secs(1));
-        assert!(lease.holds(Uptime::ZERO + Duration::from_millis(2_999)));
-        assert!(!lease.holds(Uptime::ZERO + Duration::from_secs(3)));
+    fn a_new_session_lets_act_from_when_it_was_asked_for() {
+        assert!(lease().holds(at(13_399)));
+        assert!(!lease().holds(at(13_400)));
+    }
+
+    #[test]
+    fn the_first_write_after_a_silence_gives_nothing() {
+        let mut lease = lease();
+        lease.renew(at(20_000));
+        assert_eq!(lease.until(), at(13_400));
+        lease.renew(at(20_999));
+        assert_eq!(lease.until(), at(13_400), "the leader may not have been asked between the two");
+        lease.renew(at(21_000));
+        assert_eq!(lease.until(), at(23_400));
+    }
+
+    #[test]
+    fn a_lease_taken_away_is_earned_anew() {
+        let mut lease = lease();
+        lease.end();
+        assert_eq!(lease.until(), Uptime::ZERO);
+        lease.renew(at(12_000));
+        assert_eq!(lease.until(), Uptime::ZERO);
+        lease.renew(at(13_000));
+        assert_eq!(lease.until(), at(15_400));
+    }
+
+    #[test]
+    fn written_to_every_tenth_it_always_reaches_half_a_session_beyond_the_newest_write() {
+        let mut lease = lease();
+        for sent in (10_000..60_000).step_by(400) {
+            lease.renew(at(sent));
+            assert!(lease.until() >= at(sent) + T / 2, "at {sent}: {lease:?}");
+        }
+    }
+
+    #[test]
+    fn a_candidate_in_the_queue_always_has_a_lease_to_lead_by() {
+        let mut lease = lease();
+        for sent in (10_000..60_000).step_by(800) {
+            assert!(lease.until() >= at(sent) + T / 5, "at {sent}: {lease:?}");
+            lease.renew(at(sent));
+        }
     }
 
     proptest! {
         #[test]
-        fn acknowledgements_in_any_order_give_the_newest_ones_lease(mut sent in prop::collection::vec(0u64..1 << 40, 1..20)) {
-            let mut lease = Lease::none(T);
-            for &at in &sent {
-                lease.renew(Uptime::from_nanos(at));
+        fn it_is_what_two_writes_a_ping_apart_prove_but_for_a_fortieth(
+            sent in prop::collection::vec(0u64..60_000, 1..300),
+        ) {
+            let mut lease = Lease::of_session(T, Uptime::ZERO);
+            let mut seen = vec![0];
+            for sent in sent {
+                let before = lease.until();
+                lease.renew(at(sent));
+                seen.push(sent);
+                let newest = seen.iter().copied().max().unwrap_or(0);
+                let proven = seen.iter().copied().filter(|&first| first == 0 || first + 1_000 <= newest).max().unwrap_or(0);
+                prop_assert!(lease.until() >= before, "it never shortens");
+                prop_assert!(lease.until() <= at(proven + 3_400), "one write alone counts for nothing");
+                prop_assert!(lease.until() + T / 40 >= at(proven + 3_400), "{} is proven", proven);
+                prop_assert!(lease.unproven.len() <= 12, "{} are kept", lease.unproven.len());
             }
-            sent.sort_unstable();
-            let newest = Uptime::from_nanos(*sent.last().unwrap_or(&0));
-            prop_assert_eq!(lease.until(), newest + T / 2);
         }
     }
 }

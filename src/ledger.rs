@@ -121,7 +121,8 @@ pub enum Commit {
     Fenced,
     /// Another wrote what it rests on: nothing is written.
     Superseded,
-    /// The session went before an answer came: it may or may not be written.
+    /// It may or may not be written. The session went before an answer came; or the answer was lost, and by the time it could be asked
+    /// for again others, a later term as a rule, had written over every trace of it.
     Unknown,
 }
 

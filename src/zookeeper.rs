@@ -12,7 +12,8 @@
 //! whole backend is the one future that [`serve`] returns.
 //!
 //! What the daemon can rely on in the order of events:
-//! - `Session` comes before `Joined`, `Joined` before `Elected`; a new `Session` only after the old one's `Expired`.
+//! - `Session` comes before the first `Joined`, `Joined` before `Elected`; another session only after the old one's `Expired`. The
+//!   same one is told again when the member had gone and was made anew: another may have settled this node's runs meanwhile.
 //! - The answers to commits requested in a term come before its `Over`, with two exceptions: at lease end, and when the connection
 //!   is lost too, `Over` does not wait. A late answer tells what is written; `Accepted` after `Over` is a
 //!   run on record that must not be started, but ended.

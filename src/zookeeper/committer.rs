@@ -281,28 +281,36 @@ impl<C: Client, K: Clock> Committer<C, K> {
 
     fn judge(&mut self, id: u64, failed: MultiError, found: &[Option<Data>], outcome: &mut Outcome) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        group.is_in_doubt = false;
+        let was_in_doubt = std::mem::take(&mut group.is_in_doubt);
         match group.judge(found) {
             Verdict::All => self.accept(id, outcome),
             Verdict::Some(written) => {
                 outcome.answers.extend(written.into_iter().map(|pending| (pending.id, Commit::Accepted)));
                 self.send_again(id);
             }
+            Verdict::Untraceable => {
+                group.is_untraceable |= was_in_doubt;
+                self.settle(id, &failed, outcome);
+            }
             Verdict::None => self.settle(id, &failed, outcome),
         }
     }
 
-    /// A server's word on a multi that was never carried out: who failed is answered, the others go again.
+    /// A server's word on a multi that was not carried out now: who failed is answered, the others go again.
     fn settle(&mut self, id: u64, failed: &MultiError, outcome: &mut Outcome) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         match group.drop_failed(failed) {
             Failed::Fence(fenced) => {
                 outcome.is_fenced = true;
-                outcome.answers.extend(fenced.into_iter().map(|pending| (pending.id, Commit::Fenced)));
+                let answer = if group.is_untraceable { Commit::Unknown } else { Commit::Fenced };
+                outcome.answers.extend(fenced.into_iter().map(|pending| (pending.id, answer)));
                 self.send_again(id);
             }
             Failed::Superseded(pending) => {
-                outcome.answers.push((pending.id, Commit::Superseded));
+                // Of a mark, or an end, all that counts is that another's stands.
+                let is_of_run = !matches!(pending.change, Change::Advance { .. } | Change::End { .. });
+                let answer = if group.is_untraceable && is_of_run { Commit::Unknown } else { Commit::Superseded };
+                outcome.answers.push((pending.id, answer));
                 self.send_again(id);
             }
             Failed::Rewritten => self.send_again(id),

@@ -12,8 +12,13 @@ use crate::election::Member;
 pub enum Entered {
     /// The node lives.
     Yes,
-    /// A living session has the name: who, for people.
-    NameHeld(String),
+    /// Another session has the name.
+    NameHeld {
+        /// Whose it is, for people.
+        by: String,
+        /// The session.
+        owner: i64,
+    },
 }
 
 /// Makes the folders, and the cluster's id if there is none; returns the id that stands there.
@@ -67,7 +72,8 @@ pub(super) async fn enter<C: Client, K: Clock>(
         Err(error) => return Err(error.into()),
     };
     if stat.ephemeral_owner != desk.me.owner {
-        return Ok(Entered::NameHeld(describe(&held, stat.ephemeral_owner)));
+        let owner = stat.ephemeral_owner;
+        return Ok(Entered::NameHeld { by: describe(&held, owner), owner });
     }
     // Made by a create of this session whose answer was lost.
     desk.line()?.multi(vec![Op::Set { path, data, version: stat.version }]).await?;

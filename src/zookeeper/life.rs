@@ -113,6 +113,8 @@ pub struct Life<'n, C: Connect, K> {
     watches_member: bool,
 
     lease: Lease,
+    /// The lease has held in this term: once it no longer does, the term is over.
+    has_acted: bool,
     lease_told: Uptime,
     /// Writes sent before this renew nothing: the lease was taken away since.
     lease_from: Uptime,
@@ -135,8 +137,8 @@ pub struct Life<'n, C: Connect, K> {
 }
 
 impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
-    /// A life under this session.
-    pub fn new(node: &'n mut Node<C, K>, client: C::Client) -> Self {
+    /// A life under this session, which was asked for at `asked`.
+    pub fn new(node: &'n mut Node<C, K>, client: C::Client, asked: Uptime) -> Self {
         let uuid = (node.options.uuid)();
         let me = Me {
             node: node.identity.node.clone(),
@@ -168,7 +170,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             is_high_sequence_told: false,
             own_watches: FuturesUnordered::new(),
             watches_member: false,
-            lease: Lease::none(timeout),
+            lease: Lease::of_session(timeout, asked),
+            has_acted: false,
             lease_told: Uptime::ZERO,
             lease_from: Uptime::ZERO,
             renewals: FuturesUnordered::new(),
@@ -289,16 +292,15 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
 
     /// When something happens by itself.
     fn wake(&self) -> Option<Uptime> {
-        let lease = matches!(self.role, Role::Leading(_)).then(|| self.lease.until());
+        let lease = self.has_acted.then(|| self.lease.until());
         let always = lease.into_iter().chain(self.node.wishes.leave);
         if !self.is_connected {
             return always.min();
         }
         let is_put_off = self.retry.at() > self.now();
         let errand = self.errand.is_none().then(|| if is_put_off { self.retry.at() } else { self.survey_at });
-        let reads = (!self.unread.is_empty()).then_some(self.read_from);
         let trim = (self.trim.is_none() && !self.untrimmed.is_empty()).then_some(self.trim_from);
-        let more = [self.committer.wake(), self.renew_at(), self.watcher.wake(), errand, reads, trim];
+        let more = [self.committer.wake(), self.renew_at(), self.watcher.wake(), errand, self.read_at(), trim];
         always.chain(more.into_iter().flatten()).min()
     }
 
@@ -309,6 +311,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
                 self.is_connected = true;
                 self.must_verify = self.is_member || self.candidate.is_some();
                 self.retry = errand::Retry::default();
+                self.name_wanted_until = None;
             }
             State::Disconnected => {
                 self.is_connected = false;

@@ -63,6 +63,18 @@ pub struct Trace {
     pub path: String,
     /// What.
     pub mark: Mark,
+    /// The version it was written at, where what stands at the path is never removed and made again; absent: nothing follows
+    /// from what stands there otherwise.
+    pub base: Option<Base>,
+}
+
+/// What a write rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// That there is nothing yet.
+    Absent,
+    /// This version.
+    Version(Version),
 }
 
 /// How an own write is told from another's.
@@ -76,20 +88,36 @@ pub enum Mark {
 
 /// Where to look for a change, each place enough by itself.
 pub fn traces(change: &Change) -> Vec<Trace> {
-    let nonce = |path, nonce: &Nonce| Trace { path, mark: Mark::Nonce(nonce.clone()) };
-    let record = |path, record| Trace { path, mark: Mark::Record(record) };
+    let nonce = |path, nonce: &Nonce, base| Trace { path, mark: Mark::Nonce(nonce.clone()), base };
+    let record = |path, record, base| Trace { path, mark: Mark::Record(record), base };
     match change {
-        Change::Advance { job, record, .. } => vec![nonce(paths::job(job), &record.nonce)],
-        Change::Begin { record, run, .. } => vec![
-            nonce(paths::job(&run.job), &record.nonce),
-            nonce(paths::running(&id(run)), &run.nonce),
-            nonce(paths::history(&id(run)), &run.nonce),
+        Change::Advance { job, at, record, .. } => {
+            let base = at.map_or(Base::Absent, Base::Version);
+            vec![nonce(paths::job(job), &record.nonce, Some(base))]
+        }
+        Change::Begin { at, record, run } => vec![
+            nonce(paths::job(&run.job), &record.nonce, Some(Base::Version(*at))),
+            nonce(paths::running(&id(run)), &run.nonce, None),
+            nonce(paths::history(&id(run)), &run.nonce, None),
         ],
-        Change::Settle { run, .. } | Change::Reown { run, .. } => {
-            vec![record(paths::running(&id(run)), json(run))]
+        Change::Settle { at, run } | Change::Reown { at, run } => {
+            vec![record(paths::running(&id(run)), json(run), Some(Base::Version(*at)))]
         }
         Change::End { end, .. } => {
-            vec![record(paths::history(&id(&end.run)), json(&HistoryRecord::Run(end.clone())))]
+            vec![record(paths::history(&id(&end.run)), json(&HistoryRecord::Run(end.clone())), None)]
+        }
+    }
+}
+
+impl Base {
+    /// True when what stands, and is not the own write, shows that the own one was never carried out: the version it would have made
+    /// was not reached, or is another's. A later version shows nothing, the own write may be under it.
+    pub fn is_unwritten(self, found: Option<Version>) -> bool {
+        match (self, found) {
+            (Self::Absent, None) => true,
+            (Self::Absent, Some(found)) => found == Version::FIRST,
+            (Self::Version(at), Some(found)) => found <= at.next(),
+            (Self::Version(_), None) => false,
         }
     }
 }

@@ -91,13 +91,13 @@ impl<C: Connect, K: Clock> Node<C, K> {
 
     /// Lives until the daemon is done, or an operator must act.
     pub async fn serve(mut self) {
-        while let Some(client) = self.connected().await {
+        while let Some((client, asked)) = self.connected().await {
             let owner = client.owner_id();
             if let Err(error) = self.store.record(owner) {
                 return self.tell(election::Event::Failed(Failure::StateDir(error.to_string())));
             }
             self.options.reader.read_by(client.clone());
-            match Life::new(&mut self, client).run().await {
+            match Life::new(&mut self, client, asked).run().await {
                 Ended::Expired => self.earlier.push(owner),
                 Ended::Done => return,
                 Ended::Failed(failure) => return self.tell(election::Event::Failed(failure)),
@@ -105,14 +105,15 @@ impl<C: Connect, K: Clock> Node<C, K> {
         }
     }
 
-    /// A new session; `None` where the daemon is done or an operator must act.
-    async fn connected(&mut self) -> Option<C::Client> {
+    /// A new session, and when it was asked for; `None` where the daemon is done or an operator must act.
+    async fn connected(&mut self) -> Option<(C::Client, Uptime)> {
         let mut retry = FIRST_PAUSE;
         let (mut told_from, mut silence) = (Uptime::ZERO, FIRST_PAUSE);
         loop {
             let connect = Arc::clone(&self.connect);
+            let asked = self.clock.now().up;
             let error = match self.while_away(Box::pin(async move { connect.connect().await })).await? {
-                Ok(client) => return Some(client),
+                Ok(client) => return Some((client, asked)),
                 Err(ConnectError::AuthFailed(detail)) => {
                     let service = self.options.service.clone();
                     self.tell(election::Event::Failed(Failure::Refused { service, detail }));

@@ -1,44 +1,65 @@
-//! Runs of other nodes, watched for a leader: the run itself, and the member of its owner.
+//! Runs of other nodes, watched for a leader: each run by itself, and the member of each owner once for all its runs.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::select;
 use futures_util::stream::FuturesUnordered;
+use tokio::sync::watch;
 
 use super::client::{Client, Error, Watch};
 use super::desk::{Desk, Trouble};
 use super::{paths, session_id, snapshot};
-use crate::clock::{Clock, Uptime};
+use crate::clock::{Clock, Uptime, Wake};
 use crate::ledger::{Event, OwnerState};
-use crate::run::{RunId, RunRecord, Version};
-use crate::term::SessionId;
+use crate::run::{Owner, RunId, RunRecord, Version};
+use crate::term::{NodeName, SessionId};
 
-/// Runs watched at once: their paths stay under the 128 KiB that a reconnect can carry. Others wait for a place.
-const MOST: usize = 500;
+/// The paths of watched runs, which every reconnect has to carry. Runs beyond that are read again and again instead.
+const MOST_BYTES: usize = 128 * 1024;
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// What was told of a run so far.
 #[derive(Clone, Debug, Default)]
 struct Told {
     version: Option<Version>,
+    owner: Option<Owner>,
     gone: Option<SessionId>,
 }
 
-/// What one look at a run, or a wait for it, brought.
-pub struct Step {
-    run: RunId,
-    told: Told,
-    result: Result<Option<Event>, Trouble>,
+/// What a look at a member showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Member {
+    /// It was not looked at yet.
+    Unknown,
+    /// The session it lives under, if it does.
+    Lives(Option<SessionId>),
+}
+
+/// What one look, or a wait for something to look at, brought.
+pub struct Step(Brought);
+
+enum Brought {
+    OfRun { run: RunId, told: Told, result: Result<Option<Event>, Trouble> },
+    OfMember { node: NodeName, result: Result<(), Trouble> },
+}
+
+enum Look {
+    Run(RunId, Told),
+    Member(NodeName),
 }
 
 /// The watched runs of a term.
 pub struct Watcher<C, K> {
     desk: Desk<C, K>,
-    watched: BTreeSet<RunId>,
-    waiting: VecDeque<(RunId, Told)>,
+    /// With a watch, or too many for one.
+    watched: BTreeMap<RunId, bool>,
+    bytes: usize,
+    members: BTreeMap<NodeName, watch::Sender<Member>>,
+    waiting: VecDeque<Look>,
     not_before: Uptime,
     steps: FuturesUnordered<Pin<Box<dyn Future<Output = Step> + Send>>>,
 }
@@ -48,7 +69,9 @@ impl<C: Client, K: Clock> Watcher<C, K> {
     pub fn new(desk: Desk<C, K>) -> Self {
         Self {
             desk,
-            watched: BTreeSet::new(),
+            watched: BTreeMap::new(),
+            bytes: 0,
+            members: BTreeMap::new(),
             waiting: VecDeque::new(),
             not_before: Uptime::ZERO,
             steps: FuturesUnordered::new(),
@@ -57,16 +80,29 @@ impl<C: Client, K: Clock> Watcher<C, K> {
 
     /// Watches a run.
     pub fn watch(&mut self, run: RunId) {
-        if self.watched.insert(run.clone()) {
-            self.waiting.push_back((run, Told::default()));
+        if self.watched.contains_key(&run) {
+            return;
+        }
+        let bytes = paths::running(&run).len();
+        let has_watch = self.bytes + bytes <= MOST_BYTES;
+        self.bytes += if has_watch { bytes } else { 0 };
+        self.watched.insert(run.clone(), has_watch);
+        self.waiting.push_back(Look::Run(run, Told::default()));
+    }
+
+    fn unwatch(&mut self, run: &RunId) {
+        if self.watched.remove(run) == Some(true) {
+            self.bytes -= paths::running(run).len();
         }
     }
 
     /// The term is over. Only reads and watches are dropped by it.
     pub fn clear(&mut self) {
-        self.watched.clear();
-        self.waiting.clear();
         self.steps = FuturesUnordered::new();
+        self.watched.clear();
+        self.bytes = 0;
+        self.members.clear();
+        self.waiting.clear();
     }
 
     /// Starts what waits, if a server answers.
@@ -74,16 +110,34 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         if now < self.not_before || self.desk.line().is_err() {
             return;
         }
-        while self.steps.len() < MOST
-            && let Some((run, told)) = self.waiting.pop_front()
-        {
-            self.steps.push(Box::pin(step(self.desk.clone(), run, told)));
+        while let Some(look) = self.waiting.pop_front() {
+            let desk = self.desk.clone();
+            match look {
+                Look::Run(run, told) => {
+                    let has_watch = self.watched.get(&run).copied().unwrap_or(false);
+                    let member = told.owner.as_ref().map(|owner| self.member(&owner.node));
+                    self.steps.push(Box::pin(of_run(desk, run, told, has_watch, member)));
+                }
+                Look::Member(node) => {
+                    let member = self.members.entry(node.clone()).or_insert_with(unknown).clone();
+                    self.steps.push(Box::pin(of_member(desk, node, member)));
+                }
+            }
         }
+    }
+
+    /// What is known of a member, which is watched from the first question on.
+    fn member(&mut self, node: &NodeName) -> watch::Receiver<Member> {
+        if let Some(member) = self.members.get(node) {
+            return member.subscribe();
+        }
+        self.waiting.push_back(Look::Member(node.clone()));
+        self.members.entry(node.clone()).or_insert_with(unknown).subscribe()
     }
 
     /// When what was put off is due.
     pub fn wake(&self) -> Option<Uptime> {
-        (!self.waiting.is_empty() && self.steps.len() < MOST).then_some(self.not_before)
+        (!self.waiting.is_empty()).then_some(self.not_before)
     }
 
     /// The next step; `None` at once where nothing is watched. Cancel safe.
@@ -93,18 +147,21 @@ impl<C: Client, K: Clock> Watcher<C, K> {
 
     /// Takes a step's result; what to tell.
     pub fn land(&mut self, step: Step, now: Uptime) -> Option<Event> {
-        let Step { run, told, result } = step;
-        match result {
-            Ok(Some(event @ Event::Run(_, None))) => {
-                self.watched.remove(&run);
-                Some(event)
+        let (look, result) = match step.0 {
+            Brought::OfMember { node, result } => (Look::Member(node), result.map(|()| None)),
+            Brought::OfRun { run, result: Ok(Some(event @ Event::Run(_, None))), .. } => {
+                self.unwatch(&run);
+                return Some(event);
             }
+            Brought::OfRun { run, told, result } => (Look::Run(run, told), result),
+        };
+        match result {
             Ok(event) => {
-                self.waiting.push_front((run, told));
+                self.waiting.push_front(look);
                 event
             }
             Err(_) => {
-                self.waiting.push_back((run, told));
+                self.waiting.push_back(look);
                 self.not_before = now + PAUSE;
                 None
             }
@@ -112,38 +169,116 @@ impl<C: Client, K: Clock> Watcher<C, K> {
     }
 }
 
-async fn step<C: Client, K: Clock>(desk: Desk<C, K>, run: RunId, mut told: Told) -> Step {
-    let result = look(&desk, &run, &mut told).await;
-    Step { run, told, result }
+fn unknown() -> watch::Sender<Member> {
+    watch::Sender::new(Member::Unknown)
+}
+
+/// Says what stands of a member, and waits until that may have changed.
+async fn of_member<C: Client, K: Clock>(desk: Desk<C, K>, node: NodeName, member: watch::Sender<Member>) -> Step {
+    let result = look_at_member(&desk, &node, &member).await;
+    Step(Brought::OfMember { node, result })
+}
+
+async fn look_at_member<C: Client, K: Clock>(
+    desk: &Desk<C, K>,
+    node: &NodeName,
+    member: &watch::Sender<Member>,
+) -> Result<(), Trouble> {
+    let (stat, watch) = desk.line()?.stat_and_watch(&paths::member(node)).await?;
+    // Said also when it is as before: it may have come and gone between two looks, and been seen in between.
+    member.send_replace(Member::Lives(stat.map(|stat| session_id(stat.ephemeral_owner))));
+    watch.fired().await;
+    Ok(())
+}
+
+async fn of_run<C: Client, K: Clock>(
+    desk: Desk<C, K>,
+    run: RunId,
+    mut told: Told,
+    has_watch: bool,
+    member: Option<watch::Receiver<Member>>,
+) -> Step {
+    let result = look_at_run(&desk, &run, &mut told, has_watch, member).await;
+    Step(Brought::OfRun { run, told, result })
 }
 
 /// One look; where nothing is new, waits until something may be.
-async fn look<C: Client, K: Clock>(desk: &Desk<C, K>, run: &RunId, told: &mut Told) -> Result<Option<Event>, Trouble> {
-    let (data, stat, run_watch) = match desk.line()?.get_and_watch(&paths::running(run)).await {
+async fn look_at_run<C: Client, K: Clock>(
+    desk: &Desk<C, K>,
+    run: &RunId,
+    told: &mut Told,
+    has_watch: bool,
+    member: Option<watch::Receiver<Member>>,
+) -> Result<Option<Event>, Trouble> {
+    let path = paths::running(run);
+    let found = if has_watch {
+        desk.line()?.get_and_watch(&path).await.map(|(data, stat, watch)| (data, stat, Some(watch)))
+    } else {
+        desk.line()?.get(&path).await.map(|(data, stat)| (data, stat, None))
+    };
+    let (data, stat, watch) = match found {
         Ok(found) => found,
         Err(Error::NoNode) => return Ok(Some(Event::Run(run.clone(), None))),
         Err(error) => return Err(error.into()),
     };
+    let version = Version(stat.version);
     let Ok(record) = snapshot::run_record(&data) else {
-        run_watch.fired().await;
+        changed(desk, watch, None).await;
         return Ok(None);
     };
-    let version = Version(stat.version);
-    if told.version.replace(version) != Some(version) {
+    if told.version != Some(version) {
+        (told.version, told.owner) = (Some(version), Some(record.owner.clone()));
         return Ok(Some(Event::Run(run.clone(), Some((record, version)))));
     }
-    if told.gone.as_ref() == Some(&record.owner.session) {
-        run_watch.fired().await;
-        return Ok(None);
+    let owner = &record.owner;
+    let mut member = member;
+    let seems_gone = member.as_mut().is_some_and(|member| is_without(&member.borrow_and_update(), &owner.session));
+    // What the watch brought may be behind the record, if the owner has just come back: the facts are read again.
+    if seems_gone && told.gone.as_ref() != Some(&owner.session) && !lives(desk, owner).await? {
+        let found = read_run(desk, run).await?;
+        if found.as_ref().is_none_or(|(now, _)| now.owner != record.owner) {
+            return Ok(None);
+        }
+        // Only what is told counts as told: a read that fails is done again.
+        told.gone = Some(record.owner.session);
+        return Ok(Some(Event::OwnerGone(run.clone(), OwnerState::Gone, found)));
     }
-    let (member, member_watch) = desk.line()?.stat_and_watch(&paths::member(&record.owner.node)).await?;
-    if member.is_some_and(|member| session_id(member.ephemeral_owner) == record.owner.session) {
-        // Either says no more than to look again.
-        select(pin!(run_watch.fired()), pin!(member_watch.fired())).await;
-        return Ok(None);
+    changed(desk, watch, member).await;
+    Ok(None)
+}
+
+fn is_without(member: &Member, session: &SessionId) -> bool {
+    matches!(member, Member::Lives(living) if living.as_ref() != Some(session))
+}
+
+async fn lives<C: Client, K: Clock>(desk: &Desk<C, K>, owner: &Owner) -> Result<bool, Trouble> {
+    match desk.line()?.get(&paths::member(&owner.node)).await {
+        Ok((_, stat)) => Ok(session_id(stat.ephemeral_owner) == owner.session),
+        Err(Error::NoNode) => Ok(false),
+        Err(error) => Err(error.into()),
     }
-    told.gone = Some(record.owner.session);
-    Ok(Some(Event::OwnerGone(run.clone(), OwnerState::Gone, read_run(desk, run).await?)))
+}
+
+/// Returns when the run or its owner's member may have changed: either says no more than to look again.
+async fn changed<C: Client, K: Clock>(
+    desk: &Desk<C, K>,
+    watch: Option<C::Watch>,
+    member: Option<watch::Receiver<Member>>,
+) {
+    let run = async {
+        match watch {
+            Some(watch) => watch.fired().await,
+            None => desk.clock.sleep_until(Wake { wall: None, up: Some(desk.clock.now().up + LOOK_EVERY) }).await,
+        }
+    };
+    let member = async {
+        match member {
+            Some(mut member) => drop(member.changed().await),
+            None => std::future::pending().await,
+        }
+    };
+    // Neither is needed once the other has spoken: both are looked at afresh.
+    select(pin!(run), pin!(member)).await;
 }
 
 /// A run as it stands; one whose record cannot be read is told as absent, for nothing can be decided on it.

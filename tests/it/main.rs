@@ -1,6 +1,7 @@
 //! What runs against real processes and real servers, and the simulation: one binary, so that one link serves all.
 
 mod cli;
+mod failover;
 mod harness;
 mod readme;
 mod release;

@@ -2,6 +2,7 @@
 
 use crate::job::JobName;
 use crate::ledger::{Change, CommitId};
+use crate::run::Version;
 use crate::zookeeper::client::{Data, Error, Mode, MultiError, Op};
 use crate::zookeeper::lower::{self, Mark, Trace};
 use crate::zookeeper::paths;
@@ -30,6 +31,8 @@ pub struct Group {
     pub members: Vec<Pending>,
     /// True while an earlier try has no answer.
     pub is_in_doubt: bool,
+    /// Whether an earlier try was carried out can no longer be found out.
+    pub is_untraceable: bool,
     folders_made: u32,
 }
 
@@ -55,6 +58,8 @@ pub enum Verdict {
     Some(Vec<Pending>),
     /// It was not.
     None,
+    /// Others have written since where its traces would be.
+    Untraceable,
 }
 
 impl Pending {
@@ -122,14 +127,19 @@ impl Group {
     pub fn judge(&mut self, found: &[Option<Data>]) -> Verdict {
         let mut found = found.iter();
         let mut is_written = Vec::with_capacity(self.members.len());
+        let (mut is_unwritten, mut has_base) = (false, false);
         for pending in &self.members {
             let mut is_here = false;
             for trace in lower::traces(&pending.change) {
-                let hit = found.next().and_then(Option::as_ref).is_some_and(|(data, _)| trace.mark.is_in(data));
+                let found = found.next().and_then(Option::as_ref);
+                let hit = found.is_some_and(|(data, _)| trace.mark.is_in(data));
                 if hit && matches!(trace.mark, Mark::Nonce(_)) {
                     return Verdict::All;
                 }
                 is_here |= hit;
+                let version = found.map(|(_, stat)| Version(stat.version));
+                has_base |= trace.base.is_some();
+                is_unwritten |= !hit && trace.base.is_some_and(|base| base.is_unwritten(version));
             }
             is_written.push(is_here);
         }
@@ -141,7 +151,13 @@ impl Group {
             index += 1;
             is_written[index - 1]
         });
-        if written.is_empty() { Verdict::None } else { Verdict::Some(written) }
+        match written.is_empty() {
+            false => Verdict::Some(written),
+            // All or nothing: what shows that one was not carried out shows it of all. An end leaves nothing to tell by, but
+            // then another has settled the run.
+            true if is_unwritten || !has_base => Verdict::None,
+            true => Verdict::Untraceable,
+        }
     }
 
     /// True where it is an end that failed.

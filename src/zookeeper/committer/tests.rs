@@ -148,7 +148,8 @@ impl Client for Server {
     }
     fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Option<Data>>, Error>> + Send + 'static {
         let tree = self.0.lock().unwrap();
-        let found = paths.iter().map(|path| tree.nodes.get(path).map(|(data, _)| (data.clone(), Default::default())));
+        let stat = |version| Stat { version, ..Stat::default() };
+        let found = paths.iter().map(|path| tree.nodes.get(path).map(|(data, at)| (data.clone(), stat(*at))));
         ready(Ok(found.collect()))
     }
 }
@@ -286,6 +287,41 @@ fn a_written_begin_is_accepted_though_the_candidate_went_before_its_answer() {
     bench.tree.lock().unwrap().nodes.remove(CANDIDATE);
     bench.settle();
     assert_eq!(bench.answers[&CommitId(1)], Commit::Accepted, "it is on record: its owner must end it");
+}
+
+#[test]
+fn a_begin_whose_answer_was_lost_and_that_others_wrote_over_is_unknown() {
+    let mut bench = Bench::new();
+    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    bench.fates([Fate::AnswerLost]);
+    bench.request(begin("backup", 0, 60, "7-1"));
+    bench.turn();
+    // The next term has settled the run, dropped its history, and moved the mark.
+    {
+        let mut tree = bench.tree.lock().unwrap();
+        tree.nodes.remove(CANDIDATE);
+        tree.nodes.remove("/cronkeeper/running/backup.19700101T000100Z");
+        tree.apply(&crate::zookeeper::lower::ops(&begin("backup", 1, 120, "9-1"))).unwrap();
+    }
+    bench.settle();
+    assert_eq!(bench.answers[&CommitId(1)], Commit::Unknown);
+    assert!(bench.is_fenced, "the term is over all the same");
+}
+
+#[test]
+fn a_begin_that_was_lost_before_the_next_term_moved_the_mark_is_fenced() {
+    let mut bench = Bench::new();
+    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    bench.fates([Fate::RequestLost]);
+    bench.request(begin("backup", 0, 60, "7-1"));
+    bench.turn();
+    {
+        let mut tree = bench.tree.lock().unwrap();
+        tree.nodes.remove(CANDIDATE);
+        tree.apply(&crate::zookeeper::lower::ops(&begin("backup", 0, 60, "9-1"))).unwrap();
+    }
+    bench.settle();
+    assert_eq!(bench.answers[&CommitId(1)], Commit::Fenced);
 }
 
 #[test]

@@ -156,6 +156,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             Found::Cluster(cluster) => self.claim(cluster),
             Found::Entered(entered) => self.entered(entered),
             Found::Candidate(candidate) => self.joined(candidate),
+            // Given up while it was looked for: nobody takes it up again.
+            Found::Place(_) if self.candidate.is_none() => {}
             Found::Place(look) => self.looked(look),
             Found::Opened(opened) => self.opened(opened),
             Found::Verified(verified) => self.verified(verified),
@@ -205,26 +207,27 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         match entered {
             Entered::Yes => {
                 self.is_member = true;
-                let removed = self.node.store.removable();
+                let removed = self.removable();
                 self.node.store.forget(&removed);
+                self.node.earlier.clear();
                 self.name_wanted_until = None;
                 self.survey_at = self.now();
-                if !std::mem::replace(&mut self.is_told, true) {
-                    self.node.tell(Event::Session { id: self.id.clone(), timeout: self.timeout });
-                }
+                self.is_told = true;
+                self.node.tell(Event::Session { id: self.id.clone(), timeout: self.timeout });
                 self.tell_resumed();
             }
-            Entered::NameHeld(holder) => self.want_name(holder),
+            Entered::NameHeld { by, owner } => self.want_name(by, owner),
         }
     }
 
     /// The holder may be a session that nobody renews any more: the server removes it within its timeout and two ticks,
-    /// and two ticks are at most a session timeout.
-    fn want_name(&mut self, holder: String) {
+    /// and two ticks are at most a session timeout. Counted from the newest connection, for an ensemble that was away gives every
+    /// session its whole time again. A session of this node's own dead processes is nobody, and removed at the next try.
+    fn want_name(&mut self, holder: String, owner: i64) {
         let now = self.now();
         let until = *self.name_wanted_until.get_or_insert(now + self.timeout * 2);
         let node = self.node.identity.node.clone();
-        if now >= until {
+        if now >= until && !self.removable().contains(&owner) {
             self.ended = Some(Ended::Failed(Failure::NameTaken { node, holder }));
             return;
         }
@@ -295,9 +298,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         };
         self.acknowledge(opened.sent);
         let now = self.now();
-        // A term that nobody may act in is not told: it is opened again.
         let is_wanted = !self.node.wishes.resign && self.node.wishes.leave.is_none();
-        if !self.lease.holds(now) || !self.is_connected || !is_wanted {
+        if !self.is_connected || !is_wanted {
             return;
         }
         self.say_over();
@@ -305,6 +307,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         self.role = Role::Leading(term.clone());
         self.watches_member = true;
         self.own_watches = opened.watches.into_iter().map(fired).collect();
+        self.has_acted = self.lease.holds(now);
         self.lease_told = self.lease.until();
         let (lease_until, took) = (self.lease.until(), now.since(since));
         self.node.tell(Event::Elected { term, lease_until, snapshot: opened.snapshot, took });

@@ -8,7 +8,7 @@ use crate::coordination::Request;
 use crate::election;
 use crate::job::JobName;
 use crate::ledger::{self, Change, Commit, CommitId, Event};
-use crate::run::RunId;
+use crate::run::{RunId, RunState};
 use crate::zookeeper::client::{Client, Connect, Error};
 use crate::zookeeper::desk::{Desk, Trouble};
 use crate::zookeeper::{lower, paths, snapshot, watcher};
@@ -50,8 +50,10 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     pub(super) fn commit(&mut self, id: CommitId, change: Change) {
         if !change.is_fenced() {
             match &change {
-                // For a session that is gone.
-                Change::Reown { run, .. } if run.owner.session != self.id => self.node.answer(id, Commit::Superseded),
+                // For a session that is gone. A run that is let go still bears the session it ran under.
+                Change::Reown { run, .. } if run.state == RunState::Running && run.owner.session != self.id => {
+                    self.node.answer(id, Commit::Superseded);
+                }
                 _ => self.committer.request(id, change, None),
             }
             return;
@@ -64,8 +66,14 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
     }
 
+    /// When reads that wait may start: once the member stands. Until then the candidate of an earlier session may guard a write
+    /// of unknown fate that is still on its way; after that, what is absent stays absent.
+    pub(super) fn read_at(&self) -> Option<Uptime> {
+        (self.is_member && !self.unread.is_empty()).then_some(self.read_from)
+    }
+
     pub(super) fn start_reads(&mut self, now: Uptime) {
-        if now < self.read_from {
+        if self.read_at().is_none_or(|at| now < at) {
             return;
         }
         while let Some(request) = self.unread.pop_front() {

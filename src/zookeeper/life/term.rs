@@ -32,11 +32,13 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
     }
 
-    /// While this node leads or runs anything it writes at least this often; every commit is such a write.
+    /// While this node leads or runs anything it writes at least this often, and half as often while it waits in the queue; every
+    /// commit is such a write.
     pub(super) fn renew_at(&self) -> Option<Uptime> {
         let acts = self.node.wishes.busy || matches!(self.role, Role::First(_) | Role::Leading(_));
-        let may = acts && self.is_member && self.renewals.len() < RENEWALS;
-        may.then(|| self.renewed_at.max(self.committer.last_sent()) + self.lease.write_every())
+        let may = (acts || self.candidate.is_some()) && self.is_member && self.renewals.len() < RENEWALS;
+        let every = if acts { self.lease.write_every() } else { self.lease.write_every_in_queue() };
+        may.then(|| self.renewed_at.max(self.committer.last_sent()) + every)
     }
 
     /// One check of the own member: it takes a transaction, changes nothing and fires no watch.
@@ -60,7 +62,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
     }
 
-    /// A quorum acknowledged a write that was handed over just after `sent`.
+    /// A quorum acknowledged a write that was handed over just after `sent`; the lease says what that proves.
     pub(super) fn acknowledge(&mut self, sent: Uptime) {
         if sent < self.lease_from {
             return;
@@ -72,11 +74,14 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
     }
 
-    /// The term is over for good once its lease is, whatever the servers say later.
+    /// The term is over for good once its lease is, whatever the servers say later. A term may be opened before there is a lease:
+    /// then nobody has acted in it yet.
     pub(super) fn check_lease(&mut self) {
-        let now = self.now();
-        if matches!(self.role, Role::Leading(_)) && !self.lease.holds(now) {
+        let holds = self.lease.holds(self.now());
+        if self.has_acted && !holds {
             self.lose_term(TermEnd::LeaseOver);
+        } else {
+            self.has_acted = holds && matches!(self.role, Role::Leading(_));
         }
     }
 
@@ -93,6 +98,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// Gives up the place in the queue, and the term that rests on it if there is one.
     pub(super) fn lose_term(&mut self, why: TermEnd) {
         let role = std::mem::replace(&mut self.role, Role::None);
+        self.has_acted = false;
         self.following = None;
         if let Some(candidate) = self.candidate.take() {
             self.retired = Some(candidate);

@@ -84,6 +84,10 @@ impl SessionStore for StateDir {
     fn removable(&self) -> Vec<i64> {
         self.removable.clone()
     }
+
+    fn forget(&mut self, owners: &[i64]) {
+        on(&self.disk).sessions.retain(|session| !owners.contains(session));
+    }
 }
 
 /// The backend of a new process of `node`, and the daemon's end of it.
