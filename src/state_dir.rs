@@ -167,12 +167,13 @@ impl StateDir {
         &self.earlier
     }
 
-    /// Forgets sessions whose nodes are gone.
+    /// Forgets every session but this one, which was written down before. They would otherwise be remembered beyond the next
+    /// boot, and then stand for processes of another host.
     ///
     /// # Errors
     /// When that cannot be written; the sessions are then still remembered.
-    pub fn forget_sessions(&self, ids: &[SessionId]) -> Result<(), StateDirError> {
-        guard(&self.sessions).forget(&self.path, ids)
+    pub fn keep_session(&self, id: &SessionId) -> Result<(), StateDirError> {
+        guard(&self.sessions).keep(&self.path, id)
     }
 
     /// Opens this node's journal, and says what earlier processes left open in it. On ZooKeeper, and once: on solo each
@@ -281,7 +282,7 @@ mod tests {
             *second.earlier_sessions(),
             Earlier { sessions: vec![one.clone(), two.clone()], boot_id_matches: true }
         );
-        second.forget_sessions(&[one]).unwrap();
+        second.keep_session(&two).unwrap();
         drop(second);
         assert_eq!(open(dir.path(), zookeeper("")).unwrap().earlier_sessions().sessions, [two]);
     }

@@ -52,9 +52,12 @@ impl Sessions {
         self.become_written(folder, next)
     }
 
-    pub(super) fn forget(&mut self, folder: &Path, ids: &[SessionId]) -> Result<(), StateDirError> {
+    pub(super) fn keep(&mut self, folder: &Path, id: &SessionId) -> Result<(), StateDirError> {
         let mut next = self.clone();
-        next.sessions.retain(|recorded| !ids.contains(&recorded.id));
+        next.sessions.retain(|recorded| recorded.id == *id);
+        if next.sessions.len() == self.sessions.len() {
+            return Ok(());
+        }
         self.become_written(folder, next)
     }
 

@@ -21,6 +21,16 @@ pub trait SessionStore: Send {
     /// When it cannot be written: then nothing is made.
     fn record(&mut self, owner: i64) -> Result<(), StoreError>;
 
+    /// Forgets every session but this one: the node has come in under it, and whatever others left is not its own to remove
+    /// any more. Where it cannot be written, they are remembered, which is no harm. A store that keeps nothing need not do it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn keep_only(&mut self, owner: i64) -> Result<(), StoreError> {
+        let _ = owner;
+        Ok(())
+    }
+
     /// Sessions of earlier processes whose entries may be removed at once: the directory's lock was free, the boot is this
     /// one, and their processes were seen dead. Empty where any of this is not known.
     fn removable(&self) -> Vec<i64>;
@@ -65,6 +75,10 @@ impl SessionStore for KeptSessions {
 
     fn record(&mut self, owner: i64) -> Result<(), StoreError> {
         self.0.record_session(&session_id(owner)).map_err(|error| StoreError(in_words(&error)))
+    }
+
+    fn keep_only(&mut self, owner: i64) -> Result<(), StoreError> {
+        self.0.keep_session(&session_id(owner)).map_err(|error| StoreError(in_words(&error)))
     }
 
     fn removable(&self) -> Vec<i64> {

@@ -199,6 +199,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 self.is_member = true;
                 self.name_wanted_until = None;
                 self.survey_at = self.now();
+                if let Err(error) = self.node.store.keep_only(self.desk.me.owner) {
+                    tracing::debug!(%error, "sessions that are over stay in the state directory");
+                }
                 if !std::mem::replace(&mut self.is_told, true) {
                     self.node.tell(Event::Session { id: self.id.clone(), timeout: self.timeout });
                 }
