@@ -114,7 +114,7 @@ pub struct RunRecord {
     pub token: FencingToken,
     /// Counts from 1.
     pub attempt: u32,
-    /// Of the decision that began the attempt.
+    /// Of the decision that wrote this.
     pub nonce: Nonce,
     /// When the attempt was begun.
     pub begun_at: Timestamp,

@@ -2,6 +2,7 @@
 
 mod failover;
 mod harness;
+mod simulation;
 mod support;
 mod warden;
 mod zookeeper;

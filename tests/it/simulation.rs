@@ -1,0 +1,31 @@
+//! The promises, on virtual time: the real backend and the real core in a world made of one seed.
+//!
+//! ```text
+//! programs   the processes of the nodes: polled only while they run          executor, clock
+//! world      ZooKeeper's servers, the client crate, links, wardens, jobs     zookeeper, network, warden
+//! faults     what goes wrong and when, from the seed                         faults
+//! facts      what came true, judged after every step                         facts, invariants
+//! ```
+//!
+//! First faults, and safety is judged after every step; then peace, and everything must come right. A seed that fails
+//! is run once more for its transcript: `CRONKEEPER_SIM_SEED=<seed>` runs it alone, `CRONKEEPER_SIM_SEEDS=<n>` says how
+//! many are tried. No real time, no threads, no chance but the seed's.
+
+mod backend;
+mod clock;
+mod executor;
+mod facts;
+mod faults;
+mod invariants;
+mod jobs;
+#[cfg(test)]
+mod lab;
+mod network;
+mod nodes;
+mod queue;
+mod toy;
+mod transcript;
+mod trial;
+mod warden;
+mod world;
+mod zookeeper;

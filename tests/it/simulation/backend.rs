@@ -1,0 +1,352 @@
+//! The real backend alone: nodes that campaign, write marks while they lead, resign now and then.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cronkeeper::clock::{Clock, Uptime, Wake};
+use cronkeeper::coordination::{self, Coordination, Request};
+use cronkeeper::election;
+use cronkeeper::job::JobName;
+use cronkeeper::ledger::{self, Change, Commit, CommitId, Snapshot};
+use cronkeeper::run::{JobRecord, Nonce, Version};
+use cronkeeper::term::{FencingToken, NodeName, Term};
+use cronkeeper::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
+use fastrand::Rng;
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::clock::NodeClock;
+use super::executor::{Program, Task};
+use super::facts::Fact;
+use super::faults::Fault;
+use super::trial::{Plan, Subject, many};
+use super::world::{Event, Shared, World};
+use super::zookeeper::Connector;
+
+/// What a node has on disk.
+#[derive(Default)]
+pub struct Disk {
+    sessions: Vec<i64>,
+    cluster: Option<String>,
+    /// How many processes it has had.
+    lives: u32,
+    rebooted: bool,
+}
+
+/// The state directory of one process.
+pub struct StateDir {
+    disk: Arc<Mutex<Disk>>,
+    /// Sessions of earlier processes of this boot: they are dead, or this one would not run.
+    removable: Vec<i64>,
+}
+
+impl Disk {
+    /// The host was booted again.
+    pub fn reboot(&mut self) {
+        self.rebooted = true;
+    }
+}
+
+fn on(disk: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
+    disk.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl StateDir {
+    pub fn open(disk: &Arc<Mutex<Disk>>) -> Self {
+        let mut content = on(disk);
+        content.lives += 1;
+        let removable = if content.rebooted { Vec::new() } else { content.sessions.clone() };
+        content.rebooted = false;
+        content.sessions.clone_from(&removable);
+        Self { disk: disk.clone(), removable }
+    }
+}
+
+impl SessionStore for StateDir {
+    fn claim(&mut self, cluster: &str) -> Result<(), ClaimError> {
+        let mut disk = on(&self.disk);
+        match &disk.cluster {
+            Some(ours) if ours != cluster => Err(ClaimError::OtherCluster { ours: ours.clone() }),
+            _ => {
+                disk.cluster = Some(cluster.to_owned());
+                Ok(())
+            }
+        }
+    }
+
+    fn record(&mut self, owner: i64) -> Result<(), StoreError> {
+        on(&self.disk).sessions.push(owner);
+        Ok(())
+    }
+
+    fn removable(&self) -> Vec<i64> {
+        self.removable.clone()
+    }
+}
+
+/// The backend of a new process of `node`, and the daemon's end of it.
+pub fn backend(world: &Shared, node: usize, disk: &Arc<Mutex<Disk>>, mut rng: Rng) -> (Task, Coordination) {
+    let reader = Arc::new(LedgerReader::default());
+    let (coordination, service) = coordination::channels(reader.clone());
+    let clock = NodeClock { world: world.clone(), node };
+    let identity = NodeIdentity {
+        node: NodeName::new(format!("node-{node}")),
+        host: format!("host-{node}"),
+        pid: 1,
+        version: "0.0.0".into(),
+        started_at: clock.now().wall,
+    };
+    let options = Options {
+        service: "simulated".into(),
+        chroot: "/".into(),
+        uuid: Box::new(move || Uuid::from_u128(rng.u128(..))),
+        reader,
+    };
+    let connector = Connector { world: world.clone(), node };
+    let store = Box::new(StateDir::open(disk));
+    (Box::pin(serve(connector, clock, identity, store, service, options)), coordination)
+}
+
+/// Nodes without a daemon's core.
+pub struct Contenders {
+    rng: Rng,
+    disks: Vec<Arc<Mutex<Disk>>>,
+    views: Arc<Mutex<Vec<View>>>,
+    is_calm: Arc<AtomicBool>,
+}
+
+/// What a node last said of itself.
+#[derive(Clone, Debug, Default)]
+struct View {
+    leads: bool,
+    lease_until: Option<Uptime>,
+    failed: Option<String>,
+}
+
+impl Subject for Contenders {
+    fn new(seed: u64, nodes: usize) -> Self {
+        Self {
+            rng: Rng::with_seed(seed ^ 0xd15c),
+            disks: (0..nodes).map(|_| Arc::default()).collect(),
+            views: Arc::new(Mutex::new(vec![View::default(); nodes])),
+            is_calm: Arc::default(),
+        }
+    }
+
+    fn calm(&mut self) {
+        self.is_calm.store(true, Ordering::Relaxed);
+    }
+
+    fn at_peace(&self, world: &World) -> Result<(), String> {
+        let views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = world.env.now();
+        let leaders: Vec<usize> = (0..views.len())
+            .filter(|node| views[*node].leads && views[*node].lease_until.is_some_and(|until| now < until))
+            .collect();
+        if leaders.len() != 1 {
+            return Err(format!("in peace the nodes {leaders:?} lead: {views:?}"));
+        }
+        let tree = world.ensemble.leader().ok_or("in peace the ensemble has no leader")?.tree();
+        let entries = |folder: &str| -> BTreeSet<String> {
+            tree.children(folder).unwrap_or_default().into_iter().map(|name| format!("{folder}/{name}")).collect()
+        };
+        let (queue, members) = (entries("/leader"), entries("/cronkeeper/nodes"));
+        if queue.len() != views.len() || members.len() != views.len() {
+            return Err(format!("in peace the queue is {queue:?} and the members are {members:?}: {views:?}"));
+        }
+        let owners: BTreeSet<i64> =
+            queue.iter().filter_map(|path| tree.stat(path)).map(|stat| stat.ephemeral_owner).collect();
+        if owners.len() != views.len() {
+            return Err(format!("in peace two candidates are of one session: {queue:?}"));
+        }
+        Ok(())
+    }
+}
+
+impl Program for Contenders {
+    fn start(&mut self, world: &Shared, node: usize) -> Vec<Task> {
+        let (backend, coordination) = backend(world, node, &self.disks[node], self.rng.fork());
+        self.views.lock().unwrap_or_else(PoisonError::into_inner)[node] = View::default();
+        let scribe = Scribe {
+            world: world.clone(),
+            node,
+            life: on(&self.disks[node]).lives,
+            clock: NodeClock { world: world.clone(), node },
+            rng: self.rng.fork(),
+            coordination,
+            views: self.views.clone(),
+            is_calm: self.is_calm.clone(),
+            term: None,
+            written: 0,
+            open: Vec::new(),
+        };
+        vec![backend, Box::pin(scribe.run())]
+    }
+
+    fn killed(&mut self, _world: &Shared, node: usize, with_host: bool) {
+        on(&self.disks[node]).rebooted |= with_host;
+        self.views.lock().unwrap_or_else(PoisonError::into_inner)[node] = View::default();
+    }
+}
+
+/// Stands where the daemon stands: campaigns, and moves one job's mark as fast as it may.
+struct Scribe {
+    world: Shared,
+    node: usize,
+    life: u32,
+    clock: NodeClock,
+    rng: Rng,
+    coordination: Coordination,
+    views: Arc<Mutex<Vec<View>>>,
+    /// It no longer resigns of itself.
+    is_calm: Arc<AtomicBool>,
+    term: Option<Writing>,
+    written: u64,
+    /// Commits not answered.
+    open: Vec<(CommitId, String)>,
+}
+
+struct Writing {
+    term: Term,
+    mark: Timestamp,
+    version: Option<Version>,
+}
+
+impl Scribe {
+    async fn run(mut self) {
+        self.ask(election::Request::Campaign);
+        let mut next = self.clock.now().up;
+        loop {
+            // Cancellation safe: both can be asked again.
+            tokio::select! {
+                biased;
+                event = self.coordination.events.recv() => match event {
+                    Some(event) => self.take(event),
+                    None => return,
+                },
+                () = self.clock.sleep_until(Wake { wall: None, up: Some(next) }) => {
+                    next = self.clock.now().up + Duration::from_millis(self.rng.u64(50..1000));
+                    self.act();
+                }
+            }
+        }
+    }
+
+    fn act(&mut self) {
+        match self.rng.u8(..) {
+            0 if !self.is_calm.load(Ordering::Relaxed) => {
+                self.ask(election::Request::Resign);
+                self.ask(election::Request::Campaign);
+            }
+            1 => self.ask(election::Request::Busy(true)),
+            2 | 3 => self.ask(election::Request::Busy(false)),
+            _ => self.write(),
+        }
+    }
+
+    fn write(&mut self) {
+        let Some(writing) = &mut self.term else { return };
+        if self.open.len() >= 3 {
+            return;
+        }
+        self.written += 1;
+        writing.mark += Duration::from_secs(1);
+        let nonce = format!("{}-{}-{}", self.node, self.life, self.written);
+        let record = JobRecord { v: 1, last_scheduled: writing.mark, schedule: None, nonce: Nonce(nonce.clone()) };
+        let Ok(job) = JobName::parse("tick") else { return };
+        let change = Change::Advance { job, at: writing.version, record, skip: None };
+        writing.version = Some(writing.version.map_or(Version::FIRST, Version::next));
+        let id = CommitId(self.written);
+        self.open.push((id, nonce));
+        let _ = self.coordination.requests.send(Request::Ledger(ledger::Request::Commit { id, change }));
+    }
+
+    fn ask(&self, request: election::Request) {
+        let _ = self.coordination.requests.send(Request::Election(request));
+    }
+
+    fn take(&mut self, event: coordination::Event) {
+        let node = self.node;
+        match &event {
+            coordination::Event::Election(election::Event::Lease { .. } | election::Event::Members(_)) => {}
+            coordination::Event::Ledger(_) => {}
+            event => self.world.lock().env.note(|| format!("node-{node}: {event:?}")),
+        }
+        match event {
+            coordination::Event::Election(event) => self.election(event),
+            coordination::Event::Ledger(ledger::Event::Answered { id, answer }) => self.answered(id, answer),
+            coordination::Event::Ledger(_) => {}
+        }
+    }
+
+    fn election(&mut self, event: election::Event) {
+        let node = self.node;
+        match event {
+            election::Event::Elected { term, lease_until, snapshot, .. } => {
+                self.tell(Fact::Elected { node, token: term.token, lease_until });
+                self.view(|view| (view.leads, view.lease_until) = (true, Some(lease_until)));
+                self.open_term(term, &snapshot);
+            }
+            election::Event::Lease { until } => {
+                self.tell(Fact::Lease { node, until });
+                self.view(|view| view.lease_until = Some(until));
+            }
+            election::Event::Over { term, .. } => {
+                self.close_term(term.token);
+                self.view(|view| view.leads = false);
+            }
+            election::Event::Failed(failure) => {
+                self.view(|view| view.failed = Some(failure.to_string()));
+                self.end();
+            }
+            _ => {}
+        }
+    }
+
+    /// The process ends; the system's manager starts it again.
+    fn end(&self) {
+        let node = self.node;
+        let queue = &mut self.world.lock().env.queue;
+        queue.after(Duration::ZERO, Event::Fault(Fault::Kill { node, with_host: false }));
+        queue.after(Duration::from_secs(1), Event::Fault(Fault::Start { node }));
+    }
+
+    fn open_term(&mut self, term: Term, snapshot: &Snapshot) {
+        let entry = JobName::parse("tick").ok().and_then(|job| snapshot.jobs.get(&job));
+        let mark =
+            entry.and_then(|entry| entry.record.as_ref()).map_or(Timestamp::UNIX_EPOCH, |record| record.last_scheduled);
+        self.term = Some(Writing { term, mark, version: entry.map(|entry| entry.version) });
+    }
+
+    fn close_term(&mut self, token: FencingToken) {
+        self.tell(Fact::Over { node: self.node, token });
+        self.term = self.term.take().filter(|writing| writing.term.token != token);
+    }
+
+    fn answered(&mut self, id: CommitId, answer: Commit) {
+        let Some(place) = self.open.iter().position(|(open, _)| *open == id) else { return };
+        let (_, nonce) = self.open.remove(place);
+        let node = self.node;
+        self.world.lock().env.note(|| format!("node-{node}: {nonce} is answered {answer:?}"));
+        self.tell(Fact::Answered { node, nonce, answer });
+        if answer != Commit::Accepted {
+            // The chain is broken; the next term begins a new one.
+            self.term = None;
+        }
+    }
+
+    fn tell(&self, fact: Fact) {
+        self.world.lock().env.facts.push(fact);
+    }
+
+    fn view(&self, change: impl FnOnce(&mut View)) {
+        change(&mut self.views.lock().unwrap_or_else(PoisonError::into_inner)[self.node]);
+    }
+}
+
+#[test]
+fn the_backend_keeps_its_promises_whatever_goes_wrong() {
+    many::<Contenders>("the_backend_keeps_its_promises", 1000, Plan { faults: 25, peace: 8 });
+}

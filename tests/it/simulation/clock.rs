@@ -1,0 +1,110 @@
+//! The clocks of a simulated node: time since boot is the world's, the time of day its own.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+use cronkeeper::clock::{Clock, Now, Wake};
+
+use super::world::Shared;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TimerId(u64);
+
+/// All that anybody waits for.
+#[derive(Default)]
+pub struct Timers {
+    made: u64,
+    timers: BTreeMap<TimerId, Timer>,
+}
+
+struct Timer {
+    node: usize,
+    wake: Wake,
+    waker: Waker,
+    fired: bool,
+}
+
+#[derive(Clone)]
+pub struct NodeClock {
+    pub world: Shared,
+    pub node: usize,
+}
+
+/// Takes the timer back when dropped.
+struct Waiting {
+    world: Shared,
+    timer: TimerId,
+}
+
+impl Timers {
+    pub fn add(&mut self, node: usize, wake: Wake, waker: Waker) -> TimerId {
+        self.made += 1;
+        let id = TimerId(self.made);
+        self.timers.insert(id, Timer { node, wake, waker, fired: false });
+        id
+    }
+
+    pub fn node(&self, id: TimerId) -> Option<usize> {
+        self.timers.get(&id).map(|timer| timer.node)
+    }
+
+    pub fn fire(&mut self, id: TimerId) {
+        if let Some(timer) = self.timers.get_mut(&id) {
+            timer.fired = true;
+            timer.waker.wake_by_ref();
+        }
+    }
+
+    /// Whom to wake because the node's time of day was set.
+    pub fn wake_wall(&mut self, node: usize) -> Vec<Waker> {
+        let waiting = self.timers.values_mut().filter(|timer| timer.node == node && timer.wake.wall.is_some());
+        waiting
+            .map(|timer| {
+                timer.fired = true;
+                timer.waker.clone()
+            })
+            .collect()
+    }
+
+    pub fn forget(&mut self, node: usize) {
+        self.timers.retain(|_, timer| timer.node != node);
+    }
+}
+
+impl Clock for NodeClock {
+    fn now(&self) -> Now {
+        self.world.lock().node_now(self.node)
+    }
+
+    async fn sleep_until(&self, wake: Wake) {
+        let mut waiting: Option<Waiting> = None;
+        poll_fn(|context| {
+            let mut world = self.world.lock();
+            if wake.is_due(world.node_now(self.node)) {
+                return Poll::Ready(());
+            }
+            match &waiting {
+                None => {
+                    let timer = world.sleep(self.node, wake, context.waker().clone());
+                    waiting = Some(Waiting { world: self.world.clone(), timer });
+                    Poll::Pending
+                }
+                Some(waiting) => match world.timers.timers.get_mut(&waiting.timer) {
+                    Some(timer) if !timer.fired => {
+                        timer.waker.clone_from(context.waker());
+                        Poll::Pending
+                    }
+                    _ => Poll::Ready(()),
+                },
+            }
+        })
+        .await;
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.world.lock().timers.timers.remove(&self.timer);
+    }
+}

@@ -1,0 +1,34 @@
+//! What the invariants judge: facts, told by the part of the world in which they came true, in their order.
+
+use std::sync::Arc;
+
+use cronkeeper::clock::Uptime;
+use cronkeeper::ledger::Commit;
+use cronkeeper::term::FencingToken;
+
+use super::warden::Process;
+use super::zookeeper::wire::Entry;
+
+#[derive(Clone)]
+pub enum Fact {
+    /// A node's process is gone.
+    Died { node: usize },
+    /// The ensemble has committed a transaction and it was accepted; with the nodes that it made, changed or removed.
+    Committed { entry: Arc<Entry>, touched: Vec<String> },
+    /// A node was told what became of a write, known by a text that only its data contains.
+    Answered { node: usize, nonce: String, answer: Commit },
+    /// A node leads from now on, by its own word.
+    Elected { node: usize, token: FencingToken, lease_until: Uptime },
+    /// A node may act until then, by its own word.
+    Lease { node: usize, until: Uptime },
+    /// A node's term is over, by its own word.
+    Over { node: usize, token: FencingToken },
+    /// A node's host stands still, its jobs too.
+    Frozen { node: usize },
+    /// It goes on.
+    Thawed { node: usize },
+    /// A process of a run is alive from now on.
+    Spawned(Process),
+    /// A process of a run is gone.
+    Gone(Process),
+}

@@ -1,0 +1,237 @@
+//! What goes wrong, and when: a plan drawn from the seed before anything runs.
+//!
+//! Every fault ends by itself, after a fraction or a few multiples of the session timeout: around those times the
+//! promises are hardest to keep. Faults overlap freely.
+
+use std::time::Duration;
+
+use cronkeeper::clock::Uptime;
+use fastrand::Rng;
+use jiff::SignedDuration;
+
+use super::network::Host;
+use super::world::{Event, Health, World};
+use super::zookeeper::SERVERS;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A node's process dies: by itself, or with its host, which takes its warden and jobs along.
+    Kill {
+        node: usize,
+        with_host: bool,
+    },
+    Start {
+        node: usize,
+    },
+    /// A node's daemon stands still: stopped, swapped out, stuck.
+    Pause {
+        node: usize,
+    },
+    Resume {
+        node: usize,
+    },
+    /// A node's host stands still, jobs included, as under a hypervisor.
+    Freeze {
+        node: usize,
+    },
+    Thaw {
+        node: usize,
+    },
+    StepClock {
+        node: usize,
+        by: SignedDuration,
+    },
+    Cut {
+        from: Host,
+        to: Host,
+    },
+    Slow {
+        from: Host,
+        to: Host,
+    },
+    Heal {
+        from: Host,
+        to: Host,
+    },
+    CrashServer {
+        server: usize,
+        with_host: bool,
+    },
+    StartServer {
+        server: usize,
+    },
+    PauseServer {
+        server: usize,
+    },
+    ResumeServer {
+        server: usize,
+    },
+}
+
+/// Draws the faults of one run, from `begin` to `end`, with the instants at which they happen and end.
+pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: Uptime) -> Vec<(Uptime, Fault)> {
+    let mut plan = Vec::new();
+    // Calm seeds with a few faults find other things than stormy ones.
+    let mean_gap = timeout.mul_f64(0.3 + 2.7 * rng.f64());
+    let mut at = begin;
+    loop {
+        at = at + mean_gap.mul_f64(2.0 * rng.f64());
+        if at >= end {
+            return plan;
+        }
+        let lasts = timeout.mul_f64(0.02 * 200_f64.powf(rng.f64()));
+        for (fault, cure) in trouble(rng, nodes, timeout) {
+            plan.push((at, fault));
+            if let Some(cure) = cure {
+                plan.push((at + lasts, cure));
+            }
+        }
+    }
+}
+
+type Trouble = Vec<(Fault, Option<Fault>)>;
+
+fn trouble(rng: &mut Rng, nodes: usize, timeout: Duration) -> Trouble {
+    let node = rng.usize(..nodes);
+    let server = rng.usize(..SERVERS);
+    let with_host = rng.u8(..3) == 0;
+    match rng.u8(..16) {
+        0 | 1 => vec![(Fault::Kill { node, with_host }, Some(Fault::Start { node }))],
+        2 | 3 => vec![(Fault::Pause { node }, Some(Fault::Resume { node }))],
+        4 => vec![(Fault::Freeze { node }, Some(Fault::Thaw { node }))],
+        5 => vec![(Fault::StepClock { node, by: step(rng, timeout) }, None)],
+        6 | 7 => cut(&[Host::Node(node)], &servers(|_| true), rng),
+        8 => cut(&[Host::Node(node)], &[Host::Server(server)], rng),
+        9 | 10 => cut(&[Host::Server(server)], &servers(|other| other != server), rng),
+        11 => partition(node, server, nodes),
+        12 => slow(Host::Node(node), Host::Server(server)),
+        13 => vec![(Fault::PauseServer { server }, Some(Fault::ResumeServer { server }))],
+        14 => vec![(Fault::CrashServer { server, with_host }, Some(Fault::StartServer { server }))],
+        _ => outage(rng, with_host),
+    }
+}
+
+fn servers(which: impl Fn(usize) -> bool) -> Vec<Host> {
+    (0..SERVERS).filter(|server| which(*server)).map(Host::Server).collect()
+}
+
+fn step(rng: &mut Rng, timeout: Duration) -> SignedDuration {
+    let by = timeout.mul_f64(0.01 * 1000_f64.powf(rng.f64()));
+    let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::ZERO);
+    if rng.bool() { by } else { -by }
+}
+
+/// Cuts all links between two groups, in one direction or both.
+fn cut(these: &[Host], those: &[Host], rng: &mut Rng) -> Trouble {
+    let (there, back) = [(true, true), (true, true), (true, false), (false, true)][rng.usize(..4)];
+    let mut trouble = Trouble::new();
+    for &a in these {
+        for &b in those {
+            let ways = [(there, a, b), (back, b, a)];
+            trouble.extend(ways.into_iter().filter(|(cut, ..)| *cut).map(|(_, from, to)| cut_way(from, to)));
+        }
+    }
+    trouble
+}
+
+fn cut_way(from: Host, to: Host) -> (Fault, Option<Fault>) {
+    (Fault::Cut { from, to }, Some(Fault::Heal { from, to }))
+}
+
+/// A node and a server on one side, all others on the other: the server answers the node, but cannot commit.
+fn partition(node: usize, server: usize, nodes: usize) -> Trouble {
+    let inside = [Host::Node(node), Host::Server(server)];
+    let outside =
+        servers(|other| other != server).into_iter().chain((0..nodes).filter(|other| *other != node).map(Host::Node));
+    let mut trouble = Trouble::new();
+    for b in outside {
+        for a in inside {
+            if !matches!((a, b), (Host::Node(_), Host::Node(_))) {
+                trouble.extend([cut_way(a, b), cut_way(b, a)]);
+            }
+        }
+    }
+    trouble
+}
+
+fn slow(a: Host, b: Host) -> Trouble {
+    [(a, b), (b, a)].into_iter().map(|(from, to)| (Fault::Slow { from, to }, Some(Fault::Heal { from, to }))).collect()
+}
+
+/// The quorum is gone, or the whole ensemble.
+fn outage(rng: &mut Rng, with_host: bool) -> Trouble {
+    let spared = rng.usize(..2 * SERVERS);
+    (0..SERVERS)
+        .filter(|server| *server != spared)
+        .map(|server| (Fault::CrashServer { server, with_host }, Some(Fault::StartServer { server })))
+        .collect()
+}
+
+impl World {
+    /// Puts a plan on the agenda.
+    pub fn expect(&mut self, plan: Vec<(Uptime, Fault)>) {
+        for (at, fault) in plan {
+            self.env.queue.at(at, Event::Fault(fault));
+        }
+    }
+
+    /// Lets a fault happen that is not the executor's to carry out.
+    pub fn suffer(&mut self, fault: Fault) {
+        self.env.note(|| format!("fault: {fault:?}"));
+        match fault {
+            Fault::Kill { .. } | Fault::Start { .. } => unreachable!("the executor's"),
+            Fault::Pause { node } => self.pause(node),
+            Fault::Resume { node } if !self.wardens.is_frozen(node) => self.resume(node),
+            Fault::Resume { .. } => {}
+            Fault::Freeze { node } => {
+                self.pause(node);
+                self.wardens.freeze(&mut self.env, node);
+            }
+            Fault::Thaw { node } => {
+                self.wardens.thaw(&mut self.env, node);
+                self.resume(node);
+            }
+            Fault::StepClock { node, by } => self.step_clock(node, by),
+            Fault::Cut { from, to } => self.env.network.cut(from, to),
+            Fault::Slow { from, to } => self.env.network.slow(from, to),
+            Fault::Heal { from, to } => self.heal(from, to),
+            Fault::CrashServer { server, with_host } => self.ensemble.servers[server].crash(&mut self.env, with_host),
+            Fault::StartServer { server } => self.ensemble.servers[server].start(&mut self.env),
+            Fault::PauseServer { server } => self.ensemble.servers[server].pause(),
+            Fault::ResumeServer { server } => self.ensemble.servers[server].resume(&mut self.env),
+        }
+    }
+
+    /// Makes all links, servers and processes sound again; dead processes stay dead. Clocks keep what is off, if little.
+    pub fn heal_all(&mut self) {
+        self.env.network.calm();
+        let nodes = self.nodes.len();
+        let hosts: Vec<Host> = servers(|_| true).into_iter().chain((0..nodes).map(Host::Node)).collect();
+        for &from in &hosts {
+            for &to in &hosts {
+                self.heal(from, to);
+            }
+        }
+        for server in 0..SERVERS {
+            self.ensemble.servers[server].resume(&mut self.env);
+            self.ensemble.servers[server].start(&mut self.env);
+        }
+        for node in 0..nodes {
+            self.wardens.thaw(&mut self.env, node);
+            self.resume(node);
+        }
+    }
+
+    fn pause(&mut self, node: usize) {
+        if self.nodes[node].health == Health::Running {
+            self.nodes[node].health = Health::Paused;
+        }
+    }
+
+    fn heal(&mut self, from: Host, to: Host) {
+        // At once: what was sent after it is still under way and must not overtake it.
+        for packet in self.env.network.heal(from, to, &mut self.env.rng) {
+            self.take(Event::Packet(packet));
+        }
+    }
+}

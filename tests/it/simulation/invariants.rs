@@ -1,0 +1,68 @@
+//! What must never be, one file each. An invariant is told every fact as it comes true, and says so when it is broken.
+
+mod answers_are_true;
+mod marks_never_go_back;
+mod no_run_begins_twice;
+mod no_two_processes_of_a_run;
+mod nothing_vanishes;
+mod one_acting_term;
+#[cfg(test)]
+mod proofs;
+mod tokens_grow;
+
+use cronkeeper::clock::Uptime;
+use cronkeeper::zookeeper::client::Op;
+
+use super::facts::Fact;
+use super::zookeeper::Change;
+use super::zookeeper::wire::Entry;
+
+pub use no_two_processes_of_a_run::Successors;
+
+pub trait Invariant {
+    /// Takes a fact.
+    ///
+    /// # Errors
+    /// What is broken, for people.
+    fn observe(&mut self, at: Uptime, fact: &Fact) -> Result<(), String>;
+
+    /// Judges the end of the run.
+    ///
+    /// # Errors
+    /// What is broken, for people.
+    fn conclude(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// All of them, for `nodes` nodes.
+pub fn all(nodes: usize, successors: Successors) -> Vec<Box<dyn Invariant>> {
+    vec![
+        Box::new(one_acting_term::OneActingTerm::new(nodes)),
+        Box::<tokens_grow::TokensGrow>::default(),
+        Box::<marks_never_go_back::MarksNeverGoBack>::default(),
+        Box::<no_run_begins_twice::NoRunBeginsTwice>::default(),
+        Box::new(no_two_processes_of_a_run::NoTwoProcesses::new(nodes, successors)),
+        Box::<answers_are_true::AnswersAreTrue>::default(),
+        Box::<nothing_vanishes::NothingVanishes>::default(),
+    ]
+}
+
+/// The operations of a write.
+fn ops(entry: &Entry) -> &[Op] {
+    match &entry.txn.change {
+        Change::Ops(ops) => ops,
+        Change::OpenSession | Change::CloseSession | Change::Refused => &[],
+    }
+}
+
+/// A record that an operation makes or replaces directly below `folder`: its name and data.
+fn written<'a>(op: &'a Op, folder: &str) -> Option<(&'a str, &'a [u8])> {
+    let (Op::Create { path, data, .. } | Op::Set { path, data, .. }) = op else { return None };
+    Some((below(path, folder)?, data))
+}
+
+/// The name of a node directly below `folder`.
+fn below<'a>(path: &'a str, folder: &str) -> Option<&'a str> {
+    path.strip_prefix(folder)?.strip_prefix('/').filter(|name| !name.contains('/'))
+}

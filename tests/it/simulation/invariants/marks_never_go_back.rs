@@ -1,0 +1,40 @@
+//! A job's mark never goes back, and its record never goes.
+
+use std::collections::BTreeMap;
+
+use cronkeeper::clock::Uptime;
+use cronkeeper::run::JobRecord;
+use cronkeeper::zookeeper::client::Op;
+use jiff::Timestamp;
+
+use super::super::facts::Fact;
+use super::{Invariant, below, ops, written};
+
+const JOBS: &str = "/cronkeeper/jobs";
+
+#[derive(Default)]
+pub struct MarksNeverGoBack {
+    marks: BTreeMap<String, Timestamp>,
+}
+
+impl Invariant for MarksNeverGoBack {
+    fn observe(&mut self, _at: Uptime, fact: &Fact) -> Result<(), String> {
+        let Fact::Committed { entry, .. } = fact else { return Ok(()) };
+        for op in ops(entry) {
+            if let Op::Delete { path, .. } = op
+                && let Some(job) = below(path, JOBS)
+            {
+                return Err(format!("the record of `{job}` was removed"));
+            }
+            let Some((job, data)) = written(op, JOBS) else { continue };
+            let record: JobRecord = serde_json::from_slice(data)
+                .map_err(|error| format!("the record of `{job}` cannot be read: {error}"))?;
+            let mark = self.marks.entry(job.to_owned()).or_insert(record.last_scheduled);
+            if record.last_scheduled < *mark {
+                return Err(format!("the mark of `{job}` went back from {mark} to {}", record.last_scheduled));
+            }
+            *mark = record.last_scheduled;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,77 @@
+//! A run is begun once, each of its attempts once and in order, and it ends once.
+
+use std::collections::BTreeMap;
+
+use cronkeeper::clock::Uptime;
+use cronkeeper::run::RunRecord;
+use cronkeeper::term::FencingToken;
+use cronkeeper::zookeeper::client::Op;
+
+use super::super::facts::Fact;
+use super::{Invariant, below, ops, written};
+
+const RUNNING: &str = "/cronkeeper/running";
+
+#[derive(Default)]
+pub struct NoRunBeginsTwice {
+    runs: BTreeMap<String, Run>,
+}
+
+struct Run {
+    attempt: u32,
+    /// Of the term that began the attempt.
+    token: FencingToken,
+    ended: bool,
+}
+
+impl NoRunBeginsTwice {
+    fn begin(&mut self, run: &str, record: &RunRecord) -> Result<(), String> {
+        let new = Run { attempt: record.attempt, token: record.token, ended: false };
+        match self.runs.insert(run.to_owned(), new) {
+            Some(_) => Err(format!("`{run}` was begun a second time")),
+            None if record.attempt != 1 => Err(format!("`{run}` began with attempt {}", record.attempt)),
+            None => Ok(()),
+        }
+    }
+
+    fn change(&mut self, run: &str, record: &RunRecord) -> Result<(), String> {
+        let Some(known) = self.runs.get_mut(run) else { return Err(format!("`{run}` was changed and never begun")) };
+        if record.attempt == known.attempt {
+            return if record.token == known.token {
+                Ok(())
+            } else {
+                Err(format!("attempt {} of `{run}` was begun a second time", record.attempt))
+            };
+        }
+        if record.attempt != known.attempt + 1 {
+            return Err(format!("`{run}` went from attempt {} to {}", known.attempt, record.attempt));
+        }
+        known.attempt = record.attempt;
+        known.token = record.token;
+        Ok(())
+    }
+}
+
+impl Invariant for NoRunBeginsTwice {
+    fn observe(&mut self, _at: Uptime, fact: &Fact) -> Result<(), String> {
+        let Fact::Committed { entry, .. } = fact else { return Ok(()) };
+        for op in ops(entry) {
+            if let Some((run, data)) = written(op, RUNNING) {
+                let record: RunRecord =
+                    serde_json::from_slice(data).map_err(|error| format!("the record of `{run}`: {error}"))?;
+                match op {
+                    Op::Create { .. } => self.begin(run, &record)?,
+                    _ => self.change(run, &record)?,
+                }
+            }
+            if let Op::Delete { path, .. } = op
+                && let Some(run) = below(path, RUNNING)
+                && let Some(known) = self.runs.get_mut(run)
+                && std::mem::replace(&mut known.ended, true)
+            {
+                return Err(format!("`{run}` ended twice"));
+            }
+        }
+        Ok(())
+    }
+}

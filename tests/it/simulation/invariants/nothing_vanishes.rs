@@ -1,0 +1,92 @@
+//! Every occurrence that a mark passes is begun, or counted in a skip record, by the very write that moves the mark.
+
+use std::collections::BTreeMap;
+
+use cronkeeper::clock::Uptime;
+use cronkeeper::job::Digest;
+use cronkeeper::run::{HistoryRecord, JobRecord, RunRecord, Skip};
+use cronkeeper::schedule::Schedule;
+use cronkeeper::zookeeper::client::Op;
+
+use super::super::facts::Fact;
+use super::super::jobs;
+use super::super::zookeeper::wire::Entry;
+use super::{Invariant, ops, written};
+
+pub struct NothingVanishes {
+    schedules: BTreeMap<(String, Digest), Schedule>,
+    records: BTreeMap<String, JobRecord>,
+    /// What each skip record counted when it was written last.
+    counted: BTreeMap<String, u64>,
+}
+
+impl Default for NothingVanishes {
+    fn default() -> Self {
+        Self { schedules: jobs::schedules(), records: BTreeMap::new(), counted: BTreeMap::new() }
+    }
+}
+
+impl NothingVanishes {
+    fn moved(&mut self, job: &str, record: JobRecord, entry: &Entry) -> Result<(), String> {
+        let skipped = self.skipped(job, entry);
+        let Some(before) = self.records.insert(job.to_owned(), record.clone()) else { return Ok(()) };
+        // Another schedule counts from now.
+        let Some(digest) = record.schedule.filter(|digest| before.schedule.as_ref() == Some(digest)) else {
+            return Ok(());
+        };
+        let Some(schedule) = self.schedules.get(&(job.to_owned(), digest)) else { return Ok(()) };
+        let (from, to) = (before.last_scheduled, record.last_scheduled);
+        let passed: Vec<_> = schedule.occurrences(from, to).collect();
+        let begun = begun(job, entry);
+        if let Some(stray) = begun.iter().find(|at| !passed.contains(at)) {
+            return Err(format!("`{job}` is begun for {stray}, which the mark does not pass from {from} to {to}"));
+        }
+        if passed.len() as u64 != begun.len() as u64 + skipped {
+            return Err(format!(
+                "the mark of `{job}` passes {} occurrences from {from} to {to}; {} were begun and {skipped} skipped",
+                passed.len(),
+                begun.len(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// How many more occurrences of `job` the skip records of this write count.
+    fn skipped(&mut self, job: &str, entry: &Entry) -> u64 {
+        let mut more = 0;
+        for (id, Skip { count, .. }) in skips(job, entry) {
+            let before = self.counted.insert(id, count).unwrap_or(0);
+            more += count - before.min(count);
+        }
+        more
+    }
+}
+
+fn begun(job: &str, entry: &Entry) -> Vec<jiff::Timestamp> {
+    let creates = ops(entry).iter().filter(|op| matches!(op, Op::Create { .. }));
+    let records = creates.filter_map(|op| written(op, "/cronkeeper/running"));
+    let records = records.filter_map(|(_, data)| serde_json::from_slice::<RunRecord>(data).ok());
+    records.filter(|record| record.job.as_str() == job).map(|record| record.scheduled_at).collect()
+}
+
+fn skips(job: &str, entry: &Entry) -> Vec<(String, Skip)> {
+    let folder = format!("/cronkeeper/history/{job}");
+    let records = ops(entry).iter().filter_map(|op| written(op, &folder));
+    let records = records.filter_map(|(id, data)| match serde_json::from_slice(data) {
+        Ok(HistoryRecord::Skip(skip)) => Some((id.to_owned(), skip)),
+        _ => None,
+    });
+    records.collect()
+}
+
+impl Invariant for NothingVanishes {
+    fn observe(&mut self, _at: Uptime, fact: &Fact) -> Result<(), String> {
+        let Fact::Committed { entry, .. } = fact else { return Ok(()) };
+        let moved: Vec<_> = ops(entry)
+            .iter()
+            .filter_map(|op| written(op, "/cronkeeper/jobs"))
+            .filter_map(|(job, data)| Some((job.to_owned(), serde_json::from_slice::<JobRecord>(data).ok()?)))
+            .collect();
+        moved.into_iter().try_for_each(|(job, record)| self.moved(&job, record, entry))
+    }
+}

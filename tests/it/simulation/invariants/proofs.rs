@@ -1,0 +1,156 @@
+//! Every invariant sees what it is there for: facts made by hand.
+
+use std::sync::Arc;
+
+use cronkeeper::clock::Uptime;
+use cronkeeper::job::JobName;
+use cronkeeper::ledger::Commit;
+use cronkeeper::run::{JobRecord, Nonce, OnLoss, Owner, RunRecord, RunState};
+use cronkeeper::term::{FencingToken, NodeName, SessionId};
+use cronkeeper::zookeeper::client::{Mode, Op};
+use jiff::Timestamp;
+
+use super::super::facts::Fact;
+use super::super::warden::Process;
+use super::super::zookeeper::Change;
+use super::super::zookeeper::wire::{Entry, Txn};
+use super::no_two_processes_of_a_run::NoTwoProcesses;
+use super::{Invariant, Successors, all};
+
+/// The verdict of all invariants on facts that come true one after the other.
+fn verdict(facts: Vec<Fact>) -> Result<(), String> {
+    let mut invariants = all(2, Successors::Never);
+    facts.iter().try_for_each(|fact| invariants.iter_mut().try_for_each(|one| one.observe(Uptime::from_nanos(1), fact)))
+}
+
+fn assert_broken(facts: Vec<Fact>, by: &str) {
+    let broken = verdict(facts).expect_err("it is broken");
+    assert!(broken.contains(by), "{broken}");
+}
+
+fn committed(zxid: i64, ops: Vec<Op>, touched: &[&str]) -> Fact {
+    let txn = Txn { zxid, time_ms: 0, session: 1, change: Change::Ops(ops) };
+    let touched = touched.iter().map(|path| (*path).to_owned()).collect();
+    Fact::Committed { entry: Arc::new(Entry { txn, origin: None }), touched }
+}
+
+fn set(path: &str, data: Vec<u8>) -> Op {
+    Op::Set { path: path.into(), data, version: -1 }
+}
+
+fn create(path: &str, data: Vec<u8>) -> Op {
+    Op::Create { path: path.into(), data, mode: Mode::Persistent }
+}
+
+fn mark(second: i64, nonce: &str) -> Fact {
+    let last_scheduled = Timestamp::from_second(second).unwrap();
+    let record = JobRecord { v: 1, last_scheduled, schedule: None, nonce: Nonce(nonce.into()) };
+    committed(second, vec![set("/cronkeeper/jobs/a", serde_json::to_vec(&record).unwrap())], &[])
+}
+
+const RUN: &str = "a.20261120T000000Z";
+const NEXT: &str = "a.20261120T000100Z";
+
+fn record(attempt: u32, nonce: &str) -> Vec<u8> {
+    let record = RunRecord {
+        v: 1,
+        job: JobName::parse("a").unwrap(),
+        scheduled_at: "2026-11-20T00:00:00Z".parse().unwrap(),
+        state: RunState::Running,
+        owner: Owner { node: NodeName::new("node-0"), session: SessionId("0x1".into()) },
+        token: FencingToken(1),
+        attempt,
+        nonce: Nonce(nonce.into()),
+        begun_at: Timestamp::UNIX_EPOCH,
+        on_loss: OnLoss::Rerun,
+        keep_until: None,
+    };
+    serde_json::to_vec(&record).unwrap()
+}
+
+fn path(run: &str) -> String {
+    format!("/cronkeeper/running/{run}")
+}
+
+fn begun(zxid: i64, run: &str) -> Fact {
+    committed(zxid, vec![create(&path(run), record(1, &format!("n{zxid}")))], &[])
+}
+
+fn process(node: usize, pid: i32, run: &str, attempt: u32) -> Process {
+    Process { node, pid, run: run.into(), attempt, token: 1 }
+}
+
+#[test]
+fn two_nodes_that_act_at_once_are_seen() {
+    let elected =
+        |node, until| Fact::Elected { node, token: FencingToken(node as i64), lease_until: Uptime::from_nanos(until) };
+    assert_eq!(verdict(vec![elected(0, 1), elected(1, 9)]), Ok(()));
+    assert_eq!(verdict(vec![elected(0, 9), Fact::Died { node: 0 }, elected(1, 9)]), Ok(()));
+    assert_broken(vec![elected(0, 9), elected(1, 9)], "acts in the term");
+    assert_broken(
+        vec![elected(0, 1), elected(1, 9), Fact::Lease { node: 0, until: Uptime::from_nanos(9) }],
+        "acts in the term",
+    );
+}
+
+#[test]
+fn a_write_of_an_older_term_after_a_newer_one_opened_is_seen() {
+    let candidate = |zxid, path: &str| committed(zxid, vec![], &[path]);
+    let check = |path: &str| Op::Check { path: path.into(), version: 0 };
+    let facts = vec![
+        candidate(1, "/leader/a"),
+        candidate(2, "/leader/b"),
+        committed(3, vec![check("/leader/b"), set("/leader", vec![])], &[]),
+        committed(4, vec![check("/leader/a")], &[]),
+    ];
+    assert_broken(facts, "fenced by the token 1");
+}
+
+#[test]
+fn a_mark_that_goes_back_is_seen() {
+    assert_eq!(verdict(vec![mark(5, "1"), mark(5, "2"), mark(6, "3")]), Ok(()));
+    assert_broken(vec![mark(5, "1"), mark(4, "2")], "went back");
+    let gone = Op::Delete { path: "/cronkeeper/jobs/a".into(), version: -1 };
+    assert_broken(vec![mark(5, "1"), committed(6, vec![gone], &[])], "was removed");
+}
+
+#[test]
+fn a_run_begun_twice_is_seen() {
+    let end = |zxid| committed(zxid, vec![Op::Delete { path: path(RUN), version: -1 }], &[]);
+    let again = |attempt, nonce| committed(9, vec![set(&path(RUN), record(attempt, nonce))], &[]);
+    assert_eq!(verdict(vec![begun(1, RUN), again(1, "n1"), again(2, "x"), end(3)]), Ok(()));
+    assert_broken(vec![begun(1, RUN), end(2), begun(3, RUN)], "begun a second time");
+    assert_broken(vec![begun(1, RUN), again(1, "other")], "begun a second time");
+    assert_broken(vec![begun(1, RUN), again(3, "x")], "went from attempt 1 to 3");
+    assert_broken(vec![begun(1, RUN), end(2), end(3)], "ended twice");
+}
+
+#[test]
+fn two_processes_of_a_run_or_of_a_job_are_seen() {
+    let spawned = |node, pid, run, attempt| Fact::Spawned(process(node, pid, run, attempt));
+    let gone = |node, pid, run| Fact::Gone(process(node, pid, run, 1));
+    let rerun = committed(2, vec![set(&path(RUN), record(2, "x"))], &[]);
+    assert_broken(vec![spawned(0, 1, RUN, 1)], "without a record");
+    assert_broken(vec![begun(1, RUN), spawned(0, 1, RUN, 1), gone(0, 1, RUN), spawned(0, 2, RUN, 1)], "started twice");
+    assert_broken(vec![begun(1, RUN), spawned(0, 1, RUN, 1), rerun.clone(), spawned(1, 2, RUN, 2)], "two processes");
+    assert_broken(vec![begun(1, RUN), begun(2, NEXT), spawned(0, 1, RUN, 1), spawned(1, 2, NEXT, 1)], "two processes");
+    let frozen = vec![begun(1, RUN), spawned(0, 1, RUN, 1), Fact::Frozen { node: 0 }, rerun, spawned(1, 2, RUN, 2)];
+    assert_eq!(verdict(frozen), Ok(()));
+}
+
+#[test]
+fn jobs_that_allow_it_may_have_two_runs_at_a_time() {
+    let mut invariant = NoTwoProcesses::new(2, Successors::Named(&["a"]));
+    let facts =
+        [begun(1, RUN), begun(2, NEXT), Fact::Spawned(process(0, 1, RUN, 1)), Fact::Spawned(process(1, 2, NEXT, 1))];
+    assert_eq!(facts.iter().try_for_each(|fact| invariant.observe(Uptime::ZERO, fact)), Ok(()));
+}
+
+#[test]
+fn an_untrue_answer_is_seen() {
+    let answered = |answer| Fact::Answered { node: 0, nonce: "0-1-1".into(), answer };
+    assert_broken(vec![answered(Commit::Accepted)], "is written, and it is not");
+    assert_broken(vec![mark(1, "0-1-1"), answered(Commit::Fenced)], "which is written");
+    assert_broken(vec![answered(Commit::Superseded), mark(1, "0-1-1")], "after its answer");
+    assert_eq!(verdict(vec![mark(1, "0-1-1"), mark(2, "1-1-1"), answered(Commit::Fenced)]), Ok(()));
+}

@@ -1,0 +1,84 @@
+//! The jobs of the simulated nodes: one for each policy that matters at a failover.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cronkeeper::job::{CommandLine, Digest, Interrupted, Job, JobName, JobSet, Misfire, OnLeaseEnd, Overlap};
+use cronkeeper::schedule::{Dst, Schedule};
+
+/// Names of jobs whose runs may be alive side by side begin so.
+pub const BESIDE: &str = "beside";
+
+fn job(name: &str, schedule: &str) -> Job {
+    Job {
+        name: JobName::parse(name).unwrap(),
+        description: None,
+        schedule: Schedule::parse(&[schedule], "UTC", Dst::Once, name).unwrap(),
+        command: CommandLine::Shell("true".into()),
+        enabled: true,
+        environment: BTreeMap::new(),
+        working_directory: None,
+        umask: 0o022,
+        timeout: None,
+        kill_grace: Duration::from_secs(1),
+        overlap: Overlap::Skip,
+        misfire: Misfire::RunOnce,
+        misfire_window: None,
+        misfire_limit: 100,
+        interrupted: Interrupted::Skip,
+        on_lease_end: OnLeaseEnd::Keep,
+        success_exit_codes: BTreeSet::from([0]),
+        max_output: 0,
+    }
+}
+
+fn set_of(jobs: Vec<Job>, digest: &str) -> JobSet {
+    let jobs = jobs.into_iter().map(|job| (job.name.clone(), Arc::new(job))).collect();
+    JobSet { jobs, digest: Digest::of(digest.as_bytes()) }
+}
+
+fn all() -> Vec<Job> {
+    let mut rerun = job("rerun", "*/3 * * * * *");
+    (rerun.interrupted, rerun.on_lease_end) = (Interrupted::Rerun, OnLeaseEnd::Kill);
+    (rerun.misfire, rerun.misfire_window) = (Misfire::RunAll, Some(Duration::from_secs(60)));
+    let mut kill = job("kill", "*/5 * * * * *");
+    kill.on_lease_end = OnLeaseEnd::Kill;
+    kill.timeout = Some(Duration::from_secs(4));
+    let mut beside = job("beside", "*/7 * * * * *");
+    (beside.overlap, beside.misfire, beside.misfire_limit) = (Overlap::Allow, Misfire::RunAll, 3);
+    beside.misfire_window = Some(Duration::from_secs(30));
+    let mut never = job("never-late", "*/10 * * * * *");
+    never.misfire = Misfire::Skip;
+    vec![job("keep", "*/4 * * * * *"), job("keep-long", "*/45 * * * * *"), rerun, kill, beside, never]
+}
+
+/// What nodes start with.
+pub fn set() -> JobSet {
+    set_of(all(), "set")
+}
+
+/// What an operator makes of it: a job less, another schedule, another policy.
+pub fn edited() -> JobSet {
+    let mut jobs = all();
+    jobs.retain(|job| job.name.as_str() != "kill");
+    for edited in &mut jobs {
+        match edited.name.as_str() {
+            "keep" => edited.schedule = job("keep", "*/6 * * * * *").schedule,
+            "rerun" => edited.misfire = Misfire::Skip,
+            _ => {}
+        }
+    }
+    set_of(jobs, "edited")
+}
+
+/// Every schedule that a job's record may be counted with, by its digest.
+pub fn schedules() -> BTreeMap<(String, Digest), Schedule> {
+    let sets = [set(), edited()];
+    let jobs = sets.iter().flat_map(|set| set.jobs.values());
+    let named = jobs.map(|job| {
+        let digest = Digest::of(job.schedule.canonical().as_bytes());
+        ((job.name.to_string(), digest), job.schedule.clone())
+    });
+    named.collect()
+}

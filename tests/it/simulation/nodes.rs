@@ -1,0 +1,311 @@
+//! Whole nodes: the real loop, the real engine and the real backend, with jobs, wardens and operators.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cronkeeper::clock::{Clock, Uptime, Wake};
+use cronkeeper::config::Loaded;
+use cronkeeper::coordination::{Coordination, Event as Told};
+use cronkeeper::daemon::launch::Launcher;
+use cronkeeper::daemon::view::View;
+use cronkeeper::daemon::{Control, Daemon, Parts, Processes, Settings, Shown, WardenGone};
+use cronkeeper::election;
+use cronkeeper::engine::Engine;
+use cronkeeper::job::JobSet;
+use cronkeeper::run::journal::{Book, Entry, Journal, RecoveredRun};
+use cronkeeper::run::{RunEnd, RunId, RunRecord, RunState, Version};
+use cronkeeper::systemd::{Notifier, Watchdog};
+use cronkeeper::term::NodeName;
+use cronkeeper::warden::CodecError;
+use cronkeeper::warden::wire::{Notice, Order};
+use fastrand::Rng;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+
+use super::backend::{Disk, backend};
+use super::clock::NodeClock;
+use super::executor::{Program, Task};
+use super::facts::Fact;
+use super::faults::Fault;
+use super::jobs;
+use super::trial::{Plan, Subject, many};
+use super::world::{Event, Shared, World};
+
+fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a host keeps when its process dies.
+#[derive(Default)]
+struct Home {
+    disk: Arc<Mutex<Disk>>,
+    book: Arc<Mutex<Book>>,
+}
+
+/// What a node last said of itself.
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    leads: bool,
+    lease_until: Uptime,
+}
+
+const NOTHING: Said = Said { leads: false, lease_until: Uptime::ZERO };
+
+/// See the module. With `STEADY` clocks agree: then also a run that is kept while cut off never has its successor beside it.
+pub struct Nodes<const STEADY: bool> {
+    rng: Rng,
+    homes: Vec<Home>,
+    said: Arc<Mutex<Vec<Said>>>,
+    is_calm: Arc<AtomicBool>,
+}
+
+impl<const STEADY: bool> Subject for Nodes<STEADY> {
+    const CLOCKS_STEP: bool = !STEADY;
+
+    fn new(seed: u64, nodes: usize) -> Self {
+        Self {
+            rng: Rng::with_seed(seed ^ 0x0de5),
+            homes: (0..nodes).map(|_| Home::default()).collect(),
+            said: Arc::new(Mutex::new(vec![NOTHING; nodes])),
+            is_calm: Arc::default(),
+        }
+    }
+
+    fn calm(&mut self) {
+        self.is_calm.store(true, Ordering::Relaxed);
+    }
+
+    fn at_peace(&self, world: &World) -> Result<(), String> {
+        let now = world.env.now();
+        let said = guard(&self.said);
+        let leaders: Vec<usize> =
+            (0..said.len()).filter(|&node| said[node].leads && now < said[node].lease_until).collect();
+        if leaders.len() != 1 {
+            return Err(format!("in peace the nodes {leaders:?} lead: {said:?}"));
+        }
+        let tree = world.ensemble.leader().ok_or("in peace the ensemble has no leader")?.tree();
+        let alive: BTreeSet<String> = world.wardens.alive().map(|process| process.run.clone()).collect();
+        for name in tree.children("/cronkeeper/running").unwrap_or_default() {
+            let Some((data, _)) = tree.get(&format!("/cronkeeper/running/{name}")) else { continue };
+            let record: RunRecord = serde_json::from_slice(&data).map_err(|error| format!("`{name}`: {error}"))?;
+            let age = world.env.wall().duration_since(record.begun_at);
+            let is_fresh = age < jiff::SignedDuration::from_secs(5);
+            if !is_fresh && !(record.state == RunState::Running && alive.contains(&name)) {
+                return Err(format!("in peace `{name}` is in flight, and no process is: {record:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<const STEADY: bool> Program for Nodes<STEADY> {
+    fn start(&mut self, world: &Shared, node: usize) -> Vec<Task> {
+        let home = &self.homes[node];
+        let notices = {
+            let world = &mut *world.lock();
+            world.wardens.end_leftovers(&mut world.env, node);
+            world.wardens.attach(node)
+        };
+        let recovered = guard(&home.book).recovered();
+        let (backend, coordination) = backend(world, node, &home.disk, self.rng.fork());
+        guard(&self.said)[node] = NOTHING;
+        let (coordination, tap) = tapped(world, node, coordination, self.said.clone());
+        let (controls, controlled) = unbounded_channel();
+        let clock = NodeClock { world: world.clone(), node };
+        let daemon = daemon(world, node, clock.clone(), coordination, notices, home.book.clone());
+        let world = world.clone();
+        let operator = Operator { controls, clock, rng: self.rng.fork(), is_calm: self.is_calm.clone() };
+        let process = async move {
+            let stopped = daemon.run(recovered, controlled).await;
+            let env = &mut world.lock().env;
+            env.note(|| format!("node-{node} has ended: {stopped}"));
+            // The system's manager starts it again.
+            env.queue.after(Duration::ZERO, Event::Fault(Fault::Kill { node, with_host: false }));
+            env.queue.after(Duration::from_millis(250), Event::Fault(Fault::Start { node }));
+        };
+        vec![backend, tap, Box::pin(process), Box::pin(operator.work())]
+    }
+
+    fn killed(&mut self, world: &Shared, node: usize, with_host: bool) {
+        let home = &self.homes[node];
+        if with_host {
+            guard(&home.disk).reboot();
+            guard(&home.book).forget_processes();
+        }
+        guard(&self.said)[node] = NOTHING;
+        let world = &mut *world.lock();
+        world.wardens.daemon_gone(&mut world.env, node, with_host);
+    }
+}
+
+fn daemon(
+    world: &Shared,
+    node: usize,
+    clock: NodeClock,
+    coordination: Coordination,
+    notices: UnboundedReceiver<Notice>,
+    book: Arc<Mutex<Book>>,
+) -> Daemon<NodeClock, Wired, Noted> {
+    let name = NodeName::new(format!("node-{node}"));
+    let jobs = jobs::set();
+    let view = View::new(name.clone(), "simulated", "jobs.yaml".into(), &jobs, clock.now());
+    let engine = Engine::new(name.clone(), jobs);
+    let (status, _) = watch::channel(Arc::new(view.status(clock.now(), &engine)));
+    let (turned, _) = watch::channel(Uptime::ZERO);
+    let launcher = Launcher { node: name, user: "nobody".into(), home: "/".into(), open_files: None };
+    Daemon::new(Parts {
+        engine,
+        clock,
+        coordination,
+        processes: Wired { world: world.clone(), node, notices },
+        journal: Noted(book),
+        settings: Settings {
+            drain_timeout: Duration::from_secs(10),
+            launcher,
+            notifier: Notifier::default(),
+            watchdog: Watchdog::from_environment(),
+        },
+        view,
+        shown: Shown { status, turned },
+    })
+}
+
+/// Listens to what the backend tells the daemon, and hands it on.
+fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<Said>>>) -> (Coordination, Task) {
+    let Coordination { requests, mut events, reader } = from;
+    let (tap, tapped) = unbounded_channel();
+    let world = world.clone();
+    let task = async move {
+        while let Some(event) = events.recv().await {
+            if let Told::Election(event) = &event {
+                listen(&world, node, &mut guard(&said)[node], event);
+            }
+            if tap.send(event).is_err() {
+                return;
+            }
+        }
+    };
+    (Coordination { requests, events: tapped, reader }, Box::pin(task))
+}
+
+fn listen(world: &Shared, node: usize, said: &mut Said, event: &election::Event) {
+    let env = &mut world.lock().env;
+    match event {
+        election::Event::Elected { term, lease_until, .. } => {
+            *said = Said { leads: true, lease_until: *lease_until };
+            env.facts.push(Fact::Elected { node, token: term.token, lease_until: *lease_until });
+        }
+        election::Event::Lease { until } => {
+            said.lease_until = *until;
+            env.facts.push(Fact::Lease { node, until: *until });
+        }
+        election::Event::Over { term, .. } => {
+            said.leads = false;
+            env.facts.push(Fact::Over { node, token: term.token });
+        }
+        _ => {}
+    }
+    if !matches!(event, election::Event::Lease { .. } | election::Event::Members(_)) {
+        env.note(|| format!("node-{node}: {event:?}"));
+    }
+}
+
+/// The daemon's end of the simulated warden.
+struct Wired {
+    world: Shared,
+    node: usize,
+    notices: UnboundedReceiver<Notice>,
+}
+
+impl Processes for Wired {
+    fn send(&mut self, order: &Order) -> Result<(), CodecError> {
+        let world = &mut *self.world.lock();
+        world.wardens.order(&mut world.env, self.node, order.clone());
+        Ok(())
+    }
+
+    async fn notice(&mut self) -> Result<Notice, WardenGone> {
+        self.notices.recv().await.ok_or(WardenGone)
+    }
+}
+
+/// The journal of a host.
+struct Noted(Arc<Mutex<Book>>);
+
+impl Noted {
+    fn take(&self, entry: Entry) -> std::io::Result<()> {
+        guard(&self.0).take(entry);
+        Ok(())
+    }
+}
+
+impl Journal for Noted {
+    fn begun(&mut self, record: &RunRecord, version: Version) -> std::io::Result<()> {
+        self.take(Entry::Begun { record: Box::new(record.clone()), version })
+    }
+
+    fn started(&mut self, run: &RunId, attempt: u32, pid: i32, start_time: u64) -> std::io::Result<()> {
+        self.take(Entry::Started { run: run.clone(), attempt, pid, start_time })
+    }
+
+    fn ended(&mut self, end: &RunEnd) -> std::io::Result<()> {
+        self.take(Entry::Ended(Box::new(end.clone())))
+    }
+
+    fn settled(&mut self, run: &RunId) -> std::io::Result<()> {
+        self.take(Entry::Settled(run.clone()))
+    }
+
+    fn open_runs(&self) -> Vec<RecoveredRun> {
+        guard(&self.0).recovered().runs
+    }
+}
+
+/// Hands over, edits the jobs, and ends nodes, now and then.
+struct Operator {
+    controls: UnboundedSender<Control>,
+    clock: NodeClock,
+    rng: Rng,
+    is_calm: Arc<AtomicBool>,
+}
+
+impl Operator {
+    async fn work(mut self) {
+        loop {
+            let next = self.clock.now().up + Duration::from_millis(self.rng.u64(2_000..60_000));
+            while self.clock.now().up < next {
+                self.clock.sleep_until(Wake { wall: None, up: Some(next) }).await;
+            }
+            let control = match self.rng.u8(..10) {
+                // In peace all nodes are to have the same jobs.
+                _ if self.is_calm.load(Ordering::Relaxed) => reloaded(jobs::set()),
+                0..4 => Control::HandOver,
+                4..6 => Control::Drain,
+                6 => Control::Stop,
+                7 => reloaded(jobs::edited()),
+                _ => reloaded(jobs::set()),
+            };
+            if self.controls.send(control).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn reloaded(set: JobSet) -> Control {
+    Control::Reloaded(Ok(Loaded { set, warnings: Vec::new(), path: "jobs.yaml".into() }))
+}
+
+const PLAN: Plan = Plan { faults: 20, peace: 10 };
+
+#[test]
+fn nodes_keep_the_promises_whatever_goes_wrong() {
+    many::<Nodes<true>>("nodes_keep_the_promises_whatever_goes_wrong", 1000, PLAN);
+}
+
+#[test]
+fn nodes_keep_the_promises_when_clocks_are_set_too() {
+    many::<Nodes<false>>("nodes_keep_the_promises_when_clocks_are_set_too", 500, PLAN);
+}

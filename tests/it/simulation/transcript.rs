@@ -1,0 +1,38 @@
+//! What happened, in words, for whoever reads about a failing seed. A seed is run again with it: words cost time.
+
+use std::collections::VecDeque;
+
+use cronkeeper::clock::Uptime;
+
+/// Lines kept.
+const KEPT: usize = 400;
+
+pub struct Transcript {
+    recording: bool,
+    lines: VecDeque<String>,
+}
+
+impl Transcript {
+    pub fn off() -> Self {
+        Self { recording: false, lines: VecDeque::new() }
+    }
+
+    pub fn on() -> Self {
+        Self { recording: true, lines: VecDeque::new() }
+    }
+
+    pub fn note(&mut self, at: Uptime, text: impl FnOnce() -> String) {
+        if !self.recording {
+            return;
+        }
+        if self.lines.len() == KEPT {
+            self.lines.pop_front();
+        }
+        let seconds = at.as_nanos() as f64 / 1e9;
+        self.lines.push_back(format!("{seconds:12.6} {}", text()));
+    }
+
+    pub fn text(&self) -> String {
+        self.lines.iter().map(|line| format!("{line}\n")).collect()
+    }
+}

@@ -1,0 +1,183 @@
+//! One seed: a world, programs on it, faults, then peace; and many seeds.
+
+use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use cronkeeper::clock::Uptime;
+use fastrand::Rng;
+
+use super::executor::{Executor, Program};
+use super::facts::Fact;
+use super::faults::{self, Fault};
+use super::invariants::{self, Invariant, Successors};
+use super::jobs;
+use super::transcript::Transcript;
+use super::world::{Shared, Timing, World};
+
+/// What is tried.
+pub trait Subject: Program + Sized {
+    /// Whether clocks are set among the faults. Where they are, hosts disagree on when a run that is kept while cut off
+    /// has to make room, and more than the second's margin is not promised.
+    const CLOCKS_STEP: bool = true;
+
+    fn new(seed: u64, nodes: usize) -> Self;
+
+    /// Peace begins: nothing more is made to go wrong.
+    fn calm(&mut self) {}
+
+    /// Judges the world some time after peace was made.
+    ///
+    /// # Errors
+    /// What has not come right, for people.
+    fn at_peace(&self, _world: &World) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// How a seed is tried.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    /// How long faults come, in session timeouts.
+    pub faults: u32,
+    /// How long after the last of them all must have come right, in session timeouts.
+    pub peace: u32,
+}
+
+/// A promise that was not kept.
+#[derive(Debug)]
+pub struct Broken {
+    pub at: Uptime,
+    pub what: String,
+    pub transcript: String,
+}
+
+struct Trial<S> {
+    executor: Executor<S>,
+    invariants: Vec<Box<dyn Invariant>>,
+}
+
+impl<S: Subject> Trial<S> {
+    fn run(&mut self, until: Uptime) -> Result<(), Broken> {
+        while let Some(facts) = self.executor.step(until) {
+            self.judge(&facts).map_err(|what| self.broken(what))?;
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, facts: &[Fact]) -> Result<(), String> {
+        if facts.is_empty() {
+            return Ok(());
+        }
+        let at = self.executor.now();
+        for fact in facts {
+            for invariant in &mut self.invariants {
+                invariant.observe(at, fact)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn conclude(&mut self) -> Result<(), Broken> {
+        let verdict = {
+            let world = self.executor.world.lock();
+            self.executor.program.at_peace(&world)
+        };
+        verdict.map_err(|what| self.broken(what))?;
+        for index in 0..self.invariants.len() {
+            self.invariants[index].conclude().map_err(|what| self.broken(what))?;
+        }
+        Ok(())
+    }
+
+    fn broken(&self, what: String) -> Broken {
+        let world = self.executor.world.lock();
+        Broken { at: world.env.now(), what, transcript: world.env.transcript.text() }
+    }
+}
+
+/// Tries one seed; its transcript.
+///
+/// # Errors
+/// The first promise that was not kept.
+pub fn attempt<S: Subject>(seed: u64, plan: Plan, transcript: Transcript) -> Result<String, Broken> {
+    // Apart from the world's chance, so that a change there does not change the plan.
+    let mut rng = Rng::with_seed(seed ^ 0x5eed);
+    let timing = timing(&mut rng);
+    let nodes = rng.usize(2..=4);
+    let world = Shared::new(seed, nodes, timing, transcript);
+    let beside: &[&str] = if S::CLOCKS_STEP { &[jobs::BESIDE, "keep", "never"] } else { &[jobs::BESIDE] };
+    let invariants = invariants::all(nodes, Successors::Named(beside));
+    let mut trial = Trial { executor: Executor::new(world, S::new(seed, nodes)), invariants };
+    let begin = trial.executor.now();
+    for node in 0..nodes {
+        trial.executor.start(node);
+    }
+    let end = begin + timing.session_timeout * plan.faults;
+    let mut faults = faults::plan(&mut rng, nodes, timing.session_timeout, begin + timing.session_timeout, end);
+    faults.retain(|(_, fault)| S::CLOCKS_STEP || !matches!(fault, Fault::StepClock { .. }));
+    trial.executor.world.lock().expect(faults);
+    trial.run(end)?;
+    trial.executor.make_peace();
+    trial.executor.program.calm();
+    let limit = trial.executor.now() + timing.session_timeout * plan.peace + Duration::from_secs(20);
+    trial.run(limit)?;
+    trial.conclude()?;
+    Ok(trial.executor.world.lock().env.transcript.text())
+}
+
+/// Session timeouts from the least that servers allow, two ticks, upwards.
+fn timing(rng: &mut Rng) -> Timing {
+    let tick = Duration::from_millis([500, 1000, 2000][rng.usize(..3)]);
+    let ticks = [2.0, 2.0, 2.5, 4.0, 6.0][rng.usize(..5)];
+    Timing { tick, session_timeout: tick.mul_f64(ticks), sync_limit: rng.u32(2..=5) }
+}
+
+/// Tries the seed or the number of seeds that the environment names, or `default`.
+///
+/// # Panics
+/// When one fails: with its transcript, and how to run it again.
+pub fn many<S: Subject>(test: &str, default: u64, plan: Plan) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    if let Some(seed) = number("CRONKEEPER_SIM_SEED") {
+        return report::<S>(test, seed, plan);
+    }
+    let seeds = number("CRONKEEPER_SIM_SEEDS").unwrap_or(default);
+    if let Some(seed) = first_failing::<S>(seeds, plan) {
+        report::<S>(test, seed, plan);
+        panic!("seed {seed} failed and then did not: something in it comes from outside the seed");
+    }
+}
+
+/// The lowest seed that fails. Each runs on one thread, by itself; several threads share the seeds.
+pub fn first_failing<S: Subject>(seeds: u64, plan: Plan) -> Option<u64> {
+    let (next, failed) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+    let worker = || loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= seeds.min(failed.load(Ordering::Relaxed)) {
+            return;
+        }
+        // A panic is a failure of its seed like any other.
+        let outcome = catch_unwind(|| attempt::<S>(seed, plan, Transcript::off()));
+        if !matches!(outcome, Ok(Ok(_))) {
+            failed.fetch_min(seed, Ordering::Relaxed);
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(worker);
+        }
+    });
+    Some(failed.into_inner()).filter(|seed| *seed != u64::MAX)
+}
+
+/// Tries a seed once more and says in words what happens: on standard output, and where it fails as a panic.
+fn report<S: Subject>(test: &str, seed: u64, plan: Plan) {
+    match attempt::<S>(seed, plan, Transcript::on()) {
+        Ok(transcript) => println!("{transcript}"),
+        Err(Broken { at, what, transcript }) => panic!(
+            "seed {seed}, at {at:?}: {what}\n\n{transcript}\nrun it again: CRONKEEPER_SIM_SEED={seed} cargo test --test it {test}"
+        ),
+    }
+}

@@ -1,0 +1,354 @@
+//! The warden of each node, and the processes of jobs it starts: its wire's orders in, its notices out.
+//!
+//! It runs beside the daemon: the daemon's pause does not touch it, the daemon's death makes it kill all it has. It
+//! stands still only with its whole host, and then its jobs do too.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use cronkeeper::clock::Uptime;
+use cronkeeper::warden::wire::{Deadline, EndedBy, Ending, Exit, Launch, Notice, Order, Slot, StartFailure};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::facts::Fact;
+use super::world::{Env, Event};
+
+/// A process of a job, as the invariants know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub node: usize,
+    pub pid: i32,
+    /// As its environment says.
+    pub run: String,
+    pub attempt: u32,
+    pub token: i64,
+}
+
+/// Something for the warden of `node` to do, in its `life`.
+pub struct Step {
+    node: usize,
+    life: u64,
+    deed: Deed,
+}
+
+enum Deed {
+    Obey(Order),
+    /// The daemon's end of the socket is closed.
+    DaemonGone,
+    LookAtDeadlines,
+    /// A tree ends.
+    End(Slot, Exit, Option<EndedBy>),
+    /// A notice comes to the daemon.
+    Tell(Notice),
+}
+
+struct Warden {
+    life: u64,
+    frozen: bool,
+    lease_until: Uptime,
+    trees: BTreeMap<Slot, Tree>,
+    /// What came while it was frozen.
+    inbox: Vec<Step>,
+    daemon: Option<UnboundedSender<Notice>>,
+}
+
+struct Tree {
+    process: Process,
+    deadline: Deadline,
+    ending: bool,
+}
+
+pub struct Wardens {
+    wardens: Vec<Warden>,
+    pids: i32,
+}
+
+impl Wardens {
+    pub fn new(nodes: usize) -> Self {
+        let warden = |_| Warden {
+            life: 0,
+            frozen: false,
+            lease_until: Uptime::ZERO,
+            trees: BTreeMap::new(),
+            inbox: Vec::new(),
+            daemon: None,
+        };
+        Self { wardens: (0..nodes).map(warden).collect(), pids: 100 }
+    }
+
+    /// A new warden for a new daemon of `node`; what it tells comes out here.
+    pub fn attach(&mut self, node: usize) -> UnboundedReceiver<Notice> {
+        let (daemon, notices) = unbounded_channel();
+        let warden = &mut self.wardens[node];
+        warden.life += 1;
+        warden.lease_until = Uptime::ZERO;
+        warden.daemon = Some(daemon);
+        notices
+    }
+
+    /// The daemon gives an order.
+    pub fn order(&mut self, env: &mut Env, node: usize, order: Order) {
+        self.later(env, node, Duration::from_micros(20)..Duration::from_micros(500), Deed::Obey(order));
+    }
+
+    /// The daemon's process is gone.
+    pub fn daemon_gone(&mut self, env: &mut Env, node: usize, with_host: bool) {
+        self.wardens[node].daemon = None;
+        if !with_host {
+            return self.later(env, node, Duration::from_micros(50)..Duration::from_millis(5), Deed::DaemonGone);
+        }
+        self.wardens[node].life += 1;
+        for (_, tree) in std::mem::take(&mut self.wardens[node].trees) {
+            env.facts.push(Fact::Gone(tree.process));
+        }
+    }
+
+    /// What a new process does first: it kills what an earlier one left, and sees it dead.
+    pub fn end_leftovers(&mut self, env: &mut Env, node: usize) {
+        for (_, tree) in std::mem::take(&mut self.wardens[node].trees) {
+            env.facts.push(Fact::Gone(tree.process));
+        }
+    }
+
+    /// All processes of jobs.
+    pub fn alive(&self) -> impl Iterator<Item = &Process> {
+        self.wardens.iter().flat_map(|warden| warden.trees.values().map(|tree| &tree.process))
+    }
+
+    /// True where processes of jobs are alive.
+    pub fn has_trees(&self, node: usize) -> bool {
+        !self.wardens[node].trees.is_empty()
+    }
+
+    pub fn is_frozen(&self, node: usize) -> bool {
+        self.wardens[node].frozen
+    }
+
+    pub fn freeze(&mut self, env: &mut Env, node: usize) {
+        self.wardens[node].frozen = true;
+        env.facts.push(Fact::Frozen { node });
+    }
+
+    pub fn thaw(&mut self, env: &mut Env, node: usize) {
+        if !std::mem::take(&mut self.wardens[node].frozen) {
+            return;
+        }
+        env.facts.push(Fact::Thawed { node });
+        for step in std::mem::take(&mut self.wardens[node].inbox) {
+            env.queue.after(Duration::from_micros(env.rng.u64(..500)), Event::Warden(step));
+        }
+    }
+
+    pub fn step(&mut self, env: &mut Env, step: Step) {
+        let node = step.node;
+        let warden = &mut self.wardens[node];
+        if warden.life != step.life {
+            return;
+        }
+        if warden.frozen {
+            return warden.inbox.push(step);
+        }
+        match step.deed {
+            Deed::Obey(Order::Start(launch)) => self.start(env, node, *launch),
+            Deed::Obey(Order::Stop { slot, grace_ms }) => self.stop(env, node, slot, grace_ms),
+            Deed::Obey(Order::Kill { slot }) => self.kill(env, node, slot, EndedBy::Order),
+            Deed::Obey(Order::Lease { until }) => {
+                warden.lease_until = until;
+                self.watch_deadlines(env, node);
+            }
+            Deed::DaemonGone => {
+                for slot in warden.trees.keys().copied().collect::<Vec<_>>() {
+                    self.kill(env, node, slot, EndedBy::Order);
+                }
+            }
+            Deed::LookAtDeadlines => self.watch_deadlines(env, node),
+            Deed::End(slot, exit, ended_by) => self.end(env, node, slot, exit, ended_by),
+            Deed::Tell(notice) => {
+                if let Some(daemon) = &warden.daemon {
+                    let _ = daemon.send(notice);
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, env: &mut Env, node: usize, launch: Launch) {
+        let slot = launch.slot;
+        if launch.not_after <= env.now() {
+            return self.tell(env, node, Notice::NotStarted { slot, why: StartFailure::TooLate });
+        }
+        self.pids += 1;
+        let process = Process::of(node, self.pids, &launch);
+        env.note(|| format!("node-{node} pid {} is attempt {} of {}", process.pid, process.attempt, process.run));
+        env.facts.push(Fact::Spawned(process.clone()));
+        self.tell(env, node, Notice::Started { slot, pid: process.pid, at: env.now() });
+        self.wardens[node].trees.insert(slot, Tree { process, deadline: launch.deadline, ending: false });
+        // From an instant to longer than most periods.
+        let lasts = Duration::from_millis(20).mul_f64(1500_f64.powf(env.rng.f64()));
+        let exit = Exit::Code(i32::from(env.rng.u8(..5) == 0));
+        self.later(env, node, lasts..lasts * 2, Deed::End(slot, exit, None));
+        self.watch_deadlines(env, node);
+    }
+
+    fn stop(&mut self, env: &mut Env, node: usize, slot: Slot, grace_ms: u64) {
+        let grace = Duration::from_millis(grace_ms);
+        let heeds = env.rng.bool();
+        let exit = Exit::Signal { signal: if heeds { 15 } else { 9 }, core: false };
+        let delay = if heeds { Duration::ZERO..grace.max(Duration::from_micros(1)) } else { grace..grace * 2 };
+        self.later(env, node, delay, Deed::End(slot, exit, Some(EndedBy::Order)));
+    }
+
+    fn kill(&mut self, env: &mut Env, node: usize, slot: Slot, by: EndedBy) {
+        if let Some(tree) = self.wardens[node].trees.get_mut(&slot)
+            && !std::mem::replace(&mut tree.ending, true)
+        {
+            let exit = Exit::Signal { signal: 9, core: false };
+            self.later(env, node, Duration::from_micros(50)..Duration::from_millis(2), Deed::End(slot, exit, Some(by)));
+        }
+    }
+
+    /// Kills what is due, and comes back for what is not.
+    fn watch_deadlines(&mut self, env: &mut Env, node: usize) {
+        let warden = &self.wardens[node];
+        let due = |tree: &Tree| match tree.deadline {
+            Deadline::Lease => warden.lease_until,
+            Deadline::LeaseAnd(at) => warden.lease_until.max(at),
+            Deadline::None => Uptime::NEVER,
+        };
+        let deadlines: Vec<(Slot, Uptime)> =
+            warden.trees.iter().filter(|(_, tree)| !tree.ending).map(|(slot, tree)| (*slot, due(tree))).collect();
+        let life = warden.life;
+        for (slot, at) in deadlines {
+            if at <= env.now() {
+                self.kill(env, node, slot, EndedBy::Deadline);
+            } else if at != Uptime::NEVER {
+                env.queue.at(at, Event::Warden(Step { node, life, deed: Deed::LookAtDeadlines }));
+            }
+        }
+    }
+
+    fn end(&mut self, env: &mut Env, node: usize, slot: Slot, exit: Exit, ended_by: Option<EndedBy>) {
+        let Some(tree) = self.wardens[node].trees.remove(&slot) else { return };
+        env.note(|| format!("node-{node} pid {} of {} has ended: {exit:?}", tree.process.pid, tree.process.run));
+        env.facts.push(Fact::Gone(tree.process));
+        let at = env.now();
+        let ending = Ending { slot, exit, ended_by, at, leftovers: 0, tail: String::new(), dropped_bytes: 0 };
+        self.tell(env, node, Notice::Ended(Box::new(ending)));
+    }
+
+    fn tell(&mut self, env: &mut Env, node: usize, notice: Notice) {
+        self.later(env, node, Duration::from_micros(20)..Duration::from_micros(500), Deed::Tell(notice));
+    }
+
+    fn later(&mut self, env: &mut Env, node: usize, within: std::ops::Range<Duration>, deed: Deed) {
+        let spread = (within.end - within.start).as_nanos() as u64;
+        let delay = within.start + Duration::from_nanos(env.rng.u64(..spread.max(1)));
+        env.queue.after(delay, Event::Warden(Step { node, life: self.wardens[node].life, deed }));
+    }
+}
+
+impl Process {
+    fn of(node: usize, pid: i32, launch: &Launch) -> Self {
+        let value = |name: &str| {
+            let found = launch.environment.iter().find(|(key, _)| key == name);
+            found.map(|(_, value)| value.clone()).unwrap_or_default()
+        };
+        Self {
+            node,
+            pid,
+            run: value("CRONKEEPER_RUN_ID"),
+            attempt: value("CRONKEEPER_ATTEMPT").parse().unwrap_or(0),
+            token: value("CRONKEEPER_FENCING_TOKEN").parse().unwrap_or(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::faults::Fault;
+    use super::super::lab::Lab;
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn order(lab: &Lab, order: Order) {
+        let world = &mut *lab.executor.world.lock();
+        world.wardens.order(&mut world.env, 0, order);
+    }
+
+    /// A node with a warden, and a tree that runs until something ends it.
+    fn with_tree(deadline: Deadline) -> (Lab, UnboundedReceiver<Notice>) {
+        // A seed whose job lasts longer than the tests.
+        let mut lab = Lab::new(3, 1);
+        let notices = lab.executor.world.lock().wardens.attach(0);
+        order(&lab, Order::Lease { until: lab.now() + 100 * MS });
+        order(&lab, Order::Start(Box::new(launch(lab.now() + 100 * MS, deadline))));
+        lab.run(10 * MS);
+        assert!(lab.executor.world.lock().wardens.has_trees(0));
+        (lab, notices)
+    }
+
+    fn launch(not_after: Uptime, deadline: Deadline) -> Launch {
+        Launch {
+            slot: Slot(1),
+            argv: vec!["true".into()],
+            environment: vec![("CRONKEEPER_RUN_ID".into(), "a.20261120T000000Z".into())],
+            directory: "/".into(),
+            umask: 0o022,
+            open_files: None,
+            not_after,
+            deadline,
+            max_output: 0,
+        }
+    }
+
+    #[test]
+    fn a_tree_is_killed_at_lease_end_though_the_daemon_stands_still() {
+        let (mut lab, _notices) = with_tree(Deadline::Lease);
+        lab.executor.fault(Fault::Pause { node: 0 });
+        lab.run(80 * MS);
+        assert!(lab.executor.world.lock().wardens.has_trees(0));
+        lab.run(20 * MS);
+        assert!(!lab.executor.world.lock().wardens.has_trees(0));
+    }
+
+    #[test]
+    fn a_kept_tree_outlives_the_lease_until_its_own_deadline() {
+        let start = Lab::new(3, 1).now();
+        let (mut lab, _notices) = with_tree(Deadline::LeaseAnd(start + 300 * MS));
+        lab.run(200 * MS);
+        assert!(lab.executor.world.lock().wardens.has_trees(0));
+        lab.run(100 * MS);
+        assert!(!lab.executor.world.lock().wardens.has_trees(0));
+    }
+
+    #[test]
+    fn the_daemons_death_kills_all_its_trees() {
+        let (mut lab, _notices) = with_tree(Deadline::None);
+        {
+            let world = &mut *lab.executor.world.lock();
+            world.wardens.daemon_gone(&mut world.env, 0, false);
+        }
+        lab.run(10 * MS);
+        assert!(!lab.executor.world.lock().wardens.has_trees(0));
+    }
+
+    #[test]
+    fn a_start_that_comes_too_late_starts_nothing() {
+        let mut lab = Lab::new(3, 1);
+        let mut notices = lab.executor.world.lock().wardens.attach(0);
+        order(&lab, Order::Start(Box::new(launch(lab.now(), Deadline::Lease))));
+        lab.run(10 * MS);
+        assert_eq!(notices.try_recv().ok(), Some(Notice::NotStarted { slot: Slot(1), why: StartFailure::TooLate }));
+    }
+
+    #[test]
+    fn a_frozen_host_kills_nothing_until_it_thaws() {
+        let (mut lab, _notices) = with_tree(Deadline::Lease);
+        lab.executor.fault(Fault::Freeze { node: 0 });
+        lab.run(200 * MS);
+        assert!(lab.executor.world.lock().wardens.has_trees(0));
+        lab.executor.fault(Fault::Thaw { node: 0 });
+        lab.run(10 * MS);
+        assert!(!lab.executor.world.lock().wardens.has_trees(0));
+    }
+}

@@ -1,0 +1,265 @@
+//! Everything that is simulated, in one place: what is told of it is told through [`Env`].
+//!
+//! The world is one state machine over its events. It is shared with the programs that run in it by a lock that nobody
+//! ever waits for: one thread runs all. What leaves the world only notes, sends or wakes; programs run outside.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use cronkeeper::clock::{Now, Uptime, Wake};
+use cronkeeper::zookeeper::client::{ConnectError, State};
+use fastrand::Rng;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::{oneshot, watch};
+
+use super::clock::{TimerId, Timers};
+use super::facts::Fact;
+use super::faults::Fault;
+use super::network::{Conn, Host, Network, Packet};
+use super::queue::Queue;
+use super::transcript::Transcript;
+use super::warden::{self, Wardens};
+use super::zookeeper::wire::{Body, Request};
+use super::zookeeper::{Answered, ClientId, Clients, Ensemble, Input};
+
+/// What can happen.
+pub enum Event {
+    /// A packet comes to the far end of its link.
+    Packet(Packet),
+    Server(usize, Input),
+    /// Servers without a leader look for one.
+    Elect,
+    /// A client's clocks; the number tells a stale alarm.
+    Client(ClientId, u64),
+    Timer(TimerId),
+    Warden(warden::Step),
+    /// A task has reason to go on.
+    Run(TaskId),
+    Fault(Fault),
+}
+
+/// A task of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TaskId(pub u64);
+
+/// How the ensemble is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    pub tick: Duration,
+    pub session_timeout: Duration,
+    /// Ticks after which servers that do not hear of each other part.
+    pub sync_limit: u32,
+}
+
+/// What every part needs: time, chance, links, and somewhere to tell what happened.
+pub struct Env {
+    pub queue: Queue<Event>,
+    pub rng: Rng,
+    pub network: Network,
+    pub facts: Vec<Fact>,
+    pub transcript: Transcript,
+    pub timing: Timing,
+    /// How many of the ensemble's transactions some server knows to be committed.
+    pub committed: usize,
+    pub electing: bool,
+    sessions: i64,
+}
+
+pub struct World {
+    pub env: Env,
+    pub ensemble: Ensemble,
+    pub clients: Clients,
+    pub nodes: Vec<Node>,
+    pub timers: Timers,
+    pub wardens: Wardens,
+}
+
+/// A node: a host with one process of ours and its warden.
+pub struct Node {
+    pub health: Health,
+    /// How far its time of day is off.
+    pub skew: SignedDuration,
+    /// What came while it was paused.
+    inbox: Vec<Event>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    Running,
+    Paused,
+    Down,
+}
+
+#[derive(Clone)]
+pub struct Shared(Arc<Mutex<World>>);
+
+impl Shared {
+    pub fn new(seed: u64, nodes: usize, timing: Timing, transcript: Transcript) -> Self {
+        let mut env = Env {
+            queue: Queue::new(),
+            rng: Rng::with_seed(seed),
+            network: Network::new(),
+            facts: Vec::new(),
+            transcript,
+            timing,
+            committed: 0,
+            electing: false,
+            sessions: 0,
+        };
+        let ensemble = Ensemble::new(&mut env);
+        let node = |_| Node { health: Health::Down, skew: SignedDuration::ZERO, inbox: Vec::new() };
+        let world = World {
+            env,
+            ensemble,
+            clients: Clients::default(),
+            nodes: (0..nodes).map(node).collect(),
+            timers: Timers::default(),
+            wardens: Wardens::new(nodes),
+        };
+        Self(Arc::new(Mutex::new(world)))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Env {
+    pub fn now(&self) -> Uptime {
+        self.queue.now()
+    }
+
+    /// The true time of day.
+    pub fn wall(&self) -> Timestamp {
+        const BOOT: Timestamp = Timestamp::constant(1_795_132_800, 0);
+        BOOT + self.now().since(Uptime::ZERO)
+    }
+
+    pub fn wall_ms(&self) -> i64 {
+        self.wall().as_millisecond()
+    }
+
+    pub fn new_session(&mut self) -> i64 {
+        self.sessions += 1;
+        0x1000_0000 + self.sessions
+    }
+
+    pub fn send(&mut self, from: Host, to: Host, conn: Conn, body: Body) {
+        let packet = Packet { from, to, conn, body };
+        let at = self.network.arrival(self.queue.now(), &mut self.rng, &packet);
+        self.queue.at(at, Event::Packet(packet));
+    }
+
+    /// Tells people what happened; the text is made only where somebody reads it.
+    pub fn note(&mut self, text: impl FnOnce() -> String) {
+        self.transcript.note(self.queue.now(), text);
+    }
+}
+
+impl World {
+    pub fn node_now(&self, node: usize) -> Now {
+        Now { wall: self.env.wall() + self.nodes[node].skew, up: self.env.now() }
+    }
+
+    /// Carries out an event; gives back what the executor must do itself.
+    pub fn take(&mut self, event: Event) -> Option<Event> {
+        if let Some(node) = self.node_of(&event) {
+            match self.nodes[node].health {
+                Health::Down => return None,
+                Health::Paused => {
+                    self.nodes[node].inbox.push(event);
+                    return None;
+                }
+                Health::Running => {}
+            }
+        }
+        match event {
+            Event::Packet(packet) => match packet.to {
+                Host::Server(_) => self.ensemble.take(&mut self.env, packet),
+                Host::Node(_) => self.clients.take(&mut self.env, packet),
+            },
+            Event::Server(id, input) => self.ensemble.servers[id].take(&mut self.env, input),
+            Event::Elect => self.ensemble.elect(&mut self.env),
+            Event::Client(id, count) => self.clients.alarm(&mut self.env, id, count),
+            Event::Timer(id) => self.timers.fire(id),
+            Event::Warden(step) => self.wardens.step(&mut self.env, step),
+            Event::Run(_) | Event::Fault(_) => return Some(event),
+        }
+        None
+    }
+
+    /// The node whose process must run for the event to be noticed.
+    fn node_of(&self, event: &Event) -> Option<usize> {
+        match event {
+            Event::Packet(Packet { to: Host::Node(node), .. }) => Some(*node),
+            Event::Client(id, _) => self.clients.node(*id),
+            Event::Timer(id) => self.timers.node(*id),
+            _ => None,
+        }
+    }
+
+    /// Keeps an event for when the node's process runs again.
+    pub fn defer(&mut self, node: usize, event: Event) {
+        self.nodes[node].inbox.push(event);
+    }
+
+    pub fn resume(&mut self, node: usize) {
+        if self.nodes[node].health != Health::Paused {
+            return;
+        }
+        self.nodes[node].health = Health::Running;
+        let mut inbox = std::mem::take(&mut self.nodes[node].inbox);
+        // Whether the timers or the sockets are looked at first is chance.
+        if self.env.rng.bool() {
+            inbox.sort_by_key(|event| matches!(event, Event::Packet(_)));
+        }
+        for event in inbox {
+            self.env.queue.after(Duration::ZERO, event);
+        }
+    }
+
+    /// The node's process is gone.
+    pub fn forget_process(&mut self, node: usize, with_host: bool) {
+        self.nodes[node].health = Health::Down;
+        self.nodes[node].inbox.clear();
+        self.clients.kill(&mut self.env, node, with_host);
+        self.timers.forget(node);
+    }
+
+    pub fn step_clock(&mut self, node: usize, by: SignedDuration) {
+        self.nodes[node].skew += by;
+        for waker in self.timers.wake_wall(node) {
+            waker.wake();
+        }
+    }
+
+    pub fn sleep(&mut self, node: usize, wake: Wake, waker: Waker) -> TimerId {
+        let now = self.node_now(node);
+        let at = wake.up.into_iter().chain(wake.wall.map(|wall| now.up_at(wall))).min();
+        let id = self.timers.add(node, wake, waker);
+        if let Some(at) = at {
+            self.env.queue.at(at, Event::Timer(id));
+        }
+        id
+    }
+
+    pub fn connect(
+        &mut self,
+        node: usize,
+    ) -> (ClientId, oneshot::Receiver<Result<(), ConnectError>>, watch::Receiver<State>) {
+        self.clients.connect(&mut self.env, node)
+    }
+
+    pub fn request(&mut self, id: ClientId, request: Request) -> oneshot::Receiver<Answered> {
+        self.clients.request(&mut self.env, id, request)
+    }
+
+    pub fn release(&mut self, id: ClientId) {
+        self.clients.release(&mut self.env, id);
+    }
+
+    pub fn abandon(&mut self, id: ClientId) {
+        self.clients.abandon(&mut self.env, id);
+    }
+}

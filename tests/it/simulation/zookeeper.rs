@@ -1,0 +1,23 @@
+//! The world below the seam `zookeeper::client`: an ensemble of three servers and the client crate, in memory.
+//!
+//! What matters of the real ones is kept: writes in one total order on a quorum's disks, reads and watches from the
+//! connected server's own state, sessions tracked by the ensemble's leader with the delay of half a tick, and the client's
+//! own clocks. Left out: authentication, quotas, the votes of an election.
+
+mod client;
+mod ensemble;
+#[cfg(test)]
+mod facts_of_design;
+mod following;
+mod leading;
+mod port;
+mod server;
+mod tracker;
+mod tree;
+pub mod wire;
+
+pub use client::{Answered, ClientId, Clients};
+pub use ensemble::{Ensemble, SERVERS};
+pub use port::Connector;
+pub use server::Input;
+pub use tree::Change;

@@ -1,0 +1,102 @@
+//! The servers together, and how they elect their leader.
+//!
+//! Votes are not modelled: after some time, among servers that look for a leader and can talk to each other, the one
+//! with the longest log leads, as in ZooKeeper; one that comes later joins the leader that is there.
+
+use std::time::Duration;
+
+use super::super::network::{Host, Packet};
+use super::super::world::{Env, Event};
+use super::leading::QUORUM;
+use super::server::{Health, Input, Server};
+
+/// How many servers there are.
+pub const SERVERS: usize = 3;
+
+pub struct Ensemble {
+    pub servers: Vec<Server>,
+}
+
+impl Ensemble {
+    pub fn new(env: &mut Env) -> Self {
+        Self { servers: (0..SERVERS).map(|id| Server::new(id, env)).collect() }
+    }
+
+    pub fn take(&mut self, env: &mut Env, packet: Packet) {
+        if let Host::Server(id) = packet.to {
+            self.servers[id].take(env, Input::Packet(packet));
+        }
+    }
+
+    /// The server that leads with a quorum, if any does.
+    pub fn leader(&self) -> Option<&Server> {
+        self.servers
+            .iter()
+            .filter(|server| server.health() == Health::Running && server.is_leading())
+            .max_by_key(|s| s.epoch)
+    }
+
+    /// Time for servers that look for a leader to find one.
+    pub fn elect(&mut self, env: &mut Env) {
+        env.electing = false;
+        for id in 0..self.servers.len() {
+            if self.servers[id].is_electable() && !self.join(env, id) {
+                self.found(env, id);
+            }
+        }
+        let look_on = self.servers.iter().any(|server| server.is_electable());
+        if look_on {
+            env.hold_election();
+        }
+    }
+
+    fn join(&mut self, env: &mut Env, id: usize) -> bool {
+        let epoch = self.servers[id].epoch;
+        let serves = |server: &Server| server.health == Health::Running && server.is_leading() && server.epoch >= epoch;
+        let leaders = self.servers.iter().filter(|server| serves(server) && talk(env, id, server.id));
+        let Some(leader) = leaders.max_by_key(|server| server.epoch).map(|server| server.id) else { return false };
+        self.follow(env, id, leader);
+        true
+    }
+
+    fn found(&mut self, env: &mut Env, id: usize) {
+        let group: Vec<usize> = (0..self.servers.len())
+            .filter(|other| *other == id || self.servers[*other].is_electable() && talk(env, id, *other))
+            .collect();
+        let last = |id: &usize| self.servers[*id].log.last().map_or(0, |entry| entry.txn.zxid);
+        if group.len() < QUORUM || group.iter().max_by_key(|id| (last(id), **id)) != Some(&id) {
+            return;
+        }
+        let epoch = group.iter().map(|id| self.servers[*id].epoch).max().unwrap_or(0) + 1;
+        env.note(|| format!("server-{id} leads the ensemble in epoch {epoch}"));
+        self.servers[id].lead(env, epoch);
+        for other in group {
+            if other != id {
+                self.follow(env, other, id);
+            }
+        }
+    }
+
+    fn follow(&mut self, env: &mut Env, id: usize, leader: usize) {
+        if let Ok([follower, leader]) = self.servers.get_disjoint_mut([id, leader]) {
+            env.note(|| format!("server-{} follows server-{}", follower.id, leader.id));
+            follower.follow(env, leader);
+        }
+    }
+}
+
+fn talk(env: &Env, a: usize, b: usize) -> bool {
+    let (a, b) = (Host::Server(a), Host::Server(b));
+    !env.network.is_cut(a, b) && !env.network.is_cut(b, a)
+}
+
+impl Env {
+    /// Servers look for a leader: they find one after some time, if they can.
+    pub(super) fn hold_election(&mut self) {
+        if !self.electing {
+            self.electing = true;
+            let delay = Duration::from_millis(self.rng.u64(200..1200));
+            self.queue.after(delay, Event::Elect);
+        }
+    }
+}

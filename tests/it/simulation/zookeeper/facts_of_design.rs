@@ -1,0 +1,286 @@
+//! The model does what was measured on real servers and read in the client crate.
+
+use std::time::Duration;
+
+use cronkeeper::zookeeper::client::{Client, Connect, Error, Mode, Op, State, Watch};
+
+use super::super::faults::Fault;
+use super::super::lab::{Lab, T, TICK};
+use super::super::network::Host;
+use super::SERVERS;
+use super::port::SimClient;
+use super::server::Health;
+
+fn connect(lab: &mut Lab, node: usize) -> SimClient {
+    let connector = lab.connector(node);
+    lab.on(node, async move { connector.connect().await }).unwrap()
+}
+
+/// A client of `node` connected to a follower, or to the leader of the ensemble.
+fn connect_to(lab: &mut Lab, node: usize, leader: bool) -> (SimClient, usize) {
+    for _ in 0..50 {
+        let client = connect(lab, node);
+        let server = server_of(lab, node);
+        if lab.executor.world.lock().ensemble.servers[server].is_leading() == leader {
+            return (client, server);
+        }
+        drop(client);
+        lab.run(T);
+    }
+    panic!("chance never chose such a server");
+}
+
+fn server_of(lab: &Lab, node: usize) -> usize {
+    lab.executor.world.lock().clients.server_of(node).unwrap()
+}
+
+fn fault(lab: &mut Lab, fault: Fault) {
+    lab.executor.fault(fault);
+}
+
+fn cut_off(lab: &mut Lab, server: usize) {
+    for other in (0..SERVERS).filter(|other| *other != server) {
+        fault(lab, Fault::Cut { from: Host::Server(server), to: Host::Server(other) });
+        fault(lab, Fault::Cut { from: Host::Server(other), to: Host::Server(server) });
+    }
+}
+
+fn rejoin(lab: &mut Lab, server: usize) {
+    for other in (0..SERVERS).filter(|other| *other != server) {
+        fault(lab, Fault::Heal { from: Host::Server(server), to: Host::Server(other) });
+        fault(lab, Fault::Heal { from: Host::Server(other), to: Host::Server(server) });
+    }
+}
+
+/// Whether a node is there, by the ensemble's own word.
+fn exists(lab: &Lab, path: &str) -> bool {
+    let world = lab.executor.world.lock();
+    world.ensemble.leader().is_some_and(|leader| leader.tree().stat(path).is_some())
+}
+
+#[test]
+fn a_session_reads_what_it_has_written() {
+    for seed in 0..20 {
+        let mut lab = Lab::new(seed, 1);
+        let (client, _) = connect_to(&mut lab, 0, false);
+        let seen = lab.on(0, async move {
+            client.create("/a", vec![1], Mode::Persistent).await.unwrap();
+            client.get("/a").await.map(|(data, _)| data)
+        });
+        assert_eq!(seen, Ok(vec![1]), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_server_cut_off_from_the_others_answers_reads_and_pings_but_no_writes() {
+    let mut lab = Lab::new(1, 2);
+    let (client, server) = connect_to(&mut lab, 0, false);
+    let reader = client.clone();
+    lab.on(0, async move { reader.create("/a", vec![], Mode::Ephemeral).await }).unwrap();
+    cut_off(&mut lab, server);
+    // Longer than the session: others have long seen it go, and still it is read here.
+    lab.run(T + TICK / 2);
+    let reader = client.clone();
+    assert_eq!(client.state(), State::Connected);
+    assert!(lab.on(0, async move { reader.get("/a").await }).is_ok());
+    let writer = client.clone();
+    let written = lab.begin(0, async move { writer.create("/b", vec![], Mode::Persistent).await });
+    lab.run(TICK / 2);
+    assert!(written.lock().unwrap().is_none());
+    lab.run_until(|_| written.lock().unwrap().is_some());
+    assert!(matches!(written.lock().unwrap().take(), Some(Err(Error::Unanswered(_)))));
+}
+
+#[test]
+fn the_cut_off_leader_of_the_ensemble_answers_reads_after_others_elected_another() {
+    let mut lab = Lab::new(2, 1);
+    let (client, server) = connect_to(&mut lab, 0, true);
+    let writer = client.clone();
+    lab.on(0, async move { writer.create("/a", vec![], Mode::Persistent).await }).unwrap();
+    cut_off(&mut lab, server);
+    lab.run(3 * TICK);
+    assert!(lab.on(0, async move { client.get("/a").await }).is_ok());
+    lab.run_until(|lab| {
+        let world = lab.executor.world.lock();
+        world.ensemble.leader().is_some_and(|leader| leader.host() != Host::Server(server))
+    });
+}
+
+#[test]
+fn what_was_handed_over_while_disconnected_commits_after_the_reconnect_though_given_up() {
+    let mut lab = Lab::new(3, 1);
+    let client = connect(&mut lab, 0);
+    for server in 0..SERVERS {
+        fault(&mut lab, Fault::Cut { from: Host::Node(0), to: Host::Server(server) });
+    }
+    lab.run_until(|_| client.state() == State::Disconnected);
+    drop(client.create("/a", vec![], Mode::Persistent));
+    for server in 0..SERVERS {
+        fault(&mut lab, Fault::Heal { from: Host::Node(0), to: Host::Server(server) });
+    }
+    lab.run_until(|lab| exists(lab, "/a"));
+}
+
+#[test]
+fn a_write_can_commit_after_a_read_over_a_new_connection_did_not_see_it() {
+    let mut lab = Lab::new(4, 1);
+    let (client, server) = connect_to(&mut lab, 0, true);
+    // The leader proposes, and hears no answer.
+    for other in (0..SERVERS).filter(|other| *other != server) {
+        fault(&mut lab, Fault::Cut { from: Host::Server(other), to: Host::Server(server) });
+    }
+    let writer = client.clone();
+    let written = lab.begin(0, async move { writer.create("/a", vec![], Mode::Persistent).await });
+    lab.run(Duration::from_millis(50));
+    for other in (0..SERVERS).filter(|other| *other != server) {
+        fault(&mut lab, Fault::Cut { from: Host::Node(0), to: Host::Server(other) });
+    }
+    fault(&mut lab, Fault::Cut { from: Host::Server(server), to: Host::Node(0) });
+    lab.run_until(|_| written.lock().unwrap().is_some());
+    assert!(matches!(written.lock().unwrap().take(), Some(Err(Error::Unanswered(_)))));
+    fault(&mut lab, Fault::Heal { from: Host::Server(server), to: Host::Node(0) });
+    lab.run_until(|lab| lab.executor.world.lock().clients.server_of(0) == Some(server));
+    assert_eq!(lab.on(0, async move { client.get("/a").await }), Err(Error::NoNode));
+    rejoin(&mut lab, server);
+    lab.run_until(|lab| exists(lab, "/a"));
+}
+
+#[test]
+fn a_write_left_on_an_old_connection_does_not_commit_once_the_session_has_moved() {
+    let mut lab = Lab::new(5, 1);
+    let (client, server) = connect_to(&mut lab, 0, false);
+    for other in (0..SERVERS).filter(|other| *other != server) {
+        fault(&mut lab, Fault::Cut { from: Host::Server(server), to: Host::Server(other) });
+    }
+    let writer = client.clone();
+    drop(lab.begin(0, async move { writer.create("/a", vec![], Mode::Persistent).await }));
+    lab.run(Duration::from_millis(50));
+    fault(&mut lab, Fault::Cut { from: Host::Server(server), to: Host::Node(0) });
+    lab.run_until(|lab| lab.executor.world.lock().clients.server_of(0).is_some_and(|now| now != server));
+    rejoin(&mut lab, server);
+    lab.run(2 * T);
+    assert!(!exists(&lab, "/a"));
+}
+
+#[test]
+fn a_vanished_host_loses_its_entries_within_the_timeout_and_a_tick_and_a_half() {
+    for seed in 0..100 {
+        let mut lab = Lab::new(seed, 2);
+        let client = connect(&mut lab, 0);
+        let writer = client.clone();
+        lab.on(0, async move { writer.create("/e", vec![], Mode::Ephemeral).await }).unwrap();
+        let acknowledged = lab.now();
+        fault(&mut lab, Fault::Kill { node: 0, with_host: true });
+        lab.run_until(|lab| !exists(lab, "/e"));
+        let took = lab.now().since(acknowledged);
+        let slack = Duration::from_secs(2);
+        assert!(took > T - TICK / 2, "seed {seed}: {took:?}");
+        assert!(took < T + TICK * 3 / 2 + slack, "seed {seed}: {took:?}");
+    }
+}
+
+#[test]
+fn a_client_without_any_server_gives_its_session_up_by_its_own_clock() {
+    let mut lab = Lab::new(6, 1);
+    let client = connect(&mut lab, 0);
+    for server in 0..SERVERS {
+        fault(&mut lab, Fault::CrashServer { server, with_host: true });
+    }
+    let cut = lab.now();
+    lab.run_until(|_| client.state() == State::Expired);
+    let took = lab.now().since(cut);
+    assert!(took > T && took < 2 * T, "{took:?}");
+    assert_eq!(lab.on(0, async move { client.get("/").await.map(|_| ()) }), Err(Error::SessionOver));
+}
+
+#[test]
+fn a_session_outlives_a_full_outage_shorter_than_its_clients_patience() {
+    let mut lab = Lab::new(7, 1);
+    let client = connect(&mut lab, 0);
+    let writer = client.clone();
+    lab.on(0, async move { writer.create("/e", vec![], Mode::Ephemeral).await }).unwrap();
+    for server in 0..SERVERS {
+        fault(&mut lab, Fault::CrashServer { server, with_host: false });
+    }
+    lab.run(T / 2);
+    for server in 0..SERVERS {
+        fault(&mut lab, Fault::StartServer { server });
+    }
+    lab.run_until(|_| client.state() == State::Connected);
+    lab.run(3 * T);
+    assert!(exists(&lab, "/e"));
+    assert_eq!(client.state(), State::Connected);
+}
+
+#[test]
+fn watches_are_set_again_at_a_reconnect_and_fire_for_what_was_missed() {
+    let mut lab = Lab::new(8, 2);
+    let (watcher, writer) = (connect(&mut lab, 0), connect(&mut lab, 1));
+    let (a, b) = lab.on(0, async move {
+        watcher.create("/a", vec![], Mode::Persistent).await.unwrap();
+        let (_, a) = watcher.stat_and_watch("/a").await.unwrap();
+        let (_, b) = watcher.stat_and_watch("/b").await.unwrap();
+        (a, b)
+    });
+    for server in 0..SERVERS {
+        fault(&mut lab, Fault::Cut { from: Host::Server(server), to: Host::Node(0) });
+    }
+    let other = writer.clone();
+    lab.on(1, async move { other.delete("/a", -1).await }).unwrap();
+    let fired = (lab.begin(0, a.fired()), lab.begin(0, b.fired()));
+    lab.run(T * 3 / 5);
+    assert!(fired.0.lock().unwrap().is_none());
+    for server in 0..SERVERS {
+        fault(&mut lab, Fault::Heal { from: Host::Server(server), to: Host::Node(0) });
+    }
+    lab.run_until(|_| fired.0.lock().unwrap().is_some());
+    lab.run(T);
+    assert!(fired.1.lock().unwrap().is_none());
+    lab.on(1, async move { writer.create("/b", vec![], Mode::Persistent).await }).unwrap();
+    lab.run_until(|_| fired.1.lock().unwrap().is_some());
+}
+
+#[test]
+fn a_proposal_that_died_with_its_leader_is_gone() {
+    let mut lab = Lab::new(9, 1);
+    let (client, server) = connect_to(&mut lab, 0, true);
+    cut_off(&mut lab, server);
+    let written = lab.begin(0, async move { client.create("/a", vec![], Mode::Persistent).await });
+    lab.run(Duration::from_millis(100));
+    fault(&mut lab, Fault::CrashServer { server, with_host: true });
+    rejoin(&mut lab, server);
+    lab.run(10 * TICK);
+    fault(&mut lab, Fault::StartServer { server });
+    lab.run(10 * TICK);
+    assert!(!exists(&lab, "/a"));
+    assert!(matches!(*written.lock().unwrap(), Some(Err(_))));
+    let world = lab.executor.world.lock();
+    assert_eq!(world.ensemble.servers[server].health(), Health::Running);
+    assert!(world.ensemble.servers[server].tree().stat("/a").is_none());
+}
+
+#[test]
+fn every_client_is_disconnected_when_the_ensemble_changes_its_leader_and_keeps_its_session() {
+    let mut lab = Lab::new(10, 1);
+    let (client, _) = connect_to(&mut lab, 0, false);
+    let leader = (0..SERVERS).find(|id| lab.executor.world.lock().ensemble.servers[*id].is_leading()).unwrap();
+    fault(&mut lab, Fault::CrashServer { server: leader, with_host: false });
+    lab.run_until(|_| client.state() == State::Disconnected);
+    lab.run_until(|_| client.state() == State::Connected);
+    let id = client.id();
+    lab.run(2 * T);
+    assert_eq!((client.state(), client.id()), (State::Connected, id));
+}
+
+#[test]
+fn a_multi_is_carried_out_whole_or_not_at_all_and_names_what_failed() {
+    let mut lab = Lab::new(11, 1);
+    let client = connect(&mut lab, 0);
+    let ops = vec![
+        Op::Create { path: "/a".into(), data: vec![], mode: Mode::Persistent },
+        Op::Check { path: "/none".into(), version: -1 },
+    ];
+    let failed = lab.on(0, async move { client.multi(ops).await }).unwrap_err();
+    assert_eq!((failed.index, failed.error), (Some(1), Error::NoNode));
+    assert!(!exists(&lab, "/a"));
+}

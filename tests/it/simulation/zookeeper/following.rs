@@ -1,0 +1,79 @@
+//! The part of a follower: keeps what the leader proposes, applies what it commits, tells it which sessions live.
+
+use std::collections::BTreeSet;
+
+use cronkeeper::clock::Uptime;
+
+use super::super::network::{Conn, Host, Packet};
+use super::super::world::Env;
+use super::server::{Role, Server};
+use super::tree::Session;
+use super::wire::Body;
+
+pub struct Following {
+    leader: usize,
+    conn: Conn,
+    heard: Uptime,
+    /// Sessions heard of since the leader asked last.
+    pub(super) touched: BTreeSet<Session>,
+}
+
+impl Following {
+    pub(super) fn send(&self, env: &mut Env, from: Host, body: Body) {
+        env.send(from, Host::Server(self.leader), self.conn, body);
+    }
+
+    pub(super) fn close(self, env: &mut Env, host: Host) {
+        self.send(env, host, Body::Fin);
+    }
+}
+
+impl Server {
+    /// Joins `leader`: its log becomes this server's.
+    pub(super) fn follow(&mut self, env: &mut Env, leader: &mut Server) {
+        let same = (self.committed..self.log.len().min(leader.log.len()))
+            .take_while(|index| self.log[*index].txn.zxid == leader.log[*index].txn.zxid)
+            .count();
+        self.log.truncate(self.committed + same);
+        self.log.extend_from_slice(&leader.log[self.committed + same..]);
+        self.epoch = leader.epoch;
+        self.advance(env, leader.committed);
+        let conn = env.network.open();
+        leader.adopt(env, self.id, conn);
+        let touched = BTreeSet::new();
+        self.role = Role::Following(Following { leader: leader.id, conn, heard: env.now(), touched });
+    }
+
+    pub(super) fn follow_half_tick(&mut self, env: &mut Env) {
+        let Role::Following(following) = &self.role else { return };
+        if following.heard + env.timing.tick * env.timing.sync_limit < env.now() {
+            let host = self.host();
+            env.note(|| format!("{host} has not heard from the ensemble's leader"));
+            self.look(env);
+        }
+    }
+
+    pub(super) fn hear_leader(&mut self, env: &mut Env, packet: Packet) {
+        let host = self.host();
+        let Role::Following(following) = &mut self.role else { return };
+        if following.conn != packet.conn {
+            return;
+        }
+        following.heard = env.now();
+        match packet.body {
+            Body::Fin => self.look(env),
+            Body::Propose { index, entry } => {
+                debug_assert_eq!(index, self.log.len());
+                self.log.push(entry);
+                following.send(env, host, Body::Ack { length: self.log.len() });
+            }
+            Body::Commit { length } => self.advance(env, length),
+            Body::LeaderPing => {
+                let touched = std::mem::take(&mut following.touched).into_iter().collect();
+                following.send(env, host, Body::LearnerPong(touched));
+            }
+            Body::Validated { client, session, valid } => self.opened(env, client, session, valid),
+            _ => unreachable!("no leader says this"),
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The seam `zookeeper::client`, on the model.
+//!
+//! What holds a lock on the world is never dropped while the world is locked: results are made from plain values, here,
+//! by whoever waits for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cronkeeper::term::SessionId;
+use cronkeeper::zookeeper::client::{
+    Client, Connect, ConnectError, Done, Error, Mode, MultiError, Op, Stat, State, Watch,
+};
+use tokio::sync::{oneshot, watch};
+
+use super::super::world::Shared;
+use super::client::{Answered, ClientId, WatchId};
+use super::wire::{Answer, Request, Watching};
+
+/// Makes sessions for a node.
+#[derive(Clone)]
+pub struct Connector {
+    pub world: Shared,
+    pub node: usize,
+}
+
+/// A session.
+#[derive(Clone)]
+pub struct SimClient {
+    held: Arc<Held>,
+    states: watch::Receiver<State>,
+    session: i64,
+    timeout: Duration,
+}
+
+/// Kept by all clones of a client; the last one gone, the client may close.
+struct Held {
+    world: Shared,
+    id: ClientId,
+}
+
+pub struct SimWatch {
+    held: Arc<Held>,
+    id: WatchId,
+    fired: Option<oneshot::Receiver<()>>,
+}
+
+/// A node, if it is there, and a watch on it, if one was asked for.
+type Seen = (Option<(Vec<u8>, Stat)>, Option<SimWatch>);
+
+/// Gives up when dropped before the first connection stands.
+struct Dialing(Option<Held>);
+
+impl Connect for Connector {
+    type Client = SimClient;
+
+    async fn connect(&self) -> Result<SimClient, ConnectError> {
+        let (id, connected, states, timeout) = {
+            let mut world = self.world.lock();
+            let (id, connected, states) = world.connect(self.node);
+            (id, connected, states, world.env.timing.session_timeout)
+        };
+        // The guard's own drop must find it taken.
+        let mut dialing = Dialing(Some(Held { world: self.world.clone(), id }));
+        connected.await.unwrap_or_else(|_| Err(ConnectError::Unreachable("the node is gone".into())))?;
+        let session = self.world.lock().clients.session(id);
+        match dialing.0.take() {
+            Some(held) => Ok(SimClient { held: Arc::new(held), states, session, timeout }),
+            None => Err(ConnectError::Unreachable("given up".into())),
+        }
+    }
+}
+
+impl Drop for Dialing {
+    fn drop(&mut self) {
+        if let Some(held) = &self.0 {
+            held.world.lock().abandon(held.id);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.world.lock().release(self.id);
+    }
+}
+
+impl Drop for SimWatch {
+    fn drop(&mut self) {
+        if self.fired.is_some() {
+            self.held.world.lock().clients.unwatch(self.held.id, self.id);
+        }
+    }
+}
+
+impl Watch for SimWatch {
+    async fn fired(mut self) {
+        if let Some(fired) = &mut self.fired {
+            let _ = fired.await;
+        }
+        self.fired = None;
+    }
+}
+
+impl SimClient {
+    fn request(&self, request: Request) -> oneshot::Receiver<Answered> {
+        self.held.world.lock().request(self.held.id, request)
+    }
+
+    fn write(&self, ops: Vec<Op>) -> impl Future<Output = Result<Vec<(Done, Stat)>, MultiError>> + Send + use<> {
+        let answered = self.request(Request::Write(ops));
+        async move {
+            let lone = |error| MultiError { index: None, error };
+            match settled(answered).await.map_err(lone)? {
+                (Answer::Written(result), _) => result,
+                _ => Err(lone(Error::Refused("another answer than asked for".into()))),
+            }
+        }
+    }
+
+    fn node(&self, path: &str, watch: Watching) -> impl Future<Output = Result<Seen, Error>> + Send + use<> {
+        let answered = self.request(Request::Get { path: path.to_owned(), watch });
+        let held = self.held.clone();
+        async move {
+            match settled(answered).await? {
+                (Answer::Node(node), watch) => {
+                    Ok((node, watch.map(|(id, fired)| SimWatch { held, id, fired: Some(fired) })))
+                }
+                _ => Err(Error::Refused("another answer than asked for".into())),
+            }
+        }
+    }
+}
+
+async fn settled(answered: oneshot::Receiver<Answered>) -> Answered {
+    answered.await.unwrap_or(Err(Error::SessionOver))
+}
+
+impl Client for SimClient {
+    type Watch = SimWatch;
+
+    fn id(&self) -> SessionId {
+        SessionId(format!("{:#x}", self.session))
+    }
+
+    fn owner_id(&self) -> i64 {
+        self.session
+    }
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn state(&self) -> State {
+        *self.states.borrow()
+    }
+
+    async fn state_changed(&mut self) -> State {
+        if self.states.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        *self.states.borrow_and_update()
+    }
+
+    fn multi(&self, ops: Vec<Op>) -> impl Future<Output = Result<Vec<Done>, MultiError>> + Send + 'static {
+        let written = self.write(ops);
+        async move { Ok(written.await?.into_iter().map(|(done, _)| done).collect()) }
+    }
+
+    fn create(
+        &self,
+        path: &str,
+        data: Vec<u8>,
+        mode: Mode,
+    ) -> impl Future<Output = Result<(String, Stat), Error>> + Send + 'static {
+        let written = self.write(vec![Op::Create { path: path.to_owned(), data, mode }]);
+        async move {
+            match written.await.map_err(|multi| multi.error)?.pop() {
+                Some((Done::Created(path), stat)) => Ok((path, stat)),
+                _ => Err(Error::Refused("another answer than asked for".into())),
+            }
+        }
+    }
+
+    fn delete(&self, path: &str, version: i32) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+        let written = self.write(vec![Op::Delete { path: path.to_owned(), version }]);
+        async move { written.await.map(|_| ()).map_err(|multi| multi.error) }
+    }
+
+    fn get(&self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Error>> + Send + 'static {
+        let node = self.node(path, Watching::No);
+        async move { node.await?.0.ok_or(Error::NoNode) }
+    }
+
+    fn stat_and_watch(
+        &self,
+        path: &str,
+    ) -> impl Future<Output = Result<(Option<Stat>, SimWatch), Error>> + Send + 'static {
+        let node = self.node(path, Watching::Always);
+        async move {
+            let (node, watch) = node.await?;
+            let watch = watch.ok_or_else(|| Error::Refused("no watch".into()))?;
+            Ok((node.map(|(_, stat)| stat), watch))
+        }
+    }
+
+    fn get_and_watch(
+        &self,
+        path: &str,
+    ) -> impl Future<Output = Result<(Vec<u8>, Stat, SimWatch), Error>> + Send + 'static {
+        let node = self.node(path, Watching::IfThere);
+        async move {
+            match node.await? {
+                (Some((data, stat)), Some(watch)) => Ok((data, stat, watch)),
+                _ => Err(Error::NoNode),
+            }
+        }
+    }
+
+    fn children(&self, path: &str) -> impl Future<Output = Result<Vec<String>, Error>> + Send + 'static {
+        let answered = self.request(Request::Children(path.to_owned()));
+        async move {
+            match settled(answered).await? {
+                (Answer::Children(Some(children)), _) => Ok(children),
+                _ => Err(Error::NoNode),
+            }
+        }
+    }
+
+    fn get_many(
+        &self,
+        paths: Vec<String>,
+    ) -> impl Future<Output = Result<Vec<Option<(Vec<u8>, Stat)>>, Error>> + Send + 'static {
+        let answered = self.request(Request::GetMany(paths));
+        async move {
+            match settled(answered).await? {
+                (Answer::Nodes(nodes), _) => Ok(nodes),
+                _ => Err(Error::Refused("another answer than asked for".into())),
+            }
+        }
+    }
+}

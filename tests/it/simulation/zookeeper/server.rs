@@ -1,0 +1,458 @@
+//! One server of the ensemble: serves its clients from its own state, which may be old, and hands writes to the leader.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cronkeeper::clock::Uptime;
+use cronkeeper::zookeeper::client::{Done, MultiError, Stat};
+
+use super::super::facts::Fact;
+use super::super::network::{Conn, Host, Packet};
+use super::super::world::{Env, Event};
+use super::following::Following;
+use super::leading::Leading;
+use super::tree::{Change, Session, Tree};
+use super::wire::{Answer, Body, Entry, Origin, Proposal, Request, WatchKind, Watching};
+
+pub struct Server {
+    pub(super) id: usize,
+    pub(super) health: Health,
+    pub(super) role: Role,
+    /// What it has on disk; a part at the end may not be committed.
+    pub(super) log: Vec<Arc<Entry>>,
+    /// How much of it is committed, and applied to `tree`.
+    pub(super) committed: usize,
+    pub(super) tree: Tree,
+    /// The newest it took part in.
+    pub(super) epoch: i64,
+    clients: BTreeMap<Conn, ClientConn>,
+    watches: BTreeMap<String, BTreeSet<Conn>>,
+    /// What came while it was paused.
+    inbox: Vec<Input>,
+    /// Ticks are counted from here.
+    pub(super) born: Uptime,
+    lives: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    Running,
+    /// Its process stands still; its kernel accepts and keeps what comes.
+    Paused,
+    Down,
+}
+
+pub enum Role {
+    Looking,
+    Leading(Leading),
+    Following(Following),
+}
+
+pub enum Input {
+    Packet(Packet),
+    /// Half a tick has passed in this life of the server.
+    HalfTick(u32),
+}
+
+struct ClientConn {
+    host: Host,
+    session: Session,
+    open: bool,
+    /// To set again once the session is open.
+    watches: Vec<(String, WatchKind)>,
+    /// The newest transaction that the client knew of when it connected.
+    seen: i64,
+    pending: VecDeque<Pending>,
+}
+
+/// Requests of one connection are answered in their order.
+enum Pending {
+    Write { xid: u64, answer: Option<(i64, Answer)> },
+    Read { xid: u64, request: Request },
+    Ping,
+}
+
+impl Server {
+    pub fn new(id: usize, env: &mut Env) -> Self {
+        let half_tick = env.timing.tick / 2;
+        let born = env.now() + half_tick.mul_f64(env.rng.f64());
+        let mut server = Self {
+            id,
+            health: Health::Down,
+            role: Role::Looking,
+            log: Vec::new(),
+            committed: 0,
+            tree: Tree::new(),
+            epoch: 0,
+            clients: BTreeMap::new(),
+            watches: BTreeMap::new(),
+            inbox: Vec::new(),
+            born,
+            lives: 0,
+        };
+        server.start(env);
+        server
+    }
+
+    pub fn host(&self) -> Host {
+        Host::Server(self.id)
+    }
+
+    pub fn health(&self) -> Health {
+        self.health
+    }
+
+    pub fn is_leading(&self) -> bool {
+        matches!(self.role, Role::Leading(_))
+    }
+
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    pub(super) fn is_electable(&self) -> bool {
+        self.health == Health::Running && matches!(self.role, Role::Looking)
+    }
+
+    // Life.
+
+    pub fn start(&mut self, env: &mut Env) {
+        if self.health == Health::Down {
+            self.health = Health::Running;
+            self.lives += 1;
+            self.schedule_tick(env);
+            env.hold_election();
+        }
+    }
+
+    /// The process dies; with its host, without a word to anybody, or alone, and its kernel closes its connections.
+    pub fn crash(&mut self, env: &mut Env, with_host: bool) {
+        if self.health == Health::Down {
+            return;
+        }
+        if with_host {
+            self.clients.clear();
+            self.role = Role::Looking;
+            env.network.lose(self.host());
+        }
+        self.look(env);
+        self.health = Health::Down;
+        self.inbox.clear();
+        self.lives += 1;
+    }
+
+    pub fn pause(&mut self) {
+        if self.health == Health::Running {
+            self.health = Health::Paused;
+        }
+    }
+
+    pub fn resume(&mut self, env: &mut Env) {
+        if self.health != Health::Paused {
+            return;
+        }
+        self.health = Health::Running;
+        let mut inbox = std::mem::take(&mut self.inbox);
+        // Whether the timers or the sockets are looked at first is chance.
+        if env.rng.bool() {
+            inbox.sort_by_key(|input| matches!(input, Input::Packet(_)));
+        }
+        for input in inbox {
+            self.take(env, input);
+        }
+        if matches!(self.role, Role::Looking) {
+            env.hold_election();
+        }
+    }
+
+    /// Gives up its part in the ensemble: all its connections are closed.
+    pub(super) fn look(&mut self, env: &mut Env) {
+        let host = self.host();
+        match std::mem::replace(&mut self.role, Role::Looking) {
+            Role::Looking => {}
+            Role::Leading(leading) => leading.close(env, host),
+            Role::Following(following) => following.close(env, host),
+        }
+        for (conn, client) in std::mem::take(&mut self.clients) {
+            env.send(host, client.host, conn, Body::Fin);
+        }
+        self.watches.clear();
+        env.hold_election();
+    }
+
+    pub(super) fn schedule_tick(&self, env: &mut Env) {
+        let half = (env.timing.tick / 2).as_nanos() as u64;
+        let passed = env.now().since(self.born).as_nanos() as u64 / half;
+        let next = self.born + Duration::from_nanos((passed + 1) * half);
+        env.queue.at(next, Event::Server(self.id, Input::HalfTick(self.lives)));
+    }
+
+    // What comes in.
+
+    pub fn take(&mut self, env: &mut Env, input: Input) {
+        match (self.health, input) {
+            (Health::Down, Input::Packet(packet)) if !matches!(packet.body, Body::Fin) => {
+                env.send(self.host(), packet.from, packet.conn, Body::Fin);
+            }
+            (Health::Down, _) => {}
+            (_, Input::Packet(Packet { from, conn, body: Body::Syn, .. })) => {
+                env.send(self.host(), from, conn, Body::SynAck);
+            }
+            (Health::Paused, input) => self.inbox.push(input),
+            (Health::Running, Input::HalfTick(life)) if life == self.lives => self.half_tick(env),
+            (Health::Running, Input::HalfTick(_)) => {}
+            (Health::Running, Input::Packet(packet)) => match packet.from {
+                Host::Node(_) => self.hear_client(env, packet),
+                Host::Server(_) => self.hear_server(env, packet),
+            },
+        }
+    }
+
+    fn half_tick(&mut self, env: &mut Env) {
+        match &self.role {
+            Role::Looking => {}
+            Role::Leading(_) => self.lead_half_tick(env),
+            Role::Following(_) => self.follow_half_tick(env),
+        }
+        self.schedule_tick(env);
+    }
+
+    fn hear_server(&mut self, env: &mut Env, packet: Packet) {
+        match &self.role {
+            Role::Looking => {}
+            Role::Leading(_) => self.hear_learner(env, packet),
+            Role::Following(_) => self.hear_leader(env, packet),
+        }
+    }
+
+    fn hear_client(&mut self, env: &mut Env, packet: Packet) {
+        let Packet { from, conn, body, .. } = packet;
+        if let Body::Open { session, last_zxid, watches } = body {
+            return self.open(env, from, conn, session, last_zxid, watches);
+        }
+        let Some(client) = self.clients.get_mut(&conn) else {
+            if !matches!(body, Body::Fin) {
+                env.send(self.host(), from, conn, Body::Fin);
+            }
+            return;
+        };
+        let session = client.session;
+        match body {
+            Body::Fin => self.forget(conn),
+            Body::Ping => client.pending.push_back(Pending::Ping),
+            Body::Request { xid, request: Request::Write(ops) } => {
+                client.pending.push_back(Pending::Write { xid, answer: None });
+                let origin = Origin { server: self.id, conn, xid };
+                self.submit(env, Proposal { origin, session, change: Change::Ops(ops) });
+            }
+            Body::Request { xid, request } => client.pending.push_back(Pending::Read { xid, request }),
+            _ => unreachable!("no client says this"),
+        }
+        self.touch(env, session);
+        self.drain(env, conn);
+    }
+
+    // Sessions.
+
+    fn open(
+        &mut self,
+        env: &mut Env,
+        host: Host,
+        conn: Conn,
+        session: Session,
+        last_zxid: i64,
+        watches: Vec<(String, WatchKind)>,
+    ) {
+        if matches!(self.role, Role::Looking) || last_zxid > self.tree.zxid() {
+            return env.send(self.host(), host, conn, Body::Fin);
+        }
+        let new = session == 0;
+        let session = if new { env.new_session() } else { session };
+        self.clients.insert(
+            conn,
+            ClientConn { host, session, open: false, watches, seen: last_zxid, pending: VecDeque::new() },
+        );
+        if new {
+            let origin = Origin { server: self.id, conn, xid: 0 };
+            return self.submit(env, Proposal { origin, session, change: Change::OpenSession });
+        }
+        match &mut self.role {
+            Role::Looking => {}
+            Role::Leading(leading) => {
+                let valid = leading.tracker.reopen(env.now(), session, (self.id, None));
+                self.opened(env, conn, session, valid);
+            }
+            Role::Following(following) => {
+                following.send(env, Host::Server(self.id), Body::Validate { client: conn, session })
+            }
+        }
+    }
+
+    /// The leader has answered for the session.
+    pub(super) fn opened(&mut self, env: &mut Env, conn: Conn, session: Session, valid: bool) {
+        let others: Vec<Conn> = self
+            .clients
+            .iter()
+            .filter(|(at, client)| **at != conn && client.session == session)
+            .map(|(at, _)| *at)
+            .collect();
+        let Some(client) = self.clients.get_mut(&conn) else { return };
+        let host = client.host;
+        if !valid {
+            env.send(self.host(), host, conn, Body::Opened(None));
+            return self.close_client(env, conn);
+        }
+        client.open = true;
+        let seen = client.seen;
+        let watches = std::mem::take(&mut client.watches);
+        for other in others {
+            self.close_client(env, other);
+        }
+        env.send(self.host(), host, conn, Body::Opened(Some(session)));
+        self.touch(env, session);
+        for (path, kind) in watches {
+            let stat = self.tree.stat(&path);
+            let fires = match kind {
+                WatchKind::Exist => stat.is_some(),
+                WatchKind::Data => stat.is_none_or(|stat| stat.mzxid > seen),
+            };
+            if fires {
+                env.send(self.host(), host, conn, Body::Fired(path));
+            } else {
+                self.watches.entry(path).or_default().insert(conn);
+            }
+        }
+    }
+
+    fn touch(&mut self, env: &Env, session: Session) {
+        match &mut self.role {
+            Role::Looking => {}
+            Role::Leading(leading) => {
+                leading.tracker.touch(env.now(), session);
+            }
+            Role::Following(following) => {
+                following.touched.insert(session);
+            }
+        }
+    }
+
+    fn close_client(&mut self, env: &mut Env, conn: Conn) {
+        if let Some(client) = self.clients.get(&conn) {
+            env.send(self.host(), client.host, conn, Body::Fin);
+        }
+        self.forget(conn);
+    }
+
+    fn forget(&mut self, conn: Conn) {
+        self.clients.remove(&conn);
+        for conns in self.watches.values_mut() {
+            conns.remove(&conn);
+        }
+    }
+
+    // Requests.
+
+    fn submit(&mut self, env: &mut Env, proposal: Proposal) {
+        match &mut self.role {
+            Role::Looking => {}
+            Role::Leading(_) => self.propose(env, proposal, (self.id, None)),
+            Role::Following(following) => following.send(env, Host::Server(self.id), Body::Forward(proposal)),
+        }
+    }
+
+    /// Applies the log as far as it is committed.
+    pub(super) fn advance(&mut self, env: &mut Env, length: usize) {
+        while self.committed < length.min(self.log.len()) {
+            let entry = self.log[self.committed].clone();
+            self.committed += 1;
+            let applied = self.tree.apply(&entry.txn);
+            if self.committed > env.committed {
+                env.committed = self.committed;
+                if applied.result.is_ok() {
+                    env.facts.push(Fact::Committed { entry: entry.clone(), touched: applied.touched.clone() });
+                }
+            }
+            for path in applied.touched {
+                self.fire(env, path);
+            }
+            self.answer(env, &entry, applied.result);
+        }
+    }
+
+    fn fire(&mut self, env: &mut Env, path: String) {
+        for conn in self.watches.remove(&path).unwrap_or_default() {
+            if let Some(client) = self.clients.get(&conn) {
+                env.send(Host::Server(self.id), client.host, conn, Body::Fired(path.clone()));
+            }
+        }
+    }
+
+    fn answer(&mut self, env: &mut Env, entry: &Entry, result: Result<Vec<(Done, Stat)>, MultiError>) {
+        let (session, zxid) = (entry.txn.session, entry.txn.zxid);
+        if matches!(entry.txn.change, Change::CloseSession) {
+            let gone: Vec<Conn> =
+                self.clients.iter().filter(|(_, client)| client.session == session).map(|(conn, _)| *conn).collect();
+            for conn in gone {
+                self.close_client(env, conn);
+            }
+        }
+        let Some(Origin { conn, xid, .. }) = entry.origin.filter(|origin| origin.server == self.id) else { return };
+        let answer = match entry.txn.change {
+            Change::OpenSession => return self.opened(env, conn, session, true),
+            Change::CloseSession => return,
+            Change::Refused => Answer::SessionOver,
+            Change::Ops(_) => Answer::Written(result),
+        };
+        let Some(client) = self.clients.get_mut(&conn) else { return };
+        let mut answer = Some((zxid, answer));
+        for pending in &mut client.pending {
+            if let Pending::Write { xid: of, answer: slot } = pending
+                && *of == xid
+            {
+                *slot = answer.take();
+            }
+        }
+        self.drain(env, conn);
+    }
+
+    /// Answers what can be answered; a read waits for the writes before it.
+    fn drain(&mut self, env: &mut Env, conn: Conn) {
+        let host = self.host();
+        let Some(client) = self.clients.get_mut(&conn) else { return };
+        while client.open {
+            match client.pending.pop_front() {
+                None => break,
+                Some(Pending::Write { xid, answer: None }) => {
+                    client.pending.push_front(Pending::Write { xid, answer: None });
+                    break;
+                }
+                Some(Pending::Write { xid, answer: Some((zxid, answer)) }) => {
+                    env.send(host, client.host, conn, Body::Reply { xid, zxid, answer });
+                }
+                Some(Pending::Ping) => env.send(host, client.host, conn, Body::Pong),
+                Some(Pending::Read { xid, request }) => {
+                    let answer = read(&self.tree, env, &request);
+                    if let (Request::Get { path, watch }, Answer::Node(node)) = (request, &answer)
+                        && (watch == Watching::Always || watch == Watching::IfThere && node.is_some())
+                    {
+                        self.watches.entry(path).or_default().insert(conn);
+                    }
+                    env.send(host, client.host, conn, Body::Reply { xid, zxid: self.tree.zxid(), answer });
+                }
+            }
+        }
+    }
+}
+
+fn read(tree: &Tree, env: &mut Env, request: &Request) -> Answer {
+    match request {
+        Request::Write(_) => unreachable!("writes go to the leader"),
+        Request::Get { path, .. } => Answer::Node(tree.get(path)),
+        Request::GetMany(paths) => Answer::Nodes(paths.iter().map(|path| tree.get(path)).collect()),
+        Request::Children(path) => Answer::Children(tree.children(path).map(|mut children| {
+            env.rng.shuffle(&mut children);
+            children
+        })),
+    }
+}

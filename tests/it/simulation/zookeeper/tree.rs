@@ -1,0 +1,351 @@
+//! The znodes as one server holds them: a state machine that applies committed transactions in order.
+//!
+//! Every server applies the same transactions and so comes to the same answers; nothing here knows of servers or time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use cronkeeper::zookeeper::client::{Done, Error, Mode, MultiError, Op, Stat};
+
+/// The number that ZooKeeper gives a session.
+pub type Session = i64;
+
+/// A transaction, as the leader of the ensemble ordered it.
+#[derive(Debug)]
+pub struct Txn {
+    pub zxid: i64,
+    pub time_ms: i64,
+    pub session: Session,
+    pub change: Change,
+}
+
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A client's write: one operation, or several in a multi.
+    Ops(Vec<Op>),
+    OpenSession,
+    CloseSession,
+    /// A write that the leader refused: it takes its place in the order and changes nothing.
+    Refused,
+}
+
+/// What a transaction did.
+pub struct Applied {
+    pub result: Result<Vec<(Done, Stat)>, MultiError>,
+    /// Nodes made, changed or removed.
+    pub touched: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Znode {
+    data: Arc<[u8]>,
+    stat: Stat,
+    /// Counts children made and removed; sequence numbers are taken from it.
+    cversion: i32,
+    children: u32,
+}
+
+#[derive(Clone)]
+pub struct Tree {
+    nodes: BTreeMap<String, Znode>,
+    ephemerals: BTreeMap<Session, BTreeSet<String>>,
+    sessions: BTreeSet<Session>,
+    zxid: i64,
+}
+
+/// What a node was before a multi changed it, so that a multi that fails leaves nothing behind.
+type Undo = Vec<(String, Option<Znode>)>;
+
+impl Tree {
+    pub fn new() -> Self {
+        let root = Znode { data: Arc::new([]), stat: Stat::default(), cversion: 0, children: 0 };
+        let nodes = BTreeMap::from([("/".to_owned(), root)]);
+        Self { nodes, ephemerals: BTreeMap::new(), sessions: BTreeSet::new(), zxid: 0 }
+    }
+
+    /// The newest transaction applied.
+    pub fn zxid(&self) -> i64 {
+        self.zxid
+    }
+
+    pub fn sessions(&self) -> impl Iterator<Item = Session> {
+        self.sessions.iter().copied()
+    }
+
+    pub fn has_session(&self, session: Session) -> bool {
+        self.sessions.contains(&session)
+    }
+
+    pub fn stat(&self, path: &str) -> Option<Stat> {
+        self.nodes.get(path).map(|node| node.stat)
+    }
+
+    pub fn get(&self, path: &str) -> Option<(Vec<u8>, Stat)> {
+        self.nodes.get(path).map(|node| (node.data.to_vec(), node.stat))
+    }
+
+    /// The children's names, oldest first: their names may come from outside the simulation, their age does not.
+    pub fn children(&self, path: &str) -> Option<Vec<String>> {
+        self.nodes.get(path)?;
+        let folder = if path == "/" { "/".to_owned() } else { format!("{path}/") };
+        let below = self.nodes.range(folder.clone()..).take_while(|(child, _)| child.starts_with(&folder));
+        let mut children: Vec<_> = below
+            .filter_map(|(child, node)| Some((node.stat.czxid, child.strip_prefix(&folder)?)))
+            .filter(|(_, name)| !name.is_empty() && !name.contains('/'))
+            .collect();
+        // Nodes of one multi share their zxid and were made by name.
+        children.sort();
+        Some(children.into_iter().map(|(_, name)| name.to_owned()).collect())
+    }
+
+    /// Carries a transaction out.
+    pub fn apply(&mut self, txn: &Txn) -> Applied {
+        debug_assert!(txn.zxid > self.zxid);
+        self.zxid = txn.zxid;
+        match &txn.change {
+            Change::Ops(ops) => self.multi(txn, ops),
+            Change::OpenSession => {
+                self.sessions.insert(txn.session);
+                Applied { result: Ok(Vec::new()), touched: Vec::new() }
+            }
+            Change::CloseSession => self.close(txn.session),
+            Change::Refused => {
+                Applied { result: Err(MultiError { index: None, error: Error::SessionOver }), touched: Vec::new() }
+            }
+        }
+    }
+
+    fn multi(&mut self, txn: &Txn, ops: &[Op]) -> Applied {
+        let mut undo = Undo::new();
+        let mut done = Vec::with_capacity(ops.len());
+        let mut touched = Vec::new();
+        for (index, op) in ops.iter().enumerate() {
+            match self.op(txn, op, &mut undo, &mut touched) {
+                Ok(result) => done.push(result),
+                Err(error) => {
+                    self.revert(undo);
+                    return Applied { result: Err(MultiError { index: Some(index), error }), touched: Vec::new() };
+                }
+            }
+        }
+        Applied { result: Ok(done), touched }
+    }
+
+    fn op(&mut self, txn: &Txn, op: &Op, undo: &mut Undo, touched: &mut Vec<String>) -> Result<(Done, Stat), Error> {
+        match op {
+            Op::Check { path, version } => {
+                self.expect(path, *version)?;
+                Ok((Done::Nothing, Stat::default()))
+            }
+            Op::Create { path, data, mode } => {
+                let (path, stat) = self.create(txn, path, data, *mode, undo)?;
+                touched.push(path.clone());
+                Ok((Done::Created(path), stat))
+            }
+            Op::Set { path, data, version } => {
+                let mut node = self.expect(path, *version)?.clone();
+                node.data = data.as_slice().into();
+                node.stat.version = node.stat.version.wrapping_add(1);
+                node.stat.mzxid = txn.zxid;
+                node.stat.mtime_ms = txn.time_ms;
+                let stat = node.stat;
+                self.put(path, Some(node), undo);
+                touched.push(path.clone());
+                Ok((Done::Set(stat), stat))
+            }
+            Op::Delete { path, version } => {
+                if self.expect(path, *version)?.children > 0 {
+                    return Err(Error::NotEmpty);
+                }
+                self.put(path, None, undo);
+                self.count_child(parent(path), -1, undo);
+                touched.push(path.clone());
+                Ok((Done::Nothing, Stat::default()))
+            }
+        }
+    }
+
+    fn expect(&self, path: &str, version: i32) -> Result<&Znode, Error> {
+        let node = self.nodes.get(path).ok_or(Error::NoNode)?;
+        if version != -1 && version != node.stat.version { Err(Error::BadVersion) } else { Ok(node) }
+    }
+
+    fn create(
+        &mut self,
+        txn: &Txn,
+        path: &str,
+        data: &[u8],
+        mode: Mode,
+        undo: &mut Undo,
+    ) -> Result<(String, Stat), Error> {
+        let parent_node = self.nodes.get(parent(path)).ok_or(Error::NoNode)?;
+        if parent_node.stat.ephemeral_owner != 0 {
+            return Err(Error::Refused("an ephemeral node has no children".into()));
+        }
+        let full = match mode {
+            Mode::EphemeralSequential => format!("{path}{:010}", parent_node.cversion),
+            Mode::Persistent | Mode::Ephemeral => path.to_owned(),
+        };
+        if self.nodes.contains_key(&full) {
+            return Err(Error::NodeExists);
+        }
+        let ephemeral_owner = if mode == Mode::Persistent { 0 } else { txn.session };
+        let stat = Stat { czxid: txn.zxid, mzxid: txn.zxid, mtime_ms: txn.time_ms, version: 0, ephemeral_owner };
+        self.put(&full, Some(Znode { data: data.into(), stat, cversion: 0, children: 0 }), undo);
+        self.count_child(parent(path), 1, undo);
+        Ok((full, stat))
+    }
+
+    fn count_child(&mut self, path: &str, by: i32, undo: &mut Undo) {
+        if let Some(node) = self.nodes.get(path) {
+            let mut node = node.clone();
+            node.cversion = node.cversion.wrapping_add(1);
+            node.children = node.children.saturating_add_signed(by);
+            self.put(path, Some(node), undo);
+        }
+    }
+
+    fn close(&mut self, session: Session) -> Applied {
+        self.sessions.remove(&session);
+        let owned: Vec<String> = self.ephemerals.remove(&session).unwrap_or_default().into_iter().collect();
+        for path in &owned {
+            self.put(path, None, &mut Undo::new());
+            self.count_child(parent(path), -1, &mut Undo::new());
+        }
+        Applied { result: Ok(Vec::new()), touched: owned }
+    }
+
+    fn put(&mut self, path: &str, node: Option<Znode>, undo: &mut Undo) {
+        let before = self.replace(path, node);
+        undo.push((path.to_owned(), before));
+    }
+
+    fn replace(&mut self, path: &str, node: Option<Znode>) -> Option<Znode> {
+        let after = node.as_ref().map_or(0, |node| node.stat.ephemeral_owner);
+        let before = match node {
+            Some(node) => self.nodes.insert(path.to_owned(), node),
+            None => self.nodes.remove(path),
+        };
+        let owner = before.as_ref().map_or(0, |node| node.stat.ephemeral_owner);
+        if owner != after {
+            if let Some(owned) = self.ephemerals.get_mut(&owner) {
+                owned.remove(path);
+            }
+            if after != 0 {
+                self.ephemerals.entry(after).or_default().insert(path.to_owned());
+            }
+        }
+        before
+    }
+
+    fn revert(&mut self, undo: Undo) {
+        for (path, before) in undo.into_iter().rev() {
+            self.replace(&path, before);
+        }
+    }
+}
+
+fn parent(path: &str) -> &str {
+    match path.rsplit_once('/') {
+        None | Some(("", _)) => "/",
+        Some((parent, _)) => parent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Bench {
+        tree: Tree,
+        zxid: i64,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            Self { tree: Tree::new(), zxid: 0 }
+        }
+
+        fn change(&mut self, session: Session, change: Change) -> Applied {
+            self.zxid += 1;
+            self.tree.apply(&Txn { zxid: self.zxid, time_ms: 0, session, change })
+        }
+
+        fn ops(&mut self, ops: Vec<Op>) -> Result<Vec<Done>, MultiError> {
+            self.change(7, Change::Ops(ops)).result.map(|done| done.into_iter().map(|(done, _)| done).collect())
+        }
+    }
+
+    fn create(path: &str, mode: Mode) -> Op {
+        Op::Create { path: path.into(), data: Vec::new(), mode }
+    }
+
+    fn set(path: &str, version: i32) -> Op {
+        Op::Set { path: path.into(), data: vec![1], version }
+    }
+
+    fn delete(path: &str) -> Op {
+        Op::Delete { path: path.into(), version: -1 }
+    }
+
+    #[test]
+    fn a_multi_that_fails_names_the_operation_and_leaves_nothing_behind() {
+        let mut bench = Bench::new();
+        bench.ops(vec![create("/a", Mode::Persistent)]).unwrap();
+        let failed = bench.ops(vec![
+            set("/a", 0),
+            create("/e", Mode::Ephemeral),
+            create("/a/s-", Mode::EphemeralSequential),
+            set("/a", 0),
+        ]);
+        assert_eq!(failed, Err(MultiError { index: Some(3), error: Error::BadVersion }));
+        assert_eq!(bench.tree.stat("/a").unwrap().version, 0);
+        assert_eq!(bench.tree.children("/"), Some(vec!["a".to_owned()]));
+        assert_eq!(bench.tree.children("/a"), Some(vec![]));
+        assert!(bench.change(7, Change::CloseSession).touched.is_empty());
+    }
+
+    #[test]
+    fn operations_of_a_multi_see_those_before_them() {
+        let mut bench = Bench::new();
+        let ops =
+            vec![create("/a", Mode::Persistent), create("/a/b", Mode::Persistent), set("/a/b", 0), set("/a/b", 1)];
+        assert!(bench.ops(ops).is_ok());
+        assert_eq!(bench.tree.stat("/a/b").unwrap().version, 2);
+    }
+
+    #[test]
+    fn sequence_numbers_count_children_made_and_removed() {
+        let mut bench = Bench::new();
+        bench.ops(vec![create("/q", Mode::Persistent)]).unwrap();
+        let first = bench.ops(vec![create("/q/c-", Mode::EphemeralSequential)]).unwrap();
+        assert_eq!(first, vec![Done::Created("/q/c-0000000000".into())]);
+        bench.ops(vec![delete("/q/c-0000000000")]).unwrap();
+        let second = bench.ops(vec![create("/q/c-", Mode::EphemeralSequential)]).unwrap();
+        assert_eq!(second, vec![Done::Created("/q/c-0000000002".into())]);
+    }
+
+    #[test]
+    fn a_session_takes_its_ephemeral_nodes_along_and_no_others() {
+        let mut bench = Bench::new();
+        bench.change(7, Change::OpenSession);
+        bench.ops(vec![create("/p", Mode::Persistent), create("/e", Mode::Ephemeral)]).unwrap();
+        bench.change(8, Change::Ops(vec![create("/other", Mode::Ephemeral)]));
+        assert_eq!(bench.change(7, Change::CloseSession).touched, vec!["/e".to_owned()]);
+        assert_eq!(bench.tree.children("/"), Some(vec!["p".to_owned(), "other".to_owned()]));
+        assert!(!bench.tree.has_session(7));
+    }
+
+    #[test]
+    fn refusals_are_those_of_a_real_server() {
+        let mut bench = Bench::new();
+        bench.ops(vec![create("/a", Mode::Persistent), create("/a/e", Mode::Ephemeral)]).unwrap();
+        let error = |bench: &mut Bench, op| bench.ops(vec![op]).unwrap_err().error;
+        assert_eq!(error(&mut bench, create("/a", Mode::Persistent)), Error::NodeExists);
+        assert_eq!(error(&mut bench, create("/b/c", Mode::Persistent)), Error::NoNode);
+        assert!(matches!(error(&mut bench, create("/a/e/f", Mode::Persistent)), Error::Refused(_)));
+        assert_eq!(error(&mut bench, delete("/a")), Error::NotEmpty);
+        assert_eq!(error(&mut bench, set("/a", 4)), Error::BadVersion);
+        assert_eq!(error(&mut bench, Op::Check { path: "/x".into(), version: -1 }), Error::NoNode);
+    }
+}
