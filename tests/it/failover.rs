@@ -12,4 +12,5 @@ mod outage;
 mod secrets;
 mod start;
 mod steady;
+mod storm;
 mod succession;
