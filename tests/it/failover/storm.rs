@@ -166,7 +166,10 @@ fn whatever_befalls_nodes_and_servers_nothing_runs_twice_and_nothing_is_lost_wit
     let peace = Timestamp::now();
     until("all that was missed is made up for", || {
         let is_new = |at: &str| at.parse::<Timestamp>().is_ok_and(|at| at > peace + 3.seconds());
-        witness.entries().iter().any(|entry| entry.mark == Mark::End && entry.job == "tick" && is_new(&entry.scheduled_at))
+        witness
+            .entries()
+            .iter()
+            .any(|entry| entry.mark == Mark::End && entry.job == "tick" && is_new(&entry.scheduled_at))
     });
     witness.assert_fine(&[]);
     for node in storm.nodes.iter().flatten() {
