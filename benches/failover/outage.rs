@@ -54,7 +54,7 @@ async fn session(server: SocketAddr) -> Timestamp {
 /// How many terms ended while one server was dead, longer than a session lives: the ensemble's leader in every second round.
 pub fn one_dead(ensemble: &Ensemble, replicas: &Replicas, round: usize) -> usize {
     let leader = ensemble.leader();
-    let victim = if round % 2 == 0 { leader } else { (leader + 1) % ensemble.len() };
+    let victim = if round.is_multiple_of(2) { leader } else { (leader + 1) % ensemble.len() };
     let before = Timestamp::now();
     ensemble.kill(victim);
     ensemble.leader_other_than(victim);

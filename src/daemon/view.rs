@@ -34,14 +34,14 @@ pub struct View {
     drifting: BTreeSet<(NodeName, Digest)>,
 }
 
-/// A node whose jobs differ from the leader's.
+/// Another node with other jobs: to the leader every node that differs from it, to such a node the leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drift {
-    /// The node.
+    /// The other node.
     pub other: NodeName,
-    /// The leader's digest.
+    /// This node's digest.
     pub digest: Digest,
-    /// The node's.
+    /// The other's.
     pub other_digest: Digest,
 }
 
@@ -209,7 +209,7 @@ impl View {
             runs: Vec::new(),
             queue: Vec::new(),
             members: self.members.clone(),
-            drift: self.drifting.iter().map(|(node, _)| node.clone()).collect(),
+            drift: self.differing(),
             unread: None,
         };
         if let Some(session) = &mut status.session {
@@ -257,26 +257,31 @@ impl View {
         };
     }
 
+    /// The nodes that differ from the leader, as far as this one can tell.
+    fn differing(&self) -> Vec<NodeName> {
+        let is_measure = self.role.leader_node.as_ref() == Some(&self.node);
+        let differing = self.drifting.iter().map(|(other, _)| if is_measure { other } else { &self.node });
+        differing.cloned().collect()
+    }
+
     /// Measured by the leader's jobs: the leader says who differs, and who differs says so too.
     fn compare(&mut self, members: &[Member], jobs: &JobSet) -> Vec<Drift> {
         self.members = members.to_vec();
-        let leader = self.role.leader_node.clone().unwrap_or_else(|| self.node.clone());
-        let digest = if leader == self.node {
-            jobs.digest.clone()
-        } else {
-            match members.iter().find(|member| member.node == leader) {
-                Some(member) => member.published.digest.clone(),
-                None => return Vec::new(),
-            }
+        let Some(leader) = &self.role.leader_node else {
+            // Nobody leads, or somebody who is not cronkeeper's: there is no measure.
+            self.drifting.clear();
+            return Vec::new();
         };
-        let is_told_here = |member: &&Member| leader == self.node || member.node == self.node;
+        let is_to_be_like = |member: &&Member| *leader == self.node || member.node == *leader;
+        let own = &jobs.digest;
         let differing: Vec<Drift> = members
             .iter()
-            .filter(|member| member.published.digest != digest && member.published.digest != Digest::default())
-            .filter(is_told_here)
+            .filter(|member| member.node != self.node)
+            .filter(is_to_be_like)
+            .filter(|member| member.published.digest != *own && member.published.digest != Digest::default())
             .map(|member| Drift {
-                other: if member.node == self.node { leader.clone() } else { member.node.clone() },
-                digest: digest.clone(),
+                other: member.node.clone(),
+                digest: own.clone(),
                 other_digest: member.published.digest.clone(),
             })
             .collect();

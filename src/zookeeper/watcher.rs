@@ -42,6 +42,7 @@ enum Member {
 /// What one look, or a wait for something to look at, brought.
 pub struct Step(Brought);
 
+#[expect(clippy::large_enum_variant, reason = "nearly all that is brought is of runs")]
 enum Brought {
     OfRun { run: RunId, told: Told, result: Result<Option<Event>, Trouble> },
     OfMember { node: NodeName, result: Result<(), Trouble> },

@@ -356,12 +356,13 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     fn surveyed(&mut self, survey: Survey) {
         self.survey_at = self.now() + SURVEY_EVERY;
         self.must_verify |= !survey.has_member || (self.candidate.is_some() && !survey.has_candidate);
-        if let (Role::Waiting(_), Some(behind)) = (&self.role, survey.behind) {
-            // Another predecessor than the watched one: look again, with a watch.
-            if self.following.as_ref().is_some_and(|told| told.predecessor != behind.predecessor) {
-                self.role = Role::None;
-            } else {
-                self.tell_following(behind);
+        if let (Role::Waiting(_), true) = (&self.role, survey.has_candidate) {
+            match survey.behind {
+                Some(behind) if self.following.as_ref().is_none_or(|told| told.predecessor == behind.predecessor) => {
+                    self.tell_following(behind);
+                }
+                // Another predecessor than the watched one, or none: look again, with a watch. Its word has not come, or never will.
+                Some(_) | None => self.role = Role::None,
             }
         }
         self.node.tell(Event::Members(survey.members));

@@ -36,14 +36,10 @@ impl Spec {
     /// is no other's, so that its jobs' processes can be told from those of tests beside it.
     pub fn new(program: &str, name: &str) -> Self {
         let suffix = Uuid::new_v4().simple().to_string();
-        let home = Arc::new(Scratch::new(name));
-        for folder in ["state", "run"] {
-            std::fs::create_dir(home.path().join(folder)).expect("a directory can be made");
-        }
         let spec = Self {
             program: program.into(),
             name: format!("{name}-{}", &suffix[..8]),
-            home,
+            home: Arc::new(home(name)),
             zookeeper: None,
             arguments: Vec::new(),
             environment: Vec::new(),
@@ -61,6 +57,14 @@ impl Spec {
     /// In another's state directory: replicas of the solo backend share one.
     pub fn beside(mut self, other: &Self) -> Self {
         self.home = Arc::clone(&other.home);
+        self
+    }
+
+    /// The same name and jobs, in directories of its own: another host that says it is this one.
+    pub fn elsewhere(mut self) -> Self {
+        let jobs = std::fs::read_to_string(self.jobs_file()).expect("it has a jobs file");
+        self.home = Arc::new(home(&self.name));
+        self.write_jobs(&jobs);
         self
     }
 
@@ -128,6 +132,14 @@ impl Spec {
         let process = process.unwrap_or_else(|error| panic!("{} does not start: {error}", self.program));
         Node::new(self.clone(), process)
     }
+}
+
+fn home(name: &str) -> Scratch {
+    let home = Scratch::new(name);
+    for folder in ["state", "run"] {
+        std::fs::create_dir(home.path().join(folder)).expect("a directory can be made");
+    }
+    home
 }
 
 /// A running node.
@@ -227,6 +239,9 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("the log of {}:\n{}", self.name(), self.events.tail());
+        }
         self.kill9();
         // The warden's work comes first: the group, which may hold the warden, is killed only when `process` is dropped.
         let left = self.await_no_job_processes(LONG / 4);

@@ -69,6 +69,7 @@ enum Side {
 struct State {
     refusing: bool,
     ended: bool,
+    swallows_events: bool,
     requests: Treatment,
     replies: Treatment,
     cut_at: Option<At>,
@@ -111,7 +112,7 @@ impl Proxy {
     pub fn pass(&self) {
         self.change(|state| {
             (state.requests, state.replies) = Default::default();
-            (state.refusing, state.cut_at) = (false, None);
+            (state.refusing, state.swallows_events, state.cut_at) = (false, false, None);
         });
     }
 
@@ -133,6 +134,12 @@ impl Proxy {
     /// From now on the clients hear nothing, while the server hears them; connections stay open.
     pub fn swallow_replies(&self) {
         self.change(|state| state.replies.swallow = true);
+    }
+
+    /// From now on no watch tells the clients anything; all else passes.
+    pub fn swallow_events(&self) {
+        assert!(self.shared.frames, "an opaque line shows no events");
+        self.change(|state| state.swallows_events = true);
     }
 
     /// Cuts all connections. New ones pass, unless refused.
@@ -219,6 +226,10 @@ impl Shared {
         let mut state = self.lock();
         state.links.retain(|link| !link.is_cut());
         state.threads.retain(|thread| !thread.is_finished());
+        if state.refusing {
+            // Refused while it was being made.
+            link.cut();
+        }
         state.links.push(link);
         state.threads.extend(threads);
     }
@@ -229,6 +240,10 @@ impl Shared {
             Side::Requests => state.requests,
             Side::Replies => state.replies,
         }
+    }
+
+    fn swallows_events(&self) -> bool {
+        self.lock().swallows_events
     }
 
     /// Whether the wanted reply is the one to this request.

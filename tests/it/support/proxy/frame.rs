@@ -4,6 +4,7 @@ use std::io::{self, Read};
 
 /// Pings, watch events and authentication carry numbers below zero; requests count up from one.
 const FIRST_REQUEST: i32 = 1;
+const WATCH_EVENT: i32 = -1;
 
 /// A frame with its length in front, or just some bytes.
 #[derive(Debug)]
@@ -32,6 +33,11 @@ impl Frame {
     /// opens the session.
     pub(super) fn xid(&self) -> Option<i32> {
         self.word(1).filter(|&xid| xid >= FIRST_REQUEST)
+    }
+
+    /// True for a reply that nobody asked for: the word of a watch.
+    pub(super) fn is_watch_event(&self) -> bool {
+        self.word(1) == Some(WATCH_EVENT)
     }
 
     /// A request's kind.

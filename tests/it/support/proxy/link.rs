@@ -83,7 +83,10 @@ impl Link {
                 break;
             }
             let treatment = shared.treatment(side);
-            if !treatment.swallow && queue.send((Instant::now() + treatment.delay, frame)).is_err() {
+            let is_event = index > 0 && side == Side::Replies && frame.is_watch_event();
+            if !(treatment.swallow || (is_event && shared.swallows_events()))
+                && queue.send((Instant::now() + treatment.delay, frame)).is_err()
+            {
                 break;
             }
         }

@@ -1,0 +1,16 @@
+//! The daemon on real ZooKeeper, end to end: real processes, real signals, real servers that fall and return.
+//!
+//! Timing is only bounded where it is the promise, and then generously. What takes long, or is only more of the same,
+//! runs with `CRONKEEPER_LONG=1`.
+
+mod cluster;
+mod crowd;
+mod entries;
+mod flights;
+mod lease;
+mod outage;
+mod secrets;
+mod start;
+mod steady;
+mod storm;
+mod succession;

@@ -1,0 +1,311 @@
+//! Nodes on an ensemble of three, what the servers hold for them, and jobs whose runs leave traces.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+use uuid::Uuid;
+use zookeeper_client::{Acls, Client, Connector, CreateMode, Error};
+
+use crate::support::node::{Node, Spec};
+use crate::support::proxy::Proxy;
+use crate::support::witness::{Mark, Witness};
+use crate::support::zookeeper::Ensemble;
+use crate::support::{LONG, until};
+
+/// The session timeout of nodes here, where a test does not ask for another.
+pub const TIMEOUT: Duration = Duration::from_secs(4);
+
+/// True where the long tests are wanted.
+pub fn is_long() -> bool {
+    std::env::var_os("CRONKEEPER_LONG").is_some()
+}
+
+/// The three servers that tests share which leave servers alone.
+pub fn shared() -> &'static Ensemble {
+    static SHARED: OnceLock<Ensemble> = OnceLock::new();
+    SHARED.get_or_init(|| Ensemble::start(3))
+}
+
+/// A place of its own on an ensemble, as the servers and the nodes see it.
+pub struct Place {
+    servers: String,
+    pub chroot: String,
+    /// Without chroot, so that the servers' words and ours are the same.
+    pub zk: Zk,
+}
+
+impl Place {
+    /// On the shared ensemble.
+    pub fn shared() -> Self {
+        Self::on(shared())
+    }
+
+    pub fn on(ensemble: &Ensemble) -> Self {
+        let servers = ensemble.connect_string();
+        let chroot = format!("/{}", Uuid::new_v4());
+        let zk = Zk::connect(&servers);
+        zk.create(&chroot);
+        Self { servers, chroot, zk }
+    }
+
+    pub fn connect(&self) -> String {
+        format!("{}{}", self.servers, self.chroot)
+    }
+
+    pub fn path(&self, path: &str) -> String {
+        format!("{}{path}", self.chroot)
+    }
+
+    /// A node of this place.
+    pub fn node(&self, name: &str) -> Spec {
+        node(name, &self.connect())
+    }
+
+    /// Entries of the queue, in order.
+    pub fn queue(&self) -> Vec<String> {
+        let mut names = self.zk.children(&self.path("/leader"));
+        names.sort_by_key(|name| name[name.len() - 10..].to_owned());
+        names
+    }
+
+    /// The history of a job, by run and kind of record.
+    pub fn history(&self, job: &str) -> BTreeMap<String, Value> {
+        let folder = self.path(&format!("/cronkeeper/history/{job}"));
+        let read = |name: String| Some((name.clone(), self.zk.json(&format!("{folder}/{name}"))?));
+        self.zk.children(&folder).into_iter().filter_map(read).collect()
+    }
+
+    /// Waits for the end of a run to be written; its record.
+    pub fn await_end(&self, run: &str) -> Value {
+        let job = run.rsplit_once('.').expect("a run has a job").0;
+        until(&format!("the end of {run} is written"), || self.history(job).contains_key(run));
+        self.history(job).remove(run).expect("it was there")
+    }
+
+    /// The record of a run in flight.
+    pub fn running(&self, run: &str) -> Option<Value> {
+        self.zk.json(&self.path(&format!("/cronkeeper/running/{run}")))
+    }
+
+    /// Who watches what below this place, by all servers' words.
+    pub fn watches(&self, ensemble: &Ensemble) -> BTreeMap<String, BTreeSet<String>> {
+        let mut all = BTreeMap::<String, BTreeSet<String>>::new();
+        for (path, sessions) in (0..ensemble.len()).flat_map(|i| ensemble.watches(i)) {
+            if let Some(path) = path.strip_prefix(&self.chroot) {
+                all.entry(path.to_owned()).or_default().extend(sessions);
+            }
+        }
+        all
+    }
+}
+
+/// A node on ZooKeeper.
+pub fn node(name: &str, connect: &str) -> Spec {
+    Spec::new(env!("CARGO_BIN_EXE_cronkeeper"), name).zookeeper(connect)
+}
+
+/// A node with the usual session timeout.
+pub fn usual(spec: Spec) -> Spec {
+    spec.option("--session-timeout", "4s")
+}
+
+/// Starts nodes one after the other, so that they stand in the queue in this order.
+pub fn in_line<const N: usize>(specs: [Spec; N]) -> [Node; N] {
+    let mut is_first = true;
+    specs.map(|spec| {
+        let node = spec.start();
+        let joined = if std::mem::take(&mut is_first) { "takeover.done" } else { "election.following" };
+        node.await_event(joined, LONG);
+        node
+    })
+}
+
+/// Starts a node again, as soon as nothing of it lives. It keeps its name and directories.
+pub fn again(node: Node) -> Node {
+    let spec = node.spec().clone();
+    drop(node);
+    spec.start()
+}
+
+/// The token of the newest term that a node has told of.
+pub fn token(node: &Node) -> i64 {
+    let terms = node.events().named("leader.elected");
+    terms.last().and_then(|event| event.number("token")).expect("it was elected")
+}
+
+/// Gives nodes other jobs, and waits until all have them.
+pub fn give(nodes: &[&Node], jobs: &str) {
+    let seen: Vec<usize> = nodes.iter().map(|node| node.events().len()).collect();
+    for node in nodes {
+        node.spec().write_jobs(jobs);
+        node.signal(rustix::process::Signal::HUP);
+    }
+    for (node, seen) in nodes.iter().zip(seen) {
+        node.await_after(seen, "jobs.loaded", LONG, |_| true);
+    }
+}
+
+/// A whole second a little later than now: time enough for nodes to be given the job that is due then.
+pub fn soon() -> Timestamp {
+    let at = Timestamp::now() + SignedDuration::from_secs(4);
+    Timestamp::from_second(at.as_second()).expect("it is a time")
+}
+
+/// The id of a run.
+pub fn run_id(job: &str, at: Timestamp) -> String {
+    format!("{job}.{}", at.strftime("%Y%m%dT%H%M%SZ"))
+}
+
+/// A job in YAML.
+pub fn job(name: &str, schedule: &str, command: &str, more: &str) -> String {
+    format!("  {name}:\n    schedule: \"{schedule}\"\n    command: {command}\n{}", indented(more))
+}
+
+/// A job that is due once, and never again.
+pub fn once(name: &str, at: Timestamp, command: &str, more: &str) -> String {
+    job(name, &format!("@at {at}"), command, more)
+}
+
+/// A jobs file.
+pub fn jobs(each: &[String]) -> String {
+    format!("jobs:\n{}", each.concat())
+}
+
+fn indented(lines: &str) -> String {
+    lines.lines().map(|line| format!("    {}\n", line.trim())).collect()
+}
+
+/// Waits until an attempt of a job was seen to begin.
+pub fn await_begun(witness: &Witness, job: &str, attempt: u32) {
+    until(&format!("attempt {attempt} of {job} begins"), || {
+        let entries = witness.entries();
+        entries.iter().any(|entry| entry.mark == Mark::Start && entry.job == job && entry.attempt == attempt)
+    });
+}
+
+/// The processes of these runs' main processes that live.
+pub fn living(witness: &Witness, job: &str) -> Vec<u32> {
+    let entries = witness.entries();
+    let begun = entries.iter().filter(|entry| entry.mark == Mark::Start && entry.job == job);
+    begun.map(|entry| entry.pid).filter(|&pid| is_alive(pid)).collect()
+}
+
+fn is_alive(pid: u32) -> bool {
+    // A zombie is as good as gone.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// A line to each server of an ensemble, all to be cut together.
+pub struct Lines {
+    proxies: Vec<Proxy>,
+    chroot: String,
+}
+
+impl Lines {
+    pub fn new(ensemble: &Ensemble, place: &Place) -> Self {
+        let proxies = (0..ensemble.len()).map(|i| Proxy::to(ensemble.address_of(i))).collect();
+        Self { proxies, chroot: place.chroot.clone() }
+    }
+
+    pub fn connect(&self) -> String {
+        let each: Vec<String> = self.proxies.iter().map(Proxy::connect_string).collect();
+        format!("{}{}", each.join(","), self.chroot)
+    }
+
+    pub fn part(&self) {
+        // First no way back by any of them: a client that is cut tries the next at once.
+        self.proxies.iter().for_each(Proxy::refuse);
+        self.proxies.iter().for_each(Proxy::cut);
+    }
+
+    pub fn swallow_events(&self) {
+        self.proxies.iter().for_each(Proxy::swallow_events);
+    }
+
+    pub fn pass(&self) {
+        self.proxies.iter().for_each(Proxy::pass);
+    }
+}
+
+/// A plain client, for tests that are not async.
+pub struct Zk {
+    client: Client,
+    runtime: Runtime,
+}
+
+impl Zk {
+    pub fn connect(connect: &str) -> Self {
+        Self::with(Client::connector(), connect)
+    }
+
+    pub fn with(connector: Connector, connect: &str) -> Self {
+        // A worker of its own keeps the session alive between calls.
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime can be had");
+        let client = runtime.block_on(connector.with_session_timeout(Duration::from_secs(10)).connect(connect));
+        Self { client: client.expect("the servers serve"), runtime }
+    }
+
+    pub fn create(&self, path: &str) {
+        let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        self.runtime.block_on(self.client.create(path, b"", &options)).expect("a new name can be made");
+    }
+
+    /// Makes an entry of the queue and watches the one before it; its name.
+    pub fn queue_up(&self, folder: &str, before: Option<&str>) -> String {
+        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        let prefix = format!("{folder}/_c_{}-lock-", Uuid::new_v4());
+        let made = self.runtime.block_on(self.client.create(&prefix, b"", &options));
+        let (_, sequence) = made.expect("an entry can be made");
+        if let Some(before) = before {
+            let path = format!("{folder}/{before}");
+            let watch = self.runtime.block_on(self.client.check_and_watch_stat(&path)).expect("it can be watched").1;
+            // Kept by a task until it fires: dropped, it would be taken back.
+            self.runtime.spawn(watch.changed());
+        }
+        format!("{}{sequence}", &prefix[folder.len() + 1..])
+    }
+
+    pub fn children(&self, path: &str) -> Vec<String> {
+        match self.runtime.block_on(self.client.list_children(path)) {
+            Ok(names) => names,
+            Err(Error::NoNode) => Vec::new(),
+            Err(error) => panic!("{path} cannot be listed: {error}"),
+        }
+    }
+
+    pub fn json(&self, path: &str) -> Option<Value> {
+        match self.runtime.block_on(self.client.get_data(path)) {
+            Ok((data, _)) => Some(serde_json::from_slice(&data).expect("records are JSON")),
+            Err(Error::NoNode) => None,
+            Err(error) => panic!("{path} cannot be read: {error}"),
+        }
+    }
+
+    /// The session that an entry lives with.
+    pub fn owner(&self, path: &str) -> i64 {
+        let stat = self.runtime.block_on(self.client.check_stat(path)).expect("the servers answer");
+        stat.expect("it is there").ephemeral_owner
+    }
+
+    pub fn set(&self, path: &str, data: &[u8]) -> Result<(), Error> {
+        self.runtime.block_on(self.client.set_data(path, data, None)).map(drop)
+    }
+
+    pub fn delete(&self, path: &str) -> Result<(), Error> {
+        self.runtime.block_on(self.client.delete(path, None))
+    }
+
+    /// Deletes an entry that may have gone by itself.
+    pub fn remove(&self, path: &str) {
+        match self.delete(path) {
+            Ok(()) | Err(Error::NoNode) => {}
+            Err(error) => panic!("{path} cannot be removed: {error}"),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Starts that cannot succeed yet, and starts that never will: retried, or ended with 78 and what to change.
+
+use std::os::unix::net::UnixDatagram;
+
+use super::cluster::{Place, Zk, in_line, node, usual};
+use crate::support::node::{Node, Spec};
+use crate::support::scratch::Scratch;
+use crate::support::zookeeper::{Ensemble, shared};
+use crate::support::{LONG, until};
+
+/// Exit code 78, and a last word that says what is wrong and a hint that says what to change.
+fn refused(node: &Node, wrong: &str, change: &str) {
+    assert_eq!(node.wait_exit(LONG).code(), Some(78), "{}", node.events().tail());
+    until("the last words are heard", || node.events().tail().contains(change));
+    assert!(node.events().tail().contains(wrong), "{}", node.events().tail());
+}
+
+#[test]
+fn without_zookeeper_a_node_is_up_keeps_trying_and_joins_when_it_is_there() {
+    let ensemble = Ensemble::start(1);
+    let place = Place::on(&ensemble);
+    ensemble.kill(0);
+    let dir = Scratch::new("notify");
+    let path = dir.path().join("socket");
+    let systemd = UnixDatagram::bind(&path).expect("a socket can be bound");
+    systemd.set_read_timeout(Some(LONG)).expect("a timeout can be set");
+
+    let node = usual(place.node("a")).env("NOTIFY_SOCKET", path.to_str().expect("it is a text")).start();
+    let mut said = String::new();
+    while !said.contains("READY=1") {
+        let mut text = [0; 4096];
+        let length = systemd.recv(&mut text).expect("READY comes without ZooKeeper");
+        said.push_str(&String::from_utf8_lossy(&text[..length]));
+    }
+    until("it says that it retries", || node.events().named("coordination.unreachable").len() >= 2);
+    ensemble.restart(0);
+    node.await_event("takeover.done", LONG);
+}
+
+#[test]
+fn a_chroot_that_is_not_there_is_named() {
+    let place = Place::shared();
+    let node = node("a", &format!("{}/nowhere", place.connect())).start();
+    refused(&node, "/nowhere` does not exist", "correct `--zookeeper`");
+}
+
+#[test]
+fn a_name_that_a_living_node_has_is_not_taken() {
+    let place = Place::shared();
+    let spec = usual(place.node("a"));
+    let [first] = in_line([spec.clone()]);
+    let second = spec.elsewhere().start();
+    let said = second.await_event("coordination.unreachable", LONG);
+    assert!(said.text("message").contains(first.name()), "{}", said.json());
+    refused(&second, "is taken", "--node NAME");
+    assert!(first.events().named("leader.lost").is_empty());
+}
+
+#[test]
+fn a_state_directory_of_another_cluster_is_refused() {
+    let place = Place::shared();
+    let spec = usual(place.node("a"));
+    let [first] = in_line([spec.clone()]);
+    drop(first);
+    place.zk.set(&place.path("/cronkeeper/cluster"), b"another").expect("it is open to all");
+    refused(&spec.start(), "but", "--state-dir");
+
+    let elsewhere = Place::shared();
+    let moved = spec.zookeeper(&elsewhere.connect()).start();
+    refused(&moved, "belongs to ZooKeeper under", "--state-dir");
+}
+
+#[test]
+fn a_place_that_is_not_open_to_this_node_is_refused() {
+    let ensemble = Ensemble::start(1);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime can be had");
+    let place = runtime.block_on(ensemble.secured("cron:secret"));
+    refused(&node("a", &place).start(), "refused by", "--zookeeper-auth-file");
+    let wrong = with_credential(node("b", &place), "digest:cron:guess");
+    refused(&wrong.1.start(), "refused by", "--zookeeper-auth-file");
+}
+
+/// A node with a credential in a file that lives as long as the first of the two.
+pub fn with_credential(spec: Spec, credential: &str) -> (Scratch, Spec) {
+    let dir = Scratch::new("credential");
+    let file = dir.write("auth", &format!("{credential}\n"));
+    let spec = spec.option("--zookeeper-auth-file", &file.display().to_string());
+    (dir, spec)
+}
+
+#[test]
+fn a_scheme_that_the_servers_do_not_know_is_refused() {
+    let (_dir, spec) = with_credential(node("a", &shared()), "sesame:open");
+    refused(&spec.start(), "refused by", "--zookeeper-auth-file");
+}
+
+#[test]
+fn a_session_of_a_lost_state_directory_is_waited_for() {
+    let place = Place::shared();
+    let spec = usual(place.node("a"));
+    let [first] = in_line([spec.clone()]);
+    first.kill9();
+    let second = spec.elsewhere().start();
+    second.await_event("coordination.unreachable", LONG);
+    second.await_event("takeover.done", LONG);
+    let client = Zk::connect(&place.connect());
+    assert_eq!(client.children("/leader").len(), 1);
+}
+
+/// Else the first start after a reboot would find sessions of another boot, and so would every later one.
+#[test]
+fn a_state_directory_remembers_the_sessions_that_may_have_entries_and_no_others() {
+    let place = Place::shared();
+    let spec = usual(place.node("a"));
+    let remembered = || {
+        let text = std::fs::read_to_string(spec.state_dir().join("sessions.json")).expect("it is there");
+        let value: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+        value["sessions"].as_array().map_or(0, Vec::len)
+    };
+    for _ in 0..3 {
+        let node = spec.start();
+        node.await_event("takeover.done", LONG);
+        assert_eq!(remembered(), 1);
+        node.kill9();
+    }
+}

@@ -1,0 +1,115 @@
+//! A job of every second over one failover after the other: none twice, none lost without a word.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use jiff::Timestamp;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::cluster::{Place, again, in_line, is_long, job, jobs, run_id, token, usual};
+use crate::support::node::Node;
+use crate::support::witness::{Mark, Witness};
+use crate::support::{LONG, until};
+
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    /// SIGTERM, and a new start.
+    Stop,
+    /// SIGKILL, and a new start at once.
+    Restart,
+    /// SIGKILL, and a new start when the next leads.
+    Loss,
+    /// SIGSTOP until the next leads.
+    Hang,
+}
+
+const BLOWS: [Blow; 4] = [Blow::Stop, Blow::Restart, Blow::Loss, Blow::Hang];
+
+/// What becomes of the node that led, and who leads then.
+fn strike(blow: Blow, line: &mut VecDeque<Node>) {
+    let leader = line.pop_front().expect("there are nodes");
+    let next = &line[0];
+    let seen = next.events().len();
+    let await_next = || next.await_after(seen, "takeover.done", LONG, |_| true);
+    let returned = match blow {
+        Blow::Stop => {
+            leader.signal(Signal::TERM);
+            leader.wait_exit(LONG);
+            await_next();
+            again(leader)
+        }
+        Blow::Restart => {
+            leader.kill9();
+            let restarted = again(leader);
+            await_next();
+            restarted
+        }
+        Blow::Loss => {
+            leader.kill9();
+            await_next();
+            again(leader)
+        }
+        Blow::Hang => {
+            let seen = leader.events().len();
+            leader.stop();
+            await_next();
+            leader.cont();
+            leader.await_after(seen, "election.following", LONG, |_| true);
+            leader
+        }
+    };
+    returned.await_event("election.following", LONG);
+    line.push_back(returned);
+}
+
+#[test]
+fn a_job_of_every_second_is_run_once_for_every_second_over_many_failovers() {
+    let place = Place::shared();
+    let witness = Witness::new();
+    let file = jobs(&[job("tick", "* * * * * *", &witness.command(&[]), "misfire: run-all\nmisfire_window: 5m")]);
+    let specs = ["a", "b", "c"].map(|name| usual(place.node(name)).jobs(&file));
+    let mut line = VecDeque::from(in_line(specs));
+    let mut tokens = vec![token(&line[0])];
+    // The history keeps the newest only: it is read after each blow.
+    let mut ledger = BTreeMap::new();
+    for blow in BLOWS.repeat(if is_long() { 5 } else { 1 }) {
+        await_a_run(&witness, token(&line[0]));
+        ledger.extend(place.history("tick"));
+        strike(blow, &mut line);
+        tokens.push(token(&line[0]));
+        ledger.extend(place.history("tick"));
+    }
+    await_a_run(&witness, token(&line[0]));
+    ledger.extend(place.history("tick"));
+
+    witness.assert_fine(&[]);
+    assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+    assert_none_is_lost(&witness, &ledger);
+}
+
+/// Waits until all that was missed is made up for, and a run of this term has ended.
+fn await_a_run(witness: &Witness, token: i64) {
+    until("the leader is up to date", || {
+        let now = Timestamp::now();
+        let is_new = |at: &str| at.parse::<Timestamp>().is_ok_and(|at| now.duration_since(at).as_secs() <= 2);
+        witness
+            .entries()
+            .iter()
+            .any(|entry| entry.mark == Mark::End && entry.token == token && is_new(&entry.scheduled_at))
+    });
+}
+
+fn assert_none_is_lost(witness: &Witness, ledger: &BTreeMap<String, Value>) {
+    let instant = |text: &str| text.parse::<Timestamp>().expect("it is a time").as_second();
+    let entries = witness.entries();
+    let of = |mark: Mark| entries.iter().filter(move |entry| entry.mark == mark);
+    let ended: BTreeSet<i64> = of(Mark::End).map(|entry| instant(&entry.scheduled_at)).collect();
+    let (first, last) = (ended.first().expect("some ended"), ended.last().expect("some ended"));
+    let lost: Vec<(String, Option<&Value>)> = (*first..=*last)
+        .filter(|second| !ended.contains(second))
+        .map(|second| run_id("tick", Timestamp::from_second(second).expect("it is a time")))
+        .map(|run| (run.clone(), ledger.get(&run).map(|record| &record["outcome"])))
+        .collect();
+    let is_explained = |said: &Option<&Value>| said.is_some_and(|said| said == "interrupted" || said == "abandoned");
+    assert!(lost.iter().all(|(_, said)| is_explained(said)), "neither run nor explained: {lost:?}");
+}

@@ -1,0 +1,212 @@
+//! Blows at random, also several at a time, on nodes and servers; then peace, and every promise is looked at.
+//!
+//! A failure tells its seed. `CRONKEEPER_SEED` chooses one, `CRONKEEPER_LONG` makes the storm a long one. The same seed
+//! makes the same blows, but not the same interleaving: these are real processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::thread;
+use std::time::Duration;
+
+use jiff::{Timestamp, ToSpan};
+use rustix::process::Signal;
+
+use super::cluster::{Lines, Place, again, in_line, is_long, job, jobs, node, run_id, usual};
+use crate::support::node::{Event, Node};
+use crate::support::witness::{Mark, Witness};
+use crate::support::zookeeper::Ensemble;
+use crate::support::{LONG, until};
+
+/// xorshift: small, and the same everywhere.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+
+    fn one_of(&mut self, count: usize) -> usize {
+        usize::try_from(self.below(count as u64)).expect("it is small")
+    }
+}
+
+/// What was done and is to be undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wound {
+    Killed(usize),
+    Stopped(usize),
+    Parted(usize),
+    ServerKilled(usize),
+    ServerPaused(usize),
+}
+
+struct Storm {
+    ensemble: Ensemble,
+    lines: Vec<Lines>,
+    nodes: Vec<Option<Node>>,
+    /// Of processes that are gone.
+    told: Vec<Event>,
+    open: Vec<Wound>,
+    dice: Dice,
+}
+
+impl Storm {
+    fn blow(&mut self) {
+        let at = self.dice.one_of(self.nodes.len());
+        let is_hurt = |wound: &Wound| match *wound {
+            Wound::Killed(i) | Wound::Stopped(i) | Wound::Parted(i) => i == at,
+            Wound::ServerKilled(_) | Wound::ServerPaused(_) => false,
+        };
+        let is_server_hurt = self.open.iter().any(|w| matches!(w, Wound::ServerKilled(_) | Wound::ServerPaused(_)));
+        if self.open.iter().any(is_hurt) {
+            return;
+        }
+        match self.dice.below(8) {
+            0 => self.replace(at, |node| {
+                node.signal(Signal::TERM);
+                node.wait_exit(LONG);
+            }),
+            1 => self.replace(at, Node::kill9),
+            2 => {
+                self.node(at).kill9();
+                self.open.push(Wound::Killed(at));
+            }
+            3 => {
+                self.node(at).stop();
+                self.open.push(Wound::Stopped(at));
+            }
+            4 => {
+                self.lines[at].part();
+                self.open.push(Wound::Parted(at));
+            }
+            5 => self.node(at).signal(Signal::USR2),
+            6 if !is_server_hurt => {
+                self.ensemble.kill(at);
+                self.open.push(Wound::ServerKilled(at));
+            }
+            7 if !is_server_hurt => {
+                self.ensemble.pause(at);
+                self.open.push(Wound::ServerPaused(at));
+            }
+            _ => {}
+        }
+    }
+
+    fn heal(&mut self, wound: Wound) {
+        match wound {
+            Wound::Killed(i) => self.replace(i, |_| {}),
+            Wound::Stopped(i) => self.node(i).cont(),
+            Wound::Parted(i) => self.lines[i].pass(),
+            Wound::ServerKilled(i) => self.ensemble.restart(i),
+            Wound::ServerPaused(i) => self.ensemble.cont(i),
+        }
+    }
+
+    fn node(&self, at: usize) -> &Node {
+        self.nodes[at].as_ref().expect("it is only taken out to be replaced")
+    }
+
+    /// Another process of the same node, once `end` has ended the first.
+    fn replace(&mut self, at: usize, end: impl FnOnce(&Node)) {
+        let node = self.nodes[at].take().expect("it is only taken out to be replaced");
+        end(&node);
+        self.told.extend(story(&node));
+        self.nodes[at] = Some(again(node));
+    }
+
+    fn rage(&mut self, blows: usize) {
+        for _ in 0..blows {
+            self.blow();
+            thread::sleep(Duration::from_millis(200 + self.dice.below(4_000)));
+            // Some last: up to three at a time.
+            while !self.open.is_empty() && (self.open.len() > 2 || self.dice.below(2) == 0) {
+                let wound = self.open.remove(0);
+                self.heal(wound);
+            }
+        }
+        for wound in std::mem::take(&mut self.open) {
+            self.heal(wound);
+        }
+    }
+}
+
+fn story(node: &Node) -> Vec<Event> {
+    ["run.finished", "run.skipped", "leader.elected"].iter().flat_map(|name| node.events().named(name)).collect()
+}
+
+fn seed() -> u64 {
+    let chosen = std::env::var("CRONKEEPER_SEED").ok().and_then(|text| text.parse().ok());
+    chosen.unwrap_or_else(|| Timestamp::now().as_millisecond().unsigned_abs())
+}
+
+#[test]
+fn whatever_befalls_nodes_and_servers_nothing_runs_twice_and_nothing_is_lost_without_a_word() {
+    let seed = seed();
+    eprintln!("CRONKEEPER_SEED={seed}");
+    let ensemble = Ensemble::start(3);
+    let place = Place::on(&ensemble);
+    let witness = Witness::new();
+    let run_all = "misfire: run-all\nmisfire_window: 1h\nmisfire_limit: 1000";
+    let sleeping = |seconds: &str| witness.command(&["sleep", seconds]);
+    let file = jobs(&[
+        job("tick", "* * * * * *", &witness.command(&[]), run_all),
+        job("again", "*/3 * * * * *", &sleeping("2"), "interrupted: rerun"),
+        job("die", "*/5 * * * * *", &sleeping("3"), "on_lease_end: kill"),
+        job("keep", "*/11 * * * * *", &sleeping("6"), ""),
+    ]);
+    let lines: Vec<Lines> = (0..3).map(|_| Lines::new(&ensemble, &place)).collect();
+    let specs = [0, 1, 2].map(|i| usual(node(["a", "b", "c"][i], &lines[i].connect())).jobs(&file));
+    let nodes = in_line(specs).map(Some).into();
+    let mut storm = Storm { ensemble, lines, nodes, told: Vec::new(), open: Vec::new(), dice: Dice(seed | 1) };
+    storm.rage(if is_long() { 100 } else { 6 });
+
+    storm.ensemble.await_serving();
+    let peace = Timestamp::now();
+    until("all that was missed is made up for", || {
+        let is_new = |at: &str| at.parse::<Timestamp>().is_ok_and(|at| at > peace + 3.seconds());
+        witness
+            .entries()
+            .iter()
+            .any(|entry| entry.mark == Mark::End && entry.job == "tick" && is_new(&entry.scheduled_at))
+    });
+    witness.assert_fine(&[]);
+    for node in storm.nodes.iter().flatten() {
+        storm.told.extend(story(node));
+    }
+    let tokens: Vec<_> = storm.told.iter().filter(|event| event.name() == "leader.elected").collect();
+    let distinct: BTreeSet<_> = tokens.iter().map(|event| event.number("token")).collect();
+    assert_eq!(distinct.len(), tokens.len(), "one term, one leader");
+    let lost = unexplained(&witness, &storm.told, &place.history("tick"));
+    assert!(lost.is_empty(), "neither run nor explained: {lost:?}");
+}
+
+/// Seconds that `tick` did not run for, and of which neither a log nor the ledger says why.
+fn unexplained(witness: &Witness, told: &[Event], ledger: &BTreeMap<String, serde_json::Value>) -> Vec<String> {
+    let second = |text: &str| text.parse::<Timestamp>().expect("it is a time").as_second();
+    let entries = witness.entries();
+    let ended = entries.iter().filter(|entry| entry.job == "tick" && entry.mark == Mark::End);
+    let ended: BTreeSet<i64> = ended.map(|entry| second(&entry.scheduled_at)).collect();
+    let of_tick = |event: &&Event| event.text("job") == "tick";
+    let settled: BTreeSet<&str> = told
+        .iter()
+        .filter(of_tick)
+        .filter(|event| ["interrupted", "abandoned"].contains(&event.text("outcome")))
+        .map(|event| event.text("run"))
+        .collect();
+    let skips = told.iter().filter(of_tick).filter(|event| event.name() == "run.skipped");
+    let skipped: Vec<(i64, i64)> = skips
+        .map(|event| match event.text("first") {
+            "" => (second(event.text("scheduled_at")), second(event.text("scheduled_at"))),
+            first => (second(first), second(event.text("last"))),
+        })
+        .collect();
+    let (Some(&first), Some(&last)) = (ended.first(), ended.last()) else { return vec!["none ended".into()] };
+    (first..=last)
+        .filter(|second| !ended.contains(second))
+        .filter(|second| !skipped.iter().any(|(first, last)| (first..=last).contains(&second)))
+        .map(|second| run_id("tick", Timestamp::from_second(second).expect("it is a time")))
+        .filter(|run| !settled.contains(&**run) && !ledger.contains_key(run))
+        .collect()
+}
