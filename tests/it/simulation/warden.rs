@@ -46,6 +46,8 @@ struct Warden {
     life: u64,
     frozen: bool,
     lease_until: Uptime,
+    /// When it looks at the deadlines next.
+    alarm: Option<Uptime>,
     trees: BTreeMap<Slot, Tree>,
     /// What came while it was frozen.
     inbox: Vec<Step>,
@@ -69,6 +71,7 @@ impl Wardens {
             life: 0,
             frozen: false,
             lease_until: Uptime::ZERO,
+            alarm: None,
             trees: BTreeMap::new(),
             inbox: Vec::new(),
             daemon: None,
@@ -82,6 +85,7 @@ impl Wardens {
         let warden = &mut self.wardens[node];
         warden.life += 1;
         warden.lease_until = Uptime::ZERO;
+        warden.alarm = None;
         warden.daemon = Some(daemon);
         notices
     }
@@ -161,7 +165,10 @@ impl Wardens {
                     self.kill(env, node, slot, EndedBy::Order);
                 }
             }
-            Deed::LookAtDeadlines => self.watch_deadlines(env, node),
+            Deed::LookAtDeadlines => {
+                warden.alarm = None;
+                self.watch_deadlines(env, node);
+            }
             Deed::End(slot, exit, ended_by) => self.end(env, node, slot, exit, ended_by),
             Deed::Tell(notice) => {
                 if let Some(daemon) = &warden.daemon {
@@ -216,13 +223,15 @@ impl Wardens {
         };
         let deadlines: Vec<(Slot, Uptime)> =
             warden.trees.iter().filter(|(_, tree)| !tree.ending).map(|(slot, tree)| (*slot, due(tree))).collect();
-        let life = warden.life;
-        for (slot, at) in deadlines {
-            if at <= env.now() {
-                self.kill(env, node, slot, EndedBy::Deadline);
-            } else if at != Uptime::NEVER {
-                env.queue.at(at, Event::Warden(Step { node, life, deed: Deed::LookAtDeadlines }));
-            }
+        let (now, life) = (env.now(), warden.life);
+        for &(slot, _) in deadlines.iter().filter(|(_, at)| *at <= now) {
+            self.kill(env, node, slot, EndedBy::Deadline);
+        }
+        let next = deadlines.iter().map(|(_, at)| *at).filter(|at| *at > now && *at != Uptime::NEVER).min();
+        let alarm = &mut self.wardens[node].alarm;
+        if let Some(at) = next.filter(|at| alarm.is_none_or(|set| *at < set)) {
+            *alarm = Some(at);
+            env.queue.at(at, Event::Warden(Step { node, life, deed: Deed::LookAtDeadlines }));
         }
     }
 

@@ -27,13 +27,15 @@ impl Default for NothingVanishes {
 }
 
 impl NothingVanishes {
-    fn moved(&mut self, job: &str, record: JobRecord, entry: &Entry) -> Result<(), String> {
+    fn moved(&mut self, job: &str, records: &[JobRecord], entry: &Entry) -> Result<(), String> {
         let skipped = self.skipped(job, entry);
+        let Some(record) = records.last().cloned() else { return Ok(()) };
         let Some(before) = self.records.insert(job.to_owned(), record.clone()) else { return Ok(()) };
         // Another schedule counts from now.
-        let Some(digest) = record.schedule.filter(|digest| before.schedule.as_ref() == Some(digest)) else {
+        if records.iter().any(|record| record.schedule != before.schedule) {
             return Ok(());
-        };
+        }
+        let Some(digest) = record.schedule else { return Ok(()) };
         let Some(schedule) = self.schedules.get(&(job.to_owned(), digest)) else { return Ok(()) };
         let (from, to) = (before.last_scheduled, record.last_scheduled);
         let passed: Vec<_> = schedule.occurrences(from, to).collect();
@@ -54,6 +56,7 @@ impl NothingVanishes {
     /// How many more occurrences of `job` the skip records of this write count.
     fn skipped(&mut self, job: &str, entry: &Entry) -> u64 {
         let mut more = 0;
+        // In their order: a record that grew twice in a write counts what it grew to.
         for (id, Skip { count, .. }) in skips(job, entry) {
             let before = self.counted.insert(id, count).unwrap_or(0);
             more += count - before.min(count);
@@ -82,11 +85,13 @@ fn skips(job: &str, entry: &Entry) -> Vec<(String, Skip)> {
 impl Invariant for NothingVanishes {
     fn observe(&mut self, _at: Uptime, fact: &Fact) -> Result<(), String> {
         let Fact::Committed { entry, .. } = fact else { return Ok(()) };
-        let moved: Vec<_> = ops(entry)
-            .iter()
-            .filter_map(|op| written(op, "/cronkeeper/jobs"))
-            .filter_map(|(job, data)| Some((job.to_owned(), serde_json::from_slice::<JobRecord>(data).ok()?)))
-            .collect();
-        moved.into_iter().try_for_each(|(job, record)| self.moved(&job, record, entry))
+        let records = ops(entry).iter().filter_map(|op| written(op, "/cronkeeper/jobs"));
+        let records = records.filter_map(|(job, data)| Some((job, serde_json::from_slice::<JobRecord>(data).ok()?)));
+        // Several decisions on a job can share a write: they are judged together.
+        let mut moved: BTreeMap<String, Vec<JobRecord>> = BTreeMap::new();
+        for (job, record) in records {
+            moved.entry(job.to_owned()).or_default().push(record);
+        }
+        moved.into_iter().try_for_each(|(job, records)| self.moved(&job, &records, entry))
     }
 }

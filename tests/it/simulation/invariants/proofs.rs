@@ -52,13 +52,17 @@ const RUN: &str = "a.20261120T000000Z";
 const NEXT: &str = "a.20261120T000100Z";
 
 fn record(attempt: u32, nonce: &str) -> Vec<u8> {
+    record_of(1, attempt, nonce)
+}
+
+fn record_of(token: i64, attempt: u32, nonce: &str) -> Vec<u8> {
     let record = RunRecord {
         v: 1,
         job: JobName::parse("a").unwrap(),
         scheduled_at: "2026-11-20T00:00:00Z".parse().unwrap(),
         state: RunState::Running,
         owner: Owner { node: NodeName::new("node-0"), session: SessionId("0x1".into()) },
-        token: FencingToken(1),
+        token: FencingToken(token),
         attempt,
         nonce: Nonce(nonce.into()),
         begun_at: Timestamp::UNIX_EPOCH,
@@ -120,7 +124,8 @@ fn a_run_begun_twice_is_seen() {
     let again = |attempt, nonce| committed(9, vec![set(&path(RUN), record(attempt, nonce))], &[]);
     assert_eq!(verdict(vec![begun(1, RUN), again(1, "n1"), again(2, "x"), end(3)]), Ok(()));
     assert_broken(vec![begun(1, RUN), end(2), begun(3, RUN)], "begun a second time");
-    assert_broken(vec![begun(1, RUN), again(1, "other")], "begun a second time");
+    let by_another_term = committed(9, vec![set(&path(RUN), record_of(8, 1, "other"))], &[]);
+    assert_broken(vec![begun(1, RUN), by_another_term], "begun a second time");
     assert_broken(vec![begun(1, RUN), again(3, "x")], "went from attempt 1 to 3");
     assert_broken(vec![begun(1, RUN), end(2), end(3)], "ended twice");
 }
