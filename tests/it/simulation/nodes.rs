@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cronkeeper::clock::{Clock, Uptime, Wake};
 use cronkeeper::config::Loaded;
-use cronkeeper::coordination::{Coordination, Event as Told};
+use cronkeeper::coordination::{Coordination, Event as Told, Request};
 use cronkeeper::daemon::launch::Launcher;
 use cronkeeper::daemon::view::View;
 use cronkeeper::daemon::{Control, Daemon, Parts, Processes, Settings, Shown, WardenGone};
@@ -17,7 +17,7 @@ use cronkeeper::job::JobSet;
 use cronkeeper::run::journal::{Book, Entry, Journal, RecoveredRun};
 use cronkeeper::run::{RunEnd, RunId, RunRecord, RunState, Version};
 use cronkeeper::systemd::{Notifier, Watchdog};
-use cronkeeper::term::NodeName;
+use cronkeeper::term::{FencingToken, NodeName};
 use cronkeeper::warden::CodecError;
 use cronkeeper::warden::wire::{Notice, Order};
 use fastrand::Rng;
@@ -48,10 +48,11 @@ struct Home {
 #[derive(Clone, Copy, Debug)]
 struct Said {
     leads: bool,
+    token: Option<FencingToken>,
     lease_until: Uptime,
 }
 
-const NOTHING: Said = Said { leads: false, lease_until: Uptime::ZERO };
+const NOTHING: Said = Said { leads: false, token: None, lease_until: Uptime::ZERO };
 
 /// See the module. With `STEADY` clocks agree: then also a run that is kept while cut off never has its successor beside it.
 pub struct Nodes<const STEADY: bool> {
@@ -90,10 +91,13 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
         for name in tree.children("/cronkeeper/running").unwrap_or_default() {
             let Some((data, _)) = tree.get(&format!("/cronkeeper/running/{name}")) else { continue };
             let record: RunRecord = serde_json::from_slice(&data).map_err(|error| format!("`{name}`: {error}"))?;
-            let age = world.env.wall().duration_since(record.begun_at);
-            let is_fresh = age < jiff::SignedDuration::from_secs(5);
+            // Time to be started, and time for the end to be written.
+            let is_begun_now = world.env.wall().duration_since(record.begun_at) < jiff::SignedDuration::from_secs(5);
+            let is_ended_now = world.wardens.ended_at(&name).is_some_and(|at| now < at + Duration::from_secs(5));
+            // A run without a limit whose node died before it knew that the run was begun: an operator ends it.
+            let is_endless = record.state == RunState::CutOff && record.keep_until.is_none();
             let has_process = record.state == RunState::Running && alive.contains(&name);
-            if !is_fresh && !has_process {
+            if !is_begun_now && !is_ended_now && !has_process && !is_endless {
                 return Err(format!("in peace `{name}` is in flight, and no process is: {record:?}"));
             }
         }
@@ -173,29 +177,54 @@ fn daemon(
     })
 }
 
-/// Listens to what the backend tells the daemon, and hands it on.
+/// Listens to what backend and daemon tell each other, and hands it on.
 fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<Said>>>) -> (Coordination, Task) {
     let Coordination { requests, mut events, reader } = from;
     let (tap, tapped) = unbounded_channel();
+    let (asked, mut asking) = unbounded_channel();
     let world = world.clone();
     let task = async move {
-        while let Some(event) = events.recv().await {
-            if let Told::Election(event) = &event {
-                listen(&world, node, &mut guard(&said)[node], event);
-            }
-            if tap.send(event).is_err() {
-                return;
+        loop {
+            // Cancellation safe: both can be asked again.
+            tokio::select! {
+                biased;
+                request = asking.recv() => {
+                    let Some(request) = request else { return };
+                    if request == Request::Election(election::Request::Resign) {
+                        resign(&world, node, &mut guard(&said)[node]);
+                    }
+                    if requests.send(request).is_err() {
+                        return;
+                    }
+                }
+                event = events.recv() => {
+                    let Some(event) = event else { return };
+                    if let Told::Election(event) = &event {
+                        listen(&world, node, &mut guard(&said)[node], event);
+                    }
+                    if tap.send(event).is_err() {
+                        return;
+                    }
+                }
             }
         }
     };
-    (Coordination { requests, events: tapped, reader }, Box::pin(task))
+    (Coordination { requests: asked, events: tapped, reader }, Box::pin(task))
+}
+
+/// A node that resigns decides nothing any more, though its candidate is still there.
+fn resign(world: &Shared, node: usize, said: &mut Said) {
+    if let Some(token) = said.token.take() {
+        world.lock().env.facts.push(Fact::Over { node, token });
+    }
+    said.leads = false;
 }
 
 fn listen(world: &Shared, node: usize, said: &mut Said, event: &election::Event) {
     let env = &mut world.lock().env;
     match event {
         election::Event::Elected { term, lease_until, .. } => {
-            *said = Said { leads: true, lease_until: *lease_until };
+            *said = Said { leads: true, token: Some(term.token), lease_until: *lease_until };
             env.facts.push(Fact::Elected { node, token: term.token, lease_until: *lease_until });
         }
         election::Event::Lease { until } => {
@@ -203,7 +232,7 @@ fn listen(world: &Shared, node: usize, said: &mut Said, event: &election::Event)
             env.facts.push(Fact::Lease { node, until: *until });
         }
         election::Event::Over { term, .. } => {
-            said.leads = false;
+            (said.leads, said.token) = (false, None);
             env.facts.push(Fact::Over { node, token: term.token });
         }
         _ => {}

@@ -63,6 +63,8 @@ struct Tree {
 pub struct Wardens {
     wardens: Vec<Warden>,
     pids: i32,
+    /// When the last process of each run ended.
+    ended: BTreeMap<String, Uptime>,
 }
 
 impl Wardens {
@@ -76,7 +78,7 @@ impl Wardens {
             inbox: Vec::new(),
             daemon: None,
         };
-        Self { wardens: (0..nodes).map(warden).collect(), pids: 100 }
+        Self { wardens: (0..nodes).map(warden).collect(), pids: 100, ended: BTreeMap::new() }
     }
 
     /// A new warden for a new daemon of `node`; what it tells comes out here.
@@ -112,6 +114,11 @@ impl Wardens {
         for (_, tree) in std::mem::take(&mut self.wardens[node].trees) {
             env.facts.push(Fact::Gone(tree.process));
         }
+    }
+
+    /// When the last process of a run ended, if one did.
+    pub fn ended_at(&self, run: &str) -> Option<Uptime> {
+        self.ended.get(run).copied()
     }
 
     /// All processes of jobs.
@@ -238,8 +245,9 @@ impl Wardens {
     fn end(&mut self, env: &mut Env, node: usize, slot: Slot, exit: Exit, ended_by: Option<EndedBy>) {
         let Some(tree) = self.wardens[node].trees.remove(&slot) else { return };
         env.note(|| format!("node-{node} pid {} of {} has ended: {exit:?}", tree.process.pid, tree.process.run));
-        env.facts.push(Fact::Gone(tree.process));
         let at = env.now();
+        self.ended.insert(tree.process.run.clone(), at);
+        env.facts.push(Fact::Gone(tree.process));
         let ending = Ending { slot, exit, ended_by, at, leftovers: 0, tail: String::new(), dropped_bytes: 0 };
         self.tell(env, node, Notice::Ended(Box::new(ending)));
     }
