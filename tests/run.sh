@@ -42,4 +42,4 @@ fi
 
 # Not quoted: several arguments.
 # shellcheck disable=SC2086
-exec cargo test --locked ${CRONKEEPER_TEST_ARGS:---all-targets}
+exec cargo test --locked ${CRONKEEPER_TEST_ARGS:-}
