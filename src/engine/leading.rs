@@ -472,8 +472,9 @@ impl Engine {
             Commit::Accepted => {
                 timeline.written = (Some(timeline.written.0.map_or(Version::FIRST, Version::next)), mark);
             }
-            Commit::Superseded => timeline.is_in_conflict = true,
-            Commit::Fenced | Commit::Unknown => return,
+            // Unknown under a living session: others wrote over what would tell. With the session the term goes too.
+            Commit::Superseded | Commit::Unknown => timeline.is_in_conflict = true,
+            Commit::Fenced => return,
         }
         if timeline.is_in_conflict && timeline.open == 0 {
             t.ledger(Request::ReadJob(name.clone()));

@@ -162,6 +162,16 @@ fn a_refused_begin_is_decided_anew_from_what_the_record_says() {
 }
 
 #[test]
+fn a_mark_whose_fate_is_unknown_while_the_term_goes_on_is_read_again() {
+    let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *")]);
+    rig.pass(1);
+    let commits = rig.commits();
+    rig.answer(commits[0].0, Commit::Unknown);
+    assert!(rig.starts().is_empty());
+    assert!(rig.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadJob(name("a"))))));
+}
+
+#[test]
 fn a_begin_whose_fate_is_unknown_is_not_started_and_looked_up_under_the_next_session() {
     let mut rig = Rig::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
     rig.pass(1);
