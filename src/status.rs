@@ -191,7 +191,7 @@ pub struct RunStatus {
 impl From<&RunRecord> for RunStatus {
     fn from(record: &RunRecord) -> Self {
         Self {
-            run: RunId::scheduled(record.job.clone(), record.scheduled_at),
+            run: record.id(),
             node: record.owner.node.clone(),
             attempt: record.attempt,
             since: record.begun_at,

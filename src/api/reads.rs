@@ -12,7 +12,7 @@ use crate::clock::{Uptime, system};
 use crate::election::Queue;
 use crate::job::JobName;
 use crate::ledger::{ReadError, Reader, Reading};
-use crate::run::{HistoryRecord, RunId};
+use crate::run::HistoryRecord;
 use crate::status::{LastRun, RunStatus};
 
 /// How long a read may take.
@@ -74,7 +74,7 @@ fn newest_of_each(newest_first: Vec<HistoryRecord>) -> Lasts {
     let mut lasts = Lasts::new();
     for record in newest_first {
         if let HistoryRecord::Run(end) = record {
-            let run = RunId::scheduled(end.run.job.clone(), end.run.scheduled_at);
+            let run = end.run.id();
             lasts.entry(end.run.job).or_insert(LastRun { run, outcome: end.outcome, at: end.ended_at });
         }
     }

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use crate::engine::Start;
-use crate::run::RunId;
 use crate::term::NodeName;
 use crate::warden::wire::Launch;
 
@@ -57,7 +56,7 @@ impl Launcher {
 
     fn environment(&self, start: &Start) -> Vec<(String, String)> {
         let run = &start.run;
-        let id = RunId::scheduled(run.job.clone(), run.scheduled_at);
+        let id = run.id();
         let pair = |name: &str, value: String| (name.to_owned(), value);
         let mut environment = vec![
             pair("PATH", PATH.to_owned()),

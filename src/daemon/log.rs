@@ -105,7 +105,7 @@ pub(super) fn report(report: &Report) {
 }
 
 fn finished(end: &RunEnd) {
-    let run = RunId::scheduled(end.run.job.clone(), end.run.scheduled_at);
+    let run = end.run.id();
     macro_rules! line {
         ($level:ident) => {
             $level!(

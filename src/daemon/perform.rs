@@ -6,7 +6,6 @@ use tracing::error;
 use super::{Daemon, Processes, Stopped, log};
 use crate::clock::{Clock, Now};
 use crate::engine::{Command, Event, Start};
-use crate::run::RunId;
 use crate::run::journal::Journal;
 use crate::telemetry::TARGET;
 use crate::warden::wire::{Notice, Order, StartFailure, Step};
@@ -47,7 +46,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
 
     /// Notes the run, then starts it: after a crash between the two, the note says what to look for.
     fn start(&mut self, now: Now, start: Start) -> Option<Stopped> {
-        let run = RunId::scheduled(start.run.job.clone(), start.run.scheduled_at);
+        let run = start.run.id();
         if let Err(error) = self.journal.begun(&start.run, start.version) {
             error!(target: TARGET, job = %start.run.job, %run, "not started: it cannot be noted in the state directory: {error}");
             return self.not_started(now, &start, error.raw_os_error());

@@ -11,7 +11,7 @@ use crate::clock::{Now, Uptime};
 use crate::election::{Event as Election, Member};
 use crate::engine::{Engine, Report};
 use crate::job::{Digest, JobName, JobSet};
-use crate::run::{RunEnd, RunId};
+use crate::run::RunEnd;
 use crate::status::{JobStatus, JobsFile, LastRun, Role, RunStatus, Session, State, Status};
 use crate::term::NodeName;
 
@@ -153,7 +153,7 @@ impl View {
     pub(super) fn told(&mut self, report: &Report) {
         if let Report::Finished(end) = report {
             let RunEnd { run, outcome, ended_at, .. } = end.as_ref();
-            let id = RunId::scheduled(run.job.clone(), run.scheduled_at);
+            let id = run.id();
             self.last.insert(run.job.clone(), LastRun { run: id, outcome: *outcome, at: *ended_at });
         }
     }

@@ -31,7 +31,7 @@ impl Engine {
                     Own::dead(Phase::LettingGo)
                 }
                 None => {
-                    let end = unseen_end(&record, Outcome::Interrupted, Some(Reason::NodeDied), t.now);
+                    let end = RunEnd::unseen(&record, Outcome::Interrupted, Some(Reason::NodeDied), t.now.wall);
                     Own::dead(Phase::Ended(Box::new(end)))
                 }
             };
@@ -97,7 +97,7 @@ impl Engine {
         let job = flight.own().and_then(|own| own.job.clone());
         let (Some(job), true) = (job, leads && t.now.up < self.lease_until && !self.is_at_once(t.now.up)) else {
             let reason = if self.stage.is_ending() { Reason::Drain } else { Reason::Lease };
-            let end = unseen_end(&flight.record, Outcome::Interrupted, Some(reason), t.now);
+            let end = RunEnd::unseen(&flight.record, Outcome::Interrupted, Some(reason), t.now.wall);
             return self.end_run(t, run, end);
         };
         let (record, version) = (flight.record.clone(), flight.version);
@@ -146,7 +146,7 @@ impl Engine {
             StartFailure::TooLate => (Outcome::Interrupted, Some(Reason::Lease)),
             StartFailure::Step { step, errno } => (Outcome::Failure, reason_of(step, errno)),
         };
-        let end = unseen_end(&flight.record, outcome, reason, t.now);
+        let end = RunEnd::unseen(&flight.record, outcome, reason, t.now.wall);
         self.end_run(t, run, end);
     }
 
@@ -328,7 +328,7 @@ impl Engine {
             }
             return self.pump(t, run);
         }
-        let end = unseen_end(&flight.record, Outcome::Interrupted, Some(Reason::Lease), t.now);
+        let end = RunEnd::unseen(&flight.record, Outcome::Interrupted, Some(Reason::Lease), t.now.wall);
         self.end_run(t, run, end);
     }
 
@@ -399,11 +399,6 @@ impl Engine {
         }
         t.order(Order::Kill { slot: alive.slot });
     }
-}
-
-/// The end of a run whose process nobody saw, or that never had one.
-pub(super) fn unseen_end(run: &RunRecord, outcome: Outcome, reason: Option<Reason>, now: Now) -> RunEnd {
-    RunEnd::unseen(run, outcome, reason, now.wall)
 }
 
 /// When the warden kills the run by itself: the rule that a successor will go by.

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use super::flight::{Flight, Holder, News, Own, Phase};
 use super::leading::Leadership;
-use super::own::unseen_end;
 use super::{Command, Engine, Pending, Report, Turn};
 use crate::clock::Uptime;
 use crate::ledger::{Change, Commit, CommitId, OwnerState, Request, Running, Snapshot};
@@ -50,7 +49,7 @@ impl Engine {
     fn adopt_runs(&mut self, t: &mut Turn, mut running: Vec<Running>) {
         running.sort_by_key(|found| (found.record.scheduled_at, found.record.job.clone()));
         for Running { record, version, owner } in running {
-            let run = RunId::scheduled(record.job.clone(), record.scheduled_at);
+            let run = record.id();
             if self.flights.get(&run).is_some_and(|flight| flight.own().is_some()) {
                 self.on_own_run_read(t, &run, Some((record, version)));
             } else {
@@ -137,7 +136,7 @@ impl Engine {
     fn settle_end(&mut self, t: &mut Turn, run: &RunId, outcome: Outcome, reason: Option<Reason>) {
         let Some(flight) = self.flights.get_mut(run).filter(|flight| flight.commit.is_none()) else { return };
         flight.holder = Holder::Settling;
-        let end = unseen_end(&flight.record, outcome, reason, t.now);
+        let end = RunEnd::unseen(&flight.record, outcome, reason, t.now.wall);
         let change = Change::End { at: flight.version, end: end.clone(), as_leader: true };
         let id = self.commit(t, change, Pending::End { run: run.clone(), settled: Some(Box::new(end)) });
         self.note_settling(run, id);

@@ -89,7 +89,7 @@ impl From<HistoryRecord> for HistoryEntry {
 impl From<RunEnd> for EndedRun {
     fn from(end: RunEnd) -> Self {
         Self {
-            run: RunId::scheduled(end.run.job.clone(), end.run.scheduled_at),
+            run: end.run.id(),
             job: end.run.job,
             scheduled_at: end.run.scheduled_at,
             node: end.run.owner.node,

@@ -8,7 +8,7 @@ use super::client::{Mode, Op};
 use super::desk::json;
 use super::paths;
 use crate::ledger::{Change, SkipWrite};
-use crate::run::{HistoryRecord, JobRecord, Nonce, RunId, RunRecord, RunState, Version};
+use crate::run::{HistoryRecord, JobRecord, Nonce, RunRecord, RunState, Version};
 
 /// The operations of a change, in order.
 pub fn ops(change: &Change) -> Vec<Op> {
@@ -19,20 +19,19 @@ pub fn ops(change: &Change) -> Vec<Op> {
             ops
         }
         Change::Begin { at, record, run } => {
-            vec![write(paths::job(&run.job), json(record), Some(*at)), write(paths::running(&id(run)), json(run), None)]
+            vec![
+                write(paths::job(&run.job), json(record), Some(*at)),
+                write(paths::running(&run.id()), json(run), None),
+            ]
         }
         Change::Settle { at, run } | Change::Reown { at, run } => {
-            vec![write(paths::running(&id(run)), json(run), Some(*at))]
+            vec![write(paths::running(&run.id()), json(run), Some(*at))]
         }
         Change::End { at, end, .. } => vec![
-            Op::Delete { path: paths::running(&id(&end.run)), version: at.0 },
-            write(paths::history(&id(&end.run)), json(&HistoryRecord::Run(end.clone())), None),
+            Op::Delete { path: paths::running(&end.run.id()), version: at.0 },
+            write(paths::history(&end.run.id()), json(&HistoryRecord::Run(end.clone())), None),
         ],
     }
-}
-
-fn id(run: &RunRecord) -> RunId {
-    RunId::scheduled(run.job.clone(), run.scheduled_at)
 }
 
 fn write_skip(write_skip: &SkipWrite) -> Op {
@@ -97,14 +96,14 @@ pub fn traces(change: &Change) -> Vec<Trace> {
         }
         Change::Begin { at, record, run } => vec![
             nonce(paths::job(&run.job), &record.nonce, Some(Base::Version(*at))),
-            nonce(paths::running(&id(run)), &run.nonce, None),
-            nonce(paths::history(&id(run)), &run.nonce, None),
+            nonce(paths::running(&run.id()), &run.nonce, None),
+            nonce(paths::history(&run.id()), &run.nonce, None),
         ],
         Change::Settle { at, run } | Change::Reown { at, run } => {
-            vec![record(paths::running(&id(run)), json(run), Some(Base::Version(*at)))]
+            vec![record(paths::running(&run.id()), json(run), Some(Base::Version(*at)))]
         }
         Change::End { end, .. } => {
-            vec![record(paths::history(&id(&end.run)), json(&HistoryRecord::Run(end.clone())), None)]
+            vec![record(paths::history(&end.run.id()), json(&HistoryRecord::Run(end.clone())), None)]
         }
     }
 }
