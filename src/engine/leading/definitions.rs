@@ -1,0 +1,142 @@
+//! Which jobs a leader decides on, and from which mark: as earlier leaders left them, as loaded, as read after a conflict.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::timeline::{Timeline, digest_of};
+use crate::engine::{Engine, Report, Turn};
+use crate::job::{Digest, Job, JobName, JobSet};
+use crate::ledger::JobEntry;
+use crate::run::{RunId, SkipReason, Version};
+
+impl Engine {
+    /// The records that earlier leaders left, matched with the jobs as loaded here.
+    pub(in crate::engine) fn adopt_jobs(&mut self, t: &mut Turn, mut entries: BTreeMap<JobName, JobEntry>) {
+        let jobs: Vec<Arc<Job>> = self.jobs.jobs.values().filter(|job| is_scheduled(job)).cloned().collect();
+        for job in jobs {
+            let entry = entries.remove(&job.name);
+            self.adopt_job(t, &job.name.clone(), Some(job), entry);
+        }
+        for (name, entry) in entries {
+            self.adopt_job(t, &name, None, Some(entry));
+        }
+    }
+
+    /// Takes a job's record for what it says. A schedule that is new, or another than recorded, counts from now.
+    pub(super) fn adopt_job(&mut self, t: &mut Turn, name: &JobName, job: Option<Arc<Job>>, entry: Option<JobEntry>) {
+        let version = entry.as_ref().map(|entry| entry.version);
+        let (mark, recorded) = match entry.and_then(|entry| entry.record) {
+            Some(record) => (record.last_scheduled, record.schedule),
+            None => (t.now.wall, None),
+        };
+        self.count_from(t, name, job, version, mark, recorded);
+    }
+
+    pub(super) fn count_from(
+        &mut self,
+        t: &mut Turn,
+        name: &JobName,
+        job: Option<Arc<Job>>,
+        version: Option<Version>,
+        mark: Timestamp,
+        recorded: Option<Digest>,
+    ) {
+        let digest = job.as_deref().map(digest_of);
+        let timeline = Timeline {
+            job: job.clone(),
+            version,
+            mark,
+            written: (version, mark),
+            cursor: mark,
+            backlog: VecDeque::new(),
+            skip: None,
+            open: 0,
+            is_in_conflict: false,
+            next: None,
+        };
+        let Some(leading) = &mut self.leading else { return };
+        leading.timelines.insert(name.clone(), timeline);
+        if digest != recorded || (version.is_none() && job.is_some()) {
+            let is_new = digest != recorded;
+            let gap = job.as_ref().filter(|_| is_new && recorded.is_some());
+            let gap = gap.and_then(|job| t.missed(job, mark, t.now.wall));
+            let to = if is_new && digest.is_some() { mark.max(t.now.wall) } else { mark };
+            self.advance(t, name, to, gap.map(|gap| (SkipReason::Missed, gap)));
+        }
+        if let Some(leading) = &mut self.leading {
+            leading.schedule(name);
+        }
+    }
+
+    /// A valid set of jobs was read: it replaces the running one at once. Runs in flight keep their definitions.
+    pub(in crate::engine) fn on_loaded(&mut self, t: &mut Turn, jobs: JobSet) {
+        let old = std::mem::replace(&mut self.jobs, jobs);
+        if self.leading.is_none() {
+            return;
+        }
+        let names: BTreeSet<JobName> = old.jobs.keys().chain(self.jobs.jobs.keys()).cloned().collect();
+        for name in names {
+            self.redefine(t, &name);
+        }
+    }
+
+    pub(super) fn redefine(&mut self, t: &mut Turn, name: &JobName) {
+        let new = self.jobs.jobs.get(name).filter(|job| is_scheduled(job)).cloned();
+        let Some(timeline) = self.leading.as_mut().and_then(|leading| leading.timelines.get_mut(name)) else {
+            if new.is_some() {
+                self.adopt_job(t, name, new, None);
+            }
+            return;
+        };
+        let was = timeline.job.as_deref().map(digest_of);
+        let is = new.as_deref().map(digest_of);
+        let old = std::mem::replace(&mut timeline.job, new);
+        if was == is || timeline.is_in_conflict {
+            return;
+        }
+        let (mark, now) = (timeline.mark, t.now.wall);
+        timeline.backlog.clear();
+        timeline.skip = None;
+        let gap = old.and_then(|old| t.missed(&old, mark, now));
+        self.advance(t, name, mark.max(now), gap.map(|gap| (SkipReason::Missed, gap)));
+        if let Some(leading) = &mut self.leading {
+            leading.waiting.remove(name);
+            leading.schedule(name);
+        }
+    }
+
+    /// A job's record after a conflict: deciding starts again from what it says.
+    pub(in crate::engine) fn on_job_read(&mut self, t: &mut Turn, name: &JobName, entry: Option<JobEntry>) {
+        let Some(leading) = &mut self.leading else { return };
+        let Some(timeline) = leading.timelines.get_mut(name).filter(|timeline| timeline.is_in_conflict) else { return };
+        let written = timeline.written;
+        let job = timeline.job.clone();
+        let Some(entry) = entry else {
+            // Somebody removed the record: it is made again as it was.
+            let digest = job.as_deref().map(digest_of);
+            return self.count_from(t, name, job, None, written.1, digest);
+        };
+        let is_unchanged = Some(entry.version) == written.0;
+        self.adopt_job(t, name, job.clone(), Some(entry));
+        if let (true, Some(job)) = (is_unchanged, job) {
+            self.pass_over(t, &job);
+        }
+    }
+
+    /// The record was not in the way, so something else is: the next occurrence's place in the ledger is taken.
+    pub(super) fn pass_over(&mut self, t: &mut Turn, job: &Arc<Job>) {
+        let Some(timeline) = self.timeline(&job.name) else { return };
+        let Some(at) = job.schedule.next_after(timeline.mark).filter(|&at| at <= t.now.wall) else { return };
+        t.tell(Report::Obstructed { job: job.name.clone(), run: RunId::scheduled(job.name.clone(), at) });
+        self.advance(t, &job.name, at, None);
+        if let Some(leading) = &mut self.leading {
+            leading.schedule(&job.name);
+        }
+    }
+}
+
+fn is_scheduled(job: &Arc<Job>) -> bool {
+    job.enabled
+}

@@ -1,0 +1,121 @@
+//! What a leader asks the ledger to write about a job, and what follows from the answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::timeline::digest_of;
+use crate::engine::flight::{Flight, Holder, Own};
+use crate::engine::misfire::Missed;
+use crate::engine::{Engine, Pending, Told, Turn};
+use crate::job::{Job, JobName, Overlap};
+use crate::ledger::{Change, Commit, Request};
+use crate::run::{JobRecord, OnLoss, Owner, RunId, RunRecord, RunState, Skip, SkipReason, Version};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// Moves the mark, and writes down what it passes.
+    pub(super) fn advance(
+        &mut self,
+        t: &mut Turn,
+        name: &JobName,
+        mark: Timestamp,
+        skipped: Option<(SkipReason, Missed)>,
+    ) {
+        let nonce = self.nonce();
+        let Some(leading) = &mut self.leading else { return };
+        let token = leading.term.token;
+        let Some(timeline) = leading.timelines.get_mut(name) else { return };
+        let mark = mark.max(timeline.mark);
+        let schedule = timeline.job.as_deref().map(digest_of);
+        let record = JobRecord { v: 1, last_scheduled: mark, schedule, nonce };
+        let at = timeline.version;
+        let told = skipped.map(|(reason, missed)| {
+            let skip = Skip {
+                v: 1,
+                job: name.clone(),
+                reason,
+                first: missed.first,
+                last: missed.last,
+                count: missed.count,
+                token,
+                node: self.node.clone(),
+                decided_at: t.now.wall,
+            };
+            Told { skip, first: missed.first, count: missed.count }
+        });
+        let (told, skip) = timeline.join_skip(told);
+        timeline.step(mark);
+        let change = Change::Advance { job: name.clone(), at, record, skip };
+        let id = self.commit(t, change, Pending::Advance { job: name.clone(), mark, told });
+        if let Some(takeover) = self.leading.as_mut().and_then(|leading| leading.takeover.as_mut()) {
+            takeover.open.insert(id);
+        }
+    }
+
+    /// Moves the mark and begins a run of this occurrence.
+    pub(super) fn begin(&mut self, t: &mut Turn, job: &Arc<Job>, at: Timestamp) {
+        let (nonce, session) = (self.nonce(), self.session.clone());
+        let (Some(leading), Some(session)) = (&mut self.leading, session) else { return };
+        let token = leading.term.token;
+        let Some(timeline) = leading.timelines.get_mut(&job.name) else { return };
+        let Some(version) = timeline.version else { return };
+        let schedule = Some(digest_of(job));
+        let record = JobRecord { v: 1, last_scheduled: at, schedule, nonce: nonce.clone() };
+        timeline.skip = None;
+        timeline.step(at);
+        let run = RunRecord {
+            v: 1,
+            job: job.name.clone(),
+            scheduled_at: at,
+            state: RunState::Running,
+            owner: Owner { node: self.node.clone(), session },
+            token,
+            attempt: 1,
+            nonce,
+            begun_at: t.now.wall,
+            on_loss: OnLoss::of(job),
+            keep_until: Self::keep_until(job, at, t.now.wall),
+        };
+        let id = RunId::scheduled(job.name.clone(), at);
+        let change = Change::Begin { at: version, record, run: run.clone() };
+        let commit = self.commit(t, change, Pending::Begin { run: id.clone() });
+        let flight = Flight::new(run, Version::FIRST, Holder::Own(Own::beginning(job.clone())));
+        self.flights.insert(id, Flight { commit: Some(commit), ..flight });
+    }
+
+    /// How long a run may go on while cut off: until the second before whatever may begin beside it.
+    pub(in crate::engine) fn keep_until(job: &Job, scheduled_at: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        if OnLoss::of(job) != OnLoss::CutOff || job.overlap == Overlap::Allow {
+            return None;
+        }
+        job.schedule.next_after(scheduled_at.max(now)).map(|next| next - SECOND)
+    }
+
+    /// The answer to a commit that moves a job's mark.
+    pub(in crate::engine) fn on_timeline_answer(
+        &mut self,
+        t: &mut Turn,
+        name: &JobName,
+        mark: Timestamp,
+        answer: Commit,
+    ) {
+        let Some(leading) = &mut self.leading else { return };
+        let Some(timeline) = leading.timelines.get_mut(name) else { return };
+        timeline.open = timeline.open.saturating_sub(1);
+        match answer {
+            Commit::Accepted => {
+                timeline.written = (Some(timeline.written.0.map_or(Version::FIRST, Version::next)), mark);
+            }
+            // Unknown under a living session: others wrote over what would tell. With the session the term goes too.
+            Commit::Superseded | Commit::Unknown => timeline.is_in_conflict = true,
+            Commit::Fenced => return,
+        }
+        if timeline.is_in_conflict && timeline.open == 0 {
+            t.ledger(Request::ReadJob(name.clone()));
+        }
+        leading.schedule(name);
+    }
+}

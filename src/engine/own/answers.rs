@@ -1,0 +1,149 @@
+//! What the ledger says to the commits about own runs, and what it says when it was not heard.
+
+use crate::engine::flight::{Flight, Holder, Own, Phase, StopCause};
+use crate::engine::{Command, Engine, Report, Turn};
+use crate::ledger::{Commit, CommitId, Request};
+use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, Version};
+
+impl Engine {
+    pub(in crate::engine) fn on_attempt_answer(&mut self, t: &mut Turn, run: &RunId, id: CommitId, answer: Commit) {
+        if self.answered_flight(run, id).is_none() {
+            return;
+        }
+        match answer {
+            Commit::Accepted => self.on_begun(t, run),
+            Commit::Superseded | Commit::Fenced => {
+                self.flights.remove(run);
+            }
+            Commit::Unknown => self.look_up(t, run),
+        }
+    }
+
+    /// Nobody knows whether an attempt was begun: the ledger is asked, under the next session if this one is gone.
+    pub(in crate::engine) fn look_up(&mut self, t: &mut Turn, run: &RunId) {
+        if let Some(own) = self.flights.get_mut(run).and_then(Flight::own_mut) {
+            own.phase = Phase::Unsure;
+        }
+        if self.session.is_some() {
+            t.ledger(Request::ReadRun(run.clone()));
+        }
+    }
+
+    pub(in crate::engine) fn on_reown_answer(&mut self, t: &mut Turn, run: &RunId, id: CommitId, answer: Commit) {
+        let Some(flight) = self.answered_flight(run, id) else { return };
+        match answer {
+            Commit::Accepted => {
+                flight.version = flight.version.next();
+                let Some(own) = flight.own_mut() else { return };
+                own.needs_reown = false;
+                if matches!(own.phase, Phase::LettingGo) { self.on_let_go(t, run) } else { self.pump(t, run) }
+            }
+            Commit::Superseded | Commit::Fenced => t.ledger(Request::ReadRun(run.clone())),
+            Commit::Unknown => {
+                if self.session.is_some() {
+                    self.pump(t, run);
+                }
+            }
+        }
+    }
+
+    pub(super) fn on_let_go(&mut self, t: &mut Turn, run: &RunId) {
+        t.commands.push(Command::Forget(run.clone()));
+        if self.leading.is_none() {
+            self.flights.remove(run);
+            return;
+        }
+        if let Some(flight) = self.flights.get_mut(run) {
+            flight.holder = Holder::Nobody;
+        }
+        self.begin_again(t, run);
+    }
+
+    pub(in crate::engine) fn on_own_end_answer(&mut self, t: &mut Turn, run: &RunId, id: CommitId, answer: Commit) {
+        let Some(flight) = self.answered_flight(run, id) else { return };
+        match answer {
+            Commit::Accepted => {
+                if let Some(Own { phase: Phase::Ended(end), is_told: false, .. }) = flight.own() {
+                    t.tell(Report::Finished(end.clone()));
+                }
+                self.flights.remove(run);
+                t.commands.push(Command::Forget(run.clone()));
+            }
+            Commit::Superseded | Commit::Fenced => t.ledger(Request::ReadRun(run.clone())),
+            Commit::Unknown => {
+                if let Some(own) = flight.own_mut() {
+                    own.may_be_written = true;
+                }
+                if self.session.is_some() {
+                    self.pump(t, run);
+                }
+            }
+        }
+    }
+
+    /// What the ledger says of an own run whose commit it did not take, or did not answer.
+    pub(in crate::engine) fn on_own_run_read(
+        &mut self,
+        t: &mut Turn,
+        run: &RunId,
+        found: Option<(RunRecord, Version)>,
+    ) {
+        let Some(flight) = self.flights.get_mut(run).filter(|flight| flight.commit.is_none()) else { return };
+        let is_unsure = matches!(flight.own().map(|own| &own.phase), Some(Phase::Unsure));
+        let may_be_written = flight.own().is_some_and(|own| own.may_be_written);
+        match found {
+            Some((record, version)) if flight.is_same_attempt(&record) => {
+                if is_unsure && record.nonce != flight.record.nonce {
+                    self.flights.remove(run);
+                    return self.take_note(t, run, Some((record, version)));
+                }
+                flight.version = version;
+                if is_unsure { self.on_begun_unsure(t, run) } else { self.pump(t, run) }
+            }
+            found if is_unsure => {
+                self.flights.remove(run);
+                self.take_note(t, run, found);
+            }
+            // What is not in flight any more was ended: by the write that was never answered.
+            None if may_be_written => self.drop_run(t, run),
+            found => {
+                self.on_superseded(t, run);
+                if !self.flights.contains_key(run) {
+                    self.take_note(t, run, found);
+                }
+            }
+        }
+    }
+
+    /// An attempt was begun in the ledger by a write that was answered too late for it to be started.
+    pub(super) fn on_begun_unsure(&mut self, t: &mut Turn, run: &RunId) {
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        if flight.record.on_loss == OnLoss::Rerun {
+            if let Some(own) = flight.own_mut() {
+                own.phase = Phase::LettingGo;
+            }
+            return self.pump(t, run);
+        }
+        let end = RunEnd::unseen(&flight.record, Outcome::Interrupted, Some(Reason::Lease), t.now.wall);
+        self.end_run(t, run, end);
+    }
+
+    /// Another settled an own run: what still runs of it is killed, and nothing more is written about it.
+    pub(super) fn on_superseded(&mut self, t: &mut Turn, run: &RunId) {
+        t.tell(Report::Superseded { run: run.clone() });
+        if self.flights.get(run).is_some_and(|flight| flight.alive().is_some()) {
+            self.kill_run(t, run, StopCause::Superseded);
+        } else {
+            self.drop_run(t, run);
+        }
+    }
+
+    /// What the ledger has of it, if anything, is another node's affair; a leader looks.
+    pub(super) fn drop_run(&mut self, t: &mut Turn, run: &RunId) {
+        self.flights.remove(run);
+        t.commands.push(Command::Forget(run.clone()));
+        if self.leading.is_some() {
+            t.ledger(Request::ReadRun(run.clone()));
+        }
+    }
+}

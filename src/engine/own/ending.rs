@@ -1,0 +1,107 @@
+//! How an attempt ended, from what the warden saw and why it was told to stop.
+
+use crate::engine::flight::{Phase, StopCause};
+use crate::engine::{Command, Engine, Report, Turn};
+use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunId, millis};
+use crate::warden::wire::{EndedBy, Ending, Exit, StartFailure, Step};
+
+/// The tail kept of a successful run, in bytes; the warden hands on 4 KiB.
+const TAIL_OF_SUCCESS: usize = 512;
+
+impl Engine {
+    pub(super) fn on_not_started(&mut self, t: &mut Turn, run: &RunId, why: StartFailure) {
+        let Some(flight) = self.flights.get(run) else { return };
+        let (outcome, reason) = match why {
+            StartFailure::TooLate => (Outcome::Interrupted, Some(Reason::Lease)),
+            StartFailure::Step { step, errno } => (Outcome::Failure, reason_of(step, errno)),
+        };
+        let end = RunEnd::unseen(&flight.record, outcome, reason, t.now.wall);
+        self.end_run(t, run, end);
+    }
+
+    pub(super) fn on_ended(&mut self, t: &mut Turn, run: &RunId, ending: Ending) {
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        let Some(alive) = flight.alive().cloned() else { return };
+        if alive.stopped == Some(StopCause::Superseded) {
+            self.drop_run(t, run);
+            return;
+        }
+        let by_lease = ending.ended_by == Some(EndedBy::Deadline)
+            || (ending.ended_by == Some(EndedBy::Order) && alive.stopped == Some(StopCause::Lease));
+        if by_lease && flight.record.on_loss == OnLoss::Rerun {
+            let attempt = flight.record.attempt;
+            if let Some(own) = flight.own_mut() {
+                own.phase = Phase::LettingGo;
+            }
+            t.tell(Report::Retrying { run: run.clone(), attempt });
+            return self.pump(t, run);
+        }
+        let success = flight.own().and_then(|own| own.job.as_ref()).map(|job| &job.success_exit_codes);
+        let is_success = |code: i32| success.map_or(code == 0, |codes| codes.contains(&code));
+        let (outcome, reason) = match (ending.ended_by, alive.stopped) {
+            (Some(EndedBy::Deadline), _) | (Some(EndedBy::Order), Some(StopCause::Lease)) => {
+                (Outcome::Interrupted, Some(Reason::Lease))
+            }
+            (Some(EndedBy::Order), Some(StopCause::Timeout)) => (Outcome::Timeout, None),
+            (Some(EndedBy::Order), _) => (Outcome::Interrupted, Some(Reason::Drain)),
+            (None, _) => match ending.exit {
+                Exit::Code(code) if is_success(code) => (Outcome::Success, None),
+                Exit::Code(_) => (Outcome::Failure, None),
+                Exit::Signal { core, .. } => (Outcome::Failure, core.then_some(Reason::CoreDump)),
+            },
+        };
+        let (exit_code, signal) = match ending.exit {
+            Exit::Code(code) => (Some(code), None),
+            Exit::Signal { signal, .. } => (None, Some(signal)),
+        };
+        let tail = if outcome == Outcome::Success { last_bytes(&ending.tail, TAIL_OF_SUCCESS) } else { &ending.tail };
+        let end = RunEnd {
+            v: 1,
+            run: flight.record.clone(),
+            outcome,
+            reason,
+            exit_code,
+            signal,
+            ended_at: t.now.wall - t.now.up.since(ending.at),
+            duration_ms: alive.started.map(|started| millis(ending.at.since(started))),
+            leftovers: ending.leftovers,
+            tail: tail.to_owned(),
+            dropped_bytes: ending.dropped_bytes,
+        };
+        self.end_run(t, run, end);
+    }
+
+    /// The run is over here: kept until the ledger has it, told, and asked to be written.
+    pub(super) fn end_run(&mut self, t: &mut Turn, run: &RunId, end: RunEnd) {
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        let version = flight.version;
+        if let Some(own) = flight.own_mut() {
+            own.phase = Phase::Ended(Box::new(end.clone()));
+            own.is_told = true;
+        }
+        t.commands.push(Command::KeepEnd { end: Box::new(end.clone()), version });
+        t.tell(Report::Finished(Box::new(end)));
+        self.pump(t, run);
+    }
+}
+
+fn reason_of(step: Step, errno: i32) -> Option<Reason> {
+    use rustix::io::Errno;
+    match (step, Errno::from_raw_os_error(errno)) {
+        (Step::Directory, _) => Some(Reason::NoDirectory),
+        (Step::Exec, Errno::NOENT) => Some(Reason::NotFound),
+        (_, Errno::NOMEM | Errno::AGAIN) => Some(Reason::NoMemory),
+        (Step::Exec, _) => Some(Reason::NotExecutable),
+        // The log says which step failed, and how.
+        (Step::Fork | Step::Prepare, _) => None,
+    }
+}
+
+/// The last `limit` bytes of a text, or a few less so as not to break a character.
+fn last_bytes(text: &str, limit: usize) -> &str {
+    let mut start = text.len().saturating_sub(limit);
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    &text[start..]
+}
