@@ -7,6 +7,7 @@ mod id;
 pub mod journal;
 #[cfg(test)]
 pub(crate) mod tests_support;
+mod trigger;
 
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use id::{BadRunId, RunId};
+pub use trigger::{Trigger, TriggerRecord, TriggerSeq};
 
 use crate::job::{Digest, Interrupted, Job, JobName, OnLeaseEnd};
 use crate::term::{FencingToken, NodeName, SessionId};
@@ -103,8 +105,11 @@ pub struct RunRecord {
     pub v: u32,
     /// The job.
     pub job: JobName,
-    /// The occurrence.
+    /// The occurrence, or when the trigger was made.
     pub scheduled_at: Timestamp,
+    /// The trigger it answers; absent for a scheduled run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<Trigger>,
     /// See [`RunState`].
     pub state: RunState,
     /// Who has it.
@@ -128,7 +133,7 @@ pub struct RunRecord {
 impl RunRecord {
     /// The id it goes by.
     pub fn id(&self) -> RunId {
-        RunId::scheduled(self.job.clone(), self.scheduled_at)
+        id_of(&self.job, self.scheduled_at, self.trigger.as_ref())
     }
 }
 
@@ -210,6 +215,8 @@ pub enum SkipReason {
     Overlap,
     /// Nobody decided on it in time.
     Missed,
+    /// An operator had paused the job.
+    Paused,
 }
 
 impl SkipReason {
@@ -218,6 +225,7 @@ impl SkipReason {
         match self {
             Self::Overlap => "overlap",
             Self::Missed => "missed",
+            Self::Paused => "paused",
         }
     }
 }
@@ -290,6 +298,9 @@ pub struct Skip {
     pub last: Timestamp,
     /// How many; never 0.
     pub count: u64,
+    /// The trigger that led to no run: such a record stands alone. Absent for occurrences.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<Trigger>,
     /// Of the term that decided.
     pub token: FencingToken,
     /// The node that decided.
@@ -299,9 +310,16 @@ pub struct Skip {
 }
 
 impl Skip {
-    /// The id its record goes by: that of the first occurrence.
+    /// The id its record goes by: that of the first occurrence, or of the trigger.
     pub fn id(&self) -> RunId {
-        RunId::scheduled(self.job.clone(), self.first)
+        id_of(&self.job, self.first, self.trigger.as_ref())
+    }
+}
+
+fn id_of(job: &JobName, at: Timestamp, trigger: Option<&Trigger>) -> RunId {
+    match trigger {
+        Some(trigger) => RunId::manual(job.clone(), at, trigger.seq),
+        None => RunId::scheduled(job.clone(), at),
     }
 }
 

@@ -67,6 +67,7 @@ impl Reader for Ledger {
             first: at,
             last: at,
             count: 1,
+            trigger: None,
             token: FencingToken(7),
             node: NodeName::new("host-a"),
             decided_at: at,

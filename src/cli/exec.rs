@@ -69,6 +69,7 @@ fn attempt(job: &Arc<Job>, now: Timestamp) -> Start {
         v: 1,
         job: job.name.clone(),
         scheduled_at,
+        trigger: None,
         state: RunState::Running,
         owner: Owner { node: NodeName::new(host::name()), session: SessionId(String::new()) },
         token: FencingToken(0),

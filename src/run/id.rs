@@ -1,4 +1,7 @@
 //! A run's id: `<job>.<20261120T023000Z>`, from the job and the scheduled time, so that repeating a commit is harmless.
+//! A manual run has its trigger's number behind it: `<job>.<20261120T023000Z>.m<seq>`.
+//!
+//! Job names may contain dots, and may look like the rest of an id. The last part tells the two forms apart: a time ends in `Z`.
 
 use std::fmt;
 
@@ -7,27 +10,34 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
+use super::TriggerSeq;
 use crate::job::JobName;
 
 const FORMAT: &str = "%Y%m%dT%H%M%SZ";
 
-/// Which occurrence of which job.
+/// Which occurrence of which job, or which trigger's run of it. Ordered by job, then by time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RunId {
     job: JobName,
     scheduled_at: Timestamp,
+    manual: Option<TriggerSeq>,
 }
 
 /// A text that is no run id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no run id: they read `<job>.<20261120T023000Z>`")]
+#[error("`{0}` is no run id: they read `<job>.<20261120T023000Z>`, with `.m<number>` behind it where triggered")]
 pub struct BadRunId(pub String);
 
 impl RunId {
     /// The run of `job`'s occurrence at `scheduled_at`. Occurrences are whole seconds.
     pub fn scheduled(job: JobName, scheduled_at: Timestamp) -> Self {
-        Self { job, scheduled_at }
+        Self { job, scheduled_at, manual: None }
+    }
+
+    /// The run of `job` that the trigger numbered `seq`, made at `scheduled_at`, asks for.
+    pub fn manual(job: JobName, scheduled_at: Timestamp, seq: TriggerSeq) -> Self {
+        Self { job, scheduled_at, manual: Some(seq) }
     }
 
     /// The job.
@@ -35,7 +45,12 @@ impl RunId {
         &self.job
     }
 
-    /// The occurrence.
+    /// The trigger that asked for it; absent for a scheduled run.
+    pub fn trigger(&self) -> Option<TriggerSeq> {
+        self.manual
+    }
+
+    /// The occurrence, or when the trigger was made.
     pub fn scheduled_at(&self) -> Timestamp {
         self.scheduled_at
     }
@@ -46,17 +61,31 @@ impl RunId {
     /// When the text is none.
     pub fn parse(text: &str) -> Result<Self, BadRunId> {
         let bad = || BadRunId(text.to_owned());
-        let (job, time) = text.rsplit_once('.').ok_or_else(bad)?;
+        let (rest, last) = text.rsplit_once('.').ok_or_else(bad)?;
+        let (job, time, manual) = match last.strip_prefix('m') {
+            Some(number) => {
+                let (job, time) = rest.rsplit_once('.').ok_or_else(bad)?;
+                (job, time, Some(sequence(number).ok_or_else(bad)?))
+            }
+            None => (rest, last, None),
+        };
         let job = JobName::parse(job).map_err(|_| bad())?;
         let civil = DateTime::strptime(FORMAT, time).map_err(|_| bad())?;
         let scheduled_at = civil.to_zoned(TimeZone::UTC).map_err(|_| bad())?.timestamp();
-        Ok(Self { job, scheduled_at })
+        Ok(Self { job, scheduled_at, manual })
     }
+}
+
+/// A number as it is written: no sign, no leading zeros.
+fn sequence(text: &str) -> Option<TriggerSeq> {
+    let number: u64 = text.parse().ok()?;
+    (number.to_string() == text).then_some(TriggerSeq(number))
 }
 
 impl fmt::Display for RunId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.job, self.scheduled_at.strftime(FORMAT))
+        write!(f, "{}.{}", self.job, self.scheduled_at.strftime(FORMAT))?;
+        self.manual.map_or(Ok(()), |seq| write!(f, ".m{seq}"))
     }
 }
 
@@ -87,10 +116,47 @@ mod tests {
         assert_eq!(RunId::parse("nightly.backup.20261120T023000Z"), Ok(id));
     }
 
+    fn made(job: &str, second: i64, seq: Option<u64>) -> RunId {
+        let (job, at) = (JobName::parse(job).unwrap(), Timestamp::from_second(second).unwrap());
+        match seq {
+            Some(seq) => RunId::manual(job, at, TriggerSeq(seq)),
+            None => RunId::scheduled(job, at),
+        }
+    }
+
+    #[test]
+    fn a_manual_run_carries_its_triggers_number() {
+        let id = made("backup", 60, Some(7));
+        assert_eq!(id.to_string(), "backup.19700101T000100Z.m7");
+        assert_eq!((id.trigger(), RunId::parse("backup.19700101T000100Z.m7")), (Some(TriggerSeq(7)), Ok(id)));
+    }
+
+    #[test]
+    fn a_number_has_one_spelling() {
+        for text in ["m07", "m+7", "m", "m-1", "m99999999999999999999", "7"] {
+            let text = format!("backup.19700101T000100Z.{text}");
+            assert_eq!(RunId::parse(&text), Err(BadRunId(text.clone())));
+        }
+    }
+
+    #[test]
+    fn the_runs_of_a_job_lie_together_by_time() {
+        let mut ids = [made("b", 0, None), made("a", 60, Some(1)), made("a", 60, None), made("a", 0, Some(2))];
+        ids.sort();
+        let texts = ids.map(|id| id.to_string());
+        let expected = ["a.19700101T000000Z.m2", "a.19700101T000100Z", "a.19700101T000100Z.m1", "b.19700101T000000Z"];
+        assert_eq!(texts, expected);
+    }
+
+    /// Names of jobs, also such as look like the end of an id.
+    fn names() -> impl Strategy<Value = String> {
+        "[A-Za-z0-9][A-Za-z0-9._-]{0,79}(\\.19700101T000100Z|\\.m[0-9]{1,3}|)"
+    }
+
     proptest! {
         #[test]
-        fn every_id_is_read_back(job in "[A-Za-z0-9][A-Za-z0-9._-]{0,99}", second in 0i64..4_102_444_800) {
-            let id = RunId::scheduled(JobName::parse(&job).unwrap(), Timestamp::from_second(second).unwrap());
+        fn every_id_is_read_back(job in names(), second in 0i64..4_102_444_800, seq: Option<u64>) {
+            let id = made(&job, second, seq);
             prop_assert_eq!(RunId::parse(&id.to_string()), Ok(id));
         }
 

@@ -9,6 +9,7 @@ pub(crate) fn record(job: &str, second: i64, session: &str) -> RunRecord {
         v: 1,
         job: JobName::parse(job).unwrap(),
         scheduled_at: at,
+        trigger: None,
         state: RunState::Running,
         owner: Owner { node: NodeName::new("n"), session: SessionId(session.to_owned()) },
         token: FencingToken(1),

@@ -79,6 +79,7 @@ struct Timers {
     trim: Option<Instant>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "nearly all that comes is requests")]
 enum Input {
     Notice(Notice),
     Request(Request),

@@ -167,6 +167,7 @@ fn skip(job: &str, first: i64, count: u64, at: Option<i32>) -> SkipWrite {
         first: time(first),
         last,
         count,
+        trigger: None,
         token: FencingToken(1),
         node: NodeName::new("a"),
         decided_at: last,

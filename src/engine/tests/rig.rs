@@ -70,6 +70,7 @@ pub fn running(job: &Job, scheduled_at: Timestamp, owner: ledger::OwnerState) ->
         v: 1,
         job: job.name.clone(),
         scheduled_at,
+        trigger: None,
         state: RunState::Running,
         owner: Owner { node: NodeName::new("host-b"), session: SessionId("b".into()) },
         token: FencingToken(7),

@@ -248,6 +248,7 @@ pub fn run(name: &str, second: i64, node: &str, session: &SessionId, token: Fenc
         v: 1,
         job: job(name),
         scheduled_at: at(second),
+        trigger: None,
         state: RunState::Running,
         owner: Owner { node: NodeName::new(node), session: session.clone() },
         token,

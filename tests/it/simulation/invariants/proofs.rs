@@ -60,6 +60,7 @@ fn record_of(token: i64, attempt: u32, nonce: &str) -> Vec<u8> {
         v: 1,
         job: JobName::parse("a").unwrap(),
         scheduled_at: "2026-11-20T00:00:00Z".parse().unwrap(),
+        trigger: None,
         state: RunState::Running,
         owner: Owner { node: NodeName::new("node-0"), session: SessionId("0x1".into()) },
         token: FencingToken(token),
