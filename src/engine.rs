@@ -167,6 +167,8 @@ pub struct Engine {
     node: NodeName,
     jobs: JobSet,
     session: Option<SessionId>,
+    /// All that this process has lived under.
+    sessions: BTreeSet<SessionId>,
     lease_until: Uptime,
     leading: Option<Leadership>,
     flights: BTreeMap<RunId, Flight>,
@@ -188,6 +190,7 @@ impl Engine {
             node,
             jobs,
             session: None,
+            sessions: BTreeSet::new(),
             lease_until: Uptime::ZERO,
             leading: None,
             flights: BTreeMap::new(),

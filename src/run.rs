@@ -135,6 +135,12 @@ impl RunRecord {
     pub fn id(&self) -> RunId {
         id_of(&self.job, self.scheduled_at, self.trigger.as_ref())
     }
+
+    /// True if `other` tells of the same attempt: of the same run, begun by the same term, counted the same.
+    pub fn is_same_attempt(&self, other: &Self) -> bool {
+        (self.token, self.attempt, self.scheduled_at) == (other.token, other.attempt, other.scheduled_at)
+            && self.job == other.job
+    }
 }
 
 /// How a run ended.

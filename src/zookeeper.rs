@@ -51,7 +51,7 @@ use crate::term::{NodeName, SessionId};
 
 pub use give_up::{Estate, ReleaseError, release};
 pub use reader::LedgerReader;
-pub use store::{ClaimError, KeptSessions, OpenEnd, SessionStore, StoreError};
+pub use store::{ClaimError, KeptSessions, SessionStore, StoreError};
 
 /// What a node says of itself in its member and its candidate.
 #[derive(Clone, Debug)]

@@ -6,8 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Error;
-use crate::run::journal::{Journal as _, Recovered, RecoveredRun};
-use crate::run::{OnLoss, Outcome, Reason, RunEnd};
+use crate::run::journal::{Recovered, RecoveredRun};
 use crate::solo::StillAlive;
 use crate::state_dir::StateDir;
 use crate::state_dir::journal::FileJournal;
@@ -19,14 +18,9 @@ use crate::warden::recover::{self, Recorded};
 pub(super) fn settle(state: &StateDir, within: Duration, now: Timestamp) -> Result<(FileJournal, Recovered), Error> {
     let (mut journal, mut recovered) = state.journal()?;
     kill(&recovered.runs, within).map_err(Error::StillAlive)?;
-    for run in recovered.runs.iter_mut().filter(|run| run.end.is_none() && run.record.on_loss != OnLoss::Rerun) {
-        let end = RunEnd::unseen(&run.record, Outcome::Interrupted, Some(Reason::NodeDied), now);
-        // Written down, so that every later process tells of the same end: the ledger may have it already.
-        journal
-            .ended(&end, run.version)
-            .map_err(|source| Error::System { what: "the journal cannot be written", source })?;
-        run.end = Some(end);
-    }
+    recovered
+        .end_dead(&mut journal, now)
+        .map_err(|source| Error::System { what: "the journal cannot be written", source })?;
     Ok((journal, recovered))
 }
 

@@ -150,9 +150,4 @@ impl Flight {
             _ => None,
         }
     }
-
-    /// True if `other` tells of the same attempt: begun by the same term, counted the same.
-    pub fn is_same_attempt(&self, other: &RunRecord) -> bool {
-        self.record.attempt == other.attempt && self.record.token == other.token
-    }
 }

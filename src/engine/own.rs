@@ -41,6 +41,7 @@ impl Engine {
 
     /// A member stands: every own run is put under its session, and what waited for one is asked for.
     pub(super) fn on_session(&mut self, t: &mut Turn, id: SessionId) {
+        self.sessions.insert(id.clone());
         self.session = Some(id);
         let own: Vec<RunId> =
             self.flights.iter().filter(|(_, f)| f.own().is_some()).map(|(id, _)| id.clone()).collect();

@@ -60,8 +60,8 @@ impl Engine {
 
     /// Takes a run of another node, or of nobody, for what its record and its owner's state say.
     fn adopt_run(&mut self, t: &mut Turn, run: &RunId, record: RunRecord, version: Version, owner: OwnerState) {
-        // Under this very session, and yet not among the own runs: begun, never answered, never started.
-        let is_unstarted = record.owner.node == self.node && Some(&record.owner.session) == self.session.as_ref();
+        // Under a session of this very process, and yet not among the own runs: begun, never answered, never started.
+        let is_unstarted = record.owner.node == self.node && self.sessions.contains(&record.owner.session);
         let owner = if is_unstarted { OwnerState::Dead } else { owner };
         let state = record.state;
         let is_held = owner == OwnerState::Alive && state != RunState::Retrying;

@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{RunEnd, RunId, RunRecord, Version};
+use super::{OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, Version};
 
 /// One note.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,6 +63,27 @@ pub struct RecoveredRun {
 pub struct Recovered {
     /// The runs that were not settled, by their ids.
     pub runs: Vec<RecoveredRun>,
+}
+
+impl Recovered {
+    /// The ends that the ledger may not know.
+    pub fn ends(&self) -> Vec<RunEnd> {
+        self.runs.iter().filter_map(|run| run.end.clone()).collect()
+    }
+
+    /// Notes an end for every run that has none, whose process is dead. Written down, so that every later process tells of the
+    /// same end: the ledger may have it already. A run that is to be begun again gets none: that is the leader's to say.
+    ///
+    /// # Errors
+    /// When it cannot be noted.
+    pub fn end_dead(&mut self, journal: &mut impl Journal, now: Timestamp) -> io::Result<()> {
+        for run in self.runs.iter_mut().filter(|run| run.end.is_none() && run.record.on_loss != OnLoss::Rerun) {
+            let end = RunEnd::unseen(&run.record, Outcome::Interrupted, Some(Reason::NodeDied), now);
+            journal.ended(&end, run.version)?;
+            run.end = Some(end);
+        }
+        Ok(())
+    }
 }
 
 /// Takes notes. Each is kept before the call returns.

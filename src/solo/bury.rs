@@ -63,9 +63,9 @@ fn see_to(
     let mut runs: Vec<RecoveredRun> = Vec::new();
     let mut buried = Vec::new();
     for name in &dead {
-        let open = journal::read(&members.journal(name))?.recovered().runs;
-        buried.push(Buried { name: name.clone(), ends: open.iter().filter_map(|run| run.end.clone()).collect() });
-        runs.extend(open);
+        let open = journal::read(&members.journal(name))?.recovered();
+        buried.push(Buried { name: name.clone(), ends: open.ends() });
+        runs.extend(open.runs);
     }
     let noted: BTreeSet<_> = runs.iter().map(|run| run.record.id()).collect();
     let only_in_ledger = |(run, _): &(RunRecord, Version)| dead.contains(&owner(run)) && !noted.contains(&run.id());

@@ -1,27 +1,55 @@
-//! What earlier processes of this node left, given up in order: the ends they could not send, then candidate and member.
+//! What earlier processes of this node left, given up in order: their runs, then candidate and member.
 //!
 //! In this order, because once the member is gone the leader settles its runs by what it knows: it would begin a run again
-//! whose success is only known here. Relies on the caller that these processes were seen dead.
+//! whose success is only known here. A run that was begun for a process which died before it heard of it was never started; it
+//! ends here too, for nobody else can tell it from one that goes on while cut off. Relies on the caller that these
+//! processes were seen dead.
+
+use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
+use jiff::Timestamp;
 
-use super::client::{Client, Connect, ConnectError, Error, Mode, Op};
+use super::client::{Client, Connect, ConnectError, Error, Mode, MultiError, Op};
 use super::desk::{self, Desk, Me, Trouble};
-use super::store::{ClaimError, OpenEnd, SessionStore};
-use super::{lower, paths, snapshot};
+use super::store::{ClaimError, SessionStore};
+use super::{lower, paths, session_id, snapshot};
 use crate::clock::Clock;
 use crate::election::Failure;
 use crate::ledger::Change;
-use crate::run::Version;
-use crate::term::NodeName;
+use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunRecord, RunState, Version};
+use crate::term::{NodeName, SessionId};
 
-/// What dead processes left.
+/// What is left of earlier sessions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Leftover {
-    /// Their sessions.
+    /// Whose entries go.
     pub(super) sessions: Vec<i64>,
-    /// The ends they could not send.
-    pub(super) ends: Vec<OpenEnd>,
+    /// Those among them whose processes are dead: their runs end. The living process sees to its own runs itself.
+    pub(super) dead: BTreeSet<SessionId>,
+    /// The ends that dead processes could not send.
+    pub(super) ends: Vec<RunEnd>,
+}
+
+impl Leftover {
+    /// What dead processes left, by what the state directory says.
+    pub(super) fn of_the_dead(store: &dyn SessionStore) -> Self {
+        let sessions = store.removable();
+        let dead = sessions.iter().copied().map(session_id).collect();
+        Self { sessions, dead, ends: store.open_ends() }
+    }
+
+    /// How a run ended, if it is a dead process's and not the leader's to begin again.
+    fn end_of(&self, run: &RunRecord, node: &NodeName, now: Timestamp) -> Option<RunEnd> {
+        if run.owner.node != *node || !self.dead.contains(&run.owner.session) {
+            return None;
+        }
+        let known = self.ends.iter().find(|end| end.run.is_same_attempt(run));
+        let is_for_the_leader = run.on_loss == OnLoss::Rerun || run.state == RunState::Retrying;
+        known.cloned().or_else(|| {
+            (!is_for_the_leader).then(|| RunEnd::unseen(run, Outcome::Interrupted, Some(Reason::NodeDied), now))
+        })
+    }
 }
 
 /// Where a node's entries are, and whose.
@@ -61,7 +89,7 @@ pub async fn release<C: Connect, K: Clock>(
     store.claim(&String::from_utf8_lossy(&cluster)).map_err(|error| estate.refused(error, &cluster))?;
     let me =
         Me { node: estate.node.clone(), owner: client.owner_id(), prefix: String::new(), candidate_data: Vec::new() };
-    let left = Leftover { sessions: store.removable(), ends: store.open_ends() };
+    let left = Leftover::of_the_dead(store);
     let sessions = left.sessions.clone();
     give_up(&Desk::new(client, clock, me), left).await.map_err(|trouble| estate.in_trouble(trouble))?;
     store.forget(&sessions);
@@ -97,41 +125,60 @@ impl Estate {
     }
 }
 
-/// Sends the ends, then removes the entries.
+/// Ends the runs, then removes the entries.
 pub(super) async fn give_up<C: Client, K: Clock>(desk: &Desk<C, K>, left: Leftover) -> Result<(), Trouble> {
     if left.sessions.is_empty() {
         return Ok(());
     }
-    // All are waited for, whatever the first one says: what was handed over is never dropped.
-    let sent = join_all(left.ends.into_iter().map(|end| send(desk, end))).await;
-    sent.into_iter().collect::<Result<(), Trouble>>()?;
-    remove_entries(desk, &left.sessions).await
+    end_runs(desk, &left).await?;
+    remove_entries(desk, &left.sessions).await?;
+    // A begin that was still on its way may have arrived meanwhile. Without the candidate none does any more.
+    end_runs(desk, &left).await
 }
 
-/// Sends an end, unless the run was settled otherwise. What the servers refuse is left to the daemon, whose committer says so.
-async fn send<C: Client, K: Clock>(desk: &Desk<C, K>, open: OpenEnd) -> Result<(), Trouble> {
-    let OpenEnd { end, mut version } = open;
-    let run = end.run.id();
-    loop {
+async fn end_runs<C: Client, K: Clock>(desk: &Desk<C, K>, left: &Leftover) -> Result<(), Trouble> {
+    if left.dead.is_empty() {
+        return Ok(());
+    }
+    // A server that lags behind does not know of the newest runs yet; once it has answered a write it does.
+    match desk.line()?.multi(vec![Op::Check { path: paths::RUNNING.to_owned(), version: -1 }]).await {
+        Ok(_) | Err(MultiError { error: Error::NoNode, .. }) => {}
+        Err(failed) => return Err(failed.into()),
+    }
+    let names = desk::children(desk.line()?, paths::RUNNING).await?;
+    let found = desk.get_small(paths::RUNNING, names).await?;
+    let runs = found.into_iter().filter_map(|(_, data, stat)| Some((snapshot::run_record(&data).ok()?, stat.version)));
+    // All are waited for, whatever the first one says: what was handed over is never dropped.
+    let ended = join_all(runs.map(|(run, version)| end_run(desk, left, run, Version(version)))).await;
+    ended.into_iter().collect()
+}
+
+/// Ends a run of a dead process, unless it was settled otherwise. What the servers refuse is left to the daemon, whose committer
+/// says so.
+async fn end_run<C: Client, K: Clock>(
+    desk: &Desk<C, K>,
+    left: &Leftover,
+    mut run: RunRecord,
+    mut version: Version,
+) -> Result<(), Trouble> {
+    while let Some(end) = left.end_of(&run, &desk.me.node, desk.clock.now().wall) {
         // There already, in most cases; the multi says what else is wrong.
-        let _ = desk.line()?.create(&paths::job_history(&end.run.job), Vec::new(), Mode::Persistent).await;
-        let change = Change::End { at: version, end: end.clone(), as_leader: false };
+        let _ = desk.line()?.create(&paths::job_history(&run.job), Vec::new(), Mode::Persistent).await;
+        let change = Change::End { at: version, end, as_leader: false };
         match desk.line()?.multi(lower::ops(&change)).await.map_err(|failed| failed.error) {
             Ok(_) | Err(Error::NoNode | Error::NodeExists | Error::Refused(_)) => return Ok(()),
             Err(Error::BadVersion) => {}
             Err(error) => return Err(error.into()),
         }
-        let (data, stat) = match desk.line()?.get(&paths::running(&run)).await {
+        let (data, stat) = match desk.line()?.get(&paths::running(&run.id())).await {
             Ok(found) => found,
             Err(Error::NoNode) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let is_ours = |found: &crate::run::RunRecord| found.attempt == end.run.attempt && found.token == end.run.token;
-        if !snapshot::run_record(&data).is_ok_and(|found| is_ours(&found)) {
-            return Ok(());
-        }
-        version = Version(stat.version);
+        let Ok(record) = snapshot::run_record(&data) else { return Ok(()) };
+        (run, version) = (record, Version(stat.version));
     }
+    Ok(())
 }
 
 /// Candidate and member of a session go in one multi, so that nobody sees the one without the other.

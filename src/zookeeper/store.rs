@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{owner_of, session_id};
+use crate::run::RunEnd;
 use crate::run::journal::Recovered;
-use crate::run::{RunEnd, Version};
 use crate::state_dir::{StateDir, StateDirError};
 
 /// Remembers sessions and the cluster beyond the process.
@@ -30,19 +30,11 @@ pub trait SessionStore: Send {
     /// Forgets sessions whose entries are gone. To remember one longer does no harm, so nothing is said where that fails.
     fn forget(&mut self, _owners: &[i64]) {}
 
-    /// Ends of runs of the [`removable`](Self::removable) sessions that the ledger may not know.
-    fn open_ends(&self) -> Vec<OpenEnd> {
+    /// Ends that earlier processes of this node may not have written. Which of them count is for the ledger to say: the directory may
+    /// be a copy, and the run alive elsewhere under a session that is none of the [`removable`](Self::removable).
+    fn open_ends(&self) -> Vec<RunEnd> {
         Vec::new()
     }
-}
-
-/// An end that an earlier process of this node could not commit.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OpenEnd {
-    /// The end.
-    pub end: RunEnd,
-    /// Of the run's record in the ledger, when last known.
-    pub version: Version,
 }
 
 /// The state directory cannot be written.
@@ -67,17 +59,13 @@ pub enum ClaimError {
 /// Sessions kept in the state directory.
 pub struct KeptSessions {
     state: Arc<StateDir>,
-    open_ends: Vec<OpenEnd>,
+    open_ends: Vec<RunEnd>,
 }
 
 impl KeptSessions {
     /// To be made only when the processes of earlier sessions were seen dead. `recovered` is what they left open.
     pub fn new(state: Arc<StateDir>, recovered: &Recovered) -> Self {
-        let sessions = state.earlier_sessions();
-        // A run of any other session may be alive elsewhere: the directory may be a copy.
-        let dead = recovered.runs.iter().filter(|run| sessions.contains(&run.record.owner.session));
-        let open_ends = dead.filter_map(|run| Some(OpenEnd { end: run.end.clone()?, version: run.version })).collect();
-        Self { state, open_ends }
+        Self { state, open_ends: recovered.ends() }
     }
 }
 
@@ -104,7 +92,7 @@ impl SessionStore for KeptSessions {
         }
     }
 
-    fn open_ends(&self) -> Vec<OpenEnd> {
+    fn open_ends(&self) -> Vec<RunEnd> {
         self.open_ends.clone()
     }
 }

@@ -4,8 +4,8 @@ use std::process::Output;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-use zookeeper_client::Client;
+use serde_json::{Value, json};
+use zookeeper_client::{Acls, Client, CreateMode};
 
 use crate::support::LONG;
 use crate::support::command::{self, CRONKEEPER};
@@ -86,6 +86,85 @@ async fn what_a_killed_node_held_is_given_up_after_its_ends_are_written() {
     again.wait_exit(LONG);
     assert_eq!(again.events().named("run.superseded"), [], "its end was its own");
     assert_eq!(recorded_sessions(&spec), 0);
+}
+
+/// A begin can be accepted and its node die before it hears of it: nothing was started, and nobody but this node can know that.
+async fn begun_without_a_word(spec: &Spec, connect: &str, changes: Value) -> String {
+    let (_killed, run) = killed(spec);
+    let client = Client::connect(connect).await.unwrap();
+    let (known, _) = client.get_data(&format!("/cronkeeper/running/{run}")).await.unwrap();
+    let mut record: Value = serde_json::from_slice(&known).unwrap();
+    record["scheduled_at"] = "2026-01-02T03:04:05Z".into();
+    record["nonce"] = "another".into();
+    record.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+    let unheard = "sleeper.20260102T030405Z".to_owned();
+    let data = serde_json::to_vec(&record).unwrap();
+    let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    client.create(&format!("/cronkeeper/running/{unheard}"), &data, &persistent).await.unwrap();
+    unheard
+}
+
+async fn history_of(connect: &str, run: &str) -> Option<Value> {
+    let client = Client::connect(connect).await.unwrap();
+    let found = client.get_data(&format!("/cronkeeper/history/sleeper/{run}")).await.ok()?;
+    Some(serde_json::from_slice(&found.0).unwrap())
+}
+
+async fn is_in_flight(connect: &str, run: &str) -> bool {
+    let client = Client::connect(connect).await.unwrap();
+    client.check_stat(&format!("/cronkeeper/running/{run}")).await.unwrap().is_some()
+}
+
+#[tokio::test]
+async fn a_run_that_the_dead_node_never_heard_of_ends_by_release() {
+    let connect = shared();
+    let spec = spec(&connect);
+    let run = begun_without_a_word(&spec, &connect, json!({})).await;
+    assert_gave_up(&spec, &release(&spec, Some(&connect)));
+    let end = history_of(&connect, &run).await.unwrap();
+    assert_eq!((&end["outcome"], &end["reason"]), (&"interrupted".into(), &"node-died".into()));
+    assert!(!is_in_flight(&connect, &run).await);
+}
+
+#[tokio::test]
+async fn a_run_that_the_dead_node_never_heard_of_ends_by_a_restart_also_where_it_was_cut_off() {
+    let connect = shared();
+    let spec = spec(&connect);
+    let run = begun_without_a_word(&spec, &connect, json!({ "state": "cut-off" })).await;
+    let again = spec.clone().jobs("jobs: {}").start();
+    again.await_event("takeover.done", LONG);
+    let end = history_of(&connect, &run).await.unwrap();
+    assert_eq!((&end["outcome"], &end["reason"]), (&"interrupted".into(), &"node-died".into()));
+}
+
+#[tokio::test]
+async fn a_run_that_is_to_be_begun_again_or_is_alive_elsewhere_is_left_to_the_leader() {
+    for changes in [json!({ "on_loss": "rerun" }), json!({ "session": "0x7" }), json!({ "node": "other" })] {
+        let connect = shared();
+        let spec = spec(&connect);
+        let run = begun_without_a_word(&spec, &connect, changes.clone()).await;
+        assert_gave_up(&spec, &release(&spec, Some(&connect)));
+        assert!(is_in_flight(&connect, &run).await, "{changes}");
+    }
+}
+
+/// A run is put under each session that its node lives under; the notes of the node name the first.
+#[tokio::test]
+async fn an_end_is_sent_also_where_the_run_was_taken_over_from_an_earlier_session() {
+    let connect = shared();
+    let spec = spec(&connect);
+    let (_killed, run) = killed(&spec);
+    let journal = spec.state_dir().join("journal");
+    let client = Client::connect(&connect).await.unwrap();
+    let (record, _) = client.get_data(&format!("/cronkeeper/running/{run}")).await.unwrap();
+    let record: Value = serde_json::from_slice(&record).unwrap();
+    let success = json!({ "ended": { "version": 0, "end": {
+        "v": 1, "run": record, "outcome": "success", "exit_code": 0, "ended_at": "2026-01-02T03:04:06Z",
+    } } });
+    let notes = format!("{}{success}\n", std::fs::read_to_string(&journal).unwrap());
+    std::fs::write(&journal, notes.replace(record["session"].as_str().unwrap(), "0x7")).unwrap();
+    assert_gave_up(&spec, &release(&spec, Some(&connect)));
+    assert_eq!(history_of(&connect, &run).await.unwrap()["outcome"], "success");
 }
 
 #[test]

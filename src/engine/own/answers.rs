@@ -92,11 +92,8 @@ impl Engine {
         let is_unsure = matches!(flight.own().map(|own| &own.phase), Some(Phase::Unsure));
         let may_be_written = flight.own().is_some_and(|own| own.may_be_written);
         match found {
-            Some((record, version)) if flight.is_same_attempt(&record) => {
-                if is_unsure && record.nonce != flight.record.nonce {
-                    self.flights.remove(run);
-                    return self.take_note(t, run, Some((record, version)));
-                }
+            Some((record, version)) if flight.record.is_same_attempt(&record) => {
+                // Of whichever decision of that term it is, and if another leader has cut it off since: nobody ever started it.
                 flight.version = version;
                 if is_unsure { self.on_begun_unsure(t, run) } else { self.pump(t, run) }
             }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use super::rig::*;
 use crate::clock::Uptime;
 use crate::coordination::Request;
+use crate::election;
 use crate::engine::{Command, Event, Report};
 use crate::job::Overlap;
-use crate::ledger::{self, Change, Commit, JobEntry};
-use crate::run::{JobRecord, Nonce, Outcome, Reason, Version};
-use crate::term::TermEnd;
+use crate::ledger::{self, Change, Commit, JobEntry, OwnerState, Running, Snapshot};
+use crate::run::{JobRecord, Nonce, Outcome, Reason, RunId, RunRecord, RunState, Version};
+use crate::term::{SessionId, TermEnd};
 use crate::warden::wire::{Deadline, Exit};
-use crate::{election, run::RunState};
 
 #[test]
 fn an_occurrence_starts_only_after_its_begin_is_accepted() {
@@ -171,23 +171,53 @@ fn a_mark_whose_fate_is_unknown_while_the_term_goes_on_is_read_again() {
     assert!(rig.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadJob(name("a"))))));
 }
 
-#[test]
-fn a_begin_whose_fate_is_unknown_is_not_started_and_looked_up_under_the_next_session() {
+/// A node that asked for a begin and lost its session before it was answered, and the record it asked for.
+fn unsure() -> (Rig, RunRecord) {
     let mut rig = Rig::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
     rig.pass(1);
     let commits = rig.commits();
     let (id, Change::Begin { run, .. }) = commits[0].clone() else { panic!() };
     rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::SessionExpired }));
-    rig.tell(Event::Election(election::Event::Expired { session: crate::term::SessionId("a".into()) }));
+    rig.tell(Event::Election(election::Event::Expired { session: SessionId("a".into()) }));
     rig.answer(id, Commit::Unknown);
     assert!(rig.starts().is_empty());
+    (rig, run)
+}
+
+#[test]
+fn a_begin_whose_fate_is_unknown_is_not_started_and_looked_up_under_the_next_session() {
+    let (mut rig, run) = unsure();
     rig.join();
-    let id = crate::run::RunId::scheduled(run.job.clone(), run.scheduled_at);
+    let id = run.id();
     assert!(rig.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadRun(id.clone())))));
     rig.tell(Event::Ledger(ledger::Event::Run(id, Some((run, Version(0))))));
     let commits = rig.commits();
     let [(_, Change::End { end, .. })] = commits.as_slice() else { panic!("{commits:?}") };
     assert_eq!(end.outcome, Outcome::Interrupted);
+}
+
+#[test]
+fn a_begin_never_answered_ends_also_where_another_leader_has_cut_the_run_off() {
+    let (mut rig, mut run) = unsure();
+    rig.join();
+    (run.state, run.nonce) = (RunState::CutOff, Nonce("12-1".into()));
+    rig.take();
+    rig.tell(Event::Ledger(ledger::Event::Run(run.id(), Some((run, Version(1))))));
+    let commits = rig.commits();
+    let [(_, Change::End { at: Version(1), end, .. })] = commits.as_slice() else { panic!("{commits:?}") };
+    assert_eq!(end.outcome, Outcome::Interrupted);
+}
+
+#[test]
+fn a_begin_never_answered_ends_also_where_its_node_leads_again_before_it_could_look() {
+    let (mut rig, run) = unsure();
+    rig.tell(Event::Election(election::Event::Session { id: SessionId("a2".into()), timeout: LEASE * 2 }));
+    rig.take();
+    let jobs = [entry(&job("a", "1 0 10 * * *"), at("10:00:01"), 1)].into();
+    let running = vec![Running { record: run, version: Version(0), owner: OwnerState::Gone }];
+    rig.elect(12, Snapshot { jobs, running, damaged: Vec::new() });
+    let accepted = rig.accept_all();
+    assert!(matches!(accepted.as_slice(), [Change::End { at: Version(0), .. }]), "{accepted:?}");
 }
 
 #[test]
@@ -253,9 +283,9 @@ fn a_run_cut_off_meanwhile_is_taken_over_again_by_its_owner() {
     let start = rig.starts()[0].clone();
     rig.started(start.slot);
     rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::SessionExpired }));
-    rig.tell(Event::Election(election::Event::Expired { session: crate::term::SessionId("a".into()) }));
+    rig.tell(Event::Election(election::Event::Expired { session: SessionId("a".into()) }));
     rig.commands.clear();
-    let session = election::Event::Session { id: crate::term::SessionId("a2".into()), timeout: LEASE * 2 };
+    let session = election::Event::Session { id: SessionId("a2".into()), timeout: LEASE * 2 };
     rig.tell(Event::Election(session));
     let commits = rig.commits();
     let [(id, Change::Reown { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
@@ -263,7 +293,7 @@ fn a_run_cut_off_meanwhile_is_taken_over_again_by_its_owner() {
     rig.answer(*id, Commit::Superseded);
     let mut found = start.run.clone();
     found.state = RunState::CutOff;
-    let id = crate::run::RunId::scheduled(found.job.clone(), found.scheduled_at);
+    let id = RunId::scheduled(found.job.clone(), found.scheduled_at);
     rig.tell(Event::Ledger(ledger::Event::Run(id, Some((found, Version(1))))));
     let commits = rig.commits();
     let [(_, Change::Reown { at, run })] = commits.as_slice() else { panic!("{commits:?}") };
@@ -282,7 +312,7 @@ fn a_run_settled_meanwhile_is_killed_and_not_written_again() {
     rig.join();
     let commits = rig.commits();
     rig.answer(commits[0].0, Commit::Superseded);
-    let id = crate::run::RunId::scheduled(start.run.job.clone(), start.run.scheduled_at);
+    let id = RunId::scheduled(start.run.job.clone(), start.run.scheduled_at);
     rig.tell(Event::Ledger(ledger::Event::Run(id.clone(), None)));
     assert!(rig.reports().contains(&Report::Superseded { run: id }));
     rig.ended(start.slot, Exit::Signal { signal: 9, core: false }, Some(crate::warden::wire::EndedBy::Order));

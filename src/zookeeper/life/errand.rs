@@ -134,7 +134,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     }
 
     fn leftover(&self) -> Leftover {
-        Leftover { sessions: self.removable(), ends: self.node.store.open_ends() }
+        Leftover { sessions: self.removable(), ..Leftover::of_the_dead(self.node.store.as_ref()) }
     }
 
     fn dead(&self) -> BTreeSet<crate::term::SessionId> {

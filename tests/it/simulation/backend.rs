@@ -10,7 +10,7 @@ use cronkeeper::coordination::{self, Coordination, Request};
 use cronkeeper::election;
 use cronkeeper::job::JobName;
 use cronkeeper::ledger::{self, Change, Commit, CommitId, Snapshot};
-use cronkeeper::run::{JobRecord, Nonce, Version};
+use cronkeeper::run::{JobRecord, Nonce, RunEnd, Version};
 use cronkeeper::term::{FencingToken, NodeName, Term};
 use cronkeeper::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
 use fastrand::Rng;
@@ -40,6 +40,7 @@ pub struct StateDir {
     disk: Arc<Mutex<Disk>>,
     /// Sessions of earlier processes of this boot: they are dead, or this one would not run.
     removable: Vec<i64>,
+    open_ends: Vec<RunEnd>,
 }
 
 impl Disk {
@@ -54,13 +55,13 @@ fn on(disk: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
 }
 
 impl StateDir {
-    pub fn open(disk: &Arc<Mutex<Disk>>) -> Self {
+    pub fn open(disk: &Arc<Mutex<Disk>>, open_ends: Vec<RunEnd>) -> Self {
         let mut content = on(disk);
         content.lives += 1;
         let removable = if content.rebooted { Vec::new() } else { content.sessions.clone() };
         content.rebooted = false;
         content.sessions.clone_from(&removable);
-        Self { disk: disk.clone(), removable }
+        Self { disk: disk.clone(), removable, open_ends }
     }
 }
 
@@ -88,10 +89,20 @@ impl SessionStore for StateDir {
     fn forget(&mut self, owners: &[i64]) {
         on(&self.disk).sessions.retain(|session| !owners.contains(session));
     }
+
+    fn open_ends(&self) -> Vec<RunEnd> {
+        self.open_ends.clone()
+    }
 }
 
-/// The backend of a new process of `node`, and the daemon's end of it.
-pub fn backend(world: &Shared, node: usize, disk: &Arc<Mutex<Disk>>, mut rng: Rng) -> (Task, Coordination) {
+/// The backend of a new process of `node`, whose earlier ones left these ends, and the daemon's end of it.
+pub fn backend(
+    world: &Shared,
+    node: usize,
+    disk: &Arc<Mutex<Disk>>,
+    open_ends: Vec<RunEnd>,
+    mut rng: Rng,
+) -> (Task, Coordination) {
     let reader = Arc::new(LedgerReader::default());
     let (coordination, service) = coordination::channels(reader.clone());
     let clock = NodeClock { world: world.clone(), node };
@@ -109,7 +120,7 @@ pub fn backend(world: &Shared, node: usize, disk: &Arc<Mutex<Disk>>, mut rng: Rn
         reader,
     };
     let connector = Connector { world: world.clone(), node };
-    let store = Box::new(StateDir::open(disk));
+    let store = Box::new(StateDir::open(disk, open_ends));
     (Box::pin(serve(connector, clock, identity, store, service, options)), coordination)
 }
 
@@ -171,7 +182,7 @@ impl Subject for Contenders {
 
 impl Program for Contenders {
     fn start(&mut self, world: &Shared, node: usize) -> Vec<Task> {
-        let (backend, coordination) = backend(world, node, &self.disks[node], self.rng.fork());
+        let (backend, coordination) = backend(world, node, &self.disks[node], Vec::new(), self.rng.fork());
         self.views.lock().unwrap_or_else(PoisonError::into_inner)[node] = View::default();
         let scribe = Scribe {
             world: world.clone(),

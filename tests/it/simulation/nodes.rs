@@ -94,10 +94,8 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
             // Time to be started, and time for the end to be written.
             let is_begun_now = world.env.wall().duration_since(record.begun_at) < jiff::SignedDuration::from_secs(5);
             let is_ended_now = world.wardens.ended_at(&name).is_some_and(|at| now < at + Duration::from_secs(5));
-            // A run without a limit whose node died before it knew that the run was begun: an operator ends it.
-            let is_endless = record.state == RunState::CutOff && record.keep_until.is_none();
             let has_process = record.state == RunState::Running && alive.contains(&name);
-            if !is_begun_now && !is_ended_now && !has_process && !is_endless {
+            if !is_begun_now && !is_ended_now && !has_process {
                 return Err(format!("in peace `{name}` is in flight, and no process is: {record:?}"));
             }
         }
@@ -113,12 +111,13 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
             world.wardens.end_leftovers(&mut world.env, node);
             world.wardens.attach(node)
         };
-        let recovered = guard(&home.book).recovered();
-        let (backend, coordination) = backend(world, node, &home.disk, self.rng.fork());
+        let clock = NodeClock { world: world.clone(), node };
+        let mut recovered = guard(&home.book).recovered();
+        recovered.end_dead(&mut Noted(home.book.clone()), clock.now().wall).expect("it is kept in memory");
+        let (backend, coordination) = backend(world, node, &home.disk, recovered.ends(), self.rng.fork());
         guard(&self.said)[node] = NOTHING;
         let (coordination, tap) = tapped(world, node, coordination, self.said.clone());
         let (controls, controlled) = unbounded_channel();
-        let clock = NodeClock { world: world.clone(), node };
         let daemon = daemon(world, node, clock.clone(), coordination, notices, home.book.clone());
         let world = world.clone();
         let operator = Operator { controls, clock, rng: self.rng.fork(), is_calm: self.is_calm.clone() };
