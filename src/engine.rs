@@ -63,8 +63,11 @@ pub enum Event {
     },
     /// The operator wants the node to end now.
     Stop,
-    /// The operator wants another node to lead.
-    HandOver,
+    /// The operator wants another node to lead: this one, or the next in line.
+    HandOver {
+        /// Who is to lead.
+        to: Option<NodeName>,
+    },
 }
 
 /// Something to be done.
@@ -213,7 +216,7 @@ impl Engine {
             Event::Recovered(runs) => self.on_recovered(t, runs),
             Event::Drain { timeout } => self.on_drain(t, timeout),
             Event::Stop => self.on_stop(t),
-            Event::HandOver => self.on_hand_over(t),
+            Event::HandOver { to } => self.on_hand_over(t, to),
         }
         self.act(t);
         turn.commands
@@ -281,6 +284,7 @@ impl Engine {
             E::Lease { until } => self.renew(t, until),
             E::Expired { .. } => self.session = None,
             E::Withdrawn => self.on_withdrawn(t),
+            E::NotAppointed { to, why } => self.on_not_appointed(t, to, why),
             E::Left => self.on_left(t),
             E::Joined { .. }
             | E::Following { .. }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::election::Unappointable;
 use crate::job::JobName;
 use crate::run::{RunEnd, RunId, Skip};
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
@@ -26,6 +27,13 @@ pub enum Report {
         token: FencingToken,
         /// Why.
         why: TermEnd,
+    },
+    /// Leadership was not given to the node that was to have it.
+    NotAppointed {
+        /// The node.
+        to: NodeName,
+        /// Why.
+        why: Unappointable,
     },
     /// What earlier leaders left is settled.
     TakeoverDone {
