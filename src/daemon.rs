@@ -289,7 +289,9 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             }
             Err(error) => {
                 log::rejected(self.view.path(), &error);
-                None
+                let stopped = self.turn(now, Event::Rejected);
+                self.publish();
+                stopped
             }
         }
     }
@@ -356,7 +358,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     }
 
     fn publish(&mut self) {
-        let published = Published { digest: self.engine.jobs().digest.clone(), tzdata: schedule::tzdata_version() };
+        let published = Published { tzdata: schedule::tzdata_version(), ..self.engine.published() };
         self.ask(Ask::Publish(published));
     }
 

@@ -38,6 +38,12 @@ pub struct Published {
     pub digest: Digest,
     /// Version of the time zone data it evaluates schedules with.
     pub tzdata: String,
+    /// How much the operator wants it to lead: leadership is handed to the heaviest that is fit.
+    #[serde(default)]
+    pub prefer: u32,
+    /// Its jobs files are invalid now; `digest` is of those loaded before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub jobs_invalid: bool,
 }
 
 /// What happened in the election.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::heir::Unfit;
 use crate::election::Unappointable;
 use crate::job::JobName;
 use crate::run::{RunEnd, RunId, Skip};
@@ -27,6 +28,13 @@ pub enum Report {
         token: FencingToken,
         /// Why.
         why: TermEnd,
+    },
+    /// This node gives leadership away by itself.
+    GivingUp {
+        /// To whom; absent: to the next in line.
+        to: Option<NodeName>,
+        /// Why.
+        why: Unfit,
     },
     /// Leadership was not given to the node that was to have it.
     NotAppointed {
