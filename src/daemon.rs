@@ -35,6 +35,7 @@ use crate::schedule;
 use crate::status::Status;
 use crate::systemd::{Notifier, Watchdog};
 use crate::telemetry::{OUTPUT, TARGET, event};
+use crate::term::NodeName;
 use crate::warden::CodecError;
 use crate::warden::handle::Handle;
 use crate::warden::wire::{Notice, Order, Slot, Stream};
@@ -78,8 +79,11 @@ pub enum Control {
     Drain,
     /// End now.
     Stop,
-    /// Let another node lead.
-    HandOver,
+    /// Let another node lead: this one, or the next in line.
+    HandOver {
+        /// Who is to lead.
+        to: Option<NodeName>,
+    },
     /// Log the state.
     LogState,
 }
@@ -259,7 +263,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                 return self.turn(now, Event::Drain { timeout: self.settings.drain_timeout });
             }
             Control::Stop => return self.turn(now, Event::Stop),
-            Control::HandOver => return self.turn(now, Event::HandOver),
+            Control::HandOver { to } => return self.turn(now, Event::HandOver { to }),
             Control::LogState => log::state(&self.view.status(now, &self.engine)),
         }
         None
@@ -285,7 +289,9 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             }
             Err(error) => {
                 log::rejected(self.view.path(), &error);
-                None
+                let stopped = self.turn(now, Event::Rejected);
+                self.publish();
+                stopped
             }
         }
     }
@@ -352,7 +358,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     }
 
     fn publish(&mut self) {
-        let published = Published { digest: self.engine.jobs().digest.clone(), tzdata: schedule::tzdata_version() };
+        let published = Published { tzdata: schedule::tzdata_version(), ..self.engine.published() };
         self.ask(Ask::Publish(published));
     }
 

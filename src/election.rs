@@ -20,6 +20,9 @@ pub enum Request {
     /// Give up leadership, or the place in the queue. Commits already requested are answered first; the member stays.
     /// Answered by [`Event::Over`] if a term was open, and in any case by [`Event::Withdrawn`].
     Resign,
+    /// Give leadership to this node, which waits in the queue. Commits already requested are answered first; the member stays.
+    /// Answered by [`Event::Over`] and [`Event::Withdrawn`]; or by [`Event::NotAppointed`], and the term goes on unless it was over.
+    Appoint(NodeName),
     /// Whether this node has runs in flight: then the lease is kept also while it does not lead.
     Busy(bool),
     /// What this node has loaded, for the others to compare.
@@ -35,6 +38,12 @@ pub struct Published {
     pub digest: Digest,
     /// Version of the time zone data it evaluates schedules with.
     pub tzdata: String,
+    /// How much the operator wants it to lead: leadership is handed to the heaviest that is fit.
+    #[serde(default)]
+    pub prefer: u32,
+    /// Its jobs files are invalid now; `digest` is of those loaded before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub jobs_invalid: bool,
 }
 
 /// What happened in the election.
@@ -85,6 +94,13 @@ pub enum Event {
     },
     /// [`Request::Resign`] is done: the node is not in the queue.
     Withdrawn,
+    /// [`Request::Appoint`] cannot be done.
+    NotAppointed {
+        /// Who was to lead.
+        to: NodeName,
+        /// Why it does not.
+        why: Unappointable,
+    },
     /// The lease now ends at this instant: later than before after a quorum write, [`Uptime::ZERO`] when it was taken away.
     Lease {
         /// When.
@@ -156,6 +172,35 @@ pub struct Candidate {
     pub candidate: CandidateName,
     /// Whose it is; absent for an entry that is not cronkeeper's.
     pub node: Option<NodeName>,
+}
+
+/// Why a node cannot be given leadership.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unappointable {
+    /// Only a leader has leadership to give.
+    #[error("this node does not lead")]
+    NotLeading,
+    /// It leads itself.
+    #[error("it leads already")]
+    Leads,
+    /// No entry of the queue is its.
+    #[error("it has no place in the queue")]
+    NotQueued,
+    /// It has an entry, but nothing says that it lives.
+    #[error("its member is gone")]
+    NotAlive,
+    /// An entry that is not cronkeeper's stands before it: nobody but its owner may remove that.
+    #[error("`{entry}`, which is not cronkeeper's, is before it in the queue")]
+    Foreign {
+        /// The entry.
+        entry: CandidateName,
+    },
+    /// The queue changed while leadership was handed over: it went to the next in line.
+    #[error("the queue changed meanwhile; leadership went to the next in line")]
+    Changed,
+    /// The backend's order is fixed.
+    #[error("another is before it in the queue, and on one host the order of the queue is fixed")]
+    NotNext,
 }
 
 /// Why a node cannot take part until an operator changes something.

@@ -11,6 +11,7 @@
 //! ```
 
 mod flight;
+pub mod heir;
 mod leading;
 mod misfire;
 mod own;
@@ -29,10 +30,12 @@ use jiff::Timestamp;
 pub use report::Report;
 
 use self::flight::{Flight, Holder, News};
+use self::heir::Succession;
 use self::leading::Leadership;
 use self::stage::Stage;
 use crate::clock::{Now, Uptime, Wake};
 use crate::coordination::Request;
+use crate::election::Published;
 use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{Change, Commit, CommitId};
 use crate::run::journal::RecoveredRun;
@@ -54,6 +57,8 @@ pub enum Event {
     Warden(Notice),
     /// A valid set of jobs was read.
     Loaded(JobSet),
+    /// The jobs file was read and is invalid: the jobs loaded before stay.
+    Rejected,
     /// Runs of an earlier process of this node, which are known to be dead. To be told before anything else.
     Recovered(Vec<RecoveredRun>),
     /// The operator wants the node to end once its runs have, after `timeout` at the latest.
@@ -63,8 +68,11 @@ pub enum Event {
     },
     /// The operator wants the node to end now.
     Stop,
-    /// The operator wants another node to lead.
-    HandOver,
+    /// The operator wants another node to lead: this one, or the next in line.
+    HandOver {
+        /// Who is to lead.
+        to: Option<NodeName>,
+    },
 }
 
 /// Something to be done.
@@ -181,6 +189,9 @@ pub struct Engine {
     counter: u64,
     is_busy: bool,
     stage: Stage,
+    succession: Succession,
+    /// Other nodes live.
+    has_others: bool,
 }
 
 impl Engine {
@@ -200,6 +211,24 @@ impl Engine {
             counter: 0,
             is_busy: false,
             stage: Stage::Running,
+            succession: Succession::default(),
+            has_others: false,
+        }
+    }
+
+    /// The same, of a node that is to lead rather than lighter ones.
+    pub fn preferring(mut self, weight: u32) -> Self {
+        self.succession.prefer = weight;
+        self
+    }
+
+    /// What the others are to know of this node's jobs and weight.
+    pub fn published(&self) -> Published {
+        Published {
+            digest: self.jobs.digest.clone(),
+            prefer: self.succession.prefer,
+            jobs_invalid: self.succession.has_invalid_file,
+            ..Published::default()
         }
     }
 
@@ -212,11 +241,15 @@ impl Engine {
             Event::Election(event) => self.on_election(t, event),
             Event::Ledger(event) => self.on_ledger(t, event),
             Event::Warden(notice) => self.on_notice(t, notice),
-            Event::Loaded(jobs) => self.on_loaded(t, jobs),
+            Event::Loaded(jobs) => {
+                self.succession.has_invalid_file = false;
+                self.on_loaded(t, jobs);
+            }
+            Event::Rejected => self.succession.has_invalid_file = true,
             Event::Recovered(runs) => self.on_recovered(t, runs),
             Event::Drain { timeout } => self.on_drain(t, timeout),
             Event::Stop => self.on_stop(t),
-            Event::HandOver => self.on_hand_over(t),
+            Event::HandOver { to } => self.on_hand_over(t, to),
         }
         self.act(t);
         turn.commands
@@ -284,14 +317,15 @@ impl Engine {
             E::Lease { until } => self.renew(t, until),
             E::Expired { .. } => self.session = None,
             E::Withdrawn => self.on_withdrawn(t),
+            E::NotAppointed { to, why } => self.on_not_appointed(t, to, why),
             E::Left => self.on_left(t),
             E::Joined { .. }
             | E::Following { .. }
             | E::Suspended { .. }
             | E::Resumed { .. }
             | E::Unreachable { .. }
-            | E::Members(_)
             | E::Failed(_) => {}
+            E::Members(members) => self.on_members(t, &members),
         }
     }
 

@@ -22,6 +22,7 @@
 //!   runs out passes without a word, but for the term's `Over`.
 //! - After `Failed` nothing comes any more.
 
+mod appoint;
 pub mod client;
 mod committer;
 mod desk;

@@ -60,6 +60,9 @@ pub struct Args {
     /// How long runs may take after the node was told to end
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration::parse)]
     drain_timeout: Duration,
+    /// How much this node is to lead: leadership is handed to the heaviest that is fit for it
+    #[arg(long, value_name = "N", env = "CRONKEEPER_PREFER", default_value_t)]
+    prefer: u32,
     /// How log lines look
     #[arg(long, value_name = "FORMAT", env = "CRONKEEPER_LOG_FORMAT", value_enum, default_value_t)]
     log_format: Format,
@@ -130,7 +133,7 @@ impl Args {
         info!(target: TARGET, event = event::NODE_STARTED, version = env!("CARGO_PKG_VERSION"), backend = name, jobs = jobs.set.jobs.len());
         let started = backend.start(&node).await?;
         let view = View::new(node.clone(), name, self.jobs.path.clone(), &jobs.set, now);
-        let engine = Engine::new(node.clone(), jobs.set.clone());
+        let engine = Engine::new(node.clone(), jobs.set.clone()).preferring(self.prefer);
         let (status, seen) = watch::channel(Arc::new(view.status(now, &engine)));
         let (turned, turns) = watch::channel(Uptime::ZERO);
         let sources = Sources { status: seen, turns, stall: STALL, reader: started.coordination.reader.clone() };

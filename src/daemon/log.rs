@@ -41,6 +41,7 @@ pub(super) fn election(what: &Election) {
         | Election::Over { .. }
         | Election::Lease { .. }
         | Election::Members(_)
+        | Election::NotAppointed { .. }
         | Election::Left => {}
     }
 }
@@ -61,6 +62,11 @@ pub(super) fn report(report: &Report) {
         Report::TermOver { token, why } => {
             warn!(target: TARGET, event = event::LEADER_LOST, token = token.0, reason = why.as_str());
         }
+        Report::GivingUp { to, why } => {
+            let to = to.as_ref().map_or("the next in line", |to| to.as_str());
+            warn!(target: TARGET, to, "leadership is handed to {to}: {}", why.as_str());
+        }
+        Report::NotAppointed { to, why } => warn!(target: TARGET, %to, "leadership was not handed to {to}: {why}"),
         Report::TakeoverDone { token, settled, missed, took } => {
             info!(target: TARGET, event = event::TAKEOVER_DONE, token = token.0, settled, missed, took_ms = millis(*took));
         }

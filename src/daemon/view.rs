@@ -144,7 +144,7 @@ impl View {
             Election::Unreachable { error, .. } => self.awaiting = Some(format!("{}: {error}", self.backend)),
             Election::Failed(failure) => self.awaiting = Some(failure.to_string()),
             Election::Members(members) => return self.compare(members, jobs),
-            Election::Left => {}
+            Election::Left | Election::NotAppointed { .. } => {}
         }
         Vec::new()
     }

@@ -126,6 +126,7 @@ impl Engine {
                 let started_at = t.now.wall - t.now.up.since(at);
                 let lateness = started_at.duration_since(run.scheduled_at());
                 let lateness = Duration::try_from(lateness).unwrap_or_default();
+                self.succession.failed_starts = 0;
                 t.tell(Report::Started { run, attempt, token, pid, lateness });
             }
             Notice::NotStarted { slot, why } => {

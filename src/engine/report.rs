@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::heir::Unfit;
+use crate::election::Unappointable;
 use crate::job::JobName;
 use crate::run::{RunEnd, RunId, Skip};
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
@@ -26,6 +28,20 @@ pub enum Report {
         token: FencingToken,
         /// Why.
         why: TermEnd,
+    },
+    /// This node gives leadership away by itself.
+    GivingUp {
+        /// To whom; absent: to the next in line.
+        to: Option<NodeName>,
+        /// Why.
+        why: Unfit,
+    },
+    /// Leadership was not given to the node that was to have it.
+    NotAppointed {
+        /// The node.
+        to: NodeName,
+        /// Why.
+        why: Unappointable,
     },
     /// What earlier leaders left is settled.
     TakeoverDone {

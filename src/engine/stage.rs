@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::flight::StopCause;
 use super::{Command, Engine, Report, Turn};
 use crate::clock::{Uptime, Wake};
-use crate::election::Request;
+use crate::election::{Request, Unappointable};
+use crate::term::NodeName;
 
 /// How long the last ends may take to be written, beyond the drain timeout and the grace.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -81,10 +82,24 @@ impl Engine {
         self.stop_all(t, true);
     }
 
-    pub(super) fn on_hand_over(&mut self, t: &mut Turn) {
-        if self.stage == Stage::Running && self.leading.is_some() {
-            self.stage = Stage::HandingOver;
-            t.election(Request::Resign);
+    pub(super) fn on_hand_over(&mut self, t: &mut Turn, to: Option<NodeName>) {
+        match to {
+            Some(to) if self.stage != Stage::Running || self.leading.is_none() => {
+                t.tell(Report::NotAppointed { to, why: Unappointable::NotLeading });
+            }
+            to if self.stage == Stage::Running && self.leading.is_some() => {
+                self.stage = Stage::HandingOver;
+                t.election(to.map_or(Request::Resign, Request::Appoint));
+            }
+            _ => {}
+        }
+    }
+
+    /// The term goes on, unless it is over: then this changes nothing.
+    pub(super) fn on_not_appointed(&mut self, t: &mut Turn, to: NodeName, why: Unappointable) {
+        t.tell(Report::NotAppointed { to, why });
+        if self.stage == Stage::HandingOver {
+            self.stage = Stage::Running;
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod due;
 mod ending;
+mod heir;
 mod lost;
 mod missed;
 mod rig;

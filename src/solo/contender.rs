@@ -20,7 +20,7 @@ use super::queue::{Entry, Place, Queue};
 use super::store::Store;
 use crate::clock::{Uptime, system};
 use crate::coordination::Event;
-use crate::election;
+use crate::election::{self, Unappointable};
 use crate::state_dir::lock::FileLock;
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
 
@@ -104,6 +104,20 @@ impl Contender {
 
     pub(super) fn leads(&self) -> bool {
         matches!(self.stand, Stand::Leading { .. })
+    }
+
+    /// Whether resigning makes `to` the leader: on one host the next in line leads, and only a candidate itself can leave the queue.
+    pub(super) fn may_appoint(&self, to: &NodeName) -> io::Result<Result<(), Unappointable>> {
+        let Stand::Leading { place, .. } = &self.stand else { return Ok(Err(Unappointable::NotLeading)) };
+        if *to == self.node {
+            return Ok(Err(Unappointable::Leads));
+        }
+        let behind: Vec<Entry> = self.queue.living()?.into_iter().filter(|entry| entry > place.entry()).collect();
+        Ok(match behind.iter().position(|entry| entry.node == *to) {
+            Some(0) => Ok(()),
+            Some(_) => Err(Unappointable::NotNext),
+            None => Err(Unappointable::NotQueued),
+        })
     }
 
     /// What failed to be seen to is tried again by the next step.

@@ -29,7 +29,7 @@ pub(crate) fn queue() -> Queue {
         pid: 4242,
         version: "0.1.0".into(),
         started_at: at("2026-11-18T03:00:00Z"),
-        published: Published { digest: Digest::of(jobs.as_bytes()), tzdata: "2026b".into() },
+        published: Published { digest: Digest::of(jobs.as_bytes()), tzdata: "2026b".into(), ..Published::default() },
     };
     Queue {
         candidates: vec![candidate(7, Some("host-a")), candidate(8, None), candidate(9, Some("host-b"))],

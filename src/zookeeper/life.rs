@@ -5,6 +5,7 @@
 //! is waited for as long as the session lives. A connection lost is nothing but a pause: nothing is asked meanwhile,
 //! and after it the own entries are verified.
 
+mod appointment;
 mod errand;
 mod request;
 mod term;
@@ -29,6 +30,7 @@ use crate::job::JobName;
 use crate::lease::Lease;
 use crate::ledger;
 use crate::term::{CandidateName, SessionId, Term, TermEnd};
+use appointment::Appointment;
 use errand::{Errand, Found};
 
 type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -120,6 +122,8 @@ pub struct Life<'n, C: Connect, K> {
     lease_from: Uptime,
     renewals: FuturesUnordered<Pending<Renewed>>,
     renewed_at: Uptime,
+    /// Who is to be given leadership.
+    appointment: Appointment,
     /// A term's end that waits for the last answers.
     over: Option<(Term, TermEnd)>,
 
@@ -176,6 +180,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             lease_from: Uptime::ZERO,
             renewals: FuturesUnordered::new(),
             renewed_at: Uptime::ZERO,
+            appointment: Appointment::None,
             over: None,
             committer: Committer::new(desk.clone()),
             watcher: Watcher::new(desk.clone()),
@@ -274,6 +279,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
     /// Starts what follows from how things stand.
     fn turn(&mut self) {
         let now = self.now();
+        self.appoint_when_answered();
         self.resign_when_answered();
         self.tell_over();
         if self.node.wishes.leave.is_some_and(|until| now >= until) {

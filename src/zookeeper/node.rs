@@ -168,6 +168,9 @@ impl<C: Connect, K: Clock> Node<C, K> {
 
     fn note_away(&mut self, request: election::Request) -> bool {
         let is_leave = request == election::Request::Leave;
+        if let election::Request::Appoint(to) = &request {
+            self.tell(election::Event::NotAppointed { to: to.clone(), why: election::Unappointable::NotLeading });
+        }
         self.note(request);
         if std::mem::take(&mut self.wishes.resign) {
             self.tell(election::Event::Withdrawn);
@@ -189,6 +192,8 @@ impl<C: Connect, K: Clock> Node<C, K> {
             election::Request::Busy(busy) => self.wishes.busy = busy,
             election::Request::Publish(published) => self.wishes.published = published,
             election::Request::Leave => self.wishes.campaign = false,
+            // The affair of a session that leads.
+            election::Request::Appoint(_) => {}
         }
     }
 

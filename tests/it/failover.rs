@@ -7,6 +7,7 @@ mod cluster;
 mod crowd;
 mod entries;
 mod flights;
+mod heir;
 mod lease;
 mod outage;
 mod secrets;

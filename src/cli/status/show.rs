@@ -117,16 +117,22 @@ fn short(candidate: &str) -> String {
 }
 
 fn members(status: &Status) -> Table {
-    let mut table = Table::new(&["MEMBER", "HOST", "PID", "VERSION", "JOBS", "UP"]);
+    let has_preferred = status.members.iter().any(|member| member.published.prefer > 0);
+    let prefer: &[&str] = if has_preferred { &["PREFER"] } else { &[] };
+    let mut table = Table::new(&[&["MEMBER", "HOST", "PID", "VERSION", "JOBS", "UP"], prefer].concat());
     for member in &status.members {
-        table.row([
+        let published = &member.published;
+        let invalid = if published.jobs_invalid { " (file invalid)" } else { "" };
+        let mut row = vec![
             member.node.to_string(),
             member.host.clone(),
             member.pid.to_string(),
             member.version.clone(),
-            member.published.digest.to_string(),
+            format!("{}{invalid}", published.digest),
             span(member.started_at, status.at),
-        ]);
+        ];
+        row.extend(has_preferred.then(|| published.prefer.to_string()));
+        table.row(row);
     }
     table
 }

@@ -17,6 +17,11 @@ impl Engine {
         };
         let end = RunEnd::unseen(&flight.record, outcome, reason, t.now.wall);
         self.end_run(t, run, end);
+        if let StartFailure::Step { step, errno } = why
+            && is_for_want_of_means(step, errno)
+        {
+            self.note_failed_start(t);
+        }
     }
 
     pub(super) fn on_ended(&mut self, t: &mut Turn, run: &RunId, ending: Ending) {
@@ -83,6 +88,14 @@ impl Engine {
         t.tell(Report::Finished(Box::new(end)));
         self.pump(t, run);
     }
+}
+
+/// True where the job is not to blame: any other would have failed here too.
+fn is_for_want_of_means(step: Step, errno: i32) -> bool {
+    use rustix::io::Errno;
+    let errno = Errno::from_raw_os_error(errno);
+    matches!(step, Step::Fork | Step::Prepare)
+        || matches!(errno, Errno::NOMEM | Errno::AGAIN | Errno::MFILE | Errno::NFILE | Errno::IO)
 }
 
 fn reason_of(step: Step, errno: i32) -> Option<Reason> {

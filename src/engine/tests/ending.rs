@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use super::rig::*;
 use crate::coordination::Request;
-use crate::engine::{Command, Event};
+use crate::election::Unappointable;
+use crate::engine::{Command, Event, Report};
 use crate::job::Job;
 use crate::ledger::{self, Change, Commit};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Outcome, Reason, RunEnd, RunId, Version};
+use crate::term::NodeName;
 use crate::warden::wire::{EndedBy, Exit, Notice, Order, Slot, StartFailure, Step};
 use crate::{election, ledger::OwnerState};
 
@@ -181,12 +183,38 @@ fn a_tree_that_does_not_die_keeps_the_member() {
 #[test]
 fn handing_over_leaves_the_queue_and_joins_it_again() {
     let mut rig = Rig::settled("10:00:00", vec![once()]);
-    rig.tell(Event::HandOver);
+    rig.tell(Event::HandOver { to: None });
     assert!(rig.take().contains(&Command::Ask(Request::Election(election::Request::Resign))));
     rig.pass(1);
     assert!(rig.commits().is_empty(), "nothing is decided meanwhile");
     rig.tell(Event::Election(election::Event::Withdrawn));
     assert!(rig.take().contains(&Command::Ask(Request::Election(election::Request::Campaign))));
+}
+
+#[test]
+fn an_appointment_that_cannot_be_made_changes_nothing() {
+    let mut rig = Rig::settled("10:00:00", vec![once()]);
+    let to = NodeName::new("host-z");
+    rig.tell(Event::HandOver { to: Some(to.clone()) });
+    assert!(rig.take().contains(&Command::Ask(Request::Election(election::Request::Appoint(to.clone())))));
+    rig.pass(1);
+    assert!(rig.commits().is_empty(), "nothing is decided meanwhile");
+    let why = Unappointable::NotQueued;
+    rig.tell(Event::Election(election::Event::NotAppointed { to: to.clone(), why: why.clone() }));
+    let commands = rig.take();
+    assert!(commands.contains(&Command::Tell(Report::NotAppointed { to, why })));
+    let is_commit =
+        |command: &&Command| matches!(command, Command::Ask(Request::Ledger(ledger::Request::Commit { .. })));
+    assert_eq!(commands.iter().filter(is_commit).count(), 1, "what came due meanwhile is begun");
+}
+
+#[test]
+fn a_node_that_does_not_lead_has_no_leadership_to_give() {
+    let mut rig = Rig::new("10:00:00", set([once()]));
+    let to = NodeName::new("host-z");
+    rig.tell(Event::HandOver { to: Some(to.clone()) });
+    let refused = Command::Tell(Report::NotAppointed { to, why: Unappointable::NotLeading });
+    assert_eq!(rig.take(), [refused]);
 }
 
 #[test]

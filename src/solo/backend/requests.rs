@@ -87,6 +87,10 @@ impl Backend {
                 self.contender.withdraw(TermEnd::Resigned, &self.service.events);
                 self.tell(election::Event::Withdrawn);
             }
+            election::Request::Appoint(to) => match self.contender.may_appoint(&to)? {
+                Ok(()) => self.elect(election::Request::Resign)?,
+                Err(why) => self.tell(election::Event::NotAppointed { to, why }),
+            },
             election::Request::Busy(_) => {} // the lease of a living process never ends
             election::Request::Publish(published) => {
                 self.member.set_published(published);

@@ -3,6 +3,26 @@
 use super::*;
 
 #[tokio::test]
+async fn on_one_host_only_the_next_in_line_can_be_appointed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let (mut b, mut c) = (Node::start(dir.path(), "b").await, Node::start(dir.path(), "c").await);
+    for follower in [&mut b, &mut c] {
+        follower.ask(election::Request::Campaign);
+        follower.until(|event| matches!(event, Event::Election(election::Event::Following { .. })).then_some(())).await;
+    }
+    a.ask(election::Request::Appoint(NodeName::new("c")));
+    let refused = |event| match event {
+        Event::Election(election::Event::NotAppointed { why, .. }) => Some(why),
+        _ => None,
+    };
+    assert_eq!(a.until(refused).await, election::Unappointable::NotNext);
+    a.ask(election::Request::Appoint(NodeName::new("b")));
+    b.elected().await;
+}
+
+#[tokio::test]
 async fn the_first_leads_and_the_others_follow_in_a_line() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;

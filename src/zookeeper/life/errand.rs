@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::{Ended, LEAVE_WITHIN, Life, Pending, Role, SURVEY_EVERY, fired};
 use crate::clock::{Clock, Uptime};
-use crate::election::{Event, Failure};
+use crate::election::{Event, Failure, Unappointable};
 use crate::term::{CandidateName, Term, TermEnd};
+use crate::zookeeper::appoint::{self, Heir};
 use crate::zookeeper::client::{Client, Connect};
 use crate::zookeeper::desk::Trouble;
 use crate::zookeeper::entry::{self, Entered};
@@ -23,6 +24,8 @@ pub enum Found<W> {
     Place(Look<W>),
     Opened(Option<Opened<W>>),
     Verified(Verified<W>),
+    Heir(Result<Heir, Unappointable>),
+    HandedOver(bool),
     Withdrawn,
     Left,
     Published(bool),
@@ -73,6 +76,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             return Some(Box::pin(async { place::leave(desk).await.map(|()| Found::Left) }));
         }
         if let Some(retired) = self.retired.clone() {
+            if let Some(heir) = self.appointment.heir() {
+                return Some(Box::pin(async { appoint::hand_over(desk, retired, heir).await.map(Found::HandedOver) }));
+            }
             return Some(Box::pin(async { place::withdraw(desk, retired).await.map(|()| Found::Withdrawn) }));
         }
         if !self.is_prepared {
@@ -89,6 +95,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
         if self.node.wishes.resign && self.is_join_unclear && self.candidate.is_none() {
             return Some(Box::pin(async { place::clear(desk).await.map(|()| Found::Withdrawn) }));
+        }
+        if let (Some(to), Some(own)) = (self.appointment.wanted(), self.candidate.clone()) {
+            return Some(Box::pin(async { appoint::find(desk, own, to).await.map(Found::Heir) }));
         }
         let wants_place = self.node.wishes.campaign && !self.node.wishes.resign;
         match (&self.candidate, &self.role) {
@@ -161,6 +170,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             Found::Place(look) => self.looked(look),
             Found::Opened(opened) => self.opened(opened),
             Found::Verified(verified) => self.verified(verified),
+            Found::Heir(heir) => self.found_heir(heir),
+            Found::HandedOver(is_to_heir) => self.handed_over(is_to_heir),
             Found::Withdrawn => self.withdrawn(),
             Found::Left => {
                 self.forget_own();
@@ -343,7 +354,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
     }
 
-    fn withdrawn(&mut self) {
+    pub(super) fn withdrawn(&mut self) {
         if self.retired.take().is_none() {
             self.is_join_unclear = false;
         }

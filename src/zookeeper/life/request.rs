@@ -41,6 +41,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         match &request {
             election::Request::Publish(published) => self.must_publish |= *published != self.node.wishes.published,
             election::Request::Leave => self.leave(),
+            election::Request::Appoint(to) => self.appoint(to.clone()),
             election::Request::Campaign | election::Request::Resign | election::Request::Busy(_) => {}
         }
         self.node.note(request);

@@ -100,6 +100,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         let role = std::mem::replace(&mut self.role, Role::None);
         self.has_acted = false;
         self.following = None;
+        self.forget_appointment();
         if let Some(candidate) = self.candidate.take() {
             self.retired = Some(candidate);
         }
@@ -149,7 +150,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// The path of the candidate that guards what the leader writes; absent where this node does not lead.
     pub(super) fn fence(&self) -> Option<(String, i64)> {
         match &self.role {
-            Role::Leading(term) if !self.node.wishes.resign => Some((paths::candidate(&term.candidate), term.token.0)),
+            Role::Leading(term) if !self.node.wishes.resign && !self.appointment.is_certain() => {
+                Some((paths::candidate(&term.candidate), term.token.0))
+            }
             _ => None,
         }
     }

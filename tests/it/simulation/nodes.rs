@@ -120,7 +120,8 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
         let (controls, controlled) = unbounded_channel();
         let daemon = daemon(world, node, clock.clone(), coordination, notices, home.book.clone());
         let world = world.clone();
-        let operator = Operator { controls, clock, rng: self.rng.fork(), is_calm: self.is_calm.clone() };
+        let operator =
+            Operator { controls, clock, rng: self.rng.fork(), nodes: self.homes.len(), is_calm: self.is_calm.clone() };
         let process = async move {
             let stopped = daemon.run(recovered, controlled).await;
             let env = &mut world.lock().env;
@@ -152,7 +153,7 @@ fn daemon(
     notices: UnboundedReceiver<Notice>,
     book: Arc<Mutex<Book>>,
 ) -> Daemon<NodeClock, Wired, Noted> {
-    let name = NodeName::new(format!("node-{node}"));
+    let name = node_name(node);
     let jobs = jobs::set();
     let view = View::new(name.clone(), "simulated", "jobs.yaml".into(), &jobs, clock.now());
     let engine = Engine::new(name.clone(), jobs);
@@ -296,10 +297,15 @@ impl Journal for Noted {
 }
 
 /// Hands over, edits the jobs, and ends nodes, now and then.
+fn node_name(node: usize) -> NodeName {
+    NodeName::new(format!("node-{node}"))
+}
+
 struct Operator {
     controls: UnboundedSender<Control>,
     clock: NodeClock,
     rng: Rng,
+    nodes: usize,
     is_calm: Arc<AtomicBool>,
 }
 
@@ -313,7 +319,8 @@ impl Operator {
             let control = match self.rng.u8(..10) {
                 // In peace all nodes are to have the same jobs.
                 _ if self.is_calm.load(Ordering::Relaxed) => reloaded(jobs::set()),
-                0..4 => Control::HandOver,
+                0..2 => Control::HandOver { to: None },
+                2..4 => Control::HandOver { to: Some(node_name(self.rng.usize(..self.nodes))) },
                 4..6 => Control::Drain,
                 6 => Control::Stop,
                 7 => reloaded(jobs::edited()),

@@ -1,7 +1,8 @@
 //! Places and terms.
 
-use cronkeeper::election::{Event, Failure, Request};
-use cronkeeper::term::{NodeName, TermEnd};
+use cronkeeper::coordination::Event as Told;
+use cronkeeper::election::{Event, Failure, Request, Unappointable};
+use cronkeeper::term::{CandidateName, NodeName, TermEnd};
 use cronkeeper::zookeeper::session::Settings;
 use zookeeper_client::{Acls, CreateMode};
 
@@ -118,6 +119,62 @@ async fn foreign_entries_hold_their_place_in_the_queue() {
     rig.following(None).await;
     hand.delete(&format!("/leader/4b0ad6db__lock__{sequence}"), None).await.unwrap();
     rig.elected().await;
+}
+
+/// Some that follow, in this order.
+async fn followers<const N: usize>(connect: &str, nodes: [&str; N]) -> [Rig; N] {
+    let mut rigs = Vec::new();
+    for node in nodes {
+        let mut rig = Rig::start(connect, node);
+        rig.ask(Request::Campaign);
+        rig.election("following", |event| matches!(event, Event::Following { .. }).then_some(())).await;
+        rigs.push(rig);
+    }
+    rigs.try_into().unwrap_or_else(|_| unreachable!("one for each"))
+}
+
+#[tokio::test]
+async fn an_appointed_node_leads_next_and_those_between_join_again_behind_it() {
+    let connect = shared();
+    let (mut leader, term, _) = Rig::leading(&connect, "a").await;
+    let [mut next, mut heir] = followers(&connect, ["b", "c"]).await;
+
+    leader.ask(Request::Appoint(NodeName::new("c")));
+    assert_eq!(leader.over().await, (term.clone(), TermEnd::Resigned));
+    leader.election("withdrawn", |event| (*event == Event::Withdrawn).then_some(())).await;
+    let (new, _) = heir.elected().await;
+    assert!(new.token > term.token);
+    next.following(Some("c")).await;
+    leader.ask(Request::Campaign);
+    leader.following(Some("b")).await;
+}
+
+#[tokio::test]
+async fn an_appointment_that_cannot_be_made_is_refused_and_the_term_goes_on() {
+    let connect = shared();
+    let (mut leader, term, _) = Rig::leading(&connect, "a").await;
+    let hand = hand(&connect).await;
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    let (_, sequence) = hand.create("/leader/4b0ad6db__lock__", b"kazoo", &options).await.unwrap();
+    let [mut follower] = followers(&connect, ["b"]).await;
+
+    for (to, expected) in [
+        ("b", Unappointable::Foreign { entry: CandidateName(format!("4b0ad6db__lock__{sequence}")) }),
+        ("c", Unappointable::NotQueued),
+        ("a", Unappointable::Leads),
+    ] {
+        leader.ask(Request::Appoint(NodeName::new(to)));
+        let refused = |event: &Event| match event {
+            Event::NotAppointed { to, why } => Some((to.clone(), why.clone())),
+            _ => None,
+        };
+        assert_eq!(leader.election("refused", refused).await, (NodeName::new(to), expected));
+    }
+    assert!(!leader.seen.iter().any(|event| matches!(event, Told::Election(Event::Over { .. }))));
+    hand.delete(&format!("/leader/4b0ad6db__lock__{sequence}"), None).await.unwrap();
+    leader.ask(Request::Appoint(NodeName::new("b")));
+    assert_eq!(leader.over().await, (term, TermEnd::Resigned));
+    follower.elected().await;
 }
 
 #[tokio::test]

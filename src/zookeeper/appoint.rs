@@ -1,0 +1,140 @@
+//! Leadership for a named node: everything between it and the front of the queue goes in one multi.
+//!
+//! The cronkeeper entries between are deleted and join again at the end; an entry of anybody else is not ours to delete,
+//! so it forbids the appointment. No sequence number is ever made by hand: the order stays the servers'.
+
+use super::client::{Client, Error, Op};
+use super::desk::{self, Desk, Trouble};
+use super::{paths, place};
+use crate::clock::Clock;
+use crate::election::Unappointable;
+use crate::term::{CandidateName, NodeName};
+
+/// An entry of the queue, as far as an appointment needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Standing {
+    name: String,
+    /// Absent for one that is not cronkeeper's.
+    node: Option<NodeName>,
+    /// The session it lives by.
+    owner: i64,
+}
+
+/// What an appointment rests on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heir {
+    /// Who is to lead.
+    pub node: NodeName,
+    candidate: String,
+    between: Vec<String>,
+}
+
+/// Looks whether `to` can be given leadership by the holder of `own`.
+pub async fn find<C: Client, K: Clock>(
+    desk: Desk<C, K>,
+    own: CandidateName,
+    to: NodeName,
+) -> Result<Result<Heir, Unappointable>, Trouble> {
+    let names = place::ordered(desk.line()?).await?;
+    let found = desk.get_small(paths::LEADER, names).await?;
+    let queue = found.into_iter().map(|(name, data, stat)| {
+        let node = desk::node_in(&data);
+        Standing { name, node, owner: stat.ephemeral_owner }
+    });
+    let member = match desk.line()?.get(&paths::member(&to)).await {
+        Ok((_, stat)) => Some(stat.ephemeral_owner),
+        Err(Error::NoNode) => None,
+        Err(error) => return Err(error.into()),
+    };
+    Ok(heir(&queue.collect::<Vec<_>>(), &own, to, member))
+}
+
+/// The heir, and what stands between. `member`: the session of the member of `to`.
+fn heir(queue: &[Standing], own: &CandidateName, to: NodeName, member: Option<i64>) -> Result<Heir, Unappointable> {
+    let Some(at) = queue.iter().position(|standing| standing.name == own.0) else {
+        return Err(Unappointable::NotLeading);
+    };
+    if queue[at].node.as_ref() == Some(&to) {
+        return Err(Unappointable::Leads);
+    }
+    let behind = &queue[at + 1..];
+    let Some(place) = behind.iter().position(|standing| standing.node.as_ref() == Some(&to)) else {
+        return Err(Unappointable::NotQueued);
+    };
+    if member != Some(behind[place].owner) {
+        return Err(Unappointable::NotAlive);
+    }
+    let between = &behind[..place];
+    if let Some(foreign) = between.iter().find(|standing| standing.node.is_none()) {
+        return Err(Unappointable::Foreign { entry: CandidateName(foreign.name.clone()) });
+    }
+    let between = between.iter().map(|standing| standing.name.clone()).collect();
+    Ok(Heir { node: to, candidate: behind[place].name.clone(), between })
+}
+
+/// Gives the place up to the heir; false: the queue had changed, and it is given up to whoever is next. Done again after an
+/// answer that was lost, it does nothing more.
+pub async fn hand_over<C: Client, K: Clock>(desk: Desk<C, K>, own: CandidateName, heir: Heir) -> Result<bool, Trouble> {
+    let delete = |name: &String| Op::Delete { path: paths::under(paths::LEADER, name), version: -1 };
+    let check = |path| Op::Check { path, version: -1 };
+    let mut ops =
+        vec![delete(&own.0), check(paths::under(paths::LEADER, &heir.candidate)), check(paths::member(&heir.node))];
+    ops.extend(heir.between.iter().map(delete));
+    match desk.line()?.multi(ops).await {
+        Ok(_) => Ok(true),
+        Err(failed) if failed.error == Error::NoNode => {
+            if failed.index == Some(0) {
+                return Ok(true);
+            }
+            place::withdraw(desk, own).await?;
+            Ok(false)
+        }
+        Err(failed) => Err(failed.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(entries: &[(&str, Option<&str>)]) -> Vec<Standing> {
+        let standing = |(at, &(name, node)): (usize, &(&str, Option<&str>))| {
+            let owner = i64::try_from(at).unwrap();
+            Standing { name: name.into(), node: node.map(NodeName::new), owner }
+        };
+        entries.iter().enumerate().map(standing).collect()
+    }
+
+    fn appoint(entries: &[(&str, Option<&str>)], to: &str, member: Option<i64>) -> Result<Heir, Unappointable> {
+        heir(&queue(entries), &CandidateName("own".into()), NodeName::new(to), member)
+    }
+
+    #[test]
+    fn all_that_stand_between_go_and_nobody_else() {
+        let entries = [("own", Some("a")), ("x", Some("b")), ("y", Some("c")), ("z", Some("d"))];
+        let expected = Heir { node: NodeName::new("c"), candidate: "y".into(), between: vec!["x".into()] };
+        assert_eq!(appoint(&entries, "c", Some(2)), Ok(expected));
+    }
+
+    #[test]
+    fn an_entry_of_another_program_before_the_heir_forbids_it_and_one_behind_does_not() {
+        let entries = [("own", Some("a")), ("x", Some("b")), ("lock", None), ("z", Some("d"))];
+        let foreign = Unappointable::Foreign { entry: CandidateName("lock".into()) };
+        assert_eq!(appoint(&entries, "d", Some(3)), Err(foreign));
+        assert!(appoint(&entries, "b", Some(1)).is_ok());
+    }
+
+    #[test]
+    fn the_heir_must_wait_in_the_queue_and_live_under_the_session_of_its_entry() {
+        let entries = [("own", Some("a")), ("x", Some("b"))];
+        assert_eq!(appoint(&entries, "c", Some(7)), Err(Unappointable::NotQueued));
+        assert_eq!(appoint(&entries, "b", None), Err(Unappointable::NotAlive));
+        assert_eq!(appoint(&entries, "b", Some(7)), Err(Unappointable::NotAlive));
+    }
+
+    #[test]
+    fn only_the_leader_gives_leadership_away_and_not_to_itself() {
+        assert_eq!(appoint(&[("own", Some("a"))], "a", Some(0)), Err(Unappointable::Leads));
+        assert_eq!(appoint(&[("x", Some("b"))], "b", Some(0)), Err(Unappointable::NotLeading));
+    }
+}
