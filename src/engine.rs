@@ -144,12 +144,7 @@ struct Told {
 struct Turn {
     now: Now,
     commands: Vec<Command>,
-    /// How many more occurrences may be counted one by one: a turn must end soon, however many jobs were missed for how long.
-    counting: u64,
 }
-
-/// See [`Turn::counting`]: a few hundredths of a second.
-const COUNTING: u64 = 50_000;
 
 impl Turn {
     fn election(&mut self, request: election::Request) {
@@ -234,7 +229,7 @@ impl Engine {
 
     /// Takes one observed fact and says what should follow.
     pub fn handle(&mut self, now: Now, event: Event) -> Vec<Command> {
-        let mut turn = Turn { now, commands: Vec::new(), counting: COUNTING };
+        let mut turn = Turn { now, commands: Vec::new() };
         let t = &mut turn;
         match event {
             Event::Tick => {}

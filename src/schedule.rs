@@ -8,6 +8,8 @@
 //! settled around it: crontab(5) for the fields, cron(8) for summer time. The time zones come from jiff.
 //! Nothing here reads a clock; the zone's data are read when a schedule is parsed.
 
+mod count;
+mod day;
 mod describe;
 mod error;
 mod field;
@@ -150,11 +152,9 @@ impl Schedule {
         std::iter::successors(self.next_after(after), next).take_while(move |at| *at <= until)
     }
 
-    /// How many occurrences are later than `after` and not later than `until`; stops counting at `cap`.
-    /// They are counted one by one, so a `cap` bounds the work.
-    pub fn count(&self, after: Timestamp, until: Timestamp, cap: u64) -> u64 {
-        let cap = usize::try_from(cap).unwrap_or(usize::MAX);
-        self.occurrences(after, until).take(cap).count() as u64
+    /// How many occurrences are later than `after` and not later than `until`, however many there are.
+    pub fn count(&self, after: Timestamp, until: Timestamp) -> u64 {
+        count::count(&self.0.expressions, &self.0.zone, second_of(after) + 1, second_of(until))
     }
 
     /// One text for one meaning: expressions, zone and treatment of shifts, for a digest.

@@ -148,7 +148,7 @@ impl Engine {
         let Some(job) = timeline.job.clone() else { return };
         let now = t.now.wall;
         if timeline.backlog.is_empty() {
-            let plan = misfire::plan(&job, timeline.cursor, now, &mut t.counting);
+            let plan = misfire::plan(&job, timeline.cursor, now);
             if let Some(missed) = plan.skipped {
                 self.advance(t, name, missed.last, Some((SkipReason::Missed, missed)));
             }
@@ -207,7 +207,9 @@ impl Engine {
         timeline.cursor = timeline.cursor.max(newest.back().copied().unwrap_or(timeline.cursor));
         let (mark, first) = (timeline.mark, timeline.backlog.front().copied());
         let before = first.map_or(now, |first| first - NANOSECOND);
-        if let Some(missed) = (surplus > 0 || newest.len() == limit).then(|| t.missed(job, mark, before)).flatten() {
+        if let Some(missed) =
+            (surplus > 0 || newest.len() == limit).then(|| misfire::missed(job, mark, before)).flatten()
+        {
             self.advance(t, &job.name, missed.last, Some((SkipReason::Missed, missed)));
         }
     }
@@ -264,12 +266,6 @@ impl Engine {
     fn timeline(&mut self, name: &JobName) -> Option<&mut Timeline> {
         let leading = self.leading.as_mut()?;
         leading.timelines.get_mut(name).filter(|timeline| !timeline.is_in_conflict)
-    }
-}
-
-impl Turn {
-    fn missed(&mut self, job: &Job, after: Timestamp, until: Timestamp) -> Option<Missed> {
-        misfire::missed(job, after, until, &mut self.counting)
     }
 }
 

@@ -12,8 +12,6 @@ use crate::job::{Job, Misfire};
 pub const LATE: Duration = Duration::from_secs(1);
 /// The longest window where the job names none.
 const DEFAULT_WINDOW: Duration = Duration::from_secs(12 * 3600);
-/// Of one job, skipped occurrences are counted one by one up to here.
-const COUNT_CAP: u64 = 10_000;
 
 /// Occurrences in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +20,7 @@ pub struct Missed {
     pub first: Timestamp,
     /// The last.
     pub last: Timestamp,
-    /// How many; at least so many where there are too many to be counted one by one.
+    /// How many.
     pub count: u64,
 }
 
@@ -36,9 +34,7 @@ pub struct Plan {
 }
 
 /// Decides on the occurrences of `job` after `mark` that are more than [`LATE`] late at `now`.
-///
-/// `counting` is how many may be counted one by one; what was counted is taken off.
-pub fn plan(job: &Job, mark: Timestamp, now: Timestamp, counting: &mut u64) -> Plan {
+pub fn plan(job: &Job, mark: Timestamp, now: Timestamp) -> Plan {
     let missed_until = newest_missed(now);
     if missed_until <= mark {
         return Plan::default();
@@ -54,19 +50,18 @@ pub fn plan(job: &Job, mark: Timestamp, now: Timestamp, counting: &mut u64) -> P
         Misfire::RunAll => newest_in_window(job, mark, missed_until, now),
     };
     let skipped = match run.first() {
-        Some(&first) => missed(job, mark, first - Duration::from_nanos(1), counting),
-        None => missed(job, mark, missed_until, counting),
+        Some(&first) => missed(job, mark, first - Duration::from_nanos(1)),
+        None => missed(job, mark, missed_until),
     };
     Plan { skipped, run }
 }
 
-/// The occurrences in (`after`, `until`], counted as far as `counting` lets.
-pub fn missed(job: &Job, after: Timestamp, until: Timestamp, counting: &mut u64) -> Option<Missed> {
+/// The occurrences in (`after`, `until`].
+pub fn missed(job: &Job, after: Timestamp, until: Timestamp) -> Option<Missed> {
     let first = job.schedule.next_after(after).filter(|&first| first <= until)?;
     let last = job.schedule.last_before_or_at(until, after)?;
-    let least = if first < last { 2 } else { 1 };
-    let count = job.schedule.count(after, until, COUNT_CAP.min(*counting)).max(least);
-    *counting = counting.saturating_sub(count);
+    // Mostly there is one.
+    let count = if first == last { 1 } else { job.schedule.count(after, until) };
     Some(Missed { first, last, count })
 }
 

@@ -3,6 +3,7 @@
 
 mod brute;
 mod clock_shifts;
+mod counting;
 mod errors;
 mod nonsense;
 mod promises;

@@ -22,8 +22,8 @@ pub(super) struct Timeline {
 /// Longer than any shift, so that outside it local times only grow.
 const LONGEST_SHIFT: i64 = 3 * 86_400;
 /// The years of the patterns, wider by a shift on both sides.
-const EARLIEST: i64 = -LONGEST_SHIFT;
-const LATEST: i64 = 4_133_980_800 + LONGEST_SHIFT;
+pub(super) const EARLIEST: i64 = -LONGEST_SHIFT;
+pub(super) const LATEST: i64 = 4_133_980_800 + LONGEST_SHIFT;
 
 impl Timeline {
     pub(super) fn new(fields: &Fields, pattern: Pattern, dst: Dst) -> Self {
@@ -79,7 +79,7 @@ impl Timeline {
     }
 
     /// The first local time of a stretch that counts.
-    fn first_local(&self, stretch: &Stretch) -> i64 {
+    pub(super) fn first_local(&self, stretch: &Stretch) -> i64 {
         let offset = if self.first_pass_only { stretch.offset.max(stretch.before) } else { stretch.offset };
         stretch.start.saturating_add(offset)
     }

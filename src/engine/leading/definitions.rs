@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::timeline::{Timeline, digest_of};
-use crate::engine::{Engine, Report, Turn};
+use crate::engine::{Engine, Report, Turn, misfire};
 use crate::job::{Digest, Job, JobName, JobSet};
 use crate::ledger::JobEntry;
 use crate::run::{RunId, SkipReason, Version};
@@ -61,7 +61,7 @@ impl Engine {
         if digest != recorded || (version.is_none() && job.is_some()) {
             let is_new = digest != recorded;
             let gap = job.as_ref().filter(|_| is_new && recorded.is_some());
-            let gap = gap.and_then(|job| t.missed(job, mark, t.now.wall));
+            let gap = gap.and_then(|job| misfire::missed(job, mark, t.now.wall));
             let to = if is_new && digest.is_some() { mark.max(t.now.wall) } else { mark };
             self.advance(t, name, to, gap.map(|gap| (SkipReason::Missed, gap)));
         }
@@ -99,7 +99,7 @@ impl Engine {
         let (mark, now) = (timeline.mark, t.now.wall);
         timeline.backlog.clear();
         timeline.skip = None;
-        let gap = old.and_then(|old| t.missed(&old, mark, now));
+        let gap = old.and_then(|old| misfire::missed(&old, mark, now));
         self.advance(t, name, mark.max(now), gap.map(|gap| (SkipReason::Missed, gap)));
         if let Some(leading) = &mut self.leading {
             leading.waiting.remove(name);

@@ -103,9 +103,8 @@ fn rare_days_are_found() {
 fn two_expressions_that_name_one_instant_make_one_occurrence() {
     let both = Schedule::parse(&["0 2 * * *", "0 */2 * * *"], "UTC", Dst::Once, "job").expect("valid");
     assert_eq!(nexts(&both, "2026-11-20T00:00:00Z", 2), ["2026-11-20T02:00:00Z", "2026-11-20T04:00:00Z"]);
-    assert_eq!(both.count(at("2026-11-20T00:00:00Z"), at("2026-11-21T00:00:00Z"), 100), 12);
-    assert_eq!(both.count(at("2026-11-20T00:00:00Z"), at("2026-11-21T00:00:00Z"), 5), 5);
-    assert_eq!(both.count(at("2026-11-20T00:00:00Z"), at("2026-11-19T00:00:00Z"), 5), 0);
+    assert_eq!(both.count(at("2026-11-20T00:00:00Z"), at("2026-11-21T00:00:00Z")), 12);
+    assert_eq!(both.count(at("2026-11-20T00:00:00Z"), at("2026-11-19T00:00:00Z")), 0);
 }
 
 #[test]
