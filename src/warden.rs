@@ -69,7 +69,9 @@ fn serve() -> io::Result<()> {
     // A terminal's Ctrl-C or a shutdown's SIGTERM is for the daemon; the warden ends when its socket does.
     SigSet::all().thread_block()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    keeper::Keeper::new(daemon)?.run()
+    let keeper = keeper::Keeper::new(daemon)?;
+    spawn::forget_code();
+    keeper.run()
 }
 
 fn daemon_on_stdin() -> io::Result<UnixStream> {

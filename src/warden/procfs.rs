@@ -96,6 +96,21 @@ pub(super) fn own_children() -> io::Result<Vec<i32>> {
     }
 }
 
+/// Where the code of this process lies that is mapped from files and cannot be written: start and length of each mapping.
+pub(super) fn own_code() -> Vec<(usize, usize)> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    maps.lines().filter_map(code).collect()
+}
+
+/// `5581a000-5581c000 r-xp 00002000 08:01 131 /usr/bin/cronkeeper`
+fn code(line: &str) -> Option<(usize, usize)> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let is_code = fields.next()? == "r-xp" && fields.nth(3)?.starts_with('/');
+    let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+    is_code.then(|| (start, end.saturating_sub(start)))
+}
+
 /// The environment a process was started with; empty if it cannot be read, as for a zombie or another user's.
 pub(super) fn environment(pid: i32) -> Vec<u8> {
     fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()
@@ -139,6 +154,14 @@ mod tests {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         let parent = rustix::process::getppid().map_or(0, |parent| parent.as_raw_nonzero().get());
         assert_eq!(all().unwrap()[&pid].parent, parent);
+    }
+
+    #[test]
+    fn code_is_what_may_be_executed_and_not_written_and_comes_from_a_file() {
+        assert_eq!(code("1000-3000 r-xp 00002000 08:01 131  /usr/bin/a b"), Some((0x1000, 0x2000)));
+        for other in ["1000-3000 r--p 0 08:01 131 /a", "1000-3000 rwxp 0 08:01 131 /a", "1000-3000 r-xp 0 00:00 0 [vdso]", ""] {
+            assert_eq!(code(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -3,12 +3,12 @@
 //! The warden never waits for a child to reach exec: a working directory on a dead network mount would hold up every
 //! deadline. The child says on a pipe which step failed; the pipe closes by itself when exec succeeds.
 //!
-//! The only file with `unsafe`: safe Rust has no fork. The warden has one thread, so between fork and exec the child may
+//! The only file with `unsafe`: safe Rust has no fork, and no word to the kernel about pages. The warden has one thread, so between fork and exec the child may
 //! do what any process may, allocate included.
-#![expect(unsafe_code, reason = "fork, _exit and the dispositions of signals have no safe form")]
+#![expect(unsafe_code, reason = "fork, _exit, madvise and the dispositions of signals have no safe form")]
 
 use std::convert::Infallible;
-use std::ffi::{CString, NulError};
+use std::ffi::{CString, NulError, c_void};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -22,6 +22,7 @@ use rustix::io::Errno as Error;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
 
+use super::procfs;
 use super::program;
 use super::wire::{Launch, StartFailure, Step};
 use crate::clock::Uptime;
@@ -55,6 +56,16 @@ pub(super) fn default_signals() {
         // SAFETY: SIG_DFL is no handler, so no code of ours can run in signal context. Numbers that cannot be
         // changed (SIGKILL, SIGSTOP, the C library's own) are refused without effect.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
+/// Gives back the pages of programs and libraries that the start has touched: the warden needs few of them again, and those
+/// come back by themselves. Only unwritable code is given back, of which the file holds every byte.
+pub(super) fn forget_code() {
+    for (start, length) in procfs::own_code() {
+        // SAFETY: the range is a mapping of a file that is never written to, so that the kernel finds the same bytes again.
+        // A refusal leaves the pages where they are.
+        let _ = unsafe { rustix::mm::madvise(start as *mut c_void, length, rustix::mm::Advice::LinuxDontNeed) };
     }
 }
 
