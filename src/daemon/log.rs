@@ -98,6 +98,12 @@ pub(super) fn report(report: &Report) {
         Report::Draining { runs, timeout } => {
             info!(target: TARGET, event = event::NODE_DRAINING, runs, timeout_ms = millis(*timeout));
         }
+        Report::Unsettled { runs } => warn!(
+            target: TARGET,
+            runs,
+            "the node ends before the ledger knows how all its runs ended: the state directory keeps what `cronkeeper release`, \
+             or the next start, tells it",
+        ),
         Report::Damaged(what) => {
             error!(target: TARGET, "a record of the ledger cannot be read and was passed over: {what}")
         }

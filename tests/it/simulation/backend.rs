@@ -194,6 +194,7 @@ impl Program for Contenders {
             views: self.views.clone(),
             is_calm: self.is_calm.clone(),
             term: None,
+            acting: None,
             written: 0,
             open: Vec::new(),
         };
@@ -218,6 +219,8 @@ struct Scribe {
     /// It no longer resigns of itself.
     is_calm: Arc<AtomicBool>,
     term: Option<Writing>,
+    /// Of the term that it leads in, also where it writes no more.
+    acting: Option<FencingToken>,
     written: u64,
     /// Commits not answered.
     open: Vec<(CommitId, String)>,
@@ -252,6 +255,10 @@ impl Scribe {
     fn act(&mut self) {
         match self.rng.u8(..) {
             0 if !self.is_calm.load(Ordering::Relaxed) => {
+                // It decides nothing any more, whenever it comes to hear that the term is over.
+                if let Some(token) = self.acting {
+                    self.close_term(token);
+                }
                 self.ask(election::Request::Resign);
                 self.ask(election::Request::Campaign);
             }
@@ -330,6 +337,7 @@ impl Scribe {
 
     fn open_term(&mut self, term: Term, snapshot: &Snapshot) {
         let entry = JobName::parse("tick").ok().and_then(|job| snapshot.jobs.get(&job));
+        self.acting = Some(term.token);
         let mark =
             entry.and_then(|entry| entry.record.as_ref()).map_or(Timestamp::UNIX_EPOCH, |record| record.last_scheduled);
         self.term = Some(Writing { term, mark, version: entry.map(|entry| entry.version) });
@@ -337,6 +345,7 @@ impl Scribe {
 
     fn close_term(&mut self, token: FencingToken) {
         self.tell(Fact::Over { node: self.node, token });
+        self.acting = self.acting.filter(|&acting| acting != token);
         self.term = self.term.take().filter(|writing| writing.term.token != token);
     }
 
