@@ -11,8 +11,10 @@ use cronkeeper::election;
 use cronkeeper::job::JobName;
 use cronkeeper::ledger::{self, Change, Commit, CommitId, Snapshot};
 use cronkeeper::run::{JobRecord, Nonce, RunEnd, Version};
-use cronkeeper::term::{FencingToken, NodeName, Term};
-use cronkeeper::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
+use cronkeeper::term::{FencingToken, NodeName, SessionId, Term};
+use cronkeeper::zookeeper::{
+    ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve, session_id,
+};
 use fastrand::Rng;
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -33,6 +35,8 @@ pub struct Disk {
     /// How many processes it has had.
     lives: u32,
     rebooted: bool,
+    /// Sessions of processes that died with their host. The next process cannot know that: its disk may be a copy.
+    lost: BTreeSet<SessionId>,
 }
 
 /// The state directory of one process.
@@ -47,6 +51,12 @@ impl Disk {
     /// The host was booted again.
     pub fn reboot(&mut self) {
         self.rebooted = true;
+        self.lost.extend(self.sessions.iter().copied().map(session_id));
+    }
+
+    /// True where a session's process died with its host.
+    pub fn has_lost(&self, session: &SessionId) -> bool {
+        self.lost.contains(session)
     }
 }
 
