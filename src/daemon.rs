@@ -100,7 +100,7 @@ pub enum Stopped {
     /// The backend's task ended by itself.
     #[error("the backend is gone")]
     BackendGone,
-    /// The node cannot take part until an operator changes something.
+    /// The node cannot take part until an operator changes something; what ran here was waited for.
     #[error(transparent)]
     Failed(#[from] Failure),
 }
@@ -178,6 +178,8 @@ pub struct Daemon<K, P, J> {
     shown_at: Uptime,
     /// When systemd was last told that stopping takes longer.
     extended_at: Uptime,
+    /// Why the node cannot take part any more: the backend is not heard, only what still runs is waited for.
+    failure: Option<Failure>,
 }
 
 /// Where the state is shown.
@@ -205,6 +207,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             is_stale: true,
             shown_at: Uptime::ZERO,
             extended_at: Uptime::ZERO,
+            failure: None,
         }
     }
 
@@ -221,7 +224,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             let gathered = tokio::select! {
                 biased;
                 Some(control) = controls.recv() => Gathered::Control(control),
-                told = self.coordination.events.recv() => Gathered::Told(told),
+                told = self.coordination.events.recv(), if self.failure.is_none() => Gathered::Told(told),
                 notice = self.processes.notice() => Gathered::Notice(notice),
                 () = self.clock.sleep_until(wake) => Gathered::Time,
             };
@@ -233,7 +236,10 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         }
         // What this node holds, the backend's end with it, is given up only afterwards.
         close(&self.clock, self.processes).await;
-        stopped.unwrap_or(Stopped::Asked)
+        match (stopped, self.failure) {
+            (None | Some(Stopped::Asked), Some(failure)) => Stopped::Failed(failure),
+            (stopped, _) => stopped.unwrap_or(Stopped::Asked),
+        }
     }
 
     /// One event at most to the engine.
@@ -307,16 +313,19 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         for drift in self.view.elected(now, &event, self.engine.jobs()) {
             log::drift(&drift);
         }
-        let failed = match &event {
-            Election::Failed(failure) => Some(Stopped::Failed(failure.clone())),
-            Election::Session { timeout, .. } => {
-                self.settings.watchdog.set(*timeout, &mut self.settings.notifier);
-                None
-            }
-            _ => None,
-        };
-        let stopped = self.turn(now, Event::Election(event));
-        failed.or(stopped)
+        match event {
+            Election::Failed(failure) => return self.fail(now, failure),
+            Election::Session { timeout, .. } => self.settings.watchdog.set(timeout, &mut self.settings.notifier),
+            _ => {}
+        }
+        self.turn(now, Event::Election(event))
+    }
+
+    /// A trouble of coordination is no reason to kill work that nobody else can start: the node ends as if it were asked to.
+    fn fail(&mut self, now: Now, failure: Failure) -> Option<Stopped> {
+        self.failure = Some(failure);
+        self.settings.notifier.stopping();
+        self.turn(now, Event::Failed { timeout: self.settings.drain_timeout })
     }
 
     fn noticed(&mut self, now: Now, notice: Notice) -> Option<Stopped> {

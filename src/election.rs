@@ -132,7 +132,7 @@ pub enum Event {
     Members(Vec<Member>),
     /// [`Request::Leave`] is done.
     Left,
-    /// The node cannot take part until an operator changes something.
+    /// The node cannot take part until an operator changes something. A term that was open is over with it.
     Failed(Failure),
 }
 

@@ -73,6 +73,12 @@ pub enum Event {
         /// Who is to lead.
         to: Option<NodeName>,
     },
+    /// The node cannot take part until an operator changes something: nobody is heard from now on. It ends once its runs have, after
+    /// `timeout` at the latest.
+    Failed {
+        /// How long runs may take.
+        timeout: Duration,
+    },
 }
 
 /// Something to be done.
@@ -245,6 +251,7 @@ impl Engine {
             Event::Drain { timeout } => self.on_drain(t, timeout),
             Event::Stop => self.on_stop(t),
             Event::HandOver { to } => self.on_hand_over(t, to),
+            Event::Failed { timeout } => self.on_failed(t, timeout),
         }
         self.act(t);
         turn.commands
@@ -319,6 +326,7 @@ impl Engine {
             | E::Suspended { .. }
             | E::Resumed { .. }
             | E::Unreachable { .. }
+            // Told as an event of its own, with the time that runs have.
             | E::Failed(_) => {}
             E::Members(members) => self.on_members(t, &members),
         }

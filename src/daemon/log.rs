@@ -98,6 +98,12 @@ pub(super) fn report(report: &Report) {
         Report::Draining { runs, timeout } => {
             info!(target: TARGET, event = event::NODE_DRAINING, runs, timeout_ms = millis(*timeout));
         }
+        Report::Unsettled { runs } => warn!(
+            target: TARGET,
+            runs,
+            "the node ends before the ledger knows how all its runs ended: the state directory keeps what `cronkeeper release`, \
+             or the next start, tells it",
+        ),
         Report::Damaged(what) => {
             error!(target: TARGET, "a record of the ledger cannot be read and was passed over: {what}")
         }
@@ -176,10 +182,20 @@ pub(super) fn rejected(path: &str, error: &LoadError) {
     }
 }
 
-/// Another node has other jobs than the leader.
+/// Another node is not like the leader.
 pub(super) fn drift(drift: &Drift) {
-    let Drift { other, digest, other_digest } = drift;
-    warn!(target: TARGET, event = event::JOBS_DRIFT, %other, %digest, %other_digest);
+    match drift {
+        Drift::Jobs { other, digest, other_digest } => {
+            warn!(target: TARGET, event = event::JOBS_DRIFT, %other, %digest, %other_digest);
+        }
+        Drift::Zones { other, tzdata, other_tzdata } => warn!(
+            target: TARGET,
+            %other,
+            tzdata,
+            other_tzdata,
+            "another node has other time zone data: update tzdata until all have the same, or they may disagree about when a job is due",
+        ),
+    }
 }
 
 /// The operator asked for the state.

@@ -8,10 +8,11 @@ use jiff::Timestamp;
 
 use super::reload::Reloaded;
 use crate::clock::{Now, Uptime};
-use crate::election::{Event as Election, Member};
+use crate::election::{Event as Election, Member, Published};
 use crate::engine::{Engine, Report};
 use crate::job::{Digest, JobName, JobSet};
 use crate::run::RunEnd;
+use crate::schedule;
 use crate::status::{JobStatus, JobsFile, LastRun, Role, RunStatus, Session, State, Status};
 use crate::term::NodeName;
 
@@ -31,18 +32,57 @@ pub struct View {
     members: Vec<Member>,
     last: BTreeMap<JobName, LastRun>,
     /// Who was said to differ, by what.
-    drifting: BTreeSet<(NodeName, Digest)>,
+    drifting: Vec<Drift>,
 }
 
-/// Another node with other jobs: to the leader every node that differs from it, to such a node the leader.
+/// Another node that is not like the leader: to the leader every node that differs from it, to such a node the leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Drift {
-    /// The other node.
-    pub other: NodeName,
-    /// This node's digest.
-    pub digest: Digest,
-    /// The other's.
-    pub other_digest: Digest,
+pub enum Drift {
+    /// It has other jobs.
+    Jobs {
+        /// The other node.
+        other: NodeName,
+        /// This node's digest.
+        digest: Digest,
+        /// The other's.
+        other_digest: Digest,
+    },
+    /// It has other time zone data: the two can disagree about an instant.
+    Zones {
+        /// The other node.
+        other: NodeName,
+        /// This node's release.
+        tzdata: String,
+        /// The other's.
+        other_tzdata: String,
+    },
+}
+
+impl Drift {
+    /// How a member differs from what this node has published; nothing where either does not say.
+    fn of(own: &Published, member: &Member) -> impl Iterator<Item = Self> + use<> {
+        let (other, theirs) = (&member.node, &member.published);
+        let has_other_jobs = theirs.digest != own.digest && theirs.digest != Digest::default();
+        let is_told = |tzdata: &str| !tzdata.is_empty() && tzdata != "unknown";
+        let has_other_zones = theirs.tzdata != own.tzdata && is_told(&theirs.tzdata) && is_told(&own.tzdata);
+        let jobs = has_other_jobs.then(|| Self::Jobs {
+            other: other.clone(),
+            digest: own.digest.clone(),
+            other_digest: theirs.digest.clone(),
+        });
+        let zones = has_other_zones.then(|| Self::Zones {
+            other: other.clone(),
+            tzdata: own.tzdata.clone(),
+            other_tzdata: theirs.tzdata.clone(),
+        });
+        jobs.into_iter().chain(zones)
+    }
+
+    fn other(&self) -> &NodeName {
+        match self {
+            Self::Jobs { other, .. } | Self::Zones { other, .. } => other,
+        }
+    }
 }
 
 impl View {
@@ -65,7 +105,7 @@ impl View {
             awaiting: Some(format!("a session with {backend}")),
             members: Vec::new(),
             last: BTreeMap::new(),
-            drifting: BTreeSet::new(),
+            drifting: Vec::new(),
         }
     }
 
@@ -260,11 +300,12 @@ impl View {
     /// The nodes that differ from the leader, as far as this one can tell.
     fn differing(&self) -> Vec<NodeName> {
         let is_measure = self.role.leader_node.as_ref() == Some(&self.node);
-        let differing = self.drifting.iter().map(|(other, _)| if is_measure { other } else { &self.node });
-        differing.cloned().collect()
+        let differing = self.drifting.iter().map(|drift| if is_measure { drift.other() } else { &self.node });
+        let names: BTreeSet<&NodeName> = differing.collect();
+        names.into_iter().cloned().collect()
     }
 
-    /// Measured by the leader's jobs: the leader says who differs, and who differs says so too.
+    /// Measured by what the leader has: the leader says who differs, and who differs says so too.
     fn compare(&mut self, members: &[Member], jobs: &JobSet) -> Vec<Drift> {
         self.members = members.to_vec();
         let Some(leader) = &self.role.leader_node else {
@@ -273,26 +314,11 @@ impl View {
             return Vec::new();
         };
         let is_to_be_like = |member: &&Member| *leader == self.node || member.node == *leader;
-        let own = &jobs.digest;
-        let differing: Vec<Drift> = members
-            .iter()
-            .filter(|member| member.node != self.node)
-            .filter(is_to_be_like)
-            .filter(|member| member.published.digest != *own && member.published.digest != Digest::default())
-            .map(|member| Drift {
-                other: member.node.clone(),
-                digest: own.clone(),
-                other_digest: member.published.digest.clone(),
-            })
-            .collect();
-        let now: BTreeSet<_> =
-            differing.iter().map(|drift| (drift.other.clone(), drift.other_digest.clone())).collect();
-        let news = differing
-            .into_iter()
-            .filter(|drift| !self.drifting.contains(&(drift.other.clone(), drift.other_digest.clone())));
-        let news = news.collect();
-        self.drifting = now;
-        news
+        let own = Published { digest: jobs.digest.clone(), tzdata: schedule::tzdata_version(), ..Published::default() };
+        let others = members.iter().filter(|member| member.node != self.node).filter(is_to_be_like);
+        let now: Vec<Drift> = others.flat_map(|member| Drift::of(&own, member)).collect();
+        let before = std::mem::replace(&mut self.drifting, now);
+        self.drifting.iter().filter(|drift| !before.contains(drift)).cloned().collect()
     }
 }
 
@@ -321,6 +347,40 @@ mod tests {
         view.reloaded(NOW, &Err(LoadError::Invalid { problems: Vec::new() }));
         let expected = "waiting for a session with zookeeper; the jobs file is INVALID, the jobs loaded before stay";
         assert_eq!(view.summary(&engine), expected);
+    }
+
+    #[test]
+    fn other_jobs_and_other_time_zone_data_are_told_apart_and_only_where_both_say() {
+        let published = |jobs: &str, tzdata: &str| Published {
+            digest: Digest::of(jobs.as_bytes()),
+            tzdata: tzdata.into(),
+            ..Published::default()
+        };
+        let differs = |own: &Published, published: Published| {
+            let member = Member {
+                v: 1,
+                node: NodeName::new("host-b"),
+                host: "b".into(),
+                pid: 1,
+                version: "0".into(),
+                started_at: NOW.wall,
+                published,
+            };
+            let found = Drift::of(own, &member).map(|drift| match drift {
+                Drift::Jobs { .. } => "jobs",
+                Drift::Zones { .. } => "zones",
+            });
+            found.collect::<Vec<_>>()
+        };
+        let own = published("one", "2026a");
+        assert_eq!(differs(&own, published("one", "2026a")), [""; 0]);
+        assert_eq!(differs(&own, published("two", "2026b")), ["jobs", "zones"]);
+        assert_eq!(differs(&own, published("one", "2025b")), ["zones"]);
+        for silent in ["", "unknown"] {
+            assert_eq!(differs(&own, published("one", silent)), [""; 0]);
+            assert_eq!(differs(&published("one", silent), published("one", "2026b")), [""; 0]);
+        }
+        assert_eq!(differs(&own, Published::default()), [""; 0], "nothing is published yet");
     }
 
     #[test]

@@ -143,6 +143,11 @@ impl Flight {
         }
     }
 
+    /// True where the ledger is known to have the run in flight.
+    pub fn is_begun(&self) -> bool {
+        !matches!(self.own().map(|own| &own.phase), Some(Phase::Beginning | Phase::Unsure))
+    }
+
     /// The process tree, to be changed.
     pub fn alive_mut(&mut self) -> Option<&mut Alive> {
         match self.own_mut().map(|own| &mut own.phase) {

@@ -106,6 +106,11 @@ pub enum Report {
         /// How long it waits.
         timeout: Duration,
     },
+    /// The node ends though its ledger does not know the ends of all its runs: the state directory keeps them.
+    Unsettled {
+        /// How many.
+        runs: usize,
+    },
     /// A record of the ledger cannot be read; it was passed over.
     Damaged(String),
     /// An occurrence's place in the ledger is taken by something that is not its run.

@@ -1,7 +1,9 @@
 //! The life of the node: at work, handing over, draining, leaving.
 //!
 //! Ending is: leave the queue first, then wait for the own runs, then leave the cluster. A member goes only
-//! after the node's processes are dead: it is what tells the others that they live.
+//! after the node's processes are dead and their ends are written: it tells the others that they live, and without it a leader
+//! would settle a run whose success is only known here. Where nobody writes the ends, the node goes and the member stays; the
+//! state directory keeps the ends for `release` or the next start.
 
 use std::time::Duration;
 
@@ -9,9 +11,9 @@ use super::flight::StopCause;
 use super::{Command, Engine, Report, Turn};
 use crate::clock::{Uptime, Wake};
 use crate::election::{Request, Unappointable};
-use crate::term::NodeName;
+use crate::term::{NodeName, TermEnd};
 
-/// How long the last ends may take to be written, beyond the drain timeout and the grace.
+/// How long the last ends may take to be written, once no process is left or the time for that is over.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How long leaving the queue may take, where nothing else is waited for.
 const RESIGN_WITHIN: Duration = Duration::from_secs(2);
@@ -40,6 +42,23 @@ pub(super) struct Ending {
     stop_at: Option<Uptime>,
     /// When the node goes whatever is left.
     give_up_at: Uptime,
+    /// Since when no process is left; absent while there is one.
+    quiet_from: Option<Uptime>,
+    /// Nobody writes anything for this node any more.
+    is_alone: bool,
+}
+
+impl Ending {
+    /// When the node goes, as things stand, also if not all ends are written.
+    fn goes_at(&self) -> Uptime {
+        let words = if self.is_alone { Duration::ZERO } else { LAST_WORDS };
+        self.quiet_from.map_or(self.give_up_at, |from| self.give_up_at.min(from + words))
+    }
+
+    fn wake(&self, now: Uptime) -> Uptime {
+        let resigned = Some(self.withdrawn_at).filter(|&at| at > now);
+        resigned.into_iter().chain(self.stop_at).fold(self.goes_at(), Uptime::min)
+    }
 }
 
 impl Stage {
@@ -53,11 +72,7 @@ impl Stage {
 
     pub(super) fn wake(self, now: Uptime) -> Wake {
         match self {
-            Self::Ending(ending) => {
-                let next = ending.stop_at.unwrap_or(ending.give_up_at);
-                let resigned = Some(ending.withdrawn_at).filter(|&at| at > now);
-                Wake { wall: None, up: Some(resigned.map_or(next, |at| at.min(next))) }
-            }
+            Self::Ending(ending) => Wake { wall: None, up: Some(ending.wake(now)) },
             _ => Wake::default(),
         }
     }
@@ -74,12 +89,29 @@ impl Engine {
 
     pub(super) fn on_stop(&mut self, t: &mut Turn) {
         if matches!(self.stage, Stage::Leaving | Stage::Gone) {
-            self.stage = Stage::Gone;
-            t.commands.push(Command::Exit);
-            return;
+            return self.go(t);
         }
         self.end_by(t, t.now.up, Duration::ZERO);
         self.stop_all(t, true);
+    }
+
+    /// The backend does nothing for this node any more. The term is over; what runs goes on, for nobody else can start it, and for
+    /// what another can start again there is the lease.
+    pub(super) fn on_failed(&mut self, t: &mut Turn, timeout: Duration) {
+        self.session = None;
+        if let Some(term) = self.term().cloned() {
+            self.on_term_over(t, &term, TermEnd::SessionExpired);
+        }
+        if matches!(self.stage, Stage::Leaving | Stage::Gone) {
+            return self.go(t);
+        }
+        if self.has_trees() && !self.stage.is_ending() {
+            t.tell(Report::Draining { runs: self.own_runs(), timeout });
+        }
+        self.end_by(t, t.now.up + timeout, self.longest_grace());
+        if let Stage::Ending(ending) = &mut self.stage {
+            ending.is_alone = true;
+        }
     }
 
     pub(super) fn on_hand_over(&mut self, t: &mut Turn, to: Option<NodeName>) {
@@ -116,9 +148,13 @@ impl Engine {
 
     pub(super) fn on_left(&mut self, t: &mut Turn) {
         if self.stage == Stage::Leaving {
-            self.stage = Stage::Gone;
-            t.commands.push(Command::Exit);
+            self.go(t);
         }
+    }
+
+    fn go(&mut self, t: &mut Turn) {
+        self.stage = Stage::Gone;
+        t.commands.push(Command::Exit);
     }
 
     /// Nothing that was asked for before is put off.
@@ -129,10 +165,12 @@ impl Engine {
                 withdrawn_at: ending.withdrawn_at,
                 stop_at: ending.stop_at.map(|at| at.min(stop_at)),
                 give_up_at: ending.give_up_at.min(give_up_at),
+                ..ending
             },
             _ => {
                 t.election(Request::Resign);
-                Ending { withdrawn_at: t.now.up + RESIGN_WITHIN, stop_at: Some(stop_at), give_up_at }
+                let withdrawn_at = t.now.up + RESIGN_WITHIN;
+                Ending { withdrawn_at, stop_at: Some(stop_at), give_up_at, quiet_from: None, is_alone: false }
             }
         };
         self.stage = Stage::Ending(ending);
@@ -151,16 +189,20 @@ impl Engine {
             self.stage = Stage::Ending(ending);
             self.stop_all(t, false);
         }
-        let gives_up = t.now.up >= ending.give_up_at;
-        let has_trees = self.has_trees();
-        let has_runs = self.flights.values().any(|flight| flight.own().is_some());
-        if gives_up && has_trees {
-            // The member stays: it tells the others that something of this node lives. The warden, or `release`, ends it.
-            self.stage = Stage::Gone;
-            t.commands.push(Command::Exit);
-        } else if gives_up || (t.now.up >= ending.withdrawn_at && !has_runs) {
+        ending.quiet_from = if self.has_trees() { None } else { ending.quiet_from.or(Some(t.now.up)) };
+        self.stage = Stage::Ending(ending);
+        let runs = self.own_runs();
+        let must_go = t.now.up >= ending.goes_at();
+        if runs == 0 && !ending.is_alone && (must_go || t.now.up >= ending.withdrawn_at) {
             self.stage = Stage::Leaving;
             t.election(Request::Leave);
+        } else if must_go {
+            // The member stays: something of this node lives, or its ends are not written. The warden, `release` or the next
+            // start sees to that.
+            if runs > 0 {
+                t.tell(Report::Unsettled { runs });
+            }
+            self.go(t);
         }
     }
 

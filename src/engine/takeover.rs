@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::flight::{Flight, Holder, News, Own, Phase};
+use super::flight::{Flight, Holder, News, Own};
 use super::leading::Leadership;
 use super::{Command, Engine, Pending, Report, Turn};
 use crate::clock::Uptime;
@@ -42,8 +42,7 @@ impl Engine {
     /// Attempts of an earlier term that nobody answered for. What of them was written is in the snapshot, which was read after
     /// that term's candidate had gone; the rest can no longer be written.
     fn forget_unbegun(&mut self) {
-        self.flights
-            .retain(|_, flight| !matches!(flight.own().map(|own| &own.phase), Some(Phase::Beginning | Phase::Unsure)));
+        self.flights.retain(|_, flight| flight.is_begun());
     }
 
     fn adopt_runs(&mut self, t: &mut Turn, mut running: Vec<Running>) {

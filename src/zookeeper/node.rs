@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client::{Client, Connect, ConnectError};
+use super::client::{Client, Connect, ConnectError, State};
 use super::life::{Ended, Life};
 use super::{NodeIdentity, Options, SessionStore};
 use crate::clock::{Clock, Uptime, Wake};
@@ -57,6 +57,19 @@ pub struct Wishes {
     pub published: Published,
 }
 
+/// Tries of something that fails: after growing pauses, and told after growing times.
+struct Tries {
+    retry: Duration,
+    told_from: Uptime,
+    silence: Duration,
+}
+
+impl Tries {
+    fn none_yet() -> Self {
+        Self { retry: FIRST_PAUSE, told_from: Uptime::ZERO, silence: FIRST_PAUSE }
+    }
+}
+
 /// What waits for a session. Changes that a candidate guards never do: there is none.
 pub enum Waiting {
     /// A change without a fence.
@@ -93,8 +106,10 @@ impl<C: Connect, K: Clock> Node<C, K> {
     pub async fn serve(mut self) {
         while let Some((client, asked)) = self.connected().await {
             let owner = client.owner_id();
-            if let Err(error) = self.store.record(owner) {
-                return self.tell(election::Event::Failed(Failure::StateDir(error.to_string())));
+            match self.recorded(&client).await {
+                Some(true) => {}
+                Some(false) => continue,
+                None => return,
             }
             self.options.reader.read_by(client.clone());
             match Life::new(&mut self, client, asked).run().await {
@@ -107,8 +122,7 @@ impl<C: Connect, K: Clock> Node<C, K> {
 
     /// A new session, and when it was asked for; `None` where the daemon is done or an operator must act.
     async fn connected(&mut self) -> Option<(C::Client, Uptime)> {
-        let mut retry = FIRST_PAUSE;
-        let (mut told_from, mut silence) = (Uptime::ZERO, FIRST_PAUSE);
+        let mut tries = Tries::none_yet();
         loop {
             let connect = Arc::clone(&self.connect);
             let asked = self.clock.now().up;
@@ -121,16 +135,32 @@ impl<C: Connect, K: Clock> Node<C, K> {
                 }
                 Err(ConnectError::Unreachable(error)) => error,
             };
-            let now = self.clock.now().up;
-            if now >= told_from {
-                (told_from, silence) = (now + silence, (silence * 2).min(LONGEST_SILENCE));
-                self.tell(election::Event::Unreachable { retry, error });
-            }
-            let until = now + retry;
-            let clock = self.clock.clone();
-            self.while_away(Box::pin(async move { sleep(&clock, until).await })).await?;
-            retry = (retry * 2).min(LONGEST_PAUSE);
+            self.pause(&mut tries, error).await?;
         }
+    }
+
+    /// Writes the session down, before anything is made under it. A disk that is full has room again some day: until then this
+    /// session is kept, so that no others pile up. False: it is over. `None`: the daemon is done.
+    async fn recorded(&mut self, client: &C::Client) -> Option<bool> {
+        let mut tries = Tries::none_yet();
+        while matches!(client.state(), State::Connected | State::Disconnected) {
+            let Err(error) = self.store.record(client.owner_id()) else { return Some(true) };
+            self.pause(&mut tries, error.to_string()).await?;
+        }
+        Some(false)
+    }
+
+    /// Says what went wrong, unless it was said just now, and waits. `None`: the daemon is done.
+    async fn pause(&mut self, tries: &mut Tries, error: String) -> Option<()> {
+        let (now, retry) = (self.clock.now().up, tries.retry);
+        if now >= tries.told_from {
+            (tries.told_from, tries.silence) = (now + tries.silence, (tries.silence * 2).min(LONGEST_SILENCE));
+            self.tell(election::Event::Unreachable { retry, error });
+        }
+        let clock = self.clock.clone();
+        self.while_away(Box::pin(async move { sleep(&clock, now + retry).await })).await?;
+        tries.retry = (retry * 2).min(LONGEST_PAUSE);
+        Some(())
     }
 
     /// Waits for something while there is no session. `None`: the daemon is done.

@@ -8,6 +8,7 @@ mod crowd;
 mod entries;
 mod flights;
 mod heir;
+mod last_words;
 mod lease;
 mod outage;
 mod secrets;

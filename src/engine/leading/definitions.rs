@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::timeline::{Timeline, digest_of};
+use crate::engine::misfire::Missed;
 use crate::engine::{Engine, Report, Turn, misfire};
 use crate::job::{Digest, Job, JobName, JobSet};
 use crate::ledger::JobEntry;
@@ -125,12 +126,15 @@ impl Engine {
         }
     }
 
-    /// The record was not in the way, so something else is: the next occurrence's place in the ledger is taken.
+    /// The record was not in the way, so something else is: the next occurrence's place among the runs in flight is taken by what nobody
+    /// knows as its run. It is missed, and that is written down.
     pub(super) fn pass_over(&mut self, t: &mut Turn, job: &Arc<Job>) {
         let Some(timeline) = self.timeline(&job.name) else { return };
         let Some(at) = job.schedule.next_after(timeline.mark).filter(|&at| at <= t.now.wall) else { return };
-        t.tell(Report::Obstructed { job: job.name.clone(), run: RunId::scheduled(job.name.clone(), at) });
-        self.advance(t, &job.name, at, None);
+        let run = RunId::scheduled(job.name.clone(), at);
+        let one = Missed { first: at, last: at, count: 1 };
+        t.tell(Report::Obstructed { job: job.name.clone(), run });
+        self.advance(t, &job.name, at, Some((SkipReason::Missed, one)));
         if let Some(leading) = &mut self.leading {
             leading.schedule(&job.name);
         }

@@ -58,6 +58,11 @@ impl Engine {
 
     /// Moves the mark and begins a run of this occurrence.
     pub(super) fn begin(&mut self, t: &mut Turn, job: &Arc<Job>, at: Timestamp) {
+        let id = RunId::scheduled(job.name.clone(), at);
+        if self.flights.get(&id).is_some_and(Flight::is_begun) {
+            // Somebody set the mark back by hand: the occurrence has its run, which goes on and ends as that.
+            return self.advance(t, &job.name, at, None);
+        }
         let (nonce, session) = (self.nonce(), self.session.clone());
         let (Some(leading), Some(session)) = (&mut self.leading, session) else { return };
         let token = leading.term.token;
@@ -81,7 +86,6 @@ impl Engine {
             on_loss: OnLoss::of(job),
             keep_until: Self::keep_until(job, at, t.now.wall),
         };
-        let id = RunId::scheduled(job.name.clone(), at);
         let change = Change::Begin { at: version, record, run: run.clone() };
         let commit = self.commit(t, change, Pending::Begin { run: id.clone() });
         let flight = Flight::new(run, Version::FIRST, Holder::Own(Own::beginning(job.clone())));

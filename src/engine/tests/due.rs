@@ -161,6 +161,47 @@ fn a_refused_begin_is_decided_anew_from_what_the_record_says() {
     assert_eq!((*version, run.scheduled_at), (Version(5), at("10:00:01")));
 }
 
+/// The begin of the first occurrence is refused though the job's record is as it was: its place is taken. What follows is asked for.
+fn obstructed(rig: &mut Rig) -> Vec<Change> {
+    rig.pass(1);
+    let commits = rig.commits();
+    let (id, Change::Begin { record, .. }) = &commits[0] else { panic!("{commits:?}") };
+    rig.answer(*id, Commit::Superseded);
+    rig.commands.clear();
+    let record = JobRecord { last_scheduled: at("10:00:00"), ..record.clone() };
+    let entry = JobEntry { record: Some(record), version: Version(0) };
+    rig.tell(Event::Ledger(ledger::Event::Job(name("a"), Some(entry))));
+    assert!(
+        rig.reports()
+            .contains(&Report::Obstructed { job: name("a"), run: RunId::scheduled(name("a"), at("10:00:01")) })
+    );
+    rig.accept_all()
+}
+
+#[test]
+fn an_occurrence_whose_place_is_taken_by_something_else_is_missed_and_said_to_be() {
+    let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *")]);
+    let asked = obstructed(&mut rig);
+    assert_eq!(skipped(&asked), ["missed 2026-11-20T10:00:01Z 2026-11-20T10:00:01Z 1"]);
+    assert!(rig.reports().iter().any(|report| matches!(report, Report::Skipped { count: 1, .. })));
+    rig.pass(1);
+    assert_eq!(begun(&rig.accept_all()), ["a.20261120T100002Z"]);
+}
+
+#[test]
+fn an_occurrence_that_has_its_run_although_the_mark_was_set_back_gets_no_second_one() {
+    let mut every_second = job("a", "* * * * * *");
+    every_second.overlap = Overlap::Allow;
+    let jobs = [entry(&every_second, at("10:00:00"), 0)].into();
+    let running = vec![running(&every_second, at("10:00:01"), OwnerState::Alive)];
+    let snapshot = Snapshot { jobs, running, ..Snapshot::default() };
+    let mut rig = Rig::leading("10:00:00", set([every_second]), snapshot);
+    rig.commands.clear();
+    rig.pass(2);
+    let asked = rig.accept_all();
+    assert_eq!((begun(&asked), skipped(&asked)), (vec!["a.20261120T100002Z".to_owned()], Vec::new()));
+}
+
 #[test]
 fn a_mark_whose_fate_is_unknown_while_the_term_goes_on_is_read_again() {
     let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *")]);

@@ -10,7 +10,7 @@ use crate::job::Job;
 use crate::ledger::{self, Change, Commit};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Outcome, Reason, RunEnd, RunId, Version};
-use crate::term::NodeName;
+use crate::term::{NodeName, SessionId, TermEnd};
 use crate::warden::wire::{EndedBy, Exit, Notice, Order, Slot, StartFailure, Step};
 use crate::{election, ledger::OwnerState};
 
@@ -178,6 +178,78 @@ fn a_tree_that_does_not_die_keeps_the_member() {
     let commands = rig.take();
     assert!(commands.contains(&Command::Exit));
     assert!(!commands.contains(&Command::Ask(Request::Election(election::Request::Leave))));
+}
+
+fn leave() -> Command {
+    Command::Ask(Request::Election(election::Request::Leave))
+}
+
+#[test]
+fn ends_that_nobody_writes_hold_the_end_up_for_a_moment_only_and_the_member_stays() {
+    let (mut rig, slot) = running_one(once());
+    rig.tell(Event::Election(election::Event::Suspended { session: SessionId("a".into()) }));
+    rig.tell(Event::Drain { timeout: MINUTE });
+    rig.tell(Event::Election(election::Event::Withdrawn));
+    rig.pass_cut_off(30);
+    rig.ended(slot, Exit::Code(0), None);
+    assert!(!rig.commands.contains(&Command::Exit), "it may be written yet");
+    let ends_at = rig.now.up + Duration::from_secs(2);
+    assert_eq!(rig.engine.wake(rig.now).up, Some(ends_at));
+    rig.commands.clear();
+    rig.pass_cut_off(2);
+    assert!(rig.reports().contains(&Report::Unsettled { runs: 1 }));
+    let commands = rig.take();
+    assert!(commands.contains(&Command::Exit) && !commands.contains(&leave()), "{commands:?}");
+}
+
+#[test]
+fn the_node_never_leaves_while_an_end_is_known_only_here() {
+    let (mut rig, slot) = running_one(once());
+    rig.tell(Event::Drain { timeout: MINUTE });
+    rig.tell(Event::Election(election::Event::Withdrawn));
+    rig.pass(60);
+    rig.ended(slot, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
+    for _ in 0..20 {
+        rig.pass(1);
+    }
+    let commands = rig.take();
+    assert!(commands.contains(&Command::Exit) && !commands.contains(&leave()), "{commands:?}");
+}
+
+#[test]
+fn a_node_that_cannot_take_part_any_more_lets_its_runs_end_and_writes_nothing() {
+    let (mut rig, slot) = running_one(once());
+    rig.tell(Event::Failed { timeout: MINUTE });
+    let lost = Report::TermOver { token: Rig::term(9).token, why: TermEnd::SessionExpired };
+    assert!(rig.reports().contains(&lost));
+    assert!(rig.reports().contains(&Report::Draining { runs: 1, timeout: MINUTE }));
+    rig.pass_cut_off(30);
+    let commands = rig.take();
+    assert!(!commands.iter().any(|command| matches!(command, Command::Exit | Command::Order(Order::Stop { .. }))));
+    rig.ended(slot, Exit::Code(0), None);
+    assert!(rig.commands.iter().any(|command| matches!(command, Command::KeepEnd { .. })));
+    let commands = rig.take();
+    assert!(commands.contains(&Command::Exit) && !commands.contains(&leave()), "{commands:?}");
+    assert!(!commands.iter().any(|command| matches!(command, Command::Ask(Request::Ledger(_)))));
+}
+
+#[test]
+fn a_node_that_cannot_take_part_stops_what_outlasts_the_drain_timeout() {
+    let (mut rig, slot) = running_one(once());
+    rig.tell(Event::Failed { timeout: MINUTE });
+    rig.pass_cut_off(60);
+    assert!(rig.take().contains(&Command::Order(Order::Stop { slot, grace_ms: 10_000 })));
+    rig.tell(Event::Stop);
+    assert!(rig.take().contains(&Command::Order(Order::Kill { slot })));
+    rig.ended(slot, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
+    assert!(rig.take().contains(&Command::Exit));
+}
+
+#[test]
+fn a_node_that_cannot_take_part_and_runs_nothing_ends_at_once() {
+    let mut rig = Rig::settled("10:00:00", vec![once()]);
+    rig.tell(Event::Failed { timeout: MINUTE });
+    assert!(rig.take().contains(&Command::Exit));
 }
 
 #[test]

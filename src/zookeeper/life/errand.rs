@@ -208,9 +208,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 let failure = Failure::OtherCluster { ours, theirs: cluster, service };
                 self.ended = Some(Ended::Failed(failure));
             }
-            Err(ClaimError::Store(error)) => {
-                self.ended = Some(Ended::Failed(Failure::StateDir(error.to_string())));
-            }
+            // A disk that is full has room again some day.
+            Err(ClaimError::Store(error)) => self.put_off(self.timeout / 5, error.to_string()),
         }
     }
 
@@ -242,9 +241,12 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             self.ended = Some(Ended::Failed(Failure::NameTaken { node, holder }));
             return;
         }
-        let retry = self.timeout / 5;
-        self.retry = Retry { at: now + retry, pause: FIRST_PAUSE };
-        let error = format!("node name `{node}` is still held by {holder}");
+        self.put_off(self.timeout / 5, format!("node name `{node}` is still held by {holder}"));
+    }
+
+    /// What comes next is tried after this pause, and people are told why.
+    fn put_off(&mut self, retry: Duration, error: String) {
+        self.retry = Retry { at: self.now() + retry, pause: FIRST_PAUSE };
         self.node.tell(Event::Unreachable { retry, error });
     }
 

@@ -11,8 +11,10 @@ use cronkeeper::election;
 use cronkeeper::job::JobName;
 use cronkeeper::ledger::{self, Change, Commit, CommitId, Snapshot};
 use cronkeeper::run::{JobRecord, Nonce, RunEnd, Version};
-use cronkeeper::term::{FencingToken, NodeName, Term};
-use cronkeeper::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
+use cronkeeper::term::{FencingToken, NodeName, SessionId, Term};
+use cronkeeper::zookeeper::{
+    ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve, session_id,
+};
 use fastrand::Rng;
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -33,6 +35,8 @@ pub struct Disk {
     /// How many processes it has had.
     lives: u32,
     rebooted: bool,
+    /// Sessions of processes that died with their host. The next process cannot know that: its disk may be a copy.
+    lost: BTreeSet<SessionId>,
 }
 
 /// The state directory of one process.
@@ -47,6 +51,12 @@ impl Disk {
     /// The host was booted again.
     pub fn reboot(&mut self) {
         self.rebooted = true;
+        self.lost.extend(self.sessions.iter().copied().map(session_id));
+    }
+
+    /// True where a session's process died with its host.
+    pub fn has_lost(&self, session: &SessionId) -> bool {
+        self.lost.contains(session)
     }
 }
 
@@ -194,6 +204,7 @@ impl Program for Contenders {
             views: self.views.clone(),
             is_calm: self.is_calm.clone(),
             term: None,
+            acting: None,
             written: 0,
             open: Vec::new(),
         };
@@ -218,6 +229,8 @@ struct Scribe {
     /// It no longer resigns of itself.
     is_calm: Arc<AtomicBool>,
     term: Option<Writing>,
+    /// Of the term that it leads in, also where it writes no more.
+    acting: Option<FencingToken>,
     written: u64,
     /// Commits not answered.
     open: Vec<(CommitId, String)>,
@@ -252,6 +265,10 @@ impl Scribe {
     fn act(&mut self) {
         match self.rng.u8(..) {
             0 if !self.is_calm.load(Ordering::Relaxed) => {
+                // It decides nothing any more, whenever it comes to hear that the term is over.
+                if let Some(token) = self.acting {
+                    self.close_term(token);
+                }
                 self.ask(election::Request::Resign);
                 self.ask(election::Request::Campaign);
             }
@@ -330,6 +347,7 @@ impl Scribe {
 
     fn open_term(&mut self, term: Term, snapshot: &Snapshot) {
         let entry = JobName::parse("tick").ok().and_then(|job| snapshot.jobs.get(&job));
+        self.acting = Some(term.token);
         let mark =
             entry.and_then(|entry| entry.record.as_ref()).map_or(Timestamp::UNIX_EPOCH, |record| record.last_scheduled);
         self.term = Some(Writing { term, mark, version: entry.map(|entry| entry.version) });
@@ -337,6 +355,7 @@ impl Scribe {
 
     fn close_term(&mut self, token: FencingToken) {
         self.tell(Fact::Over { node: self.node, token });
+        self.acting = self.acting.filter(|&acting| acting != token);
         self.term = self.term.take().filter(|writing| writing.term.token != token);
     }
 

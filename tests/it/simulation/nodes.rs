@@ -94,8 +94,11 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
             // Time to be started, and time for the end to be written.
             let is_begun_now = world.env.wall().duration_since(record.begun_at) < jiff::SignedDuration::from_secs(5);
             let is_ended_now = world.wardens.ended_at(&name).is_some_and(|at| now < at + Duration::from_secs(5));
+            // A run without a limit whose whole host died before it could note that the run was begun: an operator ends it.
+            let is_lost = self.homes.iter().any(|home| guard(&home.disk).has_lost(&record.owner.session));
+            let is_endless = is_lost && record.state == RunState::CutOff && record.keep_until.is_none();
             let has_process = record.state == RunState::Running && alive.contains(&name);
-            if !is_begun_now && !is_ended_now && !has_process {
+            if !is_begun_now && !is_ended_now && !has_process && !is_endless {
                 return Err(format!("in peace `{name}` is in flight, and no process is: {record:?}"));
             }
         }

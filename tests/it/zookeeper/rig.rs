@@ -49,7 +49,13 @@ pub struct Remembered {
     pub cluster: Option<String>,
     pub sessions: Vec<i64>,
     pub removable: Vec<i64>,
+    /// The disk is full: no session can be remembered.
+    pub is_full: bool,
+    /// It is, just when the cluster is to be remembered.
+    pub is_claim_refused: bool,
 }
+
+const FULL: &str = "no space left on device";
 
 impl Memory {
     pub fn with<T>(&self, look: impl FnOnce(&mut Remembered) -> T) -> T {
@@ -61,6 +67,7 @@ impl SessionStore for Memory {
     fn claim(&mut self, cluster: &str) -> Result<(), ClaimError> {
         self.with(|remembered| match &remembered.cluster {
             Some(ours) if ours != cluster => Err(ClaimError::OtherCluster { ours: ours.clone() }),
+            None if remembered.is_claim_refused => Err(StoreError(FULL.into()).into()),
             _ => {
                 remembered.cluster = Some(cluster.to_owned());
                 Ok(())
@@ -69,8 +76,13 @@ impl SessionStore for Memory {
     }
 
     fn record(&mut self, owner: i64) -> Result<(), StoreError> {
-        self.with(|remembered| remembered.sessions.push(owner));
-        Ok(())
+        self.with(|remembered| match remembered.is_full {
+            true => Err(StoreError(FULL.into())),
+            false => {
+                remembered.sessions.push(owner);
+                Ok(())
+            }
+        })
     }
 
     fn removable(&self) -> Vec<i64> {

@@ -5,8 +5,9 @@ use cronkeeper::election::{Event, Request};
 use cronkeeper::ledger::{Commit, OwnerState};
 use cronkeeper::run::Version;
 use cronkeeper::term::TermEnd;
+use cronkeeper::zookeeper::session::Settings;
 
-use super::rig::{Rig, begin, end, first_mark, job, run};
+use super::rig::{self, Memory, Rig, begin, end, first_mark, job, run};
 use crate::support::LONG;
 use crate::support::proxy::{At, Proxy, opcode};
 use crate::support::zookeeper::Ensemble;
@@ -179,4 +180,45 @@ async fn after_an_outage_the_own_old_entries_do_not_block_the_queue() {
     line.proxy.pass();
     let (next, _) = rig.elected().await;
     assert!(next.token > term.token);
+}
+
+async fn told_of_the_full_disk(rig: &mut Rig) {
+    rig.election("unreachable", |event| match event {
+        Event::Unreachable { error, .. } => error.contains("no space left").then_some(()),
+        _ => None,
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_full_disk_is_waited_out_before_anything_is_made_under_a_session() {
+    let ensemble = Ensemble::start(1);
+    let memory = Memory::default();
+    memory.with(|remembered| remembered.is_full = true);
+    let settings =
+        Settings { connect: ensemble.connect_string(), session_timeout: rig::TIMEOUT, ..Settings::default() };
+    let mut rig = Rig::with(settings, "a", memory.clone());
+    rig.ask(Request::Campaign);
+    told_of_the_full_disk(&mut rig).await;
+    told_of_the_full_disk(&mut rig).await;
+    let client = zookeeper_client::Client::connect(&ensemble.connect_string()).await.unwrap();
+    assert!(client.check_stat("/leader").await.unwrap().is_none(), "nothing is made");
+
+    memory.with(|remembered| remembered.is_full = false);
+    rig.session().await;
+    rig.elected().await;
+    assert_eq!(memory.with(|remembered| remembered.sessions.len()), 1);
+}
+
+#[tokio::test]
+async fn a_disk_that_is_full_when_the_cluster_is_first_seen_is_waited_out() {
+    let ensemble = Ensemble::start(1);
+    let memory = Memory::default();
+    let settings =
+        Settings { connect: ensemble.connect_string(), session_timeout: rig::TIMEOUT, ..Settings::default() };
+    memory.with(|remembered| remembered.is_claim_refused = true);
+    let mut rig = Rig::with(settings, "a", memory.clone());
+    told_of_the_full_disk(&mut rig).await;
+    memory.with(|remembered| remembered.is_claim_refused = false);
+    rig.session().await;
 }
