@@ -54,6 +54,8 @@ fn say(error: &Error, err: &mut dyn Write) -> io::Result<()> {
 fn exit(error: &Error) -> Exit {
     match error {
         Error::Jobs(_)
+        | Error::CrontabFile { .. }
+        | Error::NoCrontab { .. }
         | Error::CredentialFile { .. }
         | Error::AuthFile(_)
         | Error::ZooKeeperOptions(_)
@@ -61,9 +63,11 @@ fn exit(error: &Error) -> Exit {
         | Error::Solo(SoloError::Refused(_))
         | Error::Stopped(Stopped::Failed(_)) => Exit::Config,
         Error::StateDir(error) | Error::Solo(SoloError::StateDir(error)) if error.is_configuration() => Exit::Config,
-        Error::NoSuchJob { .. } | Error::Schedule { .. } | Error::UnknownVariable { .. } | Error::NodeName(_) => {
-            Exit::Usage
-        }
+        Error::NoSuchJob { .. }
+        | Error::Schedule { .. }
+        | Error::TimeZone(_)
+        | Error::UnknownVariable { .. }
+        | Error::NodeName(_) => Exit::Usage,
         Error::Ask(AskFailure::Ask(AskError::NotFound(_))) => Exit::Usage,
         Error::Ask(AskFailure::Ask(error)) if error.is_unreachable() => Exit::Unreachable,
         Error::Ask(AskFailure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Fine,
@@ -104,6 +108,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Schedule { expression, .. } if expression.split_whitespace().count() == 1 => {
             "put the expression in quotes, so that the shell hands it over as one"
         }
+        Error::NoCrontab { .. } => "a crontab of the system, with a user in each entry, needs `--system`",
         Error::AuthFile(_) => "for the scheme digest it reads `digest:user:password`",
         Error::ZooKeeperOptions(_) => "certificates and keys are read as PEM",
         Error::NodeName(_) => "name it with `--node NAME` or CRONKEEPER_NODE",
@@ -125,6 +130,8 @@ fn hint(error: &Error) -> Option<String> {
         Error::Stopped(Stopped::BackendGone) | Error::Panicked => "please report it, with the log before it",
         Error::Jobs(LoadError::Invalid { .. })
         | Error::Schedule { .. }
+        | Error::TimeZone(_)
+        | Error::CrontabFile { .. }
         | Error::Output(_)
         | Error::Ask(_)
         | Error::Log(_)
