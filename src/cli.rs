@@ -94,13 +94,16 @@ pub enum Error {
         nearest: Option<String>,
     },
     /// The expression of `--schedule` is wrong.
-    #[error("`{expression}` is no schedule")]
+    #[error("`{}` is no schedule", crate::telemetry::escape::plain(expression))]
     Schedule {
         /// As typed.
         expression: String,
         /// Why.
         source: ScheduleError,
     },
+    /// The expression of `--schedule` has an `H`, and no job is named.
+    #[error("the times of `H` are fixed by the job's name")]
+    HashedWithoutName,
     /// A time zone was named that there is not.
     #[error(transparent)]
     TimeZone(ScheduleError),

@@ -1,5 +1,7 @@
 //! Errors in words for people, and the exit code that goes with each: the only place that does either.
 
+mod caret;
+
 use std::error::Error as _;
 use std::io::{self, Write};
 
@@ -45,6 +47,11 @@ fn say(error: &Error, err: &mut dyn Write) -> io::Result<()> {
         cause = error.source();
     }
     writeln!(err)?;
+    if let Error::Schedule { expression, source } = error
+        && let Some(place) = source.offset()
+    {
+        writeln!(err, "{}", caret::pointed(expression, place))?;
+    }
     match hint(error) {
         Some(hint) => writeln!(err, "hint: {hint}"),
         None => Ok(()),
@@ -66,6 +73,7 @@ fn exit(error: &Error) -> Exit {
         Error::NoSuchJob { .. }
         | Error::Schedule { .. }
         | Error::TimeZone(_)
+        | Error::HashedWithoutName
         | Error::UnknownVariable { .. }
         | Error::NodeName(_) => Exit::Usage,
         Error::Ask(AskFailure::Ask(AskError::NotFound(_))) => Exit::Usage,
@@ -108,6 +116,8 @@ fn hint(error: &Error) -> Option<String> {
         Error::Schedule { expression, .. } if expression.split_whitespace().count() == 1 => {
             "put the expression in quotes, so that the shell hands it over as one"
         }
+        Error::Schedule { expression, source } => source.hint(expression)?,
+        Error::HashedWithoutName => "name the job too: `cronkeeper next --schedule 'H * * * *' JOB`",
         Error::NoCrontab { .. } => "a crontab of the system, with a user in each entry, needs `--system`",
         Error::AuthFile(_) => "for the scheme digest it reads `digest:user:password`",
         Error::ZooKeeperOptions(_) => "certificates and keys are read as PEM",
@@ -129,7 +139,6 @@ fn hint(error: &Error) -> Option<String> {
         Error::Stopped(Stopped::WardenGone(_)) => "something killed it: see the kernel's log for a lack of memory",
         Error::Stopped(Stopped::BackendGone) | Error::Panicked => "please report it, with the log before it",
         Error::Jobs(LoadError::Invalid { .. })
-        | Error::Schedule { .. }
         | Error::TimeZone(_)
         | Error::CrontabFile { .. }
         | Error::Output(_)

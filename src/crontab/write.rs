@@ -192,8 +192,8 @@ fn must_run(entry: &Entry, command: &Command, zone: &str, name: &str) -> Result<
     }
     match Schedule::parse(&[&entry.when.expression], zone, Dst::Once, name) {
         Ok(_) => Ok(()),
-        Err(ScheduleError::Expression { fault: Fault::Impossible { .. }, .. }) => {
-            Err("cron takes it, but it never comes: there is no such day".to_owned())
+        Err(error @ ScheduleError::Expression { fault: Fault::Impossible { .. }, .. }) => {
+            Err(format!("cron takes it, but it {error}"))
         }
         Err(error) => Err(error.to_string()),
     }
