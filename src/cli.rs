@@ -104,6 +104,9 @@ pub enum Error {
     /// The expression of `--schedule` has an `H`, and no job is named.
     #[error("the times of `H` are fixed by the job's name")]
     HashedWithoutName,
+    /// Several jobs are named beside `--schedule`.
+    #[error("one expression is of one job at most")]
+    SeveralNames,
     /// A time zone was named that there is not.
     #[error(transparent)]
     TimeZone(ScheduleError),

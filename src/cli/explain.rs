@@ -74,6 +74,7 @@ fn exit(error: &Error) -> Exit {
         | Error::Schedule { .. }
         | Error::TimeZone(_)
         | Error::HashedWithoutName
+        | Error::SeveralNames
         | Error::UnknownVariable { .. }
         | Error::NodeName(_) => Exit::Usage,
         Error::Ask(AskFailure::Ask(AskError::NotFound(_))) => Exit::Usage,
@@ -140,6 +141,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Stopped(Stopped::BackendGone) | Error::Panicked => "please report it, with the log before it",
         Error::Jobs(LoadError::Invalid { .. })
         | Error::TimeZone(_)
+        | Error::SeveralNames
         | Error::CrontabFile { .. }
         | Error::Output(_)
         | Error::Ask(_)

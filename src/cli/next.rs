@@ -84,7 +84,8 @@ impl Args {
         let name = match self.names.as_slice() {
             [] if is_hashed(expression) => return Err(Error::HashedWithoutName),
             [] => "",
-            [name, ..] => name,
+            [name] => name,
+            [_, _, ..] => return Err(Error::SeveralNames),
         };
         let schedule = Schedule::parse(&[expression], &self.timezone, Dst::default(), name)
             .map_err(|source| Error::Schedule { expression: expression.to_owned(), source })?;
@@ -251,6 +252,7 @@ mod tests {
         let (exit, out, _) = typed(&["next", "--schedule", "H H * * *", "nightly-backup", "--from", FROM], &[]);
         assert_eq!((exit, out.lines().next()), (Exit::Fine, Some("at 05:49 every day, UTC")));
         assert_eq!(typed(&["next", "--schedule", "0 5 * MARCH THU"], &[]).0, Exit::Fine);
+        assert_eq!(typed(&["next", "--schedule", "H H * * *", "a", "b"], &[]).0, Exit::Usage);
     }
 
     #[test]

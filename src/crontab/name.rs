@@ -97,7 +97,7 @@ fn simple_commands(text: &str) -> Vec<Vec<String>> {
             (Some(_), c) => word.push(c),
             (None, '"' | '\'') => quote = Some(c),
             (None, ' ' | '\t' | ';' | '&' | '|' | '(' | ')' | '{' | '}') => {
-                let part = parts.last_mut().filter(|part| !word.is_empty() && !(part.is_empty() && is_variable(&word)));
+                let part = parts.last_mut().filter(|part| !(word.is_empty() || part.is_empty() && is_variable(&word)));
                 if let Some(part) = part {
                     part.push(std::mem::take(&mut word));
                 }

@@ -14,19 +14,22 @@ use super::{ImportError, Imported, Note, Origin, Remark, known_zone};
 use crate::config;
 use crate::schedule::{Dst, Fault, Schedule, ScheduleError};
 
+/// Half of what a jobs file may be, so that it holds no more values than it may either, be they ever so short.
+const LARGEST_JOBS: usize = config::LARGEST / 2;
+
 /// Writes them.
 pub(super) fn jobs(lines: &[Line], origin: &Origin<'_>) -> Result<Imported, ImportError> {
     let mut writer = Writer::new(lines, origin);
     for (index, line) in lines.iter().enumerate() {
         writer.line(lines, index);
         // A variable is repeated for every job that has it to itself: without a look now and then that grows.
-        if writer.body.text.len() > config::LARGEST {
+        if writer.body.text.len() > LARGEST_JOBS {
             return Err(ImportError::TooMuch { line: line.number });
         }
     }
     let last = lines.last().map_or(1, |line| line.number);
     let imported = writer.done();
-    if imported.yaml.len() > config::LARGEST { Err(ImportError::TooMuch { line: last }) } else { Ok(imported) }
+    if imported.yaml.len() > LARGEST_JOBS { Err(ImportError::TooMuch { line: last }) } else { Ok(imported) }
 }
 
 struct Writer<'a> {
@@ -162,11 +165,12 @@ impl<'a> Writer<'a> {
             "# is not made up. Not as with cron: output goes into the log, not into mail, and what a command leaves",
         );
         file.line("# running in the background is ended with it.");
-        if self.shared.get("PATH").is_none() {
+        if !self.shared.contains_key("PATH") {
             file.line("# A job without a PATH of its own has /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; some crons");
             file.line("# give only /usr/bin:/bin.");
         }
-        if !self.origin.system && !(self.origin.owner.is_some() && config::supports("user")) {
+        let has_user = self.origin.system || self.origin.owner.is_some() && config::supports("user");
+        if !has_user {
             file.line("# cron ran these as the user whose crontab it is; here it is the user of `cronkeeper run`.");
         }
     }

@@ -32,7 +32,7 @@ pub(super) fn block(text: &str, indent: usize) -> String {
 
 /// Behind `# `: on one line, and nothing in it that YAML forbids.
 pub(super) fn comment(text: &str) -> String {
-    let legible = |c: char| if is_printable(c) { c.to_string() } else { c.escape_default().to_string() };
+    let legible = |c: char| if is_printable(c) || c == '\t' { c.to_string() } else { c.escape_default().to_string() };
     text.trim_end().chars().map(legible).collect()
 }
 

@@ -89,7 +89,7 @@ fn assert_complete(bytes: &[u8], system: bool, imported: &Imported) {
 #[test]
 fn any_bytes_become_valid_jobs_or_are_refused() {
     let mut runner =
-        TestRunner::new(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() });
+        TestRunner::new(ProptestConfig { cases: 3_000, failure_persistence: None, ..ProptestConfig::default() });
     let result = runner.run(&(crontabs(), any::<bool>()), |(bytes, system)| {
         if let Ok(imported) = import(&bytes, &origin(system)) {
             assert_complete(&bytes, system, &imported);

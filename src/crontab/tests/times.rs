@@ -64,7 +64,7 @@ fn matches([minute, hour, day, month, weekday]: &[Part; 5], at: DateTime) -> boo
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 20, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn an_imported_job_is_due_when_the_entry_was(
