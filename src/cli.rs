@@ -5,6 +5,7 @@
 
 pub mod ask;
 pub mod check;
+pub mod completions;
 pub mod credentials;
 pub mod environment;
 pub mod exec;
@@ -12,8 +13,10 @@ pub mod explain;
 pub mod history;
 pub mod home;
 mod host;
+pub mod import;
 pub mod jobs;
 mod leftovers;
+pub mod man;
 pub mod next;
 pub mod release;
 pub mod run;
@@ -31,6 +34,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use self::ask::AskFailure;
 use crate::api::socket::SocketError;
 use crate::config::LoadError;
+use crate::crontab::ImportError;
 use crate::daemon::Stopped;
 use crate::election::Failure;
 use crate::job::JobName;
@@ -90,12 +94,37 @@ pub enum Error {
         nearest: Option<String>,
     },
     /// The expression of `--schedule` is wrong.
-    #[error("`{expression}` is no schedule")]
+    #[error("`{}` is no schedule", crate::telemetry::escape::plain(expression))]
     Schedule {
         /// As typed.
         expression: String,
         /// Why.
         source: ScheduleError,
+    },
+    /// The expression of `--schedule` has an `H`, and no job is named.
+    #[error("the times of `H` are fixed by the job's name")]
+    HashedWithoutName,
+    /// Several jobs are named beside `--schedule`.
+    #[error("one expression is of one job at most")]
+    SeveralNames,
+    /// A time zone was named that there is not.
+    #[error(transparent)]
+    TimeZone(ScheduleError),
+    /// The crontab cannot be read.
+    #[error("cannot read {}", path.display())]
+    CrontabFile {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// What is to be imported is no crontab.
+    #[error("{name} is no crontab")]
+    NoCrontab {
+        /// As it was named.
+        name: String,
+        /// Why.
+        source: ImportError,
     },
     /// The environment holds a `CRONKEEPER_*` variable that means nothing.
     #[error("the environment variable `{name}` means nothing to cronkeeper")]
@@ -224,6 +253,12 @@ pub enum Command {
     Exec(exec::Args),
     /// Give up what a dead daemon of this host still holds
     Release(Box<release::Args>),
+    /// Write a crontab as jobs.yaml
+    Import(import::Args),
+    /// Write a script that completes commands and options in a shell
+    Completions(completions::Args),
+    /// Write the manual page
+    Man(man::Args),
 }
 
 /// The whole program, with the arguments, environment and output of this process.
@@ -263,6 +298,9 @@ fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
         Command::History(args) => history::run(&args, io.out).map_err(Error::from),
         Command::Exec(args) => return args.run(io),
         Command::Release(args) => args.run(io),
+        Command::Import(args) => args.run(io),
+        Command::Completions(args) => args.run(io),
+        Command::Man(args) => args.run(io),
     }
     .map(|()| Exit::Fine)
 }

@@ -30,6 +30,9 @@ use files::Source;
 use marked::{Fault, Position};
 
 pub(crate) use advice::GIVEN_TO_JOBS;
+pub(crate) use schema::supports;
+pub(crate) use settings::LONGEST_STRING;
+pub(crate) use source::LARGEST;
 
 /// Something wrong, or worth a warning, and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -31,4 +31,5 @@ pub mod zookeeper;
 pub mod solo;
 pub mod api;
 pub mod daemon;
+pub mod crontab;
 pub mod cli;

@@ -124,7 +124,7 @@ impl Schedule {
         let zone = Zone::find(zone)?;
         let read = |(index, text): (usize, &&str)| {
             Expression::parse(text, &zone, dst, job).map_err(|wrong| ScheduleError::Expression {
-                place: Place { expression: index, offset: wrong.offset },
+                place: Place { expression: index, offset: wrong.offset, length: wrong.length },
                 fault: wrong.fault,
             })
         };
@@ -232,7 +232,8 @@ impl Expression {
         let meaning = parse::parse(text, job)?;
         // What is wrong with the meaning as a whole is shown where the expression starts.
         let start = text.chars().take_while(|c| c.is_whitespace()).count();
-        let wrong = |fault| Wrong { offset: start, fault };
+        let length = text.chars().count() - start;
+        let wrong = |fault| Wrong { offset: start, length, fault };
         let occurrences = match &meaning {
             Meaning::Fields(fields) => {
                 Occurrences::Local(Timeline::new(fields, Pattern::new(fields).map_err(wrong)?, dst))
@@ -241,7 +242,8 @@ impl Expression {
             Meaning::At(at) => Occurrences::At(*at),
         };
         if occurrences.at_or_after(zone, i64::MIN).is_none() {
-            return Err(wrong(Fault::Impossible { zone: zone.name().to_owned() }));
+            let why = describe::missing_days(&meaning);
+            return Err(wrong(Fault::Impossible { zone: zone.name().to_owned(), why }));
         }
         Ok(Self { text: text.trim_start().to_owned(), meaning, occurrences })
     }

@@ -1,5 +1,7 @@
 //! Errors in words for people, and the exit code that goes with each: the only place that does either.
 
+mod caret;
+
 use std::error::Error as _;
 use std::io::{self, Write};
 
@@ -45,6 +47,11 @@ fn say(error: &Error, err: &mut dyn Write) -> io::Result<()> {
         cause = error.source();
     }
     writeln!(err)?;
+    if let Error::Schedule { expression, source } = error
+        && let Some(place) = source.offset()
+    {
+        writeln!(err, "{}", caret::pointed(expression, place))?;
+    }
     match hint(error) {
         Some(hint) => writeln!(err, "hint: {hint}"),
         None => Ok(()),
@@ -54,6 +61,8 @@ fn say(error: &Error, err: &mut dyn Write) -> io::Result<()> {
 fn exit(error: &Error) -> Exit {
     match error {
         Error::Jobs(_)
+        | Error::CrontabFile { .. }
+        | Error::NoCrontab { .. }
         | Error::CredentialFile { .. }
         | Error::AuthFile(_)
         | Error::ZooKeeperOptions(_)
@@ -61,9 +70,13 @@ fn exit(error: &Error) -> Exit {
         | Error::Solo(SoloError::Refused(_))
         | Error::Stopped(Stopped::Failed(_)) => Exit::Config,
         Error::StateDir(error) | Error::Solo(SoloError::StateDir(error)) if error.is_configuration() => Exit::Config,
-        Error::NoSuchJob { .. } | Error::Schedule { .. } | Error::UnknownVariable { .. } | Error::NodeName(_) => {
-            Exit::Usage
-        }
+        Error::NoSuchJob { .. }
+        | Error::Schedule { .. }
+        | Error::TimeZone(_)
+        | Error::HashedWithoutName
+        | Error::SeveralNames
+        | Error::UnknownVariable { .. }
+        | Error::NodeName(_) => Exit::Usage,
         Error::Ask(AskFailure::Ask(AskError::NotFound(_))) => Exit::Usage,
         Error::Ask(AskFailure::Ask(error)) if error.is_unreachable() => Exit::Unreachable,
         Error::Ask(AskFailure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Fine,
@@ -104,6 +117,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::Schedule { expression, .. } if expression.split_whitespace().count() == 1 => {
             "put the expression in quotes, so that the shell hands it over as one"
         }
+        Error::Schedule { expression, source } => source.hint(expression)?,
+        Error::HashedWithoutName => "name the job too: `cronkeeper next --schedule 'H * * * *' JOB`",
+        Error::NoCrontab { .. } => "a crontab of the system, with a user in each entry, needs `--system`",
         Error::AuthFile(_) => "for the scheme digest it reads `digest:user:password`",
         Error::ZooKeeperOptions(_) => "certificates and keys are read as PEM",
         Error::NodeName(_) => "name it with `--node NAME` or CRONKEEPER_NODE",
@@ -124,7 +140,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::Stopped(Stopped::WardenGone(_)) => "something killed it: see the kernel's log for a lack of memory",
         Error::Stopped(Stopped::BackendGone) | Error::Panicked => "please report it, with the log before it",
         Error::Jobs(LoadError::Invalid { .. })
-        | Error::Schedule { .. }
+        | Error::TimeZone(_)
+        | Error::SeveralNames
+        | Error::CrontabFile { .. }
         | Error::Output(_)
         | Error::Ask(_)
         | Error::Log(_)

@@ -1,5 +1,7 @@
 //! `cronkeeper next`: when jobs are due, without a daemon.
 
+mod show;
+
 use std::sync::Arc;
 
 use jiff::tz::{TimeZone, TimeZoneDatabase};
@@ -8,15 +10,14 @@ use serde::Serialize;
 
 use super::jobs::{JobsFile, find};
 use super::{Error, Io};
-use crate::duration;
-use crate::job::Job;
-use crate::schedule::{Dst, Schedule};
+use crate::job::{Job, JobName};
+use crate::schedule::{Dst, Peculiarity, Schedule};
 
 /// Show coming occurrences, of jobs or of one expression.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only of these jobs
-    #[arg(value_name = "JOB", conflicts_with = "schedule")]
+    /// Only of these jobs; with --schedule the name that fixes H
+    #[arg(value_name = "JOB")]
     names: Vec<String>,
     /// How many of each; default 1, or 5 where jobs or an expression are named
     #[arg(short, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -40,8 +41,9 @@ pub struct Args {
 /// One line of the result.
 struct Occurrence {
     instant: Timestamp,
-    job: Option<String>,
+    job: Option<JobName>,
     local: Zoned,
+    peculiarity: Option<Peculiarity>,
 }
 
 /// The same for programs; the contract fixes its fields.
@@ -58,31 +60,70 @@ impl Args {
     /// When the jobs or the expression are wrong, or a job is not there.
     pub fn run(self, io: &mut Io<'_>) -> Result<(), Error> {
         let from = self.from.unwrap_or_else(|| crate::clock::system::now().wall);
-        let is_overview = self.names.is_empty() && self.schedule.is_none();
-        let count = self.n.unwrap_or(if is_overview { 1 } else { 5 }) as usize;
         let mut occurrences = match &self.schedule {
-            Some(expression) => {
-                let schedule = Schedule::parse(&[expression], &self.timezone, Dst::default(), "")
-                    .map_err(|source| Error::Schedule { expression: expression.clone(), source })?;
-                coming(None, &schedule, from, count)
-            }
-            None => of_jobs(&self.selected(io)?, from, count),
+            Some(expression) => self.of_expression(expression, from, io)?,
+            None => self.of_jobs(from, io)?,
         };
         occurrences.sort_by(|a, b| (a.instant, &a.job).cmp(&(b.instant, &b.job)));
-        if self.json { json(&occurrences, io) } else { table(&occurrences, from, io) }
+        if self.json {
+            return json(&occurrences, io);
+        }
+        if !occurrences.is_empty() {
+            show::table(&occurrences, from, io.out)?;
+        }
+        Ok(())
     }
 
-    fn selected(&self, io: &mut Io<'_>) -> Result<Vec<Arc<Job>>, Error> {
+    fn count(&self) -> usize {
+        let is_overview = self.names.is_empty() && self.schedule.is_none();
+        self.n.unwrap_or(if is_overview { 1 } else { 5 }) as usize
+    }
+
+    /// For people its reading in plain words comes first.
+    fn of_expression(&self, expression: &str, from: Timestamp, io: &mut Io<'_>) -> Result<Vec<Occurrence>, Error> {
+        let name = match self.names.as_slice() {
+            [] if is_hashed(expression) => return Err(Error::HashedWithoutName),
+            [] => "",
+            [name] => name,
+            [_, _, ..] => return Err(Error::SeveralNames),
+        };
+        let schedule = Schedule::parse(&[expression], &self.timezone, Dst::default(), name)
+            .map_err(|source| Error::Schedule { expression: expression.to_owned(), source })?;
+        if !self.json {
+            writeln!(io.out, "{}, {}\n", schedule.describe(), schedule.zone_name())?;
+        }
+        let coming = coming(None, &schedule, from, self.count());
+        if coming.is_empty() {
+            writeln!(io.err, "it does not come any more")?;
+        }
+        Ok(coming)
+    }
+
+    fn of_jobs(&self, from: Timestamp, io: &mut Io<'_>) -> Result<Vec<Occurrence>, Error> {
+        let mut occurrences = Vec::new();
+        for job in self.selected()? {
+            if !job.enabled {
+                writeln!(io.err, "job `{}` is disabled: it has no occurrences", job.name)?;
+                continue;
+            }
+            let coming = coming(Some(&job.name), &job.schedule, from, self.count());
+            if coming.is_empty() {
+                writeln!(io.err, "job `{}` is not due any more", job.name)?;
+            }
+            occurrences.extend(coming);
+        }
+        Ok(occurrences)
+    }
+
+    fn selected(&self) -> Result<Vec<Arc<Job>>, Error> {
         let set = self.jobs.load()?.set;
         if self.names.is_empty() {
-            return Ok(set.jobs.into_values().filter(|job| job.enabled).collect());
+            return Ok(set.jobs.into_values().collect());
         }
         let mut selected: Vec<Arc<Job>> = Vec::new();
         for name in &self.names {
             let job = find(&set, name)?;
-            if !job.enabled {
-                writeln!(io.err, "job `{name}` is disabled: it has no occurrences")?;
-            } else if !selected.iter().any(|other| other.name == job.name) {
+            if !selected.iter().any(|other| other.name == job.name) {
                 selected.push(Arc::clone(job));
             }
         }
@@ -90,15 +131,22 @@ impl Args {
     }
 }
 
-fn of_jobs(jobs: &[Arc<Job>], from: Timestamp, count: usize) -> Vec<Occurrence> {
-    jobs.iter().flat_map(|job| coming(Some(job.name.as_str()), &job.schedule, from, count)).collect()
+/// True where a field has an `H`; no name of a month or day begins with one.
+fn is_hashed(expression: &str) -> bool {
+    expression.split(|c: char| c.is_whitespace() || c == ',').any(|item| item.starts_with('H'))
 }
 
-fn coming(job: Option<&str>, schedule: &Schedule, from: Timestamp, count: usize) -> Vec<Occurrence> {
+fn coming(job: Option<&JobName>, schedule: &Schedule, from: Timestamp, count: usize) -> Vec<Occurrence> {
     let zone = zone(schedule);
+    let occurrence = |instant: Timestamp| Occurrence {
+        instant,
+        job: job.cloned(),
+        local: instant.to_zoned(zone.clone()),
+        peculiarity: schedule.peculiarity(instant),
+    };
     std::iter::successors(schedule.next_after(from), |last| schedule.next_after(*last))
         .take(count)
-        .map(|instant| Occurrence { instant, job: job.map(str::to_owned), local: instant.to_zoned(zone.clone()) })
+        .map(occurrence)
         .collect()
 }
 
@@ -112,53 +160,10 @@ fn zone(schedule: &Schedule) -> TimeZone {
 fn json(occurrences: &[Occurrence], io: &mut Io<'_>) -> Result<(), Error> {
     for occurrence in occurrences {
         let at = occurrence.local.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string();
-        let line = serde_json::to_string(&JsonLine { job: occurrence.job.as_deref(), at });
+        let line = serde_json::to_string(&JsonLine { job: occurrence.job.as_ref().map(JobName::as_str), at });
         writeln!(io.out, "{}", line.map_err(std::io::Error::from)?)?;
     }
     Ok(())
-}
-
-fn table(occurrences: &[Occurrence], from: Timestamp, io: &mut Io<'_>) -> Result<(), Error> {
-    if occurrences.is_empty() {
-        writeln!(io.err, "nothing is due any more")?;
-        return Ok(());
-    }
-    let rows = occurrences.iter().map(|occurrence| {
-        let Occurrence { instant, job, local } = occurrence;
-        [
-            local.strftime("%a %Y-%m-%d %H:%M:%S").to_string(),
-            zone_shown(local),
-            format!("in {}", briefly(*instant, from)),
-            job.clone().unwrap_or_default(),
-        ]
-    });
-    let mut rows: Vec<[String; 4]> = rows.collect();
-    rows.insert(0, ["LOCAL TIME", "ZONE", "TIME UNTIL", "JOB"].map(str::to_owned));
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-    let [first, second, third] = [0, 1, 2].map(width);
-    for [time, zone, until, job] in &rows {
-        let line = format!("{time:first$}  {zone:second$}  {until:third$}  {job}");
-        writeln!(io.out, "{}", line.trim_end())?;
-    }
-    Ok(())
-}
-
-/// `Europe/Berlin CET`: the hour that comes twice is told apart by its abbreviation.
-fn zone_shown(local: &Zoned) -> String {
-    let name = local.time_zone().iana_name().unwrap_or_default();
-    let abbreviation = local.strftime("%Z").to_string();
-    if name == abbreviation { abbreviation } else { format!("{name} {abbreviation}") }
-}
-
-/// The two largest units are enough for people.
-fn briefly(instant: Timestamp, from: Timestamp) -> String {
-    let seconds = instant.duration_since(from).unsigned_abs().as_secs();
-    let unit = match seconds {
-        86_400.. => 3600,
-        3600.. => 60,
-        _ => 1,
-    };
-    duration::format(std::time::Duration::from_secs(seconds / unit * unit))
 }
 
 #[cfg(test)]
@@ -182,16 +187,72 @@ mod tests {
              {\"job\":null,\"at\":\"2026-03-09T02:30:00-04:00\"}\n\
              {\"job\":null,\"at\":\"2026-03-10T02:30:00-04:00\"}\n"
         );
-        let (_, out, _) = typed(&line, &[]);
+    }
+
+    fn shown(line: &[&str]) -> Vec<String> {
+        let (exit, out, err) = typed(line, &[]);
+        assert_eq!((exit, err.as_str()), (Exit::Fine, ""));
+        out.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn an_expression_is_read_aloud_and_shifts_of_the_clock_are_marked() {
+        let line = ["next", "--schedule", "30 2 * * *", "--timezone", "America/New_York", "-n", "3", "--from", FROM];
         assert_eq!(
-            out.lines().collect::<Vec<_>>(),
+            shown(&line),
             [
-                "LOCAL TIME               ZONE                  TIME UNTIL  JOB",
-                "Sun 2026-03-08 03:00:00  America/New_York EDT  in 14h",
+                "at 02:30 every day, America/New_York",
+                "",
+                "LOCAL TIME               ZONE                  TIME UNTIL  CLOCK SHIFT",
+                "Sun 2026-03-08 03:00:00  America/New_York EDT  in 14h      for 02:30, which is left out",
                 "Mon 2026-03-09 02:30:00  America/New_York EDT  in 1d13h",
                 "Tue 2026-03-10 02:30:00  America/New_York EDT  in 2d13h",
             ]
         );
+        let autumn = ["--from", "2026-04-05T00:59:00+11:00", "--timezone", "Australia/Lord_Howe", "-n4"];
+        assert_eq!(
+            shown(&[&["next", "--schedule", "*/30 1 * * *"], &autumn[..]].concat()),
+            [
+                "every 30 minutes of hour 1 every day, Australia/Lord_Howe",
+                "",
+                "LOCAL TIME               ZONE                       TIME UNTIL  CLOCK SHIFT",
+                "Sun 2026-04-05 01:00:00  Australia/Lord_Howe +11    in 1m",
+                "Sun 2026-04-05 01:30:00  Australia/Lord_Howe +11    in 31m      the first 01:30 of two",
+                "Sun 2026-04-05 01:30:00  Australia/Lord_Howe +1030  in 1h1m     the second 01:30 of two",
+                "Mon 2026-04-06 01:00:00  Australia/Lord_Howe +1030  in 1d",
+            ]
+        );
+        assert_eq!(
+            shown(&["next", "--schedule", "@at 2026-12-24T18:00:00Z", "--from", "2026-12-24T17:59:58.5Z"]),
+            [
+                "once, at 2026-12-24T18:00:00Z, UTC",
+                "",
+                "LOCAL TIME               ZONE  TIME UNTIL",
+                "Thu 2026-12-24 18:00:00  UTC   in 1s",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_does_not_come_any_more_is_said() {
+        let (exit, out, err) =
+            typed(&["next", "--schedule", "@at 2020-01-01T00:00:00Z", "--from", FROM, "--json"], &[]);
+        assert_eq!((exit, out.as_str(), err.as_str()), (Exit::Fine, "", "it does not come any more\n"));
+    }
+
+    #[test]
+    fn a_hashed_time_needs_the_name_of_its_job() {
+        let (exit, _, err) = typed(&["next", "--schedule", "0 5,H * * THU"], &[]);
+        assert_eq!(exit, Exit::Usage);
+        assert_eq!(
+            err,
+            "cronkeeper: the times of `H` are fixed by the job's name\n\
+             hint: name the job too: `cronkeeper next --schedule 'H * * * *' JOB`\n"
+        );
+        let (exit, out, _) = typed(&["next", "--schedule", "H H * * *", "nightly-backup", "--from", FROM], &[]);
+        assert_eq!((exit, out.lines().next()), (Exit::Fine, Some("at 05:49 every day, UTC")));
+        assert_eq!(typed(&["next", "--schedule", "0 5 * MARCH THU"], &[]).0, Exit::Fine);
+        assert_eq!(typed(&["next", "--schedule", "H H * * *", "a", "b"], &[]).0, Exit::Usage);
     }
 
     #[test]
@@ -200,14 +261,16 @@ mod tests {
         let path = folder.path().join("jobs.yaml");
         let text = "jobs: {late: &j {schedule: \"0 20 * * *\", command: x}, \
                     early: {schedule: \"0 19 * * *\", command: x}, \
-                    off: {schedule: \"0 19 * * *\", command: x, enabled: false}}";
+                    off: {schedule: \"0 19 * * *\", command: x, enabled: false}, \
+                    past: {schedule: \"@at 2020-01-01T00:00:00Z\", command: x}}";
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         let asked = |names: &[&str]| {
             let line = ["next", "--jobs", path.to_str().unwrap(), "--from", FROM, "--json", "-n1"];
             typed(&[&line[..], names].concat(), &[])
         };
-        let (exit, out, _) = asked(&[]);
+        let (exit, out, err) = asked(&[]);
+        assert_eq!(err, "job `off` is disabled: it has no occurrences\njob `past` is not due any more\n");
         assert_eq!(
             (exit, out.as_str()),
             (
@@ -234,8 +297,20 @@ mod tests {
         let (exit, _, err) = typed(&["next", "--schedule", "*"], &[]);
         assert_eq!(exit, Exit::Usage);
         assert!(err.starts_with("cronkeeper: `*` is no schedule: "), "{err}");
+        assert!(err.contains("\n  *\n  ^\nhint: "), "{err}");
         assert!(err.ends_with("hint: put the expression in quotes, so that the shell hands it over as one\n"), "{err}");
-        assert_eq!(typed(&["next", "--schedule", "@daily", "job"], &[]).0, Exit::Usage);
+        let (exit, _, err) = typed(&["next", "--schedule", "0 2 * * * root"], &[]);
+        assert_eq!(exit, Exit::Usage);
+        assert_eq!(
+            err.lines().collect::<Vec<_>>(),
+            [
+                "cronkeeper: `0 2 * * * root` is no schedule: day of week: `root` is neither a number nor a name; \
+                 allowed: 0 to 7 (0 and 7 are Sunday), sun to sat",
+                "  0 2 * * * root",
+                "            ^^^^",
+                "hint: of six fields the first is the seconds; five begin with the minute",
+            ]
+        );
         assert_eq!(typed(&["next", "--timezone", "UTC"], &[]).0, Exit::Usage);
         assert_eq!(typed(&["next", "-n", "0"], &[]).0, Exit::Usage);
     }

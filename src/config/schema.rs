@@ -67,6 +67,11 @@ const KEYS: &[(&str, Form)] = &[
     ("max_output", Form::Text),
 ];
 
+/// True for a key of a job that works in this version.
+pub(crate) fn supports(key: &str) -> bool {
+    KEYS.iter().any(|(name, _)| *name == key)
+}
+
 /// Keys that make a job what it is, so that `defaults` cannot have them.
 const NOT_IN_DEFAULTS: &[&str] = &["schedule", "after", "command"];
 

@@ -17,7 +17,7 @@ use crate::job::{CommandLine, Interrupted, Misfire, OnLeaseEnd, Overlap};
 use crate::schedule::{Dst, Schedule};
 
 /// The kernel takes no longer argument or environment entry (MAX_ARG_STRLEN, its final NUL included).
-const LONGEST_STRING: usize = 128 << 10;
+pub(crate) const LONGEST_STRING: usize = 128 << 10;
 
 /// A block whose values are good, one by one.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@
 use super::marked::{Fault, Position};
 
 /// A file may have this many bytes.
-pub(super) const LARGEST: usize = 4 << 20;
+pub(crate) const LARGEST: usize = 4 << 20;
 
 /// The text of a file without its byte order mark, or why it is none.
 pub(super) fn text(bytes: &[u8]) -> Result<&str, Fault> {

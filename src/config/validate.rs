@@ -155,14 +155,16 @@ impl FileCheck<'_> {
         parsed
             .map_err(|error| {
                 let at = self.place_in_schedule(job, error.offset());
-                self.fault(at, format!("{title}: `schedule`: {error}"));
+                let expression = error.offset().and_then(|place| expressions.get(place.expression)).copied();
+                let hint = expression.and_then(|text| error.hint(text)).map(|hint| format!(" ({hint})"));
+                self.fault(at, format!("{title}: `schedule`: {error}{}", hint.unwrap_or_default()));
             })
             .ok()
     }
 
     fn place_in_schedule(&self, job: &Entry, place: Option<Place>) -> Position {
         let Some(schedule) = job.value.entry("schedule") else { return job.at };
-        let Some(Place { expression, offset }) = place else { return schedule.value.at };
+        let Some(Place { expression, offset, .. }) = place else { return schedule.value.at };
         let node = schedule.value.items().get(expression).unwrap_or(&schedule.value);
         node.text().map_or(node.at, |text| self.lines.inside(node.at, text, offset))
     }

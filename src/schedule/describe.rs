@@ -15,6 +15,24 @@ pub(super) fn meaning(meaning: &Meaning) -> String {
     }
 }
 
+/// That the months have none of the days, where that is why nothing ever comes: 30 February.
+pub(super) fn missing_days(meaning: &Meaning) -> Option<String> {
+    let Meaning::Fields(fields) = meaning else { return None };
+    let (days, months) = (fields.of(Field::DayOfMonth), fields.of(Field::Month));
+    let longest = |month: &u16| match month {
+        2 => 29,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    };
+    let first = days.set.first()?;
+    // Where either day field will do, the weekday comes in every month.
+    if fields.either_day() || months.set.iter().any(|month| longest(month) >= *first) {
+        return None;
+    }
+    let have = if months.set.len() == 1 { "has" } else { "have" };
+    Some(format!("{} {have} no {}", named(Field::Month, months), listed("day", "days", days)))
+}
+
 fn times(fields: &Fields) -> String {
     let [second, minute, hour] = [Field::Second, Field::Minute, Field::Hour].map(|field| fields.of(field));
     let in_hours = || if hour.full { String::new() } else { format!(" of {}", listed("hour", "hours", hour)) };
@@ -30,12 +48,22 @@ fn times(fields: &Fields) -> String {
             format!("at {}", joined(clock.collect()))
         }
         Some(minute) if hour.full => format!("at minute {minute}{behind} of every hour"),
-        Some(minute) => format!("at minute {minute}{behind}{}", in_hours()),
+        Some(minute) => match steady_hours(hour) {
+            Some((first, step)) => format!("every {step} hours from {first:02}:{minute:02}{behind}"),
+            None => format!("at minute {minute}{behind}{}", in_hours()),
+        },
         None if at_second == 0 => format!("{}{}", regularly("minute", minute), in_hours()),
         None => {
             format!("at second {at_second} of {}{}", regularly("minute", minute).trim_start_matches("at "), in_hours())
         }
     }
+}
+
+/// The first hour and the step, where the hours go on evenly from day to day.
+fn steady_hours(hours: &Values) -> Option<(u16, usize)> {
+    let (&first, size) = (hours.set.first()?, hours.set.len());
+    let step = (size > 1 && 24 % size == 0).then_some(24 / size)?;
+    hours.set.iter().copied().eq((first..24).step_by(step)).then_some((first, step))
 }
 
 /// So many times of day are listed one by one.
@@ -152,6 +180,18 @@ mod tests {
             ("0 0 */10 2 0", "at 00:00 on days 1, 11, 21 and 31 of the month if it is Sunday in February"),
             ("10 0 0 1 jan * 2027", "at 00:00:10 on day 1 of the month in January in year 2027"),
             ("*/10 * * * * *", "every 10 seconds every day"),
+            ("0 */2 * * *", "every 2 hours from 00:00 every day"),
+            ("5 1-23/2 * * sat", "every 2 hours from 01:05 on Saturday"),
+            ("0 8-20/2 * * *", "at minute 0 of hours 8, 10, 12, 14, 16, 18 and 20 every day"),
+            ("0 */6 * * *", "at 00:00, 06:00, 12:00 and 18:00 every day"),
+            ("*/7 * * * *", "at minutes 0, 7, 14, 21, 28, 35, 42, 49 and 56 every day"),
+            ("0 22-2 * * fri-mon", "at 00:00, 01:00, 02:00, 22:00 and 23:00 on Sunday, Monday, Friday and Saturday"),
+            ("15,45 30 9 * * *", "at seconds 15 and 45 of minute 30 of hour 9 every day"),
+            ("30 */10 9 * * *", "at second 30 of every 10 minutes of hour 9 every day"),
+            ("0 0 12 1 1 * 2030-2032", "at 12:00 on day 1 of the month in January in years 2030 to 2032"),
+            ("0 0 1 */3 *", "at 00:00 on day 1 of the month in January, April, July and October"),
+            ("0 0 13 * 5", "at 00:00 on day 13 of the month or on Friday"),
+            ("@every 36h", "every 1 day 12 hours, counted from 1970-01-01T00:00:00Z"),
             ("3,7 5 * * *", "at minutes 3 and 7 of hour 5 every day"),
             ("@every 90s", "every 1 minute 30 seconds, counted from 1970-01-01T00:00:00Z"),
             ("@every 1h", "every hour, counted from 1970-01-01T00:00:00Z"),

@@ -29,6 +29,22 @@ pub enum ScheduleError {
 }
 
 impl ScheduleError {
+    /// What the number of fields of `expression` was likely not meant to say.
+    pub fn hint(&self, expression: &str) -> Option<&'static str> {
+        let Self::Expression { fault, .. } = self else { return None };
+        match (fault, expression.split_whitespace().count()) {
+            (Fault::FieldCount { count: 8.. }, _) => Some("a command does not belong into the expression"),
+            (Fault::FieldCount { .. } | Fault::Impossible { .. }, _) => None,
+            (_, 6) if !expression.trim_start().starts_with('@') => {
+                Some("of six fields the first is the seconds; five begin with the minute")
+            }
+            (_, 7) if !expression.trim_start().starts_with('@') => {
+                Some("of seven fields the first is the seconds and the last the year")
+            }
+            _ => None,
+        }
+    }
+
     /// Where inside the expressions the fault is; none when it is not inside them.
     pub fn offset(&self) -> Option<Place> {
         match self {
@@ -45,6 +61,8 @@ pub struct Place {
     pub expression: usize,
     /// Which of its characters.
     pub offset: usize,
+    /// How many of them the fault is about; none where something is missing.
+    pub length: usize,
 }
 
 /// What is wrong with one expression.
@@ -96,8 +114,8 @@ pub enum Fault {
     Hashed { field: Field, text: String },
     #[error("{field}: `H` has no meaning here, for a year comes only once")]
     HashedYear { field: Field },
-    #[error("never comes: no such day or time from 1970 to 2100 in {zone}")]
-    Impossible { zone: String },
+    #[error("never comes: {}", why.as_deref().unwrap_or(&format!("no such day or time from 1970 to 2100 in {zone}")))]
+    Impossible { zone: String, why: Option<String> },
     #[error("the evaluator refuses `{pattern}`: {reason}")]
     Refused { pattern: String, reason: String },
 }

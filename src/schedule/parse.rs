@@ -26,16 +26,17 @@ pub(super) enum Meaning {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fields([Values; 7]);
 
-/// A fault and the number of characters before it.
+/// A fault, the number of characters before it, and of those it is about.
 #[derive(Debug)]
 pub(super) struct Wrong {
     pub(super) offset: usize,
+    pub(super) length: usize,
     pub(super) fault: Fault,
 }
 
 impl Wrong {
     pub(super) fn at(piece: Piece<'_>, fault: Fault) -> Self {
-        Self { offset: piece.offset, fault }
+        Self { offset: piece.offset, length: piece.text.chars().count(), fault }
     }
 }
 

@@ -25,11 +25,13 @@ fn yaml_blocks() -> Vec<&'static str> {
     rest.map(|rest| rest.split("```").next().expect("a split has a first part")).collect()
 }
 
-/// The indented lines and what stands between backticks, without comments.
+/// The indented lines and what stands between backticks, without comments and where the output goes.
 fn commands() -> impl Iterator<Item = &'static str> {
     let indented = README.lines().filter(|line| line.starts_with("    ")).map(str::trim);
     let quoted = README.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
-    indented.chain(quoted).map(|line| line.split(" #").next().unwrap_or_default().trim())
+    let command =
+        |line: &'static str| line.split(" #").next().unwrap_or_default().split(" > ").next().unwrap_or_default();
+    indented.chain(quoted).map(|line| command(line).trim())
 }
 
 #[test]

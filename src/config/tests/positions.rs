@@ -61,7 +61,7 @@ fn columns_count_characters_not_bytes() {
         &said("jobs: {Übung: {schedule: \"ä 61\", command: [ä]}, b: {schedule: '1 1 1 1 ä 61', command: äöü, x: 1}}"),
         "j:1:8: `Übung` is no job name: a letter or digit, then at most 99 letters, digits, `.`, `_` or `-`
          j:1:27: job `Übung`: `schedule`: 2 fields, where five (minute, hour, day of month, month, day of week), six (seconds first) or seven (a year last) belong
-         j:1:72: job `b`: `schedule`: month: `ä` is neither a number nor a name; allowed: 1 to 12, jan to dec
+         j:1:72: job `b`: `schedule`: month: `ä` is neither a number nor a name; allowed: 1 to 12, jan to dec (of six fields the first is the seconds; five begin with the minute)
          j:1:93: job `b`: `x` is not a key of a job",
     );
 }

@@ -242,7 +242,7 @@ impl ByHand {
         let fixed = !self.minute.wild && !self.hour.wild;
         let (minute, year) = (&minutes[index], window.year);
         let made_up = fixed && dst != Dst::Skip && index > 0 && self.is_in_gap(&minutes[index - 1], minute, year);
-        // cron(8): "If time was adjusted backwards, running the same job twice is avoided."
+        // cron(8): "those jobs that fall into the repeated time will not be re-run".
         let first_only = dst == Dst::Skip || (fixed && dst == Dst::Once);
         let matches = self.matches(minute.local, year) && !(first_only && window.is_second_pass(minute));
         if !made_up && !matches {
@@ -253,8 +253,8 @@ impl ByHand {
         (0..60).filter(|second| seconds >> second & 1 == 1).map(|second| minute.second + second).collect()
     }
 
-    /// "If time was adjusted one hour forward, those jobs that would have run in the interval that has
-    /// been skipped will be run immediately", cron(8).
+    /// cron(8): "If the time has moved forwards, those jobs which would have run in the time that was skipped will be run
+    /// soon after the change."
     fn is_in_gap(&self, before: &Minute, behind: &Minute, year: i16) -> bool {
         if behind.offset <= before.offset {
             return false;

@@ -1,8 +1,8 @@
 //! Shifts of the clock, zone by zone.
 //!
-//! The rules are those of cron(8), section "Daylight Saving Time and other time changes": a job at a fixed
-//! time that a shift forwards skips "will be run immediately"; after a shift backwards "running the same
-//! job twice is avoided"; jobs with `*` in hour or minute "are run based on the new time immediately".
+//! The rules are those of cron(8) of Debian's cron (3.0pl1-162): "Special considerations exist when the clock is changed
+//! by less than 3 hours, for example at the beginning and end of daylight savings time." The sentence that decides stands
+//! beside each zone.
 
 use super::{Dst, Schedule, at};
 use crate::schedule::Peculiarity;
@@ -25,6 +25,7 @@ fn assert_occurrences(zone: &str, dst: Dst, text: &str, between: [&str; 2], expe
     assert_eq!(backwards, expected, "{text} in {zone}, {dst:?}, backwards");
 }
 
+/// cron(8): "those jobs which would have run in the time that was skipped will be run soon after the change".
 #[test]
 fn berlin_a_skipped_time_runs_at_the_first_instant_after_the_gap() {
     let night = ["2026-03-28T12:00:00+01:00", "2026-03-30T12:00:00+02:00"];
@@ -34,6 +35,7 @@ fn berlin_a_skipped_time_runs_at_the_first_instant_after_the_gap() {
     assert_occurrences(zone, Skip, "30 2 * * *", night, &["2026-03-30T02:30:00+02:00"]);
 }
 
+/// cron(8): "those jobs which would have run in the time that was skipped will be run soon after the change".
 #[test]
 fn berlin_several_skipped_times_make_one_occurrence() {
     let night = ["2026-03-29T00:00:00+01:00", "2026-03-29T12:00:00+02:00"];
@@ -48,6 +50,7 @@ fn berlin_several_skipped_times_make_one_occurrence() {
     assert_occurrences("Europe/Berlin", Once, "*/5 30 2 * * *", night, &["2026-03-29T03:00:00+02:00"]);
 }
 
+/// cron(8): "those jobs which would have run in the time that was skipped will be run soon after the change".
 #[test]
 fn berlin_a_made_up_occurrence_and_a_regular_one_at_that_instant_are_one() {
     let night = ["2026-03-29T00:00:00+01:00", "2026-03-29T12:00:00+02:00"];
@@ -56,6 +59,7 @@ fn berlin_a_made_up_occurrence_and_a_regular_one_at_that_instant_are_one() {
     assert_eq!(schedule.count(at(night[0]), at(night[1])), 1);
 }
 
+/// cron(8): "those jobs that fall into the repeated time will not be re-run".
 #[test]
 fn berlin_a_repeated_time_counts_in_its_first_pass() {
     let night = ["2026-10-24T12:00:00+02:00", "2026-10-25T12:00:00+01:00"];
@@ -67,6 +71,8 @@ fn berlin_a_repeated_time_counts_in_its_first_pass() {
     assert_occurrences(zone, Once, "0 2,3 * * *", night, &["2026-10-25T02:00:00+02:00", "2026-10-25T03:00:00+01:00"]);
 }
 
+/// cron(8): "Only jobs that run at a particular time (not specified as @hourly, nor with '*' in the hour or minute
+/// specifier) are affected. Jobs which are specified with wildcards are run based on the new time immediately."
 #[test]
 fn berlin_a_wildcard_runs_by_elapsed_time() {
     let spring = ["2026-03-29T01:00:00+01:00", "2026-03-29T04:00:00+02:00"];
@@ -84,6 +90,7 @@ fn berlin_a_wildcard_runs_by_elapsed_time() {
     assert_occurrences(zone, Skip, "30 * * * *", autumn, &twice[..2]);
 }
 
+/// cron(8): what counts is "'*' in the hour or minute specifier", not which hours are named.
 #[test]
 fn a_range_over_all_hours_is_no_wildcard() {
     let spring = ["2026-03-29T01:00:00+01:00", "2026-03-29T04:00:00+02:00"];
@@ -108,6 +115,7 @@ fn a_period_from_the_epoch_knows_no_shift() {
     );
 }
 
+/// cron(8): what was skipped is "run soon after the change"; what falls "into the repeated time will not be re-run".
 #[test]
 fn new_york_shifts_at_two() {
     let zone = "America/New_York";
@@ -118,6 +126,8 @@ fn new_york_shifts_at_two() {
     assert_occurrences(zone, Twice, "30 1 * * *", autumn, &["2026-11-01T01:30:00-04:00", "2026-11-01T01:30:00-05:00"]);
 }
 
+/// cron(8): what was skipped is "run soon after the change"; what falls "into the repeated time will not be re-run".
+/// The shift is of 30 minutes.
 #[test]
 fn lord_howe_shifts_by_half_an_hour() {
     let zone = "Australia/Lord_Howe";
@@ -137,6 +147,8 @@ fn lord_howe_shifts_by_half_an_hour() {
     );
 }
 
+/// cron(8): what was skipped is "run soon after the change"; what falls "into the repeated time will not be re-run".
+/// A day may lack its 00:00.
 #[test]
 fn cairo_skips_and_repeats_midnight() {
     let zone = "Africa/Cairo";
@@ -150,6 +162,7 @@ fn cairo_skips_and_repeats_midnight() {
     assert_occurrences(zone, Twice, "30 23 * * *", autumn, &["2024-10-31T23:30:00+03:00", "2024-10-31T23:30:00+02:00"]);
 }
 
+/// cron(8): what was skipped is "run soon after the change"; what falls "into the repeated time will not be re-run".
 #[test]
 fn beirut_skips_and_repeats_midnight() {
     let zone = "Asia/Beirut";
@@ -160,6 +173,7 @@ fn beirut_skips_and_repeats_midnight() {
     assert_occurrences(zone, Once, "0 0 * * *", autumn, &["2024-10-27T00:00:00+02:00"]);
 }
 
+/// cron(8): what was skipped is "run soon after the change"; what falls "into the repeated time will not be re-run".
 #[test]
 fn sao_paulo_once_had_days_that_began_at_one() {
     let zone = "America/Sao_Paulo";
@@ -171,6 +185,8 @@ fn sao_paulo_once_had_days_that_began_at_one() {
     assert_occurrences(zone, Twice, "15 23 * * 6", autumn, &["2018-02-17T23:15:00-02:00", "2018-02-17T23:15:00-03:00"]);
 }
 
+/// cron(8): "Clock changes of more than 3 hours are considered to be corrections to the clock, and the new time is used
+/// immediately": here they are made up for all the same, the day left out by one occurrence.
 #[test]
 fn apia_left_out_a_whole_day() {
     let zone = "Pacific/Apia";
@@ -204,6 +220,7 @@ fn apia_left_out_a_whole_day() {
     );
 }
 
+/// cron(8): what was skipped is "run soon after the change"; what falls "into the repeated time will not be re-run".
 #[test]
 fn london_shifts_at_one() {
     let zone = "Europe/London";
@@ -214,6 +231,7 @@ fn london_shifts_at_one() {
     assert_occurrences(zone, Once, "30 2 * * *", spring, &["2026-03-29T02:30:00+01:00"]);
 }
 
+/// cron(8): what was skipped is "run soon after the change"; what falls "into the repeated time will not be re-run".
 #[test]
 fn azores_shift_between_midnight_and_one() {
     let zone = "Atlantic/Azores";
@@ -224,6 +242,8 @@ fn azores_shift_between_midnight_and_one() {
     assert_occurrences(zone, Twice, "0 0 * * *", autumn, &["2026-10-25T00:00:00Z", "2026-10-25T00:00:00-01:00"]);
 }
 
+/// cron(8): what was skipped is "run soon after the change"; what falls "into the repeated time will not be re-run".
+/// The shift is of two hours, within the three that cron makes up for.
 #[test]
 fn troll_shifts_by_two_hours() {
     let zone = "Antarctica/Troll";

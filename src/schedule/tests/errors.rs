@@ -37,7 +37,36 @@ fn the_place_is_counted_in_characters_from_the_start_of_the_text() {
     assert_refused("0 0 * * 1-fry", 10, "did you mean `fri`?");
     assert_refused("*/0 * * * *", 2, "minute: the step `0`");
     let error = Schedule::parse(&["@daily", "0 0 * * 9"], "UTC", Dst::Once, "job").expect_err("wrong");
-    assert_eq!(error.offset(), Some(Place { expression: 1, offset: 8 }));
+    assert_eq!(error.offset(), Some(Place { expression: 1, offset: 8, length: 1 }));
+}
+
+#[test]
+fn the_fault_has_a_length() {
+    let length = |text: &str| {
+        let error = Schedule::parse(&[text], "UTC", Dst::Once, "job").expect_err("wrong");
+        error.offset().expect("a place").length
+    };
+    for (text, expected) in [
+        ("0 61 * * *", 2),
+        ("0 0 * * mon,täglich", 7),
+        ("*/100 * * * *", 3),
+        ("0 0 1,,2 * *", 0),
+        ("@daily noon", 4),
+        (" 0 0 30 2 * ", 10),
+        ("", 0),
+    ] {
+        assert_eq!(length(text), expected, "{text:?}");
+    }
+}
+
+#[test]
+fn the_number_of_fields_is_hinted_at_where_it_may_be_the_mistake() {
+    let hint = |text: &str| Schedule::parse(&[text], "UTC", Dst::Once, "job").expect_err("wrong").hint(text);
+    assert_eq!(hint("0 2 * * * root"), Some("of six fields the first is the seconds; five begin with the minute"));
+    assert_eq!(hint("0 2 * * * root backup"), Some("of seven fields the first is the seconds and the last the year"));
+    assert_eq!(hint("0 2 * * * root backup --all"), Some("a command does not belong into the expression"));
+    assert_eq!(hint("60 2 * * *"), None);
+    assert_eq!(hint("@every 1 2 3 4 5"), None);
 }
 
 #[test]
@@ -115,9 +144,10 @@ fn steps_and_ranges_beyond_a_field_are_refused() {
 
 #[test]
 fn what_can_never_come_is_refused() {
-    assert_refused("0 0 30 2 *", 0, "never comes");
-    assert_refused("0 0 31 4,6,9,11 *", 0, "never comes");
-    assert_refused(" 0 0 0 29 2 * 2027", 1, "never comes");
+    assert_refused("0 0 30 2 *", 0, "never comes: February has no day 30");
+    assert_refused("0 0 31 4,6,9,11 *", 0, "never comes: April, June, September and November have no day 31");
+    assert_refused("0 0 30,31 feb */2", 0, "never comes: February has no days 30 and 31");
+    assert_refused(" 0 0 0 29 2 * 2027", 1, "never comes: no such day or time from 1970 to 2100 in UTC");
     let skipped = Schedule::parse(&["0 30 2 29 3 * 2026"], "Europe/Berlin", Dst::Skip, "job");
     assert!(matches!(skipped, Err(ScheduleError::Expression { .. })));
     assert!(Schedule::parse(&["0 30 2 29 3 * 2026"], "Europe/Berlin", Dst::Once, "job").is_ok());

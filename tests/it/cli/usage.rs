@@ -49,13 +49,16 @@ fn help_lists_what_there_is() {
         Usage: cronkeeper <COMMAND>
 
         Commands:
-        run      Take part in the election, and run the jobs while leading
-        check    Validate a jobs file or folder
-        next     Show coming occurrences
-        status   Show who leads, the queue, and the jobs with their last and next runs
-        history  Show runs and skips, newest first
-        exec     Run a job here and now, without a cluster
-        release  Give up what a dead daemon of this host still holds
+        run          Take part in the election, and run the jobs while leading
+        check        Validate a jobs file or folder
+        next         Show coming occurrences
+        status       Show who leads, the queue, and the jobs with their last and next runs
+        history      Show runs and skips, newest first
+        exec         Run a job here and now, without a cluster
+        release      Give up what a dead daemon of this host still holds
+        import       Write a crontab as jobs.yaml
+        completions  Write a script that completes commands and options in a shell
+        man          Write the manual page
 
         Options:
         -h, --help     Print help
@@ -67,7 +70,7 @@ fn help_lists_what_there_is() {
 #[test]
 fn every_command_has_help() {
     let desk = Desk::new();
-    for command in ["run", "check", "next", "status", "history", "exec", "release"] {
+    for command in ["run", "check", "next", "status", "history", "exec", "release", "import", "completions", "man"] {
         let said = desk.enter(&[command, "--help"]);
         assert!(said.contains(&format!("Usage: cronkeeper {command}")) && said.ends_with("exit 0\n"), "{said}");
     }
@@ -179,6 +182,7 @@ fn coming_occurrences_are_shown_by_time_and_in_each_jobs_zone() {
         LOCAL TIME               ZONE               TIME UNTIL  JOB
         Fri 2026-11-20 02:30:00  Europe/Berlin CET  in 1h30m    backup
         Fri 2026-11-20 06:00:00  UTC                in 6h       report
+        | job `old` is disabled: it has no occurrences
         exit 0",
     );
     assert_said(
@@ -199,13 +203,75 @@ fn coming_occurrences_are_shown_by_time_and_in_each_jobs_zone() {
         &desk.enter(&[&["next", "old"], &from[..]].concat()),
         "
         | job `old` is disabled: it has no occurrences
-        | nothing is due any more
         exit 0",
     );
     assert_said(
         &desk.enter(&["next", "--schedule", "0 0 30 2 *"]),
         "
-        | cronkeeper: `0 0 30 2 *` is no schedule: never comes: no such day or time from 1970 to 2100 in UTC
+        | cronkeeper: `0 0 30 2 *` is no schedule: never comes: February has no day 30
+        |   0 0 30 2 *
+        |   ^^^^^^^^^^
         exit 2",
     );
+}
+
+#[test]
+fn a_wrong_expression_is_marked_at_the_fault() {
+    let desk = Desk::new();
+    assert_said(
+        &desk.enter(&["next", "--schedule", "0 2 * * mno-fri"]),
+        "
+        | cronkeeper: `0 2 * * mno-fri` is no schedule: day of week: `mno` is neither a number nor a name, did you mean `mon`?; allowed: 0 to 7 (0 and 7 are Sunday), sun to sat
+        |   0 2 * * mno-fri
+        |           ^^^
+        exit 2",
+    );
+}
+
+#[test]
+fn an_expression_is_read_in_plain_words() {
+    assert_said(
+        &Desk::new().enter(&[
+            "next",
+            "--schedule",
+            "30 2 * * *",
+            "--timezone",
+            "Europe/Berlin",
+            "-n",
+            "2",
+            "--from",
+            "2026-03-28T12:00:00Z",
+        ]),
+        "
+        at 02:30 every day, Europe/Berlin
+
+        LOCAL TIME               ZONE                TIME UNTIL  CLOCK SHIFT
+        Sun 2026-03-29 03:00:00  Europe/Berlin CEST  in 13h      for 02:30, which is left out
+        Mon 2026-03-30 02:30:00  Europe/Berlin CEST  in 1d12h
+        exit 0",
+    );
+}
+
+#[test]
+fn an_imported_crontab_is_valid_and_due_when_it_was() {
+    let desk = Desk::with("crontab", "MAILTO=ops\n# Full backup\n30 2 * * * /usr/local/bin/backup\n@reboot x\n");
+    let said = transcript(desk.line(&["import", "crontab"]).env("TZ", "Europe/Berlin"));
+    let (yaml, rest) = said.split_once("| ").unwrap();
+    assert_said(
+        &format!("| {rest}"),
+        "
+        | crontab:1: MAILTO=ops: no mail is sent; output goes into the log
+        | crontab:4: not carried over: `@reboot`: a cluster has no single boot; use a systemd unit on each host
+        exit 0",
+    );
+    let path = desk.dir.write("jobs.yaml", yaml);
+    assert!(desk.enter(&["check", path.to_str().unwrap()]).contains("valid, 1 job,"));
+    assert_said(
+        &desk.enter(&["next", "--jobs", path.to_str().unwrap(), "--json", "--from", "2026-11-20T00:00:00Z"]),
+        r#"
+        {"job":"backup","at":"2026-11-20T02:30:00+01:00"}
+        exit 0"#,
+    );
+    let piped = desk.line(&["import", "-"]).stdin(std::fs::File::open(desk.path().join("crontab")).unwrap()).output();
+    assert!(String::from_utf8_lossy(&piped.unwrap().stderr).contains("stdin:4: not carried over"));
 }

@@ -1,0 +1,58 @@
+//! Occurrences for people: a table, with a mark where a shift of the clock has a hand in one.
+
+use std::io::{self, Write};
+
+use jiff::{Timestamp, Zoned};
+
+use super::Occurrence;
+use crate::cli::table::Table;
+use crate::duration;
+use crate::schedule::Peculiarity;
+
+/// Writes them in the order given; columns that would be empty are left out.
+pub(super) fn table(occurrences: &[Occurrence], from: Timestamp, out: &mut dyn Write) -> io::Result<()> {
+    let has_jobs = occurrences.iter().any(|occurrence| occurrence.job.is_some());
+    let has_marks = occurrences.iter().any(|occurrence| occurrence.peculiarity.is_some());
+    let heading = ["LOCAL TIME", "ZONE", "TIME UNTIL"].into_iter();
+    let heading = heading.chain(has_jobs.then_some("JOB")).chain(has_marks.then_some("CLOCK SHIFT"));
+    let mut table = Table::new(&heading.collect::<Vec<_>>());
+    for occurrence in occurrences {
+        let Occurrence { instant, job, local, peculiarity } = occurrence;
+        let cells = [
+            local.strftime("%a %Y-%m-%d %H:%M:%S").to_string(),
+            zone(local),
+            format!("in {}", briefly(*instant, from)),
+        ];
+        let mark = has_marks.then(|| peculiarity.map(|peculiarity| mark(peculiarity, local)).unwrap_or_default());
+        let name = has_jobs.then(|| job.as_ref().map(ToString::to_string).unwrap_or_default());
+        table.row(cells.into_iter().chain(name).chain(mark));
+    }
+    table.write(out)
+}
+
+/// `Europe/Berlin CET`: the hour that comes twice is told apart by its abbreviation.
+fn zone(local: &Zoned) -> String {
+    let name = local.time_zone().iana_name().unwrap_or_default();
+    let abbreviation = local.strftime("%Z").to_string();
+    if name == abbreviation { abbreviation } else { format!("{name} {abbreviation}") }
+}
+
+fn mark(peculiarity: Peculiarity, local: &Zoned) -> String {
+    let shown = local.strftime("%H:%M");
+    match peculiarity {
+        Peculiarity::MovedOutOfGap(named) => format!("for {}, which is left out", named.strftime("%H:%M")),
+        Peculiarity::FirstPass => format!("the first {shown} of two"),
+        Peculiarity::SecondPass => format!("the second {shown} of two"),
+    }
+}
+
+/// The two largest units are enough for people.
+fn briefly(instant: Timestamp, from: Timestamp) -> String {
+    let seconds = instant.duration_since(from).unsigned_abs().as_secs();
+    let unit = match seconds {
+        86_400.. => 3600,
+        3600.. => 60,
+        _ => 1,
+    };
+    duration::format(std::time::Duration::from_secs(seconds / unit * unit))
+}

@@ -1,0 +1,227 @@
+//! A job's name out of its command: the program or script that does the work.
+//!
+//! `cd /srv && nice -n 19 /usr/bin/php /srv/app/cron.php --all` is `cron`: what only prepares or wraps is passed over.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::job::JobName;
+
+/// Names that no two jobs share.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    taken: BTreeSet<String>,
+    /// How often each name was wanted.
+    wanted: HashMap<String, usize>,
+}
+
+impl Names {
+    /// A name for a command: the second of a kind has `-2` behind it.
+    pub fn of(&mut self, command: &str) -> String {
+        let base = base(command);
+        let wanted = self.wanted.entry(base.clone()).or_default();
+        loop {
+            *wanted += 1;
+            let name = if *wanted == 1 { base.clone() } else { format!("{base}-{wanted}") };
+            if self.taken.insert(name.clone()) {
+                return name;
+            }
+        }
+    }
+}
+
+/// Longer commands are named by their beginning.
+const LOOKED_AT: usize = 4096;
+/// Leaves room for a number behind it.
+const LONGEST: usize = 60;
+
+/// Commands that do no work of their own.
+const PREPARING: [&str; 18] = [
+    "cd", "test", "[", "[[", "export", "set", "umask", "ulimit", "sleep", "true", ":", ".", "source", "trap", "wait",
+    "unset", "fi", "done",
+];
+
+/// Programs that run another one: the options that take a word, and the words before the other program.
+const WRAPPING: [(&str, &str, usize); 33] = [
+    ("nice", "n", 0),
+    ("ionice", "cnp", 0),
+    ("chrt", "", 1),
+    ("timeout", "ks", 1),
+    ("flock", "wE", 1),
+    ("sudo", "ugD", 0),
+    ("runuser", "ug", 0),
+    ("env", "uC", 0),
+    ("stdbuf", "ioe", 0),
+    ("systemd-cat", "tp", 0),
+    ("nohup", "", 0),
+    ("setsid", "", 0),
+    ("exec", "", 0),
+    ("time", "", 0),
+    ("command", "", 0),
+    ("chronic", "", 0),
+    ("run-one", "", 0),
+    ("run-parts", "", 0),
+    ("if", "", 0),
+    ("then", "", 0),
+    ("do", "", 0),
+    ("while", "", 0),
+    ("!", "", 0),
+    ("sh", "", 0),
+    ("bash", "", 0),
+    ("dash", "", 0),
+    ("ksh", "", 0),
+    ("zsh", "", 0),
+    ("perl", "", 0),
+    ("php", "dc", 0),
+    ("ruby", "", 0),
+    ("node", "", 0),
+    ("java", "", 0),
+];
+
+fn base(command: &str) -> String {
+    let end = (0..=LOOKED_AT.min(command.len())).rev().find(|end| command.is_char_boundary(*end)).unwrap_or(0);
+    let parts = simple_commands(&command[..end]);
+    let working = |part: &&Vec<String>| !part.first().is_some_and(|word| PREPARING.contains(&word.as_str()));
+    let told = parts.iter().filter(working).find_map(|part| telling(part, true));
+    let told = told.or_else(|| parts.iter().flatten().find_map(|word| name_in(word)));
+    told.unwrap_or_else(|| "job".to_owned())
+}
+
+/// The commands of a line, as words without their quotes and without variables set for them.
+fn simple_commands(text: &str) -> Vec<Vec<String>> {
+    let mut parts: Vec<Vec<String>> = vec![Vec::new()];
+    let mut word = String::new();
+    let mut quote = None;
+    for c in text.chars().chain([';']) {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (Some(_), c) => word.push(c),
+            (None, '"' | '\'') => quote = Some(c),
+            (None, ' ' | '\t' | ';' | '&' | '|' | '(' | ')' | '{' | '}') => {
+                let part = parts.last_mut().filter(|part| !(word.is_empty() || part.is_empty() && is_variable(&word)));
+                if let Some(part) = part {
+                    part.push(std::mem::take(&mut word));
+                }
+                word.clear();
+                if !matches!(c, ' ' | '\t') {
+                    parts.push(Vec::new());
+                }
+            }
+            (None, c) => word.push(c),
+        }
+    }
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+fn is_variable(word: &str) -> bool {
+    word.split_once('=').is_some_and(|(name, _)| {
+        name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    })
+}
+
+/// The name of the first program that does not just run another; of the last, where there is no other.
+fn telling(words: &[String], looks_inside: bool) -> Option<String> {
+    let mut words = words.iter();
+    let mut last = None;
+    while let Some(word) = words.next() {
+        // `sh -c 'a script'`, not a path with a blank in it.
+        if looks_inside && last.is_some() && word.contains(' ') {
+            return Some(base_of_script(word)).or(last);
+        }
+        let program = word.rsplit('/').next().unwrap_or_default();
+        let Some((_, with_word, before)) = wrapping(program) else { return name_in(word).or(last) };
+        last = name_in(word).or(last);
+        let mut before = before;
+        let mut rest = words.as_slice();
+        while let Some((next, behind)) = rest.split_first() {
+            let takes_word = next.strip_prefix('-').filter(|option| option.len() == 1);
+            match takes_word {
+                Some(option) if with_word.contains(option) => rest = behind.get(1..).unwrap_or_default(),
+                _ if next.starts_with('-') || is_variable(next) => rest = behind,
+                _ if before > 0 => {
+                    before -= 1;
+                    rest = behind;
+                }
+                _ => break,
+            }
+        }
+        words = rest.iter();
+    }
+    last
+}
+
+fn base_of_script(script: &str) -> String {
+    let parts = simple_commands(script);
+    let working = |part: &&Vec<String>| !part.first().is_some_and(|word| PREPARING.contains(&word.as_str()));
+    parts.iter().filter(working).find_map(|part| telling(part, false)).unwrap_or_else(|| "job".to_owned())
+}
+
+fn wrapping(program: &str) -> Option<(&'static str, &'static str, usize)> {
+    if program.starts_with("python") {
+        return Some(("python", "WX", 0));
+    }
+    WRAPPING.iter().find(|(name, _, _)| *name == program).copied()
+}
+
+/// The last part of a path without the ending of a script, if letters or digits are left.
+fn name_in(word: &str) -> Option<String> {
+    const ENDINGS: [&str; 9] = [".sh", ".bash", ".py", ".pl", ".php", ".rb", ".js", ".cgi", ".jar"];
+    let file = word.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let stem = ENDINGS.iter().find_map(|ending| file.strip_suffix(ending)).unwrap_or(file);
+    let fit = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' };
+    let name: String = stem.chars().map(fit).skip_while(|c| !c.is_ascii_alphanumeric()).take(LONGEST).collect();
+    let name = name.trim_end_matches(['.', '_', '-']).to_owned();
+    JobName::parse(&name).is_ok().then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_job_is_named_by_what_does_the_work() {
+        for (command, name) in [
+            ("/usr/local/bin/backup --full", "backup"),
+            ("cd /srv && ./sync.sh > /dev/null 2>&1", "sync"),
+            ("cd / && run-parts --report /etc/cron.hourly", "cron.hourly"),
+            ("test -x /usr/sbin/anacron || ( cd / && run-parts --report /etc/cron.daily )", "cron.daily"),
+            ("[ -x /usr/lib/php/sessionclean ] && /usr/lib/php/sessionclean", "sessionclean"),
+            ("/usr/bin/php -d memory_limit=1G -f /var/www/app/cron.php", "cron"),
+            ("nice -n 19 ionice -c 3 flock -n /run/lock/x /opt/report.py", "report"),
+            ("timeout 10m python3 -u /opt/a b.py", "a"),
+            ("FOO=bar BAZ='x y' /opt/run.pl", "run"),
+            ("bash -lc 'cd /srv; ./deploy --now'", "deploy"),
+            ("sudo -u postgres /usr/bin/pg_dumpall", "pg_dumpall"),
+            ("/opt/Größe", "Gr--e"),
+            ("sh", "sh"),
+            ("sleep 5", "sleep"),
+            ("cd /", "cd"),
+            ("@@@", "job"),
+            ("", "job"),
+            ("\"/opt/my tool/x.sh\" -a", "x"),
+        ] {
+            assert_eq!(base(command), name, "{command}");
+        }
+    }
+
+    #[test]
+    fn no_two_jobs_have_one_name() {
+        let mut names = Names::default();
+        let of: Vec<String> = ["a", "/x/a", "a-2", "a", "a-2"].iter().map(|command| names.of(command)).collect();
+        assert_eq!(of, ["a", "a-2", "a-2-2", "a-3", "a-2-3"]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn every_command_has_a_valid_name(commands in prop::collection::vec(".{0,60}|([a-c /;&|'\"=.-]){0,20}", 0..20)) {
+            let mut names = Names::default();
+            let named: BTreeSet<String> = commands.iter().map(|command| names.of(command)).collect();
+            prop_assert_eq!(named.len(), commands.len());
+            prop_assert!(named.iter().all(|name| JobName::parse(name).is_ok()), "{:?}", named);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The times of an entry, as an expression that means the same here.
+//!
+//! cronkeeper reads more than cron does: wrapped ranges, long names, a step behind a single value. Who wrote one of
+//! those in a crontab had an entry that cron refused, so it is refused here too. Steps longer than a field, which cron
+//! takes, are cut to the field; cronie's and OpenBSD's random `~` becomes the hashed `H`.
+
+use super::Remark;
+
+/// An expression, and what is to be said about it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct When {
+    pub expression: String,
+    pub remarks: Vec<Remark>,
+}
+
+struct Field {
+    name: &'static str,
+    low: u16,
+    high: u16,
+    names: &'static [&'static str],
+}
+
+const FIELDS: [Field; 5] = [
+    Field { name: "minute", low: 0, high: 59, names: &[] },
+    Field { name: "hour", low: 0, high: 23, names: &[] },
+    Field { name: "day of month", low: 1, high: 31, names: &[] },
+    Field {
+        name: "month",
+        low: 1,
+        high: 12,
+        names: &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
+    },
+    Field { name: "day of week", low: 0, high: 7, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] },
+];
+
+const MACROS: [&str; 7] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
+
+/// Takes the times off the front of an entry.
+pub(super) fn take(entry: &str) -> Result<(When, &str), String> {
+    if entry.starts_with('@') {
+        let (word, rest) = word(entry);
+        return Ok((macro_of(word)?, rest));
+    }
+    let mut rest = entry;
+    let mut fields = Vec::new();
+    for field in &FIELDS {
+        let (text, behind) = word(rest);
+        if text.is_empty() {
+            return Err(format!("{} is missing", field.name));
+        }
+        fields.push(field.read(text)?);
+        rest = behind;
+    }
+    let expression = fields.join(" ");
+    let remarks = if expression.contains('H') {
+        vec![Remark::loss("cron picks a random time for `~` at each start; `H` is one fixed by the job's name")]
+    } else {
+        Vec::new()
+    };
+    Ok((When { expression, remarks }, rest))
+}
+
+/// The first word, and what stands behind it and its blanks.
+pub(super) fn word(text: &str) -> (&str, &str) {
+    let (word, rest) = text.split_at(text.find([' ', '\t']).unwrap_or(text.len()));
+    (word, rest.trim_start_matches([' ', '\t']))
+}
+
+fn macro_of(word: &str) -> Result<When, String> {
+    match word {
+        "@reboot" => Err("`@reboot`: a cluster has no single boot; use a systemd unit on each host".to_owned()),
+        // FreeBSD.
+        "@every_minute" => Ok(When { expression: "* * * * *".to_owned(), remarks: Vec::new() }),
+        "@every_second" => Ok(When { expression: "* * * * * *".to_owned(), remarks: Vec::new() }),
+        _ if MACROS.contains(&word) => Ok(When { expression: word.to_owned(), remarks: Vec::new() }),
+        _ => Err(format!("`{}` is no time that cron knows", shown(word))),
+    }
+}
+
+impl Field {
+    fn read(&self, text: &str) -> Result<String, String> {
+        let items: Result<Vec<String>, String> = text.split(',').map(|item| self.item(item)).collect();
+        Ok(items.map_err(|why| format!("{}: {why}", self.name))?.join(","))
+    }
+
+    fn item(&self, item: &str) -> Result<String, String> {
+        let (base, step) = match item.split_once('/') {
+            Some((base, step)) => (base, Some(self.step(step)?)),
+            None => (item, None),
+        };
+        let step = step.map(|step| format!("/{step}")).unwrap_or_default();
+        if base == "*" {
+            return Ok(format!("*{step}"));
+        }
+        if let Some((low, high)) = base.split_once('~') {
+            return Ok(format!("{}{step}", self.random(low, high)?));
+        }
+        if let Some((low, high)) = base.split_once('-') {
+            self.in_order(self.value(low)?, self.value(high)?, item)?;
+            return Ok(format!("{base}{step}"));
+        }
+        self.value(base)?;
+        if !step.is_empty() {
+            return Err(format!("cron refuses `{}`: a step belongs behind `*` or a range", shown(item)));
+        }
+        Ok(base.to_owned())
+    }
+
+    fn random(&self, low: &str, high: &str) -> Result<String, String> {
+        if low.is_empty() && high.is_empty() {
+            return Ok("H".to_owned());
+        }
+        let end = |text: &str, absent| if text.is_empty() { Ok(absent) } else { self.value(text) };
+        let (first, last) = (end(low, self.low)?, end(high, self.high)?);
+        self.in_order(first, last, &format!("{low}~{high}"))?;
+        Ok(format!("H({first}-{last})"))
+    }
+
+    fn in_order(&self, low: u16, high: u16, range: &str) -> Result<(), String> {
+        if low <= high {
+            return Ok(());
+        }
+        Err(format!("cron refuses the range `{}`, which goes backwards", shown(range)))
+    }
+
+    fn value(&self, text: &str) -> Result<u16, String> {
+        let named = || self.names.iter().position(|name| name.eq_ignore_ascii_case(text));
+        let value = match digits(text) {
+            Some(value) => Some(value),
+            None => named().and_then(|index| u16::try_from(index).ok()).map(|index| self.low + index),
+        };
+        let value = value.ok_or_else(|| format!("cron cannot read `{}`", shown(text)))?;
+        if (self.low..=self.high).contains(&value) {
+            return Ok(value);
+        }
+        Err(format!("`{}` is not from {} to {}", shown(text), self.low, self.high))
+    }
+
+    /// No longer than the field, for which any longer one is as good.
+    fn step(&self, text: &str) -> Result<u16, String> {
+        let longest = if self.high == 7 { 7 } else { self.high - self.low + 1 };
+        match digits(text) {
+            Some(step) if step > 0 => Ok(step.min(longest)),
+            _ => Err(format!("`{}` is no step", shown(text))),
+        }
+    }
+}
+
+/// A number, and the largest there is for a larger one.
+fn digits(text: &str) -> Option<u16> {
+    (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().unwrap_or(u16::MAX))
+}
+
+/// A word of the crontab, fit for a message.
+pub(super) fn shown(text: &str) -> String {
+    const LONGEST: usize = 40;
+    let mut short: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(entry: &str) -> Result<String, String> {
+        take(entry).map(|(when, rest)| format!("{} | {rest}", when.expression))
+    }
+
+    #[test]
+    fn fields_stay_as_they_are_where_both_read_them_alike() {
+        for (entry, expression) in [
+            ("*/5\t1-3,7  * jan-MAR mon x  y ", "*/5 1-3,7 * jan-MAR mon | x  y "),
+            ("05 04 * * 7 x", "05 04 * * 7 | x"),
+            ("*/90 0-23/99 */40 */13 */9 x", "*/60 0-23/24 */31 */12 */7 | x"),
+            ("@daily x", "@daily | x"),
+            ("@every_minute x", "* * * * * | x"),
+            ("~ 1~5 ~10 * fri~ x", "H H(1-5) H(1-10) * H(5-7) | x"),
+            ("0~59/15 * * * * x", "H(0-59)/15 * * * * | x"),
+        ] {
+            assert_eq!(taken(entry).as_deref(), Ok(expression), "{entry}");
+        }
+    }
+
+    #[test]
+    fn what_cron_refuses_is_refused() {
+        for (entry, why) in [
+            ("60 * * * * x", "minute: `60` is not from 0 to 59"),
+            ("0 22-2 * * * x", "hour: cron refuses the range `22-2`, which goes backwards"),
+            ("5/20 * * * * x", "minute: cron refuses `5/20`: a step belongs behind `*` or a range"),
+            ("0 0 * * monday x", "day of week: cron cannot read `monday`"),
+            ("0 0 * * 1, x", "day of week: cron cannot read ``"),
+            ("0 0 * * */0 x", "day of week: `0` is no step"),
+            ("0 0 * *", "day of week is missing"),
+            ("@Daily x", "`@Daily` is no time that cron knows"),
+            ("99999999999 * * * * x", "minute: `99999999999` is not from 0 to 59"),
+        ] {
+            assert_eq!(taken(entry), Err(why.to_owned()), "{entry}");
+        }
+        assert!(taken("@reboot x").unwrap_err().contains("systemd unit"));
+    }
+}
