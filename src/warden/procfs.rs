@@ -159,7 +159,9 @@ mod tests {
     #[test]
     fn code_is_what_may_be_executed_and_not_written_and_comes_from_a_file() {
         assert_eq!(code("1000-3000 r-xp 00002000 08:01 131  /usr/bin/a b"), Some((0x1000, 0x2000)));
-        for other in ["1000-3000 r--p 0 08:01 131 /a", "1000-3000 rwxp 0 08:01 131 /a", "1000-3000 r-xp 0 00:00 0 [vdso]", ""] {
+        for other in
+            ["1000-3000 r--p 0 08:01 131 /a", "1000-3000 rwxp 0 08:01 131 /a", "1000-3000 r-xp 0 00:00 0 [vdso]", ""]
+        {
             assert_eq!(code(other), None, "{other}");
         }
     }
