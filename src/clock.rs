@@ -3,7 +3,9 @@
 //! `wall` says when a job is due; it may be set forwards and backwards. `up` counts from boot,
 //! also while the machine is suspended (CLOCK_BOOTTIME), and never goes back: leases and
 //! time limits are measured on it. Nothing here reads a clock; [`system`] alone does.
+//! [`server`] is about a third, that of the coordination service.
 
+pub mod server;
 pub mod system;
 
 use std::fmt;

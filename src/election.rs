@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Uptime;
+use crate::clock::server::ServerTime;
 use crate::job::Digest;
 use crate::ledger::Snapshot;
 use crate::term::{CandidateName, NodeName, SessionId, Term, TermEnd};
@@ -128,6 +129,9 @@ pub enum Event {
         /// What went wrong, for people.
         error: String,
     },
+    /// The service's clock was read: as a write of this node was stamped. Before each [`Event::Elected`], and about every minute
+    /// while the node leads, runs something or waits in the queue.
+    Time(ServerTime),
     /// The nodes that live, read every 15 s.
     Members(Vec<Member>),
     /// [`Request::Leave`] is done.

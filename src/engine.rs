@@ -10,6 +10,7 @@
 //!   timer ◄──────────── Wake ◄──────────┘
 //! ```
 
+mod clocks;
 mod flight;
 pub mod heir;
 mod leading;
@@ -27,8 +28,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+pub use leading::MarkAhead;
 pub use report::Report;
 
+use self::clocks::Clocks;
 use self::flight::{Flight, Holder, News};
 use self::heir::Succession;
 use self::leading::Leadership;
@@ -149,6 +152,8 @@ struct Told {
 /// One turn: the instant it is about, and what it leads to.
 struct Turn {
     now: Now,
+    /// The time of day by which occurrences are due: see [`Clocks::due`].
+    due: Timestamp,
     commands: Vec<Command>,
 }
 
@@ -163,6 +168,11 @@ impl Turn {
 
     fn order(&mut self, order: Order) {
         self.commands.push(Command::Order(order));
+    }
+
+    /// The instant up to which occurrences of `job` are to be decided on: its splay ago.
+    fn due_for(&self, job: &Job) -> Timestamp {
+        self.due - job.splay.delay()
     }
 
     fn tell(&mut self, report: Report) {
@@ -193,6 +203,7 @@ pub struct Engine {
     succession: Succession,
     /// Other nodes live.
     has_others: bool,
+    clocks: Clocks,
 }
 
 impl Engine {
@@ -214,6 +225,7 @@ impl Engine {
             stage: Stage::Running,
             succession: Succession::default(),
             has_others: false,
+            clocks: Clocks::default(),
         }
     }
 
@@ -235,7 +247,8 @@ impl Engine {
 
     /// Takes one observed fact and says what should follow.
     pub fn handle(&mut self, now: Now, event: Event) -> Vec<Command> {
-        let mut turn = Turn { now, commands: Vec::new() };
+        self.note_time(now, &event);
+        let mut turn = Turn { now, due: self.clocks.due(now), commands: Vec::new() };
         let t = &mut turn;
         match event {
             Event::Tick => {}
@@ -261,7 +274,10 @@ impl Engine {
     pub fn wake(&self, now: Now) -> Wake {
         let timeout = Wake { wall: None, up: self.timeouts.first().map(|&(at, _)| at) };
         let agenda = match &self.leading {
-            Some(leading) if self.may_decide(now) => Wake { wall: leading.next_at(), up: None },
+            Some(leading) if self.may_decide(now) => {
+                let held = now.wall.duration_since(self.clocks.due(now));
+                Wake { wall: leading.next_at().map(|at| at + held), up: None }
+            }
             _ => Wake::default(),
         };
         timeout.or(agenda).or(self.stage.wake(now.up))
@@ -307,6 +323,15 @@ impl Engine {
         self.stage.is_ending()
     }
 
+    /// What time it is comes before what follows from it.
+    fn note_time(&mut self, now: Now, event: &Event) {
+        match event {
+            Event::Election(election::Event::Time(time)) => self.clocks.read(*time, now.up),
+            Event::Election(election::Event::Expired { .. }) => self.clocks.forget(),
+            _ => {}
+        }
+    }
+
     fn on_election(&mut self, t: &mut Turn, event: election::Event) {
         use election::Event as E;
         match event {
@@ -321,7 +346,8 @@ impl Engine {
             E::Withdrawn => self.on_withdrawn(t),
             E::NotAppointed { to, why } => self.on_not_appointed(t, to, why),
             E::Left => self.on_left(t),
-            E::Joined { .. }
+            E::Time(_)
+            | E::Joined { .. }
             | E::Following { .. }
             | E::Suspended { .. }
             | E::Resumed { .. }
@@ -391,6 +417,7 @@ impl Engine {
 
     /// What follows from the passing of time, and from whatever the event changed.
     fn act(&mut self, t: &mut Turn) {
+        self.watch_clocks(t);
         self.stop_overdue(t);
         self.decide_due(t);
         self.report_takeover(t);

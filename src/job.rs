@@ -2,6 +2,8 @@
 //!
 //! A [`JobSet`] cannot be wrong: it is only made from a validated jobs file (`config`).
 
+mod splay;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
@@ -9,6 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+pub use splay::Splay;
 
 use crate::schedule::Schedule;
 
@@ -130,6 +134,8 @@ pub struct Job {
     pub description: Option<String>,
     /// When it is due.
     pub schedule: Schedule,
+    /// How much later it starts.
+    pub splay: Splay,
     /// What it starts.
     pub command: CommandLine,
     /// False: it has no occurrences.
@@ -160,6 +166,18 @@ pub struct Job {
     pub success_exit_codes: BTreeSet<i32>,
     /// Bytes of output that are logged of an attempt.
     pub max_output: u64,
+}
+
+impl Job {
+    /// Of all that says when it starts: its expressions, zone, treatment of shifts and splay.
+    pub fn schedule_digest(&self) -> Digest {
+        let canonical = self.schedule.canonical();
+        let text = match self.splay.within() {
+            Duration::ZERO => canonical,
+            within => format!("{canonical} | splay {}ms", within.as_millis()),
+        };
+        Digest::of(text.as_bytes())
+    }
 }
 
 /// Identifies a text by its content: 16 hexadecimal digits of its SHA-256.

@@ -47,6 +47,9 @@ pub struct JobRecord {
     pub v: u32,
     /// The mark: the newest occurrence that was decided on. It never goes back.
     pub last_scheduled: Timestamp,
+    /// How far a leader has counted: the mark, unless somebody else wrote that. Absent: the mark.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<Timestamp>,
     /// Of the schedule the mark was counted with; absent when the job has none (disabled, or no longer defined).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<Digest>,

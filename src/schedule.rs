@@ -32,6 +32,7 @@ use jiff::civil::DateTime;
 
 pub use error::{Fault, Place, ScheduleError};
 pub use field::Field;
+pub(crate) use item::hash;
 pub use tzdata::tzdata_version;
 
 use parse::{Meaning, Wrong};

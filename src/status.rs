@@ -45,6 +45,10 @@ pub struct Status {
     pub session: Option<Session>,
     /// Where its jobs come from.
     pub jobs_file: JobsFile,
+    /// How far its clock is ahead of the coordination service's, as far as is sure, in milliseconds; negative: behind. Absent
+    /// where that has no clock of its own, or was not read yet.
+    #[serde(default)]
+    pub clock_skew_ms: Option<i64>,
     /// Its jobs, by name.
     pub jobs: Vec<JobStatus>,
     /// What is in flight: everywhere as far as the node knows, else its own.
@@ -160,6 +164,9 @@ pub struct JobStatus {
     pub next: Option<Timestamp>,
     /// What of it is in flight.
     pub running: Vec<RunId>,
+    /// What is wrong with it, in words; only the leader knows.
+    #[serde(default)]
+    pub error: Option<String>,
 }
 
 /// How a job ended last.

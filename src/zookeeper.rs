@@ -38,6 +38,7 @@ mod reader;
 pub mod session;
 mod snapshot;
 mod store;
+mod time;
 mod trim;
 mod watcher;
 

@@ -3,7 +3,11 @@
 use super::marked::{Fault, Node, Position};
 use super::source::Lines;
 use super::validate::{Placed, merged};
+use jiff::Timestamp;
+
+use crate::duration;
 use crate::job::Misfire;
+use crate::schedule::Schedule;
 
 /// What cronkeeper itself tells a job's processes, over whatever `environment` says.
 pub(crate) const GIVEN_TO_JOBS: [&str; 6] = [
@@ -19,7 +23,13 @@ pub(crate) const GIVEN_TO_JOBS: [&str; 6] = [
 const INTERPRETERS: [&str; 4] = ["awk", "gawk", "mawk", "perl"];
 
 /// All that is worth a warning about one job.
-pub(super) fn about(title: &str, own: &Placed, defaults: &Placed, lines: &Lines<'_>) -> Vec<Fault> {
+pub(super) fn about(
+    title: &str,
+    own: &Placed,
+    defaults: &Placed,
+    schedule: Option<&Schedule>,
+    lines: &Lines<'_>,
+) -> Vec<Fault> {
     let mut warnings = Vec::new();
     if let Some(command) = own.node.as_ref().and_then(|node| node.entry("command")) {
         warnings.extend(lost_comment(&command.value, lines));
@@ -27,6 +37,7 @@ pub(super) fn about(title: &str, own: &Placed, defaults: &Placed, lines: &Lines<
     }
     warnings.extend(run_all_without_window(own, defaults));
     warnings.extend(overruled_variables(own));
+    warnings.extend(schedule.and_then(|schedule| splay_beyond_the_next(own, defaults, schedule)));
     warnings.into_iter().map(|(at, message)| Fault::new(at, format!("{title}: {message}"))).collect()
 }
 
@@ -91,6 +102,23 @@ fn run_all_without_window(own: &Placed, defaults: &Placed) -> Option<Warning> {
     let message = "`misfire: run-all` without `misfire_window` makes up only the newest missed occurrence, \
                    for the window is the time to the next one";
     Some((own.place("misfire").or_else(|| defaults.place("misfire"))?, message.to_owned()))
+}
+
+/// Occurrences looked at for the shortest time between two.
+const SAMPLE: usize = 200;
+
+/// Every start is put off by the same time, so none is lost and their order stays; but it is hardly what was meant.
+fn splay_beyond_the_next(own: &Placed, defaults: &Placed, schedule: &Schedule) -> Option<Warning> {
+    let splay = merged(&own.settings.splay, &defaults.settings.splay).filter(|splay| !splay.is_zero())?;
+    let some_day = Timestamp::constant(1_767_225_600, 0); // 2026
+    let occurrences: Vec<_> = schedule.occurrences(some_day, Timestamp::MAX).take(SAMPLE).collect();
+    let gap = occurrences.windows(2).map(|pair| pair[1].duration_since(pair[0]).unsigned_abs()).min()?;
+    let message = format!(
+        "`splay` of {} is not shorter than the time between two occurrences, {}: a run may start when the next is due",
+        duration::format(splay),
+        duration::format(gap),
+    );
+    (gap <= splay).then_some((own.place("splay").or_else(|| defaults.place("splay"))?, message))
 }
 
 fn overruled_variables(own: &Placed) -> Vec<Warning> {

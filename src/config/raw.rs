@@ -36,6 +36,8 @@ pub(super) struct Block {
     #[serde(deserialize_with = "given")]
     pub dst: Given<String>,
     #[serde(deserialize_with = "given")]
+    pub splay: Given<String>,
+    #[serde(deserialize_with = "given")]
     pub command: Given<TextOrTexts>,
     #[serde(deserialize_with = "given")]
     pub enabled: Given<bool>,

@@ -11,7 +11,7 @@ use super::raw::{self, Given};
 use super::schema::{self, shown};
 use super::settings::{self, Settings, Zones};
 use super::source::{self, Lines};
-use crate::job::{Interrupted, Job, JobName, OnLeaseEnd};
+use crate::job::{Interrupted, Job, JobName, OnLeaseEnd, Splay};
 use crate::schedule::{Place, Schedule};
 
 const DEFAULT_ZONE: &str = "UTC";
@@ -121,7 +121,7 @@ impl FileCheck<'_> {
             .ok();
         self.contradictions(&title, &own, defaults);
         let schedule = self.schedule(&title, entry, &own.settings, &defaults.settings);
-        self.checked.warnings.extend(advice::about(&title, &own, defaults, &self.lines));
+        self.checked.warnings.extend(advice::about(&title, &own, defaults, schedule.as_ref(), &self.lines));
         if let (Some(name), Some(schedule)) = (name, schedule)
             && let Some(job) = job(name, schedule, own.settings, &defaults.settings)
         {
@@ -181,7 +181,9 @@ fn job(name: JobName, schedule: Schedule, own: Settings, defaults: &Settings) ->
         Interrupted::Rerun => OnLeaseEnd::Kill,
         Interrupted::Skip => merged(&own.on_lease_end, &defaults.on_lease_end).unwrap_or_default(),
     };
+    let splay = merged(&own.splay, &defaults.splay).unwrap_or_default();
     Some(Job {
+        splay: Splay::new(splay, name.as_str()),
         name,
         description: merged(&own.description, &defaults.description),
         schedule,

@@ -2,9 +2,10 @@
 //!
 //! `error`: a human must act. `warn`: a promise was bent. `info`: the life of terms and runs. `debug`: why.
 
-use tracing::{debug, error, info, warn};
+use jiff::SignedDuration;
+use tracing::{debug, error, info, trace, warn};
 
-use super::view::Drift;
+use super::view::{self, Drift};
 use crate::config::{LoadError, Loaded};
 use crate::election::Event as Election;
 use crate::engine::Report;
@@ -37,6 +38,7 @@ pub(super) fn election(what: &Election) {
         }
         Election::Failed(failure) => error!(target: TARGET, "{failure}"),
         Election::Withdrawn => debug!(target: TARGET, "the node is not in the queue"),
+        Election::Time(time) => trace!(target: TARGET, ?time, "the service's clock was read"),
         Election::Elected { .. }
         | Election::Over { .. }
         | Election::Lease { .. }
@@ -104,6 +106,12 @@ pub(super) fn report(report: &Report) {
             "the node ends before the ledger knows how all its runs ended: the state directory keeps what `cronkeeper release`, \
              or the next start, tells it",
         ),
+        Report::ClockStepped { by } => {
+            let by_ms = by.as_millis();
+            warn!(target: TARGET, event = event::CLOCK_STEPPED, by_ms = clamped(by_ms), "the time of day was set");
+        }
+        Report::ClockSkewed { by, holds } => skewed(*by, *holds),
+        Report::MarkAhead { job, ahead } => error!(target: TARGET, %job, "{}", view::in_words(ahead)),
         Report::Damaged(what) => {
             error!(target: TARGET, "a record of the ledger cannot be read and was passed over: {what}")
         }
@@ -114,6 +122,29 @@ pub(super) fn report(report: &Report) {
             "the occurrence was not run: its place in the ledger is taken by something else",
         ),
     }
+}
+
+fn skewed(by: SignedDuration, holds: bool) {
+    let by_ms = clamped(by.as_millis());
+    match (holds, by.abs() >= SignedDuration::from_secs(1)) {
+        (true, _) => error!(
+            target: TARGET,
+            event = event::CLOCK_SKEWED,
+            by_ms,
+            "this node's clock is ahead of ZooKeeper's: what is more than a minute ahead of that waits, and is not begun here",
+        ),
+        (false, true) => warn!(
+            target: TARGET,
+            event = event::CLOCK_SKEWED,
+            by_ms,
+            "this node's clock and ZooKeeper's differ",
+        ),
+        (false, false) => info!(target: TARGET, event = event::CLOCK_SKEWED, by_ms, "this node's clock is right again"),
+    }
+}
+
+fn clamped(ms: i128) -> i64 {
+    i64::try_from(ms).unwrap_or(if ms < 0 { i64::MIN } else { i64::MAX })
 }
 
 fn finished(end: &RunEnd) {

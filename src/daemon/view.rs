@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::reload::Reloaded;
 use crate::clock::{Now, Uptime};
 use crate::election::{Event as Election, Member, Published};
-use crate::engine::{Engine, Report};
+use crate::engine::{Engine, MarkAhead, Report};
 use crate::job::{Digest, JobName, JobSet};
 use crate::run::RunEnd;
 use crate::schedule;
@@ -184,7 +184,7 @@ impl View {
             Election::Unreachable { error, .. } => self.awaiting = Some(format!("{}: {error}", self.backend)),
             Election::Failed(failure) => self.awaiting = Some(failure.to_string()),
             Election::Members(members) => return self.compare(members, jobs),
-            Election::Left | Election::NotAppointed { .. } => {}
+            Election::Left | Election::NotAppointed { .. } | Election::Time(_) => {}
         }
         Vec::new()
     }
@@ -245,6 +245,7 @@ impl View {
             role: self.role.clone(),
             session: self.session.clone(),
             jobs_file: self.file.clone(),
+            clock_skew_ms: engine.skew(now).map(|skew| i64::try_from(skew.as_millis()).unwrap_or_default()),
             jobs: engine.jobs().jobs.values().map(|job| self.job(job, now)).collect(),
             runs: Vec::new(),
             queue: Vec::new(),
@@ -254,6 +255,10 @@ impl View {
         };
         if let Some(session) = &mut status.session {
             session.lease_until = self.lease_until(engine);
+        }
+        let ahead: BTreeMap<_, _> = engine.marks_ahead(now).collect();
+        for job in &mut status.jobs {
+            job.error = ahead.get(&job.name).map(in_words);
         }
         let runs: Vec<RunStatus> = engine.runs().map(RunStatus::from).collect();
         status.put_runs(&runs);
@@ -270,6 +275,7 @@ impl View {
             last: self.last.get(&job.name).cloned(),
             next: if job.enabled { job.schedule.next_after(now.wall) } else { None },
             running: Vec::new(),
+            error: None,
         }
     }
 
@@ -320,6 +326,15 @@ impl View {
         let before = std::mem::replace(&mut self.drifting, now);
         self.drifting.iter().filter(|drift| !before.contains(drift)).cloned().collect()
     }
+}
+
+/// What is wrong with a mark, and what follows.
+pub(super) fn in_words(ahead: &MarkAhead) -> String {
+    let mark = crate::telemetry::instant(ahead.mark);
+    if ahead.is_ignored {
+        return format!("its mark was set ahead, to {mark}, and not by a leader: it is counted on as if it were not");
+    }
+    format!("its mark lies ahead, at {mark}, for the clocks have gone back: nothing is due before it")
 }
 
 /// `1 job`, `2 jobs`.

@@ -3,6 +3,7 @@
 //! A job's decisions are chained by the version of its record: each is asked for at the version that the one before
 //! will have made. When one is refused the later ones are too; then the record is read and deciding starts from what it says.
 
+mod ahead;
 mod definitions;
 mod timeline;
 mod writing;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+pub use self::ahead::MarkAhead;
 use self::timeline::Timeline;
 use super::flight::{Flight, Holder, Phase};
 use super::misfire::{self, Missed};
@@ -81,7 +83,9 @@ impl Leadership {
     fn schedule(&mut self, name: &JobName) {
         let Some(timeline) = self.timelines.get_mut(name) else { return };
         let next = match &timeline.job {
-            Some(job) if !timeline.is_in_conflict => job.schedule.next_after(timeline.cursor),
+            Some(job) if !timeline.is_in_conflict => {
+                job.schedule.next_after(timeline.cursor).map(|at| at + job.splay.delay())
+            }
             _ => None,
         };
         if next != timeline.next {
@@ -101,13 +105,13 @@ impl Engine {
     pub(super) fn decide_due(&mut self, t: &mut Turn) {
         while self.may_decide(t.now) {
             let Some(leading) = &mut self.leading else { return };
-            if let Some((_, run)) = leading.keeps.pop_first_if_due(t.now.wall) {
+            if let Some((_, run)) = leading.keeps.pop_first_if_due(t.due) {
                 if self.flights.get(&run).is_some_and(|flight| matches!(flight.holder, Holder::CutOff)) {
                     self.abandon(t, &run);
                 }
                 continue;
             }
-            let Some((_, name)) = leading.agenda.pop_first_if_due(t.now.wall) else { break };
+            let Some((_, name)) = leading.agenda.pop_first_if_due(t.due) else { break };
             if let Some(timeline) = leading.timelines.get_mut(&name) {
                 timeline.next = None;
             }
@@ -146,7 +150,7 @@ impl Engine {
         }
         let Some(timeline) = self.timeline(name) else { return };
         let Some(job) = timeline.job.clone() else { return };
-        let now = t.now.wall;
+        let now = t.due_for(&job);
         if timeline.backlog.is_empty() {
             let plan = misfire::plan(&job, timeline.cursor, now);
             if let Some(missed) = plan.skipped {
@@ -231,8 +235,9 @@ impl Engine {
                 }
                 return;
             };
-            let is_late = at < t.now.wall - misfire::LATE;
-            if is_late && !misfire::is_in_window(&job, at, t.now.wall) {
+            let now = t.due_for(&job);
+            let is_late = at < now - misfire::LATE;
+            if is_late && !misfire::is_in_window(&job, at, now) {
                 self.pop_backlog(name);
                 let one = Missed { first: at, last: at, count: 1 };
                 self.advance(t, name, at, Some((SkipReason::Missed, one)));

@@ -124,7 +124,9 @@ impl Engine {
                     self.timeouts.insert((at + timeout, slot));
                 }
                 let started_at = t.now.wall - t.now.up.since(at);
-                let lateness = started_at.duration_since(run.scheduled_at());
+                let delay =
+                    flight.own().and_then(|own| own.job.as_ref()).map_or(Duration::ZERO, |job| job.splay.delay());
+                let lateness = started_at.duration_since(run.scheduled_at() + delay);
                 let lateness = Duration::try_from(lateness).unwrap_or_default();
                 self.succession.failed_starts = 0;
                 t.tell(Report::Started { run, attempt, token, pid, lateness });

@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
+use super::MarkAhead;
 use super::heir::Unfit;
 use crate::election::Unappointable;
 use crate::job::JobName;
@@ -110,6 +111,25 @@ pub enum Report {
     Unsettled {
         /// How many.
         runs: usize,
+    },
+    /// The time of day was set.
+    ClockStepped {
+        /// Forwards, or, negative, backwards.
+        by: SignedDuration,
+    },
+    /// This node's clock and the coordination service's differ otherwise than was told before.
+    ClockSkewed {
+        /// How far this node's is ahead, or, negative, behind; as much as is sure.
+        by: SignedDuration,
+        /// True where it is so far ahead that occurrences have to wait.
+        holds: bool,
+    },
+    /// A job's mark was found ahead of the time.
+    MarkAhead {
+        /// The job.
+        job: JobName,
+        /// The mark.
+        ahead: MarkAhead,
     },
     /// A record of the ledger cannot be read; it was passed over.
     Damaged(String),

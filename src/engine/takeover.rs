@@ -79,7 +79,7 @@ impl Engine {
     /// A run whose owner is gone: settled by the rule fixed at its beginning.
     fn settle_lost(&mut self, t: &mut Turn, run: &RunId, owner: OwnerState) {
         let Some(flight) = self.flights.get(run) else { return };
-        let is_over = flight.record.keep_until.is_some_and(|until| until <= t.now.wall);
+        let is_over = flight.record.keep_until.is_some_and(|until| until <= t.due);
         match (flight.record.on_loss, owner) {
             (OnLoss::Rerun, _) => self.begin_again(t, run),
             (OnLoss::Interrupt, _) | (OnLoss::CutOff, OwnerState::Dead) => self.settle_dead(t, run),

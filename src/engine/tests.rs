@@ -1,8 +1,10 @@
 //! The engine by hand: one event at a time, and what must follow.
 
+mod clocks;
 mod due;
 mod ending;
 mod heir;
 mod lost;
 mod missed;
 mod rig;
+mod splay;

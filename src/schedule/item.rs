@@ -148,7 +148,7 @@ fn hashed_span(field: Field, base: Piece<'_>) -> Result<Vec<u16>, Wrong> {
 
 /// One value of `span`, or with a step every so many from a start hashed within the first step.
 fn hashed(field: Field, span: &[u16], step: Option<u16>, job: &str) -> Vec<u16> {
-    let hash = hash(field, job);
+    let hash = hash(job, field.name());
     let choose = |of: usize| usize::try_from(hash % of as u64).unwrap_or_default();
     match step.map(usize::from) {
         None => vec![span[choose(span.len())]],
@@ -156,9 +156,9 @@ fn hashed(field: Field, span: &[u16], step: Option<u16>, job: &str) -> Vec<u16> 
     }
 }
 
-/// Stable for ever, on every host: hosts must agree on it, and an upgrade must not move a job.
-fn hash(field: Field, job: &str) -> u64 {
-    let digest = Sha256::new().chain_update(job).chain_update([0]).chain_update(field.name()).finalize();
+/// Spreads jobs over `what`, by name. Stable for ever, on every host: hosts must agree on it, and an upgrade must not move a job.
+pub(crate) fn hash(job: &str, what: &str) -> u64 {
+    let digest = Sha256::new().chain_update(job).chain_update([0]).chain_update(what).finalize();
     digest.iter().take(8).fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
@@ -219,16 +219,16 @@ mod tests {
 
     #[test]
     fn anagrams_hash_to_different_values() {
-        assert_ne!(hash(Field::Minute, "ab"), hash(Field::Minute, "ba"));
-        assert_ne!(hash(Field::Minute, "backup-1-2"), hash(Field::Minute, "backup-2-1"));
-        assert_ne!(hash(Field::Minute, "ab"), hash(Field::Hour, "ab"));
+        assert_ne!(hash("ab", "minute"), hash("ba", "minute"));
+        assert_ne!(hash("backup-1-2", "minute"), hash("backup-2-1", "minute"));
+        assert_ne!(hash("ab", "minute"), hash("ab", "hour"));
     }
 
     #[test]
     fn hashed_values_spread_evenly() {
         let mut counts = [0_u32; 60];
         for job in 0..6_000 {
-            counts[usize::try_from(hash(Field::Minute, &format!("job-{job}")) % 60).expect("small")] += 1;
+            counts[usize::try_from(hash(&format!("job-{job}"), "minute") % 60).expect("small")] += 1;
         }
         assert!(counts.iter().all(|count| (60..=150).contains(count)), "{counts:?}");
     }

@@ -139,6 +139,7 @@ fn job_record(second: i64) -> JobRecord {
     JobRecord {
         v: 1,
         last_scheduled: Timestamp::from_second(second).unwrap(),
+        counted: None,
         schedule: Some(Digest::of(b"* * * * *")),
         nonce: Nonce(format!("1-{second}")),
     }

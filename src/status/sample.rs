@@ -71,6 +71,7 @@ pub(crate) fn leader() -> Status {
             errors: Vec::new(),
             loaded_at: at("2026-11-19T23:11:30Z"),
         },
+        clock_skew_ms: Some(0),
         jobs: vec![
             JobStatus {
                 name: job("nightly-backup"),
@@ -85,6 +86,7 @@ pub(crate) fn leader() -> Status {
                 }),
                 next: Some(at("2026-11-21T01:30:00Z")),
                 running: Vec::new(),
+                error: None,
             },
             JobStatus {
                 name: job("load"),
@@ -95,6 +97,7 @@ pub(crate) fn leader() -> Status {
                 last: None,
                 next: Some(at("2026-11-20T03:01:00Z")),
                 running: vec![running.clone()],
+                error: None,
             },
             JobStatus {
                 name: job("old-report"),
@@ -105,6 +108,7 @@ pub(crate) fn leader() -> Status {
                 last: None,
                 next: None,
                 running: Vec::new(),
+                error: None,
             },
         ],
         runs: vec![RunStatus {
@@ -145,6 +149,8 @@ pub(crate) fn cut_off() -> Status {
         run.state = RunState::CutOff;
     }
     status.jobs.truncate(1);
+    status.clock_skew_ms = Some(3_599_240);
+    status.jobs[0].error = Some("its mark lies ahead".into());
     (status.queue, status.members, status.drift) = Default::default();
     status.unread = Some("no answer within 3 s".into());
     status

@@ -124,6 +124,8 @@ pub struct Life<'n, C: Connect, K> {
     renewed_at: Uptime,
     /// Who is to be given leadership.
     appointment: Appointment,
+    /// When a renewal asked for the servers' time last.
+    timed_at: Option<Uptime>,
     /// A term's end that waits for the last answers.
     over: Option<(Term, TermEnd)>,
 
@@ -181,6 +183,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             renewals: FuturesUnordered::new(),
             renewed_at: Uptime::ZERO,
             appointment: Appointment::None,
+            timed_at: None,
             over: None,
             committer: Committer::new(desk.clone()),
             watcher: Watcher::new(desk.clone()),

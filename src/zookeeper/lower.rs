@@ -162,7 +162,7 @@ pub(super) mod tests {
     }
 
     pub fn mark(second: i64, nonce: &str) -> JobRecord {
-        JobRecord { v: 1, last_scheduled: at(second), schedule: None, nonce: Nonce(nonce.into()) }
+        JobRecord { v: 1, last_scheduled: at(second), counted: None, schedule: None, nonce: Nonce(nonce.into()) }
     }
 
     pub fn run(job: &str, second: i64, nonce: &str) -> RunRecord {

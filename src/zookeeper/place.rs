@@ -7,7 +7,8 @@ use futures_util::future::{join3, try_join};
 use super::client::{Client, Error, Mode, Op, Stat};
 use super::desk::{self, Desk, Trouble};
 use super::queue::{self, Entry, Place};
-use super::{paths, snapshot};
+use super::{paths, snapshot, time};
+use crate::clock::server::ServerTime;
 use crate::clock::{Clock, Uptime};
 use crate::election::Member;
 use crate::ledger::Snapshot;
@@ -42,6 +43,8 @@ pub struct Opened<W> {
     pub token: FencingToken,
     /// Before the opening write was handed over.
     pub sent: Uptime,
+    /// When the servers say that it was made.
+    pub time: Option<ServerTime>,
     /// The ledger, read after it.
     pub snapshot: Box<Snapshot>,
     /// On the own candidate and member.
@@ -174,14 +177,15 @@ pub async fn open<C: Client, K: Clock>(
     // carried out in their order, so the reads come after the write, and show nothing that counts if it fails.
     let opening = line.multi(ops);
     let standing = try_join(line.stat_and_watch(&path), line.stat_and_watch(&desk.member()));
-    let (opening, standing, snapshot) = join3(opening, standing, snapshot::read(line, &dead)).await;
-    match opening {
-        Ok(_) => {}
+    let opening = async { (opening.await, desk.clock.now().up) };
+    let ((opening, received), standing, snapshot) = join3(opening, standing, snapshot::read(line, &dead)).await;
+    let time = match opening {
+        Ok(done) => time::of(&done, sent, received),
         Err(failed) if failed.index == Some(0) && matches!(failed.error, Error::NoNode | Error::BadVersion) => {
             return Ok(None);
         }
         Err(failed) => return Err(failed.into()),
-    }
+    };
     let ((stat, candidate_watch), (member, member_watch)) = standing?;
     let snapshot = Box::new(snapshot?);
     let is_ours = |stat: &Stat| stat.ephemeral_owner == desk.me.owner;
@@ -190,7 +194,7 @@ pub async fn open<C: Client, K: Clock>(
         return Ok(None);
     }
     let watches = vec![candidate_watch, member_watch];
-    Ok(Some(Opened { token: FencingToken(stat.czxid), sent, snapshot, watches }))
+    Ok(Some(Opened { token: FencingToken(stat.czxid), sent, time, snapshot, watches }))
 }
 
 /// Looks whether the own entries still stand and are this session's, and watches them where asked to.

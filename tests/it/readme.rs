@@ -31,7 +31,7 @@ fn commands() -> impl Iterator<Item = &'static str> {
     let quoted = README.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
     let command =
         |line: &'static str| line.split(" #").next().unwrap_or_default().split(" > ").next().unwrap_or_default();
-    indented.chain(quoted).map(|line| command(line).trim())
+    indented.chain(quoted).map(move |line| command(line).trim())
 }
 
 #[test]

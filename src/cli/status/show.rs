@@ -19,7 +19,15 @@ pub(super) fn write(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     if let Some(session) = session(status) {
         line(out, "SESSION", &session)?;
     }
+    if let Some(clock) = clock(status) {
+        line(out, "CLOCK", &clock)?;
+    }
     write_jobs_file(status, out)?;
+    for job in &status.jobs {
+        if let Some(error) = &job.error {
+            line(out, "ERROR", &format!("{}: {error}", job.name))?;
+        }
+    }
     if !status.drift.is_empty() {
         line(out, "DRIFT", &format!("other jobs or time zones than the leader: {}", names(&status.drift)))?;
     }
@@ -72,6 +80,13 @@ fn session(status: &Status) -> Option<String> {
         text.push_str(&format!(", lease {:.1}s left", seconds(left)));
     }
     Some(text)
+}
+
+/// A clock that is right is not worth a line.
+fn clock(status: &Status) -> Option<String> {
+    let skew = status.clock_skew_ms.filter(|skew| skew.unsigned_abs() >= 1_000)?;
+    let side = if skew > 0 { "AHEAD of" } else { "BEHIND" };
+    Some(format!("{:.1}s {side} ZooKeeper's", seconds(skew.unsigned_abs())))
 }
 
 fn seconds(ms: u64) -> f64 {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::job::{CommandLine, Interrupted, Misfire, OnLeaseEnd, Overlap};
+use crate::job::{CommandLine, Interrupted, Misfire, OnLeaseEnd, Overlap, Splay};
 
 #[test]
 fn the_smallest_job_has_the_documented_defaults() {
@@ -28,6 +28,7 @@ jobs:
     schedule: ["0 0 * * *", "@daily"]
     timezone: Europe/Berlin
     dst: twice
+    splay: 5m
     command: [/bin/echo, NO, 1.10, 0027, ~, true, "x y"]
     enabled: false
     environment: {COUNTRY: NO, VERSION: 1.10, MODE: 0027, EMPTY: ""}
@@ -53,6 +54,7 @@ jobs:
         (Duration::from_millis(500), Overlap::Allow, Misfire::RunAll)
     );
     assert_eq!((job.misfire_window, job.misfire_limit), (Some(Duration::ZERO), 7));
+    assert_eq!(job.splay, Splay::new(Duration::from_secs(300), "a"));
     // A run that another node starts again must not go on beside it.
     assert_eq!((job.interrupted, job.on_lease_end), (Interrupted::Rerun, OnLeaseEnd::Kill));
     assert_eq!((job.success_exit_codes.into_iter().collect::<Vec<_>>(), job.max_output), (vec![0, 3], 64 << 10));
@@ -214,7 +216,6 @@ fn what_is_not_built_yet_is_refused_and_never_ignored() {
         "limits",
         "retries",
         "concurrency_group",
-        "splay",
         "on_failure",
         "on_success",
         "on_recovery",
@@ -270,6 +271,12 @@ fn what_is_hardly_meant_is_warned_of() {
             "j:5:14: job `a`: `misfire: run-all` without `misfire_window` makes up only the newest missed occurrence, for the window is the time to the next one",
         ),
         ("command: x\nmisfire: run-all\nmisfire_window: 1d", ""),
+        ("command: x\nsplay: 23h59m", ""),
+        ("command: x\nsplay: 0s", ""),
+        (
+            "command: x\nsplay: 24h",
+            "j:5:12: job `a`: `splay` of 1d is not shorter than the time between two occurrences, 1d: a run may start when the next is due",
+        ),
         (
             "command: x\nenvironment: {CRONKEEPER_NODE: x}",
             "j:5:19: job `a`: `environment`: `CRONKEEPER_NODE` is set by cronkeeper over this value",

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use jiff::Timestamp;
-
-use super::timeline::{Timeline, digest_of};
+use super::ahead::Counted;
+use super::timeline::Timeline;
 use crate::engine::misfire::Missed;
 use crate::engine::{Engine, Report, Turn, misfire};
 use crate::job::{Digest, Job, JobName, JobSet};
@@ -28,11 +27,11 @@ impl Engine {
     /// Takes a job's record for what it says. A schedule that is new, or another than recorded, counts from now.
     pub(super) fn adopt_job(&mut self, t: &mut Turn, name: &JobName, job: Option<Arc<Job>>, entry: Option<JobEntry>) {
         let version = entry.as_ref().map(|entry| entry.version);
-        let (mark, recorded) = match entry.and_then(|entry| entry.record) {
-            Some(record) => (record.last_scheduled, record.schedule),
-            None => (t.now.wall, None),
-        };
-        self.count_from(t, name, job, version, mark, recorded);
+        let record = entry.and_then(|entry| entry.record);
+        let counted = record.as_ref().map_or(Counted { from: t.due, ahead: None }, Counted::of);
+        let recorded = record.and_then(|record| record.schedule);
+        self.count_from(t, name, job, version, counted, recorded);
+        self.tell_mark_ahead(t, name);
     }
 
     pub(super) fn count_from(
@@ -41,15 +40,16 @@ impl Engine {
         name: &JobName,
         job: Option<Arc<Job>>,
         version: Option<Version>,
-        mark: Timestamp,
+        Counted { from: mark, ahead }: Counted,
         recorded: Option<Digest>,
     ) {
-        let digest = job.as_deref().map(digest_of);
+        let digest = job.as_deref().map(Job::schedule_digest);
         let timeline = Timeline {
             job: job.clone(),
             version,
             mark,
             written: (version, mark),
+            ahead,
             cursor: mark,
             backlog: VecDeque::new(),
             skip: None,
@@ -62,8 +62,8 @@ impl Engine {
         if digest != recorded || (version.is_none() && job.is_some()) {
             let is_new = digest != recorded;
             let gap = job.as_ref().filter(|_| is_new && recorded.is_some());
-            let gap = gap.and_then(|job| misfire::missed(job, mark, t.now.wall));
-            let to = if is_new && digest.is_some() { mark.max(t.now.wall) } else { mark };
+            let gap = gap.and_then(|job| misfire::missed(job, mark, t.due));
+            let to = if is_new && digest.is_some() { mark.max(t.due) } else { mark };
             self.advance(t, name, to, gap.map(|gap| (SkipReason::Missed, gap)));
         }
         if let Some(leading) = &mut self.leading {
@@ -91,13 +91,13 @@ impl Engine {
             }
             return;
         };
-        let was = timeline.job.as_deref().map(digest_of);
-        let is = new.as_deref().map(digest_of);
+        let was = timeline.job.as_deref().map(Job::schedule_digest);
+        let is = new.as_deref().map(Job::schedule_digest);
         let old = std::mem::replace(&mut timeline.job, new);
         if was == is || timeline.is_in_conflict {
             return;
         }
-        let (mark, now) = (timeline.mark, t.now.wall);
+        let (mark, now) = (timeline.mark, t.due);
         timeline.backlog.clear();
         timeline.skip = None;
         let gap = old.and_then(|old| misfire::missed(&old, mark, now));
@@ -116,8 +116,9 @@ impl Engine {
         let job = timeline.job.clone();
         let Some(entry) = entry else {
             // Somebody removed the record: it is made again as it was.
-            let digest = job.as_deref().map(digest_of);
-            return self.count_from(t, name, job, None, written.1, digest);
+            let digest = job.as_deref().map(Job::schedule_digest);
+            let counted = Counted { from: written.1, ahead: None };
+            return self.count_from(t, name, job, None, counted, digest);
         };
         let is_unchanged = Some(entry.version) == written.0;
         self.adopt_job(t, name, job.clone(), Some(entry));
@@ -130,7 +131,7 @@ impl Engine {
     /// knows as its run. It is missed, and that is written down.
     pub(super) fn pass_over(&mut self, t: &mut Turn, job: &Arc<Job>) {
         let Some(timeline) = self.timeline(&job.name) else { return };
-        let Some(at) = job.schedule.next_after(timeline.mark).filter(|&at| at <= t.now.wall) else { return };
+        let Some(at) = job.schedule.next_after(timeline.mark).filter(|&at| at <= t.due_for(job)) else { return };
         let run = RunId::scheduled(job.name.clone(), at);
         let one = Missed { first: at, last: at, count: 1 };
         t.tell(Report::Obstructed { job: job.name.clone(), run });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::engine::Told;
-use crate::job::{Digest, Job};
+use crate::job::Job;
 use crate::ledger::SkipWrite;
 use crate::run::{Skip, Version};
 
@@ -21,6 +21,8 @@ pub(super) struct Timeline {
     pub mark: Timestamp,
     /// The version and mark that are known to be written.
     pub written: (Option<Version>, Timestamp),
+    /// The record's own mark, where it lies ahead of where the job is counted.
+    pub ahead: Option<Timestamp>,
     /// The newest occurrence taken in: the mark, or the last of the backlog.
     pub cursor: Timestamp,
     /// Missed occurrences that wait to be made up, oldest first.
@@ -60,9 +62,4 @@ impl Timeline {
         let skip = told.skip.clone();
         (Some(told), Some(SkipWrite { at, skip }))
     }
-}
-
-/// A job's schedule, as its record knows it.
-pub(super) fn digest_of(job: &Job) -> Digest {
-    Digest::of(job.schedule.canonical().as_bytes())
 }

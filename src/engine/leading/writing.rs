@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::timeline::digest_of;
 use crate::engine::flight::{Flight, Holder, Own};
 use crate::engine::misfire::Missed;
 use crate::engine::{Engine, Pending, Told, Turn};
@@ -29,8 +28,9 @@ impl Engine {
         let token = leading.term.token;
         let Some(timeline) = leading.timelines.get_mut(name) else { return };
         let mark = mark.max(timeline.mark);
-        let schedule = timeline.job.as_deref().map(digest_of);
-        let record = JobRecord { v: 1, last_scheduled: mark, schedule, nonce };
+        let schedule = timeline.job.as_deref().map(Job::schedule_digest);
+        let (last_scheduled, counted) = timeline.marks(mark);
+        let record = JobRecord { v: 1, last_scheduled, counted, schedule, nonce };
         let at = timeline.version;
         let told = skipped.map(|(reason, missed)| {
             let skip = Skip {
@@ -68,8 +68,9 @@ impl Engine {
         let token = leading.term.token;
         let Some(timeline) = leading.timelines.get_mut(&job.name) else { return };
         let Some(version) = timeline.version else { return };
-        let schedule = Some(digest_of(job));
-        let record = JobRecord { v: 1, last_scheduled: at, schedule, nonce: nonce.clone() };
+        let schedule = Some(job.schedule_digest());
+        let (last_scheduled, counted) = timeline.marks(at);
+        let record = JobRecord { v: 1, last_scheduled, counted, schedule, nonce: nonce.clone() };
         timeline.skip = None;
         timeline.step(at);
         let run = RunRecord {
@@ -97,7 +98,8 @@ impl Engine {
         if OnLoss::of(job) != OnLoss::CutOff || job.overlap == Overlap::Allow {
             return None;
         }
-        job.schedule.next_after(scheduled_at.max(now)).map(|next| next - SECOND)
+        let delay = job.splay.delay();
+        job.schedule.next_after(scheduled_at.max(now - delay)).map(|next| next + delay - SECOND)
     }
 
     /// The answer to a commit that moves a job's mark.

@@ -153,7 +153,8 @@ fn a_refused_begin_is_decided_anew_from_what_the_record_says() {
     rig.answer(commits[0].0, Commit::Superseded);
     let asked = rig.take();
     assert!(asked.contains(&Command::Ask(Request::Ledger(ledger::Request::ReadJob(name("a"))))), "{asked:?}");
-    let record = JobRecord { v: 1, last_scheduled: at("10:00:00"), schedule: digest, nonce: Nonce("op".into()) };
+    let record =
+        JobRecord { v: 1, last_scheduled: at("10:00:00"), counted: None, schedule: digest, nonce: Nonce("op".into()) };
     let entry = JobEntry { record: Some(record), version: Version(5) };
     rig.tell(Event::Ledger(ledger::Event::Job(name("a"), Some(entry))));
     let commits = rig.commits();

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use crate::clock::{Now, Uptime};
 use crate::coordination::Request;
 use crate::engine::{Command, Engine, Event, Report, Start};
-use crate::job::{CommandLine, Digest, Interrupted, Job, JobName, JobSet, Misfire, OnLeaseEnd, Overlap};
+use crate::job::{CommandLine, Digest, Interrupted, Job, JobName, JobSet, Misfire, OnLeaseEnd, Overlap, Splay};
 use crate::ledger::{Change, Commit, CommitId, JobEntry, Running, Snapshot};
 use crate::run::{JobRecord, Nonce, OnLoss, Owner, RunId, RunRecord, RunState, Version};
 use crate::schedule::{Dst, Schedule};
@@ -34,6 +34,7 @@ pub fn job(job: &str, schedule: &str) -> Job {
         name: name(job),
         description: None,
         schedule: Schedule::parse(&[schedule], "UTC", Dst::Once, job).unwrap(),
+        splay: Splay::default(),
         command: CommandLine::Shell("true".into()),
         enabled: true,
         environment: BTreeMap::new(),
@@ -59,8 +60,8 @@ pub fn set(jobs: impl IntoIterator<Item = Job>) -> JobSet {
 
 /// `jobs/<job>` as an earlier leader left it.
 pub fn entry(job: &Job, mark: Timestamp, version: i32) -> (JobName, JobEntry) {
-    let schedule = Some(Digest::of(job.schedule.canonical().as_bytes()));
-    let record = JobRecord { v: 1, last_scheduled: mark, schedule, nonce: Nonce("1-1".into()) };
+    let schedule = Some(job.schedule_digest());
+    let record = JobRecord { v: 1, last_scheduled: mark, counted: None, schedule, nonce: Nonce("1-1".into()) };
     (job.name.clone(), JobEntry { record: Some(record), version: Version(version) })
 }
 

@@ -272,7 +272,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 self.role = Role::First(self.now());
                 self.following = None;
                 // The opening write, which comes next, renews the lease; one more before it would only hold it up.
-                self.renewed_at = self.now();
+                (self.renewed_at, self.timed_at) = (self.now(), Some(self.now()));
             }
             Look::Behind(behind, watch) => {
                 self.adopt(&behind.candidate);
@@ -316,6 +316,10 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             return;
         }
         self.say_over();
+        if let Some(time) = opened.time {
+            self.timed_at = Some(opened.sent);
+            self.node.tell(Event::Time(time));
+        }
         let term = Term { token: opened.token, candidate };
         self.role = Role::Leading(term.clone());
         self.watches_member = true;

@@ -7,7 +7,7 @@ use crate::term::TermEnd;
 use crate::zookeeper::client::{Client, Connect, Done, Error, MultiError, Op};
 use crate::zookeeper::committer::Landed;
 use crate::zookeeper::desk::Trouble;
-use crate::zookeeper::paths;
+use crate::zookeeper::{paths, time};
 
 /// Renewals under way at once: by then the oldest would renew nothing.
 const RENEWALS: usize = 5;
@@ -34,29 +34,41 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
 
     /// While this node leads or runs anything it writes at least this often, and half as often while it waits in the queue; every
     /// commit is such a write.
+    /// However much it commits, it asks for the servers' time now and then.
     pub(super) fn renew_at(&self) -> Option<Uptime> {
         let acts = self.node.wishes.busy || matches!(self.role, Role::First(_) | Role::Leading(_));
         let may = (acts || self.candidate.is_some()) && self.is_member && self.renewals.len() < RENEWALS;
         let every = if acts { self.lease.write_every() } else { self.lease.write_every_in_queue() };
-        may.then(|| self.renewed_at.max(self.committer.last_sent()) + every)
+        let renewal = self.renewed_at.max(self.committer.last_sent()) + every;
+        may.then(|| renewal.min(self.timed_at.map_or(Uptime::ZERO, |at| at + time::EVERY)))
     }
 
-    /// One check of the own member: it takes a transaction, changes nothing and fires no watch.
+    /// One check of the own member: it takes a transaction, changes nothing and fires no watch. Now and then it asks for the time.
     pub(super) fn renew(&mut self, now: Uptime) {
         if self.renew_at().is_none_or(|at| now < at) {
             return;
         }
         let check = Op::Check { path: self.desk.member(), version: -1 };
         let Ok(line) = self.desk.line() else { return };
+        let asks_for_time = self.timed_at.is_none_or(|at| now >= at + time::EVERY);
+        let ops = if asks_for_time { vec![check, time::touch()] } else { vec![check] };
         let sent = self.node.clock.now().up;
-        let multi = line.multi(vec![check]);
+        let multi = line.multi(ops);
         self.renewed_at = sent;
+        if asks_for_time {
+            self.timed_at = Some(sent);
+        }
         self.renewals.push(Box::pin(async move { (sent, multi.await) }));
     }
 
     pub(super) fn renewed(&mut self, sent: Uptime, result: Result<Vec<Done>, MultiError>) {
         match result {
-            Ok(_) => self.acknowledge(sent),
+            Ok(done) => {
+                if let Some(time) = time::of(&done, sent, self.now()) {
+                    self.node.tell(Event::Time(time));
+                }
+                self.acknowledge(sent);
+            }
             Err(MultiError { error: Error::NoNode | Error::BadVersion, .. }) => self.must_verify = true,
             Err(failed) => self.note_trouble(Trouble::from(failed)),
         }

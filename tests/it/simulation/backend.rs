@@ -286,7 +286,13 @@ impl Scribe {
         self.written += 1;
         writing.mark += Duration::from_secs(1);
         let nonce = format!("{}-{}-{}", self.node, self.life, self.written);
-        let record = JobRecord { v: 1, last_scheduled: writing.mark, schedule: None, nonce: Nonce(nonce.clone()) };
+        let record = JobRecord {
+            v: 1,
+            last_scheduled: writing.mark,
+            counted: None,
+            schedule: None,
+            nonce: Nonce(nonce.clone()),
+        };
         let Ok(job) = JobName::parse("tick") else { return };
         let change = Change::Advance { job, at: writing.version, record, skip: None };
         writing.version = Some(writing.version.map_or(Version::FIRST, Version::next));

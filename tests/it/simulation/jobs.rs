@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cronkeeper::job::{CommandLine, Digest, Interrupted, Job, JobName, JobSet, Misfire, OnLeaseEnd, Overlap};
+use cronkeeper::job::{CommandLine, Digest, Interrupted, Job, JobName, JobSet, Misfire, OnLeaseEnd, Overlap, Splay};
 use cronkeeper::schedule::{Dst, Schedule};
 
 /// Names of jobs whose runs may be alive side by side begin so.
@@ -15,6 +15,7 @@ fn job(name: &str, schedule: &str) -> Job {
         name: JobName::parse(name).unwrap(),
         description: None,
         schedule: Schedule::parse(&[schedule], "UTC", Dst::Once, name).unwrap(),
+        splay: Splay::default(),
         command: CommandLine::Shell("true".into()),
         enabled: true,
         environment: BTreeMap::new(),
@@ -76,9 +77,6 @@ pub fn edited() -> JobSet {
 pub fn schedules() -> BTreeMap<(String, Digest), Schedule> {
     let sets = [set(), edited()];
     let jobs = sets.iter().flat_map(|set| set.jobs.values());
-    let named = jobs.map(|job| {
-        let digest = Digest::of(job.schedule.canonical().as_bytes());
-        ((job.name.to_string(), digest), job.schedule.clone())
-    });
+    let named = jobs.map(|job| ((job.name.to_string(), job.schedule_digest()), job.schedule.clone()));
     named.collect()
 }

@@ -44,7 +44,7 @@ fn create(path: &str, data: Vec<u8>) -> Op {
 
 fn mark(second: i64, nonce: &str) -> Fact {
     let last_scheduled = Timestamp::from_second(second).unwrap();
-    let record = JobRecord { v: 1, last_scheduled, schedule: None, nonce: Nonce(nonce.into()) };
+    let record = JobRecord { v: 1, last_scheduled, counted: None, schedule: None, nonce: Nonce(nonce.into()) };
     committed(second, vec![set("/cronkeeper/jobs/a", serde_json::to_vec(&record).unwrap())], &[])
 }
 
