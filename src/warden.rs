@@ -14,10 +14,12 @@
 //!
 //! Deliberately absent: schedules, leadership, reasons. It obeys orders and clocks.
 
+pub mod cgroup;
 mod codec;
 mod forest;
 pub mod handle;
 mod keeper;
+mod limits;
 mod outbox;
 mod output;
 mod poller;

@@ -73,7 +73,7 @@ impl Args {
     }
 
     fn selected(&self, io: &mut Io<'_>) -> Result<Vec<Arc<Job>>, Error> {
-        let set = self.jobs.load()?.set;
+        let set = self.jobs.load_to_look()?.set;
         if self.names.is_empty() {
             return Ok(set.jobs.into_values().filter(|job| job.enabled).collect());
         }

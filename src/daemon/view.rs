@@ -12,7 +12,7 @@ use crate::election::{Event as Election, Member};
 use crate::engine::{Engine, Report};
 use crate::job::{Digest, JobName, JobSet};
 use crate::run::RunEnd;
-use crate::status::{JobStatus, JobsFile, LastRun, Role, RunStatus, Session, State, Status};
+use crate::status::{Confinement, JobStatus, JobsFile, LastRun, Role, RunStatus, Session, State, Status};
 use crate::term::NodeName;
 
 /// What a node without one waits for.
@@ -25,6 +25,7 @@ pub struct View {
     backend: &'static str,
     started_at: Timestamp,
     file: JobsFile,
+    confinement: Confinement,
     role: Role,
     session: Option<Session>,
     awaiting: Option<String>,
@@ -60,6 +61,7 @@ impl View {
             backend,
             started_at: now.wall,
             file,
+            confinement: Confinement::default(),
             role: Role::default(),
             session: None,
             awaiting: Some(format!("a session with {backend}")),
@@ -67,6 +69,11 @@ impl View {
             last: BTreeMap::new(),
             drifting: BTreeSet::new(),
         }
+    }
+
+    /// How its runs are kept together and limited.
+    pub fn confined(&mut self, confinement: Confinement) {
+        self.confinement = confinement;
     }
 
     /// Where the jobs are.
@@ -204,6 +211,7 @@ impl View {
             awaiting: self.awaiting.clone(),
             role: self.role.clone(),
             session: self.session.clone(),
+            confinement: self.confinement.clone(),
             jobs_file: self.file.clone(),
             jobs: engine.jobs().jobs.values().map(|job| self.job(job, now)).collect(),
             runs: Vec::new(),

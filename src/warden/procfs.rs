@@ -116,6 +116,12 @@ pub(super) fn environment(pid: i32) -> Vec<u8> {
     fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()
 }
 
+/// The cgroup of a process in the hierarchy of v2, as the caller's namespace shows it; empty if it has none.
+pub(super) fn cgroup(pid: i32) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default().to_owned()
+}
+
 /// The arguments a process was started with; empty between two programs.
 pub(super) fn arguments(pid: i32) -> Vec<u8> {
     fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()
@@ -159,7 +165,9 @@ mod tests {
     #[test]
     fn code_is_what_may_be_executed_and_not_written_and_comes_from_a_file() {
         assert_eq!(code("1000-3000 r-xp 00002000 08:01 131  /usr/bin/a b"), Some((0x1000, 0x2000)));
-        for other in ["1000-3000 r--p 0 08:01 131 /a", "1000-3000 rwxp 0 08:01 131 /a", "1000-3000 r-xp 0 00:00 0 [vdso]", ""] {
+        for other in
+            ["1000-3000 r--p 0 08:01 131 /a", "1000-3000 rwxp 0 08:01 131 /a", "1000-3000 r-xp 0 00:00 0 [vdso]", ""]
+        {
             assert_eq!(code(other), None, "{other}");
         }
     }

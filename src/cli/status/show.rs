@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use super::super::ask::{span, stamp};
 use super::super::table::Table;
 use crate::run::RunState;
-use crate::status::{JobStatus, Place, State, Status};
+use crate::status::{Confinement, JobStatus, LimitedBy, Place, State, Status};
 use crate::telemetry::escape;
 use crate::term::NodeName;
 
@@ -19,6 +19,7 @@ pub(super) fn write(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     if let Some(session) = session(status) {
         line(out, "SESSION", &session)?;
     }
+    line(out, "LIMITS", &limits(&status.confinement))?;
     write_jobs_file(status, out)?;
     if !status.drift.is_empty() {
         line(out, "DRIFT", &format!("other jobs or time zones than the leader: {}", names(&status.drift)))?;
@@ -72,6 +73,15 @@ fn session(status: &Status) -> Option<String> {
         text.push_str(&format!(", lease {:.1}s left", seconds(left)));
     }
     Some(text)
+}
+
+fn limits(confinement: &Confinement) -> String {
+    let by = match confinement.limits {
+        LimitedBy::Cgroup => "memory and processes by cgroup",
+        LimitedBy::Rlimit => "memory and processes by rlimit",
+    };
+    let own = if confinement.cgroup.is_some() { "each run in a cgroup of its own" } else { "no cgroup to be had" };
+    format!("{by}; {own}")
 }
 
 fn seconds(ms: u64) -> f64 {
