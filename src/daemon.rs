@@ -5,6 +5,7 @@
 
 pub mod launch;
 mod log;
+pub mod orphans;
 mod perform;
 pub mod reload;
 pub mod signals;

@@ -62,6 +62,16 @@ pub fn main_if_asked() -> Option<ExitCode> {
     })
 }
 
+/// Reaps all children of this process that have ended, but for `spared`: another waits for that one.
+pub fn reap_children_but(spared: u32) {
+    // Without /proc the next end of a child is another chance.
+    for pid in procfs::children_of_process().unwrap_or_default() {
+        if u32::try_from(pid) != Ok(spared) {
+            reap::reap(pid);
+        }
+    }
+}
+
 fn serve() -> io::Result<()> {
     let daemon = daemon_on_stdin()?;
     // Only a name: without it nothing is worse than to read.

@@ -30,7 +30,7 @@ use crate::config::{self, Loaded};
 use crate::daemon::launch::Launcher;
 use crate::daemon::reload::{self, Trigger};
 use crate::daemon::view::View;
-use crate::daemon::{Daemon, Parts, Settings, Shown, Stopped, signals};
+use crate::daemon::{Daemon, Parts, Settings, Shown, Stopped, orphans, signals};
 use crate::duration;
 use crate::engine::Engine;
 use crate::status::{Confinement, State, Status};
@@ -124,6 +124,8 @@ impl Args {
         }
         let processes =
             warden.into_async().map_err(|source| Error::System { what: "the warden cannot be reached", source })?;
+        let is_init = std::process::id() == 1;
+        let _orphans = is_init.then(|| Owned(tokio::spawn(drop_error(orphans::reap(processes.pid())))));
         let doors = Doors::open(self.listen, &runtime_dir, self.home.zookeeper.is_none()).await?;
         let now = system::now();
         let name = backend.name();
@@ -202,6 +204,13 @@ fn to_the_end(runtime: Runtime, daemon: impl Future<Output = Result<(), Error>>)
     // Nothing that still reads or resolves names may hold the end up.
     runtime.shutdown_timeout(Duration::from_millis(100));
     ended.unwrap_or(Err(Error::Panicked))
+}
+
+/// Without the signal nothing is reaped, and the node does all else.
+async fn drop_error(reaping: impl Future<Output = std::io::Result<()>>) {
+    if let Err(error) = reaping.await {
+        error!(target: TARGET, "orphans of other processes are not reaped: {error}");
+    }
 }
 
 /// A task that ends with its owner.

@@ -180,7 +180,7 @@ impl Keeper {
 }
 
 /// Reaps a child if it has ended; also true if it is no child any more.
-fn reap(pid: i32) -> bool {
+pub(super) fn reap(pid: i32) -> bool {
     let Some(pid) = Pid::from_raw(pid) else { return true };
     !matches!(rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG), Ok(None))
 }

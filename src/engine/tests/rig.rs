@@ -210,17 +210,13 @@ impl Rig {
     }
 
     pub fn ended(&mut self, slot: Slot, exit: Exit, ended_by: Option<crate::warden::wire::EndedBy>) {
-        let ending = Ending {
-            slot,
-            exit,
-            ended_by,
-            at: self.now.up,
-            leftovers: 0,
-            tail: "bye\n".into(),
-            dropped_bytes: 0,
-            out_of_memory: false,
-        };
+        let ending = self.ending(slot, exit, ended_by);
         self.tell(Event::Warden(Notice::Ended(Box::new(ending))));
+    }
+
+    pub fn ending(&self, slot: Slot, exit: Exit, ended_by: Option<crate::warden::wire::EndedBy>) -> Ending {
+        let (at, tail) = (self.now.up, "bye\n".into());
+        Ending { slot, exit, ended_by, at, leftovers: 0, tail, dropped_bytes: 0, out_of_memory: false }
     }
 }
 
