@@ -10,7 +10,9 @@
 
 mod advice;
 mod files;
+mod host;
 mod marked;
+mod process;
 mod raw;
 mod schema;
 mod settings;
@@ -27,6 +29,7 @@ use std::path::{Path, PathBuf};
 
 use crate::job::{Digest, JobName, JobSet};
 use files::Source;
+use host::Host;
 use marked::{Fault, Position};
 
 pub(crate) use advice::GIVEN_TO_JOBS;
@@ -129,13 +132,25 @@ fn first_of(problems: &[Problem]) -> String {
     if problems.len() > 1 { format!("{first} (and {} more)", problems.len() - 1) } else { first }
 }
 
-/// Reads the jobs of a file, or of all `*.yaml` and `*.yml` of a folder.
+/// Reads the jobs of a file, or of all `*.yaml` and `*.yml` of a folder, to be run on this host as this user.
 ///
 /// # Errors
 /// When anything about them is wrong: then all that is.
 pub fn load(path: &Path) -> Result<Loaded, LoadError> {
+    load_for(path, Host::this())
+}
+
+/// The same, to be run on whatever host.
+///
+/// # Errors
+/// When anything about them is wrong: then all that is.
+pub fn load_for_any_host(path: &Path) -> Result<Loaded, LoadError> {
+    load_for(path, Host::any())
+}
+
+fn load_for(path: &Path, host: Host) -> Result<Loaded, LoadError> {
     let found = files::read(path)?;
-    let (mut reading, mut warnings) = join(&found.sources);
+    let (mut reading, mut warnings) = join(&found.sources, host);
     warnings.extend(found.warnings);
     warnings.sort();
     if let Err(problems) = &mut reading {
@@ -148,23 +163,27 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
     Ok(Loaded { set, warnings, path: path.to_owned() })
 }
 
-/// Reads one file from memory: the jobs and the warnings.
+/// Reads one file from memory, for whatever host: the jobs and the warnings.
 ///
 /// # Errors
 /// Everything that is wrong with it.
 pub fn parse(file_name: &str, text: &[u8]) -> Result<(JobSet, Vec<Problem>), Vec<Problem>> {
-    let (set, warnings) = join(&[Source { path: file_name.into(), bytes: text.to_owned() }]);
+    parse_for(file_name, text, Host::any())
+}
+
+fn parse_for(file_name: &str, text: &[u8], host: Host) -> Result<(JobSet, Vec<Problem>), Vec<Problem>> {
+    let (set, warnings) = join(&[Source { path: file_name.into(), bytes: text.to_owned() }], host);
     Ok((set?, warnings))
 }
 
 /// Joins files to one set, in which every name is unique.
-fn join(sources: &[Source]) -> (Result<JobSet, Vec<Problem>>, Vec<Problem>) {
+fn join(sources: &[Source], mut host: Host) -> (Result<JobSet, Vec<Problem>>, Vec<Problem>) {
     let mut jobs = BTreeMap::new();
     let mut places: BTreeMap<JobName, (&Path, usize)> = BTreeMap::new();
     let mut problems = Vec::new();
     let mut warnings = Vec::new();
     for Source { path, bytes } in sources {
-        let checked = validate::file(bytes);
+        let checked = validate::file(bytes, &mut host);
         problems.extend(checked.faults.into_iter().map(|fault| Problem::new(path, fault)));
         warnings.extend(checked.warnings.into_iter().map(|fault| Problem::new(path, fault)));
         for (at, job) in checked.jobs {

@@ -5,6 +5,7 @@
 
 pub mod launch;
 mod log;
+pub mod orphans;
 mod perform;
 pub mod reload;
 pub mod signals;
@@ -330,20 +331,23 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
 
     fn noticed(&mut self, now: Now, notice: Notice) -> Option<Stopped> {
         match &notice {
-            Notice::Output { slot, stream, line, .. } => {
+            Notice::Output { slot, stream, line, continues } => {
                 if let Some((job, run, _)) = self.trees.get(slot) {
                     let stream = match stream {
                         Stream::Stdout => "stdout",
                         Stream::Stderr => "stderr",
                     };
-                    info!(target: OUTPUT, event = event::RUN_OUTPUT, %job, %run, stream, line);
+                    let continues = continues.then_some(true);
+                    info!(target: OUTPUT, event = event::RUN_OUTPUT, %job, %run, stream, line, continues);
                 }
                 let is_due = self.engine.wake(now).is_due(now);
                 return if is_due { self.turn(now, Event::Tick) } else { None };
             }
             Notice::Started { slot, pid, .. } => self.note_started(*slot, *pid),
-            Notice::NotStarted { slot, .. } => {
-                self.trees.remove(slot);
+            Notice::NotStarted { slot, why } => {
+                if let Some((job, run, _)) = self.trees.remove(slot) {
+                    log::not_started(&job, &run, *why);
+                }
             }
             Notice::Ended(ending) => {
                 self.trees.remove(&ending.slot);

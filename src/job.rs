@@ -125,6 +125,28 @@ pub enum OnLeaseEnd {
     Kill,
 }
 
+/// Who a job's processes run as; what is not named is the daemon's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RunAs {
+    /// A user's name or number, with all groups of that user.
+    pub user: Option<String>,
+    /// A group's name or number, in place of the user's own group.
+    pub group: Option<String>,
+}
+
+/// How much a job's processes may take; what is not given is unlimited, or as the daemon was given it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes: of the whole run where a cgroup limits it, else of data in each process.
+    pub memory: Option<u64>,
+    /// Processes and threads: of the whole run where a cgroup limits it, else of all that the user has.
+    pub processes: Option<u64>,
+    /// Open files of each process.
+    pub open_files: Option<u64>,
+    /// Processor time of each process.
+    pub cpu_time: Option<Duration>,
+}
+
 /// A definition of a job, complete and valid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
@@ -142,6 +164,12 @@ pub struct Job {
     pub enabled: bool,
     /// Added to the environment of its processes.
     pub environment: BTreeMap<String, String>,
+    /// Who its processes run as.
+    pub run_as: RunAs,
+    /// The nice value of its processes, -20 to 19; absent: as the daemon's.
+    pub nice: Option<i32>,
+    /// See [`Limits`].
+    pub limits: Limits,
     /// Where its processes start; without one, the home directory.
     pub working_directory: Option<PathBuf>,
     /// The file mode creation mask of its processes.

@@ -25,6 +25,7 @@ pub mod engine;
 pub mod status;
 pub mod systemd;
 pub mod telemetry;
+pub mod accounts;
 pub mod config;
 pub mod state_dir;
 pub mod zookeeper;

@@ -186,9 +186,11 @@ pub enum Reason {
     NotFound,
     /// The program cannot be executed.
     NotExecutable,
+    /// This host does not know the user or group.
+    NoUser,
     /// The working directory cannot be entered.
     NoDirectory,
-    /// No memory or process could be had for it.
+    /// No memory or process could be had for it, or it was killed at its memory limit.
     NoMemory,
     /// It dumped core.
     CoreDump,
@@ -206,6 +208,7 @@ impl Reason {
         match self {
             Self::NotFound => "not-found",
             Self::NotExecutable => "not-executable",
+            Self::NoUser => "no-user",
             Self::NoDirectory => "no-directory",
             Self::NoMemory => "no-memory",
             Self::CoreDump => "core-dump",

@@ -17,6 +17,7 @@ use crate::election::{Member, Queue};
 use crate::job::{Digest, JobName};
 use crate::run::{Outcome, RunId, RunRecord, RunState, millis};
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId};
+use crate::warden::cgroup::estate::Cgroups;
 
 /// A node, as an operator sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +44,9 @@ pub struct Status {
     pub role: Role,
     /// Its session, if it has one.
     pub session: Option<Session>,
+    /// How its runs are kept together and limited.
+    #[serde(default)]
+    pub confinement: Confinement,
     /// Where its jobs come from.
     pub jobs_file: JobsFile,
     /// How far its clock is ahead of the coordination service's, as far as is sure, in milliseconds; negative: behind. Absent
@@ -128,6 +132,35 @@ pub struct Session {
     pub lease_until: Option<Uptime>,
     /// What is left of the lease, in milliseconds.
     pub lease_remaining_ms: Option<u64>,
+}
+
+/// How a node keeps its runs together and limits them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confinement {
+    /// Below which cgroup each run has one of its own; absent where there is none to be had.
+    pub cgroup: Option<String>,
+    /// What keeps `limits.memory` and `limits.processes`; all others are rlimits everywhere.
+    pub limits: LimitedBy,
+}
+
+/// What keeps the limits of memory and processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LimitedBy {
+    /// The cgroup, for the run as a whole.
+    Cgroup,
+    /// rlimits, for each process, or each user.
+    #[default]
+    Rlimit,
+}
+
+impl Confinement {
+    /// By these cgroups, if there are any.
+    pub fn of(cgroups: Option<&Cgroups>) -> Self {
+        let cgroup = cgroups.map(|cgroups| cgroups.path().display().to_string());
+        let has_controllers = cgroups.is_some_and(Cgroups::has_controllers);
+        Self { cgroup, limits: if has_controllers { LimitedBy::Cgroup } else { LimitedBy::Rlimit } }
+    }
 }
 
 /// Where the jobs come from.

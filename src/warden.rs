@@ -14,10 +14,12 @@
 //!
 //! Deliberately absent: schedules, leadership, reasons. It obeys orders and clocks.
 
+pub mod cgroup;
 mod codec;
 mod forest;
 pub mod handle;
 mod keeper;
+mod limits;
 mod outbox;
 mod output;
 mod poller;
@@ -58,6 +60,16 @@ pub fn main_if_asked() -> Option<ExitCode> {
             ExitCode::FAILURE
         }
     })
+}
+
+/// Reaps all children of this process that have ended, but for `spared`: another waits for that one.
+pub fn reap_children_but(spared: u32) {
+    // Without /proc the next end of a child is another chance.
+    for pid in procfs::children_of_process().unwrap_or_default() {
+        if u32::try_from(pid) != Ok(spared) {
+            reap::reap(pid);
+        }
+    }
 }
 
 fn serve() -> io::Result<()> {

@@ -11,17 +11,21 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use jiff::Timestamp;
+use tokio::sync::watch;
 
 use self::supervise::{Ended, Piece, supervise};
 use super::jobs::{JobsFile, find};
 use super::{Error, Exit, Io, host};
+use crate::accounts::{Account, Accounts};
 use crate::clock::Uptime;
 use crate::clock::system;
+use crate::daemon::launch::Launcher;
 use crate::duration;
 use crate::engine::Start;
-use crate::job::Job;
+use crate::job::{Job, JobSet};
 use crate::run::{Nonce, OnLoss, Owner, RunRecord, RunState, Version};
 use crate::term::{FencingToken, NodeName, SessionId};
+use crate::warden::cgroup::estate::Cgroups;
 use crate::warden::handle::Warden;
 use crate::warden::wire::{self, Deadline, Slot, StartFailure, Step, Stream};
 
@@ -46,20 +50,37 @@ impl Args {
     pub fn run(self, io: &mut Io<'_>) -> Result<Exit, Error> {
         let loaded = self.jobs.load()?;
         let job = find(&loaded.set, &self.name)?;
+        let launcher = launcher(&loaded.set);
+        let start = attempt(job, system::now().wall);
+        let launch = launcher.launch(&start).map_err(|unknown| Error::NotStarted {
+            job: job.name.clone(),
+            what: "its user or group is missing".to_owned(),
+            is_missing: false,
+            source: io::Error::other(unknown),
+        })?;
         let warden =
             Warden::spawn().map_err(|source| Error::System { what: "the warden cannot be started", source })?;
-        let start = attempt(job, system::now().wall);
         let (pieces, printed) = channel();
         let (ended, told) = std::thread::scope(|scope| {
-            let supervisor = scope.spawn(|| supervise(warden, &start, pieces));
+            let supervisor = scope.spawn(|| supervise(warden, launch, job, pieces));
             let told = print(&printed, io);
             (supervisor.join().map_err(|_| Error::Panicked), told)
         });
+        if let Some(cgroups) = launcher.cgroups {
+            cgroups.remove();
+        }
         if let Err(error) = told {
             writeln!(io.err, "cronkeeper: the output of job `{}` could not be handed on: {error}", job.name)?;
         }
         judge(job, ended??, io)
     }
+}
+
+/// As this process's user, and in a cgroup where one can be had: this process has no other at hand to put controllers to use.
+fn launcher(set: &JobSet) -> Launcher {
+    let (_, accounts) = watch::channel(Accounts::of(set));
+    let cgroups = Cgroups::make(false);
+    Launcher { accounts, cgroups, ..Launcher::plain(NodeName::new(host::name()), Account::own()) }
 }
 
 /// The attempt that a leader would begin at this second, under no term.
@@ -141,6 +162,8 @@ fn not_started(job: &Job, why: StartFailure) -> Error {
     let what = match step {
         Step::Exec => job.command.argv().into_iter().next().unwrap_or_default(),
         Step::Directory => "its working directory".to_owned(),
+        Step::User => "its user".to_owned(),
+        Step::Limits => "its limits".to_owned(),
         Step::Fork | Step::Prepare => "a process for it".to_owned(),
     };
     let source = io::Error::from_raw_os_error(errno);

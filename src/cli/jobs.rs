@@ -17,9 +17,14 @@ pub struct JobsFile {
 }
 
 impl JobsFile {
-    /// Reads them.
+    /// Reads them, to be run here.
     pub(super) fn load(&self) -> Result<Loaded, LoadError> {
         config::load(&self.path)
+    }
+
+    /// Reads them, to be looked at only.
+    pub(super) fn load_to_look(&self) -> Result<Loaded, LoadError> {
+        config::load_for_any_host(&self.path)
     }
 }
 

@@ -11,6 +11,7 @@ use crate::solo::StillAlive;
 use crate::state_dir::StateDir;
 use crate::state_dir::journal::FileJournal;
 use crate::term::NodeName;
+use crate::warden::cgroup::estate;
 use crate::warden::recover::{self, Recorded};
 
 /// Opens the journal of a node whose directory is held, and settles on this host what is open in it: nothing of it lives
@@ -26,6 +27,10 @@ pub(super) fn settle(state: &StateDir, within: Duration, now: Timestamp) -> Resu
 
 /// Kills what is left of runs whose node is dead, and sees it dead.
 pub(super) fn kill(runs: &[RecoveredRun], within: Duration) -> Result<(), StillAlive> {
+    // What carries no mark of its run any more is found by its cgroup, where it had one.
+    if let Some(pid) = estate::bury(within).first() {
+        return Err(StillAlive(format!("process {pid} in the cgroup of a dead node")));
+    }
     let mut by_node: BTreeMap<&NodeName, Vec<Recorded>> = BTreeMap::new();
     for run in runs {
         let main = run.pid.map(|(pid, start)| (pid, Some(start)));

@@ -116,7 +116,7 @@ impl Args {
     }
 
     fn selected(&self) -> Result<Vec<Arc<Job>>, Error> {
-        let set = self.jobs.load()?.set;
+        let set = self.jobs.load_to_look()?.set;
         if self.names.is_empty() {
             return Ok(set.jobs.into_values().collect());
         }

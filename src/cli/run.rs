@@ -20,6 +20,7 @@ use self::backend::Backend;
 use super::home::Home;
 use super::jobs::JobsFile;
 use super::{Error, leftovers};
+use crate::accounts::{Account, Accounts};
 use crate::api::serve::Serving;
 use crate::api::socket::{ApiSocket, Claim};
 use crate::api::{self, Sources};
@@ -29,13 +30,14 @@ use crate::config::{self, Loaded};
 use crate::daemon::launch::Launcher;
 use crate::daemon::reload::{self, Trigger};
 use crate::daemon::view::View;
-use crate::daemon::{Daemon, Parts, Settings, Shown, Stopped, signals};
+use crate::daemon::{Daemon, Parts, Settings, Shown, Stopped, orphans, signals};
 use crate::duration;
 use crate::engine::Engine;
-use crate::status::{State, Status};
+use crate::status::{Confinement, State, Status};
 use crate::systemd::{Notifier, Watchdog};
 use crate::telemetry::{self, Format, LogFilter, TARGET, event};
 use crate::term::NodeName;
+use crate::warden::cgroup::estate::{self, Cgroups};
 use crate::warden::handle::Warden;
 
 /// A loop that has not turned for so long is stuck.
@@ -87,10 +89,14 @@ impl Args {
     /// When it cannot start, or cannot go on.
     pub fn run(self) -> Result<(), Error> {
         let plan = self.plan()?;
+        // Before the warden, which is to stand in the same cgroup.
+        let cgroups = Cgroups::make(true);
         let warden =
             Warden::spawn().map_err(|source| Error::System { what: "the warden cannot be started", source })?;
         let open_files = raise_open_files();
         let _log = telemetry::init(self.log_format, &self.log, &plan.node)?;
+        // What a dead daemon left in its cgroups; what else is left of it, the backend sees to by its records.
+        estate::bury(backend::DYING);
         let backend = Backend::open(&self, &plan)?;
         // The daemon's loop is this thread; ZooKeeper, the API and the rest share one more, so that neither waits for the other.
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -98,7 +104,7 @@ impl Args {
             .enable_all()
             .build()
             .map_err(|source| Error::System { what: "the runtime cannot be started", source })?;
-        to_the_end(runtime, self.serve(plan, warden, open_files, backend))
+        to_the_end(runtime, self.serve(plan, warden, Host { open_files, cgroups }, backend))
     }
 
     fn plan(&self) -> Result<Plan, Error> {
@@ -110,13 +116,7 @@ impl Args {
         Ok(Plan { node, state_dir, runtime_dir, jobs, content })
     }
 
-    async fn serve(
-        self,
-        plan: Plan,
-        warden: Warden,
-        open_files: Option<(u64, u64)>,
-        backend: Backend,
-    ) -> Result<(), Error> {
+    async fn serve(self, plan: Plan, warden: Warden, host: Host, backend: Backend) -> Result<(), Error> {
         let Plan { node, runtime_dir, jobs, content, .. } = plan;
         let signals = signals::catch().map_err(|source| Error::System { what: "signals cannot be caught", source })?;
         let mut notifier = Notifier::from_environment()
@@ -127,12 +127,15 @@ impl Args {
         }
         let processes =
             warden.into_async().map_err(|source| Error::System { what: "the warden cannot be reached", source })?;
+        let is_init = std::process::id() == 1;
+        let _orphans = is_init.then(|| Owned(tokio::spawn(drop_error(orphans::reap(processes.pid())))));
         let doors = Doors::open(self.listen, &runtime_dir, self.home.zookeeper.is_none()).await?;
         let now = system::now();
         let name = backend.name();
         info!(target: TARGET, event = event::NODE_STARTED, version = env!("CARGO_PKG_VERSION"), backend = name, jobs = jobs.set.jobs.len());
         let started = backend.start(&node).await?;
-        let view = View::new(node.clone(), name, self.jobs.path.clone(), &jobs.set, now);
+        let mut view = View::new(node.clone(), name, self.jobs.path.clone(), &jobs.set, now);
+        view.confined(Confinement::of(host.cgroups.as_ref()));
         let engine = Engine::new(node.clone(), jobs.set.clone()).preferring(self.prefer);
         let (status, seen) = watch::channel(Arc::new(view.status(now, &engine)));
         let (turned, turns) = watch::channel(Uptime::ZERO);
@@ -140,12 +143,16 @@ impl Args {
         let _api = doors.serve(sources, runtime_dir);
         let (controls, controlled) = mpsc::unbounded_channel();
         let trigger = Trigger::default();
-        let _reloading =
-            Owned(tokio::spawn(reload::keep_up(self.jobs.path.clone(), content, trigger.clone(), controls.clone())));
+        let (looked_up, accounts) = watch::channel(accounts_of(&jobs).await?);
+        let path = self.jobs.path.clone();
+        let reloading = reload::keep_up(path, content, trigger.clone(), controls.clone(), looked_up);
+        let _reloading = Owned(tokio::spawn(reloading));
         let _signals = Owned(tokio::spawn(signals::hand_on(signals, controls, trigger)));
         crate::daemon::announce(&jobs);
         notifier.ready();
-        let launcher = Launcher::of_this_user(node, open_files);
+        let Host { open_files, cgroups } = host;
+        let own = own_account().await?;
+        let launcher = Launcher { node, own, accounts, open_files, cgroups: cgroups.clone() };
         let settings = Settings { drain_timeout: self.drain_timeout, launcher, notifier, watchdog };
         let daemon = Daemon::new(Parts {
             engine,
@@ -158,6 +165,9 @@ impl Args {
             shown: Shown { status, turned },
         });
         let stopped = daemon.run(started.recovered, controlled).await;
+        if let Some(cgroups) = cgroups {
+            cgroups.remove();
+        }
         let reason = stopped.to_string();
         info!(target: TARGET, event = event::NODE_STOPPED, reason);
         match stopped {
@@ -172,6 +182,24 @@ impl Args {
     }
 }
 
+/// What this process has of its host.
+struct Host {
+    /// Soft and hard limit of open files to give back to jobs.
+    open_files: Option<(u64, u64)>,
+    cgroups: Option<Cgroups>,
+}
+
+/// A directory service may be asked, and take its time.
+async fn accounts_of(jobs: &Loaded) -> Result<Accounts, Error> {
+    let set = jobs.set.clone();
+    tokio::task::spawn_blocking(move || Accounts::of(&set)).await.map_err(|_| Error::Panicked)
+}
+
+/// Likewise.
+async fn own_account() -> Result<Account, Error> {
+    tokio::task::spawn_blocking(Account::own).await.map_err(|_| Error::Panicked)
+}
+
 /// Runs the daemon. A panic in it, which the log has told by then, is an error like others: all it held is dropped, the warden's
 /// socket with it, so that the warden kills what runs.
 fn to_the_end(runtime: Runtime, daemon: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
@@ -179,6 +207,13 @@ fn to_the_end(runtime: Runtime, daemon: impl Future<Output = Result<(), Error>>)
     // Nothing that still reads or resolves names may hold the end up.
     runtime.shutdown_timeout(Duration::from_millis(100));
     ended.unwrap_or(Err(Error::Panicked))
+}
+
+/// Without the signal nothing is reaped, and the node does all else.
+async fn drop_error(reaping: impl Future<Output = std::io::Result<()>>) {
+    if let Err(error) = reaping.await {
+        error!(target: TARGET, "orphans of other processes are not reaped: {error}");
+    }
 }
 
 /// A task that ends with its owner.

@@ -44,6 +44,14 @@ pub(super) struct Block {
     #[serde(deserialize_with = "given")]
     pub environment: Given<BTreeMap<String, String>>,
     #[serde(deserialize_with = "given")]
+    pub user: Given<String>,
+    #[serde(deserialize_with = "given")]
+    pub group: Given<String>,
+    #[serde(deserialize_with = "given")]
+    pub nice: Given<String>,
+    #[serde(deserialize_with = "given")]
+    pub limits: Given<BTreeMap<String, Option<String>>>,
+    #[serde(deserialize_with = "given")]
     pub working_directory: Given<String>,
     #[serde(deserialize_with = "given")]
     pub umask: Given<String>,

@@ -9,19 +9,8 @@ use super::marked::{Entry, Fault, Node, Position, Value};
 use crate::words::nearest;
 
 /// Keys that the language has and this version does not: refused, never ignored.
-const LATER: &[&str] = &[
-    "after",
-    "user",
-    "group",
-    "nice",
-    "limits",
-    "retries",
-    "concurrency_group",
-    "on_failure",
-    "on_success",
-    "on_recovery",
-    "on_missed",
-];
+const LATER: &[&str] =
+    &["after", "retries", "concurrency_group", "on_failure", "on_success", "on_recovery", "on_missed"];
 
 /// The same for values: the key and its value.
 pub(super) const LATER_VALUES: &[(&str, &str)] = &[("overlap", "queue"), ("overlap", "replace")];
@@ -41,6 +30,8 @@ enum Form {
     Numbers,
     /// A map from text to text, null not among them.
     Texts,
+    /// A map from these keys to texts, where null restores a default.
+    Fields(&'static [&'static str]),
 }
 
 /// Every key of a job that works.
@@ -53,6 +44,10 @@ const KEYS: &[(&str, Form)] = &[
     ("command", Form::TextOrTexts),
     ("enabled", Form::Flag),
     ("environment", Form::Texts),
+    ("user", Form::Text),
+    ("group", Form::Text),
+    ("nice", Form::Text),
+    ("limits", Form::Fields(&["memory", "processes", "open_files", "cpu_time"])),
     ("working_directory", Form::Text),
     ("umask", Form::Text),
     ("timeout", Form::Text),
@@ -209,6 +204,10 @@ fn wrong_form(form: Form, entry: &Entry) -> Vec<(Position, String)> {
         (Form::Numbers, _) => wrong("a list of whole numbers"),
         (Form::Texts, Value::Map(entries)) => entries.iter().filter_map(|entry| wrong_pair(key, entry)).collect(),
         (Form::Texts, _) => wrong("a map of texts"),
+        (Form::Fields(known), Value::Map(entries)) => {
+            entries.iter().filter_map(|entry| wrong_field(key, entry, known)).collect()
+        }
+        (Form::Fields(known), _) => wrong(&format!("a map of {}", known.join(", "))),
     }
 }
 
@@ -227,6 +226,18 @@ fn wrong_pair(key: &str, entry: &Entry) -> Option<(Position, String)> {
     }
     let wrong = entry.value.text().is_none();
     wrong.then(|| (entry.value.at, format!("`{key}`: `{name}` must be a text, not {}", kind(&entry.value))))
+}
+
+fn wrong_field(key: &str, entry: &Entry, known: &[&str]) -> Option<(Position, String)> {
+    let name = shown(&entry.key);
+    if !known.contains(&entry.key.as_str()) {
+        return Some((
+            entry.at,
+            format!("`{key}`: `{name}` is not a key of it{}", meant(&entry.key, known.iter().copied())),
+        ));
+    }
+    let wrong = entry.value.text().is_none();
+    wrong.then(|| (entry.value.at, format!("`{key}`: `{name}` must be a text or number, not {}", kind(&entry.value))))
 }
 
 /// A value that is not there stands nowhere; what is wrong with it is said at its key.

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::marked::{Fault, Node, Position};
+use super::process::{self, LimitSettings};
 use super::raw::{self, Given, TextOrTexts};
 use super::schema::{self, LATER_VALUES, meant, shown};
 use super::size;
@@ -30,6 +31,10 @@ pub(super) struct Settings {
     pub command: Given<CommandLine>,
     pub enabled: Given<bool>,
     pub environment: Given<BTreeMap<String, String>>,
+    pub user: Given<String>,
+    pub group: Given<String>,
+    pub nice: Given<i32>,
+    pub limits: Given<LimitSettings>,
     pub working_directory: Given<PathBuf>,
     pub umask: Given<u32>,
     pub timeout: Given<Duration>,
@@ -62,6 +67,10 @@ pub(super) fn judge(
         command: judge.command(block.command),
         enabled: block.enabled,
         environment: judge.environment(block.environment),
+        user: judge.value("user", block.user, process::account),
+        group: judge.value("group", block.group, process::account),
+        nice: judge.value("nice", block.nice, process::nice),
+        limits: judge.limits(block.limits),
         working_directory: judge.value("working_directory", block.working_directory, absolute_path),
         umask: judge.value("umask", block.umask, umask),
         timeout: judge.value("timeout", block.timeout, some_time),
@@ -185,6 +194,40 @@ impl Judge<'_> {
             }
         }
         Some(Some(variables))
+    }
+
+    fn limits(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<LimitSettings> {
+        let mut fields = match given {
+            Some(Some(fields)) => fields,
+            Some(None) => return Some(None),
+            None => return None,
+        };
+        Some(Some(LimitSettings {
+            memory: self.field("limits", "memory", &mut fields, process::memory),
+            processes: self.field("limits", "processes", &mut fields, process::count),
+            open_files: self.field("limits", "open_files", &mut fields, process::count),
+            cpu_time: self.field("limits", "cpu_time", &mut fields, process::cpu_time),
+        }))
+    }
+
+    /// A key of a map that is the value of a key.
+    fn field<U, E: Display>(
+        &mut self,
+        key: &str,
+        name: &str,
+        fields: &mut BTreeMap<String, Option<String>>,
+        judge: impl FnOnce(String) -> Result<U, E>,
+    ) -> Given<U> {
+        match fields.remove(name).map(|value| value.map(judge).transpose()) {
+            None => None,
+            Some(Ok(value)) => Some(value),
+            Some(Err(why)) => {
+                let entry = self.node.entry(key).and_then(|entry| entry.value.entry(name));
+                let at = entry.map_or_else(|| self.place(key), schema::place);
+                self.fault(at, key, format!("`{name}`: {why}"));
+                None
+            }
+        }
     }
 
     fn exit_codes(&mut self, given: Given<Vec<u64>>) -> Given<BTreeSet<i32>> {

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::advice;
+use super::host::Host;
 use super::marked::{self, Entry, Fault, Node, Position};
+use super::process;
 use super::raw::{self, Given};
 use super::schema::{self, shown};
 use super::settings::{self, Settings, Zones};
 use super::source::{self, Lines};
-use crate::job::{Interrupted, Job, JobName, OnLeaseEnd, Splay};
+use crate::job::{Interrupted, Job, JobName, OnLeaseEnd, RunAs, Splay};
 use crate::schedule::{Place, Schedule};
 
 const DEFAULT_ZONE: &str = "UTC";
@@ -28,8 +30,8 @@ pub(super) struct Checked {
     pub warnings: Vec<Fault>,
 }
 
-/// Reads one file: marks, form, types, values, relations.
-pub(super) fn file(bytes: &[u8]) -> Checked {
+/// Reads one file: marks, form, types, values, relations, and what `host` says to them.
+pub(super) fn file(bytes: &[u8], host: &mut Host) -> Checked {
     let text = match source::text(bytes) {
         Ok(text) => text,
         Err(fault) => return Checked { faults: vec![fault], ..Checked::default() },
@@ -46,7 +48,7 @@ pub(super) fn file(bytes: &[u8]) -> Checked {
         }
     };
     let checked = Checked { faults, ..Checked::default() };
-    FileCheck { lines: Lines::of(text), zones: Zones::default(), checked }.run(raw, &sound)
+    FileCheck { lines: Lines::of(text), zones: Zones::default(), host, checked }.run(raw, &sound)
 }
 
 /// The second pass. A file with faults is never run; its sound part is read on only to say all that is wrong.
@@ -81,6 +83,7 @@ impl Placed {
 struct FileCheck<'a> {
     lines: Lines<'a>,
     zones: Zones,
+    host: &'a mut Host,
     checked: Checked,
 }
 
@@ -120,6 +123,7 @@ impl FileCheck<'_> {
             .map_err(|error| self.fault(entry.at, error.to_string().replace(&entry.key, &shown(&entry.key))))
             .ok();
         self.contradictions(&title, &own, defaults);
+        self.on_this_host(&title, &own, defaults);
         let schedule = self.schedule(&title, entry, &own.settings, &defaults.settings);
         self.checked.warnings.extend(advice::about(&title, &own, defaults, schedule.as_ref(), &self.lines));
         if let (Some(name), Some(schedule)) = (name, schedule)
@@ -144,6 +148,14 @@ impl FileCheck<'_> {
         let message = "`on_lease_end: keep` with `interrupted: rerun`: another node may start the run again, \
                        so this one must be killed; leave `on_lease_end` out or write `kill`";
         self.fault(at.unwrap_or(Position::START), format!("{title}: {message}"));
+    }
+
+    fn on_this_host(&mut self, title: &str, own: &Placed, defaults: &Placed) {
+        for objection in self.host.objections(own, defaults) {
+            let title = if objection.is_default { "defaults" } else { title };
+            let fault = Fault::new(objection.at, format!("{title}: {}", objection.message));
+            if objection.is_error { self.checked.faults.push(fault) } else { self.checked.warnings.push(fault) }
+        }
     }
 
     fn schedule(&mut self, title: &str, job: &Entry, own: &Settings, defaults: &Settings) -> Option<Schedule> {
@@ -190,6 +202,9 @@ fn job(name: JobName, schedule: Schedule, own: Settings, defaults: &Settings) ->
         command: own.command.flatten()?,
         enabled: merged(&own.enabled, &defaults.enabled).unwrap_or(true),
         environment: environment(own.environment, &defaults.environment),
+        run_as: RunAs { user: merged(&own.user, &defaults.user), group: merged(&own.group, &defaults.group) },
+        nice: merged(&own.nice, &defaults.nice),
+        limits: process::limits(own.limits, &defaults.limits),
         working_directory: merged(&own.working_directory, &defaults.working_directory),
         umask: merged(&own.umask, &defaults.umask).unwrap_or(DEFAULT_UMASK),
         timeout: merged(&own.timeout, &defaults.timeout),

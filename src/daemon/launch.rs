@@ -1,52 +1,62 @@
-//! From a run to what the warden starts: the environment and the directory a job's process finds.
+//! From a run to what the warden starts: whom it runs as, its limits, the environment and the directory its process finds.
 
-use std::path::Path;
+use tokio::sync::watch;
 
+use crate::accounts::{Account, Accounts, Unknown};
 use crate::engine::Start;
+use crate::job::Job;
 use crate::term::NodeName;
-use crate::warden::wire::Launch;
+use crate::warden::cgroup::estate::Cgroups;
+use crate::warden::wire::{Launch, Limits, User};
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Who the jobs run as, looked up once at the start.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What every launch is made with.
+#[derive(Clone, Debug)]
 pub struct Launcher {
     /// The node they run on.
     pub node: NodeName,
-    /// The user's name.
-    pub user: String,
-    /// The user's home directory.
-    pub home: String,
+    /// Who runs what names no user.
+    pub own: Account,
+    /// Who the users of the jobs are, as last looked up.
+    pub accounts: watch::Receiver<Accounts>,
     /// Soft and hard limit of open files to give back, if the daemon raised its own.
     pub open_files: Option<(u64, u64)>,
+    /// Where each run gets a cgroup, if anywhere.
+    pub cgroups: Option<Cgroups>,
 }
 
 impl Launcher {
-    /// For jobs that run as the user of this process. It may ask a directory service.
-    pub fn of_this_user(node: NodeName, open_files: Option<(u64, u64)>) -> Self {
-        let uid = nix::unistd::geteuid();
-        // A user without an entry has a number for a name, and no home.
-        let entry = nix::unistd::User::from_uid(uid).ok().flatten();
-        let (user, home) = match entry {
-            Some(entry) => (entry.name, entry.dir.to_string_lossy().into_owned()),
-            None => (uid.to_string(), "/".to_owned()),
-        };
-        Self { node, user, home, open_files }
+    /// For jobs that name no user, without cgroups.
+    pub fn plain(node: NodeName, own: Account) -> Self {
+        let (_, accounts) = watch::channel(Accounts::default());
+        Self { node, own, accounts, open_files: None, cgroups: None }
     }
 
     /// What to start for an accepted attempt.
-    pub fn launch(&self, start: &Start) -> Launch {
-        Launch {
+    ///
+    /// # Errors
+    /// When this host does not know the job's user or group.
+    pub fn launch(&self, start: &Start) -> Result<Launch, Unknown> {
+        let job = &start.job;
+        let named = self.accounts.borrow().get(&job.run_as)?.cloned();
+        let account = named.as_ref().unwrap_or(&self.own);
+        let limits = self.limits(job);
+        Ok(Launch {
             slot: start.slot,
-            argv: start.job.command.argv(),
-            environment: self.environment(start),
-            directory: self.directory(start),
-            umask: start.job.umask,
-            open_files: self.open_files,
+            argv: job.command.argv(),
+            environment: self.environment(start, account),
+            directory: directory(job, account),
+            or_root: job.working_directory.is_none(),
+            umask: job.umask,
+            user: named.as_ref().and_then(|named| self.become_user(named)),
+            nice: job.nice,
+            limits,
+            cgroup: self.cgroups.as_ref().map(|cgroups| cgroups.place(start.slot, &limits)),
             not_after: start.not_after,
             deadline: start.deadline,
-            max_output: start.job.max_output,
-        }
+            max_output: job.max_output,
+        })
     }
 
     /// When the kernel started a process, to tell it from a later one with its number.
@@ -54,15 +64,31 @@ impl Launcher {
         crate::warden::recover::start_time(pid)
     }
 
-    fn environment(&self, start: &Start) -> Vec<(String, String)> {
+    /// Root takes on the groups of whoever is named, itself included; who is not root is only ever itself.
+    fn become_user(&self, named: &Account) -> Option<User> {
+        let is_needed = self.own.uid == 0 || (named.uid, named.gid) != (self.own.uid, self.own.gid);
+        is_needed.then(|| User { uid: named.uid, gid: named.gid, groups: named.groups.clone() })
+    }
+
+    fn limits(&self, job: &Job) -> Limits {
+        let limits = &job.limits;
+        Limits {
+            memory: limits.memory,
+            processes: limits.processes,
+            open_files: limits.open_files.map(|count| (count, count)).or(self.open_files),
+            cpu_time: limits.cpu_time.map(|time| time.as_secs()),
+        }
+    }
+
+    fn environment(&self, start: &Start, account: &Account) -> Vec<(String, String)> {
         let run = &start.run;
         let id = run.id();
         let pair = |name: &str, value: String| (name.to_owned(), value);
         let mut environment = vec![
             pair("PATH", PATH.to_owned()),
-            pair("HOME", self.home.clone()),
-            pair("USER", self.user.clone()),
-            pair("LOGNAME", self.user.clone()),
+            pair("HOME", account.home.clone()),
+            pair("USER", account.name.clone()),
+            pair("LOGNAME", account.name.clone()),
             pair("SHELL", "/bin/sh".to_owned()),
             pair("LANG", "C.UTF-8".to_owned()),
         ];
@@ -78,12 +104,10 @@ impl Launcher {
         ]);
         environment
     }
+}
 
-    fn directory(&self, start: &Start) -> String {
-        match &start.job.working_directory {
-            Some(directory) => directory.to_string_lossy().into_owned(),
-            None if Path::new(&self.home).is_dir() => self.home.clone(),
-            None => "/".to_owned(),
-        }
-    }
+/// Whether a home directory can be entered is found out there: it may be another user's, or on a file server that is away.
+fn directory(job: &Job, account: &Account) -> String {
+    let named = job.working_directory.as_ref().map(|directory| directory.to_string_lossy().into_owned());
+    named.unwrap_or_else(|| account.home.clone())
 }

@@ -51,7 +51,14 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             error!(target: TARGET, job = %start.run.job, %run, "not started: it cannot be noted in the state directory: {error}");
             return self.not_started(now, &start, error.raw_os_error());
         }
-        let launch = Order::Start(Box::new(self.settings.launcher.launch(&start)));
+        let launch = match self.settings.launcher.launch(&start) {
+            Ok(launch) => Order::Start(Box::new(launch)),
+            Err(unknown) => {
+                error!(target: TARGET, job = %start.run.job, %run, "not started: {unknown}");
+                let why = StartFailure::Step { step: Step::User, errno: 0 };
+                return self.turn(now, Event::Warden(Notice::NotStarted { slot: start.slot, why }));
+            }
+        };
         if let Err(error) = self.processes.send(&launch) {
             error!(target: TARGET, job = %start.run.job, %run, "not started: {error}");
             return self.not_started(now, &start, Some(Errno::TOOBIG.raw_os_error()));

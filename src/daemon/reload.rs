@@ -4,14 +4,15 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
-use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{Notify, watch};
 use tracing::{debug, warn};
 
 use super::Control;
+use crate::accounts::Accounts;
 use crate::config::{self, LoadError, Loaded};
 use crate::job::Digest;
 use crate::telemetry::TARGET;
@@ -23,6 +24,9 @@ pub type Reloaded = Result<Loaded, LoadError>;
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Editors write in several steps: this long after the first of them the file is read.
 const SETTLE: Duration = Duration::from_millis(50);
+
+/// Users are looked up again this often: one that was added meanwhile is then known.
+const LOOK_UP_EVERY: Duration = Duration::from_secs(60);
 
 /// Asks for the file to be read again, changed or not.
 #[derive(Clone, Debug, Default)]
@@ -38,19 +42,47 @@ impl Trigger {
     }
 }
 
-/// Reads the jobs again whenever there is reason to, until the daemon is gone.
-pub async fn keep_up(path: PathBuf, mut content: Digest, trigger: Trigger, controls: UnboundedSender<Control>) {
-    let _watcher = watch(&path, trigger.changed.clone());
+/// Reads the jobs again whenever there is reason to, until the daemon is gone, and keeps `accounts` as the host has them.
+pub async fn keep_up(
+    path: PathBuf,
+    mut content: Digest,
+    trigger: Trigger,
+    controls: UnboundedSender<Control>,
+    accounts: watch::Sender<Accounts>,
+) {
+    let _watcher = watch_folder(&path, trigger.changed.clone());
+    let accounts = Arc::new(accounts);
+    let mut looked_up = Instant::now();
     while !controls.is_closed() {
         let is_asked = wait(&trigger).await;
-        let (at, before) = (path.clone(), content.clone());
-        let look = move || look(&at, &before, is_asked);
+        let (at, before, accounts) = (path.clone(), content.clone(), Arc::clone(&accounts));
+        let is_due = is_asked || looked_up.elapsed() >= LOOK_UP_EVERY;
+        if is_due {
+            looked_up = Instant::now();
+        }
+        let look = move || {
+            let found = look(&at, &before, is_asked);
+            look_up(found.as_ref().and_then(|(_, reloaded)| reloaded.as_ref().ok()), is_due, &accounts);
+            found
+        };
         // The reading thread does not panic; if it did, the next look comes in time.
         let Ok(Some((now, reloaded))) = tokio::task::spawn_blocking(look).await else { continue };
         content = now;
         if controls.send(Control::Reloaded(reloaded)).is_err() {
             return;
         }
+    }
+}
+
+/// Looks up the users of new jobs, before the daemon has those; else, now and then, those of the old ones again.
+fn look_up(loaded: Option<&Loaded>, is_due: bool, accounts: &watch::Sender<Accounts>) {
+    match loaded {
+        Some(loaded) => drop(accounts.send_replace(Accounts::of(&loaded.set))),
+        None if is_due => {
+            let known = accounts.borrow().clone();
+            accounts.send_replace(known.again());
+        }
+        None => {}
     }
 }
 
@@ -75,7 +107,7 @@ fn look(path: &Path, before: &Digest, is_asked: bool) -> Option<(Digest, Reloade
 }
 
 /// Watches the folder, for editors replace the file. Without a watch the look every 10 s is left.
-fn watch(path: &Path, changed: Arc<Notify>) -> Option<RecommendedWatcher> {
+fn watch_folder(path: &Path, changed: Arc<Notify>) -> Option<RecommendedWatcher> {
     let here = Path::new(".");
     let parent = || path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(here);
     let folder = if path.is_dir() { path } else { parent() };

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use tempfile::TempDir;
 
 use super::*;
+use crate::accounts::Account;
 use crate::coordination::{Service, channels};
 use crate::election::Queue;
 use crate::ledger::{ReadError, Reader, Reading, Snapshot};
@@ -98,7 +99,7 @@ fn rig(die: bool) -> Rig {
         journal: FileJournal::open(&dir.path().join("journal")).unwrap().0,
         settings: Settings {
             drain_timeout: Duration::from_secs(1),
-            launcher: Launcher { node, user: "nobody".into(), home: "/".into(), open_files: None },
+            launcher: Launcher::plain(node, Account::own()),
             notifier: Notifier::default(),
             watchdog: Watchdog::from_environment(),
         },

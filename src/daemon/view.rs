@@ -13,7 +13,7 @@ use crate::engine::{Engine, MarkAhead, Report};
 use crate::job::{Digest, JobName, JobSet};
 use crate::run::RunEnd;
 use crate::schedule;
-use crate::status::{JobStatus, JobsFile, LastRun, Role, RunStatus, Session, State, Status};
+use crate::status::{Confinement, JobStatus, JobsFile, LastRun, Role, RunStatus, Session, State, Status};
 use crate::term::NodeName;
 
 /// What a node without one waits for.
@@ -26,6 +26,7 @@ pub struct View {
     backend: &'static str,
     started_at: Timestamp,
     file: JobsFile,
+    confinement: Confinement,
     role: Role,
     session: Option<Session>,
     awaiting: Option<String>,
@@ -100,6 +101,7 @@ impl View {
             backend,
             started_at: now.wall,
             file,
+            confinement: Confinement::default(),
             role: Role::default(),
             session: None,
             awaiting: Some(format!("a session with {backend}")),
@@ -107,6 +109,11 @@ impl View {
             last: BTreeMap::new(),
             drifting: Vec::new(),
         }
+    }
+
+    /// How its runs are kept together and limited.
+    pub fn confined(&mut self, confinement: Confinement) {
+        self.confinement = confinement;
     }
 
     /// Where the jobs are.
@@ -244,6 +251,7 @@ impl View {
             awaiting: self.awaiting.clone(),
             role: self.role.clone(),
             session: self.session.clone(),
+            confinement: self.confinement.clone(),
             jobs_file: self.file.clone(),
             clock_skew_ms: engine.skew(now).map(|skew| i64::try_from(skew.as_millis()).unwrap_or_default()),
             jobs: engine.jobs().jobs.values().map(|job| self.job(job, now)).collect(),

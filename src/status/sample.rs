@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{JobStatus, JobsFile, LastRun, Role, RunStatus, Session, State, Status};
+use super::{Confinement, JobStatus, JobsFile, LastRun, LimitedBy, Role, RunStatus, Session, State, Status};
 use crate::election::{Candidate, Member, Published, Queue};
 use crate::job::{Digest, JobName};
 use crate::run::{Outcome, RunId, RunState};
@@ -64,6 +64,10 @@ pub(crate) fn leader() -> Status {
             lease_until: None,
             lease_remaining_ms: Some(4_870),
         }),
+        confinement: Confinement {
+            cgroup: Some("/sys/fs/cgroup/system.slice/cronkeeper.service/cronkeeper.4026531836.4242.777".into()),
+            limits: LimitedBy::Cgroup,
+        },
         jobs_file: JobsFile {
             path: "/etc/cronkeeper/jobs.yaml".into(),
             digest: Digest::of(b"new"),
@@ -140,6 +144,7 @@ pub(crate) fn cut_off() -> Status {
         lease_remaining_ms: Some(0),
         ..session
     });
+    status.confinement = Confinement::default();
     status.jobs_file.valid = false;
     status.jobs_file.errors = vec![
         "/etc/cronkeeper/jobs.yaml:3:5: unknown key `shedule`, did you mean `schedule`?".into(),

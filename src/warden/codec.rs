@@ -95,7 +95,7 @@ impl Decoder {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::wire::{Deadline, Launch, Notice, Order, Slot, Stream};
+    use super::super::wire::{Cgroup, Deadline, Launch, Limits, Notice, Order, Slot, Stream, User};
     use super::*;
     use crate::clock::Uptime;
 
@@ -112,7 +112,10 @@ mod tests {
         fn launches()(slot in any::<u64>(), argv in prop::collection::vec(".*", 0..4), environment in prop::collection::vec((".*", ".*"), 0..4),
             directory in ".*", umask in any::<u32>(), open_files in any::<Option<(u64, u64)>>(), at in any::<u64>(), max_output in any::<u64>()) -> Launch {
             let not_after = Uptime::from_nanos(at);
-            Launch { slot: Slot(slot), argv, environment, directory, umask, open_files, not_after, deadline: Deadline::LeaseAnd(not_after), max_output }
+            let limits = Limits { open_files, memory: open_files.map(|(soft, _)| soft), ..Limits::default() };
+            let user = open_files.map(|_| User { uid: umask, gid: 7, groups: vec![umask, 7] });
+            let cgroup = Some(Cgroup { path: directory.clone(), memory: Some(at), processes: None });
+            Launch { slot: Slot(slot), argv, environment, directory, or_root: true, umask, user, nice: Some(-7), limits, cgroup, not_after, deadline: Deadline::LeaseAnd(not_after), max_output }
         }
     }
 

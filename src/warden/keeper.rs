@@ -6,8 +6,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use super::cgroup::Place;
 use super::codec::Decoder;
 use super::outbox::Outbox;
 use super::poller::{Poller, Ready};
@@ -55,6 +57,8 @@ pub(super) struct Keeper {
     /// Nothing but trees' main processes was left when children were last looked at.
     pub(super) is_alone: bool,
     to_terminate: Vec<Slot>,
+    /// The cgroup that was made last: those it stands in are removed at the end.
+    places: Option<PathBuf>,
     spawner: Spawner,
     buffer: Vec<u8>,
 }
@@ -76,6 +80,7 @@ impl Keeper {
             reap_at: None,
             is_alone: true,
             to_terminate: Vec::new(),
+            places: None,
             spawner: Spawner::new()?,
             buffer: vec![0; CHUNK],
         })
@@ -100,6 +105,9 @@ impl Keeper {
             self.tell_ends();
             self.speak()?;
             self.poller.wake_at(self.next_wake())?;
+        }
+        if let Some(place) = &self.places {
+            Place::remove_parents(place);
         }
         Ok(())
     }
@@ -174,7 +182,13 @@ impl Keeper {
         if due(launch.deadline, self.lease_until) <= uptime() {
             return Err(StartFailure::TooLate);
         }
-        let tree = Tree::new(launch, self.spawner.spawn(launch)?);
+        // Without a cgroup, sessions, groups and descent are left, and limits for single processes.
+        let place = launch.cgroup.as_ref().and_then(|wanted| Place::make(wanted).ok());
+        self.places = place.as_ref().map(|place| place.path().to_owned()).or(self.places.take());
+        let child = self.spawner.spawn(launch, place.as_ref()).inspect_err(|_| {
+            place.as_ref().map(Place::remove);
+        })?;
+        let tree = Tree::new(launch, child, place);
         let watched = self.watch(slot, &tree);
         let tree = self.trees.entry(slot).or_insert(tree);
         if watched.is_err() {

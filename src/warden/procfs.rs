@@ -111,9 +111,22 @@ fn code(line: &str) -> Option<(usize, usize)> {
     is_code.then(|| (start, end.saturating_sub(start)))
 }
 
+/// The children of the first thread of this process, to which the kernel gives orphans.
+pub(super) fn children_of_process() -> io::Result<Vec<i32>> {
+    let own = std::process::id();
+    let list = fs::read_to_string(format!("/proc/{own}/task/{own}/children"))?;
+    Ok(list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+}
+
 /// The environment a process was started with; empty if it cannot be read, as for a zombie or another user's.
 pub(super) fn environment(pid: i32) -> Vec<u8> {
     fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()
+}
+
+/// The cgroup of a process in the hierarchy of v2, as the caller's namespace shows it; empty if it has none.
+pub(super) fn cgroup(pid: i32) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default().to_owned()
 }
 
 /// The arguments a process was started with; empty between two programs.

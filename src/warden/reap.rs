@@ -97,7 +97,7 @@ impl Keeper {
                 is_sure = false;
                 continue;
             };
-            match tree::owner(&process, &environment, &self.trees) {
+            match tree::owner(&process, &environment, &procfs::cgroup(pid), &self.trees) {
                 Owner::Tree(slot) => {
                     self.adopted.insert(pid, slot);
                 }
@@ -120,9 +120,11 @@ impl Keeper {
         let ended: Vec<Slot> =
             self.trees.iter().filter(|(_, tree)| !tree.is_live() && !tree.is_cleared).map(|(slot, _)| *slot).collect();
         for slot in ended {
-            let has_leftovers = self.adopted.values().any(|&owner| owner == slot);
+            let has_adopted = self.adopted.values().any(|&owner| owner == slot);
             let Some(tree) = self.trees.get_mut(&slot) else { continue };
-            if has_leftovers {
+            // Nothing in its cgroup but zombies, whatever became of their ancestry.
+            let is_empty = tree.leave_cgroup();
+            if has_adopted || !is_empty {
                 tree.is_killing = true;
             } else if is_settled {
                 reap(tree.pid());
@@ -162,13 +164,15 @@ impl Keeper {
             leftovers: tree.leftovers,
             tail: tree.output.tail(),
             dropped_bytes: tree.output.dropped(),
+            out_of_memory: tree.out_of_memory,
         })));
     }
 
     /// Forgets a child that did not reach its program. It is about to end, so waiting for it is short.
     pub(super) fn discard(&mut self, slot: Slot) {
-        let Some(tree) = self.trees.remove(&slot) else { return };
+        let Some(mut tree) = self.trees.remove(&slot) else { return };
         let _ = rustix::process::waitid(WaitId::Pid(tree.main), WaitIdOptions::EXITED);
+        tree.leave_cgroup();
         for pipe in [&tree.stdout, &tree.stderr].into_iter().flatten() {
             self.poller.forget_output(pipe);
         }
@@ -176,7 +180,7 @@ impl Keeper {
 }
 
 /// Reaps a child if it has ended; also true if it is no child any more.
-fn reap(pid: i32) -> bool {
+pub(super) fn reap(pid: i32) -> bool {
     let Some(pid) = Pid::from_raw(pid) else { return true };
     !matches!(rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG), Ok(None))
 }

@@ -16,15 +16,17 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::SigSet;
-use nix::unistd::ForkResult;
-use rustix::fs::Mode;
+use nix::unistd::{ForkResult, Gid, Uid};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno as Error;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
 
+use super::cgroup::Place;
+use super::limits;
 use super::procfs;
 use super::program;
-use super::wire::{Launch, StartFailure, Step};
+use super::wire::{Launch, StartFailure, Step, User};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
 
@@ -89,10 +91,10 @@ impl Spawner {
     }
 
     /// Forks, unless it is too late.
-    pub(super) fn spawn(&self, launch: &Launch) -> Result<Child, StartFailure> {
-        let limit = |(soft, hard)| Rlimit { current: Some(soft), maximum: Some(hard) };
-        let open_files = launch.open_files.map_or(self.open_files, limit);
-        let plan = Plan::new(launch, open_files).map_err(|NulByte| failed(Step::Exec, Error::INVAL))?;
+    pub(super) fn spawn(&self, launch: &Launch, place: Option<&Place>) -> Result<Child, StartFailure> {
+        let place = place.map(Place::open).transpose().map_err(|error| failed(Step::Fork, error))?;
+        let place = place.as_ref().map(AsFd::as_fd);
+        let plan = Plan::new(launch, self.open_files, place).map_err(|NulByte| failed(Step::Exec, Error::INVAL))?;
         let pipes = Pipes::new(self.last).map_err(|error| failed(Step::Fork, error))?;
         fork(&plan, pipes, self.null.as_fd())
     }
@@ -106,17 +108,63 @@ fn fork(plan: &Plan<'_>, pipes: Pipes, null: BorrowedFd<'_>) -> Result<Child, St
     if at >= plan.launch.not_after {
         return Err(StartFailure::TooLate);
     }
-    // SAFETY: the process has one thread, so the child's copy of memory is consistent and no lock in it is held by a
-    // thread that does not exist there.
-    match unsafe { nix::unistd::fork() } {
-        Ok(ForkResult::Child) => be_child(plan, &ends, warden),
-        Ok(ForkResult::Parent { child }) => {
-            let pid = Pid::from_raw(child.as_raw()).ok_or(failed(Step::Fork, Error::CHILD))?;
-            Ok(Child { pid, at, status, stdout, stderr })
-        }
+    let forked = match plan.place {
+        Some(place) => fork_into(place),
+        None => plain_fork().map(|child| (child, true)),
+    };
+    match forked {
+        Ok((None, is_placed)) => be_child(plan, &ends, warden, is_placed),
+        Ok((Some(pid), _)) => Ok(Child { pid, at, status, stdout, stderr }),
         Err(error) => Err(failed(Step::Fork, Error::from_raw_os_error(error as i32))),
     }
 }
+
+/// The child; `None` in the child itself.
+type Forked = Option<Pid>;
+
+fn plain_fork() -> Result<Forked, Errno> {
+    // SAFETY: the process has one thread, so the child's copy of memory is consistent and no lock in it is held by a
+    // thread that does not exist there.
+    match unsafe { nix::unistd::fork() }? {
+        ForkResult::Child => Ok(None),
+        ForkResult::Parent { child } => Pid::from_raw(child.as_raw()).map(Some).ok_or(Errno::ECHILD),
+    }
+}
+
+/// Forks into a cgroup; true if the child is born there. Moving there afterwards would stop every fork and exit of the
+/// machine for a moment. Where a sandbox knows no clone3, the child is left to move itself.
+fn fork_into(place: BorrowedFd<'_>) -> Result<(Forked, bool), Errno> {
+    let cgroup = u64::from(place.as_raw_fd().unsigned_abs());
+    let how = CloneArgs { flags: CLONE_INTO_CGROUP, exit_signal: libc::SIGCHLD as u64, cgroup, ..CloneArgs::default() };
+    // SAFETY: without a flag that shares memory, and without a stack, this is a fork; see there. What the C library does
+    // around its own fork is for programs with threads.
+    let child = unsafe { libc::syscall(libc::SYS_clone3, &raw const how, size_of::<CloneArgs>()) };
+    match Errno::result(child) {
+        Ok(child) => Ok((i32::try_from(child).ok().and_then(Pid::from_raw), true)),
+        Err(Errno::ENOSYS | Errno::EINVAL | Errno::EPERM) => Ok((plain_fork()?, false)),
+        Err(error) => Err(error),
+    }
+}
+
+/// The kernel's `struct clone_args`.
+#[derive(Default)]
+#[repr(C)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// It does not fit the type that the libc crate gives it.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// What the bytes on the status pipe, read to its end, mean: none if the program runs.
 pub(super) fn outcome(report: &[u8]) -> Option<StartFailure> {
@@ -124,6 +172,8 @@ pub(super) fn outcome(report: &[u8]) -> Option<StartFailure> {
     let errno = errno.first_chunk().map_or(0, |bytes| i32::from_le_bytes(*bytes));
     Some(match step {
         TOO_LATE => StartFailure::TooLate,
+        LIMITS => StartFailure::Step { step: Step::Limits, errno },
+        USER => StartFailure::Step { step: Step::User, errno },
         DIRECTORY => StartFailure::Step { step: Step::Directory, errno },
         EXEC => StartFailure::Step { step: Step::Exec, errno },
         _ => StartFailure::Step { step: Step::Prepare, errno },
@@ -134,10 +184,14 @@ const TOO_LATE: u8 = 0;
 const PREPARE: u8 = 1;
 const DIRECTORY: u8 = 2;
 const EXEC: u8 = 3;
+const LIMITS: u8 = 4;
+const USER: u8 = 5;
 
 fn report(failure: StartFailure) -> [u8; 5] {
     let (step, errno) = match failure {
         StartFailure::TooLate => (TOO_LATE, 0),
+        StartFailure::Step { step: Step::Limits, errno } => (LIMITS, errno),
+        StartFailure::Step { step: Step::User, errno } => (USER, errno),
         StartFailure::Step { step: Step::Directory, errno } => (DIRECTORY, errno),
         StartFailure::Step { step: Step::Exec, errno } => (EXEC, errno),
         StartFailure::Step { step: Step::Fork | Step::Prepare, errno } => (PREPARE, errno),
@@ -184,7 +238,8 @@ impl From<NulError> for NulByte {
 /// A launch in the system's terms, made before the fork.
 struct Plan<'a> {
     launch: &'a Launch,
-    open_files: Rlimit,
+    limits: Vec<(Resource, Rlimit)>,
+    place: Option<BorrowedFd<'a>>,
     candidates: Vec<CString>,
     argv: Vec<CString>,
     environment: Vec<CString>,
@@ -192,13 +247,14 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(launch: &'a Launch, open_files: Rlimit) -> Result<Self, NulByte> {
+    fn new(launch: &'a Launch, open_files: Rlimit, place: Option<BorrowedFd<'a>>) -> Result<Self, NulByte> {
         let name = launch.argv.first().map_or("", String::as_str);
         let argv = launch.argv.iter().map(|argument| CString::new(argument.as_str()));
         let environment = launch.environment.iter().map(|(key, value)| CString::new(format!("{key}={value}")));
         Ok(Self {
             launch,
-            open_files,
+            limits: limits::of(launch, place.is_some(), open_files),
+            place,
             candidates: program::candidates(name, &launch.environment)?,
             argv: argv.collect::<Result<_, _>>()?,
             environment: environment.collect::<Result<_, _>>()?,
@@ -225,18 +281,29 @@ impl Drop for NeverReturn {
     }
 }
 
-fn be_child(plan: &Plan<'_>, ends: &Ends<'_>, warden: Pid) -> ! {
+fn be_child(plan: &Plan<'_>, ends: &Ends<'_>, warden: Pid, is_placed: bool) -> ! {
     let guard = NeverReturn;
-    let Err(failure) = become_job(plan, ends, warden);
+    let Err(failure) = become_job(plan, ends, warden, is_placed);
     // If this fails the warden is gone, and with it whoever would care.
     let _ = rustix::io::write(ends.status, &report(failure));
     drop(guard);
     unreachable!("the guard ended the process")
 }
 
-fn become_job(plan: &Plan<'_>, ends: &Ends<'_>, warden: Pid) -> Result<Infallible, StartFailure> {
-    prepare(plan, ends, warden).map_err(|error| failed(Step::Prepare, error))?;
-    rustix::process::chdir(&plan.directory).map_err(|error| failed(Step::Directory, error))?;
+/// The order matters: limits and a lower nice value may need the rights of the daemon's user, and the parent-death signal
+/// comes after the change of user, which clears it.
+fn become_job(plan: &Plan<'_>, ends: &Ends<'_>, warden: Pid, is_placed: bool) -> Result<Infallible, StartFailure> {
+    let prepare = |done: Result<(), Error>| done.map_err(|error| failed(Step::Prepare, error));
+    prepare(own_session(ends))?;
+    if !is_placed {
+        prepare(move_into(plan.place))?;
+    }
+    close_others(ends.status.as_raw_fd());
+    limit(plan).map_err(|error| failed(Step::Limits, error))?;
+    become_user(plan.launch.user.as_ref()).map_err(|error| failed(Step::User, error))?;
+    prepare(tie_to(warden))?;
+    prepare(set_masks(plan.launch.umask))?;
+    enter(plan).map_err(|error| failed(Step::Directory, error))?;
     // Again, last of all: entering a directory can take as long as it likes.
     if uptime() >= plan.launch.not_after {
         return Err(StartFailure::TooLate);
@@ -244,21 +311,55 @@ fn become_job(plan: &Plan<'_>, ends: &Ends<'_>, warden: Pid) -> Result<Infallibl
     Err(failed(Step::Exec, Error::from_raw_os_error(exec(plan) as i32)))
 }
 
-/// The order matters: the parent-death signal comes after any change of user, which clears it.
-fn prepare(plan: &Plan<'_>, ends: &Ends<'_>, warden: Pid) -> Result<(), Error> {
+fn own_session(ends: &Ends<'_>) -> Result<(), Error> {
     rustix::process::setsid()?;
     rustix::stdio::dup2_stdin(ends.null)?;
     rustix::stdio::dup2_stdout(ends.stdout)?;
-    rustix::stdio::dup2_stderr(ends.stderr)?;
-    close_others(ends.status.as_raw_fd());
-    setrlimit(Resource::Nofile, plan.open_files)?;
+    rustix::stdio::dup2_stderr(ends.stderr)
+}
+
+fn move_into(place: Option<BorrowedFd<'_>>) -> Result<(), Error> {
+    let Some(place) = place else { return Ok(()) };
+    let procs = rustix::fs::openat(place, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(procs, b"0").map(drop)
+}
+
+fn limit(plan: &Plan<'_>) -> Result<(), Error> {
+    for (resource, limit) in &plan.limits {
+        setrlimit(*resource, *limit)?;
+    }
+    match plan.launch.nice {
+        Some(nice) => rustix::process::setpriority_process(None, nice),
+        None => Ok(()),
+    }
+}
+
+fn become_user(user: Option<&User>) -> Result<(), Error> {
+    let Some(User { uid, gid, groups }) = user else { return Ok(()) };
+    let groups: Vec<Gid> = groups.iter().map(|&gid| Gid::from_raw(gid)).collect();
+    nix::unistd::setgroups(&groups)
+        .and_then(|()| nix::unistd::setgid(Gid::from_raw(*gid)))
+        .and_then(|()| nix::unistd::setuid(Uid::from_raw(*uid)))
+        .map_err(|errno| Error::from_raw_os_error(errno as i32))
+}
+
+fn tie_to(warden: Pid) -> Result<(), Error> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     if rustix::process::getppid() != Some(warden) {
         return Err(Error::SRCH); // The warden died before the line above could take effect.
     }
-    SigSet::empty().thread_set_mask().map_err(|errno| Error::from_raw_os_error(errno as i32))?;
-    rustix::process::umask(Mode::from_raw_mode(plan.launch.umask & 0o777));
     Ok(())
+}
+
+fn set_masks(umask: u32) -> Result<(), Error> {
+    SigSet::empty().thread_set_mask().map_err(|errno| Error::from_raw_os_error(errno as i32))?;
+    rustix::process::umask(Mode::from_raw_mode(umask & 0o777));
+    Ok(())
+}
+
+fn enter(plan: &Plan<'_>) -> Result<(), Error> {
+    let entered = rustix::process::chdir(&plan.directory);
+    if plan.launch.or_root { entered.or_else(|_| rustix::process::chdir("/")) } else { entered }
 }
 
 /// Closes all but the standard streams and the status pipe, so that a child that hangs before exec holds neither the
@@ -303,7 +404,7 @@ mod tests {
 
     #[test]
     fn what_the_child_reports_is_what_the_warden_reads() {
-        for step in [Step::Prepare, Step::Directory, Step::Exec] {
+        for step in [Step::Prepare, Step::Limits, Step::User, Step::Directory, Step::Exec] {
             let failure = StartFailure::Step { step, errno: 13 };
             assert_eq!(outcome(&report(failure)), Some(failure));
         }

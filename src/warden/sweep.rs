@@ -2,13 +2,15 @@
 //!
 //! Killing freezes first: SIGSTOP for all that is found, until a reading of /proc finds nothing new, then SIGKILL. What is
 //! stopped cannot fork, and keeps its children below it, so nothing outruns the killing and nothing loses its ancestry
-//! on the way. It repeats until the tree is cleared (`reap`).
+//! on the way. It repeats until the tree is cleared (`reap`). A tree in a cgroup of its own needs no freezing: the kernel
+//! kills all in it at once, forks under way included.
 
 use std::io;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
+use super::cgroup::Place;
 use super::forest::Forest;
 use super::keeper::Keeper;
 use super::procfs::Process;
@@ -53,7 +55,9 @@ impl Keeper {
             return;
         }
         // Without /proc the groups of the main processes are still reached; the next sweep is soon.
-        let forest = self.freeze(&slots).ok();
+        let has_no_place = |slot: &Slot| self.trees.get(slot).is_some_and(|tree| tree.place.is_none());
+        let loose: Vec<Slot> = slots.iter().copied().filter(has_no_place).collect();
+        let forest = if loose.is_empty() { Forest::read() } else { self.freeze(&loose) }.ok();
         for slot in slots {
             self.kill_members(forest.as_ref(), slot);
         }
@@ -121,6 +125,9 @@ impl Keeper {
         let Some(tree) = self.trees.get_mut(&slot) else { return };
         // The main process is not reaped, so its group's number is its own.
         let _ = rustix::process::kill_process_group(tree.main, Signal::KILL);
+        if let Some(place) = &tree.place {
+            place.kill();
+        }
         for process in members {
             process.signal(Signal::KILL);
             let was_killed = tree.found.insert(process.identity(), true) == Some(true);
@@ -135,6 +142,7 @@ impl Keeper {
     fn members<'a>(&self, forest: &'a Forest, slot: Slot) -> Vec<&'a Process> {
         let Some(tree) = self.trees.get(&slot) else { return Vec::new() };
         let adopted = self.adopted.iter().filter(|(_, owner)| **owner == slot).map(|(pid, _)| *pid);
-        forest.members(Some(tree.pid()), adopted)
+        let placed = tree.place.as_ref().map(Place::pids).unwrap_or_default();
+        forest.members(Some(tree.pid()), adopted.chain(placed))
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::process::Pid;
 
+use super::cgroup::Place;
 use super::output::Output;
 use super::procfs::{self, Identity, Process, TICKS_PER_SECOND};
 use super::spawn::Child;
@@ -32,6 +33,9 @@ pub(super) struct Tree {
     pub(super) stdout: Option<OwnedFd>,
     pub(super) stderr: Option<OwnedFd>,
     pub(super) output: Output,
+    /// Its cgroup, until that is removed.
+    pub(super) place: Option<Place>,
+    pub(super) out_of_memory: bool,
     pub(super) ended_by: Option<EndedBy>,
     /// When a stop's patience ends.
     pub(super) kill_at: Option<Uptime>,
@@ -50,7 +54,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    pub(super) fn new(launch: &Launch, child: Child) -> Self {
+    pub(super) fn new(launch: &Launch, child: Child, place: Option<Place>) -> Self {
         let run = launch.environment.iter().rev().find(|(key, _)| key == RUN_ID);
         Self {
             main: child.pid,
@@ -61,6 +65,8 @@ impl Tree {
             stdout: Some(child.stdout),
             stderr: Some(child.stderr),
             output: Output::new(launch.max_output),
+            place,
+            out_of_memory: false,
             ended_by: None,
             kill_at: None,
             is_killing: false,
@@ -87,6 +93,16 @@ impl Tree {
     /// When it is to be killed without a further order.
     pub(super) fn due(&self, lease_until: Uptime) -> Uptime {
         due(self.deadline, lease_until).min(self.kill_at.unwrap_or(Uptime::NEVER))
+    }
+
+    /// Removes its cgroup if nothing lives in it; true when there is none.
+    pub(super) fn leave_cgroup(&mut self) -> bool {
+        let Some(place) = &self.place else { return true };
+        self.out_of_memory |= place.ran_out_of_memory();
+        if place.remove() {
+            self.place = None;
+        }
+        self.place.is_none()
     }
 
     /// True while a kill can still be what ends the main process.
@@ -123,9 +139,13 @@ pub(super) enum Owner {
     Unclear,
 }
 
-/// Says whose `orphan` is: by what was seen of the tree, session or group, then the run in its environment, then by
-/// being younger than only one tree.
-pub(super) fn owner(orphan: &Process, environment: &[u8], trees: &BTreeMap<Slot, Tree>) -> Owner {
+/// Says whose `orphan` is: by its cgroup, by what was seen of the tree, session or group, then the run in its environment,
+/// then by being younger than only one tree.
+pub(super) fn owner(orphan: &Process, environment: &[u8], cgroup: &str, trees: &BTreeMap<Slot, Tree>) -> Owner {
+    let holds = |tree: &Tree| tree.place.as_ref().is_some_and(|place| place.holds(cgroup));
+    if let Some((slot, _)) = trees.iter().find(|(_, tree)| holds(tree)) {
+        return Owner::Tree(*slot);
+    }
     let run = procfs::variable(environment, RUN_ID);
     let older = || trees.iter().filter(|(_, tree)| !tree.is_cleared && tree.is_older_than(orphan));
     let marked = |tree: &Tree| {
@@ -147,6 +167,7 @@ pub(super) fn owner(orphan: &Process, environment: &[u8], trees: &BTreeMap<Slot,
 
 #[cfg(test)]
 mod tests {
+    use super::super::wire::Limits;
     use super::*;
 
     fn tree(main: i32, run: &str, forked_at: u64) -> Tree {
@@ -158,7 +179,11 @@ mod tests {
             environment: vec![(RUN_ID.into(), run.into())],
             directory: "/".into(),
             umask: 0o022,
-            open_files: None,
+            or_root: false,
+            user: None,
+            nice: None,
+            limits: Limits::default(),
+            cgroup: None,
             not_after: Uptime::NEVER,
             deadline: Deadline::None,
             max_output: 0,
@@ -166,6 +191,7 @@ mod tests {
         Tree::new(
             &launch,
             Child { pid: Pid::from_raw(main).unwrap(), at, status: pipe(), stdout: pipe(), stderr: pipe() },
+            None,
         )
     }
 
@@ -179,22 +205,22 @@ mod tests {
 
     #[test]
     fn an_orphan_belongs_by_session_then_by_the_run_in_its_environment() {
-        assert_eq!(owner(&orphan(20, 60), b"CRONKEEPER_RUN_ID=a\0", &two_trees()), Owner::Tree(Slot(2)));
-        assert_eq!(owner(&orphan(77, 60), b"CRONKEEPER_RUN_ID=a\0", &two_trees()), Owner::Tree(Slot(1)));
+        assert_eq!(owner(&orphan(20, 60), b"CRONKEEPER_RUN_ID=a\0", "/", &two_trees()), Owner::Tree(Slot(2)));
+        assert_eq!(owner(&orphan(77, 60), b"CRONKEEPER_RUN_ID=a\0", "/", &two_trees()), Owner::Tree(Slot(1)));
     }
 
     #[test]
     fn an_orphan_without_a_mark_is_of_the_only_tree_older_than_it() {
-        assert_eq!(owner(&orphan(77, 10), b"", &two_trees()), Owner::Tree(Slot(1)));
-        assert_eq!(owner(&orphan(77, 60), b"", &two_trees()), Owner::Unclear);
-        assert_eq!(owner(&orphan(77, 1), b"", &two_trees()), Owner::Nobody);
+        assert_eq!(owner(&orphan(77, 10), b"", "/", &two_trees()), Owner::Tree(Slot(1)));
+        assert_eq!(owner(&orphan(77, 60), b"", "/", &two_trees()), Owner::Unclear);
+        assert_eq!(owner(&orphan(77, 1), b"", "/", &two_trees()), Owner::Nobody);
     }
 
     #[test]
     fn an_orphan_found_while_its_parents_lived_is_known_again() {
         let mut trees = two_trees();
         trees.get_mut(&Slot(2)).unwrap().found.insert(orphan(77, 60).identity(), true);
-        assert_eq!(owner(&orphan(77, 60), b"", &trees), Owner::Tree(Slot(2)));
+        assert_eq!(owner(&orphan(77, 60), b"", "/", &trees), Owner::Tree(Slot(2)));
     }
 
     #[test]

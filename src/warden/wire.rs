@@ -48,16 +48,59 @@ pub struct Launch {
     pub environment: Vec<(String, String)>,
     /// Where to start.
     pub directory: String,
+    /// Start in `/` where that cannot be entered.
+    pub or_root: bool,
     /// The file mode creation mask.
     pub umask: u32,
-    /// Soft and hard RLIMIT_NOFILE to give back, if the daemon raised its own.
-    pub open_files: Option<(u64, u64)>,
+    /// Whom to become, if not the daemon's user.
+    pub user: Option<User>,
+    /// The nice value, if not the daemon's.
+    pub nice: Option<i32>,
+    /// See [`Limits`].
+    pub limits: Limits,
+    /// The cgroup to make for it. Without one, or where it cannot be made, all limits are the kernel's for single processes.
+    pub cgroup: Option<Cgroup>,
     /// Not to be started at or after this instant.
     pub not_after: Uptime,
     /// See [`Deadline`].
     pub deadline: Deadline,
     /// Bytes of output to hand on; what comes after is counted and dropped.
     pub max_output: u64,
+}
+
+/// A user in the kernel's terms.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// All groups.
+    pub groups: Vec<u32>,
+}
+
+/// What processes may take; none where absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Bytes.
+    pub memory: Option<u64>,
+    /// Processes and threads.
+    pub processes: Option<u64>,
+    /// Soft and hard RLIMIT_NOFILE; absent: what the warden was started with.
+    pub open_files: Option<(u64, u64)>,
+    /// Seconds of processor time.
+    pub cpu_time: Option<u64>,
+}
+
+/// A cgroup for one tree, and those limits that it keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cgroup {
+    /// Where to make it; the folder it stands in is there.
+    pub path: String,
+    /// Bytes of the whole tree.
+    pub memory: Option<u64>,
+    /// Processes and threads of the whole tree.
+    pub processes: Option<u64>,
 }
 
 /// When a tree is killed without being told to.
@@ -124,6 +167,8 @@ pub struct Ending {
     pub tail: String,
     /// Bytes of output that were not handed on.
     pub dropped_bytes: u64,
+    /// The kernel killed it, or a part of it, because its cgroup's memory was used up.
+    pub out_of_memory: bool,
 }
 
 /// What the warden did to end a tree.
@@ -182,8 +227,12 @@ pub enum StartFailure {
 pub enum Step {
     /// Pipes and fork.
     Fork,
-    /// Session, limits, mask.
+    /// Session, streams, mask.
     Prepare,
+    /// Limits and nice value.
+    Limits,
+    /// Becoming the user.
+    User,
     /// Entering the directory.
     Directory,
     /// Finding and executing the program.

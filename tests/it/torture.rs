@@ -7,14 +7,21 @@ mod times;
 
 use serde_json::Value;
 
-use crate::solo::rig::{await_run, leading, node};
+use crate::solo::rig::{await_run, kib, leading, node, warden_of};
 use crate::support::LONG;
 use crate::support::node::{Event, Node, Spec};
 
+/// What daemon and warden may grow by, whatever a job does, in KiB.
+const GROWTH: u64 = 5 << 10;
+
 /// A node with one job a second, and that job's first end.
+///
+/// Whatever the job did, in the end it is looked whether the history tells what the log told, whether daemon and warden are
+/// as small as before, and (by the node) whether a process is left.
 struct Trial {
     node: Node,
     end: Event,
+    before: [u64; 2],
 }
 
 impl Trial {
@@ -25,8 +32,9 @@ impl Trial {
 
     fn on(spec: Spec, keys: &str) -> Self {
         let node = leading(&spec.jobs(&job(keys)));
+        let before = resident(&node);
         let end = node.await_event("run.finished", LONG);
-        Self { node, end }
+        Self { node, end, before }
     }
 
     fn run(&self) -> &str {
@@ -51,6 +59,38 @@ impl Trial {
     fn record(&self) -> Value {
         await_run(self.node.spec(), self.run())
     }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let record = self.record();
+        let field = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
+        assert_eq!((field("outcome").as_str(), field("reason").as_str()), self.failure());
+        assert_eq!(
+            (record["exit_code"].as_i64(), record["signal"].as_i64()),
+            (self.outcome().1, self.end.number("signal"))
+        );
+        for (before, after) in self.before.into_iter().zip(resident(&self.node)) {
+            assert!(after < before + GROWTH, "from {before} to {after} KiB");
+        }
+    }
+}
+
+/// What daemon and warden have in memory, in KiB.
+fn resident(node: &Node) -> [u64; 2] {
+    [node.pid(), warden_of(node)].map(|pid| kib(pid, "VmRSS"))
+}
+
+/// Only root runs jobs as other users.
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("skipped: only root runs jobs as other users");
+    }
+    is_root
 }
 
 /// A jobs file with one job of every second.

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
 use cronkeeper::clock::system::uptime;
+use cronkeeper::warden::cgroup::estate::Cgroups;
 use cronkeeper::warden::handle::{Handle, Warden, WardenGone};
 use cronkeeper::warden::recover::{Recorded, kill_leftovers, start_time};
 use cronkeeper::warden::wire::{
-    Deadline, EndedBy, Ending, Exit, Launch, Notice, Order, Slot, StartFailure, Step, Stream,
+    Cgroup, Deadline, EndedBy, Ending, Exit, Launch, Limits, Notice, Order, Slot, StartFailure, Step, Stream, User,
 };
 
 /// Longer than anything takes on the slowest machine; only a failing test waits it out.
@@ -47,7 +48,11 @@ impl Bench {
             ],
             directory: self.directory.path().to_str().unwrap().into(),
             umask: 0o027,
-            open_files: None,
+            or_root: false,
+            user: None,
+            nice: None,
+            limits: Limits::default(),
+            cgroup: None,
             not_after: Uptime::NEVER,
             deadline: Deadline::None,
             max_output: 1 << 20,
@@ -192,9 +197,197 @@ async fn the_limit_of_open_files_is_the_daemons_unless_another_is_given_back() {
     let launch = bench.sh("ulimit -n");
     bench.run(launch).await;
     let mut launch = bench.sh("ulimit -n");
-    launch.open_files = Some((77, 99));
+    launch.limits.open_files = Some((77, 99));
     bench.run(launch).await;
     assert_eq!(bench.lines(), [own.to_string(), "77".to_owned()]);
+    bench.close().await;
+}
+
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("skipped: only root becomes another user");
+    }
+    is_root
+}
+
+fn nobody() -> User {
+    User { uid: 65_534, gid: 65_533, groups: vec![65_533, 7, 9] }
+}
+
+#[tokio::test]
+async fn a_job_is_its_user_with_the_groups_of_that_user_and_nobody_else() {
+    if !is_root() {
+        return;
+    }
+    let mut bench = Bench::new();
+    let mut launch =
+        bench.sh("id -ru; id -rg; id -G; grep -E '^(Uid|Gid|CapEff)' /proc/self/status; echo ready; sleep 1000");
+    launch.user = Some(nobody());
+    launch.directory = "/".into();
+    let (slot, _) = bench.start(launch).await;
+    bench.line("ready").await;
+    let uid = "Uid:\t65534\t65534\t65534\t65534";
+    let gid = "Gid:\t65533\t65533\t65533\t65533";
+    assert_eq!(bench.lines(), ["65534", "65533", "65533 7 9", uid, gid, "CapEff:\t0000000000000000", "ready"]);
+    bench.order(Order::Kill { slot });
+    bench.end().await;
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn a_job_of_another_user_dies_with_the_warden() {
+    if !is_root() {
+        return;
+    }
+    let mut bench = Bench::new();
+    let mut launch = bench.launch(&["sleep", "1000"]);
+    launch.user = Some(nobody());
+    launch.directory = "/".into();
+    let (_, main) = bench.start(launch).await;
+    let warden = rustix::process::Pid::from_raw(i32::try_from(bench.warden.pid()).unwrap()).unwrap();
+    rustix::process::kill_process(warden, rustix::process::Signal::KILL).unwrap();
+    eventually("it dies", || !living(&bench.run).contains(&main)).await;
+    bench.warden.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn limits_and_nice_value_hold_for_the_job() {
+    let mut bench = Bench::new();
+    let mut launch = bench.sh("nice; ulimit -d; ulimit -t; ulimit -Ht; cat /proc/self/limits | grep processes");
+    launch.nice = Some(15);
+    let memory = Some(512 << 20);
+    launch.limits = Limits { memory, processes: Some(12_345), open_files: None, cpu_time: Some(60) };
+    bench.run(launch).await;
+    assert_eq!(bench.lines()[..4], ["15", "524288", "60", "65"]);
+    assert!(bench.lines()[4].contains(" 12345 "), "{:?}", bench.lines());
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn a_limit_of_memory_or_time_that_is_passed_ends_the_job() {
+    let mut bench = Bench::new();
+    let mut launch = bench.sh("x=x; while :; do x=$x$x; done");
+    launch.limits.memory = Some(64 << 20);
+    assert_ne!(bench.run(launch).await.exit, Exit::Code(0));
+    let mut launch = bench.sh("while :; do :; done");
+    launch.limits.cpu_time = Some(1);
+    let ending = bench.run(launch).await;
+    assert!(matches!(ending.exit, Exit::Signal { signal: 24, .. }), "{ending:?}");
+    bench.close().await;
+}
+
+#[tokio::test]
+async fn a_home_that_cannot_be_entered_is_the_root_directory() {
+    let mut bench = Bench::new();
+    let mut launch = bench.sh("pwd");
+    (launch.directory, launch.or_root) = ("/no/such/home".into(), true);
+    bench.run(launch).await;
+    assert_eq!(bench.lines(), ["/"]);
+    bench.close().await;
+}
+
+/// A cgroup for a run; `None`, and said, where there is none to be had.
+fn cgroup(bench: &Bench, home: &Path) -> Cgroup {
+    Cgroup { path: home.join(bench.next.to_string()).display().to_string(), memory: None, processes: None }
+}
+
+/// A folder for the cgroups of a test.
+fn cgroups() -> Option<Cgroups> {
+    let found = Cgroups::make(false);
+    if found.is_none() {
+        eprintln!("skipped: no cgroup v2 that can be written to");
+    }
+    found
+}
+
+#[tokio::test]
+async fn a_run_has_a_cgroup_of_its_own_which_goes_with_it() {
+    let Some(cgroups) = cgroups() else { return };
+    let mut bench = Bench::new();
+    let home = cgroups.path().join("free");
+    // Born there: the first thing it reads is its cgroup.
+    let mut launch = bench.launch(&["grep", "^0::", "/proc/self/cgroup"]);
+    let wanted = cgroup(&bench, &home);
+    launch.cgroup = Some(wanted.clone());
+    let ending = bench.run(launch).await;
+    assert_eq!((ending.exit, ending.leftovers), (Exit::Code(0), 0));
+    let (_, named) = wanted.path.split_once("/cronkeeper.").unwrap();
+    assert!(bench.lines()[0].ends_with(named), "{:?} in {named}", bench.lines());
+    assert!(!Path::new(&wanted.path).exists());
+    // A program that is missing leaves none behind either.
+    let mut launch = bench.launch(&["no-such-program"]);
+    let wanted = cgroup(&bench, &home);
+    launch.cgroup = Some(wanted.clone());
+    bench.refused(launch).await;
+    assert!(!Path::new(&wanted.path).exists());
+    bench.close().await;
+    cgroups.remove();
+}
+
+#[tokio::test]
+async fn whatever_a_process_does_to_be_forgotten_its_cgroup_knows_it() {
+    let Some(cgroups) = cgroups() else { return };
+    let mut bench = Bench::new();
+    // Another run, so that nothing but the cgroup says whose the escaped process is.
+    let other = bench.sh("echo ready; sleep 1000");
+    let (other, _) = bench.start(other).await;
+    bench.line("ready").await;
+    let mut launch = bench.sh("sleep 0.05; (setsid env -i sleep 1000 >/dev/null 2>&1 & echo $! >pid); exit 3");
+    launch.cgroup = Some(cgroup(&bench, &cgroups.path().join("free")));
+    let ending = bench.run(launch).await;
+    let pid: i32 = fs::read_to_string(bench.directory.path().join("pid")).unwrap().trim().parse().unwrap();
+    assert_eq!((ending.exit, ending.leftovers, start_time(pid)), (Exit::Code(3), 1, None));
+    bench.order(Order::Kill { slot: other });
+    bench.end().await;
+    bench.close().await;
+    cgroups.remove();
+}
+
+#[tokio::test]
+async fn a_fork_storm_in_a_cgroup_ends_at_one_word() {
+    let Some(cgroups) = cgroups() else { return };
+    let mut bench = Bench::new();
+    // Each leaves session and parent behind at once, and is followed by one: some dozens live at a time.
+    let storm = bench.file("storm", "echo 1 >>count\nsetsid -f \"$0\" >/dev/null 2>&1\nsleep 0.05\n", 0o755);
+    let mut launch = bench.sh("for i in 1 2 3; do setsid -f ./storm >/dev/null 2>&1; done; echo ready; sleep 1000");
+    let wanted = cgroup(&bench, &cgroups.path().join("free"));
+    launch.cgroup = Some(wanted.clone());
+    let count = bench.directory.path().join("count");
+    let (slot, _) = bench.start(launch).await;
+    bench.line("ready").await;
+    eventually("the storm rages", || fs::metadata(&count).is_ok_and(|count| count.len() > 200)).await;
+    bench.order(Order::Kill { slot });
+    bench.end().await;
+    assert!(!Path::new(&wanted.path).exists());
+    drop(storm);
+    bench.close().await;
+    cgroups.remove();
+}
+
+#[tokio::test]
+async fn a_cgroup_that_the_job_made_below_its_own_goes_too() {
+    let Some(cgroups) = cgroups() else { return };
+    let mut bench = Bench::new();
+    let wanted = cgroup(&bench, &cgroups.path().join("free"));
+    let mut launch =
+        bench.sh(&format!("mkdir -p {0}/a/b && sleep 1000 & sleep 0.1; echo $! >{0}/a/b/cgroup.procs", wanted.path));
+    launch.cgroup = Some(wanted.clone());
+    let ending = bench.run(launch).await;
+    assert_eq!((ending.exit, ending.leftovers), (Exit::Code(0), 1));
+    assert!(!Path::new(&wanted.path).exists());
+    bench.close().await;
+    cgroups.remove();
+}
+
+#[tokio::test]
+async fn a_cgroup_that_cannot_be_made_stops_no_job() {
+    let mut bench = Bench::new();
+    let mut launch = bench.sh("ulimit -d");
+    launch.limits.memory = Some(512 << 20);
+    launch.cgroup = Some(Cgroup { path: "/no/such/cgroup".into(), memory: Some(512 << 20), processes: None });
+    assert_eq!(bench.run(launch).await.exit, Exit::Code(0));
+    assert_eq!(bench.lines(), ["524288"]);
     bench.close().await;
 }
 

@@ -9,15 +9,13 @@ use futures_util::StreamExt as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook_tokio::Signals;
 
-use crate::cli::{Error, host};
+use crate::cli::Error;
 use crate::clock::system::{SystemClock, now};
 use crate::clock::{Clock as _, Uptime, Wake};
-use crate::daemon::launch::Launcher;
-use crate::engine::Start;
+use crate::job::Job;
 use crate::run::millis;
-use crate::term::NodeName;
 use crate::warden::handle::{Handle, Warden, WardenGone};
-use crate::warden::wire::{EndedBy, Ending, Notice, Order, StartFailure, Step, Stream};
+use crate::warden::wire::{EndedBy, Ending, Launch, Notice, Order, Slot, StartFailure, Step, Stream};
 
 /// Output: from where, the text, and whether the line goes on in the next piece.
 pub(super) type Piece = (Stream, String, bool);
@@ -37,7 +35,7 @@ pub(super) struct Watched {
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
 /// Starts the attempt and sees it to its end.
-pub(super) fn supervise(warden: Warden, start: &Start, pieces: Sender<Piece>) -> Result<Ended, Error> {
+pub(super) fn supervise(warden: Warden, launch: Launch, job: &Job, pieces: Sender<Piece>) -> Result<Ended, Error> {
     let system = |what| move |source| Error::System { what, source };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -52,8 +50,8 @@ pub(super) fn supervise(warden: Warden, start: &Start, pieces: Sender<Piece>) ->
     let ended = runtime.block_on(async {
         let signals = Signals::new(SIGNALS).map_err(system("signals cannot be caught"))?;
         let warden = warden.into_async().map_err(system("the warden cannot be spoken to"))?;
-        let mut watch = Watch { warden, signals, start, pieces, due: None, stopped: None };
-        let ended = watch.run().await;
+        let mut watch = Watch { warden, signals, slot: launch.slot, job, pieces, due: None, stopped: None };
+        let ended = watch.run(launch).await;
         // It has nothing left to do; that it cannot be waited for changes nothing.
         let _ = watch.warden.close().await;
         ended.map_err(|error| system("the job is out of sight")(io::Error::other(error)))
@@ -72,7 +70,8 @@ enum Cause {
 struct Watch<'a> {
     warden: Handle,
     signals: Signals,
-    start: &'a Start,
+    slot: Slot,
+    job: &'a Job,
     pieces: Sender<Piece>,
     /// When its `timeout` passes.
     due: Option<Uptime>,
@@ -80,10 +79,8 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    async fn run(&mut self) -> Result<Ended, WardenGone> {
-        // It may ask a directory service, which is no matter on this thread.
-        let launcher = Launcher::of_this_user(NodeName::new(host::name()), None);
-        if self.warden.send(&Order::Start(Box::new(launcher.launch(self.start)))).is_err() {
+    async fn run(&mut self, launch: Launch) -> Result<Ended, WardenGone> {
+        if self.warden.send(&Order::Start(Box::new(launch))).is_err() {
             let too_long = nix::errno::Errno::E2BIG as i32;
             return Ok(Err(StartFailure::Step { step: Step::Exec, errno: too_long }));
         }
@@ -105,7 +102,7 @@ impl Watch<'_> {
 
     fn noticed(&mut self, notice: Notice) -> Option<Ended> {
         match notice {
-            Notice::Started { at, .. } => self.due = self.start.job.timeout.map(|timeout| at + timeout),
+            Notice::Started { at, .. } => self.due = self.job.timeout.map(|timeout| at + timeout),
             // Who prints outlives who supervises.
             Notice::Output { stream, line, continues, .. } => drop(self.pieces.send((stream, line, continues))),
             Notice::NotStarted { why, .. } => return Some(Err(why)),
@@ -128,7 +125,7 @@ impl Watch<'_> {
     fn interrupt(&mut self) {
         self.due = None;
         if self.stopped.is_some() {
-            self.order(&Order::Kill { slot: self.start.slot });
+            self.order(&Order::Kill { slot: self.slot });
         } else {
             self.stop(Cause::Signal);
         }
@@ -136,8 +133,8 @@ impl Watch<'_> {
 
     fn stop(&mut self, cause: Cause) {
         self.stopped = Some(cause);
-        let grace_ms = millis(self.start.job.kill_grace);
-        self.order(&Order::Stop { slot: self.start.slot, grace_ms });
+        let grace_ms = millis(self.job.kill_grace);
+        self.order(&Order::Stop { slot: self.slot, grace_ms });
     }
 
     fn order(&mut self, order: &Order) {

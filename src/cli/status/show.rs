@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use super::super::ask::{span, stamp};
 use super::super::table::Table;
 use crate::run::RunState;
-use crate::status::{JobStatus, Place, State, Status};
+use crate::status::{Confinement, JobStatus, LimitedBy, Place, State, Status};
 use crate::telemetry::escape;
 use crate::term::NodeName;
 
@@ -22,6 +22,7 @@ pub(super) fn write(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     if let Some(clock) = clock(status) {
         line(out, "CLOCK", &clock)?;
     }
+    line(out, "LIMITS", &limits(&status.confinement))?;
     write_jobs_file(status, out)?;
     for job in &status.jobs {
         if let Some(error) = &job.error {
@@ -87,6 +88,15 @@ fn clock(status: &Status) -> Option<String> {
     let skew = status.clock_skew_ms.filter(|skew| skew.unsigned_abs() >= 1_000)?;
     let side = if skew > 0 { "AHEAD of" } else { "BEHIND" };
     Some(format!("{:.1}s {side} ZooKeeper's", seconds(skew.unsigned_abs())))
+}
+
+fn limits(confinement: &Confinement) -> String {
+    let by = match confinement.limits {
+        LimitedBy::Cgroup => "memory and processes by cgroup",
+        LimitedBy::Rlimit => "memory and processes by rlimit",
+    };
+    let own = if confinement.cgroup.is_some() { "each run in a cgroup of its own" } else { "no cgroup to be had" };
+    format!("{by}; {own}")
 }
 
 fn seconds(ms: u64) -> f64 {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::job::{CommandLine, Interrupted, Misfire, OnLeaseEnd, Overlap, Splay};
+use crate::job::{CommandLine, Interrupted, Limits, Misfire, OnLeaseEnd, Overlap, RunAs, Splay};
 
 #[test]
 fn the_smallest_job_has_the_documented_defaults() {
@@ -209,18 +209,7 @@ fn commands_are_checked_as_far_as_can_be() {
 
 #[test]
 fn what_is_not_built_yet_is_refused_and_never_ignored() {
-    for key in [
-        "user",
-        "group",
-        "nice",
-        "limits",
-        "retries",
-        "concurrency_group",
-        "on_failure",
-        "on_success",
-        "on_recovery",
-        "on_missed",
-    ] {
+    for key in ["retries", "concurrency_group", "on_failure", "on_success", "on_recovery", "on_missed"] {
         same(&said_of(&format!("{key}: x")), &format!("j:5:5: job `a`: `{key}` is not supported yet"));
         same(&said_of(&format!("{key}:")), &format!("j:5:5: job `a`: `{key}` is not supported yet"));
     }
@@ -283,5 +272,52 @@ fn what_is_hardly_meant_is_warned_of() {
         ),
     ] {
         same(&said(keys), says);
+    }
+}
+
+#[test]
+fn who_runs_a_job_and_within_which_limits() {
+    let text = "
+        defaults: {user: backup, nice: 10, limits: {memory: 2GiB, processes: 100}}
+        jobs:
+          a:
+            schedule: \"0 0 * * *\"
+            command: x
+            group: 33
+            limits: {memory: 512MiB, processes: null, open_files: 4096, cpu_time: 1h}";
+    let job = job(text);
+    assert_eq!(job.run_as, RunAs { user: Some("backup".into()), group: Some("33".into()) });
+    let (memory, cpu_time) = (Some(512 << 20), Some(Duration::from_secs(3_600)));
+    assert_eq!(
+        (job.nice, job.limits),
+        (Some(10), Limits { memory, processes: None, open_files: Some(4_096), cpu_time })
+    );
+}
+
+#[test]
+fn values_about_processes_that_cannot_be() {
+    for (keys, says) in [
+        ("user: \"\"", "j:5:11: job `a`: `user`: `` is no name of a user or group"),
+        ("group: a b", "j:5:12: job `a`: `group`: `a b` is no name of a user or group"),
+        ("nice: 20", "j:5:11: job `a`: `nice`: `20` is no nice value: they are -20 to 19"),
+        (
+            "limits: 1",
+            "j:5:13: job `a`: `limits` must be a map of memory, processes, open_files, cpu_time, not a number",
+        ),
+        (
+            "limits: {memry: 1GiB, memory: 1, cpu_time: 500ms, processes: 0}",
+            "
+            j:5:14: job `a`: `limits`: `memry` is not a key of it, did you mean `memory`?",
+        ),
+        (
+            "limits: {memory: 1, cpu_time: 500ms, processes: 0, open_files: -1}",
+            "
+            j:5:22: job `a`: `limits`: `memory`: `1` has no unit: write `1B` for bytes
+            j:5:35: job `a`: `limits`: `cpu_time`: must be whole seconds, at least one
+            j:5:53: job `a`: `limits`: `processes`: `0` is no whole number from 1
+            j:5:68: job `a`: `limits`: `open_files`: `-1` is no whole number from 1",
+        ),
+    ] {
+        same(&said_of(keys), says);
     }
 }

@@ -51,6 +51,7 @@ impl Engine {
             (Some(EndedBy::Order), _) => (Outcome::Interrupted, Some(Reason::Drain)),
             (None, _) => match ending.exit {
                 Exit::Code(code) if is_success(code) => (Outcome::Success, None),
+                _ if ending.out_of_memory => (Outcome::Failure, Some(Reason::NoMemory)),
                 Exit::Code(_) => (Outcome::Failure, None),
                 Exit::Signal { core, .. } => (Outcome::Failure, core.then_some(Reason::CoreDump)),
             },
@@ -102,11 +103,12 @@ fn reason_of(step: Step, errno: i32) -> Option<Reason> {
     use rustix::io::Errno;
     match (step, Errno::from_raw_os_error(errno)) {
         (Step::Directory, _) => Some(Reason::NoDirectory),
+        (Step::User, _) => Some(Reason::NoUser),
         (Step::Exec, Errno::NOENT) => Some(Reason::NotFound),
         (_, Errno::NOMEM | Errno::AGAIN) => Some(Reason::NoMemory),
         (Step::Exec, _) => Some(Reason::NotExecutable),
         // The log says which step failed, and how.
-        (Step::Fork | Step::Prepare, _) => None,
+        (Step::Fork | Step::Prepare | Step::Limits, _) => None,
     }
 }
 

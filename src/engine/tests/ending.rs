@@ -11,7 +11,7 @@ use crate::ledger::{self, Change, Commit};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Outcome, Reason, RunEnd, RunId, Version};
 use crate::term::{NodeName, SessionId, TermEnd};
-use crate::warden::wire::{EndedBy, Exit, Notice, Order, Slot, StartFailure, Step};
+use crate::warden::wire::{EndedBy, Ending, Exit, Notice, Order, Slot, StartFailure, Step};
 use crate::{election, ledger::OwnerState};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -68,6 +68,23 @@ fn exit_codes_and_signals_are_told_apart() {
 }
 
 #[test]
+fn a_run_that_the_kernel_killed_for_its_memory_says_so() {
+    for (exit, ended_by, outcome, reason) in [
+        (Exit::Signal { signal: 9, core: false }, None, Outcome::Failure, Some(Reason::NoMemory)),
+        (Exit::Code(1), None, Outcome::Failure, Some(Reason::NoMemory)),
+        // A part of it was killed, and it came to a good end all the same; or others ended it.
+        (Exit::Code(0), None, Outcome::Success, None),
+        (Exit::Signal { signal: 9, core: false }, Some(EndedBy::Deadline), Outcome::Interrupted, Some(Reason::Lease)),
+    ] {
+        let (mut rig, slot) = running_one(once());
+        let ending = Ending { out_of_memory: true, ..rig.ending(slot, exit, ended_by) };
+        rig.tell(Event::Warden(Notice::Ended(Box::new(ending))));
+        let end = end_of(&rig.accept_all());
+        assert_eq!((end.outcome, end.reason), (outcome, reason), "{exit:?}");
+    }
+}
+
+#[test]
 fn an_attempt_over_its_timeout_is_stopped_with_its_grace() {
     let mut slow = once();
     slow.timeout = Some(Duration::from_secs(3));
@@ -86,6 +103,7 @@ fn what_cannot_be_started_ends_with_its_reason() {
         (why(Step::Exec, 2), Outcome::Failure, Reason::NotFound),
         (why(Step::Exec, 13), Outcome::Failure, Reason::NotExecutable),
         (why(Step::Directory, 2), Outcome::Failure, Reason::NoDirectory),
+        (why(Step::User, 0), Outcome::Failure, Reason::NoUser),
         (why(Step::Fork, 11), Outcome::Failure, Reason::NoMemory),
         (StartFailure::TooLate, Outcome::Interrupted, Reason::Lease),
     ] {

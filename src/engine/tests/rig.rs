@@ -9,7 +9,9 @@ use jiff::Timestamp;
 use crate::clock::{Now, Uptime};
 use crate::coordination::Request;
 use crate::engine::{Command, Engine, Event, Report, Start};
-use crate::job::{CommandLine, Digest, Interrupted, Job, JobName, JobSet, Misfire, OnLeaseEnd, Overlap, Splay};
+use crate::job::{
+    CommandLine, Digest, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, RunAs, Splay,
+};
 use crate::ledger::{Change, Commit, CommitId, JobEntry, Running, Snapshot};
 use crate::run::{JobRecord, Nonce, OnLoss, Owner, RunId, RunRecord, RunState, Version};
 use crate::schedule::{Dst, Schedule};
@@ -38,6 +40,9 @@ pub fn job(job: &str, schedule: &str) -> Job {
         command: CommandLine::Shell("true".into()),
         enabled: true,
         environment: BTreeMap::new(),
+        run_as: RunAs::default(),
+        nice: None,
+        limits: Limits::default(),
         working_directory: None,
         umask: 0o022,
         timeout: None,
@@ -209,9 +214,13 @@ impl Rig {
     }
 
     pub fn ended(&mut self, slot: Slot, exit: Exit, ended_by: Option<crate::warden::wire::EndedBy>) {
-        let ending =
-            Ending { slot, exit, ended_by, at: self.now.up, leftovers: 0, tail: "bye\n".into(), dropped_bytes: 0 };
+        let ending = self.ending(slot, exit, ended_by);
         self.tell(Event::Warden(Notice::Ended(Box::new(ending))));
+    }
+
+    pub fn ending(&self, slot: Slot, exit: Exit, ended_by: Option<crate::warden::wire::EndedBy>) -> Ending {
+        let (at, tail) = (self.now.up, "bye\n".into());
+        Ending { slot, exit, ended_by, at, leftovers: 0, tail, dropped_bytes: 0, out_of_memory: false }
     }
 }
 

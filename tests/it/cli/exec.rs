@@ -24,6 +24,9 @@ jobs:
   daemonizes: {schedule: '@daily', command: 'sleep 1000 & exit 0'}
   waits: {schedule: '@daily', command: 'trap \"echo asked; exit 7\" TERM; echo ready; while :; do sleep 0.1; done'}
   dies: {schedule: '@daily', environment: {DESK: DIR}, command: 'echo ready; exec sleep 1000'}
+  script: {schedule: '@daily', command: [./script, one], working_directory: DIR}
+  limited: {schedule: '@daily', command: 'ulimit -n; nice', nice: 19, limits: {open_files: 77}}
+  stranger: {schedule: '@daily', command: id, user: no-such-user}
   last: {schedule: '@daily', command: 'printf \"no end of line\"'}
 ";
 
@@ -100,6 +103,34 @@ fn a_program_that_is_not_there_is_127_and_one_that_cannot_be_executed_126() {
         | cronkeeper: job `nowhere` cannot be started: its working directory: No such file or directory (os error 2)
         exit 126",
     );
+}
+
+#[test]
+fn a_user_that_is_missing_is_126() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root runs jobs as other users");
+        return;
+    }
+    assert_ends(
+        "stranger",
+        "
+        | cronkeeper: job `stranger` cannot be started: its user or group is missing: no user `no-such-user` on this host
+        exit 126",
+    );
+}
+
+#[test]
+fn limits_and_nice_value_are_those_of_the_job() {
+    assert_ends("limited", "77\n19\nexit 0");
+}
+
+#[test]
+fn a_script_without_a_shebang_runs_as_in_a_shell() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let desk = desk();
+    let script = desk.dir.write("script", "echo $1; exit 9\n");
+    std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    assert_said(&desk.enter(&line("script")), "one\nexit 9");
 }
 
 #[test]

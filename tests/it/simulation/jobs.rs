@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cronkeeper::job::{CommandLine, Digest, Interrupted, Job, JobName, JobSet, Misfire, OnLeaseEnd, Overlap, Splay};
+use cronkeeper::job::{
+    CommandLine, Digest, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, RunAs, Splay,
+};
 use cronkeeper::schedule::{Dst, Schedule};
 
 /// Names of jobs whose runs may be alive side by side begin so.
@@ -19,6 +21,9 @@ fn job(name: &str, schedule: &str) -> Job {
         command: CommandLine::Shell("true".into()),
         enabled: true,
         environment: BTreeMap::new(),
+        run_as: RunAs::default(),
+        nice: None,
+        limits: Limits::default(),
         working_directory: None,
         umask: 0o022,
         timeout: None,

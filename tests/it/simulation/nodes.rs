@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cronkeeper::accounts::Account;
 use cronkeeper::clock::{Clock, Uptime, Wake};
 use cronkeeper::config::Loaded;
 use cronkeeper::coordination::{Coordination, Event as Told, Request};
@@ -162,7 +163,8 @@ fn daemon(
     let engine = Engine::new(name.clone(), jobs);
     let (status, _) = watch::channel(Arc::new(view.status(clock.now(), &engine)));
     let (turned, _) = watch::channel(Uptime::ZERO);
-    let launcher = Launcher { node: name, user: "nobody".into(), home: "/".into(), open_files: None };
+    let nobody = Account { uid: 65_534, gid: 65_534, groups: Vec::new(), name: "nobody".into(), home: "/".into() };
+    let launcher = Launcher::plain(name, nobody);
     Daemon::new(Parts {
         engine,
         clock,

@@ -248,7 +248,16 @@ impl Wardens {
         let at = env.now();
         self.ended.insert(tree.process.run.clone(), at);
         env.facts.push(Fact::Gone(tree.process));
-        let ending = Ending { slot, exit, ended_by, at, leftovers: 0, tail: String::new(), dropped_bytes: 0 };
+        let ending = Ending {
+            slot,
+            exit,
+            ended_by,
+            at,
+            leftovers: 0,
+            tail: String::new(),
+            dropped_bytes: 0,
+            out_of_memory: false,
+        };
         self.tell(env, node, Notice::Ended(Box::new(ending)));
     }
 
@@ -305,13 +314,18 @@ mod tests {
     }
 
     fn launch(not_after: Uptime, deadline: Deadline) -> Launch {
+        use cronkeeper::warden::wire::Limits;
         Launch {
             slot: Slot(1),
             argv: vec!["true".into()],
             environment: vec![("CRONKEEPER_RUN_ID".into(), "a.20261120T000000Z".into())],
             directory: "/".into(),
             umask: 0o022,
-            open_files: None,
+            or_root: false,
+            user: None,
+            nice: None,
+            limits: Limits::default(),
+            cgroup: None,
             not_after,
             deadline,
             max_output: 0,

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use crate::solo::rig::node;
 use crate::support::scratch::Scratch;
 
-use super::{Trial, sh};
+use super::{Trial, is_root, sh};
 
 #[test]
 fn a_job_sees_its_own_environment_and_nothing_of_the_daemons() {
@@ -122,4 +122,65 @@ fn which_codes_are_success_is_the_jobs_affair() {
 fn a_job_killed_by_a_signal_fails_with_it() {
     let trial = Trial::of(&sh("kill -SEGV $$"));
     assert_eq!((trial.end.text("outcome"), trial.end.number("signal")), ("failure", Some(11)));
+}
+
+#[test]
+fn a_script_without_a_first_line_for_it_is_run_by_the_shell_as_under_cron() {
+    let dir = Scratch::new("script");
+    let script = dir.write("script", "echo \"$0 $1\"; exit 6\n");
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let script = script.display();
+    let trial = Trial::of(&format!("command: ['{script}', one]"));
+    assert_eq!((trial.outcome(), trial.lines()), (("failure", Some(6)), vec![format!("{script} one")]));
+}
+
+#[test]
+fn a_program_whose_interpreter_is_missing_is_not_found() {
+    let dir = Scratch::new("interpreter");
+    let script = dir.write("script", "#!/no/such/interpreter\n");
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(Trial::of(&format!("command: ['{}']", script.display())).failure(), ("failure", "not-found"));
+}
+
+#[test]
+fn a_job_of_a_user_finds_that_users_groups_and_home() {
+    if !is_root() {
+        return;
+    }
+    let keys = "command: 'id -un; id -gn; echo $USER $LOGNAME $HOME; pwd'\nuser: nobody\ngroup: daemon";
+    let trial = Trial::of(keys);
+    // That home does not exist.
+    assert_eq!(trial.lines(), ["nobody", "daemon", "nobody nobody /nonexistent", "/"]);
+    assert_eq!(trial.outcome(), ("success", Some(0)));
+}
+
+#[test]
+fn a_user_that_the_host_lacks_is_the_reason() {
+    if !is_root() {
+        return;
+    }
+    for key in ["user: no-such-user", "group: no-such-group"] {
+        let trial = Trial::of(&format!("command: id\n{key}"));
+        assert_eq!(trial.failure(), ("failure", "no-user"));
+        assert!(trial.node.events().named("run.started").is_empty());
+    }
+}
+
+#[test]
+fn a_core_dump_is_the_reason() {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    if pattern.starts_with(['|', '/', '\n']) {
+        eprintln!("skipped: cores of this machine go to {pattern}");
+        return;
+    }
+    let dir = Scratch::new("core");
+    let keys = format!("{}\nworking_directory: {}", sh("ulimit -c unlimited && kill -SEGV $$"), dir.path().display());
+    let trial = Trial::of(&keys);
+    assert_eq!((trial.failure(), trial.end.number("signal")), (("failure", "core-dump"), Some(11)));
+}
+
+#[test]
+fn limits_are_those_of_the_job() {
+    let keys = "limits: {open_files: 100, cpu_time: 1h}\nnice: 19";
+    assert_eq!(Trial::of(&format!("{}\n{keys}", sh("ulimit -n; ulimit -t; nice"))).lines(), ["100", "3600", "19"]);
 }

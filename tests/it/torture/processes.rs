@@ -1,8 +1,14 @@
 //! What jobs do with their processes.
 
-use crate::support::until;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, ExitStatus, Stdio};
 
-use super::{Trial, sh};
+use crate::solo::rig::PROGRAM;
+use crate::support::process::Process;
+use crate::support::scratch::Scratch;
+use crate::support::{LONG, until};
+
+use super::{Trial, is_root, job, sh};
 
 /// How many it left behind.
 fn leftovers(trial: &Trial) -> Option<i64> {
@@ -69,4 +75,90 @@ fn zombies_of_jobs_are_reaped() {
         let stats = all.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
         !stats.into_iter().any(|stat| is_zombie_below(&stat))
     });
+}
+
+#[test]
+fn a_job_that_forks_past_its_limit_fails_and_leaves_nothing() {
+    if !is_root() {
+        return;
+    }
+    // Without a controller the limit counts all that the user has: one whom no other test uses.
+    let trial = Trial::of(&format!(
+        "{}\nuser: games\nlimits: {{processes: 8}}",
+        sh("for i in $(seq 20); do sleep 1000 & done")
+    ));
+    assert_eq!(trial.outcome(), ("failure", Some(2)));
+    assert!(trial.lines().iter().any(|line| line.contains("fork")), "{:?}", trial.lines());
+    assert!((5..8).contains(&leftovers(&trial).unwrap()), "{:?}", leftovers(&trial));
+}
+
+#[test]
+fn a_tree_that_ignores_sigterm_is_ended_whole() {
+    let tree = r#"trap "" TERM; for i in 1 2 3; do setsid sh -c 'trap "" TERM; sleep 1000 & wait; sleep 1000' & done; wait; wait; sleep 1000"#;
+    let trial = Trial::of(&format!("{}\ntimeout: 500ms\nkill_grace: 300ms", sh(tree)));
+    assert_eq!((trial.end.text("outcome"), trial.end.number("signal")), ("timeout", Some(9)));
+}
+
+/// As pid 1 of a container: cronkeeper is the parent of whoever loses its own.
+#[test]
+fn as_pid_1_it_reaps_the_orphans_of_others_and_no_status_that_is_waited_for() {
+    let namespace = ["--pid", "--fork", "--kill-child", "--mount-proc", "true"];
+    if !Command::new("unshare").args(namespace).status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no pid namespace can be had");
+        return;
+    }
+    let init = Init::start();
+    for _ in 0..20 {
+        assert!(init.enter("(sleep 0.05 &); exit 0").success());
+    }
+    until("the orphans are reaped", || init.children().len() == 1);
+    // Its own child's status is still its own: it ends in order.
+    assert!(init.enter("kill -TERM 1").success());
+    assert_eq!(init.end(), Some(0));
+}
+
+struct Init {
+    unshare: Process,
+    _dir: Scratch,
+}
+
+impl Init {
+    fn start() -> Self {
+        let dir = Scratch::new("init");
+        let jobs = dir.write("jobs.yaml", &job(&sh("(setsid sleep 0.1 &); exit 0")));
+        let mut unshare = Process::spawn("unshare", |command| {
+            command.args(["--pid", "--fork", "--kill-child", "--mount-proc", PROGRAM, "run", "--jobs"]).arg(jobs);
+            command.arg("--state-dir").arg(dir.path().join("state")).stderr(Stdio::piped());
+        })
+        .unwrap();
+        let mut log = BufReader::new(unshare.take(|child| child.stderr.take())).lines();
+        let has_run = log.by_ref().map_while(Result::ok).any(|line| line.contains("run.finished"));
+        assert!(has_run, "it ended before a job did");
+        std::thread::spawn(move || log.map_while(Result::ok).for_each(drop));
+        Self { unshare, _dir: dir }
+    }
+
+    /// The daemon, as this namespace knows it.
+    fn pid(&self) -> u32 {
+        self.children_of(self.unshare.pid())[0]
+    }
+
+    /// Its children, zombies included.
+    fn children(&self) -> Vec<u32> {
+        self.children_of(self.pid())
+    }
+
+    fn children_of(&self, pid: u32) -> Vec<u32> {
+        let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+    }
+
+    fn enter(&self, script: &str) -> ExitStatus {
+        let pid = self.pid().to_string();
+        Command::new("nsenter").args(["--target", &pid, "--pid", "--mount", "sh", "-c", script]).status().unwrap()
+    }
+
+    fn end(&self) -> Option<i32> {
+        self.unshare.wait_exit(LONG).expect("it ends").code()
+    }
 }

@@ -1,0 +1,169 @@
+//! Users and groups of this host, as jobs name them.
+//!
+//! Looking one up may ask a directory service, and take its time: it is done when jobs are loaded, and again now and then,
+//! never on the daemon's loop and never between fork and exec. What was found is a value, [`Accounts`].
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::sync::Arc;
+
+use nix::unistd::{Group, User, getegid, geteuid, getgrouplist};
+
+use crate::job::{JobSet, RunAs};
+
+/// Who a process is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// All groups of the user, `gid` among them.
+    pub groups: Vec<u32>,
+    /// The user's name.
+    pub name: String,
+    /// The user's home directory.
+    pub home: String,
+}
+
+/// A name that this host does not know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unknown {
+    /// Of a user.
+    #[error("no user `{0}` on this host")]
+    User(String),
+    /// Of a group.
+    #[error("no group `{0}` on this host")]
+    Group(String),
+}
+
+/// Whether this process may become another user.
+pub fn is_root() -> bool {
+    geteuid().is_root()
+}
+
+impl Account {
+    /// This process's own.
+    pub fn own() -> Self {
+        let uid = geteuid();
+        // A user without an entry has a number for a name, and no home.
+        let (name, home) = match User::from_uid(uid).ok().flatten() {
+            Some(user) => (user.name, user.dir.to_string_lossy().into_owned()),
+            None => (uid.to_string(), "/".to_owned()),
+        };
+        Self { uid: uid.as_raw(), gid: getegid().as_raw(), groups: Vec::new(), name, home }
+    }
+
+    /// True if a process of this one's user needs no change to be it.
+    pub fn is_own(&self) -> bool {
+        self.uid == geteuid().as_raw() && self.gid == getegid().as_raw()
+    }
+}
+
+/// Looks up who `run_as` means. It may block.
+///
+/// # Errors
+/// When the host does not know the name.
+pub fn look_up(run_as: &RunAs) -> Result<Account, Unknown> {
+    let user = match &run_as.user {
+        Some(name) => Some(user(name).ok_or_else(|| Unknown::User(name.clone()))?),
+        None => User::from_uid(geteuid()).ok().flatten(),
+    };
+    let group = match &run_as.group {
+        Some(name) => Some(group(name).ok_or_else(|| Unknown::Group(name.clone()))?),
+        None => None,
+    };
+    let Some(user) = user else {
+        // A daemon whose own user has no entry, with a group for its job.
+        let own = Account::own();
+        let gid = group.unwrap_or(own.gid);
+        return Ok(Account { gid, groups: vec![gid], ..own });
+    };
+    let gid = group.unwrap_or(user.gid.as_raw());
+    let groups = groups(&user.name, gid);
+    Ok(Account { uid: user.uid.as_raw(), gid, groups, name: user.name, home: user.dir.to_string_lossy().into_owned() })
+}
+
+/// By name, else by number, as chown(1) reads it.
+fn user(name: &str) -> Option<User> {
+    let by_number = || User::from_uid(name.parse::<u32>().ok()?.into()).ok().flatten();
+    User::from_name(name).ok().flatten().or_else(by_number)
+}
+
+fn group(name: &str) -> Option<u32> {
+    let by_name = Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw());
+    by_name.or_else(|| name.parse().ok())
+}
+
+fn groups(user: &str, gid: u32) -> Vec<u32> {
+    let all = CString::new(user).ok().and_then(|user| getgrouplist(&user, gid.into()).ok());
+    all.map_or_else(|| vec![gid], |all| all.into_iter().map(nix::unistd::Gid::as_raw).collect())
+}
+
+/// Who the jobs of a set run as, as found at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Accounts(Arc<BTreeMap<RunAs, Result<Account, Unknown>>>);
+
+impl Accounts {
+    /// Looks up all that the jobs name. It may block.
+    pub fn of(jobs: &JobSet) -> Self {
+        let mut found = BTreeMap::new();
+        for job in jobs.jobs.values().filter(|job| job.run_as != RunAs::default()) {
+            found.entry(job.run_as.clone()).or_insert_with(|| look_up(&job.run_as));
+        }
+        Self(Arc::new(found))
+    }
+
+    /// Looks all of them up again. It may block.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        Self(Arc::new(self.0.keys().map(|run_as| (run_as.clone(), look_up(run_as))).collect()))
+    }
+
+    /// Whoever `run_as` means; `None` where it names nobody.
+    ///
+    /// # Errors
+    /// When the host did not know the name.
+    pub fn get(&self, run_as: &RunAs) -> Result<Option<&Account>, Unknown> {
+        if *run_as == RunAs::default() {
+            return Ok(None);
+        }
+        match self.0.get(run_as) {
+            Some(found) => found.as_ref().map(Some).map_err(Clone::clone),
+            // What was never looked up is not known.
+            None => Err(Unknown::User(run_as.user.clone().unwrap_or_default())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(user: Option<&str>, group: Option<&str>) -> Result<Account, Unknown> {
+        look_up(&RunAs { user: user.map(str::to_owned), group: group.map(str::to_owned) })
+    }
+
+    #[test]
+    fn a_user_is_found_by_name_and_by_number() {
+        let root = of(Some("root"), None).unwrap();
+        assert_eq!((root.uid, root.gid, root.name.as_str()), (0, 0, "root"));
+        assert!(root.groups.contains(&0));
+        assert_eq!(of(Some("0"), None), Ok(root));
+    }
+
+    #[test]
+    fn a_named_group_takes_the_place_of_the_users_own() {
+        let daemon = of(Some("root"), Some("daemon")).unwrap();
+        assert_eq!((daemon.uid, daemon.groups.contains(&daemon.gid)), (0, true));
+        assert_ne!(daemon.gid, 0);
+        assert_eq!(of(Some("root"), Some("54321")).unwrap().gid, 54_321);
+    }
+
+    #[test]
+    fn a_name_that_the_host_lacks_is_said() {
+        assert_eq!(of(Some("no-such-user"), None), Err(Unknown::User("no-such-user".into())));
+        assert_eq!(of(Some("4000000000"), None), Err(Unknown::User("4000000000".into())));
+        assert_eq!(of(None, Some("no-such-group")), Err(Unknown::Group("no-such-group".into())));
+    }
+}

@@ -1,0 +1,75 @@
+//! The keys that say as whom, and within which limits, a job's processes run.
+//!
+//! Each value is judged by itself here, and merged with the defaults key by key. Whether the host can do what they ask is
+//! [`host`](super::host)'s.
+
+use std::time::Duration;
+
+use super::raw::Given;
+use super::schema::shown;
+use super::size;
+use super::validate::merged;
+use crate::duration;
+use crate::job::Limits;
+
+/// The kernel's nice values.
+const NICE: std::ops::RangeInclusive<i32> = -20..=19;
+
+/// What is given of `limits`, key by key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LimitSettings {
+    pub memory: Given<u64>,
+    pub processes: Given<u64>,
+    pub open_files: Given<u64>,
+    pub cpu_time: Given<Duration>,
+}
+
+/// Maps merge key by key.
+pub(super) fn limits(own: Given<LimitSettings>, defaults: &Given<LimitSettings>) -> Limits {
+    let own = match own {
+        Some(None) => return Limits::default(),
+        given => given.flatten().unwrap_or_default(),
+    };
+    let defaults = defaults.clone().flatten().unwrap_or_default();
+    Limits {
+        memory: merged(&own.memory, &defaults.memory),
+        processes: merged(&own.processes, &defaults.processes),
+        open_files: merged(&own.open_files, &defaults.open_files),
+        cpu_time: merged(&own.cpu_time, &defaults.cpu_time),
+    }
+}
+
+/// A name or number of a user or group.
+pub(super) fn account(text: String) -> Result<String, String> {
+    let is_fit =
+        !text.is_empty() && !text.chars().any(|c| c.is_control() || c.is_whitespace() || matches!(c, ':' | '/'));
+    if is_fit { Ok(text) } else { Err(format!("`{}` is no name of a user or group", shown(&text))) }
+}
+
+pub(super) fn nice(text: String) -> Result<i32, String> {
+    let value = text.parse::<i32>().ok().filter(|value| NICE.contains(value) && !text.starts_with('+'));
+    value.ok_or_else(|| format!("`{}` is no nice value: they are -20 to 19", shown(&text)))
+}
+
+pub(super) fn memory(text: String) -> Result<u64, String> {
+    match size::parse(&text) {
+        Ok(0) => Err("must be more than nothing".to_owned()),
+        Ok(bytes) => Ok(bytes),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+pub(super) fn count(text: String) -> Result<u64, String> {
+    // The kernel counts in signed numbers.
+    let count = text.parse::<u32>().ok().filter(|&count| count > 0 && text.bytes().all(|byte| byte.is_ascii_digit()));
+    count.map(u64::from).ok_or_else(|| format!("`{}` is no whole number from 1", shown(&text)))
+}
+
+/// The kernel counts it in seconds.
+pub(super) fn cpu_time(text: String) -> Result<Duration, String> {
+    match duration::parse(&text) {
+        Ok(time) if time.subsec_nanos() == 0 && !time.is_zero() => Ok(time),
+        Ok(_) => Err("must be whole seconds, at least one".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,176 @@
+//! A run's own cgroup: what is started in it cannot leave it by forking, and dies at one word.
+//!
+//! ```text
+//!   the daemon's cgroup
+//!   └─ cronkeeper.<pid namespace>.<pid>.<start time>     this daemon's, made and found again by [`estate`]
+//!      ├─ daemon                                         daemon and warden, where controllers are in use
+//!      ├─ free/<slot>                                    a run
+//!      └─ limited/<slot>                                 a run with limits that the kernel's controllers keep
+//! ```
+//!
+//! Runs without limits stand apart, so that the memory controller keeps no books on them. Only cgroup v2, from Linux 5.14
+//! on, which brought `cgroup.kill`. Where that is not to be had, sessions, groups and descent serve alone (`sweep`).
+
+pub mod estate;
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::wire;
+
+/// The cgroup of one run.
+#[derive(Debug)]
+pub(super) struct Place {
+    path: PathBuf,
+    /// How /proc/PID/cgroup of its processes ends, or goes on below it.
+    tail: String,
+    counts_memory: bool,
+}
+
+impl Place {
+    /// Makes it, and sets its limits.
+    pub(super) fn make(wanted: &wire::Cgroup) -> io::Result<Self> {
+        let path = PathBuf::from(&wanted.path);
+        fs::create_dir(&path)?;
+        limit(&path, wanted).inspect_err(|_| drop(fs::remove_dir(&path)))?;
+        Ok(Self { tail: tail(&path), path, counts_memory: wanted.memory.is_some() })
+    }
+
+    /// For a process to be started in.
+    pub(super) fn open(&self) -> Result<OwnedFd, Errno> {
+        rustix::fs::open(&self.path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    }
+
+    /// The processes in it, zombies not among them.
+    pub(super) fn pids(&self) -> Vec<i32> {
+        let list = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
+        list.lines().filter_map(|pid| pid.parse().ok()).collect()
+    }
+
+    /// Kills all that is in it, and whatever is being forked there at this moment.
+    pub(super) fn kill(&self) {
+        // Gone: so is all that was in it.
+        let _ = kill(&self.path);
+    }
+
+    /// Whether the kernel killed one of its processes because the memory limit was reached.
+    pub(super) fn ran_out_of_memory(&self) -> bool {
+        self.counts_memory && value(&self.path.join("memory.events"), "oom_kill").is_some_and(|kills| kills > 0)
+    }
+
+    /// Removes it if nothing lives in it; says whether it is gone.
+    pub(super) fn remove(&self) -> bool {
+        match fs::remove_dir(&self.path) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+            // Processes, or cgroups that the job made itself.
+            Err(_) => is_empty(&self.path) && remove_all(&self.path),
+        }
+    }
+
+    /// Whether a process of which /proc/PID/cgroup says this is in it.
+    pub(super) fn holds(&self, cgroup: &str) -> bool {
+        is_at_or_below(cgroup, &self.tail)
+    }
+
+    /// Removes the folders it stood in, as far as they are empty.
+    pub(super) fn remove_parents(path: &Path) {
+        for folder in path.ancestors().skip(1).take(2) {
+            if fs::remove_dir(folder).is_err() {
+                break;
+            }
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn limit(path: &Path, wanted: &wire::Cgroup) -> io::Result<()> {
+    if let Some(bytes) = wanted.memory {
+        fs::write(path.join("memory.max"), bytes.to_string())?;
+        // The run as a whole, or a part of it would be missing and the rest go on as if it were not.
+        fs::write(path.join("memory.oom.group"), "1")?;
+    }
+    match wanted.processes {
+        Some(count) => fs::write(path.join("pids.max"), count.to_string()),
+        None => Ok(()),
+    }
+}
+
+/// The last three parts of a path: with the daemon's own folder among them, they are no other cgroup's.
+fn tail(path: &Path) -> String {
+    let parts: Vec<_> = path.iter().rev().take(3).map(|part| part.to_string_lossy()).collect();
+    parts.iter().rev().fold(String::new(), |tail, part| format!("{tail}/{part}"))
+}
+
+fn is_at_or_below(cgroup: &str, tail: &str) -> bool {
+    let behind = cgroup.find(tail).map(|at| &cgroup[at + tail.len()..]);
+    behind.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn kill(path: &Path) -> io::Result<()> {
+    fs::write(path.join("cgroup.kill"), "1")
+}
+
+fn is_empty(path: &Path) -> bool {
+    value(&path.join("cgroup.events"), "populated") == Some(0)
+}
+
+/// A number of a file of lines `name number`.
+fn value(file: &Path, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+}
+
+/// Removes a cgroup with all below it, none of which has a process; says whether that was done.
+fn remove_all(path: &Path) -> bool {
+    let below = fs::read_dir(path).into_iter().flatten().flatten();
+    let folders = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    for folder in folders {
+        remove_all(&folder.path());
+    }
+    match fs::remove_dir(path) {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_cgroup_or_one_below_it() {
+        let tail = tail(Path::new("/sys/fs/cgroup/a.service/cronkeeper.1.2.3/free/4"));
+        assert_eq!(tail, "/cronkeeper.1.2.3/free/4");
+        for (cgroup, is_in) in [
+            ("/a.service/cronkeeper.1.2.3/free/4", true),
+            ("/cronkeeper.1.2.3/free/4/made/by/the/job", true),
+            ("/a.service/cronkeeper.1.2.3/free/44", false),
+            ("/a.service/cronkeeper.1.2.3/free", false),
+            ("/", false),
+        ] {
+            assert_eq!(is_at_or_below(cgroup, &tail), is_in, "{cgroup}");
+        }
+    }
+
+    #[test]
+    fn limits_are_written_before_anything_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run").display().to_string();
+        let place = Place::make(&wire::Cgroup { path, memory: Some(4_096), processes: Some(7) }).unwrap();
+        let read = |name| fs::read_to_string(place.path.join(name)).unwrap();
+        assert_eq!([read("memory.max"), read("memory.oom.group"), read("pids.max")], ["4096", "1", "7"]);
+        fs::write(place.path.join("memory.events"), "low 0\noom 2\noom_kill 0\n").unwrap();
+        assert!(!place.ran_out_of_memory());
+        fs::write(place.path.join("memory.events"), "low 0\noom 2\noom_kill 1\n").unwrap();
+        assert!(place.ran_out_of_memory());
+    }
+}

@@ -1,0 +1,250 @@
+//! The cgroups of one daemon: made at its start, and those of dead daemons found again and ended.
+//!
+//! A daemon's folder is named by its pid namespace, pid and start time, so that anyone beside it can see whether it lives.
+//! When it does not, whatever is in its folder must die: nothing else needs to be known about it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::clock::system::uptime;
+use crate::warden::procfs::Process;
+use crate::warden::wire;
+
+use super::{is_empty, kill, remove_all};
+
+/// Begins the name of a daemon's folder.
+const NAME: &str = "cronkeeper.";
+
+/// What enforces the limits of whole runs.
+const CONTROLLERS: [&str; 2] = ["memory", "pids"];
+
+/// How long to wait before looking again at what was killed.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// The folder of this daemon, and what is enforced in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cgroups {
+    path: PathBuf,
+    /// Memory and number of processes of a run are limited there; else by rlimits.
+    has_controllers: bool,
+}
+
+impl Cgroups {
+    /// Makes the folder. `None` where there is no cgroup v2, it may not be written to, or the kernel is older than 5.14.
+    ///
+    /// With `may_move`, and where this process's cgroup was delegated to it, controllers are put to use; for that the process
+    /// moves to a cgroup below. To be called before any other process or thread is started.
+    pub fn make(may_move: bool) -> Option<Self> {
+        let base = own()?;
+        let path = base.join(name(rustix::process::getpid().as_raw_nonzero().get())?);
+        fs::create_dir(&path).ok()?;
+        let made = fs::create_dir(path.join("free"));
+        if made.is_err() || !path.join("free/cgroup.kill").exists() {
+            remove_all(&path);
+            return None;
+        }
+        let has_controllers = may_move && is_delegated(&base) && enable(&base, &path).is_ok();
+        Some(Self { path, has_controllers })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether memory and processes of whole runs are limited here.
+    pub fn has_controllers(&self) -> bool {
+        self.has_controllers
+    }
+
+    /// The place of a run with these limits.
+    pub fn place(&self, slot: wire::Slot, limits: &wire::Limits) -> wire::Cgroup {
+        let (memory, processes) = match self.has_controllers {
+            true => (limits.memory, limits.processes),
+            false => (None, None),
+        };
+        let folder = if memory.or(processes).is_some() { "limited" } else { "free" };
+        let path = self.path.join(folder).join(slot.0.to_string()).display().to_string();
+        wire::Cgroup { path, memory, processes }
+    }
+
+    /// Removes the folder, as far as nothing lives in it. A daemon that has moved into it leaves that to the next one.
+    pub fn remove(&self) {
+        remove_all(&self.path);
+    }
+}
+
+/// Kills all that lives in the folders of dead daemons beside the own one, and removes them. Returns what did not die within
+/// that time. Blocks until then.
+pub fn bury(within: Duration) -> Vec<i32> {
+    let Some(base) = own() else { return Vec::new() };
+    let dead = dead(&base);
+    for path in &dead {
+        // Gone by itself, or by another who buries it.
+        let _ = kill(path);
+    }
+    let until = uptime() + within;
+    let mut left = Vec::new();
+    for path in dead {
+        while !is_empty(&path) && path.exists() && uptime() < until {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        if !remove_all(&path) {
+            left.extend(pids_below(&path));
+        }
+    }
+    left
+}
+
+fn pids_below(path: &Path) -> Vec<i32> {
+    let list = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    let mut pids: Vec<i32> = list.lines().filter_map(|pid| pid.parse().ok()).collect();
+    let below = fs::read_dir(path).into_iter().flatten().flatten();
+    for folder in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        pids.extend(pids_below(&folder.path()));
+    }
+    pids
+}
+
+/// The cgroup that this process was started in, where it is mounted.
+fn own() -> Option<PathBuf> {
+    let cgroup = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let path = mounted(own_path(&cgroup)?, &mounts)?;
+    // systemd puts what ExecStopPost and ExecReload start beside the main process; and a daemon that has moved is below.
+    let is_own = |part: &Path| part.file_name().is_some_and(|name| name.to_string_lossy().starts_with(NAME));
+    match path.file_name()?.to_str()? {
+        ".control" => path.parent().map(Path::to_owned),
+        "daemon" if path.parent().is_some_and(is_own) => path.ancestors().nth(2).map(Path::to_owned),
+        _ => Some(path),
+    }
+}
+
+/// The path in the one hierarchy of v2.
+fn own_path(cgroup: &str) -> Option<&str> {
+    cgroup.lines().find_map(|line| line.strip_prefix("0::"))
+}
+
+/// Where `path` is found below a mount of cgroup v2.
+fn mounted(path: &str, mounts: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let (mount, kind) = line.split_once(" - ")?;
+        if kind.split(' ').next() != Some("cgroup2") {
+            return None;
+        }
+        let mut fields = mount.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        let below = if root == "/" {
+            path
+        } else {
+            path.strip_prefix(root).filter(|rest| rest.is_empty() || rest.starts_with('/'))?
+        };
+        Some(Path::new(point).join(below.trim_start_matches('/')))
+    })
+}
+
+/// Who manages this part of the tree: systemd says so by a mark; the root of a container, and what belongs to an
+/// unprivileged user, is nobody else's.
+fn is_delegated(base: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let is_marked = |name: &str| {
+        let mut mark = [0; 1];
+        matches!(rustix::fs::getxattr(base, name, &mut mark), Ok(1)) && mark == *b"1"
+    };
+    let user = nix::unistd::geteuid();
+    let is_users = || !user.is_root() && fs::metadata(base).is_ok_and(|meta| meta.uid() == user.as_raw());
+    let is_root = || fs::read_to_string("/proc/self/cgroup").is_ok_and(|text| own_path(&text) == Some("/"));
+    is_marked("user.delegate") || is_marked("trusted.delegate") || is_users() || is_root()
+}
+
+/// Puts the controllers to use for `limited`. A cgroup with controllers for those below has no processes of its own, so this
+/// process leaves `base` first.
+fn enable(base: &Path, path: &Path) -> io::Result<()> {
+    let available = fs::read_to_string(base.join("cgroup.controllers"))?;
+    if CONTROLLERS.iter().any(|wanted| !available.split_whitespace().any(|name| name == *wanted)) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    fs::create_dir(path.join("daemon"))?;
+    fs::write(path.join("daemon/cgroup.procs"), "0")?;
+    fs::create_dir(path.join("limited"))?;
+    let on = CONTROLLERS.map(|name| format!("+{name}")).join(" ");
+    [base, path, &path.join("limited")].iter().try_for_each(|at| fs::write(at.join("cgroup.subtree_control"), &on))
+}
+
+/// The name of a living process's folder.
+fn name(pid: i32) -> Option<String> {
+    Some(format!("{NAME}{}.{pid}.{}", namespace()?, Process::read(pid)?.start))
+}
+
+/// The pid namespace: in another one the same pid is another process.
+fn namespace() -> Option<u64> {
+    let link = fs::read_link("/proc/self/ns/pid").ok()?;
+    link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// The folders of daemons that are no more.
+fn dead(base: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(base).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_name().to_str().is_some_and(is_dead)).map(|entry| entry.path()).collect()
+}
+
+fn is_dead(folder: &str) -> bool {
+    let parts = folder.strip_prefix(NAME).map(|rest| rest.split('.').map(str::parse::<u64>));
+    let Some(Ok([of_namespace, pid, start])) =
+        parts.map(|parts| parts.collect::<Result<Vec<_>, _>>().unwrap_or_default()).map(<[u64; 3]>::try_from)
+    else {
+        return false;
+    };
+    let lives = i32::try_from(pid).ok().and_then(Process::read).is_some_and(|now| now.start == start && !now.is_dead);
+    namespace() == Some(of_namespace) && !lives
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw
+32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu
+41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+";
+
+    #[test]
+    fn the_own_cgroup_is_found_wherever_v2_is_mounted() {
+        let cgroup = "4:memory:/x\n0::/system.slice/cronkeeper.service\n";
+        let path = own_path(cgroup).unwrap();
+        assert_eq!(mounted(path, MOUNTS), Some("/sys/fs/cgroup/unified/system.slice/cronkeeper.service".into()));
+        let bound = "41 31 0:38 /system.slice /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(mounted(path, bound), Some("/sys/fs/cgroup/cronkeeper.service".into()));
+        assert_eq!(mounted("/system.slice", bound), Some("/sys/fs/cgroup".into()));
+        assert_eq!(mounted("/system.slices", bound), None);
+        assert_eq!((own_path("4:memory:/x\n"), mounted("/", "")), (None, None));
+    }
+
+    #[test]
+    fn a_folder_is_dead_when_its_daemon_of_this_namespace_is() {
+        let own = name(rustix::process::getpid().as_raw_nonzero().get()).unwrap();
+        assert!(!is_dead(&own), "{own}");
+        assert!(is_dead(&format!("{own}0")), "another start time");
+        let elsewhere = own.replace(&namespace().unwrap().to_string(), "1");
+        assert!(!is_dead(&format!("{elsewhere}0")), "not ours to judge");
+        for other in ["cronkeeper.service", "cronkeeper.1.2", "cronkeeper.1.2.3.4", "cronkeeper.a.2.3", "x"] {
+            assert!(!is_dead(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn limits_are_the_controllers_only_where_there_are_some() {
+        let limits = wire::Limits { memory: Some(1), ..wire::Limits::default() };
+        let place =
+            |has_controllers, limits| Cgroups { path: "/c".into(), has_controllers }.place(wire::Slot(7), limits);
+        assert_eq!(
+            place(true, &limits),
+            wire::Cgroup { path: "/c/limited/7".into(), memory: Some(1), processes: None }
+        );
+        let free = wire::Cgroup { path: "/c/free/7".into(), memory: None, processes: None };
+        assert_eq!((place(false, &limits), place(true, &wire::Limits::default())), (free.clone(), free));
+    }
+}
