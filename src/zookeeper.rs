@@ -30,6 +30,7 @@ mod give_up;
 mod life;
 mod lower;
 mod node;
+mod operator;
 pub mod paths;
 mod place;
 pub mod queue;
@@ -39,6 +40,7 @@ mod snapshot;
 mod store;
 mod trim;
 mod watcher;
+mod wishes;
 
 use std::sync::Arc;
 

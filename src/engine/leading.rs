@@ -4,6 +4,8 @@
 //! will have made. When one is refused the later ones are too; then the record is read and deciding starts from what it says.
 
 mod definitions;
+mod manual;
+mod paused;
 mod timeline;
 mod writing;
 
@@ -12,13 +14,15 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use self::manual::Triggers;
+use self::paused::Pauses;
 use self::timeline::Timeline;
 use super::flight::{Flight, Holder, Phase};
 use super::misfire::{self, Missed};
 use super::takeover::Takeover;
 use super::{Engine, Pending, Turn};
 use crate::job::{Job, JobName, Misfire, Overlap};
-use crate::ledger::{Commit, CommitId};
+use crate::ledger::{Commit, CommitId, Wishes};
 use crate::run::{RunId, SkipReason};
 use crate::term::Term;
 
@@ -40,6 +44,10 @@ pub(super) struct Leadership {
     waiting: BTreeSet<JobName>,
     /// Jobs that are due, and decided on when the end of a run that the leader settles is answered.
     held: BTreeSet<JobName>,
+    /// What operators want now.
+    triggers: Triggers,
+    /// What operators paused.
+    pauses: Pauses,
 }
 
 impl Leadership {
@@ -53,6 +61,16 @@ impl Leadership {
             agenda: BTreeSet::new(),
             waiting: BTreeSet::new(),
             held: BTreeSet::new(),
+            triggers: Triggers::default(),
+            pauses: Pauses::default(),
+        }
+    }
+
+    /// What operators wanted before this term. That a job is paused is no news then.
+    pub fn adopt_wishes(&mut self, wishes: Wishes) {
+        self.triggers.hear(wishes.triggers);
+        for (name, entry) in wishes.control {
+            self.pauses.hear(&name, entry);
         }
     }
 
@@ -74,7 +92,12 @@ impl Leadership {
             Pending::Advance { told: Some(told), .. } if told.skip.reason == SkipReason::Missed => {
                 takeover.missed += told.count;
             }
-            Pending::Advance { .. } | Pending::Begin { .. } | Pending::Reown { .. } => {}
+            Pending::Advance { .. }
+            | Pending::Begin { .. }
+            | Pending::Fulfil { .. }
+            | Pending::Dismiss { .. }
+            | Pending::Resume { .. }
+            | Pending::Reown { .. } => {}
         }
     }
 
@@ -136,8 +159,18 @@ impl Engine {
         self.flights_of(name).any(|flight| matches!(flight.holder, Holder::Settling))
     }
 
+    /// What operators want, as heard.
+    pub(super) fn on_wishes(&mut self, t: &mut Turn, wishes: Wishes) {
+        let Some(leading) = &mut self.leading else { return };
+        leading.triggers.hear(wishes.triggers);
+        self.hear_pauses(t, wishes.control);
+    }
+
     /// Decides on one job's occurrences up to now.
     fn decide(&mut self, t: &mut Turn, name: &JobName) {
+        if self.leading.as_ref().is_some_and(|leading| leading.pauses.has(name)) {
+            return self.pass_paused(t, name);
+        }
         if self.is_settling(name) {
             if let Some(leading) = &mut self.leading {
                 leading.held.insert(name.clone());

@@ -11,7 +11,7 @@ use crate::job::{Job, Misfire};
 /// An occurrence later than this is missed; less is lateness.
 pub const LATE: Duration = Duration::from_secs(1);
 /// The longest window where the job names none.
-const DEFAULT_WINDOW: Duration = Duration::from_secs(12 * 3600);
+pub const DEFAULT_WINDOW: Duration = Duration::from_secs(12 * 3600);
 /// Of one job, skipped occurrences are counted one by one up to here.
 const COUNT_CAP: u64 = 10_000;
 

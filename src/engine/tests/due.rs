@@ -155,7 +155,7 @@ fn a_refused_begin_is_decided_anew_from_what_the_record_says() {
     assert!(asked.contains(&Command::Ask(Request::Ledger(ledger::Request::ReadJob(name("a"))))), "{asked:?}");
     let record = JobRecord { v: 1, last_scheduled: at("10:00:00"), schedule: digest, nonce: Nonce("op".into()) };
     let entry = JobEntry { record: Some(record), version: Version(5) };
-    rig.tell(Event::Ledger(ledger::Event::Job(name("a"), Some(entry))));
+    rig.tell(Event::Ledger(ledger::Event::Job(name("a"), Some(entry), None)));
     let commits = rig.commits();
     let [(_, Change::Begin { at: version, run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
     assert_eq!((*version, run.scheduled_at), (Version(5), at("10:00:01")));
