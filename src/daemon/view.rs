@@ -217,6 +217,8 @@ impl View {
         }
         let runs: Vec<RunStatus> = engine.runs().map(RunStatus::from).collect();
         status.put_runs(&runs);
+        let paused = engine.pauses().map(|(job, entry)| (job.clone(), entry.record.paused.clone()));
+        status.put_paused(&paused.collect());
         status
     }
 
@@ -230,6 +232,7 @@ impl View {
             last: self.last.get(&job.name).cloned(),
             next: if job.enabled { job.schedule.next_after(now.wall) } else { None },
             running: Vec::new(),
+            paused: None,
         }
     }
 

@@ -85,6 +85,7 @@ pub(crate) fn leader() -> Status {
                 }),
                 next: Some(at("2026-11-21T01:30:00Z")),
                 running: Vec::new(),
+                paused: None,
             },
             JobStatus {
                 name: job("load"),
@@ -95,6 +96,7 @@ pub(crate) fn leader() -> Status {
                 last: None,
                 next: Some(at("2026-11-20T03:01:00Z")),
                 running: vec![running.clone()],
+                paused: None,
             },
             JobStatus {
                 name: job("old-report"),
@@ -105,6 +107,7 @@ pub(crate) fn leader() -> Status {
                 last: None,
                 next: None,
                 running: Vec::new(),
+                paused: None,
             },
         ],
         runs: vec![RunStatus {
