@@ -1,16 +1,20 @@
-//! HTTP on the Unix socket and, when asked for, on TCP: what the daemon shows.
+//! HTTP on the Unix socket and, when asked for, on TCP: what the daemon shows, and what operators ask for.
 //!
-//! It reads a published [`Status`] and the ledger's reader; it never acts, and nothing of the daemon waits for it.
+//! It reads a published [`Status`] and the ledger's reader, and writes wishes into the ledger; it never acts, and nothing of the
+//! daemon waits for it.
 //! Requests are bounded in size, number and time ([`serve`]), a panic in a handler is one request's affair.
 //!
 //! ```text
 //! daemon ──watch──▶ Status, last turn ─┐
-//! ledger ──Reader─▶ queue, history  ───┴─▶ router ─▶ serve: api.sock, --listen
+//! ledger ──Reader─▶ queue, history  ───┼─▶ router ─▶ serve: api.sock, --listen
+//! ledger ◀Operator─ pauses, triggers ──┘
 //! ```
 //!
-//! Deliberately absent: requests that change something, metrics, events, the page.
+//! Deliberately absent: metrics, events, the page.
 
+mod caller;
 pub mod client;
+pub mod control;
 mod health;
 mod reads;
 pub mod serve;
@@ -23,18 +27,18 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::Request;
+use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures_util::FutureExt as _;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::clock::Uptime;
-use crate::ledger::Reader;
+use crate::ledger::{Operator, Reader};
 use crate::status::Status;
 
 /// What the API shows.
@@ -48,6 +52,8 @@ pub struct Sources {
     pub stall: Duration,
     /// The ledger, for the operator's eyes.
     pub reader: Arc<dyn Reader>,
+    /// The ledger, for the operator's wishes.
+    pub operator: Arc<dyn Operator>,
 }
 
 /// All that is served.
@@ -60,8 +66,13 @@ pub fn router(sources: Sources) -> Router {
         .route("/v1/jobs", get(show::jobs))
         .route("/v1/jobs/{job}/history", get(show::history_of_job))
         .route("/v1/history", get(show::history_of_all))
+        .route("/v1/jobs/{job}/trigger", post(control::trigger))
+        .route("/v1/jobs/{job}/pause", post(control::pause))
+        .route("/v1/jobs/{job}/resume", post(control::resume))
+        .route("/v1/runs/{run}", get(control::run))
         .fallback(async || Refusal::new(StatusCode::NOT_FOUND, "there is nothing here"))
-        .method_not_allowed_fallback(async || Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this can only be read"))
+        .method_not_allowed_fallback(async || Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "not by this method"))
+        .layer(DefaultBodyLimit::max(control::MOST_BYTES))
         .layer(middleware::from_fn(survive))
         .with_state(shared)
 }

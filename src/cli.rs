@@ -18,10 +18,12 @@ pub mod jobs;
 mod leftovers;
 pub mod man;
 pub mod next;
+pub mod pause;
 pub mod release;
 pub mod run;
 pub mod status;
 mod table;
+pub mod trigger;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
@@ -249,6 +251,12 @@ pub enum Command {
     Status(status::StatusArgs),
     /// Show runs and skips, newest first
     History(history::HistoryArgs),
+    /// Run a job now, on the node that leads
+    Trigger(trigger::Args),
+    /// Keep a job's occurrences from running until it is resumed
+    Pause(pause::PauseArgs),
+    /// Let a paused job's occurrences run again, from now on
+    Resume(pause::ResumeArgs),
     /// Run a job here and now, without a cluster
     Exec(exec::Args),
     /// Give up what a dead daemon of this host still holds
@@ -296,6 +304,9 @@ fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
         Command::Next(args) => args.run(io),
         Command::Status(args) => status::run(&args, io.out).map_err(Error::from),
         Command::History(args) => history::run(&args, io.out).map_err(Error::from),
+        Command::Trigger(args) => return args.run(io),
+        Command::Pause(args) => pause::pause(&args, io.out).map_err(Error::from),
+        Command::Resume(args) => pause::resume(&args, io.out).map_err(Error::from),
         Command::Exec(args) => return args.run(io),
         Command::Release(args) => args.run(io),
         Command::Import(args) => args.run(io),

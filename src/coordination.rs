@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::ledger::Reader;
+use crate::ledger::{Operator, Reader};
 use crate::{election, ledger};
 
 /// What the daemon asks, in order.
@@ -34,6 +34,8 @@ pub struct Coordination {
     pub events: UnboundedReceiver<Event>,
     /// Reads for the operator's eyes.
     pub reader: Arc<dyn Reader>,
+    /// What operators want, written down.
+    pub operator: Arc<dyn Operator>,
 }
 
 /// The backend's end.
@@ -44,9 +46,10 @@ pub struct Service {
     pub events: UnboundedSender<Event>,
 }
 
-/// Both ends.
-pub fn channels(reader: Arc<dyn Reader>) -> (Coordination, Service) {
+/// Both ends; `ledger` is for the operator's eyes and wishes.
+pub fn channels<L: Reader + Operator + 'static>(ledger: Arc<L>) -> (Coordination, Service) {
     let (request_sender, requests) = unbounded_channel();
     let (event_sender, events) = unbounded_channel();
-    (Coordination { requests: request_sender, events, reader }, Service { requests, events: event_sender })
+    let (reader, operator) = (ledger.clone(), ledger);
+    (Coordination { requests: request_sender, events, reader, operator }, Service { requests, events: event_sender })
 }

@@ -133,6 +133,12 @@ enum Pending {
     Advance { job: JobName, mark: Timestamp, told: Option<Told> },
     /// A run's beginning.
     Begin { run: RunId },
+    /// A trigger's run.
+    Fulfil { run: RunId, by: String },
+    /// A trigger that leads to no run, with what is to be told once it is accepted.
+    Dismiss { told: Option<Told> },
+    /// The end of a pause, with the mark that it moves.
+    Resume { job: JobName, mark: Option<Timestamp>, told: Option<Told>, by: String },
     /// Another attempt of a run, or its mark as cut off.
     Settle { run: RunId },
     /// An own run under the new session, or let go.
@@ -362,7 +368,8 @@ impl Engine {
         use ledger::Event as E;
         match event {
             E::Answered { id, answer } => self.on_answer(t, id, answer),
-            E::Job(job, entry) => self.on_job_read(t, &job, entry),
+            E::Job(job, entry, control) => self.on_job_read(t, &job, entry, control),
+            E::Wishes(wishes) => self.on_wishes(t, wishes),
             E::Run(run, found) => self.on_run_read(t, &run, found),
             E::OwnerGone(run, owner, found) => self.on_news(t, &run, News::OwnerGone(owner, found)),
         }
@@ -378,9 +385,7 @@ impl Engine {
         }
         match pending {
             Pending::Advance { job, mark, told } => {
-                if let (Commit::Accepted, Some(told)) = (answer, told) {
-                    t.tell(Report::Skipped { skip: told.skip, first: told.first, count: told.count });
-                }
+                tell_skip(t, answer, told);
                 if is_of_this_term {
                     self.on_timeline_answer(t, &job, mark, answer);
                 }
@@ -390,6 +395,20 @@ impl Engine {
                     self.on_timeline_answer(t, run.job(), run.scheduled_at(), answer);
                 }
                 self.on_attempt_answer(t, &run, id, answer);
+            }
+            Pending::Fulfil { run, by } => {
+                self.on_fulfil_answer(t, &run, by, answer);
+                self.on_attempt_answer(t, &run, id, answer);
+            }
+            Pending::Dismiss { told } => tell_skip(t, answer, told),
+            Pending::Resume { job, mark, told, by } => {
+                tell_skip(t, answer, told);
+                if is_of_this_term {
+                    self.on_resume_answer(t, &job, mark, answer);
+                }
+                if answer == Commit::Accepted {
+                    t.tell(Report::Resumed { job, by });
+                }
             }
             Pending::Settle { run } => self.on_settle_answer(t, &run, id, answer),
             Pending::Reown { run } => self.on_reown_answer(t, &run, id, answer),
@@ -419,7 +438,9 @@ impl Engine {
     fn act(&mut self, t: &mut Turn) {
         self.watch_clocks(t);
         self.stop_overdue(t);
+        self.lift_pauses(t);
         self.decide_due(t);
+        self.decide_triggers(t);
         self.report_takeover(t);
         self.move_stage(t);
         self.tell_busy(t);
@@ -469,5 +490,12 @@ impl Engine {
         self.commits.insert(id, (token, pending));
         t.ledger(ledger::Request::Commit { id, change });
         id
+    }
+}
+
+/// A skip is told once it is written.
+fn tell_skip(t: &mut Turn, answer: Commit, told: Option<Told>) {
+    if let (Commit::Accepted, Some(told)) = (answer, told) {
+        t.tell(Report::Skipped { skip: told.skip, first: told.first, count: told.count });
     }
 }

@@ -4,12 +4,16 @@
 //! was read where another may have written. What a version is to a backend is its own affair; here it counts
 //! from 0 and grows by one with every write (ZooKeeper's znode versions do). Nothing here names a backend.
 
+mod operator;
+
 use std::collections::BTreeMap;
 use std::pin::Pin;
 
+pub use operator::{Asking, ControlEntry, Followed, Operator, OperatorError, TriggerEntry, Wishes};
+
 use crate::election::Queue;
 use crate::job::JobName;
-use crate::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, Skip, Version};
+use crate::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
 
 /// Names a commit among those under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,7 +30,7 @@ pub enum Request {
         /// What to write.
         change: Change,
     },
-    /// Read `jobs/<job>`. Answered by [`Event::Job`].
+    /// Read `jobs/<job>`, and after it `control/<job>`. Answered by [`Event::Job`].
     ReadJob(JobName),
     /// Read `running/<run>`. Answered by [`Event::Run`].
     ReadRun(RunId),
@@ -58,6 +62,31 @@ pub enum Change {
         /// The run, not yet in the ledger.
         run: RunRecord,
     },
+    /// Begin the run that a trigger asks for, in the trigger's place. The mark stays. Only the leader.
+    Fulfil {
+        /// The run, not yet in the ledger. Its record names the trigger.
+        run: RunRecord,
+    },
+    /// Take away a trigger that leads to no run. Only the leader.
+    Dismiss {
+        /// The job it names.
+        job: JobName,
+        /// The trigger.
+        seq: TriggerSeq,
+        /// Why it leads to none; absent where an earlier one of its uuid was decided on.
+        skip: Option<Skip>,
+    },
+    /// End a job's pause. Only the leader.
+    Resume {
+        /// The job.
+        job: JobName,
+        /// The pause's record as last read.
+        control: Version,
+        /// The job's record as last read or written, and its new one; absent for a job without occurrences here.
+        mark: Option<(Option<Version>, JobRecord)>,
+        /// The occurrences that the mark passed.
+        skip: Option<SkipWrite>,
+    },
     /// Begin another attempt of a run, or mark it cut off. Only the leader.
     Settle {
         /// The run's record as last read or written.
@@ -87,8 +116,10 @@ impl Change {
     /// The job it is about.
     pub fn job(&self) -> &JobName {
         match self {
-            Self::Advance { job, .. } => job,
-            Self::Begin { run, .. } | Self::Settle { run, .. } | Self::Reown { run, .. } => &run.job,
+            Self::Advance { job, .. } | Self::Dismiss { job, .. } | Self::Resume { job, .. } => job,
+            Self::Fulfil { run } | Self::Begin { run, .. } | Self::Settle { run, .. } | Self::Reown { run, .. } => {
+                &run.job
+            }
             Self::End { end, .. } => &end.run.job,
         }
     }
@@ -96,7 +127,12 @@ impl Change {
     /// True where only the leader may write it.
     pub fn is_fenced(&self) -> bool {
         match self {
-            Self::Advance { .. } | Self::Begin { .. } | Self::Settle { .. } => true,
+            Self::Advance { .. }
+            | Self::Begin { .. }
+            | Self::Fulfil { .. }
+            | Self::Dismiss { .. }
+            | Self::Resume { .. }
+            | Self::Settle { .. } => true,
             Self::Reown { .. } => false,
             Self::End { as_leader, .. } => *as_leader,
         }
@@ -136,8 +172,10 @@ pub enum Event {
         /// The answer.
         answer: Commit,
     },
-    /// A job's record as it stands; absent: there is none.
-    Job(JobName, Option<JobEntry>),
+    /// A job's record as it stands, and its pause, read after that; absent: there is none.
+    Job(JobName, Option<JobEntry>, Option<ControlEntry>),
+    /// What operators want, as far as it was not told; told to the leader when something changed. It may lag behind.
+    Wishes(Wishes),
     /// A run's record as it stands; absent: it is not in flight.
     Run(RunId, Option<(RunRecord, Version)>),
     /// The owner of a watched run is gone, and what is known of its processes; the run as read after that.
@@ -182,6 +220,8 @@ pub struct Snapshot {
     pub jobs: BTreeMap<JobName, JobEntry>,
     /// Every run in flight.
     pub running: Vec<Running>,
+    /// What operators want, read after the jobs' records.
+    pub wishes: Wishes,
     /// Records that cannot be read, and why, for people.
     pub damaged: Vec<String>,
 }

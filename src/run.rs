@@ -3,6 +3,7 @@
 //! The leader commits a record *before* the process starts, so a successor can tell "never began"
 //! from "began, end unknown". Knows nothing of where records live.
 
+mod control;
 mod id;
 pub mod journal;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use control::{ControlRecord, Pause, Resume};
 pub use id::{BadRunId, RunId};
 pub use trigger::{Trigger, TriggerRecord, TriggerSeq};
 
@@ -351,6 +353,22 @@ impl HistoryRecord {
         match self {
             Self::Run(end) => end.ended_at,
             Self::Skip(skip) => skip.decided_at,
+        }
+    }
+
+    /// The trigger it answers; absent for what was scheduled.
+    pub fn trigger(&self) -> Option<&Trigger> {
+        match self {
+            Self::Run(end) => end.run.trigger.as_ref(),
+            Self::Skip(skip) => skip.trigger.as_ref(),
+        }
+    }
+
+    /// The id it goes by.
+    pub fn id(&self) -> RunId {
+        match self {
+            Self::Run(end) => end.run.id(),
+            Self::Skip(skip) => skip.id(),
         }
     }
 }

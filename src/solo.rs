@@ -28,6 +28,7 @@ mod commit;
 mod contender;
 mod errand;
 mod members;
+mod operator;
 mod queue;
 mod read;
 mod reader;
@@ -35,6 +36,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod watch;
+mod wishes;
 
 use std::io;
 use std::path::PathBuf;
@@ -42,6 +44,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use store::StoreError;
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::watch::channel as watch_channel;
 
 use crate::coordination::{Coordination, channels};
 use crate::election::Failure;
@@ -123,10 +127,24 @@ pub fn start(state_dir: &StateDir, node: &NodeName, leftovers: Leftovers) -> Res
     let members = members::Members::new(folders.members);
     let member = queue.at_the_door(|| members.join(node)).map_err(system)?.map_err(SoloError::Refused)?;
     let (journal, _) = FileJournal::open(&members.journal(member.name()))?;
-    let reader = Arc::new(reader::SoloReader::new(ledger.clone(), members.clone(), queue.clone()));
+    let notices = unbounded_channel();
+    let written = watch_channel(0);
+    let operator = reader::Signals { notices: notices.0.clone(), written: written.1 };
+    let reader = Arc::new(reader::SoloReader::new(ledger.clone(), members.clone(), queue.clone(), operator));
     let (coordination, service) = channels(reader);
     let contender = contender::Contender::new(node.clone(), queue, state_dir.path().join("leader.lock"));
-    backend::spawn(backend::Parts { service, store, ledger, members, member, contender, leftovers }).map_err(system)?;
+    backend::spawn(backend::Parts {
+        service,
+        store,
+        ledger,
+        members,
+        member,
+        contender,
+        leftovers,
+        notices,
+        written: written.0,
+    })
+    .map_err(system)?;
     Ok(Solo { coordination, journal })
 }
 

@@ -7,6 +7,8 @@ mod history;
 #[cfg(test)]
 pub(crate) mod sample;
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +17,7 @@ pub use history::{EndedRun, HistoryEntry, Skipped};
 use crate::clock::{Now, Uptime};
 use crate::election::{Member, Queue};
 use crate::job::{Digest, JobName};
-use crate::run::{Outcome, RunId, RunRecord, RunState, millis};
+use crate::run::{Outcome, Pause, RunId, RunRecord, RunState, millis};
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId};
 use crate::warden::cgroup::estate::Cgroups;
 
@@ -200,6 +202,9 @@ pub struct JobStatus {
     /// What is wrong with it, in words; only the leader knows.
     #[serde(default)]
     pub error: Option<String>,
+    /// Who paused it, when and why; absent while it is not paused.
+    #[serde(default)]
+    pub paused: Option<Pause>,
 }
 
 /// How a job ended last.
@@ -283,6 +288,13 @@ impl Status {
         self.runs = runs.to_vec();
         for job in &mut self.jobs {
             job.running = runs.iter().filter(|run| *run.run.job() == job.name).map(|run| run.run.clone()).collect();
+        }
+    }
+
+    /// Puts in what is paused, as read.
+    pub fn put_paused(&mut self, paused: &BTreeMap<JobName, Pause>) {
+        for job in &mut self.jobs {
+            job.paused = paused.get(&job.name).cloned();
         }
     }
 

@@ -31,6 +31,7 @@ mod give_up;
 mod life;
 mod lower;
 mod node;
+mod operator;
 pub mod paths;
 mod place;
 pub mod queue;
@@ -41,6 +42,7 @@ mod store;
 mod time;
 mod trim;
 mod watcher;
+mod wishes;
 
 use std::sync::Arc;
 

@@ -7,11 +7,13 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
+use hyper::http::request::Builder;
 use hyper::{Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -85,11 +87,24 @@ impl Client {
     /// # Errors
     /// See [`AskError`].
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, AskError> {
-        let body = self.runtime.block_on(self.fetch(path))?;
+        self.ask(Request::get(path), Bytes::new())
+    }
+
+    /// Asks for something to be done. Where no answer comes it may be done all the same. Not to be called from async code.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub fn post<T: DeserializeOwned>(&self, path: &str, wish: &impl Serialize) -> Result<T, AskError> {
+        let body = serde_json::to_vec(wish).map_err(|error| AskError::Local(error.into()))?;
+        self.ask(Request::post(path), body.into())
+    }
+
+    fn ask<T: DeserializeOwned>(&self, head: Builder, body: Bytes) -> Result<T, AskError> {
+        let body = self.runtime.block_on(self.fetch(head, body))?;
         serde_json::from_slice(&body).map_err(|error| AskError::Garbled(error.to_string()))
     }
 
-    async fn fetch(&self, path: &str) -> Result<Bytes, AskError> {
+    async fn fetch(&self, head: Builder, body: Bytes) -> Result<Bytes, AskError> {
         // Looked for at each question: while a host changes its leader the socket goes and comes.
         let (socket, tried) = self.places.socket();
         let opened = async { UnixStream::connect(&socket).await };
@@ -100,11 +115,11 @@ impl Client {
                 return Err(AskError::NoDaemon([tried, vec![Tried { socket, why: error.to_string() }]].concat()));
             }
         };
-        let (code, body) = within(&socket, exchange(stream, path)).await??;
+        let (code, body) = within(&socket, exchange(stream, head, body)).await??;
         match code {
             StatusCode::OK => Ok(body),
             StatusCode::NOT_FOUND => Err(AskError::NotFound(refusal(code, &body))),
-            StatusCode::SERVICE_UNAVAILABLE => Err(AskError::Away(refusal(code, &body))),
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => Err(AskError::Away(refusal(code, &body))),
             _ => Err(AskError::Refused(refusal(code, &body))),
         }
     }
@@ -114,12 +129,12 @@ async fn within<T>(socket: &std::path::Path, what: impl Future<Output = T>) -> R
     timeout(PATIENCE, what).await.map_err(|_| AskError::Silent(socket.to_owned()))
 }
 
-async fn exchange(stream: UnixStream, path: &str) -> Result<(StatusCode, Bytes), AskError> {
+async fn exchange(stream: UnixStream, head: Builder, body: Bytes) -> Result<(StatusCode, Bytes), AskError> {
     let garbled = |error: &dyn std::error::Error| AskError::Garbled(error.to_string());
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| garbled(&error))?;
     // Ends with the connection, which ends with this answer.
     let connection = tokio::spawn(connection);
-    let request = Request::get(path).header(header::HOST, "localhost").body(Empty::<Bytes>::new());
+    let request = head.header(header::HOST, "localhost").body(Full::new(body));
     let request = request.map_err(|error| garbled(&error))?;
     let answer = sender.send_request(request).await.map_err(|error| garbled(&error))?;
     let code = answer.status();

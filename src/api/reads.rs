@@ -12,7 +12,7 @@ use crate::clock::{Uptime, system};
 use crate::election::Queue;
 use crate::job::JobName;
 use crate::ledger::{ReadError, Reader, Reading};
-use crate::run::HistoryRecord;
+use crate::run::{HistoryRecord, Pause};
 use crate::status::{LastRun, RunStatus};
 
 /// How long a read may take.
@@ -27,11 +27,20 @@ const LASTS_DEPTH: usize = 1_000;
 /// The last outcome of each job.
 pub(super) type Lasts = BTreeMap<JobName, LastRun>;
 
+/// What only the leader is told of as it happens.
+#[derive(Debug, PartialEq)]
+pub(super) struct Elsewhere {
+    /// The runs in flight.
+    pub runs: Vec<RunStatus>,
+    /// The paused jobs.
+    pub paused: BTreeMap<JobName, Pause>,
+}
+
 /// The reader, and what it gave lately.
 pub(super) struct Reads {
     reader: Arc<dyn Reader>,
     queue: Shared<Queue>,
-    runs: Shared<Vec<RunStatus>>,
+    runs: Shared<Elsewhere>,
     lasts: Shared<Lasts>,
 }
 
@@ -45,12 +54,14 @@ impl Reads {
         self.queue.get(FRESH, || self.reader.queue()).await
     }
 
-    /// What is in flight, on whichever node.
-    pub async fn runs(&self) -> Result<Arc<Vec<RunStatus>>, ReadError> {
-        let read = || -> Reading<'_, Vec<RunStatus>> {
+    /// What is in flight, on whichever node, and what is paused.
+    pub async fn runs(&self) -> Result<Arc<Elsewhere>, ReadError> {
+        let read = || -> Reading<'_, Elsewhere> {
             Box::pin(async {
                 let snapshot = self.reader.snapshot().await?;
-                Ok(snapshot.running.iter().map(|running| RunStatus::from(&running.record)).collect())
+                let runs = snapshot.running.iter().map(|running| RunStatus::from(&running.record)).collect();
+                let paused = snapshot.wishes.control.into_iter().map(|(job, entry)| (job, entry.record.paused));
+                Ok(Elsewhere { runs, paused: paused.collect() })
             })
         };
         self.runs.get(FRESH, read).await

@@ -7,8 +7,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::serve::Listener;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
+use super::caller::Introduced;
 use super::socket::{ApiSocket, Place};
 
 /// Connections at once, of one listener.
@@ -54,14 +55,18 @@ impl Drop for Serving {
 }
 
 /// Dropped with the task, the set ends the connections.
-async fn accept<L: Listener>(mut listener: L, router: Router) -> Infallible {
+async fn accept<L>(mut listener: L, router: Router) -> Infallible
+where
+    L: Listener,
+    L::Io: Introduced,
+{
     let places = Arc::new(Semaphore::new(PLACES));
     let mut connections = JoinSet::new();
     loop {
         // The semaphore is never closed; were it, connections would go unbounded rather than unserved.
         let place = Arc::clone(&places).acquire_owned().await.ok();
         let (stream, _) = listener.accept().await;
-        let router = router.clone();
+        let router = router.clone().layer(Extension(stream.caller()));
         connections.spawn(async move {
             let _place = place;
             // How it ended is the client's affair.

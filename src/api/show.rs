@@ -8,6 +8,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
+use super::reads::Elsewhere;
 use super::{Refusal, Shared};
 use crate::clock::system;
 use crate::job::JobName;
@@ -49,8 +50,9 @@ impl Shared {
         if let Some(queue) = queue {
             status.put_queue(&queue);
         }
-        if let Some(runs) = runs {
-            status.put_runs(&runs);
+        if let Some(elsewhere) = runs {
+            status.put_runs(&elsewhere.runs);
+            status.put_paused(&elsewhere.paused);
         }
         for job in status.jobs.iter_mut().filter(|job| job.last.is_none()) {
             job.last = lasts.as_ref().and_then(|lasts| lasts.get(&job.name).cloned());
@@ -58,8 +60,8 @@ impl Shared {
         status.at(system::now())
     }
 
-    /// The leader knows what is in flight; any other node knows its own.
-    async fn runs_elsewhere(&self, status: &Status) -> Result<Option<Arc<Vec<status::RunStatus>>>, ReadError> {
+    /// The leader knows what is in flight and paused; any other node knows its own runs.
+    async fn runs_elsewhere(&self, status: &Status) -> Result<Option<Arc<Elsewhere>>, ReadError> {
         match status.state {
             status::State::Leading => Ok(None),
             _ => self.reads.runs().await.map(Some),
@@ -110,7 +112,7 @@ pub(super) async fn history_of_job(
     Ok(Json(history))
 }
 
-fn no_such_job(job: &JobName, status: &Status) -> String {
+pub(super) fn no_such_job(job: &JobName, status: &Status) -> String {
     let near = nearest(job.as_str(), status.jobs.iter().map(|known| known.name.as_str()));
     let meant = near.map(|near| format!(", did you mean `{near}`?")).unwrap_or_default();
     format!("there is no job `{job}`{meant}")

@@ -30,7 +30,7 @@ use crate::warden::handle::Warden;
 use crate::warden::wire::{self, Deadline, Slot, StartFailure, Step, Stream};
 
 /// What a command that took longer than its `timeout` ends with.
-const TIMED_OUT: u8 = 124;
+pub(super) const TIMED_OUT: u8 = 124;
 
 /// Run a job here and now, with its environment and limits, without a cluster. Ends with the command's own exit code.
 #[derive(Debug, clap::Args)]

@@ -139,7 +139,13 @@ impl Args {
         let engine = Engine::new(node.clone(), jobs.set.clone()).preferring(self.prefer);
         let (status, seen) = watch::channel(Arc::new(view.status(now, &engine)));
         let (turned, turns) = watch::channel(Uptime::ZERO);
-        let sources = Sources { status: seen, turns, stall: STALL, reader: started.coordination.reader.clone() };
+        let sources = Sources {
+            status: seen,
+            turns,
+            stall: STALL,
+            reader: started.coordination.reader.clone(),
+            operator: started.coordination.operator.clone(),
+        };
         let _api = doors.serve(sources, runtime_dir);
         let (controls, controlled) = mpsc::unbounded_channel();
         let trigger = Trigger::default();

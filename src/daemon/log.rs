@@ -10,7 +10,7 @@ use crate::config::{LoadError, Loaded};
 use crate::election::Event as Election;
 use crate::engine::Report;
 use crate::job::{Difference, JobName};
-use crate::run::{Outcome, RunEnd, RunId, millis};
+use crate::run::{Outcome, RunEnd, RunId, SkipReason, millis};
 use crate::status::Status;
 use crate::telemetry::{TARGET, event, instant};
 use crate::term::TermEnd;
@@ -89,6 +89,13 @@ pub(super) fn report(report: &Report) {
             warn!(target: TARGET, event = event::RUN_RETRYING, job = %run.job(), %run, attempt, delay_ms = 0);
         }
         Report::Skipped { skip, first, count } => skipped(skip, *first, *count),
+        Report::Triggered { run, by } => {
+            info!(target: TARGET, event = event::JOB_TRIGGERED, job = %run.job(), %run, by);
+        }
+        Report::Paused { job, pause } => {
+            info!(target: TARGET, event = event::JOB_PAUSED, %job, by = pause.by, reason = pause.reason);
+        }
+        Report::Resumed { job, by } => info!(target: TARGET, event = event::JOB_RESUMED, %job, by),
         Report::Superseded { run } => warn!(target: TARGET, event = event::RUN_SUPERSEDED, job = %run.job(), %run),
         Report::CutOff { run, owner, keep_until } => warn!(
             target: TARGET,
@@ -190,14 +197,25 @@ pub(super) fn not_started(job: &JobName, run: &RunId, why: StartFailure) {
 }
 
 fn skipped(skip: &crate::run::Skip, first: jiff::Timestamp, count: u64) {
-    let run = RunId::scheduled(skip.job.clone(), first);
+    let run = match &skip.trigger {
+        Some(_) => skip.id(),
+        None => RunId::scheduled(skip.job.clone(), first),
+    };
     let reason = skip.reason.as_str();
     let (job, first) = (&skip.job, instant(first));
-    if count == 1 {
-        warn!(target: TARGET, event = event::RUN_SKIPPED, %job, %run, scheduled_at = %first, reason);
-    } else {
-        let last = instant(skip.last);
-        warn!(target: TARGET, event = event::RUN_SKIPPED, %job, %run, reason, count, first = %first, last = %last);
+    let last = instant(skip.last);
+    match (skip.reason, count) {
+        // As the operator wanted it: no promise is bent.
+        (SkipReason::Paused, 1) => {
+            info!(target: TARGET, event = event::RUN_SKIPPED, %job, %run, scheduled_at = %first, reason)
+        }
+        (SkipReason::Paused, _) => {
+            info!(target: TARGET, event = event::RUN_SKIPPED, %job, %run, reason, count, first = %first, last = %last)
+        }
+        (_, 1) => warn!(target: TARGET, event = event::RUN_SKIPPED, %job, %run, scheduled_at = %first, reason),
+        (_, _) => {
+            warn!(target: TARGET, event = event::RUN_SKIPPED, %job, %run, reason, count, first = %first, last = %last)
+        }
     }
 }
 

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::Timestamp;
 use tempfile::TempDir;
+use uuid::Uuid;
 
 use super::*;
 use crate::accounts::Account;
 use crate::coordination::{Service, channels};
 use crate::election::Queue;
-use crate::ledger::{ReadError, Reader, Reading, Snapshot};
-use crate::run::HistoryRecord;
+use crate::ledger::{Asking, Followed, Operator, OperatorError, ReadError, Reader, Reading, Snapshot};
+use crate::run::{HistoryRecord, Pause, Resume, TriggerRecord};
 use crate::state_dir::journal::FileJournal;
 use crate::term::NodeName;
 
@@ -70,6 +71,28 @@ impl Reader for NoReader {
 
     fn history(&self, _: Option<JobName>, _: usize) -> Reading<'_, Vec<HistoryRecord>> {
         Box::pin(async { Err(ReadError("nothing here".into())) })
+    }
+}
+
+impl Operator for NoReader {
+    fn pause(&self, _: JobName, _: Uuid, _: Pause) -> Asking<'_, ()> {
+        Box::pin(async { Err(OperatorError("nothing here".into())) })
+    }
+
+    fn request_resume(&self, _: JobName, _: Resume) -> Asking<'_, Option<Uuid>> {
+        Box::pin(async { Err(OperatorError("nothing here".into())) })
+    }
+
+    fn resumed(&self, _: JobName, _: Uuid) -> Asking<'_, ()> {
+        Box::pin(async { Err(OperatorError("nothing here".into())) })
+    }
+
+    fn trigger(&self, _: TriggerRecord) -> Asking<'_, RunId> {
+        Box::pin(async { Err(OperatorError("nothing here".into())) })
+    }
+
+    fn followed(&self, _: RunId) -> Asking<'_, Followed> {
+        Box::pin(async { Err(OperatorError("nothing here".into())) })
     }
 }
 

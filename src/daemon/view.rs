@@ -270,6 +270,8 @@ impl View {
         }
         let runs: Vec<RunStatus> = engine.runs().map(RunStatus::from).collect();
         status.put_runs(&runs);
+        let paused = engine.pauses().map(|(job, entry)| (job.clone(), entry.record.paused.clone()));
+        status.put_paused(&paused.collect());
         status
     }
 
@@ -284,6 +286,7 @@ impl View {
             next: if job.enabled { job.schedule.next_after(now.wall) } else { None },
             running: Vec::new(),
             error: None,
+            paused: None,
         }
     }
 

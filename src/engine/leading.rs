@@ -5,6 +5,8 @@
 
 mod ahead;
 mod definitions;
+mod manual;
+mod paused;
 mod timeline;
 mod writing;
 
@@ -14,13 +16,15 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 pub use self::ahead::MarkAhead;
+use self::manual::Triggers;
+use self::paused::Pauses;
 use self::timeline::Timeline;
 use super::flight::{Flight, Holder, Phase};
 use super::misfire::{self, Missed};
 use super::takeover::Takeover;
 use super::{Engine, Pending, Turn};
 use crate::job::{Job, JobName, Misfire, Overlap};
-use crate::ledger::{Commit, CommitId};
+use crate::ledger::{Commit, CommitId, Wishes};
 use crate::run::{RunId, SkipReason};
 use crate::term::Term;
 
@@ -42,6 +46,10 @@ pub(super) struct Leadership {
     waiting: BTreeSet<JobName>,
     /// Jobs that are due, and decided on when the end of a run that the leader settles is answered.
     held: BTreeSet<JobName>,
+    /// What operators want now.
+    triggers: Triggers,
+    /// What operators paused.
+    pauses: Pauses,
 }
 
 impl Leadership {
@@ -55,6 +63,16 @@ impl Leadership {
             agenda: BTreeSet::new(),
             waiting: BTreeSet::new(),
             held: BTreeSet::new(),
+            triggers: Triggers::default(),
+            pauses: Pauses::default(),
+        }
+    }
+
+    /// What operators wanted before this term. That a job is paused is no news then.
+    pub fn adopt_wishes(&mut self, wishes: Wishes) {
+        self.triggers.hear(wishes.triggers);
+        for (name, entry) in wishes.control {
+            self.pauses.hear(&name, entry);
         }
     }
 
@@ -76,7 +94,12 @@ impl Leadership {
             Pending::Advance { told: Some(told), .. } if told.skip.reason == SkipReason::Missed => {
                 takeover.missed += told.count;
             }
-            Pending::Advance { .. } | Pending::Begin { .. } | Pending::Reown { .. } => {}
+            Pending::Advance { .. }
+            | Pending::Begin { .. }
+            | Pending::Fulfil { .. }
+            | Pending::Dismiss { .. }
+            | Pending::Resume { .. }
+            | Pending::Reown { .. } => {}
         }
     }
 
@@ -140,8 +163,18 @@ impl Engine {
         self.flights_of(name).any(|flight| matches!(flight.holder, Holder::Settling))
     }
 
+    /// What operators want, as heard.
+    pub(super) fn on_wishes(&mut self, t: &mut Turn, wishes: Wishes) {
+        let Some(leading) = &mut self.leading else { return };
+        leading.triggers.hear(wishes.triggers);
+        self.hear_pauses(t, wishes.control);
+    }
+
     /// Decides on one job's occurrences up to now.
     fn decide(&mut self, t: &mut Turn, name: &JobName) {
+        if self.leading.as_ref().is_some_and(|leading| leading.pauses.has(name)) {
+            return self.pass_paused(t, name);
+        }
         if self.is_settling(name) {
             if let Some(leading) = &mut self.leading {
                 leading.held.insert(name.clone());

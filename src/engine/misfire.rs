@@ -11,7 +11,7 @@ use crate::job::{Job, Misfire};
 /// An occurrence later than this is missed; less is lateness.
 pub const LATE: Duration = Duration::from_secs(1);
 /// The longest window where the job names none.
-const DEFAULT_WINDOW: Duration = Duration::from_secs(12 * 3600);
+pub const DEFAULT_WINDOW: Duration = Duration::from_secs(12 * 3600);
 
 /// Occurrences in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use super::MarkAhead;
 use super::heir::Unfit;
 use crate::election::Unappointable;
 use crate::job::JobName;
-use crate::run::{RunEnd, RunId, Skip};
+use crate::run::{Pause, RunEnd, RunId, Skip};
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
 
 /// A fact worth a log line.
@@ -85,6 +85,27 @@ pub enum Report {
         first: Timestamp,
         /// How many in this decision.
         count: u64,
+    },
+    /// A trigger's run was begun.
+    Triggered {
+        /// The run.
+        run: RunId,
+        /// Who asked for it.
+        by: String,
+    },
+    /// The leader has heard that a job is paused.
+    Paused {
+        /// The job.
+        job: JobName,
+        /// By whom, and why.
+        pause: Pause,
+    },
+    /// The leader has ended a job's pause.
+    Resumed {
+        /// The job.
+        job: JobName,
+        /// Who asked for it.
+        by: String,
     },
     /// A run that this node had was settled by another meanwhile.
     Superseded {

@@ -33,7 +33,9 @@ impl Engine {
             t.tell(Report::Damaged(damage));
         }
         let takeover = Takeover { since: t.now.up, open: BTreeSet::new(), settled: 0, missed: 0 };
-        self.leading = Some(Leadership::new(term, takeover));
+        let mut leading = Leadership::new(term, takeover);
+        leading.adopt_wishes(snapshot.wishes);
+        self.leading = Some(leading);
         self.forget_unbegun();
         self.adopt_runs(t, snapshot.running);
         self.adopt_jobs(t, snapshot.jobs);

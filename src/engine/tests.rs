@@ -1,6 +1,7 @@
 //! The engine by hand: one event at a time, and what must follow.
 
 mod clocks;
+mod control;
 mod due;
 mod ending;
 mod heir;

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{Instant, sleep_until};
 use tracing::debug;
 
@@ -49,6 +49,8 @@ pub(super) struct Parts {
     pub(super) member: Member,
     pub(super) contender: Contender,
     pub(super) leftovers: Leftovers,
+    pub(super) notices: (UnboundedSender<Notice>, UnboundedReceiver<Notice>),
+    pub(super) written: tokio::sync::watch::Sender<u64>,
 }
 
 struct Backend {
@@ -61,6 +63,10 @@ struct Backend {
     watch: Watch,
     errands: Errands,
     notices: UnboundedReceiver<Notice>,
+    /// Counts what was written, for those who wait for it here.
+    written: tokio::sync::watch::Sender<u64>,
+    /// An operator may want something that the daemon was not told of.
+    wished: bool,
     /// Requests not yet carried out, in order.
     line: VecDeque<Request>,
     untrimmed: BTreeSet<JobName>,
@@ -96,8 +102,8 @@ pub(super) fn spawn(parts: Parts) -> io::Result<()> {
 
 impl Backend {
     fn new(parts: Parts) -> Self {
-        let Parts { service, store, ledger, members, member, contender, leftovers } = parts;
-        let (sender, notices) = unbounded_channel();
+        let Parts { service, store, ledger, members, member, contender, leftovers, notices, written } = parts;
+        let (sender, notices) = notices;
         let touched = sender.clone();
         let touched = member.watch(move || drop(touched.send(Notice::MemberTouched)));
         let touched = touched.inspect_err(|error| debug!("the member's file cannot be watched: {error}")).ok();
@@ -111,6 +117,8 @@ impl Backend {
             _touched: touched,
             errands: Errands { notices: sender, members, ledger, leftovers },
             notices,
+            written,
+            wished: false,
             line: VecDeque::new(),
             untrimmed: BTreeSet::new(),
             timers,
@@ -173,6 +181,10 @@ impl Backend {
                 watch.member_buried(&name, result, store, errands, &service.events)
             }
             Notice::MemberTouched => self.check_member(),
+            Notice::Wished => {
+                self.wished = true;
+                Ok(())
+            }
             Notice::Lost => {
                 self.ended = true;
                 Ok(())
@@ -200,6 +212,7 @@ impl Backend {
     /// Reads the members for the daemon.
     fn look(&mut self) -> Result<(), Trouble> {
         self.check_member()?;
+        self.wished = true;
         let members = self.errands.members.living()?;
         self.tell(election::Event::Members(members));
         Ok(())
@@ -233,6 +246,11 @@ impl Backend {
         self.contender.step(&mut self.store, &self.errands, &self.service.events)?;
         if !self.contender.leads() {
             self.watch.end();
+            self.wished = false;
+        }
+        if self.wished {
+            self.answer(ledger::Event::Wishes(self.store.wishes()?));
+            self.wished = false;
         }
         self.watch.look(&self.store, &self.errands, &self.service.events)?;
         self.timers.watch = (!self.watch.is_idle()).then(|| Instant::now() + watch::EVERY);

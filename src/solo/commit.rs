@@ -4,10 +4,10 @@ use rusqlite::types::ToSqlOutput;
 use rusqlite::{OptionalExtension, ToSql, Transaction, params};
 use serde::Serialize;
 
-use super::read;
+use super::{read, wishes};
 use crate::job::JobName;
 use crate::ledger::{Change, Commit, SkipWrite};
-use crate::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, Version};
+use crate::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
 
 /// How many runs, and how many skips, a job's history keeps.
 const KEPT: i64 = 20;
@@ -17,6 +17,9 @@ pub(super) fn apply(tx: &Transaction<'_>, change: &Change) -> rusqlite::Result<C
     let written = match change {
         Change::Advance { job, at, record, skip } => advance(tx, job, *at, record, skip.as_ref()),
         Change::Begin { at, record, run } => begin(tx, *at, record, run),
+        Change::Fulfil { run } => fulfil(tx, run),
+        Change::Dismiss { seq, skip, .. } => dismiss(tx, *seq, skip.as_ref()),
+        Change::Resume { job, control, mark, skip } => resume(tx, job, *control, mark.as_ref(), skip.as_ref()),
         Change::Settle { at, run } | Change::Reown { at, run } => set_run(tx, *at, run),
         Change::End { at, end, .. } => end_run(tx, *at, end),
     }?;
@@ -72,6 +75,41 @@ fn begin(tx: &Transaction<'_>, at: Version, record: &JobRecord, run: &RunRecord)
     Ok(true)
 }
 
+fn fulfil(tx: &Transaction<'_>, run: &RunRecord) -> rusqlite::Result<bool> {
+    let id = run.id();
+    let Some(trigger) = &run.trigger else { return Ok(false) };
+    if version(tx, "running", &id.to_string())?.is_some() || !wishes::take(tx, trigger.seq)? {
+        return Ok(false);
+    }
+    put_run(tx, &id, Version::FIRST, run)?;
+    Ok(true)
+}
+
+fn dismiss(tx: &Transaction<'_>, seq: TriggerSeq, skip: Option<&Skip>) -> rusqlite::Result<bool> {
+    let taken = wishes::take(tx, seq)?;
+    if let Some(skip) = skip.filter(|_| taken) {
+        put_history(tx, &skip.id(), None, &HistoryRecord::Skip(skip.clone()))?;
+    }
+    Ok(taken)
+}
+
+fn resume(
+    tx: &Transaction<'_>,
+    job: &JobName,
+    control: Version,
+    mark: Option<&(Option<Version>, JobRecord)>,
+    skip: Option<&SkipWrite>,
+) -> rusqlite::Result<bool> {
+    if version(tx, "control", job.as_str())? != Some(control) {
+        return Ok(false);
+    }
+    let is_written = match mark {
+        Some((at, record)) => advance(tx, job, *at, record, skip)?,
+        None => true,
+    };
+    Ok(is_written && wishes::lift(tx, job, control)?)
+}
+
 fn set_run(tx: &Transaction<'_>, at: Version, run: &RunRecord) -> rusqlite::Result<bool> {
     let id = run.id();
     if version(tx, "running", &id.to_string())? != Some(at) {
@@ -92,16 +130,22 @@ fn end_run(tx: &Transaction<'_>, at: Version, end: &RunEnd) -> rusqlite::Result<
     Ok(true)
 }
 
-/// The version of a record; absent: there is none. Both tables have these two columns, the key first.
-fn version(tx: &Transaction<'_>, table: &str, key: &str) -> rusqlite::Result<Option<Version>> {
+/// The version of a record; absent: there is none. All tables have these two columns, the key first.
+pub(super) fn version(tx: &Transaction<'_>, table: &str, key: &str) -> rusqlite::Result<Option<Version>> {
     let sql = match table {
         "jobs" => "SELECT version FROM jobs WHERE job = ?1",
+        "control" => "SELECT version FROM control WHERE job = ?1",
         _ => "SELECT version FROM running WHERE run = ?1",
     };
     tx.prepare_cached(sql)?.query_row([key], |row| row.get(0)).optional().map(|found| found.map(Version))
 }
 
-fn put_job(tx: &Transaction<'_>, job: &JobName, at: Option<Version>, record: &JobRecord) -> rusqlite::Result<()> {
+pub(super) fn put_job(
+    tx: &Transaction<'_>,
+    job: &JobName,
+    at: Option<Version>,
+    record: &JobRecord,
+) -> rusqlite::Result<()> {
     let version = at.map_or(Version::FIRST, Version::next);
     tx.prepare_cached("REPLACE INTO jobs (job, version, record) VALUES (?1, ?2, ?3)")?
         .execute(params![job.as_str(), version.0, Json(record)])
@@ -135,7 +179,7 @@ fn put_history(tx: &Transaction<'_>, id: &RunId, at: Option<Version>, record: &H
 }
 
 /// A record as its text.
-struct Json<'a, T>(&'a T);
+pub(super) struct Json<'a, T>(pub(super) &'a T);
 
 impl<T: Serialize> ToSql for Json<'_, T> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {

@@ -31,6 +31,8 @@ pub(super) enum Notice {
     MemberGone(MemberName, io::Result<()>),
     /// It was seen to.
     MemberBuried(MemberName, Result<Vec<Buried>, BuryError>),
+    /// An operator wants something.
+    Wished,
     /// Something was done to the own lock file.
     MemberTouched,
     /// An errand ended without a notice: a bug of ours, and what it was to bring will never come.

@@ -6,8 +6,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 use serde::de::DeserializeOwned;
 
 use super::members::{MemberName, Members};
+use super::wishes;
 use crate::job::JobName;
-use crate::ledger::{JobEntry, OwnerState, Running, Snapshot};
+use crate::ledger::{JobEntry, OwnerState, Running, Snapshot, Wishes};
 use crate::run::{HistoryRecord, RunId, RunRecord, Version};
 
 /// All but the history. What is known of the owners is found out after this was read.
@@ -15,6 +16,7 @@ use crate::run::{HistoryRecord, RunId, RunRecord, Version};
 pub(super) struct Rows {
     jobs: BTreeMap<JobName, JobEntry>,
     running: Vec<(RunRecord, Version)>,
+    wishes: Wishes,
     damaged: Vec<String>,
 }
 
@@ -28,7 +30,7 @@ impl Rows {
             Running { record, version, owner }
         };
         let running = self.running.into_iter().map(owned).collect();
-        Snapshot { jobs: self.jobs, running, damaged: self.damaged }
+        Snapshot { jobs: self.jobs, running, wishes: self.wishes, damaged: self.damaged }
     }
 
     pub(super) fn running(self) -> Vec<(RunRecord, Version)> {
@@ -58,6 +60,7 @@ pub(super) fn rows(db: &Connection) -> rusqlite::Result<Rows> {
             Err(why) => rows.damaged.push(format!("running/{key}: {why}")),
         }
     }
+    rows.wishes = wishes::read(db, &mut rows.damaged)?;
     // Oldest first, as a new leader settles them.
     rows.running.sort_by(|(a, _), (b, _)| (a.scheduled_at, &a.job).cmp(&(b.scheduled_at, &b.job)));
     Ok(rows)
@@ -86,15 +89,15 @@ pub(super) fn history(db: &Connection, job: Option<&JobName>, limit: usize) -> r
     texts.filter_map(|text| text.map(|text| parsed(&text).ok()).transpose()).collect()
 }
 
-fn versioned(db: &Connection, sql: &str, key: &str) -> rusqlite::Result<Option<(Version, String)>> {
+pub(super) fn versioned(db: &Connection, sql: &str, key: &str) -> rusqlite::Result<Option<(Version, String)>> {
     db.prepare_cached(sql)?.query_row([key], |row| Ok((Version(row.get(0)?), row.get(1)?))).optional()
 }
 
-fn triples(db: &Connection, sql: &str) -> rusqlite::Result<Vec<(String, Version, String)>> {
+pub(super) fn triples(db: &Connection, sql: &str) -> rusqlite::Result<Vec<(String, Version, String)>> {
     let mut statement = db.prepare_cached(sql)?;
     statement.query_map([], |row| Ok((row.get(0)?, Version(row.get(1)?), row.get(2)?)))?.collect()
 }
 
-fn parsed<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+pub(super) fn parsed<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 
+use super::errand::Notice;
 use super::members::Members;
 use super::queue::{Entry, Queue};
 use super::read;
@@ -13,14 +16,25 @@ use crate::ledger::{ReadError, Reader, Reading, Snapshot};
 use crate::run::{HistoryRecord, RunRecord, Version};
 
 pub(super) struct SoloReader {
-    ledger: PathBuf,
+    pub(super) ledger: PathBuf,
     members: Members,
     queue: Queue,
+    pub(super) notices: UnboundedSender<Notice>,
+    pub(super) written: watch::Receiver<u64>,
+}
+
+/// Between whoever writes wishes and the backend of this process.
+pub(super) struct Signals {
+    /// Where the backend hears of wishes.
+    pub(super) notices: UnboundedSender<Notice>,
+    /// Counts what the backend wrote.
+    pub(super) written: watch::Receiver<u64>,
 }
 
 impl SoloReader {
-    pub(super) fn new(ledger: PathBuf, members: Members, queue: Queue) -> Self {
-        Self { ledger, members, queue }
+    pub(super) fn new(ledger: PathBuf, members: Members, queue: Queue, signals: Signals) -> Self {
+        let Signals { notices, written } = signals;
+        Self { ledger, members, queue, notices, written }
     }
 }
 

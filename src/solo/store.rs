@@ -15,15 +15,16 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
 use super::commit;
 use super::read::{self, Rows};
+use super::wishes;
 use crate::job::JobName;
-use crate::ledger::{Change, Commit, JobEntry};
+use crate::ledger::{Change, Commit, ControlEntry, JobEntry, Wishes};
 use crate::run::{RunEnd, RunId, RunRecord, Version};
 use crate::term::FencingToken;
 
-const SCHEMA: i64 = 1;
+const SCHEMA: i64 = 2;
 
 /// How long another process may hold the write lock; it does so for one transaction.
-const BUSY: Duration = Duration::from_secs(5);
+pub(super) const BUSY: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Store {
@@ -132,6 +133,14 @@ impl Store {
         Ok(read::job(&self.db, job)?)
     }
 
+    pub(super) fn control(&self, job: &JobName) -> Result<Option<ControlEntry>> {
+        Ok(wishes::control(&self.db, job)?)
+    }
+
+    pub(super) fn wishes(&self) -> Result<Wishes> {
+        Ok(wishes::read(&self.db, &mut Vec::new())?)
+    }
+
     pub(super) fn run(&self, run: &RunId) -> Result<Option<(RunRecord, Version)>> {
         Ok(read::run(&self.db, run)?)
     }
@@ -168,9 +177,19 @@ fn newest_token(tx: &Transaction<'_>) -> rusqlite::Result<FencingToken> {
 fn make_tables(tx: &Transaction<'_>) -> Result<()> {
     match tx.pragma_query_value(None, "user_version", |row| row.get(0))? {
         SCHEMA => return Ok(()),
-        0 => {}
+        0 => make_first_tables(tx)?,
+        1 => {}
         found => return Err(StoreError::Format { found, known: SCHEMA }),
     }
+    // No number of a trigger is ever used again: it is part of a run's id.
+    tx.execute_batch(
+        "CREATE TABLE control (job TEXT PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL) WITHOUT ROWID;
+         CREATE TABLE triggers (seq INTEGER PRIMARY KEY AUTOINCREMENT, record TEXT NOT NULL);",
+    )?;
+    Ok(tx.pragma_update(None, "user_version", SCHEMA)?)
+}
+
+fn make_first_tables(tx: &Transaction<'_>) -> Result<()> {
     tx.execute_batch(
         "CREATE TABLE term (token INTEGER NOT NULL);
          INSERT INTO term VALUES (0);
@@ -183,5 +202,5 @@ fn make_tables(tx: &Transaction<'_>) -> Result<()> {
          CREATE INDEX history_of_job ON history (job, kind, at);
          CREATE INDEX history_by_time ON history (at);",
     )?;
-    Ok(tx.pragma_update(None, "user_version", SCHEMA)?)
+    Ok(())
 }

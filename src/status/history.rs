@@ -24,8 +24,11 @@ pub struct EndedRun {
     pub job: JobName,
     /// The run.
     pub run: RunId,
-    /// The occurrence.
+    /// The occurrence, or when the trigger was made.
     pub scheduled_at: Timestamp,
+    /// Who triggered it; absent for a scheduled run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub triggered_by: Option<String>,
     /// The node that had it.
     pub node: NodeName,
     /// Of the term that began the last attempt.
@@ -65,6 +68,9 @@ pub struct Skipped {
     pub reason: SkipReason,
     /// The first of them.
     pub first: Timestamp,
+    /// Who triggered the run that was not; absent for occurrences.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub triggered_by: Option<String>,
     /// The last of them.
     pub last: Timestamp,
     /// How many.
@@ -92,6 +98,7 @@ impl From<RunEnd> for EndedRun {
             run: end.run.id(),
             job: end.run.job,
             scheduled_at: end.run.scheduled_at,
+            triggered_by: end.run.trigger.map(|trigger| trigger.by),
             node: end.run.owner.node,
             token: end.run.token,
             attempt: end.run.attempt,
@@ -116,6 +123,7 @@ impl From<Skip> for Skipped {
             job: skip.job,
             reason: skip.reason,
             first: skip.first,
+            triggered_by: skip.trigger.map(|trigger| trigger.by),
             last: skip.last,
             count: skip.count,
             node: skip.node,

@@ -91,6 +91,7 @@ pub(crate) fn leader() -> Status {
                 next: Some(at("2026-11-21T01:30:00Z")),
                 running: Vec::new(),
                 error: None,
+                paused: None,
             },
             JobStatus {
                 name: job("load"),
@@ -102,6 +103,7 @@ pub(crate) fn leader() -> Status {
                 next: Some(at("2026-11-20T03:01:00Z")),
                 running: vec![running.clone()],
                 error: None,
+                paused: None,
             },
             JobStatus {
                 name: job("old-report"),
@@ -113,6 +115,7 @@ pub(crate) fn leader() -> Status {
                 next: None,
                 running: Vec::new(),
                 error: None,
+                paused: None,
             },
         ],
         runs: vec![RunStatus {

@@ -50,6 +50,8 @@ pub enum Op {
 pub enum Mode {
     /// Stays.
     Persistent,
+    /// Stays; the server appends a sequence number to its name.
+    PersistentSequential,
     /// Goes with its session.
     Ephemeral,
     /// Goes with its session; the server appends a sequence number to its name.

@@ -40,15 +40,19 @@ pub struct Me {
 }
 
 /// Why an errand came back without a result.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
     /// To be tried again, and why.
+    #[error("{0}")]
     Again(String),
     /// The session is over.
+    #[error("the session is over")]
     SessionOver,
     /// This client may not do that.
+    #[error("{0}")]
     NoAuth(String),
     /// The chroot does not exist.
+    #[error("the chroot does not exist")]
     NoChroot,
 }
 

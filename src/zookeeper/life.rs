@@ -9,6 +9,7 @@ mod appointment;
 mod errand;
 mod request;
 mod term;
+mod wishes;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::pin::Pin;
@@ -32,6 +33,7 @@ use crate::ledger;
 use crate::term::{CandidateName, SessionId, Term, TermEnd};
 use appointment::Appointment;
 use errand::{Errand, Found};
+use wishes::{Heard, Listening};
 
 type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// When a renewal was sent, and its answer.
@@ -76,6 +78,7 @@ enum Happened<W> {
     OwnEntry,
     Predecessor,
     Run(Step),
+    Wishes(Heard),
     Read(Box<ReadDone>),
     Trimmed,
     Request(Option<Request>),
@@ -131,6 +134,7 @@ pub struct Life<'n, C: Connect, K> {
 
     committer: Committer<C::Client, K>,
     watcher: Watcher<C::Client, K>,
+    listening: Listening,
     reads: FuturesUnordered<Pending<Box<ReadDone>>>,
     /// Reads under way, and those that wait.
     asked: Vec<ledger::Request>,
@@ -187,6 +191,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             over: None,
             committer: Committer::new(desk.clone()),
             watcher: Watcher::new(desk.clone()),
+            listening: Listening::From(Uptime::ZERO),
             reads: FuturesUnordered::new(),
             asked: Vec::new(),
             unread: VecDeque::new(),
@@ -246,6 +251,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             found = under_way(self.errand.as_mut()) => Happened::Errand(found),
             () = under_way(predecessor) => Happened::Predecessor,
             Some(step) = self.watcher.step() => Happened::Run(step),
+            heard = self.listening.heard() => Happened::Wishes(heard),
             Some(done) = self.reads.next() => Happened::Read(done),
             () = under_way(self.trim.as_mut()) => Happened::Trimmed,
             request = self.node.service.requests.recv() => Happened::Request(request),
@@ -268,6 +274,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
                     self.node.tell_ledger(event);
                 }
             }
+            Happened::Wishes(heard) => self.heard(heard, now),
             Happened::Read(done) => self.finish_read(*done),
             Happened::Trimmed => {
                 self.trim = None;
@@ -295,6 +302,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
         self.renew(now);
         self.start_errand(now);
         self.watcher.pump(now);
+        self.listen(now);
         self.start_reads(now);
         self.start_trim(now);
     }
@@ -309,7 +317,15 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
         let is_put_off = self.retry.at() > self.now();
         let errand = self.errand.is_none().then(|| if is_put_off { self.retry.at() } else { self.survey_at });
         let trim = (self.trim.is_none() && !self.untrimmed.is_empty()).then_some(self.trim_from);
-        let more = [self.committer.wake(), self.renew_at(), self.watcher.wake(), errand, self.read_at(), trim];
+        let more = [
+            self.committer.wake(),
+            self.renew_at(),
+            self.watcher.wake(),
+            self.listen_at(),
+            errand,
+            self.read_at(),
+            trim,
+        ];
         always.chain(more.into_iter().flatten()).min()
     }
 

@@ -8,7 +8,7 @@ use super::client::{Mode, Op};
 use super::desk::json;
 use super::paths;
 use crate::ledger::{Change, SkipWrite};
-use crate::run::{HistoryRecord, JobRecord, Nonce, RunRecord, RunState, Version};
+use crate::run::{HistoryRecord, JobRecord, Nonce, RunRecord, RunState, TriggerSeq, Version};
 
 /// The operations of a change, in order.
 pub fn ops(change: &Change) -> Vec<Op> {
@@ -24,6 +24,20 @@ pub fn ops(change: &Change) -> Vec<Op> {
                 write(paths::running(&run.id()), json(run), None),
             ]
         }
+        Change::Fulfil { run } => {
+            let mut ops = vec![write(paths::running(&run.id()), json(run), None)];
+            ops.extend(run.trigger.as_ref().map(|trigger| take_away(trigger.seq)));
+            ops
+        }
+        Change::Dismiss { seq, skip, .. } => {
+            let skip = skip.as_ref().map(|skip| SkipWrite { at: None, skip: skip.clone() });
+            std::iter::once(take_away(*seq)).chain(skip.as_ref().map(write_skip)).collect()
+        }
+        Change::Resume { job, control, mark, skip } => {
+            let mark = mark.as_ref().map(|(at, record)| write(paths::job(job), json(record), *at));
+            let lift = Op::Delete { path: paths::control(job), version: control.0 };
+            mark.into_iter().chain([lift]).chain(skip.as_ref().map(write_skip)).collect()
+        }
         Change::Settle { at, run } | Change::Reown { at, run } => {
             vec![write(paths::running(&run.id()), json(run), Some(*at))]
         }
@@ -32,6 +46,10 @@ pub fn ops(change: &Change) -> Vec<Op> {
             write(paths::history(&end.run.id()), json(&HistoryRecord::Run(end.clone())), None),
         ],
     }
+}
+
+fn take_away(trigger: TriggerSeq) -> Op {
+    Op::Delete { path: paths::trigger(trigger), version: -1 }
 }
 
 fn write_skip(write_skip: &SkipWrite) -> Op {
@@ -49,9 +67,13 @@ fn write(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
 /// True when the change was decided in a term other than that of `token`: it says which by the token in its record.
 pub fn is_of_another_term(change: &Change, token: i64) -> bool {
     match change {
-        Change::Begin { run, .. } => run.token.0 != token,
+        Change::Begin { run, .. } | Change::Fulfil { run } => run.token.0 != token,
         Change::Settle { run, .. } => run.state == RunState::Running && run.token.0 != token,
-        Change::Advance { .. } | Change::Reown { .. } | Change::End { .. } => false,
+        Change::Advance { .. }
+        | Change::Dismiss { .. }
+        | Change::Resume { .. }
+        | Change::Reown { .. }
+        | Change::End { .. } => false,
     }
 }
 
@@ -99,6 +121,17 @@ pub fn traces(change: &Change) -> Vec<Trace> {
             nonce(paths::running(&run.id()), &run.nonce, None),
             nonce(paths::history(&run.id()), &run.nonce, None),
         ],
+        Change::Fulfil { run } => {
+            vec![nonce(paths::running(&run.id()), &run.nonce, None), nonce(paths::history(&run.id()), &run.nonce, None)]
+        }
+        Change::Dismiss { skip, .. } => {
+            let skip = skip.iter().map(|skip| (paths::history(&skip.id()), HistoryRecord::Skip(skip.clone())));
+            skip.map(|(path, skip)| record(path, json(&skip), None)).collect()
+        }
+        Change::Resume { job, mark, .. } => {
+            let mark = mark.iter().map(|(at, written)| (written, at.map_or(Base::Absent, Base::Version)));
+            mark.map(|(written, base)| nonce(paths::job(job), &written.nonce, Some(base))).collect()
+        }
         Change::Settle { at, run } | Change::Reown { at, run } => {
             vec![record(paths::running(&run.id()), json(run), Some(Base::Version(*at)))]
         }
@@ -148,9 +181,11 @@ fn nonces(data: &[u8]) -> Vec<Nonce> {
 pub(super) mod tests {
     use jiff::Timestamp;
 
+    use uuid::Uuid;
+
     use super::*;
     use crate::job::JobName;
-    use crate::run::{OnLoss, Outcome, Owner, RunEnd, Skip, SkipReason};
+    use crate::run::{OnLoss, Outcome, Owner, RunEnd, Skip, SkipReason, Trigger};
     use crate::term::{FencingToken, NodeName, SessionId};
 
     pub fn name(job: &str) -> JobName {
@@ -268,6 +303,62 @@ pub(super) mod tests {
         let expected = ["set /cronkeeper/running/backup.19700101T000100Z 5"];
         assert_eq!(shapes(&Change::Settle { at: Version(5), run: run.clone() }), expected);
         assert_eq!(shapes(&Change::Reown { at: Version(5), run }), expected);
+    }
+
+    fn fulfil(job: &str, second: i64, nonce: &str) -> Change {
+        let trigger = Trigger { seq: TriggerSeq(3), uuid: Uuid::from_u128(1), by: "alice".into() };
+        Change::Fulfil { run: RunRecord { trigger: Some(trigger), ..run(job, second, nonce) } }
+    }
+
+    #[test]
+    fn a_triggers_run_is_made_in_the_triggers_place_and_moves_no_mark() {
+        let expected =
+            ["create /cronkeeper/running/backup.19700101T000100Z.m3", "delete /cronkeeper/triggers/0000000003 -1"];
+        assert_eq!(shapes(&fulfil("backup", 60, "7-1")), expected);
+    }
+
+    #[test]
+    fn a_triggers_run_is_known_by_its_nonce_in_the_run_and_the_history() {
+        let ours = fulfil("backup", 60, "7-1");
+        let Change::Fulfil { run } = &ours else { unreachable!() };
+        let end = RunEnd::unseen(run, Outcome::Success, None, at(61));
+        let ended = Change::End { at: Version::FIRST, end, as_leader: false };
+        for trace in traces(&ours) {
+            let source = if trace.path.contains("history") { &ended } else { &ours };
+            assert!(trace.mark.is_in(&written(source, &trace.path)), "{}", trace.path);
+            assert!(!trace.mark.is_in(&json(&self::run("backup", 60, "9-1"))));
+        }
+        assert!(is_of_another_term(&ours, 9) && !is_of_another_term(&ours, 7));
+    }
+
+    #[test]
+    fn a_trigger_that_leads_to_no_run_leaves_its_reason() {
+        let seq = TriggerSeq(3);
+        let skip =
+            Skip { trigger: Some(Trigger { seq, uuid: Uuid::from_u128(1), by: "alice".into() }), ..skip("backup", 60) };
+        let expected = [
+            "delete /cronkeeper/triggers/0000000003 -1",
+            "create /cronkeeper/history/backup/backup.19700101T000100Z.m3",
+        ];
+        assert_eq!(shapes(&Change::Dismiss { job: name("backup"), seq, skip: Some(skip) }), expected);
+        assert_eq!(shapes(&Change::Dismiss { job: name("backup"), seq, skip: None }), expected[..1]);
+    }
+
+    #[test]
+    fn a_resume_moves_the_mark_takes_the_pause_away_and_says_what_passed() {
+        let resume = |mark, skip| Change::Resume { job: name("backup"), control: Version(2), mark, skip };
+        let whole = resume(
+            Some((Some(Version(4)), mark(120, "7-1"))),
+            Some(SkipWrite { at: Some(Version(5)), skip: skip("backup", 60) }),
+        );
+        let expected = [
+            "set /cronkeeper/jobs/backup 4",
+            "delete /cronkeeper/control/backup 2",
+            "set /cronkeeper/history/backup/backup.19700101T000100Z 5",
+        ];
+        assert_eq!(shapes(&whole), expected);
+        assert!(traces(&whole)[0].mark.is_in(&written(&whole, "/cronkeeper/jobs/backup")));
+        assert_eq!(shapes(&resume(None, None)), expected[1..2]);
     }
 
     fn written(change: &Change, path: &str) -> Vec<u8> {

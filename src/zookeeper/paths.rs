@@ -1,7 +1,7 @@
 //! Every znode path there is, relative to the chroot.
 
 use crate::job::JobName;
-use crate::run::RunId;
+use crate::run::{RunId, TriggerSeq};
 use crate::term::{CandidateName, NodeName};
 
 /// The queue.
@@ -59,6 +59,21 @@ pub fn job_history(job: &JobName) -> String {
 /// A record of the history.
 pub fn history(run: &RunId) -> String {
     under(&job_history(run.job()), &run.to_string())
+}
+
+/// What an operator said of a job.
+pub fn control(job: &JobName) -> String {
+    under(CONTROL, job.as_str())
+}
+
+/// A run wanted now.
+pub fn trigger(seq: TriggerSeq) -> String {
+    format!("{TRIGGERS}/{:010}", seq.0)
+}
+
+/// The number that a trigger's node is named by, as the server wrote it.
+pub fn trigger_seq(name: &str) -> Option<TriggerSeq> {
+    name.parse().ok().map(TriggerSeq)
 }
 
 /// The last part of a path.

@@ -27,11 +27,16 @@ impl<C: Client> LedgerReader<C> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(client);
     }
 
-    fn client(&self) -> Result<C, ReadError> {
+    /// The session, if a server answers now.
+    pub(super) fn line(&self) -> Result<C, Trouble> {
         let client = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         client
             .filter(|client| client.state() == State::Connected)
-            .ok_or_else(|| ReadError("no ZooKeeper server answers".into()))
+            .ok_or_else(|| Trouble::Again("no ZooKeeper server answers".into()))
+    }
+
+    fn client(&self) -> Result<C, ReadError> {
+        self.line().map_err(read_error)
     }
 }
 
@@ -84,9 +89,5 @@ fn newest(records: &mut Vec<HistoryRecord>, limit: usize) {
 }
 
 fn read_error(trouble: Trouble) -> ReadError {
-    ReadError(match trouble {
-        Trouble::Again(why) | Trouble::NoAuth(why) => why,
-        Trouble::SessionOver => "the session is over".into(),
-        Trouble::NoChroot => "the chroot does not exist".into(),
-    })
+    ReadError(trouble.to_string())
 }

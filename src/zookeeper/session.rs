@@ -194,7 +194,7 @@ impl Client for Session {
         handed_over(async move {
             let (made, sequence) =
                 client.create(&path, &data, &create_mode(mode).with_acls(acls)).await.map_err(error)?;
-            if mode == Mode::EphemeralSequential {
+            if matches!(mode, Mode::PersistentSequential | Mode::EphemeralSequential) {
                 path.push_str(&sequence.to_string());
             }
             Ok((path, stat(&made)))
@@ -274,6 +274,7 @@ fn add(writer: &mut zk::MultiWriter<'_>, op: &Op, acls: zk::Acls<'_>) -> Result<
 fn create_mode(mode: Mode) -> zk::CreateMode {
     match mode {
         Mode::Persistent => zk::CreateMode::Persistent,
+        Mode::PersistentSequential => zk::CreateMode::PersistentSequential,
         Mode::Ephemeral => zk::CreateMode::Ephemeral,
         Mode::EphemeralSequential => zk::CreateMode::EphemeralSequential,
     }

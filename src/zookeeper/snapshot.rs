@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures_util::future::try_join;
+use futures_util::future::{try_join, try_join3};
 
 use super::client::{Client, Stat};
 use super::desk::{self, Trouble};
-use super::{paths, session_id};
+use super::{paths, session_id, wishes};
 use crate::election::Member;
 use crate::job::JobName;
 use crate::ledger::{JobEntry, OwnerState, Running, Snapshot};
@@ -27,7 +27,11 @@ pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<S
     let (jobs, runs) = try_join(desk::children(client, paths::JOBS), desk::children(client, paths::RUNNING)).await?;
     let jobs = desk::get_all(client, paths::JOBS, jobs, CHUNK);
     let runs = desk::get_all(client, paths::RUNNING, runs, CHUNK);
-    let (jobs, found) = try_join(jobs, runs).await?;
+    let mut damaged = Vec::new();
+    // Handed over after the jobs' records: a pause changes them too, so of one that came later the versions read tell.
+    let wishes = wishes::read(client, &mut damaged);
+    let (jobs, found, wishes) = try_join3(jobs, runs, wishes).await?;
+    (snapshot.wishes, snapshot.damaged) = (wishes, damaged);
     for (name, data, stat) in jobs {
         match JobName::parse(&name) {
             Ok(job) => drop(snapshot.jobs.insert(job, job_entry(&name, &data, &stat, &mut snapshot.damaged))),

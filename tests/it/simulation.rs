@@ -22,6 +22,7 @@ mod jobs;
 mod lab;
 mod network;
 mod nodes;
+mod operators;
 mod queue;
 mod toy;
 mod transcript;

@@ -35,7 +35,7 @@ pub(super) fn write(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     if let Some(why) = &status.unread {
         line(out, "LEDGER", &format!("NOT READ, what follows may be old or incomplete: {why}"))?;
     }
-    for table in [queue(status), members(status), runs(status), jobs(status)] {
+    for table in [queue(status), members(status), runs(status), paused(status), jobs(status)] {
         if !table.is_empty() {
             writeln!(out)?;
             table.write(out)?;
@@ -176,6 +176,17 @@ fn runs(status: &Status) -> Table {
     table
 }
 
+fn paused(status: &Status) -> Table {
+    let mut table = Table::new(&["PAUSED", "SINCE (UTC)", "BY", "WHY"]);
+    for job in &status.jobs {
+        if let Some(pause) = &job.paused {
+            let why = pause.reason.as_deref().map_or_else(|| "-".to_owned(), |why| escape::plain(why).to_string());
+            table.row([job.name.to_string(), stamp(pause.at), pause.by.clone(), why]);
+        }
+    }
+    table
+}
+
 fn jobs(status: &Status) -> Table {
     let mut table = Table::new(&["JOB", "LAST", "ENDED", "NEXT (UTC)", "IN"]);
     for job in &status.jobs {
@@ -192,6 +203,7 @@ fn jobs(status: &Status) -> Table {
 fn next(job: &JobStatus, status: &Status) -> (String, String) {
     match job.next {
         _ if !job.enabled => ("disabled".into(), String::new()),
+        _ if job.paused.is_some() => ("paused".into(), String::new()),
         Some(at) => (stamp(at), span(status.at, at)),
         None => ("never".into(), String::new()),
     }
@@ -220,6 +232,25 @@ mod tests {
         let shown = shown(&sample::cut_off());
         assert_eq!(shown, include_str!("cut_off.txt"));
         assert!(shown.lines().all(|line| line.chars().count() <= 80 || line.contains("jobs.yaml:")));
+    }
+
+    #[test]
+    fn a_paused_job_is_shown_with_who_paused_it_since_when_and_why() {
+        let mut status = sample::leader();
+        status.jobs[0].paused = Some(crate::run::Pause {
+            by: "uid 1000 (alice) on host-b".into(),
+            at: sample::at("2026-11-19T17:00:00Z"),
+            reason: Some("new disks\u{7}".into()),
+        });
+        let shown = shown(&status);
+        let expected = [
+            "PAUSED          SINCE (UTC)          BY                          WHY",
+            "nightly-backup  2026-11-19 17:00:00  uid 1000 (alice) on host-b  new disks\\u{7}",
+            "nightly-backup  success  48m 51s ago  paused",
+        ];
+        for line in expected {
+            assert!(shown.lines().any(|shown| shown.trim_end() == line), "{shown}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::timeline::Timeline;
 use crate::engine::misfire::Missed;
 use crate::engine::{Engine, Report, Turn, misfire};
 use crate::job::{Digest, Job, JobName, JobSet};
-use crate::ledger::JobEntry;
+use crate::ledger::{ControlEntry, JobEntry};
 use crate::run::{RunId, SkipReason, Version};
 
 impl Engine {
@@ -59,12 +59,13 @@ impl Engine {
         };
         let Some(leading) = &mut self.leading else { return };
         leading.timelines.insert(name.clone(), timeline);
+        let passing = leading.pauses.passing(name);
         if digest != recorded || (version.is_none() && job.is_some()) {
             let is_new = digest != recorded;
             let gap = job.as_ref().filter(|_| is_new && recorded.is_some());
             let gap = gap.and_then(|job| misfire::missed(job, mark, t.due));
             let to = if is_new && digest.is_some() { mark.max(t.due) } else { mark };
-            self.advance(t, name, to, gap.map(|gap| (SkipReason::Missed, gap)));
+            self.advance(t, name, to, gap.map(|gap| (passing, gap)));
         }
         if let Some(leading) = &mut self.leading {
             leading.schedule(name);
@@ -101,15 +102,23 @@ impl Engine {
         timeline.backlog.clear();
         timeline.skip = None;
         let gap = old.and_then(|old| misfire::missed(&old, mark, now));
-        self.advance(t, name, mark.max(now), gap.map(|gap| (SkipReason::Missed, gap)));
+        let passing = self.leading.as_ref().map_or(SkipReason::Missed, |leading| leading.pauses.passing(name));
+        self.advance(t, name, mark.max(now), gap.map(|gap| (passing, gap)));
         if let Some(leading) = &mut self.leading {
             leading.waiting.remove(name);
             leading.schedule(name);
         }
     }
 
-    /// A job's record after a conflict: deciding starts again from what it says.
-    pub(in crate::engine) fn on_job_read(&mut self, t: &mut Turn, name: &JobName, entry: Option<JobEntry>) {
+    /// A job's record and its pause after a conflict: deciding starts again from what they say.
+    pub(in crate::engine) fn on_job_read(
+        &mut self,
+        t: &mut Turn,
+        name: &JobName,
+        entry: Option<JobEntry>,
+        control: Option<ControlEntry>,
+    ) {
+        let is_pause_new = self.read_pause(t, name, control);
         let Some(leading) = &mut self.leading else { return };
         let Some(timeline) = leading.timelines.get_mut(name).filter(|timeline| timeline.is_in_conflict) else { return };
         let written = timeline.written;
@@ -120,9 +129,10 @@ impl Engine {
             let counted = Counted { from: written.1, ahead: None };
             return self.count_from(t, name, job, None, counted, digest);
         };
-        let is_unchanged = Some(entry.version) == written.0;
+        let is_unchanged = Some(entry.version) == written.0 && !is_pause_new;
         self.adopt_job(t, name, job.clone(), Some(entry));
-        if let (true, Some(job)) = (is_unchanged, job) {
+        let is_paused = self.leading.as_ref().is_some_and(|leading| leading.pauses.has(name));
+        if let (true, false, Some(job)) = (is_unchanged, is_paused, job) {
             self.pass_over(t, &job);
         }
     }

@@ -10,7 +10,8 @@ use crate::engine::misfire::Missed;
 use crate::engine::{Engine, Pending, Told, Turn};
 use crate::job::{Job, JobName, Overlap};
 use crate::ledger::{Change, Commit, Request};
-use crate::run::{JobRecord, OnLoss, Owner, RunId, RunRecord, RunState, Skip, SkipReason, Version};
+use crate::run::{JobRecord, Nonce, OnLoss, Owner, RunId, RunRecord, RunState, Skip, SkipReason, Trigger, Version};
+use crate::term::{FencingToken, NodeName};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -32,21 +33,7 @@ impl Engine {
         let (last_scheduled, counted) = timeline.marks(mark);
         let record = JobRecord { v: 1, last_scheduled, counted, schedule, nonce };
         let at = timeline.version;
-        let told = skipped.map(|(reason, missed)| {
-            let skip = Skip {
-                v: 1,
-                job: name.clone(),
-                reason,
-                first: missed.first,
-                last: missed.last,
-                count: missed.count,
-                trigger: None,
-                token,
-                node: self.node.clone(),
-                decided_at: t.now.wall,
-            };
-            Told { skip, first: missed.first, count: missed.count }
-        });
+        let told = skipped.map(|(reason, missed)| Self::told(&self.node, token, t.now.wall, name, reason, missed));
         let (told, skip) = timeline.join_skip(told);
         timeline.step(mark);
         let change = Change::Advance { job: name.clone(), at, record, skip };
@@ -56,6 +43,55 @@ impl Engine {
         }
     }
 
+    /// A skip, as it is written and told.
+    pub(super) fn told(
+        node: &NodeName,
+        token: FencingToken,
+        now: Timestamp,
+        name: &JobName,
+        reason: SkipReason,
+        missed: Missed,
+    ) -> Told {
+        let skip = Skip {
+            v: 1,
+            job: name.clone(),
+            reason,
+            first: missed.first,
+            last: missed.last,
+            count: missed.count,
+            trigger: None,
+            token,
+            node: node.clone(),
+            decided_at: now,
+        };
+        Told { skip, first: missed.first, count: missed.count }
+    }
+
+    /// The record of a run that this node is about to begin; absent while it may not.
+    pub(super) fn new_run(
+        &self,
+        job: &Job,
+        at: Timestamp,
+        trigger: Option<Trigger>,
+        nonce: Nonce,
+        now: Timestamp,
+    ) -> Option<RunRecord> {
+        Some(RunRecord {
+            v: 1,
+            job: job.name.clone(),
+            scheduled_at: at,
+            trigger,
+            state: RunState::Running,
+            owner: Owner { node: self.node.clone(), session: self.session.clone()? },
+            token: self.term()?.token,
+            attempt: 1,
+            nonce,
+            begun_at: now,
+            on_loss: OnLoss::of(job),
+            keep_until: Self::keep_until(job, at, now),
+        })
+    }
+
     /// Moves the mark and begins a run of this occurrence.
     pub(super) fn begin(&mut self, t: &mut Turn, job: &Arc<Job>, at: Timestamp) {
         let id = RunId::scheduled(job.name.clone(), at);
@@ -63,30 +99,16 @@ impl Engine {
             // Somebody set the mark back by hand: the occurrence has its run, which goes on and ends as that.
             return self.advance(t, &job.name, at, None);
         }
-        let (nonce, session) = (self.nonce(), self.session.clone());
-        let (Some(leading), Some(session)) = (&mut self.leading, session) else { return };
-        let token = leading.term.token;
+        let nonce = self.nonce();
+        let Some(run) = self.new_run(job, at, None, nonce.clone(), t.now.wall) else { return };
+        let Some(leading) = &mut self.leading else { return };
         let Some(timeline) = leading.timelines.get_mut(&job.name) else { return };
         let Some(version) = timeline.version else { return };
         let schedule = Some(job.schedule_digest());
         let (last_scheduled, counted) = timeline.marks(at);
-        let record = JobRecord { v: 1, last_scheduled, counted, schedule, nonce: nonce.clone() };
+        let record = JobRecord { v: 1, last_scheduled, counted, schedule, nonce };
         timeline.skip = None;
         timeline.step(at);
-        let run = RunRecord {
-            v: 1,
-            job: job.name.clone(),
-            scheduled_at: at,
-            trigger: None,
-            state: RunState::Running,
-            owner: Owner { node: self.node.clone(), session },
-            token,
-            attempt: 1,
-            nonce,
-            begun_at: t.now.wall,
-            on_loss: OnLoss::of(job),
-            keep_until: Self::keep_until(job, at, t.now.wall),
-        };
         let change = Change::Begin { at: version, record, run: run.clone() };
         let commit = self.commit(t, change, Pending::Begin { run: id.clone() });
         let flight = Flight::new(run, Version::FIRST, Holder::Own(Own::beginning(job.clone())));

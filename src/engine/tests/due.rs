@@ -156,7 +156,7 @@ fn a_refused_begin_is_decided_anew_from_what_the_record_says() {
     let record =
         JobRecord { v: 1, last_scheduled: at("10:00:00"), counted: None, schedule: digest, nonce: Nonce("op".into()) };
     let entry = JobEntry { record: Some(record), version: Version(5) };
-    rig.tell(Event::Ledger(ledger::Event::Job(name("a"), Some(entry))));
+    rig.tell(Event::Ledger(ledger::Event::Job(name("a"), Some(entry), None)));
     let commits = rig.commits();
     let [(_, Change::Begin { at: version, run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
     assert_eq!((*version, run.scheduled_at), (Version(5), at("10:00:01")));
@@ -171,7 +171,7 @@ fn obstructed(rig: &mut Rig) -> Vec<Change> {
     rig.commands.clear();
     let record = JobRecord { last_scheduled: at("10:00:00"), ..record.clone() };
     let entry = JobEntry { record: Some(record), version: Version(0) };
-    rig.tell(Event::Ledger(ledger::Event::Job(name("a"), Some(entry))));
+    rig.tell(Event::Ledger(ledger::Event::Job(name("a"), Some(entry), None)));
     assert!(
         rig.reports()
             .contains(&Report::Obstructed { job: name("a"), run: RunId::scheduled(name("a"), at("10:00:01")) })
@@ -257,7 +257,7 @@ fn a_begin_never_answered_ends_also_where_its_node_leads_again_before_it_could_l
     rig.take();
     let jobs = [entry(&job("a", "1 0 10 * * *"), at("10:00:01"), 1)].into();
     let running = vec![Running { record: run, version: Version(0), owner: OwnerState::Gone }];
-    rig.elect(12, Snapshot { jobs, running, damaged: Vec::new() });
+    rig.elect(12, Snapshot { jobs, running, ..Snapshot::default() });
     let accepted = rig.accept_all();
     assert!(matches!(accepted.as_slice(), [Change::End { at: Version(0), .. }]), "{accepted:?}");
 }

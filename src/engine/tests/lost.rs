@@ -14,7 +14,7 @@ use crate::{election, run::OnLoss};
 fn found(job: &Job, owner: OwnerState) -> Rig {
     let run = running(job, at("10:00:00"), owner);
     let jobs = [entry(job, at("10:00:00"), 1)].into();
-    Rig::leading("10:00:30", set([job.clone()]), Snapshot { jobs, running: vec![run], damaged: Vec::new() })
+    Rig::leading("10:00:30", set([job.clone()]), Snapshot { jobs, running: vec![run], ..Snapshot::default() })
 }
 
 fn rerun() -> Job {
@@ -149,7 +149,8 @@ fn a_run_let_go_is_begun_again_by_the_leader() {
     run.record.state = RunState::Retrying;
     assert_eq!(run.record.on_loss, OnLoss::Rerun);
     let jobs = [entry(&rerun(), at("10:00:00"), 1)].into();
-    let mut rig = Rig::leading("10:00:30", set([rerun()]), Snapshot { jobs, running: vec![run], damaged: Vec::new() });
+    let mut rig =
+        Rig::leading("10:00:30", set([rerun()]), Snapshot { jobs, running: vec![run], ..Snapshot::default() });
     let accepted = rig.accept_all();
     assert!(matches!(accepted.as_slice(), [Change::Settle { run, .. }] if run.attempt == 2), "{accepted:?}");
 }
@@ -167,7 +168,7 @@ fn a_run_of_this_very_session_that_was_never_answered_for_was_never_started() {
     let mut run = running(&job("a", "* * * * *"), at("10:00:00"), OwnerState::Alive);
     (run.record.owner.node, run.record.owner.session.0) = (crate::term::NodeName::new("host-a"), "a".into());
     let jobs = [entry(&job("a", "* * * * *"), at("10:00:00"), 1)].into();
-    let snapshot = Snapshot { jobs, running: vec![run], damaged: Vec::new() };
+    let snapshot = Snapshot { jobs, running: vec![run], ..Snapshot::default() };
     let accepted = Rig::leading("10:00:30", set([job("a", "* * * * *")]), snapshot).accept_all();
     assert!(matches!(accepted.as_slice(), [Change::End { as_leader: true, .. }]), "{accepted:?}");
 }
@@ -178,7 +179,7 @@ fn an_occurrence_waits_for_the_end_of_a_run_that_is_just_being_settled() {
     job.on_lease_end = OnLeaseEnd::Kill;
     let run = running(&job, at("10:00:00"), OwnerState::Gone);
     let jobs = [entry(&job, at("10:00:00"), 1)].into();
-    let snapshot = Snapshot { jobs, running: vec![run], damaged: Vec::new() };
+    let snapshot = Snapshot { jobs, running: vec![run], ..Snapshot::default() };
     let mut rig = Rig::leading("10:01:00", set([job]), snapshot);
     let commits = rig.commits();
     assert!(matches!(commits.as_slice(), [(_, Change::End { .. })]), "{commits:?}");

@@ -13,7 +13,7 @@ use crate::job::{
     CommandLine, Digest, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, RunAs, Splay,
 };
 use crate::ledger::{Change, Commit, CommitId, JobEntry, Running, Snapshot};
-use crate::run::{JobRecord, Nonce, OnLoss, Owner, RunId, RunRecord, RunState, Version};
+use crate::run::{JobRecord, Nonce, OnLoss, Owner, RunRecord, RunState, Version};
 use crate::schedule::{Dst, Schedule};
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId, Term};
 use crate::warden::wire::{Ending, Exit, Notice, Slot};
@@ -227,7 +227,7 @@ impl Rig {
 /// The ids of the runs that these changes begin.
 pub fn begun(changes: &[Change]) -> Vec<String> {
     let ids = changes.iter().filter_map(|change| match change {
-        Change::Begin { run, .. } => Some(RunId::scheduled(run.job.clone(), run.scheduled_at).to_string()),
+        Change::Begin { run, .. } => Some(run.id().to_string()),
         _ => None,
     });
     ids.collect()

@@ -43,6 +43,7 @@ impl Backend {
             }
         }
         self.watch.wrote();
+        self.written.send_modify(|written| *written += 1);
         if fenced {
             self.contender.give_up(TermEnd::Fenced, &self.service.events);
         }
@@ -50,7 +51,13 @@ impl Backend {
     }
 
     fn note_history(&mut self, change: &Change, answer: Commit) {
-        let writes_history = matches!(change, Change::End { .. } | Change::Advance { skip: Some(_), .. });
+        let writes_history = matches!(
+            change,
+            Change::End { .. }
+                | Change::Advance { skip: Some(_), .. }
+                | Change::Dismiss { skip: Some(_), .. }
+                | Change::Resume { skip: Some(_), .. }
+        );
         if writes_history && answer == Commit::Accepted {
             self.untrimmed.insert(change.job().clone());
             self.timers.trim.get_or_insert_with(|| Instant::now() + TRIM_AFTER);
@@ -69,7 +76,9 @@ impl Backend {
             ledger::Request::Commit { .. } => {}
             ledger::Request::ReadJob(job) => {
                 let entry = self.store.job(&job)?;
-                self.answer(ledger::Event::Job(job, entry));
+                // A pause that came between the two has changed the record too.
+                let control = self.store.control(&job)?;
+                self.answer(ledger::Event::Job(job, entry, control));
             }
             ledger::Request::ReadRun(run) => {
                 let row = self.store.run(&run)?;

@@ -33,9 +33,9 @@ fn a_ledger_of_a_later_version_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ledger.db");
     drop(Store::open(&path).unwrap());
-    Connection::open(&path).unwrap().pragma_update(None, "user_version", 2).unwrap();
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 3).unwrap();
     let refused = Store::open(&path).unwrap_err();
-    assert!(matches!(refused, StoreError::Format { found: 2, known: 1 }));
+    assert!(matches!(refused, StoreError::Format { found: 3, known: 2 }));
 }
 
 #[test]

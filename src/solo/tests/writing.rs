@@ -13,7 +13,7 @@ async fn a_change_rests_on_the_versions_it_names() {
     assert_eq!(a.commit(advance("j", Some(0), 20, None)).await, Commit::Accepted);
     a.ask_ledger(ledger::Request::ReadJob(JobName::parse("j").unwrap()));
     let entry = a.until(|event| match event {
-        Event::Ledger(ledger::Event::Job(_, entry)) => Some(entry),
+        Event::Ledger(ledger::Event::Job(_, entry, _)) => Some(entry),
         _ => None,
     });
     let entry = entry.await.unwrap();

@@ -11,7 +11,7 @@ use crate::ledger::{self, Change, Commit, CommitId, Event};
 use crate::run::{RunId, RunState};
 use crate::zookeeper::client::{Client, Connect, Error};
 use crate::zookeeper::desk::{Desk, Trouble};
-use crate::zookeeper::{lower, paths, snapshot, watcher};
+use crate::zookeeper::{lower, paths, snapshot, watcher, wishes};
 
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -113,12 +113,15 @@ async fn read<C: Client, K: Clock>(desk: &Desk<C, K>, request: &ledger::Request)
 }
 
 async fn read_job<C: Client, K: Clock>(desk: &Desk<C, K>, job: &JobName) -> Result<Event, Trouble> {
-    let entry = match desk.line()?.get(&paths::job(job)).await {
+    let client = desk.line()?;
+    // Both are handed over now, in this order: a pause that came between them has changed the record too.
+    let (found, control) = futures_util::join!(client.get(&paths::job(job)), wishes::control(client, job));
+    let entry = match found {
         Ok((data, stat)) => Some(snapshot::job_entry(job.as_str(), &data, &stat, &mut Vec::new())),
         Err(Error::NoNode) => None,
         Err(error) => return Err(error.into()),
     };
-    Ok(Event::Job(job.clone(), entry))
+    Ok(Event::Job(job.clone(), entry, control?))
 }
 
 async fn read_run<C: Client, K: Clock>(desk: &Desk<C, K>, run: &RunId) -> Result<Event, Trouble> {

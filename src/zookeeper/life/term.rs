@@ -1,5 +1,6 @@
 //! How long this node may act, and how its term ends.
 
+use super::wishes::Listening;
 use super::{Life, Role};
 use crate::clock::{Clock, Uptime};
 use crate::election::Event;
@@ -121,6 +122,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             self.node.answer(id, answer);
         }
         self.watcher.clear();
+        self.listening = Listening::From(Uptime::ZERO);
         if let Role::Leading(term) = role {
             self.over = Some((term, why));
         }

@@ -9,6 +9,7 @@ mod one_acting_term;
 #[cfg(test)]
 mod proofs;
 mod tokens_grow;
+mod wishes_are_heeded;
 
 use cronkeeper::clock::Uptime;
 use cronkeeper::zookeeper::client::Op;
@@ -45,6 +46,7 @@ pub fn all(nodes: usize, successors: Successors) -> Vec<Box<dyn Invariant>> {
         Box::new(no_two_processes_of_a_run::NoTwoProcesses::new(nodes, successors)),
         Box::<answers_are_true::AnswersAreTrue>::default(),
         Box::<nothing_vanishes::NothingVanishes>::default(),
+        Box::<wishes_are_heeded::WishesAreHeeded>::default(),
     ]
 }
 

@@ -16,7 +16,7 @@ use cronkeeper::election;
 use cronkeeper::engine::Engine;
 use cronkeeper::job::JobSet;
 use cronkeeper::run::journal::{Book, Entry, Journal, RecoveredRun};
-use cronkeeper::run::{RunEnd, RunId, RunRecord, RunState, Version};
+use cronkeeper::run::{ControlRecord, RunEnd, RunId, RunRecord, RunState, TriggerRecord, Version};
 use cronkeeper::systemd::{Notifier, Watchdog};
 use cronkeeper::term::{FencingToken, NodeName};
 use cronkeeper::warden::CodecError;
@@ -31,8 +31,10 @@ use super::executor::{Program, Task};
 use super::facts::Fact;
 use super::faults::Fault;
 use super::jobs;
+use super::operators::{Asking, Wished};
 use super::trial::{Plan, Subject, many};
 use super::world::{Event, Shared, World};
+use super::zookeeper::Tree;
 
 fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -61,6 +63,7 @@ pub struct Nodes<const STEADY: bool> {
     homes: Vec<Home>,
     said: Arc<Mutex<Vec<Said>>>,
     is_calm: Arc<AtomicBool>,
+    wished: Wished,
 }
 
 impl<const STEADY: bool> Subject for Nodes<STEADY> {
@@ -72,6 +75,7 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
             homes: (0..nodes).map(|_| Home::default()).collect(),
             said: Arc::new(Mutex::new(vec![NOTHING; nodes])),
             is_calm: Arc::default(),
+            wished: Wished::default(),
         }
     }
 
@@ -103,8 +107,28 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
                 return Err(format!("in peace `{name}` is in flight, and no process is: {record:?}"));
             }
         }
-        Ok(())
+        left_waiting(tree, world.env.wall())
     }
+}
+
+/// What an operator asked for some time ago and nobody has seen to.
+fn left_waiting(tree: &Tree, now: jiff::Timestamp) -> Result<(), String> {
+    let is_old = |at: jiff::Timestamp| now.duration_since(at) > jiff::SignedDuration::from_secs(5);
+    for name in tree.children("/cronkeeper/triggers").unwrap_or_default() {
+        let data = tree.get(&format!("/cronkeeper/triggers/{name}")).map(|(data, _)| data).unwrap_or_default();
+        let wish: TriggerRecord = serde_json::from_slice(&data).map_err(|error| format!("`{name}`: {error}"))?;
+        if is_old(wish.at) {
+            return Err(format!("in peace trigger {name} waits: {wish:?}"));
+        }
+    }
+    for name in tree.children("/cronkeeper/control").unwrap_or_default() {
+        let data = tree.get(&format!("/cronkeeper/control/{name}")).map(|(data, _)| data).unwrap_or_default();
+        let control: ControlRecord = serde_json::from_slice(&data).map_err(|error| format!("`{name}`: {error}"))?;
+        if control.resume.is_none_or(|resume| is_old(resume.at)) {
+            return Err(format!("in peace `{name}` is paused: {:?}", control.paused));
+        }
+    }
+    Ok(())
 }
 
 impl<const STEADY: bool> Program for Nodes<STEADY> {
@@ -122,6 +146,15 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
         guard(&self.said)[node] = NOTHING;
         let (coordination, tap) = tapped(world, node, coordination, self.said.clone());
         let (controls, controlled) = unbounded_channel();
+        let asking = Asking {
+            world: world.clone(),
+            node,
+            operator: coordination.operator.clone(),
+            clock: clock.clone(),
+            rng: self.rng.fork(),
+            is_calm: self.is_calm.clone(),
+            wished: self.wished.clone(),
+        };
         let daemon = daemon(world, node, clock.clone(), coordination, notices, home.book.clone());
         let world = world.clone();
         let operator =
@@ -134,7 +167,7 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
             env.queue.after(Duration::ZERO, Event::Fault(Fault::Kill { node, with_host: false }));
             env.queue.after(Duration::from_millis(250), Event::Fault(Fault::Start { node }));
         };
-        vec![backend, tap, Box::pin(process), Box::pin(operator.work())]
+        vec![backend, tap, Box::pin(process), Box::pin(operator.work()), Box::pin(asking.work())]
     }
 
     fn killed(&mut self, world: &Shared, node: usize, with_host: bool) {
@@ -184,7 +217,7 @@ fn daemon(
 
 /// Listens to what backend and daemon tell each other, and hands it on.
 fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<Said>>>) -> (Coordination, Task) {
-    let Coordination { requests, mut events, reader } = from;
+    let Coordination { requests, mut events, reader, operator } = from;
     let (tap, tapped) = unbounded_channel();
     let (asked, mut asking) = unbounded_channel();
     let world = world.clone();
@@ -214,7 +247,7 @@ fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<S
             }
         }
     };
-    (Coordination { requests: asked, events: tapped, reader }, Box::pin(task))
+    (Coordination { requests: asked, events: tapped, reader, operator }, Box::pin(task))
 }
 
 /// A node that resigns decides nothing any more, though its candidate is still there.

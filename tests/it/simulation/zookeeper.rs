@@ -20,4 +20,4 @@ pub use client::{Answered, ClientId, Clients};
 pub use ensemble::{Ensemble, SERVERS};
 pub use port::Connector;
 pub use server::Input;
-pub use tree::Change;
+pub use tree::{Change, Tree};

@@ -69,14 +69,17 @@ fn begun(job: &str, entry: &Entry) -> Vec<jiff::Timestamp> {
     let creates = ops(entry).iter().filter(|op| matches!(op, Op::Create { .. }));
     let records = creates.filter_map(|op| written(op, "/cronkeeper/running"));
     let records = records.filter_map(|(_, data)| serde_json::from_slice::<RunRecord>(data).ok());
-    records.filter(|record| record.job.as_str() == job).map(|record| record.scheduled_at).collect()
+    records
+        .filter(|record| record.job.as_str() == job && record.trigger.is_none())
+        .map(|record| record.scheduled_at)
+        .collect()
 }
 
 fn skips(job: &str, entry: &Entry) -> Vec<(String, Skip)> {
     let folder = format!("/cronkeeper/history/{job}");
     let records = ops(entry).iter().filter_map(|op| written(op, &folder));
     let records = records.filter_map(|(id, data)| match serde_json::from_slice(data) {
-        Ok(HistoryRecord::Skip(skip)) => Some((id.to_owned(), skip)),
+        Ok(HistoryRecord::Skip(skip)) if skip.trigger.is_none() => Some((id.to_owned(), skip)),
         _ => None,
     });
     records.collect()

@@ -1,0 +1,174 @@
+//! Runs that operators want: each trigger ends as a run, or as a record that says why not.
+//!
+//! A trigger's run answers to the same rules as any other, but moves no mark: it is begun in the trigger's place, so that a
+//! trigger whose run is in the ledger is gone from it. What was heard of triggers may be old; the commit finds that out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use crate::engine::flight::{Flight, Holder, Own};
+use crate::engine::misfire::{DEFAULT_WINDOW, LATE};
+use crate::engine::{Engine, Pending, Report, Told, Turn};
+use crate::job::{Job, Overlap};
+use crate::ledger::{Change, Commit, TriggerEntry};
+use crate::run::{RunId, Skip, SkipReason, TriggerSeq, Version};
+
+/// Where the owner of a job names no window, a trigger is good for at least so long: a failover must not eat it.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Most triggers that are remembered once decided on. The ledger knows of the others.
+const REMEMBERED: usize = 1_000;
+
+/// The triggers that a leader has heard of.
+#[derive(Debug, Default)]
+pub(super) struct Triggers {
+    /// Not decided on.
+    waiting: BTreeMap<TriggerSeq, TriggerEntry>,
+    /// Decided on in this term.
+    decided: BTreeMap<TriggerSeq, Uuid>,
+}
+
+/// What to make of a trigger.
+enum Verdict {
+    Begin(Arc<Job>),
+    Skip(SkipReason),
+    /// An earlier one of its uuid was decided on.
+    Seen,
+}
+
+impl Triggers {
+    pub fn hear(&mut self, told: BTreeMap<TriggerSeq, TriggerEntry>) {
+        let news = told.into_iter().filter(|(seq, _)| !self.decided.contains_key(seq));
+        self.waiting.extend(news.collect::<Vec<_>>());
+    }
+
+    fn decided(&mut self, seq: TriggerSeq, uuid: Uuid) {
+        self.decided.insert(seq, uuid);
+        if self.decided.len() > REMEMBERED {
+            self.decided.pop_first();
+        }
+    }
+}
+
+impl Engine {
+    /// Decides on the triggers heard of, oldest first.
+    pub(in crate::engine) fn decide_triggers(&mut self, t: &mut Turn) {
+        if !self.may_decide(t.now) {
+            return;
+        }
+        let waiting: Vec<TriggerSeq> =
+            self.leading.iter().flat_map(|leading| leading.triggers.waiting.keys().copied()).collect();
+        for seq in waiting {
+            self.decide_trigger(t, seq);
+        }
+    }
+
+    /// A trigger of a job whose run is being settled waits for the answer: only that tells whether it overlaps.
+    fn decide_trigger(&mut self, t: &mut Turn, seq: TriggerSeq) {
+        let Some(triggers) = self.leading.as_ref().map(|leading| &leading.triggers) else { return };
+        let Some(entry) = triggers.waiting.get(&seq).cloned() else { return };
+        if self.is_settling(&entry.record.job) {
+            return;
+        }
+        let run = RunId::manual(entry.record.job.clone(), entry.record.at, seq);
+        if self.flights.contains_key(&run) {
+            // Old news: it is begun, or nobody knows yet whether it is.
+            self.note_decided(seq, entry.record.uuid);
+            return;
+        }
+        let verdict = self.judge(seq, &entry, t.now.wall);
+        self.note_decided(seq, entry.record.uuid);
+        match verdict {
+            Verdict::Begin(job) => self.fulfil(t, &job, seq, &entry),
+            Verdict::Skip(reason) => self.dismiss(t, seq, &entry, Some(reason)),
+            Verdict::Seen => self.dismiss(t, seq, &entry, None),
+        }
+    }
+
+    fn note_decided(&mut self, seq: TriggerSeq, uuid: Uuid) {
+        if let Some(leading) = &mut self.leading {
+            leading.triggers.waiting.remove(&seq);
+            leading.triggers.decided(seq, uuid);
+        }
+    }
+
+    fn judge(&self, seq: TriggerSeq, entry: &TriggerEntry, now: Timestamp) -> Verdict {
+        let wish = &entry.record;
+        if entry.is_in_history || self.is_seen(seq, wish.uuid) {
+            return Verdict::Seen;
+        }
+        match self.jobs.jobs.get(&wish.job) {
+            Some(job) if !is_too_old(job, wish.at, now) => {
+                let overlaps = job.overlap == Overlap::Skip && self.is_in_flight(&wish.job);
+                if overlaps { Verdict::Skip(SkipReason::Overlap) } else { Verdict::Begin(job.clone()) }
+            }
+            // The leader's file may lack a job that another node's has: to say so is all that can be done.
+            Some(_) | None => Verdict::Skip(SkipReason::Missed),
+        }
+    }
+
+    /// True where another trigger of the uuid was decided on, in this term or before.
+    fn is_seen(&self, seq: TriggerSeq, uuid: Uuid) -> bool {
+        let decided = self.leading.iter().flat_map(|leading| &leading.triggers.decided);
+        let in_flight = self.flights.values().filter_map(|flight| flight.record.trigger.as_ref());
+        let others = decided.map(|(&seq, &uuid)| (seq, uuid)).chain(in_flight.map(|own| (own.seq, own.uuid)));
+        others.into_iter().any(|(other, same)| other != seq && same == uuid)
+    }
+
+    fn fulfil(&mut self, t: &mut Turn, job: &Arc<Job>, seq: TriggerSeq, entry: &TriggerEntry) {
+        let nonce = self.nonce();
+        let trigger = Some(entry.record.numbered(seq));
+        let Some(run) = self.new_run(job, entry.record.at, trigger, nonce, t.now.wall) else { return };
+        let id = run.id();
+        let pending = Pending::Fulfil { run: id.clone(), by: entry.record.by.clone() };
+        let commit = self.commit(t, Change::Fulfil { run: run.clone() }, pending);
+        let flight = Flight::new(run, Version::FIRST, Holder::Own(Own::beginning(job.clone())));
+        self.flights.insert(id, Flight { commit: Some(commit), ..flight });
+    }
+
+    fn dismiss(&mut self, t: &mut Turn, seq: TriggerSeq, entry: &TriggerEntry, why: Option<SkipReason>) {
+        let Some(token) = self.term().map(|term| term.token) else { return };
+        let wish = &entry.record;
+        let skip = why.map(|reason| Skip {
+            v: 1,
+            job: wish.job.clone(),
+            reason,
+            first: wish.at,
+            last: wish.at,
+            count: 1,
+            trigger: Some(wish.numbered(seq)),
+            token,
+            node: self.node.clone(),
+            decided_at: t.now.wall,
+        });
+        let told = skip.clone().map(|skip| Told { first: skip.first, count: 1, skip });
+        self.commit(t, Change::Dismiss { job: wish.job.clone(), seq, skip }, Pending::Dismiss { told });
+    }
+
+    pub(in crate::engine) fn on_fulfil_answer(&mut self, t: &mut Turn, run: &RunId, by: String, answer: Commit) {
+        match (answer, &mut self.leading, run.trigger()) {
+            (Commit::Accepted, ..) => t.tell(Report::Triggered { run: run.clone(), by }),
+            // The trigger is gone, or it is told again when the ledger is read next.
+            (Commit::Superseded | Commit::Unknown, Some(leading), Some(seq)) => {
+                leading.triggers.decided.remove(&seq);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The window is the owner's; where none is named, at most the time to the next occurrence, as for missed ones.
+fn is_too_old(job: &Job, made: Timestamp, now: Timestamp) -> bool {
+    if now <= made {
+        return false;
+    }
+    let age = now.duration_since(made).unsigned_abs();
+    match job.misfire_window {
+        Some(window) => age > window.max(LATE),
+        None if age <= PATIENCE => false,
+        None => age > DEFAULT_WINDOW || job.schedule.next_after(made).is_some_and(|next| next <= now),
+    }
+}

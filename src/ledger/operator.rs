@@ -1,0 +1,71 @@
+//! What operators ask of the ledger: to pause and resume a job, and to run one now.
+//!
+//! Whoever is asked, on whatever node, writes the wish down; the leader sees to it. Every wish may be repeated: a pause says
+//! the same again, a trigger is known by its uuid. Nothing here decides anything.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+
+use uuid::Uuid;
+
+use crate::job::JobName;
+use crate::run::{ControlRecord, HistoryRecord, Pause, Resume, RunId, TriggerRecord, TriggerSeq, Version};
+
+/// All that operators want and the leader has not seen to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wishes {
+    /// The paused jobs.
+    pub control: BTreeMap<JobName, ControlEntry>,
+    /// The triggers, by number.
+    pub triggers: BTreeMap<TriggerSeq, TriggerEntry>,
+}
+
+/// A pause with its version.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ControlEntry {
+    /// Its record.
+    pub record: ControlRecord,
+    /// Its version.
+    pub version: Version,
+}
+
+/// A trigger nobody has decided on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TriggerEntry {
+    /// Its record.
+    pub record: TriggerRecord,
+    /// A record of the job's history answers the same uuid.
+    pub is_in_history: bool,
+}
+
+/// What became of a trigger, or of any run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Followed {
+    /// It ended, or led to no run.
+    Ended(Box<HistoryRecord>),
+    /// Nothing of it is known: its trigger was one of several with one uuid, or its record was trimmed.
+    Gone,
+}
+
+/// The future of a wish. Dropped, the wish may be written or not.
+pub type Asking<'a, T> = Pin<Box<dyn Future<Output = Result<T, OperatorError>> + Send + 'a>>;
+
+/// Writes down what operators want. Whoever asks bounds the wait.
+pub trait Operator: Send + Sync {
+    /// Pauses a job, by the id drawn for it; of one that is paused already, says who, when and why anew. Once it is done, no
+    /// occurrence begins that the leader had not begun before.
+    fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> Asking<'_, ()>;
+    /// Asks the leader to end a job's pause, whose id is given back; absent: the job is not paused.
+    fn request_resume(&self, job: JobName, resume: Resume) -> Asking<'_, Option<Uuid>>;
+    /// Returns once the leader has ended that pause.
+    fn resumed(&self, job: JobName, pause: Uuid) -> Asking<'_, ()>;
+    /// Wants a run now; under which id it will run. The same for the same uuid, as long as the ledger knows of it.
+    fn trigger(&self, wish: TriggerRecord) -> Asking<'_, RunId>;
+    /// Returns once a run has ended, or is not known any more.
+    fn followed(&self, run: RunId) -> Asking<'_, Followed>;
+}
+
+/// Why a wish could not be written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the ledger cannot be asked: {0}")]
+pub struct OperatorError(pub String);

@@ -1,0 +1,199 @@
+//! What operators want, written by the session the node has at the moment.
+//!
+//! A wish whose fate stays unknown is written again by whoever asked: a pause says the same twice, and a trigger is looked for by
+//! its uuid first. Where that looks in vain, because the server lags behind, the leader finds the second one out.
+
+use futures_util::future::{BoxFuture, select_all};
+use futures_util::{FutureExt as _, join};
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::client::{Client, Done, Error, Mode, MultiError, Op, Watch};
+use super::desk::{self, Trouble, json};
+use super::{LedgerReader, paths, wishes};
+use crate::job::JobName;
+use crate::ledger::{Asking, Followed, Operator, OperatorError};
+use crate::run::{
+    ControlRecord, HistoryRecord, JobRecord, Nonce, Pause, Resume, RunId, RunRecord, TriggerRecord, TriggerSeq, Version,
+};
+
+/// How often a write is tried whose ground others change meanwhile: a job that is decided on every second leaves room enough.
+const TRIES: usize = 100;
+
+impl<C: Client> Operator for LedgerReader<C> {
+    fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> Asking<'_, ()> {
+        Box::pin(async move { said(self.paused(&job, id, pause).await) })
+    }
+
+    fn request_resume(&self, job: JobName, resume: Resume) -> Asking<'_, Option<Uuid>> {
+        Box::pin(async move { said(self.resume_requested(&job, resume).await) })
+    }
+
+    fn resumed(&self, job: JobName, pause: Uuid) -> Asking<'_, ()> {
+        Box::pin(async move { said(self.gone(&job, pause).await) })
+    }
+
+    fn trigger(&self, wish: TriggerRecord) -> Asking<'_, RunId> {
+        Box::pin(async move { said(self.triggered(wish).await) })
+    }
+
+    fn followed(&self, run: RunId) -> Asking<'_, Followed> {
+        Box::pin(async move { said(self.ended(&run).await) })
+    }
+}
+
+impl<C: Client> LedgerReader<C> {
+    /// The job's record is set as it stands: whatever a leader has under way for it is refused.
+    async fn paused(&self, job: &JobName, id: Uuid, pause: Pause) -> Result<(), Trouble> {
+        for _ in 0..TRIES {
+            let client = self.line()?;
+            let (record, control) = join!(client.get(&paths::job(job)), wishes::control(&client, job));
+            let (at, id) = control?.map_or((None, id), |entry| (Some(entry.version), entry.record.id));
+            let control = write(paths::control(job), json(&ControlRecord::new(id, pause.clone())), at);
+            let touch = match record {
+                Ok((data, stat)) => write(paths::job(job), data, Some(Version(stat.version))),
+                Err(Error::NoNode) => write(paths::job(job), json(&undecided(id)), None),
+                Err(error) => return Err(error.into()),
+            };
+            if done(client.multi(vec![control, touch, wishes::ring(paths::CONTROL)]).await)?.is_some() {
+                return Ok(());
+            }
+        }
+        Err(busy())
+    }
+
+    async fn resume_requested(&self, job: &JobName, resume: Resume) -> Result<Option<Uuid>, Trouble> {
+        for _ in 0..TRIES {
+            let client = self.line()?;
+            let Some(entry) = wishes::control(&client, job).await? else { return Ok(None) };
+            let id = entry.record.id;
+            let record = ControlRecord { resume: Some(resume.clone()), ..entry.record };
+            let set = write(paths::control(job), json(&record), Some(entry.version));
+            if done(client.multi(vec![set, wishes::ring(paths::CONTROL)]).await)?.is_some() {
+                return Ok(Some(id));
+            }
+        }
+        Err(busy())
+    }
+
+    async fn gone(&self, job: &JobName, pause: Uuid) -> Result<(), Trouble> {
+        loop {
+            match self.line()?.get_and_watch(&paths::control(job)).await {
+                Err(Error::NoNode) => return Ok(()),
+                Ok((data, ..)) if is_another(&data, pause) => return Ok(()),
+                Ok((_, _, watch)) => watch.fired().await,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn triggered(&self, wish: TriggerRecord) -> Result<RunId, Trouble> {
+        let client = self.line()?;
+        if let Some(known) = known(&client, &wish).await? {
+            return Ok(known);
+        }
+        let path = paths::under(paths::TRIGGERS, "");
+        let create = Op::Create { path, data: json(&wish), mode: Mode::PersistentSequential };
+        let made = client.multi(vec![create, wishes::ring(paths::TRIGGERS)]).await?;
+        let seq = made.first().and_then(|made| match made {
+            Done::Created(path) => paths::trigger_seq(paths::name(path)),
+            Done::Nothing | Done::Set(_) => None,
+        });
+        let seq = seq.ok_or_else(|| Trouble::Again("the server names no trigger".to_owned()))?;
+        Ok(RunId::manual(wish.job, wish.at, seq))
+    }
+
+    /// From trigger to run to history everything moves in one transaction: looked for in that order, it is not missed.
+    async fn ended(&self, run: &RunId) -> Result<Followed, Trouble> {
+        loop {
+            let client = self.line()?;
+            let mut watches: Vec<BoxFuture<'static, ()>> = Vec::new();
+            let trigger = run.trigger().map(paths::trigger);
+            for path in trigger.into_iter().chain([paths::running(run)]) {
+                if let (Some(_), watch) = client.stat_and_watch(&path).await? {
+                    watches.push(watch.fired().boxed());
+                }
+            }
+            if let Some(record) = ended(&client, run).await? {
+                return Ok(Followed::Ended(Box::new(record)));
+            }
+            if watches.is_empty() {
+                return Ok(Followed::Gone);
+            }
+            select_all(watches).await;
+        }
+    }
+}
+
+/// The run that a trigger of this uuid leads, or led, to.
+async fn known<C: Client>(client: &C, wish: &TriggerRecord) -> Result<Option<RunId>, Trouble> {
+    let names = desk::children(client, paths::TRIGGERS).await?;
+    let waiting = desk::get_all(client, paths::TRIGGERS, names, 500).await?;
+    let waiting = waiting.into_iter().filter_map(|(name, data, _)| {
+        let record: TriggerRecord = serde_json::from_slice(&data).ok()?;
+        let seq: TriggerSeq = paths::trigger_seq(&name)?;
+        (record.uuid == wish.uuid).then(|| RunId::manual(record.job, record.at, seq))
+    });
+    if let Some(first) = waiting.min_by_key(RunId::trigger) {
+        return Ok(Some(first));
+    }
+    let names = desk::children(client, paths::RUNNING).await?;
+    let is_manual =
+        |name: &String| RunId::parse(name).is_ok_and(|run| *run.job() == wish.job && run.trigger().is_some());
+    let running = names.into_iter().filter(is_manual).collect();
+    let running = desk::get_all(client, paths::RUNNING, running, 500).await?;
+    let running = running.into_iter().filter_map(|(_, data, _)| serde_json::from_slice::<RunRecord>(&data).ok());
+    if let Some(run) = running.into_iter().find(|run| run.trigger.as_ref().is_some_and(|own| own.uuid == wish.uuid)) {
+        return Ok(Some(run.id()));
+    }
+    let history = wishes::history(client, &wish.job).await?;
+    let answer = history.iter().find(|record| record.trigger().is_some_and(|own| own.uuid == wish.uuid));
+    Ok(answer.map(HistoryRecord::id))
+}
+
+async fn ended<C: Client>(client: &C, run: &RunId) -> Result<Option<HistoryRecord>, Trouble> {
+    match client.get(&paths::history(run)).await {
+        Ok((data, _)) => serde_json::from_slice(&data).map(Some).map_err(|error| Trouble::Again(error.to_string())),
+        Err(Error::NoNode) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_another(data: &[u8], pause: Uuid) -> bool {
+    serde_json::from_slice::<ControlRecord>(data).is_ok_and(|record| record.id != pause)
+}
+
+/// The record of a job that no leader has decided on: its occurrences count from whenever one does.
+fn undecided(pause: Uuid) -> JobRecord {
+    JobRecord {
+        v: 1,
+        last_scheduled: Timestamp::UNIX_EPOCH,
+        counted: None,
+        schedule: None,
+        nonce: Nonce(format!("pause-{pause}")),
+    }
+}
+
+fn write(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
+    match at {
+        Some(Version(version)) => Op::Set { path, data, version },
+        None => Op::Create { path, data, mode: Mode::Persistent },
+    }
+}
+
+/// `None` where another wrote what it rests on.
+fn done(answer: Result<Vec<Done>, MultiError>) -> Result<Option<Vec<Done>>, Trouble> {
+    match answer {
+        Ok(done) => Ok(Some(done)),
+        Err(MultiError { error: Error::BadVersion | Error::NodeExists | Error::NoNode, .. }) => Ok(None),
+        Err(failed) => Err(failed.into()),
+    }
+}
+
+fn busy() -> Trouble {
+    Trouble::Again("others keep changing what is to be changed".to_owned())
+}
+
+fn said<T>(result: Result<T, Trouble>) -> Result<T, OperatorError> {
+    result.map_err(|trouble| OperatorError(trouble.to_string()))
+}

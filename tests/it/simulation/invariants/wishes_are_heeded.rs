@@ -1,0 +1,105 @@
+//! A uuid never runs twice; a trigger ends as a run, as a record with a reason, or after another of its uuid; and no occurrence is
+//! begun while its job is paused.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cronkeeper::clock::Uptime;
+use cronkeeper::run::{HistoryRecord, RunRecord, TriggerRecord};
+use cronkeeper::zookeeper::client::Op;
+use serde::de::DeserializeOwned;
+use uuid::Uuid;
+
+use super::super::facts::Fact;
+use super::{Invariant, below, ops};
+
+const TRIGGERS: &str = "/cronkeeper/triggers";
+const CONTROL: &str = "/cronkeeper/control";
+const RUNNING: &str = "/cronkeeper/running";
+
+#[derive(Default)]
+pub struct WishesAreHeeded {
+    /// The triggers that wait, by the name of their node.
+    waiting: BTreeMap<String, Uuid>,
+    /// The run, or the record, that each uuid led to.
+    answered: BTreeMap<Uuid, String>,
+    paused: BTreeSet<String>,
+}
+
+impl WishesAreHeeded {
+    fn made(&mut self, data: &[u8], touched: &[String]) {
+        let name =
+            touched.iter().find_map(|path| below(path, TRIGGERS).filter(|name| !self.waiting.contains_key(*name)));
+        if let (Some(name), Some(wish)) = (name, read::<TriggerRecord>(data)) {
+            self.waiting.insert(name.to_owned(), wish.uuid);
+        }
+    }
+
+    fn answer(&mut self, uuid: Uuid, id: String) -> Result<(), String> {
+        match self.answered.insert(uuid, id.clone()) {
+            Some(before) if before != id => Err(format!("{uuid} led to `{before}`, and now to `{id}`")),
+            _ => Ok(()),
+        }
+    }
+
+    fn operation(&mut self, op: &Op, touched: &[String]) -> Result<(), String> {
+        match op {
+            Op::Create { path, data, .. } if path.starts_with(TRIGGERS) && below(path, TRIGGERS).is_some() => {
+                self.made(data, touched);
+            }
+            Op::Create { path, data, .. } if below(path, RUNNING).is_some() => {
+                let Some(run) = read::<RunRecord>(data) else { return Ok(()) };
+                match &run.trigger {
+                    Some(trigger) => return self.answer(trigger.uuid, run.id().to_string()),
+                    None if self.paused.contains(run.job.as_str()) => {
+                        return Err(format!("`{}` is begun while its job is paused", run.id()));
+                    }
+                    None => {}
+                }
+            }
+            Op::Create { path, .. } => self.paused.extend(below(path, CONTROL).map(str::to_owned)),
+            Op::Delete { path, .. } => {
+                if let Some(job) = below(path, CONTROL) {
+                    self.paused.remove(job);
+                }
+            }
+            Op::Check { .. } | Op::Set { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Whatever answers a trigger stands in the same write as its removal.
+    fn removed(&mut self, name: &str) -> Result<(), String> {
+        match self.waiting.remove(name) {
+            Some(uuid) if !self.answered.contains_key(&uuid) => Err(format!("trigger {name} by {uuid} vanished")),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(data: &[u8]) -> Option<T> {
+    serde_json::from_slice(data).ok()
+}
+
+impl Invariant for WishesAreHeeded {
+    fn observe(&mut self, _at: Uptime, fact: &Fact) -> Result<(), String> {
+        let Fact::Committed { entry, touched } = fact else { return Ok(()) };
+        for op in ops(entry) {
+            self.operation(op, touched)?;
+            let Op::Create { path, data, .. } = op else { continue };
+            let skip = path.starts_with("/cronkeeper/history/").then(|| read::<HistoryRecord>(data)).flatten();
+            if let Some(HistoryRecord::Skip(skip)) = skip
+                && let Some(trigger) = &skip.trigger
+            {
+                self.answer(trigger.uuid, skip.id().to_string())?;
+            }
+        }
+        for op in ops(entry) {
+            if let Op::Delete { path, .. } = op
+                && let Some(name) = below(path, TRIGGERS)
+            {
+                self.removed(name)?;
+            }
+        }
+        Ok(())
+    }
+}

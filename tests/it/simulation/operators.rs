@@ -1,0 +1,112 @@
+//! Operators who trigger jobs, pause and resume them, at any node and any moment.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cronkeeper::clock::{Clock, Wake};
+use cronkeeper::job::JobName;
+use cronkeeper::ledger::Operator;
+use cronkeeper::run::{Pause, Resume, TriggerRecord};
+use fastrand::Rng;
+use jiff::{SignedDuration, Timestamp};
+use uuid::Uuid;
+
+use super::clock::NodeClock;
+use super::jobs;
+use super::world::Shared;
+
+/// Wishes that were made anywhere: some are made again, elsewhere, with the same uuid.
+#[derive(Clone, Default)]
+pub struct Wished(Arc<Mutex<Vec<(JobName, Uuid)>>>);
+
+/// An operator at one node.
+pub struct Asking {
+    pub world: Shared,
+    pub node: usize,
+    pub operator: Arc<dyn Operator>,
+    pub clock: NodeClock,
+    pub rng: Rng,
+    pub is_calm: Arc<AtomicBool>,
+    pub wished: Wished,
+}
+
+impl Asking {
+    pub async fn work(mut self) {
+        loop {
+            let wait = if self.is_calm() { 1_000..2_000 } else { 500..15_000 };
+            let next = self.clock.now().up + Duration::from_millis(self.rng.u64(wait));
+            while self.clock.now().up < next {
+                self.clock.sleep_until(Wake { wall: None, up: Some(next) }).await;
+            }
+            self.act().await;
+        }
+    }
+
+    fn is_calm(&self) -> bool {
+        self.is_calm.load(Ordering::Relaxed)
+    }
+
+    async fn act(&mut self) {
+        let jobs: Vec<JobName> = jobs::set().jobs.keys().cloned().collect();
+        if self.is_calm() {
+            // In peace every job is to run again.
+            for job in jobs {
+                self.resume(job).await;
+            }
+            return;
+        }
+        let job = jobs[self.rng.usize(..jobs.len())].clone();
+        match self.rng.u8(..8) {
+            0 | 1 => self.pause(job).await,
+            2 | 3 => self.resume(job).await,
+            _ => self.trigger(job).await,
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        let now = self.clock.now().wall;
+        now - SignedDuration::new(0, now.subsec_nanosecond())
+    }
+
+    async fn trigger(&mut self, job: JobName) {
+        let (job, uuid) = self.drawn(job);
+        let record = TriggerRecord { v: 1, uuid, job: job.clone(), by: self.name(), at: self.now() };
+        let answer = self.operator.trigger(record).await;
+        self.note(|| format!("triggers {job} by {uuid}: {answer:?}"));
+    }
+
+    /// A new wish, or one that somebody made before.
+    fn drawn(&mut self, job: JobName) -> (JobName, Uuid) {
+        let mut wished = self.wished.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = wished.len().saturating_sub(3);
+        if self.rng.u8(..3) == 0 && !wished.is_empty() {
+            return wished[self.rng.usize(recent..wished.len())].clone();
+        }
+        let wish = (job, Uuid::from_u128(self.rng.u128(..)));
+        wished.push(wish.clone());
+        wish
+    }
+
+    async fn pause(&mut self, job: JobName) {
+        let pause = Pause { by: self.name(), at: self.now(), reason: None };
+        let id = Uuid::from_u128(self.rng.u128(..));
+        let answer = self.operator.pause(job.clone(), id, pause).await;
+        self.note(|| format!("pauses {job}: {answer:?}"));
+    }
+
+    async fn resume(&self, job: JobName) {
+        let resume = Resume { by: self.name(), at: self.now() };
+        let answer = self.operator.request_resume(job.clone(), resume).await;
+        self.note(|| format!("resumes {job}: {answer:?}"));
+    }
+
+    fn name(&self) -> String {
+        format!("operator at node-{}", self.node)
+    }
+
+    fn note(&self, what: impl FnOnce() -> String) {
+        let node = self.node;
+        self.world.lock().env.note(|| format!("the operator at node-{node} {}", what()));
+    }
+}
