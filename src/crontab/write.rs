@@ -133,6 +133,10 @@ impl<'a> Writer<'a> {
         for (key, value) in user_keys(entry).into_iter().filter(|(key, _)| config::supports(key)) {
             keys.line(&format!("{key}: {}", scalar(value)));
         }
+        // Whoever can write what another user runs must not have it run as root.
+        if user_keys(entry).iter().any(|(key, _)| *key == "user" && !config::supports(key)) {
+            keys.line("enabled: false");
+        }
         if entry.single {
             keys.line("overlap: skip");
         }
@@ -212,11 +216,13 @@ fn user_keys(entry: &Entry) -> Vec<(&'static str, &str)> {
 
 fn user_remarks(entry: &Entry) -> Vec<Remark> {
     let later = user_keys(entry).into_iter().filter(|(key, _)| !config::supports(key));
-    later
-        .map(|(key, value)| {
-            Remark::loss(format!("{key}: {value} (not supported yet: it runs as the user of `cronkeeper run`)"))
-        })
-        .collect()
+    let remark = |(key, value)| match key {
+        "user" => {
+            format!("user: {value} (not supported yet: the job is disabled, or it would run as cronkeeper's user)")
+        }
+        _ => format!("{key}: {value} (not supported yet)"),
+    };
+    later.map(remark).map(Remark::loss).collect()
 }
 
 /// The comment before an entry that says what it is for.
