@@ -10,9 +10,9 @@ use super::line::{Line, What};
 use super::name::Names;
 use super::setting::Setting;
 use super::yaml::{comment, quoted, scalar};
-use super::{ImportError, Imported, Note, Origin, Remark, known_zone};
+use super::{ImportError, Imported, Note, Origin, Remark};
 use crate::config;
-use crate::schedule::{Dst, Fault, Schedule, ScheduleError};
+use crate::schedule::{Dst, Fault, Schedule, ScheduleError, known_zone};
 
 /// Half of what a jobs file may be, so that it holds no more values than it may either, be they ever so short.
 const LARGEST_JOBS: usize = config::LARGEST / 2;
@@ -98,7 +98,7 @@ impl<'a> Writer<'a> {
         }
         environment::set(&mut self.environment, setting);
         if setting.name == "CRON_TZ" {
-            self.zone = known_zone(&setting.value).unwrap_or_else(|_| self.origin.zone.to_owned());
+            self.zone = known_zone(&setting.value).unwrap_or_else(|| self.origin.zone.to_owned());
         }
     }
 
