@@ -27,7 +27,6 @@ mod tests;
 
 use std::str::Utf8Error;
 
-use crate::schedule::{Dst, Schedule, ScheduleError};
 use line::{Line, What};
 
 /// No crontab is larger; the bound keeps everything that is made of one small.
@@ -107,14 +106,6 @@ pub fn import(bytes: &[u8], origin: &Origin<'_>) -> Result<Imported, ImportError
     let lines = line::read(bytes, origin.system);
     must_be_a_crontab(&lines)?;
     write::jobs(&lines, origin)
-}
-
-/// The zone as the database spells it.
-///
-/// # Errors
-/// When it is no zone of the IANA database.
-pub fn known_zone(name: &str) -> Result<String, ScheduleError> {
-    Schedule::parse(&["0 0 * * *"], name, Dst::Once, "").map(|schedule| schedule.zone_name().to_owned())
 }
 
 fn must_be_a_crontab(lines: &[Line]) -> Result<(), ImportError> {

@@ -215,6 +215,11 @@ impl Schedule {
     }
 }
 
+/// A time zone as the IANA database spells it; none where it has no such zone.
+pub fn known_zone(name: &str) -> Option<String> {
+    Zone::known(name).map(|zone| zone.name().to_owned())
+}
+
 /// Short, for a job is printed with its schedule.
 impl fmt::Debug for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -114,7 +114,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::Jobs(LoadError::Unreadable { .. }) | Error::CredentialFile { .. } => {
             "the user that cronkeeper runs as must be able to read it"
         }
-        Error::Schedule { expression, .. } if expression.split_whitespace().count() == 1 => {
+        Error::Schedule { expression, .. }
+            if expression.split_whitespace().count() == 1 && !expression.starts_with('@') =>
+        {
             "put the expression in quotes, so that the shell hands it over as one"
         }
         Error::Schedule { expression, source } => source.hint(expression)?,

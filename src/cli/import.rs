@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Error, Io};
 use crate::crontab::{self, LARGEST, Origin};
+use crate::schedule::{Dst, Schedule};
 
 /// Write a crontab as jobs.yaml, on stdout; what cannot be carried over is told on stderr.
 #[derive(Debug, clap::Args)]
@@ -51,7 +52,9 @@ impl Args {
 
     fn zone(&self, io: &mut Io<'_>) -> Result<String, Error> {
         if let Some(name) = &self.timezone {
-            return crontab::known_zone(name).map_err(Error::TimeZone);
+            // An expression that is right in every zone: what can be wrong is the zone.
+            let schedule = Schedule::parse(&["0 0 * * *"], name, Dst::Once, "").map_err(Error::TimeZone)?;
+            return Ok(schedule.zone_name().to_owned());
         }
         if let Some(zone) = host::zone(std::env::var("TZ").ok().as_deref(), Path::new("/etc")) {
             return Ok(zone);

@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 
+use super::Remark;
 use super::line::{Line, What};
 use super::setting::Setting;
 use super::yaml::comment;
-use super::{Remark, known_zone};
 use crate::config;
+use crate::schedule::known_zone;
 
 /// Variables by name.
 pub(super) type Environment = BTreeMap<String, String>;
@@ -59,7 +60,7 @@ pub(super) fn remarks(setting: &Setting) -> Vec<Remark> {
             return vec![no_mail(format!("MAILTO={value}")), Remark::same(instead)];
         }
         "MAILFROM" | "CONTENT_TYPE" | "CONTENT_TRANSFER_ENCODING" => no_mail(name.clone()),
-        "CRON_TZ" if known_zone(&value).is_ok() => {
+        "CRON_TZ" if known_zone(&value).is_some() => {
             Remark::loss(format!("CRON_TZ={value}: taken as the time zone, as cronie does; Debian's cron ignores it"))
         }
         "CRON_TZ" => Remark::loss(format!("CRON_TZ={value}: no time zone of the IANA database, so it is not used")),

@@ -43,20 +43,19 @@ pub(super) fn take(entry: &str) -> Result<(When, &str), String> {
     }
     let mut rest = entry;
     let mut fields = Vec::new();
+    let mut is_random = false;
     for field in &FIELDS {
         let (text, behind) = word(rest);
         if text.is_empty() {
             return Err(format!("{} is missing", field.name));
         }
         fields.push(field.read(text)?);
+        is_random |= text.contains('~');
         rest = behind;
     }
     let expression = fields.join(" ");
-    let remarks = if expression.contains('H') {
-        vec![Remark::loss("cron picks a random time for `~` at each start; `H` is one fixed by the job's name")]
-    } else {
-        Vec::new()
-    };
+    let random = "cron picks a random time for `~` at each start; `H` is one fixed by the job's name";
+    let remarks = is_random.then(|| Remark::loss(random)).into_iter().collect();
     Ok((When { expression, remarks }, rest))
 }
 
@@ -182,6 +181,12 @@ mod tests {
         ] {
             assert_eq!(taken(entry).as_deref(), Ok(expression), "{entry}");
         }
+    }
+
+    #[test]
+    fn only_a_random_time_is_remarked_on() {
+        let remarks = |entry| take(entry).unwrap().0.remarks.len();
+        assert_eq!((remarks("0 0 * MAR THU x"), remarks("0 0~5 * * * x"), remarks("@daily x")), (0, 1, 0));
     }
 
     #[test]

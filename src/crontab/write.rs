@@ -10,9 +10,9 @@ use super::line::{Line, What};
 use super::name::Names;
 use super::setting::Setting;
 use super::yaml::{comment, quoted, scalar};
-use super::{ImportError, Imported, Note, Origin, Remark, known_zone};
+use super::{ImportError, Imported, Note, Origin, Remark};
 use crate::config;
-use crate::schedule::{Dst, Fault, Schedule, ScheduleError};
+use crate::schedule::{Dst, Fault, Schedule, ScheduleError, known_zone};
 
 /// Half of what a jobs file may be, so that it holds no more values than it may either, be they ever so short.
 const LARGEST_JOBS: usize = config::LARGEST / 2;
@@ -98,7 +98,7 @@ impl<'a> Writer<'a> {
         }
         environment::set(&mut self.environment, setting);
         if setting.name == "CRON_TZ" {
-            self.zone = known_zone(&setting.value).unwrap_or_else(|_| self.origin.zone.to_owned());
+            self.zone = known_zone(&setting.value).unwrap_or_else(|| self.origin.zone.to_owned());
         }
     }
 
@@ -132,6 +132,10 @@ impl<'a> Writer<'a> {
         }
         for (key, value) in user_keys(entry).into_iter().filter(|(key, _)| config::supports(key)) {
             keys.line(&format!("{key}: {}", scalar(value)));
+        }
+        // Whoever can write what another user runs must not have it run as root.
+        if user_keys(entry).iter().any(|(key, _)| *key == "user" && !config::supports(key)) {
+            keys.line("enabled: false");
         }
         if entry.single {
             keys.line("overlap: skip");
@@ -212,11 +216,13 @@ fn user_keys(entry: &Entry) -> Vec<(&'static str, &str)> {
 
 fn user_remarks(entry: &Entry) -> Vec<Remark> {
     let later = user_keys(entry).into_iter().filter(|(key, _)| !config::supports(key));
-    later
-        .map(|(key, value)| {
-            Remark::loss(format!("{key}: {value} (not supported yet: it runs as the user of `cronkeeper run`)"))
-        })
-        .collect()
+    let remark = |(key, value)| match key {
+        "user" => {
+            format!("user: {value} (not supported yet: the job is disabled, or it would run as cronkeeper's user)")
+        }
+        _ => format!("{key}: {value} (not supported yet)"),
+    };
+    later.map(remark).map(Remark::loss).collect()
 }
 
 /// The comment before an entry that says what it is for.

@@ -34,12 +34,17 @@ const NO_ZONES: [&str; 4] = ["localtime", "posixrules", "Factory", "Etc/Unknown"
 
 impl Zone {
     pub(super) fn find(name: &str) -> Result<Self, ScheduleError> {
-        let refused = NO_ZONES.iter().any(|other| other.eq_ignore_ascii_case(name));
-        let known = || jiff::tz::db().get(name).or_else(|_| TimeZoneDatabase::bundled().get(name)).ok();
-        match (!refused).then(known).flatten() {
-            Some(zone) => Ok(Self { name: zone.iana_name().unwrap_or(name).to_owned(), zone }),
-            None => Err(ScheduleError::UnknownZone { name: name.to_owned(), nearest: nearest_zone(name) }),
+        let unknown = || ScheduleError::UnknownZone { name: name.to_owned(), nearest: nearest_zone(name) };
+        Self::known(name).ok_or_else(unknown)
+    }
+
+    /// Without a look at which other one was meant.
+    pub(super) fn known(name: &str) -> Option<Self> {
+        if NO_ZONES.iter().any(|other| other.eq_ignore_ascii_case(name)) {
+            return None;
         }
+        let zone = jiff::tz::db().get(name).or_else(|_| TimeZoneDatabase::bundled().get(name)).ok()?;
+        Some(Self { name: zone.iana_name().unwrap_or(name).to_owned(), zone })
     }
 
     pub(super) fn name(&self) -> &str {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::crontab::known_zone;
+use crate::schedule::known_zone;
 
 /// An IANA name: of `TZ`, where the link `localtime` leads, or as the file `timezone` says; none where none of them is one.
 pub(super) fn zone(tz: Option<&str>, etc: &Path) -> Option<String> {
@@ -19,7 +19,7 @@ pub(super) fn zone(tz: Option<&str>, etc: &Path) -> Option<String> {
 fn named(text: &str) -> Option<String> {
     let name = text.split_once("zoneinfo/").map_or(text, |(_, name)| name);
     let name = name.strip_prefix("posix/").or_else(|| name.strip_prefix("right/")).unwrap_or(name);
-    known_zone(name).ok()
+    known_zone(name)
 }
 
 #[cfg(test)]

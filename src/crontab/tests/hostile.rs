@@ -114,9 +114,28 @@ fn large_files_are_read_or_refused_and_do_not_grow() {
     assert!(matches!(taken(multiplied), Err(ImportError::TooMuch { .. })));
     let long: String = format!("@daily x\nA={}\n", "y".repeat(100_000)) + &"@daily x\n".repeat(50_000);
     assert!(matches!(taken(long), Err(ImportError::TooMuch { .. })));
-    for piece in
-        ["%", "'", "\"", "\\", "~", ",", "*", "/", "@", "=", " ", "\t", "#", "\r", "é", "&", "a=b ", "(", "sh "]
-    {
+    for piece in [
+        "%",
+        "'",
+        "\"",
+        "\\",
+        "~",
+        ",",
+        "*",
+        "/",
+        "@",
+        "=",
+        " ",
+        "\t",
+        "#",
+        "\r",
+        "é",
+        "&",
+        "a=b ",
+        "(",
+        "sh ",
+        "CRON_TZ=x\n",
+    ] {
         let many = piece.repeat(100_000 / piece.len());
         for text in
             [many.clone(), format!("@daily {many}\n"), format!("A={many}\n@daily x\n"), format!("{many} * * * * x")]

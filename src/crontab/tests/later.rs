@@ -15,6 +15,7 @@ fn a_user_is_a_key_or_a_note() {
         assert!(yaml.contains("    user: www-data\n") && !yaml.contains("user: root"), "{yaml}");
     } else {
         assert!(yaml.contains("  # user: www-data (not supported yet"), "{yaml}");
+        assert_eq!(yaml.matches("enabled: false").count(), 1, "{yaml}");
         assert!(notes.starts_with("1: user: www-data (not supported yet") && !notes.contains("\n2:"), "{notes}");
     }
     if config::supports("group") {
