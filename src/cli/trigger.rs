@@ -56,7 +56,10 @@ impl Args {
         let mut run = self.ask(&client, &wish)?;
         writeln!(io.out, "{run}")?;
         io.out.flush()?;
-        while self.wait {
+        if !self.wait {
+            return Ok(Exit::Fine);
+        }
+        loop {
             match follow(&client, &run)? {
                 Known::Ended(record) => return judge(&record, io),
                 // Another trigger of the same wish, one whose answer was lost, may have come first.
@@ -69,7 +72,6 @@ impl Args {
                 },
             }
         }
-        Ok(Exit::Fine)
     }
 
     fn ask(&self, client: &Client, wish: &TriggerWish) -> Result<RunId, AskFailure> {

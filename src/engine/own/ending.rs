@@ -1,5 +1,7 @@
 //! How an attempt ended, from what the warden saw and why it was told to stop.
 
+use rustix::io::Errno;
+
 use crate::engine::flight::{Phase, StopCause};
 use crate::engine::{Command, Engine, Report, Turn};
 use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunId, millis};
@@ -93,23 +95,25 @@ impl Engine {
 
 /// True where the job is not to blame: any other would have failed here too.
 fn is_for_want_of_means(step: Step, errno: i32) -> bool {
-    use rustix::io::Errno;
-    let errno = Errno::from_raw_os_error(errno);
-    matches!(step, Step::Fork | Step::Prepare)
-        || matches!(errno, Errno::NOMEM | Errno::AGAIN | Errno::MFILE | Errno::NFILE | Errno::IO)
+    let means = [Errno::NOMEM, Errno::AGAIN, Errno::MFILE, Errno::NFILE, Errno::IO];
+    matches!(step, Step::Fork | Step::Prepare) || is_any(errno, &means)
 }
 
 fn reason_of(step: Step, errno: i32) -> Option<Reason> {
-    use rustix::io::Errno;
-    match (step, Errno::from_raw_os_error(errno)) {
-        (Step::Directory, _) => Some(Reason::NoDirectory),
-        (Step::User, _) => Some(Reason::NoUser),
-        (Step::Exec, Errno::NOENT) => Some(Reason::NotFound),
-        (_, Errno::NOMEM | Errno::AGAIN) => Some(Reason::NoMemory),
-        (Step::Exec, _) => Some(Reason::NotExecutable),
+    match step {
+        Step::Directory => Some(Reason::NoDirectory),
+        Step::User => Some(Reason::NoUser),
+        Step::Exec if is_any(errno, &[Errno::NOENT]) => Some(Reason::NotFound),
+        _ if is_any(errno, &[Errno::NOMEM, Errno::AGAIN]) => Some(Reason::NoMemory),
+        Step::Exec => Some(Reason::NotExecutable),
         // The log says which step failed, and how.
-        (Step::Fork | Step::Prepare | Step::Limits, _) => None,
+        Step::Fork | Step::Prepare | Step::Limits => None,
     }
+}
+
+/// Compared as numbers: what is no error number at all, as where the system gave none, is none of these.
+fn is_any(errno: i32, of: &[Errno]) -> bool {
+    of.iter().any(|one| one.raw_os_error() == errno)
 }
 
 /// The last `limit` bytes of a text, or a few less so as not to break a character.
