@@ -1,9 +1,10 @@
 //! What the next occurrence costs: `cargo bench --bench schedule`.
 //!
-//! Prints the mean over many successive occurrences, and over rare ones the slowest single question.
+//! Prints the mean over many successive occurrences, over rare ones the slowest single question, what it costs to count what
+//! a jump of the clock passed, and how long a large jobs file takes to load.
 
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cronkeeper::schedule::{Dst, Schedule};
 use jiff::Timestamp;
@@ -37,6 +38,40 @@ fn main() {
         let (next, last) = slowest(&schedule);
         println!("{text:<22} {:<20} {next:>12} {last:>12}", "Europe/Berlin");
     }
+    println!("\n{:<22} {:<20} {:>12}", "ten years", "zone", "count (ns)");
+    for list in [&["* * * * * *"][..], &["30 2 * * *"], &["*/7 * * * * *", "0 9-17 * * mon-fri", "@every 90s"]] {
+        let schedule = Schedule::parse(list, "Europe/Berlin", Dst::Once, "nightly-backup").expect("valid");
+        println!("{:<22} {:<20} {:>12}", list.join(", "), "Europe/Berlin", count(&schedule, start));
+    }
+    println!("\nloading {JOBS} jobs: {} ms", load().as_millis());
+}
+
+const TEN_YEARS: Duration = Duration::from_secs(3653 * 86_400);
+
+fn count(schedule: &Schedule, start: Timestamp) -> u128 {
+    let begun = Instant::now();
+    black_box(schedule.count(start, start + TEN_YEARS));
+    begun.elapsed().as_nanos()
+}
+
+const JOBS: usize = 10_000;
+
+/// The fastest of three.
+fn load() -> Duration {
+    let mut file = String::from("defaults: {timezone: Europe/Berlin, timeout: 1h}\njobs:\n");
+    for job in 0..JOBS {
+        let (minute, hour) = (job % 60, job / 60 % 24);
+        file.push_str(&format!(
+            "  job-{job}:\n    schedule: \"{minute} {hour} * * 1-5\"\n    command: [/usr/local/bin/work, --number, \"{job}\"]\n    splay: 5m\n"
+        ));
+    }
+    let once = |_| {
+        let begun = Instant::now();
+        let (set, _) = cronkeeper::config::parse("jobs.yaml", file.as_bytes()).expect("valid");
+        assert_eq!(black_box(set).jobs.len(), JOBS);
+        begun.elapsed()
+    };
+    (0..3).map(once).min().unwrap_or_default()
 }
 
 const ROUNDS: u32 = 20_000;

@@ -16,10 +16,20 @@ use tokio::io::unix::AsyncFd;
 
 use super::{Clock, Now, Uptime, Wake};
 
-/// Reads both clocks.
+/// Reads both clocks. A process that had to wait between the two is no clock that was set: it reads them again.
 pub fn now() -> Now {
-    Now { wall: Timestamp::now(), up: uptime() }
+    let mut before = uptime();
+    loop {
+        let (wall, up) = (Timestamp::now(), uptime());
+        if up.since(before) < TOGETHER {
+            return Now { wall, up };
+        }
+        before = up;
+    }
 }
+
+/// Both clocks read within this time are read together.
+const TOGETHER: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Reads CLOCK_BOOTTIME.
 pub fn uptime() -> Uptime {
@@ -51,6 +61,8 @@ impl Clock for SystemClock {
         let armed = timers.map_or_else(Timers::new, Ok).and_then(|timers| timers.arm(wake).map(|()| timers));
         match armed {
             Ok(timers) => Lent { timers: Some(timers), to: self.idle.clone() }.elapsed().await,
+            // The clock was set while nobody waited.
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error()) => {}
             // No descriptor is left: the runtime's own timer is better than none.
             Err(_) => tokio::time::sleep(FALLBACK).await,
         }

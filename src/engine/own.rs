@@ -107,7 +107,7 @@ impl Engine {
         if let Some(own) = self.flights.get_mut(run).and_then(Flight::own_mut) {
             own.phase = Phase::Alive(Alive { slot, started: None, stopped: None });
         }
-        let deadline = deadline_of(&record, t.now);
+        let deadline = deadline_of(&record, Now { wall: t.due, ..t.now });
         let start = Start { slot, run: record, version, job, not_after: self.lease_until, deadline };
         t.commands.push(Command::Start(Box::new(start)));
     }

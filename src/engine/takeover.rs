@@ -109,7 +109,7 @@ impl Engine {
             attempt: flight.record.attempt + 1,
             begun_at: t.now.wall,
             on_loss: OnLoss::of(&job),
-            keep_until: Self::keep_until(&job, run.scheduled_at(), t.now.wall),
+            keep_until: Self::keep_until(&job, run.scheduled_at(), t.due),
             nonce,
             ..flight.record.clone()
         };

@@ -3,4 +3,5 @@
 mod election;
 mod ledger;
 mod rig;
+mod time;
 mod trouble;

@@ -121,7 +121,7 @@ impl Engine {
     fn fulfil(&mut self, t: &mut Turn, job: &Arc<Job>, seq: TriggerSeq, entry: &TriggerEntry) {
         let nonce = self.nonce();
         let trigger = Some(entry.record.numbered(seq));
-        let Some(run) = self.new_run(job, entry.record.at, trigger, nonce, t.now.wall) else { return };
+        let Some(run) = self.new_run(t, job, entry.record.at, trigger, nonce) else { return };
         let id = run.id();
         let pending = Pending::Fulfil { run: id.clone(), by: entry.record.by.clone() };
         let commit = self.commit(t, Change::Fulfil { run: run.clone() }, pending);

@@ -70,11 +70,11 @@ impl Engine {
     /// The record of a run that this node is about to begin; absent while it may not.
     pub(super) fn new_run(
         &self,
+        t: &Turn,
         job: &Job,
         at: Timestamp,
         trigger: Option<Trigger>,
         nonce: Nonce,
-        now: Timestamp,
     ) -> Option<RunRecord> {
         Some(RunRecord {
             v: 1,
@@ -86,9 +86,9 @@ impl Engine {
             token: self.term()?.token,
             attempt: 1,
             nonce,
-            begun_at: now,
+            begun_at: t.now.wall,
             on_loss: OnLoss::of(job),
-            keep_until: Self::keep_until(job, at, now),
+            keep_until: Self::keep_until(job, at, t.due),
         })
     }
 
@@ -100,7 +100,7 @@ impl Engine {
             return self.advance(t, &job.name, at, None);
         }
         let nonce = self.nonce();
-        let Some(run) = self.new_run(job, at, None, nonce.clone(), t.now.wall) else { return };
+        let Some(run) = self.new_run(t, job, at, None, nonce.clone()) else { return };
         let Some(leading) = &mut self.leading else { return };
         let Some(timeline) = leading.timelines.get_mut(&job.name) else { return };
         let Some(version) = timeline.version else { return };

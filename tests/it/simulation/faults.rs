@@ -115,9 +115,12 @@ fn servers(which: impl Fn(usize) -> bool) -> Vec<Host> {
     (0..SERVERS).filter(|server| which(*server)).map(Host::Server).collect()
 }
 
+/// Mostly about as much as failovers take; now and then minutes, by which nobody may begin anything ahead of the others.
 fn step(rng: &mut Rng, timeout: Duration) -> SignedDuration {
-    let by = timeout.mul_f64(0.01 * 1000_f64.powf(rng.f64()));
-    let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::ZERO);
+    let by = match rng.u8(..4) {
+        0 => SignedDuration::from_secs(rng.i64(30..3_600)),
+        _ => SignedDuration::try_from(timeout.mul_f64(0.01 * 1000_f64.powf(rng.f64()))).unwrap_or_default(),
+    };
     if rng.bool() { by } else { -by }
 }
 
@@ -202,7 +205,7 @@ impl World {
         }
     }
 
-    /// Makes all links, servers and processes sound again; dead processes stay dead. Clocks keep what is off, if little.
+    /// Makes all links, servers and processes sound again; dead processes stay dead. Clocks are set right.
     pub fn heal_all(&mut self) {
         self.env.network.calm();
         let nodes = self.nodes.len();
@@ -219,6 +222,7 @@ impl World {
         for node in 0..nodes {
             self.wardens.thaw(&mut self.env, node);
             self.resume(node);
+            self.step_clock(node, -self.nodes[node].skew);
         }
     }
 

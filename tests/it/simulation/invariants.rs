@@ -4,6 +4,7 @@ mod answers_are_true;
 mod marks_never_go_back;
 mod no_run_begins_twice;
 mod no_two_processes_of_a_run;
+mod nothing_begins_ahead;
 mod nothing_vanishes;
 mod one_acting_term;
 #[cfg(test)]
@@ -47,6 +48,7 @@ pub fn all(nodes: usize, successors: Successors) -> Vec<Box<dyn Invariant>> {
         Box::<answers_are_true::AnswersAreTrue>::default(),
         Box::<nothing_vanishes::NothingVanishes>::default(),
         Box::<wishes_are_heeded::WishesAreHeeded>::default(),
+        Box::new(nothing_begins_ahead::NothingBeginsAhead),
     ]
 }
 

@@ -28,8 +28,15 @@ fn assert_broken(facts: Vec<Fact>, by: &str) {
     assert!(broken.contains(by), "{broken}");
 }
 
+/// 2026-11-20T00:00:00Z, when the runs of these proofs are due.
+const DUE_MS: i64 = 1_795_132_800_000;
+
 fn committed(zxid: i64, ops: Vec<Op>, touched: &[&str]) -> Fact {
-    let txn = Txn { zxid, time_ms: 0, session: 1, change: Change::Ops(ops) };
+    committed_at(DUE_MS, zxid, ops, touched)
+}
+
+fn committed_at(time_ms: i64, zxid: i64, ops: Vec<Op>, touched: &[&str]) -> Fact {
+    let txn = Txn { zxid, time_ms, session: 1, change: Change::Ops(ops) };
     let touched = touched.iter().map(|path| (*path).to_owned()).collect();
     Fact::Committed { entry: Arc::new(Entry { txn, origin: None }), touched }
 }
@@ -117,6 +124,13 @@ fn a_mark_that_goes_back_is_seen() {
     assert_broken(vec![mark(5, "1"), mark(4, "2")], "went back");
     let gone = Op::Delete { path: "/cronkeeper/jobs/a".into(), version: -1 };
     assert_broken(vec![mark(5, "1"), committed(6, vec![gone], &[])], "was removed");
+}
+
+#[test]
+fn a_run_begun_ahead_of_the_servers_time_is_seen() {
+    let begun_at = |time_ms| committed_at(time_ms, 1, vec![create(&path(RUN), record(1, "n1"))], &[]);
+    assert_eq!(verdict(vec![begun_at(DUE_MS - 60_000)]), Ok(()));
+    assert_broken(vec![begun_at(DUE_MS - 60_002)], "at the servers");
 }
 
 #[test]

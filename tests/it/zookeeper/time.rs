@@ -1,0 +1,51 @@
+//! The servers' clock, read by a node's own writes. Servers and nodes share this machine's clock, so they agree.
+
+use cronkeeper::clock::Clock;
+use cronkeeper::clock::server::ServerTime;
+use cronkeeper::coordination::Event as Told;
+use cronkeeper::election::{Event, Request};
+use jiff::SignedDuration;
+
+use super::rig::{Rig, System, hand};
+use crate::support::zookeeper::shared;
+
+/// True, and no worse than its answer was slow.
+fn assert_is_now(time: ServerTime) {
+    let before = System.now();
+    assert_eq!(time.skew(before), SignedDuration::ZERO, "{time:?} at {before:?}");
+    let hour = SignedDuration::from_hours(1);
+    let ahead = cronkeeper::clock::Now { wall: before.wall + hour, ..before };
+    let seen = time.skew(ahead);
+    assert!(
+        seen <= hour && seen + SignedDuration::try_from(time.took()).unwrap() >= hour - SignedDuration::from_millis(2),
+        "{seen:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_leader_knows_the_servers_time_before_it_leads() {
+    let (rig, ..) = Rig::leading(&shared(), "a").await;
+    let told = |wanted: fn(&Event) -> bool| {
+        rig.seen.iter().position(|event| matches!(event, Told::Election(event) if wanted(event)))
+    };
+    let time = told(|event| matches!(event, Event::Time(_))).expect("a reading");
+    assert!(time < told(|event| matches!(event, Event::Elected { .. })).expect("elected"));
+    if let Told::Election(Event::Time(time)) = &rig.seen[time] {
+        assert_is_now(*time);
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_waits_in_the_queue_asks_for_the_time_and_its_members_stay_as_they_are() {
+    let connect = shared();
+    let (_leader, ..) = Rig::leading(&connect, "a").await;
+    let mut follower = Rig::start(&connect, "b");
+    follower.ask(Request::Campaign);
+    let time = follower.election("the time", |event| match event {
+        Event::Time(time) => Some(*time),
+        _ => None,
+    });
+    assert_is_now(time.await);
+    let (_, stat) = hand(&connect).await.get_data("/cronkeeper/nodes/b").await.unwrap();
+    assert_eq!(stat.version, 0);
+}
