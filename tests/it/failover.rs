@@ -4,6 +4,7 @@
 //! runs with `CRONKEEPER_LONG=1`.
 
 mod cluster;
+mod control;
 mod crowd;
 mod entries;
 mod flights;

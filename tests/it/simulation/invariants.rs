@@ -60,6 +60,12 @@ fn ops(entry: &Entry) -> &[Op] {
     }
 }
 
+/// True for the write of an operator: it rings at the leader.
+fn is_an_operators(entry: &Entry) -> bool {
+    let bells = ["/cronkeeper/control", "/cronkeeper/triggers"];
+    ops(entry).iter().any(|op| matches!(op, Op::Set { path, .. } if bells.contains(&path.as_str())))
+}
+
 /// A record that an operation makes or replaces directly below `folder`: its name and data.
 fn written<'a>(op: &'a Op, folder: &str) -> Option<(&'a str, &'a [u8])> {
     let (Op::Create { path, data, .. } | Op::Set { path, data, .. }) = op else { return None };

@@ -65,6 +65,18 @@ pub fn get(spec: &Spec, path: &str) -> Option<(u16, String)> {
     Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }
 
+/// The same with a body: the code, and the document.
+pub fn post(spec: &Spec, path: &str, body: &Value) -> (u16, Value) {
+    let (body, socket) = (body.to_string(), spec.runtime_dir().join("api.sock"));
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let length = body.len();
+    write!(stream, "POST {path} HTTP/1.1\r\nHost: cronkeeper\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap())
+}
+
 fn get_json(spec: &Spec, path: &str) -> Value {
     let (code, body) = poll(LONG, || get(spec, path)).unwrap_or_else(|| panic!("nobody answers {path}"));
     assert_eq!(code, 200, "{path}: {body}");

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use cronkeeper::clock::Uptime;
 use cronkeeper::job::JobName;
 use cronkeeper::ledger::Commit;
-use cronkeeper::run::{JobRecord, Nonce, OnLoss, Owner, RunRecord, RunState};
+use cronkeeper::run::{JobRecord, Nonce, OnLoss, Owner, RunRecord, RunState, Trigger, TriggerRecord, TriggerSeq};
 use cronkeeper::term::{FencingToken, NodeName, SessionId};
 use cronkeeper::zookeeper::client::{Mode, Op};
 use jiff::Timestamp;
+use uuid::Uuid;
 
 use super::super::facts::Fact;
 use super::super::warden::Process;
@@ -173,4 +174,50 @@ fn an_untrue_answer_is_seen() {
     assert_broken(vec![mark(1, "0-1-1"), answered(Commit::Fenced)], "which is written");
     assert_broken(vec![answered(Commit::Superseded), mark(1, "0-1-1")], "after its answer");
     assert_broken(vec![mark(1, "0-1-1"), mark(2, "1-1-1"), answered(Commit::Fenced)], "which is written");
+}
+
+fn wish(zxid: i64, number: &str, uuid: u128) -> Fact {
+    let record = TriggerRecord {
+        v: 1,
+        uuid: Uuid::from_u128(uuid),
+        job: JobName::parse("a").unwrap(),
+        by: "alice".into(),
+        at: Timestamp::UNIX_EPOCH,
+    };
+    let (folder, name) = ("/cronkeeper/triggers", format!("/cronkeeper/triggers/{number}"));
+    let ops = vec![create("/cronkeeper/triggers/", serde_json::to_vec(&record).unwrap()), set(folder, vec![])];
+    committed(zxid, ops, &[&name, folder])
+}
+
+fn taken_away(number: &str) -> Op {
+    Op::Delete { path: format!("/cronkeeper/triggers/{number}"), version: -1 }
+}
+
+fn manual(seq: u64, uuid: u128) -> Op {
+    let mut run: RunRecord = serde_json::from_slice(&record(1, &format!("n{seq}"))).unwrap();
+    run.trigger = Some(Trigger { seq: TriggerSeq(seq), uuid: Uuid::from_u128(uuid), by: "alice".into() });
+    create(&path(&run.id().to_string()), serde_json::to_vec(&run).unwrap())
+}
+
+#[test]
+fn a_wish_that_is_run_twice_is_seen() {
+    let done = |zxid, seq| committed(zxid, vec![manual(seq, 1), taken_away(&format!("{seq:010}"))], &[]);
+    let wishes = || vec![wish(1, "0000000001", 1), wish(2, "0000000002", 1), done(3, 1)];
+    let dropped = committed(4, vec![taken_away("0000000002")], &[]);
+    assert_eq!(verdict(wishes().into_iter().chain([dropped]).collect()), Ok(()));
+    assert_broken(wishes().into_iter().chain([done(4, 2)]).collect(), "and now to");
+}
+
+#[test]
+fn a_wish_that_vanishes_is_seen() {
+    assert_broken(vec![wish(1, "0000000001", 1), committed(2, vec![taken_away("0000000001")], &[])], "vanished");
+}
+
+#[test]
+fn a_begin_of_a_paused_job_is_seen() {
+    let pause = || committed(1, vec![create("/cronkeeper/control/a", vec![]), set("/cronkeeper/control", vec![])], &[]);
+    let resume = committed(2, vec![Op::Delete { path: "/cronkeeper/control/a".into(), version: 0 }], &[]);
+    assert_eq!(verdict(vec![pause(), committed(3, vec![manual(1, 1)], &[])]), Ok(()), "what is triggered runs");
+    assert_eq!(verdict(vec![pause(), resume, begun(3, RUN)]), Ok(()));
+    assert_broken(vec![pause(), begun(3, RUN)], "while its job is paused");
 }

@@ -1,0 +1,125 @@
+//! What operators ask of any node: runs now, pauses and their end.
+
+use std::process::Output;
+use std::thread;
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::cluster::{Place, await_begun, in_line, job, jobs, usual};
+use crate::support::LONG;
+use crate::support::command::{CRONKEEPER, run};
+use crate::support::node::{Node, Spec};
+use crate::support::poll;
+use crate::support::until;
+use crate::support::witness::Witness;
+
+/// A job that is never due.
+const SELDOM: &str = "@at 2099-01-01T00:00:00Z";
+
+fn two(place: &Place, file: &str) -> [Node; 2] {
+    in_line(["a", "b"].map(|name| usual(place.node(name)).jobs(file)))
+}
+
+fn instant(text: &str) -> Timestamp {
+    text.parse().expect("a time")
+}
+
+fn ask(spec: &Spec, line: &[&str]) -> Output {
+    let directory = spec.runtime_dir();
+    let whom = ["--runtime-dir", directory.to_str().unwrap()];
+    run(&[line, &whom].concat())
+}
+
+fn asked(spec: &Spec, line: &[&str]) -> String {
+    let output = ask(spec, line);
+    assert!(output.status.success(), "{CRONKEEPER} {line:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn a_follower_triggers_what_the_leader_runs_and_the_command_ends_as_it_does() {
+    let (place, witness) = (Place::shared(), Witness::new());
+    let [leader, follower] =
+        two(&place, &jobs(&[job("seldom", SELDOM, &witness.command(&["sh", "-c", "exit 7"]), "")]));
+    let output = ask(follower.spec(), &["trigger", "seldom", "--wait"]);
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    let triggered = leader.await_event("job.triggered", LONG);
+    assert!(triggered.text("by").ends_with(&format!(" on {}", follower.name())), "{}", triggered.json());
+    let run = String::from_utf8(output.stdout).unwrap();
+    let record = place.history("seldom").remove(run.trim()).expect("it is in the history");
+    assert_eq!((&record["outcome"], &record["run"]["node"]), (&"failure".into(), &leader.name().into()));
+    assert!(place.zk.children(&place.path("/cronkeeper/triggers")).is_empty());
+    witness.assert_fine(&[]);
+}
+
+#[test]
+fn a_trigger_that_its_leader_did_not_live_to_see_is_run_by_the_next() {
+    let (place, witness) = (Place::shared(), Witness::new());
+    let [leader, follower] = two(&place, &jobs(&[job("seldom", SELDOM, &witness.command(&["true"]), "")]));
+    // It stands still, so it cannot be told of what is asked for.
+    leader.stop();
+    let run = asked(follower.spec(), &["trigger", "seldom"]);
+    leader.kill9();
+    follower.await_event("takeover.done", LONG);
+    let ended = follower.await_where("run.finished", LONG, |ended| ended.text("run") == run);
+    assert_eq!(ended.text("outcome"), "success");
+    witness.assert_fine(&[]);
+}
+
+#[test]
+fn the_command_that_waits_sees_a_change_of_the_leader_through() {
+    let (place, witness) = (Place::shared(), Witness::new());
+    let slow = job("seldom", SELDOM, &witness.command(&["sleep", "1"]), "interrupted: rerun\non_lease_end: kill");
+    let [leader, follower] = two(&place, &jobs(&[slow]));
+    let spec = follower.spec().clone();
+    let waiting = thread::spawn(move || ask(&spec, &["trigger", "seldom", "--wait"]));
+    await_begun(&witness, "seldom", 1);
+    leader.kill9();
+    await_begun(&witness, "seldom", 2);
+    let output = waiting.join().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    witness.assert_fine(&[]);
+}
+
+#[test]
+fn a_pause_by_a_follower_holds_from_the_moment_the_command_returns() {
+    let (place, witness) = (Place::shared(), Witness::new());
+    let [leader, follower] = two(&place, &jobs(&[job("tick", "* * * * * *", &witness.command(&["true"]), "")]));
+    await_begun(&witness, "tick", 1);
+    for _ in 0..3 {
+        let seen = leader.events().len();
+        asked(follower.spec(), &["pause", "tick", "--reason", "disks"]);
+        let paused = Timestamp::now();
+        leader.await_after(seen, "run.skipped", LONG, |skipped| skipped.text("reason") == "paused");
+        let shown = serde_json::from_str::<serde_json::Value>(&asked(follower.spec(), &["status", "--json"])).unwrap();
+        assert_eq!(shown["jobs"][0]["paused"]["reason"], json!("disks"), "{shown}");
+        let resumed = Timestamp::now();
+        asked(follower.spec(), &["resume", "tick"]);
+        leader.await_after(seen, "run.started", LONG, |started| instant(started.text("scheduled_at")) > resumed);
+        let begun = place.history("tick").into_values().filter(|record| record["kind"] == "run");
+        let begun: Vec<_> = begun.map(|record| instant(record["run"]["scheduled_at"].as_str().unwrap())).collect();
+        let between = begun.iter().find(|&&at| at > paused && at < resumed);
+        assert_eq!(between, None, "paused at {paused}, resumed at {resumed}");
+    }
+    witness.assert_fine(&[]);
+}
+
+#[test]
+fn a_resume_that_no_leader_hears_of_is_said_to_be_open_and_done_by_the_next() {
+    let (place, witness) = (Place::shared(), Witness::new());
+    let [leader, follower] = two(&place, &jobs(&[job("seldom", SELDOM, &witness.command(&["true"]), "")]));
+    asked(follower.spec(), &["pause", "seldom"]);
+    leader.stop();
+    let spec = follower.spec().clone();
+    let waiting = thread::spawn(move || ask(&spec, &["resume", "seldom"]));
+    let control = place.path("/cronkeeper/control/seldom");
+    let is_asked = || place.zk.json(&control).is_some_and(|record| record["resume"].is_object());
+    until("the wish is written", is_asked);
+    leader.kill9();
+    follower.await_event("job.resumed", LONG);
+    let output = waiting.join().unwrap();
+    assert!(output.status.success() || output.status.code() == Some(69), "{output:?}");
+    assert!(poll(LONG, || place.zk.json(&control).is_none().then_some(())).is_some());
+    witness.assert_fine(&[]);
+}
