@@ -35,8 +35,9 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures_util::FutureExt as _;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
+use self::control::Handover;
 use crate::clock::Uptime;
 use crate::ledger::{Operator, Reader};
 use crate::status::Status;
@@ -54,6 +55,8 @@ pub struct Sources {
     pub reader: Arc<dyn Reader>,
     /// The ledger, for the operator's wishes.
     pub operator: Arc<dyn Operator>,
+    /// The daemon's loop, for handovers.
+    pub handovers: mpsc::UnboundedSender<Handover>,
 }
 
 /// All that is served.
@@ -69,6 +72,7 @@ pub fn router(sources: Sources) -> Router {
         .route("/v1/jobs/{job}/trigger", post(control::trigger))
         .route("/v1/jobs/{job}/pause", post(control::pause))
         .route("/v1/jobs/{job}/resume", post(control::resume))
+        .route("/v1/handover", post(control::handover))
         .route("/v1/runs/{run}", get(control::run))
         .fallback(async || Refusal::new(StatusCode::NOT_FOUND, "there is nothing here"))
         .method_not_allowed_fallback(async || Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "not by this method"))

@@ -10,7 +10,8 @@ pub mod credentials;
 pub mod environment;
 pub mod exec;
 pub mod explain;
-pub mod history;
+mod handover;
+mod history;
 pub mod home;
 mod host;
 pub mod import;
@@ -257,6 +258,8 @@ pub enum Command {
     Pause(pause::PauseArgs),
     /// Let a paused job's occurrences run again, from now on
     Resume(pause::ResumeArgs),
+    /// Have the leader give leadership up; to be asked of the node that leads
+    Handover(handover::Args),
     /// Run a job here and now, without a cluster
     Exec(exec::Args),
     /// Give up what a dead daemon of this host still holds
@@ -307,6 +310,7 @@ fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
         Command::Trigger(args) => return args.run(io),
         Command::Pause(args) => pause::pause(&args, io.out).map_err(Error::from),
         Command::Resume(args) => pause::resume(&args, io.out).map_err(Error::from),
+        Command::Handover(args) => args.run(io.out).map_err(Error::from),
         Command::Exec(args) => return args.run(io),
         Command::Release(args) => args.run(io),
         Command::Import(args) => args.run(io),

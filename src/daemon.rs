@@ -18,7 +18,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{error, info};
 
 use self::launch::Launcher;
@@ -27,7 +27,7 @@ use self::view::View;
 use crate::clock::{Clock, Now, Uptime, Wake};
 use crate::config::Loaded;
 use crate::coordination::{Coordination, Event as Told, Request};
-use crate::election::{Event as Election, Failure, Published, Request as Ask};
+use crate::election::{Event as Election, Failure, Published, Request as Ask, Unappointable};
 use crate::engine::{Engine, Event};
 use crate::job::{JobName, JobSet};
 use crate::run::RunId;
@@ -84,10 +84,15 @@ pub enum Control {
     HandOver {
         /// Who is to lead.
         to: Option<NodeName>,
+        /// Who wants to hear that it is done, or why not.
+        answer: Option<Answer>,
     },
     /// Log the state.
     LogState,
 }
+
+/// Hears how a handover went. Dropped: the daemon ended first.
+pub type Answer = oneshot::Sender<Result<(), Unappointable>>;
 
 /// Why the daemon ended.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -181,6 +186,8 @@ pub struct Daemon<K, P, J> {
     extended_at: Uptime,
     /// Why the node cannot take part any more: the backend is not heard, only what still runs is waited for.
     failure: Option<Failure>,
+    /// Who wait to hear how a handover goes.
+    handovers: Vec<Answer>,
 }
 
 /// Where the state is shown.
@@ -209,6 +216,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             shown_at: Uptime::ZERO,
             extended_at: Uptime::ZERO,
             failure: None,
+            handovers: Vec::new(),
         }
     }
 
@@ -270,10 +278,26 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                 return self.turn(now, Event::Drain { timeout: self.settings.drain_timeout });
             }
             Control::Stop => return self.turn(now, Event::Stop),
-            Control::HandOver { to } => return self.turn(now, Event::HandOver { to }),
+            Control::HandOver { to, answer } => return self.hand_over(now, to, answer),
             Control::LogState => log::state(&self.view.status(now, &self.engine)),
         }
         None
+    }
+
+    fn hand_over(&mut self, now: Now, to: Option<NodeName>, answer: Option<Answer>) -> Option<Stopped> {
+        if self.engine.term().is_none() {
+            answered(answer, Err(Unappointable::NotLeading));
+            return None;
+        }
+        // Of two that are asked for together, both hear how the first one went.
+        self.handovers.extend(answer);
+        self.turn(now, Event::HandOver { to })
+    }
+
+    fn handed_over(&mut self, how: Result<(), Unappointable>) {
+        for answer in self.handovers.drain(..) {
+            answered(Some(answer), how.clone());
+        }
     }
 
     fn reloaded(&mut self, now: Now, reloaded: Reloaded) -> Option<Stopped> {
@@ -314,9 +338,11 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         for drift in self.view.elected(now, &event, self.engine.jobs()) {
             log::drift(&drift);
         }
-        match event {
-            Election::Failed(failure) => return self.fail(now, failure),
-            Election::Session { timeout, .. } => self.settings.watchdog.set(timeout, &mut self.settings.notifier),
+        match &event {
+            Election::Failed(failure) => return self.fail(now, failure.clone()),
+            Election::Session { timeout, .. } => self.settings.watchdog.set(*timeout, &mut self.settings.notifier),
+            Election::Withdrawn => self.handed_over(Ok(())),
+            Election::NotAppointed { why, .. } => self.handed_over(Err(why.clone())),
             _ => {}
         }
         self.turn(now, Event::Election(event))
@@ -409,6 +435,13 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             }
             false
         });
+    }
+}
+
+/// Whoever asked may have gone.
+fn answered(answer: Option<Answer>, how: Result<(), Unappointable>) {
+    if let Some(answer) = answer {
+        let _ = answer.send(how);
     }
 }
 

@@ -23,6 +23,7 @@ pub enum Request {
     Resign,
     /// Give leadership to this node, which waits in the queue. Commits already requested are answered first; the member stays.
     /// Answered by [`Event::Over`] and [`Event::Withdrawn`]; or by [`Event::NotAppointed`], and the term goes on unless it was over.
+    /// Where the queue changed at the last moment both come, [`Event::Withdrawn`] last.
     Appoint(NodeName),
     /// Whether this node has runs in flight: then the lease is kept also while it does not lead.
     Busy(bool),

@@ -14,6 +14,7 @@ use axum::http::StatusCode;
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::info;
 use uuid::Uuid;
@@ -22,11 +23,13 @@ use super::caller::{self, Caller};
 use super::show::no_such_job;
 use super::{Refusal, Shared};
 use crate::clock::system;
+use crate::election::Unappointable;
 use crate::job::JobName;
 use crate::ledger::{Asking, Followed};
 use crate::run::{Pause, Resume, RunId, TriggerRecord};
 use crate::status::{HistoryEntry, Status};
 use crate::telemetry::TARGET;
+use crate::term::NodeName;
 
 /// Most bytes of a wish.
 pub(super) const MOST_BYTES: usize = 16 << 10;
@@ -76,6 +79,31 @@ pub struct ResumeWish {}
 pub struct Resumed {
     /// False where there was nothing to resume.
     pub was_paused: bool,
+}
+
+/// The body of `POST /v1/handover`.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HandoverWish {
+    /// Who is to lead; absent: the next in line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<NodeName>,
+}
+
+/// The answer to it: leadership is given up.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct HandedOver {
+    /// By this node.
+    pub node: NodeName,
+}
+
+/// A handover, on its way to the daemon's loop.
+#[derive(Debug)]
+pub struct Handover {
+    /// Who is to lead; absent: the next in line.
+    pub to: Option<NodeName>,
+    /// Who waits to hear how it went.
+    pub answer: oneshot::Sender<Result<(), Unappointable>>,
 }
 
 /// The answer to `GET /v1/runs/{run}`, which waits some seconds for the run's end.
@@ -156,6 +184,39 @@ pub(super) async fn resume(
             );
             Err(Refusal::new(StatusCode::GATEWAY_TIMEOUT, error))
         }
+    }
+}
+
+/// `POST /v1/handover`. Only the leader has leadership to give.
+pub(super) async fn handover(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    body: Body,
+) -> Result<Json<HandedOver>, Refusal> {
+    let by = shared.by(caller).await?;
+    let HandoverWish { to } = wish(body)?;
+    let status: Arc<Status> = Arc::clone(&shared.sources.status.borrow());
+    info!(target: TARGET, to = to.as_ref().map(NodeName::as_str), "{by} wants leadership handed over");
+    let (answer, answered) = oneshot::channel();
+    // Where nobody takes it, nobody answers either.
+    let _ = shared.sources.handovers.send(Handover { to, answer });
+    match timeout(PATIENCE, answered).await {
+        Ok(Ok(Ok(()))) => Ok(Json(HandedOver { node: status.node.clone() })),
+        Ok(Ok(Err(why))) => Err(Refusal::new(StatusCode::CONFLICT, not_handed_over(&why, &status))),
+        Ok(Err(_)) => Err(away("the node ends, and gives leadership up with that")),
+        Err(_) => {
+            let error = format!("leadership was not given up within {} s; it will be", PATIENCE.as_secs());
+            Err(Refusal::new(StatusCode::GATEWAY_TIMEOUT, error))
+        }
+    }
+}
+
+fn not_handed_over(why: &Unappointable, status: &Status) -> String {
+    match (why, &status.role.leader_node) {
+        (Unappointable::NotLeading, Some(leader)) if *leader != status.node => {
+            format!("{} does not lead: {leader} does, ask there", status.node)
+        }
+        _ => format!("leadership stays: {why}"),
     }
 }
 

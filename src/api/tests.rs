@@ -17,7 +17,7 @@ use super::serve::Serving;
 use super::socket::{ApiSocket, Claim, NAME};
 use super::*;
 use crate::clock::system;
-use crate::election::Queue;
+use crate::election::{Queue, Unappointable};
 use crate::job::JobName;
 use crate::ledger::{Asking, Followed, Operator, OperatorError, ReadError, Reading, Snapshot};
 use crate::run::{HistoryRecord, Pause, Resume, RunId, Skip, SkipReason, TriggerRecord, TriggerSeq};
@@ -129,6 +129,7 @@ struct Daemon {
     status: watch::Sender<Arc<Status>>,
     turns: watch::Sender<Uptime>,
     router: Router,
+    wanted: mpsc::UnboundedReceiver<Handover>,
     _serving: Serving,
 }
 
@@ -138,6 +139,7 @@ impl Daemon {
         let ledger = Arc::new(Ledger { mood, queues: AtomicUsize::new(0), wishes: Mutex::default() });
         let status = watch::Sender::new(Arc::new(published()));
         let turns = watch::Sender::new(system::uptime());
+        let (handovers, wanted) = mpsc::unbounded_channel();
         let router = router(Sources {
             status: status.subscribe(),
             turns: turns.subscribe(),
@@ -145,10 +147,11 @@ impl Daemon {
             stall: system::uptime().since(Uptime::ZERO) / 2,
             reader: ledger.clone(),
             operator: ledger.clone(),
+            handovers,
         });
         let socket = ApiSocket::open(directory.path(), Claim::IfFree).await.unwrap();
         let serving = Serving::on_socket(socket, router.clone());
-        Self { directory, ledger, status, turns, router, _serving: serving }
+        Self { directory, ledger, status, turns, router, wanted, _serving: serving }
     }
 
     fn socket(&self) -> PathBuf {
@@ -443,4 +446,29 @@ async fn what_became_of_a_run_can_be_waited_for() {
     assert_eq!((code, &fate["state"], &fate["record"]["reason"]), (200, &"ended".into(), &"missed".into()));
     assert_eq!(daemon.get("/v1/runs/load.20261120T024000Z").await.1["state"], "gone");
     assert_eq!(daemon.get("/v1/runs/load").await.0, 404);
+}
+
+#[tokio::test]
+async fn a_handover_goes_to_the_loop_and_its_answer_comes_back() {
+    let mut daemon = Daemon::start(Mood::Well).await;
+    let mut wanted = std::mem::replace(&mut daemon.wanted, mpsc::unbounded_channel().1);
+    let looped = tokio::spawn(async move {
+        let mut asked = Vec::new();
+        for how in [Ok(()), Err(Unappointable::NotQueued), Err(Unappointable::NotLeading)] {
+            let Handover { to, answer } = wanted.recv().await.expect("three are asked for");
+            asked.push(to);
+            answer.send(how).expect("the caller waits");
+        }
+        asked
+    });
+    assert_eq!(daemon.post("/v1/handover", "").await, (200, serde_json::json!({ "node": "host-a" })));
+    let (code, refused) = daemon.post("/v1/handover", r#"{"to":"host-z"}"#).await;
+    assert_eq!((code, &refused["error"]), (409, &"leadership stays: it has no place in the queue".into()));
+    let mut follower = published();
+    follower.role.leader_node = Some(NodeName::new("host-b"));
+    daemon.status.send_replace(Arc::new(follower));
+    let (code, refused) = daemon.post("/v1/handover", "").await;
+    assert_eq!((code, &refused["error"]), (409, &"host-a does not lead: host-b does, ask there".into()));
+    assert_eq!(looped.await.unwrap(), [None, Some(NodeName::new("host-z")), None]);
+    assert_eq!(daemon.post("/v1/handover", "").await.0, 503, "the loop is gone");
 }

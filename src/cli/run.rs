@@ -21,6 +21,7 @@ use super::home::Home;
 use super::jobs::JobsFile;
 use super::{Error, leftovers};
 use crate::accounts::{Account, Accounts};
+use crate::api::control::Handover;
 use crate::api::serve::Serving;
 use crate::api::socket::{ApiSocket, Claim};
 use crate::api::{self, Sources};
@@ -30,7 +31,7 @@ use crate::config::{self, Loaded};
 use crate::daemon::launch::Launcher;
 use crate::daemon::reload::{self, Trigger};
 use crate::daemon::view::View;
-use crate::daemon::{Daemon, Parts, Settings, Shown, Stopped, orphans, signals};
+use crate::daemon::{Control, Daemon, Parts, Settings, Shown, Stopped, orphans, signals};
 use crate::duration;
 use crate::engine::Engine;
 use crate::status::{Confinement, State, Status};
@@ -139,15 +140,18 @@ impl Args {
         let engine = Engine::new(node.clone(), jobs.set.clone()).preferring(self.prefer);
         let (status, seen) = watch::channel(Arc::new(view.status(now, &engine)));
         let (turned, turns) = watch::channel(Uptime::ZERO);
+        let (handovers, wanted) = mpsc::unbounded_channel();
         let sources = Sources {
             status: seen,
             turns,
             stall: STALL,
             reader: started.coordination.reader.clone(),
             operator: started.coordination.operator.clone(),
+            handovers,
         };
         let _api = doors.serve(sources, runtime_dir);
         let (controls, controlled) = mpsc::unbounded_channel();
+        let _handovers = Owned(tokio::spawn(hand_over(wanted, controls.clone())));
         let trigger = Trigger::default();
         let (looked_up, accounts) = watch::channel(accounts_of(&jobs).await?);
         let path = self.jobs.path.clone();
@@ -193,6 +197,15 @@ struct Host {
     /// Soft and hard limit of open files to give back to jobs.
     open_files: Option<(u64, u64)>,
     cgroups: Option<Cgroups>,
+}
+
+/// What is asked for over the API reaches the daemon as what signals ask for does.
+async fn hand_over(mut wanted: mpsc::UnboundedReceiver<Handover>, controls: mpsc::UnboundedSender<Control>) {
+    while let Some(Handover { to, answer }) = wanted.recv().await {
+        if controls.send(Control::HandOver { to, answer: Some(answer) }).is_err() {
+            return;
+        }
+    }
 }
 
 /// A directory service may be asked, and take its time.

@@ -32,7 +32,7 @@ pub async fn hand_on(mut signals: Signals, controls: UnboundedSender<Control>, r
                 continue;
             }
             SIGUSR1 => Control::LogState,
-            SIGUSR2 => Control::HandOver { to: None },
+            SIGUSR2 => Control::HandOver { to: None, answer: None },
             _ => continue,
         };
         if controls.send(control).is_err() {

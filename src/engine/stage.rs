@@ -129,8 +129,10 @@ impl Engine {
 
     /// The term goes on, unless it is over: then this changes nothing.
     pub(super) fn on_not_appointed(&mut self, t: &mut Turn, to: NodeName, why: Unappointable) {
+        // Given up, though not to that one: the election is still to say that the place is free.
+        let is_given_up = why == Unappointable::Changed;
         t.tell(Report::NotAppointed { to, why });
-        if self.stage == Stage::HandingOver {
+        if self.stage == Stage::HandingOver && !is_given_up {
             self.stage = Stage::Running;
         }
     }

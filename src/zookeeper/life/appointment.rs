@@ -73,10 +73,10 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
 
     pub(super) fn handed_over(&mut self, is_to_heir: bool) {
         let heir = std::mem::replace(&mut self.appointment, Appointment::None);
-        self.withdrawn();
         if let (Appointment::Due(heir), false) = (heir, is_to_heir) {
             self.not_appointed(heir.node, Unappointable::Changed);
         }
+        self.withdrawn();
     }
 
     /// The term ended otherwise before leadership could be given away.

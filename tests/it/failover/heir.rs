@@ -1,9 +1,11 @@
 //! Who leads because it was wanted, not because it was next.
 
+use std::process::Command;
 use std::time::Duration;
 
 use super::cluster::{Place, in_line, token, usual};
 use crate::support::LONG;
+use crate::support::node::Node;
 
 /// The heaviest waits until it was fit for 30 s, as read every 15 s; the rest is for a loaded machine.
 const SETTLED: Duration = Duration::from_secs(150);
@@ -20,4 +22,33 @@ fn leadership_is_handed_to_the_heaviest_and_stays_there() {
     a.await_where("election.following", LONG, follows_c);
     b.await_where("election.following", LONG, follows_c);
     assert_eq!(b.events().named("leader.elected").len(), 0, "those between never lead");
+}
+
+/// `cronkeeper handover`, asked of a node: its exit code and what it said.
+fn hand_over(node: &Node, to: &str) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cronkeeper"));
+    command.args(["handover", "--to", to, "--runtime-dir"]).arg(node.spec().runtime_dir());
+    let output = command.output().expect("the program runs");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn the_operator_says_who_leads_next() {
+    let place = Place::shared();
+    let [a, b, c] = in_line(["a", "b", "c"].map(|name| usual(place.node(name))));
+    let (code, said) = hand_over(&b, c.name());
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&format!("{} does not lead: {} does", b.name(), a.name())), "{said}");
+    let (code, said) = hand_over(&a, "nobody");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("it has no place in the queue"), "{said}");
+    assert_eq!(a.events().named("leader.resigned").len(), 0, "{said}");
+
+    let (code, said) = hand_over(&a, c.name());
+    assert_eq!((code, said), (Some(0), format!("{} gave leadership to {}\n", a.name(), c.name())));
+    c.await_event("takeover.done", LONG);
+    assert!(token(&c) > token(&a));
+    assert_eq!(b.events().named("leader.elected").len(), 0, "those between never lead");
+    b.await_where("election.following", LONG, |said| said.text("predecessor_node") == c.name());
 }

@@ -357,8 +357,8 @@ impl Operator {
             let control = match self.rng.u8(..10) {
                 // In peace all nodes are to have the same jobs.
                 _ if self.is_calm.load(Ordering::Relaxed) => reloaded(jobs::set()),
-                0..2 => Control::HandOver { to: None },
-                2..4 => Control::HandOver { to: Some(node_name(self.rng.usize(..self.nodes))) },
+                0..2 => Control::HandOver { to: None, answer: None },
+                2..4 => Control::HandOver { to: Some(node_name(self.rng.usize(..self.nodes))), answer: None },
                 4..6 => Control::Drain,
                 6 => Control::Stop,
                 7 => reloaded(jobs::edited()),
