@@ -289,8 +289,11 @@ async fn a_home_that_cannot_be_entered_is_the_root_directory() {
     bench.close().await;
 }
 
-/// Where the cgroups of these tests are; the next daemon that starts removes what is left there.
-static CGROUPS: LazyLock<Option<Cgroups>> = LazyLock::new(|| Cgroups::make(false));
+/// Where the cgroups of these tests are; the next daemon that starts removes what is left there. One that is never used keeps
+/// the first warden that ends from removing it.
+static CGROUPS: LazyLock<Option<Cgroups>> = LazyLock::new(|| {
+    Cgroups::make(false).inspect(|cgroups| fs::create_dir(cgroups.path().join("free/unused")).unwrap())
+});
 
 /// A cgroup for a run; `None`, and said, where there is none to be had.
 fn cgroup() -> Option<Cgroup> {
