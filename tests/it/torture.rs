@@ -79,9 +79,9 @@ impl Drop for Trial {
     }
 }
 
-/// What daemon and warden have in memory, in KiB.
+/// What daemon and warden have in memory of their own, in KiB; pages of the program come as it is used.
 fn resident(node: &Node) -> [u64; 2] {
-    [node.pid(), warden_of(node)].map(|pid| kib(pid, "VmRSS"))
+    [node.pid(), warden_of(node)].map(|pid| kib(pid, "RssAnon"))
 }
 
 /// Only root runs jobs as other users.

@@ -104,6 +104,7 @@ fn what_cannot_be_started_ends_with_its_reason() {
         (why(Step::Exec, 13), Outcome::Failure, Reason::NotExecutable),
         (why(Step::Directory, 2), Outcome::Failure, Reason::NoDirectory),
         (why(Step::User, 0), Outcome::Failure, Reason::NoUser),
+        (why(Step::Exec, 0), Outcome::Failure, Reason::NotExecutable),
         (why(Step::Fork, 11), Outcome::Failure, Reason::NoMemory),
         (StartFailure::TooLate, Outcome::Interrupted, Reason::Lease),
     ] {

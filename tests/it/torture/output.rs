@@ -31,6 +31,15 @@ fn both_streams_are_told_apart() {
 }
 
 #[test]
+fn a_line_longer_than_64_kib_goes_on_in_the_next_event() {
+    let trial = Trial::of(&sh("head -c 150000 /dev/zero | tr '\\0' x; echo end"));
+    let lines = trial.node.events().named("run.output").into_iter();
+    let of_run = lines.filter(|line| line.text("run") == trial.run());
+    let parts: Vec<_> = of_run.map(|line| (line.text("line").len(), line.json()["continues"].as_bool())).collect();
+    assert_eq!(parts, [(65_536, Some(true)), (65_536, Some(true)), (150_003 - 131_072, None)]);
+}
+
+#[test]
 fn bytes_that_are_no_text_are_shown_as_such() {
     let trial = Trial::of(&sh(r"printf 'a\000b\377\376c\033[31m\nnext\n'"));
     assert_eq!(trial.lines(), ["a\0b\u{fffd}\u{fffd}c\u{1b}[31m", "next"]);
