@@ -54,6 +54,9 @@ fn help_lists_what_there_is() {
         next         Show coming occurrences
         status       Show who leads, the queue, and the jobs with their last and next runs
         history      Show runs and skips, newest first
+        trigger      Run a job now, on the node that leads
+        pause        Keep a job's occurrences from running until it is resumed
+        resume       Let a paused job's occurrences run again, from now on
         exec         Run a job here and now, without a cluster
         release      Give up what a dead daemon of this host still holds
         import       Write a crontab as jobs.yaml
@@ -70,7 +73,21 @@ fn help_lists_what_there_is() {
 #[test]
 fn every_command_has_help() {
     let desk = Desk::new();
-    for command in ["run", "check", "next", "status", "history", "exec", "release", "import", "completions", "man"] {
+    for command in [
+        "run",
+        "check",
+        "next",
+        "status",
+        "history",
+        "trigger",
+        "pause",
+        "resume",
+        "exec",
+        "release",
+        "import",
+        "completions",
+        "man",
+    ] {
         let said = desk.enter(&[command, "--help"]);
         assert!(said.contains(&format!("Usage: cronkeeper {command}")) && said.ends_with("exit 0\n"), "{said}");
     }
