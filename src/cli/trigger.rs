@@ -53,24 +53,24 @@ impl Args {
     pub fn run(&self, io: &mut Io<'_>) -> Result<Exit, Error> {
         let client = self.whom.client().map_err(AskFailure::from)?;
         let wish = TriggerWish { uuid: Uuid::new_v4() };
-        let mut run = self.ask(&client, &wish)?;
+        let run = self.ask(&client, &wish)?;
         writeln!(io.out, "{run}")?;
         io.out.flush()?;
-        if !self.wait {
-            return Ok(Exit::Fine);
-        }
+        if self.wait { self.wait_for(&client, &wish, run, io) } else { Ok(Exit::Fine) }
+    }
+
+    fn wait_for(&self, client: &Client, wish: &TriggerWish, mut run: RunId, io: &mut Io<'_>) -> Result<Exit, Error> {
         loop {
-            match follow(&client, &run)? {
-                Known::Ended(record) => return judge(&record, io),
-                // Another trigger of the same wish, one whose answer was lost, may have come first.
-                Known::Gone => match self.ask(&client, &wish)? {
-                    other if other != run => run = other,
-                    _ => {
-                        writeln!(io.err, "cronkeeper: run `{run}`: the ledger has nothing of it any more")?;
-                        return Ok(Exit::Failed);
-                    }
-                },
+            if let Known::Ended(record) = follow(client, &run)? {
+                return judge(&record, io);
             }
+            // Another trigger of the same wish, one whose answer was lost, may have come first.
+            let other = self.ask(client, wish)?;
+            if other == run {
+                writeln!(io.err, "cronkeeper: run `{run}`: the ledger has nothing of it any more")?;
+                return Ok(Exit::Failed);
+            }
+            run = other;
         }
     }
 

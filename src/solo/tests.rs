@@ -3,6 +3,7 @@
 mod electing;
 mod succession;
 mod trouble;
+mod wishes;
 mod writing;
 
 use std::path::Path;

@@ -2,6 +2,7 @@
 
 mod election;
 mod ledger;
+mod operator;
 mod rig;
 mod time;
 mod trouble;

@@ -18,9 +18,11 @@ fn json(line: &[&str]) -> Vec<Value> {
 #[test]
 fn without_a_daemon_it_says_where_it_looked() {
     let desk = Desk::new();
-    for command in ["status", "history"] {
+    let commands: [&[&str]; 5] =
+        [&["status"], &["history"], &["trigger", "backup", "--wait"], &["pause", "backup"], &["resume", "backup"]];
+    for command in commands {
         assert_said(
-            &desk.enter(&[command, "--runtime-dir", "run"]),
+            &desk.enter(&[command, &["--runtime-dir", "run"]].concat()),
             "
         | cronkeeper: no daemon to be reached: run/api.sock: No such file or directory (os error 2)
         | hint: is `cronkeeper run` running here? `--runtime-dir` says where its socket is

@@ -148,6 +148,10 @@ impl Rig {
         self.coordination.reader.as_ref()
     }
 
+    pub fn operator(&self) -> Arc<dyn ledger::Operator> {
+        self.coordination.operator.clone()
+    }
+
     /// Waits for an event; those before it are kept in `seen`.
     pub async fn until<T>(&mut self, what: &str, mut wanted: impl FnMut(&coordination::Event) -> Option<T>) -> T {
         let waiting = async {
