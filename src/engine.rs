@@ -17,6 +17,7 @@ mod leading;
 mod misfire;
 mod own;
 mod report;
+mod retry;
 mod stage;
 mod takeover;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! The leader commits a record *before* the process starts, so a successor can tell "never began"
 //! from "began, end unknown". Knows nothing of where records live.
 
+mod attempt;
 mod control;
 mod id;
 pub mod journal;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use attempt::{Attempt, Past};
 pub use control::{ControlRecord, Pause, Resume};
 pub use id::{BadRunId, RunId};
 pub use trigger::{Trigger, TriggerRecord, TriggerSeq};
@@ -133,6 +135,12 @@ pub struct RunRecord {
     /// How long it may go on while cut off; absent: without limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_until: Option<Timestamp>,
+    /// When the next attempt is to begin, while `retrying`; absent: at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<Timestamp>,
+    /// The attempts before this one.
+    #[serde(default, skip_serializing_if = "Past::is_empty")]
+    pub past: Past,
 }
 
 impl RunRecord {
@@ -167,6 +175,11 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// True for what `retries` make up for: it ended by itself, or took too long.
+    pub fn is_failed(self) -> bool {
+        matches!(self, Self::Failure | Self::Timeout)
+    }
+
     /// The word in logs, history and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -338,6 +351,7 @@ fn id_of(job: &JobName, at: Timestamp, trigger: Option<&Trigger>) -> RunId {
 }
 
 /// One record of a job's history.
+#[expect(clippy::large_enum_variant, reason = "most records are of runs")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum HistoryRecord {

@@ -20,6 +20,9 @@ use crate::schedule::{Dst, Schedule};
 /// The kernel takes no longer argument or environment entry (MAX_ARG_STRLEN, its final NUL included).
 pub(crate) const LONGEST_STRING: usize = 128 << 10;
 
+/// More would be a loop: who wants a job to be tried for ever gives it a schedule.
+const MOST_RETRIES: u32 = 1000;
+
 /// A block whose values are good, one by one.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
@@ -39,6 +42,7 @@ pub(super) struct Settings {
     pub umask: Given<u32>,
     pub timeout: Given<Duration>,
     pub kill_grace: Given<Duration>,
+    pub retries: Given<RetrySettings>,
     pub overlap: Given<Overlap>,
     pub misfire: Given<Misfire>,
     pub misfire_window: Given<Duration>,
@@ -47,6 +51,15 @@ pub(super) struct Settings {
     pub on_lease_end: Given<OnLeaseEnd>,
     pub success_exit_codes: Given<BTreeSet<i32>>,
     pub max_output: Given<u64>,
+}
+
+/// What is given of `retries`, key by key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RetrySettings {
+    pub limit: Given<u32>,
+    pub delay: Given<Duration>,
+    pub backoff: Given<f64>,
+    pub max_delay: Given<Duration>,
 }
 
 /// Judges every value of `block`, whose places are in `node`; a value that is wrong is reported and left out.
@@ -75,6 +88,7 @@ pub(super) fn judge(
         umask: judge.value("umask", block.umask, umask),
         timeout: judge.value("timeout", block.timeout, some_time),
         kill_grace: judge.value("kill_grace", block.kill_grace, some_time),
+        retries: judge.retries(block.retries),
         overlap: judge.word("overlap", block.overlap, &[("skip", Overlap::Skip), ("allow", Overlap::Allow)]),
         misfire: judge.word(
             "misfire",
@@ -210,6 +224,20 @@ impl Judge<'_> {
         }))
     }
 
+    fn retries(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<RetrySettings> {
+        let mut fields = match given {
+            Some(Some(fields)) => fields,
+            Some(None) => return Some(None),
+            None => return None,
+        };
+        Some(Some(RetrySettings {
+            limit: self.field("retries", "limit", &mut fields, retry_limit),
+            delay: self.field("retries", "delay", &mut fields, |text| duration::parse(&text)),
+            backoff: self.field("retries", "backoff", &mut fields, backoff),
+            max_delay: self.field("retries", "max_delay", &mut fields, some_time),
+        }))
+    }
+
     /// A key of a map that is the value of a key.
     fn field<U, E: Display>(
         &mut self,
@@ -306,6 +334,17 @@ fn some_time(text: String) -> Result<Duration, String> {
         Ok(duration) => Ok(duration),
         Err(error) => Err(error.to_string()),
     }
+}
+
+fn retry_limit(text: String) -> Result<u32, String> {
+    let limit = text.parse::<u32>().ok().filter(|&limit| limit <= MOST_RETRIES && !text.starts_with('+'));
+    limit.ok_or_else(|| format!("`{}` is no number of retries: they are 0 to {MOST_RETRIES}", shown(&text)))
+}
+
+fn backoff(text: String) -> Result<f64, String> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let factor = text.parse::<f64>().ok().filter(|factor| is_plain && (1.0..=100.0).contains(factor));
+    factor.ok_or_else(|| format!("`{}` is no factor: they are 1 to 100", shown(&text)))
 }
 
 fn misfire_limit(limit: u64) -> Result<usize, String> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::Report;
 use crate::clock::Uptime;
 use crate::job::Job;
 use crate::ledger::{CommitId, OwnerState};
@@ -85,8 +86,8 @@ pub(super) enum Phase {
     Alive(Alive),
     /// It has ended; the ledger is still to accept that.
     Ended(Box<RunEnd>),
-    /// It was killed so that another node can begin it again; the ledger is still to accept that.
-    LettingGo,
+    /// Another attempt is to follow, whoever leads then; the ledger is still to accept that. Then this is told.
+    LettingGo(Option<Report>),
 }
 
 /// A process tree, or one about to be.

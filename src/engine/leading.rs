@@ -39,6 +39,8 @@ pub(super) struct Leadership {
     pub takeover: Option<Takeover>,
     /// When cut-off runs are given up.
     pub keeps: BTreeSet<(Timestamp, RunId)>,
+    /// When retrying runs are begun again.
+    pub retries: BTreeSet<(Timestamp, RunId)>,
     timelines: BTreeMap<JobName, Timeline>,
     /// When each job is next to be looked at.
     agenda: BTreeSet<(Timestamp, JobName)>,
@@ -59,6 +61,7 @@ impl Leadership {
             is_fenced: false,
             takeover: Some(takeover),
             keeps: BTreeSet::new(),
+            retries: BTreeSet::new(),
             timelines: BTreeMap::new(),
             agenda: BTreeSet::new(),
             waiting: BTreeSet::new(),
@@ -76,11 +79,11 @@ impl Leadership {
         }
     }
 
-    /// When an occurrence is next due, or a cut-off run is given up.
+    /// When an occurrence is next due, a retrying run is begun again, or a cut-off one is given up.
     pub fn next_at(&self) -> Option<Timestamp> {
         let due = self.agenda.first().map(|&(at, _)| at);
-        let keep = self.keeps.first().map(|&(at, _)| at);
-        due.into_iter().chain(keep).min()
+        let runs = [self.keeps.first(), self.retries.first()].into_iter().flatten().map(|&(at, _)| at);
+        due.into_iter().chain(runs).min()
     }
 
     /// Keeps the account of the takeover.
@@ -132,6 +135,10 @@ impl Engine {
                 if self.flights.get(&run).is_some_and(|flight| matches!(flight.holder, Holder::CutOff)) {
                     self.abandon(t, &run);
                 }
+                continue;
+            }
+            if let Some((_, run)) = leading.retries.pop_first_if_due(t.now.wall) {
+                self.retry(t, &run);
                 continue;
             }
             let Some((_, name)) = leading.agenda.pop_first_if_due(t.due) else { break };

@@ -27,8 +27,8 @@ impl Engine {
                     Own { is_told, ..Own::dead(Phase::Ended(Box::new(end))) }
                 }
                 None if record.on_loss == OnLoss::Rerun => {
-                    t.tell(Report::Retrying { run: record.id(), attempt: record.attempt });
-                    Own::dead(Phase::LettingGo)
+                    let end = RunEnd::unseen(&record, Outcome::Interrupted, Some(Reason::NodeDied), t.now.wall);
+                    Own::dead(Phase::LettingGo(Some(Report::Retrying { end: Box::new(end), delay: Duration::ZERO })))
                 }
                 None => {
                     let end = RunEnd::unseen(&record, Outcome::Interrupted, Some(Reason::NodeDied), t.now.wall);
@@ -67,7 +67,7 @@ impl Engine {
                 let end = RunEnd::clone(end);
                 (Change::End { at, end, as_leader: false }, Pending::End { run: run.clone(), settled: None })
             }
-            Phase::LettingGo => {
+            Phase::LettingGo(_) => {
                 record.state = RunState::Retrying;
                 record.nonce = self.nonce();
                 (Change::Reown { at, run: record }, Pending::Reown { run: run.clone() })

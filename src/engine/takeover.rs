@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::flight::{Flight, Holder, News, Own};
+use super::flight::{Flight, Holder, News};
 use super::leading::Leadership;
 use super::{Command, Engine, Pending, Report, Turn};
 use crate::clock::Uptime;
 use crate::ledger::{Change, Commit, CommitId, OwnerState, Request, Running, Snapshot};
-use crate::run::{OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Version};
+use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Version};
 use crate::term::{Term, TermEnd};
 
 /// A takeover under way: it is done when all its commits are answered.
@@ -69,7 +69,7 @@ impl Engine {
         let holder = if is_held { Holder::Other } else { Holder::Nobody };
         self.flights.insert(run.clone(), Flight::new(record, version, holder));
         match (state, owner) {
-            (RunState::Retrying, _) => self.begin_again(t, run),
+            (RunState::Retrying, _) => self.await_retry(t, run),
             // Cut off and alive: its owner is back and about to say so. Until then nothing ends its process.
             (RunState::Running | RunState::CutOff, OwnerState::Alive) => t.ledger(Request::Watch(run.clone())),
             (RunState::Running, owner) => self.settle_lost(t, run, owner),
@@ -94,30 +94,7 @@ impl Engine {
         }
     }
 
-    /// Another attempt of a run that nobody has. Without its job it cannot be made: the run ends.
-    pub(super) fn begin_again(&mut self, t: &mut Turn, run: &RunId) {
-        let Some((term, session)) = self.leading.as_ref().map(|l| l.term.clone()).zip(self.session.clone()) else {
-            return;
-        };
-        let Some(job) = self.jobs.jobs.get(run.job()).cloned() else { return self.settle_dead(t, run) };
-        let nonce = self.nonce();
-        let Some(flight) = self.flights.get_mut(run) else { return };
-        let record = RunRecord {
-            state: RunState::Running,
-            owner: Owner { node: self.node.clone(), session },
-            token: term.token,
-            attempt: flight.record.attempt + 1,
-            begun_at: t.now.wall,
-            on_loss: OnLoss::of(&job),
-            keep_until: Self::keep_until(&job, run.scheduled_at(), t.due),
-            nonce,
-            ..flight.record.clone()
-        };
-        flight.holder = Holder::Own(Own::beginning(job));
-        self.settle(t, run, record);
-    }
-
-    fn settle(&mut self, t: &mut Turn, run: &RunId, record: RunRecord) {
+    pub(super) fn settle(&mut self, t: &mut Turn, run: &RunId, record: RunRecord) {
         let Some(flight) = self.flights.get_mut(run) else { return };
         flight.record = record.clone();
         let at = flight.version;
@@ -125,7 +102,7 @@ impl Engine {
         self.note_settling(run, id);
     }
 
-    fn settle_dead(&mut self, t: &mut Turn, run: &RunId) {
+    pub(super) fn settle_dead(&mut self, t: &mut Turn, run: &RunId) {
         self.settle_end(t, run, Outcome::Interrupted, Some(Reason::NodeDied));
     }
 
@@ -135,9 +112,15 @@ impl Engine {
     }
 
     fn settle_end(&mut self, t: &mut Turn, run: &RunId, outcome: Outcome, reason: Option<Reason>) {
+        let Some(flight) = self.flights.get(run) else { return };
+        let end = RunEnd::unseen(&flight.record, outcome, reason, t.now.wall);
+        self.settle_as(t, run, end);
+    }
+
+    /// Ends a run that no node has.
+    pub(super) fn settle_as(&mut self, t: &mut Turn, run: &RunId, end: RunEnd) {
         let Some(flight) = self.flights.get_mut(run).filter(|flight| flight.commit.is_none()) else { return };
         flight.holder = Holder::Settling;
-        let end = RunEnd::unseen(&flight.record, outcome, reason, t.now.wall);
         let change = Change::End { at: flight.version, end: end.clone(), as_leader: true };
         let id = self.commit(t, change, Pending::End { run: run.clone(), settled: Some(Box::new(end)) });
         self.note_settling(run, id);
@@ -256,7 +239,7 @@ impl Engine {
             self.flights.insert(run.clone(), Flight::new(record, version, Holder::Other));
             match state {
                 RunState::Running => t.ledger(Request::Watch(run.clone())),
-                RunState::Retrying => self.begin_again(t, run),
+                RunState::Retrying => self.await_retry(t, run),
                 RunState::CutOff => self.keep_cut_off(t, run),
             }
         }
@@ -272,7 +255,7 @@ impl Engine {
         (flight.record, flight.version) = (record, version);
         match state {
             RunState::Running => flight.holder = Holder::Other,
-            RunState::Retrying => self.begin_again(t, run),
+            RunState::Retrying => self.retry_at_its_time(t, run),
             RunState::CutOff => self.give_up_at_its_time(run),
         }
     }

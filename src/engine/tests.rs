@@ -7,5 +7,6 @@ mod ending;
 mod heir;
 mod lost;
 mod missed;
+mod retrying;
 mod rig;
 mod splay;

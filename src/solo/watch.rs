@@ -17,7 +17,7 @@ use super::read::owner;
 use super::store::Store;
 use crate::coordination::Event;
 use crate::ledger;
-use crate::run::{RunId, Version};
+use crate::run::{RunId, RunRecord, RunState, Version};
 use crate::term::SessionId;
 
 /// How often to ask whether another process has written.
@@ -26,8 +26,8 @@ pub(super) const EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Watch {
     own: SessionId,
-    /// With the version that was told last, and the owner then.
-    runs: BTreeMap<RunId, (Version, MemberName)>,
+    /// With the version that was told last, and the member that had it then, if one did.
+    runs: BTreeMap<RunId, (Version, Option<MemberName>)>,
     /// Members whose end is waited for, or being seen to.
     awaited: BTreeSet<MemberName>,
     /// Members that are gone but could not be seen to.
@@ -60,8 +60,9 @@ impl Watch {
     ) -> Result<(), Trouble> {
         let row = store.run(run)?;
         if let Some((record, version)) = &row {
-            self.runs.insert(run.clone(), (*version, owner(record)));
-            self.wait_for(owner(record), errands)?;
+            let holder = holder(record);
+            self.runs.insert(run.clone(), (*version, holder.clone()));
+            holder.map_or(Ok(()), |holder| self.wait_for(holder, errands))?;
         }
         tell(events, ledger::Event::Run(run.clone(), row));
         Ok(())
@@ -139,7 +140,7 @@ impl Watch {
     /// Waits again for the members that could not be waited for, and sees again to those that could not be seen to.
     pub(super) fn retry(&mut self, errands: &Errands) -> Result<(), Trouble> {
         std::mem::take(&mut self.unburied).into_iter().try_for_each(|name| self.member_gone(name, errands))?;
-        let owners: BTreeSet<_> = self.runs.values().map(|(_, owner)| owner.clone()).collect();
+        let owners: BTreeSet<_> = self.runs.values().filter_map(|(_, holder)| holder.clone()).collect();
         owners.into_iter().try_for_each(|owner| self.wait_for(owner, errands))
     }
 
@@ -151,8 +152,8 @@ impl Watch {
     ) -> Result<(), Trouble> {
         for run in self.runs.keys().cloned().collect::<Vec<_>>() {
             match store.run(&run)? {
-                Some((record, version)) if owner(&record) == *name => {
-                    self.runs.insert(run.clone(), (version, name.clone()));
+                Some((record, version)) if holder(&record).as_ref() == Some(name) => {
+                    self.runs.insert(run.clone(), (version, Some(name.clone())));
                     tell(events, ledger::Event::OwnerGone(run, ledger::OwnerState::Dead, Some((record, version))));
                 }
                 Some(_) => {}
@@ -174,6 +175,14 @@ impl Watch {
         errands.wait_for_member(name.clone())?;
         self.awaited.insert(name);
         Ok(())
+    }
+}
+
+/// The member whose end is news of the run: nobody has a run that waits.
+fn holder(run: &RunRecord) -> Option<MemberName> {
+    match run.state {
+        RunState::Running | RunState::CutOff => Some(owner(run)),
+        RunState::Retrying => None,
     }
 }
 

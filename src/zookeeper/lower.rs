@@ -185,7 +185,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::job::JobName;
-    use crate::run::{OnLoss, Outcome, Owner, RunEnd, Skip, SkipReason, Trigger};
+    use crate::run::{OnLoss, Outcome, Owner, Past, RunEnd, Skip, SkipReason, Trigger};
     use crate::term::{FencingToken, NodeName, SessionId};
 
     pub fn name(job: &str) -> JobName {
@@ -214,6 +214,8 @@ pub(super) mod tests {
             begun_at: at(second),
             on_loss: OnLoss::CutOff,
             keep_until: None,
+            retry_at: None,
+            past: Past::default(),
         }
     }
 

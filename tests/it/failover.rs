@@ -12,6 +12,7 @@ mod heir;
 mod last_words;
 mod lease;
 mod outage;
+mod retrying;
 mod secrets;
 mod start;
 mod steady;

@@ -10,7 +10,9 @@ use crate::engine::misfire::Missed;
 use crate::engine::{Engine, Pending, Told, Turn};
 use crate::job::{Job, JobName, Overlap};
 use crate::ledger::{Change, Commit, Request};
-use crate::run::{JobRecord, Nonce, OnLoss, Owner, RunId, RunRecord, RunState, Skip, SkipReason, Trigger, Version};
+use crate::run::{
+    JobRecord, Nonce, OnLoss, Owner, Past, RunId, RunRecord, RunState, Skip, SkipReason, Trigger, Version,
+};
 use crate::term::{FencingToken, NodeName};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -89,6 +91,8 @@ impl Engine {
             begun_at: t.now.wall,
             on_loss: OnLoss::of(job),
             keep_until: Self::keep_until(job, at, t.due),
+            retry_at: None,
+            past: Past::default(),
         })
     }
 
