@@ -89,8 +89,12 @@ pub enum Overlap {
     /// Do not run it, and say so.
     #[default]
     Skip,
+    /// Run it once the other has ended; one waits.
+    Queue,
     /// Run it beside the other.
     Allow,
+    /// End the other, then run it.
+    Replace,
 }
 
 /// How often, and when, a run whose attempt failed or took too long is tried again.

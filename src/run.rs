@@ -88,6 +88,8 @@ impl OnLoss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RunState {
+    /// It waits for other runs to end: no attempt was begun yet, and the leader is to begin the first.
+    Queued,
     /// Its owner has, or is about to have, a process for it.
     Running,
     /// Nobody has a process for it: the leader is to begin another attempt.
@@ -141,6 +143,23 @@ pub struct RunRecord {
     /// The attempts before this one.
     #[serde(default, skip_serializing_if = "Past::is_empty")]
     pub past: Past,
+    /// That it is to end. Set by somebody who does not have it, for whoever does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kill: Option<Box<KillRequest>>,
+}
+
+/// The wish that a run end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KillRequest {
+    /// Why: [`Reason::Operator`] or [`Reason::Replaced`].
+    pub reason: Reason,
+    /// Whose wish it is, for people.
+    pub by: String,
+    /// When it was made.
+    pub at: Timestamp,
+    /// A run that is cut off ends too, though nobody knows what becomes of its process.
+    #[serde(default)]
+    pub force: bool,
 }
 
 impl RunRecord {
@@ -166,7 +185,7 @@ pub enum Outcome {
     Failure,
     /// It took longer than `timeout`.
     Timeout,
-    /// An operator ended it.
+    /// An operator ended it, or its successor.
     Killed,
     /// Drain timeout, lease, or death of its node.
     Interrupted,
@@ -209,6 +228,10 @@ pub enum Reason {
     NoMemory,
     /// It dumped core.
     CoreDump,
+    /// An operator wanted it.
+    Operator,
+    /// The job's next run took its place (`overlap: replace`).
+    Replaced,
     /// The drain timeout passed, or the node was told to stop at once.
     Drain,
     /// The node's lease ended.
@@ -227,6 +250,8 @@ impl Reason {
             Self::NoDirectory => "no-directory",
             Self::NoMemory => "no-memory",
             Self::CoreDump => "core-dump",
+            Self::Operator => "operator",
+            Self::Replaced => "replaced",
             Self::Drain => "drain",
             Self::Lease => "lease",
             Self::NodeDied => "node-died",

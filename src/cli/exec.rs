@@ -101,6 +101,7 @@ fn attempt(job: &Arc<Job>, now: Timestamp) -> Start {
         keep_until: None,
         retry_at: None,
         past: Past::default(),
+        kill: None,
     };
     let (not_after, deadline) = (Uptime::NEVER, Deadline::None);
     Start { slot: Slot(1), run, version: Version::FIRST, job: Arc::clone(job), not_after, deadline }

@@ -11,9 +11,6 @@ use crate::words::nearest;
 /// Keys that the language has and this version does not: refused, never ignored.
 const LATER: &[&str] = &["after", "concurrency_group", "on_failure", "on_success", "on_recovery", "on_missed"];
 
-/// The same for values: the key and its value.
-pub(super) const LATER_VALUES: &[(&str, &str)] = &[("overlap", "queue"), ("overlap", "replace")];
-
 /// The form of a value, as far as it can be seen without knowing what it means.
 #[derive(Clone, Copy)]
 enum Form {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::marked::{Fault, Node, Position};
 use super::process::{self, LimitSettings};
 use super::raw::{self, Given, TextOrTexts};
-use super::schema::{self, LATER_VALUES, meant, shown};
+use super::schema::{self, meant, shown};
 use super::size;
 use crate::duration;
 use crate::job::{CommandLine, Interrupted, Misfire, OnLeaseEnd, Overlap};
@@ -89,7 +89,16 @@ pub(super) fn judge(
         timeout: judge.value("timeout", block.timeout, some_time),
         kill_grace: judge.value("kill_grace", block.kill_grace, some_time),
         retries: judge.retries(block.retries),
-        overlap: judge.word("overlap", block.overlap, &[("skip", Overlap::Skip), ("allow", Overlap::Allow)]),
+        overlap: judge.word(
+            "overlap",
+            block.overlap,
+            &[
+                ("skip", Overlap::Skip),
+                ("queue", Overlap::Queue),
+                ("allow", Overlap::Allow),
+                ("replace", Overlap::Replace),
+            ],
+        ),
         misfire: judge.word(
             "misfire",
             block.misfire,
@@ -168,7 +177,7 @@ impl Judge<'_> {
     fn word<T: Copy>(&mut self, key: &str, given: Given<String>, words: &[(&str, T)]) -> Given<T> {
         self.value(key, given, |text| {
             let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
-            found.ok_or_else(|| not_a_word(key, &text, words.iter().map(|(word, _)| *word)))
+            found.ok_or_else(|| not_a_word(&text, words.iter().map(|(word, _)| *word)))
         })
     }
 
@@ -281,10 +290,7 @@ impl Judge<'_> {
     }
 }
 
-fn not_a_word<'a>(key: &str, text: &str, words: impl Iterator<Item = &'a str> + Clone) -> String {
-    if LATER_VALUES.contains(&(key, text)) {
-        return format!("`{text}` is not supported yet");
-    }
+fn not_a_word<'a>(text: &str, words: impl Iterator<Item = &'a str> + Clone) -> String {
     let list: Vec<String> = words.clone().map(|word| format!("`{word}`")).collect();
     let hint = meant(text, words);
     format!("`{}` is none of {}{hint}", shown(text), list.join(", "))

@@ -181,6 +181,7 @@ fn finished(end: &RunEnd) {
                 signal = end.signal,
                 duration_ms = end.duration_ms,
                 leftovers = end.leftovers,
+                by = end.run.kill.as_ref().map(|kill| kill.by.as_str()),
             )
         };
     }

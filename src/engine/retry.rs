@@ -7,6 +7,7 @@
 //! What is awaited stands in the ledger, so it does not matter who leads at `retry_at`. `limit` counts attempts that
 //! failed or took too long; an interrupted one takes none away. Of a job that was changed meanwhile the present
 //! definition counts; a job that is no more gets no other attempt, and the run ends as its last one did.
+//! The first attempt of a run that waited for others is begun here too.
 //! Where the owner dies before the ledger has `retrying`, the run counts as interrupted.
 
 use std::time::Duration;
@@ -52,7 +53,8 @@ impl Engine {
     fn delay_after(&self, run: &RunId, end: &RunEnd) -> Option<Duration> {
         let retries = &self.jobs.jobs.get(run.job())?.retries;
         let failures = end.run.past.failures;
-        (end.outcome.is_failed() && failures < retries.limit).then(|| delay(retries, run, failures + 1))
+        let may = end.outcome.is_failed() && end.run.kill.is_none();
+        (may && failures < retries.limit).then(|| delay(retries, run, failures + 1))
     }
 
     /// Lets an own run go, for whoever leads to begin another attempt.
@@ -78,7 +80,7 @@ impl Engine {
         let Some(flight) = self.flights.get_mut(run) else { return };
         flight.holder = Holder::Nobody;
         match (flight.record.retry_at, &mut self.leading) {
-            (Some(at), Some(leading)) if at > t.now.wall => drop(leading.retries.insert((at, run.clone()))),
+            (Some(at), Some(leading)) if at > t.due => drop(leading.retries.insert((at, run.clone()))),
             _ => self.begin_again(t, run),
         }
     }
@@ -87,7 +89,7 @@ impl Engine {
     pub(super) fn retry(&mut self, t: &mut Turn, run: &RunId) {
         let waits = |flight: &Flight| {
             let is_nobodys = matches!(flight.holder, Holder::Nobody) && flight.commit.is_none();
-            let is_due = flight.record.retry_at.is_none_or(|at| at <= t.now.wall);
+            let is_due = flight.record.retry_at.is_none_or(|at| at <= t.due);
             is_nobodys && is_due && flight.record.state == RunState::Retrying
         };
         if self.flights.get(run).is_some_and(waits) {
@@ -97,6 +99,9 @@ impl Engine {
 
     /// Another attempt of a run that nobody has. Without its job it cannot be made: the run ends.
     pub(super) fn begin_again(&mut self, t: &mut Turn, run: &RunId) {
+        if self.flights.get(run).is_some_and(|flight| flight.record.kill.is_some()) {
+            return self.obey(t, run);
+        }
         let Some((term, session)) = self.leading.as_ref().map(|l| l.term.clone()).zip(self.session.clone()) else {
             return;
         };
@@ -135,7 +140,8 @@ impl Engine {
     }
 }
 
-/// The end of an attempt whose node is gone.
+/// The end of an attempt whose node is gone. A run that only waited has lost no node.
 fn lost(record: &RunRecord, t: &Turn) -> RunEnd {
-    RunEnd::unseen(record, Outcome::Interrupted, Some(Reason::NodeDied), t.now.wall)
+    let reason = (record.state != RunState::Queued).then_some(Reason::NodeDied);
+    RunEnd::unseen(record, Outcome::Interrupted, reason, t.now.wall)
 }

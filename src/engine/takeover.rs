@@ -65,10 +65,13 @@ impl Engine {
         let is_unstarted = record.owner.node == self.node && self.sessions.contains(&record.owner.session);
         let owner = if is_unstarted { OwnerState::Dead } else { owner };
         let state = record.state;
-        let is_held = owner == OwnerState::Alive && state != RunState::Retrying;
+        let waits = matches!(state, RunState::Queued | RunState::Retrying);
+        let is_held = owner == OwnerState::Alive && !waits;
         let holder = if is_held { Holder::Other } else { Holder::Nobody };
         self.flights.insert(run.clone(), Flight::new(record, version, holder));
+        self.stir();
         match (state, owner) {
+            (RunState::Queued, _) => self.await_others(t, run),
             (RunState::Retrying, _) => self.await_retry(t, run),
             // Cut off and alive: its owner is back and about to say so. Until then nothing ends its process.
             (RunState::Running | RunState::CutOff, OwnerState::Alive) => t.ledger(Request::Watch(run.clone())),
@@ -76,12 +79,14 @@ impl Engine {
             (RunState::CutOff, OwnerState::Dead) => self.settle_dead(t, run),
             (RunState::CutOff, OwnerState::Gone) => self.keep_cut_off(t, run),
         }
+        self.obey(t, run);
     }
 
     /// A run whose owner is gone: settled by the rule fixed at its beginning.
     fn settle_lost(&mut self, t: &mut Turn, run: &RunId, owner: OwnerState) {
         let Some(flight) = self.flights.get(run) else { return };
-        let is_over = flight.record.keep_until.is_some_and(|until| until <= t.due);
+        let margin = self.margin(run);
+        let is_over = flight.record.keep_until.is_some_and(|until| until + margin <= t.due);
         match (flight.record.on_loss, owner) {
             (OnLoss::Rerun, _) => self.begin_again(t, run),
             (OnLoss::Interrupt, _) | (OnLoss::CutOff, OwnerState::Dead) => self.settle_dead(t, run),
@@ -111,7 +116,7 @@ impl Engine {
         self.settle_end(t, run, Outcome::Abandoned, None);
     }
 
-    fn settle_end(&mut self, t: &mut Turn, run: &RunId, outcome: Outcome, reason: Option<Reason>) {
+    pub(super) fn settle_end(&mut self, t: &mut Turn, run: &RunId, outcome: Outcome, reason: Option<Reason>) {
         let Some(flight) = self.flights.get(run) else { return };
         let end = RunEnd::unseen(&flight.record, outcome, reason, t.now.wall);
         self.settle_as(t, run, end);
@@ -142,11 +147,13 @@ impl Engine {
             Commit::Accepted => {
                 flight.version = flight.version.next();
                 if is_own {
-                    return self.on_begun(t, run);
+                    self.on_begun(t, run);
+                    return self.hear_news(t, run);
                 }
                 let (owner, keep_until) = (flight.record.owner.node.clone(), flight.record.keep_until);
                 t.tell(Report::CutOff { run: run.clone(), owner, keep_until });
                 self.keep_cut_off(t, run);
+                self.hear_news(t, run);
             }
             Commit::Superseded => {
                 flight.holder = Holder::Nobody;
@@ -154,7 +161,7 @@ impl Engine {
             }
             Commit::Unknown if is_own => self.look_up(t, run),
             Commit::Fenced | Commit::Unknown => {
-                self.flights.remove(run);
+                self.forget(run);
             }
         }
     }
@@ -166,10 +173,11 @@ impl Engine {
     }
 
     fn give_up_at_its_time(&mut self, run: &RunId) {
+        let margin = self.margin(run);
         let Some(flight) = self.flights.get_mut(run) else { return };
         flight.holder = Holder::CutOff;
         if let (Some(until), Some(leading)) = (flight.record.keep_until, &mut self.leading) {
-            leading.keeps.insert((until, run.clone()));
+            leading.keeps.insert((until + margin, run.clone()));
         }
     }
 
@@ -184,7 +192,7 @@ impl Engine {
         let Some(flight) = self.answered_flight(run, id) else { return };
         match answer {
             Commit::Accepted => {
-                self.flights.remove(run);
+                self.forget(run);
                 t.tell(Report::Finished(end));
             }
             Commit::Superseded => {
@@ -192,7 +200,7 @@ impl Engine {
                 self.look_again(t, run);
             }
             Commit::Fenced | Commit::Unknown => {
-                self.flights.remove(run);
+                self.forget(run);
             }
         }
         self.release_job(run.job());
@@ -237,27 +245,34 @@ impl Engine {
         if let (Some((record, version)), true) = (found, self.leading.is_some()) {
             let state = record.state;
             self.flights.insert(run.clone(), Flight::new(record, version, Holder::Other));
+            self.stir();
             match state {
+                RunState::Queued => self.await_others(t, run),
                 RunState::Running => t.ledger(Request::Watch(run.clone())),
                 RunState::Retrying => self.await_retry(t, run),
                 RunState::CutOff => self.keep_cut_off(t, run),
             }
+            self.obey(t, run);
         }
     }
 
     fn on_other_run_read(&mut self, t: &mut Turn, run: &RunId, found: Option<(RunRecord, Version)>) {
         let Some(flight) = self.flights.get_mut(run) else { return };
         let Some((record, version)) = found else {
-            self.flights.remove(run);
+            self.forget(run);
             return;
         };
-        let state = record.state;
+        let (state, wish) = (record.state, flight.record.kill.take());
+        let is_unwritten = record.kill.is_none() && wish.is_some();
         (flight.record, flight.version) = (record, version);
+        flight.record.kill = flight.record.kill.take().or(wish);
         match state {
+            RunState::Queued => self.queue_again(run),
             RunState::Running => flight.holder = Holder::Other,
             RunState::Retrying => self.retry_at_its_time(t, run),
             RunState::CutOff => self.give_up_at_its_time(run),
         }
+        if is_unwritten { self.write_kill(t, run) } else { self.obey(t, run) }
     }
 
     pub(super) fn on_term_over(&mut self, t: &mut Turn, term: &Term, why: TermEnd) {
@@ -266,6 +281,7 @@ impl Engine {
         }
         self.leading = None;
         self.flights.retain(|_, flight| flight.own().is_some());
+        self.attend_all(t);
         t.tell(Report::TermOver { token: term.token, why });
         self.kill_for_lease(t, why);
     }

@@ -8,5 +8,6 @@ mod heir;
 mod lost;
 mod missed;
 mod retrying;
+mod waiting;
 mod rig;
 mod splay;

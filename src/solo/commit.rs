@@ -20,7 +20,7 @@ pub(super) fn apply(tx: &Transaction<'_>, change: &Change) -> rusqlite::Result<C
         Change::Fulfil { run } => fulfil(tx, run),
         Change::Dismiss { seq, skip, .. } => dismiss(tx, *seq, skip.as_ref()),
         Change::Resume { job, control, mark, skip } => resume(tx, job, *control, mark.as_ref(), skip.as_ref()),
-        Change::Settle { at, run } | Change::Reown { at, run } => set_run(tx, *at, run),
+        Change::Settle { at, run } | Change::Reown { at, run } | Change::Kill { at, run } => set_run(tx, *at, run),
         Change::End { at, end, .. } => end_run(tx, *at, end),
     }?;
     Ok(if written { Commit::Accepted } else { Commit::Superseded })

@@ -1,4 +1,5 @@
-//! Runs of living former leaders, watched by the leader until their rows or their owners go.
+//! Runs of living former leaders, and runs that wait, watched by the leader until their rows or their owners go; and own runs
+//! that take their time, watched for what others want of them.
 //!
 //! An owner's end is waited for in the kernel, by its lock. A change of a row has no such sign: SQLite tells another
 //! process's commit only to who asks. So while any run is watched, which is while a former leader drains, `data_version` is
@@ -28,6 +29,8 @@ pub(super) struct Watch {
     own: SessionId,
     /// With the version that was told last, and the member that had it then, if one did.
     runs: BTreeMap<RunId, (Version, Option<MemberName>)>,
+    /// Those that are this node's own: they are watched whoever leads.
+    attended: BTreeSet<RunId>,
     /// Members whose end is waited for, or being seen to.
     awaited: BTreeSet<MemberName>,
     /// Members that are gone but could not be seen to.
@@ -37,7 +40,14 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(own: SessionId) -> Self {
-        Self { own, runs: BTreeMap::new(), awaited: BTreeSet::new(), unburied: BTreeSet::new(), seen: -1 }
+        Self {
+            own,
+            runs: BTreeMap::new(),
+            attended: BTreeSet::new(),
+            awaited: BTreeSet::new(),
+            unburied: BTreeSet::new(),
+            seen: -1,
+        }
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -46,8 +56,20 @@ impl Watch {
 
     /// The term is over. Waits that are under way go on, for a later term may want them.
     pub(super) fn end(&mut self) {
-        self.runs.clear();
+        self.runs.retain(|run, _| self.attended.contains(run));
         self.unburied.clear();
+    }
+
+    /// Watches an own run, in no term.
+    pub(super) fn attend(
+        &mut self,
+        run: &RunId,
+        store: &Store,
+        errands: &Errands,
+        events: &UnboundedSender<Event>,
+    ) -> Result<(), Trouble> {
+        self.attended.insert(run.clone());
+        self.add(run, store, errands, events)
     }
 
     /// Watches a run: tells what it is now, so that nothing that happened before is missed.
@@ -59,6 +81,9 @@ impl Watch {
         events: &UnboundedSender<Event>,
     ) -> Result<(), Trouble> {
         let row = store.run(run)?;
+        if row.is_none() {
+            self.attended.remove(run);
+        }
         if let Some((record, version)) = &row {
             let holder = holder(record);
             self.runs.insert(run.clone(), (*version, holder.clone()));
@@ -165,6 +190,7 @@ impl Watch {
 
     fn gone(&mut self, run: &RunId, events: &UnboundedSender<Event>) {
         self.runs.remove(run);
+        self.attended.remove(run);
         tell(events, ledger::Event::Run(run.clone(), None));
     }
 
@@ -182,7 +208,7 @@ impl Watch {
 fn holder(run: &RunRecord) -> Option<MemberName> {
     match run.state {
         RunState::Running | RunState::CutOff => Some(owner(run)),
-        RunState::Retrying => None,
+        RunState::Queued | RunState::Retrying => None,
     }
 }
 

@@ -41,8 +41,9 @@ impl Leftover {
 
     /// How a run ended, if it is a dead process's and not the leader's to begin again.
     fn end_of(&self, run: &RunRecord, node: &NodeName, now: Timestamp) -> Option<RunEnd> {
-        // One that waits for another attempt was let go: whatever is noted of the last one, it is over.
-        if run.owner.node != *node || !self.dead.contains(&run.owner.session) || run.state == RunState::Retrying {
+        // One that waits is the leader's: whatever is noted of its last attempt, that one is over.
+        let waits = matches!(run.state, RunState::Queued | RunState::Retrying);
+        if waits || run.owner.node != *node || !self.dead.contains(&run.owner.session) {
             return None;
         }
         let known = self.ends.iter().find(|end| end.run.is_same_attempt(run));

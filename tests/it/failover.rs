@@ -18,3 +18,4 @@ mod start;
 mod steady;
 mod storm;
 mod succession;
+mod waiting;

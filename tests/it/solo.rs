@@ -14,3 +14,4 @@ mod retrying;
 pub mod rig;
 mod signals;
 mod succession;
+mod waiting;

@@ -166,6 +166,7 @@ fn runs(status: &Status) -> Table {
     let mut table = Table::new(&["RUNNING", "NODE", "ATTEMPT", "FOR", "STATE"]);
     for run in &status.runs {
         let state = match (run.state, run.retry_at) {
+            (RunState::Queued, _) => "waits for others".to_owned(),
             (RunState::Running, _) => "running".to_owned(),
             (RunState::Retrying, Some(at)) => format!("retrying in {}", span(status.at, at)),
             (RunState::Retrying, None) => "retrying now".to_owned(),

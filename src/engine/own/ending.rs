@@ -44,6 +44,7 @@ impl Engine {
                 (Outcome::Interrupted, Some(Reason::Lease))
             }
             (Some(EndedBy::Order), Some(StopCause::Timeout)) => (Outcome::Timeout, None),
+            (Some(EndedBy::Order), Some(StopCause::Killed(reason))) => (Outcome::Killed, Some(reason)),
             (Some(EndedBy::Order), _) => (Outcome::Interrupted, Some(Reason::Drain)),
             (None, _) => match ending.exit {
                 Exit::Code(code) if is_success(code) => (Outcome::Success, None),

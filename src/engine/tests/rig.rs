@@ -88,6 +88,7 @@ pub fn running(job: &Job, scheduled_at: Timestamp, owner: ledger::OwnerState) ->
         keep_until: Engine::keep_until(job, scheduled_at, scheduled_at),
         retry_at: None,
         past: Past::default(),
+        kill: None,
     };
     Running { record, version: Version(0), owner }
 }

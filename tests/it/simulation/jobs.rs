@@ -63,9 +63,23 @@ fn all() -> Vec<Job> {
     let seconds = Duration::from_secs;
     retry.retries = Retries { limit: RETRIES, delay: seconds(1), backoff: 2.0, max_delay: seconds(5) };
     retry.timeout = Some(seconds(3));
+    let mut queue = job("queue", "*/6 * * * * *");
+    queue.overlap = Overlap::Queue;
+    let mut replace = job("replace", "*/9 * * * * *");
+    (replace.overlap, replace.on_lease_end) = (Overlap::Replace, OnLeaseEnd::Kill);
     let mut never = job("never-late", "*/10 * * * * *");
     never.misfire = Misfire::Skip;
-    vec![job("keep", "*/4 * * * * *"), job("keep-long", "*/45 * * * * *"), rerun, kill, beside, retry, never]
+    vec![
+        job("keep", "*/4 * * * * *"),
+        job("keep-long", "*/45 * * * * *"),
+        rerun,
+        kill,
+        beside,
+        retry,
+        queue,
+        replace,
+        never,
+    ]
 }
 
 /// What nodes start with.

@@ -96,7 +96,9 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
         }
         let tree = world.ensemble.leader().ok_or("in peace the ensemble has no leader")?.tree();
         let alive: BTreeSet<String> = world.wardens.alive().map(|process| process.run.clone()).collect();
-        for name in tree.children("/cronkeeper/running").unwrap_or_default() {
+        let names = tree.children("/cronkeeper/running").unwrap_or_default();
+        let is_of = |run: &str, job: &str| RunId::parse(run).is_ok_and(|run| run.job().as_str() == job);
+        for name in names.clone() {
             let Some((data, _)) = tree.get(&format!("/cronkeeper/running/{name}")) else { continue };
             let record: RunRecord = serde_json::from_slice(&data).map_err(|error| format!("`{name}`: {error}"))?;
             // Time to be started, and time for the end to be written.
@@ -107,6 +109,11 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
             let is_endless = is_lost && record.state == RunState::CutOff && record.keep_until.is_none();
             let waits = match record.state {
                 RunState::Retrying => record.retry_at.is_some_and(|at| world.env.wall().duration_since(at) < MOMENT),
+                RunState::Queued => {
+                    let job = record.job.as_str();
+                    let has_others = names.iter().any(|other| *other != name && is_of(other, job));
+                    has_others || world.wardens.last_end(job).is_some_and(|at| now < at + Duration::from_secs(5))
+                }
                 RunState::Running | RunState::CutOff => false,
             };
             let has_process = record.state == RunState::Running && alive.contains(&name);

@@ -271,6 +271,7 @@ pub fn run(name: &str, second: i64, node: &str, session: &SessionId, token: Fenc
         keep_until: None,
         retry_at: None,
         past: Past::default(),
+        kill: None,
     }
 }
 
