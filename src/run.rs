@@ -175,6 +175,17 @@ impl RunRecord {
     }
 }
 
+impl RunRecord {
+    /// Takes a wish that it end, unless one stands that is as strong; true where it is taken.
+    pub fn wish_to_end(&mut self, wish: KillRequest) -> bool {
+        let is_new = self.kill.as_ref().is_none_or(|known| wish.force && !known.force);
+        if is_new {
+            self.kill = Some(Box::new(wish));
+        }
+        is_new
+    }
+}
+
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

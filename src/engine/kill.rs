@@ -16,8 +16,10 @@ pub(super) const ATTEND_AFTER: Duration = Duration::from_secs(1);
 impl Engine {
     /// Lets a run end, whoever has it. The first wish stands.
     pub(super) fn wish_to_end(&mut self, t: &mut Turn, run: &RunId, kill: KillRequest) {
-        let Some(flight) = self.flights.get_mut(run).filter(|flight| flight.record.kill.is_none()) else { return };
-        flight.record.kill = Some(Box::new(kill));
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        if !flight.record.wish_to_end(kill) {
+            return;
+        }
         if matches!(flight.holder, Holder::Other) { self.write_kill(t, run) } else { self.obey(t, run) }
     }
 

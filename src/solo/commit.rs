@@ -152,7 +152,7 @@ pub(super) fn put_job(
         .map(drop)
 }
 
-fn put_run(tx: &Transaction<'_>, id: &RunId, version: Version, run: &RunRecord) -> rusqlite::Result<()> {
+pub(super) fn put_run(tx: &Transaction<'_>, id: &RunId, version: Version, run: &RunRecord) -> rusqlite::Result<()> {
     tx.prepare_cached("REPLACE INTO running (run, version, record) VALUES (?1, ?2, ?3)")?
         .execute(params![id.to_string(), version.0, Json(run)])
         .map(drop)

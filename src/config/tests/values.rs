@@ -167,8 +167,10 @@ fn wrong_types_are_refused() {
             "on_lease_end: Keep",
             "j:5:19: job `a`: `on_lease_end`: `Keep` is none of `keep`, `kill`, did you mean `keep`?",
         ),
-        ("overlap: wait", "j:5:14: job `a`: `overlap`: `wait` is none of `skip`, `queue`, `allow`, `replace`"),
-        ("overlap: queued", "j:5:14: job `a`: `overlap`: `queued` is none of `skip`, `allow`"),
+        (
+            "overlap: queued",
+            "j:5:14: job `a`: `overlap`: `queued` is none of `skip`, `queue`, `allow`, `replace`, did you mean `queue`?",
+        ),
         ("command: y", "j:5:5: job `a`: `command` is already given in line 4"),
         ("command : y", "j:5:5: job `a`: `command` is already given in line 4"),
     ] {

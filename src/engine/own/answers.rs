@@ -101,7 +101,7 @@ impl Engine {
             Some((record, version)) if flight.record.is_same_attempt(&record) => {
                 // Of whichever decision of that term it is, and if another leader has cut it off since: nobody ever started it.
                 flight.version = version;
-                flight.record.kill = flight.record.kill.take().or(record.kill.clone());
+                flight.record.kill = record.kill.clone().or(flight.record.kill.take());
                 let is_let_go = record.state == RunState::Retrying;
                 if is_let_go && !matches!(flight.own().map(|own| &own.phase), Some(Phase::LettingGo(_))) {
                     flight.record = record;
