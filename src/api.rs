@@ -74,6 +74,7 @@ pub fn router(sources: Sources) -> Router {
         .route("/v1/jobs/{job}/resume", post(control::resume))
         .route("/v1/handover", post(control::handover))
         .route("/v1/runs/{run}", get(control::run))
+        .route("/v1/runs/{run}/kill", post(control::kill))
         .fallback(async || Refusal::new(StatusCode::NOT_FOUND, "there is nothing here"))
         .method_not_allowed_fallback(async || Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "not by this method"))
         .layer(DefaultBodyLimit::max(control::MOST_BYTES))

@@ -17,6 +17,7 @@ mod host;
 pub mod import;
 pub mod jobs;
 mod leftovers;
+pub mod kill;
 pub mod man;
 pub mod next;
 pub mod pause;
@@ -260,6 +261,8 @@ pub enum Command {
     Resume(pause::ResumeArgs),
     /// Have the leader give leadership up; to be asked of the node that leads
     Handover(handover::Args),
+    /// End a run on whichever node has it
+    Kill(kill::KillArgs),
     /// Run a job here and now, without a cluster
     Exec(exec::Args),
     /// Give up what a dead daemon of this host still holds
@@ -311,6 +314,7 @@ fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
         Command::Pause(args) => pause::pause(&args, io.out).map_err(Error::from),
         Command::Resume(args) => pause::resume(&args, io.out).map_err(Error::from),
         Command::Handover(args) => args.run(io.out).map_err(Error::from),
+        Command::Kill(args) => kill::run(&args, io.out).map_err(Error::from),
         Command::Exec(args) => return args.run(io),
         Command::Release(args) => args.run(io),
         Command::Import(args) => args.run(io),

@@ -18,6 +18,7 @@ pub enum Request {
 }
 
 /// What a backend tells, in order.
+#[expect(clippy::large_enum_variant, reason = "nearly all events are of the ledger")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// Of the election.

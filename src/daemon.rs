@@ -460,6 +460,7 @@ async fn close(clock: &impl Clock, processes: impl Processes) {
 }
 
 /// What a wait brought.
+#[expect(clippy::large_enum_variant, reason = "one at a time")]
 enum Gathered {
     Time,
     Control(Control),

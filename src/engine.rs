@@ -13,12 +13,15 @@
 mod clocks;
 mod flight;
 pub mod heir;
+mod kill;
 mod leading;
 mod misfire;
 mod own;
 mod report;
+mod retry;
 mod stage;
 mod takeover;
+mod waiting;
 #[cfg(test)]
 mod tests;
 
@@ -48,6 +51,7 @@ use crate::warden::wire::{Deadline, Notice, Order, Slot};
 use crate::{election, ledger};
 
 /// A fact the engine is told.
+#[expect(clippy::large_enum_variant, reason = "one at a time, and most are of the ledger")]
 #[derive(Clone, Debug)]
 pub enum Event {
     /// Time has passed, or may have.
@@ -85,6 +89,7 @@ pub enum Event {
 }
 
 /// Something to be done.
+#[expect(clippy::large_enum_variant, reason = "most ask for commits")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// Ask the election or the ledger.
@@ -141,6 +146,8 @@ enum Pending {
     Resume { job: JobName, mark: Option<Timestamp>, told: Option<Told>, by: String },
     /// Another attempt of a run, or its mark as cut off.
     Settle { run: RunId },
+    /// That a run of another node is to end.
+    Kill { run: RunId },
     /// An own run under the new session, or let go.
     Reown { run: RunId },
     /// A run's end; of another node's run where `told` by the leader.
@@ -200,6 +207,8 @@ pub struct Engine {
     slots: BTreeMap<Slot, RunId>,
     /// When attempts have taken their `timeout`.
     timeouts: BTreeSet<(Uptime, Slot)>,
+    /// When own attempts are watched for what others want of them.
+    attend: BTreeSet<(Uptime, Slot)>,
     /// Commits without an answer, each with the term it was asked for in.
     commits: BTreeMap<CommitId, (Option<FencingToken>, Pending)>,
     /// Counts commits, slots and decisions: never used twice by one process.
@@ -225,6 +234,7 @@ impl Engine {
             flights: BTreeMap::new(),
             slots: BTreeMap::new(),
             timeouts: BTreeSet::new(),
+            attend: BTreeSet::new(),
             commits: BTreeMap::new(),
             counter: 0,
             is_busy: false,
@@ -278,7 +288,8 @@ impl Engine {
 
     /// When something will next happen by itself, on either clock. Asking too often is harmless.
     pub fn wake(&self, now: Now) -> Wake {
-        let timeout = Wake { wall: None, up: self.timeouts.first().map(|&(at, _)| at) };
+        let timers = [self.timeouts.first(), self.attend.first()].into_iter().flatten();
+        let timeout = Wake { wall: None, up: timers.map(|&(at, _)| at).min() };
         let agenda = match &self.leading {
             Some(leading) if self.may_decide(now) => {
                 let held = now.wall.duration_since(self.clocks.due(now));
@@ -411,6 +422,7 @@ impl Engine {
                 }
             }
             Pending::Settle { run } => self.on_settle_answer(t, &run, id, answer),
+            Pending::Kill { run } => self.on_kill_answer(t, &run, id, answer),
             Pending::Reown { run } => self.on_reown_answer(t, &run, id, answer),
             Pending::End { run, settled: None } => self.on_own_end_answer(t, &run, id, answer),
             Pending::End { run, settled: Some(end) } => self.on_settled_end_answer(t, &run, id, end, answer),
@@ -424,9 +436,17 @@ impl Engine {
         Some(flight)
     }
 
+    /// A run is none of this node's affairs any more, or over: what waits for it may begin.
+    fn forget(&mut self, run: &RunId) -> Option<Flight> {
+        self.stir();
+        self.flights.remove(run)
+    }
+
     /// What a run's record says now: of an own run, or of one this leader watches.
     fn on_run_read(&mut self, t: &mut Turn, run: &RunId, found: Option<(RunRecord, Version)>) {
         match self.flights.get_mut(run) {
+            // Read before the last write of this node, and heard of after it.
+            Some(flight) if found.as_ref().is_some_and(|(_, version)| *version < flight.version) => {}
             Some(flight) if flight.commit.is_some() => flight.news = Some(News::Changed(found)),
             Some(Flight { holder: Holder::Own(_), .. }) => self.on_own_run_read(t, run, found),
             Some(_) => self.on_news(t, run, News::Changed(found)),
@@ -439,6 +459,8 @@ impl Engine {
         self.watch_clocks(t);
         self.stop_overdue(t);
         self.lift_pauses(t);
+        self.attend_due(t);
+        self.begin_waiting(t);
         self.decide_due(t);
         self.decide_triggers(t);
         self.report_takeover(t);

@@ -89,8 +89,31 @@ pub enum Overlap {
     /// Do not run it, and say so.
     #[default]
     Skip,
+    /// Run it once the other has ended; one waits.
+    Queue,
     /// Run it beside the other.
     Allow,
+    /// End the other, then run it.
+    Replace,
+}
+
+/// How often, and when, a run whose attempt failed or took too long is tried again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Retries {
+    /// How many more attempts a run gets.
+    pub limit: u32,
+    /// From the failure to the next attempt, the first time.
+    pub delay: Duration,
+    /// What the delay is multiplied with from one time to the next; at least 1.
+    pub backoff: f64,
+    /// The longest delay.
+    pub max_delay: Duration,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self { limit: 0, delay: Duration::from_secs(30), backoff: 2.0, max_delay: Duration::from_secs(600) }
+    }
 }
 
 /// What to do with occurrences that nobody decided on in time.
@@ -178,6 +201,8 @@ pub struct Job {
     pub timeout: Option<Duration>,
     /// How long after SIGTERM comes SIGKILL.
     pub kill_grace: Duration,
+    /// See [`Retries`].
+    pub retries: Retries,
     /// See [`Overlap`].
     pub overlap: Overlap,
     /// See [`Misfire`].

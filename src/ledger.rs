@@ -37,6 +37,9 @@ pub enum Request {
     /// Tell, by [`Event::Run`], when `running/<run>` changes or goes, and, by [`Event::OwnerGone`], when its owner's member goes.
     /// Also when that happened before the request. Ends when the run goes, or with the term.
     Watch(RunId),
+    /// Tell, by [`Event::Run`], when the record of an own run changes. Also when that happened before the request. Ends when the run
+    /// goes, with a term, or with the session.
+    Attend(RunId),
 }
 
 /// One guarded write, whole or not at all.
@@ -101,6 +104,13 @@ pub enum Change {
         /// Its new record.
         run: RunRecord,
     },
+    /// Set the wish that a run end, for whoever has it. Only the leader.
+    Kill {
+        /// The run's record as last read or written.
+        at: Version,
+        /// Its new record.
+        run: RunRecord,
+    },
     /// End a run. Its owner, whoever leads; or the leader, for a run whose owner is gone (`as_leader`).
     End {
         /// The run's record as last read or written.
@@ -117,9 +127,11 @@ impl Change {
     pub fn job(&self) -> &JobName {
         match self {
             Self::Advance { job, .. } | Self::Dismiss { job, .. } | Self::Resume { job, .. } => job,
-            Self::Fulfil { run } | Self::Begin { run, .. } | Self::Settle { run, .. } | Self::Reown { run, .. } => {
-                &run.job
-            }
+            Self::Fulfil { run }
+            | Self::Begin { run, .. }
+            | Self::Settle { run, .. }
+            | Self::Reown { run, .. }
+            | Self::Kill { run, .. } => &run.job,
             Self::End { end, .. } => &end.run.job,
         }
     }
@@ -132,7 +144,8 @@ impl Change {
             | Self::Fulfil { .. }
             | Self::Dismiss { .. }
             | Self::Resume { .. }
-            | Self::Settle { .. } => true,
+            | Self::Settle { .. }
+            | Self::Kill { .. } => true,
             Self::Reown { .. } => false,
             Self::End { as_leader, .. } => *as_leader,
         }

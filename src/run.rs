@@ -3,6 +3,7 @@
 //! The leader commits a record *before* the process starts, so a successor can tell "never began"
 //! from "began, end unknown". Knows nothing of where records live.
 
+mod attempt;
 mod control;
 mod id;
 pub mod journal;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use attempt::{Attempt, Past};
 pub use control::{ControlRecord, Pause, Resume};
 pub use id::{BadRunId, RunId};
 pub use trigger::{Trigger, TriggerRecord, TriggerSeq};
@@ -86,6 +88,8 @@ impl OnLoss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RunState {
+    /// It waits for other runs to end: no attempt was begun yet, and the leader is to begin the first.
+    Queued,
     /// Its owner has, or is about to have, a process for it.
     Running,
     /// Nobody has a process for it: the leader is to begin another attempt.
@@ -133,6 +137,29 @@ pub struct RunRecord {
     /// How long it may go on while cut off; absent: without limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_until: Option<Timestamp>,
+    /// When the next attempt is to begin, while `retrying`; absent: at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<Timestamp>,
+    /// The attempts before this one.
+    #[serde(default, skip_serializing_if = "Past::is_empty")]
+    pub past: Past,
+    /// That it is to end. Set by somebody who does not have it, for whoever does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kill: Option<Box<KillRequest>>,
+}
+
+/// The wish that a run end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KillRequest {
+    /// Why: [`Reason::Operator`] or [`Reason::Replaced`].
+    pub reason: Reason,
+    /// Whose wish it is, for people.
+    pub by: String,
+    /// When it was made.
+    pub at: Timestamp,
+    /// A run that is cut off ends too, though nobody knows what becomes of its process.
+    #[serde(default)]
+    pub force: bool,
 }
 
 impl RunRecord {
@@ -148,6 +175,17 @@ impl RunRecord {
     }
 }
 
+impl RunRecord {
+    /// Takes a wish that it end, unless one stands that is as strong; true where it is taken.
+    pub fn wish_to_end(&mut self, wish: KillRequest) -> bool {
+        let is_new = self.kill.as_ref().is_none_or(|known| wish.force && !known.force);
+        if is_new {
+            self.kill = Some(Box::new(wish));
+        }
+        is_new
+    }
+}
+
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -158,7 +196,7 @@ pub enum Outcome {
     Failure,
     /// It took longer than `timeout`.
     Timeout,
-    /// An operator ended it.
+    /// An operator ended it, or its successor.
     Killed,
     /// Drain timeout, lease, or death of its node.
     Interrupted,
@@ -167,6 +205,11 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// True for what `retries` make up for: it ended by itself, or took too long.
+    pub fn is_failed(self) -> bool {
+        matches!(self, Self::Failure | Self::Timeout)
+    }
+
     /// The word in logs, history and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -196,6 +239,10 @@ pub enum Reason {
     NoMemory,
     /// It dumped core.
     CoreDump,
+    /// An operator wanted it.
+    Operator,
+    /// The job's next run took its place (`overlap: replace`).
+    Replaced,
     /// The drain timeout passed, or the node was told to stop at once.
     Drain,
     /// The node's lease ended.
@@ -214,6 +261,8 @@ impl Reason {
             Self::NoDirectory => "no-directory",
             Self::NoMemory => "no-memory",
             Self::CoreDump => "core-dump",
+            Self::Operator => "operator",
+            Self::Replaced => "replaced",
             Self::Drain => "drain",
             Self::Lease => "lease",
             Self::NodeDied => "node-died",
@@ -338,6 +387,7 @@ fn id_of(job: &JobName, at: Timestamp, trigger: Option<&Trigger>) -> RunId {
 }
 
 /// One record of a job's history.
+#[expect(clippy::large_enum_variant, reason = "most records are of runs")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum HistoryRecord {

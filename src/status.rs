@@ -231,6 +231,8 @@ pub struct RunStatus {
     pub since: Timestamp,
     /// See [`RunState`].
     pub state: RunState,
+    /// When the next attempt begins, while it waits for one.
+    pub retry_at: Option<Timestamp>,
 }
 
 impl From<&RunRecord> for RunStatus {
@@ -241,6 +243,7 @@ impl From<&RunRecord> for RunStatus {
             attempt: record.attempt,
             since: record.begun_at,
             state: record.state,
+            retry_at: record.retry_at,
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::clock::system;
 use crate::election::Unappointable;
 use crate::job::JobName;
 use crate::ledger::{Asking, Followed};
-use crate::run::{Pause, Resume, RunId, TriggerRecord};
+use crate::run::{KillRequest, Pause, Reason, Resume, RunId, RunState, TriggerRecord};
 use crate::status::{HistoryEntry, Status};
 use crate::telemetry::TARGET;
 use crate::term::NodeName;
@@ -104,6 +104,22 @@ pub struct Handover {
     pub to: Option<NodeName>,
     /// Who waits to hear how it went.
     pub answer: oneshot::Sender<Result<(), Unappointable>>,
+}
+
+/// The body of `POST /v1/runs/{run}/kill`.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KillWish {
+    /// A run that is cut off ends too.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// The answer to it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Killing {
+    /// Where the run stood.
+    pub state: RunState,
 }
 
 /// The answer to `GET /v1/runs/{run}`, which waits some seconds for the run's end.
@@ -220,10 +236,26 @@ fn not_handed_over(why: &Unappointable, status: &Status) -> String {
     }
 }
 
+/// `POST /v1/runs/{run}/kill`.
+pub(super) async fn kill(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    run: Named,
+    body: Body,
+) -> Result<Json<Killing>, Refusal> {
+    let by = shared.by(caller).await?;
+    let (run, KillWish { force }) = (run_id(run)?, wish(body)?);
+    let kill = KillRequest { reason: Reason::Operator, by: by.clone(), at: system::now().wall, force };
+    let Some(state) = written(shared.sources.operator.kill(run.clone(), kill)).await? else {
+        return Err(Refusal::new(StatusCode::NOT_FOUND, format!("run `{run}` is not in flight")));
+    };
+    info!(target: TARGET, job = %run.job(), %run, force, "{by} wants the run to end");
+    Ok(Json(Killing { state }))
+}
+
 /// `GET /v1/runs/{run}`.
 pub(super) async fn run(State(shared): State<Arc<Shared>>, run: Named) -> Result<Json<Fate>, Refusal> {
-    let Path(run) = run.map_err(|bad| Refusal::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
-    let run = RunId::parse(&run).map_err(|bad| Refusal::new(StatusCode::NOT_FOUND, bad.to_string()))?;
+    let run = run_id(run)?;
     let fate = match timeout(PATIENCE, shared.sources.operator.followed(run)).await {
         Err(_) => Fate::Pending,
         Ok(followed) => match followed.map_err(away)? {
@@ -259,6 +291,11 @@ impl Shared {
         }
         Err(Refusal::new(StatusCode::NOT_FOUND, no_such_job(job, &status)))
     }
+}
+
+fn run_id(run: Named) -> Result<RunId, Refusal> {
+    let Path(run) = run.map_err(|bad| Refusal::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
+    RunId::parse(&run).map_err(|bad| Refusal::new(StatusCode::NOT_FOUND, bad.to_string()))
 }
 
 fn job_name(job: Named) -> Result<JobName, Refusal> {

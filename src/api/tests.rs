@@ -20,7 +20,9 @@ use crate::clock::system;
 use crate::election::{Queue, Unappointable};
 use crate::job::JobName;
 use crate::ledger::{Asking, Followed, Operator, OperatorError, ReadError, Reading, Snapshot};
-use crate::run::{HistoryRecord, Pause, Resume, RunId, Skip, SkipReason, TriggerRecord, TriggerSeq};
+use crate::run::{
+    HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, Skip, SkipReason, TriggerRecord, TriggerSeq,
+};
 use crate::status::sample;
 use crate::term::{FencingToken, NodeName};
 
@@ -114,6 +116,11 @@ impl Operator for Ledger {
     fn trigger(&self, wish: TriggerRecord) -> Asking<'_, RunId> {
         self.note(format!("trigger {} by {}", wish.job, wish.by));
         self.do_it(RunId::manual(wish.job, wish.at, TriggerSeq(7)))
+    }
+
+    fn kill(&self, run: RunId, wish: KillRequest) -> Asking<'_, Option<RunState>> {
+        self.note(format!("kill {run} by {}{}", wish.by, if wish.force { " by force" } else { "" }));
+        self.do_it((*run.job() == sample::job("load")).then_some(RunState::Running))
     }
 
     fn followed(&self, run: RunId) -> Asking<'_, Followed> {
@@ -384,6 +391,15 @@ async fn a_wish_is_written_with_the_callers_name() {
     assert_eq!(resumed, (200, serde_json::json!({ "was_paused": true })));
     let resumed = daemon.post("/v1/jobs/nightly-backup/resume", "{}").await;
     assert_eq!(resumed, (200, serde_json::json!({ "was_paused": false })));
+    daemon.wishes();
+
+    let run = "load.20261120T024000Z";
+    let killing = daemon.post(&format!("/v1/runs/{run}/kill"), r#"{"force":true}"#).await;
+    assert_eq!(killing, (200, serde_json::json!({ "state": "running" })));
+    assert_eq!(daemon.wishes(), [format!("kill {run} {by} by force")]);
+    let (code, refusal) = daemon.post("/v1/runs/nightly-backup.20261120T024000Z/kill", "").await;
+    let error = "run `nightly-backup.20261120T024000Z` is not in flight";
+    assert_eq!((code, &refusal["error"]), (404, &error.into()));
 }
 
 #[tokio::test]

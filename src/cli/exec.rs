@@ -23,7 +23,7 @@ use crate::daemon::launch::Launcher;
 use crate::duration;
 use crate::engine::Start;
 use crate::job::{Job, JobSet};
-use crate::run::{Nonce, OnLoss, Owner, RunRecord, RunState, Version};
+use crate::run::{Nonce, OnLoss, Owner, Past, RunRecord, RunState, Version};
 use crate::term::{FencingToken, NodeName, SessionId};
 use crate::warden::cgroup::estate::Cgroups;
 use crate::warden::handle::Warden;
@@ -99,6 +99,9 @@ fn attempt(job: &Arc<Job>, now: Timestamp) -> Start {
         begun_at: now,
         on_loss: OnLoss::of(job),
         keep_until: None,
+        retry_at: None,
+        past: Past::default(),
+        kill: None,
     };
     let (not_after, deadline) = (Uptime::NEVER, Deadline::None);
     Start { slot: Slot(1), run, version: Version::FIRST, job: Arc::clone(job), not_after, deadline }

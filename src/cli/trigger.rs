@@ -168,6 +168,7 @@ mod tests {
             leftovers: 0,
             dropped_bytes: 0,
             tail: String::new(),
+            earlier_attempts: Vec::new(),
         }
     }
 

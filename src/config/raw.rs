@@ -60,6 +60,8 @@ pub(super) struct Block {
     #[serde(deserialize_with = "given")]
     pub kill_grace: Given<String>,
     #[serde(deserialize_with = "given")]
+    pub retries: Given<BTreeMap<String, Option<String>>>,
+    #[serde(deserialize_with = "given")]
     pub overlap: Given<String>,
     #[serde(deserialize_with = "given")]
     pub misfire: Given<String>,

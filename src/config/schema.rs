@@ -9,11 +9,7 @@ use super::marked::{Entry, Fault, Node, Position, Value};
 use crate::words::nearest;
 
 /// Keys that the language has and this version does not: refused, never ignored.
-const LATER: &[&str] =
-    &["after", "retries", "concurrency_group", "on_failure", "on_success", "on_recovery", "on_missed"];
-
-/// The same for values: the key and its value.
-pub(super) const LATER_VALUES: &[(&str, &str)] = &[("overlap", "queue"), ("overlap", "replace")];
+const LATER: &[&str] = &["after", "concurrency_group", "on_failure", "on_success", "on_recovery", "on_missed"];
 
 /// The form of a value, as far as it can be seen without knowing what it means.
 #[derive(Clone, Copy)]
@@ -52,6 +48,7 @@ const KEYS: &[(&str, Form)] = &[
     ("umask", Form::Text),
     ("timeout", Form::Text),
     ("kill_grace", Form::Text),
+    ("retries", Form::Fields(&["limit", "delay", "backoff", "max_delay"])),
     ("overlap", Form::Text),
     ("misfire", Form::Text),
     ("misfire_window", Form::Text),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::marked::{Fault, Node, Position};
 use super::process::{self, LimitSettings};
 use super::raw::{self, Given, TextOrTexts};
-use super::schema::{self, LATER_VALUES, meant, shown};
+use super::schema::{self, meant, shown};
 use super::size;
 use crate::duration;
 use crate::job::{CommandLine, Interrupted, Misfire, OnLeaseEnd, Overlap};
@@ -19,6 +19,9 @@ use crate::schedule::{Dst, Schedule};
 
 /// The kernel takes no longer argument or environment entry (MAX_ARG_STRLEN, its final NUL included).
 pub(crate) const LONGEST_STRING: usize = 128 << 10;
+
+/// More would be a loop: who wants a job to be tried for ever gives it a schedule.
+const MOST_RETRIES: u32 = 1000;
 
 /// A block whose values are good, one by one.
 #[derive(Debug, Default)]
@@ -39,6 +42,7 @@ pub(super) struct Settings {
     pub umask: Given<u32>,
     pub timeout: Given<Duration>,
     pub kill_grace: Given<Duration>,
+    pub retries: Given<RetrySettings>,
     pub overlap: Given<Overlap>,
     pub misfire: Given<Misfire>,
     pub misfire_window: Given<Duration>,
@@ -47,6 +51,15 @@ pub(super) struct Settings {
     pub on_lease_end: Given<OnLeaseEnd>,
     pub success_exit_codes: Given<BTreeSet<i32>>,
     pub max_output: Given<u64>,
+}
+
+/// What is given of `retries`, key by key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RetrySettings {
+    pub limit: Given<u32>,
+    pub delay: Given<Duration>,
+    pub backoff: Given<f64>,
+    pub max_delay: Given<Duration>,
 }
 
 /// Judges every value of `block`, whose places are in `node`; a value that is wrong is reported and left out.
@@ -75,7 +88,17 @@ pub(super) fn judge(
         umask: judge.value("umask", block.umask, umask),
         timeout: judge.value("timeout", block.timeout, some_time),
         kill_grace: judge.value("kill_grace", block.kill_grace, some_time),
-        overlap: judge.word("overlap", block.overlap, &[("skip", Overlap::Skip), ("allow", Overlap::Allow)]),
+        retries: judge.retries(block.retries),
+        overlap: judge.word(
+            "overlap",
+            block.overlap,
+            &[
+                ("skip", Overlap::Skip),
+                ("queue", Overlap::Queue),
+                ("allow", Overlap::Allow),
+                ("replace", Overlap::Replace),
+            ],
+        ),
         misfire: judge.word(
             "misfire",
             block.misfire,
@@ -154,7 +177,7 @@ impl Judge<'_> {
     fn word<T: Copy>(&mut self, key: &str, given: Given<String>, words: &[(&str, T)]) -> Given<T> {
         self.value(key, given, |text| {
             let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
-            found.ok_or_else(|| not_a_word(key, &text, words.iter().map(|(word, _)| *word)))
+            found.ok_or_else(|| not_a_word(&text, words.iter().map(|(word, _)| *word)))
         })
     }
 
@@ -210,6 +233,20 @@ impl Judge<'_> {
         }))
     }
 
+    fn retries(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<RetrySettings> {
+        let mut fields = match given {
+            Some(Some(fields)) => fields,
+            Some(None) => return Some(None),
+            None => return None,
+        };
+        Some(Some(RetrySettings {
+            limit: self.field("retries", "limit", &mut fields, retry_limit),
+            delay: self.field("retries", "delay", &mut fields, |text| duration::parse(&text)),
+            backoff: self.field("retries", "backoff", &mut fields, backoff),
+            max_delay: self.field("retries", "max_delay", &mut fields, some_time),
+        }))
+    }
+
     /// A key of a map that is the value of a key.
     fn field<U, E: Display>(
         &mut self,
@@ -253,10 +290,7 @@ impl Judge<'_> {
     }
 }
 
-fn not_a_word<'a>(key: &str, text: &str, words: impl Iterator<Item = &'a str> + Clone) -> String {
-    if LATER_VALUES.contains(&(key, text)) {
-        return format!("`{text}` is not supported yet");
-    }
+fn not_a_word<'a>(text: &str, words: impl Iterator<Item = &'a str> + Clone) -> String {
     let list: Vec<String> = words.clone().map(|word| format!("`{word}`")).collect();
     let hint = meant(text, words);
     format!("`{}` is none of {}{hint}", shown(text), list.join(", "))
@@ -306,6 +340,17 @@ fn some_time(text: String) -> Result<Duration, String> {
         Ok(duration) => Ok(duration),
         Err(error) => Err(error.to_string()),
     }
+}
+
+fn retry_limit(text: String) -> Result<u32, String> {
+    let limit = text.parse::<u32>().ok().filter(|&limit| limit <= MOST_RETRIES && !text.starts_with('+'));
+    limit.ok_or_else(|| format!("`{}` is no number of retries: they are 0 to {MOST_RETRIES}", shown(&text)))
+}
+
+fn backoff(text: String) -> Result<f64, String> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let factor = text.parse::<f64>().ok().filter(|factor| is_plain && (1.0..=100.0).contains(factor));
+    factor.ok_or_else(|| format!("`{}` is no factor: they are 1 to 100", shown(&text)))
 }
 
 fn misfire_limit(limit: u64) -> Result<usize, String> {

@@ -11,9 +11,9 @@ use super::marked::{self, Entry, Fault, Node, Position};
 use super::process;
 use super::raw::{self, Given};
 use super::schema::{self, shown};
-use super::settings::{self, Settings, Zones};
+use super::settings::{self, RetrySettings, Settings, Zones};
 use super::source::{self, Lines};
-use crate::job::{Interrupted, Job, JobName, OnLeaseEnd, RunAs, Splay};
+use crate::job::{Interrupted, Job, JobName, OnLeaseEnd, Retries, RunAs, Splay};
 use crate::schedule::{Place, Schedule};
 
 const DEFAULT_ZONE: &str = "UTC";
@@ -209,6 +209,7 @@ fn job(name: JobName, schedule: Schedule, own: Settings, defaults: &Settings) ->
         umask: merged(&own.umask, &defaults.umask).unwrap_or(DEFAULT_UMASK),
         timeout: merged(&own.timeout, &defaults.timeout),
         kill_grace: merged(&own.kill_grace, &defaults.kill_grace).unwrap_or(DEFAULT_KILL_GRACE),
+        retries: retries(own.retries, &defaults.retries),
         overlap: merged(&own.overlap, &defaults.overlap).unwrap_or_default(),
         misfire: merged(&own.misfire, &defaults.misfire).unwrap_or_default(),
         misfire_window: merged(&own.misfire_window, &defaults.misfire_window),
@@ -219,6 +220,21 @@ fn job(name: JobName, schedule: Schedule, own: Settings, defaults: &Settings) ->
             .unwrap_or_else(|| [0].into_iter().collect()),
         max_output: merged(&own.max_output, &defaults.max_output).unwrap_or(DEFAULT_MAX_OUTPUT),
     })
+}
+
+/// Maps merge key by key.
+fn retries(own: Given<RetrySettings>, defaults: &Given<RetrySettings>) -> Retries {
+    let own = match own {
+        Some(None) => return Retries::default(),
+        given => given.flatten().unwrap_or_default(),
+    };
+    let (defaults, builtin) = (defaults.clone().flatten().unwrap_or_default(), Retries::default());
+    Retries {
+        limit: merged(&own.limit, &defaults.limit).unwrap_or(builtin.limit),
+        delay: merged(&own.delay, &defaults.delay).unwrap_or(builtin.delay),
+        backoff: merged(&own.backoff, &defaults.backoff).unwrap_or(builtin.backoff),
+        max_delay: merged(&own.max_delay, &defaults.max_delay).unwrap_or(builtin.max_delay),
+    }
 }
 
 /// Maps merge key by key.

@@ -85,9 +85,19 @@ pub(super) fn report(report: &Report) {
             lateness_ms = millis(*lateness),
         ),
         Report::Finished(end) => finished(end),
-        Report::Retrying { run, attempt } => {
-            warn!(target: TARGET, event = event::RUN_RETRYING, job = %run.job(), %run, attempt, delay_ms = 0);
-        }
+        Report::Retrying { end, delay } => warn!(
+            target: TARGET,
+            event = event::RUN_RETRYING,
+            job = %end.run.job,
+            run = %end.run.id(),
+            attempt = end.run.attempt,
+            delay_ms = millis(*delay),
+            outcome = end.outcome.as_str(),
+            reason = end.reason.map(|reason| reason.as_str()),
+            exit_code = end.exit_code,
+            signal = end.signal,
+            duration_ms = end.duration_ms,
+        ),
         Report::Skipped { skip, first, count } => skipped(skip, *first, *count),
         Report::Triggered { run, by } => {
             info!(target: TARGET, event = event::JOB_TRIGGERED, job = %run.job(), %run, by);
@@ -171,6 +181,7 @@ fn finished(end: &RunEnd) {
                 signal = end.signal,
                 duration_ms = end.duration_ms,
                 leftovers = end.leftovers,
+                by = end.run.kill.as_ref().map(|kill| kill.by.as_str()),
             )
         };
     }

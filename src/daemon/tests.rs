@@ -12,7 +12,7 @@ use crate::accounts::Account;
 use crate::coordination::{Service, channels};
 use crate::election::Queue;
 use crate::ledger::{Asking, Followed, Operator, OperatorError, ReadError, Reader, Reading, Snapshot};
-use crate::run::{HistoryRecord, Pause, Resume, TriggerRecord};
+use crate::run::{HistoryRecord, KillRequest, Pause, Resume, RunState, TriggerRecord};
 use crate::state_dir::journal::FileJournal;
 use crate::term::NodeName;
 
@@ -88,6 +88,10 @@ impl Operator for NoReader {
     }
 
     fn trigger(&self, _: TriggerRecord) -> Asking<'_, RunId> {
+        Box::pin(async { Err(OperatorError("nothing here".into())) })
+    }
+
+    fn kill(&self, _: RunId, _: KillRequest) -> Asking<'_, Option<RunState>> {
         Box::pin(async { Err(OperatorError("nothing here".into())) })
     }
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use super::Report;
 use crate::clock::Uptime;
 use crate::job::Job;
 use crate::ledger::{CommitId, OwnerState};
-use crate::run::{RunEnd, RunRecord, Version};
+use crate::run::{Reason, RunEnd, RunRecord, RunState, Version};
 use crate::warden::wire::Slot;
 
 /// A run in flight.
@@ -41,7 +42,7 @@ pub(super) enum Holder {
     Other,
     /// Nobody knows: its owner is gone without a word. Only a leader keeps these.
     CutOff,
-    /// Nobody: the leader is to begin another attempt, or is just marking it cut off.
+    /// Nobody: the leader is to begin it, or another attempt of it, or is just marking it cut off.
     Nobody,
     /// Nobody: the leader is just writing its end. Its job is decided on when that is answered.
     Settling,
@@ -85,8 +86,8 @@ pub(super) enum Phase {
     Alive(Alive),
     /// It has ended; the ledger is still to accept that.
     Ended(Box<RunEnd>),
-    /// It was killed so that another node can begin it again; the ledger is still to accept that.
-    LettingGo,
+    /// Another attempt is to follow, whoever leads then; the ledger is still to accept that. Then this is told.
+    LettingGo(Option<Report>),
 }
 
 /// A process tree, or one about to be.
@@ -109,6 +110,8 @@ pub(super) enum StopCause {
     Drain,
     /// The term ended otherwise than by resigning.
     Lease,
+    /// Somebody wanted it, for this reason.
+    Killed(Reason),
     /// Another settled it: whatever comes of it counts no more.
     Superseded,
 }
@@ -133,6 +136,11 @@ impl Flight {
             Holder::Own(own) => Some(own),
             _ => None,
         }
+    }
+
+    /// True while it waits for other runs.
+    pub fn is_queued(&self) -> bool {
+        self.record.state == RunState::Queued
     }
 
     /// The process tree, where there is one here.

@@ -39,6 +39,12 @@ pub(super) struct Leadership {
     pub takeover: Option<Takeover>,
     /// When cut-off runs are given up.
     pub keeps: BTreeSet<(Timestamp, RunId)>,
+    /// When retrying runs are begun again.
+    pub retries: BTreeSet<(Timestamp, RunId)>,
+    /// Runs that wait for others, in the order of their occurrences.
+    pub queued: BTreeSet<(Timestamp, RunId)>,
+    /// Something changed that they may have waited for.
+    pub is_stirred: bool,
     timelines: BTreeMap<JobName, Timeline>,
     /// When each job is next to be looked at.
     agenda: BTreeSet<(Timestamp, JobName)>,
@@ -59,6 +65,9 @@ impl Leadership {
             is_fenced: false,
             takeover: Some(takeover),
             keeps: BTreeSet::new(),
+            retries: BTreeSet::new(),
+            queued: BTreeSet::new(),
+            is_stirred: true,
             timelines: BTreeMap::new(),
             agenda: BTreeSet::new(),
             waiting: BTreeSet::new(),
@@ -76,11 +85,11 @@ impl Leadership {
         }
     }
 
-    /// When an occurrence is next due, or a cut-off run is given up.
+    /// When an occurrence is next due, a retrying run is begun again, or a cut-off one is given up.
     pub fn next_at(&self) -> Option<Timestamp> {
         let due = self.agenda.first().map(|&(at, _)| at);
-        let keep = self.keeps.first().map(|&(at, _)| at);
-        due.into_iter().chain(keep).min()
+        let runs = [self.keeps.first(), self.retries.first()].into_iter().flatten().map(|&(at, _)| at);
+        due.into_iter().chain(runs).min()
     }
 
     /// Keeps the account of the takeover.
@@ -99,7 +108,8 @@ impl Leadership {
             | Pending::Fulfil { .. }
             | Pending::Dismiss { .. }
             | Pending::Resume { .. }
-            | Pending::Reown { .. } => {}
+            | Pending::Reown { .. }
+            | Pending::Kill { .. } => {}
         }
     }
 
@@ -132,6 +142,10 @@ impl Engine {
                 if self.flights.get(&run).is_some_and(|flight| matches!(flight.holder, Holder::CutOff)) {
                     self.abandon(t, &run);
                 }
+                continue;
+            }
+            if let Some((_, run)) = leading.retries.pop_first_if_due(t.due) {
+                self.retry(t, &run);
                 continue;
             }
             let Some((_, name)) = leading.agenda.pop_first_if_due(t.due) else { break };
@@ -218,15 +232,6 @@ impl Engine {
         }
     }
 
-    fn decide_one(&mut self, t: &mut Turn, job: &Arc<Job>, at: Timestamp) {
-        if job.overlap == Overlap::Skip && self.is_in_flight(&job.name) {
-            let one = Missed { first: at, last: at, count: 1 };
-            self.advance(t, &job.name, at, Some((SkipReason::Overlap, one)));
-        } else {
-            self.begin(t, job, at);
-        }
-    }
-
     /// What comes due while missed occurrences are made up joins their end; the oldest beyond `misfire_limit` are missed.
     fn join_backlog(&mut self, t: &mut Turn, job: &Arc<Job>, now: Timestamp) {
         let Some(timeline) = self.timeline(&job.name) else { return };
@@ -290,11 +295,11 @@ impl Engine {
     }
 
     /// True while a process of the job runs, or may run, anywhere.
-    fn is_in_flight(&self, name: &JobName) -> bool {
+    pub(super) fn is_in_flight(&self, name: &JobName) -> bool {
         self.flights_of(name).any(|flight| !matches!(flight.own().map(|own| &own.phase), Some(Phase::Ended(_))))
     }
 
-    fn flights_of(&self, name: &JobName) -> impl Iterator<Item = &Flight> {
+    pub(super) fn flights_of(&self, name: &JobName) -> impl Iterator<Item = &Flight> {
         let first = RunId::scheduled(name.clone(), Timestamp::MIN);
         let last = RunId::scheduled(name.clone(), Timestamp::MAX);
         self.flights.range(first..=last).map(|(_, flight)| flight)

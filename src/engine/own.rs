@@ -8,6 +8,7 @@ mod ending;
 use std::time::Duration;
 
 use super::flight::{Alive, Flight, Holder, Own, Phase, StopCause};
+use super::kill::ATTEND_AFTER;
 use super::{Command, Engine, Pending, Report, Start, Turn};
 use crate::clock::Now;
 use crate::ledger::{Change, Request};
@@ -27,8 +28,8 @@ impl Engine {
                     Own { is_told, ..Own::dead(Phase::Ended(Box::new(end))) }
                 }
                 None if record.on_loss == OnLoss::Rerun => {
-                    t.tell(Report::Retrying { run: record.id(), attempt: record.attempt });
-                    Own::dead(Phase::LettingGo)
+                    let end = RunEnd::unseen(&record, Outcome::Interrupted, Some(Reason::NodeDied), t.now.wall);
+                    Own::dead(Phase::LettingGo(Some(Report::Retrying { end: Box::new(end), delay: Duration::ZERO })))
                 }
                 None => {
                     let end = RunEnd::unseen(&record, Outcome::Interrupted, Some(Reason::NodeDied), t.now.wall);
@@ -53,6 +54,7 @@ impl Engine {
                 _ => self.pump(t, &run),
             }
         }
+        self.attend_all(t);
     }
 
     /// Asks for the commit that an own run waits for, if it waits for one and none is under way.
@@ -67,7 +69,7 @@ impl Engine {
                 let end = RunEnd::clone(end);
                 (Change::End { at, end, as_leader: false }, Pending::End { run: run.clone(), settled: None })
             }
-            Phase::LettingGo => {
+            Phase::LettingGo(_) => {
                 record.state = RunState::Retrying;
                 record.nonce = self.nonce();
                 (Change::Reown { at, run: record }, Pending::Reown { run: run.clone() })
@@ -94,6 +96,9 @@ impl Engine {
     /// The ledger has accepted an attempt of this node: now, and only now, it may start.
     pub(super) fn on_begun(&mut self, t: &mut Turn, run: &RunId) {
         let Some(flight) = self.flights.get(run) else { return };
+        if flight.record.kill.is_some() {
+            return self.obey(t, run);
+        }
         let leads = self.leading.as_ref().is_some_and(|leading| leading.term.token == flight.record.token);
         let job = flight.own().and_then(|own| own.job.clone());
         let (Some(job), true) = (job, leads && t.now.up < self.lease_until && !self.is_at_once(t.now.up)) else {
@@ -120,6 +125,7 @@ impl Engine {
                 let (attempt, token) = (flight.record.attempt, flight.record.token);
                 let Some(alive) = flight.alive_mut() else { return };
                 alive.started = Some(at);
+                self.attend.insert((at + ATTEND_AFTER, slot));
                 if let Some(timeout) = flight.own().and_then(|own| own.job.as_ref()?.timeout) {
                     self.timeouts.insert((at + timeout, slot));
                 }
@@ -138,6 +144,7 @@ impl Engine {
             Notice::Ended(ending) => {
                 let Some(run) = self.slots.remove(&ending.slot) else { return };
                 self.timeouts.retain(|&(_, slot)| slot != ending.slot);
+                self.attend.retain(|&(_, slot)| slot != ending.slot);
                 self.on_ended(t, &run, *ending);
             }
             Notice::Output { .. } => {}

@@ -70,12 +70,12 @@ pub enum Report {
     },
     /// A run ended, here or settled for a node that is gone.
     Finished(Box<RunEnd>),
-    /// An attempt was killed here so that a leader can begin another.
+    /// An attempt ended here, and a leader is to begin another.
     Retrying {
-        /// The run.
-        run: RunId,
-        /// The attempt that ended.
-        attempt: u32,
+        /// How it ended.
+        end: Box<RunEnd>,
+        /// From its end to the next attempt.
+        delay: Duration,
     },
     /// Occurrences were skipped, and that is written down. What is told is this decision, not all neighbours.
     Skipped {

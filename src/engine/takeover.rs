@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::flight::{Flight, Holder, News, Own};
+use super::flight::{Flight, Holder, News};
 use super::leading::Leadership;
 use super::{Command, Engine, Pending, Report, Turn};
 use crate::clock::Uptime;
 use crate::ledger::{Change, Commit, CommitId, OwnerState, Request, Running, Snapshot};
-use crate::run::{OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Version};
+use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Version};
 use crate::term::{Term, TermEnd};
 
 /// A takeover under way: it is done when all its commits are answered.
@@ -65,23 +65,28 @@ impl Engine {
         let is_unstarted = record.owner.node == self.node && self.sessions.contains(&record.owner.session);
         let owner = if is_unstarted { OwnerState::Dead } else { owner };
         let state = record.state;
-        let is_held = owner == OwnerState::Alive && state != RunState::Retrying;
+        let waits = matches!(state, RunState::Queued | RunState::Retrying);
+        let is_held = owner == OwnerState::Alive && !waits;
         let holder = if is_held { Holder::Other } else { Holder::Nobody };
         self.flights.insert(run.clone(), Flight::new(record, version, holder));
+        self.stir();
         match (state, owner) {
-            (RunState::Retrying, _) => self.begin_again(t, run),
+            (RunState::Queued, _) => self.await_others(t, run),
+            (RunState::Retrying, _) => self.await_retry(t, run),
             // Cut off and alive: its owner is back and about to say so. Until then nothing ends its process.
             (RunState::Running | RunState::CutOff, OwnerState::Alive) => t.ledger(Request::Watch(run.clone())),
             (RunState::Running, owner) => self.settle_lost(t, run, owner),
             (RunState::CutOff, OwnerState::Dead) => self.settle_dead(t, run),
             (RunState::CutOff, OwnerState::Gone) => self.keep_cut_off(t, run),
         }
+        self.obey(t, run);
     }
 
     /// A run whose owner is gone: settled by the rule fixed at its beginning.
     fn settle_lost(&mut self, t: &mut Turn, run: &RunId, owner: OwnerState) {
         let Some(flight) = self.flights.get(run) else { return };
-        let is_over = flight.record.keep_until.is_some_and(|until| until <= t.due);
+        let margin = self.margin(run);
+        let is_over = flight.record.keep_until.is_some_and(|until| until + margin <= t.due);
         match (flight.record.on_loss, owner) {
             (OnLoss::Rerun, _) => self.begin_again(t, run),
             (OnLoss::Interrupt, _) | (OnLoss::CutOff, OwnerState::Dead) => self.settle_dead(t, run),
@@ -94,30 +99,7 @@ impl Engine {
         }
     }
 
-    /// Another attempt of a run that nobody has. Without its job it cannot be made: the run ends.
-    pub(super) fn begin_again(&mut self, t: &mut Turn, run: &RunId) {
-        let Some((term, session)) = self.leading.as_ref().map(|l| l.term.clone()).zip(self.session.clone()) else {
-            return;
-        };
-        let Some(job) = self.jobs.jobs.get(run.job()).cloned() else { return self.settle_dead(t, run) };
-        let nonce = self.nonce();
-        let Some(flight) = self.flights.get_mut(run) else { return };
-        let record = RunRecord {
-            state: RunState::Running,
-            owner: Owner { node: self.node.clone(), session },
-            token: term.token,
-            attempt: flight.record.attempt + 1,
-            begun_at: t.now.wall,
-            on_loss: OnLoss::of(&job),
-            keep_until: Self::keep_until(&job, run.scheduled_at(), t.due),
-            nonce,
-            ..flight.record.clone()
-        };
-        flight.holder = Holder::Own(Own::beginning(job));
-        self.settle(t, run, record);
-    }
-
-    fn settle(&mut self, t: &mut Turn, run: &RunId, record: RunRecord) {
+    pub(super) fn settle(&mut self, t: &mut Turn, run: &RunId, record: RunRecord) {
         let Some(flight) = self.flights.get_mut(run) else { return };
         flight.record = record.clone();
         let at = flight.version;
@@ -125,7 +107,7 @@ impl Engine {
         self.note_settling(run, id);
     }
 
-    fn settle_dead(&mut self, t: &mut Turn, run: &RunId) {
+    pub(super) fn settle_dead(&mut self, t: &mut Turn, run: &RunId) {
         self.settle_end(t, run, Outcome::Interrupted, Some(Reason::NodeDied));
     }
 
@@ -134,10 +116,16 @@ impl Engine {
         self.settle_end(t, run, Outcome::Abandoned, None);
     }
 
-    fn settle_end(&mut self, t: &mut Turn, run: &RunId, outcome: Outcome, reason: Option<Reason>) {
+    pub(super) fn settle_end(&mut self, t: &mut Turn, run: &RunId, outcome: Outcome, reason: Option<Reason>) {
+        let Some(flight) = self.flights.get(run) else { return };
+        let end = RunEnd::unseen(&flight.record, outcome, reason, t.now.wall);
+        self.settle_as(t, run, end);
+    }
+
+    /// Ends a run that no node has.
+    pub(super) fn settle_as(&mut self, t: &mut Turn, run: &RunId, end: RunEnd) {
         let Some(flight) = self.flights.get_mut(run).filter(|flight| flight.commit.is_none()) else { return };
         flight.holder = Holder::Settling;
-        let end = RunEnd::unseen(&flight.record, outcome, reason, t.now.wall);
         let change = Change::End { at: flight.version, end: end.clone(), as_leader: true };
         let id = self.commit(t, change, Pending::End { run: run.clone(), settled: Some(Box::new(end)) });
         self.note_settling(run, id);
@@ -159,11 +147,13 @@ impl Engine {
             Commit::Accepted => {
                 flight.version = flight.version.next();
                 if is_own {
-                    return self.on_begun(t, run);
+                    self.on_begun(t, run);
+                    return self.hear_news(t, run);
                 }
                 let (owner, keep_until) = (flight.record.owner.node.clone(), flight.record.keep_until);
                 t.tell(Report::CutOff { run: run.clone(), owner, keep_until });
                 self.keep_cut_off(t, run);
+                self.hear_news(t, run);
             }
             Commit::Superseded => {
                 flight.holder = Holder::Nobody;
@@ -171,7 +161,7 @@ impl Engine {
             }
             Commit::Unknown if is_own => self.look_up(t, run),
             Commit::Fenced | Commit::Unknown => {
-                self.flights.remove(run);
+                self.forget(run);
             }
         }
     }
@@ -183,10 +173,11 @@ impl Engine {
     }
 
     fn give_up_at_its_time(&mut self, run: &RunId) {
+        let margin = self.margin(run);
         let Some(flight) = self.flights.get_mut(run) else { return };
         flight.holder = Holder::CutOff;
         if let (Some(until), Some(leading)) = (flight.record.keep_until, &mut self.leading) {
-            leading.keeps.insert((until, run.clone()));
+            leading.keeps.insert((until + margin, run.clone()));
         }
     }
 
@@ -201,7 +192,7 @@ impl Engine {
         let Some(flight) = self.answered_flight(run, id) else { return };
         match answer {
             Commit::Accepted => {
-                self.flights.remove(run);
+                self.forget(run);
                 t.tell(Report::Finished(end));
             }
             Commit::Superseded => {
@@ -209,7 +200,7 @@ impl Engine {
                 self.look_again(t, run);
             }
             Commit::Fenced | Commit::Unknown => {
-                self.flights.remove(run);
+                self.forget(run);
             }
         }
         self.release_job(run.job());
@@ -254,27 +245,34 @@ impl Engine {
         if let (Some((record, version)), true) = (found, self.leading.is_some()) {
             let state = record.state;
             self.flights.insert(run.clone(), Flight::new(record, version, Holder::Other));
+            self.stir();
             match state {
+                RunState::Queued => self.await_others(t, run),
                 RunState::Running => t.ledger(Request::Watch(run.clone())),
-                RunState::Retrying => self.begin_again(t, run),
+                RunState::Retrying => self.await_retry(t, run),
                 RunState::CutOff => self.keep_cut_off(t, run),
             }
+            self.obey(t, run);
         }
     }
 
     fn on_other_run_read(&mut self, t: &mut Turn, run: &RunId, found: Option<(RunRecord, Version)>) {
         let Some(flight) = self.flights.get_mut(run) else { return };
         let Some((record, version)) = found else {
-            self.flights.remove(run);
+            self.forget(run);
             return;
         };
-        let state = record.state;
+        let (state, wish) = (record.state, flight.record.kill.take());
+        let is_unwritten = record.kill.is_none() && wish.is_some();
         (flight.record, flight.version) = (record, version);
+        flight.record.kill = flight.record.kill.take().or(wish);
         match state {
+            RunState::Queued => self.queue_again(run),
             RunState::Running => flight.holder = Holder::Other,
-            RunState::Retrying => self.begin_again(t, run),
+            RunState::Retrying => self.retry_at_its_time(t, run),
             RunState::CutOff => self.give_up_at_its_time(run),
         }
+        if is_unwritten { self.write_kill(t, run) } else { self.obey(t, run) }
     }
 
     pub(super) fn on_term_over(&mut self, t: &mut Turn, term: &Term, why: TermEnd) {
@@ -283,6 +281,7 @@ impl Engine {
         }
         self.leading = None;
         self.flights.retain(|_, flight| flight.own().is_some());
+        self.attend_all(t);
         t.tell(Report::TermOver { token: term.token, why });
         self.kill_for_lease(t, why);
     }

@@ -7,5 +7,7 @@ mod ending;
 mod heir;
 mod lost;
 mod missed;
+mod retrying;
+mod waiting;
 mod rig;
 mod splay;

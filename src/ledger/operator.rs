@@ -9,7 +9,9 @@ use std::pin::Pin;
 use uuid::Uuid;
 
 use crate::job::JobName;
-use crate::run::{ControlRecord, HistoryRecord, Pause, Resume, RunId, TriggerRecord, TriggerSeq, Version};
+use crate::run::{
+    ControlRecord, HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord, TriggerSeq, Version,
+};
 
 /// All that operators want and the leader has not seen to.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -61,6 +63,9 @@ pub trait Operator: Send + Sync {
     fn resumed(&self, job: JobName, pause: Uuid) -> Asking<'_, ()>;
     /// Wants a run now; under which id it will run. The same for the same uuid, as long as the ledger knows of it.
     fn trigger(&self, wish: TriggerRecord) -> Asking<'_, RunId>;
+    /// Wants a run in flight to end, whoever has it: its record says so from then on. Where it stands; absent: it is not in flight.
+    /// The first wish counts; one that is to be met by force stands over one that is not.
+    fn kill(&self, run: RunId, wish: KillRequest) -> Asking<'_, Option<RunState>>;
     /// Returns once a run has ended, or is not known any more.
     fn followed(&self, run: RunId) -> Asking<'_, Followed>;
 }

@@ -18,6 +18,9 @@ pub(crate) fn record(job: &str, second: i64, session: &str) -> RunRecord {
         begun_at: at,
         on_loss: OnLoss::Interrupt,
         keep_until: None,
+        retry_at: None,
+        past: Past::default(),
+        kill: None,
     }
 }
 

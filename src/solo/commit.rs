@@ -20,7 +20,7 @@ pub(super) fn apply(tx: &Transaction<'_>, change: &Change) -> rusqlite::Result<C
         Change::Fulfil { run } => fulfil(tx, run),
         Change::Dismiss { seq, skip, .. } => dismiss(tx, *seq, skip.as_ref()),
         Change::Resume { job, control, mark, skip } => resume(tx, job, *control, mark.as_ref(), skip.as_ref()),
-        Change::Settle { at, run } | Change::Reown { at, run } => set_run(tx, *at, run),
+        Change::Settle { at, run } | Change::Reown { at, run } | Change::Kill { at, run } => set_run(tx, *at, run),
         Change::End { at, end, .. } => end_run(tx, *at, end),
     }?;
     Ok(if written { Commit::Accepted } else { Commit::Superseded })
@@ -152,7 +152,7 @@ pub(super) fn put_job(
         .map(drop)
 }
 
-fn put_run(tx: &Transaction<'_>, id: &RunId, version: Version, run: &RunRecord) -> rusqlite::Result<()> {
+pub(super) fn put_run(tx: &Transaction<'_>, id: &RunId, version: Version, run: &RunRecord) -> rusqlite::Result<()> {
     tx.prepare_cached("REPLACE INTO running (run, version, record) VALUES (?1, ?2, ?3)")?
         .execute(params![id.to_string(), version.0, Json(run)])
         .map(drop)

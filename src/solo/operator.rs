@@ -17,7 +17,7 @@ use super::store::BUSY;
 use super::wishes;
 use crate::job::JobName;
 use crate::ledger::{Asking, Followed, Operator, OperatorError};
-use crate::run::{Pause, Resume, RunId, TriggerRecord};
+use crate::run::{KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
 
 /// Another process's writes have no sign: how often to look without one.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -40,6 +40,10 @@ impl Operator for SoloReader {
 
     fn trigger(&self, wish: TriggerRecord) -> Asking<'_, RunId> {
         self.write(move |tx| wishes::trigger(tx, &wish))
+    }
+
+    fn kill(&self, run: RunId, wish: KillRequest) -> Asking<'_, Option<RunState>> {
+        self.write(move |tx| wishes::kill(tx, &run, wish))
     }
 
     fn followed(&self, run: RunId) -> Asking<'_, Followed> {

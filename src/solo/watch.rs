@@ -1,4 +1,5 @@
-//! Runs of living former leaders, watched by the leader until their rows or their owners go.
+//! Runs of living former leaders, and runs that wait, watched by the leader until their rows or their owners go; and own runs
+//! that take their time, watched for what others want of them.
 //!
 //! An owner's end is waited for in the kernel, by its lock. A change of a row has no such sign: SQLite tells another
 //! process's commit only to who asks. So while any run is watched, which is while a former leader drains, `data_version` is
@@ -17,7 +18,7 @@ use super::read::owner;
 use super::store::Store;
 use crate::coordination::Event;
 use crate::ledger;
-use crate::run::{RunId, Version};
+use crate::run::{RunId, RunRecord, RunState, Version};
 use crate::term::SessionId;
 
 /// How often to ask whether another process has written.
@@ -26,8 +27,10 @@ pub(super) const EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Watch {
     own: SessionId,
-    /// With the version that was told last, and the owner then.
-    runs: BTreeMap<RunId, (Version, MemberName)>,
+    /// With the version that was told last, and the member that had it then, if one did.
+    runs: BTreeMap<RunId, (Version, Option<MemberName>)>,
+    /// Those that are this node's own: they are watched whoever leads.
+    attended: BTreeSet<RunId>,
     /// Members whose end is waited for, or being seen to.
     awaited: BTreeSet<MemberName>,
     /// Members that are gone but could not be seen to.
@@ -37,7 +40,14 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(own: SessionId) -> Self {
-        Self { own, runs: BTreeMap::new(), awaited: BTreeSet::new(), unburied: BTreeSet::new(), seen: -1 }
+        Self {
+            own,
+            runs: BTreeMap::new(),
+            attended: BTreeSet::new(),
+            awaited: BTreeSet::new(),
+            unburied: BTreeSet::new(),
+            seen: -1,
+        }
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -46,8 +56,20 @@ impl Watch {
 
     /// The term is over. Waits that are under way go on, for a later term may want them.
     pub(super) fn end(&mut self) {
-        self.runs.clear();
+        self.runs.retain(|run, _| self.attended.contains(run));
         self.unburied.clear();
+    }
+
+    /// Watches an own run, in no term.
+    pub(super) fn attend(
+        &mut self,
+        run: &RunId,
+        store: &Store,
+        errands: &Errands,
+        events: &UnboundedSender<Event>,
+    ) -> Result<(), Trouble> {
+        self.attended.insert(run.clone());
+        self.add(run, store, errands, events)
     }
 
     /// Watches a run: tells what it is now, so that nothing that happened before is missed.
@@ -59,9 +81,13 @@ impl Watch {
         events: &UnboundedSender<Event>,
     ) -> Result<(), Trouble> {
         let row = store.run(run)?;
+        if row.is_none() {
+            self.attended.remove(run);
+        }
         if let Some((record, version)) = &row {
-            self.runs.insert(run.clone(), (*version, owner(record)));
-            self.wait_for(owner(record), errands)?;
+            let holder = holder(record);
+            self.runs.insert(run.clone(), (*version, holder.clone()));
+            holder.map_or(Ok(()), |holder| self.wait_for(holder, errands))?;
         }
         tell(events, ledger::Event::Run(run.clone(), row));
         Ok(())
@@ -139,7 +165,7 @@ impl Watch {
     /// Waits again for the members that could not be waited for, and sees again to those that could not be seen to.
     pub(super) fn retry(&mut self, errands: &Errands) -> Result<(), Trouble> {
         std::mem::take(&mut self.unburied).into_iter().try_for_each(|name| self.member_gone(name, errands))?;
-        let owners: BTreeSet<_> = self.runs.values().map(|(_, owner)| owner.clone()).collect();
+        let owners: BTreeSet<_> = self.runs.values().filter_map(|(_, holder)| holder.clone()).collect();
         owners.into_iter().try_for_each(|owner| self.wait_for(owner, errands))
     }
 
@@ -151,8 +177,8 @@ impl Watch {
     ) -> Result<(), Trouble> {
         for run in self.runs.keys().cloned().collect::<Vec<_>>() {
             match store.run(&run)? {
-                Some((record, version)) if owner(&record) == *name => {
-                    self.runs.insert(run.clone(), (version, name.clone()));
+                Some((record, version)) if holder(&record).as_ref() == Some(name) => {
+                    self.runs.insert(run.clone(), (version, Some(name.clone())));
                     tell(events, ledger::Event::OwnerGone(run, ledger::OwnerState::Dead, Some((record, version))));
                 }
                 Some(_) => {}
@@ -164,6 +190,7 @@ impl Watch {
 
     fn gone(&mut self, run: &RunId, events: &UnboundedSender<Event>) {
         self.runs.remove(run);
+        self.attended.remove(run);
         tell(events, ledger::Event::Run(run.clone(), None));
     }
 
@@ -174,6 +201,14 @@ impl Watch {
         errands.wait_for_member(name.clone())?;
         self.awaited.insert(name);
         Ok(())
+    }
+}
+
+/// The member whose end is news of the run: nobody has a run that waits.
+fn holder(run: &RunRecord) -> Option<MemberName> {
+    match run.state {
+        RunState::Running | RunState::CutOff => Some(owner(run)),
+        RunState::Queued | RunState::Retrying => None,
     }
 }
 

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use uuid::Uuid;
 
-use super::commit::{Json, put_job, version};
+use super::commit::{Json, put_job, put_run, version};
 use super::read::{self, parsed};
 use crate::job::JobName;
 use crate::ledger::{ControlEntry, TriggerEntry, Wishes};
 use crate::run::{
-    ControlRecord, HistoryRecord, JobRecord, Nonce, Pause, Resume, RunId, TriggerRecord, TriggerSeq, Version,
+    ControlRecord, HistoryRecord, JobRecord, KillRequest, Nonce, Pause, Resume, RunId, RunState, TriggerRecord,
+    TriggerSeq, Version,
 };
 
 /// Every record of a job's history.
@@ -88,6 +89,15 @@ pub(super) fn trigger(tx: &Transaction<'_>, wish: &TriggerRecord) -> rusqlite::R
     tx.execute("INSERT INTO triggers (record) VALUES (?1)", params![Json(wish)])?;
     let seq = TriggerSeq(u64::try_from(tx.last_insert_rowid()).unwrap_or_default());
     Ok(RunId::manual(wish.job.clone(), wish.at, seq))
+}
+
+/// Wants a run in flight to end; where it stands.
+pub(super) fn kill(tx: &Transaction<'_>, run: &RunId, wish: KillRequest) -> rusqlite::Result<Option<RunState>> {
+    let Some((mut record, at)) = read::run(tx, run)? else { return Ok(None) };
+    if record.wish_to_end(wish) {
+        put_run(tx, run, at.next(), &record)?;
+    }
+    Ok(Some(record.state))
 }
 
 /// Takes a trigger away, if it is there.

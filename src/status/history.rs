@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::job::JobName;
-use crate::run::{HistoryRecord, Outcome, Reason, RunEnd, RunId, Skip, SkipReason};
+use crate::run::{Attempt, HistoryRecord, Outcome, Reason, RunEnd, RunId, Skip, SkipReason};
 use crate::term::{FencingToken, NodeName};
 
 /// One record.
@@ -55,6 +55,9 @@ pub struct EndedRun {
     pub dropped_bytes: u64,
     /// The last of its output.
     pub tail: String,
+    /// The newest attempts before the last one, oldest first.
+    #[serde(default)]
+    pub earlier_attempts: Vec<Attempt>,
 }
 
 /// Occurrences that were skipped.
@@ -112,6 +115,7 @@ impl From<RunEnd> for EndedRun {
             leftovers: end.leftovers,
             dropped_bytes: end.dropped_bytes,
             tail: end.tail,
+            earlier_attempts: end.run.past.attempts,
         }
     }
 }

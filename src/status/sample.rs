@@ -124,6 +124,7 @@ pub(crate) fn leader() -> Status {
             attempt: 1,
             since: at("2026-11-20T02:59:00Z"),
             state: RunState::Running,
+            retry_at: None,
         }],
         queue: Vec::new(),
         members: Vec::new(),

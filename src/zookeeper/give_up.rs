@@ -41,13 +41,15 @@ impl Leftover {
 
     /// How a run ended, if it is a dead process's and not the leader's to begin again.
     fn end_of(&self, run: &RunRecord, node: &NodeName, now: Timestamp) -> Option<RunEnd> {
-        if run.owner.node != *node || !self.dead.contains(&run.owner.session) {
+        // One that waits is the leader's: whatever is noted of its last attempt, that one is over.
+        let waits = matches!(run.state, RunState::Queued | RunState::Retrying);
+        if waits || run.owner.node != *node || !self.dead.contains(&run.owner.session) {
             return None;
         }
         let known = self.ends.iter().find(|end| end.run.is_same_attempt(run));
-        let is_for_the_leader = run.on_loss == OnLoss::Rerun || run.state == RunState::Retrying;
         known.cloned().or_else(|| {
-            (!is_for_the_leader).then(|| RunEnd::unseen(run, Outcome::Interrupted, Some(Reason::NodeDied), now))
+            (run.on_loss != OnLoss::Rerun)
+                .then(|| RunEnd::unseen(run, Outcome::Interrupted, Some(Reason::NodeDied), now))
         })
     }
 }

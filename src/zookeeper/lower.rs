@@ -38,7 +38,7 @@ pub fn ops(change: &Change) -> Vec<Op> {
             let lift = Op::Delete { path: paths::control(job), version: control.0 };
             mark.into_iter().chain([lift]).chain(skip.as_ref().map(write_skip)).collect()
         }
-        Change::Settle { at, run } | Change::Reown { at, run } => {
+        Change::Settle { at, run } | Change::Reown { at, run } | Change::Kill { at, run } => {
             vec![write(paths::running(&run.id()), json(run), Some(*at))]
         }
         Change::End { at, end, .. } => vec![
@@ -73,6 +73,7 @@ pub fn is_of_another_term(change: &Change, token: i64) -> bool {
         | Change::Dismiss { .. }
         | Change::Resume { .. }
         | Change::Reown { .. }
+        | Change::Kill { .. }
         | Change::End { .. } => false,
     }
 }
@@ -132,7 +133,7 @@ pub fn traces(change: &Change) -> Vec<Trace> {
             let mark = mark.iter().map(|(at, written)| (written, at.map_or(Base::Absent, Base::Version)));
             mark.map(|(written, base)| nonce(paths::job(job), &written.nonce, Some(base))).collect()
         }
-        Change::Settle { at, run } | Change::Reown { at, run } => {
+        Change::Settle { at, run } | Change::Reown { at, run } | Change::Kill { at, run } => {
             vec![record(paths::running(&run.id()), json(run), Some(Base::Version(*at)))]
         }
         Change::End { end, .. } => {
@@ -185,7 +186,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::job::JobName;
-    use crate::run::{OnLoss, Outcome, Owner, RunEnd, Skip, SkipReason, Trigger};
+    use crate::run::{OnLoss, Outcome, Owner, Past, RunEnd, Skip, SkipReason, Trigger};
     use crate::term::{FencingToken, NodeName, SessionId};
 
     pub fn name(job: &str) -> JobName {
@@ -214,6 +215,9 @@ pub(super) mod tests {
             begun_at: at(second),
             on_loss: OnLoss::CutOff,
             keep_until: None,
+            retry_at: None,
+            past: Past::default(),
+            kill: None,
         }
     }
 

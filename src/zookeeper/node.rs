@@ -190,7 +190,7 @@ impl<C: Connect, K: Clock> Node<C, K> {
                 }
             }
             // Watches end with the term, and there is none.
-            coordination::Request::Ledger(ledger::Request::Watch(_)) => {}
+            coordination::Request::Ledger(ledger::Request::Watch(_) | ledger::Request::Attend(_)) => {}
             coordination::Request::Ledger(read) => self.backlog.push_back(Waiting::Read(read)),
         }
         false

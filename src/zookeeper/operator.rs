@@ -10,11 +10,12 @@ use uuid::Uuid;
 
 use super::client::{Client, Done, Error, Mode, MultiError, Op, Watch};
 use super::desk::{self, Trouble, json};
-use super::{LedgerReader, paths, wishes};
+use super::{LedgerReader, paths, snapshot, wishes};
 use crate::job::JobName;
 use crate::ledger::{Asking, Followed, Operator, OperatorError};
 use crate::run::{
-    ControlRecord, HistoryRecord, JobRecord, Nonce, Pause, Resume, RunId, RunRecord, TriggerRecord, TriggerSeq, Version,
+    ControlRecord, HistoryRecord, JobRecord, KillRequest, Nonce, Pause, Resume, RunId, RunRecord, RunState,
+    TriggerRecord, TriggerSeq, Version,
 };
 
 /// How often a write is tried whose ground others change meanwhile: a job that is decided on every second leaves room enough.
@@ -35,6 +36,10 @@ impl<C: Client> Operator for LedgerReader<C> {
 
     fn trigger(&self, wish: TriggerRecord) -> Asking<'_, RunId> {
         Box::pin(async move { said(self.triggered(wish).await) })
+    }
+
+    fn kill(&self, run: RunId, wish: KillRequest) -> Asking<'_, Option<RunState>> {
+        Box::pin(async move { said(self.killed(&run, wish).await) })
     }
 
     fn followed(&self, run: RunId) -> Asking<'_, Followed> {
@@ -101,6 +106,27 @@ impl<C: Client> LedgerReader<C> {
         });
         let seq = seq.ok_or_else(|| Trouble::Again("the server names no trigger".to_owned()))?;
         Ok(RunId::manual(wish.job, wish.at, seq))
+    }
+
+    /// Set at the version read: whoever has the run watches its record.
+    async fn killed(&self, run: &RunId, wish: KillRequest) -> Result<Option<RunState>, Trouble> {
+        for _ in 0..TRIES {
+            let client = self.line()?;
+            let (data, stat) = match client.get(&paths::running(run)).await {
+                Ok(found) => found,
+                Err(Error::NoNode) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            let mut record = snapshot::run_record(&data).map_err(|error| Trouble::Again(error.to_string()))?;
+            if !record.wish_to_end(wish.clone()) {
+                return Ok(Some(record.state));
+            }
+            let set = write(paths::running(run), json(&record), Some(Version(stat.version)));
+            if done(client.multi(vec![set]).await)?.is_some() {
+                return Ok(Some(record.state));
+            }
+        }
+        Err(busy())
     }
 
     /// From trigger to run to history everything moves in one transaction: looked for in that order, it is not missed.

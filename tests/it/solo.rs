@@ -10,6 +10,8 @@ mod ending;
 mod gap;
 mod log;
 mod reload;
+mod retrying;
 pub mod rig;
 mod signals;
 mod succession;
+mod waiting;

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use super::super::ask::{stamp, took};
 use super::super::table::Table;
+use crate::run::{Attempt, Outcome, Reason};
 use crate::status::{EndedRun, HistoryEntry, Skipped};
 use crate::telemetry::escape;
 
@@ -29,21 +30,33 @@ fn cells(record: &HistoryEntry) -> [String; 4] {
     }
 }
 
-/// `failure, exit 3`, `interrupted, lease`, `killed, signal 9`.
 fn outcome(run: &EndedRun) -> String {
-    let mut text = run.outcome.as_str().to_owned();
-    if let Some(reason) = run.reason {
-        text.push_str(&format!(", {}", reason.as_str()));
-    }
-    match (run.exit_code, run.signal) {
-        (Some(code), _) if code != 0 => text.push_str(&format!(", exit {code}")),
-        (_, Some(signal)) => text.push_str(&format!(", signal {signal}")),
-        _ => {}
-    }
+    let mut text = how(run.outcome, run.reason, run.exit_code, run.signal);
     if run.attempt > 1 {
         text.push_str(&format!(", attempt {}", run.attempt));
     }
     text
+}
+
+/// `failure, exit 3`, `interrupted, lease`, `killed, signal 9`.
+fn how(outcome: Outcome, reason: Option<Reason>, exit_code: Option<i32>, signal: Option<i32>) -> String {
+    let mut text = outcome.as_str().to_owned();
+    if let Some(reason) = reason {
+        text.push_str(&format!(", {}", reason.as_str()));
+    }
+    match (exit_code, signal) {
+        (Some(code), _) if code != 0 => text.push_str(&format!(", exit {code}")),
+        (_, Some(signal)) => text.push_str(&format!(", signal {signal}")),
+        _ => {}
+    }
+    text
+}
+
+/// `attempt 1 on host-a: failure, exit 3  2.3s`.
+fn earlier(past: &Attempt) -> String {
+    let how = how(past.outcome, past.reason, past.exit_code, past.signal);
+    let took = past.duration_ms.map_or_else(|| "-".into(), took);
+    format!("attempt {} on {}: {how}  {took}", past.attempt, past.node)
 }
 
 fn skipped(skip: &Skipped) -> String {
@@ -57,6 +70,9 @@ fn write_with_output(record: &HistoryEntry, out: &mut dyn Write) -> io::Result<(
     let [ended, run, outcome, took] = cells(record);
     writeln!(out, "{ended}Z  {run}  {outcome}  {took}")?;
     let HistoryEntry::Run(run) = record else { return Ok(()) };
+    for past in &run.earlier_attempts {
+        writeln!(out, "    ({})", earlier(past))?;
+    }
     if run.dropped_bytes > 0 {
         writeln!(out, "    ({} bytes over `max_output` were not logged)", run.dropped_bytes)?;
     }
@@ -66,7 +82,7 @@ fn write_with_output(record: &HistoryEntry, out: &mut dyn Write) -> io::Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::{Outcome, Reason, RunId, SkipReason};
+    use crate::run::{RunId, SkipReason};
     use crate::status::sample::{at, job};
     use crate::term::{FencingToken, NodeName};
 
@@ -89,9 +105,20 @@ mod tests {
             leftovers: 0,
             dropped_bytes: 0,
             tail: "3 rows\n".into(),
+            earlier_attempts: Vec::new(),
         };
         let mut failed = ended("2026-11-20T02:59:00Z", Outcome::Failure);
         (failed.exit_code, failed.attempt) = (Some(3), 2);
+        failed.earlier_attempts = vec![Attempt {
+            attempt: 1,
+            node: NodeName::new("host-b"),
+            outcome: Outcome::Timeout,
+            reason: None,
+            exit_code: None,
+            signal: Some(15),
+            ended_at: at("2026-11-20T02:59:01Z"),
+            duration_ms: Some(61_000),
+        }];
         (failed.dropped_bytes, failed.tail) = (77, "no route\u{1b}[2J\nto host".into());
         let mut cut = ended("2026-11-20T02:58:00Z", Outcome::Interrupted);
         (cut.exit_code, cut.reason, cut.duration_ms) = (None, Some(Reason::NodeDied), None);

@@ -165,13 +165,15 @@ fn members(status: &Status) -> Table {
 fn runs(status: &Status) -> Table {
     let mut table = Table::new(&["RUNNING", "NODE", "ATTEMPT", "FOR", "STATE"]);
     for run in &status.runs {
-        let state = match run.state {
-            RunState::Running => "running",
-            RunState::Retrying => "waits for another attempt",
-            RunState::CutOff => "CUT OFF",
+        let state = match (run.state, run.retry_at) {
+            (RunState::Queued, _) => "waits for others".to_owned(),
+            (RunState::Running, _) => "running".to_owned(),
+            (RunState::Retrying, Some(at)) => format!("retrying in {}", span(status.at, at)),
+            (RunState::Retrying, None) => "retrying now".to_owned(),
+            (RunState::CutOff, _) => "CUT OFF".to_owned(),
         };
         let node = run.node.to_string();
-        table.row([run.run.to_string(), node, run.attempt.to_string(), span(run.since, status.at), state.into()]);
+        table.row([run.run.to_string(), node, run.attempt.to_string(), span(run.since, status.at), state]);
     }
     table
 }

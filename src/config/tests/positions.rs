@@ -16,8 +16,8 @@ jobs:
     shedule: "0 2 * * *"
     command: [/bin/true, {a: b}]
     timeout: 5min
-    overlap: queue
-    retries: {limit: 3}
+    overlap: queued
+    retries: {limit: 3, delay: soon, backof: 2}
   "bad name":
     schedule: "61 * * * *"
     command: true
@@ -41,8 +41,8 @@ job: {}
         j:8:5: job `backup`: `shedule` is not a key of a job, did you mean `schedule`?
         j:9:26: job `backup`: an item of `command` must be a text, not a map
         j:10:14: job `backup`: `timeout`: `5min` has the unknown unit `min`, did you mean `m`?
-        j:11:14: job `backup`: `overlap`: `queue` is not supported yet
-        j:12:5: job `backup`: `retries` is not supported yet
+        j:11:14: job `backup`: `overlap`: `queued` is none of `skip`, `queue`, `allow`, `replace`, did you mean `queue`?
+        j:12:38: job `backup`: `retries`: `backof` is not a key of it, did you mean `backoff`?
         j:13:3: `bad name` is no job name: a letter or digit, then at most 99 letters, digits, `.`, `_` or `-`
         j:14:16: job `bad name`: `schedule`: minute: 61 is out of range; allowed: 0 to 59
         j:16:12: job `bad name`: `umask`: `999` is no umask: octal digits from `000` to `777`

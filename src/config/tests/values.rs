@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::job::{CommandLine, Interrupted, Limits, Misfire, OnLeaseEnd, Overlap, RunAs, Splay};
+use crate::job::{CommandLine, Interrupted, Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs, Splay};
 
 #[test]
 fn the_smallest_job_has_the_documented_defaults() {
@@ -167,8 +167,10 @@ fn wrong_types_are_refused() {
             "on_lease_end: Keep",
             "j:5:19: job `a`: `on_lease_end`: `Keep` is none of `keep`, `kill`, did you mean `keep`?",
         ),
-        ("overlap: replace", "j:5:14: job `a`: `overlap`: `replace` is not supported yet"),
-        ("overlap: queued", "j:5:14: job `a`: `overlap`: `queued` is none of `skip`, `allow`"),
+        (
+            "overlap: queued",
+            "j:5:14: job `a`: `overlap`: `queued` is none of `skip`, `queue`, `allow`, `replace`, did you mean `queue`?",
+        ),
         ("command: y", "j:5:5: job `a`: `command` is already given in line 4"),
         ("command : y", "j:5:5: job `a`: `command` is already given in line 4"),
     ] {
@@ -209,7 +211,7 @@ fn commands_are_checked_as_far_as_can_be() {
 
 #[test]
 fn what_is_not_built_yet_is_refused_and_never_ignored() {
-    for key in ["retries", "concurrency_group", "on_failure", "on_success", "on_recovery", "on_missed"] {
+    for key in ["concurrency_group", "on_failure", "on_success", "on_recovery", "on_missed"] {
         same(&said_of(&format!("{key}: x")), &format!("j:5:5: job `a`: `{key}` is not supported yet"));
         same(&said_of(&format!("{key}:")), &format!("j:5:5: job `a`: `{key}` is not supported yet"));
     }
@@ -319,5 +321,36 @@ fn values_about_processes_that_cannot_be() {
         ),
     ] {
         same(&said_of(keys), says);
+    }
+}
+
+#[test]
+fn retries_are_taken_key_by_key_from_job_defaults_and_built_in() {
+    let text = "defaults: {retries: {limit: 3, delay: 0s, backoff: 1.5}}\njobs: {a: {schedule: '@daily', command: x, retries: {delay: 5s, backoff: ~}}}";
+    let (seconds, builtin) = (Duration::from_secs, Retries::default());
+    let expected = Retries { limit: 3, delay: seconds(5), ..builtin.clone() };
+    assert_eq!(job(text).retries, expected);
+    assert_eq!(job("jobs: {a: {schedule: '@daily', command: x}}").retries, builtin);
+    let none = "defaults: {retries: {limit: 3}}\njobs: {a: {schedule: '@daily', command: x, retries: ~}}";
+    assert_eq!(job(none).retries, builtin);
+}
+
+#[test]
+fn what_is_wrong_with_retries_is_said_where_it_stands() {
+    for (value, expected) in [
+        ("3", "j:5:14: job `a`: `retries` must be a map of limit, delay, backoff, max_delay, not a number"),
+        ("{limit: -1}", "j:5:22: job `a`: `retries`: `limit`: `-1` is no number of retries: they are 0 to 1000"),
+        ("{limit: 1001}", "j:5:22: job `a`: `retries`: `limit`: `1001` is no number of retries: they are 0 to 1000"),
+        ("{limit: [1]}", "j:5:22: job `a`: `retries`: `limit` must be a text or number, not a list"),
+        ("{backoff: 0.5}", "j:5:24: job `a`: `retries`: `backoff`: `0.5` is no factor: they are 1 to 100"),
+        ("{backoff: inf}", "j:5:24: job `a`: `retries`: `backoff`: `inf` is no factor: they are 1 to 100"),
+        ("{max_delay: 0s}", "j:5:26: job `a`: `retries`: `max_delay`: must be longer than nothing"),
+        (
+            "{delay: 5}",
+            "j:5:22: job `a`: `retries`: `delay`: `5` has no unit: write `5s` for seconds, `5m` for minutes",
+        ),
+        ("{tries: 5}", "j:5:15: job `a`: `retries`: `tries` is not a key of it"),
+    ] {
+        same(&said_of(&format!("retries: {value}")), expected);
     }
 }

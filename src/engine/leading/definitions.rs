@@ -78,6 +78,7 @@ impl Engine {
         if self.leading.is_none() {
             return;
         }
+        self.stir();
         let names: BTreeSet<JobName> = old.jobs.keys().chain(self.jobs.jobs.keys()).cloned().collect();
         for name in names {
             self.redefine(t, &name);

@@ -10,12 +10,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::engine::flight::{Flight, Holder, Own};
 use crate::engine::misfire::{DEFAULT_WINDOW, LATE};
 use crate::engine::{Engine, Pending, Report, Told, Turn};
-use crate::job::{Job, Overlap};
+use crate::job::Job;
 use crate::ledger::{Change, Commit, TriggerEntry};
-use crate::run::{RunId, Skip, SkipReason, TriggerSeq, Version};
+use crate::run::{RunId, Skip, SkipReason, TriggerSeq};
 
 /// Where the owner of a job names no window, a trigger is good for at least so long: a failover must not eat it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -102,8 +101,11 @@ impl Engine {
         }
         match self.jobs.jobs.get(&wish.job) {
             Some(job) if !is_too_old(job, wish.at, now) => {
-                let overlaps = job.overlap == Overlap::Skip && self.is_in_flight(&wish.job);
-                if overlaps { Verdict::Skip(SkipReason::Overlap) } else { Verdict::Begin(job.clone()) }
+                if self.overlaps(job) {
+                    Verdict::Skip(SkipReason::Overlap)
+                } else {
+                    Verdict::Begin(job.clone())
+                }
             }
             // The leader's file may lack a job that another node's has: to say so is all that can be done.
             Some(_) | None => Verdict::Skip(SkipReason::Missed),
@@ -122,11 +124,9 @@ impl Engine {
         let nonce = self.nonce();
         let trigger = Some(entry.record.numbered(seq));
         let Some(run) = self.new_run(t, job, entry.record.at, trigger, nonce) else { return };
-        let id = run.id();
-        let pending = Pending::Fulfil { run: id.clone(), by: entry.record.by.clone() };
+        let pending = Pending::Fulfil { run: run.id(), by: entry.record.by.clone() };
         let commit = self.commit(t, Change::Fulfil { run: run.clone() }, pending);
-        let flight = Flight::new(run, Version::FIRST, Holder::Own(Own::beginning(job.clone())));
-        self.flights.insert(id, Flight { commit: Some(commit), ..flight });
+        self.enter(run, job, commit);
     }
 
     fn dismiss(&mut self, t: &mut Turn, seq: TriggerSeq, entry: &TriggerEntry, why: Option<SkipReason>) {

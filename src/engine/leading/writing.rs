@@ -9,15 +9,17 @@ use crate::engine::flight::{Flight, Holder, Own};
 use crate::engine::misfire::Missed;
 use crate::engine::{Engine, Pending, Told, Turn};
 use crate::job::{Job, JobName, Overlap};
-use crate::ledger::{Change, Commit, Request};
-use crate::run::{JobRecord, Nonce, OnLoss, Owner, RunId, RunRecord, RunState, Skip, SkipReason, Trigger, Version};
+use crate::ledger::{Change, Commit, CommitId, Request};
+use crate::run::{
+    JobRecord, Nonce, OnLoss, Owner, Past, RunId, RunRecord, RunState, Skip, SkipReason, Trigger, Version,
+};
 use crate::term::{FencingToken, NodeName};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Moves the mark, and writes down what it passes.
-    pub(super) fn advance(
+    pub(in crate::engine) fn advance(
         &mut self,
         t: &mut Turn,
         name: &JobName,
@@ -67,7 +69,7 @@ impl Engine {
         Told { skip, first: missed.first, count: missed.count }
     }
 
-    /// The record of a run that this node is about to begin; absent while it may not.
+    /// The record of a run that this node is about to begin, or to let wait for others; absent while it may not.
     pub(super) fn new_run(
         &self,
         t: &Turn,
@@ -76,24 +78,28 @@ impl Engine {
         trigger: Option<Trigger>,
         nonce: Nonce,
     ) -> Option<RunRecord> {
+        let waits = self.must_wait(job);
         Some(RunRecord {
             v: 1,
             job: job.name.clone(),
             scheduled_at: at,
             trigger,
-            state: RunState::Running,
+            state: if waits { RunState::Queued } else { RunState::Running },
             owner: Owner { node: self.node.clone(), session: self.session.clone()? },
             token: self.term()?.token,
-            attempt: 1,
+            attempt: u32::from(!waits),
             nonce,
             begun_at: t.now.wall,
             on_loss: OnLoss::of(job),
             keep_until: Self::keep_until(job, at, t.due),
+            retry_at: None,
+            past: Past::default(),
+            kill: None,
         })
     }
 
-    /// Moves the mark and begins a run of this occurrence.
-    pub(super) fn begin(&mut self, t: &mut Turn, job: &Arc<Job>, at: Timestamp) {
+    /// Moves the mark and begins a run of this occurrence, or lets it wait for others.
+    pub(in crate::engine) fn begin(&mut self, t: &mut Turn, job: &Arc<Job>, at: Timestamp) {
         let id = RunId::scheduled(job.name.clone(), at);
         if self.flights.get(&id).is_some_and(Flight::is_begun) {
             // Somebody set the mark back by hand: the occurrence has its run, which goes on and ends as that.
@@ -110,9 +116,16 @@ impl Engine {
         timeline.skip = None;
         timeline.step(at);
         let change = Change::Begin { at: version, record, run: run.clone() };
-        let commit = self.commit(t, change, Pending::Begin { run: id.clone() });
-        let flight = Flight::new(run, Version::FIRST, Holder::Own(Own::beginning(job.clone())));
-        self.flights.insert(id, Flight { commit: Some(commit), ..flight });
+        let commit = self.commit(t, change, Pending::Begin { run: id });
+        self.enter(run, job, commit);
+    }
+
+    /// A run that the ledger is just asked to accept.
+    pub(super) fn enter(&mut self, run: RunRecord, job: &Arc<Job>, commit: CommitId) {
+        let is_queued = run.state == RunState::Queued;
+        let holder = if is_queued { Holder::Nobody } else { Holder::Own(Own::beginning(job.clone())) };
+        let flight = Flight::new(run, Version::FIRST, holder);
+        self.flights.insert(flight.record.id(), Flight { commit: Some(commit), ..flight });
     }
 
     /// How long a run may go on while cut off: until the second before whatever may begin beside it.

@@ -1,19 +1,20 @@
 //! What the ledger says to the commits about own runs, and what it says when it was not heard.
 
-use crate::engine::flight::{Flight, Holder, Own, Phase, StopCause};
+use crate::engine::flight::{Flight, Own, Phase, StopCause};
 use crate::engine::{Command, Engine, Report, Turn};
 use crate::ledger::{Commit, CommitId, Request};
-use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, Version};
+use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Version};
 
 impl Engine {
     pub(in crate::engine) fn on_attempt_answer(&mut self, t: &mut Turn, run: &RunId, id: CommitId, answer: Commit) {
-        if self.answered_flight(run, id).is_none() {
-            return;
+        let Some(flight) = self.answered_flight(run, id) else { return };
+        if flight.is_queued() {
+            return self.on_queued_answer(t, run, answer);
         }
         match answer {
             Commit::Accepted => self.on_begun(t, run),
             Commit::Superseded | Commit::Fenced => {
-                self.flights.remove(run);
+                self.forget(run);
             }
             Commit::Unknown => self.look_up(t, run),
         }
@@ -36,7 +37,12 @@ impl Engine {
                 flight.version = flight.version.next();
                 let Some(own) = flight.own_mut() else { return };
                 own.needs_reown = false;
-                if matches!(own.phase, Phase::LettingGo) { self.on_let_go(t, run) } else { self.pump(t, run) }
+                if matches!(own.phase, Phase::LettingGo(_)) {
+                    self.on_let_go(t, run)
+                } else {
+                    self.pump(t, run)
+                }
+                self.hear_news(t, run);
             }
             Commit::Superseded | Commit::Fenced => t.ledger(Request::ReadRun(run.clone())),
             Commit::Unknown => {
@@ -48,15 +54,15 @@ impl Engine {
     }
 
     pub(super) fn on_let_go(&mut self, t: &mut Turn, run: &RunId) {
+        if let Some(Own { phase: Phase::LettingGo(told), .. }) = self.flights.get_mut(run).and_then(Flight::own_mut) {
+            t.commands.extend(told.take().map(Command::Tell));
+        }
         t.commands.push(Command::Forget(run.clone()));
         if self.leading.is_none() {
-            self.flights.remove(run);
+            self.forget(run);
             return;
         }
-        if let Some(flight) = self.flights.get_mut(run) {
-            flight.holder = Holder::Nobody;
-        }
-        self.begin_again(t, run);
+        self.await_retry(t, run);
     }
 
     pub(in crate::engine) fn on_own_end_answer(&mut self, t: &mut Turn, run: &RunId, id: CommitId, answer: Commit) {
@@ -66,7 +72,7 @@ impl Engine {
                 if let Some(Own { phase: Phase::Ended(end), is_told: false, .. }) = flight.own() {
                     t.tell(Report::Finished(end.clone()));
                 }
-                self.flights.remove(run);
+                self.forget(run);
                 t.commands.push(Command::Forget(run.clone()));
             }
             Commit::Superseded | Commit::Fenced => t.ledger(Request::ReadRun(run.clone())),
@@ -95,10 +101,21 @@ impl Engine {
             Some((record, version)) if flight.record.is_same_attempt(&record) => {
                 // Of whichever decision of that term it is, and if another leader has cut it off since: nobody ever started it.
                 flight.version = version;
-                if is_unsure { self.on_begun_unsure(t, run) } else { self.pump(t, run) }
+                flight.record.kill = record.kill.clone().or(flight.record.kill.take());
+                let is_let_go = record.state == RunState::Retrying;
+                if is_let_go && !matches!(flight.own().map(|own| &own.phase), Some(Phase::LettingGo(_))) {
+                    flight.record = record;
+                    // By an earlier process of this node, which did not live to hear of it.
+                    return self.on_let_go(t, run);
+                }
+                if is_unsure {
+                    return self.on_begun_unsure(t, run);
+                }
+                self.obey(t, run);
+                self.pump(t, run);
             }
             found if is_unsure => {
-                self.flights.remove(run);
+                self.forget(run);
                 self.take_note(t, run, found);
             }
             // What is not in flight any more was ended: by the write that was never answered.
@@ -117,7 +134,7 @@ impl Engine {
         let Some(flight) = self.flights.get_mut(run) else { return };
         if flight.record.on_loss == OnLoss::Rerun {
             if let Some(own) = flight.own_mut() {
-                own.phase = Phase::LettingGo;
+                own.phase = Phase::LettingGo(None);
             }
             return self.pump(t, run);
         }
@@ -137,7 +154,7 @@ impl Engine {
 
     /// What the ledger has of it, if anything, is another node's affair; a leader looks.
     pub(super) fn drop_run(&mut self, t: &mut Turn, run: &RunId) {
-        self.flights.remove(run);
+        self.forget(run);
         t.commands.push(Command::Forget(run.clone()));
         if self.leading.is_some() {
             t.ledger(Request::ReadRun(run.clone()));

@@ -1,5 +1,7 @@
 //! How an attempt ended, from what the warden saw and why it was told to stop.
 
+use std::time::Duration;
+
 use rustix::io::Errno;
 
 use crate::engine::flight::{Phase, StopCause};
@@ -18,7 +20,7 @@ impl Engine {
             StartFailure::Step { step, errno } => (Outcome::Failure, reason_of(step, errno)),
         };
         let end = RunEnd::unseen(&flight.record, outcome, reason, t.now.wall);
-        self.end_run(t, run, end);
+        self.end_attempt(t, run, end);
         if let StartFailure::Step { step, errno } = why
             && is_for_want_of_means(step, errno)
         {
@@ -35,14 +37,6 @@ impl Engine {
         }
         let by_lease = ending.ended_by == Some(EndedBy::Deadline)
             || (ending.ended_by == Some(EndedBy::Order) && alive.stopped == Some(StopCause::Lease));
-        if by_lease && flight.record.on_loss == OnLoss::Rerun {
-            let attempt = flight.record.attempt;
-            if let Some(own) = flight.own_mut() {
-                own.phase = Phase::LettingGo;
-            }
-            t.tell(Report::Retrying { run: run.clone(), attempt });
-            return self.pump(t, run);
-        }
         let success = flight.own().and_then(|own| own.job.as_ref()).map(|job| &job.success_exit_codes);
         let is_success = |code: i32| success.map_or(code == 0, |codes| codes.contains(&code));
         let (outcome, reason) = match (ending.ended_by, alive.stopped) {
@@ -50,6 +44,7 @@ impl Engine {
                 (Outcome::Interrupted, Some(Reason::Lease))
             }
             (Some(EndedBy::Order), Some(StopCause::Timeout)) => (Outcome::Timeout, None),
+            (Some(EndedBy::Order), Some(StopCause::Killed(reason))) => (Outcome::Killed, Some(reason)),
             (Some(EndedBy::Order), _) => (Outcome::Interrupted, Some(Reason::Drain)),
             (None, _) => match ending.exit {
                 Exit::Code(code) if is_success(code) => (Outcome::Success, None),
@@ -76,11 +71,14 @@ impl Engine {
             tail: tail.to_owned(),
             dropped_bytes: ending.dropped_bytes,
         };
-        self.end_run(t, run, end);
+        if by_lease && flight.record.on_loss == OnLoss::Rerun {
+            return self.try_again(t, run, &end, Duration::ZERO);
+        }
+        self.end_attempt(t, run, end);
     }
 
     /// The run is over here: kept until the ledger has it, told, and asked to be written.
-    pub(super) fn end_run(&mut self, t: &mut Turn, run: &RunId, end: RunEnd) {
+    pub(in crate::engine) fn end_run(&mut self, t: &mut Turn, run: &RunId, end: RunEnd) {
         let Some(flight) = self.flights.get_mut(run) else { return };
         let version = flight.version;
         if let Some(own) = flight.own_mut() {

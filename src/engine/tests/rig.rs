@@ -10,10 +10,10 @@ use crate::clock::{Now, Uptime};
 use crate::coordination::Request;
 use crate::engine::{Command, Engine, Event, Report, Start};
 use crate::job::{
-    CommandLine, Digest, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, RunAs, Splay,
+    CommandLine, Digest, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs, Splay,
 };
 use crate::ledger::{Change, Commit, CommitId, JobEntry, Running, Snapshot};
-use crate::run::{JobRecord, Nonce, OnLoss, Owner, RunRecord, RunState, Version};
+use crate::run::{JobRecord, Nonce, OnLoss, Owner, Past, RunRecord, RunState, Version};
 use crate::schedule::{Dst, Schedule};
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId, Term};
 use crate::warden::wire::{Ending, Exit, Notice, Slot};
@@ -47,6 +47,7 @@ pub fn job(job: &str, schedule: &str) -> Job {
         umask: 0o022,
         timeout: None,
         kill_grace: Duration::from_secs(10),
+        retries: Retries::default(),
         overlap: Overlap::Skip,
         misfire: Misfire::RunOnce,
         misfire_window: None,
@@ -85,6 +86,9 @@ pub fn running(job: &Job, scheduled_at: Timestamp, owner: ledger::OwnerState) ->
         begun_at: scheduled_at,
         on_loss: OnLoss::of(job),
         keep_until: Engine::keep_until(job, scheduled_at, scheduled_at),
+        retry_at: None,
+        past: Past::default(),
+        kill: None,
     };
     Running { record, version: Version(0), owner }
 }

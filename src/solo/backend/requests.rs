@@ -85,6 +85,9 @@ impl Backend {
                 self.answer(ledger::Event::Run(run, row));
             }
             ledger::Request::Watch(run) => self.watch.add(&run, &self.store, &self.errands, &self.service.events)?,
+            ledger::Request::Attend(run) => {
+                self.watch.attend(&run, &self.store, &self.errands, &self.service.events)?;
+            }
         }
         Ok(())
     }

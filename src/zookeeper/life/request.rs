@@ -33,6 +33,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                     self.watcher.watch(run);
                 }
             }
+            Request::Ledger(ledger::Request::Attend(run)) => self.watcher.watch(run),
             Request::Ledger(read) => self.unread.push_back(read),
         }
     }
@@ -107,7 +108,7 @@ async fn read<C: Client, K: Clock>(desk: &Desk<C, K>, request: &ledger::Request)
         ledger::Request::ReadJob(job) => read_job(desk, job).await,
         ledger::Request::ReadRun(run) => read_run(desk, run).await,
         // Neither is a read; they never come here.
-        ledger::Request::Watch(run) => read_run(desk, run).await,
+        ledger::Request::Watch(run) | ledger::Request::Attend(run) => read_run(desk, run).await,
         ledger::Request::Commit { change, .. } => read_job(desk, change.job()).await,
     }
 }

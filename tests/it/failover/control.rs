@@ -123,3 +123,37 @@ fn a_resume_that_no_leader_hears_of_is_said_to_be_open_and_done_by_the_next() {
     assert!(poll(LONG, || place.zk.json(&control).is_none().then_some(())).is_some());
     witness.assert_fine(&[]);
 }
+
+#[test]
+fn any_node_can_end_a_run_that_a_draining_one_still_has() {
+    let (place, witness) = (Place::shared(), Witness::new());
+    let file = jobs(&[job("seldom", SELDOM, &witness.command(&["sleep", "600"]), "")]);
+    let [leader, follower] =
+        in_line(["a", "b"].map(|name| usual(place.node(name)).option("--drain-timeout", "2m").jobs(&file)));
+    let run = asked(follower.spec(), &["trigger", "seldom"]);
+    await_begun(&witness, "seldom", 1);
+    leader.signal(rustix::process::Signal::TERM);
+    follower.await_event("takeover.done", LONG);
+    assert_eq!(asked(follower.spec(), &["kill", &run]), format!("{run} is told to end"));
+    let ended = leader.await_event("run.finished", LONG);
+    assert_eq!((ended.text("outcome"), ended.text("reason")), ("killed", "operator"));
+    assert!(ended.text("by").ends_with(&format!(" on {}", follower.name())), "{}", ended.json());
+    assert_eq!(leader.wait_exit(LONG).code(), Some(0));
+    witness.assert_fine(&[]);
+}
+
+#[test]
+fn a_cut_off_run_ends_by_force() {
+    let (place, witness) = (Place::shared(), Witness::new());
+    let [leader, follower] = two(&place, &jobs(&[job("seldom", SELDOM, &witness.command(&["sleep", "600"]), "")]));
+    let run = asked(follower.spec(), &["trigger", "seldom"]);
+    await_begun(&witness, "seldom", 1);
+    leader.kill9();
+    follower.await_event("run.cut_off", LONG);
+    assert!(asked(follower.spec(), &["kill", &run]).ends_with("--force gives it up now"));
+    assert!(place.running(&run).is_some());
+    assert_eq!(asked(follower.spec(), &["kill", &run, "--force"]), format!("{run} is given up"));
+    let ended = follower.await_event("run.finished", LONG);
+    assert_eq!((ended.text("outcome"), ended.text("reason")), ("killed", "operator"));
+    assert!(place.running(&run).is_none());
+}

@@ -1,6 +1,7 @@
 //! What must never be, one file each. An invariant is told every fact as it comes true, and says so when it is broken.
 
 mod answers_are_true;
+mod attempts_are_accounted_for;
 mod marks_never_go_back;
 mod no_run_begins_twice;
 mod no_two_processes_of_a_run;
@@ -43,6 +44,7 @@ pub fn all(nodes: usize, successors: Successors) -> Vec<Box<dyn Invariant>> {
         Box::new(one_acting_term::OneActingTerm::new(nodes)),
         Box::<tokens_grow::TokensGrow>::default(),
         Box::<marks_never_go_back::MarksNeverGoBack>::default(),
+        Box::<attempts_are_accounted_for::AttemptsAreAccountedFor>::default(),
         Box::<no_run_begins_twice::NoRunBeginsTwice>::default(),
         Box::new(no_two_processes_of_a_run::NoTwoProcesses::new(nodes, successors)),
         Box::<answers_are_true::AnswersAreTrue>::default(),

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cronkeeper::job::{
-    CommandLine, Digest, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, RunAs, Splay,
+    CommandLine, Digest, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs, Splay,
 };
 use cronkeeper::schedule::{Dst, Schedule};
 
 /// Names of jobs whose runs may be alive side by side begin so.
 pub const BESIDE: &str = "beside";
+
+/// How often a run of a job that has retries is tried again.
+pub const RETRIES: u32 = 2;
 
 fn job(name: &str, schedule: &str) -> Job {
     Job {
@@ -28,6 +31,7 @@ fn job(name: &str, schedule: &str) -> Job {
         umask: 0o022,
         timeout: None,
         kill_grace: Duration::from_secs(1),
+        retries: Retries::default(),
         overlap: Overlap::Skip,
         misfire: Misfire::RunOnce,
         misfire_window: None,
@@ -47,6 +51,7 @@ fn set_of(jobs: Vec<Job>, digest: &str) -> JobSet {
 fn all() -> Vec<Job> {
     let mut rerun = job("rerun", "*/3 * * * * *");
     (rerun.interrupted, rerun.on_lease_end) = (Interrupted::Rerun, OnLeaseEnd::Kill);
+    rerun.retries = Retries { limit: RETRIES, delay: Duration::ZERO, ..Retries::default() };
     (rerun.misfire, rerun.misfire_window) = (Misfire::RunAll, Some(Duration::from_secs(60)));
     let mut kill = job("kill", "*/5 * * * * *");
     kill.on_lease_end = OnLeaseEnd::Kill;
@@ -54,9 +59,27 @@ fn all() -> Vec<Job> {
     let mut beside = job("beside", "*/7 * * * * *");
     (beside.overlap, beside.misfire, beside.misfire_limit) = (Overlap::Allow, Misfire::RunAll, 3);
     beside.misfire_window = Some(Duration::from_secs(30));
+    let mut retry = job("retry", "*/8 * * * * *");
+    let seconds = Duration::from_secs;
+    retry.retries = Retries { limit: RETRIES, delay: seconds(1), backoff: 2.0, max_delay: seconds(5) };
+    retry.timeout = Some(seconds(3));
+    let mut queue = job("queue", "*/6 * * * * *");
+    queue.overlap = Overlap::Queue;
+    let mut replace = job("replace", "*/9 * * * * *");
+    (replace.overlap, replace.on_lease_end) = (Overlap::Replace, OnLeaseEnd::Kill);
     let mut never = job("never-late", "*/10 * * * * *");
     never.misfire = Misfire::Skip;
-    vec![job("keep", "*/4 * * * * *"), job("keep-long", "*/45 * * * * *"), rerun, kill, beside, never]
+    vec![
+        job("keep", "*/4 * * * * *"),
+        job("keep-long", "*/45 * * * * *"),
+        rerun,
+        kill,
+        beside,
+        retry,
+        queue,
+        replace,
+        never,
+    ]
 }
 
 /// What nodes start with.

@@ -57,6 +57,9 @@ struct Said {
 
 const NOTHING: Said = Said { leads: false, token: None, lease_until: Uptime::ZERO };
 
+/// Time for what is decided to be written and done.
+const MOMENT: jiff::SignedDuration = jiff::SignedDuration::from_secs(5);
+
 /// See the module. With `STEADY` clocks agree: then also a run that is kept while cut off never has its successor beside it.
 pub struct Nodes<const STEADY: bool> {
     rng: Rng,
@@ -93,17 +96,28 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
         }
         let tree = world.ensemble.leader().ok_or("in peace the ensemble has no leader")?.tree();
         let alive: BTreeSet<String> = world.wardens.alive().map(|process| process.run.clone()).collect();
-        for name in tree.children("/cronkeeper/running").unwrap_or_default() {
+        let names = tree.children("/cronkeeper/running").unwrap_or_default();
+        let is_of = |run: &str, job: &str| RunId::parse(run).is_ok_and(|run| run.job().as_str() == job);
+        for name in names.clone() {
             let Some((data, _)) = tree.get(&format!("/cronkeeper/running/{name}")) else { continue };
             let record: RunRecord = serde_json::from_slice(&data).map_err(|error| format!("`{name}`: {error}"))?;
             // Time to be started, and time for the end to be written.
-            let is_begun_now = world.env.wall().duration_since(record.begun_at) < jiff::SignedDuration::from_secs(5);
+            let is_begun_now = world.env.wall().duration_since(record.begun_at) < MOMENT;
             let is_ended_now = world.wardens.ended_at(&name).is_some_and(|at| now < at + Duration::from_secs(5));
             // A run without a limit whose whole host died before it could note that the run was begun: an operator ends it.
             let is_lost = self.homes.iter().any(|home| guard(&home.disk).has_lost(&record.owner.session));
             let is_endless = is_lost && record.state == RunState::CutOff && record.keep_until.is_none();
+            let waits = match record.state {
+                RunState::Retrying => record.retry_at.is_some_and(|at| world.env.wall().duration_since(at) < MOMENT),
+                RunState::Queued => {
+                    let job = record.job.as_str();
+                    let has_others = names.iter().any(|other| *other != name && is_of(other, job));
+                    has_others || world.wardens.last_end(job).is_some_and(|at| now < at + Duration::from_secs(5))
+                }
+                RunState::Running | RunState::CutOff => false,
+            };
             let has_process = record.state == RunState::Running && alive.contains(&name);
-            if !is_begun_now && !is_ended_now && !has_process && !is_endless {
+            if !is_begun_now && !is_ended_now && !has_process && !is_endless && !waits {
                 return Err(format!("in peace `{name}` is in flight, and no process is: {record:?}"));
             }
         }

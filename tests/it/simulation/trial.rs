@@ -106,7 +106,8 @@ pub fn attempt<S: Subject>(seed: u64, plan: Plan, transcript: Transcript) -> Res
     let timing = timing(&mut rng);
     let nodes = rng.usize(2..=4);
     let world = Shared::new(seed, nodes, timing, transcript);
-    let beside: &[&str] = if S::CLOCKS_STEP { &[jobs::BESIDE, "keep", "never"] } else { &[jobs::BESIDE] };
+    let beside: &[&str] =
+        if S::CLOCKS_STEP { &[jobs::BESIDE, "keep", "never", "queue", "retry"] } else { &[jobs::BESIDE] };
     let invariants = invariants::all(nodes, Successors::Named(beside));
     let mut trial = Trial { executor: Executor::new(world, S::new(seed, nodes)), invariants };
     let begin = trial.executor.now();

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
+use cronkeeper::run::RunId;
 use cronkeeper::warden::wire::{Deadline, EndedBy, Ending, Exit, Launch, Notice, Order, Slot, StartFailure};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -119,6 +120,12 @@ impl Wardens {
     /// When the last process of a run ended, if one did.
     pub fn ended_at(&self, run: &str) -> Option<Uptime> {
         self.ended.get(run).copied()
+    }
+
+    /// When the last process of any run of a job ended.
+    pub fn last_end(&self, job: &str) -> Option<Uptime> {
+        let runs = self.ended.iter().filter(|(run, _)| RunId::parse(run).is_ok_and(|run| run.job().as_str() == job));
+        runs.map(|(_, at)| *at).max()
     }
 
     /// All processes of jobs.

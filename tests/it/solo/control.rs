@@ -161,3 +161,30 @@ fn a_pause_outlives_the_leader() {
     assert_eq!(cli_text(&first, &["resume", "tick"]), "tick is resumed\n");
     b.await_event("run.started", LONG);
 }
+
+#[test]
+fn a_killed_run_ends_as_by_its_timeout_and_says_by_whom() {
+    let spec = spec("sleep 600", ", kill_grace: 2s, retries: {limit: 3}");
+    let node = serving(&spec);
+    let run = cli_text(&spec, &["trigger", "seldom"]).trim().to_owned();
+    node.await_where("run.started", LONG, |started| started.text("run") == run);
+    assert_eq!(cli_text(&spec, &["kill", &run]), format!("{run} is told to end\n"));
+    let ended = node.await_where("run.finished", LONG, |ended| ended.text("run") == run);
+    assert_eq!((ended.text("outcome"), ended.text("reason")), ("killed", "operator"));
+    assert!(ended.text("by").starts_with("uid "), "{}", ended.json());
+    assert_eq!(ended.number("signal"), Some(15));
+    assert!(node.events().named("run.retrying").is_empty());
+    let (code, err) = said(&cli(&spec, &["kill", &run]));
+    assert_eq!((code, err), (Some(2), format!("cronkeeper: run `{run}` is not in flight\n")));
+}
+
+#[test]
+fn a_run_that_waits_for_another_attempt_is_killed_at_once() {
+    let spec = spec("exit 3", ", retries: {limit: 3, delay: 1h, max_delay: 1h}");
+    let node = serving(&spec);
+    let run = cli_text(&spec, &["trigger", "seldom"]).trim().to_owned();
+    node.await_where("run.retrying", LONG, |retrying| retrying.text("run") == run);
+    assert_eq!(cli_text(&spec, &["kill", &run]), format!("{run} ends without another attempt\n"));
+    let ended = node.await_where("run.finished", LONG, |ended| ended.text("run") == run);
+    assert_eq!((ended.text("outcome"), ended.text("reason")), ("killed", "operator"));
+}

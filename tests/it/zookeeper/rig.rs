@@ -9,7 +9,7 @@ use cronkeeper::clock::{Clock, Now, Wake};
 use cronkeeper::coordination::{self, Coordination, Request, channels};
 use cronkeeper::job::JobName;
 use cronkeeper::ledger::{Change, Commit, CommitId, Snapshot};
-use cronkeeper::run::{JobRecord, Nonce, OnLoss, Outcome, Owner, RunEnd, RunId, RunRecord, RunState, Version};
+use cronkeeper::run::{JobRecord, Nonce, OnLoss, Outcome, Owner, Past, RunEnd, RunId, RunRecord, RunState, Version};
 use cronkeeper::term::{FencingToken, NodeName, SessionId, Term};
 use cronkeeper::zookeeper::session::{Connector, Settings};
 use cronkeeper::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
@@ -273,6 +273,9 @@ pub fn run(name: &str, second: i64, node: &str, session: &SessionId, token: Fenc
         begun_at: at(second),
         on_loss: OnLoss::CutOff,
         keep_until: None,
+        retry_at: None,
+        past: Past::default(),
+        kill: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cronkeeper::clock::Uptime;
-use cronkeeper::run::RunRecord;
+use cronkeeper::run::{RunRecord, RunState};
 use cronkeeper::term::FencingToken;
 use cronkeeper::zookeeper::client::Op;
 
@@ -29,7 +29,9 @@ impl NoRunBeginsTwice {
         let new = Run { attempt: record.attempt, token: record.token, ended: false };
         match self.runs.insert(run.to_owned(), new) {
             Some(_) => Err(format!("`{run}` was begun a second time")),
-            None if record.attempt != 1 => Err(format!("`{run}` began with attempt {}", record.attempt)),
+            None if record.attempt != u32::from(record.state != RunState::Queued) => {
+                Err(format!("`{run}` began with attempt {}", record.attempt))
+            }
             None => Ok(()),
         }
     }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use cronkeeper::clock::Uptime;
 use cronkeeper::job::JobName;
 use cronkeeper::ledger::Commit;
-use cronkeeper::run::{JobRecord, Nonce, OnLoss, Owner, RunRecord, RunState, Trigger, TriggerRecord, TriggerSeq};
+use cronkeeper::run::{
+    Attempt, JobRecord, Nonce, OnLoss, Outcome, Owner, Past, RunEnd, RunRecord, RunState, Trigger, TriggerRecord,
+    TriggerSeq,
+};
 use cronkeeper::term::{FencingToken, NodeName, SessionId};
 use cronkeeper::zookeeper::client::{Mode, Op};
 use jiff::Timestamp;
@@ -77,6 +80,9 @@ fn record_of(token: i64, attempt: u32, nonce: &str) -> Vec<u8> {
         begun_at: Timestamp::UNIX_EPOCH,
         on_loss: OnLoss::Rerun,
         keep_until: None,
+        retry_at: None,
+        past: Past::default(),
+        kill: None,
     };
     serde_json::to_vec(&record).unwrap()
 }
@@ -144,6 +150,21 @@ fn a_run_begun_twice_is_seen() {
     assert_broken(vec![begun(1, RUN), by_another_term], "begun a second time");
     assert_broken(vec![begun(1, RUN), again(3, "x")], "went from attempt 1 to 3");
     assert_broken(vec![begun(1, RUN), end(2), end(3)], "ended twice");
+}
+
+#[test]
+fn attempts_that_are_not_accounted_for_are_seen() {
+    let after = |attempt, failures, listed: &[u32]| {
+        let mut run: RunRecord = serde_json::from_slice(&record(attempt, "n1")).unwrap();
+        let end = |attempt| RunEnd::unseen(&RunRecord { attempt, ..run.clone() }, Outcome::Failure, None, run.begun_at);
+        let attempts = listed.iter().map(|&attempt| Attempt::of(&end(attempt))).collect();
+        run.past = Past { failures, attempts };
+        vec![begun(1, RUN), committed(2, vec![set(&path(RUN), serde_json::to_vec(&run).unwrap())], &[])]
+    };
+    assert_eq!(verdict(after(2, 1, &[1])), Ok(()));
+    assert_broken(after(2, 0, &[1]), "miscounted");
+    assert_broken(after(2, 1, &[3]), "not in order");
+    assert_broken(after(2, 3, &[0, 1, 2]), "too often");
 }
 
 #[test]

@@ -1,0 +1,114 @@
+//! Runs that somebody wants to end: an operator, or their job's next run.
+//!
+//! The wish stands in the run's record. Whoever has the run stops it as a timeout would; a run that nobody has is ended by
+//! the leader at once. An attempt that lasts is watched for such wishes, a short one is not worth the read.
+
+use std::time::Duration;
+
+use super::flight::{Flight, Holder, News, Phase, StopCause};
+use super::{Engine, Pending, Turn};
+use crate::ledger::{Change, Commit, CommitId, Request};
+use crate::run::{KillRequest, Outcome, RunEnd, RunId};
+
+/// How long an attempt lasts before it is watched.
+pub(super) const ATTEND_AFTER: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// Lets a run end, whoever has it. The first wish stands.
+    pub(super) fn wish_to_end(&mut self, t: &mut Turn, run: &RunId, kill: KillRequest) {
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        if !flight.record.wish_to_end(kill) {
+            return;
+        }
+        if matches!(flight.holder, Holder::Other) { self.write_kill(t, run) } else { self.obey(t, run) }
+    }
+
+    /// Does what a run's record asks for, as far as it is this node's to do.
+    pub(super) fn obey(&mut self, t: &mut Turn, run: &RunId) {
+        let Some(flight) = self.flights.get(run) else { return };
+        let Some(kill) = &flight.record.kill else { return };
+        let (reason, force) = (kill.reason, kill.force);
+        let leads = self.leading.is_some();
+        match &flight.holder {
+            Holder::Own(own) => match &own.phase {
+                Phase::Alive(_) => self.stop_run(t, run, StopCause::Killed(reason)),
+                // The ledger has accepted it, and it was not started.
+                Phase::Beginning if flight.commit.is_none() => self.end_killed(t, run),
+                // The attempt is over, and no other is to follow.
+                Phase::LettingGo(_) => self.end_killed(t, run),
+                Phase::Beginning | Phase::Unsure | Phase::Ended(_) => {}
+            },
+            Holder::Nobody if leads => self.settle_end(t, run, Outcome::Killed, Some(reason)),
+            Holder::CutOff if leads && force => self.settle_end(t, run, Outcome::Killed, Some(reason)),
+            Holder::Nobody | Holder::Other | Holder::CutOff | Holder::Settling => {}
+        }
+    }
+
+    fn end_killed(&mut self, t: &mut Turn, run: &RunId) {
+        let Some(flight) = self.flights.get(run) else { return };
+        let reason = flight.record.kill.as_ref().map(|kill| kill.reason);
+        let end = RunEnd::unseen(&flight.record, Outcome::Killed, reason, t.now.wall);
+        self.end_run(t, run, end);
+    }
+
+    /// Asks the ledger to tell the run's owner.
+    pub(super) fn write_kill(&mut self, t: &mut Turn, run: &RunId) {
+        let Some(flight) = self.flights.get(run).filter(|flight| flight.commit.is_none()) else { return };
+        if !matches!(flight.holder, Holder::Other) {
+            return self.obey(t, run);
+        }
+        let change = Change::Kill { at: flight.version, run: flight.record.clone() };
+        let id = self.commit(t, change, Pending::Kill { run: run.clone() });
+        if let Some(flight) = self.flights.get_mut(run) {
+            flight.commit = Some(id);
+        }
+    }
+
+    pub(super) fn on_kill_answer(&mut self, t: &mut Turn, run: &RunId, id: CommitId, answer: Commit) {
+        let Some(flight) = self.answered_flight(run, id) else { return };
+        match answer {
+            Commit::Accepted => {
+                flight.version = flight.version.next();
+                self.hear_news(t, run);
+            }
+            // What its record says now decides whether the wish is written again.
+            Commit::Superseded | Commit::Unknown => t.ledger(Request::ReadRun(run.clone())),
+            Commit::Fenced => {}
+        }
+    }
+
+    /// What was heard of a run while a commit about it was under way, and is newer than that.
+    pub(super) fn hear_news(&mut self, t: &mut Turn, run: &RunId) {
+        let Some(flight) = self.flights.get_mut(run).filter(|flight| flight.commit.is_none()) else { return };
+        match flight.news.take() {
+            Some(News::Changed(found)) => self.on_run_read(t, run, found),
+            Some(news) => self.on_news(t, run, news),
+            None => {}
+        }
+    }
+
+    /// Watches the attempts that last.
+    pub(super) fn attend_due(&mut self, t: &mut Turn) {
+        while let Some(&(at, slot)) = self.attend.first() {
+            if at > t.now.up {
+                return;
+            }
+            self.attend.remove(&(at, slot));
+            if let Some(run) = self.slots.get(&slot) {
+                t.ledger(Request::Attend(run.clone()));
+            }
+        }
+    }
+
+    /// Watches them again: what was watched under another session, or in a term, is watched no more.
+    pub(super) fn attend_all(&mut self, t: &mut Turn) {
+        if self.session.is_none() {
+            return;
+        }
+        let waits: Vec<_> = self.attend.iter().map(|&(_, slot)| slot).collect();
+        let lasting = |flight: &Flight| flight.alive().is_some_and(|alive| !waits.contains(&alive.slot));
+        let runs: Vec<RunId> =
+            self.flights.iter().filter(|(_, flight)| lasting(flight)).map(|(id, _)| id.clone()).collect();
+        runs.into_iter().for_each(|run| t.ledger(Request::Attend(run)));
+    }
+}

@@ -1,0 +1,302 @@
+//! Attempts that fail, and the next ones.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use super::rig::*;
+use crate::coordination::Request;
+use crate::engine::retry::delay;
+use crate::engine::{Command, Event, Report};
+use crate::job::{Interrupted, Job, OnLeaseEnd, Retries};
+use crate::ledger::{self, Change, Commit, OwnerState, Snapshot};
+use crate::run::journal::RecoveredRun;
+use crate::run::{Attempt, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Version};
+use crate::term::{NodeName, TermEnd};
+use crate::warden::wire::{EndedBy, Exit, Notice, Slot, StartFailure, Step};
+use crate::{election, run};
+
+/// A job at 10:00:01, tried again twice after ten seconds.
+fn tried_again() -> Job {
+    let mut job = job("a", "1 0 10 * * *");
+    let seconds = Duration::from_secs;
+    job.retries = Retries { limit: 2, delay: seconds(10), backoff: 1.0, max_delay: seconds(60) };
+    job
+}
+
+fn running_one(job: Job) -> (Rig, Slot) {
+    let mut rig = Rig::settled("10:00:00", vec![job]);
+    rig.pass(1);
+    rig.accept_all();
+    let slot = rig.starts()[0].slot;
+    rig.started(slot);
+    rig.commands.clear();
+    (rig, slot)
+}
+
+fn let_go(changes: &[Change]) -> RunRecord {
+    match changes {
+        [Change::Reown { run, .. }] if run.state == RunState::Retrying => run.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn ended(changes: &[Change]) -> RunEnd {
+    match changes {
+        [Change::End { end, .. }] => end.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What a run of [`tried_again`] looks like in the ledger after its first failure, let go by `host-b`.
+fn waiting(retry_at: Timestamp) -> ledger::Running {
+    let mut found = running(&tried_again(), at("10:00:01"), OwnerState::Gone);
+    let end = RunEnd { outcome: Outcome::Failure, exit_code: Some(3), ..unseen(&found.record) };
+    found.record.past.note(&end);
+    (found.record.state, found.record.retry_at) = (RunState::Retrying, Some(retry_at));
+    found
+}
+
+fn unseen(run: &RunRecord) -> RunEnd {
+    RunEnd::unseen(run, Outcome::Interrupted, None, run.scheduled_at)
+}
+
+fn taken_over(wall: &str, job: Option<Job>, found: ledger::Running) -> Rig {
+    let jobs = [entry(&tried_again(), at("10:00:01"), 1)].into();
+    Rig::leading(wall, set(job), Snapshot { jobs, running: vec![found], ..Snapshot::default() })
+}
+
+#[test]
+fn a_failed_attempt_is_let_go_and_the_next_begins_at_its_time() {
+    let (mut rig, slot) = running_one(tried_again());
+    rig.ended(slot, Exit::Code(3), None);
+    let told = rig.reports();
+    assert!(!told.iter().any(|report| matches!(report, Report::Finished(_))), "{told:?}");
+    let record = let_go(&rig.accept_all());
+    let retry_at = record.retry_at.unwrap();
+    let expected = delay(&tried_again().retries, &record.id(), 1);
+    assert_eq!(retry_at, rig.now.wall + expected);
+    assert_eq!(rig.engine.wake(rig.now).wall, Some(retry_at));
+    rig.pass(8);
+    assert!(rig.commits().is_empty(), "not before its time");
+    rig.pass(3);
+    let accepted = rig.accept_all();
+    let [Change::Settle { at: Version(1), run }] = accepted.as_slice() else { panic!("{accepted:?}") };
+    assert_eq!((run.attempt, run.state, run.retry_at, run.past.failures), (2, RunState::Running, None, 1));
+    assert_eq!(rig.starts()[0].run.attempt, 2);
+}
+
+#[test]
+fn after_the_last_retry_the_run_ends_with_all_its_attempts() {
+    let (mut rig, mut slot) = running_one(tried_again());
+    for attempt in 2..=3 {
+        rig.ended(slot, Exit::Code(attempt), None);
+        rig.accept_all();
+        rig.commands.clear();
+        rig.pass(11);
+        rig.accept_all();
+        slot = rig.starts()[0].slot;
+        rig.started(slot);
+        rig.commands.clear();
+    }
+    rig.ended(slot, Exit::Code(9), None);
+    let end = ended(&rig.accept_all());
+    assert_eq!((end.outcome, end.exit_code, end.run.attempt), (Outcome::Failure, Some(9), 3));
+    let codes: Vec<_> = end.run.past.attempts.iter().map(|past| (past.attempt, past.exit_code)).collect();
+    assert_eq!(codes, [(1, Some(2)), (2, Some(3))]);
+}
+
+#[test]
+fn a_success_after_a_failure_is_a_success() {
+    let (mut rig, slot) = running_one(tried_again());
+    rig.ended(slot, Exit::Code(1), None);
+    rig.pass(11);
+    rig.accept_all();
+    rig.pass(11);
+    rig.accept_all();
+    let slot = rig.starts()[0].slot;
+    rig.started(slot);
+    rig.ended(slot, Exit::Code(0), None);
+    assert_eq!(ended(&rig.accept_all()).outcome, Outcome::Success);
+}
+
+#[test]
+fn timeouts_and_failed_starts_are_tried_again() {
+    let mut slow = tried_again();
+    slow.timeout = Some(Duration::from_secs(3));
+    let (mut rig, slot) = running_one(slow);
+    rig.pass(3);
+    rig.ended(slot, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
+    assert_eq!(let_go(&rig.accept_all()).past.attempts[0].outcome, Outcome::Timeout);
+
+    let mut rig = Rig::settled("10:00:00", vec![tried_again()]);
+    rig.pass(1);
+    rig.accept_all();
+    let slot = rig.starts()[0].slot;
+    rig.commands.clear();
+    let why = StartFailure::Step { step: Step::Exec, errno: 2 };
+    rig.tell(Event::Warden(Notice::NotStarted { slot, why }));
+    assert_eq!(let_go(&rig.accept_all()).past.attempts[0].reason, Some(Reason::NotFound));
+}
+
+#[test]
+fn an_interrupted_attempt_is_not_tried_again() {
+    let (mut rig, slot) = running_one(tried_again());
+    rig.tell(Event::Stop);
+    rig.ended(slot, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
+    rig.commands.retain(|command| !matches!(command, Command::Ask(Request::Election(_))));
+    let end = ended(&rig.accept_all());
+    assert_eq!((end.outcome, end.reason), (Outcome::Interrupted, Some(Reason::Drain)));
+}
+
+#[test]
+fn a_rerun_takes_no_retry_away() {
+    let mut job = tried_again();
+    (job.interrupted, job.on_lease_end) = (Interrupted::Rerun, OnLeaseEnd::Kill);
+    let mut rig = taken_over("10:00:30", Some(job.clone()), running(&job, at("10:00:01"), OwnerState::Gone));
+    let accepted = rig.accept_all();
+    let [Change::Settle { run, .. }] = accepted.as_slice() else { panic!("{accepted:?}") };
+    let told: Vec<_> = run.past.attempts.iter().map(|past: &Attempt| past.outcome).collect();
+    assert_eq!((run.attempt, run.past.failures, told.as_slice()), (2, 0, [Outcome::Interrupted].as_slice()));
+}
+
+#[test]
+fn the_next_leader_makes_a_waiting_retry_at_its_time() {
+    let mut rig = taken_over("10:00:05", Some(tried_again()), waiting(at("10:00:11")));
+    assert!(rig.accept_all().is_empty());
+    rig.pass(5);
+    assert!(rig.accept_all().is_empty());
+    rig.pass(1);
+    let accepted = rig.accept_all();
+    assert!(
+        matches!(accepted.as_slice(), [Change::Settle { at: Version(0), run }] if run.attempt == 2),
+        "{accepted:?}"
+    );
+    assert_eq!(rig.starts().len(), 1);
+}
+
+#[test]
+fn a_retry_that_is_overdue_at_a_takeover_is_made_at_once() {
+    let mut rig = taken_over("10:03:00", Some(tried_again()), waiting(at("10:00:11")));
+    assert!(matches!(rig.accept_all().as_slice(), [Change::Settle { run, .. }] if run.attempt == 2));
+}
+
+#[test]
+fn a_waiting_retry_counts_for_overlap() {
+    let mut often = tried_again();
+    often.schedule = job("a", "* * * * * *").schedule;
+    let (mut rig, slot) = running_one(often);
+    rig.ended(slot, Exit::Code(1), None);
+    let_go(&rig.accept_all());
+    rig.pass(1);
+    assert_eq!(skipped(&rig.accept_all()), ["overlap 2026-11-20T10:00:02Z 2026-11-20T10:00:02Z 1"]);
+}
+
+#[test]
+fn a_node_that_leads_no_more_lets_go_and_forgets() {
+    let (mut rig, slot) = running_one(tried_again());
+    rig.tell(Event::Drain { timeout: Duration::from_secs(600) });
+    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::Resigned }));
+    rig.tell(Event::Election(election::Event::Withdrawn));
+    rig.ended(slot, Exit::Code(1), None);
+    let_go(&rig.accept_all());
+    let leave = Command::Ask(Request::Election(election::Request::Leave));
+    assert!(rig.take().contains(&leave), "a run that waits elsewhere does not hold the node");
+}
+
+#[test]
+fn a_retry_goes_by_the_present_definition_and_without_one_the_run_ends_as_it_did() {
+    let mut eager = tried_again();
+    eager.retries.delay = Duration::from_secs(1);
+    let mut rig = taken_over("10:00:05", Some(tried_again()), waiting(at("10:00:11")));
+    rig.tell(Event::Loaded(set([eager])));
+    rig.pass(6);
+    let starts = {
+        rig.accept_all();
+        rig.starts()
+    };
+    assert_eq!(starts[0].job.retries.delay, Duration::from_secs(1));
+
+    let mut rig = taken_over("10:00:05", None, waiting(at("10:00:11")));
+    rig.accept_all();
+    rig.pass(6);
+    let end = ended(&rig.accept_all());
+    assert_eq!((end.outcome, end.exit_code, end.run.attempt), (Outcome::Failure, Some(3), 1));
+}
+
+#[test]
+fn a_refused_letting_go_is_written_again_at_the_version_found() {
+    let (mut rig, slot) = running_one(tried_again());
+    let record = rig.engine.runs().next().unwrap().clone();
+    rig.ended(slot, Exit::Code(1), None);
+    let commits = rig.commits();
+    rig.answer(commits[0].0, Commit::Superseded);
+    rig.tell(Event::Ledger(ledger::Event::Run(record.id(), Some((record, Version(4))))));
+    let accepted = rig.accept_all();
+    assert!(matches!(accepted.as_slice(), [Change::Reown { at: Version(4), .. }]), "{accepted:?}");
+    assert_eq!(let_go(&accepted).past.failures, 1);
+}
+
+#[test]
+fn a_run_that_an_earlier_process_had_let_go_is_left_to_the_leader() {
+    let found = waiting(at("10:00:11"));
+    let begun = running(&tried_again(), at("10:00:01"), OwnerState::Gone).record;
+    let mut rig = Rig::new("10:00:05", set([tried_again()]));
+    let noted = RecoveredRun { record: begun, version: Version(0), pid: None, end: None };
+    rig.tell(Event::Recovered(vec![noted]));
+    rig.join();
+    let commits = rig.commits();
+    rig.answer(commits[0].0, Commit::Superseded);
+    rig.commands.clear();
+    let id = found.record.id();
+    rig.tell(Event::Ledger(ledger::Event::Run(id.clone(), Some((found.record, Version(1))))));
+    assert!(rig.commands.contains(&Command::Forget(id)));
+    assert!(rig.commits().is_empty(), "it is not ended a second time");
+    assert_eq!(rig.engine.own_runs(), 0);
+}
+
+fn some_run() -> RunId {
+    RunId::scheduled(name("a"), at("10:00:01"))
+}
+
+proptest! {
+    #[test]
+    fn a_delay_is_the_same_everywhere_and_within_its_bounds(
+        failures in 1u32..2000,
+        delay_ms in 0u64..10_000_000,
+        backoff in 1.0f64..100.0,
+        max_ms in 1u64..100_000_000,
+    ) {
+        let of = Duration::from_millis;
+        let retries = Retries { limit: 9, delay: of(delay_ms), backoff, max_delay: of(max_ms) };
+        let drawn = delay(&retries, &some_run(), failures);
+        prop_assert_eq!(drawn, delay(&retries, &some_run(), failures));
+        prop_assert!(drawn <= retries.max_delay);
+        let least = retries.delay.min(retries.max_delay).mul_f64(0.899);
+        prop_assert!(drawn >= least, "{:?} under {:?}", drawn, least);
+    }
+}
+
+#[test]
+fn a_delay_grows_by_its_factor_and_is_spread_by_a_tenth() {
+    let of = Duration::from_secs;
+    let retries = Retries { limit: 9, delay: of(100), backoff: 2.0, max_delay: of(10_000) };
+    let drawn: Vec<_> = (1..=3).map(|failures| delay(&retries, &some_run(), failures).as_secs_f64()).collect();
+    for (drawn, base) in drawn.iter().zip([100.0, 200.0, 400.0]) {
+        assert!((base * 0.9..=base * 1.1).contains(drawn) && *drawn != base, "{drawn}");
+    }
+    let other = RunId::scheduled(name("b"), at("10:00:01"));
+    assert_ne!(delay(&retries, &some_run(), 1), delay(&retries, &other, 1));
+}
+
+#[test]
+fn a_run_that_waits_is_nobodys_whoever_let_it_go() {
+    let mut rig = taken_over("10:00:05", Some(tried_again()), waiting(at("10:00:11")));
+    rig.commands.clear();
+    let found = waiting(at("10:00:11")).record;
+    assert_eq!(found.owner.node, NodeName::new("host-b"));
+    let gone = ledger::Event::OwnerGone(found.id(), OwnerState::Dead, Some((found, run::Version(0))));
+    rig.tell(Event::Ledger(gone));
+    assert!(rig.commits().is_empty());
+}

@@ -1,0 +1,118 @@
+//! What is kept of a run's earlier attempts while it goes on, so that its end can list them.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{Outcome, Reason, RunEnd, RunRecord};
+use crate::term::NodeName;
+
+/// How many earlier attempts are listed: a record must stay small however often a job fails.
+const LISTED: usize = 10;
+
+/// How an attempt ended that was not the run's last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Counts from 1.
+    pub attempt: u32,
+    /// The node that had it.
+    pub node: NodeName,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What the outcome does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
+    /// Of the main process, when it exited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The signal that ended the main process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// When it ended, or was settled.
+    pub ended_at: Timestamp,
+    /// How long it ran, in milliseconds; absent when no process was started, or nobody saw its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+}
+
+/// The attempts of a run before the one its record is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Past {
+    /// How many of them failed, or took too long: what `retries` counts. Those that an interruption ended are not among them.
+    pub failures: u32,
+    /// The newest of them, oldest first.
+    pub attempts: Vec<Attempt>,
+}
+
+impl Attempt {
+    /// What an end says of its attempt.
+    pub fn of(end: &RunEnd) -> Self {
+        Self {
+            attempt: end.run.attempt,
+            node: end.run.owner.node.clone(),
+            outcome: end.outcome,
+            reason: end.reason,
+            exit_code: end.exit_code,
+            signal: end.signal,
+            ended_at: end.ended_at,
+            duration_ms: end.duration_ms,
+        }
+    }
+}
+
+impl Past {
+    /// True where there was no other attempt.
+    pub fn is_empty(&self) -> bool {
+        self.failures == 0 && self.attempts.is_empty()
+    }
+
+    /// Notes the end of an attempt that another follows, once. A run that still waits for its first has none to note.
+    pub fn note(&mut self, end: &RunEnd) {
+        if end.run.attempt == 0 || self.end_of(&end.run).is_some() {
+            return;
+        }
+        self.failures += u32::from(end.outcome.is_failed());
+        self.attempts.push(Attempt::of(end));
+        let surplus = self.attempts.len().saturating_sub(LISTED);
+        self.attempts.drain(..surplus);
+    }
+
+    /// How the attempt that `run` is about ended, if that is noted.
+    pub fn end_of(&self, run: &RunRecord) -> Option<&Attempt> {
+        self.attempts.last().filter(|last| last.attempt >= run.attempt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::tests_support::{record, success};
+
+    fn failed(attempt: u32, outcome: Outcome) -> RunEnd {
+        RunEnd { outcome, ..success(RunRecord { attempt, ..record("a", 0, "s") }) }
+    }
+
+    #[test]
+    fn only_failures_and_timeouts_count() {
+        let mut past = Past::default();
+        for (attempt, outcome) in [(1, Outcome::Failure), (2, Outcome::Interrupted), (3, Outcome::Timeout)] {
+            past.note(&failed(attempt, outcome));
+        }
+        assert_eq!((past.failures, past.attempts.len()), (2, 3));
+    }
+
+    #[test]
+    fn an_attempt_is_noted_once() {
+        let mut past = Past::default();
+        past.note(&failed(1, Outcome::Failure));
+        past.note(&failed(1, Outcome::Interrupted));
+        assert_eq!((past.failures, past.attempts.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_run_that_fails_for_ever_keeps_a_small_record() {
+        let mut past = Past::default();
+        (1..=1000).for_each(|attempt| past.note(&failed(attempt, Outcome::Failure)));
+        assert_eq!((past.failures, past.attempts.len()), (1000, LISTED));
+        assert_eq!(past.attempts.last().map(|last| last.attempt), Some(1000));
+    }
+}
