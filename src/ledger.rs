@@ -4,6 +4,7 @@
 //! was read where another may have written. What a version is to a backend is its own affair; here it counts
 //! from 0 and grows by one with every write (ZooKeeper's znode versions do). Nothing here names a backend.
 
+mod chain;
 mod operator;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::pin::Pin;
 
 pub use operator::{Asking, ControlEntry, Followed, Operator, OperatorError, TriggerEntry, Wishes};
 
+pub use self::chain::Chains;
 use crate::election::Queue;
 use crate::job::JobName;
 use crate::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};

@@ -56,6 +56,7 @@ pub(super) struct Parts {
 struct Backend {
     service: Service,
     store: Store,
+    chains: ledger::Chains,
     member: Member,
     /// Says when the member's file was touched. Where none can be had, the next look or commit finds it gone.
     _touched: Option<notify::RecommendedWatcher>,
@@ -111,6 +112,7 @@ impl Backend {
         Self {
             service,
             store,
+            chains: ledger::Chains::default(),
             contender,
             watch: Watch::new(member.name().session.clone()),
             member,
@@ -243,7 +245,12 @@ impl Backend {
         if self.failed || self.ended {
             return Ok(());
         }
+        let led = self.contender.leads();
         self.contender.step(&mut self.store, &self.errands, &self.service.events)?;
+        if !led && self.contender.leads() {
+            // Its leader has read every job.
+            self.chains = ledger::Chains::default();
+        }
         if !self.contender.leads() {
             self.watch.end();
             self.wished = false;

@@ -17,7 +17,7 @@ use super::commit;
 use super::read::{self, Rows};
 use super::wishes;
 use crate::job::JobName;
-use crate::ledger::{Change, Commit, ControlEntry, JobEntry, Wishes};
+use crate::ledger::{Chains, Change, Commit, ControlEntry, JobEntry, Wishes};
 use crate::run::{RunEnd, RunId, RunRecord, Version};
 use crate::term::FencingToken;
 
@@ -89,15 +89,21 @@ impl Store {
     pub(super) fn commit<'a>(
         &mut self,
         term: Option<FencingToken>,
+        chains: &mut Chains,
         changes: impl IntoIterator<Item = &'a Change>,
     ) -> Result<Vec<Commit>> {
         let tx = self.write()?;
         let leads = term.is_some() && term == Some(newest_token(&tx)?);
         let answers = changes
             .into_iter()
-            .map(|change| match leads || !change.is_fenced() {
-                true => commit::apply(&tx, change),
-                false => Ok(Commit::Fenced),
+            .map(|change| {
+                let answer = match (leads || !change.is_fenced(), chains.is_broken(change)) {
+                    (false, _) => Commit::Fenced,
+                    (true, true) => Commit::Superseded,
+                    (true, false) => commit::apply(&tx, change)?,
+                };
+                chains.answered(change, answer);
+                Ok(answer)
             })
             .collect::<rusqlite::Result<_>>()?;
         tx.commit()?;

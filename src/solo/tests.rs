@@ -17,7 +17,7 @@ use super::store::Store;
 use super::*;
 use crate::coordination::{Event, Request};
 use crate::job::{Digest, JobName};
-use crate::ledger::{Change, Commit, CommitId, OwnerState, SkipWrite, Snapshot};
+use crate::ledger::{Chains, Change, Commit, CommitId, OwnerState, SkipWrite, Snapshot};
 use crate::run::journal::Journal as _;
 use crate::run::tests_support::{record, success};
 use crate::run::{

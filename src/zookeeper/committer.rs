@@ -22,7 +22,7 @@ use super::desk::{Desk, Trouble};
 use super::paths;
 use crate::clock::{Clock, Uptime};
 use crate::job::JobName;
-use crate::ledger::{Change, Commit, CommitId};
+use crate::ledger::{Chains, Change, Commit, CommitId};
 use group::{Failed, Group, Pending, Verdict};
 
 /// Groups under way at once: enough to keep the servers busy, few enough that later requests gather.
@@ -72,6 +72,7 @@ pub struct Committer<C, K> {
     flights: FuturesUnordered<Flight>,
     histories: BTreeSet<JobName>,
     held: Option<String>,
+    chains: Chains,
     last_group: u64,
     last_sent: Uptime,
 }
@@ -87,14 +88,31 @@ impl<C: Client, K: Clock> Committer<C, K> {
             flights: FuturesUnordered::new(),
             histories: BTreeSet::new(),
             held: None,
+            chains: Chains::default(),
             last_group: 0,
             last_sent: Uptime::ZERO,
         }
     }
 
-    /// Takes a change; with a fence, the path of the candidate that must be there.
-    pub fn request(&mut self, id: CommitId, change: Change, fence: Option<String>) {
+    /// Takes a change; with a fence, the path of the candidate that must be there. Answered at once where it rests on one that was
+    /// refused.
+    #[must_use]
+    pub fn request(&mut self, id: CommitId, change: Change, fence: Option<String>) -> Option<Answer> {
+        if self.chains.is_broken(&change) {
+            return Some((id, Commit::Superseded));
+        }
         self.waiting.push_back(Pending::new(id, change, fence));
+        None
+    }
+
+    /// A new term: its leader has read every job.
+    pub fn start_term(&mut self) {
+        self.chains = Chains::default();
+    }
+
+    /// The leader reads this job anew.
+    pub fn read(&mut self, job: &JobName) {
+        self.chains.read(job);
     }
 
     /// When a write was sent last.
@@ -306,11 +324,9 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 outcome.answers.extend(fenced.into_iter().map(|pending| (pending.id, answer)));
                 self.send_again(id);
             }
-            Failed::Superseded(pending) => {
-                // Of a mark, or an end, all that counts is that another's stands.
-                let is_of_run = !matches!(pending.change, Change::Advance { .. } | Change::End { .. });
-                let answer = if group.is_untraceable && is_of_run { Commit::Unknown } else { Commit::Superseded };
-                outcome.answers.push((pending.id, answer));
+            Failed::Superseded(refused) => {
+                outcome.answers.extend(refused.iter().map(|pending| (pending.id, group.answer_refused(pending))));
+                refused.iter().take(1).for_each(|pending| self.break_chain(&pending.change, outcome));
                 self.send_again(id);
             }
             Failed::Rewritten => self.send_again(id),
@@ -320,6 +336,16 @@ impl<C: Client, K: Clock> Committer<C, K> {
             }
             Failed::Refused => self.put_off(id),
         }
+    }
+
+    /// What waits and rests on a refused change is refused too.
+    fn break_chain(&mut self, refused: &Change, outcome: &mut Outcome) {
+        self.chains.answered(refused, Commit::Superseded);
+        let waiting = std::mem::take(&mut self.waiting);
+        let (broken, kept): (VecDeque<_>, _) =
+            waiting.into_iter().partition(|pending| self.chains.is_broken(&pending.change));
+        self.waiting = kept;
+        outcome.answers.extend(broken.into_iter().map(|pending| (pending.id, Commit::Superseded)));
     }
 
     fn send_again(&mut self, id: u64) {

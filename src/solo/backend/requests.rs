@@ -34,7 +34,7 @@ impl Backend {
         self.check_member()?;
         let token = self.contender.token(&self.service.events);
         let waiting = self.line.iter().map_while(as_commit).take(GROUP);
-        let answers = self.store.commit(token, waiting.map(|(_, change)| change))?;
+        let answers = self.store.commit(token, &mut self.chains, waiting.map(|(_, change)| change))?;
         let fenced = token.is_some() && answers.contains(&Commit::Fenced);
         for answer in answers {
             if let Some(Request::Ledger(ledger::Request::Commit { id, change })) = self.line.pop_front() {
@@ -75,6 +75,7 @@ impl Backend {
         match request {
             ledger::Request::Commit { .. } => {}
             ledger::Request::ReadJob(job) => {
+                self.chains.read(&job);
                 let entry = self.store.job(&job)?;
                 // A pause that came between the two has changed the record too.
                 let control = self.store.control(&job)?;

@@ -45,6 +45,8 @@ async fn a_begin_that_a_pause_overtook_is_refused() {
     let owner = Owner { node: a.name.clone(), session: a.session.clone() };
     let run = RunRecord { owner, ..record("j", 60, "") };
     assert_eq!(a.commit(begin(&run, Version::FIRST)).await, Commit::Superseded);
+    // The pause has made the version that the next decision of the chain names.
+    assert_eq!(a.commit(begin(&run, Version(1))).await, Commit::Superseded);
     a.ask_ledger(ledger::Request::ReadJob(j()));
     let read = a.until(|event| match event {
         Event::Ledger(ledger::Event::Job(_, entry, control)) => entry.zip(control),
@@ -53,6 +55,7 @@ async fn a_begin_that_a_pause_overtook_is_refused() {
     let (entry, control) = read.await;
     assert_eq!((entry.version, entry.record), (Version(1), Some(job_record(59))));
     assert_eq!(control.record.paused, pause("disks"));
+    assert_eq!(a.commit(begin(&run, Version(1))).await, Commit::Accepted);
 }
 
 #[tokio::test]
@@ -72,6 +75,7 @@ async fn a_pause_is_heard_of_and_ended_by_the_leader() {
         Change::Resume { job: j(), control: Version(control), mark: Some((Some(Version(0)), job_record(60))), skip }
     };
     assert_eq!(a.commit(lift(0)).await, Commit::Superseded);
+    a.ask_ledger(ledger::Request::ReadJob(j()));
     assert_eq!(a.history("j").await.len(), 0, "whole or not at all");
     let (done, answer) = futures_util::join!(operator.resumed(j(), Uuid::from_u128(1)), a.commit(lift(1)));
     assert_eq!((done, answer), (Ok(()), Commit::Accepted));

@@ -1,7 +1,7 @@
 //! Changes that share a multi. Pure: what to send, and what an answer means for whom.
 
 use crate::job::JobName;
-use crate::ledger::{Change, CommitId};
+use crate::ledger::{Change, Commit, CommitId};
 use crate::run::Version;
 use crate::zookeeper::client::{Data, Error, Mode, MultiError, Op};
 use crate::zookeeper::lower::{self, Mark, Trace};
@@ -40,8 +40,8 @@ pub struct Group {
 pub enum Failed {
     /// The candidate is gone: these changes with it.
     Fence(Vec<Pending>),
-    /// Another wrote what this one rests on.
-    Superseded(Box<Pending>),
+    /// Another wrote what the first of these rests on, and the others rest on that one.
+    Superseded(Vec<Pending>),
     /// A history record stood otherwise than assumed; the operation now fits it.
     Rewritten,
     /// A folder above this path is gone.
@@ -198,9 +198,26 @@ impl Group {
         if rewrite_history(op, error) {
             return Failed::Rewritten;
         }
-        let superseded = self.members.remove(member);
+        let superseded = self.take_chain(member);
         self.forget_fence();
-        Failed::Superseded(Box::new(superseded))
+        Failed::Superseded(superseded)
+    }
+
+    /// The change that failed, and those after it that rest on it.
+    fn take_chain(&mut self, member: usize) -> Vec<Pending> {
+        let (failed, after) = (self.members.remove(member), self.members.split_off(member));
+        let rests_on_it = |pending: &Pending| {
+            failed.change.moves_mark() && pending.change.moves_mark() && pending.change.job() == failed.change.job()
+        };
+        let (rest, others): (Vec<_>, Vec<_>) = after.into_iter().partition(rests_on_it);
+        self.members.extend(others);
+        std::iter::once(failed).chain(rest).collect()
+    }
+
+    /// What is to be said of a change that was refused. Of a mark, or an end, all that counts is that another's stands.
+    pub fn answer_refused(&self, pending: &Pending) -> Commit {
+        let is_of_run = !matches!(pending.change, Change::Advance { .. } | Change::End { .. });
+        if self.is_untraceable && is_of_run { Commit::Unknown } else { Commit::Superseded }
     }
 
     fn locate(&self, mut index: usize) -> Option<(usize, usize)> {

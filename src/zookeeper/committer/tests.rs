@@ -198,7 +198,7 @@ impl Bench {
     fn request(&mut self, change: Change) -> CommitId {
         self.last += 1;
         let fence = change.is_fenced().then(|| CANDIDATE.to_owned());
-        self.committer.request(CommitId(self.last), change, fence);
+        self.answers.extend(self.committer.request(CommitId(self.last), change, fence));
         CommitId(self.last)
     }
 
@@ -355,7 +355,21 @@ fn of_changes_that_share_a_multi_only_the_failed_one_and_its_followers_fail() {
     bench.settle();
     let expected = [Commit::Accepted, Commit::Superseded, Commit::Superseded, Commit::Accepted];
     assert_eq!(ids.map(|id| bench.answers[&id]), expected);
-    assert_eq!(bench.tree.lock().unwrap().multis, 3);
+    assert_eq!(bench.tree.lock().unwrap().multis, 2);
+}
+
+/// A pause changes the job's record as well, and makes the version that a later decision of the chain names.
+#[test]
+fn what_rests_on_a_refused_decision_is_refused_though_its_version_is_there() {
+    let mut bench = Bench::new();
+    let paused = (json(&mark(0, "1-0")), 1);
+    bench.tree.lock().unwrap().nodes.insert(paths::job(&name("a")), paused);
+    let ids = [bench.request(begin("a", 0, 60, "7-1")), bench.request(begin("a", 1, 120, "7-2"))];
+    bench.settle();
+    assert_eq!(ids.map(|id| bench.answers[&id]), [Commit::Superseded; 2]);
+    assert_eq!(bench.commit(begin("a", 1, 120, "7-3")), Commit::Superseded, "the leader has not heard of it yet");
+    bench.committer.read(&name("a"));
+    assert_eq!(bench.commit(begin("a", 1, 180, "7-4")), Commit::Accepted);
 }
 
 #[test]

@@ -320,6 +320,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             self.timed_at = Some(opened.sent);
             self.node.tell(Event::Time(time));
         }
+        self.committer.start_term();
         let term = Term { token: opened.token, candidate };
         self.role = Role::Leading(term.clone());
         self.watches_member = true;

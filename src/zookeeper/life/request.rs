@@ -34,7 +34,18 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 }
             }
             Request::Ledger(ledger::Request::Attend(run)) => self.watcher.watch(run),
-            Request::Ledger(read) => self.unread.push_back(read),
+            Request::Ledger(read) => {
+                if let ledger::Request::ReadJob(job) = &read {
+                    self.committer.read(job);
+                }
+                self.unread.push_back(read);
+            }
+        }
+    }
+
+    fn put_on_its_way(&mut self, id: CommitId, change: Change, fence: Option<String>) {
+        if let Some((id, answer)) = self.committer.request(id, change, fence) {
+            self.node.answer(id, answer);
         }
     }
 
@@ -56,13 +67,13 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 Change::Reown { run, .. } if run.state == RunState::Running && run.owner.session != self.id => {
                     self.node.answer(id, Commit::Superseded);
                 }
-                _ => self.committer.request(id, change, None),
+                _ => self.put_on_its_way(id, change, None),
             }
             return;
         }
         match self.fence() {
             Some((candidate, token)) if !lower::is_of_another_term(&change, token) => {
-                self.committer.request(id, change, Some(candidate));
+                self.put_on_its_way(id, change, Some(candidate));
             }
             _ => self.node.answer(id, Commit::Fenced),
         }
