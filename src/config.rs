@@ -27,7 +27,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::job::{Digest, JobName, JobSet};
+use crate::job::{Digest, Group, Job, JobName, JobSet};
 use files::Source;
 use host::Host;
 use marked::{Fault, Position};
@@ -180,6 +180,7 @@ fn parse_for(file_name: &str, text: &[u8], host: Host) -> Result<(JobSet, Vec<Pr
 fn join(sources: &[Source], mut host: Host) -> (Result<JobSet, Vec<Problem>>, Vec<Problem>) {
     let mut jobs = BTreeMap::new();
     let mut places: BTreeMap<JobName, (&Path, usize)> = BTreeMap::new();
+    let mut groups: BTreeMap<String, (usize, JobName)> = BTreeMap::new();
     let mut problems = Vec::new();
     let mut warnings = Vec::new();
     for Source { path, bytes } in sources {
@@ -193,6 +194,9 @@ fn join(sources: &[Source], mut host: Host) -> (Result<JobSet, Vec<Problem>>, Ve
                 continue;
             }
             places.insert(job.name.clone(), (path, at.line));
+            if let Some(message) = other_limit(&job, &mut groups) {
+                problems.push(Problem::new(path, Fault::new(at, message)));
+            }
             jobs.insert(job.name.clone(), job);
         }
     }
@@ -205,6 +209,17 @@ fn join(sources: &[Source], mut host: Host) -> (Result<JobSet, Vec<Problem>>, Ve
     in_order(&mut warnings);
     let reading = if problems.is_empty() { Ok(JobSet { jobs, digest: digest(sources) }) } else { Err(problems) };
     (reading, warnings)
+}
+
+/// All jobs of a group have to agree on how many of them may run at once.
+fn other_limit(job: &Job, groups: &mut BTreeMap<String, (usize, JobName)>) -> Option<String> {
+    let Group { name, limit } = job.concurrency_group.clone()?;
+    let (first, by) = groups.entry(name.clone()).or_insert_with(|| (limit, job.name.clone()));
+    let differs = format!(
+        "job `{}`: `concurrency_group`: `{name}` has the limit {limit} here, and {first} in job `{by}`",
+        job.name
+    );
+    (limit != *first).then_some(differs)
 }
 
 /// Over the names and bytes of all files. Not over their folder: nodes may keep the same jobs in different places.

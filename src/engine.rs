@@ -12,7 +12,8 @@
 
 mod clocks;
 mod flight;
-pub mod heir;
+pub mod group;
+mod heir;
 mod kill;
 mod leading;
 mod misfire;

@@ -116,6 +116,15 @@ impl Default for Retries {
     }
 }
 
+/// Jobs of which only so many run at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// What its jobs name it.
+    pub name: String,
+    /// How many runs of all its jobs may be in flight at once; at least 1, and the same for all of them.
+    pub limit: usize,
+}
+
 /// What to do with occurrences that nobody decided on in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Misfire {
@@ -205,6 +214,8 @@ pub struct Job {
     pub retries: Retries,
     /// See [`Overlap`].
     pub overlap: Overlap,
+    /// See [`Group`].
+    pub concurrency_group: Option<Group>,
     /// See [`Misfire`].
     pub misfire: Misfire,
     /// How old a missed occurrence may be and still be run; without one, the time to its next occurrence, at most 12 h.

@@ -64,6 +64,8 @@ pub(super) struct Block {
     #[serde(deserialize_with = "given")]
     pub overlap: Given<String>,
     #[serde(deserialize_with = "given")]
+    pub concurrency_group: Given<BTreeMap<String, Option<String>>>,
+    #[serde(deserialize_with = "given")]
     pub misfire: Given<String>,
     #[serde(deserialize_with = "given")]
     pub misfire_window: Given<String>,

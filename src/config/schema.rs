@@ -9,7 +9,7 @@ use super::marked::{Entry, Fault, Node, Position, Value};
 use crate::words::nearest;
 
 /// Keys that the language has and this version does not: refused, never ignored.
-const LATER: &[&str] = &["after", "concurrency_group", "on_failure", "on_success", "on_recovery", "on_missed"];
+const LATER: &[&str] = &["after", "on_failure", "on_success", "on_recovery", "on_missed"];
 
 /// The form of a value, as far as it can be seen without knowing what it means.
 #[derive(Clone, Copy)]
@@ -50,6 +50,7 @@ const KEYS: &[(&str, Form)] = &[
     ("kill_grace", Form::Text),
     ("retries", Form::Fields(&["limit", "delay", "backoff", "max_delay"])),
     ("overlap", Form::Text),
+    ("concurrency_group", Form::Fields(&["name", "limit"])),
     ("misfire", Form::Text),
     ("misfire_window", Form::Text),
     ("misfire_limit", Form::Number),

@@ -14,7 +14,7 @@ use super::raw::{self, Given, TextOrTexts};
 use super::schema::{self, meant, shown};
 use super::size;
 use crate::duration;
-use crate::job::{CommandLine, Interrupted, Misfire, OnLeaseEnd, Overlap};
+use crate::job::{CommandLine, Group, Interrupted, JobName, Misfire, OnLeaseEnd, Overlap};
 use crate::schedule::{Dst, Schedule};
 
 /// The kernel takes no longer argument or environment entry (MAX_ARG_STRLEN, its final NUL included).
@@ -44,6 +44,7 @@ pub(super) struct Settings {
     pub kill_grace: Given<Duration>,
     pub retries: Given<RetrySettings>,
     pub overlap: Given<Overlap>,
+    pub concurrency_group: Given<Group>,
     pub misfire: Given<Misfire>,
     pub misfire_window: Given<Duration>,
     pub misfire_limit: Given<usize>,
@@ -99,6 +100,7 @@ pub(super) fn judge(
                 ("replace", Overlap::Replace),
             ],
         ),
+        concurrency_group: judge.group(block.concurrency_group),
         misfire: judge.word(
             "misfire",
             block.misfire,
@@ -247,6 +249,24 @@ impl Judge<'_> {
         }))
     }
 
+    /// Neither of its keys has a default.
+    fn group(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<Group> {
+        let key = "concurrency_group";
+        let mut fields = match given {
+            Some(Some(fields)) => fields,
+            Some(None) => return Some(None),
+            None => return None,
+        };
+        for name in ["name", "limit"] {
+            if fields.get(name).is_none_or(Option::is_none) {
+                self.fault(self.place(key), key, format!("`{name}` is missing"));
+            }
+        }
+        let name = self.field(key, "name", &mut fields, group_name);
+        let limit = self.field(key, "limit", &mut fields, group_limit);
+        Some(Some(Group { name: name??, limit: limit?? }))
+    }
+
     /// A key of a map that is the value of a key.
     fn field<U, E: Display>(
         &mut self,
@@ -351,6 +371,19 @@ fn backoff(text: String) -> Result<f64, String> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let factor = text.parse::<f64>().ok().filter(|factor| is_plain && (1.0..=100.0).contains(factor));
     factor.ok_or_else(|| format!("`{}` is no factor: they are 1 to 100", shown(&text)))
+}
+
+/// A name as a job's: it is shown in the same places.
+fn group_name(text: String) -> Result<String, String> {
+    let good = JobName::parse(&text).map(|_| text.clone());
+    good.map_err(|_| {
+        format!("`{}` is no name: a letter or digit, then at most 99 letters, digits, `.`, `_` or `-`", shown(&text))
+    })
+}
+
+fn group_limit(text: String) -> Result<usize, String> {
+    let limit = text.parse::<usize>().ok().filter(|&limit| limit > 0 && !text.starts_with('+'));
+    limit.ok_or_else(|| format!("`{}` is no whole number from 1", shown(&text)))
 }
 
 fn misfire_limit(limit: u64) -> Result<usize, String> {

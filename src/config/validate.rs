@@ -211,6 +211,7 @@ fn job(name: JobName, schedule: Schedule, own: Settings, defaults: &Settings) ->
         kill_grace: merged(&own.kill_grace, &defaults.kill_grace).unwrap_or(DEFAULT_KILL_GRACE),
         retries: retries(own.retries, &defaults.retries),
         overlap: merged(&own.overlap, &defaults.overlap).unwrap_or_default(),
+        concurrency_group: merged(&own.concurrency_group, &defaults.concurrency_group),
         misfire: merged(&own.misfire, &defaults.misfire).unwrap_or_default(),
         misfire_window: merged(&own.misfire_window, &defaults.misfire_window),
         misfire_limit: merged(&own.misfire_limit, &defaults.misfire_limit).unwrap_or(DEFAULT_MISFIRE_LIMIT),

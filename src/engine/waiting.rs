@@ -1,4 +1,5 @@
-//! Occurrences beside a run of their job, as `overlap` wants it: skipped, begun beside it, or waiting for its end.
+//! Occurrences beside a run of their job, as `overlap` wants it: skipped, begun beside it, or waiting for its end. And runs
+//! that wait because their group is full.
 //!
 //! ```text
 //!   due ─ mark + running/<run> queued ─► waits ─ whoever leads, once nothing is in its way ─► attempt 1
@@ -24,10 +25,10 @@ impl Engine {
     /// How much longer than its own end a cut-off run stands in the way of one that waits for it: a warden elsewhere ends it by its
     /// own clock.
     pub(super) fn margin(&self, run: &RunId) -> Duration {
-        match self.jobs.jobs.get(run.job()).map(|job| job.overlap) {
-            Some(Overlap::Queue | Overlap::Replace) => Duration::from_secs(1),
-            Some(Overlap::Skip | Overlap::Allow) | None => Duration::ZERO,
-        }
+        let waits =
+            |job: &Job| matches!(job.overlap, Overlap::Queue | Overlap::Replace) || job.concurrency_group.is_some();
+        let is_awaited = self.jobs.jobs.get(run.job()).is_some_and(|job| waits(job));
+        if is_awaited { Duration::from_secs(1) } else { Duration::ZERO }
     }
 
     /// Something changed that a run may have waited for.
@@ -58,12 +59,13 @@ impl Engine {
 
     /// True where a run of the job that begins now has to wait for others.
     pub(super) fn must_wait(&self, job: &Job) -> bool {
-        match job.overlap {
+        let has_rivals = match job.overlap {
             Overlap::Queue => self.is_in_flight(&job.name),
             // Also for an end that is not in the ledger yet.
             Overlap::Replace => self.flights_of(&job.name).next().is_some(),
             Overlap::Skip | Overlap::Allow => false,
-        }
+        };
+        has_rivals || self.is_group_full(job)
     }
 
     /// What the ledger says to a run that is to wait.
@@ -120,7 +122,8 @@ impl Engine {
             if job.overlap == Overlap::Replace {
                 before.iter().for_each(|other| self.replace(t, other));
             }
-            if job.overlap != Overlap::Allow && !before.is_empty() {
+            let has_rivals = job.overlap != Overlap::Allow && !before.is_empty();
+            if has_rivals || self.is_group_full(&job) {
                 return false;
             }
         }

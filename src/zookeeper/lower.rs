@@ -306,6 +306,7 @@ pub(super) mod tests {
         let run = run("backup", 60, "7-1");
         let expected = ["set /cronkeeper/running/backup.19700101T000100Z 5"];
         assert_eq!(shapes(&Change::Settle { at: Version(5), run: run.clone() }), expected);
+        assert_eq!(shapes(&Change::Kill { at: Version(5), run: run.clone() }), expected);
         assert_eq!(shapes(&Change::Reown { at: Version(5), run }), expected);
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::job::{CommandLine, Interrupted, Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs, Splay};
+use crate::job::{CommandLine, Group, Interrupted, Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs, Splay};
 
 #[test]
 fn the_smallest_job_has_the_documented_defaults() {
@@ -211,7 +211,7 @@ fn commands_are_checked_as_far_as_can_be() {
 
 #[test]
 fn what_is_not_built_yet_is_refused_and_never_ignored() {
-    for key in ["concurrency_group", "on_failure", "on_success", "on_recovery", "on_missed"] {
+    for key in ["on_failure", "on_success", "on_recovery", "on_missed"] {
         same(&said_of(&format!("{key}: x")), &format!("j:5:5: job `a`: `{key}` is not supported yet"));
         same(&said_of(&format!("{key}:")), &format!("j:5:5: job `a`: `{key}` is not supported yet"));
     }
@@ -353,4 +353,22 @@ fn what_is_wrong_with_retries_is_said_where_it_stands() {
     ] {
         same(&said_of(&format!("retries: {value}")), expected);
     }
+}
+
+#[test]
+fn a_group_has_a_name_and_a_limit_on_which_its_jobs_agree() {
+    let job = job("jobs: {a: {schedule: '@daily', command: x, concurrency_group: {name: database, limit: 2}}}");
+    assert_eq!(job.concurrency_group, Some(Group { name: "database".into(), limit: 2 }));
+    for (value, expected) in [
+        ("{name: x}", "j:5:24: job `a`: `concurrency_group`: `limit` is missing"),
+        ("{limit: 0, name: x}", "j:5:32: job `a`: `concurrency_group`: `limit`: `0` is no whole number from 1"),
+        (
+            "{name: a b, limit: 1}",
+            "j:5:31: job `a`: `concurrency_group`: `name`: `a b` is no name: a letter or digit, then at most 99 letters, digits, `.`, `_` or `-`",
+        ),
+    ] {
+        same(&said_of(&format!("concurrency_group: {value}")), expected);
+    }
+    let two = "jobs:\n  a: {schedule: '@daily', command: x, concurrency_group: {name: db, limit: 2}}\n  b: {schedule: '@daily', command: x, concurrency_group: {name: db, limit: 3}}\n";
+    same(&said(two), "j:3:3: job `b`: `concurrency_group`: `db` has the limit 3 here, and 2 in job `a`");
 }

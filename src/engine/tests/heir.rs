@@ -121,7 +121,7 @@ fn a_leader_that_cannot_start_processes_gives_way_but_not_again_and_again() {
     assert!(!starve(&mut rig, 10), "there is nobody else");
     rig.tell(Event::Election(election::Event::Members(vec![member("host-b", 0)])));
     assert!(starve(&mut rig, 10));
-    rig.tell(Event::Election(election::Event::NotAppointed { to: NodeName::new("-"), why: Unappointable::NotQueued }));
+    rig.tell(Event::Election(election::Event::Withdrawn));
     assert!(!starve(&mut rig, 50), "within a minute");
     assert!(starve(&mut rig, 20));
 }

@@ -49,6 +49,7 @@ pub fn job(job: &str, schedule: &str) -> Job {
         kill_grace: Duration::from_secs(10),
         retries: Retries::default(),
         overlap: Overlap::Skip,
+        concurrency_group: None,
         misfire: Misfire::RunOnce,
         misfire_window: None,
         misfire_limit: 100,

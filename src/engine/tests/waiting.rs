@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::rig::*;
 use crate::coordination::Request;
 use crate::engine::{Command, Event, Report};
-use crate::job::{Job, Overlap, Retries};
+use crate::job::{Group, Job, Overlap, Retries};
 use crate::ledger::{self, Change, Commit, OwnerState, Running, Snapshot};
 use crate::run::{KillRequest, Outcome, Reason, RunEnd, RunRecord, RunState, Version};
 use crate::warden::wire::{EndedBy, Exit, Order, Slot};
@@ -367,4 +367,52 @@ fn a_cut_off_run_is_in_the_way_a_second_longer_than_it_may_live() {
     assert!(rig.accept_all().is_empty());
     rig.pass(1);
     assert_eq!(told(&rig.accept_all()), ["01Z abandoned", "02Z attempt 1"]);
+}
+
+fn grouped(name: &str, schedule: &str, limit: usize) -> Job {
+    let concurrency_group = Some(Group { name: "database".into(), limit });
+    Job { concurrency_group, overlap: Overlap::Allow, ..job(name, schedule) }
+}
+
+#[test]
+fn of_a_group_only_so_many_run_and_the_others_wait_in_their_order() {
+    let jobs =
+        [("c", "3"), ("b", "2"), ("a", "1")].map(|(name, second)| grouped(name, &format!("{second} 0 10 * * *"), 1));
+    let mut rig = Rig::settled("10:00:00", jobs.to_vec());
+    rig.pass(1);
+    assert_eq!(told(&rig.accept_all()), ["01Z Running"]);
+    let slot = rig.starts()[0].slot;
+    rig.started(slot);
+    rig.pass(1);
+    rig.pass(1);
+    assert_eq!(told(&rig.accept_all()), ["b.20261120T100002Z Queued", "c.20261120T100003Z Queued"]);
+    rig.commands.clear();
+    rig.ended(slot, Exit::Code(0), None);
+    assert_eq!(told(&rig.accept_all()), ["01Z success", "b.20261120T100002Z attempt 1"]);
+    let slot = rig.starts()[0].slot;
+    rig.started(slot);
+    rig.ended(slot, Exit::Code(1), None);
+    assert_eq!(told(&rig.accept_all()), ["b.20261120T100002Z failure", "c.20261120T100003Z attempt 1"]);
+}
+
+#[test]
+fn a_new_leader_counts_the_runs_of_a_group_that_others_have() {
+    let (a, b) = (grouped("a", "1 0 10 * * *", 2), grouped("b", "2 0 10 * * *", 2));
+    let has = |job: &Job, second| found(job, second, RunState::Running, OwnerState::Alive);
+    let waits = found(&b, "02", RunState::Queued, OwnerState::Gone);
+    let mut rig = taking_over("05", vec![a.clone(), b.clone()], vec![has(&a, "01"), has(&b, "00"), waits]);
+    assert!(rig.accept_all().is_empty());
+    let one = has(&a, "01").record.id();
+    rig.tell(Event::Ledger(ledger::Event::Run(one, None)));
+    assert_eq!(told(&rig.accept_all()), ["b.20261120T100002Z attempt 1"]);
+}
+
+#[test]
+fn a_larger_limit_lets_those_begin_that_waited() {
+    let both = |limit| [grouped("a", "1 0 10 * * *", limit), grouped("b", "1 0 10 * * *", limit)];
+    let mut rig = Rig::settled("10:00:00", both(1).to_vec());
+    rig.pass(1);
+    assert_eq!(told(&rig.accept_all()), ["01Z Running", "b.20261120T100001Z Queued"]);
+    rig.tell(Event::Loaded(set(both(2))));
+    assert_eq!(told(&rig.accept_all()), ["b.20261120T100001Z attempt 1"]);
 }

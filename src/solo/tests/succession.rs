@@ -1,6 +1,7 @@
 //! What a new leader finds of those before it.
 
 use super::*;
+use crate::run::{KillRequest, Reason};
 
 #[tokio::test]
 async fn ends_that_a_dead_leader_could_not_commit_are_committed_before_the_next_leads() {
@@ -74,6 +75,24 @@ async fn a_former_leader_that_drains_is_alive_and_ends_its_run_itself() {
     assert!(b.run_told(&run.id()).await.is_some());
     assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Accepted);
     assert_eq!(b.run_told(&run.id()).await, None);
+}
+
+#[tokio::test]
+async fn a_former_leader_hears_what_is_wanted_of_its_run_and_of_no_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut a, mut b) = (Node::start(dir.path(), "a").await, Node::start(dir.path(), "b").await);
+    a.lead().await;
+    let run = a.begin("j", 60).await;
+    a.ask_ledger(ledger::Request::Attend(run.id()));
+    assert_eq!(a.run_told(&run.id()).await, Some((run.clone(), Version::FIRST)));
+    a.ask(election::Request::Resign);
+    b.lead().await;
+    let mut wanted = run.clone();
+    let wish = KillRequest { reason: Reason::Replaced, by: "b".into(), at: run.begun_at, force: false };
+    assert!(wanted.wish_to_end(wish));
+    assert_eq!(b.commit(Change::Kill { at: Version::FIRST, run: wanted.clone() }).await, Commit::Accepted);
+    assert_eq!(a.run_told(&run.id()).await, Some((wanted.clone(), Version(1))));
+    assert_eq!(b.commit(Change::Kill { at: Version::FIRST, run: wanted }).await, Commit::Superseded);
 }
 
 #[tokio::test]

@@ -5,12 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cronkeeper::job::{
-    CommandLine, Digest, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs, Splay,
+    CommandLine, Digest, Group, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
+    RunAs, Splay,
 };
 use cronkeeper::schedule::{Dst, Schedule};
 
 /// Names of jobs whose runs may be alive side by side begin so.
 pub const BESIDE: &str = "beside";
+
+/// Of the jobs whose names begin so, one run may be alive at a time.
+pub const GROUP: &str = "group";
 
 /// How often a run of a job that has retries is tried again.
 pub const RETRIES: u32 = 2;
@@ -33,6 +37,7 @@ fn job(name: &str, schedule: &str) -> Job {
         kill_grace: Duration::from_secs(1),
         retries: Retries::default(),
         overlap: Overlap::Skip,
+        concurrency_group: None,
         misfire: Misfire::RunOnce,
         misfire_window: None,
         misfire_limit: 100,
@@ -67,6 +72,11 @@ fn all() -> Vec<Job> {
     queue.overlap = Overlap::Queue;
     let mut replace = job("replace", "*/9 * * * * *");
     (replace.overlap, replace.on_lease_end) = (Overlap::Replace, OnLeaseEnd::Kill);
+    let grouped = |name, schedule| {
+        let concurrency_group = Some(Group { name: GROUP.into(), limit: 1 });
+        Job { concurrency_group, on_lease_end: OnLeaseEnd::Kill, ..job(name, schedule) }
+    };
+    let (group_a, group_b) = (grouped("group-a", "*/11 * * * * *"), grouped("group-b", "*/13 * * * * *"));
     let mut never = job("never-late", "*/10 * * * * *");
     never.misfire = Misfire::Skip;
     vec![
@@ -78,6 +88,8 @@ fn all() -> Vec<Job> {
         retry,
         queue,
         replace,
+        group_a,
+        group_b,
         never,
     ]
 }

@@ -30,7 +30,7 @@ use super::clock::NodeClock;
 use super::executor::{Program, Task};
 use super::facts::Fact;
 use super::faults::Fault;
-use super::jobs;
+use super::jobs::{self, GROUP};
 use super::operators::{Asking, Wished};
 use super::trial::{Plan, Subject, many};
 use super::world::{Event, Shared, World};
@@ -111,7 +111,9 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
                 RunState::Retrying => record.retry_at.is_some_and(|at| world.env.wall().duration_since(at) < MOMENT),
                 RunState::Queued => {
                     let job = record.job.as_str();
-                    let has_others = names.iter().any(|other| *other != name && is_of(other, job));
+                    let is_rival =
+                        |other: &str| is_of(other, job) || (job.starts_with(GROUP) && other.starts_with(GROUP));
+                    let has_others = names.iter().any(|other| *other != name && is_rival(other));
                     has_others || world.wardens.last_end(job).is_some_and(|at| now < at + Duration::from_secs(5))
                 }
                 RunState::Running | RunState::CutOff => false,

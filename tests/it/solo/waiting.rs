@@ -64,3 +64,24 @@ fn a_newer_run_takes_the_place_of_one_that_a_former_leader_still_has() {
     assert_eq!(a.wait_exit(LONG).code(), Some(0));
     witness.assert_fine(&[]);
 }
+
+#[test]
+fn of_a_group_one_runs_at_a_time() {
+    let gate = Gate::new();
+    let job = |name: &str, command: &str| {
+        let group = "concurrency_group: {name: disk, limit: 1}";
+        format!("  {name}: {{schedule: '* * * * * *', command: {command:?}, {group}}}\n")
+    };
+    let spec = node("only").jobs(&format!("jobs:\n{}{}", job("first", &gate.command()), job("then", "true")));
+    let a = leading(&spec);
+    await_start(&a, 0, "first");
+    // It waits, which counts for its own overlap.
+    a.await_where("run.skipped", LONG, of("then"));
+    let begun = a.events().named("run.started");
+    let before = begun.iter().filter(|event| event.text("job") == "then").count();
+    let seen = a.events().len();
+    gate.open();
+    let waited = await_start(&a, seen, "then");
+    assert_eq!(await_end(&a, &waited).text("outcome"), "success");
+    assert!(before <= 1, "at most one before the other began");
+}
