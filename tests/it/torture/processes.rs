@@ -128,6 +128,10 @@ impl Init {
         let jobs = dir.write("jobs.yaml", &job(&sh("(setsid sleep 0.1 &); exit 0")));
         let mut unshare = Process::spawn("unshare", |command| {
             command.args(["--pid", "--fork", "--kill-child", "--mount-proc", PROGRAM, "run", "--jobs"]).arg(jobs);
+            // What the tests' own environment says must not change it.
+            for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("CRONKEEPER_")) {
+                command.env_remove(key);
+            }
             command.arg("--state-dir").arg(dir.path().join("state")).stderr(Stdio::piped());
         })
         .unwrap();
