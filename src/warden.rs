@@ -15,6 +15,7 @@
 //! Deliberately absent: schedules, leadership, reasons. It obeys orders and clocks.
 
 pub mod cgroup;
+mod child;
 mod codec;
 mod forest;
 pub mod handle;

@@ -176,6 +176,9 @@ impl Args {
         });
         let stopped = daemon.run(started.recovered, controlled).await;
         if let Some(cgroups) = cgroups {
+            if let Stopped::WardenGone(_) = stopped {
+                cgroups.kill(backend::DYING);
+            }
             cgroups.remove();
         }
         let reason = stopped.to_string();

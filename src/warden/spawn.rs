@@ -1,37 +1,31 @@
-//! From a launch to a running process: fork, what the child does to itself, exec.
+//! From a launch to a running process: pipes, fork, and how the child says what became of it. What it does to itself is
+//! `child`'s.
 //!
 //! The warden never waits for a child to reach exec: a working directory on a dead network mount would hold up every
 //! deadline. The child says on a pipe which step failed; the pipe closes by itself when exec succeeds.
 //!
-//! The only file with `unsafe`: safe Rust has no fork, and no word to the kernel about pages. The warden has one thread, so between fork and exec the child may
-//! do what any process may, allocate included.
+//! The only file with `unsafe`: safe Rust has no fork, and no word to the kernel about pages. The warden has one thread, so
+//! between fork and exec the child may do what any process may, allocate included.
 #![expect(unsafe_code, reason = "fork, _exit, madvise and the dispositions of signals have no safe form")]
 
-use std::convert::Infallible;
-use std::ffi::{CString, NulError, c_void};
+use std::ffi::c_void;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::signal::SigSet;
-use nix::unistd::{ForkResult, Gid, Uid};
-use rustix::fs::{Mode, OFlags};
+use nix::unistd::ForkResult;
 use rustix::io::Errno as Error;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
 use super::cgroup::Place;
-use super::limits;
+use super::child::{Ends, NulByte, Plan, become_job};
 use super::procfs;
-use super::program;
-use super::wire::{Launch, StartFailure, Step, User};
+use super::wire::{Launch, StartFailure, Step};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
-
-/// What runs a script without `#!`, as execvp(3) and every shell do.
-const SHELL: &str = "/bin/sh";
 
 /// Descriptors kept free for looking at /proc: without them nothing could be ended in an orderly way.
 const RESERVE: RawFd = 16;
@@ -200,7 +194,7 @@ fn report(failure: StartFailure) -> [u8; 5] {
     [step, a, b, c, d]
 }
 
-fn failed(step: Step, error: Error) -> StartFailure {
+pub(super) fn failed(step: Step, error: Error) -> StartFailure {
     StartFailure::Step { step, errno: error.raw_os_error() }
 }
 
@@ -226,51 +220,6 @@ fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
     Ok((read, write))
 }
 
-/// A NUL byte where the system takes none.
-struct NulByte;
-
-impl From<NulError> for NulByte {
-    fn from(_: NulError) -> Self {
-        Self
-    }
-}
-
-/// A launch in the system's terms, made before the fork.
-struct Plan<'a> {
-    launch: &'a Launch,
-    limits: Vec<(Resource, Rlimit)>,
-    place: Option<BorrowedFd<'a>>,
-    candidates: Vec<CString>,
-    argv: Vec<CString>,
-    environment: Vec<CString>,
-    directory: CString,
-}
-
-impl<'a> Plan<'a> {
-    fn new(launch: &'a Launch, open_files: Rlimit, place: Option<BorrowedFd<'a>>) -> Result<Self, NulByte> {
-        let name = launch.argv.first().map_or("", String::as_str);
-        let argv = launch.argv.iter().map(|argument| CString::new(argument.as_str()));
-        let environment = launch.environment.iter().map(|(key, value)| CString::new(format!("{key}={value}")));
-        Ok(Self {
-            launch,
-            limits: limits::of(launch, place.is_some(), open_files),
-            place,
-            candidates: program::candidates(name, &launch.environment)?,
-            argv: argv.collect::<Result<_, _>>()?,
-            environment: environment.collect::<Result<_, _>>()?,
-            directory: CString::new(launch.directory.as_str())?,
-        })
-    }
-}
-
-/// The child's ends.
-struct Ends<'a> {
-    null: BorrowedFd<'a>,
-    stdout: BorrowedFd<'a>,
-    stderr: BorrowedFd<'a>,
-    status: BorrowedFd<'a>,
-}
-
 /// Ends the child, also when it panics: it must never return into the warden's loop.
 struct NeverReturn;
 
@@ -290,81 +239,9 @@ fn be_child(plan: &Plan<'_>, ends: &Ends<'_>, warden: Pid, is_placed: bool) -> !
     unreachable!("the guard ended the process")
 }
 
-/// The order matters: limits and a lower nice value may need the rights of the daemon's user, and the parent-death signal
-/// comes after the change of user, which clears it.
-fn become_job(plan: &Plan<'_>, ends: &Ends<'_>, warden: Pid, is_placed: bool) -> Result<Infallible, StartFailure> {
-    let prepare = |done: Result<(), Error>| done.map_err(|error| failed(Step::Prepare, error));
-    prepare(own_session(ends))?;
-    if !is_placed {
-        prepare(move_into(plan.place))?;
-    }
-    close_others(ends.status.as_raw_fd());
-    limit(plan).map_err(|error| failed(Step::Limits, error))?;
-    become_user(plan.launch.user.as_ref()).map_err(|error| failed(Step::User, error))?;
-    prepare(tie_to(warden))?;
-    prepare(set_masks(plan.launch.umask))?;
-    enter(plan).map_err(|error| failed(Step::Directory, error))?;
-    // Again, last of all: entering a directory can take as long as it likes.
-    if uptime() >= plan.launch.not_after {
-        return Err(StartFailure::TooLate);
-    }
-    Err(failed(Step::Exec, Error::from_raw_os_error(exec(plan) as i32)))
-}
-
-fn own_session(ends: &Ends<'_>) -> Result<(), Error> {
-    rustix::process::setsid()?;
-    rustix::stdio::dup2_stdin(ends.null)?;
-    rustix::stdio::dup2_stdout(ends.stdout)?;
-    rustix::stdio::dup2_stderr(ends.stderr)
-}
-
-fn move_into(place: Option<BorrowedFd<'_>>) -> Result<(), Error> {
-    let Some(place) = place else { return Ok(()) };
-    let procs = rustix::fs::openat(place, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::io::write(procs, b"0").map(drop)
-}
-
-fn limit(plan: &Plan<'_>) -> Result<(), Error> {
-    for (resource, limit) in &plan.limits {
-        setrlimit(*resource, *limit)?;
-    }
-    match plan.launch.nice {
-        Some(nice) => rustix::process::setpriority_process(None, nice),
-        None => Ok(()),
-    }
-}
-
-fn become_user(user: Option<&User>) -> Result<(), Error> {
-    let Some(User { uid, gid, groups }) = user else { return Ok(()) };
-    let groups: Vec<Gid> = groups.iter().map(|&gid| Gid::from_raw(gid)).collect();
-    nix::unistd::setgroups(&groups)
-        .and_then(|()| nix::unistd::setgid(Gid::from_raw(*gid)))
-        .and_then(|()| nix::unistd::setuid(Uid::from_raw(*uid)))
-        .map_err(|errno| Error::from_raw_os_error(errno as i32))
-}
-
-fn tie_to(warden: Pid) -> Result<(), Error> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    if rustix::process::getppid() != Some(warden) {
-        return Err(Error::SRCH); // The warden died before the line above could take effect.
-    }
-    Ok(())
-}
-
-fn set_masks(umask: u32) -> Result<(), Error> {
-    SigSet::empty().thread_set_mask().map_err(|errno| Error::from_raw_os_error(errno as i32))?;
-    rustix::process::umask(Mode::from_raw_mode(umask & 0o777));
-    Ok(())
-}
-
-fn enter(plan: &Plan<'_>) -> Result<(), Error> {
-    let entered = rustix::process::chdir(&plan.directory);
-    if plan.launch.or_root { entered.or_else(|_| rustix::process::chdir("/")) } else { entered }
-}
-
 /// Closes all but the standard streams and the status pipe, so that a child that hangs before exec holds neither the
 /// daemon's socket nor another job's pipe open. Kernels before 5.9 cannot: there close-on-exec must do.
-fn close_others(status: i32) {
+pub(super) fn close_others(status: i32) {
     let status = status.unsigned_abs();
     for (first, last) in [(3, status - 1), (status + 1, u32::MAX)] {
         if first <= last {
@@ -373,29 +250,6 @@ fn close_others(status: i32) {
             unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         }
     }
-}
-
-/// Tries each candidate as execvp(3) does: one that is missing is passed over, one that may not be executed is
-/// remembered, a script without `#!` is run by [`SHELL`].
-fn exec(plan: &Plan<'_>) -> Errno {
-    let mut verdict = Errno::ENOENT;
-    for path in &plan.candidates {
-        let Err(error) = nix::unistd::execve(path, &plan.argv, &plan.environment);
-        match error {
-            Errno::ENOENT | Errno::ENOTDIR => {}
-            Errno::EACCES => verdict = Errno::EACCES,
-            Errno::ENOEXEC => return exec_script(path, plan),
-            other => return other,
-        }
-    }
-    verdict
-}
-
-fn exec_script(path: &CString, plan: &Plan<'_>) -> Errno {
-    let Ok(shell) = CString::new(SHELL) else { return Errno::EINVAL };
-    let argv: Vec<_> = [&shell, path].into_iter().chain(plan.argv.iter().skip(1)).collect();
-    let Err(error) = nix::unistd::execve(&shell, &argv, &plan.environment);
-    error
 }
 
 #[cfg(test)]

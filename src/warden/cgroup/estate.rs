@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::clock::Uptime;
 use crate::clock::system::uptime;
 use crate::warden::procfs::Process;
 use crate::warden::wire;
@@ -70,6 +71,17 @@ impl Cgroups {
         wire::Cgroup { path, memory, processes }
     }
 
+    /// Kills all runs in it, whose warden is gone, and waits until they are dead, at most for so long. Blocks until then.
+    pub fn kill(&self, within: Duration) {
+        let folders = ["free", "limited"].map(|name| self.path.join(name));
+        for path in &folders {
+            // Without controllers there is only one of them.
+            let _ = kill(path);
+        }
+        let until = uptime() + within;
+        folders.iter().for_each(|path| wait_empty(path, until));
+    }
+
     /// Removes the folder, as far as nothing lives in it. A daemon that has moved into it leaves that to the next one.
     pub fn remove(&self) {
         remove_all(&self.path);
@@ -88,14 +100,18 @@ pub fn bury(within: Duration) -> Vec<i32> {
     let until = uptime() + within;
     let mut left = Vec::new();
     for path in dead {
-        while !is_empty(&path) && path.exists() && uptime() < until {
-            std::thread::sleep(LOOK_AGAIN);
-        }
+        wait_empty(&path, until);
         if !remove_all(&path) {
             left.extend(pids_below(&path));
         }
     }
     left
+}
+
+fn wait_empty(path: &Path, until: Uptime) {
+    while !is_empty(path) && path.exists() && uptime() < until {
+        std::thread::sleep(LOOK_AGAIN);
+    }
 }
 
 fn pids_below(path: &Path) -> Vec<i32> {

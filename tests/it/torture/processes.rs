@@ -3,7 +3,9 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, ExitStatus, Stdio};
 
-use crate::solo::rig::PROGRAM;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::solo::rig::{PROGRAM, leading, node, warden_of};
 use crate::support::process::Process;
 use crate::support::scratch::Scratch;
 use crate::support::{LONG, until};
@@ -99,6 +101,30 @@ fn a_tree_that_ignores_sigterm_is_ended_whole() {
     assert_eq!((trial.end.text("outcome"), trial.end.number("signal")), ("timeout", Some(9)));
 }
 
+#[test]
+fn what_forgot_its_run_dies_too_when_the_warden_is_killed() {
+    let dir = Scratch::new("forgets");
+    let pid = dir.path().join("pid");
+    let forgets = format!(
+        "(setsid env -i sleep 1000 >/dev/null 2>&1 & echo $! >{0}.new; mv {0}.new {0}); sleep 1000",
+        pid.display()
+    );
+    let node = leading(&node("torture").jobs(&job(&sh(&forgets))));
+    until("it runs", || pid.exists());
+    let pid: i32 = std::fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
+    let alive = || std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"sleep"));
+    until("it is itself", alive);
+    let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    kill_process(Pid::from_raw(warden_of(&node).cast_signed()).unwrap(), Signal::KILL).unwrap();
+    node.wait_exit(LONG);
+    if cgroup.contains("/cronkeeper.") {
+        until("it is dead", || !alive());
+    } else {
+        eprintln!("skipped: no cgroup can be had, and nothing else knows of it");
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    }
+}
+
 /// As pid 1 of a container: cronkeeper is the parent of whoever loses its own.
 #[test]
 fn as_pid_1_it_reaps_the_orphans_of_others_and_no_status_that_is_waited_for() {
@@ -128,6 +154,10 @@ impl Init {
         let jobs = dir.write("jobs.yaml", &job(&sh("(setsid sleep 0.1 &); exit 0")));
         let mut unshare = Process::spawn("unshare", |command| {
             command.args(["--pid", "--fork", "--kill-child", "--mount-proc", PROGRAM, "run", "--jobs"]).arg(jobs);
+            // What the tests' own environment says must not change it.
+            for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("CRONKEEPER_")) {
+                command.env_remove(key);
+            }
             command.arg("--state-dir").arg(dir.path().join("state")).stderr(Stdio::piped());
         })
         .unwrap();
