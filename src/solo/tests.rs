@@ -114,6 +114,15 @@ impl Node {
         .await
     }
 
+    async fn read_job(&mut self, job: &str) -> Option<ledger::JobEntry> {
+        self.ask_ledger(ledger::Request::ReadJob(JobName::parse(job).unwrap()));
+        self.until(|event| match event {
+            Event::Ledger(ledger::Event::Job(_, entry, _)) => Some(entry),
+            _ => None,
+        })
+        .await
+    }
+
     /// Makes the job's record, and begins its run at `second`.
     async fn begin(&mut self, job: &str, second: i64) -> RunRecord {
         assert_eq!(self.commit(advance(job, None, second - 1, None)).await, Commit::Accepted);
