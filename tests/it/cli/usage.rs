@@ -58,6 +58,7 @@ fn help_lists_what_there_is() {
         pause        Keep a job's occurrences from running until it is resumed
         resume       Let a paused job's occurrences run again, from now on
         handover     Have the leader give leadership up; to be asked of the node that leads
+        kill         End a run on whichever node has it
         exec         Run a job here and now, without a cluster
         release      Give up what a dead daemon of this host still holds
         import       Write a crontab as jobs.yaml
@@ -74,8 +75,10 @@ fn help_lists_what_there_is() {
 #[test]
 fn every_command_has_help() {
     let desk = Desk::new();
-    let commands =
-        ["run", "check", "next", "status", "history", "trigger", "pause", "resume", "handover", "exec", "release"];
+    let commands = [
+        "run", "check", "next", "status", "history", "trigger", "pause", "resume", "handover", "kill", "exec",
+        "release",
+    ];
     for command in commands.into_iter().chain(["import", "completions", "man"]) {
         let said = desk.enter(&[command, "--help"]);
         assert!(said.contains(&format!("Usage: cronkeeper {command}")) && said.ends_with("exit 0\n"), "{said}");

@@ -37,8 +37,8 @@ async fn a_follower_watches_its_predecessor_alone() {
         rig.following(Some(before)).await;
         followers.push(rig);
     }
-    // The leader watches its own candidate and member, each follower one candidate.
-    until("five watches", || ensemble.watch_count(0) == 5);
+    // The leader watches its own candidate and member, and what operators want; each follower one candidate.
+    until("seven watches", || ensemble.watch_count(0) == 7);
     let watches = ensemble.watches(0);
     assert_eq!(watches.get(&format!("/leader/{}", term.candidate)).map(Vec::len), Some(2), "{watches:?}");
     assert!(watches.keys().all(|path| path != "/leader"), "{watches:?}");

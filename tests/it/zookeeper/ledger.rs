@@ -46,6 +46,8 @@ async fn a_job_touched_by_another_supersedes_the_begin() {
     let run = run("backup", 60, "a", &session, term.token);
     assert_eq!(rig.commit(begin(0, &run)).await, Commit::Superseded);
     assert_eq!(hand.list_children("/cronkeeper/running").await.unwrap(), [""; 0]);
+    assert_eq!(rig.commit(begin(1, &run)).await, Commit::Superseded, "what it rests on was refused");
+    rig.ask_ledger(ledger::Request::ReadJob(run.job.clone()));
     assert_eq!(rig.commit(begin(1, &run)).await, Commit::Accepted, "the term goes on");
 }
 
