@@ -1,7 +1,7 @@
 //! What operators write at one node, and the leader does at another.
 
 use cronkeeper::election::Request;
-use cronkeeper::ledger::{Change, Commit, Event, Followed, Wishes};
+use cronkeeper::ledger::{self, Change, Commit, Event, Followed, Wishes};
 use cronkeeper::run::{Pause, Resume, RunRecord, TriggerRecord, Version};
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -78,6 +78,7 @@ async fn the_leader_hears_of_a_pause_and_ends_it_when_asked_to() {
     let lift =
         |control| Change::Resume { job: job("backup"), control, mark: Some((Some(at), mark(120, "2"))), skip: None };
     assert_eq!(leader.commit(lift(Version(1))).await, Commit::Superseded);
+    leader.ask_ledger(ledger::Request::ReadJob(job("backup")));
     let done = operator.resumed(job("backup"), Uuid::from_u128(1));
     let (done, answer) = futures_util::join!(done, leader.commit(lift(Version(2))));
     assert_eq!((done, answer), (Ok(()), Commit::Accepted));
