@@ -21,7 +21,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use super::OUTPUT;
 
 /// Bytes that job output may fill.
-const OUTPUT_LIMIT: usize = 4 << 20;
+const OUTPUT_LIMIT: usize = 2 << 20;
 /// Bytes that all lines may fill.
 const LIMIT: usize = 16 << 20;
 /// Bytes given to one write.

@@ -80,6 +80,8 @@ impl Server {
             env.note(|| format!("{host} expires session {session:#x}"));
             self.append(env, Txn { zxid: 0, time_ms: 0, session, change: Change::CloseSession }, None);
         }
+        // A server that has just joined has the whole log on disk: what waited for a quorum is committed, also where nothing more comes.
+        self.commit(env);
     }
 
     pub(super) fn propose(&mut self, env: &mut Env, proposal: Proposal, owner: Owner) {
