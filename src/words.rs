@@ -25,6 +25,11 @@ fn distance(word: &str, known: &str) -> usize {
     if part { 1 } else { strsim::osa_distance(word, known) }
 }
 
+/// `1 job`, `2 jobs`.
+pub fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::nearest;

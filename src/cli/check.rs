@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::{DEFAULT_JOBS, Error, Io};
 use crate::config::{self, Loaded};
+use crate::words::counted;
 
 /// Validate a jobs file or folder: a summary, or every error with its file, line and column.
 #[derive(Debug, clap::Args)]
@@ -47,10 +48,6 @@ fn summary(loaded: &Loaded) -> String {
     }
     summary.push_str(&format!(", digest {}", loaded.set.digest));
     summary
-}
-
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use crate::run::RunEnd;
 use crate::schedule;
 use crate::status::{Confinement, JobStatus, JobsFile, LastRun, Role, RunStatus, Session, State, Status};
 use crate::term::NodeName;
+use crate::words::counted;
 
 /// What a node without one waits for.
 const PLACE: &str = "a place in the queue";
@@ -346,11 +347,6 @@ pub(super) fn in_words(ahead: &MarkAhead) -> String {
         return format!("its mark was set ahead, to {mark}, and not by a leader: it is counted on as if it were not");
     }
     format!("its mark lies ahead, at {mark}, for the clocks have gone back: nothing is due before it")
-}
-
-/// `1 job`, `2 jobs`.
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

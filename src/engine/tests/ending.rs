@@ -11,21 +11,10 @@ use crate::ledger::{self, Change, Commit};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Outcome, Reason, RunEnd, RunId, Version};
 use crate::term::{NodeName, SessionId, TermEnd};
-use crate::warden::wire::{EndedBy, Ending, Exit, Notice, Order, Slot, StartFailure, Step};
+use crate::warden::wire::{EndedBy, Ending, Exit, Notice, Order, StartFailure, Step};
 use crate::{election, ledger::OwnerState};
 
 const MINUTE: Duration = Duration::from_secs(60);
-
-/// A leader whose run of `job` has just started.
-fn running_one(job: Job) -> (Rig, Slot) {
-    let mut rig = Rig::settled("10:00:00", vec![job]);
-    rig.pass(1);
-    rig.accept_all();
-    let slot = rig.starts()[0].slot;
-    rig.started(slot);
-    rig.commands.clear();
-    (rig, slot)
-}
 
 fn once() -> Job {
     job("a", "1 0 10 * * *")

@@ -14,7 +14,7 @@ use crate::ledger::{self, Change, Commit, OwnerState, Snapshot};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Attempt, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Version};
 use crate::term::{NodeName, TermEnd};
-use crate::warden::wire::{EndedBy, Exit, Notice, Slot, StartFailure, Step};
+use crate::warden::wire::{EndedBy, Exit, Notice, StartFailure, Step};
 use crate::{election, run};
 
 /// A job at 10:00:01, tried again twice after ten seconds.
@@ -23,16 +23,6 @@ fn tried_again() -> Job {
     let seconds = Duration::from_secs;
     job.retries = Retries { limit: 2, delay: seconds(10), backoff: 1.0, max_delay: seconds(60) };
     job
-}
-
-fn running_one(job: Job) -> (Rig, Slot) {
-    let mut rig = Rig::settled("10:00:00", vec![job]);
-    rig.pass(1);
-    rig.accept_all();
-    let slot = rig.starts()[0].slot;
-    rig.started(slot);
-    rig.commands.clear();
-    (rig, slot)
 }
 
 fn let_go(changes: &[Change]) -> RunRecord {

@@ -249,3 +249,14 @@ pub fn skipped(changes: &[Change]) -> Vec<String> {
     });
     skips.collect()
 }
+
+/// A leader whose run of `job`, due at 10:00:01, has just started.
+pub fn running_one(job: Job) -> (Rig, Slot) {
+    let mut rig = Rig::settled("10:00:00", vec![job]);
+    rig.pass(1);
+    rig.accept_all();
+    let slot = rig.starts()[0].slot;
+    rig.started(slot);
+    rig.commands.clear();
+    (rig, slot)
+}

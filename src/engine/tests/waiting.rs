@@ -16,17 +16,6 @@ fn with(overlap: Overlap) -> Job {
     job
 }
 
-/// A leader whose run of 10:00:01 has just started.
-fn running_one(job: Job) -> (Rig, Slot) {
-    let mut rig = Rig::settled("10:00:00", vec![job]);
-    rig.pass(1);
-    rig.accept_all();
-    let slot = rig.starts()[0].slot;
-    rig.started(slot);
-    rig.commands.clear();
-    (rig, slot)
-}
-
 /// What these changes do to runs, in short.
 fn told(changes: &[Change]) -> Vec<String> {
     let told = changes.iter().map(|change| match change {
