@@ -273,15 +273,21 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     fn control(&mut self, now: Now, control: Control) -> Option<Stopped> {
         match control {
             Control::Reloaded(reloaded) => return self.reloaded(now, reloaded),
-            Control::Drain => {
-                self.settings.notifier.stopping();
-                return self.turn(now, Event::Drain { timeout: self.settings.drain_timeout });
-            }
+            Control::Drain => return self.drain(now),
             Control::Stop => return self.turn(now, Event::Stop),
             Control::HandOver { to, answer } => return self.hand_over(now, to, answer),
             Control::LogState => log::state(&self.view.status(now, &self.engine)),
         }
         None
+    }
+
+    fn drain(&mut self, now: Now) -> Option<Stopped> {
+        self.settings.notifier.stopping();
+        let stopped = self.turn(now, Event::Drain { timeout: self.settings.drain_timeout });
+        if self.engine.own_runs() > 0 {
+            self.publish();
+        }
+        stopped
     }
 
     fn hand_over(&mut self, now: Now, to: Option<NodeName>, answer: Option<Answer>) -> Option<Stopped> {

@@ -46,6 +46,24 @@ pub struct Published {
     /// Its jobs files are invalid now; `digest` is of those loaded before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub jobs_invalid: bool,
+    /// It was told to end, and lets its runs end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub draining: bool,
+}
+
+impl Published {
+    /// True where both evaluate the same jobs with the same time zones.
+    pub fn agrees_with(&self, other: &Self) -> bool {
+        self.digest == other.digest && self.tzdata == other.tzdata
+    }
+}
+
+/// The heaviest; of several the first by name, so that all nodes agree. Whether it is fit is another question.
+pub fn heaviest<'m>(members: impl Iterator<Item = &'m Member>) -> Option<&'m Member> {
+    members.max_by(|a, b| {
+        let weight = a.published.prefer.cmp(&b.published.prefer);
+        weight.then_with(|| b.node.cmp(&a.node))
+    })
 }
 
 /// What happened in the election.

@@ -258,6 +258,7 @@ impl Engine {
             digest: self.jobs.digest.clone(),
             prefer: self.succession.prefer,
             jobs_invalid: self.succession.has_invalid_file,
+            draining: self.is_ending(),
             ..Published::default()
         }
     }

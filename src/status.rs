@@ -233,6 +233,9 @@ pub struct RunStatus {
     pub state: RunState,
     /// When the next attempt begins, while it waits for one.
     pub retry_at: Option<Timestamp>,
+    /// How long it may go on while its node is cut off; absent where it may for ever.
+    #[serde(default)]
+    pub keep_until: Option<Timestamp>,
 }
 
 impl From<&RunRecord> for RunStatus {
@@ -244,6 +247,7 @@ impl From<&RunRecord> for RunStatus {
             since: record.begun_at,
             state: record.state,
             retry_at: record.retry_at,
+            keep_until: record.keep_until,
         }
     }
 }
@@ -305,7 +309,26 @@ impl Status {
     fn differing(&self) -> Vec<NodeName> {
         let measure = self.role.leader_node.as_ref().unwrap_or(&self.node);
         let Some(measure) = self.members.iter().find(|member| member.node == *measure) else { return Vec::new() };
-        let differs = |member: &&Member| member.published != measure.published;
+        let differs = |member: &&Member| !member.published.agrees_with(&measure.published);
         self.members.iter().filter(differs).map(|member| member.node.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::election::Published;
+
+    #[test]
+    fn a_node_with_another_weight_or_on_its_way_out_has_the_same_jobs_all_the_same() {
+        let mut queue = sample::queue();
+        let same = queue.members[0].published.clone();
+        queue.members[1].published = Published { prefer: 10, draining: true, jobs_invalid: true, ..same.clone() };
+        let mut status = sample::leader();
+        status.put_queue(&queue);
+        assert_eq!(status.drift, []);
+        queue.members[1].published.tzdata = "2024a".into();
+        status.put_queue(&queue);
+        assert_eq!(status.drift, [queue.members[1].node.clone()]);
     }
 }

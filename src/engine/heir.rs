@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use super::{Engine, Report, Turn};
 use crate::clock::{Now, Uptime};
-use crate::election::Member;
+use crate::election::{Member, heaviest};
 use crate::term::NodeName;
 
 /// How long a node must have been fit before it is given leadership, at first.
@@ -138,12 +138,4 @@ impl Engine {
         t.tell(Report::GivingUp { to: to.clone(), why });
         self.on_hand_over(t, to);
     }
-}
-
-/// The heaviest; of several the first by name, so that all nodes agree.
-fn heaviest<'m>(members: impl Iterator<Item = &'m Member>) -> Option<&'m Member> {
-    members.max_by(|a, b| {
-        let weight = a.published.prefer.cmp(&b.published.prefer);
-        weight.then_with(|| b.node.cmp(&a.node))
-    })
 }

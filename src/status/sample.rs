@@ -125,6 +125,7 @@ pub(crate) fn leader() -> Status {
             since: at("2026-11-20T02:59:00Z"),
             state: RunState::Running,
             retry_at: None,
+            keep_until: Some(at("2026-11-20T03:00:59Z")),
         }],
         queue: Vec::new(),
         members: Vec::new(),

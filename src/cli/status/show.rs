@@ -2,8 +2,11 @@
 
 use std::io::{self, Write};
 
+use jiff::Timestamp;
+
 use super::super::ask::{span, stamp};
 use super::super::table::Table;
+use crate::election::{Published, heaviest};
 use crate::run::RunState;
 use crate::status::{Confinement, JobStatus, LimitedBy, Place, State, Status};
 use crate::telemetry::escape;
@@ -11,6 +14,9 @@ use crate::term::NodeName;
 
 pub(super) fn write(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     line(out, "LEADER", &leader(status))?;
+    if let Some(heir) = heir(status) {
+        line(out, "NEXT", &heir)?;
+    }
     line(out, "NODE", &node(status))?;
     if !status.ready {
         let awaited = status.awaiting.as_deref().unwrap_or("its turn to take part");
@@ -57,6 +63,17 @@ fn leader(status: &Status) -> String {
         }
         _ => leader.to_string(),
     }
+}
+
+/// Whom the operator prefers to the one that leads.
+fn heir(status: &Status) -> Option<String> {
+    let weight = |node: &NodeName| {
+        status.members.iter().find(|member| member.node == *node).map(|member| member.published.prefer)
+    };
+    let leads = weight(status.role.leader_node.as_ref()?)?;
+    let heavier = status.members.iter().filter(|member| member.published.prefer > leads);
+    let heir = heaviest(heavier)?;
+    Some(format!("{}, preferred: is handed leadership once it has been fit for a while", heir.node))
 }
 
 fn node(status: &Status) -> String {
@@ -142,24 +159,30 @@ fn short(candidate: &str) -> String {
 }
 
 fn members(status: &Status) -> Table {
-    let has_preferred = status.members.iter().any(|member| member.published.prefer > 0);
-    let prefer: &[&str] = if has_preferred { &["PREFER"] } else { &[] };
-    let mut table = Table::new(&[&["MEMBER", "HOST", "PID", "VERSION", "JOBS", "UP"], prefer].concat());
+    let has_notes = status.members.iter().any(|member| !notes(&member.published).is_empty());
+    let last: &[&str] = if has_notes { &["NOTES"] } else { &[] };
+    let mut table = Table::new(&[&["MEMBER", "HOST", "PID", "VERSION", "JOBS", "UP"], last].concat());
     for member in &status.members {
-        let published = &member.published;
-        let invalid = if published.jobs_invalid { " (file invalid)" } else { "" };
         let mut row = vec![
             member.node.to_string(),
             member.host.clone(),
             member.pid.to_string(),
             member.version.clone(),
-            format!("{}{invalid}", published.digest),
+            member.published.digest.to_string(),
             span(member.started_at, status.at),
         ];
-        row.extend(has_preferred.then(|| published.prefer.to_string()));
+        row.extend(has_notes.then(|| notes(&member.published)));
         table.row(row);
     }
     table
+}
+
+/// What is not as it is with most nodes.
+fn notes(published: &Published) -> String {
+    let prefer = (published.prefer > 0).then(|| format!("prefer {}", published.prefer));
+    let draining = published.draining.then(|| "draining".to_owned());
+    let invalid = published.jobs_invalid.then(|| "jobs file INVALID".to_owned());
+    prefer.into_iter().chain(draining).chain(invalid).collect::<Vec<_>>().join(", ")
 }
 
 fn runs(status: &Status) -> Table {
@@ -170,12 +193,16 @@ fn runs(status: &Status) -> Table {
             (RunState::Running, _) => "running".to_owned(),
             (RunState::Retrying, Some(at)) => format!("retrying in {}", span(status.at, at)),
             (RunState::Retrying, None) => "retrying now".to_owned(),
-            (RunState::CutOff, _) => "CUT OFF".to_owned(),
+            (RunState::CutOff, _) => cut_off(run.keep_until),
         };
         let node = run.node.to_string();
         table.row([run.run.to_string(), node, run.attempt.to_string(), span(run.since, status.at), state]);
     }
     table
+}
+
+fn cut_off(keep_until: Option<Timestamp>) -> String {
+    keep_until.map_or_else(|| "CUT OFF for good".to_owned(), |until| format!("CUT OFF until {}Z", stamp(until)))
 }
 
 fn paused(status: &Status) -> Table {
@@ -253,6 +280,24 @@ mod tests {
         for line in expected {
             assert!(shown.lines().any(|shown| shown.trim_end() == line), "{shown}");
         }
+    }
+
+    #[test]
+    fn who_is_preferred_who_drains_and_whose_file_is_wrong_stands_with_the_members() {
+        let mut status = sample::leader();
+        let leads = |status: &Status| shown(status).lines().find(|line| line.starts_with("NEXT")).map(str::to_owned);
+        assert_eq!(leads(&status), None, "nobody is preferred");
+        status.members[0].published.draining = true;
+        status.members[1].published.prefer = 10;
+        status.members[1].published.jobs_invalid = true;
+        let next = "NEXT     host-b, preferred: is handed leadership once it has been fit for a while";
+        assert_eq!(leads(&status).as_deref(), Some(next));
+        let shown = shown(&status);
+        for line in ["2d  draining", "2d  prefer 10, jobs file INVALID"] {
+            assert!(shown.lines().any(|shown| shown.ends_with(line)), "{shown}");
+        }
+        status.members[0].published.prefer = 10;
+        assert_eq!(leads(&status), None, "the one that leads weighs as much");
     }
 
     #[test]

@@ -25,7 +25,7 @@ fn member(node: &str, prefer: u32) -> Member {
         pid: 1,
         version: "0.1.0".into(),
         started_at: at("09:00:00"),
-        published: Published { digest: set([]).digest, tzdata: String::new(), prefer, jobs_invalid: false },
+        published: Published { digest: set([]).digest, tzdata: String::new(), prefer, ..Published::default() },
     }
 }
 

@@ -7,12 +7,10 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::cluster::{Place, await_begun, in_line, job, jobs, usual};
-use crate::support::LONG;
 use crate::support::command::{CRONKEEPER, run};
 use crate::support::node::{Node, Spec};
-use crate::support::poll;
-use crate::support::until;
 use crate::support::witness::Witness;
+use crate::support::{LONG, poll, until};
 
 /// A job that is never due.
 const SELDOM: &str = "@at 2099-01-01T00:00:00Z";
@@ -134,6 +132,10 @@ fn any_node_can_end_a_run_that_a_draining_one_still_has() {
     await_begun(&witness, "seldom", 1);
     leader.signal(rustix::process::Signal::TERM);
     follower.await_event("takeover.done", LONG);
+    until("the other's status says that it drains", || {
+        let status = asked(follower.spec(), &["status"]);
+        status.lines().any(|line| line.starts_with(leader.name()) && line.ends_with("draining"))
+    });
     assert_eq!(asked(follower.spec(), &["kill", &run]), format!("{run} is told to end"));
     let ended = leader.await_event("run.finished", LONG);
     assert_eq!((ended.text("outcome"), ended.text("reason")), ("killed", "operator"));
@@ -150,6 +152,7 @@ fn a_cut_off_run_ends_by_force() {
     await_begun(&witness, "seldom", 1);
     leader.kill9();
     follower.await_event("run.cut_off", LONG);
+    until("status says so", || asked(follower.spec(), &["status"]).contains("CUT OFF"));
     assert!(asked(follower.spec(), &["kill", &run]).ends_with("--force gives it up now"));
     assert!(place.running(&run).is_some());
     assert_eq!(asked(follower.spec(), &["kill", &run, "--force"]), format!("{run} is given up"));
