@@ -4,6 +4,7 @@ use rustix::process::Signal;
 
 use super::cluster::{Place, await_begun, give, in_line, job, jobs, usual};
 use crate::support::LONG;
+use crate::support::scratch::Scratch;
 use crate::support::witness::{Mark, Witness};
 
 #[test]
@@ -47,5 +48,33 @@ fn a_run_of_a_draining_node_makes_room_for_its_successor() {
     assert_eq!(a.wait_exit(LONG).code(), Some(0));
     b.kill9();
     assert_eq!(b.await_no_job_processes(LONG), [0; 0]);
+    witness.assert_fine(&[]);
+}
+
+#[test]
+fn what_a_former_leader_still_runs_counts_for_its_group() {
+    let (place, witness) = (Place::shared(), Witness::new());
+    let gate = Scratch::new("gate");
+    let open = gate.path().join("open");
+    let wait = format!("until [ -e {} ]; do sleep 0.1; done", open.display());
+    let group = "concurrency_group: {name: disk, limit: 1}";
+    let first = job("first", "@every 2s", &witness.command(&["sh", "-c", &wait]), group);
+    let [a, b] = in_line(["a", "b"].map(|name| usual(place.node(name)).option("--drain-timeout", "2m")));
+    give(&[&a, &b], &jobs(std::slice::from_ref(&first)));
+    await_begun(&witness, "first", 1);
+    let then = job("then", "@every 2s", &witness.command(&["true"]), group);
+    give(&[&a, &b], &jobs(&[first, then]));
+
+    a.signal(Signal::TERM);
+    b.await_event("takeover.done", LONG);
+    // It waits, which counts for its own overlap.
+    let skipped = b.await_where("run.skipped", LONG, |event| event.text("job") == "then");
+    assert_eq!(skipped.text("reason"), "overlap");
+    assert!(witness.entries().iter().all(|entry| entry.job != "then"), "the group is full");
+    std::fs::write(&open, "").expect("a file can be written");
+    let ended = a.await_event("run.finished", LONG);
+    assert_eq!((ended.text("job"), ended.text("outcome")), ("first", "success"));
+    assert_eq!(a.wait_exit(LONG).code(), Some(0));
+    await_begun(&witness, "then", 1);
     witness.assert_fine(&[]);
 }

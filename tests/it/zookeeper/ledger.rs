@@ -1,8 +1,8 @@
 //! Commits, and what others may do between them.
 
 use cronkeeper::election::Request;
-use cronkeeper::ledger::{self, Commit, OwnerState};
-use cronkeeper::run::{HistoryRecord, Version};
+use cronkeeper::ledger::{self, Change, Commit, OwnerState};
+use cronkeeper::run::{HistoryRecord, KillRequest, Reason, RunRecord, Version};
 use cronkeeper::term::{SessionId, TermEnd};
 
 use super::rig::{Rig, begin, end, first_mark, hand, job, run, run_id};
@@ -160,4 +160,34 @@ async fn a_leader_hears_of_a_watched_runs_change_and_of_its_owners_end() {
         })
         .await;
     assert_eq!((id, entry), (run_id("backup", 60), Some((run, Version(0)))));
+}
+
+#[tokio::test]
+async fn a_former_leader_hears_that_its_run_is_to_end_and_ends_it_at_the_new_version() {
+    let connect = shared();
+    let (mut first, term, session) = leader(&connect).await;
+    first.commit(first_mark("backup", "1")).await;
+    let run = run("backup", 60, "a", &session, term.token);
+    first.commit(begin(0, &run)).await;
+    first.ask(Request::Resign);
+    first.over().await;
+    first.ask_ledger(ledger::Request::Attend(run.id()));
+
+    let (mut second, _, _) = Rig::leading(&connect, "b").await;
+    let kill = KillRequest { reason: Reason::Replaced, by: "b".into(), at: run.begun_at, force: false };
+    let wanted = RunRecord { kill: Some(Box::new(kill)), ..run.clone() };
+    let wish = Change::Kill { at: Version(0), run: wanted.clone() };
+    assert_eq!(second.commit(wish.clone()).await, Commit::Accepted);
+    assert_eq!(second.commit(wish).await, Commit::Superseded, "it was written before");
+    let heard = first
+        .ledger("the wish", |event| match event {
+            ledger::Event::Run(id, Some((record, version))) if record.kill.is_some() => {
+                Some((id.clone(), record.clone(), *version))
+            }
+            _ => None,
+        })
+        .await;
+    assert_eq!(heard, (run.id(), wanted.clone(), Version(1)));
+    assert_eq!(first.commit(end(0, &run)).await, Commit::Superseded, "the wish came between");
+    assert_eq!(first.commit(end(1, &wanted)).await, Commit::Accepted);
 }
