@@ -17,6 +17,17 @@ async fn leader(connect: &str) -> (Rig, cronkeeper::term::Term, SessionId) {
     (rig, term, session)
 }
 
+/// One that resigned while its run was in flight.
+async fn former_leader(connect: &str) -> (Rig, RunRecord) {
+    let (mut rig, term, session) = leader(connect).await;
+    rig.commit(first_mark("backup", "1")).await;
+    let run = run("backup", 60, "a", &session, term.token);
+    rig.commit(begin(0, &run)).await;
+    rig.ask(Request::Resign);
+    rig.over().await;
+    (rig, run)
+}
+
 #[tokio::test]
 async fn a_run_begins_and_ends_and_its_successor_finds_the_mark_and_the_history() {
     let connect = shared();
@@ -142,12 +153,7 @@ async fn of_a_long_history_the_newest_twenty_runs_stay() {
 #[tokio::test]
 async fn a_leader_hears_of_a_watched_runs_change_and_of_its_owners_end() {
     let connect = shared();
-    let (mut first, term, session) = leader(&connect).await;
-    first.commit(first_mark("backup", "1")).await;
-    let run = run("backup", 60, "a", &session, term.token);
-    first.commit(begin(0, &run)).await;
-    first.ask(Request::Resign);
-    first.over().await;
+    let (mut first, run) = former_leader(&connect).await;
 
     let (mut second, _, snapshot) = Rig::leading(&connect, "b").await;
     assert_eq!(snapshot.running[0].owner, OwnerState::Alive);
@@ -165,12 +171,7 @@ async fn a_leader_hears_of_a_watched_runs_change_and_of_its_owners_end() {
 #[tokio::test]
 async fn a_former_leader_hears_that_its_run_is_to_end_and_ends_it_at_the_new_version() {
     let connect = shared();
-    let (mut first, term, session) = leader(&connect).await;
-    first.commit(first_mark("backup", "1")).await;
-    let run = run("backup", 60, "a", &session, term.token);
-    first.commit(begin(0, &run)).await;
-    first.ask(Request::Resign);
-    first.over().await;
+    let (mut first, run) = former_leader(&connect).await;
     first.ask_ledger(ledger::Request::Attend(run.id()));
 
     let (mut second, _, _) = Rig::leading(&connect, "b").await;
