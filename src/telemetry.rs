@@ -5,7 +5,7 @@
 //! event says all about itself.
 //!
 //! ```text
-//! info!(target: TARGET, event = event::RUN_STARTED, …) ─▶ filter ─▶ json | text ─▶ sink ─▶ stderr
+//! info!(target: TARGET, event = event::RUN_STARTED, …) ─▶ filter ─▶ repeated ─▶ json | text ─▶ sink ─▶ stderr
 //! ```
 //!
 //! Job output goes by [`OUTPUT`] as its target: it alone may be dropped early when stderr does not take it, and
@@ -16,6 +16,7 @@ pub mod event;
 mod filter;
 mod json;
 mod line;
+mod repeated;
 pub mod sink;
 mod text;
 
@@ -31,6 +32,7 @@ pub use filter::{BadFilter, LogFilter};
 
 use crate::clock;
 use crate::term::NodeName;
+use repeated::Repeated;
 use sink::{Lost, Sink};
 
 /// The target of the daemon's own events.
@@ -76,7 +78,7 @@ pub fn init(format: Format, filter: &LogFilter, node: &NodeName) -> Result<Telem
     let fd = stderr.as_fd().try_clone_to_owned().or_else(|_| std::fs::File::open("/dev/null").map(Into::into));
     let sink = Sink::start(fd.map_err(InitError::Thread)?, report_lost).map_err(InitError::Thread)?;
     let layer = tracing_subscriber::fmt::layer().with_writer(sink.clone()).log_internal_errors(false);
-    let registry = tracing_subscriber::registry().with(filter.to_env_filter());
+    let registry = tracing_subscriber::registry().with(filter.to_env_filter()).with(Repeated::default());
     let set = match format {
         Format::Json => registry.with(layer.with_ansi(false).event_format(json::Json::new(node))).try_init(),
         Format::Text => {

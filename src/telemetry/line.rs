@@ -34,7 +34,7 @@ impl Line {
         let mut line = Self { event: "log".into(), ..Self::default() };
         event.record(&mut line);
         let target = event.metadata().target();
-        line.name_it(target == TARGET || target.starts_with("cronkeeper::"), target);
+        line.name_it(is_ours(target), target);
         line
     }
 
@@ -94,6 +94,11 @@ impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.record_str(field, &format!("{value:?}"));
     }
+}
+
+/// True for what this program says itself.
+pub(super) fn is_ours(target: &str) -> bool {
+    target.strip_prefix(TARGET).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
 /// An error with all its causes.

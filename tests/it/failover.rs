@@ -7,6 +7,7 @@ mod cluster;
 mod control;
 mod crowd;
 mod entries;
+mod flapping;
 mod flights;
 mod heir;
 mod last_words;

@@ -223,6 +223,10 @@ impl Lines {
         self.proxies.iter().for_each(Proxy::cut);
     }
 
+    pub fn cut(&self) {
+        self.proxies.iter().for_each(Proxy::cut);
+    }
+
     pub fn swallow_events(&self) {
         self.proxies.iter().for_each(Proxy::swallow_events);
     }

@@ -153,7 +153,7 @@ async fn of_a_long_history_the_newest_twenty_runs_stay() {
 #[tokio::test]
 async fn a_leader_hears_of_a_watched_runs_change_and_of_its_owners_end() {
     let connect = shared();
-    let (mut first, run) = former_leader(&connect).await;
+    let (first, run) = former_leader(&connect).await;
 
     let (mut second, _, snapshot) = Rig::leading(&connect, "b").await;
     assert_eq!(snapshot.running[0].owner, OwnerState::Alive);

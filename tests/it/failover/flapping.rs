@@ -1,0 +1,100 @@
+//! A connection that is lost again and again: nothing is left of what was lost.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use super::cluster::{Lines, Place, in_line, job, jobs, node, usual};
+use crate::support::node::Node;
+use crate::support::witness::Witness;
+use crate::support::zookeeper::Ensemble;
+use crate::support::{LONG, poll, until};
+
+/// How often the line is cut; the first few times teach the allocator and the pools what is needed.
+const CUTS: usize = 40;
+/// Cuts that last until the session has expired.
+const EXPIRIES: usize = 2;
+/// How much more memory the daemon may have afterwards.
+const FLAT_KIB: u64 = 4 * 1024;
+
+/// What a node and the ensemble hold, by name.
+type Held = BTreeMap<&'static str, usize>;
+
+fn held(ensemble: &Ensemble, nodes: &[Node]) -> Held {
+    let listed =
+        |node: &Node, folder: &str| fs::read_dir(format!("/proc/{}/{folder}", node.pid())).map_or(0, Iterator::count);
+    let over_nodes = |folder: &'static str| nodes.iter().map(|node| listed(node, folder)).sum();
+    BTreeMap::from([
+        ("descriptors", over_nodes("fd")),
+        ("threads", over_nodes("task")),
+        ("connections", ensemble.connections(0)),
+        ("ephemerals", ensemble.ephemerals(0)),
+        ("watches", ensemble.watch_count(0)),
+    ])
+}
+
+fn resident_kib(node: &Node) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("the node lives");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("memory is told");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+fn count(node: &Node, name: &str) -> usize {
+    node.events().named(name).len()
+}
+
+/// Cuts the lines of all at once, as a switch that reboots does, and waits until each is back.
+fn flap(lines: &[Lines], nodes: &[Node]) {
+    let more = more_of(nodes, "coordination.resumed");
+    lines.iter().for_each(Lines::cut);
+    until("the connections are back", more);
+}
+
+/// Parts all until their sessions have expired, and waits until each is in the queue again.
+fn expire(lines: &[Lines], nodes: &[Node]) {
+    let (expired, joined) = (more_of(nodes, "coordination.expired"), more_of(nodes, "election.joined"));
+    lines.iter().for_each(Lines::part);
+    until("the sessions have expired", expired);
+    lines.iter().for_each(Lines::pass);
+    until("the nodes are in the queue again", joined);
+}
+
+/// Whether all nodes have told of this once more than now.
+fn more_of(nodes: &[Node], name: &'static str) -> impl Fn() -> bool {
+    let before: Vec<usize> = nodes.iter().map(|node| count(node, name)).collect();
+    move || nodes.iter().zip(&before).all(|(node, before)| count(node, name) > *before)
+}
+
+/// Waits until no more is held than before; what a session left behind goes with its expiry.
+fn await_no_more(ensemble: &Ensemble, nodes: &[Node], before: &Held) {
+    let mut found = Held::new();
+    let quiet = poll(LONG, || {
+        found = held(ensemble, nodes);
+        found.iter().all(|(what, count)| count <= &before[what]).then_some(())
+    });
+    assert!(quiet.is_some(), "{before:?} grew to {found:?}");
+}
+
+#[test]
+fn a_connection_that_flaps_leaves_no_session_watch_thread_or_descriptor_behind() {
+    let ensemble = Ensemble::start(1);
+    let place = Place::on(&ensemble);
+    let witness = Witness::new();
+    let file = jobs(&[job("tick", "@every 2s", &witness.command(&[]), "")]);
+    let lines = ["a", "b"].map(|_| Lines::new(&ensemble, &place));
+    let connects = lines.each_ref().map(Lines::connect);
+    let specs = [node("a", &connects[0]), node("b", &connects[1])].map(|spec| usual(spec).jobs(&file));
+    let nodes = in_line(specs);
+    (0..CUTS / 4).for_each(|_| flap(&lines, &nodes));
+    nodes[0].await_event("run.finished", LONG);
+    let (before, memory) = (held(&ensemble, &nodes), nodes.each_ref().map(resident_kib));
+
+    (0..CUTS).for_each(|_| flap(&lines, &nodes));
+    (0..EXPIRIES).for_each(|_| expire(&lines, &nodes));
+    until("one leads", || nodes.iter().any(|node| count(node, "takeover.done") > 0));
+    await_no_more(&ensemble, &nodes, &before);
+    for (node, before) in nodes.iter().zip(memory) {
+        let now = resident_kib(node);
+        assert!(now <= before + FLAT_KIB, "{} grew from {before} to {now} KiB", node.name());
+    }
+    witness.assert_fine(&[]);
+}
