@@ -3,6 +3,7 @@
 //! It has no rules of its own. It runs on whatever clock, processes, journal and backend it is given: in the program
 //! the real ones, in the simulation others on virtual time.
 
+mod drift;
 pub mod launch;
 mod log;
 pub mod orphans;

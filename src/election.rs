@@ -52,9 +52,15 @@ pub struct Published {
 }
 
 impl Published {
-    /// True where both evaluate the same jobs with the same time zones.
-    pub fn agrees_with(&self, other: &Self) -> bool {
-        self.digest == other.digest && self.tzdata == other.tzdata
+    /// True where its node has other jobs; not where it does not say.
+    pub fn has_other_jobs_than(&self, other: &Self) -> bool {
+        self.digest != other.digest && self.digest != Digest::default()
+    }
+
+    /// True where its node has other time zone data; not where either does not say.
+    pub fn has_other_zones_than(&self, other: &Self) -> bool {
+        let is_told = |tzdata: &str| !tzdata.is_empty() && tzdata != "unknown";
+        self.tzdata != other.tzdata && is_told(&self.tzdata) && is_told(&other.tzdata)
     }
 }
 

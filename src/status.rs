@@ -309,7 +309,10 @@ impl Status {
     fn differing(&self) -> Vec<NodeName> {
         let measure = self.role.leader_node.as_ref().unwrap_or(&self.node);
         let Some(measure) = self.members.iter().find(|member| member.node == *measure) else { return Vec::new() };
-        let differs = |member: &&Member| !member.published.agrees_with(&measure.published);
+        let measure = &measure.published;
+        let differs = |member: &&Member| {
+            member.published.has_other_jobs_than(measure) || member.published.has_other_zones_than(measure)
+        };
         self.members.iter().filter(differs).map(|member| member.node.clone()).collect()
     }
 }

@@ -5,7 +5,8 @@
 use jiff::SignedDuration;
 use tracing::{debug, error, info, trace, warn};
 
-use super::view::{self, Drift};
+use super::drift::Drift;
+use super::view;
 use crate::config::{LoadError, Loaded};
 use crate::election::Event as Election;
 use crate::engine::Report;

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 
+use super::drift::Drift;
 use super::reload::Reloaded;
 use crate::clock::{Now, Uptime};
 use crate::election::{Event as Election, Member, Published};
 use crate::engine::{Engine, MarkAhead, Report};
-use crate::job::{Digest, JobName, JobSet};
+use crate::job::{JobName, JobSet};
 use crate::run::RunEnd;
 use crate::schedule;
 use crate::status::{Confinement, JobStatus, JobsFile, LastRun, Role, RunStatus, Session, State, Status};
@@ -35,56 +36,6 @@ pub struct View {
     last: BTreeMap<JobName, LastRun>,
     /// Who was said to differ, by what.
     drifting: Vec<Drift>,
-}
-
-/// Another node that is not like the leader: to the leader every node that differs from it, to such a node the leader.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Drift {
-    /// It has other jobs.
-    Jobs {
-        /// The other node.
-        other: NodeName,
-        /// This node's digest.
-        digest: Digest,
-        /// The other's.
-        other_digest: Digest,
-    },
-    /// It has other time zone data: the two can disagree about an instant.
-    Zones {
-        /// The other node.
-        other: NodeName,
-        /// This node's release.
-        tzdata: String,
-        /// The other's.
-        other_tzdata: String,
-    },
-}
-
-impl Drift {
-    /// How a member differs from what this node has published; nothing where either does not say.
-    fn of(own: &Published, member: &Member) -> impl Iterator<Item = Self> + use<> {
-        let (other, theirs) = (&member.node, &member.published);
-        let has_other_jobs = theirs.digest != own.digest && theirs.digest != Digest::default();
-        let is_told = |tzdata: &str| !tzdata.is_empty() && tzdata != "unknown";
-        let has_other_zones = theirs.tzdata != own.tzdata && is_told(&theirs.tzdata) && is_told(&own.tzdata);
-        let jobs = has_other_jobs.then(|| Self::Jobs {
-            other: other.clone(),
-            digest: own.digest.clone(),
-            other_digest: theirs.digest.clone(),
-        });
-        let zones = has_other_zones.then(|| Self::Zones {
-            other: other.clone(),
-            tzdata: own.tzdata.clone(),
-            other_tzdata: theirs.tzdata.clone(),
-        });
-        jobs.into_iter().chain(zones)
-    }
-
-    fn other(&self) -> &NodeName {
-        match self {
-            Self::Jobs { other, .. } | Self::Zones { other, .. } => other,
-        }
-    }
 }
 
 impl View {
@@ -369,40 +320,6 @@ mod tests {
         view.reloaded(NOW, &Err(LoadError::Invalid { problems: Vec::new() }));
         let expected = "waiting for a session with zookeeper; the jobs file is INVALID, the jobs loaded before stay";
         assert_eq!(view.summary(&engine), expected);
-    }
-
-    #[test]
-    fn other_jobs_and_other_time_zone_data_are_told_apart_and_only_where_both_say() {
-        let published = |jobs: &str, tzdata: &str| Published {
-            digest: Digest::of(jobs.as_bytes()),
-            tzdata: tzdata.into(),
-            ..Published::default()
-        };
-        let differs = |own: &Published, published: Published| {
-            let member = Member {
-                v: 1,
-                node: NodeName::new("host-b"),
-                host: "b".into(),
-                pid: 1,
-                version: "0".into(),
-                started_at: NOW.wall,
-                published,
-            };
-            let found = Drift::of(own, &member).map(|drift| match drift {
-                Drift::Jobs { .. } => "jobs",
-                Drift::Zones { .. } => "zones",
-            });
-            found.collect::<Vec<_>>()
-        };
-        let own = published("one", "2026a");
-        assert_eq!(differs(&own, published("one", "2026a")), [""; 0]);
-        assert_eq!(differs(&own, published("two", "2026b")), ["jobs", "zones"]);
-        assert_eq!(differs(&own, published("one", "2025b")), ["zones"]);
-        for silent in ["", "unknown"] {
-            assert_eq!(differs(&own, published("one", silent)), [""; 0]);
-            assert_eq!(differs(&published("one", silent), published("one", "2026b")), [""; 0]);
-        }
-        assert_eq!(differs(&own, Published::default()), [""; 0], "nothing is published yet");
     }
 
     #[test]

@@ -1,0 +1,94 @@
+//! Nodes whose jobs or time zone data differ: two such nodes can disagree about what is due.
+
+use crate::election::{Member, Published};
+use crate::job::Digest;
+use crate::term::NodeName;
+
+/// Another node that is not like the leader: to the leader every node that differs from it, to such a node the leader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Drift {
+    /// It has other jobs.
+    Jobs {
+        /// The other node.
+        other: NodeName,
+        /// This node's digest.
+        digest: Digest,
+        /// The other's.
+        other_digest: Digest,
+    },
+    /// It has other time zone data: the two can disagree about an instant.
+    Zones {
+        /// The other node.
+        other: NodeName,
+        /// This node's release.
+        tzdata: String,
+        /// The other's.
+        other_tzdata: String,
+    },
+}
+
+impl Drift {
+    /// How a member differs from what this node has published; nothing where either does not say.
+    pub(super) fn of(own: &Published, member: &Member) -> impl Iterator<Item = Self> + use<> {
+        let (other, theirs) = (&member.node, &member.published);
+        let jobs = theirs.has_other_jobs_than(own).then(|| Self::Jobs {
+            other: other.clone(),
+            digest: own.digest.clone(),
+            other_digest: theirs.digest.clone(),
+        });
+        let zones = theirs.has_other_zones_than(own).then(|| Self::Zones {
+            other: other.clone(),
+            tzdata: own.tzdata.clone(),
+            other_tzdata: theirs.tzdata.clone(),
+        });
+        jobs.into_iter().chain(zones)
+    }
+
+    /// The other node.
+    pub(super) fn other(&self) -> &NodeName {
+        match self {
+            Self::Jobs { other, .. } | Self::Zones { other, .. } => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn other_jobs_and_other_time_zone_data_are_told_apart_and_only_where_both_say() {
+        let published = |jobs: &str, tzdata: &str| Published {
+            digest: Digest::of(jobs.as_bytes()),
+            tzdata: tzdata.into(),
+            ..Published::default()
+        };
+        let differs = |own: &Published, published: Published| {
+            let member = Member {
+                v: 1,
+                node: NodeName::new("host-b"),
+                host: "b".into(),
+                pid: 1,
+                version: "0".into(),
+                started_at: Timestamp::UNIX_EPOCH,
+                published,
+            };
+            let found = Drift::of(own, &member).map(|drift| match drift {
+                Drift::Jobs { .. } => "jobs",
+                Drift::Zones { .. } => "zones",
+            });
+            found.collect::<Vec<_>>()
+        };
+        let own = published("one", "2026a");
+        assert_eq!(differs(&own, published("one", "2026a")), [""; 0]);
+        assert_eq!(differs(&own, published("two", "2026b")), ["jobs", "zones"]);
+        assert_eq!(differs(&own, published("one", "2025b")), ["zones"]);
+        for silent in ["", "unknown"] {
+            assert_eq!(differs(&own, published("one", silent)), [""; 0]);
+            assert_eq!(differs(&published("one", silent), published("one", "2026b")), [""; 0]);
+        }
+        assert_eq!(differs(&own, Published::default()), [""; 0], "nothing is published yet");
+    }
+}
