@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::SESSION;
+use crate::SESSIONS;
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
@@ -75,7 +75,7 @@ impl Contender {
             version: "bench".into(),
             started_at: Timestamp::now(),
         };
-        let settings = Settings { connect: connect.into(), session_timeout: SESSION, ..Settings::default() };
+        let settings = Settings { connect: connect.into(), session_timeout: SESSIONS[0], ..Settings::default() };
         let options = Options { service: connect.into(), chroot: "/".into(), uuid: Box::new(Uuid::new_v4), reader };
         let connector = Connector::new(settings).expect("plain settings are good");
         let serving = serve(connector, SystemClock::default(), identity, Box::new(NoStore), service, options);
