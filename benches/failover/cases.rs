@@ -51,7 +51,8 @@ pub fn on_zookeeper(session: Duration) -> [Case; 6] {
     };
     // ZooKeeper hears of a session up to half a tick late, and ends sessions once a tick; then an election.
     let expiry = Bound::Each(session + TICK * 3 / 2 + ms(100));
-    let lease = Bound::Each(session / 2 + ms(100));
+    // So long a lease lasts at most (see `lease`).
+    let lease = Bound::Each(session * 17 / 20 + ms(50));
     let quick = [Bound::Each(ms(150))];
     [
         case(&[("SIGTERM", &[Bound::Median(ms(8)), Bound::P99(ms(50))])], end),
@@ -83,7 +84,7 @@ fn end(replicas: &mut Replicas) -> Vec<Duration> {
 /// From the kill to the successor's election. The dead node is started again only afterwards.
 fn kill(replicas: &mut Replicas) -> Vec<Duration> {
     let (old, at) = (replicas.leader(), Timestamp::now());
-    replicas.node(old).kill9();
+    replicas.kill(old);
     let took = replicas.await_leader(at);
     replicas.restart(old);
     vec![took]
@@ -92,7 +93,7 @@ fn kill(replicas: &mut Replicas) -> Vec<Duration> {
 /// From the kill to the next election, whoever's; the supervisor starts the node on its state directory at once.
 fn kill_and_restart(replicas: &mut Replicas) -> Vec<Duration> {
     let (old, at) = (replicas.leader(), Timestamp::now());
-    replicas.node(old).kill9();
+    replicas.kill(old);
     replicas.start_again(old);
     let took = replicas.await_leader(at);
     replicas.settle(old);
@@ -102,7 +103,7 @@ fn kill_and_restart(replicas: &mut Replicas) -> Vec<Duration> {
 /// From the kill to the successor's election; the supervisor calls `cronkeeper release` at once.
 fn kill_and_release(replicas: &mut Replicas) -> Vec<Duration> {
     let (old, at) = (replicas.leader(), Timestamp::now());
-    replicas.node(old).kill9();
+    replicas.kill(old);
     release(replicas.node(old).spec());
     let took = replicas.await_leader(at);
     replicas.restart(old);

@@ -30,6 +30,7 @@ struct Post {
     /// To each server; none where it is reached directly.
     lines: Vec<Proxy>,
     stops: Vec<Timestamp>,
+    ended: Option<Timestamp>,
 }
 
 /// Jobs enough for a takeover to have something to read, none of which comes due; and one that tells what it sees each second.
@@ -70,7 +71,7 @@ impl Replicas {
     fn start(specs: impl Iterator<Item = (Spec, Vec<Proxy>)>, witness: Witness) -> Self {
         let mut replicas = Self { posts: Vec::new(), leader: 0, witness, past: Vec::new() };
         for (spec, lines) in specs {
-            replicas.posts.push(Post { node: spec.start(), lines, stops: Vec::new() });
+            replicas.posts.push(Post { node: spec.start(), lines, stops: Vec::new(), ended: None });
             replicas.settle(replicas.posts.len() - 1);
         }
         replicas
@@ -115,11 +116,10 @@ impl Replicas {
 
     /// Starts a node that has ended again.
     pub fn start_again(&mut self, i: usize) {
-        let (ended, post) = (Timestamp::now(), &mut self.posts[i]);
+        let post = &mut self.posts[i];
         let again = post.node.spec().start();
-        let old = std::mem::replace(&mut post.node, again);
-        let stops = std::mem::take(&mut post.stops);
-        self.past.push(account(&old, stops, Some(ended)));
+        self.past.push(post.account());
+        (post.node, post.stops, post.ended) = (again, Vec::new(), None);
     }
 
     /// Waits until a node just started leads or follows.
@@ -132,6 +132,13 @@ impl Replicas {
     /// Waits until a node follows anew.
     pub fn await_following(&self, i: usize, after: Timestamp) {
         self.node(i).await_where("election.following", LONG, |event| instant(event) > after);
+    }
+
+    /// Kills a node's daemon.
+    pub fn kill(&mut self, i: usize) {
+        let post = &mut self.posts[i];
+        post.node.kill9();
+        post.ended = Some(Timestamp::now());
     }
 
     /// Stops a node as SIGSTOP does.
@@ -160,7 +167,7 @@ impl Replicas {
     /// All that must never be, and was, since the cluster was started.
     pub fn faults(&self) -> Vec<String> {
         let mut accounts = self.past.clone();
-        accounts.extend(self.posts.iter().map(|post| account(&post.node, post.stops.clone(), None)));
+        accounts.extend(self.posts.iter().map(Post::account));
         beliefs::broken(&accounts, &self.witness.entries())
     }
 }
@@ -170,8 +177,11 @@ fn spec(witness: &Witness, connect: &str, session: Duration) -> Spec {
     Spec::new(CRONKEEPER, "node").jobs(&jobs(witness)).zookeeper(connect).option("--session-timeout", &timeout)
 }
 
-fn account(node: &Node, stops: Vec<Timestamp>, ended: Option<Timestamp>) -> Account {
-    Account { node: node.name().to_owned(), log: node.log(), stops, ended }
+impl Post {
+    fn account(&self) -> Account {
+        let (node, stops) = (self.node.name().to_owned(), self.stops.clone());
+        Account { node, log: self.node.log(), stops, ended: self.ended }
+    }
 }
 
 /// When an event was logged.
