@@ -1,6 +1,6 @@
 //! Who thought that it led, and when, as the nodes' own logs tell it; and whether anybody did what only a leader may.
 //!
-//! A term is over when its node says so, dies, or is stopped: a stopped process thinks nothing. What it does when it wakes is
+//! A term is over when its node says so, is killed, or is stopped: a stopped process thinks nothing. What it does when it wakes is
 //! judged by its deeds. The jobs tell of themselves in one file besides, which no node can talk round.
 
 use std::fmt;
@@ -21,7 +21,7 @@ pub struct Account {
     pub log: Arc<Events>,
     /// When it was stopped.
     pub stops: Vec<Timestamp>,
-    /// When it was seen dead.
+    /// When it was killed.
     pub ended: Option<Timestamp>,
 }
 

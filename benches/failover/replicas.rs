@@ -134,11 +134,11 @@ impl Replicas {
         self.node(i).await_where("election.following", LONG, |event| instant(event) > after);
     }
 
-    /// Kills a node's daemon.
+    /// Kills a node's daemon. What counts is when: on one host the kernel frees its lock before anybody sees it dead.
     pub fn kill(&mut self, i: usize) {
         let post = &mut self.posts[i];
-        post.node.kill9();
         post.ended = Some(Timestamp::now());
+        post.node.kill9();
     }
 
     /// Stops a node as SIGSTOP does.
