@@ -25,6 +25,7 @@ pub struct Spec {
     program: String,
     name: String,
     home: Arc<Scratch>,
+    state: Option<PathBuf>,
     zookeeper: Option<String>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
@@ -39,6 +40,7 @@ impl Spec {
             program: program.into(),
             name: format!("{name}-{}", &suffix[..8]),
             home: Arc::new(home(name)),
+            state: None,
             zookeeper: None,
             arguments: Vec::new(),
             environment: Vec::new(),
@@ -64,6 +66,12 @@ impl Spec {
         let jobs = std::fs::read_to_string(self.jobs_file()).expect("it has a jobs file");
         self.home = Arc::new(home(&self.name));
         self.write_jobs(&jobs);
+        self
+    }
+
+    /// With this state directory, which somebody else keeps.
+    pub fn state(mut self, folder: &Path) -> Self {
+        self.state = Some(folder.to_owned());
         self
     }
 
@@ -108,7 +116,7 @@ impl Spec {
 
     /// Its state directory.
     pub fn state_dir(&self) -> PathBuf {
-        self.home.path().join("state")
+        self.state.clone().unwrap_or_else(|| self.home.path().join("state"))
     }
 
     /// Its runtime directory, where the socket is.
