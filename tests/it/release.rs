@@ -15,8 +15,8 @@ use crate::support::command::{self, CRONKEEPER};
 use crate::support::node::{Node, Spec};
 use crate::support::proxy::Proxy;
 use crate::support::scratch::Scratch;
-use crate::support::until;
 use crate::support::zookeeper::shared;
+use crate::support::{skipped, until};
 
 /// Nobody listens there.
 const NOWHERE: &str = "127.0.0.1:1";
@@ -418,7 +418,7 @@ async fn while_a_process_does_not_die_nothing_is_given_up() {
     let apart = script("apart", WITHOUT_CGROUPS);
     let can = Command::new(&apart).args(HARMLESS).arg("true").output().unwrap();
     if !can.status.success() {
-        eprintln!("SKIPPED, for only root with all rights can be without one: {can:?}");
+        skipped(&format!("only root with all rights can be without one: {can:?}"));
         return;
     }
     let connect = shared();

@@ -14,7 +14,7 @@ use crate::support::command::CRONKEEPER;
 use crate::support::node::{Event, Events};
 use crate::support::process::Process;
 use crate::support::scratch::Scratch;
-use crate::support::{LONG, poll};
+use crate::support::{LONG, poll, skipped};
 
 const SYSTEMD: &str = "/lib/systemd/systemd";
 
@@ -43,7 +43,7 @@ impl Host {
         match Owner::start(name).and_then(|owner| Ok((owner.await_systemd()?, owner))) {
             Ok((pid, owner)) => Some(Self::up(name, pid, owner)),
             Err(why) => {
-                eprintln!("SKIPPED, for no systemd can be started here: {why}");
+                skipped(&format!("no systemd can be started here: {why}"));
                 None
             }
         }

@@ -2,6 +2,7 @@
 # in memory, with PROGRAM and UNITS installed in it, and becomes its systemd.
 set -e
 dir=$1 name=$2 program=$3 units=$4
+trap 'echo "no host can be made in them" >"$dir/failed"' EXIT
 # From the machine's own /proc: the number by which others know this process.
 read -r pid rest </proc/self/stat
 

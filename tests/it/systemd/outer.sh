@@ -7,6 +7,10 @@ fail() {
     exit 69
 }
 
+namespaces="--pid --mount --uts --ipc --cgroup --propagation private"
+# Not quoted: several words.
+# shellcheck disable=SC2086
+unshare --fork $namespaces true 2>>"$dir/log" || fail "no namespaces can be made"
 cgroups=$(findmnt -rn -t cgroup2 -o TARGET | head -n 1)
 [ -n "$cgroups" ] || fail "no cgroup2 file system is mounted here"
 own=$cgroups/cronkeeper-it-$$
@@ -15,14 +19,15 @@ echo "$own" >"$dir/cgroup"
 
 (
     echo 0 >"$own/cgroup.procs" || fail "no process can be moved to $own"
-    exec unshare --fork --kill-child=KILL --pid --mount --uts --ipc --cgroup --propagation private -- sh "$@"
+    # shellcheck disable=SC2086
+    exec unshare --fork --kill-child=KILL $namespaces -- sh "$@"
 ) </dev/null >>"$dir/log" 2>&1 &
-namespaces=$!
+parent=$!
 
 cat >/dev/null
 # With it dies process 1, and with that one all that is in there.
-kill -KILL "$namespaces"
-wait "$namespaces"
+kill -KILL "$parent"
+wait "$parent"
 for _ in $(seq 100); do
     find "$own" -depth -type d -exec rmdir {} + 2>/dev/null
     [ -d "$own" ] || exit 0
