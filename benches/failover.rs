@@ -1,9 +1,24 @@
-//! How long leadership takes to pass on: `cargo bench --bench failover -- [ROUNDS] [WORD]`.
+//! How long leadership takes to pass on, and that never two nodes lead: `cargo bench --bench failover -- [TRIALS] [WORD]`.
 //!
-//! Real daemons, and three real ZooKeeper servers with a tick of 500 ms and sessions of 4 s. Every figure is the time of a
-//! `leader.elected` in a daemon's log less a time taken here: both are the machine's real-time clock. With a word, only the
-//! rows whose name has it are measured.
+//! Real daemons, and three real ZooKeeper servers with a tick of 500 ms; the bench plays the supervisor. Every figure is the time
+//! of an event in a daemon's log less a time taken here: both are the machine's real-time clock. A case that is a session's time
+//! long is tried on several clusters at once, which do little but wait; all others are tried one after the other. Slow is
+//! only said; two leaders, a stale one that does anything, or a job that saw a promise broken, fail the run. With a word,
+//! only the rows whose name has it are measured.
+//!
+//! ```text
+//! cases      what is done to a leader      outage  what is done to the servers
+//! clusters   a case, tried many times      herd    how many wake
+//! replicas   three nodes of a cluster      table   the figures
+//! beliefs    who thought it led, and when
+//! ```
 
+#[path = "failover/beliefs.rs"]
+mod beliefs;
+#[path = "failover/cases.rs"]
+mod cases;
+#[path = "failover/clusters.rs"]
+mod clusters;
 #[path = "failover/herd.rs"]
 mod herd;
 #[path = "failover/outage.rs"]
@@ -15,72 +30,57 @@ mod support;
 #[path = "failover/table.rs"]
 mod table;
 
+use std::process::ExitCode;
 use std::time::Duration;
 
-use jiff::Timestamp;
-use rustix::process::Signal;
 use zookeeper_client::{Acls, Client, CreateMode};
 
+use self::clusters::Place;
 use self::replicas::Replicas;
 use self::support::zookeeper::Ensemble;
-use self::table::{Bound, Table};
+use self::table::{Bound, Table, ms};
 
 /// Of the servers.
 const TICK: Duration = Duration::from_millis(500);
-/// Of the nodes.
-const SESSION: Duration = Duration::from_secs(4);
-/// How long all servers are dead: longer than a session lives.
+/// Of the nodes: what is recommended for hosts near each other, and the default.
+const SESSIONS: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(10)];
+/// How long all servers are dead: longer than a session of the shorter kind lives.
 const OUTAGE: Duration = Duration::from_secs(7);
+/// Trials of what takes all servers, so that nothing else can be tried meanwhile.
+const FEW: usize = 5;
 
-const MS: fn(u64) -> Duration = Duration::from_millis;
-
-fn main() {
+fn main() -> ExitCode {
     // Cargo adds words of its own, which begin with a dash.
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    let rounds = words.iter().find_map(|word| word.parse().ok()).unwrap_or(10);
+    let trials = words.iter().find_map(|word| word.parse().ok()).unwrap_or(20).max(1);
     let mut table = Table::new(words.into_iter().find(|word| word.parse::<usize>().is_err()));
-    on_one_host(rounds, &mut table);
-    on_zookeeper(rounds, &mut table);
-}
-
-fn on_one_host(rounds: usize, table: &mut Table) {
-    if let Some(row) = table.row("solo: kill -9", &[Bound::Median(MS(100))]) {
-        let mut replicas = Replicas::on_one_host();
-        row.measure(rounds, || kill(&mut replicas));
+    for case in cases::on_one_host() {
+        clusters::measure(&case, trials, Place::OneHost, &mut table);
     }
-    if let Some(row) = table.row("solo: SIGTERM", &[Bound::Median(MS(100))]) {
-        let mut replicas = Replicas::on_one_host();
-        row.measure(rounds, || end(&mut replicas));
-    }
-}
-
-fn on_zookeeper(rounds: usize, table: &mut Table) {
     let ensemble = Ensemble::builder(3).tick(TICK).start();
     warm_up(&ensemble);
-    let connect = ensemble.connect_string();
-    if let Some(row) = table.row("ZooKeeper: SIGTERM", &[Bound::Median(MS(10))]) {
-        let mut replicas = Replicas::on_zookeeper(&connect);
-        row.measure(rounds, || end(&mut replicas));
+    for case in SESSIONS.iter().flat_map(|&session| cases::on_zookeeper(session)) {
+        clusters::measure(&case, trials, Place::ZooKeeper(&ensemble), &mut table);
     }
-    if let Some(row) = table.row("ZooKeeper: kill -9 and restart", &[Bound::Median(MS(500))]) {
-        let mut replicas = Replicas::on_zookeeper(&connect);
-        row.measure(rounds, || kill_and_restart(&mut replicas));
+    servers_die(&ensemble, trials.min(FEW), &mut table);
+    table.verdict()
+}
+
+fn servers_die(ensemble: &Ensemble, trials: usize, table: &mut Table) {
+    let session = SESSIONS[0];
+    if table.wants("all servers dead for 7 s") {
+        let mut replicas = Replicas::on_zookeeper(ensemble, session);
+        let took = (0..trials).map(|_| outage::all_dead(ensemble, &mut replicas, OUTAGE)).collect();
+        table.times("all servers dead for 7 s", took, &[Bound::Each(ms(1000))], &replicas.faults());
     }
-    let each = SESSION + TICK * 3 / 2 + MS(100);
-    if let Some(row) = table.row("ZooKeeper: kill -9 alone", &[Bound::Median(SESSION + TICK), Bound::Each(each)]) {
-        let mut replicas = Replicas::on_zookeeper(&connect);
-        row.measure(rounds, || kill(&mut replicas));
+    if table.wants("step-downs: a server killed") {
+        let replicas = Replicas::on_zookeeper(ensemble, session);
+        let downs = (0..trials).map(|trial| outage::one_dead(ensemble, &replicas, trial)).collect();
+        table.counts("step-downs: a server killed", downs, 0, &replicas.faults());
     }
-    if let Some(row) = table.row("ZooKeeper: all servers dead for 7 s", &[Bound::Each(MS(1000))]) {
-        let mut replicas = Replicas::on_zookeeper(&connect);
-        row.measure(rounds, || outage::all_dead(&ensemble, &mut replicas, OUTAGE));
-    }
-    if let Some(row) = table.row("step-downs: a server killed", &[]) {
-        let replicas = Replicas::on_zookeeper(&connect);
-        row.count(rounds, 0, |round| outage::one_dead(&ensemble, &replicas, round));
-    }
-    if let Some(row) = table.row("woken of 100 when the leader goes", &[]) {
-        row.count(rounds.min(3), 1, |_| herd::woken(&ensemble, 100));
+    if table.wants("woken of 100 when the leader goes") {
+        let woken = (0..trials.min(3)).map(|_| herd::woken(ensemble, 100)).collect();
+        table.counts("woken of 100 when the leader goes", woken, 1, &[]);
     }
 }
 
@@ -101,34 +101,4 @@ fn warm_up(ensemble: &Ensemble) {
     };
     let [one, two, three] = [0, 1, 2].map(|i| work(ensemble.connect_string_of(i)));
     runtime.block_on(async { tokio::try_join!(one, two, three) }).expect("the servers serve");
-}
-
-/// From the kill to the successor's election. The dead node is started again afterwards.
-fn kill(replicas: &mut Replicas) -> Duration {
-    let (old, at) = (replicas.leader(), Timestamp::now());
-    replicas.node(old).kill9();
-    let took = replicas.await_leader(at);
-    replicas.restart(old);
-    took
-}
-
-/// From SIGTERM to the successor's election.
-fn end(replicas: &mut Replicas) -> Duration {
-    let (old, at) = (replicas.leader(), Timestamp::now());
-    replicas.node(old).signal(Signal::TERM);
-    let took = replicas.await_leader(at);
-    replicas.node(old).wait_exit(support::LONG);
-    replicas.restart(old);
-    took
-}
-
-/// From the start of the same node on its state directory to the next election, whoever's.
-fn kill_and_restart(replicas: &mut Replicas) -> Duration {
-    let old = replicas.leader();
-    replicas.node(old).kill9();
-    let at = Timestamp::now();
-    replicas.start_again(old);
-    let took = replicas.await_leader(at);
-    replicas.settle(old);
-    took
 }

@@ -11,6 +11,7 @@
 //! leaders of three hosts, and the journal of one cluster would be settled in another. All calls here block on the disk.
 //! Knows no ZooKeeper and no SQLite.
 
+mod birthplace;
 pub(crate) mod file;
 mod identity;
 pub mod journal;
@@ -141,7 +142,7 @@ impl StateDir {
         let lock = hold(path, &belongs, node)?;
         let identity = Identity::remembered(path, belongs)?;
         let sessions = Sessions::read(path)?;
-        let earlier = sessions.of_this_boot();
+        let earlier = sessions.made_here();
         let path = path.to_owned();
         Ok(Self { path, identity: Mutex::new(identity), sessions: Mutex::new(sessions), earlier, _lock: lock })
     }
@@ -172,8 +173,8 @@ impl StateDir {
         guard(&self.sessions).record(&self.path, id)
     }
 
-    /// The sessions that earlier processes wrote down in this boot and nobody had forgotten when the directory was opened.
-    /// These processes are dead, for the directory's lock was free.
+    /// The sessions that earlier processes wrote down in this boot and this very folder, and nobody had forgotten when it was
+    /// opened. These processes are dead, for the directory's lock was free.
     pub fn earlier_sessions(&self) -> &[SessionId] {
         &self.earlier
     }
@@ -223,13 +224,9 @@ fn hold(folder: &Path, belongs: &Belongs, node: &NodeName) -> Result<FileLock, S
     Ok(lock)
 }
 
-/// Tells one boot of this kernel from all others; empty where the kernel does not say.
-pub(crate) fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
-}
-
 #[cfg(test)]
 mod tests {
+    use super::birthplace::boot_id;
     use super::*;
 
     fn zookeeper(chroot: &str) -> Belongs {
@@ -311,6 +308,26 @@ mod tests {
     }
 
     #[test]
+    fn a_session_of_a_directory_that_this_one_is_a_copy_of_is_passed_over() {
+        let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        open(dir.path(), zookeeper("")).unwrap().record_session(&SessionId("1".into())).unwrap();
+        for entry in std::fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
+            std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+        }
+        assert!(open(copy.path(), zookeeper("")).unwrap().earlier_sessions().is_empty());
+        assert_eq!(open(dir.path(), zookeeper("")).unwrap().earlier_sessions(), [SessionId("1".into())]);
+    }
+
+    #[test]
+    fn a_moved_directory_is_the_same_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (before, after) = (dir.path().join("before"), dir.path().join("after"));
+        open(&before, zookeeper("")).unwrap().record_session(&SessionId("1".into())).unwrap();
+        std::fs::rename(&before, &after).unwrap();
+        assert_eq!(open(&after, zookeeper("")).unwrap().earlier_sessions(), [SessionId("1".into())]);
+    }
+
+    #[test]
     fn who_looks_after_others_makes_no_directory() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
@@ -348,7 +365,7 @@ mod tests {
         let state = open(dir.path(), zookeeper("")).unwrap();
         std::fs::create_dir(dir.path().join("sessions.json")).unwrap(); // nothing can be moved over a folder
         assert!(matches!(state.record_session(&SessionId("1".into())), Err(StateDirError::Write { .. })));
-        assert!(guard(&state.sessions).of_this_boot().is_empty());
+        assert!(guard(&state.sessions).made_here().is_empty());
         let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert!(left.iter().all(|name| !name.to_string_lossy().ends_with(".tmp")), "{left:?}");
     }

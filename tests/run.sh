@@ -24,6 +24,8 @@ need libslf4j-java test -e "$jars/slf4j-simple.jar"
 need libcurator-recipes-java test -e "$jars/curator-recipes.jar"
 need python3-kazoo /usr/bin/python3 -c 'import kazoo'
 need util-linux command -v setpriv
+# A host in namespaces is started with it; nothing else on the machine is touched.
+need systemd test -x /lib/systemd/systemd
 
 if ((${#missing[@]})); then
     sudo=()

@@ -6,10 +6,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use zookeeper_client::Client;
 
-use crate::replicas::{Replicas, instant};
+use crate::replicas::{Replicas, instant, since};
+use crate::support::until;
 use crate::support::zookeeper::Ensemble;
-use crate::support::{LONG, until};
-use crate::{SESSION, TICK};
+use crate::{SESSIONS, TICK};
 
 /// From the first commit possible after all servers were dead for `time` to the one new leader. Zero where that was before
 /// this process had its own first commit answered.
@@ -21,11 +21,11 @@ pub fn all_dead(ensemble: &Ensemble, replicas: &mut Replicas, time: Duration) ->
     let possible = first_commit(ensemble);
     let elected = back + replicas.await_leader(back);
     ensemble.await_serving();
-    for node in replicas.nodes().iter().enumerate().filter(|&(i, _)| i != replicas.leader()).map(|(_, node)| node) {
-        node.await_where("election.following", LONG, |event| instant(event) > back);
+    for i in (0..replicas.nodes().count()).filter(|&i| i != replicas.leader()) {
+        replicas.await_following(i, back);
     }
     assert_eq!(replicas.elections(back), 1, "there is one leader");
-    Duration::try_from(elected.duration_since(possible)).unwrap_or(Duration::ZERO)
+    since(elected, possible)
 }
 
 /// When a server first answered a write: a new session is one.
@@ -43,7 +43,7 @@ fn first_commit(ensemble: &Ensemble) -> Timestamp {
 
 async fn session(server: SocketAddr) -> Timestamp {
     loop {
-        let connector = Client::connector().with_session_timeout(SESSION).with_fail_eagerly();
+        let connector = Client::connector().with_session_timeout(SESSIONS[0]).with_fail_eagerly();
         if connector.connect(&server.to_string()).await.is_ok() {
             return Timestamp::now();
         }
@@ -58,12 +58,12 @@ pub fn one_dead(ensemble: &Ensemble, replicas: &Replicas, round: usize) -> usize
     let before = Timestamp::now();
     ensemble.kill(victim);
     ensemble.leader_other_than(victim);
-    std::thread::sleep(SESSION + TICK * 2);
+    std::thread::sleep(SESSIONS[0] + TICK * 2);
     ensemble.restart(victim);
     ensemble.await_serving();
     until("the queue is whole", || ensemble.figures(victim).get("zk_ephemerals_count").is_some_and(|n| n == "6"));
     let ended = |name: &str| {
-        let all = replicas.nodes().iter().flat_map(|node| node.events().named(name));
+        let all = replicas.nodes().flat_map(|node| node.events().named(name));
         all.filter(|event| instant(event) > before).count()
     };
     ended("leader.lost") + ended("leader.resigned")

@@ -1,62 +1,90 @@
-//! Three nodes, one of which leads.
+//! Three nodes, one of which leads, and what their supervisor notes of them.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::SESSION;
+use crate::beliefs::{self, Account};
+use crate::support::command::CRONKEEPER;
 use crate::support::node::{Event, Node, Spec};
+use crate::support::proxy::Proxy;
+use crate::support::witness::Witness;
+use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, poll};
+
+/// How many nodes a cluster has.
+const NODES: usize = 3;
 
 /// Nodes, counted from 0.
 pub struct Replicas {
-    nodes: Vec<Node>,
+    posts: Vec<Post>,
     leader: usize,
+    witness: Witness,
+    /// Of processes that are gone.
+    past: Vec<Account>,
 }
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_cronkeeper");
+/// A node's place, and who stands there now.
+struct Post {
+    node: Node,
+    /// To each server; none where it is reached directly.
+    lines: Vec<Proxy>,
+    stops: Vec<Timestamp>,
+    ended: Option<Timestamp>,
+}
 
-/// Jobs enough for a takeover to have something to read, none of which comes due.
-fn jobs() -> String {
+/// Jobs enough for a takeover to have something to read, none of which comes due; and one that tells what it sees each second.
+fn jobs(witness: &Witness) -> String {
     let job = |n| format!("  job-{n:02}:\n    schedule: \"0 0 29 2 *\"\n    command: [\"true\"]\n");
-    (0..20).map(job).fold("jobs:\n".to_owned(), |all, job| all + &job)
+    let told = format!("jobs:\n  witness:\n    schedule: \"@every 1s\"\n    command: {}\n", witness.command(&[]));
+    (0..20).map(job).fold(told, |all, job| all + &job)
 }
 
 impl Replicas {
     /// On no ZooKeeper, in one state directory.
     pub fn on_one_host() -> Self {
-        let first = Spec::new(PROGRAM, "solo").jobs(&jobs());
-        let others = (0..2).map(|_| Spec::new(PROGRAM, "solo").beside(&first)).collect::<Vec<_>>();
-        Self::start([first].into_iter().chain(others))
+        let witness = Witness::new();
+        let first = Spec::new(CRONKEEPER, "solo").jobs(&jobs(&witness));
+        let others = (1..NODES).map(|_| Spec::new(CRONKEEPER, "solo").beside(&first)).collect::<Vec<_>>();
+        Self::start([first].into_iter().chain(others).map(|spec| (spec, Vec::new())), witness)
     }
 
     /// On ZooKeeper, each with directories of its own.
-    pub fn on_zookeeper(connect: &str) -> Self {
-        let timeout = format!("{}s", SESSION.as_secs());
-        let spec =
-            |_| Spec::new(PROGRAM, "node").jobs(&jobs()).zookeeper(connect).option("--session-timeout", &timeout);
-        Self::start((0..3).map(spec))
+    pub fn on_zookeeper(ensemble: &Ensemble, session: Duration) -> Self {
+        let (witness, connect) = (Witness::new(), format!("{}{}", ensemble.connect_string(), ensemble.chroot()));
+        let specs: Vec<_> = (0..NODES).map(|_| (spec(&witness, &connect, session), Vec::new())).collect();
+        Self::start(specs.into_iter(), witness)
     }
 
-    fn start(specs: impl Iterator<Item = Spec>) -> Self {
-        let mut replicas = Self { nodes: Vec::new(), leader: 0 };
-        for spec in specs {
-            replicas.nodes.push(spec.start());
-            replicas.settle(replicas.nodes.len() - 1);
-            // It may have to wait for what the nodes of the row before left in the queue.
-            replicas.nodes[0].await_event("leader.elected", LONG);
+    /// The same, each with a line of its own to each server.
+    pub fn behind_lines(ensemble: &Ensemble, session: Duration) -> Self {
+        let (witness, chroot) = (Witness::new(), ensemble.chroot());
+        let behind = |_| {
+            let lines: Vec<Proxy> = (0..ensemble.len()).map(|i| Proxy::to(ensemble.address_of(i))).collect();
+            let servers: Vec<String> = lines.iter().map(Proxy::connect_string).collect();
+            (spec(&witness, &format!("{}{chroot}", servers.join(",")), session), lines)
+        };
+        let specs: Vec<_> = (0..NODES).map(behind).collect();
+        Self::start(specs.into_iter(), witness)
+    }
+
+    fn start(specs: impl Iterator<Item = (Spec, Vec<Proxy>)>, witness: Witness) -> Self {
+        let mut replicas = Self { posts: Vec::new(), leader: 0, witness, past: Vec::new() };
+        for (spec, lines) in specs {
+            replicas.posts.push(Post { node: spec.start(), lines, stops: Vec::new(), ended: None });
+            replicas.settle(replicas.posts.len() - 1);
         }
         replicas
     }
 
     /// All nodes.
-    pub fn nodes(&self) -> &[Node] {
-        &self.nodes
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.posts.iter().map(|post| &post.node)
     }
 
     /// A node.
     pub fn node(&self, i: usize) -> &Node {
-        &self.nodes[i]
+        &self.posts[i].node
     }
 
     /// Which node leads.
@@ -68,16 +96,16 @@ impl Replicas {
     pub fn await_leader(&mut self, after: Timestamp) -> Duration {
         let first = || {
             let elected = |(i, node): (usize, &Node)| Some((*elections(node, after).first()?, i));
-            self.nodes.iter().enumerate().filter_map(elected).min()
+            self.nodes().enumerate().filter_map(elected).min()
         };
         let (at, leader) = poll(LONG, first).expect("a node leads in the end");
         self.leader = leader;
-        Duration::try_from(at.duration_since(after)).expect("it is later")
+        since(at, after)
     }
 
     /// How many elections there were after an instant.
     pub fn elections(&self, after: Timestamp) -> usize {
-        self.nodes.iter().map(|node| elections(node, after).len()).sum()
+        self.nodes().map(|node| elections(node, after).len()).sum()
     }
 
     /// Starts a node that has ended again, and waits until it stands in the queue.
@@ -88,22 +116,82 @@ impl Replicas {
 
     /// Starts a node that has ended again.
     pub fn start_again(&mut self, i: usize) {
-        let spec = self.nodes[i].spec().clone();
-        let old = std::mem::replace(&mut self.nodes[i], spec.start());
-        drop(old);
+        let post = &mut self.posts[i];
+        let again = post.node.spec().start();
+        self.past.push(post.account());
+        (post.node, post.stops, post.ended) = (again, Vec::new(), None);
     }
 
     /// Waits until a node just started leads or follows.
     pub fn settle(&self, i: usize) {
         let stands = |event: &Event| ["election.following", "takeover.done"].contains(&event.name());
-        let found = self.nodes[i].events().wait(0, LONG, stands);
-        assert!(found.is_some(), "a node finds its place; its log:\n{}", self.nodes[i].events().tail());
+        let found = self.node(i).events().wait(0, LONG, stands);
+        assert!(found.is_some(), "a node finds its place; its log:\n{}", self.node(i).events().tail());
+    }
+
+    /// Waits until a node follows anew.
+    pub fn await_following(&self, i: usize, after: Timestamp) {
+        self.node(i).await_where("election.following", LONG, |event| instant(event) > after);
+    }
+
+    /// Kills a node's daemon. What counts is when: on one host the kernel frees its lock before anybody sees it dead.
+    pub fn kill(&mut self, i: usize) {
+        let post = &mut self.posts[i];
+        post.ended = Some(Timestamp::now());
+        post.node.kill9();
+    }
+
+    /// Stops a node as SIGSTOP does.
+    pub fn stop(&mut self, i: usize) {
+        let post = &mut self.posts[i];
+        post.node.stop();
+        post.stops.push(Timestamp::now());
+    }
+
+    /// From now on nothing comes through between a node and any server, and nobody is told.
+    pub fn part(&self, i: usize) {
+        for line in &self.posts[i].lines {
+            line.swallow_requests();
+            line.swallow_replies();
+        }
+    }
+
+    /// Lets a node reach the servers again. What was lost on the way would be sent again by the kernel: here, the lines are new.
+    pub fn heal(&self, i: usize) {
+        for line in &self.posts[i].lines {
+            line.pass();
+            line.cut();
+        }
+    }
+
+    /// All that must never be, and was, since the cluster was started.
+    pub fn faults(&self) -> Vec<String> {
+        let mut accounts = self.past.clone();
+        accounts.extend(self.posts.iter().map(Post::account));
+        beliefs::broken(&accounts, &self.witness.entries())
+    }
+}
+
+fn spec(witness: &Witness, connect: &str, session: Duration) -> Spec {
+    let timeout = format!("{}s", session.as_secs());
+    Spec::new(CRONKEEPER, "node").jobs(&jobs(witness)).zookeeper(connect).option("--session-timeout", &timeout)
+}
+
+impl Post {
+    fn account(&self) -> Account {
+        let (node, stops) = (self.node.name().to_owned(), self.stops.clone());
+        Account { node, log: self.node.log(), stops, ended: self.ended }
     }
 }
 
 /// When an event was logged.
 pub fn instant(event: &Event) -> Timestamp {
     event.text("timestamp").parse().expect("each line has its instant")
+}
+
+/// How long after another an instant was; none where it was before.
+pub fn since(at: Timestamp, before: Timestamp) -> Duration {
+    Duration::try_from(at.duration_since(before)).unwrap_or_default()
 }
 
 fn elections(node: &Node, after: Timestamp) -> Vec<Timestamp> {

@@ -1,5 +1,6 @@
-//! The figures, one row as soon as it is there.
+//! The figures, one row as soon as it is there, and what must never happen.
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// What a row should not be above.
@@ -7,62 +8,65 @@ use std::time::Duration;
 pub enum Bound {
     /// The middle one.
     Median(Duration),
+    /// What so few of a hundred are above.
+    P99(Duration),
     /// The largest one.
     Each(Duration),
+}
+
+/// Milliseconds.
+pub const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
 }
 
 /// Prints rows.
 pub struct Table {
     word: Option<String>,
     is_begun: bool,
-}
-
-/// A row to be filled.
-pub struct Row {
-    name: &'static str,
-    bounds: Vec<Bound>,
+    faults: Vec<String>,
 }
 
 impl Table {
     /// With a word, of the rows whose name has it.
     pub fn new(word: Option<String>) -> Self {
-        Self { word, is_begun: false }
+        Self { word, is_begun: false, faults: Vec::new() }
     }
 
-    /// A row, if it is wanted.
-    pub fn row(&mut self, name: &'static str, bounds: &[Bound]) -> Option<Row> {
-        if self.word.as_ref().is_some_and(|word| !name.contains(word.as_str())) {
-            return None;
-        }
-        if !std::mem::replace(&mut self.is_begun, true) {
-            println!(
-                "{:<36} {:>3} {:>9} {:>9} {:>9} {:>9}  {:<36} load",
-                "", "n", "min ms", "median", "p99", "max", "wanted"
-            );
-        }
-        Some(Row { name, bounds: bounds.to_vec() })
+    /// Whether a row is to be measured.
+    pub fn wants(&self, name: &str) -> bool {
+        self.word.as_ref().is_none_or(|word| name.contains(word.as_str()))
     }
-}
 
-impl Row {
-    /// Measures a time again and again.
-    pub fn measure(self, rounds: usize, mut round: impl FnMut() -> Duration) {
-        let mut took: Vec<Duration> = (0..rounds.max(1)).map(|_| round()).collect();
+    /// A row of times, and what went wrong in its trials for good.
+    pub fn times(&mut self, name: &str, mut took: Vec<Duration>, bounds: &[Bound], faults: &[String]) {
         took.sort_unstable();
         let figures = [took[0], rank(&took, 50), rank(&took, 99), took[took.len() - 1]];
         let [min, median, p99, max] = figures.map(|time| format!("{:.1}", time.as_secs_f64() * 1e3));
-        let wanted: Vec<String> = self.bounds.iter().map(|bound| bound.judge(&took)).collect();
-        let (name, wanted, load) = (self.name, wanted.join(", "), load());
-        println!("{name:<36} {:>3} {min:>9} {median:>9} {p99:>9} {max:>9}  {wanted:<36} {load}", took.len());
+        let wanted: Vec<String> = bounds.iter().map(|bound| bound.judge(&took)).collect();
+        self.print(name, took.len(), &format!("{min:>9} {median:>9} {p99:>9} {max:>9}"), &wanted.join(", "), faults);
     }
 
-    /// Counts something again and again.
-    pub fn count(self, rounds: usize, wanted: usize, round: impl FnMut(usize) -> usize) {
-        let counts: Vec<usize> = (0..rounds.max(1)).map(round).collect();
-        let verdict = if counts.iter().all(|&count| count == wanted) { "yes" } else { "NO" };
-        let (name, sum, load) = (self.name, counts.iter().sum::<usize>(), load());
-        let judged = format!("{wanted} each: {verdict}");
-        println!("{name:<36} {:>3} {:>39}  {judged:<36} {load}", counts.len(), format!("{sum} in all"));
+    /// A row of counts, likewise.
+    pub fn counts(&mut self, name: &str, counts: Vec<usize>, wanted: usize, faults: &[String]) {
+        let verdict = verdict(counts.iter().all(|&count| count == wanted));
+        let sum = format!("{} in all", counts.iter().sum::<usize>());
+        self.print(name, counts.len(), &format!("{sum:>39}"), &format!("{wanted} each: {verdict}"), faults);
+    }
+
+    fn print(&mut self, name: &str, n: usize, figures: &str, wanted: &str, faults: &[String]) {
+        if !std::mem::replace(&mut self.is_begun, true) {
+            let [min, median, p99, max, target] = ["min ms", "median", "p99", "max", "wanted"];
+            println!("{:<46} {:>3} {min:>9} {median:>9} {p99:>9} {max:>9}  {target:<38} two leaders  load", "", "n");
+        }
+        let never = if faults.is_empty() { "never" } else { "BROKEN" };
+        println!("{name:<46} {n:>3} {figures}  {wanted:<38} {never:<11}  {}", load());
+        self.faults.extend(faults.iter().map(|fault| format!("{name}: {fault}")));
+    }
+
+    /// Failed if what must never happen did.
+    pub fn verdict(self) -> ExitCode {
+        self.faults.iter().for_each(|fault| eprintln!("BROKEN {fault}"));
+        if self.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 
@@ -70,10 +74,15 @@ impl Bound {
     fn judge(self, sorted: &[Duration]) -> String {
         let (word, is, bound) = match self {
             Self::Median(bound) => ("median", rank(sorted, 50), bound),
+            Self::P99(bound) => ("p99", rank(sorted, 99), bound),
             Self::Each(bound) => ("each", sorted[sorted.len() - 1], bound),
         };
-        format!("{word} < {}: {}", bound.as_millis(), if is < bound { "yes" } else { "NO" })
+        format!("{word} < {}: {}", bound.as_millis(), verdict(is < bound))
     }
+}
+
+fn verdict(is_so: bool) -> &'static str {
+    if is_so { "yes" } else { "NO" }
 }
 
 /// The smallest value that so many percent do not exceed.

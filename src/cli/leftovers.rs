@@ -15,24 +15,30 @@ use crate::warden::cgroup::estate;
 use crate::warden::recover::{self, Recorded};
 
 /// Opens the journal of a node whose directory is held, and settles on this host what is open in it: nothing of it lives
-/// any more, and what had no end has one. A run that is to be begun again has none: that is the leader's to say.
-pub(super) fn settle(state: &StateDir, within: Duration, now: Timestamp) -> Result<(FileJournal, Recovered), Error> {
+/// any more, and what had no end has one. A run that is to be begun again has none: that is the leader's to say. What a journal
+/// that was not written here says of processes, is said of another host's, or of another node's.
+pub(super) fn settle(
+    state: &StateDir,
+    node: &NodeName,
+    within: Duration,
+    now: Timestamp,
+) -> Result<(FileJournal, Recovered), Error> {
     let (mut journal, mut recovered) = state.journal()?;
+    let unwritten = |source| Error::System { what: "the journal cannot be written", source };
+    recovered.keep_own(node, &mut journal).map_err(unwritten)?;
     kill(&recovered.runs, within).map_err(Error::StillAlive)?;
-    recovered
-        .end_dead(&mut journal, now)
-        .map_err(|source| Error::System { what: "the journal cannot be written", source })?;
+    recovered.end_dead(&mut journal, now).map_err(unwritten)?;
     Ok((journal, recovered))
 }
 
-/// Kills what is left of runs whose node is dead, and sees it dead.
+/// Kills what is left of runs whose node is dead, and sees it dead. An end is noted only when nothing of its run lives any more.
 pub(super) fn kill(runs: &[RecoveredRun], within: Duration) -> Result<(), StillAlive> {
     // What carries no mark of its run any more is found by its cgroup, where it had one.
     if let Some(pid) = estate::bury(within).first() {
         return Err(StillAlive(format!("process {pid} in the cgroup of a dead node")));
     }
     let mut by_node: BTreeMap<&NodeName, Vec<Recorded>> = BTreeMap::new();
-    for run in runs {
+    for run in runs.iter().filter(|run| run.end.is_none()) {
         let main = run.pid.map(|(pid, start)| (pid, Some(start)));
         by_node.entry(&run.record.owner.node).or_default().push(Recorded { run: run.record.id().to_string(), main });
     }

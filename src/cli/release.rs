@@ -67,7 +67,7 @@ impl Args {
         until: Uptime,
         io: &mut Io<'_>,
     ) -> Result<(), Error> {
-        let (_journal, recovered) = leftovers::settle(&state, DYING, system::now().wall)?;
+        let (_journal, recovered) = leftovers::settle(&state, &node, DYING, system::now().wall)?;
         if state.earlier_sessions().is_empty() {
             return Ok(());
         }

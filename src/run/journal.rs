@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, Version};
+use crate::term::NodeName;
 
 /// One note.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,10 +53,22 @@ pub struct RecoveredRun {
     pub record: RunRecord,
     /// The version of its record in the ledger then.
     pub version: Version,
-    /// Its main process and that one's start time; absent where none was started, or not noted, or the host was booted since.
+    /// Its main process and that one's start time; absent where none was started, or not noted, or that was not noted here.
     pub pid: Option<(i32, u64)>,
     /// How it ended, if it did: the ledger may not know.
     pub end: Option<RunEnd>,
+}
+
+/// Where notes were made, seen from the process that reads them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Written {
+    /// By an earlier process of this node, in this boot.
+    #[default]
+    Here,
+    /// In another boot of this host, or on another: no process of theirs lives here.
+    BeforeBoot,
+    /// In this boot, by a process that kept them in another place: they are a copy, and it may live.
+    Elsewhere,
 }
 
 /// What the notes amount to.
@@ -63,12 +76,31 @@ pub struct RecoveredRun {
 pub struct Recovered {
     /// The runs that were not settled, by their ids.
     pub runs: Vec<RecoveredRun>,
+    /// Where they were noted.
+    pub written: Written,
 }
 
 impl Recovered {
     /// The ends that the ledger may not know.
     pub fn ends(&self) -> Vec<RunEnd> {
         self.runs.iter().filter_map(|run| run.end.clone()).collect()
+    }
+
+    /// Leaves to the leader what is not this node's to judge: of notes that were not made here, the runs that may be alive on
+    /// another node, and those that the leader is to begin again anyway. An end that is known is told whoever knows it.
+    ///
+    /// # Errors
+    /// When it cannot be noted.
+    pub fn keep_own(&mut self, node: &NodeName, journal: &mut impl Journal) -> io::Result<()> {
+        let is_own = |run: &RecoveredRun| match self.written {
+            _ if run.end.is_some() => true,
+            Written::Here => true,
+            Written::BeforeBoot => run.record.owner.node == *node && run.record.on_loss != OnLoss::Rerun,
+            Written::Elsewhere => false,
+        };
+        let (own, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.runs).into_iter().partition(is_own);
+        self.runs = own;
+        others.iter().try_for_each(|run| journal.settled(&run.record.id()))
     }
 
     /// Notes an end for every run that has none, whose process is dead. Written down, so that every later process tells of the
@@ -118,64 +150,68 @@ pub trait Journal: Send {
 
 /// The state that notes add up to. Total: notes that contradict what stands before them change nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Book(BTreeMap<RunId, RecoveredRun>);
+pub struct Book {
+    open: BTreeMap<RunId, RecoveredRun>,
+    written: Written,
+}
 
 impl Book {
     /// Takes one note.
     pub fn take(&mut self, entry: Entry) {
         match entry {
             Entry::Begun { record, version } => {
-                self.0.insert(record.id(), RecoveredRun { record: *record, version, pid: None, end: None });
+                self.open.insert(record.id(), RecoveredRun { record: *record, version, pid: None, end: None });
             }
             Entry::Started { run, attempt, pid, start_time } => {
-                if let Some(open) = self.0.get_mut(&run).filter(|open| open.record.attempt == attempt) {
+                if let Some(open) = self.open.get_mut(&run).filter(|open| open.record.attempt == attempt) {
                     open.pid = Some((pid, start_time));
                 }
             }
             Entry::Ended { end, version } => self.end(*end, version),
             Entry::Settled(run) => {
-                self.0.remove(&run);
+                self.open.remove(&run);
             }
         }
     }
 
     /// An attempt that is not noted yet is taken as a whole; the end of one before the noted one is no news.
     fn end(&mut self, end: RunEnd, version: Version) {
-        match self.0.get_mut(&end.run.id()) {
+        match self.open.get_mut(&end.run.id()) {
             Some(open) if open.record.attempt > end.run.attempt => {}
             Some(open) if open.record.attempt == end.run.attempt => open.end = Some(end),
             _ => {
                 let open = RecoveredRun { record: end.run.clone(), version, pid: None, end: Some(end) };
-                self.0.insert(open.record.id(), open);
+                self.open.insert(open.record.id(), open);
             }
         }
     }
 
-    /// Forgets every process: the host was booted since.
-    pub fn forget_processes(&mut self) {
-        for open in self.0.values_mut() {
-            open.pid = None;
+    /// Takes note of where it was written, and forgets every process if that was not here.
+    pub fn found(&mut self, written: Written) {
+        self.written = written;
+        if written != Written::Here {
+            self.open.values_mut().for_each(|open| open.pid = None);
         }
     }
 
     /// How many runs are open.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.open.len()
     }
 
     /// True when nothing is left to do.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.open.is_empty()
     }
 
     /// The fewest notes that amount to the same.
     pub fn entries(&self) -> Vec<Entry> {
-        self.0.iter().flat_map(|(id, open)| notes(id, open)).collect()
+        self.open.iter().flat_map(|(id, open)| notes(id, open)).collect()
     }
 
     /// What is open.
     pub fn recovered(&self) -> Recovered {
-        Recovered { runs: self.0.values().cloned().collect() }
+        Recovered { runs: self.open.values().cloned().collect(), written: self.written }
     }
 }
 
@@ -233,6 +269,52 @@ mod tests {
         let mut book = Book::default();
         [begun(2), ended(1)].into_iter().for_each(|entry| book.take(entry));
         assert_eq!(book.recovered().runs[0].end, None);
+    }
+
+    /// Notes nothing.
+    struct Blank;
+
+    impl Journal for Blank {
+        fn begun(&mut self, _: &RunRecord, _: Version) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn started(&mut self, _: &RunId, _: u32, _: i32, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn ended(&mut self, _: &RunEnd, _: Version) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn settled(&mut self, _: &RunId) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn open_runs(&self) -> Vec<RecoveredRun> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn of_notes_that_were_not_made_here_only_what_is_certain_is_kept() {
+        let again = RunRecord { on_loss: OnLoss::Rerun, ..record("again", 0, "s") };
+        let mut foreign = record("foreign", 0, "s");
+        foreign.owner.node = NodeName::new("another");
+        let mut book = Book::default();
+        for record in [record("own", 0, "s"), again, foreign] {
+            book.take(Entry::Begun { record: Box::new(record), version: Version(0) });
+        }
+        let end = Box::new(success(record("ended", 0, "s")));
+        book.take(Entry::Ended { end, version: Version(0) });
+        let kept = |written| {
+            let mut recovered = Recovered { written, ..book.recovered() };
+            recovered.keep_own(&record("own", 0, "s").owner.node, &mut Blank).unwrap();
+            recovered.runs.into_iter().map(|run| run.record.job.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(Written::Here), ["again", "ended", "foreign", "own"]);
+        assert_eq!(kept(Written::BeforeBoot), ["ended", "own"]);
+        assert_eq!(kept(Written::Elsewhere), ["ended"]);
     }
 
     fn entry() -> impl Strategy<Value = Entry> {

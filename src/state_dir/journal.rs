@@ -1,8 +1,9 @@
 //! The journal in a file: one line of JSON an entry, appended by one write each, read back at the next start.
 //!
 //! Nothing is synced: what was written survives the death of the process, which is all it is for. After a crash of the host the
-//! file may lack its last lines or all of them, and then no process of it lives either. Its first line names the boot, so that
-//! process ids of another boot are never taken for ours. A line that cannot be read, torn by a full disk for example, is passed over.
+//! file may lack its last lines or all of them, and then no process of it lives either. Its first line names its [`Birthplace`], so
+//! that process ids of another boot, or another node's, are never taken for ours. A line that cannot be read, torn by a full disk for
+//! example, is passed over.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,8 +11,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{StateDirError, boot_id, file};
-use crate::run::journal::{Book, Entry, Journal, Recovered, RecoveredRun};
+use super::birthplace::Birthplace;
+use super::{StateDirError, file};
+use crate::run::journal::{Book, Entry, Journal, Recovered, RecoveredRun, Written};
 use crate::run::{RunEnd, RunId, RunRecord, Version};
 
 /// With fewer lines than this the file is not worth writing anew.
@@ -21,6 +23,7 @@ const SMALL: usize = 1024;
 #[derive(Debug)]
 pub struct FileJournal {
     path: PathBuf,
+    here: Birthplace,
     file: File,
     book: Book,
     lines: usize,
@@ -30,7 +33,8 @@ pub struct FileJournal {
 #[derive(Serialize, Deserialize)]
 struct Header {
     v: u32,
-    boot_id: String,
+    #[serde(flatten)]
+    made: Birthplace,
 }
 
 impl FileJournal {
@@ -39,11 +43,16 @@ impl FileJournal {
     /// # Errors
     /// When it cannot be read and written.
     pub fn open(path: &Path) -> Result<(Self, Recovered), StateDirError> {
-        let book = read(path).map_err(|source| StateDirError::Read { path: path.to_owned(), source })?;
+        let unread = |source| StateDirError::Read { path: path.to_owned(), source };
+        let here = birthplace(path).map_err(unread)?;
+        let mut book = read(path).map_err(unread)?;
         let recovered = book.recovered();
-        let file = rewrite(path, &book).map_err(|source| StateDirError::Write { path: path.to_owned(), source })?;
+        // From now on, for it is written anew.
+        book.found(Written::Here);
+        let file =
+            rewrite(path, &here, &book).map_err(|source| StateDirError::Write { path: path.to_owned(), source })?;
         let lines = book.len();
-        Ok((Self { path: path.to_owned(), file, book, lines, torn: false }, recovered))
+        Ok((Self { path: path.to_owned(), here, file, book, lines, torn: false }, recovered))
     }
 
     fn take(&mut self, entry: Entry) -> io::Result<()> {
@@ -69,7 +78,7 @@ impl FileJournal {
 
     /// A longer file is no harm: where it cannot be written anew, the old one goes on.
     fn compact(&mut self) {
-        if let Ok(file) = rewrite(&self.path, &self.book) {
+        if let Ok(file) = rewrite(&self.path, &self.here, &self.book) {
             self.file = file;
             self.torn = false;
         }
@@ -109,22 +118,26 @@ pub fn read(path: &Path) -> io::Result<Book> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Book::default()),
         Err(error) => return Err(error),
     };
-    Ok(replay(&text, &boot_id()))
+    Ok(replay(&text, &birthplace(path)?))
 }
 
-fn replay(text: &[u8], boot_id: &str) -> Book {
+/// Of a journal written now.
+fn birthplace(path: &Path) -> io::Result<Birthplace> {
+    Birthplace::here(path.parent().unwrap_or(Path::new("/")))
+}
+
+fn replay(text: &[u8], here: &Birthplace) -> Book {
     let mut book = Book::default();
     let mut lines = text.split(|&byte| byte == b'\n');
     let header = lines.next().and_then(|line| serde_json::from_slice::<Header>(line).ok());
     lines.filter_map(|line| serde_json::from_slice(line).ok()).for_each(|entry| book.take(entry));
-    if header.is_none_or(|header| header.boot_id != boot_id) {
-        book.forget_processes();
-    }
+    // Without its first line it is of nowhere.
+    book.found(header.map_or(Written::Elsewhere, |header| header.made.seen_from(here)));
     book
 }
 
-fn rewrite(path: &Path, book: &Book) -> io::Result<File> {
-    let mut text = serde_json::to_vec(&Header { v: 1, boot_id: boot_id() })?;
+fn rewrite(path: &Path, here: &Birthplace, book: &Book) -> io::Result<File> {
+    let mut text = serde_json::to_vec(&Header { v: 1, made: here.clone() })?;
     text.push(b'\n');
     for entry in book.entries() {
         serde_json::to_writer(&mut text, &entry)?;
@@ -135,6 +148,7 @@ fn rewrite(path: &Path, book: &Book) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::birthplace::boot_id;
     use super::*;
     use crate::run::tests_support::{record, success};
 
@@ -190,7 +204,19 @@ mod tests {
         let path = dir.path().join("journal");
         drop(filled(&path));
         let text = std::fs::read_to_string(&path).unwrap().replace(&boot_id(), "another-boot");
-        assert_eq!(replay(text.as_bytes(), &boot_id()).recovered().runs[0].pid, None);
+        let found = replay(text.as_bytes(), &birthplace(&path).unwrap()).recovered();
+        assert_eq!((found.written, found.runs[0].pid), (Written::BeforeBoot, None));
+    }
+
+    #[test]
+    fn processes_of_a_copied_journal_are_another_nodes() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (path, copy) = (dir.path().join("journal"), other.path().join("journal"));
+        drop(filled(&path));
+        std::fs::copy(&path, &copy).unwrap();
+        let found = FileJournal::open(&copy).unwrap().1;
+        assert_eq!((found.written, found.runs[0].pid), (Written::Elsewhere, None));
+        assert_eq!(FileJournal::open(&path).unwrap().1.written, Written::Here);
     }
 
     #[test]

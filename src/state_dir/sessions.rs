@@ -1,18 +1,27 @@
 //! The sessions of this node whose entries may still stand in the coordination service.
 //!
-//! Each is recorded with the boot it was made in. A cloned disk and a directory moved to another host bring the sessions
-//! of a process that may be alive elsewhere; their boot is not this one, and nobody may remove their entries but the server.
-//! So they are passed over, and gone from the file with the next session that is recorded.
+//! Each is recorded with its [`Birthplace`]. A cloned disk, a copied folder and a directory moved to another host bring the
+//! sessions of a process that may be alive elsewhere; nobody may remove their entries but the server. So they are passed over,
+//! and gone from the file with the next session that is recorded.
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{StateDirError, boot_id, file};
+use super::birthplace::Birthplace;
+use super::{StateDirError, file};
+use crate::run::journal::Written;
 use crate::term::SessionId;
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Those in the file, and where the file is.
+#[derive(Clone, Debug)]
 pub(super) struct Sessions {
+    here: Birthplace,
+    kept: Kept,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Kept {
     v: u32,
     sessions: Vec<Recorded>,
 }
@@ -20,47 +29,51 @@ pub(super) struct Sessions {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Recorded {
     id: SessionId,
-    boot_id: String,
+    #[serde(flatten)]
+    made: Birthplace,
 }
 
 impl Sessions {
     pub(super) fn read(folder: &Path) -> Result<Self, StateDirError> {
-        let known = file::read(&folder.join("sessions.json"))?;
-        Ok(known.unwrap_or(Self { v: 1, sessions: Vec::new() }))
+        let here =
+            Birthplace::here(folder).map_err(|source| StateDirError::Read { path: folder.to_owned(), source })?;
+        let kept = file::read(&folder.join("sessions.json"))?.unwrap_or(Kept { v: 1, sessions: Vec::new() });
+        Ok(Self { here, kept })
     }
 
-    /// Those made in this boot of this kernel, oldest first.
-    pub(super) fn of_this_boot(&self) -> Vec<SessionId> {
-        let boot_id = boot_id();
-        self.sessions.iter().filter(|recorded| recorded.is_of(&boot_id)).map(|recorded| recorded.id.clone()).collect()
+    /// Those made here, oldest first.
+    pub(super) fn made_here(&self) -> Vec<SessionId> {
+        self.kept
+            .sessions
+            .iter()
+            .filter(|recorded| self.is_ours(recorded))
+            .map(|recorded| recorded.id.clone())
+            .collect()
     }
 
     pub(super) fn record(&mut self, folder: &Path, id: &SessionId) -> Result<(), StateDirError> {
-        let (mut next, boot_id) = (self.clone(), boot_id());
-        next.sessions.retain(|recorded| recorded.is_of(&boot_id));
-        next.sessions.push(Recorded { id: id.clone(), boot_id });
+        let mut next = self.kept.clone();
+        next.sessions.retain(|recorded| self.is_ours(recorded));
+        next.sessions.push(Recorded { id: id.clone(), made: self.here.clone() });
         self.become_written(folder, next)
     }
 
     pub(super) fn forget(&mut self, folder: &Path, ids: &[SessionId]) -> Result<(), StateDirError> {
-        let mut next = self.clone();
+        let mut next = self.kept.clone();
         next.sessions.retain(|recorded| !ids.contains(&recorded.id));
-        if next.sessions.len() == self.sessions.len() {
+        if next.sessions.len() == self.kept.sessions.len() {
             return Ok(());
         }
         self.become_written(folder, next)
     }
 
-    fn become_written(&mut self, folder: &Path, next: Self) -> Result<(), StateDirError> {
+    fn become_written(&mut self, folder: &Path, next: Kept) -> Result<(), StateDirError> {
         file::replace(&folder.join("sessions.json"), &next)?;
-        *self = next;
+        self.kept = next;
         Ok(())
     }
-}
 
-impl Recorded {
-    /// Where the kernel does not name its boots, none is known to be this one.
-    fn is_of(&self, boot_id: &str) -> bool {
-        !boot_id.is_empty() && self.boot_id == boot_id
+    fn is_ours(&self, recorded: &Recorded) -> bool {
+        recorded.made.seen_from(&self.here) == Written::Here
     }
 }

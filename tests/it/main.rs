@@ -8,6 +8,7 @@ mod release;
 mod simulation;
 mod solo;
 mod support;
+mod systemd;
 mod torture;
 mod warden;
 mod zookeeper;

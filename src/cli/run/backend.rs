@@ -56,7 +56,7 @@ impl Backend {
         };
         let connector = home.connector(connect, args.session_timeout)?;
         let state = StateDir::open(&plan.state_dir, home.belongs(), &plan.node)?;
-        let (journal, recovered) = leftovers::settle(&state, DYING, system::now().wall)?;
+        let (journal, recovered) = leftovers::settle(&state, &plan.node, DYING, system::now().wall)?;
         let state = Arc::new(state);
         Ok(Self::ZooKeeper(Box::new(ZooKeeper { state, connector, connect: connect.clone(), journal, recovered })))
     }

@@ -15,7 +15,7 @@ use cronkeeper::daemon::{Control, Daemon, Parts, Processes, Settings, Shown, War
 use cronkeeper::election;
 use cronkeeper::engine::Engine;
 use cronkeeper::job::JobSet;
-use cronkeeper::run::journal::{Book, Entry, Journal, RecoveredRun};
+use cronkeeper::run::journal::{Book, Entry, Journal, RecoveredRun, Written};
 use cronkeeper::run::{ControlRecord, RunEnd, RunId, RunRecord, RunState, TriggerRecord, Version};
 use cronkeeper::systemd::{Notifier, Watchdog};
 use cronkeeper::term::{FencingToken, NodeName};
@@ -157,7 +157,10 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
         };
         let clock = NodeClock { world: world.clone(), node };
         let mut recovered = guard(&home.book).recovered();
-        recovered.end_dead(&mut Noted(home.book.clone()), clock.now().wall).expect("it is kept in memory");
+        let mut noted = Noted(home.book.clone());
+        recovered.keep_own(&node_name(node), &mut noted).expect("it is kept in memory");
+        recovered.end_dead(&mut noted, clock.now().wall).expect("it is kept in memory");
+        guard(&home.book).found(Written::Here);
         let (backend, coordination) = backend(world, node, &home.disk, recovered.ends(), self.rng.fork());
         guard(&self.said)[node] = NOTHING;
         let (coordination, tap) = tapped(world, node, coordination, self.said.clone());
@@ -190,7 +193,7 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
         let home = &self.homes[node];
         if with_host {
             guard(&home.disk).reboot();
-            guard(&home.book).forget_processes();
+            guard(&home.book).found(Written::BeforeBoot);
         }
         guard(&self.said)[node] = NOTHING;
         let world = &mut *world.lock();

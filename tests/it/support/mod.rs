@@ -14,6 +14,7 @@
 //! ```
 #![allow(dead_code, reason = "each test and bench that includes the support uses a part of it")]
 
+use std::io::Write as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,12 @@ pub fn poll<T>(timeout: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<
         }
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Says that a test is not run, and why: on stderr, past the test runner's capture. The test is to return.
+pub fn skipped(why: &str) {
+    // Not a macro: those write where the runner shows nothing of a test that passes.
+    drop(writeln!(std::io::stderr(), "SKIPPED: {why}"));
 }
 
 /// Waits until something is so, asking again and again; fails the test when it never is.

@@ -3,9 +3,8 @@
 //! The program is a parameter, so that tests give `env!("CARGO_BIN_EXE_cronkeeper")` and the harness's own tests a
 //! script. When a node is dropped, no process of its jobs may be left, or the test fails.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStderr, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -26,6 +25,7 @@ pub struct Spec {
     program: String,
     name: String,
     home: Arc<Scratch>,
+    state: Option<PathBuf>,
     zookeeper: Option<String>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
@@ -40,6 +40,7 @@ impl Spec {
             program: program.into(),
             name: format!("{name}-{}", &suffix[..8]),
             home: Arc::new(home(name)),
+            state: None,
             zookeeper: None,
             arguments: Vec::new(),
             environment: Vec::new(),
@@ -65,6 +66,12 @@ impl Spec {
         let jobs = std::fs::read_to_string(self.jobs_file()).expect("it has a jobs file");
         self.home = Arc::new(home(&self.name));
         self.write_jobs(&jobs);
+        self
+    }
+
+    /// With this state directory, which somebody else keeps.
+    pub fn state(mut self, folder: &Path) -> Self {
+        self.state = Some(folder.to_owned());
         self
     }
 
@@ -97,6 +104,11 @@ impl Spec {
         &self.name
     }
 
+    /// Where ZooKeeper is, if it is on one.
+    pub fn servers(&self) -> Option<&str> {
+        self.zookeeper.as_deref()
+    }
+
     /// Its jobs file.
     pub fn jobs_file(&self) -> PathBuf {
         self.home.path().join("jobs.yaml")
@@ -104,7 +116,7 @@ impl Spec {
 
     /// Its state directory.
     pub fn state_dir(&self) -> PathBuf {
-        self.home.path().join("state")
+        self.state.clone().unwrap_or_else(|| self.home.path().join("state"))
     }
 
     /// Its runtime directory, where the socket is.
@@ -152,13 +164,7 @@ pub struct Node {
 
 impl Node {
     fn new(spec: Spec, mut process: Process) -> Self {
-        let events = Arc::new(Events::default());
-        let stderr = process.take(|child| child.stderr.take());
-        // Ends when nobody holds the pipe any more.
-        thread::spawn({
-            let events = Arc::clone(&events);
-            move || read_all(stderr, &events)
-        });
+        let events = Events::read(process.take(|child| child.stderr.take()));
         Self { spec, process, events }
     }
 
@@ -180,6 +186,11 @@ impl Node {
     /// All that it logged so far.
     pub fn events(&self) -> &Events {
         &self.events
+    }
+
+    /// The same, to be read also when the node is dropped.
+    pub fn log(&self) -> Arc<Events> {
+        Arc::clone(&self.events)
     }
 
     /// Waits for the first event of this name since the start.
@@ -256,13 +267,6 @@ impl Drop for Node {
             (false, false) => panic!("{complaint}; its log:\n{}", self.events.tail()),
         }
     }
-}
-
-fn read_all(stderr: ChildStderr, events: &Events) {
-    for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
-        events.push(&String::from_utf8_lossy(&line));
-    }
-    events.end();
 }
 
 /// Living processes with this node's name in the environment that jobs are given.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::process::Process;
 use super::scratch::Scratch;
+use super::skipped;
 use super::zookeeper::class_path;
 
 const KAZOO_LOCK: &str = include_str!("peers/kazoo_lock.py");
@@ -45,8 +46,7 @@ impl Peer {
         match library.missing() {
             None => Some(Self::start(library, connect, path)),
             Some(why) => {
-                // Not a macro: those write where the test runner shows nothing of a test that passes.
-                drop(writeln!(std::io::stderr(), "SKIPPED: a test with {library:?}: {why}; tests/run.sh installs it"));
+                skipped(&format!("a test with {library:?}: {why}; tests/run.sh installs it"));
                 None
             }
         }

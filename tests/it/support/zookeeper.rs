@@ -158,6 +158,18 @@ impl Ensemble {
         format!("{}/secured", self.connect_string())
     }
 
+    /// Makes a path for one cluster of its own, `/…`, to be put behind the servers.
+    pub fn chroot(&self) -> String {
+        let (servers, chroot) = (self.connect_string(), format!("/{}", Uuid::new_v4()));
+        let made = chroot.clone();
+        aside(async move {
+            let client = Client::connect(&servers).await.expect("the servers serve");
+            let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+            client.create(&made, b"", &options).await.expect("a new name can be made");
+        });
+        chroot
+    }
+
     fn report(&self, i: usize) -> String {
         let log = std::fs::read_to_string(self.servers[i].dir.join("log")).unwrap_or_default();
         let tail: Vec<&str> = log.lines().rev().take(40).collect();
@@ -257,15 +269,8 @@ fn tls_properties(own: &Server, files: &Certificates, client: ClientCertificate)
 /// Never pause or kill that server. It ends with the process.
 pub fn shared() -> String {
     static SHARED: OnceLock<Ensemble> = OnceLock::new();
-    let server = SHARED.get_or_init(|| Ensemble::start(1)).connect_string();
-    let chroot = format!("/{}", Uuid::new_v4());
-    let connect = format!("{server}{chroot}");
-    aside(async move {
-        let client = Client::connect(&server).await.expect("the shared server serves");
-        let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        client.create(&chroot, b"", &options).await.expect("a new name can be made");
-    });
-    connect
+    let shared = SHARED.get_or_init(|| Ensemble::start(1));
+    format!("{}{}", shared.connect_string(), shared.chroot())
 }
 
 /// Runs a future to its end on a thread and runtime of its own, so that a caller may or may not be on one.

@@ -1,6 +1,8 @@
 //! The log of a node as it comes.
 
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::io::{BufRead, BufReader, Read};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -31,6 +33,11 @@ impl Event {
         value.as_i64().or_else(|| value.as_str()?.parse().ok())
     }
 
+    /// A line that is no event, as it stands; empty for an event.
+    pub fn plain(&self) -> &str {
+        self.0.as_str().unwrap_or_default()
+    }
+
     /// The whole line.
     pub fn json(&self) -> &Value {
         &self.0
@@ -51,9 +58,24 @@ struct Log {
 }
 
 impl Events {
+    /// All that comes out of a pipe, until nobody holds its other end any more.
+    pub fn read(pipe: impl Read + Send + 'static) -> Arc<Self> {
+        let events = Arc::new(Self::default());
+        thread::spawn({
+            let events = Arc::clone(&events);
+            move || events.take_all(pipe)
+        });
+        events
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.lock().events.len()
+    }
+
+    /// All so far.
+    pub fn all(&self) -> Vec<Event> {
+        self.lock().events.clone()
     }
 
     /// Those of this name so far.
@@ -76,12 +98,11 @@ impl Events {
         newest.iter().map(|event| format!("  {}\n", event.0)).collect()
     }
 
-    pub(super) fn push(&self, line: &str) {
-        self.lock().events.push(Event::parse(line));
-        self.more.notify_all();
-    }
-
-    pub(super) fn end(&self) {
+    fn take_all(&self, pipe: impl Read) {
+        for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+            self.lock().events.push(Event::parse(&String::from_utf8_lossy(&line)));
+            self.more.notify_all();
+        }
         self.lock().ended = true;
         self.more.notify_all();
     }

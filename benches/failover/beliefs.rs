@@ -1,0 +1,98 @@
+//! Who thought that it led, and when, as the nodes' own logs tell it; and whether anybody did what only a leader may.
+//!
+//! A term is over when its node says so, is killed, or is stopped: a stopped process thinks nothing. What it does when it wakes is
+//! judged by its deeds. The jobs tell of themselves in one file besides, which no node can talk round.
+
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::replicas::instant;
+use crate::support::node::{Event, Events};
+use crate::support::witness::{Entry, faults};
+
+/// The log of one process, and what was done to it.
+#[derive(Clone, Debug)]
+pub struct Account {
+    /// The node.
+    pub node: String,
+    /// All that it said.
+    pub log: Arc<Events>,
+    /// When it was stopped.
+    pub stops: Vec<Timestamp>,
+    /// When it was killed.
+    pub ended: Option<Timestamp>,
+}
+
+/// A time during which a process thought that it led.
+struct Belief<'a> {
+    node: &'a str,
+    token: i64,
+    from: Timestamp,
+    until: Timestamp,
+    /// When it was said that leadership was lost.
+    lost: Option<Timestamp>,
+}
+
+/// All that must never be, and was.
+pub fn broken(accounts: &[Account], seen: &[Entry]) -> Vec<String> {
+    let logs: Vec<Vec<Event>> = accounts.iter().map(|account| account.log.all()).collect();
+    let all = || accounts.iter().zip(&logs);
+    let mut beliefs: Vec<Belief<'_>> = all().flat_map(|(account, log)| beliefs(account, log)).collect();
+    beliefs.sort_by_key(|belief| belief.from);
+    let mut broken = overlaps(&beliefs);
+    broken.extend(all().flat_map(|(account, log)| stale_starts(&account.node, log, &beliefs)));
+    broken.extend(faults(seen, &[]).iter().map(|fault| format!("the jobs saw {fault:?}")));
+    broken
+}
+
+fn beliefs<'a>(account: &'a Account, log: &[Event]) -> Vec<Belief<'a>> {
+    let elected = log.iter().filter(|event| event.name() == "leader.elected");
+    elected.map(|event| account.belief(event, log)).collect()
+}
+
+impl Account {
+    fn belief(&self, elected: &Event, log: &[Event]) -> Belief<'_> {
+        let (token, from) = (token(elected), instant(elected));
+        let over =
+            |name: &str| log.iter().find(|event| event.name() == name && self::token(event) == token).map(instant);
+        let stopped = self.stops.iter().copied().find(|&at| at > from);
+        let lost = over("leader.lost");
+        let ends = [over("leader.resigned"), lost, stopped, self.ended];
+        let until = ends.into_iter().flatten().min().unwrap_or(Timestamp::MAX);
+        Belief { node: &self.node, token, from, until, lost }
+    }
+}
+
+impl fmt::Display for Belief<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} by token {} from {} until {}", self.node, self.token, self.from, self.until)
+    }
+}
+
+/// Two that led at a time.
+fn overlaps(beliefs: &[Belief<'_>]) -> Vec<String> {
+    let mut broken = Vec::new();
+    for (i, later) in beliefs.iter().enumerate() {
+        let still = beliefs[..i].iter().filter(|earlier| earlier.until > later.from);
+        broken.extend(still.map(|earlier| format!("two leaders: {earlier} and {later}")));
+    }
+    broken
+}
+
+/// Runs that a node started for a term that it had lost, or that another's had followed while this one was not heard.
+fn stale_starts(node: &str, log: &[Event], beliefs: &[Belief<'_>]) -> Vec<String> {
+    let is_stale = |run: &Event| {
+        let (token, at) = (token(run), instant(run));
+        let lost = beliefs.iter().find(|belief| belief.token == token).and_then(|belief| belief.lost);
+        let followed = beliefs.iter().filter(|belief| belief.token > token).map(|belief| belief.from).min();
+        lost.is_some_and(|lost| at > lost || followed.is_some_and(|followed| at > followed))
+    };
+    let starts = log.iter().filter(|event| event.name() == "run.started" && is_stale(event));
+    starts.map(|run| format!("{node} was no leader any more and started {}", run.json())).collect()
+}
+
+fn token(event: &Event) -> i64 {
+    event.number("token").expect("the event names its term")
+}

@@ -1,0 +1,175 @@
+//! The unit files under a real systemd: what it does when a daemon dies, hangs, is stopped and is asked to reload.
+//!
+//! Each test has a host of its own, on which the three nodes of a cluster are three units; ZooKeeper is outside. The session
+//! timeout is the default: what takes far less was not left to ZooKeeper.
+
+use std::process::Output;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use self::host::Host;
+use crate::support::node::Event;
+use crate::support::zookeeper::shared;
+
+mod host;
+
+/// Of the nodes: the default.
+const SESSION: Duration = Duration::from_secs(10);
+
+const SLEEPER: &str = "jobs: {sleeper: {schedule: '@every 1s', command: [sleep, '1000']}}";
+
+/// Takes its time until it is told to be done.
+const WAITER: &str = "jobs: {waiter: {schedule: '@every 1s', command: 'until [ -e /tmp/done ]; do sleep 0.1; done'}}";
+
+const TICKER: &str = "jobs: {ticker: {schedule: '@every 1s', command: ['true']}}";
+
+/// The unit of the first node, which leads.
+const FIRST: &str = "cronkeeper.service";
+
+/// Units and their nodes, in the order in which they stand in the queue.
+struct Cluster {
+    host: Host,
+    servers: String,
+}
+
+impl Cluster {
+    /// The first leads, and `others` follow. `None` where no systemd can be had.
+    fn or_skip(name: &'static str, jobs: &str, others: &[&str]) -> Option<Self> {
+        let cluster = Self { host: Host::or_skip(name)?, servers: shared() };
+        cluster.set_up("cronkeeper", "jobs", jobs);
+        cluster.host.done(&["systemd-sysusers", "/etc/sysusers.d/cronkeeper.conf"]);
+        cluster.host.done(&["systemctl", "enable", "--now", FIRST]);
+        cluster.host.await_event(0, &cluster.host.node(None), "leader.elected");
+        for other in others {
+            cluster.set_up(other, other, jobs);
+            cluster.host.done(&["systemctl", "enable", "--now", &format!("cronkeeper@{other}")]);
+            cluster.host.await_event(0, &cluster.host.node(Some(other)), "election.following");
+        }
+        Some(cluster)
+    }
+
+    /// The packaged settings, and what has to be added to them.
+    fn set_up(&self, settings: &str, jobs: &str, yaml: &str) {
+        let packaged = include_str!("../../systemd/cronkeeper.env");
+        let own = format!("CRONKEEPER_ZOOKEEPER={}\nCRONKEEPER_LOG_FORMAT=json\n", self.servers);
+        self.host.write(&format!("/etc/cronkeeper/{settings}.env"), &format!("{packaged}{own}"));
+        self.host.write(&format!("/etc/cronkeeper/{jobs}.yaml"), yaml);
+    }
+
+    fn leader(&self) -> String {
+        self.host.node(None)
+    }
+
+    /// What became of a run, as the node of this instance tells it.
+    fn history(&self, instance: &str, run: &str) -> serde_json::Value {
+        let runtime = format!("/run/cronkeeper/{instance}");
+        let all = self.host.done(&["cronkeeper", "history", "--json", "--runtime-dir", &runtime]);
+        let records =
+            all.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("an object a line"));
+        records.into_iter().find(|record| record["run"] == run).unwrap_or_else(|| panic!("{run} is not in {all}"))
+    }
+}
+
+fn instant(event: &Event) -> Timestamp {
+    event.text("timestamp").parse().expect("each line has its instant")
+}
+
+fn since(at: Timestamp, before: Timestamp) -> Duration {
+    Duration::try_from(at.duration_since(before)).expect("it was later")
+}
+
+#[track_caller]
+fn assert_refused(output: &Output) {
+    assert!(!output.status.success(), "{output:?}");
+}
+
+#[test]
+fn when_a_daemon_is_killed_release_lets_the_next_lead_at_once_and_systemd_starts_it_again() {
+    let Some(cluster) = Cluster::or_skip("killed", SLEEPER, &["east", "west"]) else { return };
+    let (host, leader) = (&cluster.host, cluster.leader());
+    let run = host.await_event(0, &leader, "run.started").text("run").to_owned();
+    let (seen, killed) = (host.seen(), Timestamp::now());
+    host.done(&["systemctl", "kill", "--kill-whom=main", "--signal=KILL", FIRST]);
+
+    let elected = instant(&host.await_event(seen, &host.node(Some("east")), "leader.elected"));
+    assert!(since(elected, killed) < SESSION / 2, "the session was waited for: {:?}", since(elected, killed));
+    let said = format!("what node `{leader}` held is given up");
+    host.await_line(seen, "release says what it gave up", |event| event.plain() == said);
+    let started = instant(&host.await_event(seen, &leader, "node.started"));
+    assert!(elected < started, "it was `release`, and not the restart, that gave leadership up");
+    host.await_event(seen, &leader, "election.following");
+    assert_eq!(host.property(FIRST, "NRestarts"), "1");
+    let record = cluster.history("east", &run);
+    assert_eq!((&record["outcome"], &record["reason"]), (&"interrupted".into(), &"node-died".into()));
+}
+
+#[test]
+fn when_a_daemon_hangs_the_watchdog_ends_it_before_its_session_ends() {
+    let Some(cluster) = Cluster::or_skip("hung", SLEEPER, &["east"]) else { return };
+    let (host, leader) = (&cluster.host, cluster.leader());
+    host.await_event(0, &leader, "run.started");
+    let (seen, stopped) = (host.seen(), Timestamp::now());
+    host.done(&["systemctl", "kill", "--kill-whom=main", "--signal=STOP", FIRST]);
+
+    let elected = instant(&host.await_event(seen, &host.node(Some("east")), "leader.elected"));
+    assert!(since(elected, stopped) < SESSION, "the session was waited for: {:?}", since(elected, stopped));
+    host.await_event(seen, &leader, "election.following");
+    assert_eq!(host.property(FIRST, "NRestarts"), "1");
+}
+
+#[test]
+fn a_stop_hands_leadership_on_and_waits_for_what_runs() {
+    let Some(cluster) = Cluster::or_skip("stopped", WAITER, &["east"]) else { return };
+    let (host, leader) = (&cluster.host, cluster.leader());
+    let run = host.await_event(0, &leader, "run.started").text("run").to_owned();
+    let seen = host.seen();
+    host.done(&["systemctl", "stop", "--no-block", FIRST]);
+
+    let resigned = instant(&host.await_event(seen, &leader, "leader.resigned"));
+    let elected = instant(&host.await_event(seen, &host.node(Some("east")), "leader.elected"));
+    assert!(since(elected, resigned) < SESSION / 2);
+    assert_eq!(host.property(FIRST, "ActiveState"), "deactivating");
+    host.write("/tmp/done", "");
+    let end = host.await_event(seen, &leader, "run.finished");
+    assert_eq!((end.text("run"), end.text("outcome")), (run.as_str(), "success"));
+    host.await_property(FIRST, "ActiveState", "inactive");
+    let how = ["Result", "ExecMainCode", "ExecMainStatus"].map(|property| host.property(FIRST, property));
+    assert_eq!(how, ["success", "1", "0"], "it ended by itself, with 0");
+}
+
+#[test]
+fn a_reload_with_a_wrong_file_is_refused_and_the_jobs_go_on() {
+    let Some(cluster) = Cluster::or_skip("reloaded", TICKER, &[]) else { return };
+    let (host, leader) = (&cluster.host, cluster.leader());
+    host.write("/etc/cronkeeper/jobs.yaml", "jobs: {ticker: {schedule: '61 * * * *', command: ['true']}}");
+    let seen = host.seen();
+    assert_refused(&host.run(&["systemctl", "reload", FIRST]));
+    host.await_line(seen, "what is wrong, and where", |line| line.plain().contains("/etc/cronkeeper/jobs.yaml:1:"));
+    host.await_event(host.seen(), &leader, "run.started");
+    assert_eq!(host.property(FIRST, "ActiveState"), "active");
+
+    host.write("/etc/cronkeeper/jobs.yaml", &TICKER.replace("ticker", "other"));
+    host.done(&["systemctl", "reload", FIRST]);
+    host.await_line(seen, "the other job runs", |event| event.name() == "run.started" && event.text("job") == "other");
+}
+
+#[test]
+fn nothing_is_left_of_a_host_that_was_dropped() {
+    let Some(host) = Host::or_skip("dropped") else { return };
+    let (process, cgroup) = (host.process(), host.cgroup());
+    // A zombie, which is all that is left where nobody reaps orphans, has no program.
+    let is_there = || (std::fs::read_link(process.join("exe")).is_ok(), cgroup.exists());
+    assert_eq!(is_there(), (true, true), "{process:?}, {cgroup:?}");
+    drop(host);
+    assert_eq!(is_there(), (false, false), "{process:?}, {cgroup:?}");
+}
+
+#[test]
+fn without_the_servers_in_its_settings_the_unit_fails_and_is_not_started_again() {
+    let Some(host) = Host::or_skip("unset") else { return };
+    host.write("/etc/cronkeeper/jobs.yaml", TICKER);
+    assert_refused(&host.run(&["systemctl", "start", FIRST]));
+    let how = ["ActiveState", "ExecMainStatus", "NRestarts"].map(|property| host.property(FIRST, property));
+    assert_eq!(how, ["failed", "2", "0"]);
+}
