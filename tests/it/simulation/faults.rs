@@ -72,7 +72,7 @@ pub enum Fault {
 pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: Uptime) -> Vec<(Uptime, Fault)> {
     let mut plan = Vec::new();
     // Calm seeds with a few faults find other things than stormy ones.
-    let mean_gap = timeout.mul_f64(0.18 + 1.62 * rng.f64());
+    let mean_gap = timeout.mul_f64(0.3 + 2.7 * rng.f64());
     let mut at = begin;
     loop {
         at = at + mean_gap.mul_f64(2.0 * rng.f64());

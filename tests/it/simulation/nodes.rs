@@ -392,7 +392,7 @@ fn reloaded(set: JobSet) -> Control {
 }
 
 /// Many short seeds find more than few long ones: what is hard is hard around a failover.
-const PLAN: Plan = Plan { faults: 8, peace: 3 };
+const PLAN: Plan = Plan { faults: 10, peace: 3 };
 
 #[test]
 fn nodes_keep_the_promises_whatever_goes_wrong() {

@@ -155,7 +155,7 @@ pub fn attempt<S: Subject>(seed: u64, plan: Plan, transcript: Transcript) -> Res
     trial.run(end)?;
     trial.executor.make_peace();
     trial.executor.program.calm();
-    let limit = trial.executor.now() + timing.session_timeout * plan.peace + Duration::from_secs(10);
+    let limit = trial.executor.now() + timing.session_timeout * plan.peace + Duration::from_secs(20);
     trial.run(limit)?;
     trial.conclude()?;
     let transcript = trial.executor.world.lock().env.transcript.text();
