@@ -9,7 +9,8 @@
 //!
 //! First faults, and safety is judged after every step; then peace, and everything must come right. A seed that fails
 //! is run once more for its transcript: `CRONKEEPER_SIM_SEED=<seed>` runs it alone, `CRONKEEPER_SIM_SEEDS=<n>` says how
-//! many are tried. No real time, no threads, no chance but the seed's.
+//! many are tried: each test has a number that the ordinary run has time for, a night has time for a hundred thousand. No
+//! real time, no threads within a seed, no chance but the seed's.
 
 mod backend;
 mod clock;

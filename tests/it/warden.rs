@@ -16,6 +16,8 @@ use cronkeeper::warden::wire::{
     Cgroup, Deadline, EndedBy, Ending, Exit, Launch, Limits, Notice, Order, Slot, StartFailure, Step, Stream, User,
 };
 
+use crate::support::command::command;
+
 /// Longer than anything takes on the slowest machine; only a failing test waits it out.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -635,10 +637,7 @@ async fn a_flood_of_one_job_does_not_silence_another() {
 #[tokio::test]
 async fn nonsense_from_the_daemon_ends_all() {
     let (daemon, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-    let warden = std::process::Command::new(env!("CARGO_BIN_EXE_cronkeeper"))
-        .arg("warden")
-        .stdin(std::os::fd::OwnedFd::from(theirs))
-        .spawn();
+    let warden = command(&["warden"]).stdin(std::os::fd::OwnedFd::from(theirs)).spawn();
     std::io::Write::write_all(&mut &daemon, &[3, 0, 0, 0, b'{', b'"', b'x']).unwrap();
     assert!(warden.unwrap().wait().unwrap().success());
 }

@@ -1,10 +1,9 @@
 //! Others in the queue: a hundred candidates, kazoo, Curator, and a node with other jobs.
 
-use std::process::Command;
-
 use rustix::process::Signal;
 
 use super::cluster::{Place, in_line, job, jobs, shared, token, usual};
+use crate::support::command::command;
 use crate::support::node::Node;
 use crate::support::peers::{Library, Peer};
 use crate::support::witness::Witness;
@@ -95,8 +94,8 @@ fn nodes_with_different_jobs_say_so_and_status_shows_it() {
 }
 
 fn status(node: &Node) -> serde_json::Value {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cronkeeper"));
-    command.args(["status", "--json", "--runtime-dir"]).arg(node.spec().runtime_dir());
+    let mut command = command(&["status", "--json", "--runtime-dir"]);
+    command.arg(node.spec().runtime_dir());
     let answer = command.output().expect("the program is there");
     assert!(answer.status.success(), "{answer:?}");
     serde_json::from_slice(&answer.stdout).expect("it is JSON")

@@ -1,9 +1,9 @@
 //! Who leads because it was wanted, not because it was next.
 
-use std::process::Command;
 use std::time::Duration;
 
 use super::cluster::{Place, in_line, token, usual};
+use crate::support::command::command;
 use crate::support::node::{Event, Node};
 use crate::support::{LONG, until};
 
@@ -26,8 +26,8 @@ fn leadership_is_handed_to_the_heaviest_and_stays_there() {
 
 /// `cronkeeper handover`, asked of a node: its exit code and what it said.
 fn hand_over(node: &Node, to: &str) -> (Option<i32>, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cronkeeper"));
-    command.args(["handover", "--to", to, "--runtime-dir"]).arg(node.spec().runtime_dir());
+    let mut command = command(&["handover", "--to", to, "--runtime-dir"]);
+    command.arg(node.spec().runtime_dir());
     let output = command.output().expect("the program runs");
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8_lossy(&said).into_owned())

@@ -1,7 +1,7 @@
 //! The jobs of the simulated nodes: one for each policy that matters at a failover.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use cronkeeper::job::{
@@ -94,14 +94,19 @@ fn all() -> Vec<Job> {
     ]
 }
 
-/// What nodes start with.
+/// What nodes start with. Made once: to parse all the schedules takes longer than most of what happens to them.
 pub fn set() -> JobSet {
-    set_of(all(), "set")
+    static SET: LazyLock<JobSet> = LazyLock::new(|| set_of(all(), "set"));
+    SET.clone()
 }
 
 /// What an operator makes of it: a job less, another schedule, another policy.
 pub fn edited() -> JobSet {
-    let mut jobs = all();
+    static EDITED: LazyLock<JobSet> = LazyLock::new(|| set_of(changed(all()), "edited"));
+    EDITED.clone()
+}
+
+fn changed(mut jobs: Vec<Job>) -> Vec<Job> {
     jobs.retain(|job| job.name.as_str() != "kill");
     for edited in &mut jobs {
         match edited.name.as_str() {
@@ -110,13 +115,16 @@ pub fn edited() -> JobSet {
             _ => {}
         }
     }
-    set_of(jobs, "edited")
+    jobs
 }
 
 /// Every schedule that a job's record may be counted with, by its digest.
-pub fn schedules() -> BTreeMap<(String, Digest), Schedule> {
-    let sets = [set(), edited()];
-    let jobs = sets.iter().flat_map(|set| set.jobs.values());
-    let named = jobs.map(|job| ((job.name.to_string(), job.schedule_digest()), job.schedule.clone()));
-    named.collect()
+pub fn schedules() -> &'static BTreeMap<(String, Digest), Schedule> {
+    static SCHEDULES: LazyLock<BTreeMap<(String, Digest), Schedule>> = LazyLock::new(|| {
+        let sets = [set(), edited()];
+        let jobs = sets.iter().flat_map(|set| set.jobs.values());
+        let named = jobs.map(|job| ((job.name.to_string(), job.schedule_digest()), job.schedule.clone()));
+        named.collect()
+    });
+    &SCHEDULES
 }

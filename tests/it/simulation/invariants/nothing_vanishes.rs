@@ -14,7 +14,7 @@ use super::super::zookeeper::wire::Entry;
 use super::{Invariant, ops, written};
 
 pub struct NothingVanishes {
-    schedules: BTreeMap<(String, Digest), Schedule>,
+    schedules: &'static BTreeMap<(String, Digest), Schedule>,
     records: BTreeMap<String, JobRecord>,
     /// What each skip record counted when it was written last.
     counted: BTreeMap<String, u64>,
