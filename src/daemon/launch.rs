@@ -46,6 +46,7 @@ impl Launcher {
             slot: start.slot,
             argv: job.command.argv(),
             environment: self.environment(start, account),
+            input: String::new(),
             directory: directory(job, account),
             or_root: job.working_directory.is_none(),
             umask: job.umask,

@@ -233,6 +233,7 @@ impl Wardens {
         let due = |tree: &Tree| match tree.deadline {
             Deadline::Lease => warden.lease_until,
             Deadline::LeaseAnd(at) => warden.lease_until.max(at),
+            Deadline::At(at) => at,
             Deadline::None => Uptime::NEVER,
         };
         let deadlines: Vec<(Slot, Uptime)> =
@@ -326,6 +327,7 @@ mod tests {
             slot: Slot(1),
             argv: vec!["true".into()],
             environment: vec![("CRONKEEPER_RUN_ID".into(), "a.20261120T000000Z".into())],
+            input: String::new(),
             directory: "/".into(),
             umask: 0o022,
             or_root: false,
