@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use cronkeeper::job::{
-    CommandLine, Digest, Group, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
-    RunAs, Splay,
+    CommandLine, Digest, Group, Hooks, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap,
+    Retries, RunAs, Splay,
 };
 use cronkeeper::schedule::{Dst, Schedule};
 
@@ -45,6 +45,7 @@ fn job(name: &str, schedule: &str) -> Job {
         on_lease_end: OnLeaseEnd::Keep,
         success_exit_codes: BTreeSet::from([0]),
         max_output: 0,
+        hooks: Hooks::new(),
     }
 }
 
