@@ -14,6 +14,7 @@ mod clocks;
 mod flight;
 pub mod group;
 mod heir;
+pub mod hooks;
 mod kill;
 mod leading;
 mod misfire;
@@ -38,6 +39,7 @@ pub use report::Report;
 use self::clocks::Clocks;
 use self::flight::{Flight, Holder, News};
 use self::heir::Succession;
+use self::hooks::{HookStart, Hooks};
 use self::leading::Leadership;
 use self::stage::Stage;
 use crate::clock::{Now, Uptime, Wake};
@@ -98,6 +100,8 @@ pub enum Command {
     /// Note the run in the state directory, then tell the warden to start it. Where that cannot be noted, it is not
     /// started: [`Notice::NotStarted`] comes back.
     Start(Box<Start>),
+    /// Tell the warden to start a hook. Where that cannot be done, [`Notice::NotStarted`] comes back.
+    RunHook(Box<HookStart>),
     /// Tell the warden.
     Order(Order),
     /// Keep an end in the state directory until the ledger has it.
@@ -220,6 +224,7 @@ pub struct Engine {
     /// Other nodes live.
     has_others: bool,
     clocks: Clocks,
+    hooks: Hooks,
 }
 
 impl Engine {
@@ -243,6 +248,7 @@ impl Engine {
             succession: Succession::default(),
             has_others: false,
             clocks: Clocks::default(),
+            hooks: Hooks::default(),
         }
     }
 
@@ -299,7 +305,7 @@ impl Engine {
             }
             _ => Wake::default(),
         };
-        timeout.or(agenda).or(self.stage.wake(now.up))
+        timeout.or(agenda).or(self.stage.wake(now.up, !self.hooks.is_idle()))
     }
 
     /// The jobs as last loaded.
@@ -385,6 +391,7 @@ impl Engine {
             E::Wishes(wishes) => self.on_wishes(t, wishes),
             E::Run(run, found) => self.on_run_read(t, &run, found),
             E::OwnerGone(run, owner, found) => self.on_news(t, &run, News::OwnerGone(owner, found)),
+            E::Before(run, before) => self.on_before_read(t, &run, before),
         }
     }
 
@@ -398,7 +405,7 @@ impl Engine {
         }
         match pending {
             Pending::Advance { job, mark, told } => {
-                tell_skip(t, answer, told);
+                self.on_skip_answer(t, answer, told);
                 if is_of_this_term {
                     self.on_timeline_answer(t, &job, mark, answer);
                 }
@@ -413,9 +420,9 @@ impl Engine {
                 self.on_fulfil_answer(t, &run, by, answer);
                 self.on_attempt_answer(t, &run, id, answer);
             }
-            Pending::Dismiss { told } => tell_skip(t, answer, told),
+            Pending::Dismiss { told } => self.on_skip_answer(t, answer, told),
             Pending::Resume { job, mark, told, by } => {
-                tell_skip(t, answer, told);
+                self.on_skip_answer(t, answer, told);
                 if is_of_this_term {
                     self.on_resume_answer(t, &job, mark, answer);
                 }
@@ -440,6 +447,12 @@ impl Engine {
 
     /// A run is none of this node's affairs any more, or over: what waits for it may begin.
     fn forget(&mut self, run: &RunId) -> Option<Flight> {
+        self.lose_sight(run.job());
+        self.close(run)
+    }
+
+    /// A run is over, and this node has written how it ended.
+    fn close(&mut self, run: &RunId) -> Option<Flight> {
         self.stir();
         self.flights.remove(run)
     }
@@ -466,6 +479,7 @@ impl Engine {
         self.decide_due(t);
         self.decide_triggers(t);
         self.report_takeover(t);
+        self.start_hooks(t);
         self.move_stage(t);
         self.tell_busy(t);
     }
@@ -515,11 +529,12 @@ impl Engine {
         t.ledger(ledger::Request::Commit { id, change });
         id
     }
-}
 
-/// A skip is told once it is written.
-fn tell_skip(t: &mut Turn, answer: Commit, told: Option<Told>) {
-    if let (Commit::Accepted, Some(told)) = (answer, told) {
-        t.tell(Report::Skipped { skip: told.skip, first: told.first, count: told.count });
+    /// A skip is told once it is written.
+    fn on_skip_answer(&mut self, t: &mut Turn, answer: Commit, told: Option<Told>) {
+        if let (Commit::Accepted, Some(told)) = (answer, told) {
+            t.tell(Report::Skipped { skip: told.skip.clone(), first: told.first, count: told.count });
+            self.follow_skip(t, told);
+        }
     }
 }

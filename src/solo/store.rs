@@ -18,7 +18,7 @@ use super::read::{self, Rows};
 use super::wishes;
 use crate::job::JobName;
 use crate::ledger::{Chains, Change, Commit, ControlEntry, JobEntry, Wishes};
-use crate::run::{RunEnd, RunId, RunRecord, Version};
+use crate::run::{Outcome, RunEnd, RunId, RunRecord, Version};
 use crate::term::FencingToken;
 
 const SCHEMA: i64 = 2;
@@ -149,6 +149,10 @@ impl Store {
 
     pub(super) fn run(&self, run: &RunId) -> Result<Option<(RunRecord, Version)>> {
         Ok(read::run(&self.db, run)?)
+    }
+
+    pub(super) fn outcome_before(&self, run: &RunId) -> Result<Option<Outcome>> {
+        Ok(read::outcome_before(&self.db, run)?)
     }
 
     /// Changes whenever another connection has written: a look into shared memory, no more.
