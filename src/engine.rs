@@ -391,6 +391,7 @@ impl Engine {
             E::Wishes(wishes) => self.on_wishes(t, wishes),
             E::Run(run, found) => self.on_run_read(t, &run, found),
             E::OwnerGone(run, owner, found) => self.on_news(t, &run, News::OwnerGone(owner, found)),
+            E::Ended { end, .. } => self.on_ended_for_the_dead(t, *end),
             E::Before(run, before) => self.on_before_read(t, &run, before),
         }
     }

@@ -195,6 +195,13 @@ pub enum Event {
     Wishes(Wishes),
     /// A run's record as it stands; absent: it is not in flight.
     Run(RunId, Option<(RunRecord, Version)>),
+    /// A run of a dead process of this host ended: the backend has written that itself, before the process's entries went.
+    Ended {
+        /// How.
+        end: Box<RunEnd>,
+        /// The version that the run's record had.
+        at: Version,
+    },
     /// How the run ended whose end was written before that of this one; absent: there is none, or nothing is known of it.
     Before(RunId, Option<Outcome>),
     /// The owner of a watched run is gone, and what is known of its processes; the run as read after that.

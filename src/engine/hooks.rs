@@ -8,7 +8,8 @@
 //! Whoever's write ended the run runs its hooks, so each is run once at most: on an answer that is not known, or not the
 //! ledger's, none is. A hook is nobody's run: it counts for no `overlap` and no group, it is not fenced and not noted
 //! anywhere, and nothing waits for it but the end of the node. A node that dies takes its hooks with it; they are not made up.
-//! What a process of this node left when it died is ended by the next one, which then runs the hooks.
+//! What a process left when it died is ended by the node's next one, or by whoever leads, and whoever does that runs the hooks;
+//! `cronkeeper release`, which knows no jobs, leaves them to the node's next start.
 
 mod queue;
 mod recovery;
@@ -126,6 +127,14 @@ impl Engine {
         let hook = if end.outcome == Outcome::Success { Hook::Success } else { Hook::Failure };
         self.call(t, hook, &job, Cause::Ended(Arc::clone(&end)));
         self.look_for_recovery(t, &job, end);
+    }
+
+    /// The backend has ended a run of a dead process. Of one that this process took over it hears by its own end, which is the same.
+    pub(super) fn on_ended_for_the_dead(&mut self, t: &mut Turn, end: RunEnd) {
+        let is_own = self.flights.get(&end.run.id()).is_some_and(|flight| flight.own().is_some());
+        if !is_own {
+            self.follow_end(t, None, end);
+        }
     }
 
     /// The ledger has accepted a skip from this node.

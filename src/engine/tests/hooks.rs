@@ -209,6 +209,26 @@ fn a_node_that_is_back_runs_the_hook_of_what_its_death_ended() {
 }
 
 #[test]
+fn what_the_backend_ended_for_a_dead_process_is_followed_unless_the_own_end_says_the_same() {
+    let record = running(&minutely(), at("10:00:00"), OwnerState::Dead).record;
+    let end = RunEnd::unseen(&record, Outcome::Interrupted, None, at("10:00:10"));
+    let ended = || Event::Ledger(ledger::Event::Ended { end: Box::new(end.clone()), at: Version(0) });
+    let follows = ["on_failure a.20261120T100000Z interrupted"];
+
+    let mut stranger = Rig::new("10:00:30", set([minutely()]));
+    stranger.tell(ended());
+    assert_eq!(stranger.hooks(), follows);
+
+    let mut heir = Rig::new("10:00:30", set([minutely()]));
+    let recovered = RecoveredRun { record: record.clone(), version: Version(0), pid: None, end: Some(end.clone()) };
+    heir.tell(Event::Recovered(vec![recovered]));
+    heir.tell(ended());
+    assert!(heir.hooks().is_empty());
+    heir.join();
+    assert_eq!(heir.hooks_of_all(), follows);
+}
+
+#[test]
 fn what_was_missed_is_one_hook_with_its_count() {
     let job = Job { misfire: Misfire::Skip, ..minutely() };
     let entries = [entry(&job, at("09:00:00"), 3)].into();
