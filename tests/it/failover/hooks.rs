@@ -23,7 +23,7 @@ fn a_killed_leaders_run_is_ended_by_its_successor_which_runs_the_hook_once() {
     let hook = format!("echo $CRONKEEPER_RUN_ID $CRONKEEPER_OUTCOME $CRONKEEPER_RUN_NODE >> {}", calls.display());
     let [a, b] = in_line(["a", "b"].map(|name| usual(place.node(name))));
     let at = soon();
-    let keys = format!("on_lease_end: kill, on_failure: {hook:?}");
+    let keys = format!("on_lease_end: kill\non_failure: {hook:?}");
     give(&[&a, &b], &jobs(&[once("die", at, &witness.command(&["sleep", "600"]), &keys)]));
     await_begun(&witness, "die", 1);
     let run = run_id("die", at);

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use cronkeeper::job::{
-    CommandLine, Digest, Group, Hooks, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap,
+    CommandLine, Digest, Group, Hook, Hooks, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap,
     Retries, RunAs, Splay,
 };
 use cronkeeper::schedule::{Dst, Schedule};
@@ -49,6 +49,10 @@ fn job(name: &str, schedule: &str) -> Job {
     }
 }
 
+fn with_hooks(job: Job) -> Job {
+    Job { hooks: Hook::ALL.map(|hook| (hook, CommandLine::Shell("true".into()))).into(), ..job }
+}
+
 fn set_of(jobs: Vec<Job>, digest: &str) -> JobSet {
     let jobs = jobs.into_iter().map(|job| (job.name.clone(), Arc::new(job))).collect();
     JobSet { jobs, digest: Digest::of(digest.as_bytes()) }
@@ -84,14 +88,14 @@ fn all() -> Vec<Job> {
         job("keep", "*/4 * * * * *"),
         job("keep-long", "*/45 * * * * *"),
         rerun,
-        kill,
-        beside,
-        retry,
+        with_hooks(kill),
+        with_hooks(beside),
+        with_hooks(retry),
         queue,
         replace,
         group_a,
         group_b,
-        never,
+        with_hooks(never),
     ]
 }
 
