@@ -6,7 +6,7 @@ use crate::support::node::{Event, Node};
 use crate::support::scratch::Scratch;
 use crate::support::{LONG, until};
 
-use super::rig::{Gate, await_end, await_start, await_starts, following, leading, node, of};
+use super::rig::{Gate, PROGRAM, await_end, await_start, await_starts, following, leading, node, of};
 
 /// A job that is due every second.
 fn job(name: &str, command: &str, more: &str) -> String {
@@ -27,7 +27,9 @@ fn written(node: &Node, hook: &str, run: &str) -> Vec<String> {
 
 #[test]
 fn a_hook_finds_the_facts_of_the_run_and_the_end_of_its_output() {
-    let hook = r#"env | grep ^CRONKEEPER_ | sort; echo "in $PWD for $TARGET"; cat"#;
+    // The program itself, asked by a hook, does not take them for settings that it does not know.
+    let known = format!("{PROGRAM} next --schedule @daily -n1 > /dev/null && echo known");
+    let hook = format!(r#"env | grep ^CRONKEEPER_ | sort; echo "in $PWD for $TARGET"; {known}; cat"#);
     let more = format!("environment: {{TARGET: ops}}, working_directory: /tmp, on_failure: {hook:?}");
     let a = leading(&node("only").jobs(&job("facts", "echo one; echo two >&2; exit 3", &more)));
     let run = await_start(&a, 0, "facts");
@@ -50,6 +52,7 @@ fn a_hook_finds_the_facts_of_the_run_and_the_end_of_its_output() {
         format!("CRONKEEPER_RUN_NODE={}", a.name()),
         format!("CRONKEEPER_SCHEDULED_AT={}", started.text("scheduled_at")),
         "in /tmp for ops".to_owned(),
+        "known".to_owned(),
     ];
     let lines = written(&a, "on_failure", &run);
     assert_eq!(lines[..expected.len()], expected);
@@ -151,7 +154,9 @@ fn a_hook_that_fails_or_does_not_exist_is_told_and_harms_nothing() {
 
 #[test]
 fn what_was_missed_is_told_once_with_its_count() {
-    let hook = r#"echo "$CRONKEEPER_COUNT $CRONKEEPER_REASON from $CRONKEEPER_FIRST to $CRONKEEPER_LAST""#;
+    let known = format!("{PROGRAM} next --schedule @daily -n1 > /dev/null");
+    let said = "$CRONKEEPER_COUNT $CRONKEEPER_REASON from $CRONKEEPER_FIRST to $CRONKEEPER_LAST";
+    let hook = format!(r#"{known} && echo "{said}""#);
     let spec = node("only").jobs(&job("tick", "true", &format!("misfire: skip, on_missed: {hook:?}")));
     let a = leading(&spec);
     await_start(&a, 0, "tick");
