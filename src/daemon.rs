@@ -26,6 +26,7 @@ use tracing::error;
 
 use self::launch::Launcher;
 use self::reload::Reloaded;
+pub use self::trees::Left;
 use self::trees::{Deed, Tree, Trees};
 use self::view::View;
 use crate::clock::{Clock, Now, Uptime, Wake};
@@ -34,7 +35,7 @@ use crate::coordination::{Coordination, Event as Told, Request};
 use crate::election::{Event as Election, Failure, Published, Request as Ask, Unappointable};
 use crate::engine::{Engine, Event};
 use crate::job::JobSet;
-use crate::run::journal::{Journal, Recovered, RecoveredRun};
+use crate::run::journal::{Journal, Recovered};
 use crate::schedule;
 use crate::status::Status;
 use crate::systemd::{Notifier, Watchdog};
@@ -103,9 +104,9 @@ pub enum Stopped {
     /// It was asked to, and left in order.
     #[error("asked to")]
     Asked,
-    /// See [`WardenGone`]. What is left of these runs has nobody to end it.
+    /// See [`WardenGone`]. What is left has nobody to end it.
     #[error("the warden is gone")]
-    WardenGone(Vec<RecoveredRun>),
+    WardenGone(Left),
     /// The backend's task ended by itself.
     #[error("the backend is gone")]
     BackendGone,
@@ -265,7 +266,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             Gathered::Told(None) => Some(Stopped::BackendGone),
             Gathered::Told(Some(Told::Ledger(event))) => self.turn(now, Event::Ledger(event)),
             Gathered::Told(Some(Told::Election(event))) => self.elected(now, event),
-            Gathered::Notice(Err(WardenGone)) => Some(Stopped::WardenGone(self.journal.open_runs())),
+            Gathered::Notice(Err(WardenGone)) => Some(Stopped::WardenGone(self.left())),
             Gathered::Notice(Ok(notice)) => self.noticed(now, notice),
         }
     }
@@ -391,6 +392,10 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             }
         }
         self.turn(now, Event::Warden(notice))
+    }
+
+    fn left(&self) -> Left {
+        Left { runs: self.journal.open_runs(), hooks: self.trees.hooks() }
     }
 
     fn note_started(&mut self, slot: Slot, pid: i32) {

@@ -23,6 +23,7 @@ mod report;
 mod retry;
 mod stage;
 mod takeover;
+mod turn;
 mod waiting;
 #[cfg(test)]
 mod tests;
@@ -42,6 +43,7 @@ use self::heir::Succession;
 use self::hooks::{HookStart, Hooks};
 use self::leading::Leadership;
 use self::stage::Stage;
+use self::turn::Turn;
 use crate::clock::{Now, Uptime, Wake};
 use crate::coordination::Request;
 use crate::election::Published;
@@ -165,37 +167,6 @@ struct Told {
     skip: Skip,
     first: Timestamp,
     count: u64,
-}
-
-/// One turn: the instant it is about, and what it leads to.
-struct Turn {
-    now: Now,
-    /// The time of day by which occurrences are due: see [`Clocks::due`].
-    due: Timestamp,
-    commands: Vec<Command>,
-}
-
-impl Turn {
-    fn election(&mut self, request: election::Request) {
-        self.commands.push(Command::Ask(Request::Election(request)));
-    }
-
-    fn ledger(&mut self, request: ledger::Request) {
-        self.commands.push(Command::Ask(Request::Ledger(request)));
-    }
-
-    fn order(&mut self, order: Order) {
-        self.commands.push(Command::Order(order));
-    }
-
-    /// The instant up to which occurrences of `job` are to be decided on: its splay ago.
-    fn due_for(&self, job: &Job) -> Timestamp {
-        self.due - job.splay.delay()
-    }
-
-    fn tell(&mut self, report: Report) {
-        self.commands.push(Command::Tell(report));
-    }
 }
 
 /// See the module.

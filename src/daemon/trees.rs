@@ -6,6 +6,7 @@ use tracing::info;
 
 use crate::job::{Hook, JobName};
 use crate::run::RunId;
+use crate::run::journal::RecoveredRun;
 use crate::telemetry::{OUTPUT, event};
 use crate::warden::wire::{Slot, Stream};
 
@@ -30,7 +31,22 @@ pub(super) enum Deed {
     Hook(Hook),
 }
 
+/// What a warden that is gone may have left.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Left {
+    /// Runs.
+    pub runs: Vec<RecoveredRun>,
+    /// Hooks, by the runs that they follow.
+    pub hooks: Vec<RunId>,
+}
+
 impl Trees {
+    /// The runs that hooks follow here.
+    pub fn hooks(&self) -> Vec<RunId> {
+        let hooks = self.0.values().filter(|tree| matches!(tree.deed, Deed::Hook(_)));
+        hooks.map(|tree| tree.run.clone()).collect()
+    }
+
     pub fn insert(&mut self, slot: Slot, run: RunId, deed: Deed) {
         self.0.insert(slot, Tree { job: run.job().clone(), run, deed });
     }

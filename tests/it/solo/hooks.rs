@@ -1,12 +1,12 @@
 //! Hooks with real processes: what they find, and that nothing of what they do, or do not do, harms anybody.
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::node::{Event, Node};
 use crate::support::scratch::Scratch;
 use crate::support::{LONG, until};
 
-use super::rig::{Gate, PROGRAM, await_end, await_start, await_starts, following, leading, node, of};
+use super::rig::{Gate, PROGRAM, await_end, await_start, await_starts, following, leading, node, of, warden_of};
 
 /// A job that is due every second.
 fn job(name: &str, command: &str, more: &str) -> String {
@@ -204,12 +204,23 @@ fn a_node_that_drains_waits_for_its_hooks_and_a_second_signal_does_not() {
 }
 
 #[test]
-fn hooks_die_with_the_daemon() {
+fn hooks_die_with_the_daemon_and_with_the_warden() {
+    for of_warden in [false, true] {
+        assert_hooks_die(of_warden);
+    }
+}
+
+fn assert_hooks_die(of_warden: bool) {
     let a = leading(&node("only").jobs(&job("brief", "exit 1", "on_failure: 'setsid sleep 1000 & sleep 1000'")));
     let is_hook = |event: &Event| event.text("outcome") == "failure";
     a.await_where("run.finished", LONG, is_hook);
     until("its tree stands", || a.job_processes().len() >= 3);
-    a.kill9();
+    if of_warden {
+        kill_process(Pid::from_raw(warden_of(&a).cast_signed()).unwrap(), Signal::KILL).unwrap();
+        assert_eq!(a.wait_exit(LONG).code(), Some(1));
+    } else {
+        a.kill9();
+    }
     assert_eq!(a.await_no_job_processes(LONG), Vec::<u32>::new());
 }
 
