@@ -7,6 +7,7 @@ mod drift;
 mod facts;
 pub mod launch;
 mod log;
+mod notices;
 pub mod orphans;
 mod perform;
 pub mod reload;
@@ -27,7 +28,7 @@ use tracing::error;
 use self::launch::Launcher;
 use self::reload::Reloaded;
 pub use self::trees::Left;
-use self::trees::{Deed, Tree, Trees};
+use self::trees::Trees;
 use self::view::View;
 use crate::clock::{Clock, Now, Uptime, Wake};
 use crate::config::Loaded;
@@ -43,7 +44,7 @@ use crate::telemetry::TARGET;
 use crate::term::NodeName;
 use crate::warden::CodecError;
 use crate::warden::handle::Handle;
-use crate::warden::wire::{Notice, Order, Slot};
+use crate::warden::wire::{Notice, Order};
 
 /// How often systemd is asked for more time while draining.
 const EXTEND_EVERY: Duration = Duration::from_secs(5);
@@ -371,40 +372,6 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         self.failure = Some(failure);
         self.settings.notifier.stopping();
         self.turn(now, Event::Failed { timeout: self.settings.drain_timeout })
-    }
-
-    fn noticed(&mut self, now: Now, notice: Notice) -> Option<Stopped> {
-        match &notice {
-            Notice::Output { slot, stream, line, continues } => {
-                self.trees.log_line(*slot, *stream, line, *continues);
-                let is_due = self.engine.wake(now).is_due(now);
-                return if is_due { self.turn(now, Event::Tick) } else { None };
-            }
-            Notice::Started { slot, pid, .. } => self.note_started(*slot, *pid),
-            Notice::NotStarted { slot, why } => {
-                // A hook's end says so itself.
-                if let Some(Tree { job, run, deed: Deed::Attempt(_) }) = self.trees.remove(*slot) {
-                    log::not_started(&job, &run, *why);
-                }
-            }
-            Notice::Ended(ending) => {
-                self.trees.remove(ending.slot);
-            }
-        }
-        self.turn(now, Event::Warden(notice))
-    }
-
-    fn left(&self) -> Left {
-        Left { runs: self.journal.open_runs(), hooks: self.trees.hooks() }
-    }
-
-    fn note_started(&mut self, slot: Slot, pid: i32) {
-        let Some((run, attempt)) = self.trees.attempt(slot) else { return };
-        // A process that is gone already needs no finding later.
-        let Some(start_time) = self.settings.launcher.start_time(pid) else { return };
-        if let Err(error) = self.journal.started(run, attempt, pid, start_time) {
-            error!(target: TARGET, %run, "the process cannot be noted in the state directory: {error}");
-        }
     }
 
     fn ask(&mut self, request: Ask) {
