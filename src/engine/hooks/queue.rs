@@ -81,7 +81,7 @@ impl Hooks {
         self.running.remove(&slot)
     }
 
-    /// True while one runs, waits, or may be found to have to.
+    /// True while none runs, waits, or may be found to have to.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty() && self.recovery.len() == 0
     }
