@@ -10,6 +10,7 @@
 
 mod advice;
 mod files;
+mod hooks;
 mod host;
 mod marked;
 mod process;

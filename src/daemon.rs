@@ -4,43 +4,47 @@
 //! the real ones, in the simulation others on virtual time.
 
 mod drift;
+mod facts;
 pub mod launch;
 mod log;
+mod notices;
 pub mod orphans;
 mod perform;
 pub mod reload;
 pub mod signals;
 #[cfg(test)]
 mod tests;
+mod trees;
 pub mod view;
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tracing::{error, info};
+use tracing::error;
 
 use self::launch::Launcher;
 use self::reload::Reloaded;
+pub use self::trees::Left;
+use self::trees::Trees;
 use self::view::View;
 use crate::clock::{Clock, Now, Uptime, Wake};
 use crate::config::Loaded;
 use crate::coordination::{Coordination, Event as Told, Request};
 use crate::election::{Event as Election, Failure, Published, Request as Ask, Unappointable};
 use crate::engine::{Engine, Event};
-use crate::job::{JobName, JobSet};
-use crate::run::RunId;
-use crate::run::journal::{Journal, Recovered, RecoveredRun};
+use crate::job::JobSet;
+use crate::run::journal::{Journal, Recovered};
 use crate::schedule;
 use crate::status::Status;
 use crate::systemd::{Notifier, Watchdog};
-use crate::telemetry::{OUTPUT, TARGET, event};
+use crate::telemetry::TARGET;
 use crate::term::NodeName;
 use crate::warden::CodecError;
 use crate::warden::handle::Handle;
-use crate::warden::wire::{Notice, Order, Slot, Stream};
+use crate::warden::wire::{Notice, Order};
 
 /// How often systemd is asked for more time while draining.
 const EXTEND_EVERY: Duration = Duration::from_secs(5);
@@ -101,9 +105,9 @@ pub enum Stopped {
     /// It was asked to, and left in order.
     #[error("asked to")]
     Asked,
-    /// See [`WardenGone`]. What is left of these runs has nobody to end it.
+    /// See [`WardenGone`]. What is left has nobody to end it.
     #[error("the warden is gone")]
-    WardenGone(Vec<RecoveredRun>),
+    WardenGone(Left),
     /// The backend's task ended by itself.
     #[error("the backend is gone")]
     BackendGone,
@@ -177,7 +181,9 @@ pub struct Daemon<K, P, J> {
     journal: J,
     settings: Settings,
     /// What each tree is, for its lines of output.
-    trees: BTreeMap<Slot, (JobName, RunId, u32)>,
+    trees: Trees,
+    /// Hooks that could not be handed to the warden: the engine is told once it has heard of all else.
+    refused: VecDeque<Notice>,
     view: View,
     shown: Shown,
     /// Something changed since the state was shown last.
@@ -210,7 +216,8 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             processes,
             journal,
             settings,
-            trees: BTreeMap::new(),
+            trees: Trees::default(),
+            refused: VecDeque::new(),
             view,
             shown,
             is_stale: true,
@@ -260,7 +267,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             Gathered::Told(None) => Some(Stopped::BackendGone),
             Gathered::Told(Some(Told::Ledger(event))) => self.turn(now, Event::Ledger(event)),
             Gathered::Told(Some(Told::Election(event))) => self.elected(now, event),
-            Gathered::Notice(Err(WardenGone)) => Some(Stopped::WardenGone(self.journal.open_runs())),
+            Gathered::Notice(Err(WardenGone)) => Some(Stopped::WardenGone(self.left())),
             Gathered::Notice(Ok(notice)) => self.noticed(now, notice),
         }
     }
@@ -268,7 +275,12 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     fn turn(&mut self, now: Now, event: Event) -> Option<Stopped> {
         self.shown.turned.send_replace(now.up);
         let commands = self.engine.handle(now, event);
-        self.perform(now, commands)
+        let mut stopped = self.perform(now, commands);
+        while let Some(notice) = self.refused.pop_front() {
+            let commands = self.engine.handle(now, Event::Warden(notice));
+            stopped = stopped.or(self.perform(now, commands));
+        }
+        stopped
     }
 
     fn control(&mut self, now: Now, control: Control) -> Option<Stopped> {
@@ -360,42 +372,6 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         self.failure = Some(failure);
         self.settings.notifier.stopping();
         self.turn(now, Event::Failed { timeout: self.settings.drain_timeout })
-    }
-
-    fn noticed(&mut self, now: Now, notice: Notice) -> Option<Stopped> {
-        match &notice {
-            Notice::Output { slot, stream, line, continues } => {
-                if let Some((job, run, _)) = self.trees.get(slot) {
-                    let stream = match stream {
-                        Stream::Stdout => "stdout",
-                        Stream::Stderr => "stderr",
-                    };
-                    let continues = continues.then_some(true);
-                    info!(target: OUTPUT, event = event::RUN_OUTPUT, %job, %run, stream, line, continues);
-                }
-                let is_due = self.engine.wake(now).is_due(now);
-                return if is_due { self.turn(now, Event::Tick) } else { None };
-            }
-            Notice::Started { slot, pid, .. } => self.note_started(*slot, *pid),
-            Notice::NotStarted { slot, why } => {
-                if let Some((job, run, _)) = self.trees.remove(slot) {
-                    log::not_started(&job, &run, *why);
-                }
-            }
-            Notice::Ended(ending) => {
-                self.trees.remove(&ending.slot);
-            }
-        }
-        self.turn(now, Event::Warden(notice))
-    }
-
-    fn note_started(&mut self, slot: Slot, pid: i32) {
-        let Some((_, run, attempt)) = self.trees.get(&slot) else { return };
-        // A process that is gone already needs no finding later.
-        let Some(start_time) = self.settings.launcher.start_time(pid) else { return };
-        if let Err(error) = self.journal.started(run, *attempt, pid, start_time) {
-            error!(target: TARGET, %run, "the process cannot be noted in the state directory: {error}");
-        }
     }
 
     fn ask(&mut self, request: Ask) {

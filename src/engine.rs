@@ -14,6 +14,7 @@ mod clocks;
 mod flight;
 pub mod group;
 mod heir;
+pub mod hooks;
 mod kill;
 mod leading;
 mod misfire;
@@ -22,6 +23,7 @@ mod report;
 mod retry;
 mod stage;
 mod takeover;
+mod turn;
 mod waiting;
 #[cfg(test)]
 mod tests;
@@ -38,8 +40,10 @@ pub use report::Report;
 use self::clocks::Clocks;
 use self::flight::{Flight, Holder, News};
 use self::heir::Succession;
+use self::hooks::{HookStart, Hooks};
 use self::leading::Leadership;
 use self::stage::Stage;
+use self::turn::Turn;
 use crate::clock::{Now, Uptime, Wake};
 use crate::coordination::Request;
 use crate::election::Published;
@@ -98,6 +102,8 @@ pub enum Command {
     /// Note the run in the state directory, then tell the warden to start it. Where that cannot be noted, it is not
     /// started: [`Notice::NotStarted`] comes back.
     Start(Box<Start>),
+    /// Tell the warden to start a hook. Where that cannot be done, [`Notice::NotStarted`] comes back.
+    RunHook(Box<HookStart>),
     /// Tell the warden.
     Order(Order),
     /// Keep an end in the state directory until the ledger has it.
@@ -163,37 +169,6 @@ struct Told {
     count: u64,
 }
 
-/// One turn: the instant it is about, and what it leads to.
-struct Turn {
-    now: Now,
-    /// The time of day by which occurrences are due: see [`Clocks::due`].
-    due: Timestamp,
-    commands: Vec<Command>,
-}
-
-impl Turn {
-    fn election(&mut self, request: election::Request) {
-        self.commands.push(Command::Ask(Request::Election(request)));
-    }
-
-    fn ledger(&mut self, request: ledger::Request) {
-        self.commands.push(Command::Ask(Request::Ledger(request)));
-    }
-
-    fn order(&mut self, order: Order) {
-        self.commands.push(Command::Order(order));
-    }
-
-    /// The instant up to which occurrences of `job` are to be decided on: its splay ago.
-    fn due_for(&self, job: &Job) -> Timestamp {
-        self.due - job.splay.delay()
-    }
-
-    fn tell(&mut self, report: Report) {
-        self.commands.push(Command::Tell(report));
-    }
-}
-
 /// See the module.
 #[derive(Debug)]
 pub struct Engine {
@@ -220,6 +195,7 @@ pub struct Engine {
     /// Other nodes live.
     has_others: bool,
     clocks: Clocks,
+    hooks: Hooks,
 }
 
 impl Engine {
@@ -243,6 +219,7 @@ impl Engine {
             succession: Succession::default(),
             has_others: false,
             clocks: Clocks::default(),
+            hooks: Hooks::default(),
         }
     }
 
@@ -299,7 +276,7 @@ impl Engine {
             }
             _ => Wake::default(),
         };
-        timeout.or(agenda).or(self.stage.wake(now.up))
+        timeout.or(agenda).or(self.stage.wake(now.up, !self.hooks.is_idle()))
     }
 
     /// The jobs as last loaded.
@@ -385,6 +362,8 @@ impl Engine {
             E::Wishes(wishes) => self.on_wishes(t, wishes),
             E::Run(run, found) => self.on_run_read(t, &run, found),
             E::OwnerGone(run, owner, found) => self.on_news(t, &run, News::OwnerGone(owner, found)),
+            E::Ended { end, .. } => self.on_ended_for_the_dead(t, *end),
+            E::Before(run, before) => self.on_before_read(t, &run, before),
         }
     }
 
@@ -398,7 +377,7 @@ impl Engine {
         }
         match pending {
             Pending::Advance { job, mark, told } => {
-                tell_skip(t, answer, told);
+                self.on_skip_answer(t, answer, told);
                 if is_of_this_term {
                     self.on_timeline_answer(t, &job, mark, answer);
                 }
@@ -413,9 +392,9 @@ impl Engine {
                 self.on_fulfil_answer(t, &run, by, answer);
                 self.on_attempt_answer(t, &run, id, answer);
             }
-            Pending::Dismiss { told } => tell_skip(t, answer, told),
+            Pending::Dismiss { told } => self.on_skip_answer(t, answer, told),
             Pending::Resume { job, mark, told, by } => {
-                tell_skip(t, answer, told);
+                self.on_skip_answer(t, answer, told);
                 if is_of_this_term {
                     self.on_resume_answer(t, &job, mark, answer);
                 }
@@ -440,6 +419,12 @@ impl Engine {
 
     /// A run is none of this node's affairs any more, or over: what waits for it may begin.
     fn forget(&mut self, run: &RunId) -> Option<Flight> {
+        self.lose_sight(run.job());
+        self.close(run)
+    }
+
+    /// A run is over, and this node has written how it ended.
+    fn close(&mut self, run: &RunId) -> Option<Flight> {
         self.stir();
         self.flights.remove(run)
     }
@@ -466,6 +451,7 @@ impl Engine {
         self.decide_due(t);
         self.decide_triggers(t);
         self.report_takeover(t);
+        self.start_hooks(t);
         self.move_stage(t);
         self.tell_busy(t);
     }
@@ -515,11 +501,12 @@ impl Engine {
         t.ledger(ledger::Request::Commit { id, change });
         id
     }
-}
 
-/// A skip is told once it is written.
-fn tell_skip(t: &mut Turn, answer: Commit, told: Option<Told>) {
-    if let (Commit::Accepted, Some(told)) = (answer, told) {
-        t.tell(Report::Skipped { skip: told.skip, first: told.first, count: told.count });
+    /// A skip is told once it is written.
+    fn on_skip_answer(&mut self, t: &mut Turn, answer: Commit, told: Option<Told>) {
+        if let (Commit::Accepted, Some(told)) = (answer, told) {
+            t.tell(Report::Skipped { skip: told.skip.clone(), first: told.first, count: told.count });
+            self.follow_skip(t, told);
+        }
     }
 }

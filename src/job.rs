@@ -2,6 +2,7 @@
 //!
 //! A [`JobSet`] cannot be wrong: it is only made from a validated jobs file (`config`).
 
+mod hooks;
 mod splay;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use hooks::{Hook, Hooks};
 pub use splay::Splay;
 
 use crate::schedule::Schedule;
@@ -230,6 +232,8 @@ pub struct Job {
     pub success_exit_codes: BTreeSet<i32>,
     /// Bytes of output that are logged of an attempt.
     pub max_output: u64,
+    /// What is run after it.
+    pub hooks: Hooks,
 }
 
 impl Job {

@@ -15,7 +15,7 @@ pub use operator::{Asking, ControlEntry, Followed, Operator, OperatorError, Trig
 pub use self::chain::Chains;
 use crate::election::Queue;
 use crate::job::JobName;
-use crate::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
+use crate::run::{HistoryRecord, JobRecord, Outcome, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
 
 /// Names a commit among those under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +36,8 @@ pub enum Request {
     ReadJob(JobName),
     /// Read `running/<run>`. Answered by [`Event::Run`].
     ReadRun(RunId),
+    /// Read how the run of the same job ended whose end was written before the end of this one. Answered by [`Event::Before`].
+    ReadBefore(RunId),
     /// Tell, by [`Event::Run`], when `running/<run>` changes or goes, and, by [`Event::OwnerGone`], when its owner's member goes.
     /// Also when that happened before the request. Ends when the run goes, or with the term.
     Watch(RunId),
@@ -193,6 +195,15 @@ pub enum Event {
     Wishes(Wishes),
     /// A run's record as it stands; absent: it is not in flight.
     Run(RunId, Option<(RunRecord, Version)>),
+    /// A run of a dead process of this host ended: the backend has written that itself, before the process's entries went.
+    Ended {
+        /// How.
+        end: Box<RunEnd>,
+        /// The version that the run's record had.
+        at: Version,
+    },
+    /// How the run ended whose end was written before that of this one; absent: there is none, or nothing is known of it.
+    Before(RunId, Option<Outcome>),
     /// The owner of a watched run is gone, and what is known of its processes; the run as read after that.
     OwnerGone(RunId, OwnerState, Option<(RunRecord, Version)>),
 }

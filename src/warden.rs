@@ -19,6 +19,7 @@ mod child;
 mod codec;
 mod forest;
 pub mod handle;
+mod input;
 mod keeper;
 mod limits;
 mod outbox;

@@ -7,8 +7,17 @@ use crate::words::nearest;
 const PREFIX: &str = "CRONKEEPER_";
 
 /// What hooks find beside it; a job or hook that calls cronkeeper hands it on.
-const GIVEN_TO_HOOKS: [&str; 4] =
-    ["CRONKEEPER_OUTCOME", "CRONKEEPER_REASON", "CRONKEEPER_EXIT_CODE", "CRONKEEPER_DURATION_MS"];
+const GIVEN_TO_HOOKS: [&str; 9] = [
+    "CRONKEEPER_OUTCOME",
+    "CRONKEEPER_REASON",
+    "CRONKEEPER_EXIT_CODE",
+    "CRONKEEPER_DURATION_MS",
+    "CRONKEEPER_HOOK",
+    "CRONKEEPER_RUN_NODE",
+    "CRONKEEPER_COUNT",
+    "CRONKEEPER_FIRST",
+    "CRONKEEPER_LAST",
+];
 
 /// Refuses the first of `names` that looks like an option of `command`, at any depth, and is none.
 ///

@@ -2,7 +2,8 @@
 //!
 //! The warden starts it, so that nothing of it is left behind, whatever becomes of this process. A thread supervises; the
 //! caller's hands the output on. So a reader who takes nothing holds up neither the timeout nor a signal; what waits for
-//! him is bounded by the job's `max_output`. Deliberately absent: the cluster, the ledger, retries, overlap.
+//! him is bounded by the job's `max_output`. Deliberately absent: the cluster, the ledger, retries, overlap, and
+//! hooks, which follow what the ledger has: whoever tries a job out sees how it ends.
 
 mod supervise;
 
@@ -32,7 +33,8 @@ use crate::warden::wire::{self, Deadline, Slot, StartFailure, Step, Stream};
 /// What a command that took longer than its `timeout` ends with.
 pub(super) const TIMED_OUT: u8 = 124;
 
-/// Run a job here and now, with its environment and limits, without a cluster. Ends with the command's own exit code.
+/// Run a job here and now, with its environment and limits, without a cluster. Its hooks are not run. Ends with the command's own
+/// exit code.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Which; also a disabled one

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Error;
+use crate::run::RunId;
 use crate::run::journal::{Recovered, RecoveredRun};
 use crate::solo::StillAlive;
 use crate::state_dir::StateDir;
@@ -42,12 +43,20 @@ pub(super) fn kill(runs: &[RecoveredRun], within: Duration) -> Result<(), StillA
         let main = run.pid.map(|(pid, start)| (pid, Some(start)));
         by_node.entry(&run.record.owner.node).or_default().push(Recorded { run: run.record.id().to_string(), main });
     }
-    for (node, recorded) in by_node {
-        let survivors = recover::kill_leftovers(&recorded, node.as_str(), within);
-        let survivors = survivors.map_err(|error| StillAlive(format!("/proc cannot be read: {error}")))?;
-        if let Some(survivor) = survivors.first() {
-            return Err(StillAlive(format!("process {} of run {}", survivor.pid, survivor.run)));
-        }
+    by_node.into_iter().try_for_each(|(node, recorded)| kill_recorded(&recorded, node, within))
+}
+
+/// Kills what is left of hooks that follow these runs here, and sees it dead.
+pub(super) fn kill_hooks(hooks: &[RunId], node: &NodeName, within: Duration) -> Result<(), StillAlive> {
+    let recorded: Vec<_> = hooks.iter().map(|run| Recorded { run: run.to_string(), main: None }).collect();
+    if recorded.is_empty() { Ok(()) } else { kill_recorded(&recorded, node, within) }
+}
+
+fn kill_recorded(recorded: &[Recorded], node: &NodeName, within: Duration) -> Result<(), StillAlive> {
+    let survivors = recover::kill_leftovers(recorded, node.as_str(), within);
+    let survivors = survivors.map_err(|error| StillAlive(format!("/proc cannot be read: {error}")))?;
+    match survivors.first() {
+        Some(survivor) => Err(StillAlive(format!("process {} of run {}", survivor.pid, survivor.run))),
+        None => Ok(()),
     }
-    Ok(())
 }

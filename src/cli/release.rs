@@ -8,12 +8,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
 use super::home::{Home, chroot};
 use super::{Error, Io, leftovers};
 use crate::clock::Uptime;
 use crate::clock::system::{self, SystemClock};
-use crate::run::journal::Recovered;
+use crate::coordination::Event;
+use crate::ledger;
+use crate::run::journal::{Journal as _, Recovered};
 use crate::solo::{self, Leftovers};
+use crate::state_dir::journal::FileJournal;
 use crate::state_dir::{StateDir, StateDirError};
 use crate::term::NodeName;
 use crate::zookeeper::{self, Estate, KeptSessions, ReleaseError, SessionStore as _};
@@ -67,7 +72,7 @@ impl Args {
         until: Uptime,
         io: &mut Io<'_>,
     ) -> Result<(), Error> {
-        let (_journal, recovered) = leftovers::settle(&state, &node, DYING, system::now().wall)?;
+        let (mut journal, recovered) = leftovers::settle(&state, &node, DYING, system::now().wall)?;
         if state.earlier_sessions().is_empty() {
             return Ok(());
         }
@@ -78,12 +83,14 @@ impl Args {
             .enable_all()
             .build()
             .map_err(|source| Error::System { what: "the runtime cannot be started", source })?;
+        let (heir, mut inherited) = unbounded_channel();
         let released = runtime.block_on(async {
-            let releasing = zookeeper::release(&connector, SystemClock::default(), estate, &mut store);
+            let releasing = zookeeper::release(&connector, SystemClock::default(), estate, &mut store, heir);
             tokio::time::timeout(until.since(system::uptime()), releasing).await
         });
         // A name that is still being resolved may not hold the end up.
         runtime.shutdown_background();
+        hand_on(&mut journal, &mut inherited);
         let why = match released {
             Ok(Ok(())) => {
                 writeln!(io.out, "what node `{node}` held is given up")?;
@@ -95,6 +102,17 @@ impl Args {
         };
         writeln!(io.err, "{}", postponed(&why, &node, &recovered, store.open_ends().len()))?;
         Ok(())
+    }
+}
+
+/// What follows the ends that were written is the affair of the node's next start, which knows the jobs: it finds them in the journal
+/// and, as it finds the same ones in the ledger, takes them for its own.
+fn hand_on(journal: &mut FileJournal, inherited: &mut UnboundedReceiver<Event>) {
+    while let Ok(event) = inherited.try_recv() {
+        let Event::Ledger(ledger::Event::Ended { end, at }) = event else { continue };
+        if let Err(error) = journal.ended(&end, at) {
+            tracing::debug!(%error, "an end is not noted; its hooks are not run");
+        }
     }
 }
 

@@ -162,7 +162,7 @@ impl Args {
         notifier.ready();
         let Host { open_files, cgroups } = host;
         let own = own_account().await?;
-        let launcher = Launcher { node, own, accounts, open_files, cgroups: cgroups.clone() };
+        let launcher = Launcher { node: node.clone(), own, accounts, open_files, cgroups: cgroups.clone() };
         let settings = Settings { drain_timeout: self.drain_timeout, launcher, notifier, watchdog };
         let daemon = Daemon::new(Parts {
             engine,
@@ -185,10 +185,11 @@ impl Args {
         info!(target: TARGET, event = event::NODE_STOPPED, reason);
         match stopped {
             Stopped::Asked => Ok(()),
-            Stopped::WardenGone(runs) => {
+            Stopped::WardenGone(left) => {
                 // Nobody else ends what the warden let go. Nothing else is left to do, so nothing is held up.
-                leftovers::kill(&runs, backend::DYING).map_err(Error::StillAlive)?;
-                Err(Error::Stopped(Stopped::WardenGone(runs)))
+                leftovers::kill(&left.runs, backend::DYING).map_err(Error::StillAlive)?;
+                leftovers::kill_hooks(&left.hooks, &node, backend::DYING).map_err(Error::StillAlive)?;
+                Err(Error::Stopped(Stopped::WardenGone(left)))
             }
             stopped => Err(Error::Stopped(stopped)),
         }

@@ -6,7 +6,7 @@ use super::validate::{Placed, merged};
 use jiff::Timestamp;
 
 use crate::duration;
-use crate::job::Misfire;
+use crate::job::{Hook, Misfire};
 use crate::schedule::Schedule;
 
 /// What cronkeeper itself tells a job's processes, over whatever `environment` says.
@@ -31,9 +31,11 @@ pub(super) fn about(
     lines: &Lines<'_>,
 ) -> Vec<Fault> {
     let mut warnings = Vec::new();
-    if let Some(command) = own.node.as_ref().and_then(|node| node.entry("command")) {
-        warnings.extend(lost_comment(&command.value, lines));
-        warnings.extend(not_expanded(&command.value));
+    for key in std::iter::once("command").chain(Hook::ALL.map(Hook::as_str)) {
+        if let Some(command) = own.node.as_ref().and_then(|node| node.entry(key)) {
+            warnings.extend(lost_comment(key, &command.value, lines));
+            warnings.extend(not_expanded(key, &command.value));
+        }
     }
     warnings.extend(run_all_without_window(own, defaults));
     warnings.extend(overruled_variables(own));
@@ -44,18 +46,18 @@ pub(super) fn about(
 type Warning = (Position, String);
 
 /// `command: echo a # b` runs `echo a`.
-fn lost_comment(command: &Node, lines: &Lines<'_>) -> Option<Warning> {
+fn lost_comment(key: &str, command: &Node, lines: &Lines<'_>) -> Option<Warning> {
     command.plain()?;
     let behind = lines.from(command.end);
     let comment = behind.trim_start();
-    let message = "the comment behind `command` is not part of it; quote the command if it should be".to_owned();
+    let message = format!("the comment behind `{key}` is not part of it; quote the command if it should be");
     comment
         .starts_with('#')
         .then_some((command.end.column_later(behind.chars().count() - comment.chars().count()), message))
 }
 
 /// `[ls, ~/in, $HOME]` hands `ls` a tilde and a dollar.
-fn not_expanded(command: &Node) -> Vec<Warning> {
+fn not_expanded(key: &str, command: &Node) -> Vec<Warning> {
     let items = command.items();
     let program = items.first().and_then(|item| item.text()).unwrap_or_default();
     if INTERPRETERS.contains(&program.rsplit('/').next().unwrap_or_default()) {
@@ -65,9 +67,8 @@ fn not_expanded(command: &Node) -> Vec<Warning> {
     before_script
         .filter_map(|item| {
             let expandable = expandable(item.text()?)?;
-            let message = format!(
-                "`{expandable}` in a list is handed over as it is; a shell expands it where `command` is a text"
-            );
+            let message =
+                format!("`{expandable}` in a list is handed over as it is; a shell expands it where `{key}` is a text");
             Some((item.at, message))
         })
         .collect()

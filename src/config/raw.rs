@@ -79,6 +79,14 @@ pub(super) struct Block {
     pub success_exit_codes: Given<Vec<u64>>,
     #[serde(deserialize_with = "given")]
     pub max_output: Given<String>,
+    #[serde(deserialize_with = "given")]
+    pub on_failure: Given<TextOrTexts>,
+    #[serde(deserialize_with = "given")]
+    pub on_success: Given<TextOrTexts>,
+    #[serde(deserialize_with = "given")]
+    pub on_recovery: Given<TextOrTexts>,
+    #[serde(deserialize_with = "given")]
+    pub on_missed: Given<TextOrTexts>,
 }
 
 /// Tells a key that is null from one that is not there.

@@ -9,7 +9,7 @@ use super::marked::{Entry, Fault, Node, Position, Value};
 use crate::words::nearest;
 
 /// Keys that the language has and this version does not: refused, never ignored.
-const LATER: &[&str] = &["after", "on_failure", "on_success", "on_recovery", "on_missed"];
+const LATER: &[&str] = &["after"];
 
 /// The form of a value, as far as it can be seen without knowing what it means.
 #[derive(Clone, Copy)]
@@ -58,6 +58,10 @@ const KEYS: &[(&str, Form)] = &[
     ("on_lease_end", Form::Text),
     ("success_exit_codes", Form::Numbers),
     ("max_output", Form::Text),
+    ("on_failure", Form::TextOrTexts),
+    ("on_success", Form::TextOrTexts),
+    ("on_recovery", Form::TextOrTexts),
+    ("on_missed", Form::TextOrTexts),
 ];
 
 /// True for a key of a job that works in this version.

@@ -8,6 +8,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::hooks::{self, HookSettings};
 use super::marked::{Fault, Node, Position};
 use super::process::{self, LimitSettings};
 use super::raw::{self, Given, TextOrTexts};
@@ -52,6 +53,7 @@ pub(super) struct Settings {
     pub on_lease_end: Given<OnLeaseEnd>,
     pub success_exit_codes: Given<BTreeSet<i32>>,
     pub max_output: Given<u64>,
+    pub hooks: HookSettings,
 }
 
 /// What is given of `retries`, key by key.
@@ -65,7 +67,7 @@ pub(super) struct RetrySettings {
 
 /// Judges every value of `block`, whose places are in `node`; a value that is wrong is reported and left out.
 pub(super) fn judge(
-    block: raw::Block,
+    mut block: raw::Block,
     node: &Node,
     title: &str,
     zones: &mut Zones,
@@ -73,12 +75,13 @@ pub(super) fn judge(
 ) -> Settings {
     let mut judge = Judge { node, title, faults };
     Settings {
+        hooks: hooks::judged(&mut block, |key, given| judge.command(key, given)),
         description: block.description,
         schedule: judge.value("schedule", block.schedule, expressions),
         timezone: judge.value("timezone", block.timezone, |name| zones.known(name)),
         dst: judge.word("dst", block.dst, &[("once", Dst::Once), ("skip", Dst::Skip), ("twice", Dst::Twice)]),
         splay: judge.value("splay", block.splay, |text| duration::parse(&text)),
-        command: judge.command(block.command),
+        command: judge.command("command", block.command),
         enabled: block.enabled,
         environment: judge.environment(block.environment),
         user: judge.value("user", block.user, process::account),
@@ -183,23 +186,23 @@ impl Judge<'_> {
         })
     }
 
-    fn command(&mut self, given: Given<TextOrTexts>) -> Given<CommandLine> {
+    fn command(&mut self, key: &str, given: Given<TextOrTexts>) -> Given<CommandLine> {
         match given {
-            Some(Some(TextOrTexts::Texts(argv))) => self.argv(argv),
-            Some(Some(TextOrTexts::Text(text))) => self.value("command", Some(Some(text)), shell_command),
+            Some(Some(TextOrTexts::Texts(argv))) => self.argv(key, argv),
+            Some(Some(TextOrTexts::Text(text))) => self.value(key, Some(Some(text)), shell_command),
             Some(None) => Some(None),
             None => None,
         }
     }
 
-    fn argv(&mut self, argv: Vec<String>) -> Given<CommandLine> {
+    fn argv(&mut self, key: &str, argv: Vec<String>) -> Given<CommandLine> {
         if argv.first().is_none_or(String::is_empty) {
-            self.fault(self.item_place("command", 0), "command", "it names no program");
+            self.fault(self.item_place(key, 0), key, "it names no program");
             return None;
         }
         let wrong: Vec<_> = argv.iter().enumerate().filter_map(|(i, item)| Some((i, unfit(item)?))).collect();
         for (index, why) in &wrong {
-            self.fault(self.item_place("command", *index), "command", why);
+            self.fault(self.item_place(key, *index), key, why);
         }
         wrong.is_empty().then_some(Some(CommandLine::Argv(argv)))
     }

@@ -1,6 +1,7 @@
 //! What is said about jobs files, to the letter.
 
 mod folders;
+mod hooks;
 mod hostile;
 mod positions;
 mod values;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::advice;
+use super::hooks;
 use super::host::Host;
 use super::marked::{self, Entry, Fault, Node, Position};
 use super::process;
@@ -220,6 +221,7 @@ fn job(name: JobName, schedule: Schedule, own: Settings, defaults: &Settings) ->
         success_exit_codes: merged(&own.success_exit_codes, &defaults.success_exit_codes)
             .unwrap_or_else(|| [0].into_iter().collect()),
         max_output: merged(&own.max_output, &defaults.max_output).unwrap_or(DEFAULT_MAX_OUTPUT),
+        hooks: hooks::merged(own.hooks, &defaults.hooks),
     })
 }
 

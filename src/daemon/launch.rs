@@ -1,15 +1,21 @@
-//! From a run to what the warden starts: whom it runs as, its limits, the environment and the directory its process finds.
+//! From a run, or a hook, to what the warden starts: whom it runs as, its limits, the environment and the directory its process finds.
 
 use tokio::sync::watch;
 
+use super::facts::{self, Facts};
 use crate::accounts::{Account, Accounts, Unknown};
+use crate::clock::Uptime;
 use crate::engine::Start;
-use crate::job::Job;
+use crate::engine::hooks::HookStart;
+use crate::job::{CommandLine, Job};
 use crate::term::NodeName;
 use crate::warden::cgroup::estate::Cgroups;
-use crate::warden::wire::{Launch, Limits, User};
+use crate::warden::wire::{Deadline, Launch, Limits, Slot, User};
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Bytes of a hook's output that are logged.
+const HOOK_OUTPUT: u64 = 64 << 10;
 
 /// What every launch is made with.
 #[derive(Clone, Debug)]
@@ -39,23 +45,52 @@ impl Launcher {
     /// When this host does not know the job's user or group.
     pub fn launch(&self, start: &Start) -> Result<Launch, Unknown> {
         let job = &start.job;
+        let facts = facts::of_run(&start.run, &self.node);
+        let launch = self.process(start.slot, job, job.command.argv(), self.limits(job), &facts)?;
+        let (not_after, deadline) = (start.not_after, start.deadline);
+        Ok(Launch { nice: job.nice, not_after, deadline, max_output: job.max_output, ..launch })
+    }
+
+    /// What to start for a hook: as the job's user, in its environment and directory. Its limits are the job's own affair: a
+    /// run that was killed by them is to be told of all the same.
+    ///
+    /// # Errors
+    /// When this host does not know the job's user or group, or the job has no such hook.
+    pub fn hook(&self, start: &HookStart) -> Result<Launch, Unknown> {
+        let HookStart { slot, call, until } = start;
+        let argv = call.job.hooks.get(&call.hook).map(CommandLine::argv).unwrap_or_default();
+        let limits = Limits { open_files: self.open_files, ..Limits::default() };
+        let launch = self.process(*slot, &call.job, argv, limits, &facts::of_hook(call, &self.node))?;
+        let (input, deadline) = (call.input().to_owned(), Deadline::At(*until));
+        Ok(Launch { input, deadline, max_output: HOOK_OUTPUT, ..launch })
+    }
+
+    /// A process of a job, without what it goes by.
+    fn process(
+        &self,
+        slot: Slot,
+        job: &Job,
+        argv: Vec<String>,
+        limits: Limits,
+        facts: &Facts,
+    ) -> Result<Launch, Unknown> {
         let named = self.accounts.borrow().get(&job.run_as)?.cloned();
         let account = named.as_ref().unwrap_or(&self.own);
-        let limits = self.limits(job);
         Ok(Launch {
-            slot: start.slot,
-            argv: job.command.argv(),
-            environment: self.environment(start, account),
+            slot,
+            argv,
+            environment: environment(job, account, facts),
+            input: String::new(),
             directory: directory(job, account),
             or_root: job.working_directory.is_none(),
             umask: job.umask,
             user: named.as_ref().and_then(|named| self.become_user(named)),
-            nice: job.nice,
+            nice: None,
             limits,
-            cgroup: self.cgroups.as_ref().map(|cgroups| cgroups.place(start.slot, &limits)),
-            not_after: start.not_after,
-            deadline: start.deadline,
-            max_output: job.max_output,
+            cgroup: self.cgroups.as_ref().map(|cgroups| cgroups.place(slot, &limits)),
+            not_after: Uptime::NEVER,
+            deadline: Deadline::None,
+            max_output: 0,
         })
     }
 
@@ -79,31 +114,26 @@ impl Launcher {
             cpu_time: limits.cpu_time.map(|time| time.as_secs()),
         }
     }
+}
 
-    fn environment(&self, start: &Start, account: &Account) -> Vec<(String, String)> {
-        let run = &start.run;
-        let id = run.id();
-        let pair = |name: &str, value: String| (name.to_owned(), value);
-        let mut environment = vec![
-            pair("PATH", PATH.to_owned()),
-            pair("HOME", account.home.clone()),
-            pair("USER", account.name.clone()),
-            pair("LOGNAME", account.name.clone()),
-            pair("SHELL", "/bin/sh".to_owned()),
-            pair("LANG", "C.UTF-8".to_owned()),
-        ];
-        environment.retain(|(name, _)| !start.job.environment.contains_key(name));
-        environment.extend(start.job.environment.iter().map(|(name, value)| (name.clone(), value.clone())));
-        environment.extend([
-            pair("CRONKEEPER_JOB", run.job.to_string()),
-            pair("CRONKEEPER_RUN_ID", id.to_string()),
-            pair("CRONKEEPER_SCHEDULED_AT", run.scheduled_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
-            pair("CRONKEEPER_ATTEMPT", run.attempt.to_string()),
-            pair("CRONKEEPER_NODE", self.node.to_string()),
-            pair("CRONKEEPER_FENCING_TOKEN", run.token.to_string()),
-        ]);
-        environment
-    }
+/// The usual variables, under the job's own, under the facts.
+fn environment(job: &Job, account: &Account, facts: &Facts) -> Vec<(String, String)> {
+    let usual = [
+        ("PATH", PATH),
+        ("HOME", &account.home),
+        ("USER", &account.name),
+        ("LOGNAME", &account.name),
+        ("SHELL", "/bin/sh"),
+        ("LANG", "C.UTF-8"),
+    ];
+    let usual = usual.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let facts = facts.iter().map(|(name, value)| (format!("CRONKEEPER_{name}"), value.clone()));
+    let own = job.environment.iter().map(|(name, value)| (name.clone(), value.clone()));
+    let mut all: Vec<(String, String)> =
+        usual.into_iter().filter(|(name, _)| !job.environment.contains_key(name)).collect();
+    all.extend(own);
+    all.extend(facts);
+    all
 }
 
 /// Whether a home directory can be entered is found out there: it may be another user's, or on a file server that is away.

@@ -2,20 +2,23 @@
 //!
 //! `error`: a human must act. `warn`: a promise was bent. `info`: the life of terms and runs. `debug`: why.
 
+mod hook;
+mod start;
+
 use jiff::SignedDuration;
 use tracing::{debug, error, info, trace, warn};
 
+pub(super) use self::start::not_started;
 use super::drift::Drift;
 use super::view;
 use crate::config::{LoadError, Loaded};
 use crate::election::Event as Election;
 use crate::engine::Report;
-use crate::job::{Difference, JobName};
+use crate::job::Difference;
 use crate::run::{Outcome, RunEnd, RunId, SkipReason, millis};
 use crate::status::Status;
 use crate::telemetry::{TARGET, event, instant};
 use crate::term::TermEnd;
-use crate::warden::wire::{StartFailure, Step};
 
 /// A fact of the election. Those of terms come from the engine, with what they led to.
 pub(super) fn election(what: &Election) {
@@ -99,6 +102,7 @@ pub(super) fn report(report: &Report) {
             signal = end.signal,
             duration_ms = end.duration_ms,
         ),
+        Report::HookFinished { hook, run, how } => hook::finished(*hook, run, *how),
         Report::Skipped { skip, first, count } => skipped(skip, *first, *count),
         Report::Triggered { run, by } => {
             info!(target: TARGET, event = event::JOB_TRIGGERED, job = %run.job(), %run, by);
@@ -192,20 +196,6 @@ fn finished(end: &RunEnd) {
             line!(warn)
         }
     }
-}
-
-/// A process could not be started: which step failed, and how. That there was none in time is no fault of the host.
-pub(super) fn not_started(job: &JobName, run: &RunId, why: StartFailure) {
-    let StartFailure::Step { step, errno } = why else { return };
-    let what = match step {
-        Step::Fork => "no process could be had",
-        Step::Prepare => "its process could not be prepared",
-        Step::Limits => "its limits or nice value could not be set",
-        Step::User => "its process could not become the user",
-        Step::Directory => "its directory could not be entered",
-        Step::Exec => "its program could not be executed",
-    };
-    warn!(target: TARGET, %job, %run, "not started: {what}: {}", std::io::Error::from_raw_os_error(errno));
 }
 
 fn skipped(skip: &crate::run::Skip, first: jiff::Timestamp, count: u64) {

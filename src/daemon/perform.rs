@@ -3,8 +3,10 @@
 use rustix::io::Errno;
 use tracing::error;
 
+use super::trees::Deed;
 use super::{Daemon, Processes, Stopped, log};
 use crate::clock::{Clock, Now};
+use crate::engine::hooks::HookStart;
 use crate::engine::{Command, Event, Start};
 use crate::run::journal::Journal;
 use crate::telemetry::TARGET;
@@ -18,6 +20,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                 // A backend that is gone closes its events too: the loop ends on that.
                 Command::Ask(request) => drop(self.coordination.requests.send(request)),
                 Command::Start(start) => stopped = stopped.or(self.start(now, *start)),
+                Command::RunHook(start) => self.run_hook(&start),
                 Command::Order(order) => {
                     if let Err(error) = self.processes.send(&order) {
                         error!(target: TARGET, "an order cannot be sent to the warden: {error}");
@@ -63,8 +66,21 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             error!(target: TARGET, job = %start.run.job, %run, "not started: {error}");
             return self.not_started(now, &start, Some(Errno::TOOBIG.raw_os_error()));
         }
-        self.trees.insert(start.slot, (start.run.job.clone(), run, start.run.attempt));
+        self.trees.insert(start.slot, run, Deed::Attempt(start.run.attempt));
         None
+    }
+
+    /// A hook that cannot be started must not lead to the next at once, and that to the next: thousands may wait.
+    fn run_hook(&mut self, start: &HookStart) {
+        let (slot, run) = (start.slot, start.call.run());
+        let refused = |step, errno| Notice::NotStarted { slot, why: StartFailure::Step { step, errno } };
+        let Ok(launch) = self.settings.launcher.hook(start) else {
+            return self.refused.push_back(refused(Step::User, 0));
+        };
+        if self.processes.send(&Order::Start(Box::new(launch))).is_err() {
+            return self.refused.push_back(refused(Step::Prepare, Errno::TOOBIG.raw_os_error()));
+        }
+        self.trees.insert(slot, run, Deed::Hook(start.call.hook));
     }
 
     fn not_started(&mut self, now: Now, start: &Start, errno: Option<i32>) -> Option<Stopped> {

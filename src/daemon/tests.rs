@@ -11,8 +11,9 @@ use super::*;
 use crate::accounts::Account;
 use crate::coordination::{Service, channels};
 use crate::election::Queue;
+use crate::job::JobName;
 use crate::ledger::{Asking, Followed, Operator, OperatorError, ReadError, Reader, Reading, Snapshot};
-use crate::run::{HistoryRecord, KillRequest, Pause, Resume, RunState, TriggerRecord};
+use crate::run::{HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
 use crate::state_dir::journal::FileJournal;
 use crate::term::NodeName;
 

@@ -55,6 +55,7 @@ impl Engine {
             }
         }
         self.attend_all(t);
+        self.ask_again(t);
     }
 
     /// Asks for the commit that an own run waits for, if it waits for one and none is under way.
@@ -120,7 +121,7 @@ impl Engine {
     pub(super) fn on_notice(&mut self, t: &mut Turn, notice: Notice) {
         match notice {
             Notice::Started { slot, pid, at } => {
-                let Some(run) = self.slots.get(&slot).cloned() else { return };
+                let Some(run) = self.slots.get(&slot).cloned() else { return self.on_hook_started(slot, at) };
                 let Some(flight) = self.flights.get_mut(&run) else { return };
                 let (attempt, token) = (flight.record.attempt, flight.record.token);
                 let Some(alive) = flight.alive_mut() else { return };
@@ -138,11 +139,11 @@ impl Engine {
                 t.tell(Report::Started { run, attempt, token, pid, lateness });
             }
             Notice::NotStarted { slot, why } => {
-                let Some(run) = self.slots.remove(&slot) else { return };
+                let Some(run) = self.slots.remove(&slot) else { return self.on_hook_not_started(t, slot, why) };
                 self.on_not_started(t, &run, why);
             }
             Notice::Ended(ending) => {
-                let Some(run) = self.slots.remove(&ending.slot) else { return };
+                let Some(run) = self.slots.remove(&ending.slot) else { return self.on_hook_ended(t, &ending) };
                 self.timeouts.retain(|&(_, slot)| slot != ending.slot);
                 self.attend.retain(|&(_, slot)| slot != ending.slot);
                 self.on_ended(t, &run, *ending);
@@ -174,8 +175,9 @@ impl Engine {
                 return;
             }
             self.timeouts.remove(&(at, slot));
-            if let Some(run) = self.slots.get(&slot).cloned() {
-                self.stop_run(t, &run, StopCause::Timeout);
+            match self.slots.get(&slot).cloned() {
+                Some(run) => self.stop_run(t, &run, StopCause::Timeout),
+                None => self.stop_hook(t, slot),
             }
         }
     }

@@ -8,8 +8,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::MarkAhead;
 use super::heir::Unfit;
+use super::hooks::HookOutcome;
 use crate::election::Unappointable;
-use crate::job::JobName;
+use crate::job::{Hook, JobName};
 use crate::run::{Pause, RunEnd, RunId, Skip};
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
 
@@ -76,6 +77,15 @@ pub enum Report {
         end: Box<RunEnd>,
         /// From its end to the next attempt.
         delay: Duration,
+    },
+    /// A hook was run, or was to be.
+    HookFinished {
+        /// Which.
+        hook: Hook,
+        /// The run it was about.
+        run: RunId,
+        /// How it went.
+        how: HookOutcome,
     },
     /// Occurrences were skipped, and that is written down. What is told is this decision, not all neighbours.
     Skipped {

@@ -1,6 +1,6 @@
 //! The life of the node: at work, handing over, draining, leaving.
 //!
-//! Ending is: leave the queue first, then wait for the own runs, then leave the cluster. A member goes only
+//! Ending is: leave the queue first, then wait for the own runs and their hooks, then leave the cluster. A member goes only
 //! after the node's processes are dead and their ends are written: it tells the others that they live, and without it a leader
 //! would settle a run whose success is only known here. Where nobody writes the ends, the node goes and the member stays; the
 //! state directory keeps the ends for `release` or the next start.
@@ -15,6 +15,8 @@ use crate::term::{NodeName, TermEnd};
 
 /// How long the last ends may take to be written, once no process is left or the time for that is over.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long the hooks of runs that the drain timeout ended may take, beside what is left of those runs.
+const LAST_HOOKS: Duration = Duration::from_secs(5);
 /// How long leaving the queue may take, where nothing else is waited for.
 const RESIGN_WITHIN: Duration = Duration::from_secs(2);
 
@@ -44,6 +46,8 @@ pub(super) struct Ending {
     give_up_at: Uptime,
     /// Since when no process is left; absent while there is one.
     quiet_from: Option<Uptime>,
+    /// Until when hooks are waited for.
+    hooks_until: Uptime,
     /// Nobody writes anything for this node any more.
     is_alone: bool,
 }
@@ -55,9 +59,10 @@ impl Ending {
         self.quiet_from.map_or(self.give_up_at, |from| self.give_up_at.min(from + words))
     }
 
-    fn wake(&self, now: Uptime) -> Uptime {
-        let resigned = Some(self.withdrawn_at).filter(|&at| at > now);
-        resigned.into_iter().chain(self.stop_at).fold(self.goes_at(), Uptime::min)
+    fn wake(&self, now: Uptime, has_hooks: bool) -> Uptime {
+        let goes_at = if has_hooks { self.goes_at().max(self.hooks_until) } else { self.goes_at() };
+        let later = [self.withdrawn_at, self.hooks_until].into_iter().filter(|&at| at > now);
+        later.chain(self.stop_at).fold(goes_at, Uptime::min)
     }
 }
 
@@ -70,9 +75,10 @@ impl Stage {
         self == Self::HandingOver
     }
 
-    pub(super) fn wake(self, now: Uptime) -> Wake {
+    /// With hooks that it may have to wait for, or without.
+    pub(super) fn wake(self, now: Uptime, has_hooks: bool) -> Wake {
         match self {
-            Self::Ending(ending) => Wake { wall: None, up: Some(ending.wake(now)) },
+            Self::Ending(ending) => Wake { wall: None, up: Some(ending.wake(now, has_hooks)) },
             _ => Wake::default(),
         }
     }
@@ -93,6 +99,7 @@ impl Engine {
         }
         self.end_by(t, t.now.up, Duration::ZERO);
         self.stop_all(t, true);
+        self.give_up_hooks(t);
     }
 
     /// The backend does nothing for this node any more. The term is over; what runs goes on, for nobody else can start it, and for
@@ -167,12 +174,20 @@ impl Engine {
                 withdrawn_at: ending.withdrawn_at,
                 stop_at: ending.stop_at.map(|at| at.min(stop_at)),
                 give_up_at: ending.give_up_at.min(give_up_at),
+                hooks_until: ending.hooks_until.min(stop_at),
                 ..ending
             },
             _ => {
                 t.election(Request::Resign);
                 let withdrawn_at = t.now.up + RESIGN_WITHIN;
-                Ending { withdrawn_at, stop_at: Some(stop_at), give_up_at, quiet_from: None, is_alone: false }
+                Ending {
+                    withdrawn_at,
+                    stop_at: Some(stop_at),
+                    give_up_at,
+                    quiet_from: None,
+                    hooks_until: stop_at,
+                    is_alone: false,
+                }
             }
         };
         self.stage = Stage::Ending(ending);
@@ -188,17 +203,25 @@ impl Engine {
         let Stage::Ending(mut ending) = self.stage else { return };
         if ending.stop_at.is_some_and(|at| at <= t.now.up) {
             ending.stop_at = None;
+            if self.has_trees() {
+                ending.hooks_until = ending.give_up_at + LAST_HOOKS;
+            }
             self.stage = Stage::Ending(ending);
             self.stop_all(t, false);
         }
         ending.quiet_from = if self.has_trees() { None } else { ending.quiet_from.or(Some(t.now.up)) };
         self.stage = Stage::Ending(ending);
+        if !self.hooks.is_idle() && t.now.up < ending.hooks_until {
+            return;
+        }
         let runs = self.own_runs();
         let must_go = t.now.up >= ending.goes_at();
         if runs == 0 && !ending.is_alone && (must_go || t.now.up >= ending.withdrawn_at) {
             self.stage = Stage::Leaving;
+            self.give_up_hooks(t);
             t.election(Request::Leave);
         } else if must_go {
+            self.give_up_hooks(t);
             // The member stays: something of this node lives, or its ends are not written. The warden, `release` or the next
             // start sees to that.
             if runs > 0 {

@@ -37,6 +37,7 @@ impl Engine {
         leading.adopt_wishes(snapshot.wishes);
         self.leading = Some(leading);
         self.forget_unbegun();
+        self.forget_last_outcomes();
         self.adopt_runs(t, snapshot.running);
         self.adopt_jobs(t, snapshot.jobs);
     }
@@ -192,8 +193,9 @@ impl Engine {
         let Some(flight) = self.answered_flight(run, id) else { return };
         match answer {
             Commit::Accepted => {
-                self.forget(run);
-                t.tell(Report::Finished(end));
+                self.close(run);
+                t.tell(Report::Finished(end.clone()));
+                self.follow_end(t, None, *end);
             }
             Commit::Superseded => {
                 flight.holder = Holder::Nobody;
@@ -280,6 +282,7 @@ impl Engine {
             return;
         }
         self.leading = None;
+        self.forget_last_outcomes();
         self.flights.retain(|_, flight| flight.own().is_some());
         self.attend_all(t);
         t.tell(Report::TermOver { token: term.token, why });

@@ -5,6 +5,7 @@ mod control;
 mod due;
 mod ending;
 mod heir;
+mod hooks;
 mod lost;
 mod missed;
 mod retrying;

@@ -26,13 +26,13 @@ pub(super) fn apply(tx: &Transaction<'_>, change: &Change) -> rusqlite::Result<C
     Ok(if written { Commit::Accepted } else { Commit::Superseded })
 }
 
-/// Writes an end that a dead member left, if the run is still as that member had it.
-pub(super) fn end_left_open(tx: &Transaction<'_>, end: &RunEnd) -> rusqlite::Result<()> {
+/// Writes an end that a dead member left, if the run is still as that member had it: then the version of its record.
+pub(super) fn end_left_open(tx: &Transaction<'_>, end: &RunEnd) -> rusqlite::Result<Option<Version>> {
     match read::run(tx, &end.run.id())? {
         Some((run, at)) if run.owner == end.run.owner && run.attempt == end.run.attempt => {
-            end_run(tx, at, end).map(drop)
+            Ok(end_run(tx, at, end)?.then_some(at))
         }
-        _ => Ok(()), // settled by another: its word stands
+        _ => Ok(None), // settled by another: its word stands
     }
 }
 

@@ -247,7 +247,7 @@ impl Contender {
             }
             Dead::Seen(buried) => buried,
         };
-        let (token, rows) = store.open_term(buried.iter().flat_map(|member| &member.ends))?;
+        let (token, rows, ended) = store.open_term(buried.iter().flat_map(|member| &member.ends))?;
         // Files that cannot be removed now are found again by the next leader, who finds nothing to do.
         buried.iter().try_for_each(|member| errands.members.remove(&member.name)).ok();
         let snapshot = Box::new(rows.with_owners(&errands.members));
@@ -255,6 +255,9 @@ impl Contender {
         let took = system::uptime().since(*since);
         self.lead(term.clone());
         tell(events, election::Event::Elected { term, lease_until: Uptime::NEVER, snapshot, took });
+        for end in ended {
+            let _ = events.send(Event::Ledger(end)); // as with `tell`
+        }
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use super::members::{MemberName, Members};
 use super::wishes;
 use crate::job::JobName;
 use crate::ledger::{JobEntry, OwnerState, Running, Snapshot, Wishes};
-use crate::run::{HistoryRecord, RunId, RunRecord, Version};
+use crate::run::{HistoryRecord, Outcome, RunId, RunRecord, Version};
 
 /// All but the history. What is known of the owners is found out after this was read.
 #[derive(Debug, Default)]
@@ -87,6 +87,18 @@ pub(super) fn history(db: &Connection, job: Option<&JobName>, limit: usize) -> r
     )?;
     let texts = statement.query_map(params![job.map(JobName::as_str), limit], |row| row.get::<_, String>(0))?;
     texts.filter_map(|text| text.map(|text| parsed(&text).ok()).transpose()).collect()
+}
+
+/// How the run ended whose end was written before that of this one: rows are numbered as they are written.
+pub(super) fn outcome_before(db: &Connection, run: &RunId) -> rusqlite::Result<Option<Outcome>> {
+    let sql = "SELECT record FROM history WHERE job = ?1 AND kind = 'run'
+               AND rowid < (SELECT rowid FROM history WHERE run = ?2) ORDER BY rowid DESC LIMIT 1";
+    let found = params![run.job().as_str(), run.to_string()];
+    let text: Option<String> = db.prepare_cached(sql)?.query_row(found, |row| row.get(0)).optional()?;
+    Ok(text.and_then(|text| match parsed(&text) {
+        Ok(HistoryRecord::Run(end)) => Some(end.outcome),
+        _ => None,
+    }))
 }
 
 pub(super) fn versioned(db: &Connection, sql: &str, key: &str) -> rusqlite::Result<Option<(Version, String)>> {

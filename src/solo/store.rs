@@ -17,8 +17,8 @@ use super::commit;
 use super::read::{self, Rows};
 use super::wishes;
 use crate::job::JobName;
-use crate::ledger::{Chains, Change, Commit, ControlEntry, JobEntry, Wishes};
-use crate::run::{RunEnd, RunId, RunRecord, Version};
+use crate::ledger::{Chains, Change, Commit, ControlEntry, Event, JobEntry, Wishes};
+use crate::run::{Outcome, RunEnd, RunId, RunRecord, Version};
 use crate::term::FencingToken;
 
 const SCHEMA: i64 = 2;
@@ -110,22 +110,27 @@ impl Store {
         Ok(answers)
     }
 
-    /// Opens a term: a new token, and the ends that dead members left; then reads all, in the same transaction.
-    pub(super) fn open_term<'a>(&mut self, ends: impl Iterator<Item = &'a RunEnd>) -> Result<(FencingToken, Rows)> {
+    /// Opens a term: a new token, and the ends that dead members left; then reads all, in the same transaction. Of the ends, those
+    /// that were written are told.
+    pub(super) fn open_term<'a>(
+        &mut self,
+        ends: impl Iterator<Item = &'a RunEnd>,
+    ) -> Result<(FencingToken, Rows, Vec<Event>)> {
         let tx = self.write()?;
         let token = FencingToken(newest_token(&tx)?.0 + 1);
         tx.execute("UPDATE term SET token = ?1", [token.0])?;
-        ends.into_iter().try_for_each(|end| commit::end_left_open(&tx, end))?;
+        let ended = end_all(&tx, ends)?;
         let rows = read::rows(&tx)?;
         tx.commit()?;
-        Ok((token, rows))
+        Ok((token, rows, ended))
     }
 
-    /// Writes the ends that dead members left.
-    pub(super) fn end_left_open<'a>(&mut self, mut ends: impl Iterator<Item = &'a RunEnd>) -> Result<()> {
+    /// Writes the ends that dead members left; what is to be told of them.
+    pub(super) fn end_left_open<'a>(&mut self, ends: impl Iterator<Item = &'a RunEnd>) -> Result<Vec<Event>> {
         let tx = self.write()?;
-        ends.try_for_each(|end| commit::end_left_open(&tx, end))?;
-        Ok(tx.commit()?)
+        let ended = end_all(&tx, ends)?;
+        tx.commit()?;
+        Ok(ended)
     }
 
     /// Drops the oldest history of these jobs.
@@ -151,6 +156,10 @@ impl Store {
         Ok(read::run(&self.db, run)?)
     }
 
+    pub(super) fn outcome_before(&self, run: &RunId) -> Result<Option<Outcome>> {
+        Ok(read::outcome_before(&self.db, run)?)
+    }
+
     /// Changes whenever another connection has written: a look into shared memory, no more.
     pub(super) fn data_version(&self) -> Result<i64> {
         Ok(self.db.pragma_query_value(None, "data_version", |row| row.get(0))?)
@@ -165,6 +174,14 @@ impl Store {
     fn write(&mut self) -> Result<Transaction<'_>> {
         Ok(self.db.transaction_with_behavior(TransactionBehavior::Immediate)?)
     }
+}
+
+fn end_all<'a>(tx: &Transaction<'_>, ends: impl Iterator<Item = &'a RunEnd>) -> rusqlite::Result<Vec<Event>> {
+    let ended = |end: &'a RunEnd| {
+        let at = commit::end_left_open(tx, end).transpose()?;
+        Some(at.map(|at| Event::Ended { end: Box::new(end.clone()), at }))
+    };
+    ends.filter_map(ended).collect()
 }
 
 /// Makes the file with the mode that SQLite then gives to its other files too: they hold what jobs wrote. A file that is there is

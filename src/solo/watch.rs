@@ -154,9 +154,10 @@ impl Watch {
             Ok(buried) => store.end_left_open(buried.iter().flat_map(|member| &member.ends)).map_err(Trouble::from),
             Err(error) => Err(error.into()),
         };
-        written.inspect_err(|_| {
+        let ended = written.inspect_err(|_| {
             self.unburied.insert(name.clone());
         })?;
+        ended.into_iter().for_each(|end| tell(events, end));
         errands.members.remove(name).ok(); // found again by the next leader, who finds nothing to do
         self.awaited.remove(name);
         self.tell_owner_gone(name, store, events)

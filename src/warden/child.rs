@@ -62,7 +62,7 @@ impl<'a> Plan<'a> {
 
 /// The child's ends.
 pub(super) struct Ends<'a> {
-    pub(super) null: BorrowedFd<'a>,
+    pub(super) stdin: BorrowedFd<'a>,
     pub(super) stdout: BorrowedFd<'a>,
     pub(super) stderr: BorrowedFd<'a>,
     pub(super) status: BorrowedFd<'a>,
@@ -98,7 +98,7 @@ pub(super) fn become_job(
 
 fn own_session(ends: &Ends<'_>) -> Result<(), Error> {
     rustix::process::setsid()?;
-    rustix::stdio::dup2_stdin(ends.null)?;
+    rustix::stdio::dup2_stdin(ends.stdin)?;
     rustix::stdio::dup2_stdout(ends.stdout)?;
     rustix::stdio::dup2_stderr(ends.stderr)
 }

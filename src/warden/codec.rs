@@ -110,12 +110,12 @@ mod tests {
 
     prop_compose! {
         fn launches()(slot in any::<u64>(), argv in prop::collection::vec(".*", 0..4), environment in prop::collection::vec((".*", ".*"), 0..4),
-            directory in ".*", umask in any::<u32>(), open_files in any::<Option<(u64, u64)>>(), at in any::<u64>(), max_output in any::<u64>()) -> Launch {
+            input in ".*", directory in ".*", umask in any::<u32>(), open_files in any::<Option<(u64, u64)>>(), at in any::<u64>(), max_output in any::<u64>()) -> Launch {
             let not_after = Uptime::from_nanos(at);
             let limits = Limits { open_files, memory: open_files.map(|(soft, _)| soft), ..Limits::default() };
             let user = open_files.map(|_| User { uid: umask, gid: 7, groups: vec![umask, 7] });
             let cgroup = Some(Cgroup { path: directory.clone(), memory: Some(at), processes: None });
-            Launch { slot: Slot(slot), argv, environment, directory, or_root: true, umask, user, nice: Some(-7), limits, cgroup, not_after, deadline: Deadline::LeaseAnd(not_after), max_output }
+            Launch { slot: Slot(slot), argv, environment, input, directory, or_root: true, umask, user, nice: Some(-7), limits, cgroup, not_after, deadline: Deadline::LeaseAnd(not_after), max_output }
         }
     }
 

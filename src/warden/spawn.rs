@@ -22,8 +22,8 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
 use super::cgroup::Place;
 use super::child::{Ends, NulByte, Plan, become_job};
-use super::procfs;
 use super::wire::{Launch, StartFailure, Step};
+use super::{input, procfs};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
 
@@ -89,14 +89,16 @@ impl Spawner {
         let place = place.map(Place::open).transpose().map_err(|error| failed(Step::Fork, error))?;
         let place = place.as_ref().map(AsFd::as_fd);
         let plan = Plan::new(launch, self.open_files, place).map_err(|NulByte| failed(Step::Exec, Error::INVAL))?;
+        let input = Some(&launch.input).filter(|text| !text.is_empty()).map(|text| input::holding(text));
+        let input = input.transpose().map_err(|error| failed(Step::Fork, error))?;
         let pipes = Pipes::new(self.last).map_err(|error| failed(Step::Fork, error))?;
-        fork(&plan, pipes, self.null.as_fd())
+        fork(&plan, pipes, input.as_ref().unwrap_or(&self.null).as_fd())
     }
 }
 
-fn fork(plan: &Plan<'_>, pipes: Pipes, null: BorrowedFd<'_>) -> Result<Child, StartFailure> {
+fn fork(plan: &Plan<'_>, pipes: Pipes, stdin: BorrowedFd<'_>) -> Result<Child, StartFailure> {
     let Pipes { status: (status, status_end), stdout: (stdout, stdout_end), stderr: (stderr, stderr_end) } = pipes;
-    let ends = Ends { null, stdout: stdout_end.as_fd(), stderr: stderr_end.as_fd(), status: status_end.as_fd() };
+    let ends = Ends { stdin, stdout: stdout_end.as_fd(), stderr: stderr_end.as_fd(), status: status_end.as_fd() };
     let warden = rustix::process::getpid();
     let at = uptime();
     if at >= plan.launch.not_after {

@@ -123,6 +123,7 @@ pub(super) fn due(deadline: Deadline, lease_until: Uptime) -> Uptime {
     match deadline {
         Deadline::Lease => lease_until,
         Deadline::LeaseAnd(at) => lease_until.max(at),
+        Deadline::At(at) => at,
         Deadline::None => Uptime::NEVER,
     }
 }
@@ -177,6 +178,7 @@ mod tests {
             slot: Slot(0),
             argv: vec!["x".into()],
             environment: vec![(RUN_ID.into(), run.into())],
+            input: String::new(),
             directory: "/".into(),
             umask: 0o022,
             or_root: false,
@@ -229,6 +231,7 @@ mod tests {
         assert_eq!(due(Deadline::LeaseAnd(at(5)), at(9)), at(9));
         assert_eq!(due(Deadline::LeaseAnd(at(5)), at(3)), at(5));
         assert_eq!(due(Deadline::Lease, at(3)), at(3));
+        assert_eq!((due(Deadline::At(at(5)), at(3)), due(Deadline::At(at(5)), at(9))), (at(5), at(5)));
         assert_eq!(due(Deadline::None, Uptime::ZERO), Uptime::NEVER);
     }
 }

@@ -46,6 +46,9 @@ pub struct Launch {
     pub argv: Vec<String>,
     /// The whole environment.
     pub environment: Vec<(String, String)>,
+    /// What it finds on its standard input; nothing where empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub input: String,
     /// Where to start.
     pub directory: String,
     /// Start in `/` where that cannot be entered.
@@ -111,6 +114,8 @@ pub enum Deadline {
     Lease,
     /// When the lease has ended and this instant has come.
     LeaseAnd(Uptime),
+    /// When this instant has come, whatever the lease says.
+    At(Uptime),
     /// Never by itself.
     None,
 }

@@ -9,14 +9,16 @@ use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::client::{Client, Connect, ConnectError, Error, Mode, MultiError, Op};
 use super::desk::{self, Desk, Me, Trouble};
 use super::store::{ClaimError, SessionStore};
 use super::{lower, paths, session_id, snapshot};
 use crate::clock::Clock;
+use crate::coordination::Event;
 use crate::election::Failure;
-use crate::ledger::Change;
+use crate::ledger::{self, Change};
 use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunRecord, RunState, Version};
 use crate::term::{NodeName, SessionId};
 
@@ -29,6 +31,8 @@ pub(super) struct Leftover {
     pub(super) dead: BTreeSet<SessionId>,
     /// The ends that dead processes could not send.
     pub(super) ends: Vec<RunEnd>,
+    /// Who wants to know of every end that was written.
+    pub(super) heir: Option<UnboundedSender<Event>>,
 }
 
 impl Leftover {
@@ -36,7 +40,14 @@ impl Leftover {
     pub(super) fn of_the_dead(store: &dyn SessionStore) -> Self {
         let sessions = store.removable();
         let dead = sessions.iter().copied().map(session_id).collect();
-        Self { sessions, dead, ends: store.open_ends() }
+        Self { sessions, dead, ends: store.open_ends(), heir: None }
+    }
+
+    /// Whoever wanted to know may have gone.
+    fn inherit(&self, end: RunEnd, version: Version) {
+        if let Some(heir) = &self.heir {
+            let _ = heir.send(Event::Ledger(ledger::Event::Ended { end: Box::new(end), at: version }));
+        }
     }
 
     /// How a run ended, if it is a dead process's and not the leader's to begin again.
@@ -76,7 +87,8 @@ pub enum ReleaseError {
     Failed(#[from] Failure),
 }
 
-/// Gives up what the dead processes of a node left, under a session that makes nothing.
+/// Gives up what the dead processes of a node left, under a session that makes nothing. `heir` hears of every end that was written,
+/// whatever becomes of the rest.
 ///
 /// # Errors
 /// Where not all could be given up; doing it again is harmless.
@@ -85,13 +97,14 @@ pub async fn release<C: Connect, K: Clock>(
     clock: K,
     estate: Estate,
     store: &mut dyn SessionStore,
+    heir: UnboundedSender<Event>,
 ) -> Result<(), ReleaseError> {
     let client = connect.connect().await.map_err(|error| estate.not_connected(error))?;
     let (cluster, _) = client.get(paths::CLUSTER).await.map_err(|error| estate.in_trouble(error.into()))?;
     store.claim(&String::from_utf8_lossy(&cluster)).map_err(|error| estate.refused(error, &cluster))?;
     let me =
         Me { node: estate.node.clone(), owner: client.owner_id(), prefix: String::new(), candidate_data: Vec::new() };
-    let left = Leftover::of_the_dead(store);
+    let left = Leftover { heir: Some(heir), ..Leftover::of_the_dead(store) };
     let sessions = left.sessions.clone();
     give_up(&Desk::new(client, clock, me), left).await.map_err(|trouble| estate.in_trouble(trouble))?;
     store.forget(&sessions);
@@ -166,9 +179,13 @@ async fn end_run<C: Client, K: Clock>(
     while let Some(end) = left.end_of(&run, &desk.me.node, desk.clock.now().wall) {
         // There already, in most cases; the multi says what else is wrong.
         let _ = desk.line()?.create(&paths::job_history(&run.job), Vec::new(), Mode::Persistent).await;
-        let change = Change::End { at: version, end, as_leader: false };
+        let change = Change::End { at: version, end: end.clone(), as_leader: false };
         match desk.line()?.multi(lower::ops(&change)).await.map_err(|failed| failed.error) {
-            Ok(_) | Err(Error::NoNode | Error::NodeExists | Error::Refused(_)) => return Ok(()),
+            Ok(_) => {
+                left.inherit(end, version);
+                return Ok(());
+            }
+            Err(Error::NoNode | Error::NodeExists | Error::Refused(_)) => return Ok(()),
             Err(Error::BadVersion) => {}
             Err(error) => return Err(error.into()),
         }

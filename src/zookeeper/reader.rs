@@ -9,7 +9,7 @@ use super::{paths, place, snapshot};
 use crate::election::{Candidate, Queue};
 use crate::job::JobName;
 use crate::ledger::{ReadError, Reader, Reading, Snapshot};
-use crate::run::HistoryRecord;
+use crate::run::{HistoryRecord, Outcome, RunId};
 use crate::term::CandidateName;
 
 /// Reads by the node's own session; without one that is connected it says so at once. Whoever asks bounds the wait.
@@ -80,6 +80,22 @@ async fn history<C: Client>(client: &C, job: Option<JobName>, limit: usize) -> R
         newest(&mut records, limit);
     }
     Ok(records)
+}
+
+/// How the run ended whose end was written before that of this one: the servers' order of writes says which, not the nodes' clocks.
+pub(super) async fn outcome_before<C: Client>(client: &C, run: &RunId) -> Result<Option<Outcome>, Trouble> {
+    let folder = paths::job_history(run.job());
+    let names = desk::children(client, &folder).await?;
+    let found = desk::get_history(client, &folder, names).await?;
+    let ends = found.into_iter().filter_map(|(_, data, stat)| match serde_json::from_slice(&data) {
+        // What shares a write is told apart by its time.
+        Ok(HistoryRecord::Run(end)) => Some(((stat.czxid, end.ended_at), end)),
+        _ => None,
+    });
+    let mut ends: Vec<_> = ends.collect();
+    ends.sort_by_key(|(place, _)| *place);
+    let own = ends.iter().position(|(_, end)| end.run.id() == *run);
+    Ok(own.and_then(|own| own.checked_sub(1)).map(|before| ends[before].1.outcome))
 }
 
 /// Newest first, and no more than asked for.

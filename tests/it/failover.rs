@@ -10,6 +10,7 @@ mod entries;
 mod flapping;
 mod flights;
 mod heir;
+mod hooks;
 mod last_words;
 mod lease;
 mod outage;

@@ -134,6 +134,39 @@ async fn a_run_that_the_dead_node_never_heard_of_ends_by_release() {
 }
 
 #[tokio::test]
+async fn what_follows_the_ends_that_release_wrote_is_run_by_the_next_start_and_not_again() {
+    let connect = shared();
+    let spec = spec(&connect);
+    let unheard = begun_without_a_word(&spec, &connect, json!({})).await;
+    assert_gave_up(&spec, &release(&spec, Some(&connect)));
+    let hooked = "jobs: {sleeper: {schedule: '@yearly', command: 'true', on_failure: 'true'}}";
+    let again = spec.clone().jobs(hooked).start();
+    again.await_where("hook.finished", LONG, |event| event.text("run") == unheard);
+    again.await_where("hook.finished", LONG, |event| event.text("run") != unheard);
+    again.signal(Signal::TERM);
+    again.wait_exit(LONG);
+    assert_eq!(again.events().named("run.superseded"), []);
+    assert_eq!(again.events().named("hook.finished").len(), 2);
+    drop(again);
+
+    let third = spec.clone().start();
+    third.await_event("takeover.done", LONG);
+    third.signal(Signal::TERM);
+    third.wait_exit(LONG);
+    assert_eq!(third.events().named("hook.finished"), []);
+}
+
+#[tokio::test]
+async fn a_restart_runs_what_follows_the_end_of_a_run_that_the_dead_node_never_heard_of() {
+    let connect = shared();
+    let spec = spec(&connect);
+    let unheard = begun_without_a_word(&spec, &connect, json!({})).await;
+    let hooked = "jobs: {sleeper: {schedule: '@yearly', command: 'true', on_failure: 'true'}}";
+    let again = spec.clone().jobs(hooked).start();
+    again.await_where("hook.finished", LONG, |event| event.text("run") == unheard);
+}
+
+#[tokio::test]
 async fn a_run_that_the_dead_node_never_heard_of_ends_by_a_restart_also_where_it_was_cut_off() {
     let connect = shared();
     let spec = spec(&connect);

@@ -8,6 +8,7 @@ mod disk;
 mod endurance;
 mod ending;
 mod gap;
+mod hooks;
 mod log;
 mod reload;
 mod retrying;

@@ -1,5 +1,7 @@
 //! The warden and jobs that misbehave. Every test ends by looking that no process of its run is left.
 
+mod input;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -50,6 +52,7 @@ impl Bench {
                 ("CRONKEEPER_RUN_ID".into(), self.run.clone()),
                 ("CRONKEEPER_NODE".into(), "bench".into()),
             ],
+            input: String::new(),
             directory: self.directory.path().to_str().unwrap().into(),
             umask: 0o027,
             or_root: false,

@@ -1,6 +1,6 @@
 //! What the ledger says to the commits about own runs, and what it says when it was not heard.
 
-use crate::engine::flight::{Flight, Own, Phase, StopCause};
+use crate::engine::flight::{Flight, Holder, Own, Phase, StopCause};
 use crate::engine::{Command, Engine, Report, Turn};
 use crate::ledger::{Commit, CommitId, Request};
 use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Version};
@@ -69,11 +69,13 @@ impl Engine {
         let Some(flight) = self.answered_flight(run, id) else { return };
         match answer {
             Commit::Accepted => {
-                if let Some(Own { phase: Phase::Ended(end), is_told: false, .. }) = flight.own() {
+                t.commands.push(Command::Forget(run.clone()));
+                let Some(Holder::Own(own)) = self.close(run).map(|flight| flight.holder) else { return };
+                let Phase::Ended(end) = own.phase else { return };
+                if !own.is_told {
                     t.tell(Report::Finished(end.clone()));
                 }
-                self.forget(run);
-                t.commands.push(Command::Forget(run.clone()));
+                self.follow_end(t, own.job, *end);
             }
             Commit::Superseded | Commit::Fenced => t.ledger(Request::ReadRun(run.clone())),
             Commit::Unknown => {

@@ -10,7 +10,8 @@ use crate::clock::{Now, Uptime};
 use crate::coordination::Request;
 use crate::engine::{Command, Engine, Event, Report, Start};
 use crate::job::{
-    CommandLine, Digest, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs, Splay,
+    CommandLine, Digest, Hooks, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
+    RunAs, Splay,
 };
 use crate::ledger::{Change, Commit, CommitId, JobEntry, Running, Snapshot};
 use crate::run::{JobRecord, Nonce, OnLoss, Owner, Past, RunRecord, RunState, Version};
@@ -57,6 +58,7 @@ pub fn job(job: &str, schedule: &str) -> Job {
         on_lease_end: OnLeaseEnd::Keep,
         success_exit_codes: BTreeSet::from([0]),
         max_output: 1 << 20,
+        hooks: Hooks::new(),
     }
 }
 

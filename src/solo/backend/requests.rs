@@ -85,6 +85,10 @@ impl Backend {
                 let row = self.store.run(&run)?;
                 self.answer(ledger::Event::Run(run, row));
             }
+            ledger::Request::ReadBefore(run) => {
+                let before = self.store.outcome_before(&run)?;
+                self.answer(ledger::Event::Before(run, before));
+            }
             ledger::Request::Watch(run) => self.watch.add(&run, &self.store, &self.errands, &self.service.events)?,
             ledger::Request::Attend(run) => {
                 self.watch.attend(&run, &self.store, &self.errands, &self.service.events)?;

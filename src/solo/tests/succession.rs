@@ -29,7 +29,12 @@ async fn ends_that_a_dead_leader_could_not_commit_are_committed_before_the_next_
     assert_eq!(*seen.lock().unwrap(), [("ended".to_owned(), None), ("open".to_owned(), Some((4242, 7)))]);
     let running: Vec<_> = snapshot.running.iter().map(|run| (run.record.clone(), run.version, run.owner)).collect();
     assert_eq!(running, [(open, Version::FIRST, OwnerState::Dead)]);
-    assert_eq!(b.history("ended").await, [HistoryRecord::Run(success(ended))]);
+    assert_eq!(b.history("ended").await, [HistoryRecord::Run(success(ended.clone()))]);
+    let told = b.until(|event| match event {
+        Event::Ledger(ledger::Event::Ended { end, at }) => Some((*end, at)),
+        _ => None,
+    });
+    assert_eq!(told.await, (success(ended), Version::FIRST), "whoever leads runs its hooks");
 }
 
 #[tokio::test]

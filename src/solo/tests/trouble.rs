@@ -42,7 +42,7 @@ fn a_ledger_of_a_later_version_is_refused() {
 fn a_full_disk_takes_a_group_of_changes_whole_or_not_at_all() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::open(&dir.path().join("ledger.db")).unwrap();
-    let (token, _) = store.open_term(std::iter::empty::<&RunEnd>()).unwrap();
+    let (token, ..) = store.open_term(std::iter::empty::<&RunEnd>()).unwrap();
     let changes: Vec<_> = (0..2000).map(|n| advance(&format!("j{n}"), None, 10, None)).collect();
     store.limit_pages(Some(20));
     let full = store.commit(Some(token), &mut Chains::default(), &changes).unwrap_err();

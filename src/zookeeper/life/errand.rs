@@ -143,7 +143,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     }
 
     fn leftover(&self) -> Leftover {
-        Leftover { sessions: self.removable(), ..Leftover::of_the_dead(self.node.store.as_ref()) }
+        let heir = Some(self.node.service.events.clone());
+        Leftover { sessions: self.removable(), heir, ..Leftover::of_the_dead(self.node.store.as_ref()) }
     }
 
     fn dead(&self) -> BTreeSet<crate::term::SessionId> {

@@ -11,7 +11,7 @@ use crate::ledger::{self, Change, Commit, CommitId, Event};
 use crate::run::{RunId, RunState};
 use crate::zookeeper::client::{Client, Connect, Error};
 use crate::zookeeper::desk::{Desk, Trouble};
-use crate::zookeeper::{lower, paths, snapshot, watcher, wishes};
+use crate::zookeeper::{lower, paths, reader, snapshot, watcher, wishes};
 
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -118,6 +118,9 @@ async fn read<C: Client, K: Clock>(desk: &Desk<C, K>, request: &ledger::Request)
     match request {
         ledger::Request::ReadJob(job) => read_job(desk, job).await,
         ledger::Request::ReadRun(run) => read_run(desk, run).await,
+        ledger::Request::ReadBefore(run) => {
+            Ok(Event::Before(run.clone(), reader::outcome_before(desk.line()?, run).await?))
+        }
         // Neither is a read; they never come here.
         ledger::Request::Watch(run) | ledger::Request::Attend(run) => read_run(desk, run).await,
         ledger::Request::Commit { change, .. } => read_job(desk, change.job()).await,

@@ -27,6 +27,8 @@ pub enum Fact {
     Frozen { node: usize },
     /// It goes on.
     Thawed { node: usize },
+    /// A hook is started: which, and the run it is about.
+    Hooked { node: usize, hook: String, run: String },
     /// A process of a run is alive from now on.
     Spawned(Process),
     /// A process of a run is gone.

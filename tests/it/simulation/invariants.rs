@@ -2,6 +2,7 @@
 
 mod answers_are_true;
 mod attempts_are_accounted_for;
+mod hooks_follow_what_is_written;
 mod marks_never_go_back;
 mod no_run_begins_twice;
 mod no_two_processes_of_a_run;
@@ -51,6 +52,7 @@ pub fn all(nodes: usize, successors: Successors) -> Vec<Box<dyn Invariant>> {
         Box::<nothing_vanishes::NothingVanishes>::default(),
         Box::<wishes_are_heeded::WishesAreHeeded>::default(),
         Box::new(nothing_begins_ahead::NothingBeginsAhead),
+        Box::<hooks_follow_what_is_written::HooksFollowWhatIsWritten>::default(),
     ]
 }
 

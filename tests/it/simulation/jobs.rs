@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use cronkeeper::job::{
-    CommandLine, Digest, Group, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
-    RunAs, Splay,
+    CommandLine, Digest, Group, Hook, Hooks, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap,
+    Retries, RunAs, Splay,
 };
 use cronkeeper::schedule::{Dst, Schedule};
 
@@ -45,7 +45,12 @@ fn job(name: &str, schedule: &str) -> Job {
         on_lease_end: OnLeaseEnd::Keep,
         success_exit_codes: BTreeSet::from([0]),
         max_output: 0,
+        hooks: Hooks::new(),
     }
+}
+
+fn with_hooks(job: Job) -> Job {
+    Job { hooks: Hook::ALL.map(|hook| (hook, CommandLine::Shell("true".into()))).into(), ..job }
 }
 
 fn set_of(jobs: Vec<Job>, digest: &str) -> JobSet {
@@ -83,14 +88,14 @@ fn all() -> Vec<Job> {
         job("keep", "*/4 * * * * *"),
         job("keep-long", "*/45 * * * * *"),
         rerun,
-        kill,
-        beside,
-        retry,
+        with_hooks(kill),
+        with_hooks(beside),
+        with_hooks(retry),
         queue,
         replace,
         group_a,
         group_b,
-        never,
+        with_hooks(never),
     ]
 }
 

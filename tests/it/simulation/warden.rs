@@ -198,6 +198,9 @@ impl Wardens {
             return self.tell(env, node, Notice::NotStarted { slot, why: StartFailure::TooLate });
         }
         self.pids += 1;
+        if let Some(hook) = variable(&launch, "CRONKEEPER_HOOK") {
+            return self.start_hook(env, node, &launch, hook);
+        }
         let process = Process::of(node, self.pids, &launch);
         env.note(|| format!("node-{node} pid {} is attempt {} of {}", process.pid, process.attempt, process.run));
         env.facts.push(Fact::Spawned(process.clone()));
@@ -208,6 +211,21 @@ impl Wardens {
         let exit = Exit::Code(i32::from(env.rng.u8(..5) == 0));
         self.later(env, node, lasts..lasts * 2, Deed::End(slot, exit, None));
         self.watch_deadlines(env, node);
+    }
+
+    /// No run's process, and none of it is looked at but its start. It ends soon; or the daemon stops it, or ends.
+    fn start_hook(&mut self, env: &mut Env, node: usize, launch: &Launch, hook: String) {
+        let (slot, run) = (launch.slot, variable(launch, "CRONKEEPER_RUN_ID").unwrap_or_default());
+        env.facts.push(Fact::Hooked { node, hook, run });
+        let at = env.now();
+        self.tell(env, node, Notice::Started { slot, pid: self.pids, at });
+        let ending = ending(slot, Exit::Code(0), None, at);
+        self.later(
+            env,
+            node,
+            Duration::from_millis(1)..Duration::from_secs(2),
+            Deed::Tell(Notice::Ended(Box::new(ending))),
+        );
     }
 
     fn stop(&mut self, env: &mut Env, node: usize, slot: Slot, grace_ms: u64) {
@@ -233,6 +251,7 @@ impl Wardens {
         let due = |tree: &Tree| match tree.deadline {
             Deadline::Lease => warden.lease_until,
             Deadline::LeaseAnd(at) => warden.lease_until.max(at),
+            Deadline::At(at) => at,
             Deadline::None => Uptime::NEVER,
         };
         let deadlines: Vec<(Slot, Uptime)> =
@@ -255,17 +274,7 @@ impl Wardens {
         let at = env.now();
         self.ended.insert(tree.process.run.clone(), at);
         env.facts.push(Fact::Gone(tree.process));
-        let ending = Ending {
-            slot,
-            exit,
-            ended_by,
-            at,
-            leftovers: 0,
-            tail: String::new(),
-            dropped_bytes: 0,
-            out_of_memory: false,
-        };
-        self.tell(env, node, Notice::Ended(Box::new(ending)));
+        self.tell(env, node, Notice::Ended(Box::new(ending(slot, exit, ended_by, at))));
     }
 
     fn tell(&mut self, env: &mut Env, node: usize, notice: Notice) {
@@ -279,12 +288,18 @@ impl Wardens {
     }
 }
 
+fn variable(launch: &Launch, name: &str) -> Option<String> {
+    launch.environment.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
+}
+
+fn ending(slot: Slot, exit: Exit, ended_by: Option<EndedBy>, at: Uptime) -> Ending {
+    let (tail, out_of_memory) = (String::new(), false);
+    Ending { slot, exit, ended_by, at, leftovers: 0, tail, dropped_bytes: 0, out_of_memory }
+}
+
 impl Process {
     fn of(node: usize, pid: i32, launch: &Launch) -> Self {
-        let value = |name: &str| {
-            let found = launch.environment.iter().find(|(key, _)| key == name);
-            found.map(|(_, value)| value.clone()).unwrap_or_default()
-        };
+        let value = |name: &str| variable(launch, name).unwrap_or_default();
         Self {
             node,
             pid,
@@ -326,6 +341,7 @@ mod tests {
             slot: Slot(1),
             argv: vec!["true".into()],
             environment: vec![("CRONKEEPER_RUN_ID".into(), "a.20261120T000000Z".into())],
+            input: String::new(),
             directory: "/".into(),
             umask: 0o022,
             or_root: false,

@@ -53,6 +53,11 @@ impl Gate {
     pub fn open(&self) {
         std::fs::write(self.path(), "").unwrap();
     }
+
+    /// Closes it again, if it is open.
+    pub fn close(&self) {
+        let _ = std::fs::remove_file(self.path());
+    }
 }
 
 /// One answer of the API on the socket; `None` while nobody serves it.

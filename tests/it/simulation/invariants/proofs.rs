@@ -6,8 +6,8 @@ use cronkeeper::clock::Uptime;
 use cronkeeper::job::JobName;
 use cronkeeper::ledger::Commit;
 use cronkeeper::run::{
-    Attempt, JobRecord, Nonce, OnLoss, Outcome, Owner, Past, RunEnd, RunRecord, RunState, Trigger, TriggerRecord,
-    TriggerSeq,
+    Attempt, HistoryRecord, JobRecord, Nonce, OnLoss, Outcome, Owner, Past, RunEnd, RunId, RunRecord, RunState,
+    Trigger, TriggerRecord, TriggerSeq,
 };
 use cronkeeper::term::{FencingToken, NodeName, SessionId};
 use cronkeeper::zookeeper::client::{Mode, Op};
@@ -195,6 +195,37 @@ fn an_untrue_answer_is_seen() {
     assert_broken(vec![mark(1, "0-1-1"), answered(Commit::Fenced)], "which is written");
     assert_broken(vec![answered(Commit::Superseded), mark(1, "0-1-1")], "after its answer");
     assert_broken(vec![mark(1, "0-1-1"), mark(2, "1-1-1"), answered(Commit::Fenced)], "which is written");
+}
+
+fn ended(zxid: i64, run: &str, outcome: Outcome) -> Fact {
+    let mut record: RunRecord = serde_json::from_slice(&record(1, "n1")).unwrap();
+    record.scheduled_at = RunId::parse(run).unwrap().scheduled_at();
+    let end = RunEnd::unseen(&record, outcome, None, record.begun_at);
+    let data = serde_json::to_vec(&HistoryRecord::Run(end)).unwrap();
+    committed(zxid, vec![create(&format!("/cronkeeper/history/a/{run}"), data)], &[])
+}
+
+fn hooked(hook: &str, run: &str) -> Fact {
+    Fact::Hooked { node: 0, hook: hook.into(), run: run.into() }
+}
+
+#[test]
+fn a_hook_before_its_end_is_written_or_a_second_time_is_seen() {
+    let ended = || ended(1, RUN, Outcome::Failure);
+    assert_eq!(verdict(vec![ended(), hooked("on_failure", RUN)]), Ok(()));
+    assert_broken(vec![hooked("on_failure", RUN), ended()], "before its end is written");
+    assert_broken(vec![ended(), hooked("on_failure", RUN), hooked("on_failure", RUN)], "a second time");
+}
+
+#[test]
+fn a_hook_of_another_outcome_is_seen() {
+    let (failed, succeeded) = (|| ended(1, RUN, Outcome::Abandoned), || ended(2, NEXT, Outcome::Success));
+    let both = vec![hooked("on_success", NEXT), hooked("on_recovery", NEXT)];
+    assert_eq!(verdict([failed(), succeeded()].into_iter().chain(both).collect()), Ok(()));
+    assert_broken(vec![succeeded(), hooked("on_failure", NEXT)], "which ended Success");
+    assert_broken(vec![failed(), hooked("on_success", RUN)], "which ended Abandoned");
+    assert_broken(vec![succeeded(), hooked("on_recovery", NEXT)], "after None");
+    assert_broken(vec![hooked("on_missed", RUN)], "which is not missed");
 }
 
 fn wish(zxid: i64, number: &str, uuid: u128) -> Fact {

@@ -1,0 +1,62 @@
+//! The hooks of a job: which commands are taken, over which defaults, and what is said about others.
+
+use super::*;
+use crate::job::{CommandLine, Hook, Hooks};
+
+const JOB: &str = "\njobs: {a: {schedule: \"0 0 * * *\", command: x";
+
+fn hooks(defaults: &str, own: &str) -> Hooks {
+    job(&format!("defaults: {{{defaults}}}{JOB}, {own}}}}}")).hooks
+}
+
+fn shell(text: &str) -> CommandLine {
+    CommandLine::Shell(text.into())
+}
+
+#[test]
+fn a_hook_is_an_argv_or_a_text_for_the_shell() {
+    let all = hooks("", "on_failure: [mail, ops], on_success: echo hi, on_recovery: \"a b\", on_missed: [x]");
+    let argv = |items: &[&str]| CommandLine::Argv(items.iter().map(|item| (*item).to_owned()).collect());
+    let expected = [
+        (Hook::Failure, argv(&["mail", "ops"])),
+        (Hook::Success, shell("echo hi")),
+        (Hook::Recovery, shell("a b")),
+        (Hook::Missed, argv(&["x"])),
+    ];
+    assert_eq!(all, Hooks::from(expected));
+    assert_eq!(hooks("", ""), Hooks::new());
+}
+
+#[test]
+fn a_jobs_own_hook_replaces_the_default_and_null_takes_it_back() {
+    let defaults = "on_failure: page, on_success: ping";
+    assert_eq!(hooks(defaults, ""), Hooks::from([(Hook::Failure, shell("page")), (Hook::Success, shell("ping"))]));
+    let own = hooks(defaults, "on_failure: mail, on_success: null, on_missed: ~");
+    assert_eq!(own, Hooks::from([(Hook::Failure, shell("mail"))]));
+}
+
+#[test]
+fn a_hook_that_is_no_command_is_said_at_its_place() {
+    for (key, says) in [
+        ("on_failure: []", "j:5:17: job `a`: `on_failure`: it names no program"),
+        ("on_success: [\"\"]", "j:5:18: job `a`: `on_success`: it names no program"),
+        ("on_recovery: \" \"", "j:5:18: job `a`: `on_recovery`: it is empty"),
+        ("on_missed: {a: b}", "j:5:16: job `a`: `on_missed` must be a text or a list of texts, not a map"),
+        ("on_missed: [a, \"b\\0\"]", "j:5:20: job `a`: `on_missed`: a NUL character cannot be handed to a process"),
+        ("on_faliure: x", "j:5:5: job `a`: `on_faliure` is not a key of a job, did you mean `on_failure`?"),
+    ] {
+        same(&said_of(key), says);
+    }
+}
+
+#[test]
+fn what_a_hook_hardly_means_is_warned_of_as_in_a_command() {
+    same(
+        &said_of("on_failure: echo a # b"),
+        "j:5:24: job `a`: the comment behind `on_failure` is not part of it; quote the command if it should be",
+    );
+    same(
+        &said_of("on_success: [curl, $URL]"),
+        "j:5:24: job `a`: `$URL` in a list is handed over as it is; a shell expands it where `on_success` is a text",
+    );
+}

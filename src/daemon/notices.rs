@@ -1,0 +1,48 @@
+//! What the warden tells: lines are logged, processes noted, and all else is for the engine.
+
+use tracing::error;
+
+use super::trees::{Deed, Left, Tree};
+use super::{Daemon, Processes, Stopped, log};
+use crate::clock::{Clock, Now};
+use crate::engine::Event;
+use crate::run::journal::Journal;
+use crate::telemetry::TARGET;
+use crate::warden::wire::{Notice, Slot};
+
+impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
+    pub(super) fn noticed(&mut self, now: Now, notice: Notice) -> Option<Stopped> {
+        match &notice {
+            Notice::Output { slot, stream, line, continues } => {
+                self.trees.log_line(*slot, *stream, line, *continues);
+                let is_due = self.engine.wake(now).is_due(now);
+                return if is_due { self.turn(now, Event::Tick) } else { None };
+            }
+            Notice::Started { slot, pid, .. } => self.note_started(*slot, *pid),
+            Notice::NotStarted { slot, why } => {
+                // A hook's end says so itself.
+                if let Some(Tree { job, run, deed: Deed::Attempt(_) }) = self.trees.remove(*slot) {
+                    log::not_started(&job, &run, *why);
+                }
+            }
+            Notice::Ended(ending) => {
+                self.trees.remove(ending.slot);
+            }
+        }
+        self.turn(now, Event::Warden(notice))
+    }
+
+    /// What runs, as far as it is known here.
+    pub(super) fn left(&self) -> Left {
+        Left { runs: self.journal.open_runs(), hooks: self.trees.hooks() }
+    }
+
+    fn note_started(&mut self, slot: Slot, pid: i32) {
+        let Some((run, attempt)) = self.trees.attempt(slot) else { return };
+        // A process that is gone already needs no finding later.
+        let Some(start_time) = self.settings.launcher.start_time(pid) else { return };
+        if let Err(error) = self.journal.started(run, attempt, pid, start_time) {
+            error!(target: TARGET, %run, "the process cannot be noted in the state directory: {error}");
+        }
+    }
+}
