@@ -11,6 +11,7 @@
 //! is run once more for its transcript: `CRONKEEPER_SIM_SEED=<seed>` runs it alone, `CRONKEEPER_SIM_SEEDS=<n>` says how
 //! many are tried. No real time, no threads, no chance but the seed's.
 
+mod ambush;
 mod backend;
 mod clock;
 mod executor;

@@ -9,6 +9,7 @@ use cronkeeper::clock::Uptime;
 use fastrand::Rng;
 use jiff::SignedDuration;
 
+use super::ambush::Ambush;
 use super::network::Host;
 use super::world::{Event, Health, World};
 use super::zookeeper::SERVERS;
@@ -66,6 +67,8 @@ pub enum Fault {
     ResumeServer {
         server: usize,
     },
+    /// What chooses its moment itself.
+    Ambush(Ambush),
 }
 
 /// Draws the faults of one run, from `begin` to `end`, with the instants at which they happen and end.
@@ -79,6 +82,12 @@ pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: 
         if at >= end {
             return plan;
         }
+        if rng.u8(..8) == 0 {
+            plan.push((at, Fault::Ambush(ambush(rng, at + timeout))));
+            // Most need a while in which nothing else happens.
+            at = at + timeout.mul_f64(2.0 * rng.f64());
+            continue;
+        }
         let lasts = timeout.mul_f64(0.02 * 200_f64.powf(rng.f64()));
         for (fault, cure) in trouble(rng, nodes, timeout) {
             plan.push((at, fault));
@@ -86,6 +95,15 @@ pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: 
                 plan.push((at + lasts, cure));
             }
         }
+    }
+}
+
+/// One that gives its moment up at `until`.
+fn ambush(rng: &mut Rng, until: Uptime) -> Ambush {
+    match rng.u8(..3) {
+        0 => Ambush::Doze,
+        1 => Ambush::Echo { until },
+        _ => Ambush::Island { until },
     }
 }
 
@@ -201,6 +219,7 @@ impl World {
             Fault::CrashServer { server, with_host } => self.ensemble.servers[server].crash(&mut self.env, with_host),
             Fault::StartServer { server } => self.ensemble.servers[server].start(&mut self.env),
             Fault::PauseServer { server } => self.ensemble.servers[server].pause(),
+            Fault::Ambush(ambush) => self.ambush(ambush),
             Fault::ResumeServer { server } => self.ensemble.servers[server].resume(&mut self.env),
         }
     }

@@ -144,6 +144,22 @@ impl Clients {
         matches!(client.phase, Phase::Serving(_)).then_some(client.server)
     }
 
+    /// The node whose session this is.
+    pub fn node_of(&self, session: Session) -> Option<usize> {
+        self.clients.values().find(|client| client.session == session).map(|client| client.node)
+    }
+
+    /// The session of the newest client of `node`.
+    pub fn newest_session(&self, node: usize) -> Option<Session> {
+        self.clients.values().rev().find(|client| client.node == node).map(|client| client.session)
+    }
+
+    /// True while a write of `node` is on its way, or its answer.
+    pub fn awaits_write(&self, node: usize) -> bool {
+        let is_write = |sent: &Sent| matches!(sent.request, Request::Write(_));
+        self.clients.values().any(|client| client.node == node && client.unanswered.iter().any(is_write))
+    }
+
     pub fn session(&self, id: ClientId) -> Session {
         self.clients.get(&id).map_or(0, |client| client.session)
     }
