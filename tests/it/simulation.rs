@@ -21,6 +21,8 @@ mod invariants;
 mod jobs;
 #[cfg(test)]
 mod lab;
+#[cfg(test)]
+mod moments;
 mod network;
 mod nodes;
 mod operators;

@@ -25,6 +25,15 @@ pub enum Ambush {
     /// The leader stands still while an answer is on its way to it, nearly as long as it can and keep its connection. What it does then
     /// nobody hears.
     Echo { until: Uptime },
+    /// The leader's socket to its warden takes nothing more.
+    Clog {
+        until: Uptime,
+    },
+    /// The daemon stands still with an attempt in its hands, until its lease is over.
+    Clogged {
+        node: usize,
+        until: Uptime,
+    },
     /// The leader is cut off together with its server, just after a write was answered.
     Island { until: Uptime },
 }
@@ -35,6 +44,8 @@ impl World {
             Ambush::Doze => self.doze(),
             Ambush::Dozing { node } => self.wake_late(node),
             Ambush::Echo { until } => self.echo(until),
+            Ambush::Clog { until } => self.clog(until),
+            Ambush::Clogged { node, until } => self.clogged(node, until),
             Ambush::Island { until } => self.island(until),
         }
     }
@@ -96,6 +107,25 @@ impl World {
             let way = (Host::Node(leader), server);
             self.later(arrived, Fault::Cut { from: way.0, to: way.1 });
             self.later(back + timeout * 2, Fault::Heal { from: way.0, to: way.1 });
+        }
+    }
+
+    fn clog(&mut self, until: Uptime) {
+        let Some(&node) = self.in_line().first() else { return };
+        self.wardens.clog(node);
+        self.later(LOOK_EVERY, Fault::Ambush(Ambush::Clogged { node, until }));
+    }
+
+    fn clogged(&mut self, node: usize, until: Uptime) {
+        if self.wardens.has_unsent_start(node) {
+            let lasts = self.env.timing.session_timeout.mul_f64(0.5 + self.env.rng.f64());
+            self.later(Duration::ZERO, Fault::Pause { node });
+            self.later(lasts, Fault::Unclog { node });
+            self.later(lasts, Fault::Resume { node });
+        } else if self.env.now() < until {
+            self.later(LOOK_EVERY, Fault::Ambush(Ambush::Clogged { node, until }));
+        } else {
+            self.later(Duration::ZERO, Fault::Unclog { node });
         }
     }
 

@@ -67,6 +67,10 @@ pub enum Fault {
     ResumeServer {
         server: usize,
     },
+    /// The daemon's socket to its warden takes again what was kept.
+    Unclog {
+        node: usize,
+    },
     /// What chooses its moment itself.
     Ambush(Ambush),
 }
@@ -100,10 +104,11 @@ pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: 
 
 /// One that gives its moment up at `until`.
 fn ambush(rng: &mut Rng, until: Uptime) -> Ambush {
-    match rng.u8(..3) {
+    match rng.u8(..4) {
         0 => Ambush::Doze,
         1 => Ambush::Echo { until },
-        _ => Ambush::Island { until },
+        2 => Ambush::Island { until },
+        _ => Ambush::Clog { until },
     }
 }
 
@@ -219,6 +224,7 @@ impl World {
             Fault::CrashServer { server, with_host } => self.ensemble.servers[server].crash(&mut self.env, with_host),
             Fault::StartServer { server } => self.ensemble.servers[server].start(&mut self.env),
             Fault::PauseServer { server } => self.ensemble.servers[server].pause(),
+            Fault::Unclog { node } => self.wardens.unclog(&mut self.env, node),
             Fault::Ambush(ambush) => self.ambush(ambush),
             Fault::ResumeServer { server } => self.ensemble.servers[server].resume(&mut self.env),
         }
@@ -240,6 +246,7 @@ impl World {
         }
         for node in 0..nodes {
             self.wardens.thaw(&mut self.env, node);
+            self.wardens.unclog(&mut self.env, node);
             self.resume(node);
             self.step_clock(node, -self.nodes[node].skew);
         }
