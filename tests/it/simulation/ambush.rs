@@ -26,15 +26,10 @@ pub enum Ambush {
     /// nobody hears.
     Echo { until: Uptime },
     /// The leader's socket to its warden takes nothing more.
-    Clog {
-        until: Uptime,
-    },
+    Clog { until: Uptime },
     /// The daemon stands still with an attempt in its hands, until its lease is over.
-    Clogged {
-        node: usize,
-        until: Uptime,
-    },
-    /// The leader is cut off together with its server, just after a write was answered.
+    Clogged { node: usize, until: Uptime },
+    /// The leader is cut off together with its server, just after a write was answered if it writes at all.
     Island { until: Uptime },
 }
 
@@ -132,7 +127,8 @@ impl World {
     fn island(&mut self, until: Uptime) {
         let Some(&leader) = self.in_line().first() else { return };
         let server = self.clients.server_of(leader);
-        let Some(server) = server.filter(|_| self.clients.awaits_write(leader)) else {
+        let is_time = self.env.now() >= until || self.clients.awaits_write(leader);
+        let Some(server) = server.filter(|_| is_time) else {
             return self.look_again(Ambush::Island { until }, until);
         };
         let inside = [Host::Node(leader), Host::Server(server)];

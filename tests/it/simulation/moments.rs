@@ -112,15 +112,18 @@ fn a_candidate_that_bears_the_own_name_under_another_session_is_not_the_own() {
     let hand = operator(&mut lab, 1);
     let links = || (0..SERVERS).map(Host::Server).flat_map(|server| [(server, Host::Node(0)), (Host::Node(0), server)]);
     links().for_each(|(from, to)| lab.executor.fault(Fault::Cut { from, to }));
+    // Kept, for its session is to live on.
+    let theirs = hand.clone();
     lab.on(1, async move {
-        hand.delete(&candidate, -1).await.unwrap();
-        hand.create(&candidate, Vec::new(), Mode::Ephemeral).await.unwrap();
+        theirs.delete(&candidate, -1).await.unwrap();
+        theirs.create(&candidate, Vec::new(), Mode::Ephemeral).await.unwrap();
     });
     lab.run(T / 4);
     links().for_each(|(from, to)| lab.executor.fault(Fault::Heal { from, to }));
-    let why = hear(&mut lab, &mut leader, |event| match event {
-        election::Event::Over { why, .. } => Some(why),
+    lab.run(SOON);
+    let mut ends = std::iter::from_fn(|| leader.events.try_recv().ok()).filter_map(|event| match event {
+        Event::Election(election::Event::Over { why, .. }) => Some(why),
         _ => None,
     });
-    assert_eq!(why, TermEnd::EntryGone);
+    assert_eq!(ends.next(), Some(TermEnd::EntryGone));
 }
