@@ -13,7 +13,9 @@ cd "$(dirname "$0")/.."
 limit=${CRONKEEPER_MUTANT_SECONDS:-600}
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/mutants
 unset CRONKEEPER_SIM_SEED
-copy=$(mktemp -d)
+# Not under /tmp: what Cargo is told above the tree is to hold for the copy too.
+mkdir -p "$CARGO_TARGET_DIR"
+copy=$(mktemp -d -p "$CARGO_TARGET_DIR")
 trap 'rm -rf "$copy"' EXIT
 output=$copy/output
 tree=$copy/tree
