@@ -3,7 +3,7 @@
 //! ```text
 //! programs   the processes of the nodes: polled only while they run          executor, clock
 //! world      ZooKeeper's servers, the client crate, links, wardens, jobs     zookeeper, network, warden
-//! faults     what goes wrong and when, from the seed                         faults
+//! faults     what goes wrong and when, from the seed                         faults, ambush
 //! facts      what came true, judged after every step                         facts, invariants
 //! ```
 //!

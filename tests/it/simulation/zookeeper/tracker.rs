@@ -114,6 +114,13 @@ mod tests {
     }
 
     #[test]
+    fn a_session_of_a_new_leader_expires_at_a_tick_too() {
+        let mut tracker = Tracker::new(TICK, T, at(1_300));
+        tracker.open(at(1_000), 1, None);
+        assert_eq!((tracker.next_tick(at(1_000)), tracker.end(1)), (at(1_300), Some(at(3_300))));
+    }
+
+    #[test]
     fn a_touch_puts_the_end_off() {
         let mut tracker = Tracker::new(TICK, T, at(0));
         tracker.open(at(100), 1, None);
