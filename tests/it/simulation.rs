@@ -3,7 +3,7 @@
 //! ```text
 //! programs   the processes of the nodes: polled only while they run          executor, clock
 //! world      ZooKeeper's servers, the client crate, links, wardens, jobs     zookeeper, network, warden
-//! faults     what goes wrong and when, from the seed                         faults
+//! faults     what goes wrong and when, from the seed                         faults, ambush
 //! facts      what came true, judged after every step                         facts, invariants
 //! ```
 //!
@@ -12,6 +12,7 @@
 //! many are tried: each test has a number that the ordinary run has time for, a night has time for a hundred thousand. No
 //! real time, no threads within a seed, no chance but the seed's.
 
+mod ambush;
 mod backend;
 mod clock;
 mod executor;
@@ -21,6 +22,8 @@ mod invariants;
 mod jobs;
 #[cfg(test)]
 mod lab;
+#[cfg(test)]
+mod moments;
 mod network;
 mod nodes;
 mod operators;

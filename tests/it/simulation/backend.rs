@@ -199,6 +199,8 @@ impl Program for Contenders {
             node,
             life: on(&self.disks[node]).lives,
             clock: NodeClock { world: world.clone(), node },
+            // Some are idle: then nothing but renewals says that the quorum is there.
+            pause: if self.rng.u8(..3) == 0 { 60_000 } else { 1000 },
             rng: self.rng.fork(),
             coordination,
             views: self.views.clone(),
@@ -223,6 +225,8 @@ struct Scribe {
     node: usize,
     life: u32,
     clock: NodeClock,
+    /// Between two deeds at most, in milliseconds.
+    pause: u64,
     rng: Rng,
     coordination: Coordination,
     views: Arc<Mutex<Vec<View>>>,
@@ -255,7 +259,7 @@ impl Scribe {
                     None => return,
                 },
                 () = self.clock.sleep_until(Wake { wall: None, up: Some(next) }) => {
-                    next = self.clock.now().up + Duration::from_millis(self.rng.u64(50..1000));
+                    next = self.clock.now().up + Duration::from_millis(self.rng.u64(50..self.pause));
                     self.act();
                 }
             }

@@ -9,6 +9,7 @@ use cronkeeper::clock::Uptime;
 use fastrand::Rng;
 use jiff::SignedDuration;
 
+use super::ambush::Ambush;
 use super::network::Host;
 use super::world::{Event, Health, World};
 use super::zookeeper::SERVERS;
@@ -66,6 +67,12 @@ pub enum Fault {
     ResumeServer {
         server: usize,
     },
+    /// The daemon's socket to its warden takes again what was kept.
+    Unclog {
+        node: usize,
+    },
+    /// What chooses its moment itself.
+    Ambush(Ambush),
 }
 
 /// Draws the faults of one run, from `begin` to `end`, with the instants at which they happen and end.
@@ -79,6 +86,12 @@ pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: 
         if at >= end {
             return plan;
         }
+        if rng.u8(..8) == 0 {
+            plan.push((at, Fault::Ambush(ambush(rng, at + timeout))));
+            // Most need a while in which nothing else happens.
+            at = at + timeout.mul_f64(2.0 * rng.f64());
+            continue;
+        }
         let lasts = timeout.mul_f64(0.02 * 200_f64.powf(rng.f64()));
         for (fault, cure) in trouble(rng, nodes, timeout) {
             plan.push((at, fault));
@@ -86,6 +99,16 @@ pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: 
                 plan.push((at + lasts, cure));
             }
         }
+    }
+}
+
+/// One that gives its moment up at `until`.
+fn ambush(rng: &mut Rng, until: Uptime) -> Ambush {
+    match rng.u8(..4) {
+        0 => Ambush::Doze,
+        1 => Ambush::Echo { until },
+        2 => Ambush::Island { until },
+        _ => Ambush::Clog { until },
     }
 }
 
@@ -201,6 +224,8 @@ impl World {
             Fault::CrashServer { server, with_host } => self.ensemble.servers[server].crash(&mut self.env, with_host),
             Fault::StartServer { server } => self.ensemble.servers[server].start(&mut self.env),
             Fault::PauseServer { server } => self.ensemble.servers[server].pause(),
+            Fault::Unclog { node } => self.wardens.unclog(&mut self.env, node),
+            Fault::Ambush(ambush) => self.ambush(ambush),
             Fault::ResumeServer { server } => self.ensemble.servers[server].resume(&mut self.env),
         }
     }
@@ -221,6 +246,7 @@ impl World {
         }
         for node in 0..nodes {
             self.wardens.thaw(&mut self.env, node);
+            self.wardens.unclog(&mut self.env, node);
             self.resume(node);
             self.step_clock(node, -self.nodes[node].skew);
         }

@@ -11,6 +11,7 @@ mod nothing_vanishes;
 mod one_acting_term;
 #[cfg(test)]
 mod proofs;
+mod starts_are_in_time;
 mod tokens_grow;
 mod wishes_are_heeded;
 
@@ -43,6 +44,7 @@ pub trait Invariant {
 pub fn all(nodes: usize, successors: Successors) -> Vec<Box<dyn Invariant>> {
     vec![
         Box::new(one_acting_term::OneActingTerm::new(nodes)),
+        Box::<starts_are_in_time::StartsAreInTime>::default(),
         Box::<tokens_grow::TokensGrow>::default(),
         Box::<marks_never_go_back::MarksNeverGoBack>::default(),
         Box::<attempts_are_accounted_for::AttemptsAreAccountedFor>::default(),

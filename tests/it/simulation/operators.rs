@@ -57,11 +57,23 @@ impl Asking {
             return;
         }
         let job = jobs[self.rng.usize(..jobs.len())].clone();
+        if self.rng.bool() {
+            // Just when jobs are due: what an operator does then crosses what the leader decides.
+            self.await_second().await;
+        }
         match self.rng.u8(..8) {
             0 | 1 => self.pause(job).await,
             2 | 3 => self.resume(job).await,
             _ => self.trigger(job).await,
         }
+    }
+
+    /// Until a few milliseconds about the next whole second.
+    async fn await_second(&mut self) {
+        let now = self.clock.now();
+        let left = 1_000_000_000 - now.wall.subsec_nanosecond().unsigned_abs();
+        let up = now.up + Duration::from_nanos(left.into()) + Duration::from_micros(self.rng.u64(..4_000));
+        self.clock.sleep_until(Wake { wall: None, up: Some(up) }).await;
     }
 
     fn now(&self) -> Timestamp {

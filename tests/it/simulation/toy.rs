@@ -236,8 +236,18 @@ fn a_sound_contender_breaks_nothing() {
 }
 
 #[test]
+fn a_lease_by_the_first_write_after_a_silence_is_found_out() {
+    assert!(first_failing::<Toy<1>>(3000, PLAN).is_some());
+}
+
+#[test]
 fn a_lease_longer_than_the_session_is_found_out() {
     assert!(first_failing::<Toy<2>>(1000, PLAN).is_some());
+}
+
+#[test]
+fn a_lease_counted_from_the_answer_is_found_out() {
+    assert!(first_failing::<Toy<3>>(3000, PLAN).is_some());
 }
 
 #[test]

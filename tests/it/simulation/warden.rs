@@ -52,6 +52,8 @@ struct Warden {
     trees: BTreeMap<Slot, Tree>,
     /// What came while it was frozen.
     inbox: Vec<Step>,
+    /// What the daemon has not written to its socket yet, while it cannot.
+    unsent: Option<Vec<Order>>,
     daemon: Option<UnboundedSender<Notice>>,
 }
 
@@ -77,6 +79,7 @@ impl Wardens {
             alarm: None,
             trees: BTreeMap::new(),
             inbox: Vec::new(),
+            unsent: None,
             daemon: None,
         };
         Self { wardens: (0..nodes).map(warden).collect(), pids: 100, ended: BTreeMap::new() }
@@ -95,12 +98,36 @@ impl Wardens {
 
     /// The daemon gives an order.
     pub fn order(&mut self, env: &mut Env, node: usize, order: Order) {
-        self.later(env, node, Duration::from_micros(20)..Duration::from_micros(500), Deed::Obey(order));
+        match &mut self.wardens[node].unsent {
+            Some(unsent) => unsent.push(order),
+            None => self.later(env, node, Duration::from_micros(20)..Duration::from_micros(500), Deed::Obey(order)),
+        }
+    }
+
+    /// The socket takes no more: the daemon keeps what it says.
+    pub fn clog(&mut self, node: usize) {
+        self.wardens[node].unsent.get_or_insert_default();
+    }
+
+    /// True while an attempt waits in the daemon to be started.
+    pub fn has_unsent_start(&self, node: usize) -> bool {
+        self.wardens[node].unsent.iter().flatten().any(|order| matches!(order, Order::Start(_)))
+    }
+
+    /// The socket takes what was kept, in its order.
+    pub fn unclog(&mut self, env: &mut Env, node: usize) {
+        let step = Duration::from_micros(500);
+        let mut from = Duration::from_micros(20);
+        for order in self.wardens[node].unsent.take().unwrap_or_default() {
+            self.later(env, node, from..from + step, Deed::Obey(order));
+            from += step;
+        }
     }
 
     /// The daemon's process is gone.
     pub fn daemon_gone(&mut self, env: &mut Env, node: usize, with_host: bool) {
         self.wardens[node].daemon = None;
+        self.wardens[node].unsent = None;
         if !with_host {
             return self.later(env, node, Duration::from_micros(50)..Duration::from_millis(5), Deed::DaemonGone);
         }

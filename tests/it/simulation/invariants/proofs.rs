@@ -126,6 +126,27 @@ fn a_write_of_an_older_term_after_a_newer_one_opened_is_seen() {
 }
 
 #[test]
+fn an_attempt_begun_behind_no_candidate_or_another_than_its_own_is_seen() {
+    let candidate = committed(1, vec![], &["/leader/a"]);
+    let check = || Op::Check { path: "/leader/a".into(), version: 0 };
+    let opening = committed(2, vec![check(), set("/leader", vec![])], &[]);
+    let begins = |ops| vec![candidate.clone(), opening.clone(), committed(3, ops, &[])];
+    assert_eq!(verdict(begins(vec![check(), create(&path(RUN), record(1, "n1"))])), Ok(()));
+    assert_broken(begins(vec![create(&path(RUN), record(1, "n1"))]), "fenced by None");
+    assert_broken(begins(vec![check(), create(&path(RUN), record_of(7, 1, "n1"))]), "fenced by Some(1)");
+}
+
+#[test]
+fn a_process_that_starts_after_its_nodes_lease_is_seen() {
+    let leads = |until| Fact::Elected { node: 0, token: FencingToken(1), lease_until: Uptime::from_nanos(until) };
+    let start = || Fact::Spawned(process(0, 1, RUN, 1));
+    assert_eq!(verdict(vec![begun(1, RUN), leads(2), start()]), Ok(()));
+    assert_broken(vec![begun(1, RUN), leads(1), start()], "after its lease");
+    let renewed = Fact::Lease { node: 0, until: Uptime::from_nanos(2) };
+    assert_eq!(verdict(vec![begun(1, RUN), leads(1), renewed, start()]), Ok(()));
+}
+
+#[test]
 fn a_mark_that_goes_back_is_seen() {
     assert_eq!(verdict(vec![mark(5, "1"), mark(5, "2"), mark(6, "3")]), Ok(()));
     assert_broken(vec![mark(5, "1"), mark(4, "2")], "went back");

@@ -1,4 +1,5 @@
-//! Terms open in the order of their tokens, and once one has opened nothing fenced by an older one is accepted.
+//! Terms open in the order of their tokens, and once one has opened nothing fenced by an older one is accepted; and every attempt
+//! of a run is begun behind a check of the candidate whose token it bears.
 //!
 //! Judged by what the ensemble commits: the opening sets `/leader` behind a check of the own candidate, and every fenced
 //! write has such a check. A term's token is the creation of its candidate.
@@ -6,10 +7,12 @@
 use std::collections::BTreeMap;
 
 use cronkeeper::clock::Uptime;
+use cronkeeper::run::{RunRecord, RunState};
 use cronkeeper::zookeeper::client::Op;
 
 use super::super::facts::Fact;
-use super::{Invariant, below, ops};
+use super::super::zookeeper::wire::Entry;
+use super::{Invariant, below, ops, written};
 
 const QUEUE: &str = "/leader";
 
@@ -17,6 +20,33 @@ const QUEUE: &str = "/leader";
 pub struct TokensGrow {
     candidates: BTreeMap<String, i64>,
     opened: i64,
+    /// The newest attempt of each run.
+    attempts: BTreeMap<String, u32>,
+}
+
+impl TokensGrow {
+    /// The token of the candidate that the write checks.
+    fn fence(&self, entry: &Entry) -> Option<i64> {
+        let token = |op: &Op| match op {
+            Op::Check { path, .. } => self.candidates.get(path).copied(),
+            _ => None,
+        };
+        ops(entry).iter().find_map(token)
+    }
+
+    /// What begins behind no fence, or behind another than its own. Before the first term nothing does.
+    fn begins(&mut self, entry: &Entry, fence: Option<i64>) -> Result<(), String> {
+        for (run, data) in ops(entry).iter().filter_map(|op| written(op, "/cronkeeper/running")) {
+            let Ok(record) = serde_json::from_slice::<RunRecord>(data) else { continue };
+            let before = self.attempts.insert(run.to_owned(), record.attempt);
+            let is_begun = before.is_none() || record.state == RunState::Running && before != Some(record.attempt);
+            if is_begun && self.opened > 0 && fence != Some(record.token.0) {
+                let (attempt, token) = (record.attempt, record.token);
+                return Err(format!("attempt {attempt} of `{run}` is begun by the term {token}, fenced by {fence:?}"));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Invariant for TokensGrow {
@@ -25,11 +55,9 @@ impl Invariant for TokensGrow {
         for path in touched.iter().filter(|path| below(path, QUEUE).is_some()) {
             self.candidates.entry(path.clone()).or_insert(entry.txn.zxid);
         }
-        let fence = ops(entry).iter().find_map(|op| match op {
-            Op::Check { path, .. } => self.candidates.get(path),
-            _ => None,
-        });
-        let Some(&token) = fence else { return Ok(()) };
+        let fence = self.fence(entry);
+        self.begins(entry, fence)?;
+        let Some(token) = fence else { return Ok(()) };
         if token < self.opened {
             return Err(format!(
                 "a write fenced by the token {token} was accepted after the term {} opened",

@@ -4,7 +4,7 @@
 //! 7/5 T. What is handed over while disconnected waits and is sent after the reconnect; what was sent and not answered
 //! fails. Watches are set again at every reconnect. It runs in the node's process: paused with it, gone with it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
@@ -32,6 +32,8 @@ pub struct Clients {
     made: u64,
     clients: BTreeMap<ClientId, Client>,
     by_conn: BTreeMap<Conn, ClientId>,
+    /// How often a watch on a candidate has fired.
+    pub woken: u64,
 }
 
 struct Client {
@@ -144,6 +146,34 @@ impl Clients {
         matches!(client.phase, Phase::Serving(_)).then_some(client.server)
     }
 
+    /// How many sessions watch each node below `folder`.
+    pub fn watched(&self, folder: &str) -> BTreeMap<String, usize> {
+        let mut watched = BTreeMap::new();
+        for client in self.clients.values() {
+            let paths: BTreeSet<&String> = client.watches.values().map(|watched| &watched.path).collect();
+            for path in paths.into_iter().filter(|path| path.starts_with(folder)) {
+                *watched.entry(path.clone()).or_default() += 1;
+            }
+        }
+        watched
+    }
+
+    /// The node whose session this is.
+    pub fn node_of(&self, session: Session) -> Option<usize> {
+        self.clients.values().find(|client| client.session == session).map(|client| client.node)
+    }
+
+    /// The session of the newest client of `node`.
+    pub fn newest_session(&self, node: usize) -> Option<Session> {
+        self.clients.values().rev().find(|client| client.node == node).map(|client| client.session)
+    }
+
+    /// True while a write of `node` is on its way, or its answer.
+    pub fn awaits_write(&self, node: usize) -> bool {
+        let is_write = |sent: &Sent| matches!(sent.request, Request::Write(_));
+        self.clients.values().any(|client| client.node == node && client.unanswered.iter().any(is_write))
+    }
+
     pub fn session(&self, id: ClientId) -> Session {
         self.clients.get(&id).map_or(0, |client| client.session)
     }
@@ -214,6 +244,7 @@ impl Clients {
             }
             return;
         };
+        self.woken += u64::from(matches!(&packet.body, Body::Fired(path) if path.starts_with("/leader/")));
         client.take(env, packet, &mut self.by_conn);
         client.set_alarm(env);
         self.sweep();

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use cronkeeper::clock::Uptime;
 
 use super::super::network::{Conn, Host, Packet};
-use super::super::world::Env;
+use super::super::world::{Env, Event};
 use super::ensemble::SERVERS;
-use super::server::{Role, Server};
+use super::server::{Input, Role, Server};
 use super::tracker::{Owner, Tracker};
-use super::tree::{Change, Txn};
+use super::tree::{Change, Session, Txn};
 use super::wire::{Body, Entry, Origin, Proposal};
 
 /// How many servers make a quorum.
@@ -43,11 +43,37 @@ impl Server {
     pub(super) fn lead(&mut self, env: &mut Env, epoch: i64) {
         self.epoch = epoch;
         self.advance(env, self.log.len());
-        let mut tracker = Tracker::new(env.timing.tick, env.timing.session_timeout, self.born);
+        // The tracker counts by the host's clock, the leader's pings by when it began to lead.
+        let origin = env.now() + env.timing.tick.mul_f64(env.rng.f64());
+        let mut tracker = Tracker::new(env.timing.tick, env.timing.session_timeout, origin);
         for session in self.tree.sessions() {
             tracker.open(env.now(), session, None);
         }
+        env.queue.at(origin, Event::Server(self.id, Input::Expiry(epoch)));
         self.role = Role::Leading(Leading { tracker, learners: BTreeMap::new(), proposed: 0, half_ticks: 0 });
+    }
+
+    /// A tick of the tracker has passed: the sessions that were to be heard of by then are closed.
+    pub(super) fn expire(&mut self, env: &mut Env, epoch: i64) {
+        let host = self.host();
+        let now = env.now();
+        let Role::Leading(leading) = &mut self.role else { return };
+        if self.epoch != epoch {
+            return;
+        }
+        env.queue.at(leading.tracker.next_tick(now), Event::Server(self.id, Input::Expiry(epoch)));
+        for session in leading.tracker.expire(now) {
+            env.note(|| format!("{host} expires session {session:#x}"));
+            self.append(env, Txn { zxid: 0, time_ms: 0, session, change: Change::CloseSession }, None);
+        }
+    }
+
+    /// When a session ends if nothing more is heard of it.
+    pub fn session_end(&self, session: Session) -> Option<Uptime> {
+        match &self.role {
+            Role::Leading(leading) => leading.tracker.end(session),
+            Role::Looking | Role::Following(_) => None,
+        }
     }
 
     pub(super) fn adopt(&mut self, env: &Env, id: usize, conn: Conn) {
@@ -75,10 +101,6 @@ impl Server {
         if leading.half_ticks.is_multiple_of(2) && leading.learners.len() + 1 < QUORUM {
             env.note(|| format!("{host} has lost its quorum"));
             return self.look(env);
-        }
-        for session in leading.tracker.expire(now) {
-            env.note(|| format!("{host} expires session {session:#x}"));
-            self.append(env, Txn { zxid: 0, time_ms: 0, session, change: Change::CloseSession }, None);
         }
         // A server that has just joined has the whole log on disk: what waited for a quorum is committed, also where nothing more comes.
         self.commit(env);

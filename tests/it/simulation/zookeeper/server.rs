@@ -53,6 +53,8 @@ pub enum Input {
     Packet(Packet),
     /// Half a tick has passed in this life of the server.
     HalfTick(u32),
+    /// A tick has passed in which sessions may end, under the leader of this epoch.
+    Expiry(i64),
 }
 
 struct ClientConn {
@@ -202,6 +204,7 @@ impl Server {
             (Health::Paused, input) => self.inbox.push(input),
             (Health::Running, Input::HalfTick(life)) if life == self.lives => self.half_tick(env),
             (Health::Running, Input::HalfTick(_)) => {}
+            (Health::Running, Input::Expiry(epoch)) => self.expire(env, epoch),
             (Health::Running, Input::Packet(packet)) => match packet.from {
                 Host::Node(_) => self.hear_client(env, packet),
                 Host::Server(_) => self.hear_server(env, packet),

@@ -65,6 +65,11 @@ impl Tracker {
         if *tracked.owner.get_or_insert(owner) == owner { Ok(()) } else { Err(Stale::Moved) }
     }
 
+    /// When a session ends if nothing more is heard of it.
+    pub fn end(&self, session: Session) -> Option<Uptime> {
+        self.sessions.get(&session).map(|tracked| tracked.expires)
+    }
+
     /// The sessions to close now; their writes are refused from here on.
     pub fn expire(&mut self, now: Uptime) -> Vec<Session> {
         let over: Vec<Session> =
@@ -76,9 +81,15 @@ impl Tracker {
     }
 
     fn expiry(&self, now: Uptime) -> Uptime {
+        self.next_tick(now + self.timeout)
+    }
+
+    /// The first tick after an instant.
+    pub fn next_tick(&self, at: Uptime) -> Uptime {
         let tick = self.tick.as_nanos() as u64;
-        let since = (now + self.timeout).since(self.origin).as_nanos() as u64;
-        self.origin + Duration::from_nanos((since / tick + 1) * tick)
+        // From a tick later, for the origin may be still to come.
+        let since = (at + self.tick).since(self.origin).as_nanos() as u64;
+        self.origin + Duration::from_nanos(since / tick * tick)
     }
 }
 
@@ -100,6 +111,13 @@ mod tests {
         assert!(tracker.expire(at(2_499)).is_empty());
         assert_eq!(tracker.expire(at(2_500)), vec![1]);
         assert!(!tracker.touch(at(2_500), 1));
+    }
+
+    #[test]
+    fn a_session_of_a_new_leader_expires_at_a_tick_too() {
+        let mut tracker = Tracker::new(TICK, T, at(1_300));
+        tracker.open(at(1_000), 1, None);
+        assert_eq!((tracker.next_tick(at(1_000)), tracker.end(1)), (at(1_300), Some(at(3_300))));
     }
 
     #[test]

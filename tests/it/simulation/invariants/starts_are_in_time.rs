@@ -1,0 +1,35 @@
+//! No process starts once the lease of its node has run out, however late the warden hears of it.
+//!
+//! Judged by the furthest that the node was ever told it may act: a lease that is taken away kills, but what was decided under it
+//! may just be starting. A node that was told nothing is not judged.
+
+use std::collections::BTreeMap;
+
+use cronkeeper::clock::Uptime;
+
+use super::super::facts::Fact;
+use super::Invariant;
+
+#[derive(Default)]
+pub struct StartsAreInTime {
+    until: BTreeMap<usize, Uptime>,
+}
+
+impl Invariant for StartsAreInTime {
+    fn observe(&mut self, at: Uptime, fact: &Fact) -> Result<(), String> {
+        match fact {
+            Fact::Elected { node, lease_until: told, .. } | Fact::Lease { node, until: told } => {
+                let until = self.until.entry(*node).or_insert(*told);
+                *until = (*until).max(*told);
+                Ok(())
+            }
+            Fact::Spawned(process) => match self.until.get(&process.node) {
+                Some(&until) if until <= at => {
+                    Err(format!("node-{} starts {process:?} after its lease, which was until {until:?}", process.node))
+                }
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Single moments of the real backend, brought about by hand: what the invariants cannot see, or chance never brings.
+
+use std::time::Duration;
+
+use cronkeeper::coordination::{Coordination, Event, Request};
+use cronkeeper::election;
+use cronkeeper::term::TermEnd;
+use cronkeeper::zookeeper::client::{Client, Connect, Mode};
+use fastrand::Rng;
+
+use super::backend::backend;
+use super::faults::Fault;
+use super::lab::{Lab, T};
+use super::network::Host;
+use super::zookeeper::SERVERS;
+
+/// What an answer takes at most, where nothing is wrong.
+const SOON: Duration = Duration::from_millis(60);
+
+/// A process of `node` that takes part by the real backend.
+fn join(lab: &mut Lab, node: usize) -> Coordination {
+    let rng = Rng::with_seed(node as u64);
+    let (task, coordination) = backend(&lab.executor.world, node, &Default::default(), Vec::new(), rng);
+    lab.executor.spawn(node, task);
+    ask(&coordination, election::Request::Campaign);
+    coordination
+}
+
+fn ask(coordination: &Coordination, request: election::Request) {
+    coordination.requests.send(Request::Election(request)).unwrap();
+}
+
+/// Runs until the node says what is wanted.
+fn hear<T>(lab: &mut Lab, from: &mut Coordination, mut wanted: impl FnMut(election::Event) -> Option<T>) -> T {
+    let mut heard = None;
+    lab.run_until(|_| {
+        while let (None, Ok(event)) = (&heard, from.events.try_recv()) {
+            if let Event::Election(event) = event {
+                heard = wanted(event);
+            }
+        }
+        heard.is_some()
+    });
+    heard.unwrap()
+}
+
+fn elected(lab: &mut Lab, node: &mut Coordination) -> String {
+    hear(lab, node, |event| match event {
+        election::Event::Elected { term, .. } => Some(format!("/leader/{}", term.candidate.0)),
+        _ => None,
+    })
+}
+
+/// A leader, and others in line behind it.
+fn in_line(lab: &mut Lab, nodes: usize) -> Vec<Coordination> {
+    let mut line = vec![join(lab, 0)];
+    elected(lab, &mut line[0]);
+    for node in 1..nodes {
+        let mut next = join(lab, node);
+        hear(lab, &mut next, |event| matches!(event, election::Event::Following { .. }).then_some(()));
+        line.push(next);
+    }
+    line
+}
+
+fn operator(lab: &mut Lab, node: usize) -> impl Client + use<> {
+    let connector = lab.connector(node);
+    lab.on(node, async move { connector.connect().await }).unwrap()
+}
+
+#[test]
+fn each_waits_for_the_one_before_it_and_the_end_of_a_leader_wakes_one() {
+    let mut lab = Lab::new(1, 6);
+    let line = in_line(&mut lab, 6);
+    lab.run(T);
+    let watched = lab.executor.world.lock().clients.watched("/leader/");
+    assert!(watched.values().all(|&nodes| nodes <= 2), "besides its own node one watches a candidate: {watched:?}");
+    assert_eq!(watched.len(), 5, "all but the last are waited for: {watched:?}");
+    let woken = lab.executor.world.lock().clients.woken;
+    ask(&line[0], election::Request::Resign);
+    lab.run(SOON);
+    let woken = lab.executor.world.lock().clients.woken - woken;
+    assert!(woken <= 2, "the former leader and its heir hear of it: {woken}");
+}
+
+#[test]
+fn a_node_that_runs_jobs_hears_at_once_that_its_member_is_gone_though_it_leads_no_more() {
+    for seed in 0..10 {
+        let mut lab = Lab::new(seed, 2);
+        let mut line = in_line(&mut lab, 1);
+        ask(&line[0], election::Request::Busy(true));
+        ask(&line[0], election::Request::Resign);
+        hear(&mut lab, &mut line[0], |event| matches!(event, election::Event::Withdrawn).then_some(()));
+        let hand = operator(&mut lab, 1);
+        lab.run(T);
+        lab.on(1, async move { hand.delete("/cronkeeper/nodes/node-0", -1).await }).unwrap();
+        let gone = lab.now();
+        hear(&mut lab, &mut line[0], |event| match event {
+            election::Event::Lease { until } => (until == cronkeeper::clock::Uptime::ZERO).then_some(()),
+            _ => None,
+        });
+        let took = lab.now().since(gone);
+        assert!(took < SOON, "seed {seed}: what it runs is killed {took:?} after its member went");
+    }
+}
+
+#[test]
+fn a_candidate_that_bears_the_own_name_under_another_session_is_not_the_own() {
+    let mut lab = Lab::new(1, 2);
+    let mut leader = join(&mut lab, 0);
+    let candidate = elected(&mut lab, &mut leader);
+    let hand = operator(&mut lab, 1);
+    let links = || (0..SERVERS).map(Host::Server).flat_map(|server| [(server, Host::Node(0)), (Host::Node(0), server)]);
+    links().for_each(|(from, to)| lab.executor.fault(Fault::Cut { from, to }));
+    // Kept, for its session is to live on.
+    let theirs = hand.clone();
+    lab.on(1, async move {
+        theirs.delete(&candidate, -1).await.unwrap();
+        theirs.create(&candidate, Vec::new(), Mode::Ephemeral).await.unwrap();
+    });
+    lab.run(T / 4);
+    links().for_each(|(from, to)| lab.executor.fault(Fault::Heal { from, to }));
+    lab.run(SOON);
+    let mut ends = std::iter::from_fn(|| leader.events.try_recv().ok()).filter_map(|event| match event {
+        Event::Election(election::Event::Over { why, .. }) => Some(why),
+        _ => None,
+    });
+    assert_eq!(ends.next(), Some(TermEnd::EntryGone));
+}

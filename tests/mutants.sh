@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Deliberate bugs, each of which a test must find: puts every patch of tests/mutants into a copy of the tree, one at a time,
+# and runs the test that its head names. Ends with 1 where one is not found.
+#
+#   tests/mutants.sh [NAME...]     only the patches whose names begin so: tests/mutants.sh 03 11
+#
+# The head of a patch: `Bug` and `Rule` for people, `Test` that must fail, `Seeds` that it is given at most, `Says` what its failure
+# must contain. What does not compile, hangs, or fails with other words counts as not found.
+# Needs git. Builds in a folder of its own below the target directory; a mutant takes about a minute.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+limit=${CRONKEEPER_MUTANT_SECONDS:-600}
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/mutants
+unset CRONKEEPER_SIM_SEED
+# Not under /tmp: what Cargo is told above the tree is to hold for the copy too.
+mkdir -p "$CARGO_TARGET_DIR"
+copy=$(mktemp -d -p "$CARGO_TARGET_DIR")
+trap 'rm -rf "$copy"' EXIT
+output=$copy/output
+tree=$copy/tree
+
+mkdir "$tree"
+tar --exclude=./target --exclude=./.git -cf - . | tar -xf - -C "$tree"
+# All tests that are named are the simulation's: without the others a build is quick.
+echo 'mod simulation;' >"$tree/tests/it/main.rs"
+
+head_of() { # KEY PATCH
+    sed -n "/^diff /q; s/^$1: //p" "$2"
+}
+
+put() { # PATCH [OPTION]: git must not take the copy for a part of a repository around it.
+    (cd "$tree" && GIT_CEILING_DIRECTORIES=$copy git apply "${@:2}" "$1")
+}
+
+test_it() { # PATCH: what became of it, on standard output; false where it survives.
+    local test says status=0
+    test=$(head_of Test "$1") says=$(head_of Says "$1")
+    if ! (cd "$tree" && cargo test --locked --quiet --test it --no-run) >"$output" 2>&1; then
+        echo "does not compile"
+        return 1
+    fi
+    (cd "$tree" && CRONKEEPER_SIM_SEEDS=$(head_of Seeds "$1") \
+        timeout "$limit" cargo test --locked --quiet --test it -- --exact "$test") >"$output" 2>&1 || status=$?
+    if ((status == 124)); then
+        echo "hangs: no verdict in $limit s"
+    elif ((status == 0)); then
+        echo "SURVIVES $test"
+    elif ! grep -qF "$says" "$output" || ! grep -q '^test result: FAILED' "$output"; then
+        echo "fails otherwise than by \"$says\""
+    else
+        echo "\"$says\", $(grep -aoEm1 '^seed [0-9]+' "$output" || echo 'no seed')"
+        return 0
+    fi
+    return 1
+}
+
+is_chosen() { # NAME CHOICE...
+    local name=$1 choice
+    shift
+    (($# == 0)) && return 0
+    for choice; do [[ $name == "$choice"* ]] && return 0; done
+    return 1
+}
+
+survivors=0 tried=0
+printf '%-42s %8s  %s\n' mutant seconds 'found by'
+for patch in "$PWD"/tests/mutants/*.patch; do
+    name=$(basename "$patch" .patch)
+    is_chosen "$name" "$@" || continue
+    tried=$((tried + 1)) begun=$SECONDS
+    if ! put "$patch"; then
+        verdict="does not apply: make it anew from the tree as it is"
+        survivors=$((survivors + 1))
+    else
+        verdict=$(test_it "$patch") || {
+            survivors=$((survivors + 1))
+            tail -n 40 "$output" >&2
+        }
+        put "$patch" --reverse
+    fi
+    printf '%-42s %8d  %s\n' "$name" $((SECONDS - begun)) "$verdict"
+done
+echo "$tried tried, $survivors not found"
+((tried > 0 && survivors == 0))
