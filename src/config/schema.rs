@@ -9,7 +9,7 @@ use super::marked::{Entry, Fault, Node, Position, Value};
 use crate::words::nearest;
 
 /// Keys that the language has and this version does not: refused, never ignored.
-const LATER: &[&str] = &["after", "on_failure", "on_success", "on_recovery", "on_missed"];
+const LATER: &[&str] = &["on_failure", "on_success", "on_recovery", "on_missed"];
 
 /// The form of a value, as far as it can be seen without knowing what it means.
 #[derive(Clone, Copy)]
@@ -34,6 +34,7 @@ enum Form {
 const KEYS: &[(&str, Form)] = &[
     ("description", Form::Text),
     ("schedule", Form::TextOrTexts),
+    ("after", Form::Texts),
     ("timezone", Form::Text),
     ("dst", Form::Text),
     ("splay", Form::Text),
@@ -138,9 +139,11 @@ impl Check<'_> {
 
     fn missing_keys(&mut self, job: &Entry, title: &str) {
         let has = |key| job.value.entry(key).is_some_and(|entry| !entry.value.is_null());
-        // `after` takes the place of a schedule; that it is not supported is said at the key.
         if !has("schedule") && !has("after") {
             self.fault(job.at, format!("{title}: `schedule` is missing"));
+        }
+        if let Some(after) = job.value.entry("after").filter(|_| has("schedule") && has("after")) {
+            self.fault(after.at, format!("{title}: `after` stands in the place of `schedule`; a job has one of them"));
         }
         if !has("command") {
             self.fault(job.at, format!("{title}: `command` is missing"));

@@ -183,5 +183,5 @@ fn skip(job: &str, first: i64, count: u64, at: Option<i32>) -> SkipWrite {
         node: NodeName::new("a"),
         decided_at: last,
     };
-    SkipWrite { at: at.map(Version), skip }
+    SkipWrite { at: at.map(Version), skip, links: Vec::new() }
 }

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::super::ask::{span, stamp};
 use super::super::table::Table;
 use crate::election::{Published, heaviest};
+use crate::job::JobName;
 use crate::run::RunState;
 use crate::status::{Confinement, JobStatus, LimitedBy, Place, State, Status};
 use crate::telemetry::escape;
@@ -234,8 +235,14 @@ fn next(job: &JobStatus, status: &Status) -> (String, String) {
         _ if !job.enabled => ("disabled".into(), String::new()),
         _ if job.paused.is_some() => ("paused".into(), String::new()),
         Some(at) => (stamp(at), span(status.at, at)),
+        None if !job.waits_for.is_empty() => (format!("waits for {}", listed(job.waits_for.iter())), String::new()),
+        None if !job.after.is_empty() => (format!("after {}", listed(job.after.keys())), String::new()),
         None => ("never".into(), String::new()),
     }
+}
+
+fn listed<'a>(jobs: impl Iterator<Item = &'a JobName>) -> String {
+    jobs.map(JobName::as_str).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use crate::clock::{Now, Uptime};
 use crate::coordination::Request;
 use crate::engine::{Command, Engine, Event, Report, Start};
 use crate::job::{
-    CommandLine, Digest, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs, Splay,
+    CommandLine, Digest, Due, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs,
+    Splay,
 };
 use crate::ledger::{Change, Commit, CommitId, JobEntry, Running, Snapshot};
 use crate::run::{JobRecord, Nonce, OnLoss, Owner, Past, RunRecord, RunState, Version};
@@ -35,7 +36,7 @@ pub fn job(job: &str, schedule: &str) -> Job {
     Job {
         name: name(job),
         description: None,
-        schedule: Schedule::parse(&[schedule], "UTC", Dst::Once, job).unwrap(),
+        due: Due::At(Schedule::parse(&[schedule], "UTC", Dst::Once, job).unwrap()),
         splay: Splay::default(),
         command: CommandLine::Shell("true".into()),
         enabled: true,
@@ -62,7 +63,7 @@ pub fn job(job: &str, schedule: &str) -> Job {
 
 pub fn set(jobs: impl IntoIterator<Item = Job>) -> JobSet {
     let jobs = jobs.into_iter().map(|job| (job.name.clone(), Arc::new(job))).collect();
-    JobSet { jobs, digest: Digest::of(b"set") }
+    JobSet::new(jobs, Digest::of(b"set"))
 }
 
 /// `jobs/<job>` as an earlier leader left it.
@@ -86,9 +87,10 @@ pub fn running(job: &Job, scheduled_at: Timestamp, owner: ledger::OwnerState) ->
         nonce: Nonce("7-1".into()),
         begun_at: scheduled_at,
         on_loss: OnLoss::of(job),
-        keep_until: Engine::keep_until(job, scheduled_at, scheduled_at),
+        keep_until: Engine::keep_until(job, job, scheduled_at, scheduled_at),
         retry_at: None,
         past: Past::default(),
+        dependents: Vec::new(),
         kill: None,
     };
     Running { record, version: Version(0), owner }

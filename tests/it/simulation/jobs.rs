@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use cronkeeper::job::{
-    CommandLine, Digest, Group, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
+    CommandLine, Digest, Due, Group, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
     RunAs, Splay,
 };
 use cronkeeper::schedule::{Dst, Schedule};
@@ -23,7 +23,7 @@ fn job(name: &str, schedule: &str) -> Job {
     Job {
         name: JobName::parse(name).unwrap(),
         description: None,
-        schedule: Schedule::parse(&[schedule], "UTC", Dst::Once, name).unwrap(),
+        due: Due::At(Schedule::parse(&[schedule], "UTC", Dst::Once, name).unwrap()),
         splay: Splay::default(),
         command: CommandLine::Shell("true".into()),
         enabled: true,
@@ -50,7 +50,7 @@ fn job(name: &str, schedule: &str) -> Job {
 
 fn set_of(jobs: Vec<Job>, digest: &str) -> JobSet {
     let jobs = jobs.into_iter().map(|job| (job.name.clone(), Arc::new(job))).collect();
-    JobSet { jobs, digest: Digest::of(digest.as_bytes()) }
+    JobSet::new(jobs, Digest::of(digest.as_bytes()))
 }
 
 fn all() -> Vec<Job> {
@@ -110,7 +110,7 @@ fn changed(mut jobs: Vec<Job>) -> Vec<Job> {
     jobs.retain(|job| job.name.as_str() != "kill");
     for edited in &mut jobs {
         match edited.name.as_str() {
-            "keep" => edited.schedule = job("keep", "*/6 * * * * *").schedule,
+            "keep" => edited.due = job("keep", "*/6 * * * * *").due,
             "rerun" => edited.misfire = Misfire::Skip,
             _ => {}
         }
@@ -123,7 +123,8 @@ pub fn schedules() -> &'static BTreeMap<(String, Digest), Schedule> {
     static SCHEDULES: LazyLock<BTreeMap<(String, Digest), Schedule>> = LazyLock::new(|| {
         let sets = [set(), edited()];
         let jobs = sets.iter().flat_map(|set| set.jobs.values());
-        let named = jobs.map(|job| ((job.name.to_string(), job.schedule_digest()), job.schedule.clone()));
+        let named =
+            jobs.filter_map(|job| Some(((job.name.to_string(), job.schedule_digest()), job.schedule()?.clone())));
         named.collect()
     });
     &SCHEDULES

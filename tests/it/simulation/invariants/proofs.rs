@@ -82,6 +82,7 @@ fn record_of(token: i64, attempt: u32, nonce: &str) -> Vec<u8> {
         keep_until: None,
         retry_at: None,
         past: Past::default(),
+        dependents: Vec::new(),
         kill: None,
     };
     serde_json::to_vec(&record).unwrap()
