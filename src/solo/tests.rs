@@ -1,5 +1,6 @@
 //! The ports on one host: several nodes in one process, which contend as processes do, for their locks belong to open files.
 
+mod chained;
 mod electing;
 mod succession;
 mod trouble;

@@ -214,7 +214,7 @@ pub(super) mod tests {
     use super::*;
     use crate::job::JobName;
     use crate::ledger::SkipWrite;
-    use crate::run::{OnLoss, Outcome, Owner, Past, RunEnd, SkipReason, Trigger};
+    use crate::run::{Answer, Note, OnLoss, Outcome, Owner, Past, RunEnd, SkipReason, Trigger};
     use crate::term::{FencingToken, NodeName, SessionId};
 
     pub fn name(job: &str) -> JobName {
@@ -396,6 +396,69 @@ pub(super) mod tests {
         assert_eq!(shapes(&whole), expected);
         assert!(traces(&whole)[0].mark.is_in(&written(&whole, "/cronkeeper/jobs/backup")));
         assert_eq!(shapes(&resume(None, None)), expected[1..2]);
+    }
+
+    #[test]
+    fn an_end_leaves_a_word_for_each_job_that_runs_after_it_and_rings() {
+        let Change::End { at, mut end, .. } = end("backup", 2, 60, "7-1") else { unreachable!() };
+        end.run.dependents = vec![name("check"), name("report")];
+        let change = Change::End { at, end, as_leader: false };
+        let expected = [
+            "delete /cronkeeper/running/backup.19700101T000100Z 2",
+            "create /cronkeeper/history/backup/backup.19700101T000100Z",
+            "create /cronkeeper/triggers/",
+            "create /cronkeeper/triggers/",
+            "set /cronkeeper/triggers -1",
+        ];
+        assert_eq!(shapes(&change), expected);
+        let Op::Create { data, mode: Mode::PersistentSequential, .. } = &ops(&change)[3] else { panic!("{change:?}") };
+        let Ok(Note::Link(link)) = Note::read(data) else { panic!("{data:?}") };
+        assert_eq!(link.run().to_string(), "report.19700101T000100Z");
+        assert_eq!((link.upstream, link.answer), (name("backup"), Answer::Success));
+    }
+
+    #[test]
+    fn a_run_that_follows_others_is_made_in_the_place_of_their_words_and_known_by_its_nonce() {
+        let links = vec![TriggerSeq(3), TriggerSeq(4)];
+        let mark = Some((Version(4), mark(60, "7-1")));
+        let follow = |mark| Change::Follow { mark, run: run("report", 60, "7-1"), links: links.clone() };
+        let expected = [
+            "set /cronkeeper/jobs/report 4",
+            "create /cronkeeper/running/report.19700101T000100Z",
+            "delete /cronkeeper/triggers/0000000003 -1",
+            "delete /cronkeeper/triggers/0000000004 -1",
+        ];
+        assert_eq!(shapes(&follow(mark.clone())), expected);
+        assert_eq!(shapes(&follow(None)), expected[1..]);
+        let follow = follow(mark);
+        for trace in traces(&follow).iter().take(2) {
+            assert!(trace.mark.is_in(&written(&follow, &trace.path)), "{}", trace.path);
+        }
+        assert!(is_of_another_term(&follow, 9) && !is_of_another_term(&follow, 7));
+    }
+
+    #[test]
+    fn a_run_that_is_given_up_says_why_and_tells_those_behind() {
+        let skip = skip("report", 60);
+        let onward = Link::of_skip(&skip, skip.first, 1, Answer::Skipped, &[name("mail")]);
+        let links = vec![TriggerSeq(3)];
+        let expected = [
+            "delete /cronkeeper/triggers/0000000003 -1",
+            "create /cronkeeper/history/report/report.19700101T000100Z",
+            "create /cronkeeper/triggers/",
+            "set /cronkeeper/triggers -1",
+        ];
+        assert_eq!(shapes(&Change::Forgo { job: name("report"), links, skip: Some(skip), onward }), expected);
+    }
+
+    #[test]
+    fn the_largest_step_of_a_chain_fits_a_multi() {
+        let many: Vec<_> = (0..64).map(|number| name(&format!("job-{number}"))).collect();
+        let links = (0..64).map(TriggerSeq).collect();
+        let skip = skip("report", 60);
+        let onward = Link::of_skip(&skip, skip.first, 1, Answer::Skipped, &many);
+        let largest = Change::Forgo { job: name("report"), links, skip: Some(skip), onward };
+        assert!(ops(&largest).len() < 200);
     }
 
     fn written(change: &Change, path: &str) -> Vec<u8> {

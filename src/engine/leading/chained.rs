@@ -190,10 +190,16 @@ impl Engine {
             (None, Some(timeline)) if !timeline.is_in_conflict => timeline.mark,
             (None, _) => return Verdict::Wait,
         };
-        if mark == run.scheduled_at() {
-            return Verdict::Drop;
-        }
+        // A later chain of the job was begun, or this one: then a word came that nobody waited for any more.
+        let is_passed = run.scheduled_at() <= mark;
+        let passed = || match self.flights.contains_key(run) {
+            true => Verdict::Drop,
+            false => Verdict::Skip(SkipReason::Missed),
+        };
         if let Some(missing) = self.missing(run, waiting).filter(|missing| !missing.is_empty()) {
+            if is_passed {
+                return passed();
+            }
             let has_any = missing.len() < upstreams.len();
             let can_come = missing.iter().any(|upstream| self.can_answer(upstream, run));
             return match (has_any, can_come) {
@@ -210,9 +216,11 @@ impl Engine {
         if run.trigger().is_none() && leading.pauses.has(run.job()) {
             return Verdict::Skip(SkipReason::Paused);
         }
+        if is_passed {
+            return passed();
+        }
         let root = self.jobs.root_of(job).unwrap_or(job);
-        let is_late = is_too_old(job, root, waiting.newest(), t.now.wall);
-        if is_late || run.scheduled_at() < mark || waiting.refused >= TRIES {
+        if is_too_old(job, root, waiting.newest(), t.now.wall) || waiting.refused >= TRIES {
             return Verdict::Skip(SkipReason::Missed);
         }
         if self.flights.contains_key(run) || self.is_settling(run.job()) {

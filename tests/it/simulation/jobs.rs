@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use cronkeeper::job::{
-    CommandLine, Digest, Due, Group, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
-    RunAs, Splay,
+    CommandLine, Condition, Digest, Due, Group, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd,
+    Overlap, Retries, RunAs, Splay,
 };
 use cronkeeper::schedule::{Dst, Schedule};
 
@@ -15,6 +15,9 @@ pub const BESIDE: &str = "beside";
 
 /// Of the jobs whose names begin so, one run may be alive at a time.
 pub const GROUP: &str = "group";
+
+/// Jobs that run after one another: the second and third after the first, the last after both.
+const CHAIN: [&str; 4] = ["chain-a", "chain-b", "chain-c", "chain-d"];
 
 /// How often a run of a job that has retries is tried again.
 pub const RETRIES: u32 = 2;
@@ -79,6 +82,14 @@ fn all() -> Vec<Job> {
     let (group_a, group_b) = (grouped("group-a", "*/11 * * * * *"), grouped("group-b", "*/13 * * * * *"));
     let mut never = job("never-late", "*/10 * * * * *");
     never.misfire = Misfire::Skip;
+    let chain = |name, upstreams: &[(&str, Condition)]| {
+        let upstreams = upstreams.iter().map(|(name, condition)| (JobName::parse(name).unwrap(), *condition)).collect();
+        Job { due: Due::After(upstreams), on_lease_end: OnLeaseEnd::Kill, ..job(name, "@yearly") }
+    };
+    let first = Job { on_lease_end: OnLeaseEnd::Kill, ..job(CHAIN[0], "*/14 * * * * *") };
+    let second = chain(CHAIN[1], &[(CHAIN[0], Condition::Success)]);
+    let beside_it = Job { interrupted: Interrupted::Rerun, ..chain(CHAIN[2], &[(CHAIN[0], Condition::Always)]) };
+    let last = chain(CHAIN[3], &[(CHAIN[1], Condition::Success), (CHAIN[2], Condition::Always)]);
     vec![
         job("keep", "*/4 * * * * *"),
         job("keep-long", "*/45 * * * * *"),
@@ -91,6 +102,10 @@ fn all() -> Vec<Job> {
         group_a,
         group_b,
         never,
+        first,
+        second,
+        beside_it,
+        last,
     ]
 }
 
@@ -112,6 +127,9 @@ fn changed(mut jobs: Vec<Job>) -> Vec<Job> {
         match edited.name.as_str() {
             "keep" => edited.due = job("keep", "*/6 * * * * *").due,
             "rerun" => edited.misfire = Misfire::Skip,
+            name if name == CHAIN[3] => {
+                edited.due = Due::After([(JobName::parse(CHAIN[1]).unwrap(), Condition::Always)].into());
+            }
             _ => {}
         }
     }
