@@ -68,6 +68,8 @@ fn a_triggered_job_sets_off_those_behind_it_and_people_are_shown_what_hangs_on_w
         "jobs:\n  first: {schedule: '@yearly', command: 'true'}\n  second: {after: {first: success}, command: 'true'}\n",
     );
     let a = leading(&spec);
+    // Once it answers at all.
+    status(&spec);
     assert!(cli_text(&spec, &["trigger", "first", "--wait"]).contains("first."));
     let run = await_start(&a, 0, "second");
     assert!(run.contains(".m"), "{run}");

@@ -24,7 +24,7 @@ pub struct ChainsGoOn {
     sets: [JobSet; 2],
     /// The words that wait, by the name of their node, and since when.
     words: BTreeMap<String, (Link, Uptime)>,
-    begun: BTreeSet<RunId>,
+    begun: BTreeSet<String>,
     now: Uptime,
 }
 
@@ -37,7 +37,10 @@ impl Default for ChainsGoOn {
 impl ChainsGoOn {
     /// The words that this write leaves.
     fn left(&mut self, entry: &Entry, touched: &[String]) -> Vec<Link> {
-        let mut names = touched.iter().filter_map(|path| below(path, TRIGGERS));
+        let is_gone = |name: &str| {
+            ops(entry).iter().any(|op| matches!(op, Op::Delete { path, .. } if below(path, TRIGGERS) == Some(name)))
+        };
+        let mut names = touched.iter().filter_map(|path| below(path, TRIGGERS)).filter(|name| !is_gone(name));
         let mut left = Vec::new();
         for op in ops(entry) {
             let Op::Create { path, data, .. } = op else { continue };
@@ -88,7 +91,7 @@ impl ChainsGoOn {
     fn answered(&self, entry: &Entry, taken: &[Link]) -> Result<(), String> {
         for link in taken {
             let run = link.run();
-            let is_begun = self.begun.contains(&run) || begun(entry).any(|record| record.id() == run);
+            let is_begun = self.begun.contains(&run.to_string()) || begun(entry).any(|(id, _)| id == run.to_string());
             let path = format!("/cronkeeper/history/{}/{run}", run.job());
             let is_skipped = ops(entry).iter().any(|op| match op {
                 Op::Create { path: at, .. } | Op::Set { path: at, .. } | Op::Check { path: at, .. } => *at == path,
@@ -137,9 +140,10 @@ fn covers(record: &HistoryRecord, run: &RunId) -> bool {
     }
 }
 
-fn begun(entry: &Entry) -> impl Iterator<Item = RunRecord> {
+fn begun(entry: &Entry) -> impl Iterator<Item = (String, RunRecord)> {
     let creates = ops(entry).iter().filter(|op| matches!(op, Op::Create { .. }));
-    creates.filter_map(|op| serde_json::from_slice(written(op, RUNNING)?.1).ok())
+    let records = creates.filter_map(|op| written(op, RUNNING));
+    records.filter_map(|(id, data)| Some((id.to_owned(), serde_json::from_slice(data).ok()?)))
 }
 
 fn ends(entry: &Entry, run: &RunId) -> bool {
@@ -155,10 +159,10 @@ impl Invariant for ChainsGoOn {
         let left = self.left(entry, touched);
         self.told(entry, &left)?;
         self.answered(entry, &taken)?;
-        for run in begun(entry) {
+        for (id, run) in begun(entry) {
             self.rests_on(&run, &taken)?;
-            if !self.begun.insert(run.id()) {
-                return Err(format!("`{}` was begun a second time", run.id()));
+            if !self.begun.insert(id.clone()) {
+                return Err(format!("`{id}` was begun a second time"));
             }
         }
         Ok(())
