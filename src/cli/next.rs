@@ -273,7 +273,8 @@ mod tests {
         let text = "jobs: {late: &j {schedule: \"0 20 * * *\", command: x}, \
                     early: {schedule: \"0 19 * * *\", command: x}, \
                     off: {schedule: \"0 19 * * *\", command: x, enabled: false}, \
-                    past: {schedule: \"@at 2020-01-01T00:00:00Z\", command: x}}";
+                    past: {schedule: \"@at 2020-01-01T00:00:00Z\", command: x}, \
+                    then: {after: {early: success}, command: x}}";
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         let asked = |names: &[&str]| {
@@ -281,7 +282,11 @@ mod tests {
             typed(&[&line[..], names].concat(), &[])
         };
         let (exit, out, err) = asked(&[]);
-        assert_eq!(err, "job `off` is disabled: it has no occurrences\njob `past` is not due any more\n");
+        assert_eq!(
+            err,
+            "job `off` is disabled: it has no occurrences\njob `past` is not due any more\n\
+             job `then` has no times of its own: it runs after `early` (success)\n"
+        );
         assert_eq!(
             (exit, out.as_str()),
             (

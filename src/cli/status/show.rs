@@ -248,6 +248,7 @@ fn listed<'a>(jobs: impl Iterator<Item = &'a JobName>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::{Answer, Link, Span};
     use crate::status::sample;
 
     fn shown(status: &Status) -> String {
@@ -305,6 +306,34 @@ mod tests {
         }
         status.members[0].published.prefer = 10;
         assert_eq!(leads(&status), None, "the one that leads weighs as much");
+    }
+
+    #[test]
+    fn a_job_that_runs_after_others_names_them_and_whom_it_waits_for() {
+        let name = |job: &str| JobName::parse(job).unwrap();
+        let mut status = sample::leader();
+        let job = &mut status.jobs[1];
+        (job.next, job.after) = (None, ["extract", "clean"].map(|job| (name(job), "success".to_owned())).into());
+        assert!(
+            shown(&status)
+                .lines()
+                .any(|line| line.starts_with("load ") && line.trim_end().ends_with("after clean, extract"))
+        );
+        let at = sample::at("2026-11-20T03:00:00Z");
+        let word = Link {
+            v: 1,
+            upstream: name("clean"),
+            job: name("load"),
+            scheduled_at: at,
+            span: Span { last: at, count: 1 },
+            trigger: None,
+            answer: Answer::Success,
+            at,
+        };
+        status.put_words([word].iter());
+        let shown = shown(&status);
+        let waits = |line: &str| line.starts_with("load ") && line.trim_end().ends_with("waits for extract");
+        assert!(shown.lines().any(waits), "{shown}");
     }
 
     #[test]

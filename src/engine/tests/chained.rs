@@ -270,7 +270,7 @@ const AT: &str = "20261120T100010Z";
 
 /// `"begin b"` as it is told of the chain of 10:00:10.
 fn lines(told: &[&str]) -> Vec<String> {
-    let line = |told: &&str| match told.split_once(' ').and_then(|(what, rest)| Some((what, rest.split_once(' ')))) {
+    let line = |told: &&str| match told.split_once(' ').map(|(what, rest)| (what, rest.split_once(' '))) {
         Some((what, Some((job, why)))) => format!("{what} {job}.{AT} {why}"),
         _ => format!("{told}.{AT}"),
     };
