@@ -25,6 +25,8 @@ use crate::run::{Answer, Link, RunId, Skip, SkipReason, TriggerSeq};
 
 /// How long a word is waited for that nobody can give any more, as far as is known here: that may lag behind.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
+/// So long at least, however old the other words are: those of earlier leaders' terms count, but not what this one has not heard yet.
+const LISTEN_FOR: Duration = Duration::from_secs(10);
 /// So often a begin is refused, without a reason that would be known by then, before its place counts as taken.
 const TRIES: u32 = 3;
 /// Most words that are remembered once decided on. The ledger knows of the others.
@@ -138,6 +140,12 @@ impl Waiting {
         self.words.values().map(|link| link.at).max().unwrap_or(Timestamp::MIN)
     }
 
+    /// How much longer a missing word is waited for that nobody can give.
+    fn patience(&self, now: Timestamp) -> Duration {
+        let waited = Duration::try_from(now.duration_since(self.newest())).unwrap_or_default();
+        GIVE_UP_AFTER.saturating_sub(waited).max(LISTEN_FOR)
+    }
+
     /// What those behind it are told when it is not run.
     fn onward(&self) -> Answer {
         let is_not_begun = self.words.values().any(|link| link.answer == Answer::NotBegun);
@@ -171,7 +179,7 @@ impl Engine {
                 }
                 Verdict::Wait | Verdict::Stuck => {}
             }
-            self.note_stuck(&run, is_stuck.then_some(t.now.up));
+            self.note_stuck(&run, is_stuck.then_some(t.now));
         }
     }
 
@@ -250,9 +258,9 @@ impl Engine {
         waiting.and_then(|waiting| waiting.give_up_at).is_some_and(|at| at <= now.up)
     }
 
-    fn note_stuck(&mut self, run: &RunId, since: Option<Uptime>) {
+    fn note_stuck(&mut self, run: &RunId, since: Option<Now>) {
         if let Some(waiting) = self.leading.as_mut().and_then(|leading| leading.chains.open.get_mut(run)) {
-            waiting.give_up_at = since.map(|since| waiting.give_up_at.unwrap_or(since + GIVE_UP_AFTER));
+            waiting.give_up_at = since.map(|now| waiting.give_up_at.unwrap_or(now.up + waiting.patience(now.wall)));
         }
     }
 

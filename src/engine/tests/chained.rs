@@ -419,6 +419,22 @@ fn a_word_that_nobody_can_give_is_waited_for_for_a_minute() {
     assert!(cluster.told().contains(&"skip d.20261120T100000Z upstream".to_owned()));
 }
 
+#[test]
+fn the_minute_for_a_word_goes_on_under_the_next_leader() {
+    let jobs = [root(), after("b", &[("a", Success)]), after("d", &[("a", Success), ("b", Success)])];
+    let mut cluster = Cluster::new(jobs);
+    cluster.book.jobs.get_mut(&name("d")).unwrap().0.last_scheduled = at("09:00:00");
+    cluster.book.words.insert(TriggerSeq(99), word("a", "d", "10:00:00"));
+    cluster.rig.pass(45);
+    cluster.replace_leader();
+    cluster.rig.pass(14);
+    cluster.work();
+    assert!(cluster.book.words.contains_key(&TriggerSeq(99)));
+    cluster.rig.pass(1);
+    cluster.work();
+    assert!(!cluster.book.words.contains_key(&TriggerSeq(99)));
+}
+
 fn word(upstream: &str, job: &str, time: &str) -> Link {
     let span = crate::run::Span { last: at(time), count: 1 };
     Link {
