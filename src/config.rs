@@ -3,12 +3,13 @@
 //! ```text
 //!  files ─ bytes ─► source ─ text ─► marked ─► schema ─► raw (serde_yaml) ─► settings ─► validate ─► JobSet
 //!  who may write    UTF-8, size      places    keys,     the file as         values      relations
-//!                                              forms     written
+//!                                              forms     written                         (`after`: of all files)
 //! ```
 //! Every error is found in one go and has its place; none is found twice. `check`, the start and a reload share
 //! this path. Knows nothing of the running daemon: a reload is just another `JobSet`.
 
 mod advice;
+mod after;
 mod files;
 mod hooks;
 mod host;
@@ -34,7 +35,6 @@ use host::Host;
 use marked::{Fault, Position};
 
 pub(crate) use advice::GIVEN_TO_JOBS;
-pub(crate) use schema::supports;
 pub(crate) use settings::LONGEST_STRING;
 pub(crate) use source::LARGEST;
 
@@ -184,8 +184,10 @@ fn join(sources: &[Source], mut host: Host) -> (Result<JobSet, Vec<Problem>>, Ve
     let mut groups: BTreeMap<String, (usize, JobName)> = BTreeMap::new();
     let mut problems = Vec::new();
     let mut warnings = Vec::new();
+    let mut outlines = after::Outlines::default();
     for Source { path, bytes } in sources {
         let checked = validate::file(bytes, &mut host);
+        outlines.add(path, checked.names, checked.outlines);
         problems.extend(checked.faults.into_iter().map(|fault| Problem::new(path, fault)));
         warnings.extend(checked.warnings.into_iter().map(|fault| Problem::new(path, fault)));
         for (at, job) in checked.jobs {
@@ -201,6 +203,9 @@ fn join(sources: &[Source], mut host: Host) -> (Result<JobSet, Vec<Problem>>, Ve
             jobs.insert(job.name.clone(), job);
         }
     }
+    let found = outlines.judge();
+    problems.extend(found.problems);
+    warnings.extend(found.warnings);
     // What an alias or a default brings to several jobs stands in one place.
     let in_order = |problems: &mut Vec<Problem>| {
         problems.sort();
@@ -208,7 +213,7 @@ fn join(sources: &[Source], mut host: Host) -> (Result<JobSet, Vec<Problem>>, Ve
     };
     in_order(&mut problems);
     in_order(&mut warnings);
-    let reading = if problems.is_empty() { Ok(JobSet { jobs, digest: digest(sources) }) } else { Err(problems) };
+    let reading = if problems.is_empty() { Ok(JobSet::new(jobs, digest(sources))) } else { Err(problems) };
     (reading, warnings)
 }
 

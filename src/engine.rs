@@ -19,6 +19,7 @@ mod kill;
 mod leading;
 mod misfire;
 mod own;
+mod pending;
 mod report;
 mod retry;
 mod stage;
@@ -32,8 +33,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 pub use leading::MarkAhead;
 pub use report::Report;
 
@@ -42,15 +41,16 @@ use self::flight::{Flight, Holder, News};
 use self::heir::Succession;
 use self::hooks::{HookStart, Hooks};
 use self::leading::Leadership;
+use self::pending::{Pending, Told};
 use self::stage::Stage;
 use self::turn::Turn;
 use crate::clock::{Now, Uptime, Wake};
 use crate::coordination::Request;
 use crate::election::Published;
-use crate::job::{Job, JobName, JobSet};
-use crate::ledger::{Change, Commit, CommitId};
+use crate::job::{Job, JobSet};
+use crate::ledger::{Change, CommitId};
 use crate::run::journal::RecoveredRun;
-use crate::run::{Nonce, RunEnd, RunId, RunRecord, Skip, Version};
+use crate::run::{Nonce, RunEnd, RunId, RunRecord, Version};
 use crate::term::{FencingToken, NodeName, SessionId};
 use crate::warden::wire::{Deadline, Notice, Order, Slot};
 use crate::{election, ledger};
@@ -136,37 +136,6 @@ pub struct Start {
     pub not_after: Uptime,
     /// When it is killed without being told to.
     pub deadline: Deadline,
-}
-
-/// What a commit under way is about.
-#[derive(Clone, Debug)]
-enum Pending {
-    /// A job's mark, with what is to be told once it is accepted.
-    Advance { job: JobName, mark: Timestamp, told: Option<Told> },
-    /// A run's beginning.
-    Begin { run: RunId },
-    /// A trigger's run.
-    Fulfil { run: RunId, by: String },
-    /// A trigger that leads to no run, with what is to be told once it is accepted.
-    Dismiss { told: Option<Told> },
-    /// The end of a pause, with the mark that it moves.
-    Resume { job: JobName, mark: Option<Timestamp>, told: Option<Told>, by: String },
-    /// Another attempt of a run, or its mark as cut off.
-    Settle { run: RunId },
-    /// That a run of another node is to end.
-    Kill { run: RunId },
-    /// An own run under the new session, or let go.
-    Reown { run: RunId },
-    /// A run's end; of another node's run where `told` by the leader.
-    End { run: RunId, settled: Option<Box<RunEnd>> },
-}
-
-/// A skip to be told once it is written.
-#[derive(Clone, Debug)]
-struct Told {
-    skip: Skip,
-    first: Timestamp,
-    count: u64,
 }
 
 /// See the module.
@@ -272,7 +241,7 @@ impl Engine {
         let agenda = match &self.leading {
             Some(leading) if self.may_decide(now) => {
                 let held = now.wall.duration_since(self.clocks.due(now));
-                Wake { wall: leading.next_at().map(|at| at + held), up: None }
+                Wake { wall: leading.next_at().map(|at| at + held), up: leading.give_up_at() }
             }
             _ => Wake::default(),
         };
@@ -367,49 +336,6 @@ impl Engine {
         }
     }
 
-    fn on_answer(&mut self, t: &mut Turn, id: CommitId, answer: Commit) {
-        let Some((token, pending)) = self.commits.remove(&id) else { return };
-        // The answer may come when the node leads in another term already: it says nothing about that one.
-        let is_of_this_term = token == self.term().map(|term| term.token);
-        if let Some(leading) = self.leading.as_mut().filter(|_| is_of_this_term) {
-            leading.is_fenced |= answer == Commit::Fenced;
-            leading.answered(id, &pending, answer);
-        }
-        match pending {
-            Pending::Advance { job, mark, told } => {
-                self.on_skip_answer(t, answer, told);
-                if is_of_this_term {
-                    self.on_timeline_answer(t, &job, mark, answer);
-                }
-            }
-            Pending::Begin { run } => {
-                if is_of_this_term {
-                    self.on_timeline_answer(t, run.job(), run.scheduled_at(), answer);
-                }
-                self.on_attempt_answer(t, &run, id, answer);
-            }
-            Pending::Fulfil { run, by } => {
-                self.on_fulfil_answer(t, &run, by, answer);
-                self.on_attempt_answer(t, &run, id, answer);
-            }
-            Pending::Dismiss { told } => self.on_skip_answer(t, answer, told),
-            Pending::Resume { job, mark, told, by } => {
-                self.on_skip_answer(t, answer, told);
-                if is_of_this_term {
-                    self.on_resume_answer(t, &job, mark, answer);
-                }
-                if answer == Commit::Accepted {
-                    t.tell(Report::Resumed { job, by });
-                }
-            }
-            Pending::Settle { run } => self.on_settle_answer(t, &run, id, answer),
-            Pending::Kill { run } => self.on_kill_answer(t, &run, id, answer),
-            Pending::Reown { run } => self.on_reown_answer(t, &run, id, answer),
-            Pending::End { run, settled: None } => self.on_own_end_answer(t, &run, id, answer),
-            Pending::End { run, settled: Some(end) } => self.on_settled_end_answer(t, &run, id, end, answer),
-        }
-    }
-
     /// The run that a commit was about, if it still waits for that commit and not for a later one.
     fn answered_flight(&mut self, run: &RunId, id: CommitId) -> Option<&mut Flight> {
         let flight = self.flights.get_mut(run).filter(|flight| flight.commit == Some(id))?;
@@ -450,6 +376,7 @@ impl Engine {
         self.begin_waiting(t);
         self.decide_due(t);
         self.decide_triggers(t);
+        self.decide_chains(t);
         self.report_takeover(t);
         self.start_hooks(t);
         self.move_stage(t);
@@ -500,13 +427,5 @@ impl Engine {
         self.commits.insert(id, (token, pending));
         t.ledger(ledger::Request::Commit { id, change });
         id
-    }
-
-    /// A skip is told once it is written.
-    fn on_skip_answer(&mut self, t: &mut Turn, answer: Commit, told: Option<Told>) {
-        if let (Commit::Accepted, Some(told)) = (answer, told) {
-            t.tell(Report::Skipped { skip: told.skip.clone(), first: told.first, count: told.count });
-            self.follow_skip(t, told);
-        }
     }
 }

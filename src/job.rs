@@ -2,7 +2,9 @@
 //!
 //! A [`JobSet`] cannot be wrong: it is only made from a validated jobs file (`config`).
 
+mod due;
 mod hooks;
+mod set;
 mod splay;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,10 +15,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use due::{Condition, Due};
 pub use hooks::{Hook, Hooks};
+pub use set::{Difference, JobSet};
 pub use splay::Splay;
-
-use crate::schedule::Schedule;
 
 /// A job's name: `[A-Za-z0-9][A-Za-z0-9._-]{0,99}`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -188,8 +190,8 @@ pub struct Job {
     pub name: JobName,
     /// For people.
     pub description: Option<String>,
-    /// When it is due.
-    pub schedule: Schedule,
+    /// See [`Due`].
+    pub due: Due,
     /// How much later it starts.
     pub splay: Splay,
     /// What it starts.
@@ -237,9 +239,9 @@ pub struct Job {
 }
 
 impl Job {
-    /// Of all that says when it starts: its expressions, zone, treatment of shifts and splay.
+    /// Of all that says when it starts: its expressions, zone, treatment of shifts and splay; or after which jobs.
     pub fn schedule_digest(&self) -> Digest {
-        let canonical = self.schedule.canonical();
+        let canonical = self.due.canonical();
         let text = match self.splay.within() {
             Duration::ZERO => canonical,
             within => format!("{canonical} | splay {}ms", within.as_millis()),
@@ -270,41 +272,5 @@ impl Digest {
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-/// All jobs of a node, by name.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct JobSet {
-    /// The jobs.
-    pub jobs: BTreeMap<JobName, Arc<Job>>,
-    /// Of the files they were read from.
-    pub digest: Digest,
-}
-
-/// How one set differs from another, by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Difference {
-    /// Only in the other.
-    pub added: Vec<JobName>,
-    /// In both, and not the same.
-    pub changed: Vec<JobName>,
-    /// Not in the other.
-    pub removed: Vec<JobName>,
-}
-
-impl JobSet {
-    /// What has to change for this set to become `new`.
-    pub fn difference(&self, new: &Self) -> Difference {
-        let mut difference = Difference::default();
-        for (name, job) in &new.jobs {
-            match self.jobs.get(name) {
-                None => difference.added.push(name.clone()),
-                Some(old) if old != job => difference.changed.push(name.clone()),
-                Some(_) => {}
-            }
-        }
-        difference.removed = self.jobs.keys().filter(|name| !new.jobs.contains_key(*name)).cloned().collect();
-        difference
     }
 }

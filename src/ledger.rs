@@ -15,7 +15,7 @@ pub use operator::{Asking, ControlEntry, Followed, Operator, OperatorError, Trig
 pub use self::chain::Chains;
 use crate::election::Queue;
 use crate::job::JobName;
-use crate::run::{HistoryRecord, JobRecord, Outcome, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
+use crate::run::{HistoryRecord, JobRecord, Link, Outcome, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
 
 /// Names a commit among those under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -82,6 +82,28 @@ pub enum Change {
         seq: TriggerSeq,
         /// Why it leads to none; absent where an earlier one of its uuid was decided on.
         skip: Option<Skip>,
+        /// For the jobs that run after this one.
+        links: Vec<Link>,
+    },
+    /// Begin a run whose upstreams' runs have ended as it wants, in place of their words. Only the leader.
+    Follow {
+        /// The job's record as last read or written, and its new one; absent in a chain that a trigger began: then the mark stays.
+        mark: Option<(Version, JobRecord)>,
+        /// The run, not yet in the ledger.
+        run: RunRecord,
+        /// The words.
+        links: Vec<TriggerSeq>,
+    },
+    /// Take away words that lead to no run. The mark stays. Only the leader.
+    Forgo {
+        /// The job that they are for.
+        job: JobName,
+        /// The words.
+        links: Vec<TriggerSeq>,
+        /// Why they lead to none. A record of the history that is there already stays as it is. Absent where there is nothing to say.
+        skip: Option<Skip>,
+        /// For the jobs that run after this one.
+        onward: Vec<Link>,
     },
     /// End a job's pause. Only the leader.
     Resume {
@@ -130,8 +152,12 @@ impl Change {
     /// The job it is about.
     pub fn job(&self) -> &JobName {
         match self {
-            Self::Advance { job, .. } | Self::Dismiss { job, .. } | Self::Resume { job, .. } => job,
+            Self::Advance { job, .. }
+            | Self::Dismiss { job, .. }
+            | Self::Forgo { job, .. }
+            | Self::Resume { job, .. } => job,
             Self::Fulfil { run }
+            | Self::Follow { run, .. }
             | Self::Begin { run, .. }
             | Self::Settle { run, .. }
             | Self::Reown { run, .. }
@@ -147,11 +173,30 @@ impl Change {
             | Self::Begin { .. }
             | Self::Fulfil { .. }
             | Self::Dismiss { .. }
+            | Self::Follow { .. }
+            | Self::Forgo { .. }
             | Self::Resume { .. }
             | Self::Settle { .. }
             | Self::Kill { .. } => true,
             Self::Reown { .. } => false,
             Self::End { as_leader, .. } => *as_leader,
+        }
+    }
+
+    /// The words that it leaves for jobs that run after this one: part of it, like all else that it writes.
+    pub fn links(&self) -> Vec<Link> {
+        match self {
+            Self::Advance { skip: Some(write), .. } | Self::Resume { skip: Some(write), .. } => write.links.clone(),
+            Self::Dismiss { links, .. } | Self::Forgo { onward: links, .. } => links.clone(),
+            Self::End { end, .. } => Link::of_end(end).collect(),
+            Self::Advance { skip: None, .. }
+            | Self::Resume { skip: None, .. }
+            | Self::Begin { .. }
+            | Self::Fulfil { .. }
+            | Self::Follow { .. }
+            | Self::Settle { .. }
+            | Self::Reown { .. }
+            | Self::Kill { .. } => Vec::new(),
         }
     }
 }
@@ -163,6 +208,8 @@ pub struct SkipWrite {
     pub at: Option<Version>,
     /// The new record.
     pub skip: Skip,
+    /// For the jobs that run after this one.
+    pub links: Vec<Link>,
 }
 
 /// The answer to a guarded write.

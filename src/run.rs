@@ -7,6 +7,8 @@ mod attempt;
 mod control;
 mod id;
 pub mod journal;
+mod link;
+mod skip;
 #[cfg(test)]
 pub(crate) mod tests_support;
 mod trigger;
@@ -19,6 +21,8 @@ use serde::{Deserialize, Serialize};
 pub use attempt::{Attempt, Past};
 pub use control::{ControlRecord, Pause, Resume};
 pub use id::{BadRunId, RunId};
+pub use link::{Answer, Link, Note, Span};
+pub use skip::{Skip, SkipReason};
 pub use trigger::{Trigger, TriggerRecord, TriggerSeq};
 
 use crate::job::{Digest, Interrupted, Job, JobName, OnLeaseEnd};
@@ -143,6 +147,9 @@ pub struct RunRecord {
     /// The attempts before this one.
     #[serde(default, skip_serializing_if = "Past::is_empty")]
     pub past: Past,
+    /// The jobs that run directly after it: whoever ends it leaves each of them word.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dependents: Vec<JobName>,
     /// That it is to end. Set by somebody who does not have it, for whoever does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kill: Option<Box<KillRequest>>,
@@ -270,29 +277,6 @@ impl Reason {
     }
 }
 
-/// Why an occurrence was not run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SkipReason {
-    /// A run of the job was in flight.
-    Overlap,
-    /// Nobody decided on it in time.
-    Missed,
-    /// An operator had paused the job.
-    Paused,
-}
-
-impl SkipReason {
-    /// The word in logs, history and metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Overlap => "overlap",
-            Self::Missed => "missed",
-            Self::Paused => "paused",
-        }
-    }
-}
-
 /// How a run ended: one record of the history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunEnd {
@@ -343,39 +327,6 @@ impl RunEnd {
             tail: String::new(),
             dropped_bytes: 0,
         }
-    }
-}
-
-/// Occurrences that were not run, neighbours of one reason together: the other record of the history.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Skip {
-    /// Format of the record.
-    pub v: u32,
-    /// The job.
-    pub job: JobName,
-    /// Why.
-    pub reason: SkipReason,
-    /// The first of them.
-    pub first: Timestamp,
-    /// The last of them.
-    pub last: Timestamp,
-    /// How many; never 0.
-    pub count: u64,
-    /// The trigger that led to no run: such a record stands alone. Absent for occurrences.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trigger: Option<Trigger>,
-    /// Of the term that decided.
-    pub token: FencingToken,
-    /// The node that decided.
-    pub node: NodeName,
-    /// When it decided last.
-    pub decided_at: Timestamp,
-}
-
-impl Skip {
-    /// The id its record goes by: that of the first occurrence, or of the trigger.
-    pub fn id(&self) -> RunId {
-        id_of(&self.job, self.first, self.trigger.as_ref())
     }
 }
 

@@ -7,7 +7,7 @@ mod history;
 #[cfg(test)]
 pub(crate) mod sample;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub use history::{EndedRun, HistoryEntry, Skipped};
 use crate::clock::{Now, Uptime};
 use crate::election::{Member, Queue};
 use crate::job::{Digest, JobName};
-use crate::run::{Outcome, Pause, RunId, RunRecord, RunState, millis};
+use crate::run::{Link, Outcome, Pause, RunId, RunRecord, RunState, millis};
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId};
 use crate::warden::cgroup::estate::Cgroups;
 
@@ -191,6 +191,9 @@ pub struct JobStatus {
     pub schedule: String,
     /// The zone they are in.
     pub timezone: String,
+    /// The jobs after which it runs, and how their runs are to end; empty where it has a schedule.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub after: BTreeMap<JobName, String>,
     /// False: it has no occurrences.
     pub enabled: bool,
     /// How it ended last.
@@ -199,6 +202,9 @@ pub struct JobStatus {
     pub next: Option<Timestamp>,
     /// What of it is in flight.
     pub running: Vec<RunId>,
+    /// The jobs whose word it waits for, while it has that of others in the same chain.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits_for: Vec<JobName>,
     /// What is wrong with it, in words; only the leader knows.
     #[serde(default)]
     pub error: Option<String>,
@@ -302,6 +308,20 @@ impl Status {
     pub fn put_paused(&mut self, paused: &BTreeMap<JobName, Pause>) {
         for job in &mut self.jobs {
             job.paused = paused.get(&job.name).cloned();
+        }
+    }
+
+    /// Puts in what jobs that run after others still wait for, by the words they have, as read.
+    pub fn put_words<'a>(&mut self, words: impl Iterator<Item = &'a Link>) {
+        let mut said: BTreeMap<RunId, BTreeSet<&JobName>> = BTreeMap::new();
+        for word in words {
+            said.entry(word.run()).or_default().insert(&word.upstream);
+        }
+        for job in &mut self.jobs {
+            let of_job = said.iter().filter(|(run, _)| *run.job() == job.name).map(|(_, words)| words);
+            let missing = of_job.flat_map(|words| job.after.keys().filter(|upstream| !words.contains(upstream)));
+            let missing: BTreeSet<&JobName> = missing.collect();
+            job.waits_for = missing.into_iter().cloned().collect();
         }
     }
 

@@ -12,7 +12,7 @@ use crate::clock::{Uptime, system};
 use crate::election::Queue;
 use crate::job::JobName;
 use crate::ledger::{ReadError, Reader, Reading};
-use crate::run::{HistoryRecord, Pause};
+use crate::run::{HistoryRecord, Link, Pause};
 use crate::status::{LastRun, RunStatus};
 
 /// How long a read may take.
@@ -34,6 +34,8 @@ pub(super) struct Elsewhere {
     pub runs: Vec<RunStatus>,
     /// The paused jobs.
     pub paused: BTreeMap<JobName, Pause>,
+    /// What upstreams said to jobs that wait for more.
+    pub words: Vec<Link>,
 }
 
 /// The reader, and what it gave lately.
@@ -61,7 +63,8 @@ impl Reads {
                 let snapshot = self.reader.snapshot().await?;
                 let runs = snapshot.running.iter().map(|running| RunStatus::from(&running.record)).collect();
                 let paused = snapshot.wishes.control.into_iter().map(|(job, entry)| (job, entry.record.paused));
-                Ok(Elsewhere { runs, paused: paused.collect() })
+                let words = snapshot.wishes.links.into_values().collect();
+                Ok(Elsewhere { runs, paused: paused.collect(), words })
             })
         };
         self.runs.get(FRESH, read).await

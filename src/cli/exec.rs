@@ -103,6 +103,7 @@ fn attempt(job: &Arc<Job>, now: Timestamp) -> Start {
         keep_until: None,
         retry_at: None,
         past: Past::default(),
+        dependents: Vec::new(),
         kill: None,
     };
     let (not_after, deadline) = (Uptime::NEVER, Deadline::None);

@@ -106,7 +106,11 @@ impl Args {
                 writeln!(io.err, "job `{}` is disabled: it has no occurrences", job.name)?;
                 continue;
             }
-            let coming = coming(Some(&job.name), &job.schedule, from, self.count());
+            let Some(schedule) = job.schedule() else {
+                writeln!(io.err, "job `{}` has no times of its own: it runs after {}", job.name, upstreams(&job))?;
+                continue;
+            };
+            let coming = coming(Some(&job.name), schedule, from, self.count());
             if coming.is_empty() {
                 writeln!(io.err, "job `{}` is not due any more", job.name)?;
             }
@@ -134,6 +138,13 @@ impl Args {
 /// True where a field has an `H`; no name of a month or day begins with one.
 fn is_hashed(expression: &str) -> bool {
     expression.split(|c: char| c.is_whitespace() || c == ',').any(|item| item.starts_with('H'))
+}
+
+/// `` `extract` (success) and `clean` (always) ``
+fn upstreams(job: &Job) -> String {
+    let upstreams = job.upstreams().into_iter().flatten();
+    let each = upstreams.map(|(name, condition)| format!("`{name}` ({})", condition.as_str()));
+    each.collect::<Vec<_>>().join(" and ")
 }
 
 fn coming(job: Option<&JobName>, schedule: &Schedule, from: Timestamp, count: usize) -> Vec<Occurrence> {
@@ -262,7 +273,8 @@ mod tests {
         let text = "jobs: {late: &j {schedule: \"0 20 * * *\", command: x}, \
                     early: {schedule: \"0 19 * * *\", command: x}, \
                     off: {schedule: \"0 19 * * *\", command: x, enabled: false}, \
-                    past: {schedule: \"@at 2020-01-01T00:00:00Z\", command: x}}";
+                    past: {schedule: \"@at 2020-01-01T00:00:00Z\", command: x}, \
+                    then: {after: {early: success}, command: x}}";
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         let asked = |names: &[&str]| {
@@ -270,7 +282,11 @@ mod tests {
             typed(&[&line[..], names].concat(), &[])
         };
         let (exit, out, err) = asked(&[]);
-        assert_eq!(err, "job `off` is disabled: it has no occurrences\njob `past` is not due any more\n");
+        assert_eq!(
+            err,
+            "job `off` is disabled: it has no occurrences\njob `past` is not due any more\n\
+             job `then` has no times of its own: it runs after `early` (success)\n"
+        );
         assert_eq!(
             (exit, out.as_str()),
             (

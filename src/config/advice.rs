@@ -37,6 +37,7 @@ pub(super) fn about(
             warnings.extend(not_expanded(key, &command.value));
         }
     }
+    warnings.extend(without_effect(own));
     warnings.extend(run_all_without_window(own, defaults));
     warnings.extend(overruled_variables(own));
     warnings.extend(schedule.and_then(|schedule| splay_beyond_the_next(own, defaults, schedule)));
@@ -44,6 +45,16 @@ pub(super) fn about(
 }
 
 type Warning = (Position, String);
+
+/// What says when a job is due, in one that is due when others have run.
+fn without_effect(own: &Placed) -> Vec<Warning> {
+    const OF_A_SCHEDULE: [&str; 5] = ["timezone", "dst", "splay", "misfire", "misfire_limit"];
+    if !matches!(own.settings.after, Some(Some(_))) {
+        return Vec::new();
+    }
+    let at = |key: &str| Some((own.place(key)?, format!("`{key}` has no effect with `after`")));
+    OF_A_SCHEDULE.into_iter().filter_map(at).collect()
+}
 
 /// `command: echo a # b` runs `echo a`.
 fn lost_comment(key: &str, command: &Node, lines: &Lines<'_>) -> Option<Warning> {

@@ -32,6 +32,8 @@ pub(super) struct Block {
     #[serde(deserialize_with = "given")]
     pub schedule: Given<TextOrTexts>,
     #[serde(deserialize_with = "given")]
+    pub after: Given<BTreeMap<String, String>>,
+    #[serde(deserialize_with = "given")]
     pub timezone: Given<String>,
     #[serde(deserialize_with = "given")]
     pub dst: Given<String>,

@@ -1,15 +1,12 @@
 //! The keys of jobs.yaml and the form of their values: the check that finds every unknown key and every wrong type.
 //!
 //! It leaves behind the sound part of the file, which serde_yaml then reads into `raw`'s types, so that values
-//! are judged also where something else in the file is wrong. What is not built yet stands in one place, [`LATER`].
+//! are judged also where something else in the file is wrong.
 
 use std::rc::Rc;
 
 use super::marked::{Entry, Fault, Node, Position, Value};
 use crate::words::nearest;
-
-/// Keys that the language has and this version does not: refused, never ignored.
-const LATER: &[&str] = &["after"];
 
 /// The form of a value, as far as it can be seen without knowing what it means.
 #[derive(Clone, Copy)]
@@ -34,6 +31,7 @@ enum Form {
 const KEYS: &[(&str, Form)] = &[
     ("description", Form::Text),
     ("schedule", Form::TextOrTexts),
+    ("after", Form::Texts),
     ("timezone", Form::Text),
     ("dst", Form::Text),
     ("splay", Form::Text),
@@ -63,11 +61,6 @@ const KEYS: &[(&str, Form)] = &[
     ("on_recovery", Form::TextOrTexts),
     ("on_missed", Form::TextOrTexts),
 ];
-
-/// True for a key of a job that works in this version.
-pub(crate) fn supports(key: &str) -> bool {
-    KEYS.iter().any(|(name, _)| *name == key)
-}
 
 /// Keys that make a job what it is, so that `defaults` cannot have them.
 const NOT_IN_DEFAULTS: &[&str] = &["schedule", "after", "command"];
@@ -142,9 +135,11 @@ impl Check<'_> {
 
     fn missing_keys(&mut self, job: &Entry, title: &str) {
         let has = |key| job.value.entry(key).is_some_and(|entry| !entry.value.is_null());
-        // `after` takes the place of a schedule; that it is not supported is said at the key.
         if !has("schedule") && !has("after") {
             self.fault(job.at, format!("{title}: `schedule` is missing"));
+        }
+        if let Some(after) = job.value.entry("after").filter(|_| has("schedule") && has("after")) {
+            self.fault(after.at, format!("{title}: `after` stands in the place of `schedule`; a job has one of them"));
         }
         if !has("command") {
             self.fault(job.at, format!("{title}: `command` is missing"));
@@ -158,12 +153,8 @@ impl Check<'_> {
             self.fault(entry.at, format!("{title}: `{key}` belongs to a job, not here"));
             return false;
         }
-        if LATER.contains(&key) {
-            self.fault(entry.at, format!("{title}: `{key}` is not supported yet"));
-            return false;
-        }
         let Some((_, form)) = KEYS.iter().find(|(name, _)| *name == key) else {
-            let known = KEYS.iter().map(|(name, _)| *name).chain(LATER.iter().copied());
+            let known = KEYS.iter().map(|(name, _)| *name);
             let hint = meant(key, known.filter(|name| !excluded.contains(name)));
             self.fault(entry.at, format!("{title}: `{}` is not a key of a job{hint}", shown(key)));
             return false;

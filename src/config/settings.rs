@@ -8,14 +8,15 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::after::{self, Upstream};
 use super::hooks::{self, HookSettings};
-use super::marked::{Fault, Node, Position};
+use super::marked::{Entry, Fault, Node, Position};
 use super::process::{self, LimitSettings};
 use super::raw::{self, Given, TextOrTexts};
 use super::schema::{self, meant, shown};
 use super::size;
 use crate::duration;
-use crate::job::{CommandLine, Group, Interrupted, JobName, Misfire, OnLeaseEnd, Overlap};
+use crate::job::{CommandLine, Condition, Group, Interrupted, JobName, Misfire, OnLeaseEnd, Overlap};
 use crate::schedule::{Dst, Schedule};
 
 /// The kernel takes no longer argument or environment entry (MAX_ARG_STRLEN, its final NUL included).
@@ -29,6 +30,7 @@ const MOST_RETRIES: u32 = 1000;
 pub(super) struct Settings {
     pub description: Given<String>,
     pub schedule: Given<Vec<String>>,
+    pub after: Given<Vec<Upstream>>,
     pub timezone: Given<String>,
     pub dst: Given<Dst>,
     pub splay: Given<Duration>,
@@ -78,6 +80,7 @@ pub(super) fn judge(
         hooks: hooks::judged(&mut block, |key, given| judge.command(key, given)),
         description: block.description,
         schedule: judge.value("schedule", block.schedule, expressions),
+        after: judge.after(block.after),
         timezone: judge.value("timezone", block.timezone, |name| zones.known(name)),
         dst: judge.word("dst", block.dst, &[("once", Dst::Once), ("skip", Dst::Skip), ("twice", Dst::Twice)]),
         splay: judge.value("splay", block.splay, |text| duration::parse(&text)),
@@ -184,6 +187,33 @@ impl Judge<'_> {
             let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
             found.ok_or_else(|| not_a_word(&text, words.iter().map(|(word, _)| *word)))
         })
+    }
+
+    fn after(&mut self, given: Given<BTreeMap<String, String>>) -> Given<Vec<Upstream>> {
+        let Some(Some(_)) = given else { return given.map(|_| None) };
+        let entries = self.node.entry("after").map_or(&[][..], |entry| entry.value.entries());
+        if entries.is_empty() {
+            self.fault(self.place("after"), "after", "it names no job");
+        }
+        if let Some(entry) = entries.get(after::MOST) {
+            self.fault(entry.at, "after", format!("a job runs after at most {} others", after::MOST));
+        }
+        Some(Some(entries.iter().filter_map(|entry| self.upstream(entry)).collect()))
+    }
+
+    fn upstream(&mut self, entry: &Entry) -> Option<Upstream> {
+        const WORDS: [Condition; 2] = [Condition::Success, Condition::Always];
+        let text = entry.value.text()?;
+        let condition = WORDS.into_iter().find(|word| word.as_str() == text);
+        if condition.is_none() {
+            let known = WORDS.iter().map(|word| word.as_str());
+            self.fault(entry.value.at, "after", format!("`{}`: {}", shown(&entry.key), not_a_word(text, known)));
+        }
+        let name = JobName::parse(&entry.key);
+        if name.is_err() {
+            self.fault(entry.at, "after", format!("`{}` is no job name", shown(&entry.key)));
+        }
+        Some(Upstream { name: name.ok()?, condition: condition?, at: entry.at })
     }
 
     fn command(&mut self, key: &str, given: Given<TextOrTexts>) -> Given<CommandLine> {

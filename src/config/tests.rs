@@ -1,5 +1,6 @@
 //! What is said about jobs files, to the letter.
 
+mod after;
 mod folders;
 mod hooks;
 mod hostile;

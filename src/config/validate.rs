@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::advice;
+use super::after::Outline;
 use super::hooks;
 use super::host::Host;
 use super::marked::{self, Entry, Fault, Node, Position};
@@ -14,7 +15,7 @@ use super::raw::{self, Given};
 use super::schema::{self, shown};
 use super::settings::{self, RetrySettings, Settings, Zones};
 use super::source::{self, Lines};
-use crate::job::{Interrupted, Job, JobName, OnLeaseEnd, Retries, RunAs, Splay};
+use crate::job::{Due, Interrupted, Job, JobName, OnLeaseEnd, Retries, RunAs, Splay};
 use crate::schedule::{Place, Schedule};
 
 const DEFAULT_ZONE: &str = "UTC";
@@ -27,6 +28,10 @@ const DEFAULT_MAX_OUTPUT: u64 = 1 << 20;
 #[derive(Default)]
 pub(super) struct Checked {
     pub jobs: Vec<(Position, Arc<Job>)>,
+    /// Every name under `jobs`, whatever is wrong with it; absent where the file could not be read so far.
+    pub names: Option<Vec<String>>,
+    /// What `after` says, of all jobs whose names are good.
+    pub outlines: Vec<Outline>,
     pub faults: Vec<Fault>,
     pub warnings: Vec<Fault>,
 }
@@ -38,18 +43,24 @@ pub(super) fn file(bytes: &[u8], host: &mut Host) -> Checked {
         Err(fault) => return Checked { faults: vec![fault], ..Checked::default() },
     };
     let marked::Marked { root, mut faults } = marked::read(text);
+    let names = root.as_ref().map(|root| names(root));
     let Some(sound) = root.and_then(|root| schema::sound_part(&root, &mut faults)) else {
-        return Checked { faults, ..Checked::default() };
+        return Checked { faults, names, ..Checked::default() };
     };
     let raw = match typed(text, &sound, faults.is_empty()) {
         Ok(raw) => raw,
         Err(fault) => {
             faults.push(fault);
-            return Checked { faults, ..Checked::default() };
+            return Checked { faults, names, ..Checked::default() };
         }
     };
-    let checked = Checked { faults, ..Checked::default() };
+    let checked = Checked { faults, names, ..Checked::default() };
     FileCheck { lines: Lines::of(text), zones: Zones::default(), host, checked }.run(raw, &sound)
+}
+
+fn names(root: &Node) -> Vec<String> {
+    let jobs = root.entry("jobs").map_or(&[][..], |jobs| jobs.value.entries());
+    jobs.iter().map(|job| job.key.clone()).collect()
 }
 
 /// The second pass. A file with faults is never run; its sound part is read on only to say all that is wrong.
@@ -127,8 +138,15 @@ impl FileCheck<'_> {
         self.on_this_host(&title, &own, defaults);
         let schedule = self.schedule(&title, entry, &own.settings, &defaults.settings);
         self.checked.warnings.extend(advice::about(&title, &own, defaults, schedule.as_ref(), &self.lines));
-        if let (Some(name), Some(schedule)) = (name, schedule)
-            && let Some(job) = job(name, schedule, own.settings, &defaults.settings)
+        let upstreams = own.settings.after.clone().flatten();
+        if let Some(name) = name.clone() {
+            let enabled = is_enabled(&own.settings, &defaults.settings);
+            self.checked.outlines.push(Outline { name, enabled, upstreams: upstreams.clone().unwrap_or_default() });
+        }
+        let after =
+            upstreams.map(|upstreams| Due::After(upstreams.into_iter().map(|up| (up.name, up.condition)).collect()));
+        if let (Some(name), Some(due)) = (name, after.or(schedule.map(Due::At)))
+            && let Some(job) = job(name, due, own.settings, &defaults.settings)
         {
             self.checked.jobs.push((entry.at, Arc::new(job)));
         }
@@ -188,20 +206,29 @@ pub(super) fn merged<T: Clone>(own: &Given<T>, defaults: &Given<T>) -> Option<T>
     own.clone().unwrap_or_else(|| defaults.clone().flatten())
 }
 
-fn job(name: JobName, schedule: Schedule, own: Settings, defaults: &Settings) -> Option<Job> {
+fn is_enabled(own: &Settings, defaults: &Settings) -> bool {
+    merged(&own.enabled, &defaults.enabled).unwrap_or(true)
+}
+
+fn job(name: JobName, due: Due, own: Settings, defaults: &Settings) -> Option<Job> {
+    let enabled = is_enabled(&own, defaults);
     let interrupted = merged(&own.interrupted, &defaults.interrupted).unwrap_or_default();
     let on_lease_end = match interrupted {
         Interrupted::Rerun => OnLeaseEnd::Kill,
         Interrupted::Skip => merged(&own.on_lease_end, &defaults.on_lease_end).unwrap_or_default(),
     };
-    let splay = merged(&own.splay, &defaults.splay).unwrap_or_default();
+    let splay = match due {
+        Due::At(_) => merged(&own.splay, &defaults.splay).unwrap_or_default(),
+        // It is not due by the time, so there is nothing to spread.
+        Due::After(_) => Duration::ZERO,
+    };
     Some(Job {
         splay: Splay::new(splay, name.as_str()),
         name,
         description: merged(&own.description, &defaults.description),
-        schedule,
+        due,
         command: own.command.flatten()?,
-        enabled: merged(&own.enabled, &defaults.enabled).unwrap_or(true),
+        enabled,
         environment: environment(own.environment, &defaults.environment),
         run_as: RunAs { user: merged(&own.user, &defaults.user), group: merged(&own.group, &defaults.group) },
         nice: merged(&own.nice, &defaults.nice),

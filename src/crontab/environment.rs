@@ -67,10 +67,9 @@ pub(super) fn remarks(setting: &Setting) -> Vec<Remark> {
         "TZ" => Remark::same(format!("TZ={value}: for the commands; cron schedules by the zone of its host")),
         "RANDOM_DELAY" => match delay(setting) {
             Some(0) => return Vec::new(),
-            Some(minutes) if config::supports("splay") => {
+            Some(minutes) => {
                 Remark::same(format!("RANDOM_DELAY={minutes}: a fixed delay of so many minutes at most, `splay`"))
             }
-            Some(minutes) => Remark::loss(format!("RANDOM_DELAY={minutes}: `splay: {minutes}m` is not supported yet")),
             None => Remark::loss(format!("RANDOM_DELAY={value}: no number of minutes")),
         },
         "HOME" if !value.starts_with('/') => {

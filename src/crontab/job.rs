@@ -32,9 +32,9 @@ impl Keys {
         if let Some(home) = environment.get("HOME").filter(|home| home.starts_with('/')) {
             self.line(&format!("working_directory: {}", quoted(home)));
         }
-        let minutes = environment.get("RANDOM_DELAY").and_then(|value| {
-            delay(&Setting { name: String::new(), value: value.clone() }).filter(|_| config::supports("splay"))
-        });
+        let minutes = environment
+            .get("RANDOM_DELAY")
+            .and_then(|value| delay(&Setting { name: String::new(), value: value.clone() }));
         if let Some(minutes) = minutes {
             self.line(&format!("splay: {}", if minutes == 0 { "0s".to_owned() } else { format!("{minutes}m") }));
         }

@@ -2,7 +2,7 @@
 
 mod golden;
 mod hostile;
-mod later;
+mod keys;
 mod shells;
 mod times;
 

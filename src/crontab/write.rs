@@ -112,7 +112,7 @@ impl<'a> Writer<'a> {
             return self.refused(line, &why);
         }
         let remarks = line.remarks.iter().chain(&entry.when.remarks).chain(&entry.remarks);
-        for remark in remarks.chain(&user_remarks(entry)) {
+        for remark in remarks {
             self.remark(line, remark);
         }
         let keys = self.keys(entry, &command, description);
@@ -130,12 +130,8 @@ impl<'a> Writer<'a> {
         if self.zone != self.origin.zone {
             keys.line(&format!("timezone: {}", scalar(&self.zone)));
         }
-        for (key, value) in user_keys(entry).into_iter().filter(|(key, _)| config::supports(key)) {
+        for (key, value) in user_keys(entry) {
             keys.line(&format!("{key}: {}", scalar(value)));
-        }
-        // Whoever can write what another user runs must not have it run as root.
-        if user_keys(entry).iter().any(|(key, _)| *key == "user" && !config::supports(key)) {
-            keys.line("enabled: false");
         }
         if entry.single {
             keys.line("overlap: skip");
@@ -173,7 +169,7 @@ impl<'a> Writer<'a> {
             file.line("# A job without a PATH of its own has /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; some crons");
             file.line("# give only /usr/bin:/bin.");
         }
-        let has_user = self.origin.system || self.origin.owner.is_some() && config::supports("user");
+        let has_user = self.origin.system || self.origin.owner.is_some();
         if !has_user {
             file.line("# cron ran these as the user whose crontab it is; here it is the user of `cronkeeper run`.");
         }
@@ -185,7 +181,7 @@ impl<'a> Writer<'a> {
         keys.line(&format!("timezone: {}", scalar(self.origin.zone)));
         keys.line("overlap: allow");
         keys.line("misfire: skip");
-        if let Some(owner) = self.origin.owner.filter(|owner| *owner != "root" && config::supports("user")) {
+        if let Some(owner) = self.origin.owner.filter(|owner| *owner != "root") {
             keys.line(&format!("user: {}", scalar(owner)));
         }
         keys.environment(&self.shared);
@@ -212,17 +208,6 @@ fn user_keys(entry: &Entry) -> Vec<(&'static str, &str)> {
     let Some(user) = &entry.user else { return Vec::new() };
     let name = Some(("user", user.name.as_str())).filter(|(_, name)| *name != "root");
     name.into_iter().chain(user.group.as_deref().map(|group| ("group", group))).collect()
-}
-
-fn user_remarks(entry: &Entry) -> Vec<Remark> {
-    let later = user_keys(entry).into_iter().filter(|(key, _)| !config::supports(key));
-    let remark = |(key, value)| match key {
-        "user" => {
-            format!("user: {value} (not supported yet: the job is disabled, or it would run as cronkeeper's user)")
-        }
-        _ => format!("{key}: {value} (not supported yet)"),
-    };
-    later.map(remark).map(Remark::loss).collect()
 }
 
 /// The comment before an entry that says what it is for.

@@ -224,6 +224,7 @@ impl View {
         status.put_runs(&runs);
         let paused = engine.pauses().map(|(job, entry)| (job.clone(), entry.record.paused.clone()));
         status.put_paused(&paused.collect());
+        status.put_words(engine.words());
         status
     }
 
@@ -231,12 +232,17 @@ impl View {
         JobStatus {
             name: job.name.clone(),
             description: job.description.clone(),
-            schedule: job.schedule.expressions().collect::<Vec<_>>().join(", "),
-            timezone: job.schedule.zone_name().to_owned(),
+            schedule: job
+                .schedule()
+                .map(|schedule| schedule.expressions().collect::<Vec<_>>().join(", "))
+                .unwrap_or_default(),
+            timezone: job.schedule().map(|schedule| schedule.zone_name().to_owned()).unwrap_or_default(),
+            after: after(job),
             enabled: job.enabled,
             last: self.last.get(&job.name).cloned(),
-            next: if job.enabled { job.schedule.next_after(now.wall) } else { None },
+            next: if job.enabled { job.next_after(now.wall) } else { None },
             running: Vec::new(),
+            waits_for: Vec::new(),
             error: None,
             paused: None,
         }
@@ -289,6 +295,12 @@ impl View {
         let before = std::mem::replace(&mut self.drifting, now);
         self.drifting.iter().filter(|drift| !before.contains(drift)).cloned().collect()
     }
+}
+
+/// After which jobs one runs.
+fn after(job: &crate::job::Job) -> BTreeMap<JobName, String> {
+    let upstreams = job.upstreams().into_iter().flatten();
+    upstreams.map(|(name, condition)| (name.clone(), condition.as_str().to_owned())).collect()
 }
 
 /// What is wrong with a mark, and what follows.

@@ -4,6 +4,7 @@
 //! will have made. When one is refused the later ones are too; then the record is read and deciding starts from what it says.
 
 mod ahead;
+mod chained;
 mod definitions;
 mod manual;
 mod paused;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 pub use self::ahead::MarkAhead;
+use self::chained::Chains;
 use self::manual::Triggers;
 use self::paused::Pauses;
 use self::timeline::Timeline;
@@ -23,6 +25,7 @@ use super::flight::{Flight, Holder, Phase};
 use super::misfire::{self, Missed};
 use super::takeover::Takeover;
 use super::{Engine, Pending, Turn};
+use crate::clock::Uptime;
 use crate::job::{Job, JobName, Misfire, Overlap};
 use crate::ledger::{Commit, CommitId, Wishes};
 use crate::run::{RunId, SkipReason};
@@ -56,6 +59,8 @@ pub(super) struct Leadership {
     triggers: Triggers,
     /// What operators paused.
     pauses: Pauses,
+    /// What jobs that run after others wait for.
+    chains: Chains,
 }
 
 impl Leadership {
@@ -74,12 +79,14 @@ impl Leadership {
             held: BTreeSet::new(),
             triggers: Triggers::default(),
             pauses: Pauses::default(),
+            chains: Chains::default(),
         }
     }
 
     /// What operators wanted before this term. That a job is paused is no news then.
     pub fn adopt_wishes(&mut self, wishes: Wishes) {
         self.triggers.hear(wishes.triggers);
+        self.chains.hear(wishes.links);
         for (name, entry) in wishes.control {
             self.pauses.hear(&name, entry);
         }
@@ -90,6 +97,17 @@ impl Leadership {
         let due = self.agenda.first().map(|&(at, _)| at);
         let runs = [self.keeps.first(), self.retries.first()].into_iter().flatten().map(|&(at, _)| at);
         due.into_iter().chain(runs).min()
+    }
+
+    /// When a run is given up that waits for what nobody can say any more.
+    pub fn give_up_at(&self) -> Option<Uptime> {
+        self.chains.next_at()
+    }
+
+    /// Something changed that runs may have waited for.
+    pub fn stir(&mut self) {
+        self.is_stirred = true;
+        self.chains.stir();
     }
 
     /// Keeps the account of the takeover.
@@ -107,6 +125,8 @@ impl Leadership {
             | Pending::Begin { .. }
             | Pending::Fulfil { .. }
             | Pending::Dismiss { .. }
+            | Pending::Follow { .. }
+            | Pending::Forgo { .. }
             | Pending::Resume { .. }
             | Pending::Reown { .. }
             | Pending::Kill { .. } => {}
@@ -116,9 +136,7 @@ impl Leadership {
     fn schedule(&mut self, name: &JobName) {
         let Some(timeline) = self.timelines.get_mut(name) else { return };
         let next = match &timeline.job {
-            Some(job) if !timeline.is_in_conflict => {
-                job.schedule.next_after(timeline.cursor).map(|at| at + job.splay.delay())
-            }
+            Some(job) if !timeline.is_in_conflict => job.next_after(timeline.cursor).map(|at| at + job.splay.delay()),
             _ => None,
         };
         if next != timeline.next {
@@ -181,6 +199,7 @@ impl Engine {
     pub(super) fn on_wishes(&mut self, t: &mut Turn, wishes: Wishes) {
         let Some(leading) = &mut self.leading else { return };
         leading.triggers.hear(wishes.triggers);
+        leading.chains.hear(wishes.links);
         self.hear_pauses(t, wishes.control);
     }
 
@@ -220,7 +239,7 @@ impl Engine {
     fn decide_fresh(&mut self, t: &mut Turn, job: &Arc<Job>, now: Timestamp) {
         while let Some(timeline) = self.timeline(&job.name) {
             let from = timeline.cursor.max(now - misfire::LATE - NANOSECOND);
-            let Some(at) = job.schedule.next_after(from).filter(|&at| at <= now) else { return };
+            let Some(at) = job.next_after(from).filter(|&at| at <= now) else { return };
             if timeline.backlog.is_empty() {
                 self.decide_one(t, job, at)
             } else {
@@ -239,7 +258,7 @@ impl Engine {
         let mut newest = VecDeque::new();
         let mut until = now;
         while newest.len() < limit {
-            let Some(at) = job.schedule.last_before_or_at(until, timeline.cursor) else { break };
+            let Some(at) = job.last_before_or_at(until, timeline.cursor) else { break };
             newest.push_front(at);
             until = at - NANOSECOND;
         }

@@ -41,12 +41,9 @@ pub fn plan(job: &Job, mark: Timestamp, now: Timestamp) -> Plan {
     }
     let run = match job.misfire {
         Misfire::Skip => Vec::new(),
-        Misfire::RunOnce => job
-            .schedule
-            .last_before_or_at(missed_until, mark)
-            .filter(|&at| is_in_window(job, at, now))
-            .into_iter()
-            .collect(),
+        Misfire::RunOnce => {
+            job.last_before_or_at(missed_until, mark).filter(|&at| is_in_window(job, at, now)).into_iter().collect()
+        }
         Misfire::RunAll => newest_in_window(job, mark, missed_until, now),
     };
     let skipped = match run.first() {
@@ -58,10 +55,10 @@ pub fn plan(job: &Job, mark: Timestamp, now: Timestamp) -> Plan {
 
 /// The occurrences in (`after`, `until`].
 pub fn missed(job: &Job, after: Timestamp, until: Timestamp) -> Option<Missed> {
-    let first = job.schedule.next_after(after).filter(|&first| first <= until)?;
-    let last = job.schedule.last_before_or_at(until, after)?;
+    let first = job.next_after(after).filter(|&first| first <= until)?;
+    let last = job.last_before_or_at(until, after)?;
     // Mostly there is one.
-    let count = if first == last { 1 } else { job.schedule.count(after, until) };
+    let count = if first == last { 1 } else { job.schedule()?.count(after, until) };
     Some(Missed { first, last, count })
 }
 
@@ -70,7 +67,7 @@ pub fn is_in_window(job: &Job, at: Timestamp, now: Timestamp) -> bool {
     let age = now.duration_since(at).unsigned_abs();
     match job.misfire_window {
         Some(window) => age <= window,
-        None => age <= DEFAULT_WINDOW && job.schedule.next_after(at).is_none_or(|next| now < next),
+        None => age <= DEFAULT_WINDOW && job.next_after(at).is_none_or(|next| now < next),
     }
 }
 
@@ -84,7 +81,7 @@ fn newest_in_window(job: &Job, mark: Timestamp, until: Timestamp, now: Timestamp
     let mut found = Vec::new();
     let mut until = until;
     while found.len() < job.misfire_limit {
-        let Some(at) = job.schedule.last_before_or_at(until, mark).filter(|&at| is_in_window(job, at, now)) else {
+        let Some(at) = job.last_before_or_at(until, mark).filter(|&at| is_in_window(job, at, now)) else {
             break;
         };
         found.push(at);

@@ -131,9 +131,13 @@ impl Engine {
                     self.timeouts.insert((at + timeout, slot));
                 }
                 let started_at = t.now.wall - t.now.up.since(at);
-                let delay =
-                    flight.own().and_then(|own| own.job.as_ref()).map_or(Duration::ZERO, |job| job.splay.delay());
-                let lateness = started_at.duration_since(run.scheduled_at() + delay);
+                let job = flight.own().and_then(|own| own.job.as_ref());
+                let due_at = match job {
+                    // How long its upstreams took makes it not late.
+                    Some(job) if job.schedule().is_none() => flight.record.begun_at,
+                    job => run.scheduled_at() + job.map_or(Duration::ZERO, |job| job.splay.delay()),
+                };
+                let lateness = started_at.duration_since(due_at);
                 let lateness = Duration::try_from(lateness).unwrap_or_default();
                 self.succession.failed_starts = 0;
                 t.tell(Report::Started { run, attempt, token, pid, lateness });

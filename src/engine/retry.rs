@@ -117,9 +117,10 @@ impl Engine {
             attempt: flight.record.attempt + 1,
             begun_at: t.now.wall,
             on_loss: OnLoss::of(&job),
-            keep_until: Self::keep_until(&job, run.scheduled_at(), t.due),
+            keep_until: Self::keep_until(&job, self.jobs.root_of(&job).unwrap_or(&job), run.scheduled_at(), t.due),
             retry_at: None,
             past,
+            dependents: self.jobs.dependents_of(&job.name).to_vec(),
             nonce,
             ..flight.record.clone()
         };

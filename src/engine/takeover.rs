@@ -52,10 +52,15 @@ impl Engine {
         running.sort_by_key(|found| (found.record.scheduled_at, found.record.job.clone()));
         for Running { record, version, owner } in running {
             let run = record.id();
-            if self.flights.get(&run).is_some_and(|flight| flight.own().is_some()) {
-                self.on_own_run_read(t, &run, Some((record, version)));
-            } else {
-                self.adopt_run(t, &run, record, version, owner);
+            let own = self.flights.get(&run).filter(|flight| flight.own().is_some());
+            match own {
+                // An end that is still to be refused: another attempt has begun since, and counts from now on.
+                Some(own) if own.alive().is_none() && !own.record.is_same_attempt(&record) => {
+                    self.on_superseded(t, &run);
+                    self.adopt_run(t, &run, record, version, owner);
+                }
+                Some(_) => self.on_own_run_read(t, &run, Some((record, version))),
+                None => self.adopt_run(t, &run, record, version, owner),
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The engine by hand: one event at a time, and what must follow.
 
+mod chained;
 mod clocks;
 mod control;
 mod due;

@@ -34,7 +34,7 @@ impl Engine {
     /// Something changed that a run may have waited for.
     pub(super) fn stir(&mut self) {
         if let Some(leading) = &mut self.leading {
-            leading.is_stirred = true;
+            leading.stir();
         }
     }
 

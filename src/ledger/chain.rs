@@ -38,7 +38,12 @@ impl Chains {
 impl Change {
     /// True where it moves a job's mark, and so is a link of the job's chain.
     pub fn moves_mark(&self) -> bool {
-        matches!(self, Self::Advance { .. } | Self::Begin { .. } | Self::Resume { mark: Some(_), .. })
+        match self {
+            Self::Advance { .. } | Self::Begin { .. } => true,
+            Self::Resume { mark, .. } => mark.is_some(),
+            Self::Follow { mark, .. } => mark.is_some(),
+            _ => false,
+        }
     }
 }
 

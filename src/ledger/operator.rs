@@ -10,16 +10,18 @@ use uuid::Uuid;
 
 use crate::job::JobName;
 use crate::run::{
-    ControlRecord, HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord, TriggerSeq, Version,
+    ControlRecord, HistoryRecord, KillRequest, Link, Pause, Resume, RunId, RunState, TriggerRecord, TriggerSeq, Version,
 };
 
-/// All that operators want and the leader has not seen to.
+/// All that operators want, or jobs that run after others wait for, and the leader has not seen to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wishes {
     /// The paused jobs.
     pub control: BTreeMap<JobName, ControlEntry>,
     /// The triggers, by number.
     pub triggers: BTreeMap<TriggerSeq, TriggerEntry>,
+    /// What upstreams said, numbered likewise.
+    pub links: BTreeMap<TriggerSeq, Link>,
 }
 
 /// A pause with its version.

@@ -45,6 +45,11 @@ impl RunId {
         &self.job
     }
 
+    /// The run of another job in the same chain.
+    pub fn of(&self, job: JobName) -> Self {
+        Self { job, ..self.clone() }
+    }
+
     /// The trigger that asked for it; absent for a scheduled run.
     pub fn trigger(&self) -> Option<TriggerSeq> {
         self.manual

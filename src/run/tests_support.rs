@@ -20,6 +20,7 @@ pub(crate) fn record(job: &str, second: i64, session: &str) -> RunRecord {
         keep_until: None,
         retry_at: None,
         past: Past::default(),
+        dependents: Vec::new(),
         kill: None,
     }
 }

@@ -179,6 +179,8 @@ impl Backend {
                 Err(error.into())
             }
             Notice::MemberBuried(name, result) => {
+                // Its last ends may leave words for jobs that run after others.
+                self.wished = true;
                 let Self { watch, store, errands, service, .. } = self;
                 watch.member_buried(&name, result, store, errands, &service.events)
             }
@@ -255,11 +257,12 @@ impl Backend {
             self.watch.end();
             self.wished = false;
         }
+        // A former leader that drains leaves words for jobs that run after its own.
+        self.wished |= self.watch.look(&self.store, &self.errands, &self.service.events)? && self.contender.leads();
         if self.wished {
             self.answer(ledger::Event::Wishes(self.store.wishes()?));
             self.wished = false;
         }
-        self.watch.look(&self.store, &self.errands, &self.service.events)?;
         self.timers.watch = (!self.watch.is_idle()).then(|| Instant::now() + watch::EVERY);
         Ok(())
     }

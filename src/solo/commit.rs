@@ -19,18 +19,25 @@ pub(super) fn apply(tx: &Transaction<'_>, change: &Change) -> rusqlite::Result<C
         Change::Begin { at, record, run } => begin(tx, *at, record, run),
         Change::Fulfil { run } => fulfil(tx, run),
         Change::Dismiss { seq, skip, .. } => dismiss(tx, *seq, skip.as_ref()),
+        Change::Follow { mark, run, links } => follow(tx, mark.as_ref(), run, links),
+        Change::Forgo { links, skip, .. } => forgo(tx, links, skip.as_ref()),
         Change::Resume { job, control, mark, skip } => resume(tx, job, *control, mark.as_ref(), skip.as_ref()),
         Change::Settle { at, run } | Change::Reown { at, run } | Change::Kill { at, run } => set_run(tx, *at, run),
         Change::End { at, end, .. } => end_run(tx, *at, end),
     }?;
-    Ok(if written { Commit::Accepted } else { Commit::Superseded })
+    if !written {
+        return Ok(Commit::Superseded);
+    }
+    change.links().iter().try_for_each(|link| wishes::leave(tx, link))?;
+    Ok(Commit::Accepted)
 }
 
 /// Writes an end that a dead member left, if the run is still as that member had it: then the version of its record.
 pub(super) fn end_left_open(tx: &Transaction<'_>, end: &RunEnd) -> rusqlite::Result<Option<Version>> {
     match read::run(tx, &end.run.id())? {
         Some((run, at)) if run.owner == end.run.owner && run.attempt == end.run.attempt => {
-            Ok(end_run(tx, at, end)?.then_some(at))
+            let end = Change::End { at, end: end.clone(), as_leader: false };
+            Ok((apply(tx, &end)? == Commit::Accepted).then_some(at))
         }
         _ => Ok(None), // settled by another: its word stands
     }
@@ -91,6 +98,53 @@ fn dismiss(tx: &Transaction<'_>, seq: TriggerSeq, skip: Option<&Skip>) -> rusqli
         put_history(tx, &skip.id(), None, &HistoryRecord::Skip(skip.clone()))?;
     }
     Ok(taken)
+}
+
+/// All is looked at before anything is written.
+fn follow(
+    tx: &Transaction<'_>,
+    mark: Option<&(Version, JobRecord)>,
+    run: &RunRecord,
+    links: &[TriggerSeq],
+) -> rusqlite::Result<bool> {
+    let id = run.id();
+    let stands = match mark {
+        Some((at, _)) => version(tx, "jobs", run.job.as_str())? == Some(*at),
+        None => true,
+    };
+    if !stands || version(tx, "running", &id.to_string())?.is_some() || !take_links(tx, links)? {
+        return Ok(false);
+    }
+    if let Some((at, record)) = mark {
+        put_job(tx, &run.job, Some(*at), record)?;
+    }
+    put_run(tx, &id, Version::FIRST, run)?;
+    Ok(true)
+}
+
+/// A record of the history that is there already stays: it may say what became of the run.
+fn forgo(tx: &Transaction<'_>, links: &[TriggerSeq], skip: Option<&Skip>) -> rusqlite::Result<bool> {
+    if !take_links(tx, links)? {
+        return Ok(false);
+    }
+    match skip {
+        Some(skip) if wishes::ended(tx, &skip.id())?.is_none() => {
+            put_history(tx, &skip.id(), None, &HistoryRecord::Skip(skip.clone()))?;
+        }
+        Some(_) | None => {}
+    }
+    Ok(true)
+}
+
+/// Takes all of them away, or none.
+fn take_links(tx: &Transaction<'_>, links: &[TriggerSeq]) -> rusqlite::Result<bool> {
+    for &link in links {
+        if !wishes::is_there(tx, link)? {
+            return Ok(false);
+        }
+    }
+    links.iter().try_for_each(|&link| wishes::take(tx, link).map(drop))?;
+    Ok(true)
 }
 
 fn resume(

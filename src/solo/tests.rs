@@ -1,5 +1,6 @@
 //! The ports on one host: several nodes in one process, which contend as processes do, for their locks belong to open files.
 
+mod chained;
 mod electing;
 mod succession;
 mod trouble;
@@ -183,5 +184,5 @@ fn skip(job: &str, first: i64, count: u64, at: Option<i32>) -> SkipWrite {
         node: NodeName::new("a"),
         decided_at: last,
     };
-    SkipWrite { at: at.map(Version), skip }
+    SkipWrite { at: at.map(Version), skip, links: Vec::new() }
 }

@@ -36,6 +36,8 @@ pub(super) struct Watch {
     /// Members that are gone but could not be seen to.
     unburied: BTreeSet<MemberName>,
     seen: i64,
+    /// As other processes left it when it was looked at last.
+    left: i64,
 }
 
 impl Watch {
@@ -47,6 +49,7 @@ impl Watch {
             awaited: BTreeSet::new(),
             unburied: BTreeSet::new(),
             seen: -1,
+            left: -1,
         }
     }
 
@@ -93,16 +96,16 @@ impl Watch {
         Ok(())
     }
 
-    /// Tells the rows that changed, if anybody wrote anything.
+    /// Tells the rows that changed, if anybody wrote anything. True where another process did.
     pub(super) fn look(
         &mut self,
         store: &Store,
         errands: &Errands,
         events: &UnboundedSender<Event>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<bool, Trouble> {
         let seen = store.data_version()?;
         if self.is_idle() || seen == self.seen {
-            return Ok(());
+            return Ok(false);
         }
         for (run, (told, _)) in self.runs.clone() {
             match store.run(&run)? {
@@ -112,7 +115,7 @@ impl Watch {
             }
         }
         self.seen = seen;
-        Ok(())
+        Ok(std::mem::replace(&mut self.left, seen) != seen)
     }
 
     /// A watched run's owner has let its lock go: now its processes have to be seen dead.

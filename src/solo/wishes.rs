@@ -10,8 +10,8 @@ use super::read::{self, parsed};
 use crate::job::JobName;
 use crate::ledger::{ControlEntry, TriggerEntry, Wishes};
 use crate::run::{
-    ControlRecord, HistoryRecord, JobRecord, KillRequest, Nonce, Pause, Resume, RunId, RunState, TriggerRecord,
-    TriggerSeq, Version,
+    ControlRecord, HistoryRecord, JobRecord, KillRequest, Link, Nonce, Note, Pause, Resume, RunId, RunRecord, RunState,
+    TriggerRecord, TriggerSeq, Version,
 };
 
 /// Every record of a job's history.
@@ -32,18 +32,24 @@ pub(super) fn read(db: &Connection, damaged: &mut Vec<String>) -> rusqlite::Resu
     }
     let mut answered = BTreeMap::new();
     for (seq, text) in triggers(db)? {
-        match parsed::<TriggerRecord>(&text) {
-            Ok(record) => {
-                let job = record.job.clone();
-                let uuids = match answered.entry(job.clone()) {
-                    std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
-                    std::collections::btree_map::Entry::Vacant(new) => new.insert(in_history(db, &job)?),
-                };
-                let is_in_history = uuids.contains(&record.uuid);
-                wishes.triggers.insert(seq, TriggerEntry { record, is_in_history });
+        let record = match Note::read(text.as_bytes()) {
+            Ok(Note::Trigger(record)) => record,
+            Ok(Note::Link(link)) => {
+                wishes.links.insert(seq, link);
+                continue;
             }
-            Err(why) => damaged.push(format!("triggers/{seq}: {why}")),
-        }
+            Err(why) => {
+                damaged.push(format!("triggers/{seq}: {why}"));
+                continue;
+            }
+        };
+        let job = record.job.clone();
+        let uuids = match answered.entry(job.clone()) {
+            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::btree_map::Entry::Vacant(new) => new.insert(in_history(db, &job)?),
+        };
+        let is_in_history = uuids.contains(&record.uuid);
+        wishes.triggers.insert(seq, TriggerEntry { record, is_in_history });
     }
     Ok(wishes)
 }
@@ -100,7 +106,18 @@ pub(super) fn kill(tx: &Transaction<'_>, run: &RunId, wish: KillRequest) -> rusq
     Ok(Some(record.state))
 }
 
-/// Takes a trigger away, if it is there.
+/// Leaves a word for a job that runs after another.
+pub(super) fn leave(tx: &Transaction<'_>, link: &Link) -> rusqlite::Result<()> {
+    tx.prepare_cached("INSERT INTO triggers (record) VALUES (?1)")?.execute(params![Json(link)]).map(drop)
+}
+
+/// True while a trigger, or a word, is there.
+pub(super) fn is_there(db: &Connection, seq: TriggerSeq) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM triggers WHERE seq = ?1)";
+    db.prepare_cached(sql)?.query_row([seq.0.cast_signed()], |row| row.get(0))
+}
+
+/// Takes a trigger, or a word, away, if it is there.
 pub(super) fn take(tx: &Transaction<'_>, seq: TriggerSeq) -> rusqlite::Result<bool> {
     let taken = tx.prepare_cached("DELETE FROM triggers WHERE seq = ?1")?.execute([seq.0.cast_signed()])?;
     Ok(taken > 0)
@@ -125,8 +142,7 @@ pub(super) fn ended(db: &Connection, run: &RunId) -> rusqlite::Result<Option<His
 /// True while a run, or its trigger, waits for its end.
 pub(super) fn is_open(db: &Connection, run: &RunId) -> rusqlite::Result<bool> {
     let running = read::run(db, run)?.is_some();
-    let seq = run.trigger().map(|seq| seq.0.cast_signed());
-    let waits = || db.query_row("SELECT EXISTS (SELECT 1 FROM triggers WHERE seq = ?1)", [seq], |row| row.get(0));
+    let waits = || run.trigger().map_or(Ok(false), |seq| is_there(db, seq));
     Ok(running || waits()?)
 }
 
@@ -137,7 +153,9 @@ fn known(tx: &Transaction<'_>, wish: &TriggerRecord) -> rusqlite::Result<Option<
         }
     }
     let running = read::rows(tx)?.running().into_iter().map(|(run, _)| run);
-    if let Some(run) = running.into_iter().find(|run| run.trigger.as_ref().is_some_and(|own| own.uuid == wish.uuid)) {
+    // The runs of the jobs that run after it bear the same trigger.
+    let is_its = |run: &RunRecord| run.job == wish.job && run.trigger.as_ref().is_some_and(|own| own.uuid == wish.uuid);
+    if let Some(run) = running.into_iter().find(is_its) {
         return Ok(Some(run.id()));
     }
     let history = read::history(tx, Some(&wish.job), ALL)?;

@@ -6,16 +6,29 @@ use serde::de::DeserializeOwned;
 
 use super::client::{Mode, Op};
 use super::desk::json;
-use super::paths;
-use crate::ledger::{Change, SkipWrite};
-use crate::run::{HistoryRecord, JobRecord, Nonce, RunRecord, RunState, TriggerSeq, Version};
+use super::{paths, wishes};
+use crate::ledger::Change;
+use crate::run::{HistoryRecord, JobRecord, Link, Nonce, RunRecord, RunState, Skip, TriggerSeq, Version};
 
 /// The operations of a change, in order.
 pub fn ops(change: &Change) -> Vec<Op> {
+    let mut ops = own_ops(change);
+    ops.extend(leave(&change.links()));
+    ops
+}
+
+/// Words for jobs that run after others, and the sign that there are some.
+fn leave(links: &[Link]) -> impl Iterator<Item = Op> {
+    let path = || paths::under(paths::TRIGGERS, "");
+    let create = move |link| Op::Create { path: path(), data: json(link), mode: Mode::PersistentSequential };
+    links.iter().map(create).chain((!links.is_empty()).then(|| wishes::ring(paths::TRIGGERS)))
+}
+
+fn own_ops(change: &Change) -> Vec<Op> {
     match change {
         Change::Advance { job, at, record, skip } => {
             let mut ops = vec![write(paths::job(job), json(record), *at)];
-            ops.extend(skip.as_ref().map(write_skip));
+            ops.extend(skip.as_ref().map(|skip| say(&skip.skip, skip.at)));
             ops
         }
         Change::Begin { at, record, run } => {
@@ -30,13 +43,21 @@ pub fn ops(change: &Change) -> Vec<Op> {
             ops
         }
         Change::Dismiss { seq, skip, .. } => {
-            let skip = skip.as_ref().map(|skip| SkipWrite { at: None, skip: skip.clone() });
-            std::iter::once(take_away(*seq)).chain(skip.as_ref().map(write_skip)).collect()
+            std::iter::once(take_away(*seq)).chain(skip.as_ref().map(|skip| say(skip, None))).collect()
+        }
+        Change::Follow { mark, run, links } => {
+            let mark = mark.as_ref().map(|(at, record)| write(paths::job(&run.job), json(record), Some(*at)));
+            let begin = write(paths::running(&run.id()), json(run), None);
+            mark.into_iter().chain([begin]).chain(links.iter().copied().map(take_away)).collect()
+        }
+        Change::Forgo { links, skip, .. } => {
+            let taken = links.iter().copied().map(take_away);
+            taken.chain(skip.as_ref().map(|skip| say(skip, None))).collect()
         }
         Change::Resume { job, control, mark, skip } => {
             let mark = mark.as_ref().map(|(at, record)| write(paths::job(job), json(record), *at));
             let lift = Op::Delete { path: paths::control(job), version: control.0 };
-            mark.into_iter().chain([lift]).chain(skip.as_ref().map(write_skip)).collect()
+            mark.into_iter().chain([lift]).chain(skip.as_ref().map(|skip| say(&skip.skip, skip.at))).collect()
         }
         Change::Settle { at, run } | Change::Reown { at, run } | Change::Kill { at, run } => {
             vec![write(paths::running(&run.id()), json(run), Some(*at))]
@@ -52,9 +73,8 @@ fn take_away(trigger: TriggerSeq) -> Op {
     Op::Delete { path: paths::trigger(trigger), version: -1 }
 }
 
-fn write_skip(write_skip: &SkipWrite) -> Op {
-    let record = HistoryRecord::Skip(write_skip.skip.clone());
-    write(paths::history(&write_skip.skip.id()), json(&record), write_skip.at)
+fn say(skip: &Skip, at: Option<Version>) -> Op {
+    write(paths::history(&skip.id()), json(&HistoryRecord::Skip(skip.clone())), at)
 }
 
 fn write(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
@@ -67,10 +87,11 @@ fn write(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
 /// True when the change was decided in a term other than that of `token`: it says which by the token in its record.
 pub fn is_of_another_term(change: &Change, token: i64) -> bool {
     match change {
-        Change::Begin { run, .. } | Change::Fulfil { run } => run.token.0 != token,
+        Change::Begin { run, .. } | Change::Fulfil { run } | Change::Follow { run, .. } => run.token.0 != token,
         Change::Settle { run, .. } => run.state == RunState::Running && run.token.0 != token,
         Change::Advance { .. }
         | Change::Dismiss { .. }
+        | Change::Forgo { .. }
         | Change::Resume { .. }
         | Change::Reown { .. }
         | Change::Kill { .. }
@@ -125,7 +146,13 @@ pub fn traces(change: &Change) -> Vec<Trace> {
         Change::Fulfil { run } => {
             vec![nonce(paths::running(&run.id()), &run.nonce, None), nonce(paths::history(&run.id()), &run.nonce, None)]
         }
-        Change::Dismiss { skip, .. } => {
+        Change::Follow { mark, run, .. } => {
+            let mark =
+                mark.iter().map(|(at, record)| nonce(paths::job(&run.job), &record.nonce, Some(Base::Version(*at))));
+            let run_at = [paths::running(&run.id()), paths::history(&run.id())];
+            mark.chain(run_at.map(|path| nonce(path, &run.nonce, None))).collect()
+        }
+        Change::Dismiss { skip, .. } | Change::Forgo { skip, .. } => {
             let skip = skip.iter().map(|skip| (paths::history(&skip.id()), HistoryRecord::Skip(skip.clone())));
             skip.map(|(path, skip)| record(path, json(&skip), None)).collect()
         }
@@ -186,7 +213,8 @@ pub(super) mod tests {
 
     use super::*;
     use crate::job::JobName;
-    use crate::run::{OnLoss, Outcome, Owner, Past, RunEnd, Skip, SkipReason, Trigger};
+    use crate::ledger::SkipWrite;
+    use crate::run::{Answer, Note, OnLoss, Outcome, Owner, Past, RunEnd, SkipReason, Trigger};
     use crate::term::{FencingToken, NodeName, SessionId};
 
     pub fn name(job: &str) -> JobName {
@@ -217,6 +245,7 @@ pub(super) mod tests {
             keep_until: None,
             retry_at: None,
             past: Past::default(),
+            dependents: Vec::new(),
             kill: None,
         }
     }
@@ -287,7 +316,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_skip_and_the_mark_that_covers_it_share_a_multi() {
-        let write = |at| SkipWrite { at, skip: skip("backup", 60) };
+        let write = |at| SkipWrite { at, skip: skip("backup", 60), links: Vec::new() };
         let first = Change::Advance { job: name("backup"), at: None, record: mark(60, "7-1"), skip: Some(write(None)) };
         let expected = ["create /cronkeeper/jobs/backup", "create /cronkeeper/history/backup/backup.19700101T000100Z"];
         assert_eq!(shapes(&first), expected);
@@ -345,8 +374,11 @@ pub(super) mod tests {
             "delete /cronkeeper/triggers/0000000003 -1",
             "create /cronkeeper/history/backup/backup.19700101T000100Z.m3",
         ];
-        assert_eq!(shapes(&Change::Dismiss { job: name("backup"), seq, skip: Some(skip) }), expected);
-        assert_eq!(shapes(&Change::Dismiss { job: name("backup"), seq, skip: None }), expected[..1]);
+        assert_eq!(
+            shapes(&Change::Dismiss { job: name("backup"), seq, skip: Some(skip), links: Vec::new() }),
+            expected
+        );
+        assert_eq!(shapes(&Change::Dismiss { job: name("backup"), seq, skip: None, links: Vec::new() }), expected[..1]);
     }
 
     #[test]
@@ -354,7 +386,7 @@ pub(super) mod tests {
         let resume = |mark, skip| Change::Resume { job: name("backup"), control: Version(2), mark, skip };
         let whole = resume(
             Some((Some(Version(4)), mark(120, "7-1"))),
-            Some(SkipWrite { at: Some(Version(5)), skip: skip("backup", 60) }),
+            Some(SkipWrite { at: Some(Version(5)), skip: skip("backup", 60), links: Vec::new() }),
         );
         let expected = [
             "set /cronkeeper/jobs/backup 4",
@@ -364,6 +396,69 @@ pub(super) mod tests {
         assert_eq!(shapes(&whole), expected);
         assert!(traces(&whole)[0].mark.is_in(&written(&whole, "/cronkeeper/jobs/backup")));
         assert_eq!(shapes(&resume(None, None)), expected[1..2]);
+    }
+
+    #[test]
+    fn an_end_leaves_a_word_for_each_job_that_runs_after_it_and_rings() {
+        let Change::End { at, mut end, .. } = end("backup", 2, 60, "7-1") else { unreachable!() };
+        end.run.dependents = vec![name("check"), name("report")];
+        let change = Change::End { at, end, as_leader: false };
+        let expected = [
+            "delete /cronkeeper/running/backup.19700101T000100Z 2",
+            "create /cronkeeper/history/backup/backup.19700101T000100Z",
+            "create /cronkeeper/triggers/",
+            "create /cronkeeper/triggers/",
+            "set /cronkeeper/triggers -1",
+        ];
+        assert_eq!(shapes(&change), expected);
+        let Op::Create { data, mode: Mode::PersistentSequential, .. } = &ops(&change)[3] else { panic!("{change:?}") };
+        let Ok(Note::Link(link)) = Note::read(data) else { panic!("{data:?}") };
+        assert_eq!(link.run().to_string(), "report.19700101T000100Z");
+        assert_eq!((link.upstream, link.answer), (name("backup"), Answer::Success));
+    }
+
+    #[test]
+    fn a_run_that_follows_others_is_made_in_the_place_of_their_words_and_known_by_its_nonce() {
+        let links = vec![TriggerSeq(3), TriggerSeq(4)];
+        let mark = Some((Version(4), mark(60, "7-1")));
+        let follow = |mark| Change::Follow { mark, run: run("report", 60, "7-1"), links: links.clone() };
+        let expected = [
+            "set /cronkeeper/jobs/report 4",
+            "create /cronkeeper/running/report.19700101T000100Z",
+            "delete /cronkeeper/triggers/0000000003 -1",
+            "delete /cronkeeper/triggers/0000000004 -1",
+        ];
+        assert_eq!(shapes(&follow(mark.clone())), expected);
+        assert_eq!(shapes(&follow(None)), expected[1..]);
+        let follow = follow(mark);
+        for trace in traces(&follow).iter().take(2) {
+            assert!(trace.mark.is_in(&written(&follow, &trace.path)), "{}", trace.path);
+        }
+        assert!(is_of_another_term(&follow, 9) && !is_of_another_term(&follow, 7));
+    }
+
+    #[test]
+    fn a_run_that_is_given_up_says_why_and_tells_those_behind() {
+        let skip = skip("report", 60);
+        let onward = Link::of_skip(&skip, skip.first, 1, Answer::Skipped, &[name("mail")]);
+        let links = vec![TriggerSeq(3)];
+        let expected = [
+            "delete /cronkeeper/triggers/0000000003 -1",
+            "create /cronkeeper/history/report/report.19700101T000100Z",
+            "create /cronkeeper/triggers/",
+            "set /cronkeeper/triggers -1",
+        ];
+        assert_eq!(shapes(&Change::Forgo { job: name("report"), links, skip: Some(skip), onward }), expected);
+    }
+
+    #[test]
+    fn the_largest_step_of_a_chain_fits_a_multi() {
+        let many: Vec<_> = (0..64).map(|number| name(&format!("job-{number}"))).collect();
+        let links = (0..64).map(TriggerSeq).collect();
+        let skip = skip("report", 60);
+        let onward = Link::of_skip(&skip, skip.first, 1, Answer::Skipped, &many);
+        let largest = Change::Forgo { job: name("report"), links, skip: Some(skip), onward };
+        assert!(ops(&largest).len() < 200);
     }
 
     fn written(change: &Change, path: &str) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! What operators want, as it stands in `control` and `triggers`.
+//! What operators want, and what jobs that run after others wait for, as it stands in `control` and `triggers`.
 //!
 //! Who writes a wish also sets the data of its folder, so that one watch on each folder tells the leader of all wishes, also of a
 //! changed one. One damaged record never hides the others.
@@ -13,7 +13,7 @@ use super::desk::{self, Trouble};
 use super::paths;
 use crate::job::JobName;
 use crate::ledger::{ControlEntry, TriggerEntry, Wishes};
-use crate::run::{ControlRecord, HistoryRecord, TriggerRecord, TriggerSeq, Version};
+use crate::run::{ControlRecord, HistoryRecord, Note, TriggerRecord, TriggerSeq, Version};
 
 const CHUNK: usize = 500;
 
@@ -38,8 +38,15 @@ pub async fn read<C: Client>(client: &C, damaged: &mut Vec<String>) -> Result<Wi
         Some((job.ok()?, control_entry(&name, &data, stat.version, damaged)))
     });
     let control: BTreeMap<_, _> = control.collect();
-    let triggers = triggers.into_iter().filter_map(|(name, data, _)| trigger(&name, &data, damaged)).collect();
-    Ok(Wishes { control, triggers: with_history(client, triggers).await? })
+    let (mut wanted, mut links) = (BTreeMap::new(), BTreeMap::new());
+    for (name, data, _) in triggers {
+        match note(&name, &data, damaged) {
+            Some((seq, Note::Trigger(record))) => drop(wanted.insert(seq, record)),
+            Some((seq, Note::Link(link))) => drop(links.insert(seq, link)),
+            None => {}
+        }
+    }
+    Ok(Wishes { control, triggers: with_history(client, wanted).await?, links })
 }
 
 /// Reads a job's pause.
@@ -59,9 +66,9 @@ fn control_entry(name: &str, data: &[u8], version: i32, damaged: &mut Vec<String
     ControlEntry { record, version: Version(version) }
 }
 
-fn trigger(name: &str, data: &[u8], damaged: &mut Vec<String>) -> Option<(TriggerSeq, TriggerRecord)> {
+fn note(name: &str, data: &[u8], damaged: &mut Vec<String>) -> Option<(TriggerSeq, Note)> {
     let seq = paths::trigger_seq(name).ok_or_else(|| "its name is no number".to_owned());
-    let read = seq.and_then(|seq| Ok((seq, serde_json::from_slice(data).map_err(|error| error.to_string())?)));
+    let read = seq.and_then(|seq| Ok((seq, Note::read(data).map_err(|error| error.to_string())?)));
     read.inspect_err(|why| damaged.push(format!("{}/{name}: {why}", paths::TRIGGERS))).ok()
 }
 

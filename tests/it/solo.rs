@@ -1,6 +1,7 @@
 //! The single-host backend end to end: real processes, real signals, one state directory.
 
 mod api;
+mod chained;
 mod control;
 mod crowd;
 mod deaths;

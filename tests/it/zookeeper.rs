@@ -1,5 +1,6 @@
 //! Both ports on real servers: places, terms, commits, and what a cut line does to them.
 
+mod chained;
 mod election;
 mod ledger;
 mod operator;

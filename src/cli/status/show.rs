@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::super::ask::{span, stamp};
 use super::super::table::Table;
 use crate::election::{Published, heaviest};
+use crate::job::JobName;
 use crate::run::RunState;
 use crate::status::{Confinement, JobStatus, LimitedBy, Place, State, Status};
 use crate::telemetry::escape;
@@ -234,13 +235,20 @@ fn next(job: &JobStatus, status: &Status) -> (String, String) {
         _ if !job.enabled => ("disabled".into(), String::new()),
         _ if job.paused.is_some() => ("paused".into(), String::new()),
         Some(at) => (stamp(at), span(status.at, at)),
+        None if !job.waits_for.is_empty() => (format!("waits for {}", listed(job.waits_for.iter())), String::new()),
+        None if !job.after.is_empty() => (format!("after {}", listed(job.after.keys())), String::new()),
         None => ("never".into(), String::new()),
     }
+}
+
+fn listed<'a>(jobs: impl Iterator<Item = &'a JobName>) -> String {
+    jobs.map(JobName::as_str).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::{Answer, Link, Span};
     use crate::status::sample;
 
     fn shown(status: &Status) -> String {
@@ -298,6 +306,34 @@ mod tests {
         }
         status.members[0].published.prefer = 10;
         assert_eq!(leads(&status), None, "the one that leads weighs as much");
+    }
+
+    #[test]
+    fn a_job_that_runs_after_others_names_them_and_whom_it_waits_for() {
+        let name = |job: &str| JobName::parse(job).unwrap();
+        let mut status = sample::leader();
+        let job = &mut status.jobs[1];
+        (job.next, job.after) = (None, ["extract", "clean"].map(|job| (name(job), "success".to_owned())).into());
+        assert!(
+            shown(&status)
+                .lines()
+                .any(|line| line.starts_with("load ") && line.trim_end().ends_with("after clean, extract"))
+        );
+        let at = sample::at("2026-11-20T03:00:00Z");
+        let word = Link {
+            v: 1,
+            upstream: name("clean"),
+            job: name("load"),
+            scheduled_at: at,
+            span: Span { last: at, count: 1 },
+            trigger: None,
+            answer: Answer::Success,
+            at,
+        };
+        status.put_words([word].iter());
+        let shown = shown(&status);
+        let waits = |line: &str| line.starts_with("load ") && line.trim_end().ends_with("waits for extract");
+        assert!(shown.lines().any(waits), "{shown}");
     }
 
     #[test]

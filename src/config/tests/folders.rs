@@ -58,6 +58,23 @@ fn a_name_is_unique_over_all_files_and_errors_of_all_are_said() {
 }
 
 #[test]
+fn a_chain_may_lead_through_several_files() {
+    let after =
+        |name: &str, upstream: &str| format!("jobs:\n  {name}: {{after: {{{upstream}: success}}, command: x}}\n");
+    let good = folder(&[("1.yaml", &after("c", "b")), ("2.yaml", &after("b", "a")), ("3.yaml", A)]);
+    assert_eq!(said_about(good.path(), &good), "");
+    let circle = folder(&[("1.yaml", &after("c", "b")), ("2.yaml", &after("b", "c")), ("3.yaml", &after("d", "e"))]);
+    same(
+        &said_about(circle.path(), &circle),
+        "dir/2.yaml:2:15: job `b`: `after`: it runs after itself: after `c`, which runs after `b`
+         dir/3.yaml:2:15: job `d`: `after`: there is no job `e`",
+    );
+    // Whether `e` is there is not known.
+    let unread = folder(&[("1.yaml", &after("d", "e")), ("2.yaml", "jobs: [")]);
+    assert_eq!(said_about(unread.path(), &unread).lines().count(), 1);
+}
+
+#[test]
 fn the_digest_is_of_names_and_bytes_not_of_places() {
     let digest = |files: &[(&str, &str)]| {
         let folder = folder(files);

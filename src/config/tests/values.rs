@@ -210,11 +210,6 @@ fn commands_are_checked_as_far_as_can_be() {
 }
 
 #[test]
-fn what_is_not_built_yet_is_refused_and_never_ignored() {
-    same(&said("jobs: {a: {after: {b: success}, command: x}}"), "j:1:12: job `a`: `after` is not supported yet");
-}
-
-#[test]
 fn rerun_and_keep_contradict_each_other_wherever_they_stand() {
     let said = |defaults: &str, own: &str| {
         said(format!("defaults: {{{defaults}}}\njobs: {{a: {{schedule: \"0 0 * * *\", command: x, {own}}}}}"))

@@ -90,7 +90,7 @@ proptest! {
                 continue;
             };
             let last = minutes.last().expect("minutes").0;
-            let found: Vec<Timestamp> = job.schedule.occurrences(start, last).collect();
+            let found: Vec<Timestamp> = job.schedule().unwrap().occurrences(start, last).collect();
             prop_assert_eq!(found, expected, "{}", text);
         }
     }
@@ -111,7 +111,7 @@ fn macros_are_due_when_crontab_5_says() {
         let first = |text: &str| {
             let (_, jobs) = imported(&format!("{text} x\n"));
             let job = jobs.jobs.into_values().next().expect("a job");
-            job.schedule.occurrences(Timestamp::UNIX_EPOCH, Timestamp::MAX).take(100).collect::<Vec<_>>()
+            job.schedule().unwrap().occurrences(Timestamp::UNIX_EPOCH, Timestamp::MAX).take(100).collect::<Vec<_>>()
         };
         assert_eq!(first(word), first(same), "{word}");
     }
@@ -122,7 +122,8 @@ fn a_random_time_is_one_of_its_range_and_stays() {
     let (imported, jobs) = imported("10~19 3~3 * * * backup\n");
     let job = jobs.jobs.values().next().expect("a job");
     let due: Vec<_> = job
-        .schedule
+        .schedule()
+        .unwrap()
         .occurrences(Timestamp::UNIX_EPOCH, Timestamp::MAX)
         .take(3)
         .map(|at| at.to_zoned(TimeZone::get("Europe/Berlin").expect("a zone")))

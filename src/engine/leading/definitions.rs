@@ -120,6 +120,7 @@ impl Engine {
         control: Option<ControlEntry>,
     ) {
         let is_pause_new = self.read_pause(t, name, control);
+        self.stir();
         let Some(leading) = &mut self.leading else { return };
         let Some(timeline) = leading.timelines.get_mut(name).filter(|timeline| timeline.is_in_conflict) else { return };
         let written = timeline.written;
@@ -142,7 +143,7 @@ impl Engine {
     /// knows as its run. It is missed, and that is written down.
     pub(super) fn pass_over(&mut self, t: &mut Turn, job: &Arc<Job>) {
         let Some(timeline) = self.timeline(&job.name) else { return };
-        let Some(at) = job.schedule.next_after(timeline.mark).filter(|&at| at <= t.due_for(job)) else { return };
+        let Some(at) = job.next_after(timeline.mark).filter(|&at| at <= t.due_for(job)) else { return };
         let run = RunId::scheduled(job.name.clone(), at);
         let one = Missed { first: at, last: at, count: 1 };
         t.tell(Report::Obstructed { job: job.name.clone(), run });

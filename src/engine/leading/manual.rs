@@ -14,7 +14,7 @@ use crate::engine::misfire::{DEFAULT_WINDOW, LATE};
 use crate::engine::{Engine, Pending, Report, Told, Turn};
 use crate::job::Job;
 use crate::ledger::{Change, Commit, TriggerEntry};
-use crate::run::{RunId, Skip, SkipReason, TriggerSeq};
+use crate::run::{Answer, Link, RunId, Skip, SkipReason, TriggerSeq};
 
 /// Where the owner of a job names no window, a trigger is good for at least so long: a failover must not eat it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -100,12 +100,8 @@ impl Engine {
             return Verdict::Seen;
         }
         match self.jobs.jobs.get(&wish.job) {
-            Some(job) if !is_too_old(job, wish.at, now) => {
-                if self.overlaps(job) {
-                    Verdict::Skip(SkipReason::Overlap)
-                } else {
-                    Verdict::Begin(job.clone())
-                }
+            Some(job) if !is_too_old(job, self.jobs.root_of(job).unwrap_or(job), wish.at, now) => {
+                if self.overlaps(job) { Verdict::Skip(SkipReason::Overlap) } else { Verdict::Begin(job.clone()) }
             }
             // The leader's file may lack a job that another node's has: to say so is all that can be done.
             Some(_) | None => Verdict::Skip(SkipReason::Missed),
@@ -144,8 +140,10 @@ impl Engine {
             node: self.node.clone(),
             decided_at: t.now.wall,
         });
+        let behind = self.jobs.dependents_of(&wish.job);
+        let links = skip.iter().flat_map(|skip| Link::of_skip(skip, skip.first, 1, Answer::NotBegun, behind)).collect();
         let told = skip.clone().map(|skip| Told { first: skip.first, count: 1, skip });
-        self.commit(t, Change::Dismiss { job: wish.job.clone(), seq, skip }, Pending::Dismiss { told });
+        self.commit(t, Change::Dismiss { job: wish.job.clone(), seq, skip, links }, Pending::Dismiss { told });
     }
 
     pub(in crate::engine) fn on_fulfil_answer(&mut self, t: &mut Turn, run: &RunId, by: String, answer: Commit) {
@@ -160,8 +158,9 @@ impl Engine {
     }
 }
 
-/// The window is the owner's; where none is named, at most the time to the next occurrence, as for missed ones.
-fn is_too_old(job: &Job, made: Timestamp, now: Timestamp) -> bool {
+/// The window is the owner's; where none is named, at most the time to the next occurrence (of `root`, with `after`), as for missed
+/// ones.
+pub(super) fn is_too_old(job: &Job, root: &Job, made: Timestamp, now: Timestamp) -> bool {
     if now <= made {
         return false;
     }
@@ -169,6 +168,6 @@ fn is_too_old(job: &Job, made: Timestamp, now: Timestamp) -> bool {
     match job.misfire_window {
         Some(window) => age > window.max(LATE),
         None if age <= PATIENCE => false,
-        None => age > DEFAULT_WINDOW || job.schedule.next_after(made).is_some_and(|next| next <= now),
+        None => age > DEFAULT_WINDOW || root.next_after(made).is_some_and(|next| next <= now),
     }
 }

@@ -132,11 +132,13 @@ impl Engine {
         };
         let (job, at) = (timeline.job.clone(), timeline.version);
         let until = job.as_ref().map_or(t.due, |job| t.due_for(job));
-        let mark = timeline.mark.max(until);
+        // What runs after others has no occurrence that passed: a chain that is under way goes on.
+        let is_due_by_time = job.as_ref().is_none_or(|job| job.schedule().is_some());
+        let mark = if is_due_by_time { timeline.mark.max(until) } else { timeline.mark };
         let passed = job.as_ref().and_then(|job| misfire::missed(job, timeline.mark, until));
         let told = passed
             .map(|passed| Self::told(&self.node, leading.term.token, t.now.wall, name, SkipReason::Paused, passed));
-        let (told, write) = timeline.join_skip(told);
+        let (told, write) = timeline.join_skip(told, self.jobs.dependents_of(name));
         timeline.skip = None;
         timeline.step(mark);
         let schedule = job.as_deref().map(Job::schedule_digest);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::engine::Told;
-use crate::job::Job;
+use crate::job::{Job, JobName};
 use crate::ledger::SkipWrite;
-use crate::run::{Skip, Version};
+use crate::run::{Answer, Link, Skip, Version};
 
 /// One job's occurrences, as far as they are decided on.
 #[derive(Debug)]
@@ -46,9 +46,10 @@ impl Timeline {
         self.open += 1;
     }
 
-    /// Joins a skip to the newest record of the same reason, or makes a new one.
-    pub fn join_skip(&mut self, told: Option<Told>) -> (Option<Told>, Option<SkipWrite>) {
+    /// Joins a skip to the newest record of the same reason, or makes a new one. The jobs that run after this one hear of what is new.
+    pub fn join_skip(&mut self, told: Option<Told>, dependents: &[JobName]) -> (Option<Told>, Option<SkipWrite>) {
         let Some(mut told) = told else { return (None, None) };
+        let links = Link::of_skip(&told.skip, told.first, told.count, Answer::NotBegun, dependents);
         let before = self.skip.take().filter(|(_, skip)| skip.reason == told.skip.reason);
         let (at, now) = match before {
             Some((version, skip)) => {
@@ -60,6 +61,6 @@ impl Timeline {
         };
         self.skip = Some((now, told.skip.clone()));
         let skip = told.skip.clone();
-        (Some(told), Some(SkipWrite { at, skip }))
+        (Some(told), Some(SkipWrite { at, skip, links }))
     }
 }

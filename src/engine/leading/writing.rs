@@ -36,7 +36,7 @@ impl Engine {
         let record = JobRecord { v: 1, last_scheduled, counted, schedule, nonce };
         let at = timeline.version;
         let told = skipped.map(|(reason, missed)| Self::told(&self.node, token, t.now.wall, name, reason, missed));
-        let (told, skip) = timeline.join_skip(told);
+        let (told, skip) = timeline.join_skip(told, self.jobs.dependents_of(name));
         timeline.step(mark);
         let change = Change::Advance { job: name.clone(), at, record, skip };
         let id = self.commit(t, change, Pending::Advance { job: name.clone(), mark, told });
@@ -91,9 +91,10 @@ impl Engine {
             nonce,
             begun_at: t.now.wall,
             on_loss: OnLoss::of(job),
-            keep_until: Self::keep_until(job, at, t.due),
+            keep_until: Self::keep_until(job, self.jobs.root_of(job).unwrap_or(job), at, t.due),
             retry_at: None,
             past: Past::default(),
+            dependents: self.jobs.dependents_of(&job.name).to_vec(),
             kill: None,
         })
     }
@@ -107,17 +108,21 @@ impl Engine {
         }
         let nonce = self.nonce();
         let Some(run) = self.new_run(t, job, at, None, nonce.clone()) else { return };
-        let Some(leading) = &mut self.leading else { return };
-        let Some(timeline) = leading.timelines.get_mut(&job.name) else { return };
-        let Some(version) = timeline.version else { return };
-        let schedule = Some(job.schedule_digest());
-        let (last_scheduled, counted) = timeline.marks(at);
-        let record = JobRecord { v: 1, last_scheduled, counted, schedule, nonce };
-        timeline.skip = None;
-        timeline.step(at);
+        let Some((version, record)) = self.step_mark(job, at, nonce) else { return };
         let change = Change::Begin { at: version, record, run: run.clone() };
         let commit = self.commit(t, change, Pending::Begin { run: id });
         self.enter(run, job, commit);
+    }
+
+    /// A job's next record, whose mark is that of a run about to be begun, and the version that it is to be written at.
+    pub(super) fn step_mark(&mut self, job: &Job, at: Timestamp, nonce: Nonce) -> Option<(Version, JobRecord)> {
+        let timeline = self.leading.as_mut()?.timelines.get_mut(&job.name)?;
+        let version = timeline.version?;
+        let schedule = Some(job.schedule_digest());
+        let (last_scheduled, counted) = timeline.marks(at);
+        timeline.skip = None;
+        timeline.step(at);
+        Some((version, JobRecord { v: 1, last_scheduled, counted, schedule, nonce }))
     }
 
     /// A run that the ledger is just asked to accept.
@@ -128,13 +133,19 @@ impl Engine {
         self.flights.insert(flight.record.id(), Flight { commit: Some(commit), ..flight });
     }
 
-    /// How long a run may go on while cut off: until the second before whatever may begin beside it.
-    pub(in crate::engine) fn keep_until(job: &Job, scheduled_at: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    /// How long a run may go on while cut off: until the second before whatever may begin beside it. With `after` that is when its
+    /// `root` is due next; any other job is its own.
+    pub(in crate::engine) fn keep_until(
+        job: &Job,
+        root: &Job,
+        scheduled_at: Timestamp,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
         if OnLoss::of(job) != OnLoss::CutOff || job.overlap == Overlap::Allow {
             return None;
         }
-        let delay = job.splay.delay();
-        job.schedule.next_after(scheduled_at.max(now - delay)).map(|next| next + delay - SECOND)
+        let delay = root.splay.delay();
+        root.next_after(scheduled_at.max(now - delay)).map(|next| next + delay - SECOND)
     }
 
     /// The answer to a commit that moves a job's mark.

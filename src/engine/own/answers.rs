@@ -145,7 +145,7 @@ impl Engine {
     }
 
     /// Another settled an own run: what still runs of it is killed, and nothing more is written about it.
-    pub(super) fn on_superseded(&mut self, t: &mut Turn, run: &RunId) {
+    pub(in crate::engine) fn on_superseded(&mut self, t: &mut Turn, run: &RunId) {
         t.tell(Report::Superseded { run: run.clone() });
         if self.flights.get(run).is_some_and(|flight| flight.alive().is_some()) {
             self.kill_run(t, run, StopCause::Superseded);

@@ -5,7 +5,8 @@ use crate::coordination::Request;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Interrupted, Job, OnLeaseEnd};
 use crate::ledger::{self, Change, Commit, OwnerState, Snapshot};
-use crate::run::{Outcome, Reason, RunId, RunState, Version};
+use crate::run::journal::RecoveredRun;
+use crate::run::{Outcome, Reason, RunEnd, RunId, RunState, Version};
 use crate::term::TermEnd;
 use crate::warden::wire::{Deadline, EndedBy, Exit, Order};
 use crate::{election, run::OnLoss};
@@ -36,6 +37,25 @@ fn a_living_owners_run_counts_for_overlap() {
     let mut rig = found(&job("a", "* * * * *"), OwnerState::Alive);
     rig.pass(30);
     assert_eq!(skipped(&rig.accept_all()), ["overlap 2026-11-20T10:01:00Z 2026-11-20T10:01:00Z 1"]);
+}
+
+#[test]
+fn an_end_that_comes_too_late_hides_no_attempt_that_was_begun_since() {
+    let job = rerun();
+    let mut rig = Rig::new("10:00:30", set([job.clone()]));
+    let first = running(&job, at("10:00:00"), OwnerState::Gone).record;
+    let end = Some(RunEnd::unseen(&first, Outcome::Success, None, at("10:00:10")));
+    rig.tell(Event::Recovered(vec![RecoveredRun { record: first, version: Version(0), pid: None, end }]));
+    rig.join();
+    let mut second = running(&job, at("10:00:00"), OwnerState::Alive);
+    (second.record.attempt, second.version) = (2, Version(1));
+    let jobs = [entry(&job, at("10:00:00"), 1)].into();
+    rig.elect(9, Snapshot { jobs, running: vec![second], ..Snapshot::default() });
+    assert!(rig.reports().iter().any(|report| matches!(report, Report::Superseded { .. })));
+    // The end is not answered yet.
+    rig.pass(30);
+    let asked: Vec<Change> = rig.commits().into_iter().map(|(_, change)| change).collect();
+    assert_eq!(skipped(&asked), ["overlap 2026-11-20T10:01:00Z 2026-11-20T10:01:00Z 1"]);
 }
 
 #[test]

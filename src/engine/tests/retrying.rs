@@ -175,7 +175,7 @@ fn a_retry_that_is_overdue_at_a_takeover_is_made_at_once() {
 #[test]
 fn a_waiting_retry_counts_for_overlap() {
     let mut often = tried_again();
-    often.schedule = job("a", "* * * * * *").schedule;
+    often.due = job("a", "* * * * * *").due;
     let (mut rig, slot) = running_one(often);
     rig.ended(slot, Exit::Code(1), None);
     let_go(&rig.accept_all());

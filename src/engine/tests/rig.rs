@@ -10,7 +10,7 @@ use crate::clock::{Now, Uptime};
 use crate::coordination::Request;
 use crate::engine::{Command, Engine, Event, Report, Start};
 use crate::job::{
-    CommandLine, Digest, Hooks, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
+    CommandLine, Digest, Due, Hooks, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
     RunAs, Splay,
 };
 use crate::ledger::{Change, Commit, CommitId, JobEntry, Running, Snapshot};
@@ -36,7 +36,7 @@ pub fn job(job: &str, schedule: &str) -> Job {
     Job {
         name: name(job),
         description: None,
-        schedule: Schedule::parse(&[schedule], "UTC", Dst::Once, job).unwrap(),
+        due: Due::At(Schedule::parse(&[schedule], "UTC", Dst::Once, job).unwrap()),
         splay: Splay::default(),
         command: CommandLine::Shell("true".into()),
         enabled: true,
@@ -64,7 +64,7 @@ pub fn job(job: &str, schedule: &str) -> Job {
 
 pub fn set(jobs: impl IntoIterator<Item = Job>) -> JobSet {
     let jobs = jobs.into_iter().map(|job| (job.name.clone(), Arc::new(job))).collect();
-    JobSet { jobs, digest: Digest::of(b"set") }
+    JobSet::new(jobs, Digest::of(b"set"))
 }
 
 /// `jobs/<job>` as an earlier leader left it.
@@ -88,9 +88,10 @@ pub fn running(job: &Job, scheduled_at: Timestamp, owner: ledger::OwnerState) ->
         nonce: Nonce("7-1".into()),
         begun_at: scheduled_at,
         on_loss: OnLoss::of(job),
-        keep_until: Engine::keep_until(job, scheduled_at, scheduled_at),
+        keep_until: Engine::keep_until(job, job, scheduled_at, scheduled_at),
         retry_at: None,
         past: Past::default(),
+        dependents: Vec::new(),
         kill: None,
     };
     Running { record, version: Version(0), owner }

@@ -39,6 +39,8 @@ impl Backend {
         for answer in answers {
             if let Some(Request::Ledger(ledger::Request::Commit { id, change })) = self.line.pop_front() {
                 self.note_history(&change, answer);
+                // What is left for jobs that run after others is heard as the operators' wishes are.
+                self.wished |= answer == Commit::Accepted && !change.links().is_empty();
                 self.answer(ledger::Event::Answered { id, answer });
             }
         }
@@ -56,6 +58,7 @@ impl Backend {
             Change::End { .. }
                 | Change::Advance { skip: Some(_), .. }
                 | Change::Dismiss { skip: Some(_), .. }
+                | Change::Forgo { skip: Some(_), .. }
                 | Change::Resume { skip: Some(_), .. }
         );
         if writes_history && answer == Commit::Accepted {

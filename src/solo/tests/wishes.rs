@@ -116,7 +116,7 @@ async fn a_trigger_that_leads_to_no_run_leaves_its_reason_and_the_next_leader_kn
     let seq = id.trigger().unwrap();
     let mut skip = skip("j", 60, 1, None).skip;
     skip.trigger = Some(wish(7).numbered(seq));
-    let dismiss = Change::Dismiss { job: j(), seq, skip: Some(skip) };
+    let dismiss = Change::Dismiss { job: j(), seq, skip: Some(skip), links: Vec::new() };
     assert_eq!(a.commit(dismiss.clone()).await, Commit::Accepted);
     assert_eq!(a.commit(dismiss).await, Commit::Superseded);
     assert_eq!(a.history("j").await.iter().map(HistoryRecord::id).collect::<Vec<_>>(), [id]);

@@ -186,7 +186,8 @@ impl Group {
     }
 
     fn drop_member(&mut self, member: usize, op: usize, error: &Error) -> Failed {
-        let op = &mut self.members[member].ops[op];
+        let Pending { change, ops, .. } = &mut self.members[member];
+        let op = &mut ops[op];
         match (&mut *op, error) {
             (Op::Create { path, .. }, Error::NoNode) if self.folders_made < MOST_FOLDERS_MADE => {
                 self.folders_made += 1;
@@ -194,6 +195,9 @@ impl Group {
             }
             (Op::Create { .. }, Error::NoNode) => return Failed::Refused,
             _ => {}
+        }
+        if keeps_history(change) && is_told_already(op, error) {
+            return Failed::Rewritten;
         }
         if rewrite_history(op, error) {
             return Failed::Rewritten;
@@ -242,6 +246,21 @@ impl Group {
             self.fence = None;
         }
     }
+}
+
+/// What is given up in a chain may have been decided on before: then the history knows better.
+fn keeps_history(change: &Change) -> bool {
+    matches!(change, Change::Forgo { .. })
+}
+
+/// Lets a record of the history be as it is.
+fn is_told_already(op: &mut Op, error: &Error) -> bool {
+    let told = match (&*op, error) {
+        (Op::Create { path, .. }, Error::NodeExists) if is_history(path) => path.clone(),
+        _ => return false,
+    };
+    *op = Op::Check { path: told, version: -1 };
+    true
 }
 
 /// A record of the history rests on nothing: what guards it is the mark, or the run, in the same multi. One that was trimmed is

@@ -392,7 +392,7 @@ fn a_trimmed_skip_record_is_made_again() {
         job: name("backup"),
         at: Some(Version(0)),
         record: mark(60, "7-1"),
-        skip: Some(crate::ledger::SkipWrite { at: Some(Version(4)), skip: skip("backup", 60) }),
+        skip: Some(crate::ledger::SkipWrite { at: Some(Version(4)), skip: skip("backup", 60), links: Vec::new() }),
     };
     assert_eq!(bench.commit(grow), Commit::Accepted);
     assert_eq!(bench.version("/cronkeeper/history/backup/backup.19700101T000100Z"), Some(0));

@@ -2,6 +2,7 @@
 
 mod answers_are_true;
 mod attempts_are_accounted_for;
+mod chains_go_on;
 mod hooks_follow_what_is_written;
 mod marks_never_go_back;
 mod no_run_begins_twice;
@@ -55,6 +56,7 @@ pub fn all(nodes: usize, successors: Successors) -> Vec<Box<dyn Invariant>> {
         Box::<wishes_are_heeded::WishesAreHeeded>::default(),
         Box::new(nothing_begins_ahead::NothingBeginsAhead),
         Box::<hooks_follow_what_is_written::HooksFollowWhatIsWritten>::default(),
+        Box::<chains_go_on::ChainsGoOn>::default(),
     ]
 }
 
@@ -66,10 +68,12 @@ fn ops(entry: &Entry) -> &[Op] {
     }
 }
 
-/// True for the write of an operator: it rings at the leader.
+/// True for the write of an operator: it rings at the leader, and rests on no term and no run. Whoever ends a run rings too.
 fn is_an_operators(entry: &Entry) -> bool {
     let bells = ["/cronkeeper/control", "/cronkeeper/triggers"];
-    ops(entry).iter().any(|op| matches!(op, Op::Set { path, .. } if bells.contains(&path.as_str())))
+    let rings = |op: &Op| matches!(op, Op::Set { path, .. } if bells.contains(&path.as_str()));
+    let is_a_nodes = |op: &Op| matches!(op, Op::Check { .. } | Op::Delete { .. });
+    ops(entry).iter().any(rings) && !ops(entry).iter().any(is_a_nodes)
 }
 
 /// A record that an operation makes or replaces directly below `folder`: its name and data.

@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use cronkeeper::job::{
-    CommandLine, Digest, Group, Hook, Hooks, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap,
-    Retries, RunAs, Splay,
+    CommandLine, Condition, Digest, Due, Group, Hook, Hooks, Interrupted, Job, JobName, JobSet, Limits, Misfire,
+    OnLeaseEnd, Overlap, Retries, RunAs, Splay,
 };
 use cronkeeper::schedule::{Dst, Schedule};
 
@@ -16,6 +16,9 @@ pub const BESIDE: &str = "beside";
 /// Of the jobs whose names begin so, one run may be alive at a time.
 pub const GROUP: &str = "group";
 
+/// Jobs that run after one another: the second and third after the first, the last after both.
+const CHAIN: [&str; 4] = ["chain-a", "chain-b", "chain-c", "chain-d"];
+
 /// How often a run of a job that has retries is tried again.
 pub const RETRIES: u32 = 2;
 
@@ -23,7 +26,7 @@ fn job(name: &str, schedule: &str) -> Job {
     Job {
         name: JobName::parse(name).unwrap(),
         description: None,
-        schedule: Schedule::parse(&[schedule], "UTC", Dst::Once, name).unwrap(),
+        due: Due::At(Schedule::parse(&[schedule], "UTC", Dst::Once, name).unwrap()),
         splay: Splay::default(),
         command: CommandLine::Shell("true".into()),
         enabled: true,
@@ -55,7 +58,7 @@ fn with_hooks(job: Job) -> Job {
 
 fn set_of(jobs: Vec<Job>, digest: &str) -> JobSet {
     let jobs = jobs.into_iter().map(|job| (job.name.clone(), Arc::new(job))).collect();
-    JobSet { jobs, digest: Digest::of(digest.as_bytes()) }
+    JobSet::new(jobs, Digest::of(digest.as_bytes()))
 }
 
 fn all() -> Vec<Job> {
@@ -84,6 +87,14 @@ fn all() -> Vec<Job> {
     let (group_a, group_b) = (grouped("group-a", "*/11 * * * * *"), grouped("group-b", "*/13 * * * * *"));
     let mut never = job("never-late", "*/10 * * * * *");
     never.misfire = Misfire::Skip;
+    let chain = |name, upstreams: &[(&str, Condition)]| {
+        let upstreams = upstreams.iter().map(|(name, condition)| (JobName::parse(name).unwrap(), *condition)).collect();
+        Job { due: Due::After(upstreams), on_lease_end: OnLeaseEnd::Kill, ..job(name, "@yearly") }
+    };
+    let first = Job { on_lease_end: OnLeaseEnd::Kill, ..job(CHAIN[0], "*/14 * * * * *") };
+    let second = chain(CHAIN[1], &[(CHAIN[0], Condition::Success)]);
+    let beside_it = Job { interrupted: Interrupted::Rerun, ..chain(CHAIN[2], &[(CHAIN[0], Condition::Always)]) };
+    let last = chain(CHAIN[3], &[(CHAIN[1], Condition::Success), (CHAIN[2], Condition::Always)]);
     vec![
         job("keep", "*/4 * * * * *"),
         job("keep-long", "*/45 * * * * *"),
@@ -96,6 +107,10 @@ fn all() -> Vec<Job> {
         group_a,
         group_b,
         with_hooks(never),
+        with_hooks(first),
+        second,
+        beside_it,
+        last,
     ]
 }
 
@@ -115,8 +130,11 @@ fn changed(mut jobs: Vec<Job>) -> Vec<Job> {
     jobs.retain(|job| job.name.as_str() != "kill");
     for edited in &mut jobs {
         match edited.name.as_str() {
-            "keep" => edited.schedule = job("keep", "*/6 * * * * *").schedule,
+            "keep" => edited.due = job("keep", "*/6 * * * * *").due,
             "rerun" => edited.misfire = Misfire::Skip,
+            name if name == CHAIN[3] => {
+                edited.due = Due::After([(JobName::parse(CHAIN[1]).unwrap(), Condition::Always)].into());
+            }
             _ => {}
         }
     }
@@ -128,7 +146,8 @@ pub fn schedules() -> &'static BTreeMap<(String, Digest), Schedule> {
     static SCHEDULES: LazyLock<BTreeMap<(String, Digest), Schedule>> = LazyLock::new(|| {
         let sets = [set(), edited()];
         let jobs = sets.iter().flat_map(|set| set.jobs.values());
-        let named = jobs.map(|job| ((job.name.to_string(), job.schedule_digest()), job.schedule.clone()));
+        let named =
+            jobs.filter_map(|job| Some(((job.name.to_string(), job.schedule_digest()), job.schedule()?.clone())));
         named.collect()
     });
     &SCHEDULES

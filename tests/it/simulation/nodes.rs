@@ -16,7 +16,7 @@ use cronkeeper::election;
 use cronkeeper::engine::Engine;
 use cronkeeper::job::JobSet;
 use cronkeeper::run::journal::{Book, Entry, Journal, RecoveredRun, Written};
-use cronkeeper::run::{ControlRecord, RunEnd, RunId, RunRecord, RunState, TriggerRecord, Version};
+use cronkeeper::run::{ControlRecord, Note, RunEnd, RunId, RunRecord, RunState, Version};
 use cronkeeper::systemd::{Notifier, Watchdog};
 use cronkeeper::term::{FencingToken, NodeName};
 use cronkeeper::warden::CodecError;
@@ -127,14 +127,16 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
     }
 }
 
-/// What an operator asked for some time ago and nobody has seen to.
+/// What an operator asked for some time ago and nobody has seen to. What jobs that run after others wait with is judged elsewhere.
 fn left_waiting(tree: &Tree, now: jiff::Timestamp) -> Result<(), String> {
     let is_old = |at: jiff::Timestamp| now.duration_since(at) > jiff::SignedDuration::from_secs(5);
     for name in tree.children("/cronkeeper/triggers").unwrap_or_default() {
         let data = tree.get(&format!("/cronkeeper/triggers/{name}")).map(|(data, _)| data).unwrap_or_default();
-        let wish: TriggerRecord = serde_json::from_slice(&data).map_err(|error| format!("`{name}`: {error}"))?;
-        if is_old(wish.at) {
-            return Err(format!("in peace trigger {name} waits: {wish:?}"));
+        match Note::read(&data).map_err(|error| format!("`{name}`: {error}"))? {
+            Note::Trigger(wish) if is_old(wish.at) => {
+                return Err(format!("in peace trigger {name} waits: {wish:?}"));
+            }
+            Note::Trigger(_) | Note::Link(_) => {}
         }
     }
     for name in tree.children("/cronkeeper/control").unwrap_or_default() {

@@ -275,6 +275,7 @@ pub fn run(name: &str, second: i64, node: &str, session: &SessionId, token: Fenc
         keep_until: None,
         retry_at: None,
         past: Past::default(),
+        dependents: Vec::new(),
         kill: None,
     }
 }

@@ -6,7 +6,7 @@ use cronkeeper::clock::Uptime;
 use cronkeeper::job::JobName;
 use cronkeeper::ledger::Commit;
 use cronkeeper::run::{
-    Attempt, HistoryRecord, JobRecord, Nonce, OnLoss, Outcome, Owner, Past, RunEnd, RunId, RunRecord, RunState,
+    Attempt, HistoryRecord, JobRecord, Link, Nonce, OnLoss, Outcome, Owner, Past, RunEnd, RunId, RunRecord, RunState,
     Trigger, TriggerRecord, TriggerSeq,
 };
 use cronkeeper::term::{FencingToken, NodeName, SessionId};
@@ -82,6 +82,7 @@ fn record_of(token: i64, attempt: u32, nonce: &str) -> Vec<u8> {
         keep_until: None,
         retry_at: None,
         past: Past::default(),
+        dependents: Vec::new(),
         kill: None,
     };
     serde_json::to_vec(&record).unwrap()
@@ -293,4 +294,63 @@ fn a_begin_of_a_paused_job_is_seen() {
     assert_eq!(verdict(vec![pause(), committed(3, vec![manual(1, 1)], &[])]), Ok(()), "what is triggered runs");
     assert_eq!(verdict(vec![pause(), resume, begun(3, RUN)]), Ok(()));
     assert_broken(vec![pause(), begun(3, RUN)], "while its job is paused");
+}
+
+/// The end of `chain-b`, or its beginning by what `chain-a` said.
+fn chain_run(job: &str) -> RunRecord {
+    let mut run: RunRecord = serde_json::from_slice(&record(1, &format!("n-{job}"))).unwrap();
+    run.job = JobName::parse(job).unwrap();
+    run
+}
+
+fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap()
+}
+
+/// `job` ends, and the job behind it is told, or not.
+fn chain_end(zxid: i64, job: &str, behind: &str, is_told: bool) -> Fact {
+    let mut run = chain_run(job);
+    run.dependents = vec![JobName::parse(behind).unwrap()];
+    let end = RunEnd::unseen(&run, Outcome::Success, None, run.begun_at);
+    let word = Link::of_end(&end).next().unwrap();
+    let (name, id) = (format!("/cronkeeper/triggers/{zxid:010}"), run.id().to_string());
+    let mut ops = vec![
+        Op::Delete { path: path(&id), version: 0 },
+        create(&format!("/cronkeeper/history/{job}/{id}"), json(&HistoryRecord::Run(end))),
+    ];
+    ops.extend(is_told.then(|| create("/cronkeeper/triggers/", json(&word))));
+    committed(zxid, ops, &[&name])
+}
+
+fn chain_begin(zxid: i64, job: &str, taken: &[i64]) -> Fact {
+    let run = chain_run(job);
+    let taken = taken.iter().map(|number| taken_away(&format!("{number:010}")));
+    let ops = std::iter::once(create(&path(&run.id().to_string()), json(&run))).chain(taken).collect();
+    committed(zxid, ops, &[])
+}
+
+#[test]
+fn a_chain_that_does_not_go_on_or_runs_ahead_is_seen() {
+    let told = || chain_end(1, "chain-a", "chain-b", true);
+    assert_eq!(verdict(vec![told(), chain_begin(2, "chain-b", &[1])]), Ok(()));
+    assert_broken(vec![chain_end(1, "chain-a", "chain-b", false)], "was not told");
+    assert_broken(vec![chain_begin(1, "chain-b", &[])], "before all that it runs after had ended");
+    assert_broken(vec![told(), committed(2, vec![taken_away("0000000001")], &[])], "vanished");
+    let only_one = vec![chain_end(1, "chain-b", "chain-d", true), chain_begin(2, "chain-d", &[1])];
+    assert_eq!(verdict(only_one), Ok(()), "as the edited jobs have it");
+    let other_one = vec![chain_end(1, "chain-c", "chain-d", true), chain_begin(2, "chain-d", &[1])];
+    assert_broken(other_one, "before all that it runs after had ended");
+}
+
+#[test]
+fn a_word_that_nobody_takes_is_seen_at_the_end() {
+    let mut invariants = all(2, Successors::Never);
+    let late = Uptime::from_nanos(3_600_000_000_000);
+    for (at, fact) in
+        [(Uptime::from_nanos(1), chain_end(1, "chain-a", "chain-b", true)), (late, Fact::Died { node: 0 })]
+    {
+        invariants.iter_mut().try_for_each(|one| one.observe(at, &fact)).unwrap();
+    }
+    let broken = invariants.iter_mut().try_for_each(|one| one.conclude()).expect_err("it waits");
+    assert!(broken.contains("waits since"), "{broken}");
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cronkeeper::clock::Uptime;
+use cronkeeper::job::JobName;
 use cronkeeper::run::{HistoryRecord, RunRecord, TriggerRecord};
 use cronkeeper::zookeeper::client::Op;
 use serde::de::DeserializeOwned;
@@ -16,12 +17,15 @@ const TRIGGERS: &str = "/cronkeeper/triggers";
 const CONTROL: &str = "/cronkeeper/control";
 const RUNNING: &str = "/cronkeeper/running";
 
+/// A uuid and its job: those that run after it bear the same uuid.
+type Wish = (Uuid, JobName);
+
 #[derive(Default)]
 pub struct WishesAreHeeded {
     /// The triggers that wait, by the name of their node.
-    waiting: BTreeMap<String, Uuid>,
-    /// The run, or the record, that each uuid led to.
-    answered: BTreeMap<Uuid, String>,
+    waiting: BTreeMap<String, Wish>,
+    /// The run, or the record, that each led to.
+    answered: BTreeMap<Wish, String>,
     paused: BTreeSet<String>,
 }
 
@@ -30,12 +34,12 @@ impl WishesAreHeeded {
         let name =
             touched.iter().find_map(|path| below(path, TRIGGERS).filter(|name| !self.waiting.contains_key(*name)));
         if let (Some(name), Some(wish)) = (name, read::<TriggerRecord>(data)) {
-            self.waiting.insert(name.to_owned(), wish.uuid);
+            self.waiting.insert(name.to_owned(), (wish.uuid, wish.job));
         }
     }
 
-    fn answer(&mut self, uuid: Uuid, id: String) -> Result<(), String> {
-        match self.answered.insert(uuid, id.clone()) {
+    fn answer(&mut self, uuid: Uuid, job: JobName, id: String) -> Result<(), String> {
+        match self.answered.insert((uuid, job), id.clone()) {
             Some(before) if before != id => Err(format!("{uuid} led to `{before}`, and now to `{id}`")),
             _ => Ok(()),
         }
@@ -49,7 +53,7 @@ impl WishesAreHeeded {
             Op::Create { path, data, .. } if below(path, RUNNING).is_some() => {
                 let Some(run) = read::<RunRecord>(data) else { return Ok(()) };
                 match &run.trigger {
-                    Some(trigger) => return self.answer(trigger.uuid, run.id().to_string()),
+                    Some(trigger) => return self.answer(trigger.uuid, run.job.clone(), run.id().to_string()),
                     None if self.paused.contains(run.job.as_str()) => {
                         return Err(format!("`{}` is begun while its job is paused", run.id()));
                     }
@@ -70,7 +74,7 @@ impl WishesAreHeeded {
     /// Whatever answers a trigger stands in the same write as its removal.
     fn removed(&mut self, name: &str) -> Result<(), String> {
         match self.waiting.remove(name) {
-            Some(uuid) if !self.answered.contains_key(&uuid) => Err(format!("trigger {name} by {uuid} vanished")),
+            Some(wish) if !self.answered.contains_key(&wish) => Err(format!("trigger {name} by {} vanished", wish.0)),
             _ => Ok(()),
         }
     }
@@ -90,7 +94,7 @@ impl Invariant for WishesAreHeeded {
             if let Some(HistoryRecord::Skip(skip)) = skip
                 && let Some(trigger) = &skip.trigger
             {
-                self.answer(trigger.uuid, skip.id().to_string())?;
+                self.answer(trigger.uuid, skip.job.clone(), skip.id().to_string())?;
             }
         }
         for op in ops(entry) {

@@ -1,0 +1,115 @@
+//! Words for jobs that run after others: left with an end or a skip, heard by the leader, taken away with what they lead to.
+
+use super::*;
+use crate::ledger::Wishes;
+use crate::run::{Answer, Link, TriggerSeq};
+
+fn name(job: &str) -> JobName {
+    JobName::parse(job).unwrap()
+}
+
+impl Node {
+    /// The words that the leader hears of, once there are so many.
+    async fn words(&mut self, count: usize) -> Vec<(TriggerSeq, Link)> {
+        let wishes: Wishes = self
+            .until(|event| match event {
+                Event::Ledger(ledger::Event::Wishes(wishes)) if wishes.links.len() == count => Some(wishes),
+                _ => None,
+            })
+            .await;
+        wishes.links.into_iter().collect()
+    }
+
+    /// A run of `a` at second 60, after which `b` and `c` run.
+    async fn begin_first(&mut self) -> RunRecord {
+        assert_eq!(self.commit(advance("a", None, 59, None)).await, Commit::Accepted);
+        let owner = Owner { node: self.name.clone(), session: self.session.clone() };
+        let run = RunRecord { owner, dependents: vec![name("b"), name("c")], ..record("a", 60, "") };
+        assert_eq!(self.commit(begin(&run, Version::FIRST)).await, Commit::Accepted);
+        run
+    }
+}
+
+fn forgo(job: &str, links: &[TriggerSeq], onward: &[JobName]) -> Change {
+    let skip = Skip { reason: SkipReason::Upstream, ..skip(job, 60, 1, None).skip };
+    let onward = Link::of_skip(&skip, skip.first, 1, Answer::Skipped, onward);
+    Change::Forgo { job: name(job), links: links.to_vec(), skip: Some(skip), onward }
+}
+
+#[tokio::test]
+async fn an_end_leaves_words_and_what_they_lead_to_takes_them_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let run = a.begin_first().await;
+    assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Accepted);
+    let words = a.words(2).await;
+    let said: Vec<_> = words.iter().map(|(_, link)| (link.run().to_string(), link.answer)).collect();
+    let at = "19700101T000100Z";
+    assert_eq!(said, [(format!("b.{at}"), Answer::Success), (format!("c.{at}"), Answer::Success)]);
+    assert_eq!(a.commit(advance("b", None, 59, None)).await, Commit::Accepted);
+    let next = RunRecord { owner: run.owner.clone(), ..record("b", 60, "") };
+    let follow = |at, links: &[(TriggerSeq, Link)]| Change::Follow {
+        mark: Some((at, job_record(60))),
+        run: next.clone(),
+        links: links.iter().map(|(seq, _)| *seq).collect(),
+    };
+    assert_eq!(a.commit(follow(Version(1), &words[..1])).await, Commit::Superseded, "at another version");
+    a.read_job("b").await;
+    assert_eq!(a.commit(follow(Version(0), &words[..1])).await, Commit::Accepted);
+    assert_eq!(a.commit(end(&next, 0, false)).await, Commit::Accepted);
+    a.read_job("b").await;
+    assert_eq!(a.commit(follow(Version(1), &words[..1])).await, Commit::Superseded, "its word is gone");
+    assert_eq!(a.commit(forgo("c", &[words[1].0], &[name("d")])).await, Commit::Accepted);
+    let (last, onward) = a.words(1).await.remove(0);
+    assert_eq!((onward.job, onward.upstream, onward.answer), (name("d"), name("c"), Answer::Skipped));
+    assert!(last > words[1].0, "no number is used again");
+}
+
+#[tokio::test]
+async fn what_is_given_up_is_no_news_where_the_history_knows_better() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let ended = a.begin("b", 60).await;
+    assert_eq!(a.commit(end(&ended, 0, false)).await, Commit::Accepted);
+    let run = a.begin_first().await;
+    assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Accepted);
+    let words = a.words(2).await;
+    assert_eq!(a.commit(forgo("b", &[words[0].0], &[])).await, Commit::Accepted);
+    assert!(matches!(a.history("b").await.as_slice(), [HistoryRecord::Run(_)]));
+    assert_eq!(a.commit(forgo("b", &[words[0].0, words[1].0], &[])).await, Commit::Superseded, "all or none");
+    assert_eq!(a.commit(forgo("c", &[words[1].0], &[])).await, Commit::Accepted);
+}
+
+#[tokio::test]
+async fn the_leader_hears_what_a_former_one_leaves_that_drains() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let run = a.begin_first().await;
+    let mut b = Node::start(dir.path(), "b").await;
+    b.ask(election::Request::Campaign);
+    b.following().await;
+    a.ask(election::Request::Resign);
+    b.elected().await;
+    b.ask_ledger(ledger::Request::Watch(run.id()));
+    b.run_told(&run.id()).await;
+    assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Accepted);
+    assert_eq!(b.words(2).await.len(), 2);
+}
+
+#[tokio::test]
+async fn words_left_by_a_dead_leader_are_in_the_snapshot_of_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let run = a.begin_first().await;
+    assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Accepted);
+    drop(a);
+    let mut b = Node::start(dir.path(), "b").await;
+    let (_, snapshot) = b.lead().await;
+    let jobs: Vec<_> = snapshot.wishes.links.values().map(|link| link.job.to_string()).collect();
+    assert_eq!(jobs, ["b", "c"]);
+    assert!(snapshot.damaged.is_empty() && snapshot.wishes.triggers.is_empty());
+}

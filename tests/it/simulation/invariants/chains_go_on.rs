@@ -1,0 +1,175 @@
+//! Every job that runs after another hears of each end; what it hears leads to one run, not before all its upstreams' ends, or to a
+//! reason; and nothing that it heard is left at the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use cronkeeper::clock::Uptime;
+use cronkeeper::job::{JobName, JobSet};
+use cronkeeper::run::{HistoryRecord, Link, Note, RunId, RunRecord};
+use cronkeeper::zookeeper::client::Op;
+
+use super::super::facts::Fact;
+use super::super::jobs;
+use super::super::zookeeper::wire::Entry;
+use super::{Invariant, below, ops, written};
+
+const TRIGGERS: &str = "/cronkeeper/triggers";
+const RUNNING: &str = "/cronkeeper/running";
+
+/// A minute is waited for a word that nobody can give; the rest is for what leads to it.
+const LONGEST: Duration = Duration::from_secs(90);
+
+pub struct ChainsGoOn {
+    sets: [JobSet; 2],
+    /// The words that wait, by the name of their node, and since when.
+    words: BTreeMap<String, (Link, Uptime)>,
+    begun: BTreeSet<String>,
+    now: Uptime,
+}
+
+impl Default for ChainsGoOn {
+    fn default() -> Self {
+        Self { sets: [jobs::set(), jobs::edited()], words: BTreeMap::new(), begun: BTreeSet::new(), now: Uptime::ZERO }
+    }
+}
+
+impl ChainsGoOn {
+    /// The words that this write leaves.
+    fn left(&mut self, entry: &Entry, touched: &[String]) -> Vec<Link> {
+        let is_gone = |name: &str| {
+            ops(entry).iter().any(|op| matches!(op, Op::Delete { path, .. } if below(path, TRIGGERS) == Some(name)))
+        };
+        let mut names = touched.iter().filter_map(|path| below(path, TRIGGERS)).filter(|name| !is_gone(name));
+        let mut left = Vec::new();
+        for op in ops(entry) {
+            let Op::Create { path, data, .. } = op else { continue };
+            if path.strip_prefix(TRIGGERS).is_none() {
+                continue;
+            }
+            let name = names.find(|name| !self.words.contains_key(*name));
+            if let (Some(name), Ok(Note::Link(link))) = (name, Note::read(data)) {
+                self.words.insert(name.to_owned(), (link.clone(), self.now));
+                left.push(link);
+            }
+        }
+        left
+    }
+
+    /// The words that this write takes away.
+    fn taken(&mut self, entry: &Entry) -> Vec<Link> {
+        let names = ops(entry).iter().filter_map(|op| match op {
+            Op::Delete { path, .. } => below(path, TRIGGERS),
+            _ => None,
+        });
+        names.filter_map(|name| Some(self.words.remove(name)?.0)).collect()
+    }
+
+    /// Nobody has to wait for what is told of a run that has not ended, and whoever waits is told.
+    fn told(&self, entry: &Entry, left: &[Link]) -> Result<(), String> {
+        let ended: Vec<HistoryRecord> = history(entry);
+        for link in left {
+            let upstream = link.run().of(link.upstream.clone());
+            if !ended.iter().any(|record| covers(record, &upstream)) {
+                return Err(format!("`{}` was told of `{upstream}`, which has not ended", link.run()));
+            }
+        }
+        for record in &ended {
+            let HistoryRecord::Run(end) = record else { continue };
+            let id = end.run.id();
+            for job in &end.run.dependents {
+                let is_told = |link: &Link| link.upstream == end.run.job && link.run() == id.of(job.clone());
+                if ends(entry, &id) && !left.iter().any(is_told) {
+                    return Err(format!("`{id}` has ended, and `{job}` was not told"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is taken away leads to a run or a reason.
+    fn answered(&self, entry: &Entry, taken: &[Link]) -> Result<(), String> {
+        for link in taken {
+            let run = link.run();
+            let is_begun = self.begun.contains(&run.to_string()) || begun(entry).any(|(id, _)| id == run.to_string());
+            let path = format!("/cronkeeper/history/{}/{run}", run.job());
+            let is_skipped = ops(entry).iter().any(|op| match op {
+                Op::Create { path: at, .. } | Op::Set { path: at, .. } | Op::Check { path: at, .. } => *at == path,
+                Op::Delete { .. } => false,
+            });
+            if !is_begun && !is_skipped {
+                return Err(format!("what `{run}` waited with vanished"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A run that is begun in the place of words has that of each upstream.
+    fn rests_on(&self, run: &RunRecord, taken: &[Link]) -> Result<(), String> {
+        let id = run.id();
+        let said: BTreeSet<&JobName> =
+            taken.iter().filter(|link| link.run() == id).map(|link| &link.upstream).collect();
+        let definitions = self.sets.iter().filter_map(|set| set.jobs.get(&run.job)?.upstreams());
+        let mut upstreams = definitions.map(|upstreams| upstreams.keys().collect::<BTreeSet<_>>());
+        let is_after_others = upstreams.clone().next().is_some();
+        let is_by_hand = run.trigger.is_some() && said.is_empty();
+        if is_after_others && !is_by_hand && !upstreams.any(|upstreams| upstreams.is_subset(&said)) {
+            return Err(format!("`{id}` was begun before all that it runs after had ended: {said:?}"));
+        }
+        Ok(())
+    }
+}
+
+fn history(entry: &Entry) -> Vec<HistoryRecord> {
+    let is_history = |path: &str| path.starts_with("/cronkeeper/history/");
+    let records = ops(entry).iter().filter_map(|op| match op {
+        Op::Create { path, data, .. } | Op::Set { path, data, .. } if is_history(path) => Some(data),
+        _ => None,
+    });
+    records.filter_map(|data| serde_json::from_slice(data).ok()).collect()
+}
+
+/// True where a record tells what became of a run.
+fn covers(record: &HistoryRecord, run: &RunId) -> bool {
+    match record {
+        HistoryRecord::Run(end) => end.run.id() == *run,
+        HistoryRecord::Skip(skip) => {
+            let at = run.scheduled_at();
+            skip.job == *run.job() && skip.first <= at && at <= skip.last
+        }
+    }
+}
+
+fn begun(entry: &Entry) -> impl Iterator<Item = (String, RunRecord)> {
+    let creates = ops(entry).iter().filter(|op| matches!(op, Op::Create { .. }));
+    let records = creates.filter_map(|op| written(op, RUNNING));
+    records.filter_map(|(id, data)| Some((id.to_owned(), serde_json::from_slice(data).ok()?)))
+}
+
+fn ends(entry: &Entry, run: &RunId) -> bool {
+    let path = format!("{RUNNING}/{run}");
+    ops(entry).iter().any(|op| matches!(op, Op::Delete { path: at, .. } if *at == path))
+}
+
+impl Invariant for ChainsGoOn {
+    fn observe(&mut self, at: Uptime, fact: &Fact) -> Result<(), String> {
+        self.now = self.now.max(at);
+        let Fact::Committed { entry, touched } = fact else { return Ok(()) };
+        let taken = self.taken(entry);
+        let left = self.left(entry, touched);
+        self.told(entry, &left)?;
+        self.answered(entry, &taken)?;
+        for (id, run) in begun(entry) {
+            self.rests_on(&run, &taken)?;
+            if !self.begun.insert(id.clone()) {
+                return Err(format!("`{id}` was begun a second time"));
+            }
+        }
+        Ok(())
+    }
+
+    fn conclude(&mut self) -> Result<(), String> {
+        let old = self.words.values().find(|(_, since)| self.now.since(*since) > LONGEST);
+        old.map_or(Ok(()), |(link, since)| Err(format!("in peace `{}` waits since {since:?}: {link:?}", link.run())))
+    }
+}

@@ -1,0 +1,104 @@
+//! Words for jobs that run after others, as real servers keep them.
+
+use cronkeeper::election::Request;
+use cronkeeper::job::JobName;
+use cronkeeper::ledger::{Change, Commit, Event};
+use cronkeeper::run::{Answer, HistoryRecord, Link, RunRecord, Skip, SkipReason, TriggerSeq, Version};
+use cronkeeper::term::{NodeName, SessionId, Term};
+
+use super::rig::{Rig, at, begin, end, first_mark, job, mark, run};
+use crate::support::zookeeper::shared;
+
+async fn leader(connect: &str) -> (Rig, Term, SessionId) {
+    let mut leader = Rig::start(connect, "a");
+    leader.ask(Request::Campaign);
+    let session = leader.session().await;
+    let (term, _) = leader.elected().await;
+    (leader, term, session)
+}
+
+/// The words that the leader hears of, once there are so many.
+async fn words(rig: &mut Rig, count: usize) -> Vec<(TriggerSeq, Link)> {
+    rig.ledger("words", |event| match event {
+        Event::Wishes(wishes) if wishes.links.len() == count => Some(wishes.links.clone().into_iter().collect()),
+        _ => None,
+    })
+    .await
+}
+
+/// Runs `a` at second 60, with these jobs behind it, to its end.
+async fn run_first(rig: &mut Rig, behind: &[JobName], session: &SessionId, term: &Term) -> RunRecord {
+    rig.commit(first_mark("a", "1")).await;
+    let first = RunRecord { dependents: behind.to_vec(), ..run("a", 60, "a", session, term.token) };
+    assert_eq!(rig.commit(begin(0, &first)).await, Commit::Accepted);
+    assert_eq!(rig.commit(end(0, &first)).await, Commit::Accepted);
+    first
+}
+
+fn forgo(name: &str, links: Vec<TriggerSeq>, term: &Term) -> Change {
+    let skip = Skip {
+        v: 1,
+        job: job(name),
+        reason: SkipReason::Upstream,
+        first: at(60),
+        last: at(60),
+        count: 1,
+        trigger: None,
+        token: term.token,
+        node: NodeName::new("a"),
+        decided_at: at(61),
+    };
+    Change::Forgo { job: job(name), links, skip: Some(skip), onward: Vec::new() }
+}
+
+#[tokio::test]
+async fn an_end_leaves_words_and_the_run_they_lead_to_takes_them_away_once() {
+    let connect = shared();
+    let (mut leader, term, session) = leader(&connect).await;
+    run_first(&mut leader, &[job("b"), job("c")], &session, &term).await;
+    let said = words(&mut leader, 2).await;
+    let jobs: Vec<_> = said.iter().map(|(_, link)| (link.job.to_string(), link.answer)).collect();
+    assert_eq!(jobs, [("b".to_owned(), Answer::Success), ("c".to_owned(), Answer::Success)]);
+    leader.commit(first_mark("b", "1")).await;
+    let next = run("b", 60, "a", &session, term.token);
+    let follow = |version| {
+        let mark = Some((Version(version), mark(60, &next.nonce.0)));
+        Change::Follow { mark, run: next.clone(), links: vec![said[0].0] }
+    };
+    assert_eq!(leader.commit(follow(0)).await, Commit::Accepted);
+    assert_eq!(leader.commit(end(0, &next)).await, Commit::Accepted);
+    assert_eq!(leader.commit(follow(1)).await, Commit::Superseded, "its word is gone");
+    assert_eq!(leader.commit(forgo("c", vec![said[1].0], &term)).await, Commit::Accepted);
+}
+
+#[tokio::test]
+async fn what_is_given_up_is_no_news_where_the_history_knows_better() {
+    let connect = shared();
+    let (mut leader, term, session) = leader(&connect).await;
+    leader.commit(first_mark("b", "1")).await;
+    let ended = run("b", 60, "a", &session, term.token);
+    leader.commit(begin(0, &ended)).await;
+    leader.commit(end(0, &ended)).await;
+    run_first(&mut leader, &[job("b")], &session, &term).await;
+    let said = words(&mut leader, 1).await;
+    let forgo = forgo("b", vec![said[0].0], &term);
+    assert_eq!(leader.commit(forgo.clone()).await, Commit::Accepted);
+    assert_eq!(leader.commit(forgo).await, Commit::Superseded);
+    let history = leader.reader().history(Some(job("b")), 10).await.unwrap();
+    assert!(matches!(history.as_slice(), [HistoryRecord::Run(_)]), "{history:?}");
+}
+
+#[tokio::test]
+async fn sixty_four_jobs_behind_one_hear_of_its_end_and_the_next_leader_knows_of_all() {
+    let connect = shared();
+    let (mut leader, term, session) = leader(&connect).await;
+    let mut follower = Rig::start(&connect, "b");
+    follower.ask(Request::Campaign);
+    follower.following(Some("a")).await;
+    let behind: Vec<_> = (0..64).map(|number| job(&format!("b{number}"))).collect();
+    run_first(&mut leader, &behind, &session, &term).await;
+    assert_eq!(words(&mut leader, 64).await.len(), 64);
+    leader.crash();
+    let (_, snapshot) = follower.elected().await;
+    assert_eq!((snapshot.wishes.links.len(), snapshot.damaged), (64, Vec::new()));
+}
