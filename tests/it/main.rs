@@ -3,6 +3,7 @@
 mod cli;
 mod failover;
 mod harness;
+mod nemesis;
 mod readme;
 mod release;
 mod simulation;

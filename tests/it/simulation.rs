@@ -15,9 +15,9 @@
 mod backend;
 mod clock;
 mod executor;
-mod facts;
+pub mod facts;
 mod faults;
-mod invariants;
+pub mod invariants;
 mod jobs;
 #[cfg(test)]
 mod lab;
@@ -30,4 +30,4 @@ mod transcript;
 mod trial;
 mod warden;
 mod world;
-mod zookeeper;
+pub mod zookeeper;

@@ -1,0 +1,136 @@
+//! What an ensemble has committed, read from its servers' own logs of transactions.
+//!
+//! The ledger keeps only its newest records; these logs keep every write, in its order, with session and time, and no part of
+//! cronkeeper takes part in reading them. A log is a header and then transactions, each with its checksum, its length, and
+//! one byte that says it is whole; numbers are big-endian, texts and data have their length in front. What was refused,
+//! and the coming and going of sessions, changes nothing here and is passed over.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use cronkeeper::zookeeper::client::{Mode, Op};
+
+use crate::simulation::zookeeper::Change;
+use crate::simulation::zookeeper::wire::Txn;
+
+const MAGIC: &[u8] = b"ZKLG";
+const HEADER: usize = 16;
+/// Numbers of transactions.
+const CREATES: [i32; 4] = [1, 15, 19, 21];
+const DELETES: [i32; 2] = [2, 20];
+const SET: i32 = 5;
+const CHECK: i32 = 13;
+const MULTI: i32 = 14;
+
+/// All writes below `chroot` in the logs in these folders, in their order.
+pub fn committed<'a>(folders: impl Iterator<Item = &'a Path>, chroot: &str) -> Vec<Txn> {
+    let mut all = BTreeMap::new();
+    for folder in folders {
+        for entry in std::fs::read_dir(folder).expect("a server has a folder for its logs").flatten() {
+            if entry.file_name().to_string_lossy().starts_with("log.") {
+                let bytes = std::fs::read(entry.path()).expect("a log can be read");
+                all.extend(read(&bytes, chroot).into_iter().map(|txn| (txn.zxid, txn)));
+            }
+        }
+    }
+    all.into_values().collect()
+}
+
+/// The writes of one log. It ends where nothing was written yet, or where a write was torn.
+fn read(log: &[u8], chroot: &str) -> Vec<Txn> {
+    if !log.starts_with(MAGIC) {
+        return Vec::new();
+    }
+    let mut rest = Bytes(&log[HEADER..]);
+    let mut txns = Vec::new();
+    while let Some(mut body) = rest.entry() {
+        let txn = body.txn(chroot).expect("what a server has written whole can be read");
+        txns.extend(txn.filter(|txn| !matches!(&txn.change, Change::Ops(ops) if ops.is_empty())));
+    }
+    txns
+}
+
+/// What is left to be read.
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, left) = self.0.split_at_checked(count)?;
+        self.0 = left;
+        Some(taken)
+    }
+
+    fn int(&mut self) -> Option<i32> {
+        self.take(4)?.try_into().ok().map(i32::from_be_bytes)
+    }
+
+    fn long(&mut self) -> Option<i64> {
+        self.take(8)?.try_into().ok().map(i64::from_be_bytes)
+    }
+
+    /// A length of -1 stands for nothing.
+    fn buffer(&mut self) -> Option<&'a [u8]> {
+        let length = self.int()?;
+        self.take(usize::try_from(length).unwrap_or(0))
+    }
+
+    fn path(&mut self) -> Option<String> {
+        String::from_utf8(self.buffer()?.to_vec()).ok()
+    }
+
+    /// The next transaction with its header.
+    fn entry(&mut self) -> Option<Self> {
+        let _checksum = self.long()?;
+        let body = self.buffer().filter(|body| !body.is_empty())?;
+        (self.take(1)? == b"B").then_some(Self(body))
+    }
+
+    /// `Some(None)`: no write.
+    fn txn(&mut self, chroot: &str) -> Option<Option<Txn>> {
+        let (session, _cxid, zxid, time_ms, kind) =
+            (self.long()?, self.int()?, self.long()?, self.long()?, self.int()?);
+        let ops = match kind {
+            MULTI => self.multi()?,
+            _ => self.op(kind)?.into_iter().collect(),
+        };
+        let below = |op: Op| relative(op, chroot);
+        let change = Change::Ops(ops.into_iter().filter_map(below).collect());
+        Some(Some(Txn { zxid, time_ms, session, change }))
+    }
+
+    fn multi(&mut self) -> Option<Vec<Op>> {
+        let count = self.int()?;
+        let mut ops = Vec::new();
+        for _ in 0..count {
+            let kind = self.int()?;
+            ops.extend(Self(self.buffer()?).op(kind)?);
+        }
+        Some(ops)
+    }
+
+    /// `Some(None)`: of another kind.
+    fn op(&mut self, kind: i32) -> Option<Option<Op>> {
+        Some(Some(match kind {
+            _ if CREATES.contains(&kind) => {
+                let (path, data) = (self.path()?, self.buffer()?.to_vec());
+                // How long it stays makes no difference here.
+                Op::Create { path, data, mode: Mode::Persistent }
+            }
+            _ if DELETES.contains(&kind) => Op::Delete { path: self.path()?, version: -1 },
+            SET => Op::Set { path: self.path()?, data: self.buffer()?.to_vec(), version: self.int()? - 1 },
+            CHECK => Op::Check { path: self.path()?, version: self.int()? },
+            _ => return Some(None),
+        }))
+    }
+}
+
+/// The operation as seen from below `chroot`; `None` for one elsewhere.
+fn relative(op: Op, chroot: &str) -> Option<Op> {
+    let below = |path: String| path.strip_prefix(chroot).filter(|rest| rest.starts_with('/')).map(str::to_owned);
+    Some(match op {
+        Op::Check { path, version } => Op::Check { path: below(path)?, version },
+        Op::Create { path, data, mode } => Op::Create { path: below(path)?, data, mode },
+        Op::Set { path, data, version } => Op::Set { path: below(path)?, data, version },
+        Op::Delete { path, version } => Op::Delete { path: below(path)?, version },
+    })
+}
