@@ -84,7 +84,7 @@ fn suffer(lab: &mut Lab, seed: u64) {
     let peace = storm.await_peace(&work);
     let (transcript, still) = (storm.transcript, storm.wardens_stood_still);
     let folders: Vec<PathBuf> = (0..SERVERS).map(|i| lab.ensemble.data_of(i)).collect();
-    let committed = txnlog::committed(folders.iter().map(PathBuf::as_path), &chroot);
+    let committed = txnlog::committed(&folders, &chroot);
     let broken = match peace {
         Ok(horizon) => History::new(work.witness.entries(), committed, still, horizon).broken(&work),
         Err(missing) => missing.into_iter().map(|what| format!("no peace: {what}")).collect(),

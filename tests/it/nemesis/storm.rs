@@ -101,6 +101,8 @@ impl<'a> Storm<'a> {
 
     /// Waits until one leads, two follow, and all that was due before now is settled. Says what is not, in time.
     pub fn await_peace(&mut self, work: &Work) -> Result<Timestamp, Vec<String>> {
+        // Only what is part of the ensemble has a log that can be judged.
+        self.lab.ensemble.await_serving();
         let horizon = Timestamp::now() + 2.seconds();
         let end = Instant::now() + 2 * LONG;
         let mut missing;

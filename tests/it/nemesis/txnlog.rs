@@ -6,7 +6,7 @@
 //! and the coming and going of sessions, changes nothing here and is passed over.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cronkeeper::zookeeper::client::{Mode, Op};
 
@@ -22,18 +22,26 @@ const SET: i32 = 5;
 const CHECK: i32 = 13;
 const MULTI: i32 = 14;
 
-/// All writes below `chroot` in the logs in these folders, in their order.
-pub fn committed<'a>(folders: impl Iterator<Item = &'a Path>, chroot: &str) -> Vec<Txn> {
-    let mut all = BTreeMap::new();
+/// All writes below `chroot` that a majority of the servers has in its log, in their order. `folders`: one of each server.
+///
+/// A server that led the ensemble and was cut off may have logged more than was ever committed, until it is taken back into
+/// the ensemble, or for good where it is given a snapshot then.
+pub fn committed(folders: &[PathBuf], chroot: &str) -> Vec<Txn> {
+    let mut all = BTreeMap::<i64, (usize, Txn)>::new();
     for folder in folders {
-        for entry in std::fs::read_dir(folder).expect("a server has a folder for its logs").flatten() {
-            if entry.file_name().to_string_lossy().starts_with("log.") {
-                let bytes = std::fs::read(entry.path()).expect("a log can be read");
-                all.extend(read(&bytes, chroot).into_iter().map(|txn| (txn.zxid, txn)));
-            }
+        for (zxid, txn) in logged(folder, chroot) {
+            all.entry(zxid).and_modify(|(count, _)| *count += 1).or_insert((1, txn));
         }
     }
-    all.into_values().collect()
+    all.into_values().filter(|(count, _)| 2 * count > folders.len()).map(|(_, txn)| txn).collect()
+}
+
+/// What one server has in all its logs.
+fn logged(folder: &Path, chroot: &str) -> BTreeMap<i64, Txn> {
+    let files = std::fs::read_dir(folder).expect("a server has a folder for its logs").flatten();
+    let logs = files.filter(|file| file.file_name().to_string_lossy().starts_with("log."));
+    let txns = logs.flat_map(|log| read(&std::fs::read(log.path()).expect("a log can be read"), chroot));
+    txns.map(|txn| (txn.zxid, txn)).collect()
 }
 
 /// The writes of one log. It ends where nothing was written yet, or where a write was torn.
