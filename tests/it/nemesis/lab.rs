@@ -71,7 +71,7 @@ fn some_line() -> Vec<SlowLine> {
 }
 
 /// A line from each host to the bridge in the middle.
-fn join<'a>(middle: &Host, hosts: impl Iterator<Item = &'a Arc<Host>>) -> Result<(), String> {
+pub fn join<'a>(middle: &Host, hosts: impl Iterator<Item = &'a Arc<Host>>) -> Result<(), String> {
     let mut lines = vec!["link add bridge type bridge".to_owned(), "link set bridge up".to_owned()];
     lines.push(format!("address add {}/24 dev bridge", middle.address()));
     let hosts: Vec<&Arc<Host>> = hosts.collect();

@@ -8,6 +8,9 @@ use std::sync::Arc;
 
 use crate::support::host::Host;
 
+#[cfg(test)]
+mod tests;
+
 /// Of the packets in either direction, in percent.
 const LOST: u32 = 15;
 

@@ -89,6 +89,8 @@ impl Host {
         let mut child = Command::new(&enter[0])
             .args(&enter[1..])
             .args(command)
+            // Not in everybody's, where `su` was used.
+            .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -97,9 +99,11 @@ impl Host {
         // One that reads nothing, or has failed, closes its end: its status tells.
         drop(child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes())));
         let output = child.wait_with_output().map_err(|error| format!("{line}: {error}"))?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(format!("{line}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        match output.status.code() {
+            Some(0) => Ok(()),
+            // What the kernel refuses is one thing, what is not installed another.
+            Some(127) => panic!("{} is not to be had; tests/run.sh installs it", command[0]),
+            _ => Err(format!("{line}: {}", String::from_utf8_lossy(&output.stderr).trim())),
         }
     }
 
