@@ -28,6 +28,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use uuid::Uuid;
 
 use self::crew::Crew;
@@ -94,8 +95,10 @@ fn suffer(lab: &mut Lab, seed: u64) {
     let (transcript, still) = (storm.transcript, storm.wardens_stood_still);
     let folders: Vec<PathBuf> = (0..SERVERS).map(|i| lab.ensemble.data_of(i)).collect();
     let committed = txnlog::committed(&folders, &chroot);
+    let horizon = peace.as_ref().copied().unwrap_or(Timestamp::MAX);
+    let history = History::new(work.witness.entries(), committed, still, horizon);
     let broken = match peace {
-        Ok(horizon) => History::new(work.witness.entries(), committed, still, horizon).broken(&work),
+        Ok(_) => history.broken(&work),
         Err(missing) => missing.into_iter().map(|what| format!("no peace: {what}")).collect(),
     };
     let story = crew.story();
@@ -103,10 +106,11 @@ fn suffer(lab: &mut Lab, seed: u64) {
     let broken: Vec<String> = broken.into_iter().chain(panics.map(str::to_owned)).collect();
     assert!(
         broken.is_empty(),
-        "seed {seed}; again with {SEED}={seed}\n{plan}what happened:\n{}\nbroken:\n  {}\n{}",
+        "seed {seed}; again with {SEED}={seed}\n{plan}what happened:\n{}\nbroken:\n  {}\n{}committed:\n{}",
         transcript.join("\n"),
         broken.join("\n  "),
         told(&story, &broken),
+        history.about(&broken),
     );
 }
 

@@ -14,6 +14,7 @@ use crate::support::LONG;
 use crate::support::host::Host;
 use crate::support::node::{Event, Events, Node, Spec};
 use crate::support::process::children_of;
+use crate::support::scratch::fill;
 
 /// Room for the state of a node, as long as nobody fills it.
 const DISK: &str = "size=4m";
@@ -31,6 +32,8 @@ struct Slot {
     logs: Vec<Arc<Events>>,
     /// Somebody has ended it, or its warden.
     may_end: bool,
+    /// A process that is started meanwhile ends at once.
+    is_disk_full: bool,
 }
 
 impl Crew {
@@ -47,7 +50,13 @@ impl Crew {
             let node = spec.start();
             let joined = if slots.is_empty() { "takeover.done" } else { "election.following" };
             node.await_event(joined, LONG);
-            slots.push(Slot { host: Arc::clone(host), logs: vec![node.log()], node: Some(node), may_end: false });
+            slots.push(Slot {
+                host: Arc::clone(host),
+                logs: vec![node.log()],
+                node: Some(node),
+                may_end: false,
+                is_disk_full: false,
+            });
         }
         Self { slots }
     }
@@ -64,9 +73,23 @@ impl Crew {
         &self.slots[i].host
     }
 
-    /// A path in the node's state directory.
-    pub fn in_state_dir(&self, i: usize, name: &str) -> PathBuf {
-        self.host(i).file(&self.node(i).spec().state_dir().join(name))
+    /// Leaves no room for the node's state.
+    pub fn fill_disk(&mut self, i: usize) {
+        fill(&self.filler(i));
+        self.slots[i].is_disk_full = true;
+    }
+
+    /// There is room again, also for a node that could not do without.
+    pub fn make_room(&mut self, i: usize) {
+        std::fs::remove_file(self.filler(i)).expect("it was made before");
+        self.slots[i].is_disk_full = false;
+        if !self.may_end(i) {
+            self.revive(i);
+        }
+    }
+
+    fn filler(&self, i: usize) -> PathBuf {
+        self.host(i).file(&self.node(i).spec().state_dir().join("filler"))
     }
 
     /// The node that is meant. The leader is who was elected last.
@@ -127,6 +150,15 @@ impl Crew {
         }
     }
 
+    /// Kills all processes of a node's host; what is killed, to be started again.
+    pub fn kill_all(&mut self, i: usize) -> Option<Vec<OwnedFd>> {
+        // Stopped first: none of them shall see another die.
+        let all = self.suspend(i)?;
+        all.iter().for_each(|process| send(process, Signal::KILL));
+        self.slots[i].may_end = true;
+        Some(all)
+    }
+
     /// True where a node has been ended: then it is to be started again.
     pub fn may_end(&self, i: usize) -> bool {
         self.slots[i].may_end
@@ -146,7 +178,8 @@ impl Crew {
 
     /// Nodes that have ended though nobody had ended them.
     pub fn unexplained_ends(&self) -> Vec<String> {
-        let each = self.slots.iter().filter(|slot| !slot.may_end).filter_map(|slot| slot.node.as_ref());
+        let each =
+            self.slots.iter().filter(|slot| !slot.may_end && !slot.is_disk_full).filter_map(|slot| slot.node.as_ref());
         each.filter_map(|node| Some(format!("{} ended by itself, with {}", node.name(), node.status()?))).collect()
     }
 

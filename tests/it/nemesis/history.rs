@@ -73,6 +73,30 @@ impl History {
         broken
     }
 
+    /// What was committed about the runs that are named in what is broken, for people.
+    pub fn about(&self, broken: &[String]) -> String {
+        let is_named =
+            |path: &str| path.rsplit('/').next().is_some_and(|name| broken.iter().any(|what| what.contains(name)));
+        let is_about = |op: &&Op| match op {
+            Op::Create { path, .. } | Op::Set { path, .. } | Op::Delete { path, .. } | Op::Check { path, .. } => {
+                is_named(path)
+            }
+        };
+        let each =
+            self.committed.iter().flat_map(|entry| ops(entry).iter().filter(is_about).map(move |op| (entry, op)));
+        let told = each.map(|(entry, op)| {
+            let (verb, path, data) = match op {
+                Op::Create { path, data, .. } => ("create", path, &data[..]),
+                Op::Set { path, data, .. } => ("set", path, &data[..]),
+                Op::Delete { path, .. } => ("delete", path, &[][..]),
+                Op::Check { path, .. } => ("check", path, &[][..]),
+            };
+            let (at, zxid, session) = (committed_at(entry), entry.txn.zxid, entry.txn.session);
+            format!("  {at} {zxid:#x} by {session:#x}: {verb} {path} {}\n", String::from_utf8_lossy(data))
+        });
+        told.collect()
+    }
+
     fn broken_by_what_was_seen(&self, may_overlap: &[&str]) -> Vec<String> {
         let is_broken = |fault: &Fault| match fault {
             Fault::Twice(_) => true,

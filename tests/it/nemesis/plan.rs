@@ -42,6 +42,8 @@ pub enum Kind {
     Signal(Blow, Part),
     /// All processes of a host stand still, jobs too.
     Suspended,
+    /// They are all gone at once.
+    HostLost,
     /// A node reaches no server.
     CutOff,
     /// A node and the server that it is connected to are parted from all others.
@@ -80,6 +82,7 @@ const DECK: [Kind; 27] = {
         Signal(Blow::Stop, Part::Warden),
         Signal(Blow::Stop, Part::Both),
         Suspended,
+        HostLost,
         CutOff,
         CutOffWithItsServer,
         CutOffWithTheEnsemblesLeader,
@@ -96,7 +99,6 @@ const DECK: [Kind; 27] = {
         CandidateDeleted,
         MemberDeleted,
         QueueDeleted,
-        Signal(Blow::Kill, Part::Daemon),
     ]
 };
 
@@ -168,7 +170,7 @@ fn strokes_of(kind: Kind, at: Duration, rng: &mut Rng) -> Vec<Stroke> {
 fn length(kind: Kind, rng: &mut Rng) -> Duration {
     let within = |rng: &mut Rng, from: f64, to: f64| TIMEOUT.mul_f64(from + (to - from) * rng.f64());
     match kind {
-        Kind::Signal(Blow::Stop, _) | Kind::Suspended | Kind::Blackout => within(rng, 1.3, 1.7),
+        Kind::Signal(Blow::Stop, _) | Kind::Suspended | Kind::HostLost | Kind::Blackout => within(rng, 1.3, 1.7),
         Kind::Signal(..) => within(rng, 0.0, 1.5),
         Kind::RollingRestart => within(rng, 0.1, 0.2),
         Kind::CandidateDeleted | Kind::MemberDeleted | Kind::QueueDeleted => Duration::ZERO,
@@ -211,7 +213,8 @@ mod tests {
     #[test]
     fn what_is_to_outlast_the_session_does() {
         let strokes = (0..200).flat_map(|seed| Plan::of(seed).strokes);
-        let long = |kind| matches!(kind, Kind::Signal(Blow::Stop, _) | Kind::Suspended | Kind::Blackout);
+        let long =
+            |kind| matches!(kind, Kind::Signal(Blow::Stop, _) | Kind::Suspended | Kind::HostLost | Kind::Blackout);
         assert!(strokes.filter(|stroke| long(stroke.kind)).all(|stroke| stroke.lasts > TIMEOUT));
     }
 }
