@@ -92,7 +92,7 @@ fn suffer(lab: &mut Lab, seed: u64) {
     let mut storm = Storm::new(lab, &mut crew, &hand);
     storm.rage(&plan);
     let peace = storm.await_peace(&work);
-    let (transcript, still) = (storm.transcript, storm.wardens_stood_still);
+    let (transcript, still) = storm.into_account();
     let folders: Vec<PathBuf> = (0..SERVERS).map(|i| lab.ensemble.data_of(i)).collect();
     let committed = txnlog::committed(&folders, &chroot);
     let horizon = peace.as_ref().copied().unwrap_or(Timestamp::MAX);

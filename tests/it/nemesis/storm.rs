@@ -61,9 +61,9 @@ pub struct Storm<'a> {
     /// Of what was put on the agenda.
     count: usize,
     began: Instant,
-    pub transcript: Vec<String>,
+    transcript: Vec<String>,
     /// When wardens stood still: what they should have killed then they could not.
-    pub wardens_stood_still: Vec<Span>,
+    wardens_stood_still: Vec<Span>,
 }
 
 impl<'a> Storm<'a> {
@@ -118,6 +118,11 @@ impl<'a> Storm<'a> {
             }
             thread::sleep(AGAIN);
         }
+    }
+
+    /// What happened, for people; and when wardens stood still.
+    pub fn into_account(mut self) -> (Vec<String>, Vec<Span>) {
+        (std::mem::take(&mut self.transcript), std::mem::take(&mut self.wardens_stood_still))
     }
 
     fn strike(&mut self, stroke: &Stroke) {
@@ -181,5 +186,16 @@ impl<'a> Storm<'a> {
 
     fn note(&mut self, what: &str) {
         self.transcript.push(format!("  {} {:6.2} s  {what}", Timestamp::now(), self.began.elapsed().as_secs_f64()));
+    }
+}
+
+impl Drop for Storm<'_> {
+    /// A warden that stood still for ever would outlive the test.
+    fn drop(&mut self) {
+        for action in self.agenda.values() {
+            if let Action::Cure(Cure::Continue(stopped, _)) = action {
+                stopped.iter().for_each(|process| send(process, Signal::CONT));
+            }
+        }
     }
 }
