@@ -21,6 +21,7 @@ const DELETES: [i32; 2] = [2, 20];
 const SET: i32 = 5;
 const CHECK: i32 = 13;
 const MULTI: i32 = 14;
+const ERROR: i32 = -1;
 
 /// All writes below `chroot` that a majority of the servers has in its log, in their order. `folders`: one of each server.
 ///
@@ -106,14 +107,16 @@ impl<'a> Bytes<'a> {
         Some(Some(Txn { zxid, time_ms, session, change }))
     }
 
+    /// All or nothing: of one that was refused the log has what came before the refusal, and errors from there on.
     fn multi(&mut self) -> Option<Vec<Op>> {
         let count = self.int()?;
-        let mut ops = Vec::new();
+        let (mut ops, mut is_refused) = (Vec::new(), false);
         for _ in 0..count {
             let kind = self.int()?;
+            is_refused |= kind == ERROR;
             ops.extend(Self(self.buffer()?).op(kind)?);
         }
-        Some(ops)
+        Some(if is_refused { Vec::new() } else { ops })
     }
 
     /// `Some(None)`: of another kind.
@@ -125,8 +128,9 @@ impl<'a> Bytes<'a> {
                 Op::Create { path, data, mode: Mode::Persistent }
             }
             _ if DELETES.contains(&kind) => Op::Delete { path: self.path()?, version: -1 },
+            // Of both the log has the version that follows.
             SET => Op::Set { path: self.path()?, data: self.buffer()?.to_vec(), version: self.int()? - 1 },
-            CHECK => Op::Check { path: self.path()?, version: self.int()? },
+            CHECK => Op::Check { path: self.path()?, version: self.int()? - 1 },
             _ => return Some(None),
         }))
     }
@@ -141,4 +145,53 @@ fn relative(op: Op, chroot: &str) -> Option<Op> {
         Op::Set { path, data, version } => Op::Set { path: below(path)?, data, version },
         Op::Delete { path, version } => Op::Delete { path: below(path)?, version },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use zookeeper_client::{Acls, Client, CreateMode};
+
+    use super::*;
+    use crate::support::zookeeper::Ensemble;
+
+    /// What a write did to which path.
+    fn told(txns: &[Txn]) -> Vec<String> {
+        let ops = txns.iter().flat_map(|txn| match &txn.change {
+            Change::Ops(ops) => &ops[..],
+            _ => &[],
+        });
+        let each = ops.map(|op| match op {
+            Op::Create { path, data, .. } => format!("create {path} {}", String::from_utf8_lossy(data)),
+            Op::Set { path, data, version } => format!("set {path} {version} {}", String::from_utf8_lossy(data)),
+            Op::Delete { path, .. } => format!("delete {path}"),
+            Op::Check { path, version } => format!("check {path} {version}"),
+        });
+        each.collect()
+    }
+
+    #[tokio::test]
+    async fn what_a_server_has_carried_out_is_read_from_its_log_and_what_it_refused_is_not() {
+        let ensemble = Ensemble::start(1);
+        let connector = Client::connector().with_session_timeout(Duration::from_secs(8));
+        let client = connector.connect(&ensemble.connect_string()).await.unwrap();
+        let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        for path in ["/place", "/elsewhere", "/place/a"] {
+            client.create(path, b"new", &options).await.unwrap();
+        }
+        let mut whole = client.new_multi_writer();
+        whole.add_check_version("/place/a", 0).unwrap();
+        whole.add_set_data("/place/a", b"set", Some(0)).unwrap();
+        whole.add_create("/place/b", b"", &options).unwrap();
+        whole.commit().await.unwrap();
+        let mut refused = client.new_multi_writer();
+        refused.add_delete("/place/b", None).unwrap();
+        refused.add_create("/place/none/c", b"", &options).unwrap();
+        refused.commit().await.unwrap_err();
+        client.delete("/place/b", None).await.unwrap();
+
+        let expected = ["create /a new", "check /a 0", "set /a 0 set", "create /b ", "delete /b"];
+        assert_eq!(told(&committed(&[ensemble.data_of(0)], "/place")), expected);
+    }
 }
