@@ -90,8 +90,8 @@ fn rules(troubles: &[&Trouble], slow: &[SlowLine]) -> String {
                 drop_all(&mut outgoing, "daddr", others);
             }
             Trouble::Lossy => {
-                for chain in [&mut incoming, &mut outgoing] {
-                    line(chain, &format!("meta oifname != \"lo\" numgen random mod 100 < {LOST} drop"));
+                for (chain, way) in [(&mut incoming, "iifname"), (&mut outgoing, "oifname")] {
+                    line(chain, &format!("{way} != \"lo\" numgen random mod 100 < {LOST} drop"));
                 }
             }
             Trouble::Slow => {
@@ -105,7 +105,6 @@ fn rules(troubles: &[&Trouble], slow: &[SlowLine]) -> String {
         }
     }
     let mut rules = String::from("flush ruleset\n");
-    let incoming = incoming.replace("oifname", "iifname");
     chain(&mut rules, "inet trouble", "in", "filter hook input priority 0", &incoming);
     chain(&mut rules, "inet trouble", "out", "filter hook output priority 0", &outgoing);
     chain(&mut rules, "ip detour", "out", "nat hook output priority -100", &detours);
