@@ -31,6 +31,7 @@ enum Action {
 }
 
 /// What undoes a stroke.
+#[derive(Debug)]
 enum Cure {
     /// What the stroke of this number did to the network.
     Network(usize),
@@ -61,6 +62,8 @@ pub struct Storm<'a> {
     /// Of what was put on the agenda.
     count: usize,
     began: Instant,
+    /// What cannot be done by then is given up: that there is no peace will say the rest.
+    patient_until: Instant,
     transcript: Vec<String>,
     /// When wardens stood still: what they should have killed then they could not.
     wardens_stood_still: Vec<Span>,
@@ -76,6 +79,7 @@ impl<'a> Storm<'a> {
             agenda: BTreeMap::new(),
             count: 0,
             began: Instant::now(),
+            patient_until: Instant::now(),
             transcript: Vec::new(),
             wardens_stood_still: Vec::new(),
         }
@@ -86,6 +90,7 @@ impl<'a> Storm<'a> {
         self.began = Instant::now();
         for stroke in &plan.strokes {
             self.put(self.began + stroke.at, Action::Strike(stroke.clone()));
+            self.patient_until = self.patient_until.max(self.began + stroke.at + stroke.lasts + LONG);
         }
         while let Some(((at, _), action)) = self.agenda.pop_first() {
             thread::sleep(at.saturating_duration_since(Instant::now()));
@@ -139,6 +144,7 @@ impl<'a> Storm<'a> {
     fn cure(&mut self, cure: Cure) {
         match self.try_cure(&cure) {
             Ok(what) => self.note(&what),
+            Err(NotYet) if Instant::now() > self.patient_until => self.note(&format!("given up: {cure:?}")),
             Err(NotYet) => self.put(Instant::now() + AGAIN, Action::Cure(cure)),
         }
     }
