@@ -26,7 +26,7 @@ mod work;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -83,7 +83,7 @@ fn or_say<T>(had: Result<T, String>) -> Option<T> {
 
 /// One seed, from the start of the nodes to the verdict, in a place of its own on the servers.
 fn suffer(lab: &mut Lab, seed: u64) {
-    let plan = Plan::of(seed);
+    let (plan, began) = (Plan::of(seed), SystemTime::now());
     let chroot = format!("/{}", Uuid::new_v4());
     lab.ensemble.await_serving();
     let hand = Hand::new(&lab.ensemble.connect_string(), &chroot);
@@ -94,9 +94,10 @@ fn suffer(lab: &mut Lab, seed: u64) {
     let peace = storm.await_peace(&work);
     let (transcript, still) = storm.into_account();
     let folders: Vec<PathBuf> = (0..SERVERS).map(|i| lab.ensemble.data_of(i)).collect();
-    let committed = txnlog::committed(&folders, &chroot);
+    let seen = work.witness.entries();
+    let committed = txnlog::committed(&folders, &chroot, began);
     let horizon = peace.as_ref().copied().unwrap_or(Timestamp::MAX);
-    let history = History::new(work.witness.entries(), committed, still, horizon);
+    let history = History::new(seen, committed, still, horizon);
     let broken = match peace {
         Ok(_) => history.broken(&work),
         Err(missing) => missing.into_iter().map(|what| format!("no peace: {what}")).collect(),

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cronkeeper::clock::Uptime;
-use cronkeeper::run::{HistoryRecord, Outcome, RunRecord, RunState, SkipReason};
+use cronkeeper::run::{HistoryRecord, Outcome, RunEnd, RunRecord, RunState, SkipReason};
 use cronkeeper::zookeeper::client::Op;
 use jiff::{SignedDuration, Timestamp};
 
@@ -45,7 +45,7 @@ pub struct Span {
 
 /// All that is known of a cluster's life.
 pub struct History {
-    /// In the order in which they were written.
+    /// In the order in which they were written; asked for before what was committed, as a begin comes before its process.
     pub seen: Vec<Entry>,
     /// In the order in which they were committed.
     pub committed: Vec<Arc<Committed>>,
@@ -155,18 +155,20 @@ impl History {
         let was_seen = |mark, run: &str, attempt| {
             self.seen.iter().any(|entry| (entry.mark, entry.run.as_str(), entry.attempt) == (mark, run, attempt))
         };
-        let successes = self.ends().into_iter().filter(|(.., outcome)| *outcome == Outcome::Success);
+        // What was due later may have ended since the witness was asked.
+        let is_judged = |end: &RunEnd| end.outcome == Outcome::Success && end.run.scheduled_at <= self.horizon;
+        let successes = self.ends().filter(is_judged).map(|end| (end.run.id().to_string(), end.run.attempt));
         let unseen = successes
-            .filter(|(run, attempt, _)| !was_seen(Mark::Start, run, *attempt) || !was_seen(Mark::End, run, *attempt));
+            .filter(|(run, attempt)| !was_seen(Mark::Start, run, *attempt) || !was_seen(Mark::End, run, *attempt));
         unseen
-            .map(|(run, attempt, _)| format!("attempt {attempt} of {run} is on record as a success, and was not seen"))
+            .map(|(run, attempt)| format!("attempt {attempt} of {run} is on record as a success, and was not seen"))
             .collect()
     }
 
     fn unended(&self) -> Vec<String> {
         let mut ends = BTreeMap::<String, usize>::new();
-        for (run, ..) in self.ends() {
-            *ends.entry(run).or_default() += 1;
+        for end in self.ends() {
+            *ends.entry(end.run.id().to_string()).or_default() += 1;
         }
         let begun: BTreeMap<String, Timestamp> =
             self.records().map(|(_, record)| (record.id().to_string(), record.scheduled_at)).collect();
@@ -214,13 +216,12 @@ impl History {
         data.filter_map(|data| serde_json::from_slice(data).ok())
     }
 
-    /// Runs with the attempt that ended them, and how.
-    fn ends(&self) -> Vec<(String, u32, Outcome)> {
-        let ends = self.history().filter_map(|record| match record {
-            HistoryRecord::Run(end) => Some((end.run.id().to_string(), end.run.attempt, end.outcome)),
+    /// How runs ended.
+    fn ends(&self) -> impl Iterator<Item = RunEnd> {
+        self.history().filter_map(|record| match record {
+            HistoryRecord::Run(end) => Some(end),
             HistoryRecord::Skip(_) => None,
-        });
-        ends.collect()
+        })
     }
 
     /// Tokens of the terms, and when each opened by the servers' clock, which on this machine is everybody's.

@@ -153,7 +153,7 @@ fn hand(seed: u64) -> Vec<Kind> {
 }
 
 fn strokes_of(kind: Kind, at: Duration, rng: &mut Rng) -> Vec<Stroke> {
-    let node = if rng.u8(..3) > 0 { Pick::Leader } else { Pick::Other(rng.usize(..2)) };
+    let node = if rng.u8(..5) > 0 { Pick::Leader } else { Pick::Other(rng.usize(..2)) };
     let server = rng.bool().then(|| rng.usize(..SERVERS));
     let stroke = Stroke { at, lasts: length(kind, rng), kind, node, server };
     match kind {
@@ -171,6 +171,8 @@ fn length(kind: Kind, rng: &mut Rng) -> Duration {
     let within = |rng: &mut Rng, from: f64, to: f64| TIMEOUT.mul_f64(from + (to - from) * rng.f64());
     match kind {
         Kind::Signal(Blow::Stop, _) | Kind::Suspended | Kind::HostLost | Kind::Blackout => within(rng, 1.3, 1.7),
+        // Started again while its session lives and its runs might: a host that stays away is another kind.
+        Kind::Signal(Blow::Kill, _) => within(rng, 0.0, 0.6),
         Kind::Signal(..) => within(rng, 0.0, 1.5),
         Kind::RollingRestart => within(rng, 0.1, 0.2),
         Kind::CandidateDeleted | Kind::MemberDeleted | Kind::QueueDeleted => Duration::ZERO,

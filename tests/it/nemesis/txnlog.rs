@@ -6,7 +6,9 @@
 //! and the coming and going of sessions, changes nothing here and is passed over.
 
 use std::collections::BTreeMap;
+use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use cronkeeper::zookeeper::client::{Mode, Op};
 
@@ -23,14 +25,15 @@ const CHECK: i32 = 13;
 const MULTI: i32 = 14;
 const ERROR: i32 = -1;
 
-/// All writes below `chroot` that a majority of the servers has in its log, in their order. `folders`: one of each server.
+/// All writes below `chroot` that a majority of the servers has in its log, in their order. `folders`: one of each server;
+/// logs that nobody has written to `since` then are left out.
 ///
 /// A server that led the ensemble and was cut off may have logged more than was ever committed, until it is taken back into
 /// the ensemble, or for good where it is given a snapshot then.
-pub fn committed(folders: &[PathBuf], chroot: &str) -> Vec<Txn> {
+pub fn committed(folders: &[PathBuf], chroot: &str, since: SystemTime) -> Vec<Txn> {
     let mut all = BTreeMap::<i64, (usize, Txn)>::new();
     for folder in folders {
-        for (zxid, txn) in logged(folder, chroot) {
+        for (zxid, txn) in logged(folder, chroot, since) {
             all.entry(zxid).and_modify(|(count, _)| *count += 1).or_insert((1, txn));
         }
     }
@@ -38,10 +41,12 @@ pub fn committed(folders: &[PathBuf], chroot: &str) -> Vec<Txn> {
 }
 
 /// What one server has in all its logs.
-fn logged(folder: &Path, chroot: &str) -> BTreeMap<i64, Txn> {
+fn logged(folder: &Path, chroot: &str, since: SystemTime) -> BTreeMap<i64, Txn> {
     let files = std::fs::read_dir(folder).expect("a server has a folder for its logs").flatten();
     let logs = files.filter(|file| file.file_name().to_string_lossy().starts_with("log."));
-    let txns = logs.flat_map(|log| read(&std::fs::read(log.path()).expect("a log can be read"), chroot));
+    let written = |log: &DirEntry| log.metadata().and_then(|log| log.modified()).is_ok_and(|at| at >= since);
+    let txns =
+        logs.filter(written).flat_map(|log| read(&std::fs::read(log.path()).expect("a log can be read"), chroot));
     txns.map(|txn| (txn.zxid, txn)).collect()
 }
 
@@ -192,6 +197,6 @@ mod tests {
         client.delete("/place/b", None).await.unwrap();
 
         let expected = ["create /a new", "check /a 0", "set /a 0 set", "create /b ", "delete /b"];
-        assert_eq!(told(&committed(&[ensemble.data_of(0)], "/place")), expected);
+        assert_eq!(told(&committed(&[ensemble.data_of(0)], "/place", SystemTime::UNIX_EPOCH)), expected);
     }
 }

@@ -1,7 +1,7 @@
 //! Every break of a promise is seen: one sound life of a small cluster, and what each of them makes of it.
 
 use cronkeeper::job::JobName;
-use cronkeeper::run::{JobRecord, Nonce, OnLoss, Owner, Past, RunEnd, RunId, Skip};
+use cronkeeper::run::{JobRecord, Nonce, OnLoss, Owner, Past, RunId, Skip};
 use cronkeeper::term::{FencingToken, NodeName, SessionId};
 use cronkeeper::zookeeper::client::Mode;
 use serde::Serialize;
