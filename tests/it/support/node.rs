@@ -220,11 +220,6 @@ impl Node {
         found.unwrap_or_else(|| panic!("{}: no {name} as wanted; its log:\n{}", self.name(), self.events.tail()))
     }
 
-    /// The same, to be kept when the node is gone.
-    pub fn log(&self) -> Arc<Events> {
-        Arc::clone(&self.events)
-    }
-
     /// How the daemon ended; `None` while it lives.
     pub fn status(&self) -> Option<ExitStatus> {
         self.process.status()
