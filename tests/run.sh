@@ -26,6 +26,9 @@ need python3-kazoo /usr/bin/python3 -c 'import kazoo'
 need util-linux command -v setpriv
 # A host in namespaces is started with it; nothing else on the machine is touched.
 need systemd test -x /lib/systemd/systemd
+# Hosts of their own for the nemesis, and rules that cut the lines between them.
+need iproute2 env PATH="$PATH:/usr/sbin:/sbin" bash -c 'command -v ip'
+need nftables env PATH="$PATH:/usr/sbin:/sbin" bash -c 'command -v nft'
 
 if ((${#missing[@]})); then
     sudo=()

@@ -4,7 +4,7 @@
 //! runs with `CRONKEEPER_LONG=1`.
 
 mod chained;
-mod cluster;
+pub mod cluster;
 mod control;
 mod crowd;
 mod entries;

@@ -4,6 +4,7 @@ mod cli;
 mod failover;
 mod harness;
 mod mutants;
+mod nemesis;
 mod readme;
 mod release;
 mod simulation;

@@ -16,9 +16,9 @@ mod ambush;
 mod backend;
 mod clock;
 mod executor;
-mod facts;
+pub mod facts;
 mod faults;
-mod invariants;
+pub mod invariants;
 mod jobs;
 #[cfg(test)]
 mod lab;
@@ -33,4 +33,4 @@ mod transcript;
 mod trial;
 mod warden;
 mod world;
-mod zookeeper;
+pub mod zookeeper;

@@ -35,9 +35,11 @@ impl Engine {
         match answer {
             Commit::Accepted => {
                 flight.version = flight.version.next();
+                let is_let_go = flight.record.state == RunState::Retrying;
                 let Some(own) = flight.own_mut() else { return };
                 own.needs_reown = false;
-                if matches!(own.phase, Phase::LettingGo(_)) {
+                // What was accepted may also be the new session, asked for while the process still lived.
+                if is_let_go && matches!(own.phase, Phase::LettingGo(_)) {
                     self.on_let_go(t, run)
                 } else {
                     self.pump(t, run)

@@ -151,6 +151,23 @@ fn a_rerun_takes_no_retry_away() {
     assert_eq!((run.attempt, run.past.failures, told.as_slice()), (2, 0, [Outcome::Interrupted].as_slice()));
 }
 
+/// Its member was deleted by hand: the node is back under a member before the process that had to die is dead.
+#[test]
+fn an_attempt_that_ends_while_it_is_taken_over_again_is_still_let_go() {
+    let mut job = tried_again();
+    (job.interrupted, job.on_lease_end) = (Interrupted::Rerun, OnLeaseEnd::Kill);
+    let (mut rig, slot) = running_one(job);
+    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::EntryGone }));
+    rig.join();
+    let commits = rig.commits();
+    let [(id, Change::Reown { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
+    assert_eq!(run.state, RunState::Running);
+    rig.ended(slot, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
+    rig.answer(*id, Commit::Accepted);
+    assert_eq!(let_go(&rig.accept_all()).attempt, 1);
+    assert!(rig.reports().iter().any(|report| matches!(report, Report::Retrying { .. })));
+}
+
 #[test]
 fn the_next_leader_makes_a_waiting_retry_at_its_time() {
     let mut rig = taken_over("10:00:05", Some(tried_again()), waiting(at("10:00:11")));

@@ -16,6 +16,8 @@ mod starts_are_in_time;
 mod tokens_grow;
 mod wishes_are_heeded;
 
+use std::borrow::Cow;
+
 use cronkeeper::clock::Uptime;
 use cronkeeper::zookeeper::client::Op;
 
@@ -24,6 +26,7 @@ use super::zookeeper::Change;
 use super::zookeeper::wire::Entry;
 
 pub use no_two_processes_of_a_run::Successors;
+pub use nothing_vanishes::Schedules;
 
 pub trait Invariant {
     /// Takes a fact.
@@ -60,8 +63,19 @@ pub fn all(nodes: usize, successors: Successors) -> Vec<Box<dyn Invariant>> {
     ]
 }
 
+/// Those that judge what the ensemble commits and nothing else: they hold for the log of real servers too.
+pub fn of_ledger(schedules: Schedules) -> Vec<Box<dyn Invariant>> {
+    vec![
+        Box::<tokens_grow::TokensGrow>::default(),
+        Box::<marks_never_go_back::MarksNeverGoBack>::default(),
+        Box::<no_run_begins_twice::NoRunBeginsTwice>::default(),
+        Box::new(nothing_vanishes::NothingVanishes::of(Cow::Owned(schedules))),
+        Box::new(nothing_begins_ahead::NothingBeginsAhead),
+    ]
+}
+
 /// The operations of a write.
-fn ops(entry: &Entry) -> &[Op] {
+pub fn ops(entry: &Entry) -> &[Op] {
     match &entry.txn.change {
         Change::Ops(ops) => ops,
         Change::OpenSession | Change::CloseSession | Change::Refused => &[],
@@ -77,7 +91,7 @@ fn is_an_operators(entry: &Entry) -> bool {
 }
 
 /// A record that an operation makes or replaces directly below `folder`: its name and data.
-fn written<'a>(op: &'a Op, folder: &str) -> Option<(&'a str, &'a [u8])> {
+pub fn written<'a>(op: &'a Op, folder: &str) -> Option<(&'a str, &'a [u8])> {
     let (Op::Create { path, data, .. } | Op::Set { path, data, .. }) = op else { return None };
     Some((below(path, folder)?, data))
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::support::LONG;
 use crate::support::node::{Node, Spec};
-use crate::support::scratch::Scratch;
+use crate::support::scratch::{Scratch, fill};
 use crate::support::witness::Witness;
 
 use super::rig::{PROGRAM, await_starts, cli_text, leading};
@@ -41,19 +41,6 @@ fn inside(a: &Node, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{}/root{}", a.pid(), state.display())).join(name)
 }
 
-fn fill(a: &Node) -> PathBuf {
-    let path = inside(a, "filler");
-    let mut piece = 64 << 10;
-    let mut filler = fs::File::create(&path).unwrap();
-    while piece > 0 {
-        // The file takes what there is room for; the rest is tried in smaller pieces.
-        if std::io::Write::write_all(&mut filler, &vec![0; piece]).is_err() {
-            piece /= 2;
-        }
-    }
-    path
-}
-
 #[test]
 fn nothing_starts_while_the_disk_is_full_and_all_goes_on_when_there_is_room() {
     let Some((_dir, spec)) = on_own_file_system("size=2m") else { return };
@@ -63,7 +50,7 @@ fn nothing_starts_while_the_disk_is_full_and_all_goes_on_when_there_is_room() {
     let a = leading(&spec.jobs(&format!("jobs: {{tick: {job}}}")));
     await_starts(&a, "tick", 1);
 
-    let filler = fill(&a);
+    let filler = fill(&inside(&a, "filler"));
     let seen = a.events().len();
     let trouble = a.await_after(seen, "coordination.unreachable", LONG, |_| true);
     assert!(trouble.text("message").contains("full"), "{:?}", trouble.json());

@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::support::node::{Event, Node, Spec};
+use crate::support::process::children_of;
 use crate::support::scratch::Scratch;
 use crate::support::{LONG, poll};
 
@@ -151,19 +152,9 @@ pub fn await_starts(node: &Node, job: &str, count: usize) {
 
 /// The warden of a daemon.
 pub fn warden_of(node: &Node) -> u32 {
-    let wardens: Vec<u32> = std::fs::read_dir("/proc")
-        .unwrap()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|&pid| parent(pid) == Some(node.pid()))
-        .collect();
+    let wardens = children_of(node.pid());
     assert_eq!(wardens.len(), 1, "the warden is the daemon's only child");
     wardens[0]
-}
-
-fn parent(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// A figure of /proc/<pid>/status, in KiB.

@@ -6,6 +6,7 @@
 //! ```text
 //! scratch    directories that go with the test process
 //! process    a child that goes with the test process
+//! host       network and mounts that are a process's own
 //! zookeeper  servers            tls      certificates for them
 //! proxy      the line to a server, delayed, muted or cut
 //! node       `cronkeeper run`   witness  what its jobs saw
@@ -19,6 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub mod command;
+pub mod host;
 pub mod node;
 pub mod peers;
 pub mod process;

@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use uuid::Uuid;
 
 pub use self::events::{Event, Events};
+use super::host::Host;
 use super::process::Process;
 use super::scratch::Scratch;
 use super::{LONG, poll};
@@ -29,6 +30,7 @@ pub struct Spec {
     zookeeper: Option<String>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
+    host: Option<Arc<Host>>,
 }
 
 impl Spec {
@@ -44,6 +46,7 @@ impl Spec {
             zookeeper: None,
             arguments: Vec::new(),
             environment: Vec::new(),
+            host: None,
         };
         spec.write_jobs("jobs: {}\n");
         spec
@@ -52,6 +55,12 @@ impl Spec {
     /// On ZooKeeper.
     pub fn zookeeper(mut self, connect: &str) -> Self {
         self.zookeeper = Some(connect.into());
+        self
+    }
+
+    /// On a host of its own. Directories are the same there.
+    pub fn on(mut self, host: &Arc<Host>) -> Self {
+        self.host = Some(Arc::clone(host));
         self
     }
 
@@ -126,7 +135,7 @@ impl Spec {
 
     /// Starts it.
     pub fn start(&self) -> Node {
-        let process = Process::spawn(&self.program, |command| {
+        let process = Process::spawn_on(self.host.as_deref(), &self.program, |command| {
             // What the tests' own environment says must not change a node.
             for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("CRONKEEPER_")) {
                 command.env_remove(key);
@@ -160,12 +169,14 @@ pub struct Node {
     spec: Spec,
     process: Process,
     events: Arc<Events>,
+    /// What is left of its jobs is for another process of the node to see to.
+    has_heir: bool,
 }
 
 impl Node {
     fn new(spec: Spec, mut process: Process) -> Self {
         let events = Events::read(process.take(|child| child.stderr.take()));
-        Self { spec, process, events }
+        Self { spec, process, events, has_heir: false }
     }
 
     /// What it was started with.
@@ -207,6 +218,19 @@ impl Node {
     pub fn await_after(&self, seen: usize, name: &str, timeout: Duration, wanted: impl Fn(&Event) -> bool) -> Event {
         let found = self.events.wait(seen, timeout, |event| event.name() == name && wanted(event));
         found.unwrap_or_else(|| panic!("{}: no {name} as wanted; its log:\n{}", self.name(), self.events.tail()))
+    }
+
+    /// How the daemon ended; `None` while it lives.
+    pub fn status(&self) -> Option<ExitStatus> {
+        self.process.status()
+    }
+
+    /// Starts it again after its end, be it with processes of its jobs left: those are for the new process to see to.
+    pub fn again(mut self) -> Self {
+        self.has_heir = true;
+        let spec = self.spec.clone();
+        drop(self);
+        spec.start()
     }
 
     /// Sends the daemon a signal.
@@ -254,6 +278,9 @@ impl Drop for Node {
             eprintln!("the log of {}:\n{}", self.name(), self.events.tail());
         }
         self.kill9();
+        if self.has_heir {
+            return;
+        }
         // The warden's work comes first: the group, which may hold the warden, is killed only when `process` is dropped.
         let left = self.await_no_job_processes(LONG / 4);
         for pid in left.iter().filter_map(|&pid| Pid::from_raw(pid.cast_signed())) {

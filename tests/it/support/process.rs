@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 
 use super::LONG;
+use super::host::Host;
 
 /// A child. Dropping it kills its group.
 ///
@@ -36,8 +37,14 @@ struct Ended {
 impl Process {
     /// Starts `program` with what `prepare` adds: arguments, environment, files.
     pub fn spawn(program: &str, prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
+        Self::spawn_on(None, program, prepare)
+    }
+
+    /// The same on a host of its own.
+    pub fn spawn_on(host: Option<&Host>, program: &str, prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--", program]).process_group(0);
+        command.args(["--pdeathsig", "KILL", "--"]).process_group(0);
+        command.args(host.map(Host::enter).into_iter().flatten()).arg(program);
         prepare(&mut command);
         let (answer, answered) = channel();
         SPAWNER.send((command, answer)).map_err(io::Error::other)?;
@@ -111,6 +118,18 @@ impl Ended {
     fn lock(&self) -> MutexGuard<'_, Option<ExitStatus>> {
         self.how.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+/// The processes whose parent it is.
+pub fn children_of(pid: u32) -> Vec<u32> {
+    let all = std::fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|&child| parent_of(child) == Some(pid)).collect()
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 type Order = (Command, Sender<io::Result<Child>>);

@@ -90,12 +90,17 @@ struct Shared {
 impl Proxy {
     /// A line to a ZooKeeper server's plain port.
     pub fn to(server: SocketAddr) -> Self {
-        Self::start(server, true)
+        Self::start(Ipv4Addr::LOCALHOST, server, true)
+    }
+
+    /// The same, for clients elsewhere, who reach it at `own`.
+    pub fn at(own: Ipv4Addr, server: SocketAddr) -> Self {
+        Self::start(own, server, true)
     }
 
     /// A line whose bytes are not understood.
     pub fn opaque(server: SocketAddr) -> Self {
-        Self::start(server, false)
+        Self::start(Ipv4Addr::LOCALHOST, server, false)
     }
 
     /// Where clients are to connect.
@@ -171,8 +176,8 @@ impl Proxy {
         !waited.expect("no thread panicked with the lock").1.timed_out()
     }
 
-    fn start(server: SocketAddr, frames: bool) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
+    fn start(own: Ipv4Addr, server: SocketAddr, frames: bool) -> Self {
+        let listener = TcpListener::bind((own, 0)).expect("a port is free");
         let address = listener.local_addr().expect("a listener has an address");
         let shared = Shared { server, frames, state: Mutex::default(), changed: Condvar::new() };
         let shared = Arc::new(shared);

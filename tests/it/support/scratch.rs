@@ -3,7 +3,7 @@
 //! All lie in one directory per process. A small shell (the janitor) holds the reading end of a pipe whose other end
 //! only this process has: when the process is gone, also by SIGKILL, the janitor removes what is left.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -34,6 +34,19 @@ impl Scratch {
         std::fs::write(&path, text).expect("a file can be written");
         path
     }
+}
+
+/// Makes a file that leaves no room on its file system; where it is.
+pub fn fill(path: &Path) -> PathBuf {
+    let mut piece = 64 << 10;
+    let mut filler = std::fs::File::create(path).expect("a file can be made where there is room");
+    while piece > 0 {
+        // The file takes what there is room for; the rest is tried in smaller pieces.
+        if filler.write_all(&vec![0; piece]).is_err() {
+            piece /= 2;
+        }
+    }
+    path.to_owned()
 }
 
 /// The process's directory. Kept by a static that is never dropped: the janitor removes it.

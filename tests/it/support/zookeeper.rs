@@ -1,12 +1,12 @@
-//! A real ZooKeeper on 127.0.0.1: one server, or an ensemble of three.
+//! A real ZooKeeper: one server, or an ensemble of three, on 127.0.0.1 or on hosts of their own.
 //!
 //! Needs Debian's package `libzookeeper-java` (or its jars in `$ZK_JARS`) and `java`. fsync stays on. Servers are counted
 //! from 0. Their processes and ports are in [`server`], their answers to four-letter words in [`four_letter`].
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::sync::OnceLock;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 use self::server::Server;
 pub use self::server::class_path;
+use super::host::Host;
 use super::scratch::Scratch;
 use super::tls::{Certificates, ClientCertificate};
 use super::{LONG, poll};
@@ -38,6 +39,7 @@ pub struct Builder {
     tick: Duration,
     tls: Option<ClientCertificate>,
     properties: Vec<(String, String)>,
+    hosts: Vec<Arc<Host>>,
 }
 
 impl Ensemble {
@@ -48,7 +50,7 @@ impl Ensemble {
 
     /// `servers` of them, with a tick of 500 ms and without TLS.
     pub fn builder(servers: usize) -> Builder {
-        Builder { servers, tick: Duration::from_millis(500), tls: None, properties: Vec::new() }
+        Builder { servers, tick: Duration::from_millis(500), tls: None, properties: Vec::new(), hosts: Vec::new() }
     }
 
     /// How many servers there are, running or not.
@@ -69,18 +71,23 @@ impl Ensemble {
 
     /// One server's address.
     pub fn address_of(&self, i: usize) -> SocketAddr {
-        self.servers[i].client.address()
+        self.servers[i].client.address
     }
 
     /// All servers' TLS ports, without a scheme in front.
     pub fn secure_connect_string(&self) -> String {
-        let each: Vec<String> = self.servers.iter().map(|server| server.secure.address().to_string()).collect();
+        let each: Vec<String> = self.servers.iter().map(|server| server.secure.address.to_string()).collect();
         each.join(",")
     }
 
     /// Where its files are.
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Where a server keeps its log of transactions and its snapshots.
+    pub fn data_of(&self, i: usize) -> PathBuf {
+        self.servers[i].dir.join("data/version-2")
     }
 
     /// The process id of a running server.
@@ -191,6 +198,12 @@ impl Builder {
         self
     }
 
+    /// Each server on a host of its own. Only who is on the same network as those can ask them anything.
+    pub fn on(mut self, hosts: &[Arc<Host>]) -> Self {
+        self.hosts = hosts.to_vec();
+        self
+    }
+
     /// A line of zoo.cfg.
     pub fn property(mut self, key: &str, value: &str) -> Self {
         self.properties.push((key.into(), value.into()));
@@ -201,7 +214,7 @@ impl Builder {
     pub fn start(self) -> Ensemble {
         let dir = Scratch::new("zookeeper");
         let certificates = self.tls.map(|_| Certificates::new());
-        let servers: Vec<Server> = (0..self.servers).map(|i| Server::new(dir.path().join(format!("s{i}")))).collect();
+        let servers: Vec<Server> = self.servers(dir.path());
         for (i, server) in servers.iter().enumerate() {
             let config = self.config(&servers, server, certificates.as_ref());
             std::fs::create_dir_all(server.dir.join("data")).expect("a directory can be made");
@@ -214,20 +227,25 @@ impl Builder {
         ensemble
     }
 
+    fn servers(&self, dir: &Path) -> Vec<Server> {
+        (0..self.servers).map(|i| Server::new(dir.join(format!("s{i}")), self.hosts.get(i).cloned())).collect()
+    }
+
     fn config(&self, all: &[Server], own: &Server, certificates: Option<&Certificates>) -> String {
         let mut config = format!(
-            "tickTime={}\ninitLimit=10\nsyncLimit=5\ndataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\n\
+            "tickTime={}\ninitLimit=10\nsyncLimit=5\ndataDir={}\nclientPort={}\nclientPortAddress={}\n\
              maxClientCnxns=0\n4lw.commands.whitelist=*\nadmin.enableServer=false\n",
             self.tick.as_millis(),
             own.dir.join("data").display(),
-            own.client.port,
+            own.client.number(),
+            own.client.address.ip(),
         );
         if all.len() > 1 {
             for (i, server) in all.iter().enumerate() {
                 line(
                     &mut config,
                     &format!("server.{}", i + 1),
-                    &format!("127.0.0.1:{}:{}", server.quorum.port, server.election.port),
+                    &format!("{}:{}", server.quorum.address, server.election.number()),
                 );
             }
         }
@@ -253,8 +271,8 @@ fn tls_properties(own: &Server, files: &Certificates, client: ClientCertificate)
         ClientCertificate::Needed => "need",
     };
     [
-        ("secureClientPort", own.secure.port.to_string()),
-        ("secureClientPortAddress", "127.0.0.1".into()),
+        ("secureClientPort", own.secure.number().to_string()),
+        ("secureClientPortAddress", own.secure.address.ip().to_string()),
         ("serverCnxnFactory", "org.apache.zookeeper.server.NettyServerCnxnFactory".into()),
         ("ssl.keyStore.location", files.server_store.display().to_string()),
         ("ssl.keyStore.type", "PEM".into()),

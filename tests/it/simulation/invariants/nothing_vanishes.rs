@@ -1,5 +1,6 @@
 //! Every occurrence that a mark passes is begun, or counted in a skip record, by the very write that moves the mark.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use cronkeeper::clock::Uptime;
@@ -13,8 +14,11 @@ use super::super::jobs;
 use super::super::zookeeper::wire::Entry;
 use super::{Invariant, ops, written};
 
+/// Every schedule that a job's record may be counted with, by its digest.
+pub type Schedules = BTreeMap<(String, Digest), Schedule>;
+
 pub struct NothingVanishes {
-    schedules: &'static BTreeMap<(String, Digest), Schedule>,
+    schedules: Cow<'static, Schedules>,
     records: BTreeMap<String, JobRecord>,
     /// What each skip record counted when it was written last.
     counted: BTreeMap<String, u64>,
@@ -22,11 +26,15 @@ pub struct NothingVanishes {
 
 impl Default for NothingVanishes {
     fn default() -> Self {
-        Self { schedules: jobs::schedules(), records: BTreeMap::new(), counted: BTreeMap::new() }
+        Self::of(Cow::Borrowed(jobs::schedules()))
     }
 }
 
 impl NothingVanishes {
+    pub fn of(schedules: Cow<'static, Schedules>) -> Self {
+        Self { schedules, records: BTreeMap::new(), counted: BTreeMap::new() }
+    }
+
     fn moved(&mut self, job: &str, records: &[JobRecord], entry: &Entry) -> Result<(), String> {
         let skipped = self.skipped(job, entry);
         let Some(record) = records.last().cloned() else { return Ok(()) };

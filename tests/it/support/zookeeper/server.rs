@@ -1,6 +1,6 @@
 //! One server's process, and the ports that are its own.
 //!
-//! Ports are held by a bound socket that never listens: nobody else is given them, also not while the server is down,
+//! On a host of its own they are the usual ones. On this machine ports are held by a bound socket that never listens: nobody else is given them, also not while the server is down,
 //! and the server can still bind them, as both sides ask for SO_REUSEADDR.
 
 use std::fs::File;
@@ -8,11 +8,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
 use rustix::process::Signal;
 
+use super::super::host::Host;
 use super::super::process::Process;
 
 /// One server, running or not.
@@ -22,6 +23,7 @@ pub(super) struct Server {
     pub(super) secure: Port,
     pub(super) quorum: Port,
     pub(super) election: Port,
+    host: Option<Arc<Host>>,
     process: Mutex<Option<Process>>,
 }
 
@@ -45,15 +47,18 @@ const JAVA: [&str; 11] = [
 ];
 
 impl Server {
-    pub(super) fn new(dir: PathBuf) -> Self {
-        let [client, secure, quorum, election] = std::array::from_fn(|_| Port::hold());
-        Self { dir, client, secure, quorum, election, process: Mutex::new(None) }
+    pub(super) fn new(dir: PathBuf, host: Option<Arc<Host>>) -> Self {
+        let [client, secure, quorum, election] = match &host {
+            Some(host) => USUAL.map(|port| Port { address: (host.address(), port).into(), _held: None }),
+            None => std::array::from_fn(|_| Port::hold()),
+        };
+        Self { dir, client, secure, quorum, election, host, process: Mutex::new(None) }
     }
 
     pub(super) fn launch(&self) {
         let log = File::options().create(true).append(true).open(self.dir.join("log")).expect("a log can be opened");
         let also = log.try_clone().expect("a descriptor can be doubled");
-        let process = Process::spawn("java", |command| {
+        let process = Process::spawn_on(self.host.as_deref(), "java", |command| {
             command.args(JAVA).arg(class_path(&JARS)).arg("org.apache.zookeeper.server.quorum.QuorumPeerMain");
             command.arg(self.dir.join("zoo.cfg")).current_dir(&self.dir);
             command.stdin(Stdio::null()).stdout(also).stderr(log);
@@ -81,10 +86,13 @@ pub fn class_path(jars: &[&str]) -> String {
     paths.join(":")
 }
 
+/// Ports for clients, for clients with TLS, for followers and for votes, as the manual of ZooKeeper has them.
+const USUAL: [u16; 4] = [2181, 2281, 2888, 3888];
+
 /// A port that nobody else is given while this lives.
 pub(super) struct Port {
-    pub(super) port: u16,
-    _held: OwnedFd,
+    pub(super) address: SocketAddr,
+    _held: Option<OwnedFd>,
 }
 
 impl Port {
@@ -93,11 +101,11 @@ impl Port {
         sockopt::set_socket_reuseaddr(&held, true).expect("a socket can share its address");
         bind(&held, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port is free");
         let bound = getsockname(&held).expect("a bound socket has a name");
-        let port = SocketAddr::try_from(bound).expect("it is an internet address").port();
-        Self { port, _held: held }
+        let address = SocketAddr::try_from(bound).expect("it is an internet address");
+        Self { address, _held: Some(held) }
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
+    pub(super) fn number(&self) -> u16 {
+        self.address.port()
     }
 }

@@ -1,0 +1,127 @@
+//! Real processes on real hosts of their own, and all that can go wrong with them and with the lines between them.
+//!
+//! ```text
+//! lab       hosts, servers, lines        net      rules that cut, lose and slow down
+//! plan      seed ─► strokes              storm    strokes carried out, then peace
+//! crew      the nodes                    hand     what an operator sees and does in ZooKeeper
+//! work      the jobs                     txnlog   what the servers committed
+//!                                        history  whether the promises were kept
+//! ```
+//!
+//! An ordinary run has one round of seeds, which has every kind of trouble. `CRONKEEPER_NEMESIS_SEED=n` has that seed alone,
+//! `CRONKEEPER_NEMESIS_MINUTES=n` goes on with the next seeds for so long. The same seed has the same plan, but not the same
+//! interleaving: these are real processes. Needs root, and a kernel that allows namespaces; where there are none the test
+//! says so and is skipped.
+
+mod crew;
+mod hand;
+mod history;
+mod lab;
+mod net;
+mod plan;
+mod storm;
+mod txnlog;
+mod work;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use self::crew::Crew;
+use self::hand::Hand;
+use self::history::History;
+use self::lab::{Lab, SERVERS};
+use self::plan::{Plan, ROUND};
+use self::storm::Storm;
+use self::work::Work;
+use crate::support::node::Event;
+
+const SEED: &str = "CRONKEEPER_NEMESIS_SEED";
+const MINUTES: &str = "CRONKEEPER_NEMESIS_MINUTES";
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is `{text}`, which is no number")))
+}
+
+/// The seeds that are asked for, for as long as is asked for.
+fn seeds() -> impl Iterator<Item = u64> {
+    let (only, began) = (number(SEED), Instant::now());
+    let lasts = number(MINUTES).map(|minutes| Duration::from_secs(60 * minutes));
+    let (first, count) = only.map_or((0, ROUND), |seed| (seed, 1));
+    (first..).take_while(move |seed| match lasts {
+        Some(lasts) => began.elapsed() < lasts,
+        None => *seed < first + count,
+    })
+}
+
+#[test]
+fn whatever_befalls_hosts_and_lines_the_promises_are_kept() {
+    // On a thread of its own, which moves onto the lab's network.
+    let ordeals = thread::spawn(|| {
+        if let Some(mut lab) = or_say(Lab::new()) {
+            seeds().for_each(|seed| suffer(&mut lab, seed));
+        }
+    });
+    if let Err(panic) = ordeals.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// What can be had here; where it cannot, the test is to return, and it is said why.
+fn or_say<T>(had: Result<T, String>) -> Option<T> {
+    if let Err(why) = &had {
+        // Not a macro: those write where the test runner shows nothing of a test that passes.
+        drop(writeln!(std::io::stderr(), "SKIPPED: a test with hosts of their own, which takes root: {why}"));
+    }
+    had.ok()
+}
+
+/// One seed, from the start of the nodes to the verdict, in a place of its own on the servers.
+fn suffer(lab: &mut Lab, seed: u64) {
+    let (plan, began) = (Plan::of(seed), SystemTime::now());
+    let chroot = format!("/{}", Uuid::new_v4());
+    lab.ensemble.await_serving();
+    let hand = Hand::new(&lab.ensemble.connect_string(), &chroot);
+    let work = Work::new();
+    let mut crew = Crew::start(lab, &hand, &work);
+    let mut storm = Storm::new(lab, &mut crew, &hand);
+    storm.rage(&plan);
+    let peace = storm.await_peace(&work);
+    let (transcript, still) = storm.into_account();
+    let folders: Vec<PathBuf> = (0..SERVERS).map(|i| lab.ensemble.data_of(i)).collect();
+    let seen = work.witness.entries();
+    let committed = txnlog::committed(&folders, &chroot, began);
+    let horizon = peace.as_ref().copied().unwrap_or(Timestamp::MAX);
+    let history = History::new(seen, committed, still, horizon);
+    let broken = match peace {
+        Ok(_) => history.broken(&work),
+        Err(missing) => missing.into_iter().map(|what| format!("no peace: {what}")).collect(),
+    };
+    let story = crew.story();
+    let panics = story.iter().filter_map(|event| event.json().as_str()).filter(|line| line.contains("panicked"));
+    let broken: Vec<String> = broken.into_iter().chain(panics.map(str::to_owned)).collect();
+    assert!(
+        broken.is_empty(),
+        "seed {seed}; again with {SEED}={seed}\n{plan}what happened:\n{}\nbroken:\n  {}\n{}committed:\n{}",
+        transcript.join("\n"),
+        broken.join("\n  "),
+        told(&story, &broken),
+        history.about(&broken),
+    );
+}
+
+/// What the nodes said of all that is named in what is broken.
+fn told(story: &[Event], broken: &[String]) -> String {
+    let is_life = |event: &Event| {
+        ["node.", "leader.", "election.", "coordination."].iter().any(|of| event.name().starts_with(of))
+    };
+    let is_named =
+        |event: &Event| !event.text("run").is_empty() && broken.iter().any(|what| what.contains(event.text("run")));
+    let lines = story.iter().filter(|event| is_life(event) || is_named(event));
+    lines.map(|event| format!("  {}\n", event.json())).collect()
+}

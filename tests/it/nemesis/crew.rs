@@ -1,0 +1,224 @@
+//! The nodes, and who starts them again when they end: here that is the test, elsewhere systemd.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::hand::Hand;
+use super::lab::Lab;
+use super::plan::{Blow, Part, Pick, TIMEOUT};
+use super::work::Work;
+use crate::support::LONG;
+use crate::support::host::Host;
+use crate::support::node::{Event, Events, Node, Spec};
+use crate::support::process::children_of;
+use crate::support::scratch::fill;
+
+/// Room for the state of a node, as long as nobody fills it.
+const DISK: &str = "size=4m";
+
+/// All nodes.
+pub struct Crew {
+    slots: Vec<Slot>,
+}
+
+struct Slot {
+    host: Arc<Host>,
+    /// Only taken out to be started again.
+    node: Option<Node>,
+    /// Of all its processes so far.
+    logs: Vec<Arc<Events>>,
+    /// Somebody has ended it, or its warden.
+    may_end: bool,
+    /// A process that is started meanwhile ends at once.
+    is_disk_full: bool,
+}
+
+impl Crew {
+    /// One node on each host, in line.
+    pub fn start(lab: &Lab, hand: &Hand, work: &Work) -> Self {
+        let mut slots = Vec::new();
+        for (host, name) in lab.nodes.iter().zip(["a", "b", "c"]) {
+            let spec = Spec::new(env!("CARGO_BIN_EXE_cronkeeper"), name).zookeeper(hand.connect()).on(host);
+            let timeout = format!("{}s", TIMEOUT.as_secs());
+            let spec = spec.option("--session-timeout", &timeout).option("--drain-timeout", "5s").jobs(&work.yaml);
+            let state = spec.state_dir();
+            let mount = ["mount", "-t", "tmpfs", "-o", DISK, "tmpfs", state.to_str().expect("it is text")];
+            host.run(&mount, "").expect("a host can mount what it likes");
+            let node = spec.start();
+            let joined = if slots.is_empty() { "takeover.done" } else { "election.following" };
+            node.await_event(joined, LONG);
+            slots.push(Slot {
+                host: Arc::clone(host),
+                logs: vec![node.log()],
+                node: Some(node),
+                may_end: false,
+                is_disk_full: false,
+            });
+        }
+        Self { slots }
+    }
+
+    pub fn names(&self) -> Vec<&str> {
+        (0..self.slots.len()).map(|i| self.node(i).name()).collect()
+    }
+
+    pub fn name(&self, i: usize) -> &str {
+        self.node(i).name()
+    }
+
+    pub fn host(&self, i: usize) -> &Arc<Host> {
+        &self.slots[i].host
+    }
+
+    /// Leaves no room for the node's state.
+    pub fn fill_disk(&mut self, i: usize) {
+        fill(&self.filler(i));
+        self.slots[i].is_disk_full = true;
+    }
+
+    /// There is room again, also for a node that could not do without.
+    pub fn make_room(&mut self, i: usize) {
+        std::fs::remove_file(self.filler(i)).expect("it was made before");
+        self.slots[i].is_disk_full = false;
+        if !self.may_end(i) {
+            self.revive(i);
+        }
+    }
+
+    fn filler(&self, i: usize) -> PathBuf {
+        self.host(i).file(&self.node(i).spec().state_dir().join("filler"))
+    }
+
+    /// The node that is meant. The leader is who was elected last.
+    pub fn pick(&self, pick: Pick) -> usize {
+        let newest = |slot: &Slot| {
+            let elected = slot.logs.iter().flat_map(|log| log.named("leader.elected"));
+            elected.filter_map(|event| event.number("token")).max()
+        };
+        let leader = (0..self.slots.len()).max_by_key(|&i| newest(&self.slots[i])).expect("there are nodes");
+        match pick {
+            Pick::Leader => leader,
+            Pick::Other(n) => (0..self.slots.len()).filter(|&i| i != leader).nth(n).expect("there are two others"),
+        }
+    }
+
+    /// Sends a signal. What was stopped is to be continued; `None`: there was nobody to send it to.
+    pub fn strike(&mut self, i: usize, blow: Blow, part: Part) -> Option<Vec<OwnedFd>> {
+        let node = self.node(i);
+        if node.status().is_some() {
+            return None;
+        }
+        let (daemon, warden) = (open(node.pid())?, warden_of(node));
+        let hit: Vec<OwnedFd> = match part {
+            Part::Daemon => vec![daemon],
+            Part::Warden => vec![warden?],
+            Part::Both => vec![daemon, warden?],
+        };
+        // The warden takes no SIGTERM: it ends with its daemon.
+        self.slots[i].may_end |= blow != Blow::Stop && (blow, part) != (Blow::Term, Part::Warden);
+        let send = |signal| hit.iter().for_each(|process| self::send(process, signal));
+        match blow {
+            Blow::Term => send(Signal::TERM),
+            Blow::Stop => send(Signal::STOP),
+            Blow::Kill => {
+                // Neither shall see the other die.
+                send(Signal::STOP);
+                send(Signal::KILL);
+            }
+        }
+        Some(hit)
+    }
+
+    /// Stops all processes of a node's host; to be continued.
+    pub fn suspend(&mut self, i: usize) -> Option<Vec<OwnedFd>> {
+        let mut stopped = self.strike(i, Blow::Stop, Part::Both)?;
+        let mut known = Vec::new();
+        loop {
+            let found = self.node(i).job_processes();
+            let news: Vec<u32> = found.into_iter().filter(|pid| !known.contains(pid)).collect();
+            if news.is_empty() {
+                return Some(stopped);
+            }
+            for process in news.iter().filter_map(|pid| open(*pid)) {
+                send(&process, Signal::STOP);
+                stopped.push(process);
+            }
+            known.extend(news);
+        }
+    }
+
+    /// Kills all processes of a node's host; what is killed, to be started again.
+    pub fn kill_all(&mut self, i: usize) -> Option<Vec<OwnedFd>> {
+        // Stopped first: none of them shall see another die.
+        let all = self.suspend(i)?;
+        all.iter().for_each(|process| send(process, Signal::KILL));
+        self.slots[i].may_end = true;
+        Some(all)
+    }
+
+    /// True where a node has been ended: then it is to be started again.
+    pub fn may_end(&self, i: usize) -> bool {
+        self.slots[i].may_end
+    }
+
+    /// Starts a node again that somebody has ended; false as long as it lives.
+    pub fn revive(&mut self, i: usize) -> bool {
+        let slot = &mut self.slots[i];
+        if slot.node.as_ref().is_none_or(|node| node.status().is_none()) {
+            return false;
+        }
+        let node = slot.node.take().expect("it was there").again();
+        slot.logs.push(node.log());
+        (slot.node, slot.may_end) = (Some(node), false);
+        true
+    }
+
+    /// Nodes that have ended though nobody had ended them.
+    pub fn unexplained_ends(&self) -> Vec<String> {
+        let each =
+            self.slots.iter().filter(|slot| !slot.may_end && !slot.is_disk_full).filter_map(|slot| slot.node.as_ref());
+        each.filter_map(|node| Some(format!("{} ended by itself, with {}", node.name(), node.status()?))).collect()
+    }
+
+    /// All that all nodes logged, in time.
+    pub fn story(&self) -> Vec<Event> {
+        let mut story: Vec<Event> = self.slots.iter().flat_map(|slot| &slot.logs).flat_map(|log| log.all()).collect();
+        story.sort_by(|one, other| one.text("timestamp").cmp(other.text("timestamp")));
+        story
+    }
+
+    fn node(&self, i: usize) -> &Node {
+        self.slots[i].node.as_ref().expect("it is only taken out to be started again")
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        for slot in &mut self.slots {
+            let Some(node) = slot.node.take() else { continue };
+            let state = node.spec().state_dir();
+            drop(node);
+            // Where that fails it goes with its host.
+            let _left = slot.host.run(&["umount", "--lazy", &state.display().to_string()], "");
+        }
+    }
+}
+
+fn warden_of(node: &Node) -> Option<OwnedFd> {
+    let found = children_of(node.pid()).into_iter().next()?;
+    let warden = open(found)?;
+    // Opened, its number stands for nobody else; it is the warden if it is still there.
+    children_of(node.pid()).contains(&found).then_some(warden)
+}
+
+fn open(pid: u32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok()
+}
+
+/// What has ended takes no signal, and needs none.
+pub fn send(process: &OwnedFd, signal: Signal) {
+    let _ended = pidfd_send_signal(process, signal);
+}

@@ -1,0 +1,259 @@
+//! Whether the promises were kept: what the jobs themselves wrote, against what the ensemble committed.
+//!
+//! Two records that no node can bend: the file of the witness, one line as a run begins and one as it ends by itself,
+//! written by the runs; and the servers' logs of transactions. Judged are:
+//!
+//! - no attempt of a run began twice, no two runs of a job were alive together where that is not allowed, and under an older
+//!   token none began after one under a newer (the witness);
+//! - what the ensemble committed keeps the ledger's invariants, the same that judge the simulation: terms open by growing
+//!   tokens and nothing is accepted from an older one, marks never go back, a run is begun once and ends once, and every
+//!   occurrence that a mark passes is begun or counted in a skip;
+//! - every process that began had been committed first, with its token and node;
+//! - none began when the next term had already opened;
+//! - a success on record was seen to begin and to end;
+//! - all that was begun has ended, once; and no occurrence is `missed` where all are to be made up for.
+//!
+//! Nothing here is about how fast anything was, but for [`STARTING`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cronkeeper::clock::Uptime;
+use cronkeeper::run::{HistoryRecord, Outcome, RunEnd, RunRecord, RunState, SkipReason};
+use cronkeeper::zookeeper::client::Op;
+use jiff::{SignedDuration, Timestamp};
+
+use super::work::Work;
+use crate::simulation::facts::Fact;
+use crate::simulation::invariants::{of_ledger, ops, written};
+use crate::simulation::zookeeper::wire::{Entry as Committed, Txn};
+use crate::support::witness::{Entry, Fault, Mark, faults};
+
+#[cfg(test)]
+mod proofs;
+
+/// From the warden's last look at its clock to the first line of what it starts, on a machine with other things to do. Half
+/// of the session timeout: a node that is cut off is silent long before another leads.
+const STARTING: SignedDuration = SignedDuration::from_secs(2);
+
+/// From one instant to another.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    pub from: Timestamp,
+    pub to: Timestamp,
+}
+
+/// All that is known of a cluster's life.
+pub struct History {
+    /// In the order in which they were written; asked for before what was committed, as a begin comes before its process.
+    pub seen: Vec<Entry>,
+    /// In the order in which they were committed.
+    pub committed: Vec<Arc<Committed>>,
+    /// When a warden stood still. What outlived its lease then nobody could kill: that is what the token is for.
+    pub wardens_stood_still: Vec<Span>,
+    /// What was due until then is to be settled.
+    pub horizon: Timestamp,
+}
+
+impl History {
+    pub fn new(seen: Vec<Entry>, txns: Vec<Txn>, wardens_stood_still: Vec<Span>, horizon: Timestamp) -> Self {
+        let committed = txns.into_iter().map(|txn| Arc::new(Committed { txn, origin: None })).collect();
+        Self { seen, committed, wardens_stood_still, horizon }
+    }
+
+    /// What is broken, for people; empty: nothing.
+    pub fn broken(&self, work: &Work) -> Vec<String> {
+        let mut broken = self.broken_by_what_was_seen(&work.may_overlap());
+        broken.extend(self.broken_by_the_ledger(work));
+        broken.extend(self.starts_off_the_record());
+        broken.extend(self.starts_of_former_leaders());
+        broken.extend(self.successes_unseen());
+        broken.extend(self.unended());
+        broken.extend(self.missed(&work.make_up_for_all()));
+        broken
+    }
+
+    /// What was committed about the runs that are named in what is broken, for people.
+    pub fn about(&self, broken: &[String]) -> String {
+        let is_named =
+            |path: &str| path.rsplit('/').next().is_some_and(|name| broken.iter().any(|what| what.contains(name)));
+        let is_about = |op: &&Op| match op {
+            Op::Create { path, .. } | Op::Set { path, .. } | Op::Delete { path, .. } | Op::Check { path, .. } => {
+                is_named(path)
+            }
+        };
+        let each =
+            self.committed.iter().flat_map(|entry| ops(entry).iter().filter(is_about).map(move |op| (entry, op)));
+        let told = each.map(|(entry, op)| {
+            let (verb, path, data) = match op {
+                Op::Create { path, data, .. } => ("create", path, &data[..]),
+                Op::Set { path, data, .. } => ("set", path, &data[..]),
+                Op::Delete { path, .. } => ("delete", path, &[][..]),
+                Op::Check { path, .. } => ("check", path, &[][..]),
+            };
+            let (at, zxid, session) = (committed_at(entry), entry.txn.zxid, entry.txn.session);
+            format!("  {at} {zxid:#x} by {session:#x}: {verb} {path} {}\n", String::from_utf8_lossy(data))
+        });
+        told.collect()
+    }
+
+    fn broken_by_what_was_seen(&self, may_overlap: &[&str]) -> Vec<String> {
+        let is_broken = |fault: &Fault| match fault {
+            Fault::Twice(_) => true,
+            Fault::Overlap(entry) => !self.is_excused(entry),
+            // Two runs of two terms may be under way side by side there, and either may write first.
+            Fault::TokenWentBack { late, .. } => !may_overlap.contains(&late.job.as_str()),
+        };
+        let faults = faults(&self.seen, may_overlap).into_iter().filter(is_broken);
+        faults.map(|fault| format!("the runs saw: {fault:?}")).collect()
+    }
+
+    fn is_excused(&self, entry: &Entry) -> bool {
+        let at = time_of(entry);
+        self.wardens_stood_still.iter().any(|span| {
+            let until = span.to.checked_add(STARTING).unwrap_or(Timestamp::MAX);
+            span.from <= at && at <= until
+        })
+    }
+
+    fn broken_by_the_ledger(&self, work: &Work) -> Option<String> {
+        let mut invariants = of_ledger(work.schedules());
+        self.committed.iter().find_map(|entry| {
+            let fact = Fact::Committed { entry: Arc::clone(entry), touched: made(entry) };
+            let broken = invariants.iter_mut().find_map(|one| one.observe(Uptime::ZERO, &fact).err())?;
+            Some(format!("the ledger, at {} ({:#x}): {broken}", committed_at(entry), entry.txn.zxid))
+        })
+    }
+
+    fn starts_off_the_record(&self) -> Vec<String> {
+        let mut begun = BTreeMap::new();
+        for (entry, record) in self.records() {
+            if record.state == RunState::Running {
+                let id = (record.id().to_string(), record.attempt);
+                begun.entry(id).or_insert((record.token.0, record.owner.node.to_string(), committed_at(entry)));
+            }
+        }
+        let is_on_record = |start: &&Entry| match begun.get(&(start.run.clone(), start.attempt)) {
+            Some((token, node, at)) => (*token, node, *at <= time_of(start)) == (start.token, &start.node, true),
+            None => false,
+        };
+        let stray = self.starts().filter(|start| !is_on_record(start));
+        stray.map(|start| format!("this began and was not on record as it began: {start:?}")).collect()
+    }
+
+    fn starts_of_former_leaders(&self) -> Vec<String> {
+        let terms = self.terms();
+        let late = self.starts().filter_map(|start| {
+            let (token, opened) = terms.iter().find(|(token, _)| *token > start.token)?;
+            (time_of(start) > *opened + STARTING)
+                .then(|| format!("the term {token} opened at {opened}, then began {start:?}"))
+        });
+        late.collect()
+    }
+
+    fn successes_unseen(&self) -> Vec<String> {
+        let was_seen = |mark, run: &str, attempt| {
+            self.seen.iter().any(|entry| (entry.mark, entry.run.as_str(), entry.attempt) == (mark, run, attempt))
+        };
+        // What was due later may have ended since the witness was asked.
+        let is_judged = |end: &RunEnd| end.outcome == Outcome::Success && end.run.scheduled_at <= self.horizon;
+        let successes = self.ends().filter(is_judged).map(|end| (end.run.id().to_string(), end.run.attempt));
+        let unseen = successes
+            .filter(|(run, attempt)| !was_seen(Mark::Start, run, *attempt) || !was_seen(Mark::End, run, *attempt));
+        unseen
+            .map(|(run, attempt)| format!("attempt {attempt} of {run} is on record as a success, and was not seen"))
+            .collect()
+    }
+
+    fn unended(&self) -> Vec<String> {
+        let mut ends = BTreeMap::<String, usize>::new();
+        for end in self.ends() {
+            *ends.entry(end.run.id().to_string()).or_default() += 1;
+        }
+        let begun: BTreeMap<String, Timestamp> =
+            self.records().map(|(_, record)| (record.id().to_string(), record.scheduled_at)).collect();
+        let count = |run: &str| ends.get(run).copied().unwrap_or(0);
+        let due = begun.iter().filter(|(_, at)| **at <= self.horizon);
+        let wrong = due.filter(|(run, _)| count(run) != 1);
+        wrong.map(|(run, _)| format!("{run} was begun and has {} ends", count(run))).collect()
+    }
+
+    fn missed(&self, never: &[&str]) -> Vec<String> {
+        let skips = self.history().filter_map(|record| match record {
+            HistoryRecord::Skip(skip) if skip.reason == SkipReason::Missed => Some(skip),
+            _ => None,
+        });
+        skips
+            .filter(|skip| never.contains(&skip.job.as_str()))
+            .map(|skip| format!("missed within its window: {skip:?}"))
+            .collect()
+    }
+
+    fn starts(&self) -> impl Iterator<Item = &Entry> {
+        self.seen.iter().filter(|entry| entry.mark == Mark::Start)
+    }
+
+    /// The records of runs in flight, as often as they were written.
+    fn records(&self) -> impl Iterator<Item = (&Committed, RunRecord)> {
+        self.written("/cronkeeper/running")
+            .filter_map(|(entry, data)| Some((entry, serde_json::from_slice(data).ok()?)))
+    }
+
+    fn written<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = (&'a Committed, &'a [u8])> {
+        let all = self.committed.iter().flat_map(|entry| ops(entry).iter().map(move |op| (entry.as_ref(), op)));
+        all.filter_map(move |(entry, op)| Some((entry, written(op, folder)?.1)))
+    }
+
+    fn history(&self) -> impl Iterator<Item = HistoryRecord> {
+        let all = self.committed.iter().flat_map(|entry| ops(entry));
+        let data = all.filter_map(|op| match op {
+            Op::Create { path, data, .. } | Op::Set { path, data, .. } if path.starts_with("/cronkeeper/history/") => {
+                Some(data)
+            }
+            _ => None,
+        });
+        // The folders of the jobs have no data.
+        data.filter_map(|data| serde_json::from_slice(data).ok())
+    }
+
+    /// How runs ended.
+    fn ends(&self) -> impl Iterator<Item = RunEnd> {
+        self.history().filter_map(|record| match record {
+            HistoryRecord::Run(end) => Some(end),
+            HistoryRecord::Skip(_) => None,
+        })
+    }
+
+    /// Tokens of the terms, and when each opened by the servers' clock, which on this machine is everybody's.
+    fn terms(&self) -> Vec<(i64, Timestamp)> {
+        let mut candidates = BTreeMap::new();
+        let mut terms = Vec::new();
+        for entry in &self.committed {
+            candidates.extend(made(entry).into_iter().map(|path| (path, entry.txn.zxid)));
+            let fence = ops(entry).iter().find_map(|op| match op {
+                Op::Check { path, .. } => candidates.get(path),
+                _ => None,
+            });
+            let opens = ops(entry).iter().any(|op| matches!(op, Op::Set { path, .. } if path == "/leader"));
+            terms.extend(fence.filter(|_| opens).map(|token| (*token, committed_at(entry))));
+        }
+        terms
+    }
+}
+
+/// The nodes that a write made.
+fn made(entry: &Committed) -> Vec<String> {
+    let paths = ops(entry).iter().filter_map(|op| match op {
+        Op::Create { path, .. } => Some(path.clone()),
+        _ => None,
+    });
+    paths.collect()
+}
+
+fn committed_at(entry: &Committed) -> Timestamp {
+    Timestamp::from_millisecond(entry.txn.time_ms).expect("servers have sane clocks")
+}
+
+fn time_of(entry: &Entry) -> Timestamp {
+    Timestamp::from_nanosecond(entry.at_ns).expect("hosts have sane clocks")
+}

@@ -1,0 +1,278 @@
+//! Every break of a promise is seen: one sound life of a small cluster, and what each of them makes of it.
+
+use cronkeeper::job::JobName;
+use cronkeeper::run::{JobRecord, Nonce, OnLoss, Owner, Past, RunId, Skip};
+use cronkeeper::term::{FencingToken, NodeName, SessionId};
+use cronkeeper::zookeeper::client::Mode;
+use serde::Serialize;
+
+use super::*;
+use crate::simulation::zookeeper::Change;
+
+/// When the first term opens.
+const BEGIN: i64 = 1_795_132_800;
+/// The candidates are made by these writes: they are the tokens.
+const FIRST: i64 = 1;
+const SECOND: i64 = 2;
+
+/// Two terms. In each, `tick` runs once; the second run begins two seconds after the first.
+struct Life {
+    work: Work,
+    seen: Vec<Entry>,
+    committed: Vec<Txn>,
+    still: Vec<Span>,
+}
+
+impl Life {
+    fn sound() -> Self {
+        let mut life = Self { work: Work::new(), seen: Vec::new(), committed: Vec::new(), still: Vec::new() };
+        life.commit(0, vec![create("/leader/a", &())]);
+        life.commit(0, vec![create("/leader/b", &())]);
+        life.commit(0, vec![check("a"), set("/leader", &())]);
+        life.commit(0, vec![check("a"), create("/cronkeeper/jobs/tick", &life.mark(0))]);
+        life.begin("a", FIRST, 1);
+        life.start(FIRST, 1);
+        life.end(FIRST, 1);
+        life.commit(2_500, vec![check("b"), set("/leader", &())]);
+        life.skip(2, SkipReason::Overlap);
+        life.begin("b", SECOND, 3);
+        life.start(SECOND, 3);
+        life.end(SECOND, 3);
+        life
+    }
+
+    fn broken(self) -> Vec<String> {
+        let horizon = at(10);
+        History::new(self.seen, self.committed, self.still, horizon).broken(&self.work)
+    }
+
+    fn assert_broken(self, by: &str) {
+        let broken = self.broken();
+        assert!(broken.iter().any(|what| what.contains(by)), "{broken:#?}");
+    }
+
+    fn commit(&mut self, after_ms: i64, ops: Vec<Op>) {
+        let zxid = self.committed.len() as i64 + 1;
+        let time_ms = BEGIN * 1_000 + after_ms;
+        self.committed.push(Txn { zxid, time_ms, session: 1, change: Change::Ops(ops) });
+    }
+
+    fn begin(&mut self, candidate: &str, token: i64, second: i64) {
+        let record = create(&running(second), &record(token, second));
+        let mark = set("/cronkeeper/jobs/tick", &self.mark(second));
+        self.commit(second * 1_000, vec![check(candidate), mark, record]);
+    }
+
+    fn end(&mut self, token: i64, second: i64) {
+        let end = RunEnd::unseen(&record(token, second), Outcome::Success, None, at(second));
+        self.seen.push(line(Mark::End, token, second, 400));
+        let history = format!("/cronkeeper/history/tick/{}", id(second));
+        let delete = Op::Delete { path: running(second), version: 0 };
+        self.commit(second * 1_000 + 500, vec![delete, create(&history, &HistoryRecord::Run(end))]);
+    }
+
+    fn skip(&mut self, second: i64, reason: SkipReason) {
+        let skip = Skip {
+            v: 1,
+            job: tick(),
+            reason,
+            first: at(second),
+            last: at(second),
+            count: 1,
+            trigger: None,
+            token: FencingToken(SECOND),
+            node: NodeName::new("b"),
+            decided_at: at(second),
+        };
+        let mark = set("/cronkeeper/jobs/tick", &self.mark(second));
+        let history = format!("/cronkeeper/history/tick/{}.skip", id(second));
+        self.commit(second * 1_000 + 600, vec![check("b"), mark, create(&history, &HistoryRecord::Skip(skip))]);
+    }
+
+    fn start(&mut self, token: i64, second: i64) {
+        self.seen.push(line(Mark::Start, token, second, 100));
+    }
+
+    fn mark(&self, second: i64) -> JobRecord {
+        let schedule = Some(self.work.jobs.jobs[&tick()].schedule_digest());
+        JobRecord { v: 1, last_scheduled: at(second), counted: None, schedule, nonce: Nonce(second.to_string()) }
+    }
+
+    /// The line of a run's beginning.
+    fn first_start(&mut self) -> &mut Entry {
+        &mut self.seen[0]
+    }
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(BEGIN + second).unwrap()
+}
+
+fn tick() -> JobName {
+    JobName::parse("tick").unwrap()
+}
+
+fn id(second: i64) -> RunId {
+    RunId::scheduled(tick(), at(second))
+}
+
+fn running(second: i64) -> String {
+    format!("/cronkeeper/running/{}", id(second))
+}
+
+fn check(candidate: &str) -> Op {
+    Op::Check { path: format!("/leader/{candidate}"), version: 0 }
+}
+
+fn create(path: &str, data: &impl Serialize) -> Op {
+    Op::Create { path: path.into(), data: serde_json::to_vec(data).unwrap(), mode: Mode::Persistent }
+}
+
+fn set(path: &str, data: &impl Serialize) -> Op {
+    Op::Set { path: path.into(), data: serde_json::to_vec(data).unwrap(), version: -1 }
+}
+
+fn record(token: i64, second: i64) -> RunRecord {
+    RunRecord {
+        v: 1,
+        job: tick(),
+        scheduled_at: at(second),
+        trigger: None,
+        state: RunState::Running,
+        owner: Owner { node: NodeName::new("node"), session: SessionId("0x1".into()) },
+        token: FencingToken(token),
+        attempt: 1,
+        nonce: Nonce(format!("{token}-{second}")),
+        begun_at: at(second),
+        on_loss: OnLoss::CutOff,
+        keep_until: None,
+        retry_at: None,
+        past: Past::default(),
+        kill: None,
+    }
+}
+
+fn line(mark: Mark, token: i64, second: i64, after_ms: i64) -> Entry {
+    Entry {
+        mark,
+        job: "tick".into(),
+        run: id(second).to_string(),
+        attempt: 1,
+        scheduled_at: at(second).to_string(),
+        node: "node".into(),
+        token,
+        pid: 1,
+        at_ns: (i128::from(BEGIN + second) * 1_000 + i128::from(after_ms)) * 1_000_000,
+    }
+}
+
+#[test]
+fn nothing_is_wrong_with_a_sound_life() {
+    assert_eq!(Life::sound().broken(), [""; 0]);
+}
+
+#[test]
+fn an_attempt_that_begins_twice_is_seen() {
+    let mut life = Life::sound();
+    life.start(FIRST, 1);
+    life.assert_broken("Twice");
+}
+
+#[test]
+fn an_occurrence_that_is_begun_twice_on_record_is_seen() {
+    let mut life = Life::sound();
+    life.commit(4_000, vec![check("b"), create(&running(3), &record(SECOND, 3))]);
+    life.assert_broken("begun a second time");
+}
+
+#[test]
+fn an_overlap_is_seen_and_excused_only_while_a_warden_stood_still() {
+    let overlapping = |still: Vec<Span>| {
+        let mut life = Life::sound();
+        life.seen.push(line(Mark::Overlap, SECOND, 3, 50));
+        life.still = still;
+        life
+    };
+    overlapping(Vec::new()).assert_broken("Overlap");
+    overlapping(vec![Span { from: at(0), to: at(0) }]).assert_broken("Overlap");
+    assert_eq!(overlapping(vec![Span { from: at(0), to: at(2) }]).broken(), [""; 0]);
+}
+
+#[test]
+fn an_occurrence_without_run_and_without_word_is_seen() {
+    let mut life = Life::sound();
+    life.begin("b", SECOND, 5);
+    life.end(SECOND, 5);
+    life.assert_broken("passes 2 occurrences");
+}
+
+#[test]
+fn a_run_without_end_is_seen() {
+    let mut life = Life::sound();
+    life.begin("b", SECOND, 4);
+    life.assert_broken("has 0 ends");
+}
+
+#[test]
+fn a_run_with_two_ends_is_seen() {
+    let mut life = Life::sound();
+    life.end(SECOND, 3);
+    life.assert_broken("has 2 ends");
+}
+
+#[test]
+fn what_is_missed_though_it_was_to_be_made_up_for_is_seen() {
+    let mut life = Life::sound();
+    life.skip(4, SkipReason::Missed);
+    life.assert_broken("missed within its window");
+}
+
+#[test]
+fn a_token_that_goes_back_at_the_resource_is_seen() {
+    let mut life = Life::sound();
+    life.seen.rotate_left(2);
+    life.assert_broken("TokenWentBack");
+}
+
+#[test]
+fn a_write_of_a_former_leader_is_seen() {
+    let mut life = Life::sound();
+    life.begin("a", FIRST, 4);
+    life.assert_broken("fenced by the token 1");
+}
+
+#[test]
+fn a_start_after_the_end_of_its_nodes_lease_is_seen() {
+    let mut life = Life::sound();
+    let in_time = 2_500 + 1_900;
+    life.first_start().at_ns = line(Mark::Start, FIRST, 0, in_time).at_ns;
+    assert_eq!(life.broken(), [""; 0]);
+    let mut life = Life::sound();
+    life.first_start().at_ns = line(Mark::Start, FIRST, 0, in_time + 200).at_ns;
+    life.assert_broken("then began");
+}
+
+#[test]
+fn a_start_that_is_not_on_record_is_seen() {
+    type Change = fn(&mut Entry);
+    let changes: [Change; 4] = [
+        |start| start.run = id(9).to_string(),
+        |start| start.node = "another".into(),
+        |start| start.attempt = 2,
+        |start| start.at_ns = line(Mark::Start, FIRST, 0, 0).at_ns,
+    ];
+    for change in changes {
+        let mut life = Life::sound();
+        change(life.first_start());
+        life.assert_broken("not on record as it began");
+    }
+}
+
+#[test]
+fn a_success_that_nobody_saw_is_seen() {
+    for mark in [Mark::Start, Mark::End] {
+        let mut life = Life::sound();
+        life.seen.retain(|entry| (entry.mark, entry.token) != (mark, FIRST));
+        life.assert_broken("was not seen");
+    }
+}

@@ -1,0 +1,113 @@
+//! The rules do what they say, and nothing else: a trouble that does not trouble would make the nemesis worthless.
+//!
+//! What is lost is known by what comes after it: nothing is waited for that does not come.
+
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::thread;
+
+use super::super::lab::join;
+use super::*;
+use crate::support::LONG;
+
+const PORT: u16 = 2181;
+
+/// Two hosts, each with a socket, and the middle between them.
+struct Scene {
+    network: Network,
+    here: (Arc<Host>, UdpSocket),
+    there: (Arc<Host>, UdpSocket),
+    middle: Host,
+}
+
+impl Scene {
+    fn or_skip() -> Option<Self> {
+        let hosts = || {
+            let [middle, here, there] = [254, 1, 2].map(|last| Host::new(Ipv4Addr::new(10, 77, 0, last)));
+            let (middle, here, there) = (middle?, Arc::new(here?), Arc::new(there?));
+            join(&middle, [&here, &there].into_iter())?;
+            Ok::<_, String>((middle, here, there))
+        };
+        let (middle, here, there) = super::super::or_say(hosts())?;
+        let begins = (middle.address(), PORT).into();
+        let slow = vec![SlowLine { server: (there.address(), PORT).into(), begins }];
+        let with_socket = |host: Arc<Host>| {
+            let address = (host.address(), PORT);
+            let socket = on(&host, move || UdpSocket::bind(address).unwrap());
+            socket.set_read_timeout(Some(LONG)).unwrap();
+            (host, socket)
+        };
+        Some(Self { network: Network::new(slow), here: with_socket(here), there: with_socket(there), middle })
+    }
+
+    /// What arrives of a word that is sent from here to there while this is wrong here, and of one that is sent back.
+    fn heard(&mut self, trouble: impl FnOnce(Vec<Ipv4Addr>) -> Trouble) -> [bool; 2] {
+        let (here, there) = (&self.here, &self.there);
+        self.network.suffer(1, &here.0, trouble(vec![there.0.address()]));
+        say(here, there, "during");
+        say(there, here, "during");
+        self.network.heal(1);
+        [(here, there), (there, here)].map(|(from, to)| {
+            say(from, to, "after");
+            let first = hear(to);
+            if first == "during" {
+                assert_eq!(hear(to), "after");
+            }
+            first == "during"
+        })
+    }
+}
+
+/// Something made on a host's network.
+fn on<T: Send + 'static>(host: &Arc<Host>, make: impl FnOnce() -> T + Send + 'static) -> T {
+    let host = Arc::clone(host);
+    let made = thread::spawn(move || {
+        host.connect_thread();
+        make()
+    });
+    made.join().unwrap()
+}
+
+fn say(from: &(Arc<Host>, UdpSocket), to: &(Arc<Host>, UdpSocket), word: &str) {
+    // A rule that drops it here can be told as an error.
+    let _dropped = from.1.send_to(word.as_bytes(), (to.0.address(), PORT));
+}
+
+fn hear(at: &(Arc<Host>, UdpSocket)) -> String {
+    let mut buffer = [0; 16];
+    let length = at.1.recv(&mut buffer).unwrap();
+    String::from_utf8_lossy(&buffer[..length]).into_owned()
+}
+
+#[test]
+fn a_line_is_cut_in_both_directions_or_in_one() {
+    let Some(mut scene) = Scene::or_skip() else { return };
+    assert_eq!(scene.heard(Trouble::Parted), [false, false]);
+    assert_eq!(scene.heard(Trouble::Mute), [false, true]);
+    assert_eq!(scene.heard(Trouble::Deaf), [true, false]);
+}
+
+#[test]
+fn a_lossy_line_loses_some() {
+    let Some(mut scene) = Scene::or_skip() else { return };
+    let (here, there) = (&scene.here, &scene.there);
+    scene.network.suffer(1, &here.0, Trouble::Lossy);
+    // As few as fit into any buffer, and as many as never all come through.
+    (0..200).for_each(|_| say(here, there, "word"));
+    scene.network.heal(1);
+    say(here, there, "end");
+    let heard = std::iter::from_fn(|| Some(hear(there)).filter(|word| word == "word")).count();
+    assert!((1..200).contains(&heard), "{heard} of 200");
+}
+
+#[test]
+fn a_slow_line_goes_by_the_middle() {
+    let Some(mut scene) = Scene::or_skip() else { return };
+    scene.network.suffer(1, &scene.here.0, Trouble::Slow);
+    let middle = Arc::new(scene.middle);
+    let address = middle.address();
+    let listener = on(&middle, move || TcpListener::bind((address, PORT)).unwrap());
+    let server = (scene.there.0.address(), PORT);
+    let connection = on(&scene.here.0, move || TcpStream::connect(server).unwrap());
+    let (_, client) = listener.accept().unwrap();
+    assert_eq!(client.port(), connection.local_addr().unwrap().port());
+}

@@ -1,0 +1,226 @@
+//! What befalls a cluster, and when: a plan that follows from the seed alone.
+//!
+//! Chance chooses whom, when and for how long. Which kinds of trouble a seed has is dealt out: every [`ROUND`] seeds, from a
+//! multiple of that number on, have each kind once.
+
+use std::fmt;
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use super::lab::SERVERS;
+
+/// The session timeout of the nodes, on servers with a tick of 500 ms.
+pub const TIMEOUT: Duration = Duration::from_secs(4);
+
+/// How many kinds of trouble a seed has.
+const HAND: usize = 3;
+
+/// How the first round is dealt. It is the ordinary run's: with this one nearly all that can hit the leader does.
+const FIRST_DEAL: u64 = 9;
+
+/// How many seeds have every kind once.
+pub const ROUND: u64 = (DECK.len() / HAND) as u64;
+
+/// A signal, sent from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blow {
+    Kill,
+    Term,
+    /// And later SIGCONT, when the session is over.
+    Stop,
+}
+
+/// To which process of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Daemon,
+    Warden,
+    Both,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Signal(Blow, Part),
+    /// All processes of a host stand still, jobs too.
+    Suspended,
+    /// They are all gone at once.
+    HostLost,
+    /// A node reaches no server.
+    CutOff,
+    /// A node and the server that it is connected to are parted from all others.
+    CutOffWithItsServer,
+    /// A node and the leader of the ensemble are.
+    CutOffWithTheEnsemblesLeader,
+    /// A node hears nothing of the servers, and they hear it.
+    Deaf,
+    /// The servers hear nothing of a node, and it hears them.
+    Mute,
+    Lossy,
+    Slow,
+    ServerKilled,
+    ServerPaused,
+    NoQuorum,
+    RollingRestart,
+    /// No server lives, for longer than the session.
+    Blackout,
+    DiskFull,
+    /// By hand, as all of the following.
+    CandidateDeleted,
+    MemberDeleted,
+    QueueDeleted,
+}
+
+const DECK: [Kind; 27] = {
+    use Kind::*;
+    [
+        Signal(Blow::Kill, Part::Daemon),
+        Signal(Blow::Kill, Part::Warden),
+        Signal(Blow::Kill, Part::Both),
+        Signal(Blow::Term, Part::Daemon),
+        Signal(Blow::Term, Part::Warden),
+        Signal(Blow::Term, Part::Both),
+        Signal(Blow::Stop, Part::Daemon),
+        Signal(Blow::Stop, Part::Warden),
+        Signal(Blow::Stop, Part::Both),
+        Suspended,
+        HostLost,
+        CutOff,
+        CutOffWithItsServer,
+        CutOffWithTheEnsemblesLeader,
+        Deaf,
+        Mute,
+        Lossy,
+        Slow,
+        ServerKilled,
+        ServerPaused,
+        NoQuorum,
+        RollingRestart,
+        Blackout,
+        DiskFull,
+        CandidateDeleted,
+        MemberDeleted,
+        QueueDeleted,
+    ]
+};
+
+/// Which node, when its time comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pick {
+    Leader,
+    /// One of those that do not lead.
+    Other(usize),
+}
+
+/// One trouble.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stroke {
+    /// After the beginning.
+    pub at: Duration,
+    pub lasts: Duration,
+    pub kind: Kind,
+    pub node: Pick,
+    /// `None`: the one that leads the ensemble then.
+    pub server: Option<usize>,
+}
+
+/// All of a seed, in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub seed: u64,
+    pub strokes: Vec<Stroke>,
+}
+
+impl Plan {
+    pub fn of(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        // By then runs of all jobs are in flight.
+        let mut at = TIMEOUT.mul_f64(0.6);
+        let mut strokes = Vec::new();
+        for kind in hand(seed) {
+            strokes.extend(strokes_of(kind, at, &mut rng));
+            // Mostly while the one before lasts, or is being got over.
+            at += TIMEOUT.mul_f64(1.6 * rng.f64());
+        }
+        strokes.sort_by_key(|stroke| stroke.at);
+        Self { seed, strokes }
+    }
+}
+
+/// The kinds of a seed.
+fn hand(seed: u64) -> Vec<Kind> {
+    let mut deck = DECK;
+    Rng::with_seed(FIRST_DEAL + seed / ROUND).shuffle(&mut deck);
+    let first = HAND * usize::try_from(seed % ROUND).expect("it is small");
+    deck[first..first + HAND].to_vec()
+}
+
+fn strokes_of(kind: Kind, at: Duration, rng: &mut Rng) -> Vec<Stroke> {
+    let node = if rng.u8(..5) > 0 { Pick::Leader } else { Pick::Other(rng.usize(..2)) };
+    let server = rng.bool().then(|| rng.usize(..SERVERS));
+    let stroke = Stroke { at, lasts: length(kind, rng), kind, node, server };
+    match kind {
+        Kind::RollingRestart => {
+            // Time enough for one to serve again before the next goes, where the machine is not too busy.
+            let one =
+                |i: usize| Stroke { at: at + Duration::from_secs(3 * i as u64), server: Some(i), ..stroke.clone() };
+            (0..SERVERS).map(one).collect()
+        }
+        _ => vec![stroke],
+    }
+}
+
+fn length(kind: Kind, rng: &mut Rng) -> Duration {
+    let within = |rng: &mut Rng, from: f64, to: f64| TIMEOUT.mul_f64(from + (to - from) * rng.f64());
+    match kind {
+        Kind::Signal(Blow::Stop, _) | Kind::Suspended | Kind::HostLost | Kind::Blackout => within(rng, 1.3, 1.7),
+        // Started again while its session lives and its runs might: a host that stays away is another kind.
+        Kind::Signal(Blow::Kill, _) => within(rng, 0.0, 0.6),
+        Kind::Signal(..) => within(rng, 0.0, 1.5),
+        Kind::RollingRestart => within(rng, 0.1, 0.2),
+        Kind::CandidateDeleted | Kind::MemberDeleted | Kind::QueueDeleted => Duration::ZERO,
+        Kind::ServerKilled | Kind::ServerPaused | Kind::DiskFull => within(rng, 0.2, 1.5),
+        // Around the ends of lease and session, and well beyond.
+        _ if rng.u8(..3) == 0 => within(rng, 0.2, 1.1),
+        _ => within(rng, 1.2, 1.8),
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Stroke { at, lasts, kind, node, server } in &self.strokes {
+            let (at, lasts) = (at.as_secs_f64(), lasts.as_secs_f64());
+            writeln!(f, "  at {at:5.2} s for {lasts:5.2} s: {kind:?}, node {node:?}, server {server:?}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_has_one_plan() {
+        assert_eq!(Plan::of(7), Plan::of(7));
+        assert_ne!(Plan::of(7), Plan::of(8));
+    }
+
+    #[test]
+    fn every_round_of_seeds_has_every_kind() {
+        for round in 0..20 {
+            let seeds = round * ROUND..(round + 1) * ROUND;
+            let kinds: Vec<Kind> = seeds.flat_map(|seed| Plan::of(seed).strokes).map(|stroke| stroke.kind).collect();
+            assert!(DECK.iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_to_outlast_the_session_does() {
+        let strokes = (0..200).flat_map(|seed| Plan::of(seed).strokes);
+        let long =
+            |kind| matches!(kind, Kind::Signal(Blow::Stop, _) | Kind::Suspended | Kind::HostLost | Kind::Blackout);
+        assert!(strokes.filter(|stroke| long(stroke.kind)).all(|stroke| stroke.lasts > TIMEOUT));
+    }
+}

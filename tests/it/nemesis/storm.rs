@@ -1,0 +1,207 @@
+//! A plan carried out: every stroke at its time, every cure at its own, and then peace.
+//!
+//! Strokes overlap freely; one whose victim is down already is left out, and the transcript says so. What cannot be done
+//! at its time, as the deletion of an entry while no server answers, is tried until it can.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use jiff::{Timestamp, ToSpan};
+use rustix::process::Signal;
+
+use super::crew::{Crew, send};
+use super::hand::{Hand, Target};
+use super::history::Span;
+use super::lab::{Lab, SERVERS};
+use super::plan::{Plan, Stroke};
+use super::work::Work;
+use crate::support::LONG;
+
+mod strokes;
+
+/// Between two tries.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// What is to be done at a time.
+enum Action {
+    Strike(Stroke),
+    Cure(Cure),
+}
+
+/// What undoes a stroke.
+#[derive(Debug)]
+enum Cure {
+    /// What the stroke of this number did to the network.
+    Network(usize),
+    Continue(Vec<OwnedFd>, Option<usize>),
+    Revive(usize),
+    Server(usize, Health),
+    MakeRoom(usize),
+    /// No cure: a deed that is to be done yet.
+    Delete(Target),
+}
+
+/// To be tried again.
+struct NotYet;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Health {
+    Serves,
+    Killed,
+    Paused,
+}
+
+pub struct Storm<'a> {
+    lab: &'a mut Lab,
+    crew: &'a mut Crew,
+    hand: &'a Hand,
+    servers: [Health; SERVERS],
+    agenda: BTreeMap<(Instant, usize), Action>,
+    /// Of what was put on the agenda.
+    count: usize,
+    began: Instant,
+    /// What cannot be done by then is given up: that there is no peace will say the rest.
+    patient_until: Instant,
+    transcript: Vec<String>,
+    /// When wardens stood still: what they should have killed then they could not.
+    wardens_stood_still: Vec<Span>,
+}
+
+impl<'a> Storm<'a> {
+    pub fn new(lab: &'a mut Lab, crew: &'a mut Crew, hand: &'a Hand) -> Self {
+        Self {
+            lab,
+            crew,
+            hand,
+            servers: [Health::Serves; SERVERS],
+            agenda: BTreeMap::new(),
+            count: 0,
+            began: Instant::now(),
+            patient_until: Instant::now(),
+            transcript: Vec::new(),
+            wardens_stood_still: Vec::new(),
+        }
+    }
+
+    /// Carries the plan out; returns when all is cured that can be.
+    pub fn rage(&mut self, plan: &Plan) {
+        self.began = Instant::now();
+        for stroke in &plan.strokes {
+            self.put(self.began + stroke.at, Action::Strike(stroke.clone()));
+            self.patient_until = self.patient_until.max(self.began + stroke.at + stroke.lasts + LONG);
+        }
+        while let Some(((at, _), action)) = self.agenda.pop_first() {
+            thread::sleep(at.saturating_duration_since(Instant::now()));
+            match action {
+                Action::Strike(stroke) => self.strike(&stroke),
+                Action::Cure(cure) => self.cure(cure),
+            }
+        }
+    }
+
+    /// Waits until one leads, two follow, and all that was due before now is settled. Says what is not, in time.
+    pub fn await_peace(&mut self, work: &Work) -> Result<Timestamp, Vec<String>> {
+        // Only what is part of the ensemble has a log that can be judged.
+        self.lab.ensemble.await_serving();
+        let horizon = Timestamp::now() + 2.seconds();
+        let end = Instant::now() + 2 * LONG;
+        let mut missing;
+        loop {
+            let ends = self.crew.unexplained_ends();
+            if !ends.is_empty() {
+                return Err(ends);
+            }
+            missing = self.hand.unsettled(work, horizon, &self.crew.names());
+            if missing.as_ref().is_some_and(Vec::is_empty) && Timestamp::now() > horizon {
+                self.note("peace");
+                return Ok(horizon);
+            }
+            if Instant::now() > end {
+                return Err(missing.unwrap_or_else(|| vec!["no server answers".into()]));
+            }
+            thread::sleep(AGAIN);
+        }
+    }
+
+    /// What happened, for people; and when wardens stood still.
+    pub fn into_account(mut self) -> (Vec<String>, Vec<Span>) {
+        (std::mem::take(&mut self.transcript), std::mem::take(&mut self.wardens_stood_still))
+    }
+
+    fn strike(&mut self, stroke: &Stroke) {
+        let i = self.crew.pick(stroke.node);
+        let cures = self.blow(stroke, i);
+        let left_out = if cures.is_empty() { " (left out: it is down already)" } else { "" };
+        self.note(&format!("{:?} {}, server {:?}{left_out}", stroke.kind, self.crew.name(i), stroke.server));
+        for cure in cures {
+            let at = if matches!(cure, Cure::Delete(_)) { Instant::now() } else { Instant::now() + stroke.lasts };
+            self.put(at, Action::Cure(cure));
+        }
+    }
+
+    fn cure(&mut self, cure: Cure) {
+        match self.try_cure(&cure) {
+            Ok(what) => self.note(&what),
+            Err(NotYet) if Instant::now() > self.patient_until => self.note(&format!("given up: {cure:?}")),
+            Err(NotYet) => self.put(Instant::now() + AGAIN, Action::Cure(cure)),
+        }
+    }
+
+    fn try_cure(&mut self, cure: &Cure) -> Result<String, NotYet> {
+        match cure {
+            Cure::Network(stroke) => {
+                self.lab.network.heal(*stroke);
+                Ok("the network is sound again".into())
+            }
+            Cure::Continue(stopped, span) => {
+                stopped.iter().for_each(|process| send(process, Signal::CONT));
+                if let Some(span) = *span {
+                    self.wardens_stood_still[span].to = Timestamp::now();
+                }
+                Ok("what stood still goes on".into())
+            }
+            // Another stroke's cure was quicker, or the signal was one that ends nothing.
+            Cure::Revive(i) if !self.crew.may_end(*i) => Ok(format!("{} lives", self.crew.name(*i))),
+            Cure::Revive(i) if !self.crew.revive(*i) => Err(NotYet),
+            Cure::Revive(i) => Ok(format!("{} is started again", self.crew.name(*i))),
+            Cure::Server(i, how) => {
+                match how {
+                    Health::Paused => self.lab.ensemble.cont(*i),
+                    _ => self.lab.ensemble.restart(*i),
+                }
+                self.servers[*i] = Health::Serves;
+                Ok(format!("server {i} goes on"))
+            }
+            Cure::MakeRoom(i) => {
+                self.crew.make_room(*i);
+                Ok("there is room again".into())
+            }
+            Cure::Delete(target) => match self.hand.delete(target) {
+                true => Ok(format!("{target:?} is deleted")),
+                false => Err(NotYet),
+            },
+        }
+    }
+
+    fn put(&mut self, at: Instant, action: Action) {
+        self.count += 1;
+        self.agenda.insert((at, self.count), action);
+    }
+
+    fn note(&mut self, what: &str) {
+        self.transcript.push(format!("  {} {:6.2} s  {what}", Timestamp::now(), self.began.elapsed().as_secs_f64()));
+    }
+}
+
+impl Drop for Storm<'_> {
+    /// A warden that stood still for ever would outlive the test.
+    fn drop(&mut self) {
+        for action in self.agenda.values() {
+            if let Action::Cure(Cure::Continue(stopped, _)) = action {
+                stopped.iter().for_each(|process| send(process, Signal::CONT));
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What each kind of trouble does to nodes, lines and servers.
+
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::super::crew::Crew;
+use super::super::hand::Target;
+use super::super::history::Span;
+use super::super::lab::SERVERS;
+use super::super::net::Trouble;
+use super::super::plan::{Blow, Kind, Part, Stroke};
+use super::{Cure, Health, Storm};
+
+impl Storm<'_> {
+    /// Does it; what is to be done about it later. Nothing: the victim was down already.
+    pub(super) fn blow(&mut self, stroke: &Stroke, i: usize) -> Vec<Cure> {
+        match stroke.kind {
+            Kind::Signal(blow, part) => self.signal(i, blow, part),
+            Kind::Suspended => self.stand_still(i, true, Crew::suspend),
+            Kind::HostLost => self.crew.kill_all(i).map(|_| Cure::Revive(i)).into_iter().collect(),
+            Kind::CutOff => self.upon(i, Trouble::Parted(self.servers_and_middle(None))),
+            Kind::Deaf => self.upon(i, Trouble::Deaf(self.servers_and_middle(None))),
+            Kind::Mute => self.upon(i, Trouble::Mute(self.servers_and_middle(None))),
+            Kind::Lossy => self.upon(i, Trouble::Lossy),
+            Kind::Slow => self.upon(i, Trouble::Slow),
+            Kind::CutOffWithItsServer => self.part_with(i, self.server_of(i)),
+            Kind::CutOffWithTheEnsemblesLeader => self.part_with(i, self.leading_server()),
+            Kind::ServerKilled | Kind::RollingRestart => self.hurt(&[self.server(stroke)], Health::Killed),
+            Kind::ServerPaused => self.hurt(&[self.server(stroke)], Health::Paused),
+            Kind::NoQuorum => {
+                let spared = self.server(stroke);
+                let others: Vec<usize> = (0..SERVERS).filter(|&server| server != spared).collect();
+                self.hurt(&others, if spared == 0 { Health::Paused } else { Health::Killed })
+            }
+            Kind::Blackout => self.hurt(&[0, 1, 2], Health::Killed),
+            Kind::DiskFull => {
+                self.crew.fill_disk(i);
+                vec![Cure::MakeRoom(i)]
+            }
+            Kind::CandidateDeleted => vec![Cure::Delete(Target::Candidate(self.crew.name(i).to_owned()))],
+            Kind::MemberDeleted => vec![Cure::Delete(Target::Member(self.crew.name(i).to_owned()))],
+            Kind::QueueDeleted => vec![Cure::Delete(Target::Queue)],
+        }
+    }
+
+    fn signal(&mut self, i: usize, blow: Blow, part: Part) -> Vec<Cure> {
+        if blow == Blow::Stop {
+            return self.stand_still(i, part != Part::Daemon, |crew, i| crew.strike(i, blow, part));
+        }
+        let hit = self.crew.strike(i, blow, part);
+        hit.map(|_| Cure::Revive(i)).into_iter().collect()
+    }
+
+    fn stand_still(
+        &mut self,
+        i: usize,
+        with_warden: bool,
+        stop: impl FnOnce(&mut Crew, usize) -> Option<Vec<OwnedFd>>,
+    ) -> Vec<Cure> {
+        let Some(stopped) = stop(self.crew, i) else { return Vec::new() };
+        let span = with_warden.then_some(self.wardens_stood_still.len());
+        if with_warden {
+            self.wardens_stood_still.push(Span { from: Timestamp::now(), to: Timestamp::MAX });
+        }
+        vec![Cure::Continue(stopped, span)]
+    }
+
+    fn upon(&mut self, i: usize, trouble: Trouble) -> Vec<Cure> {
+        self.count += 1;
+        self.lab.network.suffer(self.count, &self.lab.nodes[i], trouble);
+        vec![Cure::Network(self.count)]
+    }
+
+    /// A node and a server on one side, all others on the other. The middle sees that server, but brings nobody to it.
+    fn part_with(&mut self, i: usize, server: usize) -> Vec<Cure> {
+        let cures = self.upon(i, Trouble::Parted(self.servers_and_middle(Some(server))));
+        let is_other =
+            |host: &&Arc<_>| !Arc::ptr_eq(host, &self.lab.nodes[i]) && !Arc::ptr_eq(host, &self.lab.servers[server]);
+        let others =
+            self.lab.servers.iter().chain(&self.lab.nodes).filter(is_other).map(|host| host.address()).collect();
+        self.lab.network.suffer(self.count, &self.lab.servers[server], Trouble::Parted(others));
+        cures
+    }
+
+    /// All ways to servers, but for one's own.
+    fn servers_and_middle(&self, but: Option<usize>) -> Vec<Ipv4Addr> {
+        let servers = self.lab.servers.iter().enumerate().filter(|(i, _)| Some(*i) != but);
+        servers.map(|(_, host)| host.address()).chain([self.lab.middle.address()]).collect()
+    }
+
+    fn server(&self, stroke: &Stroke) -> usize {
+        stroke.server.unwrap_or_else(|| self.leading_server())
+    }
+
+    fn leading_server(&self) -> usize {
+        (0..SERVERS).find(|&i| self.lab.ensemble.mode(i).as_deref() == Some("leader")).unwrap_or(0)
+    }
+
+    /// The server that a node is connected to.
+    fn server_of(&self, i: usize) -> usize {
+        let connected = format!("/{}:", self.lab.nodes[i].address());
+        (0..SERVERS).find(|&server| self.lab.ensemble.four_letter(server, "cons").contains(&connected)).unwrap_or(0)
+    }
+
+    fn hurt(&mut self, servers: &[usize], how: Health) -> Vec<Cure> {
+        let mut cures = Vec::new();
+        for &i in servers.iter().filter(|&&i| self.servers[i] == Health::Serves).collect::<Vec<_>>() {
+            match how {
+                Health::Killed => self.lab.ensemble.kill(i),
+                Health::Paused => self.lab.ensemble.pause(i),
+                Health::Serves => {}
+            }
+            self.servers[i] = how;
+            cures.push(Cure::Server(i, how));
+        }
+        cures
+    }
+}

@@ -1,0 +1,59 @@
+//! What the nodes are given to do: one job for each policy that matters at a failover, all seen by one witness.
+
+use cronkeeper::config;
+use cronkeeper::job::{JobSet, Misfire, Overlap};
+
+use crate::failover::cluster::{job, jobs};
+use crate::simulation::invariants::Schedules;
+use crate::support::scratch::Scratch;
+use crate::support::witness::Witness;
+
+/// Jobs, and who sees them run.
+pub struct Work {
+    pub witness: Witness,
+    pub yaml: String,
+    pub jobs: JobSet,
+}
+
+impl Work {
+    pub fn new() -> Self {
+        let witness = Witness::new();
+        let run_all = "misfire: run-all\nmisfire_window: 1h\nmisfire_limit: 1000";
+        let sleeping = |seconds: &str| witness.command(&["sleep", seconds]);
+        let each = [
+            job("tick", "* * * * * *", &witness.command(&[]), run_all),
+            job("rerun", "*/3 * * * * *", &sleeping("2"), "interrupted: rerun"),
+            job("kill", "*/5 * * * * *", &sleeping("3"), "on_lease_end: kill"),
+            job("keep", "*/11 * * * * *", &sleeping("6"), ""),
+            job("long", "*/2 * * * * *", &sleeping("7"), ""),
+            job("beside", "*/4 * * * * *", &sleeping("6"), "overlap: allow\nmisfire: skip"),
+            job("queue", "*/6 * * * * *", &sleeping("5"), "overlap: queue"),
+            job("replace", "*/7 * * * * *", &sleeping("10"), "overlap: replace\non_lease_end: kill\nkill_grace: 1s"),
+        ];
+        let yaml = jobs(&each);
+        Self { jobs: parsed(&yaml), witness, yaml }
+    }
+
+    /// By job and digest, as the ledger names them.
+    pub fn schedules(&self) -> Schedules {
+        let each = self.jobs.jobs.values();
+        each.map(|job| ((job.name.to_string(), job.schedule_digest()), job.schedule.clone())).collect()
+    }
+
+    /// Jobs of which several runs may be alive.
+    pub fn may_overlap(&self) -> Vec<&str> {
+        let each = self.jobs.jobs.values().filter(|job| job.overlap == Overlap::Allow);
+        each.map(|job| job.name.as_str()).collect()
+    }
+
+    /// Jobs of which no occurrence may be missed, however long nobody led.
+    pub fn make_up_for_all(&self) -> Vec<&str> {
+        let each = self.jobs.jobs.values().filter(|job| job.misfire == Misfire::RunAll);
+        each.map(|job| job.name.as_str()).collect()
+    }
+}
+
+fn parsed(yaml: &str) -> JobSet {
+    let dir = Scratch::new("work");
+    config::load_for_any_host(&dir.write("jobs.yaml", yaml)).expect("the jobs are valid").set
+}
