@@ -68,7 +68,7 @@ impl Hand {
             for (name, job) in &work.jobs.jobs {
                 let mark = data(client, &format!("/cronkeeper/jobs/{name}")).await?;
                 let mark = mark.and_then(|data| serde_json::from_slice::<JobRecord>(&data).ok());
-                let due = |mark: &JobRecord| job.schedule.occurrences(mark.last_scheduled, horizon).next().is_some();
+                let due = |mark: &JobRecord| job.last_before_or_at(horizon, mark.last_scheduled).is_some();
                 if mark.as_ref().is_none_or(due) {
                     missing.push(format!("the mark of {name} is {:?}", mark.map(|mark| mark.last_scheduled)));
                 }

@@ -37,7 +37,7 @@ impl Work {
     /// By job and digest, as the ledger names them.
     pub fn schedules(&self) -> Schedules {
         let each = self.jobs.jobs.values();
-        each.map(|job| ((job.name.to_string(), job.schedule_digest()), job.schedule.clone())).collect()
+        each.filter_map(|job| Some(((job.name.to_string(), job.schedule_digest()), job.schedule()?.clone()))).collect()
     }
 
     /// Jobs of which several runs may be alive.

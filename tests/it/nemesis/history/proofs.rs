@@ -148,6 +148,7 @@ fn record(token: i64, second: i64) -> RunRecord {
         keep_until: None,
         retry_at: None,
         past: Past::default(),
+        dependents: Vec::new(),
         kill: None,
     }
 }
