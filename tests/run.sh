@@ -45,6 +45,9 @@ if ((${#missing[@]})); then
     fi
 fi
 
+# Most tests wait for processes, servers and sessions most of the time.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
+
 # Not quoted: several arguments.
 # shellcheck disable=SC2086
 exec cargo test --locked ${CRONKEEPER_TEST_ARGS:-}
