@@ -15,8 +15,8 @@ use super::{Invariant, ops};
 #[derive(Default)]
 pub struct HooksFollowWhatIsWritten {
     ends: BTreeMap<String, End>,
-    /// How the newest run of a job ended.
-    newest: BTreeMap<JobName, Outcome>,
+    /// How the runs of a job ended, by the write. What shares a write has no order of its own.
+    writes: BTreeMap<JobName, BTreeMap<i64, Vec<Outcome>>>,
     /// What was missed, by job: the first and the last of each record.
     missed: BTreeMap<JobName, BTreeMap<Timestamp, Timestamp>>,
     started: BTreeSet<(String, String)>,
@@ -24,8 +24,7 @@ pub struct HooksFollowWhatIsWritten {
 
 struct End {
     outcome: Outcome,
-    /// How the run of its job ended whose end was written before.
-    before: Option<Outcome>,
+    zxid: i64,
 }
 
 impl HooksFollowWhatIsWritten {
@@ -36,17 +35,26 @@ impl HooksFollowWhatIsWritten {
                 continue;
             }
             match serde_json::from_slice(data) {
-                Ok(HistoryRecord::Run(end)) => self.ended(&end),
+                Ok(HistoryRecord::Run(end)) => self.ended(entry.txn.zxid, &end),
                 Ok(HistoryRecord::Skip(skip)) if skip.reason == SkipReason::Missed => self.skipped(skip),
                 _ => {}
             }
         }
     }
 
-    fn ended(&mut self, end: &RunEnd) {
+    fn ended(&mut self, zxid: i64, end: &RunEnd) {
         let outcome = end.outcome;
-        let before = self.newest.insert(end.run.job.clone(), outcome);
-        self.ends.insert(end.run.id().to_string(), End { outcome, before });
+        self.writes.entry(end.run.job.clone()).or_default().entry(zxid).or_default().push(outcome);
+        self.ends.insert(end.run.id().to_string(), End { outcome, zxid });
+    }
+
+    /// How the runs of its job ended that may count as the one before.
+    fn before(&self, run: &str, zxid: i64) -> Vec<Outcome> {
+        let job = RunId::parse(run).ok().and_then(|run| self.writes.get(run.job()));
+        job.into_iter()
+            .flat_map(|writes| writes.range(..=zxid).rev().take(2))
+            .flat_map(|(_, ends)| ends.clone())
+            .collect()
     }
 
     fn skipped(&mut self, skip: Skip) {
@@ -63,12 +71,12 @@ impl HooksFollowWhatIsWritten {
         let Some(end) = self.ends.get(run) else {
             return Err(format!("`{hook}` of `{run}` is started before its end is written"));
         };
+        let (outcome, before) = (end.outcome, self.before(run, end.zxid));
         let is_right = match hook {
-            "on_success" => end.outcome == Outcome::Success,
-            "on_recovery" => end.outcome == Outcome::Success && end.before.is_some_and(|one| one != Outcome::Success),
-            _ => end.outcome != Outcome::Success,
+            "on_success" => outcome == Outcome::Success,
+            "on_recovery" => outcome == Outcome::Success && before.iter().any(|one| *one != Outcome::Success),
+            _ => outcome != Outcome::Success,
         };
-        let (outcome, before) = (end.outcome, end.before);
         if is_right { Ok(()) } else { Err(format!("`{hook}` of `{run}`, which ended {outcome:?} after {before:?}")) }
     }
 

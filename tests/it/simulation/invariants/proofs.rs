@@ -246,7 +246,7 @@ fn a_hook_of_another_outcome_is_seen() {
     assert_eq!(verdict([failed(), succeeded()].into_iter().chain(both).collect()), Ok(()));
     assert_broken(vec![succeeded(), hooked("on_failure", NEXT)], "which ended Success");
     assert_broken(vec![failed(), hooked("on_success", RUN)], "which ended Abandoned");
-    assert_broken(vec![succeeded(), hooked("on_recovery", NEXT)], "after None");
+    assert_broken(vec![succeeded(), hooked("on_recovery", NEXT)], "after [Success]");
     assert_broken(vec![hooked("on_missed", RUN)], "which is not missed");
 }
 
