@@ -116,8 +116,8 @@ fn run_all_without_window(own: &Placed, defaults: &Placed) -> Option<Warning> {
     Some((own.place("misfire").or_else(|| defaults.place("misfire"))?, message.to_owned()))
 }
 
-/// Occurrences looked at for the shortest time between two.
-const SAMPLE: usize = 200;
+/// Occurrences looked at for the shortest time between two: a few, for every job of a large file is looked at on every load.
+const SAMPLE: usize = 16;
 
 /// Every start is put off by the same time, so none is lost and their order stays; but it is hardly what was meant.
 fn splay_beyond_the_next(own: &Placed, defaults: &Placed, schedule: &Schedule) -> Option<Warning> {
