@@ -49,7 +49,7 @@ fn bare(runs: usize) -> f64 {
 fn whole(runs: usize) -> Vec<f64> {
     let first = next_second(5);
     let instants: Vec<Timestamp> = (0..ROUNDS).map(|round| first + ((round * PAUSE) as i64).seconds()).collect();
-    let node = node(runs, &instants, "/bin/true");
+    let node = node(runs, &instants, "[/bin/true]");
     let rate = |&at: &Timestamp| {
         let ends = ends(&node, at, runs);
         let last = ends.iter().map(|end| end.text("timestamp").parse::<Timestamp>().expect("a time")).max();
