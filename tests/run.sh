@@ -46,7 +46,7 @@ if ((${#missing[@]})); then
 fi
 
 # Most tests wait for processes, servers and sessions most of the time.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
 # Not quoted: several arguments.
 # shellcheck disable=SC2086

@@ -7,10 +7,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::support::LONG;
 use crate::support::node::{Node, Spec};
 use crate::support::scratch::{Scratch, fill};
 use crate::support::witness::Witness;
+use crate::support::{LONG, until};
 
 use super::rig::{PROGRAM, await_starts, cli_text, leading};
 
@@ -75,6 +75,9 @@ fn a_state_directory_that_cannot_be_written_is_named() {
     let Some((_dir, spec)) = on_own_file_system("ro") else { return };
     let a = spec.start();
     assert_eq!(a.wait_exit(LONG).code(), Some(1));
-    let told = a.events().tail();
-    assert!(told.contains(spec.state_dir().to_str().unwrap()) && told.contains("Read-only"), "{told}");
+    // Its last words may be read a little after its end is seen.
+    until("the directory is named, and what is wrong with it", || {
+        let told = a.events().tail();
+        told.contains(spec.state_dir().to_str().unwrap()) && told.contains("Read-only")
+    });
 }

@@ -253,9 +253,10 @@ impl Node {
         self.signal(Signal::CONT);
     }
 
-    /// Waits for the daemon's end.
+    /// Waits for the daemon's end, and a moment for its last words; a warden may outlive it, and holds the log open.
     pub fn wait_exit(&self, timeout: Duration) -> ExitStatus {
         let status = self.process.wait_exit(timeout);
+        self.events.await_end(Duration::from_secs(1));
         status.unwrap_or_else(|| panic!("{} does not end; its log:\n{}", self.name(), self.events.tail()))
     }
 

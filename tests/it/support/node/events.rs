@@ -91,6 +91,12 @@ impl Events {
         find(&waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0)
     }
 
+    /// Waits until nobody holds the other end any more, and all is read.
+    pub fn await_end(&self, timeout: Duration) {
+        // What was read is what there is, in time or not.
+        let _ = self.more.wait_timeout_while(self.lock(), timeout, |log| !log.ended);
+    }
+
     /// The newest lines, to be read by a person.
     pub fn tail(&self) -> String {
         let log = self.lock();
