@@ -23,7 +23,7 @@ use super::clock::NodeClock;
 use super::executor::{Program, Task};
 use super::facts::Fact;
 use super::faults::Fault;
-use super::trial::{Plan, Subject, many};
+use super::trial::{Length, Plan, Subject, many};
 use super::world::{Event, Shared, World};
 use super::zookeeper::Connector;
 
@@ -151,7 +151,7 @@ struct View {
 }
 
 impl Subject for Contenders {
-    fn new(seed: u64, nodes: usize) -> Self {
+    fn new(seed: u64, nodes: usize, _length: Length) -> Self {
         Self {
             rng: Rng::with_seed(seed ^ 0xd15c),
             disks: (0..nodes).map(|_| Arc::default()).collect(),
@@ -392,5 +392,5 @@ impl Scribe {
 
 #[test]
 fn the_backend_keeps_its_promises_whatever_goes_wrong() {
-    many::<Contenders>("the_backend_keeps_its_promises", 1000, Plan { faults: 25, peace: 8 });
+    many::<Contenders>("the_backend_keeps_its_promises", 2000, Plan { faults: 25, peace: 8 });
 }

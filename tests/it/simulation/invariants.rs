@@ -35,7 +35,7 @@ pub trait Invariant {
     /// What is broken, for people.
     fn observe(&mut self, at: Uptime, fact: &Fact) -> Result<(), String>;
 
-    /// Judges the end of the run.
+    /// Judges the world as it is now, in peace.
     ///
     /// # Errors
     /// What is broken, for people.

@@ -9,6 +9,7 @@ use cronkeeper::job::{
     OnLeaseEnd, Overlap, Retries, RunAs, Splay,
 };
 use cronkeeper::schedule::{Dst, Schedule};
+use fastrand::Rng;
 
 /// Names of jobs whose runs may be alive side by side begin so.
 pub const BESIDE: &str = "beside";
@@ -114,16 +115,69 @@ fn all() -> Vec<Job> {
     ]
 }
 
-/// What nodes start with. Made once: to parse all the schedules takes longer than most of what happens to them.
-pub fn set() -> JobSet {
-    static SET: LazyLock<JobSet> = LazyLock::new(|| set_of(all(), "set"));
-    SET.clone()
+/// The jobs of one seed.
+///
+/// Mostly a few of all: what is not there cannot stand in the way of what is, so that seeds differ more from one another than by chance
+/// alone, and each costs less (swarm testing: Groce and others, 2012).
+#[derive(Clone)]
+pub struct Cast {
+    set: JobSet,
+    edited: JobSet,
 }
 
-/// What an operator makes of it: a job less, another schedule, another policy.
-pub fn edited() -> JobSet {
-    static EDITED: LazyLock<JobSet> = LazyLock::new(|| set_of(changed(all()), "edited"));
-    EDITED.clone()
+impl Cast {
+    pub fn all() -> Self {
+        Self::of(|_| true)
+    }
+
+    /// Jobs that belong together come together: a chain, a group.
+    pub fn drawn(rng: &mut Rng) -> Self {
+        let kinds: BTreeSet<&str> = SET.jobs.keys().map(kind).collect();
+        let sure = rng.usize(..kinds.len());
+        let chosen: BTreeSet<&str> = kinds
+            .into_iter()
+            .enumerate()
+            .filter(|(place, _)| *place == sure || rng.u8(..4) == 0)
+            .map(|(_, kind)| kind)
+            .collect();
+        Self::of(|name| chosen.contains(kind(name)))
+    }
+
+    fn of(is_in: impl Fn(&JobName) -> bool) -> Self {
+        let part = |of: &JobSet| {
+            let jobs = of.jobs.iter().filter(|(name, _)| is_in(name));
+            JobSet::new(jobs.map(|(name, job)| (name.clone(), job.clone())).collect(), of.digest.clone())
+        };
+        Self { set: part(&SET), edited: part(&EDITED) }
+    }
+
+    /// What nodes start with.
+    pub fn set(&self) -> JobSet {
+        self.set.clone()
+    }
+
+    /// What an operator makes of it: a job less, another schedule, another policy.
+    pub fn edited(&self) -> JobSet {
+        self.edited.clone()
+    }
+
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &JobName> {
+        self.set.jobs.keys()
+    }
+}
+
+/// What jobs that belong together have in common: the first word of their names.
+fn kind(name: &JobName) -> &str {
+    name.as_str().split('-').next().unwrap_or_default()
+}
+
+/// Made once: to parse all the schedules takes longer than most of what happens to them.
+static SET: LazyLock<JobSet> = LazyLock::new(|| set_of(all(), "set"));
+static EDITED: LazyLock<JobSet> = LazyLock::new(|| set_of(changed(all()), "edited"));
+
+/// Every set that a node may have, whatever the seed.
+pub fn sets() -> [&'static JobSet; 2] {
+    [&SET, &EDITED]
 }
 
 fn changed(mut jobs: Vec<Job>) -> Vec<Job> {
@@ -144,8 +198,7 @@ fn changed(mut jobs: Vec<Job>) -> Vec<Job> {
 /// Every schedule that a job's record may be counted with, by its digest.
 pub fn schedules() -> &'static BTreeMap<(String, Digest), Schedule> {
     static SCHEDULES: LazyLock<BTreeMap<(String, Digest), Schedule>> = LazyLock::new(|| {
-        let sets = [set(), edited()];
-        let jobs = sets.iter().flat_map(|set| set.jobs.values());
+        let jobs = sets().into_iter().flat_map(|set| set.jobs.values());
         let named =
             jobs.filter_map(|job| Some(((job.name.to_string(), job.schedule_digest()), job.schedule()?.clone())));
         named.collect()

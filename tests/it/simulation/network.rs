@@ -90,6 +90,10 @@ impl Network {
         self.is_calm = true;
     }
 
+    pub fn is_calm(&self) -> bool {
+        self.is_calm
+    }
+
     /// A host is gone, and with it what its kernel had not sent.
     pub fn lose(&mut self, host: Host) {
         for packet in self.held.extract_if(.., |(from, _), _| *from == host).flat_map(|(_, held)| held) {

@@ -30,9 +30,10 @@ use super::clock::NodeClock;
 use super::executor::{Program, Task};
 use super::facts::Fact;
 use super::faults::Fault;
-use super::jobs::{self, GROUP};
+use super::jobs::{Cast, GROUP};
 use super::operators::{Asking, Wished};
-use super::trial::{Plan, Subject, many, tally};
+use super::transcript::Transcript;
+use super::trial::{Length, Plan, Subject, attempt, many, tally};
 use super::world::{Event, Shared, World};
 use super::zookeeper::Tree;
 
@@ -67,14 +68,17 @@ pub struct Nodes<const STEADY: bool> {
     said: Arc<Mutex<Vec<Said>>>,
     is_calm: Arc<AtomicBool>,
     wished: Wished,
+    jobs: Cast,
 }
 
 impl<const STEADY: bool> Subject for Nodes<STEADY> {
     const CLOCKS_STEP: bool = !STEADY;
 
-    fn new(seed: u64, nodes: usize) -> Self {
+    fn new(seed: u64, nodes: usize, length: Length) -> Self {
+        let mut rng = Rng::with_seed(seed ^ 0x0de5);
         Self {
-            rng: Rng::with_seed(seed ^ 0x0de5),
+            jobs: if length == Length::Long { Cast::all() } else { Cast::drawn(&mut rng) },
+            rng,
             homes: (0..nodes).map(|_| Home::default()).collect(),
             said: Arc::new(Mutex::new(vec![NOTHING; nodes])),
             is_calm: Arc::default(),
@@ -175,11 +179,18 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
             rng: self.rng.fork(),
             is_calm: self.is_calm.clone(),
             wished: self.wished.clone(),
+            jobs: self.jobs.clone(),
         };
-        let daemon = daemon(world, node, clock.clone(), coordination, notices, home.book.clone());
+        let daemon = daemon(world, node, self.jobs.set(), clock.clone(), coordination, notices, home.book.clone());
         let world = world.clone();
-        let operator =
-            Operator { controls, clock, rng: self.rng.fork(), nodes: self.homes.len(), is_calm: self.is_calm.clone() };
+        let operator = Operator {
+            controls,
+            clock,
+            rng: self.rng.fork(),
+            nodes: self.homes.len(),
+            is_calm: self.is_calm.clone(),
+            jobs: self.jobs.clone(),
+        };
         let process = async move {
             let stopped = daemon.run(recovered, controlled).await;
             let env = &mut world.lock().env;
@@ -206,13 +217,13 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
 fn daemon(
     world: &Shared,
     node: usize,
+    jobs: JobSet,
     clock: NodeClock,
     coordination: Coordination,
     notices: UnboundedReceiver<Notice>,
     book: Arc<Mutex<Book>>,
 ) -> Daemon<NodeClock, Wired, Noted> {
     let name = node_name(node);
-    let jobs = jobs::set();
     let view = View::new(name.clone(), "simulated", "jobs.yaml".into(), &jobs, clock.now());
     let engine = Engine::new(name.clone(), jobs);
     let (status, _) = watch::channel(Arc::new(view.status(clock.now(), &engine)));
@@ -366,6 +377,7 @@ struct Operator {
     rng: Rng,
     nodes: usize,
     is_calm: Arc<AtomicBool>,
+    jobs: Cast,
 }
 
 impl Operator {
@@ -377,13 +389,13 @@ impl Operator {
             }
             let control = match self.rng.u8(..10) {
                 // In peace all nodes are to have the same jobs.
-                _ if self.is_calm.load(Ordering::Relaxed) => reloaded(jobs::set()),
+                _ if self.is_calm.load(Ordering::Relaxed) => reloaded(self.jobs.set()),
                 0..2 => Control::HandOver { to: None, answer: None },
                 2..4 => Control::HandOver { to: Some(node_name(self.rng.usize(..self.nodes))), answer: None },
                 4..6 => Control::Drain,
                 6 => Control::Stop,
-                7 => reloaded(jobs::edited()),
-                _ => reloaded(jobs::set()),
+                7 => reloaded(self.jobs.edited()),
+                _ => reloaded(self.jobs.set()),
             };
             if self.controls.send(control).is_err() {
                 return;
@@ -396,23 +408,32 @@ fn reloaded(set: JobSet) -> Control {
     Control::Reloaded(Ok(Loaded { set, warnings: Vec::new(), path: "jobs.yaml".into() }))
 }
 
-/// Many short seeds find more than few long ones: what is hard is hard around a failover.
-const PLAN: Plan = Plan { faults: 10, peace: 3 };
+/// Many short seeds find more than few long ones.
+const PLAN: Plan = Plan { faults: 6, peace: 3 };
 
 #[test]
 fn nodes_keep_the_promises_whatever_goes_wrong() {
-    many::<Nodes<true>>("nodes_keep_the_promises_whatever_goes_wrong", 1000, PLAN);
+    many::<Nodes<true>>("nodes_keep_the_promises_whatever_goes_wrong", 5000, PLAN);
 }
 
 #[test]
 fn nodes_keep_the_promises_when_clocks_are_set_too() {
-    many::<Nodes<false>>("nodes_keep_the_promises_when_clocks_are_set_too", 500, PLAN);
+    many::<Nodes<false>>("nodes_keep_the_promises_when_clocks_are_set_too", 5000, PLAN);
 }
 
 #[test]
 fn seeds_are_full_of_trouble() {
-    const SEEDS: u64 = 40;
+    const SEEDS: u64 = 100;
     let tally = tally::<Nodes<false>>(SEEDS, PLAN);
     let each = |counted: usize| counted as u64 / SEEDS;
-    assert!(each(tally.faults) >= 20 && each(tally.terms) >= 2 && each(tally.starts) >= 40, "{tally:?}");
+    assert!(each(tally.faults) >= 15 && each(tally.terms) >= 2 && each(tally.starts) >= 12, "{tally:?}");
+}
+
+/// Else a seed that failed could not be looked into.
+#[test]
+fn a_seed_always_tells_the_same() {
+    for seed in 0..20 {
+        let told = || attempt::<Nodes<false>>(seed, PLAN, Transcript::on()).map_err(|broken| broken.what).unwrap();
+        assert_eq!(told(), told(), "seed {seed}");
+    }
 }

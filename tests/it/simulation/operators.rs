@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
 use super::clock::NodeClock;
-use super::jobs;
+use super::jobs::Cast;
 use super::world::Shared;
 
 /// Wishes that were made anywhere: some are made again, elsewhere, with the same uuid.
@@ -29,6 +29,7 @@ pub struct Asking {
     pub rng: Rng,
     pub is_calm: Arc<AtomicBool>,
     pub wished: Wished,
+    pub jobs: Cast,
 }
 
 impl Asking {
@@ -48,15 +49,14 @@ impl Asking {
     }
 
     async fn act(&mut self) {
-        let jobs: Vec<JobName> = jobs::set().jobs.keys().cloned().collect();
         if self.is_calm() {
             // In peace every job is to run again.
-            for job in jobs {
-                self.resume(job).await;
+            for job in self.jobs.names() {
+                self.resume(job.clone()).await;
             }
             return;
         }
-        let job = jobs[self.rng.usize(..jobs.len())].clone();
+        let Some(job) = self.drawn_job() else { return };
         if self.rng.bool() {
             // Just when jobs are due: what an operator does then crosses what the leader decides.
             self.await_second().await;
@@ -66,6 +66,11 @@ impl Asking {
             2 | 3 => self.resume(job).await,
             _ => self.trigger(job).await,
         }
+    }
+
+    fn drawn_job(&mut self) -> Option<JobName> {
+        let mut names = self.jobs.names();
+        names.nth(self.rng.usize(..names.len())).cloned()
     }
 
     /// Until a few milliseconds about the next whole second.

@@ -9,7 +9,7 @@ use cronkeeper::zookeeper::client::{Client, Connect, Error, Mode, Op, Stat, Stat
 use super::clock::NodeClock;
 use super::executor::{Program, Task};
 use super::facts::Fact;
-use super::trial::{Plan, Subject, first_failing};
+use super::trial::{Length, Plan, Subject, first_failing};
 use super::world::{Shared, World};
 use super::zookeeper::Connector;
 
@@ -36,7 +36,7 @@ impl<const FLAW: u8> Toy<FLAW> {
 }
 
 impl<const FLAW: u8> Subject for Toy<FLAW> {
-    fn new(_seed: u64, _nodes: usize) -> Self {
+    fn new(_seed: u64, _nodes: usize, _length: Length) -> Self {
         Self
     }
 

@@ -21,7 +21,7 @@ const RUNNING: &str = "/cronkeeper/running";
 const LONGEST: Duration = Duration::from_secs(90);
 
 pub struct ChainsGoOn {
-    sets: [JobSet; 2],
+    sets: [&'static JobSet; 2],
     /// The words that wait, by the name of their node, and since when.
     words: BTreeMap<String, (Link, Uptime)>,
     begun: BTreeSet<String>,
@@ -30,7 +30,7 @@ pub struct ChainsGoOn {
 
 impl Default for ChainsGoOn {
     fn default() -> Self {
-        Self { sets: [jobs::set(), jobs::edited()], words: BTreeMap::new(), begun: BTreeSet::new(), now: Uptime::ZERO }
+        Self { sets: jobs::sets(), words: BTreeMap::new(), begun: BTreeSet::new(), now: Uptime::ZERO }
     }
 }
 
