@@ -1,13 +1,13 @@
 //! What each change becomes on the wire, and what tells afterwards that it was written.
 
 use jiff::Timestamp;
-
 use uuid::Uuid;
 
 use super::*;
 use crate::job::JobName;
 use crate::ledger::SkipWrite;
-use crate::run::{Answer, Note, OnLoss, Outcome, Owner, Past, RunEnd, SkipReason, Trigger};
+use crate::run::tests_support::{record, success};
+use crate::run::{Answer, Note, OnLoss, Outcome, Owner, RunEnd, SkipReason, Trigger};
 use crate::term::{FencingToken, NodeName, SessionId};
 
 pub fn name(job: &str) -> JobName {
@@ -23,23 +23,13 @@ pub fn mark(second: i64, nonce: &str) -> JobRecord {
 }
 
 pub fn run(job: &str, second: i64, nonce: &str) -> RunRecord {
+    let session = "0x1";
     RunRecord {
-        v: 1,
-        job: name(job),
-        scheduled_at: at(second),
-        trigger: None,
-        state: RunState::Running,
-        owner: Owner { node: NodeName::new("host-a"), session: SessionId("0x1".into()) },
+        owner: Owner { node: NodeName::new("host-a"), session: SessionId(session.into()) },
         token: FencingToken(7),
-        attempt: 1,
         nonce: Nonce(nonce.into()),
-        begun_at: at(second),
         on_loss: OnLoss::CutOff,
-        keep_until: None,
-        retry_at: None,
-        past: Past::default(),
-        dependents: Vec::new(),
-        kill: None,
+        ..record(job, second, session)
     }
 }
 
@@ -48,19 +38,7 @@ pub fn begin(job: &str, version: i32, second: i64, nonce: &str) -> Change {
 }
 
 pub fn end(job: &str, version: i32, second: i64, nonce: &str) -> Change {
-    let end = RunEnd {
-        v: 1,
-        run: run(job, second, nonce),
-        outcome: Outcome::Success,
-        reason: None,
-        exit_code: Some(0),
-        signal: None,
-        ended_at: at(second + 1),
-        duration_ms: Some(1000),
-        leftovers: 0,
-        tail: String::new(),
-        dropped_bytes: 0,
-    };
+    let end = success(run(job, second, nonce));
     Change::End { at: Version(version), end, as_leader: false }
 }
 
