@@ -10,13 +10,15 @@
 //! loses a step of a chain, or takes one twice. A run that is given up moves no mark, for an earlier one may still come.
 //! What was heard of words may be old; the commit finds that out.
 
+mod judge;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::manual::is_too_old;
+use self::judge::Objection;
 use crate::clock::{Now, Uptime};
 use crate::engine::{Engine, Pending, Told, Turn};
 use crate::job::{Job, JobName};
@@ -27,8 +29,6 @@ use crate::run::{Answer, Link, RunId, Skip, SkipReason, TriggerSeq};
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 /// So long at least, however old the other words are: those of earlier leaders' terms count, but not what this one has not heard yet.
 const LISTEN_FOR: Duration = Duration::from_secs(10);
-/// So often a begin is refused, without a reason that would be known by then, before its place counts as taken.
-const TRIES: u32 = 3;
 /// Most words that are remembered once decided on. The ledger knows of the others.
 const REMEMBERED: usize = 1_000;
 
@@ -53,20 +53,6 @@ struct Waiting {
     refused: u32,
     /// When it is given up: nobody can give the words that are missing.
     give_up_at: Option<Uptime>,
-}
-
-/// What to make of a run.
-enum Verdict {
-    Begin(Arc<Job>),
-    Skip(SkipReason),
-    /// It is not run, and nobody has asked to hear of it; those behind it have.
-    Pass,
-    /// It was decided on before.
-    Drop,
-    /// Something else is to happen first.
-    Wait,
-    /// A word is missing that nobody can give.
-    Stuck,
 }
 
 impl Chains {
@@ -168,89 +154,19 @@ impl Engine {
         let due = self.leading.as_mut().map(|leading| leading.chains.due(t.now.up)).unwrap_or_default();
         for run in due {
             let verdict = self.judge_chain(t, &run);
-            let is_stuck = matches!(verdict, Verdict::Stuck);
+            let is_stuck = matches!(verdict, Err(Objection::Stuck));
             match verdict {
-                Verdict::Begin(job) => self.follow(t, &job, &run),
-                Verdict::Skip(reason) => self.forgo(t, &run, Some(reason), true),
-                Verdict::Pass => self.forgo(t, &run, None, true),
-                Verdict::Drop => self.forgo(t, &run, None, false),
-                Verdict::Stuck if self.is_given_up(&run, t.now) => {
+                Ok(job) => self.follow(t, &job, &run),
+                Err(Objection::Skip(reason)) => self.forgo(t, &run, Some(reason), true),
+                Err(Objection::Pass) => self.forgo(t, &run, None, true),
+                Err(Objection::Drop) => self.forgo(t, &run, None, false),
+                Err(Objection::Stuck) if self.is_given_up(&run, t.now) => {
                     self.forgo(t, &run, Some(SkipReason::Upstream), true);
                 }
-                Verdict::Wait | Verdict::Stuck => {}
+                Err(Objection::Wait | Objection::Stuck) => {}
             }
             self.note_stuck(&run, is_stuck.then_some(t.now));
         }
-    }
-
-    fn judge_chain(&self, t: &Turn, run: &RunId) -> Verdict {
-        let Some(leading) = &self.leading else { return Verdict::Wait };
-        let Some(waiting) = leading.chains.open.get(run) else { return Verdict::Wait };
-        // The leader's file may lack a job that another node's has: to say so is all that can be done.
-        let Some(job) = self.jobs.jobs.get(run.job()) else { return Verdict::Skip(SkipReason::Missed) };
-        let Some(upstreams) = job.upstreams() else { return Verdict::Skip(SkipReason::Upstream) };
-        if !job.enabled {
-            return Verdict::Pass;
-        }
-        // A trigger's runs move no mark.
-        let mark = match (run.trigger(), leading.timelines.get(run.job())) {
-            (Some(_), _) => Timestamp::MIN,
-            (None, Some(timeline)) if !timeline.is_in_conflict => timeline.mark,
-            (None, _) => return Verdict::Wait,
-        };
-        // A later chain of the job was begun, or this one: then a word came that nobody waited for any more.
-        let is_passed = run.scheduled_at() <= mark;
-        let passed = || match self.flights.contains_key(run) {
-            true => Verdict::Drop,
-            false => Verdict::Skip(SkipReason::Missed),
-        };
-        if let Some(missing) = self.missing(run, waiting).filter(|missing| !missing.is_empty()) {
-            if is_passed {
-                return passed();
-            }
-            let has_any = missing.len() < upstreams.len();
-            let can_come = missing.iter().any(|upstream| self.can_answer(upstream, run));
-            return match (has_any, can_come) {
-                // Words of jobs after which it runs no more.
-                (false, false) => Verdict::Skip(SkipReason::Upstream),
-                (_, true) => Verdict::Wait,
-                (true, false) => Verdict::Stuck,
-            };
-        }
-        let is_met = |(upstream, condition)| waiting.word_of(upstream).is_some_and(|word| word.answer.meets(condition));
-        if !upstreams.iter().map(|(upstream, condition)| (upstream, *condition)).all(is_met) {
-            return Verdict::Skip(SkipReason::Upstream);
-        }
-        if run.trigger().is_none() && leading.pauses.has(run.job()) {
-            return Verdict::Skip(SkipReason::Paused);
-        }
-        if is_passed {
-            return passed();
-        }
-        let root = self.jobs.root_of(job).unwrap_or(job);
-        if is_too_old(job, root, waiting.newest(), t.now.wall) || waiting.refused >= TRIES {
-            return Verdict::Skip(SkipReason::Missed);
-        }
-        if self.flights.contains_key(run) || self.is_settling(run.job()) {
-            return Verdict::Wait;
-        }
-        if self.overlaps(job) { Verdict::Skip(SkipReason::Overlap) } else { Verdict::Begin(job.clone()) }
-    }
-
-    /// The upstreams whose word a run lacks; absent where it has none, for its job runs after no other.
-    fn missing<'a>(&'a self, run: &RunId, waiting: &Waiting) -> Option<Vec<&'a JobName>> {
-        let upstreams = self.jobs.jobs.get(run.job())?.upstreams()?;
-        Some(upstreams.keys().filter(|upstream| waiting.word_of(upstream).is_none()).collect())
-    }
-
-    /// True while the upstream's run of this chain, or one before it, is in flight or waits for words itself.
-    fn can_answer(&self, upstream: &JobName, run: &RunId) -> bool {
-        let Some(leading) = &self.leading else { return false };
-        self.jobs
-            .lineage_of(upstream)
-            .into_iter()
-            .map(|job| run.of(job))
-            .any(|before| self.flights.contains_key(&before) || leading.chains.open.contains_key(&before))
     }
 
     fn is_given_up(&self, run: &RunId, now: Now) -> bool {
