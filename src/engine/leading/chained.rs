@@ -1,14 +1,14 @@
-//! Jobs that run after others (`after`): begun when every upstream's word is in, or given up with a reason.
+//! Jobs that run after others (`after`): begun when every upstream has left its link, or given up with a reason.
 //!
 //! ```text
-//!   an upstream's run ends, or is skipped ─ in the same write ─► triggers/<seq>: its word
-//!   all words are in, and good ─────► mark + running/<run> - words
-//!   one is bad, or comes no more ───► skip record + words for the jobs behind - words
+//!   an upstream's run ends, or is skipped ─ in the same write ─► triggers/<seq>: a link
+//!   all links are in, and good ─────► mark + running/<run> - links
+//!   one is bad, or comes no more ───► skip record + links for the jobs behind - links
 //! ```
 //!
-//! The words stand in the ledger until the run they are for is decided on, and whatever decides takes them away: no change of leader
+//! The links stand in the ledger until the run they are for is decided on, and whatever decides takes them away: no change of leader
 //! loses a step of a chain, or takes one twice. A run that is given up moves no mark, for an earlier one may still come.
-//! What was heard of words may be old; the commit finds that out.
+//! What was heard of links may be old; the commit finds that out.
 
 mod judge;
 
@@ -25,14 +25,14 @@ use crate::job::{Job, JobName};
 use crate::ledger::{Change, Commit};
 use crate::run::{Answer, Link, RunId, Skip, SkipReason, TriggerSeq};
 
-/// How long a word is waited for that nobody can give any more, as far as is known here: that may lag behind.
+/// How long a link is waited for that nobody can leave any more, as far as is known here: that may lag behind.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
-/// So long at least, however old the other words are: those of earlier leaders' terms count, but not what this one has not heard yet.
+/// So long at least, however old the other links are: those of earlier leaders' terms count, but not what this one has not heard yet.
 const LISTEN_FOR: Duration = Duration::from_secs(10);
-/// Most words that are remembered once decided on. The ledger knows of the others.
+/// Most links that are remembered once decided on. The ledger knows of the others.
 const REMEMBERED: usize = 1_000;
 
-/// The words that a leader has heard.
+/// The links that a leader has heard.
 #[derive(Debug, Default)]
 pub(super) struct Chains {
     /// By the run that they may lead to.
@@ -46,12 +46,12 @@ pub(super) struct Chains {
 /// A run that is not decided on.
 #[derive(Debug, Default)]
 struct Waiting {
-    words: BTreeMap<TriggerSeq, Link>,
+    links: BTreeMap<TriggerSeq, Link>,
     /// Those that a commit under way takes away.
     asked: Vec<TriggerSeq>,
     /// How often its begin was refused.
     refused: u32,
-    /// When it is given up: nobody can give the words that are missing.
+    /// When it is given up: nobody can leave the links that are missing.
     give_up_at: Option<Uptime>,
 }
 
@@ -59,7 +59,7 @@ impl Chains {
     pub fn hear(&mut self, told: BTreeMap<TriggerSeq, Link>) {
         for (seq, link) in told {
             if !self.decided.contains(&seq) {
-                self.open.entry(link.run()).or_default().words.insert(seq, link);
+                self.open.entry(link.run()).or_default().links.insert(seq, link);
                 self.is_stirred = true;
             }
         }
@@ -83,10 +83,10 @@ impl Chains {
         self.open.iter().filter(|(_, waiting)| waiting.asked.is_empty()).map(|(run, _)| run.clone()).collect()
     }
 
-    /// A commit takes away all the words of a run that are heard of.
+    /// A commit takes away all the links of a run that are heard of.
     fn ask(&mut self, run: &RunId) -> Vec<TriggerSeq> {
         let Some(waiting) = self.open.get_mut(run) else { return Vec::new() };
-        waiting.asked = waiting.words.keys().copied().collect();
+        waiting.asked = waiting.links.keys().copied().collect();
         waiting.asked.clone()
     }
 
@@ -94,10 +94,10 @@ impl Chains {
     fn taken(&mut self, run: &RunId) {
         let Some(waiting) = self.open.get_mut(run) else { return };
         for seq in std::mem::take(&mut waiting.asked) {
-            waiting.words.remove(&seq);
+            waiting.links.remove(&seq);
             self.decided.insert(seq);
         }
-        if waiting.words.is_empty() {
+        if waiting.links.is_empty() {
             self.open.remove(run);
         }
         while self.decided.len() > REMEMBERED {
@@ -117,16 +117,16 @@ impl Chains {
 }
 
 impl Waiting {
-    fn word_of(&self, upstream: &JobName) -> Option<&Link> {
-        self.words.values().find(|link| link.upstream == *upstream)
+    fn link_of(&self, upstream: &JobName) -> Option<&Link> {
+        self.links.values().find(|link| link.upstream == *upstream)
     }
 
     /// Since when the newest of them stands.
     fn newest(&self) -> Timestamp {
-        self.words.values().map(|link| link.at).max().unwrap_or(Timestamp::MIN)
+        self.links.values().map(|link| link.at).max().unwrap_or(Timestamp::MIN)
     }
 
-    /// How much longer a missing word is waited for that nobody can give.
+    /// How much longer a missing link is waited for that nobody can leave.
     fn patience(&self, now: Timestamp) -> Duration {
         let waited = Duration::try_from(now.duration_since(self.newest())).unwrap_or_default();
         GIVE_UP_AFTER.saturating_sub(waited).max(LISTEN_FOR)
@@ -134,19 +134,19 @@ impl Waiting {
 
     /// What those behind it are told when it is not run.
     fn onward(&self) -> Answer {
-        let is_not_begun = self.words.values().any(|link| link.answer == Answer::NotBegun);
+        let is_not_begun = self.links.values().any(|link| link.answer == Answer::NotBegun);
         if is_not_begun { Answer::NotBegun } else { Answer::Skipped }
     }
 }
 
 impl Engine {
-    /// The words that runs wait with for other words; none while the node does not lead.
-    pub fn words(&self) -> impl Iterator<Item = &Link> {
+    /// The links that runs wait with for other links; none while the node does not lead.
+    pub fn links(&self) -> impl Iterator<Item = &Link> {
         let open = self.leading.iter().flat_map(|leading| leading.chains.open.values());
-        open.flat_map(|waiting| waiting.words.values())
+        open.flat_map(|waiting| waiting.links.values())
     }
 
-    /// Decides on the runs whose words are in.
+    /// Decides on the runs whose links are in.
     pub(in crate::engine) fn decide_chains(&mut self, t: &mut Turn) {
         if !self.may_decide(t.now) {
             return;
@@ -180,10 +180,10 @@ impl Engine {
         }
     }
 
-    /// Begins the run in the place of its words.
+    /// Begins the run in the place of its links.
     fn follow(&mut self, t: &mut Turn, job: &Arc<Job>, id: &RunId) {
         let nonce = self.nonce();
-        let trigger = self.first_word(id).and_then(|word| word.trigger.clone());
+        let trigger = self.first_link(id).and_then(|link| link.trigger.clone());
         let Some(run) = self.new_run(t, job, id.scheduled_at(), trigger, nonce.clone()) else { return };
         let moves_mark = id.trigger().is_none();
         let mark = moves_mark.then(|| self.step_mark(job, id.scheduled_at(), nonce)).flatten();
@@ -194,18 +194,18 @@ impl Engine {
         self.enter(run, job, commit);
     }
 
-    /// Takes the words away, says why where there is a reason, and tells those behind.
+    /// Takes the links away, says why where there is a reason, and tells those behind.
     fn forgo(&mut self, t: &mut Turn, id: &RunId, why: Option<SkipReason>, is_told_onward: bool) {
         let Some(token) = self.term().map(|term| term.token) else { return };
-        let Some(word) = self.first_word(id).cloned() else { return };
+        let Some(link) = self.first_link(id).cloned() else { return };
         let skip = Skip {
             v: 1,
             job: id.job().clone(),
             reason: why.unwrap_or(SkipReason::Upstream),
-            first: word.scheduled_at,
-            last: word.span.last,
-            count: word.span.count,
-            trigger: word.trigger,
+            first: link.scheduled_at,
+            last: link.span.last,
+            count: link.span.count,
+            trigger: link.trigger,
             token,
             node: self.node.clone(),
             decided_at: t.now.wall,
@@ -221,11 +221,11 @@ impl Engine {
         self.commit(t, change, Pending::Forgo { run: id.clone(), told });
     }
 
-    fn first_word(&self, run: &RunId) -> Option<&Link> {
-        self.leading.as_ref()?.chains.open.get(run)?.words.values().next()
+    fn first_link(&self, run: &RunId) -> Option<&Link> {
+        self.leading.as_ref()?.chains.open.get(run)?.links.values().next()
     }
 
-    /// Refused: the job's record is read again, or some of the words are gone, which is found out by trying.
+    /// Refused: the job's record is read again, or some of the links are gone, which is found out by trying.
     pub(in crate::engine) fn on_follow_answer(&mut self, run: &RunId, answer: Commit) {
         let Some(leading) = &mut self.leading else { return };
         match answer {
@@ -239,7 +239,7 @@ impl Engine {
         let Some(leading) = &mut self.leading else { return };
         match answer {
             Commit::Accepted => leading.chains.taken(run),
-            // Some of the words are gone. What is left of them is told again when the ledger is read next.
+            // Some of the links are gone. What is left of them is told again when the ledger is read next.
             Commit::Superseded => drop(leading.chains.open.remove(run)),
             Commit::Unknown => leading.chains.refused(run),
             Commit::Fenced => {}

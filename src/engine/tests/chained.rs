@@ -24,7 +24,7 @@ struct Book {
     control: BTreeMap<JobName, ControlEntry>,
     running: BTreeMap<RunId, (RunRecord, Version)>,
     triggers: BTreeMap<TriggerSeq, TriggerRecord>,
-    words: BTreeMap<TriggerSeq, Link>,
+    links: BTreeMap<TriggerSeq, Link>,
     last: u64,
     /// What became true, in order.
     told: Vec<String>,
@@ -37,7 +37,7 @@ impl Book {
         }
         for link in change.links() {
             self.last += 1;
-            self.words.insert(TriggerSeq(self.last), link);
+            self.links.insert(TriggerSeq(self.last), link);
         }
         Commit::Accepted
     }
@@ -103,8 +103,8 @@ impl Book {
     }
 
     fn take(&mut self, links: &[TriggerSeq]) -> bool {
-        let stands = links.iter().all(|link| self.words.contains_key(link));
-        self.words.retain(|seq, _| !stands || !links.contains(seq));
+        let stands = links.iter().all(|link| self.links.contains_key(link));
+        self.links.retain(|seq, _| !stands || !links.contains(seq));
         stands
     }
 
@@ -118,7 +118,7 @@ impl Book {
         let triggers = self.triggers.iter();
         let triggers =
             triggers.map(|(seq, record)| (*seq, TriggerEntry { record: record.clone(), is_in_history: false }));
-        Wishes { control: self.control.clone(), triggers: triggers.collect(), links: self.words.clone() }
+        Wishes { control: self.control.clone(), triggers: triggers.collect(), links: self.links.clone() }
     }
 
     fn snapshot(&self, owner: OwnerState) -> Snapshot {
@@ -191,9 +191,9 @@ impl Cluster {
             if commands.is_empty() || self.answers == 0 {
                 return;
             }
-            let words = self.book.words.clone();
+            let links = self.book.links.clone();
             commands.into_iter().for_each(|command| self.obey(command));
-            if self.book.words != words {
+            if self.book.links != links {
                 self.hear();
             }
         }
@@ -285,7 +285,7 @@ fn a_job_begins_when_the_one_before_it_has_succeeded_under_the_roots_time() {
     cluster.end("a", 0);
     assert_eq!(cluster.told(), lines(&["begin b"]));
     assert_eq!(cluster.book.jobs[&name("b")].0.last_scheduled, at("10:00:10"));
-    assert!(cluster.book.words.is_empty());
+    assert!(cluster.book.links.is_empty());
     cluster.end("b", 0);
     assert_eq!((cluster.told(), cluster.book.running.len()), (vec![], 0));
 }
@@ -312,8 +312,8 @@ fn a_job_with_several_upstreams_waits_for_all_and_runs_once() {
     cluster.end("a", 0);
     cluster.end("c", 1);
     assert_eq!(cluster.told(), lines(&["begin a", "begin b", "begin c"]));
-    let words: Vec<_> = cluster.rig.engine.words().map(|word| word.upstream.to_string()).collect();
-    assert_eq!(words, ["c"], "status names what is missing");
+    let links: Vec<_> = cluster.rig.engine.links().map(|link| link.upstream.to_string()).collect();
+    assert_eq!(links, ["c"], "status names what is missing");
     cluster.end("b", 0);
     assert_eq!(cluster.told(), lines(&["begin d"]));
 }
@@ -384,7 +384,7 @@ fn a_triggered_chain_goes_on_also_where_a_job_is_paused_and_moves_no_mark() {
     assert_eq!(cluster.told(), ["begin a.20261120T100000Z.m7", "begin b.20261120T100000Z.m7"]);
     assert_eq!(cluster.book.jobs[&name("b")].0, before);
     cluster.end("b", 0);
-    assert!(cluster.book.words.is_empty());
+    assert!(cluster.book.links.is_empty());
 }
 
 #[test]
@@ -403,39 +403,39 @@ fn a_chain_that_was_overtaken_is_missed() {
 }
 
 #[test]
-fn a_word_that_nobody_can_give_is_waited_for_for_a_minute() {
+fn a_link_that_nobody_can_leave_is_waited_for_for_a_minute() {
     let jobs = [root(), after("b", &[("a", Success)]), after("d", &[("a", Success), ("b", Success)])];
     let mut cluster = Cluster::new(jobs);
     // The chain of 10:00:00 was begun before `b` ran after `a`: of `b` there is nothing, and nothing will come.
     cluster.book.jobs.get_mut(&name("d")).unwrap().0.last_scheduled = at("09:00:00");
-    cluster.book.words.insert(TriggerSeq(99), word("a", "d", "10:00:00"));
+    cluster.book.links.insert(TriggerSeq(99), link("a", "d", "10:00:00"));
     cluster.replace_leader();
     cluster.rig.pass(59);
     assert_eq!(cluster.rig.engine.wake(cluster.rig.now).up, Some(cluster.rig.now.up + Duration::from_secs(1)));
     cluster.work();
-    assert!(cluster.book.words.contains_key(&TriggerSeq(99)));
+    assert!(cluster.book.links.contains_key(&TriggerSeq(99)));
     cluster.pass(1);
-    assert!(!cluster.book.words.contains_key(&TriggerSeq(99)));
+    assert!(!cluster.book.links.contains_key(&TriggerSeq(99)));
     assert!(cluster.told().contains(&"skip d.20261120T100000Z upstream".to_owned()));
 }
 
 #[test]
-fn the_minute_for_a_word_goes_on_under_the_next_leader() {
+fn the_minute_for_a_link_goes_on_under_the_next_leader() {
     let jobs = [root(), after("b", &[("a", Success)]), after("d", &[("a", Success), ("b", Success)])];
     let mut cluster = Cluster::new(jobs);
     cluster.book.jobs.get_mut(&name("d")).unwrap().0.last_scheduled = at("09:00:00");
-    cluster.book.words.insert(TriggerSeq(99), word("a", "d", "10:00:00"));
+    cluster.book.links.insert(TriggerSeq(99), link("a", "d", "10:00:00"));
     cluster.rig.pass(45);
     cluster.replace_leader();
     cluster.rig.pass(14);
     cluster.work();
-    assert!(cluster.book.words.contains_key(&TriggerSeq(99)));
+    assert!(cluster.book.links.contains_key(&TriggerSeq(99)));
     cluster.rig.pass(1);
     cluster.work();
-    assert!(!cluster.book.words.contains_key(&TriggerSeq(99)));
+    assert!(!cluster.book.links.contains_key(&TriggerSeq(99)));
 }
 
-fn word(upstream: &str, job: &str, time: &str) -> Link {
+fn link(upstream: &str, job: &str, time: &str) -> Link {
     let span = crate::run::Span { last: at(time), count: 1 };
     Link {
         v: 1,
@@ -477,14 +477,14 @@ fn a_disabled_job_is_passed_in_silence_and_what_always_runs_after_it_runs() {
 }
 
 #[test]
-fn a_word_that_nobody_took_in_time_leads_to_a_missed_run() {
+fn a_link_that_nobody_took_in_time_leads_to_a_missed_run() {
     let mut cluster = Cluster::new([
         job("a", "0 0 * * * *"),
         Job { misfire_window: Some(Duration::from_secs(120)), ..after("b", &[("a", Success)]) },
     ]);
-    let old = Link { at: at("09:57:00"), ..word("a", "b", "09:57:00") };
+    let old = Link { at: at("09:57:00"), ..link("a", "b", "09:57:00") };
     cluster.book.jobs.get_mut(&name("b")).unwrap().0.last_scheduled = at("09:00:00");
-    cluster.book.words.insert(TriggerSeq(1), old);
+    cluster.book.links.insert(TriggerSeq(1), old);
     cluster.replace_leader();
     assert_eq!(cluster.told(), ["skip b.20261120T095700Z missed"]);
 }
@@ -508,14 +508,14 @@ fn a_start_is_not_late_for_the_time_that_its_upstreams_took() {
     let mut late = Vec::new();
     for _ in 0..20 {
         let commands = cluster.rig.take();
-        let words = cluster.book.words.clone();
+        let links = cluster.book.links.clone();
         for command in commands {
             if let Command::Tell(crate::engine::Report::Started { run, lateness, .. }) = &command {
                 late.push((run.job().to_string(), *lateness));
             }
             cluster.obey(command);
         }
-        if cluster.book.words != words {
+        if cluster.book.links != links {
             cluster.hear();
         }
     }
@@ -557,7 +557,7 @@ fn whenever_the_leader_changes_each_step_of_a_chain_is_run_or_skipped_once() {
                 let decided = told.iter().filter(|line| line.contains(&format!(" {job}.{AT}"))).count();
                 assert_eq!(decided, 1, "`{job}` after {answers} commits: {told:?}");
             }
-            assert!(cluster.book.words.is_empty() && cluster.book.running.is_empty(), "after {answers}: {told:?}");
+            assert!(cluster.book.links.is_empty() && cluster.book.running.is_empty(), "after {answers}: {told:?}");
             let is_in_order = |first: &str, second: &str| {
                 let place = |job: &str| told.iter().position(|line| line.contains(&format!(" {job}.")));
                 place(first) < place(second)
@@ -568,13 +568,13 @@ fn whenever_the_leader_changes_each_step_of_a_chain_is_run_or_skipped_once() {
 }
 
 #[test]
-fn a_word_heard_of_again_leads_to_no_second_run() {
+fn a_link_heard_of_again_leads_to_no_second_run() {
     let mut cluster = Cluster::new([root(), after("b", &[("a", Success)])]);
     cluster.pass(10);
     let slot = cluster.slots.remove("a").unwrap();
     cluster.rig.ended(slot, Exit::Code(0), None);
     cluster.work();
-    let stale = Wishes { links: [(TriggerSeq(1), word("a", "b", "10:00:10"))].into(), ..Wishes::default() };
+    let stale = Wishes { links: [(TriggerSeq(1), link("a", "b", "10:00:10"))].into(), ..Wishes::default() };
     cluster.rig.tell(Event::Ledger(ledger::Event::Wishes(stale)));
     cluster.work();
     cluster.end("b", 0);

@@ -165,7 +165,7 @@ fn a_resume_moves_the_mark_takes_the_pause_away_and_says_what_passed() {
 }
 
 #[test]
-fn an_end_leaves_a_word_for_each_job_that_runs_after_it_and_rings() {
+fn an_end_leaves_a_link_for_each_job_that_runs_after_it_and_rings() {
     let Change::End { at, mut end, .. } = end("backup", 2, 60, "7-1") else { unreachable!() };
     end.run.dependents = vec![name("check"), name("report")];
     let change = Change::End { at, end, as_leader: false };
@@ -184,7 +184,7 @@ fn an_end_leaves_a_word_for_each_job_that_runs_after_it_and_rings() {
 }
 
 #[test]
-fn a_run_that_follows_others_is_made_in_the_place_of_their_words_and_known_by_its_nonce() {
+fn a_run_that_follows_others_is_made_in_the_place_of_their_links_and_known_by_its_nonce() {
     let links = vec![TriggerSeq(3), TriggerSeq(4)];
     let mark = Some((Version(4), mark(60, "7-1")));
     let follow = |mark| Change::Follow { mark, run: run("report", 60, "7-1"), links: links.clone() };

@@ -26,7 +26,7 @@ pub(super) enum Objection {
     Drop,
     /// Something else is to happen first.
     Wait,
-    /// A word is missing that nobody can give.
+    /// A link is missing that nobody can leave.
     Stuck,
 }
 
@@ -38,19 +38,19 @@ struct Case<'a> {
     waiting: &'a Waiting,
     job: &'a Arc<Job>,
     upstreams: &'a BTreeMap<JobName, Condition>,
-    /// A later chain of the job was begun, or this one: then a word came that nobody waited for any more.
+    /// A later chain of the job was begun, or this one: then a link came that nobody waited for any more.
     is_passed: bool,
 }
 
 impl Case<'_> {
-    /// The upstreams whose word it lacks.
+    /// The upstreams that have left it no link.
     fn missing(&self) -> Vec<&JobName> {
-        self.upstreams.keys().filter(|upstream| self.waiting.word_of(upstream).is_none()).collect()
+        self.upstreams.keys().filter(|upstream| self.waiting.link_of(upstream).is_none()).collect()
     }
 
-    /// Every word is in, and says what the job wants to hear.
+    /// Every link is in, and says what the job wants to hear.
     fn is_met(&self) -> bool {
-        let said = |upstream| self.waiting.word_of(upstream).map(|word| word.answer);
+        let said = |upstream| self.waiting.link_of(upstream).map(|link| link.answer);
         self.upstreams.iter().all(|(upstream, &condition)| said(upstream).is_some_and(|answer| answer.meets(condition)))
     }
 }
@@ -59,7 +59,7 @@ impl Engine {
     /// The job to begin, or what stands against it.
     pub(super) fn judge_chain(&self, t: &Turn, run: &RunId) -> Verdict<Arc<Job>> {
         let case = self.case(run)?;
-        self.has_all_words(&case)?;
+        self.has_all_links(&case)?;
         self.is_wanted(&case)?;
         self.is_not_passed(&case)?;
         self.is_in_time(t, &case)?;
@@ -85,7 +85,7 @@ impl Engine {
         Ok(Case { run, waiting, job, upstreams, is_passed: run.scheduled_at() <= mark })
     }
 
-    fn has_all_words(&self, case: &Case<'_>) -> Verdict {
+    fn has_all_links(&self, case: &Case<'_>) -> Verdict {
         let missing = case.missing();
         if missing.is_empty() {
             return Ok(());
@@ -95,11 +95,11 @@ impl Engine {
             return Err(Objection::Wait);
         }
         let has_any = missing.len() < case.upstreams.len();
-        // Where it has none of those that it runs after, it has words of jobs after which it runs no more.
+        // Where it has none of those that it runs after, its links are of jobs after which it runs no more.
         Err(if has_any { Objection::Stuck } else { Objection::Skip(SkipReason::Upstream) })
     }
 
-    /// True while the upstream's run of this chain, or one before it, is in flight or waits for words itself.
+    /// True while the upstream's run of this chain, or one before it, is in flight or waits for links itself.
     fn can_answer(&self, upstream: &JobName, run: &RunId) -> bool {
         let Some(leading) = &self.leading else { return false };
         self.jobs
