@@ -23,6 +23,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod validate;
+mod values;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,8 +36,8 @@ use host::Host;
 use marked::{Fault, Position};
 
 pub(crate) use advice::GIVEN_TO_JOBS;
-pub(crate) use settings::LONGEST_STRING;
 pub(crate) use source::LARGEST;
+pub(crate) use values::LONGEST_STRING;
 
 /// Something wrong, or worth a warning, and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

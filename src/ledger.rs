@@ -85,20 +85,20 @@ pub enum Change {
         /// For the jobs that run after this one.
         links: Vec<Link>,
     },
-    /// Begin a run whose upstreams' runs have ended as it wants, in place of their words. Only the leader.
+    /// Begin a run whose upstreams' runs have ended as it wants, in place of their links. Only the leader.
     Follow {
         /// The job's record as last read or written, and its new one; absent in a chain that a trigger began: then the mark stays.
         mark: Option<(Version, JobRecord)>,
         /// The run, not yet in the ledger.
         run: RunRecord,
-        /// The words.
+        /// The links.
         links: Vec<TriggerSeq>,
     },
-    /// Take away words that lead to no run. The mark stays. Only the leader.
+    /// Take away links that lead to no run. The mark stays. Only the leader.
     Forgo {
         /// The job that they are for.
         job: JobName,
-        /// The words.
+        /// The links.
         links: Vec<TriggerSeq>,
         /// Why they lead to none. A record of the history that is there already stays as it is. Absent where there is nothing to say.
         skip: Option<Skip>,
@@ -183,7 +183,7 @@ impl Change {
         }
     }
 
-    /// The words that it leaves for jobs that run after this one: part of it, like all else that it writes.
+    /// The links that it leaves for jobs that run after this one: part of it, like all else that it writes.
     pub fn links(&self) -> Vec<Link> {
         match self {
             Self::Advance { skip: Some(write), .. } | Self::Resume { skip: Some(write), .. } => write.links.clone(),

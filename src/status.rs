@@ -202,7 +202,7 @@ pub struct JobStatus {
     pub next: Option<Timestamp>,
     /// What of it is in flight.
     pub running: Vec<RunId>,
-    /// The jobs whose word it waits for, while it has that of others in the same chain.
+    /// The jobs whose link it waits for, while it has that of others in the same chain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits_for: Vec<JobName>,
     /// What is wrong with it, in words; only the leader knows.
@@ -311,15 +311,15 @@ impl Status {
         }
     }
 
-    /// Puts in what jobs that run after others still wait for, by the words they have, as read.
-    pub fn put_words<'a>(&mut self, words: impl Iterator<Item = &'a Link>) {
-        let mut said: BTreeMap<RunId, BTreeSet<&JobName>> = BTreeMap::new();
-        for word in words {
-            said.entry(word.run()).or_default().insert(&word.upstream);
+    /// Puts in what jobs that run after others still wait for, by the links they have, as read.
+    pub fn put_links<'a>(&mut self, links: impl Iterator<Item = &'a Link>) {
+        let mut heard: BTreeMap<RunId, BTreeSet<&JobName>> = BTreeMap::new();
+        for link in links {
+            heard.entry(link.run()).or_default().insert(&link.upstream);
         }
         for job in &mut self.jobs {
-            let of_job = said.iter().filter(|(run, _)| *run.job() == job.name).map(|(_, words)| words);
-            let missing = of_job.flat_map(|words| job.after.keys().filter(|upstream| !words.contains(upstream)));
+            let of_job = heard.iter().filter(|(run, _)| *run.job() == job.name).map(|(_, heard)| heard);
+            let missing = of_job.flat_map(|heard| job.after.keys().filter(|upstream| !heard.contains(upstream)));
             let missing: BTreeSet<&JobName> = missing.collect();
             job.waits_for = missing.into_iter().cloned().collect();
         }

@@ -35,7 +35,7 @@ pub(super) struct Elsewhere {
     /// The paused jobs.
     pub paused: BTreeMap<JobName, Pause>,
     /// What upstreams said to jobs that wait for more.
-    pub words: Vec<Link>,
+    pub links: Vec<Link>,
 }
 
 /// The reader, and what it gave lately.
@@ -63,8 +63,8 @@ impl Reads {
                 let snapshot = self.reader.snapshot().await?;
                 let runs = snapshot.running.iter().map(|running| RunStatus::from(&running.record)).collect();
                 let paused = snapshot.wishes.control.into_iter().map(|(job, entry)| (job, entry.record.paused));
-                let words = snapshot.wishes.links.into_values().collect();
-                Ok(Elsewhere { runs, paused: paused.collect(), words })
+                let links = snapshot.wishes.links.into_values().collect();
+                Ok(Elsewhere { runs, paused: paused.collect(), links })
             })
         };
         self.runs.get(FRESH, read).await

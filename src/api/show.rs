@@ -53,7 +53,7 @@ impl Shared {
         if let Some(elsewhere) = runs {
             status.put_runs(&elsewhere.runs);
             status.put_paused(&elsewhere.paused);
-            status.put_words(elsewhere.words.iter());
+            status.put_links(elsewhere.links.iter());
         }
         for job in status.jobs.iter_mut().filter(|job| job.last.is_none()) {
             job.last = lasts.as_ref().and_then(|lasts| lasts.get(&job.name).cloned());

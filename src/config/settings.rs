@@ -1,7 +1,7 @@
-//! The values of one block, a job or the defaults, each judged by itself.
+//! The values of one block, a job or the defaults, each judged by itself and reported at its place.
 //!
 //! A block keeps apart what is not given, given as null, and given, so that a job can be laid over its file's
-//! defaults afterwards. What depends on more than one value is `validate`'s.
+//! defaults afterwards. What a single text may be is in `values`; what depends on more than one value is `validate`'s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -14,16 +14,10 @@ use super::marked::{Entry, Fault, Node, Position};
 use super::process::{self, LimitSettings};
 use super::raw::{self, Given, TextOrTexts};
 use super::schema::{self, meant, shown};
-use super::size;
+use super::{size, values};
 use crate::duration;
 use crate::job::{CommandLine, Condition, Group, Interrupted, JobName, Misfire, OnLeaseEnd, Overlap};
 use crate::schedule::{Dst, Schedule};
-
-/// The kernel takes no longer argument or environment entry (MAX_ARG_STRLEN, its final NUL included).
-pub(crate) const LONGEST_STRING: usize = 128 << 10;
-
-/// More would be a loop: who wants a job to be tried for ever gives it a schedule.
-const MOST_RETRIES: u32 = 1000;
 
 /// A block whose values are good, one by one.
 #[derive(Debug, Default)]
@@ -79,7 +73,7 @@ pub(super) fn judge(
     Settings {
         hooks: hooks::judged(&mut block, |key, given| judge.command(key, given)),
         description: block.description,
-        schedule: judge.value("schedule", block.schedule, expressions),
+        schedule: judge.value("schedule", block.schedule, values::expressions),
         after: judge.after(block.after),
         timezone: judge.value("timezone", block.timezone, |name| zones.known(name)),
         dst: judge.word("dst", block.dst, &[("once", Dst::Once), ("skip", Dst::Skip), ("twice", Dst::Twice)]),
@@ -91,10 +85,10 @@ pub(super) fn judge(
         group: judge.value("group", block.group, process::account),
         nice: judge.value("nice", block.nice, process::nice),
         limits: judge.limits(block.limits),
-        working_directory: judge.value("working_directory", block.working_directory, absolute_path),
-        umask: judge.value("umask", block.umask, umask),
-        timeout: judge.value("timeout", block.timeout, some_time),
-        kill_grace: judge.value("kill_grace", block.kill_grace, some_time),
+        working_directory: judge.value("working_directory", block.working_directory, values::absolute_path),
+        umask: judge.value("umask", block.umask, values::umask),
+        timeout: judge.value("timeout", block.timeout, values::some_time),
+        kill_grace: judge.value("kill_grace", block.kill_grace, values::some_time),
         retries: judge.retries(block.retries),
         overlap: judge.word(
             "overlap",
@@ -113,7 +107,7 @@ pub(super) fn judge(
             &[("skip", Misfire::Skip), ("run-once", Misfire::RunOnce), ("run-all", Misfire::RunAll)],
         ),
         misfire_window: judge.value("misfire_window", block.misfire_window, |text| duration::parse(&text)),
-        misfire_limit: judge.value("misfire_limit", block.misfire_limit, misfire_limit),
+        misfire_limit: judge.value("misfire_limit", block.misfire_limit, values::misfire_limit),
         interrupted: judge.word(
             "interrupted",
             block.interrupted,
@@ -217,11 +211,10 @@ impl Judge<'_> {
     }
 
     fn command(&mut self, key: &str, given: Given<TextOrTexts>) -> Given<CommandLine> {
-        match given {
-            Some(Some(TextOrTexts::Texts(argv))) => self.argv(key, argv),
-            Some(Some(TextOrTexts::Text(text))) => self.value(key, Some(Some(text)), shell_command),
-            Some(None) => Some(None),
-            None => None,
+        let Some(Some(command)) = given else { return given.map(|_| None) };
+        match command {
+            TextOrTexts::Texts(argv) => self.argv(key, argv),
+            TextOrTexts::Text(text) => self.value(key, Some(Some(text)), values::shell_command),
         }
     }
 
@@ -230,7 +223,7 @@ impl Judge<'_> {
             self.fault(self.item_place(key, 0), key, "it names no program");
             return None;
         }
-        let wrong: Vec<_> = argv.iter().enumerate().filter_map(|(i, item)| Some((i, unfit(item)?))).collect();
+        let wrong: Vec<_> = argv.iter().enumerate().filter_map(|(i, item)| Some((i, values::unfit(item)?))).collect();
         for (index, why) in &wrong {
             self.fault(self.item_place(key, *index), key, why);
         }
@@ -238,16 +231,13 @@ impl Judge<'_> {
     }
 
     fn environment(&mut self, given: Given<BTreeMap<String, String>>) -> Given<BTreeMap<String, String>> {
-        let variables = match given {
-            Some(Some(variables)) => variables,
-            other => return other,
-        };
+        let Some(Some(variables)) = given else { return given };
         for entry in self.node.entry("environment").map_or(&[][..], |entry| entry.value.entries()) {
             let name = &entry.key;
             if name.is_empty() || name.contains(['=', '\0']) {
                 self.fault(entry.at, "environment", format!("`{}` is no name of a variable", shown(name)));
             }
-            if let Some(why) = variables.get(name).and_then(|value| unfit(value)) {
+            if let Some(why) = variables.get(name).and_then(|value| values::unfit(value)) {
                 self.fault(entry.value.at, "environment", format!("`{}`: {why}", shown(name)));
             }
         }
@@ -255,11 +245,7 @@ impl Judge<'_> {
     }
 
     fn limits(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<LimitSettings> {
-        let mut fields = match given {
-            Some(Some(fields)) => fields,
-            Some(None) => return Some(None),
-            None => return None,
-        };
+        let Some(Some(mut fields)) = given else { return given.map(|_| None) };
         Some(Some(LimitSettings {
             memory: self.field("limits", "memory", &mut fields, process::memory),
             processes: self.field("limits", "processes", &mut fields, process::count),
@@ -269,34 +255,26 @@ impl Judge<'_> {
     }
 
     fn retries(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<RetrySettings> {
-        let mut fields = match given {
-            Some(Some(fields)) => fields,
-            Some(None) => return Some(None),
-            None => return None,
-        };
+        let Some(Some(mut fields)) = given else { return given.map(|_| None) };
         Some(Some(RetrySettings {
-            limit: self.field("retries", "limit", &mut fields, retry_limit),
+            limit: self.field("retries", "limit", &mut fields, values::retry_limit),
             delay: self.field("retries", "delay", &mut fields, |text| duration::parse(&text)),
-            backoff: self.field("retries", "backoff", &mut fields, backoff),
-            max_delay: self.field("retries", "max_delay", &mut fields, some_time),
+            backoff: self.field("retries", "backoff", &mut fields, values::backoff),
+            max_delay: self.field("retries", "max_delay", &mut fields, values::some_time),
         }))
     }
 
     /// Neither of its keys has a default.
     fn group(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<Group> {
         let key = "concurrency_group";
-        let mut fields = match given {
-            Some(Some(fields)) => fields,
-            Some(None) => return Some(None),
-            None => return None,
-        };
+        let Some(Some(mut fields)) = given else { return given.map(|_| None) };
         for name in ["name", "limit"] {
             if fields.get(name).is_none_or(Option::is_none) {
                 self.fault(self.place(key), key, format!("`{name}` is missing"));
             }
         }
-        let name = self.field(key, "name", &mut fields, group_name);
-        let limit = self.field(key, "limit", &mut fields, group_limit);
+        let name = self.field(key, "name", &mut fields, values::group_name);
+        let limit = self.field(key, "limit", &mut fields, values::group_limit);
         Some(Some(Group { name: name??, limit: limit?? }))
     }
 
@@ -321,11 +299,7 @@ impl Judge<'_> {
     }
 
     fn exit_codes(&mut self, given: Given<Vec<u64>>) -> Given<BTreeSet<i32>> {
-        let codes = match given {
-            Some(Some(codes)) => codes,
-            Some(None) => return Some(None),
-            None => return None,
-        };
+        let Some(Some(codes)) = given else { return given.map(|_| None) };
         let key = "success_exit_codes";
         if codes.is_empty() {
             self.fault(self.place(key), key, "the list is empty, so that no run could succeed");
@@ -347,79 +321,4 @@ fn not_a_word<'a>(text: &str, words: impl Iterator<Item = &'a str> + Clone) -> S
     let list: Vec<String> = words.clone().map(|word| format!("`{word}`")).collect();
     let hint = meant(text, words);
     format!("`{}` is none of {}{hint}", shown(text), list.join(", "))
-}
-
-fn expressions(value: TextOrTexts) -> Result<Vec<String>, &'static str> {
-    match value {
-        TextOrTexts::Text(text) => Ok(vec![text]),
-        TextOrTexts::Texts(texts) if texts.is_empty() => Err("the list is empty"),
-        TextOrTexts::Texts(texts) => Ok(texts),
-    }
-}
-
-fn shell_command(text: String) -> Result<CommandLine, &'static str> {
-    if text.trim().is_empty() {
-        return Err("it is empty");
-    }
-    unfit(&text).map_or(Ok(CommandLine::Shell(text)), Err)
-}
-
-/// Why a text cannot be handed to a process.
-fn unfit(text: &str) -> Option<&'static str> {
-    if text.contains('\0') {
-        return Some("a NUL character cannot be handed to a process");
-    }
-    (text.len() >= LONGEST_STRING).then_some("it is longer than the 128 KiB that can be handed to a process")
-}
-
-fn absolute_path(text: String) -> Result<PathBuf, String> {
-    let path = PathBuf::from(&text);
-    match unfit(&text) {
-        Some(why) => Err(why.to_owned()),
-        None if !path.is_absolute() => Err(format!("`{}` is not an absolute path", shown(&text))),
-        None => Ok(path),
-    }
-}
-
-fn umask(text: String) -> Result<u32, String> {
-    let octal = (1..=4).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
-    let mask = u32::from_str_radix(&text, 8).ok().filter(|mask| octal && *mask <= 0o777);
-    mask.ok_or_else(|| format!("`{}` is no umask: octal digits from `000` to `777`", shown(&text)))
-}
-
-fn some_time(text: String) -> Result<Duration, String> {
-    match duration::parse(&text) {
-        Ok(Duration::ZERO) => Err("must be longer than nothing".to_owned()),
-        Ok(duration) => Ok(duration),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-fn retry_limit(text: String) -> Result<u32, String> {
-    let limit = text.parse::<u32>().ok().filter(|&limit| limit <= MOST_RETRIES && !text.starts_with('+'));
-    limit.ok_or_else(|| format!("`{}` is no number of retries: they are 0 to {MOST_RETRIES}", shown(&text)))
-}
-
-fn backoff(text: String) -> Result<f64, String> {
-    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let factor = text.parse::<f64>().ok().filter(|factor| is_plain && (1.0..=100.0).contains(factor));
-    factor.ok_or_else(|| format!("`{}` is no factor: they are 1 to 100", shown(&text)))
-}
-
-/// A name as a job's: it is shown in the same places.
-fn group_name(text: String) -> Result<String, String> {
-    let good = JobName::parse(&text).map(|_| text.clone());
-    good.map_err(|_| {
-        format!("`{}` is no name: a letter or digit, then at most 99 letters, digits, `.`, `_` or `-`", shown(&text))
-    })
-}
-
-fn group_limit(text: String) -> Result<usize, String> {
-    let limit = text.parse::<usize>().ok().filter(|&limit| limit > 0 && !text.starts_with('+'));
-    limit.ok_or_else(|| format!("`{}` is no whole number from 1", shown(&text)))
-}
-
-fn misfire_limit(limit: u64) -> Result<usize, String> {
-    let limit = usize::try_from(limit).map_err(|error| error.to_string())?;
-    if limit == 0 { Err("must be at least 1; to make up nothing, write `misfire: skip`".to_owned()) } else { Ok(limit) }
 }

@@ -65,7 +65,7 @@ pub(super) fn remarks(setting: &Setting) -> Vec<Remark> {
         }
         "CRON_TZ" => Remark::loss(format!("CRON_TZ={value}: no time zone of the IANA database, so it is not used")),
         "TZ" => Remark::same(format!("TZ={value}: for the commands; cron schedules by the zone of its host")),
-        "RANDOM_DELAY" => match delay(setting) {
+        "RANDOM_DELAY" => match delay(&setting.value) {
             Some(0) => return Vec::new(),
             Some(minutes) => {
                 Remark::same(format!("RANDOM_DELAY={minutes}: a fixed delay of so many minutes at most, `splay`"))
@@ -81,6 +81,6 @@ pub(super) fn remarks(setting: &Setting) -> Vec<Remark> {
 }
 
 /// cronie's: minutes, a day at most.
-pub(super) fn delay(setting: &Setting) -> Option<u16> {
-    setting.value.trim().parse().ok().filter(|minutes| *minutes <= 1_440)
+pub(super) fn delay(value: &str) -> Option<u16> {
+    value.trim().parse().ok().filter(|minutes| *minutes <= 1_440)
 }

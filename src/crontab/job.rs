@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::entry::Entry;
 use super::environment::{Environment, delay};
-use super::setting::Setting;
 use super::yaml::{block, quoted, scalar};
 use crate::config;
 
@@ -32,10 +31,7 @@ impl Keys {
         if let Some(home) = environment.get("HOME").filter(|home| home.starts_with('/')) {
             self.line(&format!("working_directory: {}", quoted(home)));
         }
-        let minutes = environment
-            .get("RANDOM_DELAY")
-            .and_then(|value| delay(&Setting { name: String::new(), value: value.clone() }));
-        if let Some(minutes) = minutes {
+        if let Some(minutes) = environment.get("RANDOM_DELAY").and_then(|value| delay(value)) {
             self.line(&format!("splay: {}", if minutes == 0 { "0s".to_owned() } else { format!("{minutes}m") }));
         }
         if !environment.is_empty() {

@@ -224,7 +224,7 @@ impl View {
         status.put_runs(&runs);
         let paused = engine.pauses().map(|(job, entry)| (job.clone(), entry.record.paused.clone()));
         status.put_paused(&paused.collect());
-        status.put_words(engine.words());
+        status.put_links(engine.links());
         status
     }
 

@@ -36,7 +36,7 @@ impl Chains {
 }
 
 impl Change {
-    /// True where it moves a job's mark, and so is a link of the job's chain.
+    /// True where it moves a job's mark, and so is a step of the job's chain.
     pub fn moves_mark(&self) -> bool {
         match self {
             Self::Advance { .. } | Self::Begin { .. } => true,

@@ -20,7 +20,7 @@ pub struct Wishes {
     pub control: BTreeMap<JobName, ControlEntry>,
     /// The triggers, by number.
     pub triggers: BTreeMap<TriggerSeq, TriggerEntry>,
-    /// What upstreams said, numbered likewise.
+    /// The links that upstreams left, numbered likewise.
     pub links: BTreeMap<TriggerSeq, Link>,
 }
 

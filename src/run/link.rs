@@ -1,6 +1,6 @@
-//! What a job that runs after others waits for: the word of one of them on its run.
+//! What a job that runs after others waits for: a link of the chain, which says what became of one upstream's run.
 //!
-//! Whoever ends a run, or skips an occurrence, leaves one such word for each job that runs directly after it, in the same
+//! Whoever ends a run, or skips an occurrence, leaves a link for each job that runs directly after it, in the same
 //! write. So a chain goes on whoever leads next, and none of its steps is forgotten.
 
 use jiff::Timestamp;
@@ -33,7 +33,7 @@ impl Answer {
     }
 }
 
-/// `triggers/<seq>` of the ledger: the word of one job on its run, for one that runs after it.
+/// `triggers/<seq>` of the ledger: what became of one job's run, left for one that runs after it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
     /// Format of the record.
@@ -56,7 +56,7 @@ pub struct Link {
     pub at: Timestamp,
 }
 
-/// How many occurrences in a row a word is on.
+/// How many occurrences in a row a link is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// The last of them.
@@ -71,7 +71,7 @@ impl Link {
         super::id_of(&self.job, self.scheduled_at, self.trigger.as_ref())
     }
 
-    /// The words that a run's end leaves.
+    /// The links that a run's end leaves.
     pub fn of_end(end: &RunEnd) -> impl Iterator<Item = Self> {
         let answer = if end.outcome == Outcome::Success { Answer::Success } else { Answer::Otherwise };
         end.run.dependents.iter().map(move |job| Self {
@@ -86,7 +86,7 @@ impl Link {
         })
     }
 
-    /// The words that a skip leaves for these jobs: `count` occurrences from `first` on.
+    /// The links that a skip leaves for these jobs: `count` occurrences from `first` on.
     pub fn of_skip(skip: &Skip, first: Timestamp, count: u64, answer: Answer, dependents: &[JobName]) -> Vec<Self> {
         let link = |job: &JobName| Self {
             v: 1,
@@ -117,7 +117,7 @@ impl Note {
     /// # Errors
     /// When it is neither.
     pub fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
-        /// What only a word of an upstream has.
+        /// What only a link has.
         #[derive(Deserialize)]
         struct Kind {
             upstream: Option<serde::de::IgnoredAny>,

@@ -179,7 +179,7 @@ impl Backend {
                 Err(error.into())
             }
             Notice::MemberBuried(name, result) => {
-                // Its last ends may leave words for jobs that run after others.
+                // Its last ends may leave links for jobs that run after others.
                 self.wished = true;
                 let Self { watch, store, errands, service, .. } = self;
                 watch.member_buried(&name, result, store, errands, &service.events)
@@ -257,7 +257,7 @@ impl Backend {
             self.watch.end();
             self.wished = false;
         }
-        // A former leader that drains leaves words for jobs that run after its own.
+        // A former leader that drains leaves links for jobs that run after its own.
         self.wished |= self.watch.look(&self.store, &self.errands, &self.service.events)? && self.contender.leads();
         if self.wished {
             self.answer(ledger::Event::Wishes(self.store.wishes()?));

@@ -39,7 +39,7 @@ pub(super) fn end_left_open(tx: &Transaction<'_>, end: &RunEnd) -> rusqlite::Res
             let end = Change::End { at, end: end.clone(), as_leader: false };
             Ok((apply(tx, &end)? == Commit::Accepted).then_some(at))
         }
-        _ => Ok(None), // settled by another: its word stands
+        _ => Ok(None), // settled by another: what that wrote stands
     }
 }
 

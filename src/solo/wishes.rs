@@ -106,18 +106,18 @@ pub(super) fn kill(tx: &Transaction<'_>, run: &RunId, wish: KillRequest) -> rusq
     Ok(Some(record.state))
 }
 
-/// Leaves a word for a job that runs after another.
+/// Leaves a link for a job that runs after another.
 pub(super) fn leave(tx: &Transaction<'_>, link: &Link) -> rusqlite::Result<()> {
     tx.prepare_cached("INSERT INTO triggers (record) VALUES (?1)")?.execute(params![Json(link)]).map(drop)
 }
 
-/// True while a trigger, or a word, is there.
+/// True while a trigger, or a link, is there.
 pub(super) fn is_there(db: &Connection, seq: TriggerSeq) -> rusqlite::Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM triggers WHERE seq = ?1)";
     db.prepare_cached(sql)?.query_row([seq.0.cast_signed()], |row| row.get(0))
 }
 
-/// Takes a trigger, or a word, away, if it is there.
+/// Takes a trigger, or a link, away, if it is there.
 pub(super) fn take(tx: &Transaction<'_>, seq: TriggerSeq) -> rusqlite::Result<bool> {
     let taken = tx.prepare_cached("DELETE FROM triggers WHERE seq = ?1")?.execute([seq.0.cast_signed()])?;
     Ok(taken > 0)

@@ -4,9 +4,14 @@
 //! at a time, the [`errand`]; commits, renewals of the lease, watches and reads go beside it. What was handed over
 //! is waited for as long as the session lives. A connection lost is nothing but a pause: nothing is asked meanwhile,
 //! and after it the own entries are verified.
+//!
+//! What is asked of the daemon's side is in [`request`] and [`wishes`], of the election's in [`errand`], with its answers in
+//! [`found`]; [`term`] says how long the node may act, [`ending`] how a life ends.
 
 mod appointment;
+mod ending;
 mod errand;
+mod found;
 mod request;
 mod term;
 mod wishes;
@@ -26,14 +31,17 @@ use super::watcher::{Step, Watcher};
 use super::{queue, session_id, trim};
 use crate::clock::{Clock, Uptime, Wake};
 use crate::coordination::Request;
-use crate::election::{Event, Failure};
+use crate::election::Event;
 use crate::job::JobName;
 use crate::lease::Lease;
 use crate::ledger;
 use crate::term::{CandidateName, SessionId, Term, TermEnd};
 use appointment::Appointment;
-use errand::{Errand, Found};
+use errand::Errand;
+use found::Found;
 use wishes::{Heard, Listening};
+
+pub use ending::Ended;
 
 type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// When a renewal was sent, and its answer.
@@ -43,20 +51,8 @@ type ReadDone = (ledger::Request, Result<ledger::Event, Trouble>);
 
 /// How often a node reads the queue and the members, without a watch.
 const SURVEY_EVERY: Duration = Duration::from_secs(15);
-/// How long a node that ends waits for its entries to be removed.
-const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 /// Between two trims, so that they never crowd out commits.
 const TRIM_EVERY: Duration = Duration::from_millis(100);
-
-/// How a session ended.
-pub enum Ended {
-    /// It is gone; the node lives on under the next.
-    Expired,
-    /// The daemon is done.
-    Done,
-    /// An operator must act.
-    Failed(Failure),
-}
 
 /// The place in the queue.
 enum Role {
@@ -358,52 +354,6 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             let trimming = trim::trim(self.desk.clone(), job);
             self.trim = Some(Box::pin(async move { trimming.await.unwrap_or_default() }));
         }
-    }
-
-    fn note_trouble(&mut self, trouble: Trouble) {
-        match trouble {
-            Trouble::Again(_) => {}
-            // The server's word; the client may not know yet.
-            Trouble::SessionOver => self.ended = Some(Ended::Expired),
-            Trouble::NoAuth(detail) => self.fail_auth(detail),
-            Trouble::NoChroot => {
-                let (chroot, service) = (self.node.options.chroot.clone(), self.node.options.service.clone());
-                self.ended = Some(Ended::Failed(Failure::NoChroot { chroot, service }));
-            }
-        }
-    }
-
-    fn fail_auth(&mut self, detail: String) {
-        let service = self.node.options.service.clone();
-        self.ended = Some(Ended::Failed(Failure::Refused { service, detail }));
-    }
-
-    /// The last words of a session, in the order that the daemon relies on.
-    fn end(mut self, ended: Ended) -> Ended {
-        let Ended::Expired = ended else { return ended };
-        let committer = std::mem::replace(&mut self.committer, Committer::new(self.desk.clone()));
-        let (answers, unsent) = committer.into_rest();
-        for (id, answer) in answers {
-            self.node.answer(id, answer);
-        }
-        self.node.backlog.extend(unsent.into_iter().map(|(id, change)| Waiting::Commit(id, change)));
-        let unread = std::mem::take(&mut self.asked).into_iter().chain(std::mem::take(&mut self.unread));
-        self.node.backlog.extend(unread.map(Waiting::Read));
-        self.revoke_lease();
-        self.lose_term(TermEnd::SessionExpired);
-        self.is_connected = false;
-        self.tell_over();
-        if std::mem::take(&mut self.node.wishes.resign) {
-            self.node.tell(Event::Withdrawn);
-        }
-        if self.is_told {
-            self.node.tell(Event::Expired { session: self.id.clone() });
-        }
-        if self.node.wishes.leave.is_some() {
-            self.node.tell(Event::Left);
-            return Ended::Done;
-        }
-        Ended::Expired
     }
 
     fn now(&self) -> Uptime {

@@ -20,7 +20,7 @@ pub fn ops(change: &Change) -> Vec<Op> {
     ops
 }
 
-/// Words for jobs that run after others, and the sign that there are some.
+/// Links for jobs that run after others, and the sign that there are some.
 fn leave(links: &[Link]) -> impl Iterator<Item = Op> {
     let path = || paths::under(paths::TRIGGERS, "");
     let create = move |link| Op::Create { path: path(), data: json(link), mode: Mode::PersistentSequential };

@@ -4,6 +4,6 @@ mod chained;
 mod election;
 mod ledger;
 mod operator;
-mod rig;
+pub mod rig;
 mod time;
 mod trouble;

@@ -320,7 +320,7 @@ mod tests {
                 .any(|line| line.starts_with("load ") && line.trim_end().ends_with("after clean, extract"))
         );
         let at = sample::at("2026-11-20T03:00:00Z");
-        let word = Link {
+        let link = Link {
             v: 1,
             upstream: name("clean"),
             job: name("load"),
@@ -330,7 +330,7 @@ mod tests {
             answer: Answer::Success,
             at,
         };
-        status.put_words([word].iter());
+        status.put_links([link].iter());
         let shown = shown(&status);
         let waits = |line: &str| line.starts_with("load ") && line.trim_end().ends_with("waits for extract");
         assert!(shown.lines().any(waits), "{shown}");

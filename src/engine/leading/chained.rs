@@ -1,14 +1,16 @@
-//! Jobs that run after others (`after`): begun when every upstream's word is in, or given up with a reason.
+//! Jobs that run after others (`after`): begun when every upstream has left its link, or given up with a reason.
 //!
 //! ```text
-//!   an upstream's run ends, or is skipped ─ in the same write ─► triggers/<seq>: its word
-//!   all words are in, and good ─────► mark + running/<run> - words
-//!   one is bad, or comes no more ───► skip record + words for the jobs behind - words
+//!   an upstream's run ends, or is skipped ─ in the same write ─► triggers/<seq>: a link
+//!   all links are in, and good ─────► mark + running/<run> - links
+//!   one is bad, or comes no more ───► skip record + links for the jobs behind - links
 //! ```
 //!
-//! The words stand in the ledger until the run they are for is decided on, and whatever decides takes them away: no change of leader
+//! The links stand in the ledger until the run they are for is decided on, and whatever decides takes them away: no change of leader
 //! loses a step of a chain, or takes one twice. A run that is given up moves no mark, for an earlier one may still come.
-//! What was heard of words may be old; the commit finds that out.
+//! What was heard of links may be old; the commit finds that out.
+
+mod judge;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,23 +18,21 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::manual::is_too_old;
+use self::judge::Objection;
 use crate::clock::{Now, Uptime};
 use crate::engine::{Engine, Pending, Told, Turn};
 use crate::job::{Job, JobName};
 use crate::ledger::{Change, Commit};
 use crate::run::{Answer, Link, RunId, Skip, SkipReason, TriggerSeq};
 
-/// How long a word is waited for that nobody can give any more, as far as is known here: that may lag behind.
+/// How long a link is waited for that nobody can leave any more, as far as is known here: that may lag behind.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
-/// So long at least, however old the other words are: those of earlier leaders' terms count, but not what this one has not heard yet.
+/// So long at least, however old the other links are: those of earlier leaders' terms count, but not what this one has not heard yet.
 const LISTEN_FOR: Duration = Duration::from_secs(10);
-/// So often a begin is refused, without a reason that would be known by then, before its place counts as taken.
-const TRIES: u32 = 3;
-/// Most words that are remembered once decided on. The ledger knows of the others.
+/// Most links that are remembered once decided on. The ledger knows of the others.
 const REMEMBERED: usize = 1_000;
 
-/// The words that a leader has heard.
+/// The links that a leader has heard.
 #[derive(Debug, Default)]
 pub(super) struct Chains {
     /// By the run that they may lead to.
@@ -46,34 +46,20 @@ pub(super) struct Chains {
 /// A run that is not decided on.
 #[derive(Debug, Default)]
 struct Waiting {
-    words: BTreeMap<TriggerSeq, Link>,
+    links: BTreeMap<TriggerSeq, Link>,
     /// Those that a commit under way takes away.
     asked: Vec<TriggerSeq>,
     /// How often its begin was refused.
     refused: u32,
-    /// When it is given up: nobody can give the words that are missing.
+    /// When it is given up: nobody can leave the links that are missing.
     give_up_at: Option<Uptime>,
-}
-
-/// What to make of a run.
-enum Verdict {
-    Begin(Arc<Job>),
-    Skip(SkipReason),
-    /// It is not run, and nobody has asked to hear of it; those behind it have.
-    Pass,
-    /// It was decided on before.
-    Drop,
-    /// Something else is to happen first.
-    Wait,
-    /// A word is missing that nobody can give.
-    Stuck,
 }
 
 impl Chains {
     pub fn hear(&mut self, told: BTreeMap<TriggerSeq, Link>) {
         for (seq, link) in told {
             if !self.decided.contains(&seq) {
-                self.open.entry(link.run()).or_default().words.insert(seq, link);
+                self.open.entry(link.run()).or_default().links.insert(seq, link);
                 self.is_stirred = true;
             }
         }
@@ -97,10 +83,10 @@ impl Chains {
         self.open.iter().filter(|(_, waiting)| waiting.asked.is_empty()).map(|(run, _)| run.clone()).collect()
     }
 
-    /// A commit takes away all the words of a run that are heard of.
+    /// A commit takes away all the links of a run that are heard of.
     fn ask(&mut self, run: &RunId) -> Vec<TriggerSeq> {
         let Some(waiting) = self.open.get_mut(run) else { return Vec::new() };
-        waiting.asked = waiting.words.keys().copied().collect();
+        waiting.asked = waiting.links.keys().copied().collect();
         waiting.asked.clone()
     }
 
@@ -108,10 +94,10 @@ impl Chains {
     fn taken(&mut self, run: &RunId) {
         let Some(waiting) = self.open.get_mut(run) else { return };
         for seq in std::mem::take(&mut waiting.asked) {
-            waiting.words.remove(&seq);
+            waiting.links.remove(&seq);
             self.decided.insert(seq);
         }
-        if waiting.words.is_empty() {
+        if waiting.links.is_empty() {
             self.open.remove(run);
         }
         while self.decided.len() > REMEMBERED {
@@ -131,16 +117,16 @@ impl Chains {
 }
 
 impl Waiting {
-    fn word_of(&self, upstream: &JobName) -> Option<&Link> {
-        self.words.values().find(|link| link.upstream == *upstream)
+    fn link_of(&self, upstream: &JobName) -> Option<&Link> {
+        self.links.values().find(|link| link.upstream == *upstream)
     }
 
     /// Since when the newest of them stands.
     fn newest(&self) -> Timestamp {
-        self.words.values().map(|link| link.at).max().unwrap_or(Timestamp::MIN)
+        self.links.values().map(|link| link.at).max().unwrap_or(Timestamp::MIN)
     }
 
-    /// How much longer a missing word is waited for that nobody can give.
+    /// How much longer a missing link is waited for that nobody can leave.
     fn patience(&self, now: Timestamp) -> Duration {
         let waited = Duration::try_from(now.duration_since(self.newest())).unwrap_or_default();
         GIVE_UP_AFTER.saturating_sub(waited).max(LISTEN_FOR)
@@ -148,19 +134,19 @@ impl Waiting {
 
     /// What those behind it are told when it is not run.
     fn onward(&self) -> Answer {
-        let is_not_begun = self.words.values().any(|link| link.answer == Answer::NotBegun);
+        let is_not_begun = self.links.values().any(|link| link.answer == Answer::NotBegun);
         if is_not_begun { Answer::NotBegun } else { Answer::Skipped }
     }
 }
 
 impl Engine {
-    /// The words that runs wait with for other words; none while the node does not lead.
-    pub fn words(&self) -> impl Iterator<Item = &Link> {
+    /// The links that runs wait with for other links; none while the node does not lead.
+    pub fn links(&self) -> impl Iterator<Item = &Link> {
         let open = self.leading.iter().flat_map(|leading| leading.chains.open.values());
-        open.flat_map(|waiting| waiting.words.values())
+        open.flat_map(|waiting| waiting.links.values())
     }
 
-    /// Decides on the runs whose words are in.
+    /// Decides on the runs whose links are in.
     pub(in crate::engine) fn decide_chains(&mut self, t: &mut Turn) {
         if !self.may_decide(t.now) {
             return;
@@ -168,89 +154,19 @@ impl Engine {
         let due = self.leading.as_mut().map(|leading| leading.chains.due(t.now.up)).unwrap_or_default();
         for run in due {
             let verdict = self.judge_chain(t, &run);
-            let is_stuck = matches!(verdict, Verdict::Stuck);
+            let is_stuck = matches!(verdict, Err(Objection::Stuck));
             match verdict {
-                Verdict::Begin(job) => self.follow(t, &job, &run),
-                Verdict::Skip(reason) => self.forgo(t, &run, Some(reason), true),
-                Verdict::Pass => self.forgo(t, &run, None, true),
-                Verdict::Drop => self.forgo(t, &run, None, false),
-                Verdict::Stuck if self.is_given_up(&run, t.now) => {
+                Ok(job) => self.follow(t, &job, &run),
+                Err(Objection::Skip(reason)) => self.forgo(t, &run, Some(reason), true),
+                Err(Objection::Pass) => self.forgo(t, &run, None, true),
+                Err(Objection::Drop) => self.forgo(t, &run, None, false),
+                Err(Objection::Stuck) if self.is_given_up(&run, t.now) => {
                     self.forgo(t, &run, Some(SkipReason::Upstream), true);
                 }
-                Verdict::Wait | Verdict::Stuck => {}
+                Err(Objection::Wait | Objection::Stuck) => {}
             }
             self.note_stuck(&run, is_stuck.then_some(t.now));
         }
-    }
-
-    fn judge_chain(&self, t: &Turn, run: &RunId) -> Verdict {
-        let Some(leading) = &self.leading else { return Verdict::Wait };
-        let Some(waiting) = leading.chains.open.get(run) else { return Verdict::Wait };
-        // The leader's file may lack a job that another node's has: to say so is all that can be done.
-        let Some(job) = self.jobs.jobs.get(run.job()) else { return Verdict::Skip(SkipReason::Missed) };
-        let Some(upstreams) = job.upstreams() else { return Verdict::Skip(SkipReason::Upstream) };
-        if !job.enabled {
-            return Verdict::Pass;
-        }
-        // A trigger's runs move no mark.
-        let mark = match (run.trigger(), leading.timelines.get(run.job())) {
-            (Some(_), _) => Timestamp::MIN,
-            (None, Some(timeline)) if !timeline.is_in_conflict => timeline.mark,
-            (None, _) => return Verdict::Wait,
-        };
-        // A later chain of the job was begun, or this one: then a word came that nobody waited for any more.
-        let is_passed = run.scheduled_at() <= mark;
-        let passed = || match self.flights.contains_key(run) {
-            true => Verdict::Drop,
-            false => Verdict::Skip(SkipReason::Missed),
-        };
-        if let Some(missing) = self.missing(run, waiting).filter(|missing| !missing.is_empty()) {
-            if is_passed {
-                return passed();
-            }
-            let has_any = missing.len() < upstreams.len();
-            let can_come = missing.iter().any(|upstream| self.can_answer(upstream, run));
-            return match (has_any, can_come) {
-                // Words of jobs after which it runs no more.
-                (false, false) => Verdict::Skip(SkipReason::Upstream),
-                (_, true) => Verdict::Wait,
-                (true, false) => Verdict::Stuck,
-            };
-        }
-        let is_met = |(upstream, condition)| waiting.word_of(upstream).is_some_and(|word| word.answer.meets(condition));
-        if !upstreams.iter().map(|(upstream, condition)| (upstream, *condition)).all(is_met) {
-            return Verdict::Skip(SkipReason::Upstream);
-        }
-        if run.trigger().is_none() && leading.pauses.has(run.job()) {
-            return Verdict::Skip(SkipReason::Paused);
-        }
-        if is_passed {
-            return passed();
-        }
-        let root = self.jobs.root_of(job).unwrap_or(job);
-        if is_too_old(job, root, waiting.newest(), t.now.wall) || waiting.refused >= TRIES {
-            return Verdict::Skip(SkipReason::Missed);
-        }
-        if self.flights.contains_key(run) || self.is_settling(run.job()) {
-            return Verdict::Wait;
-        }
-        if self.overlaps(job) { Verdict::Skip(SkipReason::Overlap) } else { Verdict::Begin(job.clone()) }
-    }
-
-    /// The upstreams whose word a run lacks; absent where it has none, for its job runs after no other.
-    fn missing<'a>(&'a self, run: &RunId, waiting: &Waiting) -> Option<Vec<&'a JobName>> {
-        let upstreams = self.jobs.jobs.get(run.job())?.upstreams()?;
-        Some(upstreams.keys().filter(|upstream| waiting.word_of(upstream).is_none()).collect())
-    }
-
-    /// True while the upstream's run of this chain, or one before it, is in flight or waits for words itself.
-    fn can_answer(&self, upstream: &JobName, run: &RunId) -> bool {
-        let Some(leading) = &self.leading else { return false };
-        self.jobs
-            .lineage_of(upstream)
-            .into_iter()
-            .map(|job| run.of(job))
-            .any(|before| self.flights.contains_key(&before) || leading.chains.open.contains_key(&before))
     }
 
     fn is_given_up(&self, run: &RunId, now: Now) -> bool {
@@ -264,10 +180,10 @@ impl Engine {
         }
     }
 
-    /// Begins the run in the place of its words.
+    /// Begins the run in the place of its links.
     fn follow(&mut self, t: &mut Turn, job: &Arc<Job>, id: &RunId) {
         let nonce = self.nonce();
-        let trigger = self.first_word(id).and_then(|word| word.trigger.clone());
+        let trigger = self.first_link(id).and_then(|link| link.trigger.clone());
         let Some(run) = self.new_run(t, job, id.scheduled_at(), trigger, nonce.clone()) else { return };
         let moves_mark = id.trigger().is_none();
         let mark = moves_mark.then(|| self.step_mark(job, id.scheduled_at(), nonce)).flatten();
@@ -278,18 +194,18 @@ impl Engine {
         self.enter(run, job, commit);
     }
 
-    /// Takes the words away, says why where there is a reason, and tells those behind.
+    /// Takes the links away, says why where there is a reason, and tells those behind.
     fn forgo(&mut self, t: &mut Turn, id: &RunId, why: Option<SkipReason>, is_told_onward: bool) {
         let Some(token) = self.term().map(|term| term.token) else { return };
-        let Some(word) = self.first_word(id).cloned() else { return };
+        let Some(link) = self.first_link(id).cloned() else { return };
         let skip = Skip {
             v: 1,
             job: id.job().clone(),
             reason: why.unwrap_or(SkipReason::Upstream),
-            first: word.scheduled_at,
-            last: word.span.last,
-            count: word.span.count,
-            trigger: word.trigger,
+            first: link.scheduled_at,
+            last: link.span.last,
+            count: link.span.count,
+            trigger: link.trigger,
             token,
             node: self.node.clone(),
             decided_at: t.now.wall,
@@ -305,11 +221,11 @@ impl Engine {
         self.commit(t, change, Pending::Forgo { run: id.clone(), told });
     }
 
-    fn first_word(&self, run: &RunId) -> Option<&Link> {
-        self.leading.as_ref()?.chains.open.get(run)?.words.values().next()
+    fn first_link(&self, run: &RunId) -> Option<&Link> {
+        self.leading.as_ref()?.chains.open.get(run)?.links.values().next()
     }
 
-    /// Refused: the job's record is read again, or some of the words are gone, which is found out by trying.
+    /// Refused: the job's record is read again, or some of the links are gone, which is found out by trying.
     pub(in crate::engine) fn on_follow_answer(&mut self, run: &RunId, answer: Commit) {
         let Some(leading) = &mut self.leading else { return };
         match answer {
@@ -323,7 +239,7 @@ impl Engine {
         let Some(leading) = &mut self.leading else { return };
         match answer {
             Commit::Accepted => leading.chains.taken(run),
-            // Some of the words are gone. What is left of them is told again when the ledger is read next.
+            // Some of the links are gone. What is left of them is told again when the ledger is read next.
             Commit::Superseded => drop(leading.chains.open.remove(run)),
             Commit::Unknown => leading.chains.refused(run),
             Commit::Fenced => {}

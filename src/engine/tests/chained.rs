@@ -1,260 +1,20 @@
 //! Jobs that run after others, on a ledger that is kept by hand: chains go on, or end with a reason, whoever leads.
 
-use std::collections::BTreeMap;
+mod cluster;
+
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::rig::*;
-use crate::coordination::Request;
 use crate::engine::{Command, Event};
-use crate::job::{Condition, Due, Job, JobName, JobSet, Overlap};
-use crate::ledger::{
-    self, Change, Commit, ControlEntry, JobEntry, OwnerState, Running, Snapshot, TriggerEntry, Wishes,
-};
-use crate::run::{ControlRecord, JobRecord, Link, Pause, RunId, RunRecord, TriggerRecord, TriggerSeq, Version};
-use crate::warden::wire::{Exit, Slot};
+use crate::job::{Condition, Due, Job, Overlap};
+use crate::ledger::{self, Wishes};
+use crate::run::{Link, TriggerRecord, TriggerSeq};
+use crate::warden::wire::Exit;
+use cluster::Cluster;
 
 use Condition::{Always, Success};
-
-/// The ledger: it accepts what is guarded by what stands in it.
-#[derive(Default)]
-struct Book {
-    jobs: BTreeMap<JobName, (JobRecord, Version)>,
-    control: BTreeMap<JobName, ControlEntry>,
-    running: BTreeMap<RunId, (RunRecord, Version)>,
-    triggers: BTreeMap<TriggerSeq, TriggerRecord>,
-    words: BTreeMap<TriggerSeq, Link>,
-    last: u64,
-    /// What became true, in order.
-    told: Vec<String>,
-}
-
-impl Book {
-    fn apply(&mut self, change: &Change) -> Commit {
-        if !self.write(change) {
-            return Commit::Superseded;
-        }
-        for link in change.links() {
-            self.last += 1;
-            self.words.insert(TriggerSeq(self.last), link);
-        }
-        Commit::Accepted
-    }
-
-    fn write(&mut self, change: &Change) -> bool {
-        match change {
-            Change::Advance { job, at, record, skip } => {
-                self.tell_skip(skip.as_ref().map(|write| (&write.skip, write.skip.count)));
-                self.mark(job, *at, record)
-            }
-            Change::Begin { at, record, run } => self.mark(&run.job, Some(*at), record) && self.begin(run),
-            Change::Fulfil { run } => {
-                run.trigger.as_ref().is_some_and(|trigger| self.triggers.remove(&trigger.seq).is_some())
-                    && self.begin(run)
-            }
-            Change::Follow { mark, run, links } => {
-                let stands = mark.as_ref().is_none_or(|(at, _)| self.version(&run.job) == Some(*at));
-                if !stands || !self.take(links) {
-                    return false;
-                }
-                mark.as_ref().is_none_or(|(at, record)| self.mark(&run.job, Some(*at), record)) && self.begin(run)
-            }
-            Change::Forgo { links, skip, .. } => {
-                if !self.take(links) {
-                    return false;
-                }
-                self.tell_skip(skip.as_ref().map(|skip| (skip, skip.count)));
-                true
-            }
-            Change::Settle { at, run } | Change::Reown { at, run } | Change::Kill { at, run } => {
-                let known = self.running.get_mut(&run.id()).filter(|(_, version)| version == at);
-                known.map(|known| *known = (run.clone(), at.next())).is_some()
-            }
-            Change::End { at, end, .. } => {
-                let stands = self.running.get(&end.run.id()).is_some_and(|(_, version)| version == at);
-                self.running.retain(|run, _| !stands || *run != end.run.id());
-                self.told.extend(stands.then(|| format!("end {} {}", end.run.id(), end.outcome.as_str())));
-                stands
-            }
-            Change::Dismiss { .. } | Change::Resume { .. } => panic!("{change:?}"),
-        }
-    }
-
-    fn version(&self, job: &JobName) -> Option<Version> {
-        self.jobs.get(job).map(|(_, version)| *version)
-    }
-
-    fn mark(&mut self, job: &JobName, at: Option<Version>, record: &JobRecord) -> bool {
-        let stands = self.version(job) == at;
-        if stands {
-            assert!(self.jobs.get(job).is_none_or(|(known, _)| known.last_scheduled <= record.last_scheduled));
-            self.jobs.insert(job.clone(), (record.clone(), at.map_or(Version::FIRST, Version::next)));
-        }
-        stands
-    }
-
-    fn begin(&mut self, run: &RunRecord) -> bool {
-        let id = run.id();
-        let line = format!("begin {id}");
-        assert!(!self.told.contains(&line), "{line} a second time");
-        self.told.push(line);
-        self.running.insert(id, (run.clone(), Version::FIRST)).is_none()
-    }
-
-    fn take(&mut self, links: &[TriggerSeq]) -> bool {
-        let stands = links.iter().all(|link| self.words.contains_key(link));
-        self.words.retain(|seq, _| !stands || !links.contains(seq));
-        stands
-    }
-
-    fn tell_skip(&mut self, skip: Option<(&crate::run::Skip, u64)>) {
-        let Some((skip, count)) = skip else { return };
-        let many = if count > 1 { format!(" x{count}") } else { String::new() };
-        self.told.push(format!("skip {} {}{many}", skip.id(), skip.reason.as_str()));
-    }
-
-    fn wishes(&self) -> Wishes {
-        let triggers = self.triggers.iter();
-        let triggers =
-            triggers.map(|(seq, record)| (*seq, TriggerEntry { record: record.clone(), is_in_history: false }));
-        Wishes { control: self.control.clone(), triggers: triggers.collect(), links: self.words.clone() }
-    }
-
-    fn snapshot(&self, owner: OwnerState) -> Snapshot {
-        let entry =
-            |(record, version): &(JobRecord, Version)| JobEntry { record: Some(record.clone()), version: *version };
-        let running = self.running.values();
-        Snapshot {
-            jobs: self.jobs.iter().map(|(job, known)| (job.clone(), entry(known))).collect(),
-            running: running
-                .map(|(record, version)| Running { record: record.clone(), version: *version, owner })
-                .collect(),
-            wishes: self.wishes(),
-            damaged: Vec::new(),
-        }
-    }
-}
-
-/// A ledger and whoever leads.
-struct Cluster {
-    book: Book,
-    rig: Rig,
-    jobs: JobSet,
-    slots: BTreeMap<String, Slot>,
-    token: i64,
-    /// How many more commits this leader gets answered.
-    answers: usize,
-    commits: usize,
-}
-
-impl Cluster {
-    /// A leader since 10:00:00.
-    fn new(jobs: impl IntoIterator<Item = Job>) -> Self {
-        let jobs = set(jobs);
-        let rig = Rig::new("10:00:00", jobs.clone());
-        let mut cluster = Self {
-            book: Book::default(),
-            rig,
-            jobs,
-            slots: BTreeMap::new(),
-            token: 1,
-            answers: usize::MAX,
-            commits: 0,
-        };
-        cluster.rig.join();
-        cluster.lead(OwnerState::Dead);
-        cluster
-    }
-
-    fn lead(&mut self, owner: OwnerState) {
-        self.token += 1;
-        self.rig.elect(self.token, self.book.snapshot(owner));
-        self.work();
-    }
-
-    /// The leader dies with its runs; another leads.
-    fn replace_leader(&mut self) {
-        let now = self.rig.now;
-        self.rig = Rig::new("10:00:00", self.jobs.clone());
-        self.rig.now = now;
-        self.slots.clear();
-        self.rig.join();
-        self.answers = usize::MAX;
-        self.lead(OwnerState::Dead);
-    }
-
-    /// Answers all that is asked, until nothing more is.
-    fn work(&mut self) {
-        loop {
-            let commands = self.rig.take();
-            if commands.is_empty() || self.answers == 0 {
-                return;
-            }
-            let words = self.book.words.clone();
-            commands.into_iter().for_each(|command| self.obey(command));
-            if self.book.words != words {
-                self.hear();
-            }
-        }
-    }
-
-    fn obey(&mut self, command: Command) {
-        match command {
-            Command::Ask(Request::Ledger(ledger::Request::Commit { id, change })) if self.answers > 0 => {
-                self.answers -= 1;
-                self.commits += 1;
-                let answer = self.book.apply(&change);
-                self.rig.answer(id, answer);
-            }
-            Command::Ask(Request::Ledger(ledger::Request::ReadJob(job))) => {
-                let known = self.book.jobs.get(&job);
-                let entry = known.map(|(record, version)| JobEntry { record: Some(record.clone()), version: *version });
-                let control = self.book.control.get(&job).cloned();
-                self.rig.tell(Event::Ledger(ledger::Event::Job(job, entry, control)));
-            }
-            Command::Start(start) => {
-                self.slots.insert(start.job.name.to_string(), start.slot);
-                self.rig.started(start.slot);
-            }
-            _ => {}
-        }
-    }
-
-    fn hear(&mut self) {
-        self.rig.tell(Event::Ledger(ledger::Event::Wishes(self.book.wishes())));
-    }
-
-    fn pass(&mut self, seconds: u64) {
-        self.rig.pass(seconds);
-        self.work();
-    }
-
-    fn end(&mut self, job: &str, code: i32) {
-        let slot = self.slots.remove(job).unwrap_or_else(|| panic!("`{job}` does not run: {:?}", self.book.told));
-        self.rig.ended(slot, Exit::Code(code), None);
-        self.work();
-    }
-
-    fn load(&mut self, jobs: impl IntoIterator<Item = Job>) {
-        self.jobs = set(jobs);
-        self.rig.tell(Event::Loaded(self.jobs.clone()));
-        self.work();
-    }
-
-    /// What was told of jobs since this was asked last, ends left out.
-    fn told(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.book.told).into_iter().filter(|line| !line.starts_with("end ")).collect()
-    }
-
-    fn pause(&mut self, job: &str) {
-        let pause = Pause { by: "alice".into(), at: at("09:00:00"), reason: None };
-        let entry = ControlEntry { record: ControlRecord::new(Uuid::from_u128(1), pause), version: Version::FIRST };
-        self.book.control.insert(name(job), entry);
-        let (_, version) = self.book.jobs.get_mut(&name(job)).unwrap();
-        *version = version.next();
-    }
-}
 
 fn after(job_name: &str, upstreams: &[(&str, Condition)]) -> Job {
     let upstreams = upstreams.iter().map(|(upstream, condition)| (name(upstream), *condition)).collect();
@@ -285,7 +45,7 @@ fn a_job_begins_when_the_one_before_it_has_succeeded_under_the_roots_time() {
     cluster.end("a", 0);
     assert_eq!(cluster.told(), lines(&["begin b"]));
     assert_eq!(cluster.book.jobs[&name("b")].0.last_scheduled, at("10:00:10"));
-    assert!(cluster.book.words.is_empty());
+    assert!(cluster.book.links.is_empty());
     cluster.end("b", 0);
     assert_eq!((cluster.told(), cluster.book.running.len()), (vec![], 0));
 }
@@ -312,8 +72,8 @@ fn a_job_with_several_upstreams_waits_for_all_and_runs_once() {
     cluster.end("a", 0);
     cluster.end("c", 1);
     assert_eq!(cluster.told(), lines(&["begin a", "begin b", "begin c"]));
-    let words: Vec<_> = cluster.rig.engine.words().map(|word| word.upstream.to_string()).collect();
-    assert_eq!(words, ["c"], "status names what is missing");
+    let links: Vec<_> = cluster.rig.engine.links().map(|link| link.upstream.to_string()).collect();
+    assert_eq!(links, ["c"], "status names what is missing");
     cluster.end("b", 0);
     assert_eq!(cluster.told(), lines(&["begin d"]));
 }
@@ -384,7 +144,7 @@ fn a_triggered_chain_goes_on_also_where_a_job_is_paused_and_moves_no_mark() {
     assert_eq!(cluster.told(), ["begin a.20261120T100000Z.m7", "begin b.20261120T100000Z.m7"]);
     assert_eq!(cluster.book.jobs[&name("b")].0, before);
     cluster.end("b", 0);
-    assert!(cluster.book.words.is_empty());
+    assert!(cluster.book.links.is_empty());
 }
 
 #[test]
@@ -403,39 +163,39 @@ fn a_chain_that_was_overtaken_is_missed() {
 }
 
 #[test]
-fn a_word_that_nobody_can_give_is_waited_for_for_a_minute() {
+fn a_link_that_nobody_can_leave_is_waited_for_for_a_minute() {
     let jobs = [root(), after("b", &[("a", Success)]), after("d", &[("a", Success), ("b", Success)])];
     let mut cluster = Cluster::new(jobs);
     // The chain of 10:00:00 was begun before `b` ran after `a`: of `b` there is nothing, and nothing will come.
     cluster.book.jobs.get_mut(&name("d")).unwrap().0.last_scheduled = at("09:00:00");
-    cluster.book.words.insert(TriggerSeq(99), word("a", "d", "10:00:00"));
+    cluster.book.links.insert(TriggerSeq(99), link("a", "d", "10:00:00"));
     cluster.replace_leader();
     cluster.rig.pass(59);
     assert_eq!(cluster.rig.engine.wake(cluster.rig.now).up, Some(cluster.rig.now.up + Duration::from_secs(1)));
     cluster.work();
-    assert!(cluster.book.words.contains_key(&TriggerSeq(99)));
+    assert!(cluster.book.links.contains_key(&TriggerSeq(99)));
     cluster.pass(1);
-    assert!(!cluster.book.words.contains_key(&TriggerSeq(99)));
+    assert!(!cluster.book.links.contains_key(&TriggerSeq(99)));
     assert!(cluster.told().contains(&"skip d.20261120T100000Z upstream".to_owned()));
 }
 
 #[test]
-fn the_minute_for_a_word_goes_on_under_the_next_leader() {
+fn the_minute_for_a_link_goes_on_under_the_next_leader() {
     let jobs = [root(), after("b", &[("a", Success)]), after("d", &[("a", Success), ("b", Success)])];
     let mut cluster = Cluster::new(jobs);
     cluster.book.jobs.get_mut(&name("d")).unwrap().0.last_scheduled = at("09:00:00");
-    cluster.book.words.insert(TriggerSeq(99), word("a", "d", "10:00:00"));
+    cluster.book.links.insert(TriggerSeq(99), link("a", "d", "10:00:00"));
     cluster.rig.pass(45);
     cluster.replace_leader();
     cluster.rig.pass(14);
     cluster.work();
-    assert!(cluster.book.words.contains_key(&TriggerSeq(99)));
+    assert!(cluster.book.links.contains_key(&TriggerSeq(99)));
     cluster.rig.pass(1);
     cluster.work();
-    assert!(!cluster.book.words.contains_key(&TriggerSeq(99)));
+    assert!(!cluster.book.links.contains_key(&TriggerSeq(99)));
 }
 
-fn word(upstream: &str, job: &str, time: &str) -> Link {
+fn link(upstream: &str, job: &str, time: &str) -> Link {
     let span = crate::run::Span { last: at(time), count: 1 };
     Link {
         v: 1,
@@ -477,14 +237,14 @@ fn a_disabled_job_is_passed_in_silence_and_what_always_runs_after_it_runs() {
 }
 
 #[test]
-fn a_word_that_nobody_took_in_time_leads_to_a_missed_run() {
+fn a_link_that_nobody_took_in_time_leads_to_a_missed_run() {
     let mut cluster = Cluster::new([
         job("a", "0 0 * * * *"),
         Job { misfire_window: Some(Duration::from_secs(120)), ..after("b", &[("a", Success)]) },
     ]);
-    let old = Link { at: at("09:57:00"), ..word("a", "b", "09:57:00") };
+    let old = Link { at: at("09:57:00"), ..link("a", "b", "09:57:00") };
     cluster.book.jobs.get_mut(&name("b")).unwrap().0.last_scheduled = at("09:00:00");
-    cluster.book.words.insert(TriggerSeq(1), old);
+    cluster.book.links.insert(TriggerSeq(1), old);
     cluster.replace_leader();
     assert_eq!(cluster.told(), ["skip b.20261120T095700Z missed"]);
 }
@@ -508,14 +268,14 @@ fn a_start_is_not_late_for_the_time_that_its_upstreams_took() {
     let mut late = Vec::new();
     for _ in 0..20 {
         let commands = cluster.rig.take();
-        let words = cluster.book.words.clone();
+        let links = cluster.book.links.clone();
         for command in commands {
             if let Command::Tell(crate::engine::Report::Started { run, lateness, .. }) = &command {
                 late.push((run.job().to_string(), *lateness));
             }
             cluster.obey(command);
         }
-        if cluster.book.words != words {
+        if cluster.book.links != links {
             cluster.hear();
         }
     }
@@ -557,7 +317,7 @@ fn whenever_the_leader_changes_each_step_of_a_chain_is_run_or_skipped_once() {
                 let decided = told.iter().filter(|line| line.contains(&format!(" {job}.{AT}"))).count();
                 assert_eq!(decided, 1, "`{job}` after {answers} commits: {told:?}");
             }
-            assert!(cluster.book.words.is_empty() && cluster.book.running.is_empty(), "after {answers}: {told:?}");
+            assert!(cluster.book.links.is_empty() && cluster.book.running.is_empty(), "after {answers}: {told:?}");
             let is_in_order = |first: &str, second: &str| {
                 let place = |job: &str| told.iter().position(|line| line.contains(&format!(" {job}.")));
                 place(first) < place(second)
@@ -568,13 +328,13 @@ fn whenever_the_leader_changes_each_step_of_a_chain_is_run_or_skipped_once() {
 }
 
 #[test]
-fn a_word_heard_of_again_leads_to_no_second_run() {
+fn a_link_heard_of_again_leads_to_no_second_run() {
     let mut cluster = Cluster::new([root(), after("b", &[("a", Success)])]);
     cluster.pass(10);
     let slot = cluster.slots.remove("a").unwrap();
     cluster.rig.ended(slot, Exit::Code(0), None);
     cluster.work();
-    let stale = Wishes { links: [(TriggerSeq(1), word("a", "b", "10:00:10"))].into(), ..Wishes::default() };
+    let stale = Wishes { links: [(TriggerSeq(1), link("a", "b", "10:00:10"))].into(), ..Wishes::default() };
     cluster.rig.tell(Event::Ledger(ledger::Event::Wishes(stale)));
     cluster.work();
     cluster.end("b", 0);

@@ -1,4 +1,4 @@
-//! Words for jobs that run after others: left with an end or a skip, heard by the leader, taken away with what they lead to.
+//! Links for jobs that run after others: left with an end or a skip, heard by the leader, taken away with what they lead to.
 
 use super::*;
 use crate::ledger::Wishes;
@@ -9,8 +9,8 @@ fn name(job: &str) -> JobName {
 }
 
 impl Node {
-    /// The words that the leader hears of, once there are so many.
-    async fn words(&mut self, count: usize) -> Vec<(TriggerSeq, Link)> {
+    /// The links that the leader hears of, once there are so many.
+    async fn links(&mut self, count: usize) -> Vec<(TriggerSeq, Link)> {
         let wishes: Wishes = self
             .until(|event| match event {
                 Event::Ledger(ledger::Event::Wishes(wishes)) if wishes.links.len() == count => Some(wishes),
@@ -37,14 +37,14 @@ fn forgo(job: &str, links: &[TriggerSeq], onward: &[JobName]) -> Change {
 }
 
 #[tokio::test]
-async fn an_end_leaves_words_and_what_they_lead_to_takes_them_away() {
+async fn an_end_leaves_links_and_what_they_lead_to_takes_them_away() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
     let run = a.begin_first().await;
     assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Accepted);
-    let words = a.words(2).await;
-    let said: Vec<_> = words.iter().map(|(_, link)| (link.run().to_string(), link.answer)).collect();
+    let links = a.links(2).await;
+    let said: Vec<_> = links.iter().map(|(_, link)| (link.run().to_string(), link.answer)).collect();
     let at = "19700101T000100Z";
     assert_eq!(said, [(format!("b.{at}"), Answer::Success), (format!("c.{at}"), Answer::Success)]);
     assert_eq!(a.commit(advance("b", None, 59, None)).await, Commit::Accepted);
@@ -54,16 +54,16 @@ async fn an_end_leaves_words_and_what_they_lead_to_takes_them_away() {
         run: next.clone(),
         links: links.iter().map(|(seq, _)| *seq).collect(),
     };
-    assert_eq!(a.commit(follow(Version(1), &words[..1])).await, Commit::Superseded, "at another version");
+    assert_eq!(a.commit(follow(Version(1), &links[..1])).await, Commit::Superseded, "at another version");
     a.read_job("b").await;
-    assert_eq!(a.commit(follow(Version(0), &words[..1])).await, Commit::Accepted);
+    assert_eq!(a.commit(follow(Version(0), &links[..1])).await, Commit::Accepted);
     assert_eq!(a.commit(end(&next, 0, false)).await, Commit::Accepted);
     a.read_job("b").await;
-    assert_eq!(a.commit(follow(Version(1), &words[..1])).await, Commit::Superseded, "its word is gone");
-    assert_eq!(a.commit(forgo("c", &[words[1].0], &[name("d")])).await, Commit::Accepted);
-    let (last, onward) = a.words(1).await.remove(0);
+    assert_eq!(a.commit(follow(Version(1), &links[..1])).await, Commit::Superseded, "its link is gone");
+    assert_eq!(a.commit(forgo("c", &[links[1].0], &[name("d")])).await, Commit::Accepted);
+    let (last, onward) = a.links(1).await.remove(0);
     assert_eq!((onward.job, onward.upstream, onward.answer), (name("d"), name("c"), Answer::Skipped));
-    assert!(last > words[1].0, "no number is used again");
+    assert!(last > links[1].0, "no number is used again");
 }
 
 #[tokio::test]
@@ -75,11 +75,11 @@ async fn what_is_given_up_is_no_news_where_the_history_knows_better() {
     assert_eq!(a.commit(end(&ended, 0, false)).await, Commit::Accepted);
     let run = a.begin_first().await;
     assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Accepted);
-    let words = a.words(2).await;
-    assert_eq!(a.commit(forgo("b", &[words[0].0], &[])).await, Commit::Accepted);
+    let links = a.links(2).await;
+    assert_eq!(a.commit(forgo("b", &[links[0].0], &[])).await, Commit::Accepted);
     assert!(matches!(a.history("b").await.as_slice(), [HistoryRecord::Run(_)]));
-    assert_eq!(a.commit(forgo("b", &[words[0].0, words[1].0], &[])).await, Commit::Superseded, "all or none");
-    assert_eq!(a.commit(forgo("c", &[words[1].0], &[])).await, Commit::Accepted);
+    assert_eq!(a.commit(forgo("b", &[links[0].0, links[1].0], &[])).await, Commit::Superseded, "all or none");
+    assert_eq!(a.commit(forgo("c", &[links[1].0], &[])).await, Commit::Accepted);
 }
 
 #[tokio::test]
@@ -96,11 +96,11 @@ async fn the_leader_hears_what_a_former_one_leaves_that_drains() {
     b.ask_ledger(ledger::Request::Watch(run.id()));
     b.run_told(&run.id()).await;
     assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Accepted);
-    assert_eq!(b.words(2).await.len(), 2);
+    assert_eq!(b.links(2).await.len(), 2);
 }
 
 #[tokio::test]
-async fn words_left_by_a_dead_leader_are_in_the_snapshot_of_the_next() {
+async fn links_left_by_a_dead_leader_are_in_the_snapshot_of_the_next() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;

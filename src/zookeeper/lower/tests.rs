@@ -1,13 +1,13 @@
 //! What each change becomes on the wire, and what tells afterwards that it was written.
 
 use jiff::Timestamp;
-
 use uuid::Uuid;
 
 use super::*;
 use crate::job::JobName;
 use crate::ledger::SkipWrite;
-use crate::run::{Answer, Note, OnLoss, Outcome, Owner, Past, RunEnd, SkipReason, Trigger};
+use crate::run::tests_support::{record, success};
+use crate::run::{Answer, Note, OnLoss, Outcome, Owner, RunEnd, SkipReason, Trigger};
 use crate::term::{FencingToken, NodeName, SessionId};
 
 pub fn name(job: &str) -> JobName {
@@ -23,23 +23,13 @@ pub fn mark(second: i64, nonce: &str) -> JobRecord {
 }
 
 pub fn run(job: &str, second: i64, nonce: &str) -> RunRecord {
+    let session = "0x1";
     RunRecord {
-        v: 1,
-        job: name(job),
-        scheduled_at: at(second),
-        trigger: None,
-        state: RunState::Running,
-        owner: Owner { node: NodeName::new("host-a"), session: SessionId("0x1".into()) },
+        owner: Owner { node: NodeName::new("host-a"), session: SessionId(session.into()) },
         token: FencingToken(7),
-        attempt: 1,
         nonce: Nonce(nonce.into()),
-        begun_at: at(second),
         on_loss: OnLoss::CutOff,
-        keep_until: None,
-        retry_at: None,
-        past: Past::default(),
-        dependents: Vec::new(),
-        kill: None,
+        ..record(job, second, session)
     }
 }
 
@@ -48,19 +38,7 @@ pub fn begin(job: &str, version: i32, second: i64, nonce: &str) -> Change {
 }
 
 pub fn end(job: &str, version: i32, second: i64, nonce: &str) -> Change {
-    let end = RunEnd {
-        v: 1,
-        run: run(job, second, nonce),
-        outcome: Outcome::Success,
-        reason: None,
-        exit_code: Some(0),
-        signal: None,
-        ended_at: at(second + 1),
-        duration_ms: Some(1000),
-        leftovers: 0,
-        tail: String::new(),
-        dropped_bytes: 0,
-    };
+    let end = success(run(job, second, nonce));
     Change::End { at: Version(version), end, as_leader: false }
 }
 
@@ -187,7 +165,7 @@ fn a_resume_moves_the_mark_takes_the_pause_away_and_says_what_passed() {
 }
 
 #[test]
-fn an_end_leaves_a_word_for_each_job_that_runs_after_it_and_rings() {
+fn an_end_leaves_a_link_for_each_job_that_runs_after_it_and_rings() {
     let Change::End { at, mut end, .. } = end("backup", 2, 60, "7-1") else { unreachable!() };
     end.run.dependents = vec![name("check"), name("report")];
     let change = Change::End { at, end, as_leader: false };
@@ -206,7 +184,7 @@ fn an_end_leaves_a_word_for_each_job_that_runs_after_it_and_rings() {
 }
 
 #[test]
-fn a_run_that_follows_others_is_made_in_the_place_of_their_words_and_known_by_its_nonce() {
+fn a_run_that_follows_others_is_made_in_the_place_of_their_links_and_known_by_its_nonce() {
     let links = vec![TriggerSeq(3), TriggerSeq(4)];
     let mark = Some((Version(4), mark(60, "7-1")));
     let follow = |mark| Change::Follow { mark, run: run("report", 60, "7-1"), links: links.clone() };

@@ -1,4 +1,4 @@
-//! Words for jobs that run after others, as real servers keep them.
+//! Links for jobs that run after others, as real servers keep them.
 
 use cronkeeper::election::Request;
 use cronkeeper::job::JobName;
@@ -17,9 +17,9 @@ async fn leader(connect: &str) -> (Rig, Term, SessionId) {
     (leader, term, session)
 }
 
-/// The words that the leader hears of, once there are so many.
-async fn words(rig: &mut Rig, count: usize) -> Vec<(TriggerSeq, Link)> {
-    rig.ledger("words", |event| match event {
+/// The links that the leader hears of, once there are so many.
+async fn links(rig: &mut Rig, count: usize) -> Vec<(TriggerSeq, Link)> {
+    rig.ledger("links", |event| match event {
         Event::Wishes(wishes) if wishes.links.len() == count => Some(wishes.links.clone().into_iter().collect()),
         _ => None,
     })
@@ -52,11 +52,11 @@ fn forgo(name: &str, links: Vec<TriggerSeq>, term: &Term) -> Change {
 }
 
 #[tokio::test]
-async fn an_end_leaves_words_and_the_run_they_lead_to_takes_them_away_once() {
+async fn an_end_leaves_links_and_the_run_they_lead_to_takes_them_away_once() {
     let connect = shared();
     let (mut leader, term, session) = leader(&connect).await;
     run_first(&mut leader, &[job("b"), job("c")], &session, &term).await;
-    let said = words(&mut leader, 2).await;
+    let said = links(&mut leader, 2).await;
     let jobs: Vec<_> = said.iter().map(|(_, link)| (link.job.to_string(), link.answer)).collect();
     assert_eq!(jobs, [("b".to_owned(), Answer::Success), ("c".to_owned(), Answer::Success)]);
     leader.commit(first_mark("b", "1")).await;
@@ -67,7 +67,7 @@ async fn an_end_leaves_words_and_the_run_they_lead_to_takes_them_away_once() {
     };
     assert_eq!(leader.commit(follow(0)).await, Commit::Accepted);
     assert_eq!(leader.commit(end(0, &next)).await, Commit::Accepted);
-    assert_eq!(leader.commit(follow(1)).await, Commit::Superseded, "its word is gone");
+    assert_eq!(leader.commit(follow(1)).await, Commit::Superseded, "its link is gone");
     assert_eq!(leader.commit(forgo("c", vec![said[1].0], &term)).await, Commit::Accepted);
 }
 
@@ -80,7 +80,7 @@ async fn what_is_given_up_is_no_news_where_the_history_knows_better() {
     leader.commit(begin(0, &ended)).await;
     leader.commit(end(0, &ended)).await;
     run_first(&mut leader, &[job("b")], &session, &term).await;
-    let said = words(&mut leader, 1).await;
+    let said = links(&mut leader, 1).await;
     let forgo = forgo("b", vec![said[0].0], &term);
     assert_eq!(leader.commit(forgo.clone()).await, Commit::Accepted);
     assert_eq!(leader.commit(forgo).await, Commit::Superseded);
@@ -97,7 +97,7 @@ async fn sixty_four_jobs_behind_one_hear_of_its_end_and_the_next_leader_knows_of
     follower.following(Some("a")).await;
     let behind: Vec<_> = (0..64).map(|number| job(&format!("b{number}"))).collect();
     run_first(&mut leader, &behind, &session, &term).await;
-    assert_eq!(words(&mut leader, 64).await.len(), 64);
+    assert_eq!(links(&mut leader, 64).await.len(), 64);
     leader.crash();
     let (_, snapshot) = follower.elected().await;
     assert_eq!((snapshot.wishes.links.len(), snapshot.damaged), (64, Vec::new()));

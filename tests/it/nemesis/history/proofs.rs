@@ -1,13 +1,14 @@
 //! Every break of a promise is seen: one sound life of a small cluster, and what each of them makes of it.
 
 use cronkeeper::job::JobName;
-use cronkeeper::run::{JobRecord, Nonce, OnLoss, Owner, Past, RunId, Skip};
+use cronkeeper::run::{JobRecord, Nonce, RunId, Skip};
 use cronkeeper::term::{FencingToken, NodeName, SessionId};
 use cronkeeper::zookeeper::client::Mode;
 use serde::Serialize;
 
 use super::*;
 use crate::simulation::zookeeper::Change;
+use crate::zookeeper::rig;
 
 /// When the first term opens.
 const BEGIN: i64 = 1_795_132_800;
@@ -133,24 +134,8 @@ fn set(path: &str, data: &impl Serialize) -> Op {
 }
 
 fn record(token: i64, second: i64) -> RunRecord {
-    RunRecord {
-        v: 1,
-        job: tick(),
-        scheduled_at: at(second),
-        trigger: None,
-        state: RunState::Running,
-        owner: Owner { node: NodeName::new("node"), session: SessionId("0x1".into()) },
-        token: FencingToken(token),
-        attempt: 1,
-        nonce: Nonce(format!("{token}-{second}")),
-        begun_at: at(second),
-        on_loss: OnLoss::CutOff,
-        keep_until: None,
-        retry_at: None,
-        past: Past::default(),
-        dependents: Vec::new(),
-        kill: None,
-    }
+    let run = rig::run("tick", BEGIN + second, "node", &SessionId("0x1".into()), FencingToken(token));
+    RunRecord { nonce: Nonce(format!("{token}-{second}")), ..run }
 }
 
 fn line(mark: Mark, token: i64, second: i64, after_ms: i64) -> Entry {

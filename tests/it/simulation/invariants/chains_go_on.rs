@@ -17,25 +17,25 @@ use super::{Invariant, below, ops, written};
 const TRIGGERS: &str = "/cronkeeper/triggers";
 const RUNNING: &str = "/cronkeeper/running";
 
-/// A minute is waited for a word that nobody can give; the rest is for what leads to it.
+/// A minute is waited for a link that nobody can leave; the rest is for what leads to it.
 const LONGEST: Duration = Duration::from_secs(90);
 
 pub struct ChainsGoOn {
     sets: [&'static JobSet; 2],
-    /// The words that wait, by the name of their node, and since when.
-    words: BTreeMap<String, (Link, Uptime)>,
+    /// The links that wait, by the name of their node, and since when.
+    links: BTreeMap<String, (Link, Uptime)>,
     begun: BTreeSet<String>,
     now: Uptime,
 }
 
 impl Default for ChainsGoOn {
     fn default() -> Self {
-        Self { sets: jobs::sets(), words: BTreeMap::new(), begun: BTreeSet::new(), now: Uptime::ZERO }
+        Self { sets: jobs::sets(), links: BTreeMap::new(), begun: BTreeSet::new(), now: Uptime::ZERO }
     }
 }
 
 impl ChainsGoOn {
-    /// The words that this write leaves.
+    /// The links that this write leaves.
     fn left(&mut self, entry: &Entry, touched: &[String]) -> Vec<Link> {
         let is_gone = |name: &str| {
             ops(entry).iter().any(|op| matches!(op, Op::Delete { path, .. } if below(path, TRIGGERS) == Some(name)))
@@ -47,22 +47,22 @@ impl ChainsGoOn {
             if path.strip_prefix(TRIGGERS).is_none() {
                 continue;
             }
-            let name = names.find(|name| !self.words.contains_key(*name));
+            let name = names.find(|name| !self.links.contains_key(*name));
             if let (Some(name), Ok(Note::Link(link))) = (name, Note::read(data)) {
-                self.words.insert(name.to_owned(), (link.clone(), self.now));
+                self.links.insert(name.to_owned(), (link.clone(), self.now));
                 left.push(link);
             }
         }
         left
     }
 
-    /// The words that this write takes away.
+    /// The links that this write takes away.
     fn taken(&mut self, entry: &Entry) -> Vec<Link> {
         let names = ops(entry).iter().filter_map(|op| match op {
             Op::Delete { path, .. } => below(path, TRIGGERS),
             _ => None,
         });
-        names.filter_map(|name| Some(self.words.remove(name)?.0)).collect()
+        names.filter_map(|name| Some(self.links.remove(name)?.0)).collect()
     }
 
     /// Nobody has to wait for what is told of a run that has not ended, and whoever waits is told.
@@ -104,7 +104,7 @@ impl ChainsGoOn {
         Ok(())
     }
 
-    /// A run that is begun in the place of words has that of each upstream.
+    /// A run that is begun in the place of links has that of each upstream.
     fn rests_on(&self, run: &RunRecord, taken: &[Link]) -> Result<(), String> {
         let id = run.id();
         let said: BTreeSet<&JobName> =
@@ -169,7 +169,7 @@ impl Invariant for ChainsGoOn {
     }
 
     fn conclude(&mut self) -> Result<(), String> {
-        let old = self.words.values().find(|(_, since)| self.now.since(*since) > LONGEST);
+        let old = self.links.values().find(|(_, since)| self.now.since(*since) > LONGEST);
         old.map_or(Ok(()), |(link, since)| Err(format!("in peace `{}` waits since {since:?}: {link:?}", link.run())))
     }
 }

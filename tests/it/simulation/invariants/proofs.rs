@@ -312,13 +312,13 @@ fn chain_end(zxid: i64, job: &str, behind: &str, is_told: bool) -> Fact {
     let mut run = chain_run(job);
     run.dependents = vec![JobName::parse(behind).unwrap()];
     let end = RunEnd::unseen(&run, Outcome::Success, None, run.begun_at);
-    let word = Link::of_end(&end).next().unwrap();
+    let link = Link::of_end(&end).next().unwrap();
     let (name, id) = (format!("/cronkeeper/triggers/{zxid:010}"), run.id().to_string());
     let mut ops = vec![
         Op::Delete { path: path(&id), version: 0 },
         create(&format!("/cronkeeper/history/{job}/{id}"), json(&HistoryRecord::Run(end))),
     ];
-    ops.extend(is_told.then(|| create("/cronkeeper/triggers/", json(&word))));
+    ops.extend(is_told.then(|| create("/cronkeeper/triggers/", json(&link))));
     committed(zxid, ops, &[&name])
 }
 
@@ -343,7 +343,7 @@ fn a_chain_that_does_not_go_on_or_runs_ahead_is_seen() {
 }
 
 #[test]
-fn a_word_that_nobody_takes_is_seen_at_the_end() {
+fn a_link_that_nobody_takes_is_seen_at_the_end() {
     let mut invariants = all(2, Successors::Never);
     let late = Uptime::from_nanos(3_600_000_000_000);
     for (at, fact) in

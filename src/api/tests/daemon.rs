@@ -1,0 +1,236 @@
+//! A daemon of which nothing but its API is real, with a ledger that does as it is told.
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_blocking;
+use uuid::Uuid;
+
+use crate::api::control::Handover;
+use crate::api::serve::Serving;
+use crate::api::socket::{ApiSocket, Claim, NAME};
+use crate::api::{Sources, router};
+use crate::clock::{Uptime, system};
+use crate::election::Queue;
+use crate::job::JobName;
+use crate::ledger::{Asking, Followed, Operator, OperatorError, ReadError, Reader, Reading, Snapshot};
+use crate::run::{
+    HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, Skip, SkipReason, TriggerRecord, TriggerSeq,
+};
+use crate::status::{Status, sample};
+use crate::term::{FencingToken, NodeName};
+
+/// What the ledger does when it is asked.
+#[derive(Clone, Copy)]
+pub enum Mood {
+    Well,
+    Away,
+    Hung,
+    Broken,
+}
+
+pub struct Ledger {
+    mood: Mood,
+    pub queues: AtomicUsize,
+    /// What was asked for.
+    wishes: Mutex<Vec<String>>,
+}
+
+fn skip_at(at: jiff::Timestamp) -> Skip {
+    Skip {
+        v: 1,
+        job: sample::job("load"),
+        reason: SkipReason::Missed,
+        first: at,
+        last: at,
+        count: 1,
+        trigger: None,
+        token: FencingToken(7),
+        node: NodeName::new("host-a"),
+        decided_at: at,
+    }
+}
+
+impl Ledger {
+    fn note(&self, wish: String) {
+        self.wishes.lock().unwrap().push(wish);
+    }
+
+    fn do_it<T: Send + 'static>(&self, answer: T) -> Asking<'_, T> {
+        match self.mood {
+            Mood::Away => Box::pin(async { Err(OperatorError("nobody answers".into())) }),
+            Mood::Hung => Box::pin(std::future::pending()),
+            Mood::Well | Mood::Broken => Box::pin(async { Ok(answer) }),
+        }
+    }
+
+    fn answer<T: Send + 'static>(&self, answer: T) -> Reading<'_, T> {
+        match self.mood {
+            Mood::Well => Box::pin(async { Ok(answer) }),
+            Mood::Away => Box::pin(async { Err(ReadError("nobody answers".into())) }),
+            Mood::Hung => Box::pin(std::future::pending()),
+            Mood::Broken => Box::pin(async { panic!("a bug of the reader") }),
+        }
+    }
+}
+
+impl Reader for Ledger {
+    fn queue(&self) -> Reading<'_, Queue> {
+        self.queues.fetch_add(1, Ordering::Relaxed);
+        self.answer(sample::queue())
+    }
+
+    fn snapshot(&self) -> Reading<'_, Snapshot> {
+        self.answer(Snapshot::default())
+    }
+
+    fn history(&self, job: Option<JobName>, limit: usize) -> Reading<'_, Vec<HistoryRecord>> {
+        let at = sample::at("2026-11-20T02:40:00Z");
+        let known = job.is_none_or(|job| job == sample::job("load"));
+        let skip = HistoryRecord::Skip(skip_at(at));
+        self.answer(vec![skip; if known { limit.min(3) } else { 0 }])
+    }
+}
+
+impl Operator for Ledger {
+    fn pause(&self, job: JobName, _: Uuid, pause: Pause) -> Asking<'_, ()> {
+        self.note(format!("pause {job} by {} for {:?}", pause.by, pause.reason));
+        self.do_it(())
+    }
+
+    fn request_resume(&self, job: JobName, resume: Resume) -> Asking<'_, Option<Uuid>> {
+        self.note(format!("resume {job} by {}", resume.by));
+        self.do_it((job == sample::job("load")).then(Uuid::nil))
+    }
+
+    fn resumed(&self, _: JobName, _: Uuid) -> Asking<'_, ()> {
+        self.do_it(())
+    }
+
+    fn trigger(&self, wish: TriggerRecord) -> Asking<'_, RunId> {
+        self.note(format!("trigger {} by {}", wish.job, wish.by));
+        self.do_it(RunId::manual(wish.job, wish.at, TriggerSeq(7)))
+    }
+
+    fn kill(&self, run: RunId, wish: KillRequest) -> Asking<'_, Option<RunState>> {
+        self.note(format!("kill {run} by {}{}", wish.by, if wish.force { " by force" } else { "" }));
+        self.do_it((*run.job() == sample::job("load")).then_some(RunState::Running))
+    }
+
+    fn followed(&self, run: RunId) -> Asking<'_, Followed> {
+        let skip = |run: &RunId| HistoryRecord::Skip(skip_at(run.scheduled_at()));
+        self.do_it(if run.trigger().is_some() { Followed::Ended(Box::new(skip(&run))) } else { Followed::Gone })
+    }
+}
+
+/// A daemon of which nothing but its API is real.
+pub struct Daemon {
+    pub directory: tempfile::TempDir,
+    pub ledger: Arc<Ledger>,
+    pub status: watch::Sender<Arc<Status>>,
+    pub turns: watch::Sender<Uptime>,
+    router: Router,
+    pub wanted: mpsc::UnboundedReceiver<Handover>,
+    _serving: Serving,
+}
+
+impl Daemon {
+    pub async fn start(mood: Mood) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let ledger = Arc::new(Ledger { mood, queues: AtomicUsize::new(0), wishes: Mutex::default() });
+        let status = watch::Sender::new(Arc::new(published()));
+        let turns = watch::Sender::new(system::uptime());
+        let (handovers, wanted) = mpsc::unbounded_channel();
+        let router = router(Sources {
+            status: status.subscribe(),
+            turns: turns.subscribe(),
+            // A turn at boot is too long ago, one at the start of a test is not.
+            stall: system::uptime().since(Uptime::ZERO) / 2,
+            reader: ledger.clone(),
+            operator: ledger.clone(),
+            handovers,
+        });
+        let socket = ApiSocket::open(directory.path(), Claim::IfFree).await.unwrap();
+        let serving = Serving::on_socket(socket, router.clone());
+        Self { directory, ledger, status, turns, router, wanted, _serving: serving }
+    }
+
+    /// Serves on TCP as well, there, until the other is dropped.
+    pub async fn listen(&self) -> (SocketAddr, Serving) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        (listener.local_addr().unwrap(), Serving::on_tcp(listener, self.router.clone()))
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join(NAME)
+    }
+
+    /// Sends `request` as it is; the code and the body of the answer.
+    pub async fn send(&self, request: impl Into<Vec<u8>>) -> (u16, Value) {
+        let socket = self.socket();
+        exchange(move || UnixStream::connect(socket), request).await
+    }
+
+    pub async fn post(&self, path: &str, body: &str) -> (u16, Value) {
+        self.send(post(path, body)).await
+    }
+
+    /// What was asked of the ledger since the last look.
+    pub fn wishes(&self) -> Vec<String> {
+        std::mem::take(&mut *self.ledger.wishes.lock().unwrap())
+    }
+
+    pub async fn get(&self, path: &str) -> (u16, Value) {
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await
+    }
+}
+
+/// What a daemon publishes: the queue and the members it leaves to the ledger.
+pub fn published() -> Status {
+    let mut status = sample::leader();
+    status.queue.clear();
+    status.members.clear();
+    status.drift.clear();
+    if let Some(session) = &mut status.session {
+        session.lease_until = Some(system::uptime() + Duration::from_secs(3_600));
+    }
+    status
+}
+
+pub fn post(path: &str, body: &str) -> String {
+    let length = body.len();
+    format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}")
+}
+
+/// Sends `request` as it is; the code and the body of the answer.
+pub async fn exchange<S: Read + Write>(
+    connect: impl FnOnce() -> io::Result<S> + Send + 'static,
+    request: impl Into<Vec<u8>>,
+) -> (u16, Value) {
+    let request = request.into();
+    let exchanged = spawn_blocking(move || {
+        let mut stream = connect().unwrap();
+        // The daemon may have heard enough before all is sent.
+        drop(stream.write_all(&request));
+        let mut answer = Vec::new();
+        drop(stream.read_to_end(&mut answer));
+        parse(&answer)
+    });
+    exchanged.await.unwrap()
+}
+
+fn parse(answer: &[u8]) -> (u16, Value) {
+    let text = String::from_utf8_lossy(answer);
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+    (code, serde_json::from_str(body).unwrap_or(Value::Null))
+}

@@ -1,0 +1,251 @@
+//! What an errand of the election brought back, and what that makes of the node.
+//!
+//! Each finding changes how things stand and tells the daemon; what is to be asked next follows from it, in
+//! [`errand`](super::errand).
+
+use super::errand::Retry;
+use super::{Ended, Life, Role, SURVEY_EVERY, fired};
+use crate::clock::Clock;
+use crate::election::{Event, Failure, Unappointable};
+use crate::term::{CandidateName, Term, TermEnd};
+use crate::zookeeper::appoint::Heir;
+use crate::zookeeper::client::{Client, Connect};
+use crate::zookeeper::desk::Trouble;
+use crate::zookeeper::entry::Entered;
+use crate::zookeeper::place::{Behind, Look, Opened, Survey, Verified};
+use crate::zookeeper::queue;
+use crate::zookeeper::store::ClaimError;
+
+/// What an errand found.
+pub enum Found<W> {
+    Cluster(String),
+    Entered(Entered),
+    Candidate(CandidateName),
+    Place(Look<W>),
+    Opened(Option<Opened<W>>),
+    Verified(Verified<W>),
+    Heir(Result<Heir, Unappointable>),
+    HandedOver(bool),
+    Withdrawn,
+    Left,
+    Published(bool),
+    Survey(Survey),
+}
+
+impl<C: Connect, K: Clock> Life<'_, C, K> {
+    /// Takes what an errand brought back.
+    pub(super) fn finish_errand(&mut self, found: Result<Found<<C::Client as Client>::Watch>, Trouble>) {
+        self.errand = None;
+        let found = match found {
+            Ok(found) => found,
+            Err(trouble) => return self.retry_errand(trouble),
+        };
+        // What is only looked at between two tries of something else does not make its pauses short again.
+        if !matches!(found, Found::Verified(_)) {
+            self.retry = Retry::default();
+        }
+        match found {
+            Found::Cluster(cluster) => self.claim(cluster),
+            Found::Entered(entered) => self.entered(entered),
+            Found::Candidate(candidate) => self.joined(candidate),
+            // Given up while it was looked for: nobody takes it up again.
+            Found::Place(_) if self.candidate.is_none() => {}
+            Found::Place(look) => self.looked(look),
+            Found::Opened(opened) => self.opened(opened),
+            Found::Verified(verified) => self.verified(verified),
+            Found::Heir(heir) => self.found_heir(heir),
+            Found::HandedOver(is_to_heir) => self.handed_over(is_to_heir),
+            Found::Withdrawn => self.withdrawn(),
+            Found::Left => {
+                self.forget_own();
+                self.left();
+            }
+            // Not made again before its going was judged.
+            Found::Published(is_there) => self.must_verify |= !is_there,
+            Found::Survey(survey) => self.surveyed(survey),
+        }
+    }
+
+    fn claim(&mut self, cluster: String) {
+        match self.node.store.claim(&cluster) {
+            Ok(()) => {
+                self.is_prepared = true;
+                self.node.cluster = Some(cluster);
+            }
+            Err(ClaimError::OtherCluster { ours }) => {
+                let service = self.node.options.service.clone();
+                let failure = Failure::OtherCluster { ours, theirs: cluster, service };
+                self.ended = Some(Ended::Failed(failure));
+            }
+            // A disk that is full has room again some day.
+            Err(ClaimError::Store(error)) => self.put_off(self.timeout / 5, error.to_string()),
+        }
+    }
+
+    fn entered(&mut self, entered: Entered) {
+        match entered {
+            Entered::Yes => {
+                self.is_member = true;
+                let removed = self.removable();
+                self.node.store.forget(&removed);
+                self.node.earlier.clear();
+                self.name_wanted_until = None;
+                self.survey_at = self.now();
+                self.is_told = true;
+                self.node.tell(Event::Session { id: self.id.clone(), timeout: self.timeout });
+                self.tell_resumed();
+            }
+            Entered::NameHeld { by, owner } => self.want_name(by, owner),
+        }
+    }
+
+    /// The holder may be a session that nobody renews any more: the server removes it within its timeout and two ticks,
+    /// and two ticks are at most a session timeout. Counted from the newest connection, for an ensemble that was away gives every
+    /// session its whole time again. A session of this node's own dead processes is nobody, and removed at the next try.
+    fn want_name(&mut self, holder: String, owner: i64) {
+        let now = self.now();
+        let until = *self.name_wanted_until.get_or_insert(now + self.timeout * 2);
+        let node = self.node.identity.node.clone();
+        if now >= until && !self.removable().contains(&owner) {
+            self.ended = Some(Ended::Failed(Failure::NameTaken { node, holder }));
+            return;
+        }
+        self.put_off(self.timeout / 5, format!("node name `{node}` is still held by {holder}"));
+    }
+
+    fn joined(&mut self, candidate: CandidateName) {
+        self.is_join_unclear = false;
+        if queue::sequence(&candidate.0).is_some_and(|sequence| sequence >= queue::HIGH_SEQUENCE)
+            && !std::mem::replace(&mut self.is_high_sequence_told, true)
+        {
+            tracing::warn!(
+                "the sequence numbers of /leader are half used up: remove the node while no cronkeeper runs"
+            );
+        }
+        self.role = Role::None;
+        self.following = None;
+        self.candidate = Some(candidate.clone());
+        self.node.tell(Event::Joined { candidate });
+    }
+
+    fn looked(&mut self, look: Look<<C::Client as Client>::Watch>) {
+        match look {
+            Look::First(candidate) => {
+                self.adopt(&candidate);
+                self.role = Role::First(self.now());
+                self.following = None;
+                // The opening write, which comes next, renews the lease; one more before it would only hold it up.
+                (self.renewed_at, self.timed_at) = (self.now(), Some(self.now()));
+            }
+            Look::Behind(behind, watch) => {
+                self.adopt(&behind.candidate);
+                self.role = Role::Waiting(fired(watch));
+                self.tell_following(behind);
+            }
+            Look::Gone => self.candidate = None,
+        }
+    }
+
+    /// Of several own entries the lowest is ours: it may be one that an unclear create left.
+    fn adopt(&mut self, candidate: &CandidateName) {
+        if self.candidate.as_ref() != Some(candidate) {
+            self.candidate = Some(candidate.clone());
+            self.node.tell(Event::Joined { candidate: candidate.clone() });
+        }
+    }
+
+    fn tell_following(&mut self, behind: Behind) {
+        if self.following.as_ref() == Some(&behind) {
+            return;
+        }
+        self.following = Some(behind.clone());
+        let Behind { candidate, predecessor, predecessor_node, leader_node } = behind;
+        self.node.tell(Event::Following { candidate, predecessor, predecessor_node, leader_node });
+    }
+
+    fn opened(&mut self, opened: Option<Opened<<C::Client as Client>::Watch>>) {
+        let (&Role::First(since), Some(candidate)) = (&self.role, self.candidate.clone()) else { return };
+        let Some(opened) = opened else {
+            // Gone, or not as it was made: either way another is needed.
+            self.role = Role::None;
+            self.retired = self.candidate.take();
+            self.must_verify = true;
+            return;
+        };
+        self.acknowledge(opened.sent);
+        let now = self.now();
+        let is_wanted = !self.node.wishes.resign && self.node.wishes.leave.is_none();
+        if !self.is_connected || !is_wanted {
+            return;
+        }
+        self.say_over();
+        if let Some(time) = opened.time {
+            self.timed_at = Some(opened.sent);
+            self.node.tell(Event::Time(time));
+        }
+        self.committer.start_term();
+        let term = Term { token: opened.token, candidate };
+        self.role = Role::Leading(term.clone());
+        self.watches_member = true;
+        self.own_watches = opened.watches.into_iter().map(fired).collect();
+        self.has_acted = self.lease.holds(now);
+        self.lease_told = self.lease.until();
+        let (lease_until, took) = (self.lease.until(), now.since(since));
+        self.node.tell(Event::Elected { term, lease_until, snapshot: opened.snapshot, took });
+    }
+
+    fn verified(&mut self, verified: Verified<<C::Client as Client>::Watch>) {
+        self.own_watches = verified.watches.into_iter().map(fired).collect();
+        if !verified.has_candidate {
+            self.candidate = None;
+        }
+        if !verified.has_member {
+            self.is_member = false;
+        }
+        let is_leader = matches!(self.role, Role::Leading(_));
+        if !verified.has_candidate {
+            self.role = match std::mem::replace(&mut self.role, Role::None) {
+                leading @ Role::Leading(_) => leading,
+                _ => Role::None,
+            };
+        }
+        let lost = !verified.has_member || (is_leader && !verified.has_candidate);
+        if lost && (is_leader || self.node.wishes.busy) {
+            self.revoke_lease();
+            self.lose_term(TermEnd::EntryGone);
+        } else {
+            self.tell_resumed();
+        }
+    }
+
+    fn tell_resumed(&mut self) {
+        if self.is_connected && self.is_member && std::mem::take(&mut self.is_suspended) {
+            self.node.tell(Event::Resumed { session: self.id.clone() });
+        }
+    }
+
+    pub(super) fn withdrawn(&mut self) {
+        if self.retired.take().is_none() {
+            self.is_join_unclear = false;
+        }
+        self.committer.release();
+        if std::mem::take(&mut self.node.wishes.resign) {
+            self.node.tell(Event::Withdrawn);
+        }
+    }
+
+    fn surveyed(&mut self, survey: Survey) {
+        self.survey_at = self.now() + SURVEY_EVERY;
+        self.must_verify |= !survey.has_member || (self.candidate.is_some() && !survey.has_candidate);
+        if let (Role::Waiting(_), true) = (&self.role, survey.has_candidate) {
+            match survey.behind {
+                Some(behind) if self.following.as_ref().is_none_or(|told| told.predecessor == behind.predecessor) => {
+                    self.tell_following(behind);
+                }
+                // Another predecessor than the watched one, or none: look again, with a watch. Its word has not come, or never will.
+                Some(_) | None => self.role = Role::None,
+            }
+        }
+        self.node.tell(Event::Members(survey.members));
+    }
+}
