@@ -218,10 +218,10 @@ impl Group {
         std::iter::once(failed).chain(rest).collect()
     }
 
-    /// What is to be said of a change that was refused. Of a mark, or an end, all that counts is that another's stands.
+    /// What is to be said of a change that was refused. Of an end all that counts is that another's stands.
     pub fn answer_refused(&self, pending: &Pending) -> Commit {
-        let is_of_run = !matches!(pending.change, Change::Advance { .. } | Change::End { .. });
-        if self.is_untraceable && is_of_run { Commit::Unknown } else { Commit::Superseded }
+        let is_end = matches!(pending.change, Change::End { .. });
+        if self.is_untraceable && !is_end { Commit::Unknown } else { Commit::Superseded }
     }
 
     fn locate(&self, mut index: usize) -> Option<(usize, usize)> {

@@ -159,6 +159,24 @@ fn a_begin_whose_answer_was_lost_and_that_others_wrote_over_is_unknown() {
     assert!(bench.is_fenced, "the term is over all the same");
 }
 
+/// Found by the simulation: it was called superseded, and what it skipped was told by nobody.
+#[test]
+fn a_written_mark_that_others_wrote_over_is_unknown_also_where_its_version_failed_first() {
+    let mut bench = Bench::new();
+    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    bench.fates([Fate::AnswerLost]);
+    bench.request(advance("7-1"));
+    bench.turn();
+    // The second try fails on the version that the first has made; what it left is written over before it is looked for.
+    bench.tree.lock().unwrap().apply(&crate::zookeeper::lower::ops(&begin("backup", 1, 120, "9-1"))).unwrap();
+    bench.settle();
+    assert_eq!(bench.answers[&CommitId(1)], Commit::Unknown);
+}
+
+fn advance(nonce: &str) -> Change {
+    Change::Advance { job: name("backup"), at: Some(Version(0)), record: mark(60, nonce), skip: None }
+}
+
 #[test]
 fn a_begin_that_was_lost_before_the_next_term_moved_the_mark_is_fenced() {
     let mut bench = Bench::new();
