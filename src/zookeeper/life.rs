@@ -104,6 +104,8 @@ pub struct Life<'n, C: Connect, K> {
     /// A candidate whose term is over, or that was resigned: to be removed before another is made.
     retired: Option<CandidateName>,
     role: Role,
+    /// The opening write of the term is answered.
+    is_written: bool,
     following: Option<super::place::Behind>,
     must_verify: bool,
     must_publish: bool,
@@ -169,6 +171,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             is_join_unclear: false,
             retired: None,
             role: Role::None,
+            is_written: false,
             following: None,
             must_verify: false,
             must_publish: false,

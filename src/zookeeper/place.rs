@@ -37,15 +37,31 @@ pub struct Behind {
     pub leader_node: Option<NodeName>,
 }
 
+/// What shows a node that is the first in the queue that its session lives, and so that nobody else leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Its lease: the opening write follows the term's begin, and nobody waits for its answer.
+    Lease,
+    /// The opening write, which comes first.
+    Write,
+}
+
+/// A term's opening write, acknowledged by a quorum.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// Before it was handed over.
+    pub sent: Uptime,
+    /// When the servers say that it was made.
+    pub time: Option<ServerTime>,
+}
+
 /// A term as opened in the ledger.
 pub struct Opened<W> {
     /// The candidate's creation transaction.
     pub token: FencingToken,
-    /// Before the opening write was handed over.
-    pub sent: Uptime,
-    /// When the servers say that it was made.
-    pub time: Option<ServerTime>,
-    /// The ledger, read after it.
+    /// The opening write, where the term could not begin without it.
+    pub written: Option<Written>,
+    /// The ledger, as all former terms left it.
     pub snapshot: Box<Snapshot>,
     /// On the own candidate and member.
     pub watches: Vec<W>,
@@ -160,32 +176,31 @@ async fn remove<C: Client, K: Clock>(desk: &Desk<C, K>, candidate: &str) -> Resu
     }
 }
 
-/// Opens a term: a fenced write first, then every read on the same session. `None`: the own candidate is gone.
+/// Opens a term: reads what the former ones left, after the opening write where that is the proof. `None`: the own candidate is gone.
+///
+/// The queue was read on this session and showed the own candidate first. So the server had carried out the removal of every earlier
+/// one, and all that these ever guarded before it: what it answers from now on is complete, with a write in front or without. The
+/// write shows that the session lives, and a lease that holds shows it too.
 pub async fn open<C: Client, K: Clock>(
     desk: Desk<C, K>,
     candidate: CandidateName,
     dead: BTreeSet<SessionId>,
+    proof: Proof,
 ) -> Result<Option<Opened<C::Watch>>, Trouble> {
     let path = paths::candidate(&candidate);
-    let ops = vec![
-        Op::Check { path: path.clone(), version: 0 },
-        Op::Set { path: paths::LEADER.into(), data: desk.me.candidate_data.clone(), version: -1 },
-    ];
     let line = desk.line()?;
-    let sent = desk.clock.now().up;
     // All is handed over before the first answer, for a takeover is as long as its round trips: a session's requests are
     // carried out in their order, so the reads come after the write, and show nothing that counts if it fails.
-    let opening = line.multi(ops);
+    let writing = (proof == Proof::Write).then(|| hand_over_opening(&desk, line, &path));
     let standing = try_join(line.stat_and_watch(&path), line.stat_and_watch(&desk.member()));
-    let opening = async { (opening.await, desk.clock.now().up) };
-    let ((opening, received), standing, snapshot) = join3(opening, standing, snapshot::read(line, &dead)).await;
-    let time = match opening {
-        Ok(done) => time::of(&done, sent, received),
-        Err(failed) if failed.index == Some(0) && matches!(failed.error, Error::NoNode | Error::BadVersion) => {
-            return Ok(None);
+    let writing = async {
+        match writing {
+            Some(writing) => writing.await.map(|written| written.map(Some)),
+            None => Ok(Some(None)),
         }
-        Err(failed) => return Err(failed.into()),
     };
+    let (written, standing, snapshot) = join3(writing, standing, snapshot::read(line, &dead)).await;
+    let Some(written) = written? else { return Ok(None) };
     let ((stat, candidate_watch), (member, member_watch)) = standing?;
     let snapshot = Box::new(snapshot?);
     let is_ours = |stat: &Stat| stat.ephemeral_owner == desk.me.owner;
@@ -194,7 +209,39 @@ pub async fn open<C: Client, K: Clock>(
         return Ok(None);
     }
     let watches = vec![candidate_watch, member_watch];
-    Ok(Some(Opened { token: FencingToken(stat.czxid), sent, time, snapshot, watches }))
+    Ok(Some(Opened { token: FencingToken(stat.czxid), written, snapshot, watches }))
+}
+
+/// Writes who leads, guarded by the own candidate. `None`: that is gone.
+pub async fn write_opening<C: Client, K: Clock>(
+    desk: Desk<C, K>,
+    candidate: CandidateName,
+) -> Result<Option<Written>, Trouble> {
+    hand_over_opening(&desk, desk.line()?, &paths::candidate(&candidate)).await
+}
+
+/// It is handed over when this returns.
+fn hand_over_opening<C: Client, K: Clock>(
+    desk: &Desk<C, K>,
+    line: &C,
+    candidate: &str,
+) -> impl Future<Output = Result<Option<Written>, Trouble>> + Send {
+    let ops = vec![
+        Op::Check { path: candidate.to_owned(), version: 0 },
+        Op::Set { path: paths::LEADER.into(), data: desk.me.candidate_data.clone(), version: -1 },
+    ];
+    let clock = desk.clock.clone();
+    let sent = clock.now().up;
+    let multi = line.multi(ops);
+    async move {
+        match multi.await {
+            Ok(done) => Ok(Some(Written { sent, time: time::of(&done, sent, clock.now().up) })),
+            Err(failed) if failed.index == Some(0) && matches!(failed.error, Error::NoNode | Error::BadVersion) => {
+                Ok(None)
+            }
+            Err(failed) => Err(failed.into()),
+        }
+    }
 }
 
 /// Looks whether the own entries still stand and are this session's, and watches them where asked to.

@@ -13,6 +13,7 @@ use crate::term::SessionId;
 use crate::zookeeper::client::{Client, Connect};
 use crate::zookeeper::desk::Trouble;
 use crate::zookeeper::give_up::Leftover;
+use crate::zookeeper::place::Proof;
 use crate::zookeeper::{appoint, entry, place, session_id};
 
 /// An errand under way.
@@ -93,7 +94,14 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             }
             (Some(candidate), Role::First(_)) => {
                 let (candidate, dead) = (candidate.clone(), self.dead());
-                return Some(Box::pin(async { place::open(desk, candidate, dead).await.map(Found::Opened) }));
+                let proof = if self.lease.holds(now) { Proof::Lease } else { Proof::Write };
+                return Some(Box::pin(
+                    async move { place::open(desk, candidate, dead, proof).await.map(Found::Opened) },
+                ));
+            }
+            (Some(candidate), Role::Leading(_)) if !self.is_written => {
+                let candidate = candidate.clone();
+                return Some(Box::pin(async { place::write_opening(desk, candidate).await.map(Found::Written) }));
             }
             _ => {}
         }

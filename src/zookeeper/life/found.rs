@@ -12,7 +12,7 @@ use crate::zookeeper::appoint::Heir;
 use crate::zookeeper::client::{Client, Connect};
 use crate::zookeeper::desk::Trouble;
 use crate::zookeeper::entry::Entered;
-use crate::zookeeper::place::{Behind, Look, Opened, Survey, Verified};
+use crate::zookeeper::place::{Behind, Look, Opened, Survey, Verified, Written};
 use crate::zookeeper::queue;
 use crate::zookeeper::store::ClaimError;
 
@@ -23,6 +23,7 @@ pub enum Found<W> {
     Candidate(CandidateName),
     Place(Look<W>),
     Opened(Option<Opened<W>>),
+    Written(Option<Written>),
     Verified(Verified<W>),
     Heir(Result<Heir, Unappointable>),
     HandedOver(bool),
@@ -52,6 +53,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             Found::Place(_) if self.candidate.is_none() => {}
             Found::Place(look) => self.looked(look),
             Found::Opened(opened) => self.opened(opened),
+            Found::Written(written) => self.written(written),
             Found::Verified(verified) => self.verified(verified),
             Found::Heir(heir) => self.found_heir(heir),
             Found::HandedOver(is_to_heir) => self.handed_over(is_to_heir),
@@ -172,17 +174,18 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             self.must_verify = true;
             return;
         };
-        self.acknowledge(opened.sent);
+        if let Some(written) = opened.written {
+            self.acknowledge(written.sent);
+        }
         let now = self.now();
+        let is_proven = opened.written.is_some() || self.lease.holds(now);
         let is_wanted = !self.node.wishes.resign && self.node.wishes.leave.is_none();
-        if !self.is_connected || !is_wanted {
+        if !self.is_connected || !is_proven || !is_wanted {
             return;
         }
         self.say_over();
-        if let Some(time) = opened.time {
-            self.timed_at = Some(opened.sent);
-            self.node.tell(Event::Time(time));
-        }
+        self.is_written = opened.written.is_some();
+        self.tell_time(opened.written);
         self.committer.start_term();
         let term = Term { token: opened.token, candidate };
         self.role = Role::Leading(term.clone());
@@ -192,6 +195,23 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         self.lease_told = self.lease.until();
         let (lease_until, took) = (self.lease.until(), now.since(since));
         self.node.tell(Event::Elected { term, lease_until, snapshot: opened.snapshot, took });
+    }
+
+    /// Where it did not go through, an own entry may be gone. Of a term that is over it says nothing more.
+    fn written(&mut self, written: Option<Written>) {
+        self.must_verify |= written.is_none();
+        if let Some(written) = written {
+            self.is_written = true;
+            self.tell_time(Some(written));
+            self.acknowledge(written.sent);
+        }
+    }
+
+    fn tell_time(&mut self, written: Option<Written>) {
+        if let Some(Written { sent, time: Some(time) }) = written {
+            self.timed_at = Some(sent);
+            self.node.tell(Event::Time(time));
+        }
     }
 
     fn verified(&mut self, verified: Verified<<C::Client as Client>::Watch>) {

@@ -143,18 +143,19 @@ fn candidate() -> CandidateName {
 }
 
 /// Opens a term on a ledger with these jobs and runs: what it read, and in how many round trips.
-fn opened(jobs: usize, runs: &[RunRecord]) -> (Snapshot, usize) {
+fn opened(jobs: usize, runs: &[RunRecord], proof: Proof) -> (Snapshot, usize) {
     let server = Server::default();
     let me = Me { node: NodeName::new("a"), owner: OWNER, prefix: "_c_1-lock-".into(), candidate_data: Vec::new() };
     server.put(&paths::candidate(&candidate()), Vec::new());
     server.put(&paths::member(&me.node), Vec::new());
     (0..jobs).for_each(|n| server.put(&paths::under(paths::JOBS, &format!("job-{n}")), b"{}".to_vec()));
     runs.iter().for_each(|run| server.put(&paths::running(&run.id()), json(run)));
-    let mut opening = pin!(open(Desk::new(server.clone(), Still, me), candidate(), BTreeSet::new()));
+    let mut opening = pin!(open(Desk::new(server.clone(), Still, me), candidate(), BTreeSet::new(), proof));
     let mut context = Context::from_waker(Waker::noop());
     for rounds in 0..100 {
         if let Poll::Ready(opened) = opening.poll_unpin(&mut context) {
             let opened = opened.unwrap_or_else(|trouble| panic!("{trouble:?}")).expect("the candidate is there");
+            assert_eq!(opened.written.is_some(), proof == Proof::Write);
             return (*opened.snapshot, rounds);
         }
         server.0.lock().unwrap().answered += 1;
@@ -164,13 +165,15 @@ fn opened(jobs: usize, runs: &[RunRecord]) -> (Snapshot, usize) {
 
 #[test]
 fn a_takeover_is_two_round_trips_whatever_the_number_of_jobs() {
-    assert_eq!(opened(0, &[]).1, 2);
-    let (snapshot, rounds) = opened(1_200, &[]);
-    assert_eq!((snapshot.jobs.len(), rounds), (1_200, 2));
+    for proof in [Proof::Lease, Proof::Write] {
+        assert_eq!(opened(0, &[], proof).1, 2);
+        let (snapshot, rounds) = opened(1_200, &[], proof);
+        assert_eq!((snapshot.jobs.len(), rounds), (1_200, 2));
+    }
 }
 
 #[test]
 fn with_runs_in_flight_it_is_one_more_for_their_owners() {
-    let (snapshot, rounds) = opened(3, &[record("job-0", 60, "0x7")]);
+    let (snapshot, rounds) = opened(3, &[record("job-0", 60, "0x7")], Proof::Lease);
     assert_eq!((snapshot.running.len(), rounds), (1, 3));
 }

@@ -92,6 +92,7 @@ fn a_node_that_runs_jobs_hears_at_once_that_its_member_is_gone_though_it_leads_n
         ask(&line[0], election::Request::Resign);
         hear(&mut lab, &mut line[0], |event| matches!(event, election::Event::Withdrawn).then_some(()));
         let hand = operator(&mut lab, 1);
+        lab.executor.world.lock().env.network.calm();
         lab.run(T);
         lab.on(1, async move { hand.delete("/cronkeeper/nodes/node-0", -1).await }).unwrap();
         let gone = lab.now();
@@ -101,6 +102,40 @@ fn a_node_that_runs_jobs_hears_at_once_that_its_member_is_gone_though_it_leads_n
         });
         let took = lab.now().since(gone);
         assert!(took < SOON, "seed {seed}: what it runs is killed {took:?} after its member went");
+    }
+}
+
+/// What the ensemble says of who leads.
+fn leader_data(lab: &Lab) -> String {
+    let world = lab.executor.world.lock();
+    let data = world.ensemble.leader().and_then(|leader| leader.tree().get("/leader")).map(|(data, _)| data);
+    String::from_utf8_lossy(&data.unwrap_or_default()).into_owned()
+}
+
+#[test]
+fn an_heir_with_a_lease_leads_without_waiting_for_its_opening_write() {
+    let mut lab = Lab::new(1, 2);
+    let mut line = in_line(&mut lab, 2);
+    lab.run(T);
+    ask(&line[0], election::Request::Resign);
+    elected(&mut lab, &mut line[1]);
+    assert!(leader_data(&lab).contains("node-0"), "what it wrote is not yet committed");
+    lab.run_until(|lab| leader_data(lab).contains("node-1"));
+}
+
+#[test]
+fn an_heir_without_a_lease_leads_only_once_a_quorum_has_heard_it() {
+    for seed in 0..10 {
+        let mut lab = Lab::new(seed, 2);
+        let mut line = in_line(&mut lab, 2);
+        lab.run(T);
+        lab.executor.fault(Fault::Pause { node: 1 });
+        ask(&line[0], election::Request::Resign);
+        // Its session still lives, its lease does not.
+        lab.run(T.mul_f64(0.88));
+        lab.executor.fault(Fault::Resume { node: 1 });
+        elected(&mut lab, &mut line[1]);
+        assert!(leader_data(&lab).contains("node-1"), "seed {seed}: it said that it leads before it was heard");
     }
 }
 
