@@ -80,7 +80,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         if sent < self.lease_from {
             return;
         }
-        self.lease.renew(sent);
+        self.lease.renew(sent, self.now());
         if self.lease.until() >= self.lease_told + self.timeout / 20 {
             self.lease_told = self.lease.until();
             self.node.tell(Event::Lease { until: self.lease_told });

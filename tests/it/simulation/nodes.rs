@@ -108,9 +108,10 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
             // Time to be started, and time for the end to be written.
             let is_begun_now = world.env.wall().duration_since(record.begun_at) < MOMENT;
             let is_ended_now = world.wardens.ended_at(&name).is_some_and(|at| now < at + Duration::from_secs(5));
-            // A run without a limit whose whole host died before it could note that the run was begun: an operator ends it.
+            // The whole host died before it could note that the run was begun: it is over at its time, or an operator ends it.
             let is_lost = self.homes.iter().any(|home| guard(&home.disk).has_lost(&record.owner.session));
-            let is_endless = is_lost && record.state == RunState::CutOff && record.keep_until.is_none();
+            let is_kept = record.keep_until.is_none_or(|until| world.env.wall().duration_since(until) < MOMENT);
+            let is_mourned = is_lost && record.state == RunState::CutOff && is_kept;
             let waits = match record.state {
                 RunState::Retrying => record.retry_at.is_some_and(|at| world.env.wall().duration_since(at) < MOMENT),
                 RunState::Queued => {
@@ -123,7 +124,7 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
                 RunState::Running | RunState::CutOff => false,
             };
             let has_process = record.state == RunState::Running && alive.contains(&name);
-            if !is_begun_now && !is_ended_now && !has_process && !is_endless && !waits {
+            if !is_begun_now && !is_ended_now && !has_process && !is_mourned && !waits {
                 return Err(format!("in peace `{name}` is in flight, and no process is: {record:?}"));
             }
         }
@@ -260,6 +261,9 @@ fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<S
                 biased;
                 request = asking.recv() => {
                     let Some(request) = request else { return };
+                    if let Request::Ledger(request) = &request {
+                        world.lock().env.note(|| format!("node-{node} asks: {request:?}"));
+                    }
                     if request == Request::Election(election::Request::Resign) {
                         resign(&world, node, &mut guard(&said)[node]);
                     }
@@ -269,8 +273,9 @@ fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<S
                 }
                 event = events.recv() => {
                     let Some(event) = event else { return };
-                    if let Told::Election(event) = &event {
-                        listen(&world, node, &mut guard(&said)[node], event);
+                    match &event {
+                        Told::Election(event) => listen(&world, node, &mut guard(&said)[node], event),
+                        Told::Ledger(event) => world.lock().env.note(|| format!("node-{node}: {event:?}")),
                     }
                     if tap.send(event).is_err() {
                         return;
