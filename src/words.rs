@@ -1,4 +1,4 @@
-//! The word that someone likely meant who wrote another.
+//! Words in messages: the one that someone likely meant who wrote another, and what they wrote, fit to be shown.
 
 /// The nearest of `known` to `word`, if any is near enough to be worth naming.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
@@ -25,6 +25,15 @@ fn distance(word: &str, known: &str) -> usize {
     if part { 1 } else { strsim::osa_distance(word, known) }
 }
 
+/// What someone wrote, as part of a message: on one line, nothing that moves a terminal, and at most so many characters of it.
+pub fn shown(text: &str, longest: usize) -> String {
+    let mut shown: String = text.chars().take(longest).flat_map(char::escape_debug).collect();
+    if text.chars().nth(longest).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
 /// `1 job`, `2 jobs`.
 pub fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
@@ -32,7 +41,7 @@ pub fn counted(count: usize, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::nearest;
+    use super::{nearest, shown};
 
     const KNOWN: [&str; 5] = ["schedule", "timeout", "environment", "max_output", "run-once"];
 
@@ -49,6 +58,12 @@ mod tests {
         ] {
             assert_eq!(nearest(word, KNOWN), meant, "{word}");
         }
+    }
+
+    #[test]
+    fn what_is_shown_stays_on_its_line_and_ends() {
+        assert_eq!(shown("a\n\u{1b}[31mb", 100), r"a\n\u{1b}[31mb");
+        assert_eq!((shown("äöü", 3), shown("äöü", 2)), ("äöü".to_owned(), "äö…".to_owned()));
     }
 
     #[test]

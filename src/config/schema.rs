@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use super::marked::{Entry, Fault, Node, Position, Value};
-use crate::words::nearest;
+use crate::words::{self, nearest};
 
 /// The form of a value, as far as it can be seen without knowing what it means.
 #[derive(Clone, Copy)]
@@ -277,9 +277,5 @@ pub(super) fn meant<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Str
 
 /// A word of the file as part of a message: on one line, and no longer than one can read.
 pub(super) fn shown(word: &str) -> String {
-    let mut shown: String = word.chars().take(100).flat_map(char::escape_debug).collect();
-    if word.chars().nth(100).is_some() {
-        shown.push('…');
-    }
-    shown
+    words::shown(word, 100)
 }

@@ -5,6 +5,7 @@
 //! takes, are cut to the field; cronie's and OpenBSD's random `~` becomes the hashed `H`.
 
 use super::Remark;
+use crate::words;
 
 /// An expression, and what is to be said about it.
 #[derive(Debug, PartialEq, Eq)]
@@ -152,12 +153,7 @@ fn digits(text: &str) -> Option<u16> {
 
 /// A word of the crontab, fit for a message.
 pub(super) fn shown(text: &str) -> String {
-    const LONGEST: usize = 40;
-    let mut short: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
-    if text.chars().nth(LONGEST).is_some() {
-        short.push('…');
-    }
-    short
+    words::shown(text, 40)
 }
 
 #[cfg(test)]

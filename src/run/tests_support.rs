@@ -42,3 +42,20 @@ pub(crate) fn success(run: RunRecord) -> RunEnd {
         dropped_bytes: 0,
     }
 }
+
+/// One occurrence of `job`, at `second`, that was missed.
+pub(crate) fn skip(job: &str, second: i64) -> Skip {
+    let at = Timestamp::from_second(second).unwrap();
+    Skip {
+        v: 1,
+        job: JobName::parse(job).unwrap(),
+        reason: SkipReason::Missed,
+        first: at,
+        last: at,
+        count: 1,
+        trigger: None,
+        token: FencingToken(1),
+        node: NodeName::new("n"),
+        decided_at: at,
+    }
+}

@@ -20,7 +20,7 @@ use crate::coordination::{Event, Request};
 use crate::job::{Digest, JobName};
 use crate::ledger::{Chains, Change, Commit, CommitId, OwnerState, SkipWrite, Snapshot};
 use crate::run::journal::Journal as _;
-use crate::run::tests_support::{record, success};
+use crate::run::tests_support::{self, record, success};
 use crate::run::{
     HistoryRecord, JobRecord, Nonce, Outcome, Owner, RunEnd, RunId, RunRecord, Skip, SkipReason, Version,
 };
@@ -133,6 +133,13 @@ impl Node {
         run
     }
 
+    /// Begins a run that the state directory knows of too, as the daemon has it.
+    async fn begin_noted(&mut self, job: &str, second: i64) -> RunRecord {
+        let run = self.begin(job, second).await;
+        self.solo.journal.begun(&run, Version::FIRST).unwrap();
+        run
+    }
+
     async fn history(&self, job: &str) -> Vec<HistoryRecord> {
         self.solo.coordination.reader.history(Some(JobName::parse(job).unwrap()), 1000).await.unwrap()
     }
@@ -170,19 +177,7 @@ fn end(run: &RunRecord, at: i32, as_leader: bool) -> Change {
 }
 
 fn skip(job: &str, first: i64, count: u64, at: Option<i32>) -> SkipWrite {
-    let time = |second| Timestamp::from_second(second).unwrap();
-    let last = time(first + i64::try_from(count).unwrap() - 1);
-    let skip = Skip {
-        v: 1,
-        job: JobName::parse(job).unwrap(),
-        reason: SkipReason::Missed,
-        first: time(first),
-        last,
-        count,
-        trigger: None,
-        token: FencingToken(1),
-        node: NodeName::new("a"),
-        decided_at: last,
-    };
+    let last = Timestamp::from_second(first + i64::try_from(count).unwrap() - 1).unwrap();
+    let skip = Skip { last, count, decided_at: last, ..tests_support::skip(job, first) };
     SkipWrite { at: at.map(Version), skip, links: Vec::new() }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::client::{Client, Error, MultiError, Stat, State};
+use super::client::{Client, Error, MultiError, Op, Stat, State};
 use super::paths;
 use crate::clock::Clock;
 use crate::term::NodeName;
@@ -105,6 +105,25 @@ impl<C: Client, K: Clock> Desk<C, K> {
             Err(Error::NoNode) => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Removes these candidates, and the member where it is of one of these sessions, in one multi, so that nobody sees the one
+    /// without the other.
+    pub async fn remove_entries(&self, candidates: Vec<String>, sessions: &[i64]) -> Result<(), Trouble> {
+        let remove = |name: &String| Op::Delete { path: paths::under(paths::LEADER, name), version: -1 };
+        let mut ops: Vec<Op> = candidates.iter().map(remove).collect();
+        let member = self.member();
+        match self.line()?.get(&member).await {
+            Ok((_, stat)) if sessions.contains(&stat.ephemeral_owner) => {
+                ops.push(Op::Delete { path: member, version: stat.version });
+            }
+            Ok(_) | Err(Error::NoNode) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !ops.is_empty() {
+            self.line()?.multi(ops).await?;
+        }
+        Ok(())
     }
 }
 

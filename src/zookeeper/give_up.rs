@@ -200,26 +200,9 @@ async fn end_run<C: Client, K: Clock>(
     Ok(())
 }
 
-/// Candidate and member of a session go in one multi, so that nobody sees the one without the other.
 async fn remove_entries<C: Client, K: Clock>(desk: &Desk<C, K>, sessions: &[i64]) -> Result<(), Trouble> {
     let names = desk::children(desk.line()?, paths::LEADER).await?;
-    let mut ops: Vec<Op> = desk
-        .get_small(paths::LEADER, names)
-        .await?
-        .into_iter()
-        .filter(|(_, _, stat)| sessions.contains(&stat.ephemeral_owner))
-        .map(|(name, _, _)| Op::Delete { path: paths::under(paths::LEADER, &name), version: -1 })
-        .collect();
-    let member = desk.member();
-    match desk.line()?.get(&member).await {
-        Ok((_, stat)) if sessions.contains(&stat.ephemeral_owner) => {
-            ops.push(Op::Delete { path: member, version: stat.version });
-        }
-        Ok(_) | Err(Error::NoNode) => {}
-        Err(error) => return Err(error.into()),
-    }
-    if !ops.is_empty() {
-        desk.line()?.multi(ops).await?;
-    }
-    Ok(())
+    let found = desk.get_small(paths::LEADER, names).await?;
+    let theirs = found.into_iter().filter(|(_, _, stat)| sessions.contains(&stat.ephemeral_owner));
+    desk.remove_entries(theirs.map(|(name, ..)| name).collect(), sessions).await
 }

@@ -297,22 +297,9 @@ pub async fn clear<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<(), Trouble>
 
 /// Removes all own entries in one multi: those known, and those that an unclear create may have left.
 pub async fn leave<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<(), Trouble> {
-    let names = desk::children(desk.line()?, paths::LEADER).await?;
-    let mut ops: Vec<Op> = names
-        .iter()
-        .filter(|name| name.starts_with(&desk.me.prefix))
-        .map(|name| Op::Delete { path: paths::under(paths::LEADER, name), version: -1 })
-        .collect();
-    let member = desk.member();
-    match desk.line()?.get(&member).await {
-        Ok((_, stat)) if stat.ephemeral_owner == desk.me.owner => ops.push(Op::Delete { path: member, version: -1 }),
-        Ok(_) | Err(Error::NoNode) => {}
-        Err(error) => return Err(error.into()),
-    }
-    if !ops.is_empty() {
-        desk.line()?.multi(ops).await?;
-    }
-    Ok(())
+    let mut names = desk::children(desk.line()?, paths::LEADER).await?;
+    names.retain(|name| name.starts_with(&desk.me.prefix));
+    desk.remove_entries(names, &[desk.me.owner]).await
 }
 
 /// Reads the queue and the members, for the log and for status.

@@ -1,12 +1,12 @@
 //! `cronkeeper release`, and a restart after a crash: what a dead process held is given up, in order, and nothing of it is lost.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+mod copies;
+mod outlived;
+
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use zookeeper_client::{Acls, Client, CreateMode};
 
@@ -15,8 +15,8 @@ use crate::support::command::{self, CRONKEEPER};
 use crate::support::node::{Node, Spec};
 use crate::support::proxy::Proxy;
 use crate::support::scratch::Scratch;
+use crate::support::until;
 use crate::support::zookeeper::shared;
-use crate::support::{skipped, until};
 
 /// Nobody listens there.
 const NOWHERE: &str = "127.0.0.1:1";
@@ -294,40 +294,6 @@ fn a_restart_sends_an_end_before_the_leader_could_begin_the_run_again() {
     a_success_only_the_dead_node_knew(|spec, _| Some(spec.start()));
 }
 
-/// A node whose daemon and warden are dead, while a child of its run lives; and the run.
-fn outlived(spec: &Spec, jobs: &str) -> (Node, String) {
-    let node = spec.clone().jobs(jobs).start();
-    let run = node.await_event("run.started", LONG).text("run").to_owned();
-    until("the job has its child", || node.job_processes().len() >= 3);
-    // Stopped first, or it would see the warden go and end what is left itself.
-    node.stop();
-    kill_process(child_of(node.pid()), Signal::KILL).unwrap();
-    node.kill9();
-    until("a child is left alone", || !node.job_processes().is_empty());
-    (node, run)
-}
-
-#[test]
-fn on_one_host_the_processes_that_outlived_daemon_and_warden_are_killed() {
-    let spec = Spec::new(CRONKEEPER, "solo");
-    let (node, _) = outlived(&spec, "jobs: {parent: {schedule: '@every 1s', command: 'sleep 1000 & sleep 1000'}}");
-    assert_quiet(&release(&spec, None));
-    assert_eq!(node.job_processes(), Vec::<u32>::new());
-}
-
-/// Of a daemon the warden is the only child.
-fn child_of(parent: u32) -> Pid {
-    let wanted = parent.to_string();
-    let is_child = |pid: &i32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let behind_name = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
-        behind_name.split_whitespace().nth(1) == Some(wanted.as_str())
-    };
-    let all = std::fs::read_dir("/proc").unwrap().flatten();
-    let mut pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    Pid::from_raw(pids.find(is_child).expect("the warden lives")).unwrap()
-}
-
 /// What is to be given up within three seconds is not waited for any longer, also where a server is silent.
 #[test]
 fn a_silent_server_is_not_waited_for() {
@@ -342,135 +308,4 @@ fn a_silent_server_is_not_waited_for() {
     assert_eq!(code, Some(0), "{err}");
     assert!(err.contains("stays until its session ends"), "{err}");
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-}
-
-/// The state directory as it is now, on another host or in another container.
-fn copied(spec: &Spec) -> Scratch {
-    let copy = Scratch::new("copy");
-    for entry in std::fs::read_dir(spec.state_dir()).unwrap().map(Result::unwrap) {
-        // The socket is no file.
-        if entry.file_type().unwrap().is_file() {
-            std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
-        }
-    }
-    copy
-}
-
-/// A node that leads, runs the sleeper, and has its state directory copied; the run.
-fn leader_and_copy(spec: &Spec) -> (Node, Scratch, String) {
-    let node = spec.clone().jobs(SLEEPER).start();
-    let run = node.await_event("run.started", LONG).text("run").to_owned();
-    until("the process is noted", || {
-        std::fs::read_to_string(spec.state_dir().join("journal")).unwrap().contains("\"started\"")
-    });
-    (node, copied(spec), run)
-}
-
-/// What a living node does is not touched by whoever has a copy of its state directory.
-async fn assert_untouched(node: &Node, connect: &str, run: &str) {
-    assert!(is_in_flight(connect, run).await);
-    assert!(history_of(connect, run).await.is_none());
-    assert_eq!(node.job_processes().len(), 1);
-    for name in ["leader.lost", "leader.resigned", "run.finished", "run.superseded"] {
-        assert_eq!(node.events().named(name), [], "{name}");
-    }
-}
-
-#[tokio::test]
-async fn with_a_copy_of_a_living_nodes_directory_nothing_of_it_is_given_up() {
-    let connect = shared();
-    let spec = spec(&connect);
-    let (node, copy, run) = leader_and_copy(&spec);
-    // The first call writes the journal anew: the second one must know all the same.
-    for _ in 0..2 {
-        assert_quiet(&release(&spec.clone().state(copy.path()), Some(&connect)));
-    }
-    assert_untouched(&node, &connect, &run).await;
-}
-
-/// As where a virtual machine was cloned, and given a name of its own.
-#[tokio::test]
-async fn a_node_on_a_copy_of_a_living_nodes_directory_follows_it_and_settles_nothing_of_it() {
-    for boot in [None, Some("another-boot")] {
-        let connect = shared();
-        let spec = spec(&connect);
-        let (node, copy, run) = leader_and_copy(&spec);
-        boot.into_iter().for_each(|boot| set_boot(copy.path(), boot));
-        let clone = self::spec(&connect).jobs(SLEEPER).state(copy.path()).start();
-        clone.await_event("election.following", LONG);
-        // What it would have to say of the run, it says before it asks for anything else; the skip comes later.
-        let seen = node.events().len();
-        node.await_after(seen, "run.skipped", LONG, |_| true);
-        assert_untouched(&node, &connect, &run).await;
-    }
-}
-
-/// As if the directory had been written in another boot of the kernel.
-fn set_boot(state: &Path, boot: &str) {
-    let own = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-    for name in ["journal", "sessions.json"] {
-        let text = std::fs::read_to_string(state.join(name)).unwrap();
-        assert!(text.contains(own.trim()), "{name}: {text}");
-        std::fs::write(state.join(name), text.replace(own.trim(), boot)).unwrap();
-    }
-}
-
-#[tokio::test]
-async fn after_a_boot_release_gives_nothing_up_and_the_node_ends_its_runs_once_its_name_is_free() {
-    let connect = shared();
-    let spec = Spec::new(CRONKEEPER, "node").zookeeper(&connect).option("--session-timeout", "4s");
-    let (_killed, run) = killed(&spec);
-    set_boot(&spec.state_dir(), "another-boot");
-    assert_quiet(&release(&spec, Some(&connect)));
-    let again = spec.clone().jobs("jobs: {}").start();
-    let said = again.await_event("coordination.unreachable", LONG);
-    assert!(said.text("message").contains("is still held by"), "{}", said.json());
-    again.await_event("takeover.done", LONG);
-    let end = history_of(&connect, &run).await.unwrap();
-    assert_eq!((&end["outcome"], &end["reason"]), (&"interrupted".into(), &"node-died".into()));
-}
-
-/// Runs what stands behind it where no cgroups are found: others who start here kill what a dead daemon left in its cgroup.
-const WITHOUT_CGROUPS: &str = r#"#!/bin/sh
-exec unshare --mount --propagation private sh -c 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"' sh "$@"
-"#;
-
-/// The same, as root who may not kill another user's processes.
-const HARMLESS: [&str; 4] = ["setpriv", "--bounding-set=-kill", "--inh-caps=-kill", "--"];
-
-/// What SIGKILL does not end sleeps uninterruptibly, as on a disk that is gone. Here it belongs to another user, which looks the
-/// same to whoever kills it in vain.
-#[tokio::test]
-async fn while_a_process_does_not_die_nothing_is_given_up() {
-    let scripts = Scratch::new("scripts");
-    let script = |name: &str, text: &str| {
-        let path = scripts.write(name, text);
-        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-        path.to_str().unwrap().to_owned()
-    };
-    let apart = script("apart", WITHOUT_CGROUPS);
-    let can = Command::new(&apart).args(HARMLESS).arg("true").output().unwrap();
-    if !can.status.success() {
-        skipped(&format!("only root with all rights can be without one: {can:?}"));
-        return;
-    }
-    let connect = shared();
-    let program = script("cronkeeper", &WITHOUT_CGROUPS.replace("sh \"$@\"\n", &format!("sh {CRONKEEPER} \"$@\"\n")));
-    let spec = Spec::new(&program, "node").zookeeper(&connect).option("--session-timeout", "10s");
-    let jobs = "jobs: {parent: {schedule: '@every 1s', user: nobody, command: 'sleep 1000 & sleep 1000'}}";
-    let (node, run) = outlived(&spec, jobs);
-    let (code, out, err) = command::texts(&harmless(&apart, &command(&spec, Some(&connect))));
-    assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
-    assert!(err.contains("does not die"), "{err}");
-    let client = Client::connect(&connect).await.unwrap();
-    assert_eq!(client.list_children("/leader").await.unwrap().len(), 1);
-    assert!(is_in_flight(&connect, &run).await);
-    assert_eq!(recorded_sessions(&spec), 1);
-
-    assert_gave_up(&spec, &release(&spec, Some(&connect)));
-    assert_eq!(node.job_processes(), Vec::<u32>::new());
-}
-
-fn harmless(apart: &str, command: &Command) -> Output {
-    Command::new(apart).args(HARMLESS).arg(command.get_program()).args(command.get_args()).output().unwrap()
 }

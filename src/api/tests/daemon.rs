@@ -23,11 +23,9 @@ use crate::clock::{Uptime, system};
 use crate::election::Queue;
 use crate::job::JobName;
 use crate::ledger::{Asking, Followed, Operator, OperatorError, ReadError, Reader, Reading, Snapshot};
-use crate::run::{
-    HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, Skip, SkipReason, TriggerRecord, TriggerSeq,
-};
+use crate::run::tests_support::skip;
+use crate::run::{HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord, TriggerSeq};
 use crate::status::{Status, sample};
-use crate::term::{FencingToken, NodeName};
 
 /// What the ledger does when it is asked.
 #[derive(Clone, Copy)]
@@ -43,21 +41,6 @@ pub struct Ledger {
     pub queues: AtomicUsize,
     /// What was asked for.
     wishes: Mutex<Vec<String>>,
-}
-
-fn skip_at(at: jiff::Timestamp) -> Skip {
-    Skip {
-        v: 1,
-        job: sample::job("load"),
-        reason: SkipReason::Missed,
-        first: at,
-        last: at,
-        count: 1,
-        trigger: None,
-        token: FencingToken(7),
-        node: NodeName::new("host-a"),
-        decided_at: at,
-    }
 }
 
 impl Ledger {
@@ -96,8 +79,8 @@ impl Reader for Ledger {
     fn history(&self, job: Option<JobName>, limit: usize) -> Reading<'_, Vec<HistoryRecord>> {
         let at = sample::at("2026-11-20T02:40:00Z");
         let known = job.is_none_or(|job| job == sample::job("load"));
-        let skip = HistoryRecord::Skip(skip_at(at));
-        self.answer(vec![skip; if known { limit.min(3) } else { 0 }])
+        let missed = HistoryRecord::Skip(skip("load", at.as_second()));
+        self.answer(vec![missed; if known { limit.min(3) } else { 0 }])
     }
 }
 
@@ -127,8 +110,8 @@ impl Operator for Ledger {
     }
 
     fn followed(&self, run: RunId) -> Asking<'_, Followed> {
-        let skip = |run: &RunId| HistoryRecord::Skip(skip_at(run.scheduled_at()));
-        self.do_it(if run.trigger().is_some() { Followed::Ended(Box::new(skip(&run))) } else { Followed::Gone })
+        let missed = |run: &RunId| HistoryRecord::Skip(skip("load", run.scheduled_at().as_second()));
+        self.do_it(if run.trigger().is_some() { Followed::Ended(Box::new(missed(&run))) } else { Followed::Gone })
     }
 }
 

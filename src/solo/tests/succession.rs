@@ -3,27 +3,33 @@
 use super::*;
 use crate::run::{KillRequest, Reason};
 
-#[tokio::test]
-async fn ends_that_a_dead_leader_could_not_commit_are_committed_before_the_next_leads() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut a = Node::start(dir.path(), "a").await;
-    a.lead().await;
-    let (ended, open) = (a.begin("ended", 60).await, a.begin("open", 60).await);
-    for run in [&ended, &open] {
-        a.solo.journal.begun(run, Version::FIRST).unwrap();
-    }
-    a.solo.journal.started(&open.id(), 1, 4242, 7).unwrap();
-    a.solo.journal.ended(&success(ended.clone()), Version::FIRST).unwrap();
-    drop(a);
+/// The job of a run that was seen dead, and the process that was known of it.
+type Seen = (String, Option<(i32, u64)>);
 
+/// Leftovers that die at once, and of which runs they were.
+fn watched() -> (Leftovers, Arc<Mutex<Vec<Seen>>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let leftovers: Leftovers = Arc::new({
+    let leftovers = {
         let seen = seen.clone();
         move |runs: &[RecoveredRun]| {
             seen.lock().unwrap().extend(runs.iter().map(|run| (run.record.job.to_string(), run.pid)));
             Ok(())
         }
-    });
+    };
+    (Arc::new(leftovers), seen)
+}
+
+#[tokio::test]
+async fn ends_that_a_dead_leader_could_not_commit_are_committed_before_the_next_leads() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let (ended, open) = (a.begin_noted("ended", 60).await, a.begin_noted("open", 60).await);
+    a.solo.journal.started(&open.id(), 1, 4242, 7).unwrap();
+    a.solo.journal.ended(&success(ended.clone()), Version::FIRST).unwrap();
+    drop(a);
+
+    let (leftovers, seen) = watched();
     let mut b = Node::start_with(dir.path(), "b", leftovers).await;
     let (_, snapshot) = b.lead().await;
     assert_eq!(*seen.lock().unwrap(), [("ended".to_owned(), None), ("open".to_owned(), Some((4242, 7)))]);
@@ -42,8 +48,7 @@ async fn nobody_leads_while_a_leftover_lives() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
-    let run = a.begin("j", 60).await;
-    a.solo.journal.begun(&run, Version::FIRST).unwrap();
+    a.begin_noted("j", 60).await;
     drop(a);
 
     let tries = Arc::new(Mutex::new(0));
@@ -105,10 +110,7 @@ async fn a_former_leader_that_dies_while_it_drains_is_reported_after_its_process
     let dir = tempfile::tempdir().unwrap();
     let (mut a, mut b) = (Node::start(dir.path(), "a").await, Node::start(dir.path(), "b").await);
     a.lead().await;
-    let (open, ended) = (a.begin("open", 60).await, a.begin("ended", 60).await);
-    for run in [&open, &ended] {
-        a.solo.journal.begun(run, Version::FIRST).unwrap();
-    }
+    let (open, ended) = (a.begin_noted("open", 60).await, a.begin_noted("ended", 60).await);
     a.ask(election::Request::Resign);
     b.lead().await;
     for run in [&open, &ended] {
@@ -141,8 +143,7 @@ async fn who_leaves_with_an_open_end_leaves_it_to_the_next() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
-    let run = a.begin("j", 60).await;
-    a.solo.journal.begun(&run, Version::FIRST).unwrap();
+    let run = a.begin_noted("j", 60).await;
     a.solo.journal.ended(&success(run.clone()), Version::FIRST).unwrap();
     a.ask(election::Request::Leave);
     a.until(|event| matches!(event, Event::Election(election::Event::Left)).then_some(())).await;
@@ -153,26 +154,18 @@ async fn who_leaves_with_an_open_end_leaves_it_to_the_next() {
 
 /// What a new leader makes of a drained one's live run whose files went while it drained: the runs whose processes it has seen
 /// dead, and what it takes their owner for.
-async fn led_after_the_loss_of(lost: &[&str]) -> (Vec<(String, Option<(i32, u64)>)>, OwnerState) {
+async fn led_after_the_loss_of(lost: &[&str]) -> (Vec<Seen>, OwnerState) {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
-    let run = a.begin("j", 60).await;
-    a.solo.journal.begun(&run, Version::FIRST).unwrap();
+    let run = a.begin_noted("j", 60).await;
     a.solo.journal.started(&run.id(), 1, 4242, 7).unwrap();
     a.ask(election::Request::Resign);
     a.until(|event| matches!(event, Event::Election(election::Event::Withdrawn)).then_some(())).await;
     for kind in lost {
         std::fs::remove_file(dir.path().join(format!("members/a@{}.{kind}", a.session))).unwrap();
     }
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let leftovers: Leftovers = Arc::new({
-        let seen = seen.clone();
-        move |runs: &[RecoveredRun]| {
-            seen.lock().unwrap().extend(runs.iter().map(|run| (run.record.job.to_string(), run.pid)));
-            Ok(())
-        }
-    });
+    let (leftovers, seen) = watched();
     let mut b = Node::start_with(dir.path(), "b", leftovers).await;
     let (_, snapshot) = b.lead().await;
     let seen = seen.lock().unwrap().clone();

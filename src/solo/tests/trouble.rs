@@ -139,8 +139,7 @@ async fn a_panic_beside_the_backend_ends_it_and_the_daemon_sees_that() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
-    let run = a.begin("j", 60).await;
-    a.solo.journal.begun(&run, Version::FIRST).unwrap();
+    a.begin_noted("j", 60).await;
     drop(a);
     let mut b = Node::start_with(dir.path(), "b", Arc::new(|_| panic!("a bug"))).await;
     b.ask(election::Request::Campaign);

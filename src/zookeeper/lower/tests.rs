@@ -6,8 +6,8 @@ use uuid::Uuid;
 use super::*;
 use crate::job::JobName;
 use crate::ledger::SkipWrite;
-use crate::run::tests_support::{record, success};
-use crate::run::{Answer, Note, OnLoss, Outcome, Owner, RunEnd, SkipReason, Trigger};
+use crate::run::tests_support::{self, record, success};
+use crate::run::{Answer, Note, OnLoss, Outcome, Owner, RunEnd, Trigger};
 use crate::term::{FencingToken, NodeName, SessionId};
 
 pub fn name(job: &str) -> JobName {
@@ -43,18 +43,7 @@ pub fn end(job: &str, version: i32, second: i64, nonce: &str) -> Change {
 }
 
 pub fn skip(job: &str, second: i64) -> Skip {
-    Skip {
-        v: 1,
-        job: name(job),
-        reason: SkipReason::Missed,
-        first: at(second),
-        last: at(second),
-        count: 1,
-        trigger: None,
-        token: FencingToken(7),
-        node: NodeName::new("host-a"),
-        decided_at: at(second),
-    }
+    Skip { token: FencingToken(7), node: NodeName::new("host-a"), ..tests_support::skip(job, second) }
 }
 
 fn shape(op: &Op) -> String {

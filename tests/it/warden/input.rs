@@ -1,6 +1,8 @@
-//! What is handed to a process on its standard input, and what kills one that goes by no lease.
+//! What is handed to a process on its standard input.
 
-use super::*;
+use cronkeeper::warden::wire::Exit;
+
+use super::bench::{Bench, is_root, nobody};
 
 #[tokio::test]
 async fn a_process_reads_what_was_handed_over_and_then_the_end() {
@@ -32,17 +34,5 @@ async fn the_job_of_another_user_can_read_its_input() {
     (launch.input, launch.directory, launch.user) = ("hello\n".into(), "/".into(), Some(nobody()));
     assert_eq!(bench.run(launch).await.exit, Exit::Code(0));
     assert_eq!(bench.lines(), ["hello", "hello"]);
-    bench.close().await;
-}
-
-#[tokio::test]
-async fn a_tree_with_an_instant_of_its_own_is_killed_then_and_not_at_lease_end() {
-    let mut bench = Bench::new();
-    let mut launch = bench.sh("trap '' TERM; while :; do sleep 1; done");
-    let at = uptime() + Duration::from_millis(400);
-    launch.deadline = Deadline::At(at);
-    bench.order(Order::Lease { until: Uptime::ZERO });
-    let ending = bench.run(launch).await;
-    assert_eq!((ending.ended_by, ending.at >= at), (Some(EndedBy::Deadline), true));
     bench.close().await;
 }

@@ -3,19 +3,11 @@
 use cronkeeper::election::Request;
 use cronkeeper::job::JobName;
 use cronkeeper::ledger::{Change, Commit, Event};
-use cronkeeper::run::{Answer, HistoryRecord, Link, RunRecord, Skip, SkipReason, TriggerSeq, Version};
-use cronkeeper::term::{NodeName, SessionId, Term};
+use cronkeeper::run::{Answer, HistoryRecord, Link, RunRecord, SkipReason, TriggerSeq, Version};
+use cronkeeper::term::{SessionId, Term};
 
-use super::rig::{Rig, at, begin, end, first_mark, job, mark, run};
+use super::rig::{Rig, begin, end, first_mark, job, leader, mark, run, skip};
 use crate::support::zookeeper::shared;
-
-async fn leader(connect: &str) -> (Rig, Term, SessionId) {
-    let mut leader = Rig::start(connect, "a");
-    leader.ask(Request::Campaign);
-    let session = leader.session().await;
-    let (term, _) = leader.elected().await;
-    (leader, term, session)
-}
 
 /// The links that the leader hears of, once there are so many.
 async fn links(rig: &mut Rig, count: usize) -> Vec<(TriggerSeq, Link)> {
@@ -36,18 +28,7 @@ async fn run_first(rig: &mut Rig, behind: &[JobName], session: &SessionId, term:
 }
 
 fn forgo(name: &str, links: Vec<TriggerSeq>, term: &Term) -> Change {
-    let skip = Skip {
-        v: 1,
-        job: job(name),
-        reason: SkipReason::Upstream,
-        first: at(60),
-        last: at(60),
-        count: 1,
-        trigger: None,
-        token: term.token,
-        node: NodeName::new("a"),
-        decided_at: at(61),
-    };
+    let skip = skip(name, 60, SkipReason::Upstream, "a", term.token);
     Change::Forgo { job: job(name), links, skip: Some(skip), onward: Vec::new() }
 }
 

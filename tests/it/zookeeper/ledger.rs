@@ -3,19 +3,11 @@
 use cronkeeper::election::Request;
 use cronkeeper::ledger::{self, Change, Commit, OwnerState};
 use cronkeeper::run::{HistoryRecord, KillRequest, Reason, RunRecord, Version};
-use cronkeeper::term::{SessionId, TermEnd};
+use cronkeeper::term::TermEnd;
 
-use super::rig::{Rig, begin, end, first_mark, hand, job, run, run_id};
+use super::rig::{Rig, begin, end, first_mark, hand, job, leader, run, run_id};
 use crate::support::LONG;
 use crate::support::zookeeper::shared;
-
-async fn leader(connect: &str) -> (Rig, cronkeeper::term::Term, SessionId) {
-    let mut rig = Rig::start(connect, "a");
-    rig.ask(Request::Campaign);
-    let session = rig.session().await;
-    let (term, _) = rig.elected().await;
-    (rig, term, session)
-}
 
 /// One that resigned while its run was in flight.
 async fn former_leader(connect: &str) -> (Rig, RunRecord) {

@@ -6,7 +6,7 @@ use cronkeeper::run::{Pause, Resume, RunRecord, TriggerRecord, Version};
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::rig::{Rig, begin, end, first_mark, job, mark, run};
+use super::rig::{Rig, begin, end, first_mark, job, leader, mark, run};
 use crate::support::zookeeper::shared;
 
 fn pause(reason: &str) -> Pause {
@@ -28,10 +28,7 @@ async fn heard(rig: &mut Rig, wanted: impl Fn(&Wishes) -> bool) -> Wishes {
 
 /// The leader, and a follower to ask.
 async fn two(connect: &str) -> (Rig, cronkeeper::term::Term, cronkeeper::term::SessionId, Rig) {
-    let mut leader = Rig::start(connect, "a");
-    leader.ask(Request::Campaign);
-    let session = leader.session().await;
-    let (term, _) = leader.elected().await;
+    let (leader, term, session) = leader(connect).await;
     let mut follower = Rig::start(connect, "b");
     follower.ask(Request::Campaign);
     follower.following(Some("a")).await;

@@ -9,7 +9,9 @@ use cronkeeper::clock::{Clock, Now, Wake};
 use cronkeeper::coordination::{self, Coordination, Request, channels};
 use cronkeeper::job::JobName;
 use cronkeeper::ledger::{Change, Commit, CommitId, Snapshot};
-use cronkeeper::run::{JobRecord, Nonce, OnLoss, Outcome, Owner, Past, RunEnd, RunId, RunRecord, RunState, Version};
+use cronkeeper::run::{
+    JobRecord, Nonce, OnLoss, Outcome, Owner, Past, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason, Version,
+};
 use cronkeeper::term::{FencingToken, NodeName, SessionId, Term};
 use cronkeeper::zookeeper::session::{Connector, Settings};
 use cronkeeper::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
@@ -243,6 +245,15 @@ impl Rig {
     }
 }
 
+/// The node `a` once it leads, with its term and its session.
+pub async fn leader(connect: &str) -> (Rig, Term, SessionId) {
+    let mut rig = Rig::start(connect, "a");
+    rig.ask(election::Request::Campaign);
+    let session = rig.session().await;
+    let (term, _) = rig.elected().await;
+    (rig, term, session)
+}
+
 pub fn job(name: &str) -> JobName {
     JobName::parse(name).expect("a good name")
 }
@@ -277,6 +288,21 @@ pub fn run(name: &str, second: i64, node: &str, session: &SessionId, token: Fenc
         past: Past::default(),
         dependents: Vec::new(),
         kill: None,
+    }
+}
+
+pub fn skip(name: &str, second: i64, reason: SkipReason, node: &str, token: FencingToken) -> Skip {
+    Skip {
+        v: 1,
+        job: job(name),
+        reason,
+        first: at(second),
+        last: at(second),
+        count: 1,
+        trigger: None,
+        token,
+        node: NodeName::new(node),
+        decided_at: at(second),
     }
 }
 

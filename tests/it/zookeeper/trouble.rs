@@ -7,7 +7,7 @@ use cronkeeper::run::Version;
 use cronkeeper::term::TermEnd;
 use cronkeeper::zookeeper::session::Settings;
 
-use super::rig::{self, Memory, Rig, begin, end, first_mark, job, run};
+use super::rig::{self, Memory, Rig, begin, end, first_mark, job, leader, run};
 use crate::support::LONG;
 use crate::support::proxy::{At, Proxy, opcode};
 use crate::support::zookeeper::Ensemble;
@@ -27,10 +27,7 @@ fn line() -> Line {
 #[tokio::test]
 async fn a_begin_whose_reply_was_lost_is_accepted_once_and_stands_once() {
     let line = line();
-    let mut rig = Rig::start(&line.proxy.connect_string(), "a");
-    rig.ask(Request::Campaign);
-    let session = rig.session().await;
-    let (term, _) = rig.elected().await;
+    let (mut rig, term, session) = leader(&line.proxy.connect_string()).await;
     rig.commit(first_mark("backup", "1")).await;
     for (version, second) in [(0, 60), (1, 120), (2, 180)] {
         line.proxy.cut_at(At::ReplyTo(opcode::MULTI));
@@ -53,10 +50,7 @@ async fn a_begin_whose_reply_was_lost_is_accepted_once_and_stands_once() {
 #[tokio::test]
 async fn many_commits_under_way_when_the_line_is_cut_are_all_accepted() {
     let line = line();
-    let mut rig = Rig::start(&line.proxy.connect_string(), "a");
-    rig.ask(Request::Campaign);
-    let session = rig.session().await;
-    let (term, _) = rig.elected().await;
+    let (mut rig, term, session) = leader(&line.proxy.connect_string()).await;
     let names: Vec<String> = (0..300).map(|at| format!("job-{at}")).collect();
     for round in 0..5 {
         line.proxy.cut_at(At::Reply(2));
@@ -76,10 +70,7 @@ async fn many_commits_under_way_when_the_line_is_cut_are_all_accepted() {
 #[tokio::test]
 async fn cut_off_the_term_ends_with_the_lease_and_the_session_with_its_timeout() {
     let line = line();
-    let mut rig = Rig::start(&line.proxy.connect_string(), "a");
-    rig.ask(Request::Campaign);
-    let session = rig.session().await;
-    let (term, _) = rig.elected().await;
+    let (mut rig, term, session) = leader(&line.proxy.connect_string()).await;
     rig.commit(first_mark("backup", "1")).await;
     let run = run("backup", 60, "a", &session, term.token);
     rig.commit(begin(0, &run)).await;
@@ -143,10 +134,7 @@ async fn the_loss_of_the_connected_server_costs_no_term() {
     let others: Vec<_> = (0..3).filter(|&i| i != follower).map(|i| ensemble.connect_string_of(i)).collect();
     // The crate tries its servers in an order of its own: whichever it is on, two others are left.
     let connect = format!("{},{}", proxy.connect_string(), others.join(","));
-    let mut rig = Rig::start(&connect, "a");
-    rig.ask(Request::Campaign);
-    let session = rig.session().await;
-    let (term, _) = rig.elected().await;
+    let (mut rig, term, session) = leader(&connect).await;
     rig.commit(first_mark("backup", "1")).await;
     ensemble.kill(follower);
     proxy.part();

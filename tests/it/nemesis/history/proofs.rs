@@ -1,8 +1,8 @@
 //! Every break of a promise is seen: one sound life of a small cluster, and what each of them makes of it.
 
 use cronkeeper::job::JobName;
-use cronkeeper::run::{JobRecord, Nonce, RunId, Skip};
-use cronkeeper::term::{FencingToken, NodeName, SessionId};
+use cronkeeper::run::{JobRecord, Nonce, RunId};
+use cronkeeper::term::{FencingToken, SessionId};
 use cronkeeper::zookeeper::client::Mode;
 use serde::Serialize;
 
@@ -73,18 +73,7 @@ impl Life {
     }
 
     fn skip(&mut self, second: i64, reason: SkipReason) {
-        let skip = Skip {
-            v: 1,
-            job: tick(),
-            reason,
-            first: at(second),
-            last: at(second),
-            count: 1,
-            trigger: None,
-            token: FencingToken(SECOND),
-            node: NodeName::new("b"),
-            decided_at: at(second),
-        };
+        let skip = rig::skip("tick", BEGIN + second, reason, "b", FencingToken(SECOND));
         let mark = set("/cronkeeper/jobs/tick", &self.mark(second));
         let history = format!("/cronkeeper/history/tick/{}.skip", id(second));
         self.commit(second * 1_000 + 600, vec![check("b"), mark, create(&history, &HistoryRecord::Skip(skip))]);
