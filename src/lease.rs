@@ -72,6 +72,13 @@ impl Lease {
         at < self.until()
     }
 
+    /// From the end of the lease, or from the order to kill, until the daemon kills by itself what the warden has not said is dead.
+    /// A third of what is left of the session when the lease ends: the warden needs milliseconds of it, and two thirds are for
+    /// killing.
+    pub fn patience(session_timeout: Duration) -> Duration {
+        session_timeout / 20
+    }
+
     /// How often to write while leading or running anything: a tenth of the session timeout.
     pub fn write_every(&self) -> Duration {
         self.session_timeout / 10
