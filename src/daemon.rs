@@ -297,8 +297,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     /// One event at most to the engine.
     fn take(&mut self, now: Now, gathered: Gathered) -> Option<Stopped> {
         match gathered {
-            Gathered::Time if self.pulse.looked(now.up) => Some(self.give_warden_up()),
-            Gathered::Time => self.turn(now, Event::Tick),
+            Gathered::Time => self.time_passed(now),
             Gathered::Control(control) => self.control(now, control),
             Gathered::Told(None) => Some(Stopped::BackendGone),
             Gathered::Told(Some(Told::Ledger(event))) => self.turn(now, Event::Ledger(event)),
@@ -308,6 +307,14 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                 self.pulse.heard();
                 self.noticed(now, notice)
             }
+        }
+    }
+
+    /// The loop turned by itself: there was nothing to hear.
+    fn time_passed(&mut self, now: Now) -> Option<Stopped> {
+        match self.pulse.looked(now.up) {
+            true => Some(self.give_warden_up()),
+            false => self.turn(now, Event::Tick),
         }
     }
 
