@@ -10,6 +10,7 @@ mod log;
 mod notices;
 pub mod orphans;
 mod perform;
+mod pulse;
 pub mod reload;
 pub mod signals;
 #[cfg(test)]
@@ -20,12 +21,14 @@ pub mod view;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::error;
 
 use self::launch::Launcher;
+use self::pulse::Pulse;
 use self::reload::Reloaded;
 pub use self::trees::Left;
 use self::trees::Trees;
@@ -44,6 +47,7 @@ use crate::telemetry::TARGET;
 use crate::term::NodeName;
 use crate::warden::CodecError;
 use crate::warden::handle::Handle;
+use crate::warden::recover::{self, Stray, Survivor};
 use crate::warden::wire::{Notice, Order};
 
 /// How often systemd is asked for more time while draining.
@@ -55,6 +59,8 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// How long the end waits for what still runs to be killed. What does not die by then is for the next start, or for systemd.
 const CLOSING: Duration = Duration::from_secs(5);
+/// How long what the daemon kills itself is seen to.
+const DYING: Duration = Duration::from_secs(5);
 
 /// What starts and ends process trees: the warden, or a model of it.
 pub trait Processes: Send {
@@ -66,6 +72,12 @@ pub trait Processes: Send {
 
     /// The next notice. Cancel safe.
     fn notice(&mut self) -> impl Future<Output = Result<Notice, WardenGone>> + Send;
+
+    /// Kills trees without the warden. Never blocks, whatever does not die.
+    fn kill_trees(&mut self, trees: Vec<Stray>, node: &NodeName);
+
+    /// Kills the warden itself.
+    fn kill_warden(&mut self);
 
     /// Kills all that still runs, and returns when that is done. Dropped, it goes on without anybody waiting for it.
     fn close(self) -> impl Future<Output = ()> + Send;
@@ -133,6 +145,26 @@ impl Processes for Handle {
         })
     }
 
+    fn kill_trees(&mut self, trees: Vec<Stray>, node: &NodeName) {
+        let node = node.clone();
+        let kill = move || match recover::kill_strays(&trees, node.as_str(), DYING) {
+            Ok(survivors) => survivors.iter().for_each(|Survivor { run, pid }| {
+                error!(target: TARGET, %run, "process {pid} does not die of SIGKILL");
+            }),
+            Err(error) => error!(target: TARGET, "what the warden left cannot be found: {error}"),
+        };
+        // Not on the runtime's threads, which may all wait for a disk.
+        if let Err(error) = thread::Builder::new().name("kill".into()).spawn(kill) {
+            error!(target: TARGET, "what the warden left cannot be killed: {error}");
+        }
+    }
+
+    fn kill_warden(&mut self) {
+        if let Err(error) = self.kill() {
+            error!(target: TARGET, "the warden cannot be killed: {error}");
+        }
+    }
+
     async fn close(self) {
         if let Err(error) = Self::close(self).await {
             error!(target: TARGET, "the end of the warden cannot be waited for: {error}");
@@ -182,6 +214,7 @@ pub struct Daemon<K, P, J> {
     settings: Settings,
     /// What each tree is, for its lines of output.
     trees: Trees,
+    pulse: Pulse,
     /// Hooks that could not be handed to the warden: the engine is told once it has heard of all else.
     refused: VecDeque<Notice>,
     view: View,
@@ -217,6 +250,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             journal,
             settings,
             trees: Trees::default(),
+            pulse: Pulse::default(),
             refused: VecDeque::new(),
             view,
             shown,
@@ -247,6 +281,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             };
             let now = self.clock.now();
             stopped = self.take(now, gathered);
+            self.ask_warden(now);
             self.show(now);
             self.settings.watchdog.turned(now.up, &mut self.settings.notifier);
             self.extend_stop(now);
@@ -262,13 +297,24 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     /// One event at most to the engine.
     fn take(&mut self, now: Now, gathered: Gathered) -> Option<Stopped> {
         match gathered {
-            Gathered::Time => self.turn(now, Event::Tick),
+            Gathered::Time => self.time_passed(now),
             Gathered::Control(control) => self.control(now, control),
             Gathered::Told(None) => Some(Stopped::BackendGone),
             Gathered::Told(Some(Told::Ledger(event))) => self.turn(now, Event::Ledger(event)),
             Gathered::Told(Some(Told::Election(event))) => self.elected(now, event),
             Gathered::Notice(Err(WardenGone)) => Some(Stopped::WardenGone(self.left())),
-            Gathered::Notice(Ok(notice)) => self.noticed(now, notice),
+            Gathered::Notice(Ok(notice)) => {
+                self.pulse.heard();
+                self.noticed(now, notice)
+            }
+        }
+    }
+
+    /// The loop turned by itself: there was nothing to hear.
+    fn time_passed(&mut self, now: Now) -> Option<Stopped> {
+        match self.pulse.looked(now.up) {
+            true => Some(self.give_warden_up()),
+            false => self.turn(now, Event::Tick),
         }
     }
 
@@ -386,7 +432,8 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
 
     fn wake(&self) -> Wake {
         let now = self.clock.now();
-        let beat = self.settings.watchdog.next().unwrap_or(Uptime::NEVER).min(now.up + HEARTBEAT);
+        let beats = [self.settings.watchdog.next(), self.pulse.next_look()].into_iter().flatten();
+        let beat = beats.fold(now.up + HEARTBEAT, Uptime::min);
         let at = if self.is_stale { beat.min(self.shown_at + SHOW_EVERY) } else { beat };
         self.engine.wake(now).or(Wake { wall: None, up: Some(at) })
     }

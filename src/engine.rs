@@ -18,6 +18,7 @@ pub mod hooks;
 mod kill;
 mod leading;
 mod misfire;
+mod outlived;
 mod own;
 mod pending;
 mod report;
@@ -41,6 +42,7 @@ use self::flight::{Flight, Holder, News};
 use self::heir::Succession;
 use self::hooks::{HookStart, Hooks};
 use self::leading::Leadership;
+use self::outlived::Outlived;
 use self::pending::{Pending, Told};
 use self::stage::Stage;
 use self::turn::Turn;
@@ -106,6 +108,8 @@ pub enum Command {
     RunHook(Box<HookStart>),
     /// Tell the warden.
     Order(Order),
+    /// Kill these trees without the warden, which has not said in time that they are dead.
+    EndTrees(Vec<Slot>),
     /// Keep an end in the state directory until the ledger has it.
     KeepEnd {
         /// How the run ended.
@@ -154,6 +158,7 @@ pub struct Engine {
     timeouts: BTreeSet<(Uptime, Slot)>,
     /// When own attempts are watched for what others want of them.
     attend: BTreeSet<(Uptime, Slot)>,
+    outlived: Outlived,
     /// Commits without an answer, each with the term it was asked for in.
     commits: BTreeMap<CommitId, (Option<FencingToken>, Pending)>,
     /// Counts commits, slots and decisions: never used twice by one process.
@@ -181,6 +186,7 @@ impl Engine {
             slots: BTreeMap::new(),
             timeouts: BTreeSet::new(),
             attend: BTreeSet::new(),
+            outlived: Outlived::default(),
             commits: BTreeMap::new(),
             counter: 0,
             is_busy: false,
@@ -237,7 +243,7 @@ impl Engine {
     /// When something will next happen by itself, on either clock. Asking too often is harmless.
     pub fn wake(&self, now: Now) -> Wake {
         let timers = [self.timeouts.first(), self.attend.first()].into_iter().flatten();
-        let timeout = Wake { wall: None, up: timers.map(|&(at, _)| at).min() };
+        let timeout = Wake { wall: None, up: timers.map(|&(at, _)| at).chain(self.outlived.next_at()).min() };
         let agenda = match &self.leading {
             Some(leading) if self.may_decide(now) => {
                 let held = now.wall.duration_since(self.clocks.due(now));
@@ -300,7 +306,10 @@ impl Engine {
     fn on_election(&mut self, t: &mut Turn, event: election::Event) {
         use election::Event as E;
         match event {
-            E::Session { id, .. } => self.on_session(t, id),
+            E::Session { id, timeout } => {
+                self.outlived.under(timeout);
+                self.on_session(t, id);
+            }
             E::Elected { term, lease_until, snapshot, took } => {
                 self.renew(t, lease_until);
                 self.take_over(t, term, *snapshot, took);
@@ -370,6 +379,7 @@ impl Engine {
     /// What follows from the passing of time, and from whatever the event changed.
     fn act(&mut self, t: &mut Turn) {
         self.watch_clocks(t);
+        self.end_outlived(t);
         self.stop_overdue(t);
         self.lift_pauses(t);
         self.attend_due(t);
@@ -385,6 +395,7 @@ impl Engine {
 
     fn renew(&mut self, t: &mut Turn, until: Uptime) {
         self.lease_until = until;
+        self.outlived.lease(until, t.now.up);
         t.order(Order::Lease { until });
     }
 

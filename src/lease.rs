@@ -81,6 +81,13 @@ impl Lease {
         at < self.until()
     }
 
+    /// From the end of the lease, or from the order to kill, until the daemon kills by itself what the warden has not said is dead.
+    /// A third of what is left of the session when the lease ends: the warden needs milliseconds of it, and two thirds are for
+    /// killing. Of a session without an end it would be for ever.
+    pub fn patience(session_timeout: Duration) -> Duration {
+        (session_timeout / 20).min(Duration::from_secs(1))
+    }
+
     /// How often to write while leading or running anything: a tenth of the session timeout.
     pub fn write_every(&self) -> Duration {
         self.session_timeout / 10
@@ -112,6 +119,13 @@ mod tests {
     fn a_new_session_lets_act_from_when_it_was_asked_for() {
         assert!(lease().holds(at(13_399)));
         assert!(!lease().holds(at(13_400)));
+    }
+
+    #[test]
+    fn the_second_line_kills_well_before_the_session_can_end() {
+        let left = T - lease().until().since(at(10_000));
+        assert_eq!(Lease::patience(T), left / 3);
+        assert_eq!(Lease::patience(Duration::MAX), Duration::from_secs(1));
     }
 
     #[test]

@@ -10,7 +10,8 @@
 //! It is the same binary, started by the daemon before any thread of its own ([`handle`]). It is single-threaded, knows
 //! no tokio, and sleeps in one epoll ([`poller`]). It kills every tree when the daemon's end of the socket closes or
 //! when a deadline comes, whatever the daemon is doing then; as subreaper it inherits every process whose parent ended,
-//! so nothing a job starts can leave its sight.
+//! so nothing a job starts can leave its sight. That it may hang itself is for the daemon to notice, which then kills without it
+//! ([`recover`]).
 //!
 //! Deliberately absent: schedules, leadership, reasons. It obeys orders and clocks.
 

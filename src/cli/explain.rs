@@ -139,7 +139,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::StillAlive(_) | Error::Solo(SoloError::StillAlive(_)) => {
             "it does not die of SIGKILL, so nothing is given up; see what it waits for in /proc/PID/stack"
         }
-        Error::Stopped(Stopped::WardenGone(_)) => "something killed it: see the kernel's log for a lack of memory",
+        Error::Stopped(Stopped::WardenGone(_)) => {
+            "something killed or stopped it: see the log before it, and the kernel's for a lack of memory"
+        }
         Error::Stopped(Stopped::BackendGone) | Error::Panicked => "please report it, with the log before it",
         Error::Jobs(LoadError::Invalid { .. })
         | Error::TimeZone(_)

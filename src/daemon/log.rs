@@ -238,6 +238,16 @@ pub(super) fn loaded(loaded: &Loaded, difference: &Difference) {
     }
 }
 
+/// The warden has not said in time that a run is dead, which the daemon kills now.
+pub(super) fn outlived(run: &RunId) {
+    warn!(target: TARGET, event = event::RUN_OUTLIVED, job = %run.job(), %run);
+}
+
+/// The warden counts as dead.
+pub(super) fn warden_silent(runs: usize) {
+    error!(target: TARGET, event = event::WARDEN_SILENT, runs);
+}
+
 /// A jobs file was refused; the set loaded before stays.
 pub(super) fn rejected(path: &str, error: &LoadError) {
     let problems = error.lines();

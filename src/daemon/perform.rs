@@ -1,5 +1,7 @@
 //! Doing what the engine says, in its order.
 
+use std::path::PathBuf;
+
 use rustix::io::Errno;
 use tracing::error;
 
@@ -10,7 +12,8 @@ use crate::engine::hooks::HookStart;
 use crate::engine::{Command, Event, Start};
 use crate::run::journal::Journal;
 use crate::telemetry::TARGET;
-use crate::warden::wire::{Notice, Order, StartFailure, Step};
+use crate::warden::recover::Stray;
+use crate::warden::wire::{Notice, Order, Slot, StartFailure, Step};
 
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     pub(super) fn perform(&mut self, now: Now, commands: Vec<Command>) -> Option<Stopped> {
@@ -21,11 +24,8 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                 Command::Ask(request) => drop(self.coordination.requests.send(request)),
                 Command::Start(start) => stopped = stopped.or(self.start(now, *start)),
                 Command::RunHook(start) => self.run_hook(&start),
-                Command::Order(order) => {
-                    if let Err(error) = self.processes.send(&order) {
-                        error!(target: TARGET, "an order cannot be sent to the warden: {error}");
-                    }
-                }
+                Command::Order(order) => self.order(&order),
+                Command::EndTrees(slots) => self.end_trees(&slots),
                 Command::KeepEnd { end, version } => {
                     if let Err(error) = self.journal.ended(&end, version) {
                         error!(target: TARGET, job = %end.run.job, "the end of a run cannot be kept in the state directory: {error}");
@@ -47,6 +47,18 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         stopped
     }
 
+    pub(super) fn order(&mut self, order: &Order) {
+        if let Err(error) = self.processes.send(order) {
+            error!(target: TARGET, "an order cannot be sent to the warden: {error}");
+        }
+    }
+
+    fn end_trees(&mut self, slots: &[Slot]) {
+        let strays: Vec<Stray> = slots.iter().filter_map(|slot| self.trees.stray(*slot)).collect();
+        slots.iter().filter_map(|slot| self.trees.attempt(*slot)).for_each(|(run, _)| log::outlived(run));
+        self.processes.kill_trees(strays, &self.settings.launcher.node);
+    }
+
     /// Notes the run, then starts it: after a crash between the two, the note says what to look for.
     fn start(&mut self, now: Now, start: Start) -> Option<Stopped> {
         let run = start.run.id();
@@ -55,18 +67,19 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             return self.not_started(now, &start, error.raw_os_error());
         }
         let launch = match self.settings.launcher.launch(&start) {
-            Ok(launch) => Order::Start(Box::new(launch)),
+            Ok(launch) => launch,
             Err(unknown) => {
                 error!(target: TARGET, job = %start.run.job, %run, "not started: {unknown}");
                 let why = StartFailure::Step { step: Step::User, errno: 0 };
                 return self.turn(now, Event::Warden(Notice::NotStarted { slot: start.slot, why }));
             }
         };
-        if let Err(error) = self.processes.send(&launch) {
+        let cgroup = launch.cgroup.as_ref().map(|cgroup| PathBuf::from(&cgroup.path));
+        if let Err(error) = self.processes.send(&Order::Start(Box::new(launch))) {
             error!(target: TARGET, job = %start.run.job, %run, "not started: {error}");
             return self.not_started(now, &start, Some(Errno::TOOBIG.raw_os_error()));
         }
-        self.trees.insert(start.slot, run, Deed::Attempt(start.run.attempt));
+        self.trees.insert(start.slot, run, Deed::Attempt(start.run.attempt), cgroup);
         None
     }
 
@@ -80,7 +93,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         if self.processes.send(&Order::Start(Box::new(launch))).is_err() {
             return self.refused.push_back(refused(Step::Prepare, Errno::TOOBIG.raw_os_error()));
         }
-        self.trees.insert(slot, run, Deed::Hook(start.call.hook));
+        self.trees.insert(slot, run, Deed::Hook(start.call.hook), None);
     }
 
     fn not_started(&mut self, now: Now, start: &Start, errno: Option<i32>) -> Option<Stopped> {

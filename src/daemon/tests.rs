@@ -40,6 +40,7 @@ impl Clock for Flying {
 struct Trees {
     die: bool,
     closed: Arc<AtomicBool>,
+    killed: Arc<AtomicBool>,
 }
 
 impl Processes for Trees {
@@ -49,6 +50,12 @@ impl Processes for Trees {
 
     async fn notice(&mut self) -> Result<Notice, WardenGone> {
         std::future::pending().await
+    }
+
+    fn kill_trees(&mut self, _: Vec<Stray>, _: &NodeName) {}
+
+    fn kill_warden(&mut self) {
+        self.killed.store(true, Ordering::Relaxed);
     }
 
     async fn close(self) {
@@ -106,6 +113,7 @@ struct Rig {
     service: Service,
     clock: Flying,
     closed: Arc<AtomicBool>,
+    killed: Arc<AtomicBool>,
     _dir: TempDir,
 }
 
@@ -118,12 +126,12 @@ fn rig(die: bool) -> Rig {
     let engine = Engine::new(node.clone(), jobs);
     let (status, _) = watch::channel(Arc::new(view.status(clock.now(), &engine)));
     let (turned, _) = watch::channel(Uptime::ZERO);
-    let closed = Arc::new(AtomicBool::default());
+    let (closed, killed) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
     let daemon = Daemon::new(Parts {
         engine,
         clock: clock.clone(),
         coordination,
-        processes: Trees { die, closed: closed.clone() },
+        processes: Trees { die, closed: closed.clone(), killed: killed.clone() },
         journal: FileJournal::open(&dir.path().join("journal")).unwrap().0,
         settings: Settings {
             drain_timeout: Duration::from_secs(1),
@@ -134,7 +142,7 @@ fn rig(die: bool) -> Rig {
         view,
         shown: Shown { status, turned },
     });
-    Rig { daemon, service, clock, closed, _dir: dir }
+    Rig { daemon, service, clock, closed, killed, _dir: dir }
 }
 
 async fn ended(daemon: Daemon<Flying, Trees, FileJournal>, controls: mpsc::UnboundedReceiver<Control>) -> Stopped {
@@ -165,9 +173,17 @@ async fn a_loop_that_nobody_controls_any_more_goes_on_hearing() {
 
 #[tokio::test]
 async fn what_does_not_die_holds_the_end_up_but_not_for_ever() {
-    let Rig { daemon, service, clock, closed, _dir } = rig(false);
+    let Rig { daemon, service, clock, closed, _dir, .. } = rig(false);
     let (_controls, controlled) = mpsc::unbounded_channel();
     drop(service);
     assert_eq!(ended(daemon, controlled).await, Stopped::BackendGone);
     assert!(closed.load(Ordering::Relaxed) && clock.now().up >= Uptime::ZERO + CLOSING);
+}
+
+#[tokio::test]
+async fn a_warden_that_says_nothing_is_killed_and_ends_the_daemon() {
+    let Rig { daemon, service: _service, clock, killed, _dir, .. } = rig(true);
+    let (_controls, controlled) = mpsc::unbounded_channel();
+    assert_eq!(ended(daemon, controlled).await, Stopped::WardenGone(Left::default()));
+    assert!(killed.load(Ordering::Relaxed) && clock.now().up >= Uptime::ZERO + Duration::from_secs(5));
 }

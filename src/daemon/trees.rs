@@ -1,6 +1,7 @@
 //! What each process tree is: whose lines its output is, and what is noted of its start.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use tracing::info;
 
@@ -8,6 +9,7 @@ use crate::job::{Hook, JobName};
 use crate::run::RunId;
 use crate::run::journal::RecoveredRun;
 use crate::telemetry::{OUTPUT, event};
+use crate::warden::recover::{Recorded, Stray};
 use crate::warden::wire::{Slot, Stream};
 
 /// The trees that the warden was asked to start.
@@ -20,6 +22,10 @@ pub(super) struct Tree {
     pub job: JobName,
     pub run: RunId,
     pub deed: Deed,
+    /// Its main process and that one's start time, once the warden has told of it.
+    main: Option<(i32, u64)>,
+    /// Where it was to be started.
+    cgroup: Option<PathBuf>,
 }
 
 /// What it does.
@@ -40,6 +46,13 @@ pub struct Left {
     pub hooks: Vec<RunId>,
 }
 
+impl Tree {
+    fn stray(&self) -> Stray {
+        let main = self.main.map(|(pid, start_time)| (pid, Some(start_time)));
+        Stray { recorded: Recorded { run: self.run.to_string(), main }, cgroup: self.cgroup.clone() }
+    }
+}
+
 impl Trees {
     /// The runs that hooks follow here.
     pub fn hooks(&self) -> Vec<RunId> {
@@ -47,8 +60,25 @@ impl Trees {
         hooks.map(|tree| tree.run.clone()).collect()
     }
 
-    pub fn insert(&mut self, slot: Slot, run: RunId, deed: Deed) {
-        self.0.insert(slot, Tree { job: run.job().clone(), run, deed });
+    pub fn insert(&mut self, slot: Slot, run: RunId, deed: Deed, cgroup: Option<PathBuf>) {
+        self.0.insert(slot, Tree { job: run.job().clone(), run, deed, main: None, cgroup });
+    }
+
+    pub fn started(&mut self, slot: Slot, pid: i32, start_time: u64) {
+        if let Some(tree) = self.0.get_mut(&slot) {
+            tree.main = Some((pid, start_time));
+        }
+    }
+
+    /// How a tree is found without the warden.
+    pub fn stray(&self, slot: Slot) -> Option<Stray> {
+        self.0.get(&slot).map(Tree::stray)
+    }
+
+    /// All runs' trees, to be found without the warden.
+    pub fn attempts(&self) -> Vec<Stray> {
+        let attempts = self.0.values().filter(|tree| matches!(tree.deed, Deed::Attempt(_)));
+        attempts.map(Tree::stray).collect()
     }
 
     pub fn remove(&mut self, slot: Slot) -> Option<Tree> {
@@ -65,7 +95,7 @@ impl Trees {
 
     /// A line of output; a hook's streams are one, named after it.
     pub fn log_line(&self, slot: Slot, stream: Stream, line: &str, continues: bool) {
-        let Some(Tree { job, run, deed }) = self.0.get(&slot) else { return };
+        let Some(Tree { job, run, deed, .. }) = self.0.get(&slot) else { return };
         let stream = match (deed, stream) {
             (Deed::Hook(hook), _) => hook.as_str(),
             (Deed::Attempt(_), Stream::Stdout) => "stdout",

@@ -99,6 +99,8 @@ pub(super) struct Alive {
     pub started: Option<Uptime>,
     /// Why it was told to stop.
     pub stopped: Option<StopCause>,
+    /// The daemon has killed it, for the warden had not.
+    pub is_ended_here: bool,
 }
 
 /// Why a tree was told to stop.

@@ -111,9 +111,10 @@ impl Engine {
         let slot = Slot(self.count());
         self.slots.insert(slot, run.clone());
         if let Some(own) = self.flights.get_mut(run).and_then(Flight::own_mut) {
-            own.phase = Phase::Alive(Alive { slot, started: None, stopped: None });
+            own.phase = Phase::Alive(Alive { slot, started: None, stopped: None, is_ended_here: false });
         }
         let deadline = deadline_of(&record, Now { wall: t.due, ..t.now });
+        self.outlived.watch(slot, deadline);
         let start = Start { slot, run: record, version, job, not_after: self.lease_until, deadline };
         t.commands.push(Command::Start(Box::new(start)));
     }
@@ -143,16 +144,18 @@ impl Engine {
                 t.tell(Report::Started { run, attempt, token, pid, lateness });
             }
             Notice::NotStarted { slot, why } => {
+                self.outlived.forget(slot);
                 let Some(run) = self.slots.remove(&slot) else { return self.on_hook_not_started(t, slot, why) };
                 self.on_not_started(t, &run, why);
             }
             Notice::Ended(ending) => {
+                self.outlived.forget(ending.slot);
                 let Some(run) = self.slots.remove(&ending.slot) else { return self.on_hook_ended(t, &ending) };
                 self.timeouts.retain(|&(_, slot)| slot != ending.slot);
                 self.attend.retain(|&(_, slot)| slot != ending.slot);
                 self.on_ended(t, &run, *ending);
             }
-            Notice::Output { .. } => {}
+            Notice::Output { .. } | Notice::Pong => {}
         }
     }
 
@@ -203,7 +206,9 @@ impl Engine {
         if alive.stopped.is_none() || cause == StopCause::Superseded {
             alive.stopped = Some(cause);
         }
-        t.order(Order::Kill { slot: alive.slot });
+        let slot = alive.slot;
+        self.outlived.ordered(slot, t.now.up);
+        t.order(Order::Kill { slot });
     }
 }
 

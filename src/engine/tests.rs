@@ -9,6 +9,7 @@ mod heir;
 mod hooks;
 mod lost;
 mod missed;
+mod outlived;
 mod retrying;
 mod waiting;
 mod rig;

@@ -60,6 +60,8 @@ events! {
     RUN_SKIPPED "run.skipped" "occurrences were not run" [job, run, scheduled_at, reason, count, first, last];
     RUN_SUPERSEDED "run.superseded" "a run was settled by another node" [job, run];
     RUN_CUT_OFF "run.cut_off" "a run's node is cut off, and may go on with it" [job, run, owner, keep_until];
+    RUN_OUTLIVED "run.outlived" "the warden has not killed a run in time, it is killed without it" [job, run];
+    WARDEN_SILENT "warden.silent" "the warden neither starts nor ends anything any more, it is killed with all that runs" [runs];
     JOB_PAUSED "job.paused" "a job is paused" [job, by, reason];
     JOB_RESUMED "job.resumed" "a job's pause is over" [job, by];
     JOB_TRIGGERED "job.triggered" "a run is wanted now" [job, run, by];
@@ -91,6 +93,8 @@ run.retrying | job, run, attempt, delay_ms
 run.skipped | job, run, scheduled_at, reason, count, first, last
 run.superseded | job, run
 run.cut_off | job, run, owner, keep_until
+run.outlived | job, run
+warden.silent | runs
 job.paused / job.resumed / job.triggered | job, by, reason / job, by / job, run, by
 hook.finished | job, run, hook, outcome";
 

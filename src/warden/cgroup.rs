@@ -115,7 +115,7 @@ fn is_at_or_below(cgroup: &str, tail: &str) -> bool {
     behind.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-fn kill(path: &Path) -> io::Result<()> {
+pub(super) fn kill(path: &Path) -> io::Result<()> {
     fs::write(path.join("cgroup.kill"), "1")
 }
 

@@ -147,6 +147,15 @@ impl Handle {
         }
     }
 
+    /// Kills the warden, also one that is stopped. The main processes of all trees die with it; [`Handle::notice`] then says that it
+    /// is gone.
+    ///
+    /// # Errors
+    /// When it cannot be killed.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.child.kill()
+    }
+
     /// Lets the warden go, which kills all that still runs, and waits until it is done with that and ended.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use super::codec::Decoder;
 use super::outbox::Outbox;
 use super::poller::{Poller, Ready};
 use super::spawn::{self, Spawner};
-use super::tree::{Tree, due};
+use super::tree::Tree;
 use super::wire::{EndedBy, Launch, Notice, Order, Slot, StartFailure, Step, Stream};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
@@ -163,6 +163,7 @@ impl Keeper {
             Order::Stop { slot, grace_ms } => self.stop(slot, Duration::from_millis(grace_ms)),
             Order::Kill { slot } => self.kill(slot, EndedBy::Order),
             Order::Lease { until } => self.lease_until = until,
+            Order::Ping => self.tell(&Notice::Pong),
         }
     }
 
@@ -179,7 +180,7 @@ impl Keeper {
             return Err(StartFailure::Step { step: Step::Prepare, errno: rustix::io::Errno::EXIST.raw_os_error() });
         }
         // What would have to be killed at once is not started.
-        if due(launch.deadline, self.lease_until) <= uptime() {
+        if launch.deadline.due(self.lease_until) <= uptime() {
             return Err(StartFailure::TooLate);
         }
         // Without a cgroup, sessions, groups and descent are left, and limits for single processes.

@@ -1,17 +1,19 @@
-//! After daemon and warden are gone: find what is left of their runs, kill it, and see it dead.
+//! Without the warden: find what is left of runs, kill it, and see it dead.
 //!
 //! A run's processes are known by its main process, if that still lives under the same start time, by the run and node in
-//! their environment, and by descent from either. It blocks, for a bounded time; it is for `release`, and for the start
-//! of a daemon before it joins. Only records of this boot make sense here.
+//! their environment, and by descent from either. It blocks, for a bounded time; it is for `release`, for the start of a
+//! daemon before it joins, and for one whose warden is gone or hangs. Only records of this boot make sense here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use super::cgroup;
 use super::forest::Forest;
 use super::procfs::{self, Identity, Process};
 use super::tree::RUN_ID;
@@ -33,6 +35,15 @@ pub struct Recorded {
     pub main: Option<(i32, Option<u64>)>,
 }
 
+/// A run whose warden lives and does not kill it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stray {
+    /// What is known of it.
+    pub recorded: Recorded,
+    /// Where all of it is, if its warden made that.
+    pub cgroup: Option<PathBuf>,
+}
+
 /// A process that was sent SIGKILL and did not die in time: it sleeps uninterruptibly, or belongs to another user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Survivor {
@@ -45,6 +56,19 @@ pub struct Survivor {
 /// When a process started, in ticks since boot: with its pid, its name for good. None if there is no such process.
 pub fn start_time(pid: i32) -> Option<u64> {
     Process::read(pid).map(|process| process.start)
+}
+
+/// The same as [`kill_leftovers`], of runs that a cgroup may hold: what is in there dies first and at once.
+///
+/// # Errors
+/// When /proc cannot be read.
+pub fn kill_strays(strays: &[Stray], node: &str, within: Duration) -> io::Result<Vec<Survivor>> {
+    for path in strays.iter().filter_map(|stray| stray.cgroup.as_deref()) {
+        // It may never have been made, or be gone with all that was in it.
+        let _ = cgroup::kill(path);
+    }
+    let recorded: Vec<Recorded> = strays.iter().map(|stray| stray.recorded.clone()).collect();
+    kill_leftovers(&recorded, node, within)
 }
 
 /// Kills all that is left of these runs of `node` and returns when it is dead, or after `within`. Says what did not die. Never

@@ -92,7 +92,7 @@ impl Tree {
 
     /// When it is to be killed without a further order.
     pub(super) fn due(&self, lease_until: Uptime) -> Uptime {
-        due(self.deadline, lease_until).min(self.kill_at.unwrap_or(Uptime::NEVER))
+        self.deadline.due(lease_until).min(self.kill_at.unwrap_or(Uptime::NEVER))
     }
 
     /// Removes its cgroup if nothing lives in it; true when there is none.
@@ -115,16 +115,6 @@ impl Tree {
             + Duration::from_secs(process.start % TICKS_PER_SECOND) / TICKS_PER_SECOND as u32;
         // The start time is rounded down to a tick.
         self.forked_at < Uptime::ZERO + born + Duration::from_secs(1) / TICKS_PER_SECOND as u32
-    }
-}
-
-/// When a tree with this deadline is killed.
-pub(super) fn due(deadline: Deadline, lease_until: Uptime) -> Uptime {
-    match deadline {
-        Deadline::Lease => lease_until,
-        Deadline::LeaseAnd(at) => lease_until.max(at),
-        Deadline::At(at) => at,
-        Deadline::None => Uptime::NEVER,
     }
 }
 
@@ -228,10 +218,10 @@ mod tests {
     #[test]
     fn a_deadline_of_lease_and_instant_needs_both() {
         let at = |seconds| Uptime::ZERO + Duration::from_secs(seconds);
-        assert_eq!(due(Deadline::LeaseAnd(at(5)), at(9)), at(9));
-        assert_eq!(due(Deadline::LeaseAnd(at(5)), at(3)), at(5));
-        assert_eq!(due(Deadline::Lease, at(3)), at(3));
-        assert_eq!((due(Deadline::At(at(5)), at(3)), due(Deadline::At(at(5)), at(9))), (at(5), at(5)));
-        assert_eq!(due(Deadline::None, Uptime::ZERO), Uptime::NEVER);
+        assert_eq!(Deadline::LeaseAnd(at(5)).due(at(9)), at(9));
+        assert_eq!(Deadline::LeaseAnd(at(5)).due(at(3)), at(5));
+        assert_eq!(Deadline::Lease.due(at(3)), at(3));
+        assert_eq!((Deadline::At(at(5)).due(at(3)), Deadline::At(at(5)).due(at(9))), (at(5), at(5)));
+        assert_eq!(Deadline::None.due(Uptime::ZERO), Uptime::NEVER);
     }
 }

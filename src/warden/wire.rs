@@ -35,6 +35,8 @@ pub enum Order {
         /// When.
         until: Uptime,
     },
+    /// Say that you live. Answered by `Pong`, after all that was said before.
+    Ping,
 }
 
 /// What to start, and within which bounds.
@@ -107,7 +109,7 @@ pub struct Cgroup {
 }
 
 /// When a tree is killed without being told to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Deadline {
     /// When the lease ends.
@@ -118,6 +120,18 @@ pub enum Deadline {
     At(Uptime),
     /// Never by itself.
     None,
+}
+
+impl Deadline {
+    /// When a tree with this deadline is to be killed, if the lease ends at `lease_until`.
+    pub fn due(self, lease_until: Uptime) -> Uptime {
+        match self {
+            Self::Lease => lease_until,
+            Self::LeaseAnd(at) => lease_until.max(at),
+            Self::At(at) => at,
+            Self::None => Uptime::NEVER,
+        }
+    }
 }
 
 /// From the warden.
@@ -153,6 +167,8 @@ pub enum Notice {
     },
     /// A tree has ended: its main process is reaped and nothing of it is left.
     Ended(Box<Ending>),
+    /// It lives.
+    Pong,
 }
 
 /// The end of a tree.

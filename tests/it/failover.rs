@@ -12,6 +12,7 @@ mod flapping;
 mod flights;
 mod heir;
 mod hooks;
+mod hung;
 mod last_words;
 mod lease;
 mod outage;

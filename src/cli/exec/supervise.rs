@@ -110,6 +110,7 @@ impl Watch<'_> {
                 let timed_out = ending.ended_by == Some(EndedBy::Order) && self.stopped == Some(Cause::Timeout);
                 return Some(Ok(Watched { ending: *ending, timed_out }));
             }
+            Notice::Pong => {}
         }
         None
     }

@@ -9,6 +9,9 @@ use crate::engine::{Command, Engine, Report, Turn};
 use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunId, millis};
 use crate::warden::wire::{EndedBy, Ending, Exit, StartFailure, Step};
 
+/// Its number.
+const SIGKILL: i32 = 9;
+
 /// The tail kept of a successful run, in bytes; the warden hands on 4 KiB.
 const TAIL_OF_SUCCESS: usize = 512;
 
@@ -35,11 +38,14 @@ impl Engine {
             self.drop_run(t, run);
             return;
         }
-        let by_lease = ending.ended_by == Some(EndedBy::Deadline)
-            || (ending.ended_by == Some(EndedBy::Order) && alive.stopped == Some(StopCause::Lease));
+        // The warden may have seen it dead before it read the order to kill it.
+        let was_ended_here = alive.is_ended_here && matches!(ending.exit, Exit::Signal { signal: SIGKILL, .. });
+        let ended_by = ending.ended_by.or(was_ended_here.then_some(EndedBy::Order));
+        let by_lease = ended_by == Some(EndedBy::Deadline)
+            || (ended_by == Some(EndedBy::Order) && alive.stopped == Some(StopCause::Lease));
         let success = flight.own().and_then(|own| own.job.as_ref()).map(|job| &job.success_exit_codes);
         let is_success = |code: i32| success.map_or(code == 0, |codes| codes.contains(&code));
-        let (outcome, reason) = match (ending.ended_by, alive.stopped) {
+        let (outcome, reason) = match (ended_by, alive.stopped) {
             (Some(EndedBy::Deadline), _) | (Some(EndedBy::Order), Some(StopCause::Lease)) => {
                 (Outcome::Interrupted, Some(Reason::Lease))
             }

@@ -36,6 +36,13 @@ struct Slot {
     is_disk_full: bool,
 }
 
+impl Slot {
+    /// Its warden stood still for so long that the daemon took it for dead.
+    fn is_silent(&self) -> bool {
+        self.logs.last().is_some_and(|log| !log.named("warden.silent").is_empty())
+    }
+}
+
 impl Crew {
     /// One node on each host, in line.
     pub fn start(lab: &Lab, hand: &Hand, work: &Work) -> Self {
@@ -176,10 +183,15 @@ impl Crew {
         true
     }
 
+    /// Starts those nodes again that have ended because their warden said nothing any more.
+    pub fn revive_silent(&mut self) -> Vec<usize> {
+        (0..self.slots.len()).filter(|&i| self.slots[i].is_silent() && self.revive(i)).collect()
+    }
+
     /// Nodes that have ended though nobody had ended them.
     pub fn unexplained_ends(&self) -> Vec<String> {
-        let each =
-            self.slots.iter().filter(|slot| !slot.may_end && !slot.is_disk_full).filter_map(|slot| slot.node.as_ref());
+        let is_unexplained = |slot: &&Slot| !slot.may_end && !slot.is_disk_full && !slot.is_silent();
+        let each = self.slots.iter().filter(is_unexplained).filter_map(|slot| slot.node.as_ref());
         each.filter_map(|node| Some(format!("{} ended by itself, with {}", node.name(), node.status()?))).collect()
     }
 

@@ -49,16 +49,16 @@ pub struct History {
     pub seen: Vec<Entry>,
     /// In the order in which they were committed.
     pub committed: Vec<Arc<Committed>>,
-    /// When a warden stood still. What outlived its lease then nobody could kill: that is what the token is for.
-    pub wardens_stood_still: Vec<Span>,
+    /// When a daemon and its warden both stood still. What outlived its lease then nobody could kill: that is what the token is for.
+    pub nodes_stood_still: Vec<Span>,
     /// What was due until then is to be settled.
     pub horizon: Timestamp,
 }
 
 impl History {
-    pub fn new(seen: Vec<Entry>, txns: Vec<Txn>, wardens_stood_still: Vec<Span>, horizon: Timestamp) -> Self {
+    pub fn new(seen: Vec<Entry>, txns: Vec<Txn>, nodes_stood_still: Vec<Span>, horizon: Timestamp) -> Self {
         let committed = txns.into_iter().map(|txn| Arc::new(Committed { txn, origin: None })).collect();
-        Self { seen, committed, wardens_stood_still, horizon }
+        Self { seen, committed, nodes_stood_still, horizon }
     }
 
     /// What is broken, for people; empty: nothing.
@@ -110,7 +110,7 @@ impl History {
 
     fn is_excused(&self, entry: &Entry) -> bool {
         let at = time_of(entry);
-        self.wardens_stood_still.iter().any(|span| {
+        self.nodes_stood_still.iter().any(|span| {
             let until = span.to.checked_add(STARTING).unwrap_or(Timestamp::MAX);
             span.from <= at && at <= until
         })

@@ -15,7 +15,7 @@ use super::crew::{Crew, send};
 use super::hand::{Hand, Target};
 use super::history::Span;
 use super::lab::{Lab, SERVERS};
-use super::plan::{Plan, Stroke};
+use super::plan::{Part, Plan, Stroke};
 use super::work::Work;
 use crate::support::LONG;
 
@@ -35,7 +35,8 @@ enum Action {
 enum Cure {
     /// What the stroke of this number did to the network.
     Network(usize),
-    Continue(Vec<OwnedFd>, Option<usize>),
+    /// The processes, and which of [`Storm::stood_still`] that was.
+    Continue(Vec<OwnedFd>, usize),
     Revive(usize),
     Server(usize, Health),
     MakeRoom(usize),
@@ -65,8 +66,23 @@ pub struct Storm<'a> {
     /// What cannot be done by then is given up: that there is no peace will say the rest.
     patient_until: Instant,
     transcript: Vec<String>,
-    /// When wardens stood still: what they should have killed then they could not.
-    wardens_stood_still: Vec<Span>,
+    stood_still: Vec<Still>,
+}
+
+/// When a part of a node stood still.
+struct Still {
+    i: usize,
+    part: Part,
+    span: Span,
+}
+
+impl Still {
+    /// When both parts of one node did: then nobody could kill what should have been.
+    fn both(&self, other: &Self) -> Option<Span> {
+        let is_pair = self.i == other.i && self.part != Part::Warden && other.part != Part::Daemon;
+        let (from, to) = (self.span.from.max(other.span.from), self.span.to.min(other.span.to));
+        (is_pair && from < to).then_some(Span { from, to })
+    }
 }
 
 impl<'a> Storm<'a> {
@@ -81,7 +97,7 @@ impl<'a> Storm<'a> {
             began: Instant::now(),
             patient_until: Instant::now(),
             transcript: Vec::new(),
-            wardens_stood_still: Vec::new(),
+            stood_still: Vec::new(),
         }
     }
 
@@ -94,6 +110,7 @@ impl<'a> Storm<'a> {
         }
         while let Some(((at, _), action)) = self.agenda.pop_first() {
             thread::sleep(at.saturating_duration_since(Instant::now()));
+            self.revive_silent();
             match action {
                 Action::Strike(stroke) => self.strike(&stroke),
                 Action::Cure(cure) => self.cure(cure),
@@ -109,6 +126,7 @@ impl<'a> Storm<'a> {
         let end = Instant::now() + 2 * LONG;
         let mut missing;
         loop {
+            self.revive_silent();
             let ends = self.crew.unexplained_ends();
             if !ends.is_empty() {
                 return Err(ends);
@@ -125,9 +143,17 @@ impl<'a> Storm<'a> {
         }
     }
 
-    /// What happened, for people; and when wardens stood still.
+    /// What happened, for people; and when a daemon and its warden both stood still.
     pub fn into_account(mut self) -> (Vec<String>, Vec<Span>) {
-        (std::mem::take(&mut self.transcript), std::mem::take(&mut self.wardens_stood_still))
+        let still = std::mem::take(&mut self.stood_still);
+        let both = still.iter().flat_map(|one| still.iter().filter_map(|other| one.both(other))).collect();
+        (std::mem::take(&mut self.transcript), both)
+    }
+
+    fn revive_silent(&mut self) {
+        for i in self.crew.revive_silent() {
+            self.note(&format!("{} is started again, its warden was silent", self.crew.name(i)));
+        }
     }
 
     fn strike(&mut self, stroke: &Stroke) {
@@ -155,11 +181,9 @@ impl<'a> Storm<'a> {
                 self.lab.network.heal(*stroke);
                 Ok("the network is sound again".into())
             }
-            Cure::Continue(stopped, span) => {
+            Cure::Continue(stopped, still) => {
                 stopped.iter().for_each(|process| send(process, Signal::CONT));
-                if let Some(span) = *span {
-                    self.wardens_stood_still[span].to = Timestamp::now();
-                }
+                self.stood_still[*still].span.to = Timestamp::now();
                 Ok("what stood still goes on".into())
             }
             // Another stroke's cure was quicker, or the signal was one that ends nothing.

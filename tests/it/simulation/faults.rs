@@ -38,6 +38,13 @@ pub enum Fault {
     Thaw {
         node: usize,
     },
+    /// A node's warden stands still, and nothing else does: its daemon is to notice.
+    HangWarden {
+        node: usize,
+    },
+    WakeWarden {
+        node: usize,
+    },
     StepClock {
         node: usize,
         by: SignedDuration,
@@ -84,7 +91,7 @@ pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: 
     loop {
         at = at + mean_gap.mul_f64(2.0 * rng.f64());
         if at >= end {
-            return plan;
+            break;
         }
         if rng.u8(..8) == 0 {
             plan.push((at, Fault::Ambush(ambush(rng, at + timeout))));
@@ -101,6 +108,26 @@ pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: 
             }
         }
     }
+    for _ in 0..rng.u8(..3) {
+        let at = begin + end.since(begin).mul_f64(rng.f64());
+        plan.extend(hang(rng, nodes, timeout, at));
+    }
+    plan
+}
+
+/// A warden that hangs: by itself, or around the time at which it would have to kill, while its node is cut off.
+fn hang(rng: &mut Rng, nodes: usize, timeout: Duration, at: Uptime) -> Vec<(Uptime, Fault)> {
+    let node = rng.usize(..nodes);
+    let lasts = timeout.mul_f64(0.2 * 20_f64.powf(rng.f64()));
+    let mut plan = vec![(at, Fault::HangWarden { node }), (at + lasts, Fault::WakeWarden { node })];
+    if rng.bool() {
+        let (from, parted) = (at + timeout.mul_f64(0.2 * rng.f64()), timeout.mul_f64(1.0 + rng.f64()));
+        for (fault, cure) in cut(&[Host::Node(node)], &servers(|_| true), rng) {
+            plan.push((from, fault));
+            plan.extend(cure.map(|cure| (from + parted, cure)));
+        }
+    }
+    plan
 }
 
 /// One that gives its moment up at `until`.
@@ -220,6 +247,10 @@ impl World {
                 self.wardens.thaw(&mut self.env, node);
                 self.resume(node);
             }
+            // Both at once is a host that stands still; systemd sees to a daemon alone that does.
+            Fault::HangWarden { node } if self.nodes[node].health == Health::Running => self.wardens.hang(node),
+            Fault::HangWarden { .. } => {}
+            Fault::WakeWarden { node } => self.wardens.go_on(&mut self.env, node),
             Fault::StepClock { node, by } => self.step_clock(node, by),
             Fault::Cut { from, to } => self.env.network.cut(from, to),
             Fault::Slow { from, to } => self.env.network.slow(from, to),
@@ -249,6 +280,7 @@ impl World {
         }
         for node in 0..nodes {
             self.wardens.thaw(&mut self.env, node);
+            self.wardens.go_on(&mut self.env, node);
             self.wardens.unclog(&mut self.env, node);
             self.resume(node);
             self.step_clock(node, -self.nodes[node].skew);
@@ -258,6 +290,7 @@ impl World {
     fn pause(&mut self, node: usize) {
         if self.nodes[node].health == Health::Running {
             self.nodes[node].health = Health::Paused;
+            self.wardens.go_on(&mut self.env, node);
         }
     }
 

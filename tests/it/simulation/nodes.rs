@@ -20,6 +20,7 @@ use cronkeeper::run::{ControlRecord, Note, RunEnd, RunId, RunRecord, RunState, V
 use cronkeeper::systemd::{Notifier, Watchdog};
 use cronkeeper::term::{FencingToken, NodeName};
 use cronkeeper::warden::CodecError;
+use cronkeeper::warden::recover::Stray;
 use cronkeeper::warden::wire::{Notice, Order};
 use fastrand::Rng;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -333,6 +334,18 @@ impl Processes for Wired {
 
     async fn notice(&mut self) -> Result<Notice, WardenGone> {
         self.notices.recv().await.ok_or(WardenGone)
+    }
+
+    fn kill_trees(&mut self, trees: Vec<Stray>, _: &NodeName) {
+        let world = &mut *self.world.lock();
+        for stray in trees {
+            world.wardens.kill_without(&mut world.env, self.node, &stray.recorded.run);
+        }
+    }
+
+    fn kill_warden(&mut self) {
+        let world = &mut *self.world.lock();
+        world.wardens.kill_warden(&mut world.env, self.node);
     }
 
     /// The world ends the trees of a node whose daemon has ended.

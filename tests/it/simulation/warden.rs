@@ -1,7 +1,7 @@
 //! The warden of each node, and the processes of jobs it starts: its wire's orders in, its notices out.
 //!
 //! It runs beside the daemon: the daemon's pause does not touch it, the daemon's death makes it kill all it has. It
-//! stands still only with its whole host, and then its jobs do too.
+//! stands still with its whole host, and then its jobs do too; or it hangs by itself, and they go on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,11 +46,12 @@ enum Deed {
 struct Warden {
     life: u64,
     frozen: bool,
+    hangs: bool,
     lease_until: Uptime,
     /// When it looks at the deadlines next.
     alarm: Option<Uptime>,
     trees: BTreeMap<Slot, Tree>,
-    /// What came while it was frozen.
+    /// What came while it was frozen, or hung.
     inbox: Vec<Step>,
     /// What the daemon has not written to its socket yet, while it cannot.
     unsent: Option<Vec<Order>>,
@@ -61,6 +62,8 @@ struct Tree {
     process: Process,
     deadline: Deadline,
     ending: bool,
+    /// The process is gone, and the warden has yet to see it.
+    dead: bool,
 }
 
 pub struct Wardens {
@@ -75,6 +78,7 @@ impl Wardens {
         let warden = |_| Warden {
             life: 0,
             frozen: false,
+            hangs: false,
             lease_until: Uptime::ZERO,
             alarm: None,
             trees: BTreeMap::new(),
@@ -90,6 +94,8 @@ impl Wardens {
         let (daemon, notices) = unbounded_channel();
         let warden = &mut self.wardens[node];
         warden.life += 1;
+        warden.hangs = false;
+        warden.inbox.clear();
         warden.lease_until = Uptime::ZERO;
         warden.alarm = None;
         warden.daemon = Some(daemon);
@@ -129,18 +135,52 @@ impl Wardens {
         self.wardens[node].daemon = None;
         self.wardens[node].unsent = None;
         if !with_host {
+            // systemd ends the rest of the control group, and that does not depend on the warden.
+            self.go_on(env, node);
             return self.later(env, node, Duration::from_micros(50)..Duration::from_millis(5), Deed::DaemonGone);
         }
         self.wardens[node].life += 1;
-        for (_, tree) in std::mem::take(&mut self.wardens[node].trees) {
-            env.facts.push(Fact::Gone(tree.process));
-        }
+        self.end_leftovers(env, node);
     }
 
     /// What a new process does first: it kills what an earlier one left, and sees it dead.
     pub fn end_leftovers(&mut self, env: &mut Env, node: usize) {
-        for (_, tree) in std::mem::take(&mut self.wardens[node].trees) {
+        for (_, tree) in std::mem::take(&mut self.wardens[node].trees).into_iter().filter(|(_, tree)| !tree.dead) {
             env.facts.push(Fact::Gone(tree.process));
+        }
+    }
+
+    /// The daemon kills the process of a run by itself.
+    pub fn kill_without(&mut self, env: &mut Env, node: usize, run: &str) {
+        let of_run = |tree: &Tree| tree.process.run == run && !tree.dead;
+        let slots: Vec<Slot> =
+            self.wardens[node].trees.iter().filter(|(_, tree)| of_run(tree)).map(|(slot, _)| *slot).collect();
+        let exit = Exit::Signal { signal: 9, core: false };
+        for slot in slots {
+            let within = Duration::from_millis(1)..Duration::from_millis(20);
+            self.later(env, node, within, Deed::End(slot, exit, None));
+        }
+    }
+
+    /// The warden itself is killed, and with it all it has started.
+    pub fn kill_warden(&mut self, env: &mut Env, node: usize) {
+        env.note(|| format!("node-{node} has killed its warden"));
+        self.wardens[node].life += 1;
+        self.wardens[node].daemon = None;
+        self.end_leftovers(env, node);
+    }
+
+    /// The warden does nothing any more, until it goes on; its jobs do not depend on it.
+    pub fn hang(&mut self, node: usize) {
+        self.wardens[node].hangs = true;
+    }
+
+    /// What it was told meanwhile it does now, in that order.
+    pub fn go_on(&mut self, env: &mut Env, node: usize) {
+        if std::mem::take(&mut self.wardens[node].hangs) {
+            for (micros, step) in (0..).zip(std::mem::take(&mut self.wardens[node].inbox)) {
+                env.queue.after(Duration::from_micros(micros), Event::Warden(step));
+            }
         }
     }
 
@@ -157,12 +197,13 @@ impl Wardens {
 
     /// All processes of jobs.
     pub fn alive(&self) -> impl Iterator<Item = &Process> {
-        self.wardens.iter().flat_map(|warden| warden.trees.values().map(|tree| &tree.process))
+        let trees = self.wardens.iter().flat_map(|warden| warden.trees.values());
+        trees.filter(|tree| !tree.dead).map(|tree| &tree.process)
     }
 
     /// True where processes of jobs are alive.
     pub fn has_trees(&self, node: usize) -> bool {
-        !self.wardens[node].trees.is_empty()
+        self.wardens[node].trees.values().any(|tree| !tree.dead)
     }
 
     pub fn is_frozen(&self, node: usize) -> bool {
@@ -190,8 +231,12 @@ impl Wardens {
         if warden.life != step.life {
             return;
         }
-        if warden.frozen {
-            return warden.inbox.push(step);
+        if warden.frozen || warden.hangs {
+            if let (false, Deed::End(slot, ..)) = (warden.frozen, &step.deed) {
+                let slot = *slot;
+                self.die(env, node, slot);
+            }
+            return self.wardens[node].inbox.push(step);
         }
         match step.deed {
             Deed::Obey(Order::Start(launch)) => self.start(env, node, *launch),
@@ -201,6 +246,7 @@ impl Wardens {
                 warden.lease_until = until;
                 self.watch_deadlines(env, node);
             }
+            Deed::Obey(Order::Ping) => self.tell(env, node, Notice::Pong),
             Deed::DaemonGone => {
                 for slot in warden.trees.keys().copied().collect::<Vec<_>>() {
                     self.kill(env, node, slot, EndedBy::Order);
@@ -232,7 +278,7 @@ impl Wardens {
         env.note(|| format!("node-{node} pid {} is attempt {} of {}", process.pid, process.attempt, process.run));
         env.facts.push(Fact::Spawned(process.clone()));
         self.tell(env, node, Notice::Started { slot, pid: process.pid, at: env.now() });
-        self.wardens[node].trees.insert(slot, Tree { process, deadline: launch.deadline, ending: false });
+        self.wardens[node].trees.insert(slot, Tree { process, deadline: launch.deadline, ending: false, dead: false });
         // From an instant to longer than most periods.
         let lasts = Duration::from_millis(20).mul_f64(1500_f64.powf(env.rng.f64()));
         let exit = Exit::Code(i32::from(env.rng.u8(..5) == 0));
@@ -296,12 +342,21 @@ impl Wardens {
     }
 
     fn end(&mut self, env: &mut Env, node: usize, slot: Slot, exit: Exit, ended_by: Option<EndedBy>) {
-        let Some(tree) = self.wardens[node].trees.remove(&slot) else { return };
-        env.note(|| format!("node-{node} pid {} of {} has ended: {exit:?}", tree.process.pid, tree.process.run));
-        let at = env.now();
-        self.ended.insert(tree.process.run.clone(), at);
-        env.facts.push(Fact::Gone(tree.process));
-        self.tell(env, node, Notice::Ended(Box::new(ending(slot, exit, ended_by, at))));
+        self.die(env, node, slot);
+        if self.wardens[node].trees.remove(&slot).is_some() {
+            let at = env.now();
+            self.tell(env, node, Notice::Ended(Box::new(ending(slot, exit, ended_by, at))));
+        }
+    }
+
+    /// The process is gone, whether the warden sees it or not.
+    fn die(&mut self, env: &mut Env, node: usize, slot: Slot) {
+        let Some(tree) = self.wardens[node].trees.get_mut(&slot).filter(|tree| !tree.dead) else { return };
+        tree.dead = true;
+        let process = tree.process.clone();
+        env.note(|| format!("node-{node} pid {} of {} has ended", process.pid, process.run));
+        self.ended.insert(process.run.clone(), env.now());
+        env.facts.push(Fact::Gone(process));
     }
 
     fn tell(&mut self, env: &mut Env, node: usize, notice: Notice) {
@@ -341,6 +396,7 @@ impl Process {
 mod tests {
     use super::super::faults::Fault;
     use super::super::lab::Lab;
+    use super::super::world::Health;
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
@@ -420,6 +476,26 @@ mod tests {
         order(&lab, Order::Start(Box::new(launch(lab.now(), Deadline::Lease))));
         lab.run(10 * MS);
         assert_eq!(notices.try_recv().ok(), Some(Notice::NotStarted { slot: Slot(1), why: StartFailure::TooLate }));
+    }
+
+    #[test]
+    fn a_warden_that_hangs_kills_nothing_and_its_daemon_can() {
+        let (mut lab, mut notices) = with_tree(Deadline::Lease);
+        while notices.try_recv().is_ok() {}
+        lab.executor.world.lock().nodes[0].health = Health::Running;
+        lab.executor.fault(Fault::HangWarden { node: 0 });
+        lab.run(200 * MS);
+        assert!(lab.executor.world.lock().wardens.has_trees(0));
+        {
+            let world = &mut *lab.executor.world.lock();
+            world.wardens.kill_without(&mut world.env, 0, "a.20261120T000000Z");
+        }
+        lab.run(20 * MS);
+        assert!(!lab.executor.world.lock().wardens.has_trees(0));
+        assert!(notices.try_recv().is_err(), "it says nothing");
+        lab.executor.fault(Fault::WakeWarden { node: 0 });
+        lab.run(10 * MS);
+        assert!(matches!(notices.try_recv(), Ok(Notice::Ended(_))));
     }
 
     #[test]

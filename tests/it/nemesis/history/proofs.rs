@@ -161,7 +161,7 @@ fn an_occurrence_that_is_begun_twice_on_record_is_seen() {
 }
 
 #[test]
-fn an_overlap_is_seen_and_excused_only_while_a_warden_stood_still() {
+fn an_overlap_is_seen_and_excused_only_while_a_whole_node_stood_still() {
     let overlapping = |still: Vec<Span>| {
         let mut life = Life::sound();
         life.seen.push(line(Mark::Overlap, SECOND, 3, 50));

@@ -12,14 +12,14 @@ use super::super::history::Span;
 use super::super::lab::SERVERS;
 use super::super::net::Trouble;
 use super::super::plan::{Blow, Kind, Part, Stroke};
-use super::{Cure, Health, Storm};
+use super::{Cure, Health, Still, Storm};
 
 impl Storm<'_> {
     /// Does it; what is to be done about it later. Nothing: the victim was down already.
     pub(super) fn blow(&mut self, stroke: &Stroke, i: usize) -> Vec<Cure> {
         match stroke.kind {
             Kind::Signal(blow, part) => self.signal(i, blow, part),
-            Kind::Suspended => self.stand_still(i, true, Crew::suspend),
+            Kind::Suspended => self.stand_still(i, Part::Both, Crew::suspend),
             Kind::HostLost => self.crew.kill_all(i).map(|_| Cure::Revive(i)).into_iter().collect(),
             Kind::CutOff => self.upon(i, Trouble::Parted(self.servers_and_middle(None))),
             Kind::Deaf => self.upon(i, Trouble::Deaf(self.servers_and_middle(None))),
@@ -48,7 +48,7 @@ impl Storm<'_> {
 
     fn signal(&mut self, i: usize, blow: Blow, part: Part) -> Vec<Cure> {
         if blow == Blow::Stop {
-            return self.stand_still(i, part != Part::Daemon, |crew, i| crew.strike(i, blow, part));
+            return self.stand_still(i, part, |crew, i| crew.strike(i, blow, part));
         }
         let hit = self.crew.strike(i, blow, part);
         hit.map(|_| Cure::Revive(i)).into_iter().collect()
@@ -57,15 +57,12 @@ impl Storm<'_> {
     fn stand_still(
         &mut self,
         i: usize,
-        with_warden: bool,
+        part: Part,
         stop: impl FnOnce(&mut Crew, usize) -> Option<Vec<OwnedFd>>,
     ) -> Vec<Cure> {
         let Some(stopped) = stop(self.crew, i) else { return Vec::new() };
-        let span = with_warden.then_some(self.wardens_stood_still.len());
-        if with_warden {
-            self.wardens_stood_still.push(Span { from: Timestamp::now(), to: Timestamp::MAX });
-        }
-        vec![Cure::Continue(stopped, span)]
+        self.stood_still.push(Still { i, part, span: Span { from: Timestamp::now(), to: Timestamp::MAX } });
+        vec![Cure::Continue(stopped, self.stood_still.len() - 1)]
     }
 
     fn upon(&mut self, i: usize, trouble: Trouble) -> Vec<Cure> {
