@@ -44,20 +44,27 @@ pub struct Step(Brought);
 
 #[expect(clippy::large_enum_variant, reason = "nearly all that is brought is of runs")]
 enum Brought {
-    OfRun { run: RunId, told: Told, result: Result<Option<Event>, Trouble> },
+    OfRun { run: RunId, wish: u32, told: Told, result: Result<Option<Event>, Trouble> },
     OfMember { node: NodeName, result: Result<(), Trouble> },
 }
 
+/// A run as it is watched.
+struct Watched {
+    /// With a watch, or one too many for that.
+    has_watch: bool,
+    /// How often it was asked for: only the newest wish is answered.
+    wish: u32,
+}
+
 enum Look {
-    Run(RunId, Told),
+    Run { run: RunId, wish: u32, told: Told },
     Member(NodeName),
 }
 
 /// The watched runs of a term.
 pub struct Watcher<C, K> {
     desk: Desk<C, K>,
-    /// With a watch, or too many for one.
-    watched: BTreeMap<RunId, bool>,
+    watched: BTreeMap<RunId, Watched>,
     bytes: usize,
     members: BTreeMap<NodeName, watch::Sender<Member>>,
     waiting: VecDeque<Look>,
@@ -79,22 +86,27 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         }
     }
 
-    /// Watches a run.
+    /// Watches a run, and tells what it is now also where it is watched already: what was told before may have been told to nobody
+    /// who knew what to do with it.
     pub fn watch(&mut self, run: RunId) {
-        if self.watched.contains_key(&run) {
-            return;
-        }
         let bytes = paths::running(&run).len();
-        let has_watch = self.bytes + bytes <= MOST_BYTES;
-        self.bytes += if has_watch { bytes } else { 0 };
-        self.watched.insert(run.clone(), has_watch);
-        self.waiting.push_back(Look::Run(run, Told::default()));
+        let has_room = self.bytes + bytes <= MOST_BYTES;
+        let watched = self.watched.entry(run.clone()).or_insert_with(|| {
+            self.bytes += if has_room { bytes } else { 0 };
+            Watched { has_watch: has_room, wish: 0 }
+        });
+        watched.wish += 1;
+        self.waiting.push_back(Look::Run { run, wish: watched.wish, told: Told::default() });
     }
 
     fn unwatch(&mut self, run: &RunId) {
-        if self.watched.remove(run) == Some(true) {
+        if self.watched.remove(run).is_some_and(|watched| watched.has_watch) {
             self.bytes -= paths::running(run).len();
         }
+    }
+
+    fn is_wanted(&self, run: &RunId, wish: u32) -> bool {
+        self.watched.get(run).is_some_and(|watched| watched.wish == wish)
     }
 
     /// The term is over. Only reads and watches are dropped by it.
@@ -114,10 +126,14 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         while let Some(look) = self.waiting.pop_front() {
             let desk = self.desk.clone();
             match look {
-                Look::Run(run, told) => {
-                    let has_watch = self.watched.get(&run).copied().unwrap_or(false);
+                Look::Run { run, wish, told } => {
+                    let has_watch = self.watched.get(&run).is_some_and(|watched| watched.has_watch);
                     let member = told.owner.as_ref().map(|owner| self.member(&owner.node));
-                    self.steps.push(Box::pin(of_run(desk, run, told, has_watch, member)));
+                    self.steps.push(Box::pin(async move {
+                        let mut told = told;
+                        let result = look_at_run(&desk, &run, &mut told, has_watch, member).await;
+                        Step(Brought::OfRun { run, wish, told, result })
+                    }));
                 }
                 Look::Member(node) => {
                     let member = self.members.entry(node.clone()).or_insert_with(unknown).clone();
@@ -150,11 +166,12 @@ impl<C: Client, K: Clock> Watcher<C, K> {
     pub fn land(&mut self, step: Step, now: Uptime) -> Option<Event> {
         let (look, result) = match step.0 {
             Brought::OfMember { node, result } => (Look::Member(node), result.map(|()| None)),
+            Brought::OfRun { run, wish, .. } if !self.is_wanted(&run, wish) => return None,
             Brought::OfRun { run, result: Ok(Some(event @ Event::Run(_, None))), .. } => {
                 self.unwatch(&run);
                 return Some(event);
             }
-            Brought::OfRun { run, told, result } => (Look::Run(run, told), result),
+            Brought::OfRun { run, wish, told, result } => (Look::Run { run, wish, told }, result),
         };
         match result {
             Ok(event) => {
@@ -190,17 +207,6 @@ async fn look_at_member<C: Client, K: Clock>(
     member.send_replace(Member::Lives(stat.map(|stat| session_id(stat.ephemeral_owner))));
     watch.fired().await;
     Ok(())
-}
-
-async fn of_run<C: Client, K: Clock>(
-    desk: Desk<C, K>,
-    run: RunId,
-    mut told: Told,
-    has_watch: bool,
-    member: Option<watch::Receiver<Member>>,
-) -> Step {
-    let result = look_at_run(&desk, &run, &mut told, has_watch, member).await;
-    Step(Brought::OfRun { run, told, result })
 }
 
 /// One look; where nothing is new, waits until something may be.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use cronkeeper::coordination::{Coordination, Event, Request};
 use cronkeeper::election;
+use cronkeeper::ledger;
+use cronkeeper::run::RunId;
 use cronkeeper::term::TermEnd;
 use cronkeeper::zookeeper::client::{Client, Connect, Mode};
 use fastrand::Rng;
@@ -136,6 +138,35 @@ fn an_heir_without_a_lease_leads_only_once_a_quorum_has_heard_it() {
         lab.executor.fault(Fault::Resume { node: 1 });
         elected(&mut lab, &mut line[1]);
         assert!(leader_data(&lab).contains("node-1"), "seed {seed}: it said that it leads before it was heard");
+    }
+}
+
+/// Else a leader that watched a run before it led would know it only as it stood when the ledger was read.
+#[test]
+fn a_watched_run_is_told_as_it_is_to_whoever_asks_again() {
+    let mut lab = Lab::new(1, 2);
+    let mut nodes = in_line(&mut lab, 1);
+    let hand = operator(&mut lab, 1);
+    let run = RunId::parse("backup.20261120T023000Z").unwrap();
+    let record = serde_json::json!({
+        "v": 1, "job": "backup", "scheduled_at": "2026-11-20T02:30:00Z", "state": "running",
+        "node": "node-1", "session": "0x1", "token": 7, "attempt": 1, "nonce": "7-1",
+        "begun_at": "2026-11-20T02:30:00Z", "on_loss": "rerun",
+    });
+    let path = format!("/cronkeeper/running/{run}");
+    lab.on(1, async move { hand.create(&path, record.to_string().into_bytes(), Mode::Persistent).await }).unwrap();
+    for _ in 0..2 {
+        nodes[0].requests.send(Request::Ledger(ledger::Request::Attend(run.clone()))).unwrap();
+        let mut told = None;
+        lab.run_until(|_| {
+            while let (None, Ok(event)) = (&told, nodes[0].events.try_recv()) {
+                if let Event::Ledger(ledger::Event::Run(of, found)) = event {
+                    told = Some((of, found.is_some()));
+                }
+            }
+            told.is_some()
+        });
+        assert_eq!(told, Some((run.clone(), true)));
     }
 }
 
