@@ -316,7 +316,10 @@ impl Engine {
             }
             E::Over { term, why } => self.on_term_over(t, &term, why),
             E::Lease { until } => self.renew(t, until),
-            E::Expired { .. } => self.session = None,
+            E::Expired { .. } => {
+                self.session = None;
+                self.hold_to_their_time(t);
+            }
             E::Withdrawn => self.on_withdrawn(t),
             E::NotAppointed { to, why } => self.on_not_appointed(t, to, why),
             E::Left => self.on_left(t),

@@ -23,12 +23,14 @@ pub(super) struct Outlived {
     /// The earliest of each kind of deadline is what counts.
     by_deadline: BTreeSet<(Deadline, Slot)>,
     by_slot: BTreeMap<Slot, Deadline>,
+    /// Those that were ordered to be killed.
+    doomed: BTreeSet<Slot>,
 }
 
 impl Default for Outlived {
     fn default() -> Self {
-        let (by_deadline, by_slot) = (BTreeSet::new(), BTreeMap::new());
-        Self { patience: Duration::ZERO, lease_ends: Uptime::ZERO, by_deadline, by_slot }
+        let (by_deadline, by_slot, doomed) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
+        Self { patience: Duration::ZERO, lease_ends: Uptime::ZERO, by_deadline, by_slot, doomed }
     }
 }
 
@@ -50,14 +52,25 @@ impl Outlived {
         }
     }
 
+    /// Another deadline; false where the tree is to be killed already.
+    pub fn set(&mut self, slot: Slot, deadline: Deadline) -> bool {
+        let is_doomed = self.doomed.contains(&slot);
+        if !is_doomed {
+            self.watch(slot, deadline);
+        }
+        !is_doomed
+    }
+
     /// It was ordered to be killed; what was ordered first counts.
     pub fn ordered(&mut self, slot: Slot, now: Uptime) {
-        if !matches!(self.by_slot.get(&slot), Some(Deadline::At(_))) {
+        if !self.doomed.contains(&slot) {
             self.watch(slot, Deadline::At(now));
+            self.doomed.insert(slot);
         }
     }
 
     pub fn forget(&mut self, slot: Slot) {
+        self.doomed.remove(&slot);
         if let Some(deadline) = self.by_slot.remove(&slot) {
             self.by_deadline.remove(&(deadline, slot));
         }

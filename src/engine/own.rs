@@ -44,6 +44,7 @@ impl Engine {
     pub(super) fn on_session(&mut self, t: &mut Turn, id: SessionId) {
         self.sessions.insert(id.clone());
         self.session = Some(id);
+        self.hold_to_their_time(t);
         let own: Vec<RunId> =
             self.flights.iter().filter(|(_, f)| f.own().is_some()).map(|(id, _)| id.clone()).collect();
         for run in own {
@@ -56,6 +57,34 @@ impl Engine {
         }
         self.attend_all(t);
         self.ask_again(t);
+    }
+
+    /// Under its new session a node has a lease again before it has its runs again: until the ledger says so, a successor may begin
+    /// the next of a job when a kept run's time has come, whatever this lease says.
+    pub(super) fn hold_to_their_time(&mut self, t: &mut Turn) {
+        let now = Now { wall: t.due, ..t.now };
+        let kept = self.flights.values().filter_map(|flight| match deadline_of(&flight.record, now) {
+            Deadline::LeaseAnd(at) => Some((flight.alive()?.slot, Deadline::At(at))),
+            Deadline::Lease | Deadline::At(_) | Deadline::None => None,
+        });
+        for (slot, deadline) in kept.collect::<Vec<_>>() {
+            self.set_deadline(t, slot, deadline);
+        }
+    }
+
+    /// The ledger has the run under this session: its lease protects it again.
+    pub(super) fn release_to_the_lease(&mut self, t: &mut Turn, run: &RunId) {
+        let Some(flight) = self.flights.get(run) else { return };
+        let deadline = deadline_of(&flight.record, Now { wall: t.due, ..t.now });
+        if let (Deadline::LeaseAnd(_), Some(alive)) = (deadline, flight.alive()) {
+            self.set_deadline(t, alive.slot, deadline);
+        }
+    }
+
+    fn set_deadline(&mut self, t: &mut Turn, slot: Slot, deadline: Deadline) {
+        if self.outlived.set(slot, deadline) {
+            t.order(Order::Deadline { slot, deadline });
+        }
     }
 
     /// Asks for the commit that an own run waits for, if it waits for one and none is under way.

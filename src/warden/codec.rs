@@ -104,6 +104,10 @@ mod tests {
             any::<u64>().prop_map(|slot| Order::Kill { slot: Slot(slot) }),
             any::<(u64, u64)>().prop_map(|(slot, grace_ms)| Order::Stop { slot: Slot(slot), grace_ms }),
             any::<u64>().prop_map(|nanos| Order::Lease { until: Uptime::from_nanos(nanos) }),
+            any::<(u64, u64)>().prop_map(|(slot, nanos)| Order::Deadline {
+                slot: Slot(slot),
+                deadline: Deadline::At(Uptime::from_nanos(nanos)),
+            }),
             launches().prop_map(|launch| Order::Start(Box::new(launch))),
         ]
     }

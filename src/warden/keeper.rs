@@ -163,6 +163,11 @@ impl Keeper {
             Order::Stop { slot, grace_ms } => self.stop(slot, Duration::from_millis(grace_ms)),
             Order::Kill { slot } => self.kill(slot, EndedBy::Order),
             Order::Lease { until } => self.lease_until = until,
+            Order::Deadline { slot, deadline } => {
+                if let Some(tree) = self.trees.get_mut(&slot) {
+                    tree.deadline = deadline;
+                }
+            }
             Order::Ping => self.tell(&Notice::Pong),
         }
     }

@@ -27,7 +27,7 @@ pub(super) struct Tree {
     pub(super) main: Pid,
     pub(super) forked_at: Uptime,
     run: Option<Vec<u8>>,
-    deadline: Deadline,
+    pub(super) deadline: Deadline,
     /// Until the child has said whether it reached its program.
     pub(super) starting: Option<OwnedFd>,
     pub(super) stdout: Option<OwnedFd>,

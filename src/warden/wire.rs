@@ -35,6 +35,13 @@ pub enum Order {
         /// When.
         until: Uptime,
     },
+    /// A tree is killed by this from now on.
+    Deadline {
+        /// Which.
+        slot: Slot,
+        /// In place of the one it was started with.
+        deadline: Deadline,
+    },
     /// Say that you live. Answered by `Pong`, after all that was said before.
     Ping,
 }

@@ -1,14 +1,16 @@
 //! Trees that the warden should have killed, and has not said to be dead.
 
+use std::time::Duration;
+
 use super::rig::*;
 use crate::clock::Uptime;
 use crate::election;
 use crate::engine::{Command, Event};
 use crate::job::{Interrupted, Job, OnLeaseEnd};
-use crate::ledger::Change;
+use crate::ledger::{Change, Commit};
 use crate::run::RunState;
-use crate::term::TermEnd;
-use crate::warden::wire::{EndedBy, Exit, Order, Slot};
+use crate::term::{SessionId, TermEnd};
+use crate::warden::wire::{Deadline, EndedBy, Exit, Order, Slot};
 
 const SIGKILL: Exit = Exit::Signal { signal: 9, core: false };
 
@@ -56,6 +58,44 @@ fn a_run_that_is_kept_while_cut_off_is_killed_before_the_next_of_its_job() {
     rig.pass_cut_off(18);
     assert_eq!(ended_here(&mut rig), []);
     rig.pass_cut_off(2);
+    assert_eq!(ended_here(&mut rig), [slot]);
+}
+
+/// Found by the simulation: the new session's lease kept a process alive whose run the next leader had ended at its time.
+#[test]
+fn a_kept_run_goes_by_its_time_alone_until_the_ledger_has_it_under_the_new_session() {
+    let (mut rig, slot) = running_one(job("a", "1,21 0 10 * * *"));
+    let keep_until = rig.now.up + Duration::from_secs(19);
+    let deadlines = |rig: &mut Rig| -> Vec<Deadline> {
+        let orders = rig.take().into_iter().filter_map(|command| match command {
+            Command::Order(Order::Deadline { slot: of, deadline }) if of == slot => Some(deadline),
+            _ => None,
+        });
+        orders.collect()
+    };
+    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::SessionExpired }));
+    rig.tell(Event::Election(election::Event::Expired { session: SessionId("a".into()) }));
+    assert_eq!(deadlines(&mut rig), [Deadline::At(keep_until)]);
+    let session = election::Event::Session { id: SessionId("a2".into()), timeout: LEASE * 2 };
+    rig.tell(Event::Election(session));
+    let asked = rig.commits();
+    let [(id, Change::Reown { .. })] = asked.as_slice() else { panic!("{asked:?}") };
+    rig.commands.clear();
+    rig.tell(Event::Election(election::Event::Lease { until: rig.now.up + LEASE * 2 }));
+    rig.answer(*id, Commit::Accepted);
+    assert_eq!(deadlines(&mut rig), [Deadline::LeaseAnd(keep_until)], "now the lease protects it");
+}
+
+#[test]
+fn a_kept_run_that_the_ledger_does_not_have_back_in_time_is_killed_under_a_new_lease() {
+    let (mut rig, slot) = running_one(job("a", "1,21 0 10 * * *"));
+    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::SessionExpired }));
+    rig.tell(Event::Election(election::Event::Expired { session: SessionId("a".into()) }));
+    let session = election::Event::Session { id: SessionId("a2".into()), timeout: LEASE * 2 };
+    rig.tell(Event::Election(session));
+    rig.tell(Event::Election(election::Event::Lease { until: rig.now.up + LEASE * 100 }));
+    rig.commands.clear();
+    rig.pass_cut_off(20);
     assert_eq!(ended_here(&mut rig), [slot]);
 }
 

@@ -81,7 +81,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             return;
         }
         self.lease.renew(sent, self.now());
-        if self.lease.until() >= self.lease_told + self.timeout / 20 {
+        // Before the member stands nothing is protected by it.
+        if self.is_member && self.lease.until() >= self.lease_told + self.timeout / 20 {
             self.lease_told = self.lease.until();
             self.node.tell(Event::Lease { until: self.lease_told });
         }

@@ -246,6 +246,12 @@ impl Wardens {
                 warden.lease_until = until;
                 self.watch_deadlines(env, node);
             }
+            Deed::Obey(Order::Deadline { slot, deadline }) => {
+                if let Some(tree) = warden.trees.get_mut(&slot) {
+                    tree.deadline = deadline;
+                }
+                self.watch_deadlines(env, node);
+            }
             Deed::Obey(Order::Ping) => self.tell(env, node, Notice::Pong),
             Deed::DaemonGone => {
                 for slot in warden.trees.keys().copied().collect::<Vec<_>>() {
@@ -321,12 +327,7 @@ impl Wardens {
     /// Kills what is due, and comes back for what is not.
     fn watch_deadlines(&mut self, env: &mut Env, node: usize) {
         let warden = &self.wardens[node];
-        let due = |tree: &Tree| match tree.deadline {
-            Deadline::Lease => warden.lease_until,
-            Deadline::LeaseAnd(at) => warden.lease_until.max(at),
-            Deadline::At(at) => at,
-            Deadline::None => Uptime::NEVER,
-        };
+        let due = |tree: &Tree| tree.deadline.due(warden.lease_until);
         let deadlines: Vec<(Slot, Uptime)> =
             warden.trees.iter().filter(|(_, tree)| !tree.ending).map(|(slot, tree)| (*slot, due(tree))).collect();
         let (now, life) = (env.now(), warden.life);
