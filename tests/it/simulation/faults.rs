@@ -233,7 +233,10 @@ impl World {
         if self.env.network.is_calm() {
             return;
         }
-        self.env.note(|| format!("fault: {fault:?}"));
+        // An ambush looks often; what it does in the end is a fault of its own.
+        if !matches!(fault, Fault::Ambush(_)) {
+            self.env.note(|| format!("fault: {fault:?}"));
+        }
         match fault {
             Fault::Kill { .. } | Fault::Start { .. } => unreachable!("the executor's"),
             Fault::Pause { node } => self.pause(node),

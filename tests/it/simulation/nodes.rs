@@ -12,7 +12,7 @@ use cronkeeper::coordination::{Coordination, Event as Told, Request};
 use cronkeeper::daemon::launch::Launcher;
 use cronkeeper::daemon::view::View;
 use cronkeeper::daemon::{Control, Daemon, Parts, Processes, Settings, Shown, WardenGone};
-use cronkeeper::election;
+use cronkeeper::election::{self, Unappointable};
 use cronkeeper::engine::Engine;
 use cronkeeper::job::JobSet;
 use cronkeeper::run::journal::{Book, Entry, Journal, RecoveredRun, Written};
@@ -265,7 +265,7 @@ fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<S
                     if let Request::Ledger(request) = &request {
                         world.lock().env.note(|| format!("node-{node} asks: {request:?}"));
                     }
-                    if request == Request::Election(election::Request::Resign) {
+                    if let Request::Election(election::Request::Resign | election::Request::Appoint(_)) = &request {
                         resign(&world, node, &mut guard(&said)[node]);
                     }
                     if requests.send(request).is_err() {
@@ -288,9 +288,9 @@ fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<S
     (Coordination { requests: asked, events: tapped, reader, operator }, Box::pin(task))
 }
 
-/// A node that resigns decides nothing any more, though its candidate is still there.
+/// A node that resigns or hands over decides nothing any more, though its candidate is still there.
 fn resign(world: &Shared, node: usize, said: &mut Said) {
-    if let Some(token) = said.token.take() {
+    if let Some(token) = said.token.filter(|_| said.leads) {
         world.lock().env.facts.push(Fact::Over { node, token });
     }
     said.leads = false;
@@ -310,6 +310,13 @@ fn listen(world: &Shared, node: usize, said: &mut Said, event: &election::Event)
         election::Event::Over { term, .. } => {
             (said.leads, said.token) = (false, None);
             env.facts.push(Fact::Over { node, token: term.token });
+        }
+        // Nothing came of the handover: the term goes on.
+        election::Event::NotAppointed { why, .. } if *why != Unappointable::Changed => {
+            if let Some(token) = said.token {
+                said.leads = true;
+                env.facts.push(Fact::Elected { node, token, lease_until: said.lease_until });
+            }
         }
         _ => {}
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use cronkeeper::clock::Uptime;
 
 /// Lines kept.
-const KEPT: usize = 400;
+const KEPT: usize = 1000;
 
 pub struct Transcript {
     recording: bool,
