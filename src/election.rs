@@ -99,7 +99,7 @@ pub enum Event {
         /// Whose the first entry is; absent for an entry that is not cronkeeper's.
         leader_node: Option<NodeName>,
     },
-    /// The node leads: the term is opened in the ledger, and the ledger was read after that.
+    /// The node leads: the ledger was read after every earlier candidate had gone.
     Elected {
         /// The term.
         term: Term,

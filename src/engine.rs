@@ -53,7 +53,7 @@ use crate::job::{Job, JobSet};
 use crate::ledger::{Change, CommitId};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Nonce, RunEnd, RunId, RunRecord, Version};
-use crate::term::{FencingToken, NodeName, SessionId};
+use crate::term::{FencingToken, NodeName, SessionId, TermEnd};
 use crate::warden::wire::{Deadline, Notice, Order, Slot};
 use crate::{election, ledger};
 
@@ -318,6 +318,8 @@ impl Engine {
             E::Lease { until } => self.renew(t, until),
             E::Expired { .. } => {
                 self.session = None;
+                // Also of a node that led no more.
+                self.kill_for_lease(t, TermEnd::SessionExpired);
                 self.hold_to_their_time(t);
             }
             E::Withdrawn => self.on_withdrawn(t),

@@ -39,9 +39,9 @@ impl Outlived {
         self.patience = Lease::patience(session_timeout);
     }
 
-    /// A lease that was taken away ended just now.
+    /// A lease that was taken away ended just now, if it had not ended before.
     pub fn lease(&mut self, until: Uptime, now: Uptime) {
-        self.lease_ends = until.max(now);
+        self.lease_ends = if until > now { until } else { self.lease_ends.min(now) };
     }
 
     pub fn watch(&mut self, slot: Slot, deadline: Deadline) {
@@ -52,19 +52,21 @@ impl Outlived {
         }
     }
 
-    /// Another deadline; false where the tree is to be killed already.
-    pub fn set(&mut self, slot: Slot, deadline: Deadline) -> bool {
-        let is_doomed = self.doomed.contains(&slot);
-        if !is_doomed {
-            self.watch(slot, deadline);
-        }
-        !is_doomed
+    /// By what it is to be killed.
+    pub fn deadline(&self, slot: Slot) -> Option<Deadline> {
+        self.by_slot.get(&slot).copied()
     }
 
-    /// It was ordered to be killed; what was ordered first counts.
+    /// True once it was ordered to be killed.
+    pub fn is_doomed(&self, slot: Slot) -> bool {
+        self.doomed.contains(&slot)
+    }
+
+    /// It was ordered to be killed, unless that was to be done before.
     pub fn ordered(&mut self, slot: Slot, now: Uptime) {
-        if !self.doomed.contains(&slot) {
-            self.watch(slot, Deadline::At(now));
+        if !self.is_doomed(slot) {
+            let due = self.deadline(slot).map_or(now, |deadline| deadline.due(self.lease_ends).min(now));
+            self.watch(slot, Deadline::At(due));
             self.doomed.insert(slot);
         }
     }
@@ -127,6 +129,11 @@ mod tests {
         Uptime::ZERO + Duration::from_secs(seconds)
     }
 
+    /// When what was due then is overdue.
+    fn late(seconds: u64) -> Uptime {
+        at(seconds) + Lease::patience(T)
+    }
+
     fn outlived() -> Outlived {
         let mut outlived = Outlived::default();
         outlived.under(T);
@@ -148,10 +155,10 @@ mod tests {
         }
         outlived.ordered(Slot(4), at(91));
         outlived.ordered(Slot(4), at(95));
-        assert_eq!((outlived.next_at(), due(&mut outlived, at(91))), (Some(at(92)), vec![]));
+        assert_eq!((outlived.next_at(), due(&mut outlived, at(91))), (Some(late(91)), vec![]));
         assert_eq!(due(&mut outlived, at(92)), [4]);
-        assert_eq!((outlived.next_at(), due(&mut outlived, at(101))), (Some(at(101)), vec![1, 3]));
-        assert_eq!((outlived.next_at(), due(&mut outlived, at(121))), (Some(at(121)), vec![0]));
+        assert_eq!((outlived.next_at(), due(&mut outlived, at(101))), (Some(late(100)), vec![1, 3]));
+        assert_eq!((outlived.next_at(), due(&mut outlived, at(121))), (Some(late(120)), vec![0]));
         assert_eq!(outlived.next_at(), None);
     }
 
@@ -160,9 +167,19 @@ mod tests {
         let mut outlived = outlived();
         outlived.watch(Slot(1), Deadline::Lease);
         outlived.lease(at(110), at(99));
-        assert_eq!(outlived.next_at(), Some(at(111)));
+        assert_eq!(outlived.next_at(), Some(late(110)));
         outlived.lease(Uptime::ZERO, at(104));
-        assert_eq!(outlived.next_at(), Some(at(105)));
+        assert_eq!(outlived.next_at(), Some(late(104)));
+    }
+
+    #[test]
+    fn what_is_overdue_is_not_put_off_by_news_that_come_late() {
+        let mut outlived = outlived();
+        outlived.watch(Slot(1), Deadline::Lease);
+        outlived.lease(Uptime::ZERO, at(104));
+        assert_eq!(outlived.next_at(), Some(late(100)));
+        outlived.ordered(Slot(1), at(105));
+        assert_eq!(outlived.next_at(), Some(late(100)));
     }
 
     #[test]

@@ -62,10 +62,10 @@ impl Engine {
     /// Under its new session a node has a lease again before it has its runs again: until the ledger says so, a successor may begin
     /// the next of a job when a kept run's time has come, whatever this lease says.
     pub(super) fn hold_to_their_time(&mut self, t: &mut Turn) {
-        let now = Now { wall: t.due, ..t.now };
-        let kept = self.flights.values().filter_map(|flight| match deadline_of(&flight.record, now) {
-            Deadline::LeaseAnd(at) => Some((flight.alive()?.slot, Deadline::At(at))),
-            Deadline::Lease | Deadline::At(_) | Deadline::None => None,
+        let alive = self.flights.values().filter_map(Flight::alive);
+        let kept = alive.filter_map(|alive| match self.outlived.deadline(alive.slot) {
+            Some(Deadline::LeaseAnd(at)) => Some((alive.slot, Deadline::At(at))),
+            Some(Deadline::Lease | Deadline::At(_) | Deadline::None) | None => None,
         });
         for (slot, deadline) in kept.collect::<Vec<_>>() {
             self.set_deadline(t, slot, deadline);
@@ -75,16 +75,17 @@ impl Engine {
     /// The ledger has the run under this session: its lease protects it again.
     pub(super) fn release_to_the_lease(&mut self, t: &mut Turn, run: &RunId) {
         let Some(flight) = self.flights.get(run) else { return };
-        let deadline = deadline_of(&flight.record, Now { wall: t.due, ..t.now });
-        if let (Deadline::LeaseAnd(_), Some(alive)) = (deadline, flight.alive()) {
-            self.set_deadline(t, alive.slot, deadline);
+        let Some(slot) = flight.alive().map(|alive| alive.slot).filter(|&slot| !self.outlived.is_doomed(slot)) else {
+            return;
+        };
+        if let Some(Deadline::At(at)) = self.outlived.deadline(slot) {
+            self.set_deadline(t, slot, Deadline::LeaseAnd(at));
         }
     }
 
     fn set_deadline(&mut self, t: &mut Turn, slot: Slot, deadline: Deadline) {
-        if self.outlived.set(slot, deadline) {
-            t.order(Order::Deadline { slot, deadline });
-        }
+        self.outlived.watch(slot, deadline);
+        t.order(Order::Deadline { slot, deadline });
     }
 
     /// Asks for the commit that an own run waits for, if it waits for one and none is under way.
@@ -196,7 +197,8 @@ impl Engine {
         let doomed: Vec<RunId> = self
             .flights
             .iter()
-            .filter(|(_, flight)| flight.alive().is_some() && flight.record.on_loss != OnLoss::CutOff)
+            .filter(|(_, flight)| flight.record.on_loss != OnLoss::CutOff)
+            .filter(|(_, flight)| flight.alive().is_some_and(|alive| !self.outlived.is_doomed(alive.slot)))
             .map(|(id, _)| id.clone())
             .collect();
         for run in doomed {

@@ -35,7 +35,7 @@ pub struct Recorded {
     pub main: Option<(i32, Option<u64>)>,
 }
 
-/// A run whose warden lives and does not kill it.
+/// A run that its warden does not kill.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stray {
     /// What is known of it.
@@ -66,6 +66,11 @@ pub fn kill_strays(strays: &[Stray], node: &str, within: Duration) -> io::Result
     for path in strays.iter().filter_map(|stray| stray.cgroup.as_deref()) {
         // It may never have been made, or be gone with all that was in it.
         let _ = cgroup::kill(path);
+    }
+    // Before the search, which a process that is stuck can hold up.
+    let mains = strays.iter().filter_map(|stray| stray.recorded.main);
+    for process in mains.filter_map(|(pid, start)| Process::read(pid).filter(|process| Some(process.start) == start)) {
+        drop(kill(&process));
     }
     let recorded: Vec<Recorded> = strays.iter().map(|stray| stray.recorded.clone()).collect();
     kill_leftovers(&recorded, node, within)

@@ -127,6 +127,8 @@ pub struct Life<'n, C: Connect, K> {
     appointment: Appointment,
     /// When a renewal asked for the servers' time last.
     timed_at: Option<Uptime>,
+    /// It was told: nothing is decided by the node's clock alone.
+    has_time: bool,
     /// A term's end that waits for the last answers.
     over: Option<(Term, TermEnd)>,
 
@@ -187,6 +189,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             renewed_at: Uptime::ZERO,
             appointment: Appointment::None,
             timed_at: None,
+            has_time: false,
             over: None,
             committer: Committer::new(desk.clone()),
             watcher: Watcher::new(desk.clone()),

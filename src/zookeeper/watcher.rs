@@ -44,7 +44,7 @@ pub struct Step(Brought);
 
 #[expect(clippy::large_enum_variant, reason = "nearly all that is brought is of runs")]
 enum Brought {
-    OfRun { run: RunId, wish: u32, told: Told, result: Result<Option<Event>, Trouble> },
+    OfRun { run: RunId, wish: u64, told: Told, result: Result<Option<Event>, Trouble> },
     OfMember { node: NodeName, result: Result<(), Trouble> },
 }
 
@@ -52,12 +52,12 @@ enum Brought {
 struct Watched {
     /// With a watch, or one too many for that.
     has_watch: bool,
-    /// How often it was asked for: only the newest wish is answered.
-    wish: u32,
+    /// The newest: only that is answered.
+    wish: u64,
 }
 
 enum Look {
-    Run { run: RunId, wish: u32, told: Told },
+    Run { run: RunId, wish: u64, told: Told },
     Member(NodeName),
 }
 
@@ -65,6 +65,7 @@ enum Look {
 pub struct Watcher<C, K> {
     desk: Desk<C, K>,
     watched: BTreeMap<RunId, Watched>,
+    wishes: u64,
     bytes: usize,
     members: BTreeMap<NodeName, watch::Sender<Member>>,
     waiting: VecDeque<Look>,
@@ -78,6 +79,7 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         Self {
             desk,
             watched: BTreeMap::new(),
+            wishes: 0,
             bytes: 0,
             members: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -95,7 +97,8 @@ impl<C: Client, K: Clock> Watcher<C, K> {
             self.bytes += if has_room { bytes } else { 0 };
             Watched { has_watch: has_room, wish: 0 }
         });
-        watched.wish += 1;
+        self.wishes += 1;
+        watched.wish = self.wishes;
         self.waiting.push_back(Look::Run { run, wish: watched.wish, told: Told::default() });
     }
 
@@ -105,7 +108,7 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         }
     }
 
-    fn is_wanted(&self, run: &RunId, wish: u32) -> bool {
+    fn is_wanted(&self, run: &RunId, wish: u64) -> bool {
         self.watched.get(run).is_some_and(|watched| watched.wish == wish)
     }
 
@@ -126,6 +129,7 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         while let Some(look) = self.waiting.pop_front() {
             let desk = self.desk.clone();
             match look {
+                Look::Run { run, wish, .. } if !self.is_wanted(&run, wish) => {}
                 Look::Run { run, wish, told } => {
                     let has_watch = self.watched.get(&run).is_some_and(|watched| watched.has_watch);
                     let member = told.owner.as_ref().map(|owner| self.member(&owner.node));

@@ -38,14 +38,13 @@ impl Engine {
                 let is_let_go = flight.record.state == RunState::Retrying;
                 let Some(own) = flight.own_mut() else { return };
                 own.needs_reown = false;
-                self.release_to_the_lease(t, run);
-                let Some(own) = self.flights.get_mut(run).and_then(Flight::own_mut) else { return };
                 // What was accepted may also be the new session, asked for while the process still lived.
                 if is_let_go && matches!(own.phase, Phase::LettingGo(_)) {
                     self.on_let_go(t, run)
                 } else {
                     self.pump(t, run)
                 }
+                self.release_to_the_lease(t, run);
                 self.hear_news(t, run);
             }
             Commit::Superseded | Commit::Fenced => t.ledger(Request::ReadRun(run.clone())),

@@ -94,7 +94,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             }
             (Some(candidate), Role::First(_)) => {
                 let (candidate, dead) = (candidate.clone(), self.dead());
-                let proof = if self.lease.holds(now) { Proof::Lease } else { Proof::Write };
+                let proof = if self.lease.holds(now) && self.has_time { Proof::Lease } else { Proof::Write };
                 return Some(Box::pin(
                     async move { place::open(desk, candidate, dead, proof).await.map(Found::Opened) },
                 ));

@@ -136,7 +136,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 self.adopt(&candidate);
                 self.role = Role::First(self.now());
                 self.following = None;
-                // The opening write, which comes next, renews the lease; one more before it would only hold it up.
+                // The opening write, which comes soon, renews the lease; one more before it would only hold the term up.
                 (self.renewed_at, self.timed_at) = (self.now(), Some(self.now()));
             }
             Look::Behind(behind, watch) => {
@@ -197,19 +197,26 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         self.node.tell(Event::Elected { term, lease_until, snapshot: opened.snapshot, took });
     }
 
-    /// Where it did not go through, an own entry may be gone. Of a term that is over it says nothing more.
+    /// Refused: the candidate is gone, or not as it was made, as where a commit finds that.
     fn written(&mut self, written: Option<Written>) {
-        self.must_verify |= written.is_none();
-        if let Some(written) = written {
-            self.is_written = true;
-            self.tell_time(Some(written));
-            self.acknowledge(written.sent);
+        match written {
+            Some(written) => {
+                self.is_written = true;
+                self.tell_time(Some(written));
+                self.acknowledge(written.sent);
+            }
+            None if matches!(self.role, Role::Leading(_)) => {
+                self.revoke_lease();
+                self.lose_term(TermEnd::Fenced);
+            }
+            None => {}
         }
     }
 
     fn tell_time(&mut self, written: Option<Written>) {
         if let Some(Written { sent, time: Some(time) }) = written {
             self.timed_at = Some(sent);
+            self.has_time = true;
             self.node.tell(Event::Time(time));
         }
     }

@@ -66,6 +66,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         match result {
             Ok(done) => {
                 if let Some(time) = time::of(&done, sent, self.now()) {
+                    self.has_time = true;
                     self.node.tell(Event::Time(time));
                 }
                 self.acknowledge(sent);
