@@ -10,6 +10,7 @@ mod log;
 mod notices;
 pub mod orphans;
 mod perform;
+mod processes;
 mod pulse;
 pub mod reload;
 pub mod signals;
@@ -21,13 +22,13 @@ pub mod view;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::error;
 
 use self::launch::Launcher;
+pub use self::processes::{Processes, WardenGone};
 use self::pulse::Pulse;
 use self::reload::Reloaded;
 pub use self::trees::Left;
@@ -45,10 +46,7 @@ use crate::status::Status;
 use crate::systemd::{Notifier, Watchdog};
 use crate::telemetry::TARGET;
 use crate::term::NodeName;
-use crate::warden::CodecError;
-use crate::warden::handle::Handle;
-use crate::warden::recover::{self, Stray, Survivor};
-use crate::warden::wire::{Notice, Order};
+use crate::warden::wire::Notice;
 
 /// How often systemd is asked for more time while draining.
 const EXTEND_EVERY: Duration = Duration::from_secs(5);
@@ -59,34 +57,6 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// How long the end waits for what still runs to be killed. What does not die by then is for the next start, or for systemd.
 const CLOSING: Duration = Duration::from_secs(5);
-/// How long what the daemon kills itself is seen to.
-const DYING: Duration = Duration::from_secs(5);
-
-/// What starts and ends process trees: the warden, or a model of it.
-pub trait Processes: Send {
-    /// Hands an order over. Never blocks.
-    ///
-    /// # Errors
-    /// When the order cannot be put into a message; nothing was sent.
-    fn send(&mut self, order: &Order) -> Result<(), CodecError>;
-
-    /// The next notice. Cancel safe.
-    fn notice(&mut self) -> impl Future<Output = Result<Notice, WardenGone>> + Send;
-
-    /// Kills trees without the warden. Never blocks, whatever does not die.
-    fn kill_trees(&mut self, trees: Vec<Stray>, node: &NodeName);
-
-    /// Kills the warden itself.
-    fn kill_warden(&mut self);
-
-    /// Kills all that still runs, and returns when that is done. Dropped, it goes on without anybody waiting for it.
-    fn close(self) -> impl Future<Output = ()> + Send;
-}
-
-/// The warden is gone, and with it the promise that nothing outlives the daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the warden is gone")]
-pub struct WardenGone;
 
 /// What the operator, by a signal or the jobs file, asks of the daemon.
 #[derive(Debug)]
@@ -131,45 +101,6 @@ pub enum Stopped {
 /// Says which jobs the node starts with.
 pub fn announce(loaded: &Loaded) {
     log::loaded(loaded, &JobSet::default().difference(&loaded.set));
-}
-
-impl Processes for Handle {
-    fn send(&mut self, order: &Order) -> Result<(), CodecError> {
-        Self::send(self, order)
-    }
-
-    async fn notice(&mut self) -> Result<Notice, WardenGone> {
-        Self::notice(self).await.map_err(|error| {
-            error!(target: TARGET, "{error}");
-            WardenGone
-        })
-    }
-
-    fn kill_trees(&mut self, trees: Vec<Stray>, node: &NodeName) {
-        let node = node.clone();
-        let kill = move || match recover::kill_strays(&trees, node.as_str(), DYING) {
-            Ok(survivors) => survivors.iter().for_each(|Survivor { run, pid }| {
-                error!(target: TARGET, %run, "process {pid} does not die of SIGKILL");
-            }),
-            Err(error) => error!(target: TARGET, "what the warden left cannot be found: {error}"),
-        };
-        // Not on the runtime's threads, which may all wait for a disk.
-        if let Err(error) = thread::Builder::new().name("kill".into()).spawn(kill) {
-            error!(target: TARGET, "what the warden left cannot be killed: {error}");
-        }
-    }
-
-    fn kill_warden(&mut self) {
-        if let Err(error) = self.kill() {
-            error!(target: TARGET, "the warden cannot be killed: {error}");
-        }
-    }
-
-    async fn close(self) {
-        if let Err(error) = Self::close(self).await {
-            error!(target: TARGET, "the end of the warden cannot be waited for: {error}");
-        }
-    }
 }
 
 /// What the daemon is told once, at its start.

@@ -94,11 +94,6 @@ impl Launcher {
         })
     }
 
-    /// When the kernel started a process, to tell it from a later one with its number.
-    pub fn start_time(&self, pid: i32) -> Option<u64> {
-        crate::warden::recover::start_time(pid)
-    }
-
     /// Root takes on the groups of whoever is named, itself included; who is not root is only ever itself.
     fn become_user(&self, named: &Account) -> Option<User> {
         let is_needed = self.own.uid == 0 || (named.uid, named.gid) != (self.own.uid, self.own.gid);

@@ -8,7 +8,7 @@ use crate::clock::{Clock, Now};
 use crate::engine::Event;
 use crate::run::journal::Journal;
 use crate::telemetry::TARGET;
-use crate::warden::wire::{Notice, Order, Slot};
+use crate::warden::wire::{Notice, Slot};
 
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     pub(super) fn noticed(&mut self, now: Now, notice: Notice) -> Option<Stopped> {
@@ -38,23 +38,6 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         if is_due { self.turn(now, Event::Tick) } else { None }
     }
 
-    /// Asks the warden for a sign of life, if it is time.
-    pub(super) fn ask_warden(&mut self, now: Now) {
-        if self.pulse.asks(now.up) {
-            self.order(&Order::Ping);
-        }
-    }
-
-    /// A warden that says nothing is as good as dead, and is made so: what it was told to start last can then never start. Its trees
-    /// are killed at once, for the rest of the end may take longer than the lease.
-    pub(super) fn give_warden_up(&mut self) -> Stopped {
-        log::warden_silent(self.engine.own_runs());
-        self.processes.kill_warden();
-        let trees = self.trees.attempts();
-        self.processes.kill_trees(trees, &self.settings.launcher.node);
-        Stopped::WardenGone(self.left())
-    }
-
     /// What runs, as far as it is known here.
     pub(super) fn left(&self) -> Left {
         Left { runs: self.journal.open_runs(), hooks: self.trees.hooks() }
@@ -62,7 +45,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
 
     fn note_started(&mut self, slot: Slot, pid: i32) {
         // A process that is gone already needs no finding later.
-        let Some(start_time) = self.settings.launcher.start_time(pid) else { return };
+        let Some(start_time) = self.processes.start_time(pid) else { return };
         self.trees.started(slot, pid, start_time);
         let Some((run, attempt)) = self.trees.attempt(slot) else { return };
         if let Err(error) = self.journal.started(run, attempt, pid, start_time) {

@@ -6,7 +6,10 @@
 
 use std::time::Duration;
 
-use crate::clock::Uptime;
+use super::{Daemon, Processes, Stopped, log};
+use crate::clock::{Clock, Now, Uptime};
+use crate::run::journal::Journal;
+use crate::warden::wire::Order;
 
 /// How long to leave a warden alone that has answered. It is asked when the loop turns anyway.
 const ASK_EVERY: Duration = Duration::from_secs(2);
@@ -52,6 +55,25 @@ impl Pulse {
     /// When to look for its answer next.
     pub fn next_look(&self) -> Option<Uptime> {
         self.at.filter(|_| self.awaits).map(|at| at + LOOK_EVERY)
+    }
+}
+
+impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
+    /// Asks the warden for a sign of life, if it is time.
+    pub(super) fn ask_warden(&mut self, now: Now) {
+        if self.pulse.asks(now.up) {
+            self.order(&Order::Ping);
+        }
+    }
+
+    /// A warden that says nothing is as good as dead, and is made so: what it was told to start last can then never start. Its trees
+    /// are killed at once, for the rest of the end may take longer than the lease.
+    pub(super) fn give_warden_up(&mut self) -> Stopped {
+        log::warden_silent(self.engine.own_runs());
+        self.processes.kill_warden();
+        let trees = self.trees.attempts();
+        self.processes.kill_trees(trees, &self.settings.launcher.node);
+        Stopped::WardenGone(self.left())
     }
 }
 

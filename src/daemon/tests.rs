@@ -16,6 +16,9 @@ use crate::ledger::{Asking, Followed, Operator, OperatorError, ReadError, Reader
 use crate::run::{HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
 use crate::state_dir::journal::FileJournal;
 use crate::term::NodeName;
+use crate::warden::CodecError;
+use crate::warden::recover::Stray;
+use crate::warden::wire::Order;
 
 /// Longer than any machine is busy.
 const LONG: Duration = Duration::from_secs(60);
@@ -50,6 +53,10 @@ impl Processes for Trees {
 
     async fn notice(&mut self) -> Result<Notice, WardenGone> {
         std::future::pending().await
+    }
+
+    fn start_time(&self, _: i32) -> Option<u64> {
+        None
     }
 
     fn kill_trees(&mut self, _: Vec<Stray>, _: &NodeName) {}

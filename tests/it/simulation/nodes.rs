@@ -343,6 +343,11 @@ impl Processes for Wired {
         self.notices.recv().await.ok_or(WardenGone)
     }
 
+    /// Not the machine's processes, which have the same numbers.
+    fn start_time(&self, pid: i32) -> Option<u64> {
+        u64::try_from(pid).ok()
+    }
+
     fn kill_trees(&mut self, trees: Vec<Stray>, _: &NodeName) {
         let world = &mut *self.world.lock();
         for stray in trees {
