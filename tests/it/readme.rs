@@ -10,7 +10,7 @@ use cronkeeper::job::JobSet;
 use jiff::{SignedDuration, Timestamp};
 
 /// Where the tests read their own settings.
-const TESTS: [&str; 2] = [include_str!("nemesis.rs"), include_str!("../run.sh")];
+const TESTS: [&str; 3] = [include_str!("nemesis.rs"), include_str!("simulation/trial.rs"), include_str!("../run.sh")];
 const README: &str = include_str!("../../README.md");
 const EXAMPLE: &str = include_str!("../../jobs/jobs.yaml");
 const ENVIRONMENT: &str = include_str!("../../systemd/cronkeeper.env");

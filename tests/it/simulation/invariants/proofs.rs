@@ -288,6 +288,20 @@ fn a_wish_that_vanishes_is_seen() {
 }
 
 #[test]
+fn a_name_that_comes_again_is_another_candidate() {
+    let made = |zxid, name: &str| committed(zxid, vec![create(name, vec![])], &[name]);
+    let gone = |zxid, name: &str| committed(zxid, vec![Op::Delete { path: name.into(), version: -1 }], &[name]);
+    let opening = |zxid, name: &str| {
+        let check = Op::Check { path: name.into(), version: 0 };
+        committed(zxid, vec![check, set("/leader", vec![])], &["/leader"])
+    };
+    let (a, b) = ("/leader/a-0000000001", "/leader/b-0000000002");
+    let two_terms = || vec![made(1, a), opening(2, a), made(3, b), gone(4, a), opening(5, b), gone(6, b)];
+    assert_eq!(verdict(two_terms().into_iter().chain([made(7, a), opening(8, a)]).collect()), Ok(()));
+    assert_broken(vec![made(1, a), made(3, b), opening(5, b), opening(8, a)], "after the term 3 opened");
+}
+
+#[test]
 fn a_begin_of_a_paused_job_is_seen() {
     let pause = || committed(1, vec![create("/cronkeeper/control/a", vec![]), set("/cronkeeper/control", vec![])], &[]);
     let resume = committed(2, vec![Op::Delete { path: "/cronkeeper/control/a".into(), version: 0 }], &[]);

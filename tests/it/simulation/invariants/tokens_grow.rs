@@ -56,6 +56,12 @@ impl Invariant for TokensGrow {
             self.candidates.entry(path.clone()).or_insert(entry.txn.zxid);
         }
         let fence = self.fence(entry);
+        // Where the whole queue was deleted by hand, its numbers begin anew, and a name may come again.
+        for op in ops(entry) {
+            if let Op::Delete { path, .. } = op {
+                self.candidates.remove(path);
+            }
+        }
         self.begins(entry, fence)?;
         let Some(token) = fence else { return Ok(()) };
         if token < self.opened {
