@@ -19,6 +19,7 @@ mod lease;
 mod outage;
 mod retrying;
 mod secrets;
+mod stalls;
 mod start;
 mod steady;
 mod storm;

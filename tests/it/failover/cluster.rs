@@ -52,6 +52,11 @@ impl Place {
         Self { servers, chroot, zk }
     }
 
+    /// A new session for the place itself: the old one may not have lived through what was done to the servers.
+    pub fn reconnect(&mut self) {
+        self.zk = Zk::connect(&self.servers);
+    }
+
     pub fn connect(&self) -> String {
         format!("{}{}", self.servers, self.chroot)
     }
@@ -215,6 +220,12 @@ impl Lines {
     pub fn connect(&self) -> String {
         let each: Vec<String> = self.proxies.iter().map(Proxy::connect_string).collect();
         format!("{}{}", each.join(","), self.chroot)
+    }
+
+    /// Until [`Self::pass`] there is no way but to one server.
+    pub fn only(&self, server: usize) {
+        let others = self.proxies.iter().enumerate().filter(|(i, _)| *i != server);
+        others.for_each(|(_, proxy)| proxy.refuse());
     }
 
     pub fn part(&self) {
