@@ -17,6 +17,7 @@ mod hung;
 mod last_words;
 mod lease;
 mod outage;
+mod records;
 mod retrying;
 mod secrets;
 mod stalls;
