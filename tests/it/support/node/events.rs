@@ -85,7 +85,12 @@ impl Events {
 
     /// How many of this name there are so far.
     pub fn count(&self, name: &str) -> usize {
-        self.lock().events.iter().filter(|event| event.name() == name).count()
+        self.count_where(|event| event.name() == name)
+    }
+
+    /// How many there are so far that are as wanted.
+    pub fn count_where(&self, wanted: impl Fn(&Event) -> bool) -> usize {
+        self.lock().events.iter().filter(|event| wanted(event)).count()
     }
 
     /// Waits for one that is as wanted, after the first `seen`. `None`: not in time, or the log has ended.
