@@ -212,7 +212,7 @@ impl Watch {
 fn holder(run: &RunRecord) -> Option<MemberName> {
     match run.state {
         RunState::Running | RunState::CutOff => Some(owner(run)),
-        RunState::Queued | RunState::Retrying => None,
+        RunState::Queued | RunState::Retrying | RunState::Unstarted => None,
     }
 }
 

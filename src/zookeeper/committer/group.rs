@@ -220,7 +220,7 @@ impl Group {
 
     /// What is to be said of a change that was refused. Of an end all that counts is that another's stands.
     pub fn answer_refused(&self, pending: &Pending) -> Commit {
-        let is_end = matches!(pending.change, Change::End { .. });
+        let is_end = matches!(pending.change, Change::End { .. } | Change::Miss { .. });
         if self.is_untraceable && !is_end { Commit::Unknown } else { Commit::Superseded }
     }
 

@@ -114,7 +114,9 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
             let is_kept = record.keep_until.is_none_or(|until| world.env.wall().duration_since(until) < MOMENT);
             let is_mourned = is_lost && record.state == RunState::CutOff && is_kept;
             let waits = match record.state {
-                RunState::Retrying => record.retry_at.is_some_and(|at| world.env.wall().duration_since(at) < MOMENT),
+                RunState::Retrying | RunState::Unstarted => {
+                    record.retry_at.is_some_and(|at| world.env.wall().duration_since(at) < MOMENT)
+                }
                 RunState::Queued => {
                     let job = record.job.as_str();
                     let is_rival =

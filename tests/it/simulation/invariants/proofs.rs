@@ -80,6 +80,7 @@ fn record_of(token: i64, attempt: u32, nonce: &str) -> Vec<u8> {
         begun_at: Timestamp::UNIX_EPOCH,
         on_loss: OnLoss::Rerun,
         keep_until: None,
+        ready_at: None,
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),
