@@ -128,9 +128,10 @@ fn stall(ensemble: &Ensemble, victim: Victim, seconds: u64) -> Vec<String> {
     thread::sleep(Duration::from_secs(seconds));
     ensemble.cont(hangs);
     scene.open();
-    ensemble.await_serving();
+    ensemble.await_healed();
     scene.place.reconnect();
     let faults = scene.faults(stopped);
+    ensemble.await_healed();
     scene.witness.assert_fine(&[]);
     faults.into_iter().map(|fault| format!("{victim:?} server, {seconds} s: {fault}")).collect()
 }
