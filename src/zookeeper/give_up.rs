@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::client::{Client, Connect, ConnectError, Error, Mode, MultiError, Op};
-use super::desk::{self, Desk, Me, Trouble};
+use super::desk::{self, At as _, Desk, Me, Trouble};
 use super::store::{ClaimError, SessionStore};
 use super::{lower, paths, session_id, snapshot};
 use crate::clock::Clock;
@@ -107,7 +107,8 @@ pub async fn release<C: Connect, K: Clock>(
     heir: UnboundedSender<Event>,
 ) -> Result<(), ReleaseError> {
     let client = connect.connect().await.map_err(|error| estate.not_connected(error))?;
-    let (cluster, _) = client.get(paths::CLUSTER).await.map_err(|error| estate.in_trouble(error.into()))?;
+    let (cluster, _) =
+        client.get(paths::CLUSTER).await.at(paths::CLUSTER).map_err(|trouble| estate.in_trouble(trouble))?;
     store.claim(&String::from_utf8_lossy(&cluster)).map_err(|error| estate.refused(error, &cluster))?;
     let me =
         Me { node: estate.node.clone(), owner: client.owner_id(), prefix: String::new(), candidate_data: Vec::new() };
@@ -164,12 +165,15 @@ async fn end_runs<C: Client, K: Clock>(desk: &Desk<C, K>, left: &Leftover) -> Re
     }
     // A server that lags behind does not know of the newest runs yet; once it has answered a write it does.
     match desk.line()?.multi(vec![Op::Check { path: paths::RUNNING.to_owned(), version: -1 }]).await {
-        Ok(_) | Err(MultiError { error: Error::NoNode, .. }) => {}
-        Err(failed) => return Err(failed.into()),
+        Ok(_) | Err(MultiError { error: Error::NoNode | Error::NoAuth, .. }) => {}
+        Err(failed) => return Err(failed).at(paths::RUNNING),
     }
-    let names = desk::children(desk.line()?, paths::RUNNING).await?;
-    let found = desk.get_small(paths::RUNNING, names).await?;
-    let runs = found.into_iter().filter_map(|(_, data, stat)| Some((snapshot::run_record(&data).ok()?, stat.version)));
+    // What cannot be read is the leader's to name: nobody gives it up.
+    let names = desk::children_or_damaged(desk.line()?, paths::RUNNING, &mut Vec::new()).await?;
+    let found = desk.get_small(paths::RUNNING, names).await?.found;
+    let runs = found
+        .into_iter()
+        .filter_map(|(name, data, stat)| Some((snapshot::run_record(&name, &data).ok()?, stat.version)));
     // All are waited for, whatever the first one says: what was handed over is never dropped.
     let ended = join_all(runs.map(|(run, version)| settle_run(desk, left, run, Version(version)))).await;
     ended.into_iter().collect()
@@ -183,6 +187,7 @@ async fn settle_run<C: Client, K: Clock>(
     mut run: RunRecord,
     mut version: Version,
 ) -> Result<(), Trouble> {
+    let path = paths::running(&run.id());
     while let Some(change) = left.settle(&run, version, &desk.me.node, desk.clock.now().wall) {
         // There already, in most cases; the multi says what else is wrong.
         let _ = desk.line()?.create(&paths::job_history(&run.job), Vec::new(), Mode::Persistent).await;
@@ -193,16 +198,16 @@ async fn settle_run<C: Client, K: Clock>(
                 }
                 return Ok(());
             }
-            Err(Error::NoNode | Error::NodeExists | Error::Refused(_)) => return Ok(()),
             Err(Error::BadVersion) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) if error.is_of_path() => return Ok(()),
+            Err(error) => return Err(error).at(&path),
         }
-        let (data, stat) = match desk.line()?.get(&paths::running(&run.id())).await {
+        let (data, stat) = match desk.line()?.get(&path).await {
             Ok(found) => found,
-            Err(Error::NoNode) => return Ok(()),
-            Err(error) => return Err(error.into()),
+            Err(error) if error.is_of_path() => return Ok(()),
+            Err(error) => return Err(error).at(&path),
         };
-        let Ok(record) = snapshot::run_record(&data) else { return Ok(()) };
+        let Ok(record) = snapshot::run_record(paths::name(&path), &data) else { return Ok(()) };
         (run, version) = (record, Version(stat.version));
     }
     Ok(())
@@ -210,7 +215,7 @@ async fn settle_run<C: Client, K: Clock>(
 
 async fn remove_entries<C: Client, K: Clock>(desk: &Desk<C, K>, sessions: &[i64]) -> Result<(), Trouble> {
     let names = desk::children(desk.line()?, paths::LEADER).await?;
-    let found = desk.get_small(paths::LEADER, names).await?;
-    let theirs = found.into_iter().filter(|(_, _, stat)| sessions.contains(&stat.ephemeral_owner));
-    desk.remove_entries(theirs.map(|(name, ..)| name).collect(), sessions).await
+    let found = desk::stats(desk.line()?, paths::LEADER, names).await?;
+    let theirs = found.into_iter().filter(|(_, stat)| sessions.contains(&stat.ephemeral_owner));
+    desk.remove_entries(theirs.map(|(name, _)| name).collect(), sessions).await
 }

@@ -17,6 +17,11 @@ pub trait SessionStore: Send {
     /// When it belongs to another, or cannot be written.
     fn claim(&mut self, cluster: &str) -> Result<(), ClaimError>;
 
+    /// The cluster that this state directory is used with, where that is known.
+    fn cluster(&self) -> Option<String> {
+        None
+    }
+
     /// Writes down a session, by the id that the stat of its entries shows, before its first entry is made.
     ///
     /// # Errors
@@ -82,6 +87,10 @@ impl SessionStore for KeptSessions {
             StateDirError::OtherCluster { ours, .. } => ClaimError::OtherCluster { ours },
             other => StoreError(in_words(&other)).into(),
         })
+    }
+
+    fn cluster(&self) -> Option<String> {
+        self.state.cluster()
     }
 
     fn record(&mut self, owner: i64) -> Result<(), StoreError> {

@@ -3,7 +3,7 @@
 //! In the background, by whoever made the history grow; never part of an end. What fails is left for the next time.
 
 use super::client::{Client, Error, Stat};
-use super::desk::{self, Desk, Trouble};
+use super::desk::{self, At as _, Desk, Trouble};
 use super::paths;
 use crate::clock::Clock;
 use crate::job::JobName;
@@ -18,12 +18,13 @@ pub async fn trim<C: Client, K: Clock>(desk: Desk<C, K>, job: JobName) -> Result
     if names.len() <= KEPT {
         return Ok(());
     }
-    let found = desk::get_history(desk.line()?, &folder, names).await?;
+    let found = desk::get_history(desk.line()?, &folder, names).await?.found;
     for (name, version) in surplus(found) {
-        match desk.line()?.delete(&paths::under(&folder, &name), version).await {
+        let path = paths::under(&folder, &name);
+        match desk.line()?.delete(&path, version).await {
             // Another trimmed it, or a skip record has grown meanwhile.
             Ok(()) | Err(Error::NoNode | Error::BadVersion) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error).at(&path),
         }
     }
     Ok(())
