@@ -20,6 +20,7 @@ use futures_util::stream::FuturesUnordered;
 use super::client::{Client, Data, Done, Error, Mode, MultiError, Op};
 use super::desk::{Desk, Trouble};
 use super::paths;
+use super::trim::Written;
 use crate::clock::{Clock, Uptime};
 use crate::job::JobName;
 use crate::ledger::{Chains, Change, Commit, CommitId};
@@ -58,8 +59,8 @@ pub struct Outcome {
     pub is_fenced: bool,
     /// What a person or a new session must mend.
     pub trouble: Option<Trouble>,
-    /// Jobs whose history grew.
-    pub grown: Vec<JobName>,
+    /// The records of the history that were written.
+    pub grown: Vec<Written>,
 }
 
 /// The commits of one session.
@@ -264,7 +265,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
 
     fn accept(&mut self, id: u64, outcome: &mut Outcome) {
         let Some(group) = self.groups.remove(&id) else { return };
-        outcome.grown.extend(group.histories());
+        outcome.grown.extend(group.members.iter().filter_map(Pending::written));
         outcome.answers.extend(group.members.into_iter().map(|pending| (pending.id, Commit::Accepted)));
     }
 
@@ -303,6 +304,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         match group.judge(found) {
             Verdict::All => self.accept(id, outcome),
             Verdict::Some(written) => {
+                outcome.grown.extend(written.iter().filter_map(Pending::written));
                 outcome.answers.extend(written.into_iter().map(|pending| (pending.id, Commit::Accepted)));
                 self.send_again(id);
             }

@@ -14,8 +14,8 @@ use crate::term::NodeName;
 
 /// Requests of at most this many nodes' data, for records of at most half a KiB.
 const SMALL: usize = 500;
-/// And for records of the history.
-const LARGE: usize = 100;
+/// Records of the history that one request reads: of some 24 KiB each at worst, which together stay under 1 MiB.
+pub const HISTORY_CHUNK: usize = 40;
 
 /// The session, and who this node is in it.
 #[derive(Clone)]
@@ -155,9 +155,13 @@ pub async fn get_all<C: Client>(
         .collect())
 }
 
-/// Data of records of the history.
+/// Data of records of the history, one request after the other: however many there are, few are on their way.
 pub async fn get_history<C: Client>(client: &C, folder: &str, names: Vec<String>) -> Result<Vec<Found>, Trouble> {
-    get_all(client, folder, names, LARGE).await
+    let mut found = Vec::with_capacity(names.len());
+    for names in names.chunks(HISTORY_CHUNK) {
+        found.extend(get_all(client, folder, names.to_vec(), HISTORY_CHUNK).await?);
+    }
+    Ok(found)
 }
 
 /// The names in a folder; none where it is gone.

@@ -2,10 +2,11 @@
 
 use crate::job::JobName;
 use crate::ledger::{Change, Commit, CommitId};
-use crate::run::Version;
+use crate::run::{RunId, Version};
 use crate::zookeeper::client::{Data, Error, Mode, MultiError, Op};
 use crate::zookeeper::lower::{self, Mark, Trace};
 use crate::zookeeper::paths;
+use crate::zookeeper::trim::{Kind, Written};
 
 const MOST_OPS: usize = 200;
 const MOST_BYTES: usize = 128 * 1024;
@@ -72,6 +73,22 @@ impl Pending {
     /// True where the candidate guards it.
     pub fn is_fenced(&self) -> bool {
         self.fence.is_some()
+    }
+
+    /// The record of the history that it makes or grows.
+    pub fn written(&self) -> Option<Written> {
+        let is_end = matches!(self.change, Change::End { .. });
+        let (path, version) = self.ops.iter().find_map(|op| match op {
+            Op::Create { path, .. } if is_history(path) => Some((path, 0)),
+            Op::Set { path, version, .. } if is_history(path) => Some((path, version.wrapping_add(1))),
+            _ => None,
+        })?;
+        Some(Written {
+            job: self.change.job().clone(),
+            run: RunId::parse(paths::name(path)).ok()?,
+            kind: if is_end { Kind::Run } else { Kind::Skip },
+            version,
+        })
     }
 
     fn bytes(&self) -> usize {
