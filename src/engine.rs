@@ -349,6 +349,8 @@ impl Engine {
             | E::Suspended { .. }
             | E::Resumed { .. }
             | E::Unreachable { .. }
+            | E::Stalled(_)
+            | E::Damaged { .. }
             // Told as an event of its own, with the time that runs have.
             | E::Failed(_) => {}
             E::Members(members) => self.on_members(t, &members),
@@ -359,6 +361,7 @@ impl Engine {
         use ledger::Event as E;
         match event {
             E::Answered { id, answer } => self.on_answer(t, id, answer),
+            E::PutOff(id) => self.on_put_off(id),
             E::Job(job, entry, control) => self.on_job_read(t, &job, entry, control),
             E::Wishes(wishes) => self.on_wishes(t, wishes),
             E::Run(run, found) => self.on_run_read(t, &run, found),

@@ -249,6 +249,9 @@ pub enum Event {
         /// The answer.
         answer: Commit,
     },
+    /// A commit is refused by the service, for a reason that is neither of [`Commit`]'s: nothing is written, it is tried again, and
+    /// answered once it can be. Told once.
+    PutOff(CommitId),
     /// A job's record as it stands, and its pause, read after that; absent: there is none.
     Job(JobName, Option<JobEntry>, Option<ControlEntry>),
     /// What operators want, as far as it was not told; told to the leader when something changed. It may lag behind.

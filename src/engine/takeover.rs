@@ -313,6 +313,13 @@ impl Engine {
         self.kill_for_lease(t, why);
     }
 
+    /// The takeover does not wait for what the service refuses.
+    pub(super) fn on_put_off(&mut self, id: CommitId) {
+        if let Some(takeover) = self.leading.as_mut().and_then(|leading| leading.takeover.as_mut()) {
+            takeover.open.remove(&id);
+        }
+    }
+
     /// Tells that the takeover is done, once nothing of it is open.
     pub(super) fn report_takeover(&mut self, t: &mut Turn) {
         // What is to be begun again waits for the lease, and belongs to it.

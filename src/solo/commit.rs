@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{read, wishes};
 use crate::job::JobName;
 use crate::ledger::{Change, Commit, SkipWrite};
-use crate::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
+use crate::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, RunState, Skip, TriggerSeq, Version};
 
 /// How many runs, and how many skips, a job's history keeps.
 const KEPT: i64 = 20;
@@ -42,6 +42,15 @@ pub(super) fn end_left_open(tx: &Transaction<'_>, end: &RunEnd) -> rusqlite::Res
         }
         _ => Ok(None), // settled by another: what that wrote stands
     }
+}
+
+/// Lets a run go that a dead member never started, unless it waits already.
+pub(super) fn let_go_unstarted(tx: &Transaction<'_>, run: RunRecord, at: Version) -> rusqlite::Result<()> {
+    if run.state.waits() {
+        return Ok(());
+    }
+    let run = RunRecord { state: RunState::Unstarted, ..run };
+    apply(tx, &Change::Reown { at, run }).map(drop)
 }
 
 /// Drops all but the newest runs and the newest skips of a job.

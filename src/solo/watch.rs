@@ -154,7 +154,7 @@ impl Watch {
             return Ok(());
         }
         let written = match result {
-            Ok(buried) => store.end_left_open(buried.iter().flat_map(|member| &member.ends)).map_err(Trouble::from),
+            Ok(buried) => store.settle_dead(&buried).map_err(Trouble::from),
             Err(error) => Err(error.into()),
         };
         let ended = written.inspect_err(|_| {

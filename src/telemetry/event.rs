@@ -47,6 +47,8 @@ events! {
     LEADER_LOST "leader.lost" "leadership was taken from the node" [token, reason];
     TAKEOVER_DONE "takeover.done" "what the last leader left is settled" [token, settled, missed, took_ms];
     COORDINATION_UNREACHABLE "coordination.unreachable" "nobody answers" [retry_ms];
+    COORDINATION_STALLED "coordination.stalled" "what the node needs of ZooKeeper fails again and again" [error];
+    COORDINATION_DAMAGED "coordination.damaged" "a path cannot be read, written or trusted, and is passed over" [path];
     COORDINATION_SUSPENDED "coordination.suspended" "the connection is lost, the session may live" [session];
     COORDINATION_RESUMED "coordination.resumed" "the connection is back, the session lives" [session];
     COORDINATION_EXPIRED "coordination.expired" "the session is gone" [session];
@@ -85,6 +87,8 @@ leader.elected | candidate, token, took_ms
 leader.resigned / leader.lost | token, reason
 takeover.done | token, settled, missed, took_ms
 coordination.unreachable | retry_ms
+coordination.stalled | error
+coordination.damaged | path
 coordination.suspended / coordination.resumed / coordination.expired | session
 clock.stepped / clock.skewed | by_ms
 run.started | job, run, scheduled_at, attempt, token, pid, lateness_ms

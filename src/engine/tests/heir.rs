@@ -25,6 +25,7 @@ fn member(node: &str, prefer: u32) -> Member {
         pid: 1,
         version: "0.1.0".into(),
         started_at: at("09:00:00"),
+        session_timeout_ms: None,
         published: Published { digest: set([]).digest, tzdata: String::new(), prefer, ..Published::default() },
     }
 }

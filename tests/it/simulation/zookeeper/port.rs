@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cronkeeper::term::SessionId;
 use cronkeeper::zookeeper::client::{
-    Client, Connect, ConnectError, Done, Error, Mode, MultiError, Op, Stat, State, Watch,
+    Client, Connect, ConnectError, Done, Error, Mode, MultiError, Op, Read, Stat, State, Watch,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -239,14 +239,11 @@ impl Client for SimClient {
         }
     }
 
-    fn get_many(
-        &self,
-        paths: Vec<String>,
-    ) -> impl Future<Output = Result<Vec<Option<(Vec<u8>, Stat)>>, Error>> + Send + 'static {
+    fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Read>, Error>> + Send + 'static {
         let answered = self.request(Request::GetMany(paths));
         async move {
             match settled(answered).await? {
-                (Answer::Nodes(nodes), _) => Ok(nodes),
+                (Answer::Nodes(nodes), _) => Ok(nodes.into_iter().map(|node| node.ok_or(Error::NoNode)).collect()),
                 _ => Err(Error::Refused("another answer than asked for".into())),
             }
         }
