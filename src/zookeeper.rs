@@ -40,6 +40,8 @@ mod reader;
 pub mod session;
 mod snapshot;
 mod store;
+#[cfg(test)]
+mod tests_support;
 mod time;
 mod trim;
 mod watcher;
