@@ -10,7 +10,8 @@
 
 mod group;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -34,6 +35,9 @@ const BREATH: Duration = Duration::from_millis(20);
 
 /// An answer to give.
 pub type Answer = (CommitId, Commit);
+
+/// Changes that were not sent, by the order in which they were requested.
+type Waiting = BTreeMap<u64, Pending>;
 
 type Flight = Pin<Box<dyn Future<Output = Landed> + Send>>;
 
@@ -65,7 +69,14 @@ pub struct Outcome {
 /// The commits of one session.
 pub struct Committer<C, K> {
     desk: Desk<C, K>,
-    waiting: VecDeque<Pending>,
+    /// By the order in which they were requested.
+    waiting: Waiting,
+    /// Those whose job is under way.
+    aside: BTreeMap<JobName, Waiting>,
+    /// How many changes of each job are in groups.
+    under_way: BTreeMap<JobName, usize>,
+    /// How many were requested.
+    requested: u64,
     groups: BTreeMap<u64, Group>,
     /// Groups to be sent, and not before when.
     due: BTreeMap<u64, Uptime>,
@@ -82,7 +93,10 @@ impl<C: Client, K: Clock> Committer<C, K> {
     pub fn new(desk: Desk<C, K>) -> Self {
         Self {
             desk,
-            waiting: VecDeque::new(),
+            waiting: Waiting::new(),
+            aside: BTreeMap::new(),
+            under_way: BTreeMap::new(),
+            requested: 0,
             groups: BTreeMap::new(),
             due: BTreeMap::new(),
             flights: FuturesUnordered::new(),
@@ -101,7 +115,8 @@ impl<C: Client, K: Clock> Committer<C, K> {
         if self.chains.is_broken(&change) {
             return Some((id, Commit::Superseded));
         }
-        self.waiting.push_back(Pending::new(id, change, fence));
+        self.requested += 1;
+        self.waiting.insert(self.requested, Pending::new(id, self.requested, change, fence));
         None
     }
 
@@ -127,7 +142,9 @@ impl<C: Client, K: Clock> Committer<C, K> {
 
     /// True while a change that this candidate guards has no answer.
     pub fn has_fenced(&self) -> bool {
-        self.waiting.iter().chain(self.groups.values().flat_map(|group| &group.members)).any(Pending::is_fenced)
+        let aside = self.aside.values().flat_map(BTreeMap::values);
+        let sent = self.groups.values().flat_map(|group| &group.members);
+        self.waiting.values().chain(aside).chain(sent).any(Pending::is_fenced)
     }
 
     /// The next answer of a server; `None` at once where nothing is under way. Cancel safe.
@@ -139,10 +156,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// Changes not yet sent are answered at once.
     pub fn fence_off(&mut self, candidate: Option<String>) -> Vec<Answer> {
         self.held = candidate;
-        let (fenced, kept) = std::mem::take(&mut self.waiting).into_iter().partition(Pending::is_fenced);
-        self.waiting = kept;
-        let fenced: VecDeque<Pending> = fenced;
-        fenced.into_iter().map(|pending| (pending.id, Commit::Fenced)).collect()
+        self.take_waiting(Pending::is_fenced).into_iter().map(|pending| (pending.id, Commit::Fenced)).collect()
     }
 
     /// The candidate is removed: what it guards may be asked about.
@@ -151,10 +165,11 @@ impl<C: Client, K: Clock> Committer<C, K> {
     }
 
     /// The session is over: the answers to what was under way, and the unfenced changes that were never sent.
-    pub fn into_rest(self) -> (Vec<Answer>, Vec<(CommitId, Change)>) {
+    pub fn into_rest(mut self) -> (Vec<Answer>, Vec<(CommitId, Change)>) {
+        let waiting: Vec<Pending> = self.take_waiting(|_| true);
         let sent = self.groups.into_values().flat_map(|group| group.members);
         let mut answers: Vec<_> = sent.map(|pending| (pending.id, Commit::Unknown)).collect();
-        let (fenced, rest): (Vec<Pending>, Vec<Pending>) = self.waiting.into_iter().partition(Pending::is_fenced);
+        let (fenced, rest): (Vec<Pending>, Vec<Pending>) = waiting.into_iter().partition(Pending::is_fenced);
         answers.extend(fenced.into_iter().map(|pending| (pending.id, Commit::Fenced)));
         (answers, rest.into_iter().map(|pending| (pending.id, pending.change)).collect())
     }
@@ -179,43 +194,59 @@ impl<C: Client, K: Clock> Committer<C, K> {
         self.groups.get(&group).is_some_and(|group| group.fence.is_some() && group.fence == self.held)
     }
 
-    /// Puts waiting changes into groups, in order, leaving those whose job is under way.
+    /// Puts waiting changes into groups, in order, as far as groups are free. Those whose job is under way are set aside until it is
+    /// not: each is looked at again only then, however many wait.
     fn gather(&mut self) {
-        let under_way = self.groups.values().flat_map(|group| &group.members);
-        let mut taken: BTreeSet<JobName> = under_way.map(|pending| pending.change.job().clone()).collect();
-        let mut rest = VecDeque::new();
-        let mut group = Group::default();
-        // Jobs in the group being filled: their later changes may follow in the same multi.
-        let mut here: BTreeSet<JobName> = BTreeSet::new();
-        for pending in std::mem::take(&mut self.waiting) {
-            let job = pending.change.job().clone();
-            if taken.contains(&job) || self.groups.len() >= UNDER_WAY {
-                taken.insert(job);
-                rest.push_back(pending);
-                continue;
+        while self.groups.len() < UNDER_WAY {
+            let group = self.fill();
+            if group.members.is_empty() {
+                return;
             }
-            if !group.fits(&pending) {
-                taken.append(&mut here);
-                self.open(std::mem::take(&mut group));
-                if taken.contains(&job) || self.groups.len() >= UNDER_WAY {
-                    taken.insert(job);
-                    rest.push_back(pending);
-                    continue;
-                }
-            }
-            group.add(pending);
-            here.insert(job);
-        }
-        if !group.members.is_empty() {
             self.open(group);
         }
-        self.waiting = rest;
+    }
+
+    fn fill(&mut self) -> Group {
+        let mut group = Group::default();
+        while let Some(first) = self.waiting.first_entry() {
+            let job = first.get().change.job();
+            if self.under_way.contains_key(job) {
+                let aside = self.aside.entry(job.clone()).or_default();
+                aside.insert(*first.key(), first.remove());
+            } else if group.fits(first.get()) {
+                group.add(first.remove());
+            } else {
+                break;
+            }
+        }
+        group
     }
 
     fn open(&mut self, group: Group) {
         self.last_group += 1;
+        count(&mut self.under_way, &group);
         self.groups.insert(self.last_group, group);
         self.due.insert(self.last_group, Uptime::ZERO);
+    }
+
+    /// A group had changes of these jobs: what waits for one that is not under way any more may go.
+    fn let_go_of(&mut self, jobs: Vec<JobName>, group: u64) {
+        for job in &jobs {
+            if let Entry::Occupied(mut count) = self.under_way.entry(job.clone()) {
+                *count.get_mut() -= 1;
+                if *count.get() == 0 {
+                    count.remove();
+                }
+            }
+        }
+        if let Some(rest) = self.groups.get(&group) {
+            count(&mut self.under_way, rest);
+        }
+        for job in jobs {
+            if !self.under_way.contains_key(&job) {
+                self.waiting.append(&mut self.aside.remove(&job).unwrap_or_default());
+            }
+        }
     }
 
     fn send(&mut self, id: u64) {
@@ -241,6 +272,11 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// Takes what came back.
     pub fn land(&mut self, landed: Landed) -> Outcome {
         let mut outcome = Outcome::default();
+        let group = match landed {
+            Landed::Multi { group, .. } | Landed::Traces { group, .. } => group,
+            Landed::Folder { .. } => 0,
+        };
+        let jobs = self.groups.get(&group).map(Group::jobs).unwrap_or_default();
         match landed {
             Landed::Folder { job, is_there } => {
                 if is_there {
@@ -259,6 +295,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 _ => drop(self.due.insert(group, self.desk.clock.now().up + BREATH)),
             },
         }
+        self.let_go_of(jobs, group);
         outcome
     }
 
@@ -341,11 +378,22 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// What waits and rests on a refused change is refused too.
     fn break_chain(&mut self, refused: &Change, outcome: &mut Outcome) {
         self.chains.answered(refused, Commit::Superseded);
-        let waiting = std::mem::take(&mut self.waiting);
-        let (broken, kept): (VecDeque<_>, _) =
-            waiting.into_iter().partition(|pending| self.chains.is_broken(&pending.change));
-        self.waiting = kept;
+        let chains = std::mem::take(&mut self.chains);
+        let broken = self.take_waiting(|pending| chains.is_broken(&pending.change));
         outcome.answers.extend(broken.into_iter().map(|pending| (pending.id, Commit::Superseded)));
+        self.chains = chains;
+    }
+
+    /// Takes out some of those that were not sent, in order.
+    fn take_waiting(&mut self, which: impl Fn(&Pending) -> bool) -> Vec<Pending> {
+        let mut taken = Waiting::new();
+        for waiting in std::iter::once(&mut self.waiting).chain(self.aside.values_mut()) {
+            let (some, others) = std::mem::take(waiting).into_iter().partition(|(_, pending)| which(pending));
+            *waiting = others;
+            let mut some: Waiting = some;
+            taken.append(&mut some);
+        }
+        taken.into_values().collect()
     }
 
     fn send_again(&mut self, id: u64) {
@@ -361,10 +409,8 @@ impl<C: Client, K: Clock> Committer<C, K> {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let others = group.members.split_off(1);
         self.due.insert(id, self.desk.clock.now().up + PAUSE);
-        // Further changes of the same job stay behind the first: they go back to the front of those that wait.
-        for pending in others.into_iter().rev() {
-            self.waiting.push_front(pending);
-        }
+        // Further changes of the same job stay behind the first.
+        self.waiting.extend(others.into_iter().map(|pending| (pending.number, pending)));
     }
 
     /// Makes the folders above a path again; handed over now, so there before what is sent next.
@@ -377,6 +423,13 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 Landed::Folder { job: None, is_there: true }
             }));
         }
+    }
+}
+
+/// Counts the changes of each job in a group.
+fn count(under_way: &mut BTreeMap<JobName, usize>, group: &Group) {
+    for job in group.jobs() {
+        *under_way.entry(job).or_default() += 1;
     }
 }
 
