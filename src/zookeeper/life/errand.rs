@@ -65,6 +65,12 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             }
             return Some(Box::pin(async { place::withdraw(desk, retired).await.map(|()| Found::Withdrawn) }));
         }
+        if let Some(going) = self.go_out() {
+            return Some(going);
+        }
+        if self.is_out() {
+            return None;
+        }
         if !self.is_prepared {
             let cluster = self.node.cluster.clone().unwrap_or_else(|| (self.node.options.uuid)().to_string());
             return Some(Box::pin(async { entry::prepare(desk, cluster).await.map(Found::Cluster) }));
@@ -83,7 +89,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         if let (Some(to), Some(own)) = (self.appointment.wanted(), self.candidate.clone()) {
             return Some(Box::pin(async { appoint::find(desk, own, to).await.map(Found::Heir) }));
         }
-        let wants_place = self.node.wishes.campaign && !self.node.wishes.resign;
+        let wants_place = self.node.wishes.campaign && !self.node.wishes.resign && self.loop_turns();
         match (&self.candidate, &self.role) {
             (None, _) if wants_place => {
                 let is_unclear = std::mem::replace(&mut self.is_join_unclear, true);
