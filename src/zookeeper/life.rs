@@ -15,6 +15,7 @@ mod failing;
 mod found;
 mod relook;
 mod request;
+mod rights;
 mod term;
 mod wishes;
 
@@ -80,6 +81,7 @@ enum Happened<W> {
     Wishes(Heard),
     Read(Box<ReadDone>),
     Trimmed,
+    Taken(rights::Taken),
     Request(Option<Request>),
     Time,
 }
@@ -132,6 +134,8 @@ pub struct Life<'n, C: Connect, K> {
     lease: Lease,
     /// The lease has held in this term: once it no longer does, the term is over.
     has_acted: bool,
+    /// A lease that ends by then lets nobody act: it was nearly over when the term was opened.
+    acts_beyond: Uptime,
     lease_told: Uptime,
     /// Writes sent before this renew nothing: the lease was taken away since.
     lease_from: Uptime,
@@ -156,6 +160,7 @@ pub struct Life<'n, C: Connect, K> {
     /// Reads that the server refuses: tried again with each survey.
     refused: Vec<ledger::Request>,
     read_from: Uptime,
+    taking: rights::Taking,
     trim: Option<Pending<()>>,
     untrimmed: BTreeSet<JobName>,
     trim_from: Uptime,
@@ -205,6 +210,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             watches_member: false,
             lease: Lease::of_session(timeout, asked),
             has_acted: false,
+            acts_beyond: Uptime::ZERO,
             lease_told: Uptime::ZERO,
             lease_from: Uptime::ZERO,
             renewals: FuturesUnordered::new(),
@@ -221,6 +227,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             unread: VecDeque::new(),
             refused: Vec::new(),
             read_from: Uptime::ZERO,
+            taking: rights::Taking::default(),
             trim: None,
             untrimmed: BTreeSet::new(),
             trim_from: Uptime::ZERO,
@@ -279,6 +286,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             heard = self.listening.heard() => Happened::Wishes(heard),
             Some(done) = self.reads.next() => Happened::Read(done),
             () = under_way(self.trim.as_mut()) => Happened::Trimmed,
+            taken = under_way(self.taking.under_way.as_mut()) => Happened::Taken(taken),
             request = self.node.service.requests.recv() => Happened::Request(request),
             () = self.node.clock.sleep_until(wake) => Happened::Time,
         }
@@ -307,6 +315,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
                 self.trim = None;
                 self.trim_from = now + TRIM_EVERY;
             }
+            Happened::Taken(taken) => self.taken(taken),
             Happened::Request(None) => self.ended = Some(Ended::Done),
             Happened::Request(Some(request)) => self.take_requests(request),
             Happened::Time => {}
@@ -333,6 +342,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
         self.listen(now);
         self.start_reads(now);
         self.start_trim(now);
+        self.start_taking(now);
     }
 
     /// When something happens by itself.
@@ -353,6 +363,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             self.listen_at(),
             errand,
             self.read_at(),
+            self.taking.at(),
             trim,
         ];
         always.chain(more.into_iter().flatten()).min()
