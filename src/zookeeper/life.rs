@@ -119,6 +119,9 @@ pub struct Life<'n, C: Connect, K> {
     must_publish: bool,
     survey_at: Uptime,
     is_high_sequence_told: bool,
+    /// The numbers of the triggers are to be counted anew, and no trigger is there.
+    must_renumber: bool,
+    may_renumber: bool,
     /// The own member may not be used by its own node: it is to be made anew.
     is_member_closed: bool,
     /// The queue's folder may not be written to.
@@ -202,6 +205,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             must_publish: false,
             survey_at: now + SURVEY_EVERY,
             is_high_sequence_told: false,
+            must_renumber: false,
+            may_renumber: false,
             is_member_closed: false,
             is_queue_closed: false,
             is_folder_closed: false,

@@ -30,6 +30,7 @@ pub enum Task {
     Verify,
     Publish,
     Survey,
+    Renumber,
     Read,
     Listen,
     Watch,
@@ -53,6 +54,7 @@ impl Task {
             Self::Verify => "verifying its own entries",
             Self::Publish => "telling the others of itself",
             Self::Survey => "reading the queue and the members",
+            Self::Renumber => "counting the triggers anew",
             Self::Read => "reading the ledger",
             Self::Listen => "reading what operators want",
             Self::Watch => "watching runs",
@@ -82,6 +84,7 @@ impl Task {
             | Self::Verify
             | Self::Publish
             | Self::Survey
+            | Self::Renumber
             | Self::Read
             | Self::Listen
             | Self::Watch

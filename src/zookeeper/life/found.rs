@@ -40,6 +40,7 @@ pub enum Found<W> {
     Withdrawn,
     Left,
     Published(bool),
+    Renumbered(bool),
     Survey(Survey, Again),
 }
 
@@ -76,6 +77,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             }
             // Not made again before its going was judged.
             Found::Published(is_there) => self.must_verify |= !is_there,
+            Found::Renumbered(is_done) => self.renumbered(is_done),
             Found::Survey(survey, again) => {
                 self.looked_again(again);
                 self.surveyed(survey);

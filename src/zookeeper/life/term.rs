@@ -36,6 +36,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             self.mended(Source::Writes, &path);
         }
         for damage in outcome.refused {
+            // Refused although nobody has closed it: it has no more numbers to give.
+            self.must_renumber |= damage.path == paths::TRIGGERS;
+            self.listen_again();
             self.damaged(Source::Writes, damage);
         }
         for id in outcome.put_off {

@@ -6,11 +6,13 @@ use cronkeeper::clock::system::uptime;
 use cronkeeper::coordination::Event as Told;
 use cronkeeper::election::{Event, Request, Unappointable};
 use cronkeeper::ledger::{self, Commit};
-use cronkeeper::run::Version;
+use cronkeeper::run::{TriggerRecord, Version};
 use cronkeeper::term::{NodeName, SessionId, TermEnd};
+use uuid::Uuid;
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
-use super::rig::{Rig, TIMEOUT, begin, end, first_mark, hand, job, leader, mark, run};
+use super::rig::{Rig, TIMEOUT, at, begin, end, first_mark, hand, job, leader, mark, run};
+use crate::support::LONG;
 use crate::support::zookeeper::shared;
 
 /// Somebody who closes paths to everybody else.
@@ -238,4 +240,38 @@ async fn a_clusters_id_that_was_removed_or_overwritten_is_written_anew_by_who_kn
         assert_eq!(hand.get_data("/cronkeeper/cluster").await.unwrap().0, id);
         again.crash();
     }
+}
+
+/// The servers count what was ever made in a folder, and stop at 2^31 - 1.
+#[tokio::test]
+async fn the_triggers_are_numbered_anew_once_half_of_the_numbers_are_used_and_none_is_left() {
+    let connect = shared();
+    let (mut rig, ..) = leader(&connect).await;
+    let stranger = Stranger::at(&connect).await;
+    let folder = "/cronkeeper/triggers";
+    let trigger = TriggerRecord { v: 1, uuid: Uuid::from_u128(1), job: job("backup"), by: "alice".into(), at: at(60) };
+    let high = format!("{folder}/1073741824");
+    stranger.create(&high, &serde_json::to_vec(&trigger).unwrap()).await;
+    let ring = || stranger.0.set_data(folder, b"", None);
+    ring().await.unwrap();
+    let is_heard = |event: &ledger::Event| match event {
+        ledger::Event::Wishes(wishes) => (wishes.triggers.len() == 1).then_some(()),
+        _ => None,
+    };
+    rig.ledger("the trigger", is_heard).await;
+    let made = stranger.0.check_stat(folder).await.unwrap().unwrap().czxid;
+    stranger.0.delete(&high, None).await.unwrap();
+    ring().await.unwrap();
+    tokio::time::timeout(LONG, async {
+        // It may be gone for no moment: it is deleted and made in one transaction.
+        while stranger.0.check_stat(folder).await.unwrap().unwrap().czxid == made {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .expect("it is made anew");
+    let wish = TriggerRecord { uuid: Uuid::from_u128(2), ..trigger };
+    let run = rig.operator().trigger(wish).await.unwrap();
+    assert_eq!(run.trigger().map(|seq| seq.0), Some(0));
+    rig.ledger("the next trigger", is_heard).await;
 }
