@@ -81,7 +81,7 @@ struct PutOff {
 
 struct Refusal {
     pause: Duration,
-    path: String,
+    damage: Damage,
     told: CommitId,
 }
 
@@ -191,7 +191,14 @@ impl<C: Client, K: Clock> Committer<C, K> {
         let (fenced, kept) = std::mem::take(&mut self.waiting).into_iter().partition(Pending::is_fenced);
         self.waiting = kept;
         let fenced: VecDeque<Pending> = fenced;
+        let waiting: BTreeSet<&JobName> = self.waiting.iter().map(|pending| pending.change.job()).collect();
+        self.refusals.retain(|job, _| waiting.contains(job));
         fenced.into_iter().map(|pending| (pending.id, pending.refused_as(Commit::Fenced))).collect()
+    }
+
+    /// The paths that what is still to be written is refused for.
+    pub fn refusals(&self) -> impl Iterator<Item = Damage> {
+        self.refusals.values().map(|refusal| refusal.damage.clone())
     }
 
     /// Lets wait again, before all others, what was put off until now.
@@ -336,7 +343,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         outcome.grown.extend(group.histories());
         if !self.refusals.is_empty() {
             let jobs = group.members.iter().map(|pending| pending.change.job());
-            outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.path)));
+            outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.damage.path)));
         }
         outcome.answers.extend(group.members.into_iter().map(|pending| (pending.id, Commit::Accepted)));
     }
@@ -463,10 +470,10 @@ impl<C: Client, K: Clock> Committer<C, K> {
         if before.as_ref().is_none_or(|before| before.told != id) {
             outcome.put_off.push(id);
         }
-        if let Some(before) = before.filter(|before| before.path != damage.path) {
-            outcome.mended.push(before.path);
+        if let Some(before) = before.filter(|before| before.damage.path != damage.path) {
+            outcome.mended.push(before.damage.path);
         }
-        self.refusals.insert(job.clone(), Refusal { pause, path: damage.path.clone(), told: id });
+        self.refusals.insert(job.clone(), Refusal { pause, damage: damage.clone(), told: id });
         outcome.refused.push(damage);
         pause
     }

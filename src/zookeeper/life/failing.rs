@@ -168,6 +168,13 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         self.tell_failing(false);
     }
 
+    /// A session is over: what it was refused, another may be given.
+    pub(super) fn forget_refusals(&mut self) {
+        for source in [Source::Queue, Source::Writes, Source::Renewals] {
+            self.found_damage(source, None);
+        }
+    }
+
     fn tell_failing(&mut self, is_due: bool) {
         if let Some(news) = self.failing.news(is_due) {
             self.node.tell(Event::Stalled(news));
@@ -178,6 +185,15 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     pub(super) fn found_damage(&mut self, source: Source, found: impl IntoIterator<Item = Damage>) {
         let news = self.node.damages.found(source, found);
         self.tell_damage(news);
+    }
+
+    /// This node leads no more: what only a leader looks at again is the next one's to name.
+    pub(super) fn forget_damage(&mut self) {
+        for source in [Source::Ledger, Source::Wishes, Source::Rights] {
+            self.found_damage(source, None);
+        }
+        let refused: Vec<Damage> = self.committer.refusals().collect();
+        self.found_damage(Source::Writes, refused);
     }
 
     /// One more path is damaged.

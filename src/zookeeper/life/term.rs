@@ -177,6 +177,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             self.node.answer(id, answer);
         }
         self.watcher.clear();
+        self.forget_damage();
         self.taking = Taking::default();
         self.listening = Listening::From(Uptime::ZERO);
         if let Role::Leading(term) = role {
