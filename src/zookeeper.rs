@@ -41,6 +41,8 @@ mod rights;
 pub mod session;
 mod snapshot;
 mod store;
+#[cfg(test)]
+mod tests_support;
 mod time;
 mod trim;
 mod watcher;

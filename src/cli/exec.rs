@@ -101,6 +101,7 @@ fn attempt(job: &Arc<Job>, now: Timestamp) -> Start {
         begun_at: now,
         on_loss: OnLoss::of(job),
         keep_until: None,
+        ready_at: None,
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),

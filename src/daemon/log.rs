@@ -113,6 +113,14 @@ pub(super) fn report(report: &Report) {
             signal = end.signal,
             duration_ms = end.duration_ms,
         ),
+        Report::Unstarted { run, attempt, reason } => warn!(
+            target: TARGET,
+            event = event::RUN_UNSTARTED,
+            job = %run.job(),
+            %run,
+            attempt,
+            reason = reason.map(|reason| reason.as_str()),
+        ),
         Report::HookFinished { hook, run, how } => hook::finished(*hook, run, *how),
         Report::Skipped { skip, first, count } => skipped(skip, *first, *count),
         Report::Triggered { run, by } => {

@@ -58,6 +58,7 @@ events! {
     RUN_OUTPUT "run.output" "a run wrote a line" [job, run, stream, line];
     RUN_FINISHED "run.finished" "a run ended"
         [job, run, attempt, outcome, reason, exit_code, signal, duration_ms, leftovers];
+    RUN_UNSTARTED "run.unstarted" "a run was not started yet, and will be" [job, run, attempt, reason];
     RUN_RETRYING "run.retrying" "a run is tried again" [job, run, attempt, delay_ms];
     RUN_SKIPPED "run.skipped" "occurrences were not run" [job, run, scheduled_at, reason, count, first, last];
     RUN_SUPERSEDED "run.superseded" "a run was settled by another node" [job, run];
@@ -93,6 +94,7 @@ clock.stepped / clock.skewed | by_ms
 run.started | job, run, scheduled_at, attempt, token, pid, lateness_ms
 run.output | job, run, stream, line
 run.finished | job, run, attempt, outcome, reason, exit_code, signal, duration_ms, leftovers
+run.unstarted | job, run, attempt, reason
 run.retrying | job, run, attempt, delay_ms
 run.skipped | job, run, scheduled_at, reason, count, first, last
 run.superseded | job, run

@@ -21,6 +21,7 @@ use super::client::{Client, Done, Error, Mode, MultiError, Op, Read};
 use super::damage::Damage;
 use super::desk::{Desk, Trouble};
 use super::paths;
+use super::trim::Written;
 use crate::clock::{Clock, Uptime};
 use crate::job::JobName;
 use crate::ledger::{Chains, Change, Commit, CommitId};
@@ -69,8 +70,8 @@ pub struct Outcome {
     pub refused: Vec<Damage>,
     /// Paths that are written to again.
     pub mended: Vec<String>,
-    /// Jobs whose history grew.
-    pub grown: Vec<JobName>,
+    /// The records of the history that were written.
+    pub grown: Vec<Written>,
 }
 
 /// A change that is tried again after a pause. None of its tries is in doubt.
@@ -340,11 +341,11 @@ impl<C: Client, K: Clock> Committer<C, K> {
 
     fn accept(&mut self, id: u64, outcome: &mut Outcome) {
         let Some(group) = self.groups.remove(&id) else { return };
-        outcome.grown.extend(group.histories());
         if !self.refusals.is_empty() {
             let jobs = group.members.iter().map(|pending| pending.change.job());
             outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.damage.path)));
         }
+        outcome.grown.extend(group.members.iter().filter_map(Pending::written));
         outcome.answers.extend(group.members.into_iter().map(|pending| (pending.id, Commit::Accepted)));
     }
 
@@ -382,6 +383,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         match group.judge(found) {
             Verdict::All => self.accept(id, outcome),
             Verdict::Some(written) => {
+                outcome.grown.extend(written.iter().filter_map(Pending::written));
                 outcome.answers.extend(written.into_iter().map(|pending| (pending.id, Commit::Accepted)));
                 self.send_again(id);
             }

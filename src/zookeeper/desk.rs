@@ -17,8 +17,8 @@ use crate::term::NodeName;
 
 /// Requests of at most this many nodes' data, for records of at most half a KiB.
 const SMALL: usize = 500;
-/// And for records of the history.
-const LARGE: usize = 100;
+/// Records of the history that one request reads: of some 24 KiB each at worst, which together stay under 1 MiB.
+pub const HISTORY_CHUNK: usize = 40;
 
 /// The session, and who this node is in it.
 #[derive(Clone)]
@@ -184,9 +184,15 @@ pub async fn get_all<C: Client>(client: &C, folder: &str, names: Vec<String>, ch
     Ok(reads)
 }
 
-/// Data of records of the history.
+/// Data of records of the history, one request after the other: however many there are, few are on their way.
 pub async fn get_history<C: Client>(client: &C, folder: &str, names: Vec<String>) -> Result<Reads, Trouble> {
-    get_all(client, folder, names, LARGE).await
+    let mut reads = Reads::default();
+    for names in names.chunks(HISTORY_CHUNK) {
+        let more = get_all(client, folder, names.to_vec(), HISTORY_CHUNK).await?;
+        reads.found.extend(more.found);
+        reads.unread.extend(more.unread);
+    }
+    Ok(reads)
 }
 
 /// What the server says of many nodes of a folder, which needs no right to read them; those that are gone are left out.

@@ -1,9 +1,8 @@
 //! What earlier processes of this node left, given up in order: their runs, then candidate and member.
 //!
 //! In this order, because once the member is gone the leader settles its runs by what it knows: it would begin a run again
-//! whose success is only known here. A run that was begun for a process which died before it heard of it was never started; it
-//! ends here too, for nobody else can tell it from one that goes on while cut off. Relies on the caller that these
-//! processes were seen dead.
+//! whose success is only known here. A run that was begun for a process which died before it handed it to its warden was never
+//! started: it goes back to be started, and only here is that known. Relies on the caller that these processes were seen dead.
 
 use std::collections::BTreeSet;
 
@@ -19,6 +18,7 @@ use crate::clock::Clock;
 use crate::coordination::Event;
 use crate::election::Failure;
 use crate::ledger::{self, Change};
+use crate::run::journal::Noted;
 use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunRecord, RunState, Version};
 use crate::term::{NodeName, SessionId};
 
@@ -31,6 +31,8 @@ pub(super) struct Leftover {
     pub(super) dead: BTreeSet<SessionId>,
     /// The ends that dead processes could not send.
     pub(super) ends: Vec<RunEnd>,
+    /// What they handed to their wardens, where that is known.
+    pub(super) noted: Option<Noted>,
     /// Who wants to know of every end that was written.
     pub(super) heir: Option<UnboundedSender<Event>>,
 }
@@ -40,7 +42,7 @@ impl Leftover {
     pub(super) fn of_the_dead(store: &dyn SessionStore) -> Self {
         let sessions = store.removable();
         let dead = sessions.iter().copied().map(session_id).collect();
-        Self { sessions, dead, ends: store.open_ends(), heir: None }
+        Self { sessions, dead, ends: store.open_ends(), noted: store.noted(), heir: None }
     }
 
     /// Whoever wanted to know may have gone.
@@ -50,18 +52,23 @@ impl Leftover {
         }
     }
 
-    /// How a run ended, if it is a dead process's and not the leader's to begin again.
-    fn end_of(&self, run: &RunRecord, node: &NodeName, now: Timestamp) -> Option<RunEnd> {
+    /// What is to be written of a run, if it is a dead process's and not the leader's to begin again.
+    fn settle(&self, run: &RunRecord, at: Version, node: &NodeName, now: Timestamp) -> Option<Change> {
         // One that waits is the leader's: whatever is noted of its last attempt, that one is over.
-        let waits = matches!(run.state, RunState::Queued | RunState::Retrying);
-        if waits || run.owner.node != *node || !self.dead.contains(&run.owner.session) {
+        if run.state.waits() || run.owner.node != *node || !self.dead.contains(&run.owner.session) {
             return None;
         }
-        let known = self.ends.iter().find(|end| end.run.is_same_attempt(run));
-        known.cloned().or_else(|| {
-            (run.on_loss != OnLoss::Rerun)
-                .then(|| RunEnd::unseen(run, Outcome::Interrupted, Some(Reason::NodeDied), now))
-        })
+        let end = |end| Some(Change::End { at, end, as_leader: false });
+        if let Some(known) = self.ends.iter().find(|end| end.run.is_same_attempt(run)) {
+            return end(known.clone());
+        }
+        if self.noted.as_ref().is_some_and(|noted| noted.never_started(run)) {
+            return Some(Change::Reown { at, run: RunRecord { state: RunState::Unstarted, ..run.clone() } });
+        }
+        if run.on_loss == OnLoss::Rerun {
+            return None;
+        }
+        end(RunEnd::unseen(run, Outcome::Interrupted, Some(Reason::NodeDied), now))
     }
 }
 
@@ -168,26 +175,27 @@ async fn end_runs<C: Client, K: Clock>(desk: &Desk<C, K>, left: &Leftover) -> Re
         .into_iter()
         .filter_map(|(name, data, stat)| Some((snapshot::run_record(&name, &data, &stat).ok()?, stat.version)));
     // All are waited for, whatever the first one says: what was handed over is never dropped.
-    let ended = join_all(runs.map(|(run, version)| end_run(desk, left, run, Version(version)))).await;
+    let ended = join_all(runs.map(|(run, version)| settle_run(desk, left, run, Version(version)))).await;
     ended.into_iter().collect()
 }
 
-/// Ends a run of a dead process, unless it was settled otherwise. What the servers refuse is left to the daemon, whose committer
+/// Ends a run of a dead process, or lets it go, unless it was settled otherwise. What the servers refuse is left to the daemon, whose committer
 /// says so.
-async fn end_run<C: Client, K: Clock>(
+async fn settle_run<C: Client, K: Clock>(
     desk: &Desk<C, K>,
     left: &Leftover,
     mut run: RunRecord,
     mut version: Version,
 ) -> Result<(), Trouble> {
     let path = paths::running(&run.id());
-    while let Some(end) = left.end_of(&run, &desk.me.node, desk.clock.now().wall) {
+    while let Some(change) = left.settle(&run, version, &desk.me.node, desk.clock.now().wall) {
         // There already, in most cases; the multi says what else is wrong.
         let _ = desk.line()?.create(&paths::job_history(&run.job), Vec::new(), Mode::Persistent).await;
-        let change = Change::End { at: version, end: end.clone(), as_leader: false };
         match desk.line()?.multi(lower::ops(&change)).await.map_err(|failed| failed.error) {
             Ok(_) => {
-                left.inherit(end, version);
+                if let Change::End { end, .. } = change {
+                    left.inherit(end, version);
+                }
                 return Ok(());
             }
             Err(Error::BadVersion) => {}

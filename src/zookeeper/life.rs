@@ -19,7 +19,7 @@ mod rights;
 mod term;
 mod wishes;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -30,12 +30,12 @@ use super::client::{Client, Connect, Done, MultiError, State, Watch};
 use super::committer::{Committer, Landed};
 use super::desk::{self, Desk, Me, Trouble};
 use super::node::{Node, Waiting};
+use super::trim::{self, Trimmer};
 use super::watcher::{Step, Watcher};
-use super::{queue, session_id, trim};
+use super::{queue, session_id};
 use crate::clock::{Clock, Uptime, Wake};
 use crate::coordination::Request;
 use crate::election::Event;
-use crate::job::JobName;
 use crate::lease::Lease;
 use crate::ledger;
 use crate::term::{CandidateName, SessionId, Term, TermEnd};
@@ -55,8 +55,6 @@ type ReadDone = (ledger::Request, Result<ledger::Event, Trouble>);
 
 /// How often a node reads the queue and the members, without a watch.
 const SURVEY_EVERY: Duration = Duration::from_secs(15);
-/// Between two trims, so that they never crowd out commits.
-const TRIM_EVERY: Duration = Duration::from_millis(100);
 
 /// The place in the queue.
 enum Role {
@@ -80,8 +78,8 @@ enum Happened<W> {
     Run(Step),
     Wishes(Heard),
     Read(Box<ReadDone>),
-    Trimmed,
     Taken(rights::Taken),
+    Trimmed(trim::Step),
     Request(Option<Request>),
     Time,
 }
@@ -164,9 +162,7 @@ pub struct Life<'n, C: Connect, K> {
     refused: Vec<ledger::Request>,
     read_from: Uptime,
     taking: rights::Taking,
-    trim: Option<Pending<()>>,
-    untrimmed: BTreeSet<JobName>,
-    trim_from: Uptime,
+    trimmer: Trimmer<C::Client, K>,
     ended: Option<Ended>,
 }
 
@@ -233,9 +229,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             refused: Vec::new(),
             read_from: Uptime::ZERO,
             taking: rights::Taking::default(),
-            trim: None,
-            untrimmed: BTreeSet::new(),
-            trim_from: Uptime::ZERO,
+            trimmer: Trimmer::new(desk.clone()),
             ended: None,
             states: client,
             desk,
@@ -290,8 +284,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             Some(step) = self.watcher.step() => Happened::Run(step),
             heard = self.listening.heard() => Happened::Wishes(heard),
             Some(done) = self.reads.next() => Happened::Read(done),
-            () = under_way(self.trim.as_mut()) => Happened::Trimmed,
             taken = under_way(self.taking.under_way.as_mut()) => Happened::Taken(taken),
+            Some(step) = self.trimmer.step() => Happened::Trimmed(step),
             request = self.node.service.requests.recv() => Happened::Request(request),
             () = self.node.clock.sleep_until(wake) => Happened::Time,
         }
@@ -316,11 +310,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             },
             Happened::Wishes(heard) => self.heard(heard, now),
             Happened::Read(done) => self.finish_read(*done),
-            Happened::Trimmed => {
-                self.trim = None;
-                self.trim_from = now + TRIM_EVERY;
-            }
             Happened::Taken(taken) => self.taken(taken),
+            Happened::Trimmed(step) => self.trimmer.land(step, now),
             Happened::Request(None) => self.ended = Some(Ended::Done),
             Happened::Request(Some(request)) => self.take_requests(request),
             Happened::Time => {}
@@ -346,8 +337,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
         self.watcher.pump(now);
         self.listen(now);
         self.start_reads(now);
-        self.start_trim(now);
         self.start_taking(now);
+        self.trimmer.pump(now, matches!(self.role, Role::Leading(_)));
     }
 
     /// When something happens by itself.
@@ -360,7 +351,6 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
         }
         let is_put_off = self.retry.at() > self.now();
         let errand = self.errand.is_none().then(|| if is_put_off { self.retry.at() } else { self.survey_at });
-        let trim = (self.trim.is_none() && !self.untrimmed.is_empty()).then_some(self.trim_from);
         let more = [
             self.committer.wake(),
             self.renew_at(),
@@ -369,7 +359,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             errand,
             self.read_at(),
             self.taking.at(),
-            trim,
+            self.trimmer.wake(),
         ];
         always.chain(more.into_iter().flatten()).min()
     }
@@ -395,16 +385,6 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             // After its start a node does not end by this: it asks for another session, and says why it gets none.
             State::AuthFailed if self.node.has_joined => self.ended = Some(Ended::Expired),
             State::AuthFailed => self.fail_auth("authentication failed".into()),
-        }
-    }
-
-    fn start_trim(&mut self, now: Uptime) {
-        if self.trim.is_some() || now < self.trim_from {
-            return;
-        }
-        if let Some(job) = self.untrimmed.pop_first() {
-            let trimming = trim::trim(self.desk.clone(), job);
-            self.trim = Some(Box::pin(async move { trimming.await.unwrap_or_default() }));
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{owner_of, session_id};
 use crate::run::RunEnd;
-use crate::run::journal::Recovered;
+use crate::run::journal::{Noted, Recovered};
 use crate::state_dir::{StateDir, StateDirError};
 
 /// Remembers sessions and the cluster beyond the process.
@@ -40,6 +40,12 @@ pub trait SessionStore: Send {
     fn open_ends(&self) -> Vec<RunEnd> {
         Vec::new()
     }
+
+    /// What earlier processes of this node handed to their wardens; absent where that is not known. What is not among it was never
+    /// started, as far as it is of a [`removable`](Self::removable) session.
+    fn noted(&self) -> Option<Noted> {
+        None
+    }
 }
 
 /// The state directory cannot be written.
@@ -65,12 +71,13 @@ pub enum ClaimError {
 pub struct KeptSessions {
     state: Arc<StateDir>,
     open_ends: Vec<RunEnd>,
+    noted: Option<Noted>,
 }
 
 impl KeptSessions {
     /// To be made only when the processes of earlier sessions were seen dead. `recovered` is what they left open.
     pub fn new(state: Arc<StateDir>, recovered: &Recovered) -> Self {
-        Self { state, open_ends: recovered.ends() }
+        Self { state, open_ends: recovered.ends(), noted: recovered.noted() }
     }
 }
 
@@ -103,6 +110,10 @@ impl SessionStore for KeptSessions {
 
     fn open_ends(&self) -> Vec<RunEnd> {
         self.open_ends.clone()
+    }
+
+    fn noted(&self) -> Option<Noted> {
+        self.noted.clone()
     }
 }
 

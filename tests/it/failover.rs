@@ -4,6 +4,7 @@
 //! runs with `CRONKEEPER_LONG=1`.
 
 mod authentication;
+mod burst;
 mod chained;
 pub mod cluster;
 mod control;
@@ -17,8 +18,10 @@ mod hung;
 mod last_words;
 mod lease;
 mod outage;
+mod records;
 mod retrying;
 mod secrets;
+mod stalls;
 mod start;
 mod steady;
 mod storm;

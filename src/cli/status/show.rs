@@ -197,6 +197,8 @@ fn runs(status: &Status) -> Table {
             (RunState::Running, _) => "running".to_owned(),
             (RunState::Retrying, Some(at)) => format!("retrying in {}", span(status.at, at)),
             (RunState::Retrying, None) => "retrying now".to_owned(),
+            (RunState::Unstarted, Some(at)) => format!("not started yet, again in {}", span(status.at, at)),
+            (RunState::Unstarted, None) => "not started yet".to_owned(),
             (RunState::CutOff, _) => cut_off(run.keep_until),
         };
         let node = run.node.to_string();

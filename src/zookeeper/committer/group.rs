@@ -2,10 +2,11 @@
 
 use crate::job::JobName;
 use crate::ledger::{Change, Commit, CommitId};
-use crate::run::Version;
+use crate::run::{RunId, Version};
 use crate::zookeeper::client::{Error, Mode, MultiError, Op, Read};
 use crate::zookeeper::lower::{self, Mark, Trace};
 use crate::zookeeper::paths;
+use crate::zookeeper::trim::{Kind, Written};
 
 const MOST_OPS: usize = 200;
 const MOST_BYTES: usize = 128 * 1024;
@@ -81,9 +82,25 @@ impl Pending {
 
     /// What is to be said of it once it is known that it is not carried out now. Of an end all that counts is that another's stands.
     pub fn refused_as(&self, answer: Commit) -> Commit {
-        let is_end = matches!(self.change, Change::End { .. });
+        let is_end = matches!(self.change, Change::End { .. } | Change::Miss { .. });
         let is_known = !self.is_untraceable || (is_end && answer == Commit::Superseded);
         if is_known { answer } else { Commit::Unknown }
+    }
+
+    /// The record of the history that it makes or grows.
+    pub fn written(&self) -> Option<Written> {
+        let is_end = matches!(self.change, Change::End { .. });
+        let (path, version) = self.ops.iter().find_map(|op| match op {
+            Op::Create { path, .. } if is_history(path) => Some((path, 0)),
+            Op::Set { path, version, .. } if is_history(path) => Some((path, version.wrapping_add(1))),
+            _ => None,
+        })?;
+        Some(Written {
+            job: self.change.job().clone(),
+            run: RunId::parse(paths::name(path)).ok()?,
+            kind: if is_end { Kind::Run } else { Kind::Skip },
+            version,
+        })
     }
 
     fn bytes(&self) -> usize {

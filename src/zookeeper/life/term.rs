@@ -31,7 +31,6 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         for (id, answer) in outcome.answers {
             self.node.answer(id, answer);
         }
-        self.untrimmed.extend(outcome.grown);
         for path in outcome.mended {
             self.mended(Source::Writes, &path);
         }
@@ -44,6 +43,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         for id in outcome.put_off {
             self.node.tell_ledger(ledger::Event::PutOff(id));
         }
+        let now = self.now();
+        outcome.grown.into_iter().for_each(|written| self.trimmer.grew(written, now));
         if outcome.is_fenced && matches!(self.role, Role::Leading(_)) {
             self.revoke_lease();
             self.lose_term(TermEnd::Fenced);
