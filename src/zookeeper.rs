@@ -38,6 +38,7 @@ pub mod paths;
 mod place;
 pub mod queue;
 mod reader;
+mod rights;
 pub mod session;
 mod snapshot;
 mod store;

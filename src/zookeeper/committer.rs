@@ -86,7 +86,7 @@ struct PutOff {
 
 struct Refusal {
     pause: Duration,
-    path: String,
+    damage: Damage,
     told: CommitId,
 }
 
@@ -210,7 +210,14 @@ impl<C: Client, K: Clock> Committer<C, K> {
         self.held = candidate;
         self.take_up_all();
         let fenced = self.take_waiting(Pending::is_fenced);
+        let waiting: BTreeSet<&JobName> = self.waiting.values().map(|pending| pending.change.job()).collect();
+        self.refusals.retain(|job, _| waiting.contains(job) || self.aside.contains_key(job));
         fenced.into_iter().map(|pending| (pending.id, pending.refused_as(Commit::Fenced))).collect()
+    }
+
+    /// The paths that what is still to be written is refused for.
+    pub fn refusals(&self) -> impl Iterator<Item = Damage> {
+        self.refusals.values().map(|refusal| refusal.damage.clone())
     }
 
     /// Lets wait again what was put off until now.
@@ -382,7 +389,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         let Some(group) = self.groups.remove(&id) else { return };
         if !self.refusals.is_empty() {
             let jobs = group.members.iter().map(|pending| pending.change.job());
-            outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.path)));
+            outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.damage.path)));
         }
         outcome.grown.extend(group.members.iter().filter_map(Pending::written));
         outcome.answers.extend(group.members.into_iter().map(|pending| (pending.id, Commit::Accepted)));
@@ -520,10 +527,10 @@ impl<C: Client, K: Clock> Committer<C, K> {
         if before.as_ref().is_none_or(|before| before.told != id) {
             outcome.put_off.push(id);
         }
-        if let Some(before) = before.filter(|before| before.path != damage.path) {
-            outcome.mended.push(before.path);
+        if let Some(before) = before.filter(|before| before.damage.path != damage.path) {
+            outcome.mended.push(before.damage.path);
         }
-        self.refusals.insert(job.clone(), Refusal { pause, path: damage.path.clone(), told: id });
+        self.refusals.insert(job.clone(), Refusal { pause, damage: damage.clone(), told: id });
         outcome.refused.push(damage);
         pause
     }

@@ -16,6 +16,7 @@ mod failing;
 mod found;
 mod relook;
 mod request;
+mod rights;
 mod standstill;
 mod term;
 mod wishes;
@@ -79,6 +80,7 @@ enum Happened<W> {
     Run(Step),
     Wishes(Heard),
     Read(Box<ReadDone>),
+    Taken(rights::Taken),
     Trimmed(trim::Step),
     Request(Option<Request>),
     Time,
@@ -117,6 +119,9 @@ pub struct Life<'n, C: Connect, K> {
     must_publish: bool,
     survey_at: Uptime,
     is_high_sequence_told: bool,
+    /// The numbers of the triggers are to be counted anew, and no trigger is there.
+    must_renumber: bool,
+    may_renumber: bool,
     /// The own member may not be used by its own node: it is to be made anew.
     is_member_closed: bool,
     /// The queue's folder may not be written to.
@@ -136,6 +141,8 @@ pub struct Life<'n, C: Connect, K> {
     loops: standstill::Watch,
     /// The own entries are being removed.
     is_going_out: bool,
+    /// A lease that ends by then lets nobody act: it was nearly over when the term was opened.
+    acts_beyond: Uptime,
     lease_told: Uptime,
     /// Writes sent before this renew nothing: the lease was taken away since.
     lease_from: Uptime,
@@ -160,6 +167,7 @@ pub struct Life<'n, C: Connect, K> {
     /// Reads that the server refuses: tried again with each survey.
     refused: Vec<ledger::Request>,
     read_from: Uptime,
+    taking: rights::Taking,
     trimmer: Trimmer<C::Client, K>,
     ended: Option<Ended>,
 }
@@ -199,6 +207,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             must_publish: false,
             survey_at: now + SURVEY_EVERY,
             is_high_sequence_told: false,
+            must_renumber: false,
+            may_renumber: false,
             is_member_closed: false,
             is_queue_closed: false,
             is_folder_closed: false,
@@ -209,6 +219,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             has_acted: false,
             loops: standstill::Watch::from(now),
             is_going_out: false,
+            acts_beyond: Uptime::ZERO,
             lease_told: Uptime::ZERO,
             lease_from: Uptime::ZERO,
             renewals: FuturesUnordered::new(),
@@ -225,6 +236,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             unread: VecDeque::new(),
             refused: Vec::new(),
             read_from: Uptime::ZERO,
+            taking: rights::Taking::default(),
             trimmer: Trimmer::new(desk.clone()),
             ended: None,
             states: client,
@@ -283,6 +295,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             Some(step) = self.watcher.step() => Happened::Run(step),
             heard = self.listening.heard() => Happened::Wishes(heard),
             Some(done) = self.reads.next() => Happened::Read(done),
+            taken = under_way(self.taking.under_way.as_mut()) => Happened::Taken(taken),
             Some(step) = self.trimmer.step() => Happened::Trimmed(step),
             request = self.node.service.requests.recv() => Happened::Request(request),
             Ok(()) = self.node.service.turned.changed(), if stands_still => Happened::Time,
@@ -309,6 +322,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             },
             Happened::Wishes(heard) => self.heard(heard, now),
             Happened::Read(done) => self.finish_read(*done),
+            Happened::Taken(taken) => self.taken(taken),
             Happened::Trimmed(step) => self.trimmer.land(step, now),
             Happened::Request(None) => self.ended = Some(Ended::Done),
             Happened::Request(Some(request)) => self.take_requests(request),
@@ -335,6 +349,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
         self.watcher.pump(now);
         self.listen(now);
         self.start_reads(now);
+        self.start_taking(now);
         self.trimmer.pump(now, matches!(self.role, Role::Leading(_)));
     }
 
@@ -356,6 +371,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             self.listen_at(),
             errand,
             self.read_at(),
+            self.taking.at(),
             self.trimmer.wake(),
         ];
         always.chain(more.into_iter().flatten()).min()

@@ -235,7 +235,7 @@ async fn look_at_run<C: Client, K: Clock>(
         Err(error) => return Err(error).at(&path),
     };
     let version = Version(stat.version);
-    let Ok(record) = snapshot::run_record(paths::name(&path), &data) else {
+    let Ok(record) = snapshot::run_record(paths::name(&path), &data, &stat) else {
         changed(desk, watch, None).await;
         return Ok(None);
     };
@@ -308,9 +308,9 @@ pub async fn read_run<C: Client, K: Clock>(
 ) -> Result<Option<(RunRecord, Version)>, Trouble> {
     let path = paths::running(run);
     match desk.line()?.get(&path).await {
-        Ok((data, stat)) => {
-            Ok(snapshot::run_record(paths::name(&path), &data).ok().map(|record| (record, Version(stat.version))))
-        }
+        Ok((data, stat)) => Ok(snapshot::run_record(paths::name(&path), &data, &stat)
+            .ok()
+            .map(|record| (record, Version(stat.version)))),
         Err(Error::NoNode) => Ok(None),
         Err(error) => Err(error).at(&path),
     }
