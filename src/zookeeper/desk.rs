@@ -10,6 +10,8 @@ use serde::Serialize;
 use super::client::{Client, Error, MultiError, Op, Stat, State};
 use super::paths;
 use crate::clock::Clock;
+use crate::job::JobName;
+use crate::run::RunId;
 use crate::term::NodeName;
 
 /// Requests of at most this many nodes' data, for records of at most half a KiB.
@@ -162,6 +164,17 @@ pub async fn get_history<C: Client>(client: &C, folder: &str, names: Vec<String>
         found.extend(get_all(client, folder, names.to_vec(), HISTORY_CHUNK).await?);
     }
     Ok(found)
+}
+
+/// Records of one job's history that are looked at where not all of them matter: more than trimming leaves.
+pub const MOST_LOOKED_AT: usize = 60;
+
+/// The names of a job's records, in the order of the times that they carry: all of them where there are no more than `most`, else the
+/// newest. What is called otherwise is left out.
+pub async fn newest_history<C: Client>(client: &C, job: &JobName, most: usize) -> Result<Vec<String>, Trouble> {
+    let mut names = children(client, &paths::job_history(job)).await?;
+    names.retain(|name| RunId::parse(name).is_ok_and(|run| run.job() == job));
+    Ok(names.split_off(names.len().saturating_sub(most)))
 }
 
 /// The names in a folder; none where it is gone.

@@ -133,6 +133,8 @@ pub struct Life<'n, C: Connect, K> {
     committer: Committer<C::Client, K>,
     watcher: Watcher<C::Client, K>,
     listening: Listening,
+    /// What the last look found of each trigger that is still there.
+    answered: super::wishes::Answered,
     reads: FuturesUnordered<Pending<Box<ReadDone>>>,
     /// Reads under way, and those that wait.
     asked: Vec<ledger::Request>,
@@ -190,6 +192,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             committer: Committer::new(desk.clone()),
             watcher: Watcher::new(desk.clone()),
             listening: Listening::From(Uptime::ZERO),
+            answered: super::wishes::Answered::new(),
             reads: FuturesUnordered::new(),
             asked: Vec::new(),
             unread: VecDeque::new(),

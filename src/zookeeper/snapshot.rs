@@ -27,9 +27,9 @@ pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<S
     let (jobs, runs) = try_join(desk::children(client, paths::JOBS), desk::children(client, paths::RUNNING)).await?;
     let jobs = desk::get_all(client, paths::JOBS, jobs, CHUNK);
     let runs = desk::get_all(client, paths::RUNNING, runs, CHUNK);
-    let mut damaged = Vec::new();
+    let (mut damaged, none_known) = (Vec::new(), wishes::Answered::new());
     // Handed over after the jobs' records: a pause changes them too, so of one that came later the versions read tell.
-    let wishes = wishes::read(client, &mut damaged);
+    let wishes = wishes::read(client, &none_known, &mut damaged);
     let (jobs, found, wishes) = try_join3(jobs, runs, wishes).await?;
     (snapshot.wishes, snapshot.damaged) = (wishes, damaged);
     for (name, data, stat) in jobs {

@@ -13,7 +13,7 @@ use super::desk::{self, Trouble};
 use super::paths;
 use crate::job::JobName;
 use crate::ledger::{ControlEntry, TriggerEntry, Wishes};
-use crate::run::{ControlRecord, HistoryRecord, Note, TriggerRecord, TriggerSeq, Version};
+use crate::run::{ControlRecord, HistoryRecord, Note, RunId, TriggerRecord, TriggerSeq, Version};
 
 const CHUNK: usize = 500;
 
@@ -22,9 +22,20 @@ pub fn ring(folder: &str) -> Op {
     Op::Set { path: folder.to_owned(), data: Vec::new(), version: -1 }
 }
 
-/// Reads all wishes. Its first request is handed over at once: whoever read the jobs before knows of every pause that they
-/// rest on.
-pub async fn read<C: Client>(client: &C, damaged: &mut Vec<String>) -> Result<Wishes, Trouble> {
+/// Jobs whose histories are read at once, for triggers that are new.
+const HISTORIES: usize = 16;
+
+/// Whether the history answered a trigger when it was read first: of whom a leader has decided on since, it knows by itself.
+pub type Answered = BTreeMap<TriggerSeq, (Uuid, bool)>;
+
+/// What these wishes say of that.
+pub fn answered_in(wishes: &Wishes) -> Answered {
+    wishes.triggers.iter().map(|(&seq, entry)| (seq, (entry.record.uuid, entry.is_in_history))).collect()
+}
+
+/// Reads all wishes; no history for those that are `known`. Its first request is handed over at once: whoever read the jobs before
+/// knows of every pause that they rest on.
+pub async fn read<C: Client>(client: &C, known: &Answered, damaged: &mut Vec<String>) -> Result<Wishes, Trouble> {
     let names = try_join(desk::children(client, paths::CONTROL), desk::children(client, paths::TRIGGERS));
     let (jobs, numbers) = names.await?;
     if jobs.is_empty() && numbers.is_empty() {
@@ -46,7 +57,7 @@ pub async fn read<C: Client>(client: &C, damaged: &mut Vec<String>) -> Result<Wi
             None => {}
         }
     }
-    Ok(Wishes { control, triggers: with_history(client, wanted).await?, links })
+    Ok(Wishes { control, triggers: with_history(client, known, wanted).await?, links })
 }
 
 /// Reads a job's pause.
@@ -75,25 +86,82 @@ fn note(name: &str, data: &[u8], damaged: &mut Vec<String>) -> Option<(TriggerSe
 /// Says of each trigger whether its job's history answers it.
 async fn with_history<C: Client>(
     client: &C,
+    known: &Answered,
     triggers: BTreeMap<TriggerSeq, TriggerRecord>,
 ) -> Result<BTreeMap<TriggerSeq, TriggerEntry>, Trouble> {
-    let jobs: BTreeSet<&JobName> = triggers.values().map(|wish| &wish.job).collect();
-    let histories = join_all(jobs.into_iter().map(|job| answered(client, job))).await;
-    let answered: BTreeSet<Uuid> =
-        histories.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
-    let entry = |record: TriggerRecord| TriggerEntry { is_in_history: answered.contains(&record.uuid), record };
-    Ok(triggers.into_iter().map(|(seq, record)| (seq, entry(record))).collect())
+    let known_of = |seq: &TriggerSeq, record: &TriggerRecord| {
+        known.get(seq).filter(|(uuid, _)| *uuid == record.uuid).map(|&(_, is_in_history)| is_in_history)
+    };
+    let new = triggers.iter().filter(|(seq, record)| known_of(seq, record).is_none());
+    let jobs: BTreeSet<&JobName> = new.map(|(_, record)| &record.job).collect();
+    let jobs: Vec<&JobName> = jobs.into_iter().collect();
+    let mut answered = BTreeSet::new();
+    for jobs in jobs.chunks(HISTORIES) {
+        for found in join_all(jobs.iter().map(|&job| uuids(client, job))).await {
+            answered.extend(found?);
+        }
+    }
+    let entry = |(seq, record): (TriggerSeq, TriggerRecord)| {
+        let is_in_history = known_of(&seq, &record).unwrap_or_else(|| answered.contains(&record.uuid));
+        (seq, TriggerEntry { is_in_history, record })
+    };
+    Ok(triggers.into_iter().map(entry).collect())
 }
 
-async fn answered<C: Client>(client: &C, job: &JobName) -> Result<Vec<Uuid>, Trouble> {
-    let history = history(client, job).await?;
+async fn uuids<C: Client>(client: &C, job: &JobName) -> Result<Vec<Uuid>, Trouble> {
+    let history = triggered(client, job).await?;
     Ok(history.iter().filter_map(|record| Some(record.trigger()?.uuid)).collect())
 }
 
-/// A job's whole history. Records that cannot be read are left out.
-pub async fn history<C: Client>(client: &C, job: &JobName) -> Result<Vec<HistoryRecord>, Trouble> {
-    let folder = paths::job_history(job);
-    let names = desk::children(client, &folder).await?;
-    let found = desk::get_history(client, &folder, names).await?;
+/// What became of a job's triggers, the newest of them: the ids of their records say that they are of triggers. Records that cannot
+/// be read are left out.
+pub async fn triggered<C: Client>(client: &C, job: &JobName) -> Result<Vec<HistoryRecord>, Trouble> {
+    let mut names = desk::newest_history(client, job, usize::MAX).await?;
+    names.retain(|name| RunId::parse(name).is_ok_and(|run| run.trigger().is_some()));
+    let names = names.split_off(names.len().saturating_sub(desk::MOST_LOOKED_AT));
+    let found = desk::get_history(client, &paths::job_history(job), names).await?;
     Ok(found.into_iter().filter_map(|(_, data, _)| serde_json::from_slice(&data).ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::run::tests_support::{record, success};
+    use crate::run::{RunRecord, Trigger};
+    use crate::zookeeper::desk::json;
+    use crate::zookeeper::lower::tests::{at, name};
+    use crate::zookeeper::tests_support::Server;
+
+    fn wish(uuid: u128) -> TriggerRecord {
+        TriggerRecord { v: 1, job: name("backup"), uuid: Uuid::from_u128(uuid), at: at(60), by: "root".into() }
+    }
+
+    #[test]
+    fn a_trigger_is_looked_for_among_the_newest_of_its_jobs_triggers_and_only_once() {
+        let server = Server::new();
+        server.tree().put("/cronkeeper/history/backup", "");
+        for second in 0..10_000_i64 {
+            let uuid = Uuid::from_u128(u128::from(second.unsigned_abs()));
+            let seq = TriggerSeq(second.unsigned_abs());
+            let trigger = (second % 2 == 0).then(|| Trigger { seq, uuid, by: "root".into() });
+            let end = success(RunRecord { trigger, ..record("backup", second, "0x1") });
+            server.tree().put(&paths::history(&end.run.id()), json(&HistoryRecord::Run(end)));
+        }
+        for (seq, uuid) in [(20_000, 9_998), (20_001, 77_777)] {
+            server.tree().put(&paths::trigger(TriggerSeq(seq)), json(&wish(uuid)));
+        }
+        let look = |known: &Answered| read(&server, known, &mut Vec::new()).now_or_never().unwrap().unwrap();
+        let first = look(&Answered::new());
+        let is_answered: Vec<_> = first.triggers.values().map(|entry| entry.is_in_history).collect();
+        assert_eq!(is_answered, [true, false]);
+        let asked = |server: &Server| {
+            let tree = server.tree();
+            (tree.listings, tree.reads)
+        };
+        assert_eq!(asked(&server), (3, 2 + desk::MOST_LOOKED_AT));
+        let again = look(&answered_in(&first));
+        assert_eq!((again, asked(&server)), (first, (5, 4 + desk::MOST_LOOKED_AT)));
+    }
 }

@@ -64,8 +64,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     pub(super) fn listen(&mut self, now: Uptime) {
         if !matches!(self.role, Role::Leading(_)) {
             self.listening = Listening::From(Uptime::ZERO);
+            self.answered.clear();
         } else if self.listen_at().is_some_and(|at| at <= now) {
-            self.listening = Listening::Looking(look(self.desk.clone()).boxed());
+            self.listening = Listening::Looking(look(self.desk.clone(), self.answered.clone()).boxed());
         }
     }
 
@@ -73,6 +74,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         self.listening = match heard {
             Heard::Rang => Listening::From(now),
             Heard::Looked(Ok((wishes, bell))) => {
+                self.answered = wishes::answered_in(&wishes);
                 self.node.tell_ledger(Event::Wishes(wishes));
                 Listening::Waiting(bell)
             }
@@ -84,12 +86,12 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     }
 }
 
-async fn look<C: Client, K: Clock>(desk: Desk<C, K>) -> Looked {
+async fn look<C: Client, K: Clock>(desk: Desk<C, K>, known: wishes::Answered) -> Looked {
     let client = desk.line()?;
     let watches = try_join(client.stat_and_watch(paths::CONTROL), client.stat_and_watch(paths::TRIGGERS));
     let ((_, control), (_, triggers)) = watches.await?;
     // Damaged records were told at the takeover, or are told by the next.
-    let wishes = wishes::read(client, &mut Vec::new()).await?;
+    let wishes = wishes::read(client, &known, &mut Vec::new()).await?;
     let bell = async { drop(select(control.fired().boxed(), triggers.fired().boxed()).await) };
     Ok((wishes, bell.boxed()))
 }
