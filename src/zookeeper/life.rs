@@ -269,7 +269,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             // A place that is not known is looked up.
             Happened::Predecessor => self.role = Role::None,
             Happened::Run(step) => {
-                if let Some(event) = self.watcher.land(step, now) {
+                for event in self.watcher.land(step, now) {
                     self.node.tell_ledger(event);
                 }
             }
