@@ -1,14 +1,15 @@
 //! The warden: the small process that starts the jobs' processes and never lets one go.
 //!
 //! ```text
-//!            orders: start, stop, kill, lease                    fork, exec
+//!            orders: start                                       fork, exec
+//!            urgent: stop, kill, lease
 //!   daemon ───────────────────────────────────▶ warden ───────────────────────▶ a tree for each slot
 //!          ◀───────────────────────────────────        ◀───────────────────────
 //!            notices: started, output, ended                output, SIGCHLD
 //! ```
 //!
 //! It is the same binary, started by the daemon before any thread of its own ([`handle`]). It is single-threaded, knows
-//! no tokio, and sleeps in one epoll ([`poller`]). It kills every tree when the daemon's end of the socket closes or
+//! no tokio, and sleeps in one epoll ([`poller`]). It kills every tree when the daemon's end of a socket closes or
 //! when a deadline comes, whatever the daemon is doing then; as subreaper it inherits every process whose parent ended,
 //! so nothing a job starts can leave its sight. That it may hang itself is for the daemon to notice, which then kills without it
 //! ([`recover`]).
@@ -37,7 +38,7 @@ pub mod wire;
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
@@ -76,7 +77,8 @@ pub fn reap_children_but(spared: u32) {
 }
 
 fn serve() -> io::Result<()> {
-    let daemon = daemon_on_stdin()?;
+    let daemon = socket_on(io::stdin().as_fd())?;
+    let urgent = socket_on(io::stdout().as_fd())?;
     // Only a name: without it nothing is worse than to read.
     let _ = rustix::thread::set_name(PROCESS_NAME);
     spawn::default_signals();
@@ -84,15 +86,15 @@ fn serve() -> io::Result<()> {
     // A terminal's Ctrl-C or a shutdown's SIGTERM is for the daemon; the warden ends when its socket does.
     SigSet::all().thread_block()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let keeper = keeper::Keeper::new(daemon)?;
+    let keeper = keeper::Keeper::new(daemon, urgent)?;
     spawn::forget_code();
     keeper.run()
 }
 
-fn daemon_on_stdin() -> io::Result<UnixStream> {
-    let stdin = io::stdin();
-    rustix::net::sockopt::socket_type(stdin.as_fd())?;
-    let socket = UnixStream::from(stdin.as_fd().try_clone_to_owned()?);
+/// The daemon's sockets stand in place of standard input and output, which a child of the standard library can be given.
+fn socket_on(stream: BorrowedFd<'_>) -> io::Result<UnixStream> {
+    rustix::net::sockopt::socket_type(stream)?;
+    let socket = UnixStream::from(stream.try_clone_to_owned()?);
     socket.set_nonblocking(true)?;
     Ok(socket)
 }

@@ -25,6 +25,7 @@
 mod appoint;
 pub mod client;
 mod committer;
+mod damage;
 mod desk;
 mod entry;
 mod give_up;

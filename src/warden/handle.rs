@@ -1,25 +1,26 @@
 //! The daemon's end of the warden.
 //!
 //! [`Warden::spawn`] runs before the daemon has a runtime or any thread; [`Warden::into_async`] then makes a [`Handle`] of
-//! it. A handle needs no task of its own: [`Handle::send`] writes what the socket takes at once and keeps the rest, and
+//! it. A handle needs no task of its own: [`Handle::send`] writes what the sockets take at once and keeps the rest, and
 //! [`Handle::notice`], which the daemon's loop always awaits, writes that as well while it waits. So nothing the warden
-//! does can block the loop.
+//! does can block the loop. Starts go by one socket, all other orders by another, where no start is before them.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 
 use nix::sys::signal::{SigSet, SigmaskHow};
+use serde::Serialize;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
 use super::SUBCOMMAND;
 use super::codec::{CodecError, Decoder};
 use super::outbox::Outbox;
-use super::wire::{Notice, Order};
+use super::wire::{Notice, Order, Urgent};
 
 /// Read from the socket at once, in bytes.
 const CHUNK: usize = 64 << 10;
@@ -44,6 +45,7 @@ pub enum WardenGone {
 pub struct Warden {
     child: Child,
     socket: StdUnixStream,
+    urgent: StdUnixStream,
 }
 
 impl Warden {
@@ -61,7 +63,9 @@ impl Warden {
     /// When no process can be started.
     pub fn spawn_from(program: &Path) -> io::Result<Self> {
         let (socket, theirs) = StdUnixStream::pair()?;
+        let (urgent, theirs_urgent) = StdUnixStream::pair()?;
         socket.set_nonblocking(true)?;
+        urgent.set_nonblocking(true)?;
         // The warden lives with all signals blocked; a signal to the whole group of a starting daemon must not end it
         // before it gets to that.
         let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
@@ -70,7 +74,7 @@ impl Warden {
             .arg0("cronkeeper")
             .arg(SUBCOMMAND)
             .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::null())
+            .stdout(OwnedFd::from(theirs_urgent))
             // It has no secret of the daemon's environment, keeps no file system busy, and a terminal's Ctrl-C, which
             // is for the daemon, goes past it.
             .env_clear()
@@ -78,7 +82,7 @@ impl Warden {
             .process_group(0)
             .spawn();
         mask.thread_set_mask()?;
-        Ok(Self { child: child?, socket })
+        Ok(Self { child: child?, socket, urgent })
     }
 
     /// Makes it a part of the running runtime.
@@ -88,8 +92,9 @@ impl Warden {
     pub fn into_async(self) -> io::Result<Handle> {
         Ok(Handle {
             child: self.child,
-            socket: UnixStream::from_std(self.socket)?,
-            outbox: Outbox::default(),
+            starts: Lane::over(self.socket)?,
+            urgent: Lane::over(self.urgent)?,
+            ordered: 0,
             notices: Decoder::default(),
             buffer: vec![0; CHUNK],
         })
@@ -100,8 +105,12 @@ impl Warden {
 #[derive(Debug)]
 pub struct Handle {
     child: Child,
-    socket: UnixStream,
-    outbox: Outbox,
+    /// For starts, and for all that the warden tells.
+    starts: Lane,
+    /// For all other orders.
+    urgent: Lane,
+    /// Starts that were ordered.
+    ordered: u64,
     notices: Decoder,
     buffer: Vec<u8>,
 }
@@ -119,10 +128,14 @@ impl Handle {
     /// When the order is too long to be sent: a launch with megabytes of arguments and environment, which the system would
     /// refuse as well. Nothing was sent then.
     pub fn send(&mut self, order: &Order) -> Result<(), CodecError> {
-        self.outbox.push(order)?;
-        // An error comes back from the next read.
-        let _ = self.flush();
-        Ok(())
+        match order {
+            Order::Start(_) => {
+                self.starts.push(order)?;
+                self.ordered += 1;
+                Ok(())
+            }
+            _ => self.urgent.push(&Urgent { after: self.ordered, order: order.clone() }),
+        }
     }
 
     /// The next notice. Cancellation safe: it waits only for readiness, and keeps all bytes in the handle.
@@ -134,15 +147,22 @@ impl Handle {
             if let Some(notice) = self.notices.take()? {
                 return Ok(notice);
             }
-            let has_more = self.outbox.waiting() > 0;
-            let interest = if has_more { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
-            let ready = self.socket.ready(interest).await?;
+            // Cancellation safe: both wait only for readiness.
+            let ready = tokio::select! {
+                biased;
+                writable = self.urgent.socket.writable(), if self.urgent.has_more() => {
+                    writable?;
+                    self.urgent.flush();
+                    continue;
+                }
+                ready = self.starts.socket.ready(self.starts.interest()) => ready?,
+            };
             // Reading goes first and decides: what the warden said last is to be had also when it can be written to no more.
             if ready.is_readable() {
                 self.read()?;
             }
             if ready.is_writable() {
-                let _ = self.flush();
+                self.starts.flush();
             }
         }
     }
@@ -161,22 +181,13 @@ impl Handle {
     /// # Errors
     /// When it cannot be waited for.
     pub async fn close(self) -> io::Result<ExitStatus> {
-        let Self { mut child, socket, .. } = self;
-        drop(socket);
+        let Self { mut child, starts, urgent, .. } = self;
+        drop((starts, urgent));
         tokio::task::spawn_blocking(move || child.wait()).await.map_err(io::Error::other)?
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        let socket = &self.socket;
-        let flushed = self.outbox.flush(|bytes| socket.try_write(bytes));
-        if flushed.is_err() {
-            self.outbox.clear();
-        }
-        flushed
-    }
-
     fn read(&mut self) -> Result<(), WardenGone> {
-        match self.socket.try_read(&mut self.buffer) {
+        match self.starts.socket.try_read(&mut self.buffer) {
             Ok(0) => Err(WardenGone::Closed),
             Ok(bytes) => {
                 self.notices.push(&self.buffer[..bytes]);
@@ -186,6 +197,41 @@ impl Handle {
             // Killed with orders unread.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(WardenGone::Closed),
             Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// A socket, and what it has not taken yet.
+#[derive(Debug)]
+struct Lane {
+    socket: UnixStream,
+    outbox: Outbox,
+}
+
+impl Lane {
+    fn over(socket: StdUnixStream) -> io::Result<Self> {
+        Ok(Self { socket: UnixStream::from_std(socket)?, outbox: Outbox::default() })
+    }
+
+    fn push<T: Serialize>(&mut self, message: &T) -> Result<(), CodecError> {
+        self.outbox.push(message)?;
+        self.flush();
+        Ok(())
+    }
+
+    fn has_more(&self) -> bool {
+        self.outbox.waiting() > 0
+    }
+
+    fn interest(&self) -> Interest {
+        if self.has_more() { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE }
+    }
+
+    /// A warden that is gone takes nothing any more; the next read says so.
+    fn flush(&mut self) {
+        let socket = &self.socket;
+        if self.outbox.flush(|bytes| socket.try_write(bytes)).is_err() {
+            self.outbox.clear();
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The warden's loop: wait, obey, look at the clock, reap, kill, tell.
 //!
 //! Nothing in it blocks but the one wait. Each turn takes a bounded share of every source, so that neither a flood of
-//! output nor a burst of starts delays a deadline.
+//! output nor a burst of starts delays a deadline. Between two starts it reads all urgent orders and looks at the clock: the lease,
+//! a kill and a deadline wait for one start at most, however many are ordered.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -12,15 +13,18 @@ use std::time::Duration;
 use super::cgroup::Place;
 use super::codec::Decoder;
 use super::outbox::Outbox;
-use super::poller::{Poller, Ready};
+use super::poller::{Poller, Ready, SLOTS};
 use super::spawn::{self, Spawner};
-use super::tree::Tree;
-use super::wire::{EndedBy, Launch, Notice, Order, Slot, StartFailure, Step, Stream};
+use super::tree::{Tree, Trees};
+use super::wire::{Deadline, EndedBy, Launch, Notice, Order, Slot, StartFailure, Step, Stream, Urgent};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
 
-/// Orders obeyed in one turn.
-const ORDERS_A_TURN: usize = 16;
+/// Starts in one turn: what is to be killed is killed, and what has ended is told, after so many.
+const STARTS_A_TURN: usize = 4;
+
+/// Reads of urgent orders in a row.
+const URGENT_READS: usize = 8;
 
 /// Pieces of output read in one turn.
 const READS_A_TURN: usize = 32;
@@ -31,9 +35,6 @@ const BACK_PRESSURE: usize = 256 << 10;
 /// Read at once from one source, in bytes: what a pipe holds by default.
 const CHUNK: usize = 64 << 10;
 
-/// Slots up to here can be told apart by the poller; a daemon counts from 0.
-const LAST_SLOT: Slot = Slot(u64::MAX >> 2);
-
 /// The warden's whole state.
 #[derive(Debug)]
 pub(super) struct Keeper {
@@ -41,11 +42,16 @@ pub(super) struct Keeper {
     daemon: UnixStream,
     orders: Decoder,
     has_orders: bool,
+    urgent: UnixStream,
+    urgent_orders: Decoder,
+    /// Starts that were read.
+    starts: u64,
+    early: Early,
     outbox: Outbox,
     /// The daemon is gone, or talks nonsense: all must die, then the warden ends.
     pub(super) is_closing: bool,
     pub(super) lease_until: Uptime,
-    pub(super) trees: BTreeMap<Slot, Tree>,
+    pub(super) trees: Trees,
     /// Inherited children of which it is known whose they are.
     pub(super) adopted: BTreeMap<i32, Slot>,
     /// Inherited children without environment and arguments, and since when.
@@ -54,6 +60,8 @@ pub(super) struct Keeper {
     pub(super) must_reap: bool,
     /// When to reap again without a signal.
     pub(super) reap_at: Option<Uptime>,
+    /// Not to reap before this: it took long just now.
+    pub(super) reap_from: Uptime,
     /// Nothing but trees' main processes was left when children were last looked at.
     pub(super) is_alone: bool,
     to_terminate: Vec<Slot>,
@@ -64,20 +72,25 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn new(daemon: UnixStream) -> io::Result<Self> {
+    pub(super) fn new(daemon: UnixStream, urgent: UnixStream) -> io::Result<Self> {
         Ok(Self {
-            poller: Poller::new(&daemon)?,
+            poller: Poller::new(&daemon, &urgent)?,
             daemon,
             orders: Decoder::default(),
             has_orders: false,
+            urgent,
+            urgent_orders: Decoder::default(),
+            starts: 0,
+            early: Early::default(),
             outbox: Outbox::default(),
             is_closing: false,
             lease_until: Uptime::ZERO,
-            trees: BTreeMap::new(),
+            trees: Trees::default(),
             adopted: BTreeMap::new(),
             puzzling: BTreeMap::new(),
             must_reap: false,
             reap_at: None,
+            reap_from: Uptime::ZERO,
             is_alone: true,
             to_terminate: Vec::new(),
             places: None,
@@ -94,7 +107,8 @@ impl Keeper {
                     Ready::Daemon => self.hear(),
                     Ready::DaemonGone => self.close(),
                     Ready::Children => self.must_reap = true,
-                    Ready::Timer => {}
+                    // What is urgent is read in every turn, and so is the clock.
+                    Ready::Urgent | Ready::Timer => {}
                     Ready::Status(slot) => self.start_decided(slot),
                     Ready::Outputs => self.read_outputs()?,
                 }
@@ -134,22 +148,26 @@ impl Keeper {
         self.has_orders = false;
         self.must_reap = true;
         self.poller.forget_daemon(&self.daemon);
-        for tree in self.trees.values_mut() {
-            tree.is_killing = true;
-        }
+        self.poller.forget_daemon(&self.urgent);
+        self.trees.condemn_all();
     }
 
     fn obey(&mut self) {
-        for _ in 0..ORDERS_A_TURN {
+        self.obey_urgent();
+        for _ in 0..STARTS_A_TURN {
             if !self.has_orders {
                 break;
             }
             match self.orders.take() {
-                Ok(Some(order)) => self.obey_one(order),
+                Ok(Some(Order::Start(launch))) => self.start(*launch),
+                // Where it comes by the way of the starts, all starts before it were read.
+                Ok(Some(order)) => self.obey_one(order, self.starts),
                 Ok(None) => self.has_orders = false,
                 // The daemon is the same binary: nonsense means that it is broken.
                 Err(_) => self.close(),
             }
+            self.obey_urgent();
+            self.keep_time(uptime());
         }
         let slots = std::mem::take(&mut self.to_terminate);
         if !slots.is_empty() {
@@ -157,31 +175,66 @@ impl Keeper {
         }
     }
 
-    fn obey_one(&mut self, order: Order) {
+    /// Reads and obeys all that is urgent; where there is nothing it costs one system call.
+    fn obey_urgent(&mut self) {
+        for _ in 0..URGENT_READS {
+            if self.is_closing {
+                return;
+            }
+            match (&self.urgent).read(&mut self.buffer) {
+                Ok(0) => self.close(),
+                Ok(bytes) => self.urgent_orders.push(&self.buffer[..bytes]),
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return,
+                Err(_) => self.close(),
+            }
+            loop {
+                match self.urgent_orders.take() {
+                    Ok(Some(Urgent { after, order })) => self.obey_one(order, after),
+                    Ok(None) => break,
+                    Err(_) => return self.close(),
+                }
+            }
+        }
+    }
+
+    /// Obeys an order that was given after so many starts.
+    fn obey_one(&mut self, order: Order, after: u64) {
         match order {
-            Order::Start(launch) => self.start(&launch),
+            Order::Start(launch) => self.start(*launch),
+            Order::Stop { slot, .. } | Order::Kill { slot } if self.is_unread(slot, after) => {
+                self.early.at(slot, after).is_over = true;
+            }
+            Order::Deadline { slot, deadline } if self.is_unread(slot, after) => {
+                self.early.at(slot, after).deadline = Some(deadline);
+            }
             Order::Stop { slot, grace_ms } => self.stop(slot, Duration::from_millis(grace_ms)),
             Order::Kill { slot } => self.kill(slot, EndedBy::Order),
             Order::Lease { until } => self.lease_until = until,
-            Order::Deadline { slot, deadline } => {
-                if let Some(tree) = self.trees.get_mut(&slot) {
-                    tree.deadline = deadline;
-                }
-            }
+            Order::Deadline { slot, deadline } => self.trees.set_deadline(slot, deadline),
             Order::Ping => self.tell(&Notice::Pong),
         }
     }
 
-    fn start(&mut self, launch: &Launch) {
+    /// True where the start of this slot may be among those that were ordered and are still to be read. Any other slot that is not
+    /// known is over.
+    fn is_unread(&self, slot: Slot, after: u64) -> bool {
+        after > self.starts && !self.trees.contains(slot)
+    }
+
+    fn start(&mut self, mut launch: Launch) {
         let slot = launch.slot;
-        if let Err(why) = self.try_start(launch) {
+        self.starts += 1;
+        let early = self.early.take(slot, self.starts);
+        launch.deadline = early.deadline.unwrap_or(launch.deadline);
+        let started = if early.is_over { Err(StartFailure::TooLate) } else { self.try_start(&launch) };
+        if let Err(why) = started {
             self.tell(&Notice::NotStarted { slot, why });
         }
     }
 
     fn try_start(&mut self, launch: &Launch) -> Result<(), StartFailure> {
         let slot = launch.slot;
-        if slot > LAST_SLOT || self.trees.contains_key(&slot) {
+        if slot.0 >= SLOTS || self.trees.contains(slot) {
             return Err(StartFailure::Step { step: Step::Prepare, errno: rustix::io::Errno::EXIST.raw_os_error() });
         }
         // What would have to be killed at once is not started.
@@ -196,10 +249,10 @@ impl Keeper {
         })?;
         let tree = Tree::new(launch, child, place);
         let watched = self.watch(slot, &tree);
-        let tree = self.trees.entry(slot).or_insert(tree);
+        self.trees.insert(slot, tree);
         if watched.is_err() {
             // Without its pipes it must not go on; no memory for three more entries of epoll is no memory for a job.
-            tree.is_killing = true;
+            self.trees.condemn(slot);
         }
         Ok(())
     }
@@ -214,7 +267,7 @@ impl Keeper {
 
     /// Reads from the child whether it reached its program, and says so. It has: the pipe is at its end, or holds why not.
     pub(super) fn start_decided(&mut self, slot: Slot) {
-        let Some(tree) = self.trees.get_mut(&slot) else { return };
+        let Some(tree) = self.trees.get_mut(slot) else { return };
         let Some(status) = tree.starting.take() else { return };
         let mut report = [0; 8];
         let read = match rustix::io::read(&status, &mut report) {
@@ -238,39 +291,34 @@ impl Keeper {
     }
 
     fn stop(&mut self, slot: Slot, grace: Duration) {
-        let Some(tree) = self.trees.get_mut(&slot).filter(|tree| tree.is_live()) else { return };
+        self.note_exit(slot);
+        let Some(tree) = self.trees.live(slot) else { return };
         tree.ended_by.get_or_insert(EndedBy::Order);
-        let kill_at = uptime() + grace;
-        tree.kill_at = Some(tree.kill_at.map_or(kill_at, |earlier| earlier.min(kill_at)));
-        if !tree.is_killing {
+        if !tree.is_killing() {
             self.to_terminate.push(slot);
         }
+        self.trees.stop(slot, uptime() + grace);
     }
 
+    /// Has it killed, unless it has ended by itself, be that a moment ago.
     fn kill(&mut self, slot: Slot, by: EndedBy) {
-        let Some(tree) = self.trees.get_mut(&slot).filter(|tree| tree.is_live()) else { return };
+        self.note_exit(slot);
+        let Some(tree) = self.trees.live(slot) else { return };
         tree.ended_by.get_or_insert(by);
-        tree.is_killing = true;
+        self.trees.condemn(slot);
     }
 
-    /// Kills what is due.
+    /// Has those killed that are due.
     fn keep_time(&mut self, now: Uptime) {
-        let lease_until = self.lease_until;
-        let is_due = |tree: &Tree| tree.is_live() && !tree.is_killing && tree.due(lease_until) <= now;
-        let due: Vec<Slot> = self.trees.iter().filter(|(_, tree)| is_due(tree)).map(|(slot, _)| *slot).collect();
-        for slot in due {
+        while let Some((_, slot)) = self.trees.next_due(self.lease_until).filter(|&(at, _)| at <= now) {
             self.kill(slot, EndedBy::Deadline);
         }
     }
 
     fn next_wake(&self) -> Option<Uptime> {
-        let of_tree = |tree: &Tree| match (tree.is_cleared, tree.is_killing, tree.is_live()) {
-            (false, true, _) => tree.next_sweep,
-            (false, false, true) => tree.due(self.lease_until),
-            _ => Uptime::NEVER,
-        };
-        let next = self.trees.values().map(of_tree).chain(self.reap_at).min();
-        next.filter(|&at| at != Uptime::NEVER)
+        let due = self.trees.next_due(self.lease_until).map(|(at, _)| at);
+        let sweeps = self.trees.killing().map(|(_, tree)| tree.next_sweep);
+        sweeps.chain(due).chain(self.reap_at).min().filter(|&at| at != Uptime::NEVER)
     }
 
     fn read_outputs(&mut self) -> io::Result<()> {
@@ -286,7 +334,7 @@ impl Keeper {
 
     /// Reads at most `limit` bytes; says how many. At the end of the stream the pipe is closed.
     fn read_output(&mut self, slot: Slot, stream: Stream, limit: usize) -> usize {
-        let Some(tree) = self.trees.get_mut(&slot) else { return 0 };
+        let Some(tree) = self.trees.get_mut(slot) else { return 0 };
         let Some(pipe) = tree.pipe(stream) else { return 0 };
         let limit = limit.min(self.buffer.len());
         match rustix::io::read(&*pipe, &mut self.buffer[..limit]) {
@@ -307,7 +355,7 @@ impl Keeper {
     /// Reads what is in the pipes now and closes them: whoever else may hold their other end delays nothing.
     pub(super) fn drain(&mut self, slot: Slot) {
         for stream in [Stream::Stdout, Stream::Stderr] {
-            let pipe = self.trees.get_mut(&slot).and_then(|tree| tree.pipe(stream).as_ref());
+            let pipe = self.trees.get_mut(slot).and_then(|tree| tree.pipe(stream).as_ref());
             let mut left = pipe.and_then(|pipe| rustix::io::ioctl_fionread(pipe).ok()).unwrap_or(0);
             while left > 0 {
                 match self.read_output(slot, stream, usize::try_from(left).unwrap_or(CHUNK)) {
@@ -315,11 +363,11 @@ impl Keeper {
                     read => left = left.saturating_sub(read as u64),
                 }
             }
-            if let Some(pipe) = self.trees.get_mut(&slot).and_then(|tree| tree.pipe(stream).take()) {
+            if let Some(pipe) = self.trees.get_mut(slot).and_then(|tree| tree.pipe(stream).take()) {
                 self.poller.forget_output(&pipe);
             }
         }
-        let rest = self.trees.get_mut(&slot).map(|tree| tree.output.finish()).unwrap_or_default();
+        let rest = self.trees.get_mut(slot).map(|tree| tree.output.finish()).unwrap_or_default();
         self.hand_on(slot, rest);
     }
 
@@ -351,5 +399,53 @@ impl Keeper {
             self.poller.want_daemon_writable(&self.daemon, self.outbox.waiting() > 0)?;
         }
         Ok(())
+    }
+}
+
+/// What was ordered about trees whose start is still unread.
+#[derive(Debug, Default)]
+struct Early {
+    orders: BTreeMap<Slot, EarlyOrder>,
+    /// As many starts as were ordered before the last of them: once they are read, none of them can come any more.
+    until: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct EarlyOrder {
+    /// It is not to be started.
+    is_over: bool,
+    /// In place of the one it is started with.
+    deadline: Option<Deadline>,
+}
+
+impl Early {
+    fn at(&mut self, slot: Slot, after: u64) -> &mut EarlyOrder {
+        self.until = self.until.max(after);
+        self.orders.entry(slot).or_default()
+    }
+
+    /// What was ordered about this one, the latest of so many that were read.
+    fn take(&mut self, slot: Slot, starts: u64) -> EarlyOrder {
+        let order = self.orders.remove(&slot).unwrap_or_default();
+        if starts >= self.until {
+            self.orders.clear();
+        }
+        order
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_ordered_too_early_is_kept_until_all_starts_before_it_are_read() {
+        let mut early = Early::default();
+        early.at(Slot(7), 3).is_over = true;
+        early.at(Slot(9), 2).deadline = Some(Deadline::None);
+        assert!(!early.take(Slot(1), 1).is_over);
+        assert!(early.take(Slot(7), 2).is_over && !early.orders.is_empty());
+        early.take(Slot(2), 3);
+        assert!(early.orders.is_empty(), "of the ninth no start was ever sent");
     }
 }

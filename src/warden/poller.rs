@@ -1,4 +1,4 @@
-//! What the warden sleeps on: the daemon's socket, SIGCHLD, a timer on CLOCK_BOOTTIME, status pipes, and output.
+//! What the warden sleeps on: the daemon's sockets, SIGCHLD, a timer on CLOCK_BOOTTIME, status pipes, and output.
 //!
 //! The output pipes stand in an epoll of their own inside the first, so that all of them can be left alone, and the
 //! daemon's back pressure passed on to the jobs, by one call.
@@ -19,7 +19,9 @@ use crate::clock::Uptime;
 pub(super) enum Ready {
     /// The daemon's socket can be read or written.
     Daemon,
-    /// The daemon's end of the socket is closed, whatever may be unread before that.
+    /// There are urgent orders.
+    Urgent,
+    /// The daemon's end of a socket is closed, whatever may be unread before that.
     DaemonGone,
     /// A child may have ended.
     Children,
@@ -47,6 +49,10 @@ const DAEMON: u64 = u64::MAX;
 const CHILDREN: u64 = u64::MAX - 1;
 const TIMER: u64 = u64::MAX - 2;
 const OUTPUTS: u64 = u64::MAX - 3;
+const URGENT: u64 = u64::MAX - 4;
+
+/// Slots below are told apart by the poller; a daemon counts from 0.
+pub(super) const SLOTS: u64 = 1 << 62;
 
 const READ: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 const GONE: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
@@ -57,8 +63,8 @@ const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const EVENTS: usize = 64;
 
 impl Poller {
-    /// Waits on `daemon`. SIGCHLD must be blocked.
-    pub(super) fn new(daemon: impl AsFd) -> io::Result<Self> {
+    /// Waits on `daemon`, and on `urgent` for its urgent orders. SIGCHLD must be blocked.
+    pub(super) fn new(daemon: impl AsFd, urgent: impl AsFd) -> io::Result<Self> {
         let mut child_signal = SigSet::empty();
         child_signal.add(Signal::SIGCHLD);
         let this = Self {
@@ -74,6 +80,7 @@ impl Poller {
             daemon_writable_wanted: false,
         };
         epoll::add(&this.all, daemon, EventData::new_u64(DAEMON), READ)?;
+        epoll::add(&this.all, urgent, EventData::new_u64(URGENT), READ)?;
         epoll::add(&this.all, &this.children, EventData::new_u64(CHILDREN), EventFlags::IN)?;
         epoll::add(&this.all, &this.timer, EventData::new_u64(TIMER), EventFlags::IN)?;
         epoll::add(&this.all, &this.outputs, EventData::new_u64(OUTPUTS), EventFlags::IN)?;
@@ -85,8 +92,9 @@ impl Poller {
         let mut ready = Vec::new();
         for (token, flags) in events(&self.all, EVENTS, is_busy.then_some(NOW))? {
             ready.push(match token {
-                DAEMON if flags.intersects(GONE) => Ready::DaemonGone,
+                DAEMON | URGENT if flags.intersects(GONE) => Ready::DaemonGone,
                 DAEMON => Ready::Daemon,
+                URGENT => Ready::Urgent,
                 CHILDREN => self.children_ended()?,
                 TIMER => self.timer_fired(),
                 OUTPUTS => Ready::Outputs,
@@ -146,9 +154,9 @@ impl Poller {
         Ok(())
     }
 
-    /// Waits on the daemon's socket no more.
-    pub(super) fn forget_daemon(&self, daemon: impl AsFd) {
-        let _ = epoll::delete(&self.all, daemon);
+    /// Waits on a socket of the daemon no more.
+    pub(super) fn forget_daemon(&self, socket: impl AsFd) {
+        let _ = epoll::delete(&self.all, socket);
     }
 
     /// Wakes at `at`, also after the machine was suspended meanwhile.

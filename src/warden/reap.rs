@@ -2,9 +2,9 @@
 //!
 //! No wait is blind. Every child is waited for by its own pid; a main process is first only looked at, and reaped when
 //! its tree is cleared. The usual end, where nothing is left over, costs one look at each main process and one reading of the
-//! warden's children, however many processes the machine has.
+//! warden's children, however many processes the machine has. A descriptor for each main process would save the look, and cost each
+//! fork more than that: it copies and closes all of them. With thousands of children the looks are fewer instead, see [`rest`].
 
-use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
@@ -12,8 +12,9 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus};
 
 use super::keeper::Keeper;
 use super::procfs::{self, Process};
-use super::tree::{self, Owner, Tree};
+use super::tree::{self, Owner};
 use super::wire::{Ending, Exit, Notice, Slot};
+use crate::clock::Uptime;
 use crate::clock::system::uptime;
 
 /// How often in a row the list of children is read when it keeps changing.
@@ -25,19 +26,28 @@ const LONGEST_EXEC: Duration = Duration::from_secs(1);
 /// When to look again at children that keep changing, or that only other processes' ends can decide about.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// With thousands of children a look at them takes its time: most of the warden's is left to other things.
+const REST: u32 = 4;
+const LONGEST_REST: Duration = Duration::from_millis(20);
+/// What takes no longer may be repeated at once.
+const SHORT_LOOK: Duration = Duration::from_micros(200);
+
 impl Keeper {
     /// Sees who is gone, kills what is to die, and clears the trees of which nothing is left.
     pub(super) fn reap_and_kill(&mut self) {
         let now = uptime();
-        let is_sweep_due =
-            self.trees.values().any(|tree| tree.is_killing && !tree.is_cleared && tree.next_sweep <= now);
+        let is_sweep_due = self.trees.killing().any(|(_, tree)| tree.next_sweep <= now);
         let is_due = self.reap_at.is_some_and(|at| at <= now);
         if !(self.must_reap || is_sweep_due || is_due) {
             return;
         }
-        self.must_reap = false;
+        if now < self.reap_from && !is_sweep_due {
+            self.reap_at = Some(self.reap_from);
+            return;
+        }
         self.reap_at = None;
-        self.note_exits();
+        self.trees.living().into_iter().for_each(|slot| self.note_exit(slot));
+        self.must_reap = false;
         // /proc can be out of reach for a while, for want of memory or files in the whole system. To end would help nobody.
         let is_settled = self.adopt().unwrap_or_else(|_| {
             self.is_alone = false;
@@ -45,30 +55,26 @@ impl Keeper {
             false
         });
         self.clear(is_settled);
+        self.reap_from = rest(now, uptime());
         self.sweep();
     }
 
-    /// Looks which main processes have ended, without reaping them.
-    fn note_exits(&mut self) {
+    /// Looks whether a main process has ended, without reaping it.
+    pub(super) fn note_exit(&mut self, slot: Slot) {
+        let Some(main) = self.trees.live(slot).map(|tree| tree.main) else { return };
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        let exited = |pid| rustix::process::waitid(WaitId::Pid(pid), look).ok().flatten().map(|status| exit(&status));
-        let live = self.trees.iter().filter(|(_, tree)| tree.is_live());
-        let ends: Vec<(Slot, Exit)> = live.filter_map(|(slot, tree)| Some((*slot, exited(tree.main)?))).collect();
-        for (slot, exit) in ends {
-            self.start_decided(slot);
-            if let Some(tree) = self.trees.get_mut(&slot) {
-                tree.exit = Some((exit, uptime()));
-            }
-        }
+        let Some(status) = rustix::process::waitid(WaitId::Pid(main), look).ok().flatten() else { return };
+        self.start_decided(slot);
+        self.trees.exited(slot, exit(&status), uptime());
+        self.must_reap = true;
     }
 
     /// Reaps inherited children that ended and finds out whose the others are. False if they changed all the while, so
     /// that one may have been missed.
     pub(super) fn adopt(&mut self) -> io::Result<bool> {
-        let mains: BTreeSet<i32> = self.trees.values().filter(|tree| !tree.is_cleared).map(Tree::pid).collect();
         for _ in 0..ROUNDS {
             let children = procfs::own_children()?;
-            let orphans: Vec<i32> = children.into_iter().filter(|pid| !mains.contains(pid)).collect();
+            let orphans: Vec<i32> = children.into_iter().filter(|&pid| !self.trees.has_main(pid)).collect();
             let gone: Vec<i32> = orphans.iter().copied().filter(|&pid| reap(pid)).collect();
             for pid in &gone {
                 self.adopted.remove(pid);
@@ -87,7 +93,7 @@ impl Keeper {
     /// Finds out whose these are. False if one has ended meanwhile or is just executing a program: what it has left behind,
     /// or what it carries, is to be seen in a moment.
     fn attribute(&mut self, orphans: &[i32]) -> bool {
-        let is_new = |pid: &&i32| !self.adopted.get(pid).is_some_and(|slot| self.trees.contains_key(slot));
+        let is_new = |pid: &&i32| !self.adopted.get(pid).is_some_and(|&slot| self.trees.contains(slot));
         let new: Vec<i32> = orphans.iter().filter(is_new).copied().collect();
         let mut is_sure = true;
         for pid in new {
@@ -97,7 +103,7 @@ impl Keeper {
                 is_sure = false;
                 continue;
             };
-            match tree::owner(&process, &environment, &procfs::cgroup(pid), &self.trees) {
+            match tree::owner(&process, &environment, &procfs::cgroup(pid), self.trees.all()) {
                 Owner::Tree(slot) => {
                     self.adopted.insert(pid, slot);
                 }
@@ -117,18 +123,16 @@ impl Keeper {
     /// A tree is cleared when its main process has ended and no inherited child is its own: all that is left of a tree
     /// hangs below those.
     fn clear(&mut self, is_settled: bool) {
-        let ended: Vec<Slot> =
-            self.trees.iter().filter(|(_, tree)| !tree.is_live() && !tree.is_cleared).map(|(slot, _)| *slot).collect();
-        for slot in ended {
+        for slot in self.trees.ended() {
             let has_adopted = self.adopted.values().any(|&owner| owner == slot);
-            let Some(tree) = self.trees.get_mut(&slot) else { continue };
+            let Some(tree) = self.trees.get_mut(slot) else { continue };
             // Nothing in its cgroup but zombies, whatever became of their ancestry.
             let is_empty = tree.leave_cgroup();
             if has_adopted || !is_empty {
-                tree.is_killing = true;
+                self.trees.condemn(slot);
             } else if is_settled {
                 reap(tree.pid());
-                tree.is_cleared = true;
+                self.trees.clear(slot);
                 // Of inherited children whose tree was unclear, one candidate less is left.
                 if !self.is_alone {
                     self.look_again();
@@ -143,8 +147,7 @@ impl Keeper {
 
     /// Reports the trees that are cleared, when the daemon reads: until then their last output waits in their pipes.
     pub(super) fn tell_ends(&mut self) {
-        let cleared: Vec<Slot> = self.trees.iter().filter(|(_, tree)| tree.is_cleared).map(|(slot, _)| *slot).collect();
-        for slot in cleared {
+        while let Some(slot) = self.trees.first_cleared() {
             if self.is_pressed() && !self.is_closing {
                 break;
             }
@@ -154,12 +157,12 @@ impl Keeper {
     }
 
     fn tell_end(&mut self, slot: Slot) {
-        let Some(tree) = self.trees.remove(&slot) else { return };
-        let Some((exit, at)) = tree.exit else { return };
+        let Some(tree) = self.trees.remove(slot) else { return };
+        let Some((exit, at)) = tree.exit() else { return };
         self.tell(&Notice::Ended(Box::new(Ending {
             slot,
             exit,
-            ended_by: tree.ended_by,
+            ended_by: tree.ended_by(),
             at,
             leftovers: tree.leftovers,
             tail: tree.output.tail(),
@@ -170,13 +173,19 @@ impl Keeper {
 
     /// Forgets a child that did not reach its program. It is about to end, so waiting for it is short.
     pub(super) fn discard(&mut self, slot: Slot) {
-        let Some(mut tree) = self.trees.remove(&slot) else { return };
+        let Some(mut tree) = self.trees.remove(slot) else { return };
         let _ = rustix::process::waitid(WaitId::Pid(tree.main), WaitIdOptions::EXITED);
         tree.leave_cgroup();
         for pipe in [&tree.stdout, &tree.stderr].into_iter().flatten() {
             self.poller.forget_output(pipe);
         }
     }
+}
+
+/// From when to look again after a look from `began` to `ended`.
+fn rest(began: Uptime, ended: Uptime) -> Uptime {
+    let took = ended.since(began);
+    if took < SHORT_LOOK { ended } else { ended + (took * REST).min(LONGEST_REST) }
 }
 
 /// Reaps a child if it has ended; also true if it is no child any more.
@@ -189,5 +198,18 @@ fn exit(status: &WaitIdStatus) -> Exit {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => Exit::Code(code),
         (None, signal) => Exit::Signal { signal: signal.unwrap_or(0), core: status.dumped() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_look_is_followed_by_a_longer_rest_with_an_end() {
+        let at = |micros| Uptime::ZERO + Duration::from_micros(micros);
+        assert_eq!(rest(at(1_000), at(1_100)), at(1_100));
+        assert_eq!(rest(at(1_000), at(2_000)), at(6_000));
+        assert_eq!(rest(at(0), at(50_000)), at(70_000));
     }
 }

@@ -14,7 +14,6 @@ use super::cgroup::Place;
 use super::forest::Forest;
 use super::keeper::Keeper;
 use super::procfs::Process;
-use super::tree::Tree;
 use super::wire::Slot;
 use crate::clock::system::uptime;
 
@@ -35,7 +34,7 @@ impl Keeper {
         // Without /proc the group of the main process is still reached.
         let forest = Forest::read().ok();
         for slot in slots {
-            let Some(tree) = self.trees.get(slot).filter(|tree| tree.is_live()) else { continue };
+            let Some(tree) = self.trees.get(*slot).filter(|tree| tree.is_live()) else { continue };
             let _ = rustix::process::kill_process_group(tree.main, Signal::TERM);
             let _ = rustix::process::kill_process_group(tree.main, Signal::CONT);
             let members = forest.as_ref().map(|forest| self.members(forest, *slot)).unwrap_or_default();
@@ -49,13 +48,13 @@ impl Keeper {
     /// Kills the trees that are to die and whose turn it is.
     pub(super) fn sweep(&mut self) {
         let now = uptime();
-        let is_due = |tree: &Tree| tree.is_killing && !tree.is_cleared && tree.next_sweep <= now;
-        let slots: Vec<Slot> = self.trees.iter().filter(|(_, tree)| is_due(tree)).map(|(slot, _)| *slot).collect();
+        let due = self.trees.killing().filter(|(_, tree)| tree.next_sweep <= now);
+        let slots: Vec<Slot> = due.map(|(slot, _)| slot).collect();
         if slots.is_empty() {
             return;
         }
         // Without /proc the groups of the main processes are still reached; the next sweep is soon.
-        let has_no_place = |slot: &Slot| self.trees.get(slot).is_some_and(|tree| tree.place.is_none());
+        let has_no_place = |slot: &Slot| self.trees.get(*slot).is_some_and(|tree| tree.place.is_none());
         let loose: Vec<Slot> = slots.iter().copied().filter(has_no_place).collect();
         let forest = if loose.is_empty() { Forest::read() } else { self.freeze(&loose) }.ok();
         for slot in slots {
@@ -98,7 +97,7 @@ impl Keeper {
 
     /// Stops an inherited child; false if that was done before.
     fn stop_one(&mut self, pid: i32, slot: Slot) -> bool {
-        let Some(tree) = self.trees.get_mut(&slot) else { return false };
+        let Some(tree) = self.trees.get_mut(slot) else { return false };
         // By pid alone, which costs no reading: of a pid used again while its tree dies, the next reading of /proc knows.
         if tree.found.range((pid, 0)..=(pid, u64::MAX)).next().is_some() {
             return false;
@@ -111,7 +110,7 @@ impl Keeper {
 
     fn stop_new(&mut self, forest: &Forest, slot: Slot) -> bool {
         let members = self.members(forest, slot);
-        let Some(tree) = self.trees.get_mut(&slot) else { return false };
+        let Some(tree) = self.trees.get_mut(slot) else { return false };
         let new: Vec<_> = members.into_iter().filter(|process| !tree.found.contains_key(&process.identity())).collect();
         for process in &new {
             process.signal(Signal::STOP);
@@ -122,7 +121,7 @@ impl Keeper {
 
     fn kill_members(&mut self, forest: Option<&Forest>, slot: Slot) {
         let members = forest.map(|forest| self.members(forest, slot)).unwrap_or_default();
-        let Some(tree) = self.trees.get_mut(&slot) else { return };
+        let Some(tree) = self.trees.get_mut(slot) else { return };
         // The main process is not reaped, so its group's number is its own.
         let _ = rustix::process::kill_process_group(tree.main, Signal::KILL);
         if let Some(place) = &tree.place {
@@ -131,7 +130,7 @@ impl Keeper {
         for process in members {
             process.signal(Signal::KILL);
             let was_killed = tree.found.insert(process.identity(), true) == Some(true);
-            if tree.exit.is_some() && !was_killed {
+            if !tree.is_live() && !was_killed {
                 tree.leftovers += 1;
             }
         }
@@ -140,7 +139,7 @@ impl Keeper {
     }
 
     fn members<'a>(&self, forest: &'a Forest, slot: Slot) -> Vec<&'a Process> {
-        let Some(tree) = self.trees.get(&slot) else { return Vec::new() };
+        let Some(tree) = self.trees.get(slot) else { return Vec::new() };
         let adopted = self.adopted.iter().filter(|(_, owner)| **owner == slot).map(|(pid, _)| *pid);
         let placed = tree.place.as_ref().map(Place::pids).unwrap_or_default();
         forest.members(Some(tree.pid()), adopted.chain(placed))

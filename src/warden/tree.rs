@@ -5,6 +5,8 @@
 //!                   └─ killing ─┘ (its leftovers)
 //! ```
 
+mod all;
+
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -18,6 +20,8 @@ use super::spawn::Child;
 use super::wire::{Deadline, EndedBy, Exit, Launch, Slot, Stream};
 use crate::clock::Uptime;
 
+pub(super) use self::all::Trees;
+
 /// What the environment of every process of a run carries, unless a job takes it out.
 pub(super) const RUN_ID: &str = "CRONKEEPER_RUN_ID";
 
@@ -27,7 +31,7 @@ pub(super) struct Tree {
     pub(super) main: Pid,
     pub(super) forked_at: Uptime,
     run: Option<Vec<u8>>,
-    pub(super) deadline: Deadline,
+    deadline: Deadline,
     /// Until the child has said whether it reached its program.
     pub(super) starting: Option<OwnedFd>,
     pub(super) stdout: Option<OwnedFd>,
@@ -36,11 +40,14 @@ pub(super) struct Tree {
     /// Its cgroup, until that is removed.
     pub(super) place: Option<Place>,
     pub(super) out_of_memory: bool,
+    /// The first thing that was done to end it.
     pub(super) ended_by: Option<EndedBy>,
+    /// It was asked to end, by a signal that it could answer.
+    was_asked: bool,
     /// When a stop's patience ends.
-    pub(super) kill_at: Option<Uptime>,
+    kill_at: Option<Uptime>,
     /// Everything of it is to die.
-    pub(super) is_killing: bool,
+    is_killing: bool,
     pub(super) next_sweep: Uptime,
     pub(super) sweep_pause: Duration,
     /// What was found of it while it was being killed, and whether SIGKILL was sent.
@@ -48,9 +55,9 @@ pub(super) struct Tree {
     pub(super) leftovers: u32,
     /// How and when the main process ended. It stays a zombie until the tree is cleared, so that no other process, group
     /// or session can get its number meanwhile.
-    pub(super) exit: Option<(Exit, Uptime)>,
+    exit: Option<(Exit, Uptime)>,
     /// Nothing of it is left, the main process is reaped.
-    pub(super) is_cleared: bool,
+    is_cleared: bool,
 }
 
 impl Tree {
@@ -68,6 +75,7 @@ impl Tree {
             place,
             out_of_memory: false,
             ended_by: None,
+            was_asked: false,
             kill_at: None,
             is_killing: false,
             next_sweep: Uptime::ZERO,
@@ -90,11 +98,6 @@ impl Tree {
         }
     }
 
-    /// When it is to be killed without a further order.
-    pub(super) fn due(&self, lease_until: Uptime) -> Uptime {
-        self.deadline.due(lease_until).min(self.kill_at.unwrap_or(Uptime::NEVER))
-    }
-
     /// Removes its cgroup if nothing lives in it; true when there is none.
     pub(super) fn leave_cgroup(&mut self) -> bool {
         let Some(place) = &self.place else { return true };
@@ -108,6 +111,23 @@ impl Tree {
     /// True while a kill can still be what ends the main process.
     pub(super) fn is_live(&self) -> bool {
         self.exit.is_none()
+    }
+
+    /// True while all of it is to die.
+    pub(super) fn is_killing(&self) -> bool {
+        self.is_killing
+    }
+
+    /// How and when the main process ended.
+    pub(super) fn exit(&self) -> Option<(Exit, Uptime)> {
+        self.exit
+    }
+
+    /// What ended it, if that was not itself. SIGKILL gives no exit code: who has one ended by itself, just before it was killed,
+    /// unless it was asked to end.
+    pub(super) fn ended_by(&self) -> Option<EndedBy> {
+        let has_code = matches!(self.exit, Some((Exit::Code(_), _)));
+        self.ended_by.filter(|_| self.was_asked || !has_code)
     }
 
     fn is_older_than(&self, process: &Process) -> bool {
@@ -161,7 +181,7 @@ mod tests {
     use super::super::wire::Limits;
     use super::*;
 
-    fn tree(main: i32, run: &str, forked_at: u64) -> Tree {
+    pub(super) fn tree(main: i32, run: &str, forked_at: u64) -> Tree {
         let pipe = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
         let at = Uptime::ZERO + Duration::from_secs(forked_at);
         let launch = Launch {
@@ -213,6 +233,22 @@ mod tests {
         let mut trees = two_trees();
         trees.get_mut(&Slot(2)).unwrap().found.insert(orphan(77, 60).identity(), true);
         assert_eq!(owner(&orphan(77, 60), b"", "/", &trees), Owner::Tree(Slot(2)));
+    }
+
+    #[test]
+    fn who_has_an_exit_code_was_not_killed() {
+        let ended = |exit, was_asked| {
+            let tree = Tree {
+                ended_by: Some(EndedBy::Deadline),
+                exit: Some((exit, Uptime::ZERO)),
+                was_asked,
+                ..tree(10, "a", 5)
+            };
+            tree.ended_by()
+        };
+        assert_eq!(ended(Exit::Code(0), false), None);
+        assert_eq!(ended(Exit::Code(0), true), Some(EndedBy::Deadline));
+        assert_eq!(ended(Exit::Signal { signal: 9, core: false }, false), Some(EndedBy::Deadline));
     }
 
     #[test]

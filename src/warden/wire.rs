@@ -1,7 +1,10 @@
 //! What the daemon and the warden say to each other: messages on a stream socket, each a length (u32, little
 //! endian) and that many bytes of JSON.
 //!
-//! The daemon's end closes with the daemon, however it dies: that is the warden's order to kill all.
+//! There are two sockets. On the first the daemon orders starts and the warden tells all that it has to tell; on the second come all
+//! other orders, each an [`Urgent`]: however many starts wait on the first, the lease and a kill wait for none of them.
+//!
+//! The daemon's ends close with the daemon, however it dies: that is the warden's order to kill all.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +19,8 @@ pub struct Slot(pub u64);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Start a process tree. Answered by `Started` or `NotStarted`.
+    /// Start a process tree. Answered by `Started` or `NotStarted`. The only order that other orders overtake: what is to be stopped
+    /// or killed before its start was read is not started, and that is `TooLate`.
     Start(Box<Launch>),
     /// End a tree: SIGTERM now (with SIGCONT, so that a stopped process hears it), SIGKILL after `grace_ms`. Answered by `Ended`.
     Stop {
@@ -44,6 +48,15 @@ pub enum Order {
     },
     /// Say that you live. Answered by `Pong`, after all that was said before.
     Ping,
+}
+
+/// An order that waits for no start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Urgent {
+    /// How many starts were ordered before it: a slot that is not known may be among those of them that are still unread.
+    pub after: u64,
+    /// Anything but a start.
+    pub order: Order,
 }
 
 /// What to start, and within which bounds.
@@ -185,7 +198,7 @@ pub struct Ending {
     pub slot: Slot,
     /// How the main process ended.
     pub exit: Exit,
-    /// The first thing the warden did to end it, before it had ended.
+    /// The first thing the warden did to end it, before it had ended; absent where it ended by itself.
     pub ended_by: Option<EndedBy>,
     /// When the main process ended.
     pub at: Uptime,
@@ -238,7 +251,7 @@ pub enum Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StartFailure {
-    /// `not_after` had come, or its deadline was already due.
+    /// `not_after` had come, or its deadline was already due, or it was to be ended before it began.
     TooLate,
     /// A step between fork and exec failed.
     Step {

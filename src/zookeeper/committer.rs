@@ -17,7 +17,8 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::client::{Client, Data, Done, Error, Mode, MultiError, Op};
+use super::client::{Client, Done, Error, Mode, MultiError, Op, Read};
+use super::damage::Damage;
 use super::desk::{Desk, Trouble};
 use super::paths;
 use super::trim::Written;
@@ -28,8 +29,12 @@ use group::{Failed, Group, Pending, Verdict};
 
 /// Groups under way at once: enough to keep the servers busy, few enough that later requests gather.
 const UNDER_WAY: usize = 8;
-/// After a refusal that may pass.
+/// After a refusal that may pass, and the longest of the pauses that grow from it.
 const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Changes of a job that may wait behind a refused one. Where there are more, that one is given up: its job is read, and decided on,
+/// anew.
+const MOST_BEHIND: usize = 100;
 /// Where no answer came: shorter than a reconnect takes, and no storm if the connection stands.
 const BREATH: Duration = Duration::from_millis(20);
 
@@ -43,7 +48,7 @@ pub enum Landed {
     /// The answer to a group's multi.
     Multi { group: u64, sent: Uptime, result: Result<Vec<Done>, MultiError> },
     /// What stands where a group of unknown fate would have left its traces.
-    Traces { group: u64, failed: MultiError, found: Result<Vec<Option<Data>>, Error> },
+    Traces { group: u64, failed: MultiError, found: Result<Vec<Read>, Error> },
     /// A folder was made, for a job's history or again.
     Folder { job: Option<JobName>, is_there: bool },
 }
@@ -57,10 +62,28 @@ pub struct Outcome {
     pub acknowledged: Option<Uptime>,
     /// A group found the own candidate gone.
     pub is_fenced: bool,
-    /// What a person or a new session must mend.
+    /// The session is over.
     pub trouble: Option<Trouble>,
+    /// Changes that the server refuses, told once each: they are tried again.
+    pub put_off: Vec<CommitId>,
+    /// The paths that this is about.
+    pub refused: Vec<Damage>,
+    /// Paths that are written to again.
+    pub mended: Vec<String>,
     /// The records of the history that were written.
     pub grown: Vec<Written>,
+}
+
+/// A change that is tried again after a pause. None of its tries is in doubt.
+struct PutOff {
+    pending: Pending,
+    until: Uptime,
+}
+
+struct Refusal {
+    pause: Duration,
+    path: String,
+    told: CommitId,
 }
 
 /// The commits of one session.
@@ -72,6 +95,10 @@ pub struct Committer<C, K> {
     due: BTreeMap<u64, Uptime>,
     flights: FuturesUnordered<Flight>,
     histories: BTreeSet<JobName>,
+    /// Changes that the server refuses, by job: others of the job wait behind them.
+    put_off: BTreeMap<JobName, PutOff>,
+    /// What was refused last of each job since a change of it was accepted.
+    refusals: BTreeMap<JobName, Refusal>,
     held: Option<String>,
     chains: Chains,
     last_group: u64,
@@ -88,6 +115,8 @@ impl<C: Client, K: Clock> Committer<C, K> {
             due: BTreeMap::new(),
             flights: FuturesUnordered::new(),
             histories: BTreeSet::new(),
+            put_off: BTreeMap::new(),
+            refusals: BTreeMap::new(),
             held: None,
             chains: Chains::default(),
             last_group: 0,
@@ -98,12 +127,28 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// Takes a change; with a fence, the path of the candidate that must be there. Answered at once where it rests on one that was
     /// refused.
     #[must_use]
-    pub fn request(&mut self, id: CommitId, change: Change, fence: Option<String>) -> Option<Answer> {
+    pub fn request(&mut self, id: CommitId, change: Change, fence: Option<String>) -> Vec<Answer> {
         if self.chains.is_broken(&change) {
-            return Some((id, Commit::Superseded));
+            return vec![(id, Commit::Superseded)];
         }
+        let job = change.job().clone();
         self.waiting.push_back(Pending::new(id, change, fence));
-        None
+        self.give_up_crowded(&job)
+    }
+
+    /// Gives a refused change up where too many wait behind it.
+    fn give_up_crowded(&mut self, job: &JobName) -> Vec<Answer> {
+        if !self.put_off.contains_key(job) {
+            return Vec::new();
+        }
+        let behind = self.waiting.iter().filter(|pending| pending.change.job() == job).count();
+        let Some(PutOff { pending, .. }) = (behind > MOST_BEHIND).then(|| self.put_off.remove(job)).flatten() else {
+            return Vec::new();
+        };
+        let mut outcome = Outcome::default();
+        outcome.answers.push((pending.id, pending.refused_as(Commit::Superseded)));
+        self.break_chain(&pending.change, &mut outcome);
+        outcome.answers
     }
 
     /// A new term: its leader has read every job.
@@ -121,14 +166,17 @@ impl<C: Client, K: Clock> Committer<C, K> {
         self.last_sent
     }
 
-    /// When a group that was put off is due.
+    /// When a group, or a change that was put off, is due.
     pub fn wake(&self) -> Option<Uptime> {
-        self.due.iter().filter(|&(&group, _)| !self.is_held(group)).map(|(_, &at)| at).min()
+        let groups = self.due.iter().filter(|&(&group, _)| !self.is_held(group)).map(|(_, &at)| at);
+        groups.chain(self.put_off.values().map(|put_off| put_off.until)).min()
     }
 
-    /// True while a change that this candidate guards has no answer.
+    /// True while a change that this candidate guards has no answer, and may soon have one: not one that the server refuses, nor what
+    /// waits behind that.
     pub fn has_fenced(&self) -> bool {
-        self.waiting.iter().chain(self.groups.values().flat_map(|group| &group.members)).any(Pending::is_fenced)
+        let waiting = self.waiting.iter().filter(|pending| !self.put_off.contains_key(pending.change.job()));
+        waiting.chain(self.groups.values().flat_map(|group| &group.members)).any(Pending::is_fenced)
     }
 
     /// The next answer of a server; `None` at once where nothing is under way. Cancel safe.
@@ -137,13 +185,31 @@ impl<C: Client, K: Clock> Committer<C, K> {
     }
 
     /// Nothing that this candidate guards is sent any more until it is released: its term is over and it is being removed.
-    /// Changes not yet sent are answered at once.
+    /// Changes not yet sent, or refused, are answered at once.
     pub fn fence_off(&mut self, candidate: Option<String>) -> Vec<Answer> {
         self.held = candidate;
+        self.take_up_all();
         let (fenced, kept) = std::mem::take(&mut self.waiting).into_iter().partition(Pending::is_fenced);
         self.waiting = kept;
         let fenced: VecDeque<Pending> = fenced;
-        fenced.into_iter().map(|pending| (pending.id, Commit::Fenced)).collect()
+        fenced.into_iter().map(|pending| (pending.id, pending.refused_as(Commit::Fenced))).collect()
+    }
+
+    /// Lets wait again, before all others, what was put off until now.
+    fn take_up(&mut self, now: Uptime) {
+        let due: Vec<JobName> =
+            self.put_off.iter().filter(|(_, put_off)| put_off.until <= now).map(|(job, _)| job.clone()).collect();
+        for job in due {
+            if let Some(PutOff { pending, .. }) = self.put_off.remove(&job) {
+                self.waiting.push_front(pending);
+            }
+        }
+    }
+
+    fn take_up_all(&mut self) {
+        for PutOff { pending, .. } in std::mem::take(&mut self.put_off).into_values() {
+            self.waiting.push_front(pending);
+        }
     }
 
     /// The candidate is removed: what it guards may be asked about.
@@ -152,11 +218,12 @@ impl<C: Client, K: Clock> Committer<C, K> {
     }
 
     /// The session is over: the answers to what was under way, and the unfenced changes that were never sent.
-    pub fn into_rest(self) -> (Vec<Answer>, Vec<(CommitId, Change)>) {
+    pub fn into_rest(mut self) -> (Vec<Answer>, Vec<(CommitId, Change)>) {
+        self.take_up_all();
         let sent = self.groups.into_values().flat_map(|group| group.members);
         let mut answers: Vec<_> = sent.map(|pending| (pending.id, Commit::Unknown)).collect();
         let (fenced, rest): (Vec<Pending>, Vec<Pending>) = self.waiting.into_iter().partition(Pending::is_fenced);
-        answers.extend(fenced.into_iter().map(|pending| (pending.id, Commit::Fenced)));
+        answers.extend(fenced.into_iter().map(|pending| (pending.id, pending.refused_as(Commit::Fenced))));
         (answers, rest.into_iter().map(|pending| (pending.id, pending.change)).collect())
     }
 
@@ -165,8 +232,9 @@ impl<C: Client, K: Clock> Committer<C, K> {
         if self.desk.line().is_err() {
             return;
         }
-        self.gather();
         let now = self.desk.clock.now().up;
+        self.take_up(now);
+        self.gather();
         let due: Vec<u64> = self.due.iter().filter(|&(_, &at)| at <= now).map(|(&group, _)| group).collect();
         for group in due {
             if !self.is_held(group) {
@@ -184,6 +252,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
     fn gather(&mut self) {
         let under_way = self.groups.values().flat_map(|group| &group.members);
         let mut taken: BTreeSet<JobName> = under_way.map(|pending| pending.change.job().clone()).collect();
+        taken.extend(self.put_off.keys().cloned());
         let mut rest = VecDeque::new();
         let mut group = Group::default();
         // Jobs in the group being filled: their later changes may follow in the same multi.
@@ -265,6 +334,10 @@ impl<C: Client, K: Clock> Committer<C, K> {
 
     fn accept(&mut self, id: u64, outcome: &mut Outcome) {
         let Some(group) = self.groups.remove(&id) else { return };
+        if !self.refusals.is_empty() {
+            let jobs = group.members.iter().map(|pending| pending.change.job());
+            outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.path)));
+        }
         outcome.grown.extend(group.members.iter().filter_map(Pending::written));
         outcome.answers.extend(group.members.into_iter().map(|pending| (pending.id, Commit::Accepted)));
     }
@@ -281,7 +354,6 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 outcome.answers.extend(members.into_iter().map(|pending| (pending.id, Commit::Unknown)));
                 outcome.trouble = Some(Trouble::SessionOver);
             }
-            Error::NoAuth => outcome.trouble = Some(failed.into()),
             _ if group.is_in_doubt || group.is_end_refused(&failed) => self.look_for_traces(id, failed),
             _ => self.settle(id, &failed, outcome),
         }
@@ -298,7 +370,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         self.flights.push(Box::pin(async move { Landed::Traces { group: id, failed, found: read.await } }));
     }
 
-    fn judge(&mut self, id: u64, failed: MultiError, found: &[Option<Data>], outcome: &mut Outcome) {
+    fn judge(&mut self, id: u64, failed: MultiError, found: &[Read], outcome: &mut Outcome) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let was_in_doubt = std::mem::take(&mut group.is_in_doubt);
         match group.judge(found) {
@@ -309,7 +381,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 self.send_again(id);
             }
             Verdict::Untraceable => {
-                group.is_untraceable |= was_in_doubt;
+                group.members.iter_mut().for_each(|pending| pending.is_untraceable |= was_in_doubt);
                 self.settle(id, &failed, outcome);
             }
             Verdict::None => self.settle(id, &failed, outcome),
@@ -322,12 +394,13 @@ impl<C: Client, K: Clock> Committer<C, K> {
         match group.drop_failed(failed) {
             Failed::Fence(fenced) => {
                 outcome.is_fenced = true;
-                let answer = if group.is_untraceable { Commit::Unknown } else { Commit::Fenced };
-                outcome.answers.extend(fenced.into_iter().map(|pending| (pending.id, answer)));
+                outcome.answers.extend(fenced.iter().map(|pending| (pending.id, pending.refused_as(Commit::Fenced))));
                 self.send_again(id);
             }
             Failed::Superseded(refused) => {
-                outcome.answers.extend(refused.iter().map(|pending| (pending.id, group.answer_refused(pending))));
+                outcome
+                    .answers
+                    .extend(refused.iter().map(|pending| (pending.id, pending.refused_as(Commit::Superseded))));
                 refused.iter().take(1).for_each(|pending| self.break_chain(&pending.change, outcome));
                 self.send_again(id);
             }
@@ -336,7 +409,15 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 self.make_folders(&path);
                 self.send_again(id);
             }
-            Failed::Refused => self.put_off(id),
+            Failed::Refused { pending, path } => {
+                self.put_off(
+                    id,
+                    pending,
+                    Damage::new(path, format_args!("it cannot be written: {}", failed.error)),
+                    outcome,
+                );
+                self.send_again(id);
+            }
         }
     }
 
@@ -358,15 +439,38 @@ impl<C: Client, K: Clock> Committer<C, K> {
         }
     }
 
-    /// A refusal of no known change: one by one, so that it holds up no others, and after a pause.
-    fn put_off(&mut self, id: u64) {
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        let others = group.members.split_off(1);
-        self.due.insert(id, self.desk.clock.now().up + PAUSE);
-        // Further changes of the same job stay behind the first: they go back to the front of those that wait.
-        for pending in others.into_iter().rev() {
+    /// A change that the server refuses is tried again, after pauses that grow, and holds up its own job alone: these are that change
+    /// and those of its job that came after it in the same group.
+    fn put_off(&mut self, id: u64, mut pending: Vec<Pending>, damage: Damage, outcome: &mut Outcome) {
+        let behind = pending.split_off(1);
+        for pending in behind.into_iter().rev() {
             self.waiting.push_front(pending);
         }
+        let Some(pending) = pending.pop() else { return };
+        let job = pending.change.job().clone();
+        let pause = self.note_refusal(&job, pending.id, damage, outcome);
+        let is_behind_another =
+            self.groups.get(&id).is_some_and(|group| group.members.iter().any(|pending| *pending.change.job() == job));
+        if is_behind_another {
+            // It is refused again once that one is written.
+            self.waiting.push_front(pending);
+        } else {
+            self.put_off.insert(job, PutOff { pending, until: self.desk.clock.now().up + pause });
+        }
+    }
+
+    fn note_refusal(&mut self, job: &JobName, id: CommitId, damage: Damage, outcome: &mut Outcome) -> Duration {
+        let before = self.refusals.remove(job);
+        let pause = before.as_ref().map_or(PAUSE, |before| (before.pause * 2).min(LONGEST_PAUSE));
+        if before.as_ref().is_none_or(|before| before.told != id) {
+            outcome.put_off.push(id);
+        }
+        if let Some(before) = before.filter(|before| before.path != damage.path) {
+            outcome.mended.push(before.path);
+        }
+        self.refusals.insert(job.clone(), Refusal { pause, path: damage.path.clone(), told: id });
+        outcome.refused.push(damage);
+        pause
     }
 
     /// Makes the folders above a path again; handed over now, so there before what is sent next.

@@ -11,7 +11,9 @@
 mod appointment;
 mod ending;
 mod errand;
+mod failing;
 mod found;
+mod relook;
 mod request;
 mod term;
 mod wishes;
@@ -38,6 +40,7 @@ use crate::ledger;
 use crate::term::{CandidateName, SessionId, Term, TermEnd};
 use appointment::Appointment;
 use errand::Errand;
+use failing::{Failing, Task};
 use found::Found;
 use wishes::{Heard, Listening};
 
@@ -93,6 +96,9 @@ pub struct Life<'n, C: Connect, K> {
     is_told: bool,
 
     errand: Option<Errand<<C::Client as Client>::Watch>>,
+    /// What the errand under way is.
+    task: Task,
+    failing: Failing,
     retry: errand::Retry,
     is_prepared: bool,
     is_member: bool,
@@ -109,6 +115,14 @@ pub struct Life<'n, C: Connect, K> {
     must_publish: bool,
     survey_at: Uptime,
     is_high_sequence_told: bool,
+    /// The own member may not be used by its own node: it is to be made anew.
+    is_member_closed: bool,
+    /// The queue's folder may not be written to.
+    is_queue_closed: bool,
+    /// The members' folder may not be written to.
+    is_folder_closed: bool,
+    /// Until when commits are waited for before leadership is given up.
+    resign_by: Option<Uptime>,
 
     own_watches: FuturesUnordered<Pending<()>>,
     watches_member: bool,
@@ -139,6 +153,8 @@ pub struct Life<'n, C: Connect, K> {
     /// Reads under way, and those that wait.
     asked: Vec<ledger::Request>,
     unread: VecDeque<ledger::Request>,
+    /// Reads that the server refuses: tried again with each survey.
+    refused: Vec<ledger::Request>,
     read_from: Uptime,
     trimmer: Trimmer<C::Client, K>,
     ended: Option<Ended>,
@@ -163,6 +179,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             is_suspended: false,
             is_told: false,
             errand: None,
+            task: Task::Prepare,
+            failing: Failing::default(),
             retry: errand::Retry::default(),
             is_prepared: false,
             is_member: false,
@@ -177,6 +195,10 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             must_publish: false,
             survey_at: now + SURVEY_EVERY,
             is_high_sequence_told: false,
+            is_member_closed: false,
+            is_queue_closed: false,
+            is_folder_closed: false,
+            resign_by: None,
             own_watches: FuturesUnordered::new(),
             watches_member: false,
             lease: Lease::of_session(timeout, asked),
@@ -196,6 +218,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             reads: FuturesUnordered::new(),
             asked: Vec::new(),
             unread: VecDeque::new(),
+            refused: Vec::new(),
             read_from: Uptime::ZERO,
             trimmer: Trimmer::new(desk.clone()),
             ended: None,
@@ -268,11 +291,13 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             Happened::OwnEntry => self.must_verify = true,
             // A place that is not known is looked up.
             Happened::Predecessor => self.role = Role::None,
-            Happened::Run(step) => {
-                for event in self.watcher.land(step, now) {
-                    self.node.tell_ledger(event);
+            Happened::Run(step) => match self.watcher.land(step, now) {
+                Ok(events) => {
+                    self.succeeded(Task::Watch);
+                    events.into_iter().for_each(|event| self.node.tell_ledger(event));
                 }
-            }
+                Err(trouble) => self.failed(Task::Watch, &trouble.to_string()),
+            },
             Happened::Wishes(heard) => self.heard(heard, now),
             Happened::Read(done) => self.finish_read(*done),
             Happened::Trimmed(step) => self.trimmer.land(step, now),
@@ -285,6 +310,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
     /// Starts what follows from how things stand.
     fn turn(&mut self) {
         let now = self.now();
+        self.end_late_appointment(now);
         self.appoint_when_answered();
         self.resign_when_answered();
         self.tell_over();
@@ -306,7 +332,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
     /// When something happens by itself.
     fn wake(&self) -> Option<Uptime> {
         let lease = self.has_acted.then(|| self.lease.until());
-        let always = lease.into_iter().chain(self.node.wishes.leave);
+        let waits = [self.node.wishes.leave, self.appointment.until(), self.resign_at()];
+        let always = lease.into_iter().chain(waits.into_iter().flatten());
         if !self.is_connected {
             return always.min();
         }
@@ -334,6 +361,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
                 self.name_wanted_until = None;
             }
             State::Disconnected => {
+                self.forget_failures();
                 self.is_connected = false;
                 if self.is_told && !self.is_suspended {
                     self.is_suspended = true;
@@ -341,6 +369,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
                 }
             }
             State::Expired => self.ended = Some(Ended::Expired),
+            // After its start a node does not end by this: it asks for another session, and says why it gets none.
+            State::AuthFailed if self.node.has_joined => self.ended = Some(Ended::Expired),
             State::AuthFailed => self.fail_auth("authentication failed".into()),
         }
     }

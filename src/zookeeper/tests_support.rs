@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
-use super::client::{Client, Data, Done, Error, Mode, MultiError, Op, Stat, State, Watch};
+use super::client::{Client, Data, Done, Error, Mode, MultiError, Op, Read, Stat, State, Watch};
 use super::desk::{Desk, Me};
 use super::{paths, session_id};
 use crate::clock::{Clock, Now, Uptime, Wake};
@@ -297,16 +297,12 @@ impl Client for Server {
         ready(tree.answer(names))
     }
 
-    fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Option<Data>>, Error>> + Send + 'static {
+    fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Read>, Error>> + Send + 'static {
         let mut tree = self.tree();
         tree.reads += paths.len();
         tree.most_read = tree.most_read.max(paths.len());
-        let found = paths.iter().map(|path| match tree.get(path) {
-            Err(Error::NoNode) => Ok(None),
-            found => found.map(Some),
-        });
-        let found = found.collect();
-        ready(tree.answer(found))
+        let found = paths.iter().map(|path| tree.get(path)).collect();
+        ready(tree.answer(Ok(found)))
     }
 }
 

@@ -428,7 +428,7 @@ async fn list<C: Client, K: Clock>(desk: &Desk<C, K>, job: &JobName) -> Result<V
     let folder = paths::job_history(job);
     for names in names.chunks(desk::HISTORY_CHUNK) {
         let found = desk::get_history(desk.line()?, &folder, names.to_vec()).await?;
-        listed.extend(found.iter().filter_map(|(name, data, stat)| Listed::new(job, name, data, stat)));
+        listed.extend(found.found.iter().filter_map(|(name, data, stat)| Listed::new(job, name, data, stat)));
     }
     Ok(listed)
 }

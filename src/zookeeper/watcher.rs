@@ -16,8 +16,8 @@ use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{oneshot, watch};
 
-use super::client::{Client, Data, Error, Watch};
-use super::desk::{Desk, Trouble};
+use super::client::{Client, Error, Read, Watch};
+use super::desk::{self, At as _, Desk, Trouble};
 use super::{paths, session_id, snapshot};
 use crate::clock::{Clock, Uptime};
 use crate::ledger::{Event, OwnerState};
@@ -59,7 +59,7 @@ enum Brought {
         run: RunId,
         wish: u64,
         told: Told,
-        result: Result<Option<Event>, Trouble>,
+        result: Result<Looked, Trouble>,
     },
     OfMember {
         node: NodeName,
@@ -68,6 +68,17 @@ enum Brought {
     OfUnwatched(Result<Vec<Polled>, Trouble>),
     /// Nobody wants it any more.
     Nothing,
+}
+
+/// What one look at a run, or a wait for something to look at, showed.
+#[expect(clippy::large_enum_variant, reason = "nearly all looks bring news")]
+enum Looked {
+    /// This is to be told.
+    News(Event),
+    /// Something may have changed.
+    Same,
+    /// Its record may not be read: nothing can be decided on it, and who may read it can change without a sign.
+    Closed,
 }
 
 /// A run without a watch, as it was read.
@@ -169,6 +180,16 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         }
         self.unwatched.remove(run);
         self.forget_members();
+    }
+
+    /// A run that no watch can be had for is read with the others.
+    fn give_watch_up(&mut self, run: RunId) {
+        let bytes = paths::running(&run).len();
+        if let Some(watched) = self.watched.get_mut(&run).filter(|watched| watched.has_watch) {
+            watched.has_watch = false;
+            self.bytes -= bytes;
+        }
+        self.unwatched.insert(run);
     }
 
     /// Gives up the members that no run is of, now and then.
@@ -289,12 +310,12 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         self.steps.next().await
     }
 
-    /// Takes a step's result; what to tell.
-    pub fn land(&mut self, step: Step, now: Uptime) -> Vec<Event> {
+    /// Takes a step's result; what to tell. What failed is looked at again.
+    pub fn land(&mut self, step: Step, now: Uptime) -> Result<Vec<Event>, Trouble> {
         match step.0 {
-            Brought::Nothing => Vec::new(),
+            Brought::Nothing => Ok(Vec::new()),
             Brought::OfUnwatched(result) => self.polled(result, now),
-            Brought::OfMember { node, .. } if !self.members.contains_key(&node) => Vec::new(),
+            Brought::OfMember { node, .. } if !self.members.contains_key(&node) => Ok(Vec::new()),
             Brought::OfMember { node, result } => {
                 if !self.unwatched.is_empty() {
                     self.changed.insert(node.clone());
@@ -302,38 +323,54 @@ impl<C: Client, K: Clock> Watcher<C, K> {
                 }
                 self.again(Look::Member(node), result.map(|()| None), now)
             }
-            Brought::OfRun { run, wish, .. } if !self.is_wanted(&run, wish) => Vec::new(),
-            Brought::OfRun { run, result: Ok(Some(event @ Event::Run(_, None))), .. } => {
+            Brought::OfRun { run, wish, .. } if !self.is_wanted(&run, wish) => Ok(Vec::new()),
+            Brought::OfRun { run, result: Ok(Looked::News(event @ Event::Run(_, None))), .. } => {
                 self.unwatch(&run);
-                vec![event]
+                Ok(vec![event])
+            }
+            Brought::OfRun { run, result: Ok(Looked::Closed), .. } => {
+                self.give_watch_up(run);
+                Ok(Vec::new())
             }
             Brought::OfRun { run, wish, told, result } => {
                 self.tell(&run, &told);
+                let result = result.map(|looked| match looked {
+                    Looked::News(event) => Some(event),
+                    Looked::Same | Looked::Closed => None,
+                });
                 self.again(Look::Run { run, wish, told }, result, now)
             }
         }
     }
 
-    fn again(&mut self, look: Look, result: Result<Option<Event>, Trouble>, now: Uptime) -> Vec<Event> {
+    fn again(
+        &mut self,
+        look: Look,
+        result: Result<Option<Event>, Trouble>,
+        now: Uptime,
+    ) -> Result<Vec<Event>, Trouble> {
         match result {
             Ok(event) => {
                 self.waiting.push_front(look);
-                event.into_iter().collect()
+                Ok(event.into_iter().collect())
             }
-            Err(_) => {
+            Err(trouble) => {
                 self.waiting.push_back(look);
                 self.not_before = now + PAUSE;
-                Vec::new()
+                Err(trouble)
             }
         }
     }
 
-    fn polled(&mut self, result: Result<Vec<Polled>, Trouble>, now: Uptime) -> Vec<Event> {
-        let Ok(polled) = result else {
-            (self.poll_at, self.not_before) = (Some(now), now + PAUSE);
-            // What they were read for is not known yet.
-            self.changed.extend(self.members.keys().cloned());
-            return Vec::new();
+    fn polled(&mut self, result: Result<Vec<Polled>, Trouble>, now: Uptime) -> Result<Vec<Event>, Trouble> {
+        let polled = match result {
+            Ok(polled) => polled,
+            Err(trouble) => {
+                (self.poll_at, self.not_before) = (Some(now), now + PAUSE);
+                // What they were read for is not known yet.
+                self.changed.extend(self.members.keys().cloned());
+                return Err(trouble);
+            }
         };
         // What was asked for meanwhile waits no longer.
         let is_late = std::mem::take(&mut self.is_poll_late);
@@ -353,7 +390,7 @@ impl<C: Client, K: Clock> Watcher<C, K> {
             }
             events.extend(event);
         }
-        events
+        Ok(events)
     }
 
     fn tell(&mut self, run: &RunId, told: &Told) {
@@ -368,7 +405,8 @@ async fn look_at_member<C: Client, K: Clock>(
     node: &NodeName,
     member: &watch::Sender<Member>,
 ) -> Result<(), Trouble> {
-    let (stat, watch) = desk.line()?.stat_and_watch(&paths::member(node)).await?;
+    let path = paths::member(node);
+    let (stat, watch) = desk.line()?.stat_and_watch(&path).await.at(&path)?;
     // Said also when it is as before: it may have come and gone between two looks, and been seen in between.
     member.send_replace(Member::Lives(stat.map(|stat| session_id(stat.ephemeral_owner))));
     watch.fired().await;
@@ -381,21 +419,22 @@ async fn look_at_run<C: Client, K: Clock>(
     run: &RunId,
     told: &mut Told,
     member: Option<watch::Receiver<Member>>,
-) -> Result<Option<Event>, Trouble> {
+) -> Result<Looked, Trouble> {
     let path = paths::running(run);
     let (data, stat, watch) = match desk.line()?.get_and_watch(&path).await {
         Ok(found) => found,
-        Err(Error::NoNode) => return Ok(Some(Event::Run(run.clone(), None))),
-        Err(error) => return Err(error.into()),
+        Err(Error::NoNode) => return Ok(Looked::News(Event::Run(run.clone(), None))),
+        Err(Error::NoAuth) => return Ok(Looked::Closed),
+        Err(error) => return Err(error).at(&path),
     };
     let version = Version(stat.version);
-    let Ok(record) = snapshot::run_record(&data) else {
+    let Ok(record) = snapshot::run_record(paths::name(&path), &data) else {
         watch.fired().await;
-        return Ok(None);
+        return Ok(Looked::Same);
     };
     if told.version != Some(version) {
         (told.version, told.owner) = (Some(version), Some(record.owner.clone()));
-        return Ok(Some(Event::Run(run.clone(), Some((record, version)))));
+        return Ok(Looked::News(Event::Run(run.clone(), Some((record, version)))));
     }
     let owner = &record.owner;
     let mut member = member;
@@ -404,14 +443,14 @@ async fn look_at_run<C: Client, K: Clock>(
     if seems_gone && told.gone.as_ref() != Some(&owner.session) && !lives(desk, owner).await? {
         let found = read_run(desk, run).await?;
         if found.as_ref().is_none_or(|(now, _)| now.owner != record.owner) {
-            return Ok(None);
+            return Ok(Looked::Same);
         }
         // Only what is told counts as told: a read that fails is done again.
         told.gone = Some(record.owner.session);
-        return Ok(Some(Event::OwnerGone(run.clone(), OwnerState::Gone, found)));
+        return Ok(Looked::News(Event::OwnerGone(run.clone(), OwnerState::Gone, found)));
     }
     changed(watch, member).await;
-    Ok(None)
+    Ok(Looked::Same)
 }
 
 fn is_without(member: &Member, session: &SessionId) -> bool {
@@ -419,11 +458,9 @@ fn is_without(member: &Member, session: &SessionId) -> bool {
 }
 
 async fn lives<C: Client, K: Clock>(desk: &Desk<C, K>, owner: &Owner) -> Result<bool, Trouble> {
-    match desk.line()?.get(&paths::member(&owner.node)).await {
-        Ok((_, stat)) => Ok(session_id(stat.ephemeral_owner) == owner.session),
-        Err(Error::NoNode) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
+    let path = paths::member(&owner.node);
+    let stat = desk.line()?.stat(&path).await.at(&path)?;
+    Ok(stat.is_some_and(|stat| session_id(stat.ephemeral_owner) == owner.session))
 }
 
 /// Returns when the run or its owner's member may have changed: either says no more than to look again.
@@ -447,11 +484,16 @@ async fn poll<C: Client, K: Clock>(
     let found = read_runs(desk, polled.iter().map(|polled| &polled.run)).await?;
     let mut lost = BTreeMap::new();
     for (index, (polled, found)) in polled.iter_mut().zip(found).enumerate() {
-        let Some((data, stat)) = found else {
-            polled.event = Some(Event::Run(polled.run.clone(), None));
-            continue;
+        let (data, stat) = match found {
+            Ok(found) => found,
+            Err(Error::NoNode) => {
+                polled.event = Some(Event::Run(polled.run.clone(), None));
+                continue;
+            }
+            Err(error) if error.is_of_path() => continue,
+            Err(error) => return Err(error).at(&paths::running(&polled.run)),
         };
-        let Ok(record) = snapshot::run_record(&data) else { continue };
+        let Ok(record) = snapshot::run_record(&polled.run.to_string(), &data) else { continue };
         let (version, owner, told) = (Version(stat.version), record.owner.clone(), &mut polled.told);
         if told.version != Some(version) {
             (told.version, told.owner) = (Some(version), Some(owner));
@@ -465,13 +507,15 @@ async fn poll<C: Client, K: Clock>(
     // What the watch brought may be behind the record, if the owner has just come back: the facts are read again.
     let nodes: BTreeSet<&NodeName> = lost.values().map(|owner| &owner.node).collect();
     let names = nodes.iter().map(|node| node.as_str().to_owned()).collect();
-    let living = desk.get_small(paths::NODES, names).await?;
-    let living: BTreeSet<SessionId> = living.iter().map(|(.., stat)| session_id(stat.ephemeral_owner)).collect();
+    let living = desk::stats(desk.line()?, paths::NODES, names).await?;
+    let living: BTreeSet<SessionId> = living.iter().map(|(_, stat)| session_id(stat.ephemeral_owner)).collect();
     lost.retain(|_, owner| !living.contains(&owner.session));
     let found = read_runs(desk, lost.keys().map(|&index| &polled[index].run)).await?;
     for ((index, owner), found) in lost.into_iter().zip(found) {
         let Polled { run, told, event, .. } = &mut polled[index];
-        let found = found.and_then(|(data, stat)| Some((snapshot::run_record(&data).ok()?, Version(stat.version))));
+        let found = found.ok().and_then(|(data, stat)| {
+            Some((snapshot::run_record(&run.to_string(), &data).ok()?, Version(stat.version)))
+        });
         if found.as_ref().is_some_and(|(now, _)| now.owner == owner) {
             told.gone = Some(owner.session);
             *event = Some(Event::OwnerGone(run.clone(), OwnerState::Gone, found));
@@ -483,11 +527,11 @@ async fn poll<C: Client, K: Clock>(
 async fn read_runs<'r, C: Client, K: Clock>(
     desk: &Desk<C, K>,
     runs: impl Iterator<Item = &'r RunId>,
-) -> Result<Vec<Option<Data>>, Trouble> {
-    let paths: Vec<String> = runs.map(paths::running).collect();
-    let mut found = Vec::with_capacity(paths.len());
-    for paths in paths.chunks(CHUNK) {
-        found.extend(desk.line()?.get_many(paths.to_vec()).await?);
+) -> Result<Vec<Read>, Trouble> {
+    let runs: Vec<String> = runs.map(paths::running).collect();
+    let mut found = Vec::with_capacity(runs.len());
+    for chunk in runs.chunks(CHUNK) {
+        found.extend(desk.line()?.get_many(chunk.to_vec()).await.at(paths::RUNNING)?);
     }
     Ok(found)
 }
@@ -497,10 +541,13 @@ pub async fn read_run<C: Client, K: Clock>(
     desk: &Desk<C, K>,
     run: &RunId,
 ) -> Result<Option<(RunRecord, Version)>, Trouble> {
-    match desk.line()?.get(&paths::running(run)).await {
-        Ok((data, stat)) => Ok(snapshot::run_record(&data).ok().map(|record| (record, Version(stat.version)))),
+    let path = paths::running(run);
+    match desk.line()?.get(&path).await {
+        Ok((data, stat)) => {
+            Ok(snapshot::run_record(paths::name(&path), &data).ok().map(|record| (record, Version(stat.version))))
+        }
         Err(Error::NoNode) => Ok(None),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error).at(&path),
     }
 }
 

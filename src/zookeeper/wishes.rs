@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::future::{join_all, try_join};
 use uuid::Uuid;
 
-use super::client::{Client, Error, Op};
-use super::desk::{self, Trouble};
+use super::client::{Client, Error, Op, Stat};
+use super::damage::Damage;
+use super::desk::{self, At as _, Reads, Trouble};
 use super::paths;
 use crate::job::JobName;
 use crate::ledger::{ControlEntry, TriggerEntry, Wishes};
@@ -33,72 +34,111 @@ pub fn answered_in(wishes: &Wishes) -> Answered {
     wishes.triggers.iter().map(|(&seq, entry)| (seq, (entry.record.uuid, entry.is_in_history))).collect()
 }
 
-/// Reads all wishes; no history for those that are `known`. Its first request is handed over at once: whoever read the jobs before
-/// knows of every pause that they rest on.
-pub async fn read<C: Client>(client: &C, known: &Answered, damaged: &mut Vec<String>) -> Result<Wishes, Trouble> {
-    let names = try_join(desk::children(client, paths::CONTROL), desk::children(client, paths::TRIGGERS));
-    let (jobs, numbers) = names.await?;
+/// Reads all wishes, no history for those that are `known`, and says what could not be read. Its first request is handed over at
+/// once: whoever read the jobs before knows of every pause that they rest on.
+pub async fn read<C: Client>(client: &C, known: &Answered) -> Result<(Wishes, Vec<Damage>), Trouble> {
+    let (mut damaged, mut more) = (Vec::new(), Vec::new());
+    let control = desk::children_or_damaged(client, paths::CONTROL, &mut damaged);
+    let triggers = desk::children_or_damaged(client, paths::TRIGGERS, &mut more);
+    let (jobs, numbers) = try_join(control, triggers).await?;
+    damaged.append(&mut more);
     if jobs.is_empty() && numbers.is_empty() {
-        return Ok(Wishes::default());
+        return Ok((Wishes::default(), damaged));
     }
     let control = desk::get_all(client, paths::CONTROL, jobs, CHUNK);
     let triggers = desk::get_all(client, paths::TRIGGERS, numbers, CHUNK);
     let (control, triggers) = try_join(control, triggers).await?;
-    let control = control.into_iter().filter_map(|(name, data, stat)| {
-        let job = JobName::parse(&name).inspect_err(|bad| damaged.push(format!("{}/{name}: {bad}", paths::CONTROL)));
-        Some((job.ok()?, control_entry(&name, &data, stat.version, damaged)))
-    });
-    let control: BTreeMap<_, _> = control.collect();
+    let control = control_entries(client, control, &mut damaged).await?;
     let (mut wanted, mut links) = (BTreeMap::new(), BTreeMap::new());
-    for (name, data, _) in triggers {
-        match note(&name, &data, damaged) {
+    for (name, data, _) in triggers.or_damaged(paths::TRIGGERS, &mut damaged) {
+        match note(&name, &data, &mut damaged) {
             Some((seq, Note::Trigger(record))) => drop(wanted.insert(seq, record)),
             Some((seq, Note::Link(link))) => drop(links.insert(seq, link)),
             None => {}
         }
     }
-    Ok(Wishes { control, triggers: with_history(client, known, wanted).await?, links })
+    let triggers = with_history(client, known, wanted, &mut damaged).await?;
+    Ok((Wishes { control, triggers, links }, damaged))
+}
+
+/// One that cannot be read counts as a pause: that is what an operator meant.
+async fn control_entries<C: Client>(
+    client: &C,
+    mut control: Reads,
+    damaged: &mut Vec<Damage>,
+) -> Result<BTreeMap<JobName, ControlEntry>, Trouble> {
+    let unread: Vec<String> = control.unread.iter().map(|(name, _)| name.clone()).collect();
+    let mut found: Vec<_> = desk::stats(client, paths::CONTROL, unread)
+        .await?
+        .into_iter()
+        .map(|(name, stat)| (name, unreadable(&stat)))
+        .collect();
+    for (name, data, stat) in std::mem::take(&mut control).or_damaged(paths::CONTROL, damaged) {
+        let entry = control_entry(&name, &data, stat.version, damaged);
+        found.push((name, entry));
+    }
+    let entries = found.into_iter().filter_map(|(name, entry)| {
+        let bad = |bad: &_| damaged.push(Damage::new(paths::under(paths::CONTROL, &name), bad));
+        Some((JobName::parse(&name).inspect_err(bad).ok()?, entry))
+    });
+    Ok(entries.collect())
 }
 
 /// Reads a job's pause.
 pub async fn control<C: Client>(client: &C, job: &JobName) -> Result<Option<ControlEntry>, Trouble> {
-    match client.get(&paths::control(job)).await {
+    let path = paths::control(job);
+    match client.get(&path).await {
         Ok((data, stat)) => Ok(Some(control_entry(job.as_str(), &data, stat.version, &mut Vec::new()))),
         Err(Error::NoNode) => Ok(None),
-        Err(error) => Err(error.into()),
+        Err(error) if error.is_of_path() => Ok(client.stat(&path).await.at(&path)?.as_ref().map(unreadable)),
+        Err(error) => Err(error).at(&path),
     }
 }
 
-fn control_entry(name: &str, data: &[u8], version: i32, damaged: &mut Vec<String>) -> ControlEntry {
+fn unreadable(stat: &Stat) -> ControlEntry {
+    ControlEntry { record: ControlRecord::unreadable(), version: Version(stat.version) }
+}
+
+fn control_entry(name: &str, data: &[u8], version: i32, damaged: &mut Vec<Damage>) -> ControlEntry {
     let record = serde_json::from_slice(data).unwrap_or_else(|error| {
-        damaged.push(format!("{}/{name}: {error}", paths::CONTROL));
+        damaged.push(Damage::new(paths::under(paths::CONTROL, name), error));
         ControlRecord::unreadable()
     });
     ControlEntry { record, version: Version(version) }
 }
 
-fn note(name: &str, data: &[u8], damaged: &mut Vec<String>) -> Option<(TriggerSeq, Note)> {
+fn note(name: &str, data: &[u8], damaged: &mut Vec<Damage>) -> Option<(TriggerSeq, Note)> {
     let seq = paths::trigger_seq(name).ok_or_else(|| "its name is no number".to_owned());
     let read = seq.and_then(|seq| Ok((seq, Note::read(data).map_err(|error| error.to_string())?)));
-    read.inspect_err(|why| damaged.push(format!("{}/{name}: {why}", paths::TRIGGERS))).ok()
+    read.inspect_err(|why| damaged.push(Damage::new(paths::under(paths::TRIGGERS, name), why))).ok()
 }
 
-/// Says of each trigger whether its job's history answers it.
+/// Says of each trigger whether its job's history answers it. One whose history cannot be read is passed over: it may have led to its
+/// run already.
 async fn with_history<C: Client>(
     client: &C,
     known: &Answered,
-    triggers: BTreeMap<TriggerSeq, TriggerRecord>,
+    mut triggers: BTreeMap<TriggerSeq, TriggerRecord>,
+    damaged: &mut Vec<Damage>,
 ) -> Result<BTreeMap<TriggerSeq, TriggerEntry>, Trouble> {
     let known_of = |seq: &TriggerSeq, record: &TriggerRecord| {
         known.get(seq).filter(|(uuid, _)| *uuid == record.uuid).map(|&(_, is_in_history)| is_in_history)
     };
     let new = triggers.iter().filter(|(seq, record)| known_of(seq, record).is_none());
-    let jobs: BTreeSet<&JobName> = new.map(|(_, record)| &record.job).collect();
-    let jobs: Vec<&JobName> = jobs.into_iter().collect();
+    let jobs: BTreeSet<JobName> = new.map(|(_, record)| record.job.clone()).collect();
+    let jobs: Vec<JobName> = jobs.into_iter().collect();
     let mut answered = BTreeSet::new();
     for jobs in jobs.chunks(HISTORIES) {
-        for found in join_all(jobs.iter().map(|&job| uuids(client, job))).await {
-            answered.extend(found?);
+        let histories = join_all(jobs.iter().map(|job| uuids(client, job))).await;
+        for (job, found) in jobs.iter().zip(histories) {
+            match found {
+                Ok(found) => answered.extend(found),
+                Err(Trouble::NoAuth(_)) => {
+                    damaged.push(Damage::unread(paths::job_history(job), &Error::NoAuth));
+                    triggers.retain(|seq, wish| wish.job != *job || known_of(seq, wish).is_some());
+                }
+                Err(trouble) => return Err(trouble),
+            }
         }
     }
     let entry = |(seq, record): (TriggerSeq, TriggerRecord)| {
@@ -119,7 +159,7 @@ pub async fn triggered<C: Client>(client: &C, job: &JobName) -> Result<Vec<Histo
     let mut names = desk::newest_history(client, job, usize::MAX).await?;
     names.retain(|name| RunId::parse(name).is_ok_and(|run| run.trigger().is_some()));
     let names = names.split_off(names.len().saturating_sub(desk::MOST_LOOKED_AT));
-    let found = desk::get_history(client, &paths::job_history(job), names).await?;
+    let found = desk::get_history(client, &paths::job_history(job), names).await?.found;
     Ok(found.into_iter().filter_map(|(_, data, _)| serde_json::from_slice(&data).ok()).collect())
 }
 
@@ -152,7 +192,7 @@ mod tests {
         for (seq, uuid) in [(20_000, 9_998), (20_001, 77_777)] {
             server.tree().put(&paths::trigger(TriggerSeq(seq)), json(&wish(uuid)));
         }
-        let look = |known: &Answered| read(&server, known, &mut Vec::new()).now_or_never().unwrap().unwrap();
+        let look = |known: &Answered| read(&server, known).now_or_never().unwrap().unwrap().0;
         let first = look(&Answered::new());
         let is_answered: Vec<_> = first.triggers.values().map(|entry| entry.is_in_history).collect();
         assert_eq!(is_answered, [true, false]);

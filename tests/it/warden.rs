@@ -7,3 +7,4 @@ mod input;
 mod output;
 mod start;
 mod trees;
+mod urgent;

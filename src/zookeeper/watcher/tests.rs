@@ -39,7 +39,7 @@ impl Bench {
         for _ in 0..100_000 {
             self.watcher.pump(self.clock.now().up);
             match self.watcher.step().now_or_never().flatten() {
-                Some(step) => events.extend(self.watcher.land(step, self.clock.now().up)),
+                Some(step) => events.extend(self.watcher.land(step, self.clock.now().up).into_iter().flatten()),
                 None => return events,
             }
         }
@@ -135,4 +135,18 @@ fn what_was_not_answered_is_read_again_after_a_pause() {
     assert_eq!(bench.told(), []);
     bench.clock.pass(PAUSE);
     assert_eq!(bench.told(), [Event::Run(runs[9_999].clone(), None)]);
+}
+
+#[test]
+fn a_run_that_may_not_be_read_is_told_once_it_may() {
+    let mut bench = Bench::new();
+    let run = bench.put(60, 1);
+    bench.server.tree().forbidden = Some(paths::running(&run));
+    bench.watcher.watch(run.clone());
+    assert_eq!(bench.told(), []);
+    bench.clock.pass(LOOK_EVERY);
+    assert_eq!(bench.told(), []);
+    bench.server.tree().forbidden = None;
+    bench.clock.pass(LOOK_EVERY);
+    assert!(matches!(&bench.told()[..], [Event::Run(told, Some(_))] if *told == run));
 }

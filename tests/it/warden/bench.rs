@@ -32,6 +32,20 @@ impl Bench {
         Self { warden: warden.into_async().unwrap(), run, directory, output: Vec::new(), next: 0 }
     }
 
+    /// Stops the warden: what is ordered from now on it finds all at once.
+    pub fn stop(&self) {
+        self.signal(rustix::process::Signal::STOP);
+    }
+
+    pub fn go_on(&self) {
+        self.signal(rustix::process::Signal::CONT);
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let warden = rustix::process::Pid::from_raw(i32::try_from(self.warden.pid()).unwrap()).unwrap();
+        rustix::process::kill_process(warden, signal).unwrap();
+    }
+
     pub fn launch(&mut self, argv: &[&str]) -> Launch {
         self.next += 1;
         Launch {
@@ -94,6 +108,14 @@ impl Bench {
                 Notice::Output { stream, line, continues, .. } => self.output.push((stream, line, continues)),
                 other => panic!("{other:?} instead of an end"),
             }
+        }
+    }
+
+    /// The end of what was ordered to start.
+    pub async fn end_of_start(&mut self) -> Ending {
+        match self.notice().await {
+            Notice::Started { .. } => self.end().await,
+            other => panic!("{other:?} instead of a start"),
         }
     }
 

@@ -1,5 +1,8 @@
 //! What ends a tree that nobody asked to end: its lease, the end of the daemon, and that of the warden.
 
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
@@ -80,10 +83,14 @@ async fn all_dies_with_the_daemon() {
 
 #[tokio::test]
 async fn nonsense_from_the_daemon_ends_all() {
-    let (daemon, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-    let warden = command(&["warden"]).stdin(std::os::fd::OwnedFd::from(theirs)).spawn();
-    std::io::Write::write_all(&mut &daemon, &[3, 0, 0, 0, b'{', b'"', b'x']).unwrap();
-    assert!(warden.unwrap().wait().unwrap().success());
+    for is_urgent in [false, true] {
+        let (first, second) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+        let (stdin, stdout) = (OwnedFd::from(first.1), OwnedFd::from(second.1));
+        let warden = command(&["warden"]).stdin(stdin).stdout(stdout).spawn();
+        let mut daemon = if is_urgent { &second.0 } else { &first.0 };
+        daemon.write_all(&[3, 0, 0, 0, b'{', b'"', b'x']).unwrap();
+        assert!(warden.unwrap().wait().unwrap().success());
+    }
 }
 
 #[tokio::test]
