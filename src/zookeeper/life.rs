@@ -12,6 +12,7 @@ mod appointment;
 mod ending;
 mod errand;
 mod failing;
+mod forgetting;
 mod found;
 mod relook;
 mod request;
@@ -31,7 +32,7 @@ use super::desk::{self, Desk, Me, Trouble};
 use super::node::{Node, Waiting};
 use super::trim::{self, Trimmer};
 use super::watcher::{Step, Watcher};
-use super::{queue, session_id};
+use super::{forget, queue, session_id};
 use crate::clock::{Clock, Uptime, Wake};
 use crate::coordination::Request;
 use crate::election::Event;
@@ -41,6 +42,7 @@ use crate::term::{CandidateName, SessionId, Term, TermEnd};
 use appointment::Appointment;
 use errand::Errand;
 use failing::{Failing, Task};
+use forgetting::Forgetting;
 use found::Found;
 use wishes::{Heard, Listening};
 
@@ -78,6 +80,7 @@ enum Happened<W> {
     Wishes(Heard),
     Read(Box<ReadDone>),
     Trimmed(trim::Step),
+    Forgot(Result<forget::Look, Trouble>),
     Request(Option<Request>),
     Time,
 }
@@ -157,6 +160,8 @@ pub struct Life<'n, C: Connect, K> {
     refused: Vec<ledger::Request>,
     read_from: Uptime,
     trimmer: Trimmer<C::Client, K>,
+    forgetting: Forgetting,
+    forgets: FuturesUnordered<Pending<Result<forget::Look, Trouble>>>,
     ended: Option<Ended>,
 }
 
@@ -221,6 +226,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             refused: Vec::new(),
             read_from: Uptime::ZERO,
             trimmer: Trimmer::new(desk.clone()),
+            forgetting: Forgetting::default(),
+            forgets: FuturesUnordered::new(),
             ended: None,
             states: client,
             desk,
@@ -276,6 +283,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             heard = self.listening.heard() => Happened::Wishes(heard),
             Some(done) = self.reads.next() => Happened::Read(done),
             Some(step) = self.trimmer.step() => Happened::Trimmed(step),
+            Some(look) = self.forgets.next() => Happened::Forgot(look),
             request = self.node.service.requests.recv() => Happened::Request(request),
             () = self.node.clock.sleep_until(wake) => Happened::Time,
         }
@@ -301,6 +309,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             Happened::Wishes(heard) => self.heard(heard, now),
             Happened::Read(done) => self.finish_read(*done),
             Happened::Trimmed(step) => self.trimmer.land(step, now),
+            Happened::Forgot(look) => self.forgot(look, now),
             Happened::Request(None) => self.ended = Some(Ended::Done),
             Happened::Request(Some(request)) => self.take_requests(request),
             Happened::Time => {}
@@ -327,6 +336,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
         self.listen(now);
         self.start_reads(now);
         self.trimmer.pump(now, matches!(self.role, Role::Leading(_)));
+        self.start_forgetting(now);
     }
 
     /// When something happens by itself.
@@ -347,6 +357,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             errand,
             self.read_at(),
             self.trimmer.wake(),
+            self.forget_at(),
         ];
         always.chain(more.into_iter().flatten()).min()
     }
