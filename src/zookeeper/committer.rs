@@ -178,6 +178,11 @@ impl<C: Client, K: Clock> Committer<C, K> {
         self.chains.read(job);
     }
 
+    /// The folder of the job's history is gone.
+    pub fn forget(&mut self, job: &JobName) {
+        self.histories.remove(job);
+    }
+
     /// When a write was sent last.
     pub fn last_sent(&self) -> Uptime {
         self.last_sent
@@ -556,7 +561,7 @@ fn count(under_way: &mut BTreeMap<JobName, usize>, group: &Group) {
 }
 
 /// The fence of a group: its candidate as it was made.
-fn check(candidate: &str) -> Op {
+pub(super) fn check(candidate: &str) -> Op {
     Op::Check { path: candidate.to_owned(), version: 0 }
 }
 

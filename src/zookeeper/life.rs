@@ -13,6 +13,7 @@ mod appointment;
 mod ending;
 mod errand;
 mod failing;
+mod forgetting;
 mod found;
 mod relook;
 mod request;
@@ -34,7 +35,7 @@ use super::desk::{self, Desk, Me, Trouble};
 use super::node::{Node, Waiting};
 use super::trim::{self, Trimmer};
 use super::watcher::{Step, Watcher};
-use super::{queue, session_id};
+use super::{forget, queue, session_id};
 use crate::clock::{Clock, Uptime, Wake};
 use crate::coordination::Request;
 use crate::election::Event;
@@ -44,6 +45,7 @@ use crate::term::{CandidateName, SessionId, Term, TermEnd};
 use appointment::Appointment;
 use errand::Errand;
 use failing::{Failing, Task};
+use forgetting::Forgetting;
 use found::Found;
 use wishes::{Heard, Listening};
 
@@ -82,6 +84,7 @@ enum Happened<W> {
     Read(Box<ReadDone>),
     Taken(rights::Taken),
     Trimmed(trim::Step),
+    Forgot(Result<forget::Look, Trouble>),
     Request(Option<Request>),
     Time,
 }
@@ -160,6 +163,8 @@ pub struct Life<'n, C: Connect, K> {
     committer: Committer<C::Client, K>,
     watcher: Watcher<C::Client, K>,
     listening: Listening,
+    /// What the last look found of each trigger that is still there.
+    answered: super::wishes::Answered,
     reads: FuturesUnordered<Pending<Box<ReadDone>>>,
     /// Reads under way, and those that wait.
     asked: Vec<ledger::Request>,
@@ -169,6 +174,8 @@ pub struct Life<'n, C: Connect, K> {
     read_from: Uptime,
     taking: rights::Taking,
     trimmer: Trimmer<C::Client, K>,
+    forgetting: Forgetting,
+    forgets: FuturesUnordered<Pending<Result<forget::Look, Trouble>>>,
     ended: Option<Ended>,
 }
 
@@ -231,6 +238,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             committer: Committer::new(desk.clone()),
             watcher: Watcher::new(desk.clone()),
             listening: Listening::From(Uptime::ZERO),
+            answered: super::wishes::Answered::new(),
             reads: FuturesUnordered::new(),
             asked: Vec::new(),
             unread: VecDeque::new(),
@@ -238,6 +246,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             read_from: Uptime::ZERO,
             taking: rights::Taking::default(),
             trimmer: Trimmer::new(desk.clone()),
+            forgetting: Forgetting::default(),
+            forgets: FuturesUnordered::new(),
             ended: None,
             states: client,
             desk,
@@ -297,6 +307,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             Some(done) = self.reads.next() => Happened::Read(done),
             taken = under_way(self.taking.under_way.as_mut()) => Happened::Taken(taken),
             Some(step) = self.trimmer.step() => Happened::Trimmed(step),
+            Some(look) = self.forgets.next() => Happened::Forgot(look),
             request = self.node.service.requests.recv() => Happened::Request(request),
             Ok(()) = self.node.service.turned.changed(), if stands_still => Happened::Time,
             () = self.node.clock.sleep_until(wake) => Happened::Time,
@@ -314,9 +325,9 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             // A place that is not known is looked up.
             Happened::Predecessor => self.role = Role::None,
             Happened::Run(step) => match self.watcher.land(step, now) {
-                Ok(event) => {
+                Ok(events) => {
                     self.succeeded(Task::Watch);
-                    event.into_iter().for_each(|event| self.node.tell_ledger(event));
+                    events.into_iter().for_each(|event| self.node.tell_ledger(event));
                 }
                 Err(trouble) => self.failed(Task::Watch, &trouble.to_string()),
             },
@@ -324,6 +335,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             Happened::Read(done) => self.finish_read(*done),
             Happened::Taken(taken) => self.taken(taken),
             Happened::Trimmed(step) => self.trimmer.land(step, now),
+            Happened::Forgot(look) => self.forgot(look, now),
             Happened::Request(None) => self.ended = Some(Ended::Done),
             Happened::Request(Some(request)) => self.take_requests(request),
             Happened::Time => {}
@@ -351,6 +363,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
         self.start_reads(now);
         self.start_taking(now);
         self.trimmer.pump(now, matches!(self.role, Role::Leading(_)));
+        self.start_forgetting(now);
     }
 
     /// When something happens by itself.
@@ -373,6 +386,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             self.read_at(),
             self.taking.at(),
             self.trimmer.wake(),
+            self.forget_at(),
         ];
         always.chain(more.into_iter().flatten()).min()
     }

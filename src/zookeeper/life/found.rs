@@ -277,6 +277,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         if let Some(Written { sent, time: Some(time) }) = written {
             self.timed_at = Some(sent);
             self.has_time = true;
+            self.node.time = Some(time);
             self.node.tell(Event::Time(time));
         }
     }

@@ -55,7 +55,10 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             election::Request::Publish(published) => self.must_publish |= *published != self.node.wishes.published,
             election::Request::Leave => self.leave(),
             election::Request::Appoint(to) => self.appoint(to.clone()),
-            election::Request::Campaign | election::Request::Resign | election::Request::Busy(_) => {}
+            election::Request::Campaign
+            | election::Request::Resign
+            | election::Request::Busy(_)
+            | election::Request::Define(_) => {}
         }
         self.node.note(request);
     }

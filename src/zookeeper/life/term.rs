@@ -96,6 +96,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             Ok(done) => {
                 if let Some(time) = time::of(&done, sent, self.now()) {
                     self.has_time = true;
+                    self.node.time = Some(time);
                     self.node.tell(Event::Time(time));
                 }
                 self.succeeded(Task::Renew);
