@@ -6,7 +6,8 @@
 //! and after it the own entries are verified.
 //!
 //! What is asked of the daemon's side is in [`request`] and [`wishes`], of the election's in [`errand`], with its answers in
-//! [`found`]; [`term`] says how long the node may act, [`ending`] how a life ends.
+//! [`found`]; [`term`] says how long the node may act, [`standstill`] what becomes of it when the daemon's loop does not turn,
+//! [`ending`] how a life ends.
 
 mod appointment;
 mod ending;
@@ -15,6 +16,7 @@ mod failing;
 mod found;
 mod relook;
 mod request;
+mod standstill;
 mod term;
 mod wishes;
 
@@ -130,6 +132,10 @@ pub struct Life<'n, C: Connect, K> {
     lease: Lease,
     /// The lease has held in this term: once it no longer does, the term is over.
     has_acted: bool,
+    /// Whether the daemon's loop turns.
+    loops: standstill::Watch,
+    /// The own entries are being removed.
+    is_going_out: bool,
     lease_told: Uptime,
     /// Writes sent before this renew nothing: the lease was taken away since.
     lease_from: Uptime,
@@ -201,6 +207,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             watches_member: false,
             lease: Lease::of_session(timeout, asked),
             has_acted: false,
+            loops: standstill::Watch::from(now),
+            is_going_out: false,
             lease_told: Uptime::ZERO,
             lease_from: Uptime::ZERO,
             renewals: FuturesUnordered::new(),
@@ -248,24 +256,27 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             // A lease that ran out meanwhile is over before anything that came meanwhile is looked at.
             self.check_lease();
             self.handle(happened);
+            self.watch_loop();
         }
     }
 
     /// Waits for the next thing to happen.
     async fn happened(&mut self) -> Happened<<C::Client as Client>::Watch> {
         let wake = Wake { wall: None, up: self.wake() };
+        let stands_still = !self.loop_turns();
         let predecessor = match &mut self.role {
             Role::Waiting(watch) => Some(watch),
             Role::None | Role::First(_) | Role::Leading(_) => None,
         };
         // Cancellation safe: every future awaited here is kept in `self` and polled again, but for the state's and the clock's,
         // which lose nothing, and a request not received, which stays in the channel. The state comes first: what the
-        // others bring is judged by it.
+        // others bring is judged by it. Then the lease, which no number of answers may delay. A turn of a loop that stood still is
+        // only a hint to look.
         tokio::select! {
             biased;
             state = self.states.state_changed() => Happened::State(state),
-            Some(landed) = self.committer.landed() => Happened::Landed(landed),
             Some(renewed) = self.renewals.next() => Happened::Renewed(renewed),
+            Some(landed) = self.committer.landed() => Happened::Landed(landed),
             Some(()) = self.own_watches.next() => Happened::OwnEntry,
             found = under_way(self.errand.as_mut()) => Happened::Errand(found),
             () = under_way(predecessor) => Happened::Predecessor,
@@ -274,6 +285,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             Some(done) = self.reads.next() => Happened::Read(done),
             Some(step) = self.trimmer.step() => Happened::Trimmed(step),
             request = self.node.service.requests.recv() => Happened::Request(request),
+            Ok(()) = self.node.service.turned.changed(), if stands_still => Happened::Time,
             () = self.node.clock.sleep_until(wake) => Happened::Time,
         }
     }
@@ -317,8 +329,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
         if !self.is_connected || self.ended.is_some() {
             return;
         }
-        self.committer.pump();
         self.renew(now);
+        self.committer.pump();
         self.start_errand(now);
         self.watcher.pump(now);
         self.listen(now);
@@ -329,13 +341,14 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
     /// When something happens by itself.
     fn wake(&self) -> Option<Uptime> {
         let lease = self.has_acted.then(|| self.lease.until());
-        let waits = [self.node.wishes.leave, self.appointment.until(), self.resign_at()];
+        let waits = [self.node.wishes.leave, self.appointment.until(), self.resign_at(), self.loops.next(self.timeout)];
         let always = lease.into_iter().chain(waits.into_iter().flatten());
         if !self.is_connected {
             return always.min();
         }
         let is_put_off = self.retry.at() > self.now();
-        let errand = self.errand.is_none().then(|| if is_put_off { self.retry.at() } else { self.survey_at });
+        let is_idle = self.errand.is_none() && !self.is_out();
+        let errand = is_idle.then(|| if is_put_off { self.retry.at() } else { self.survey_at });
         let more = [
             self.committer.wake(),
             self.renew_at(),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::failing::Task;
+use super::standstill::Standstill;
 use super::wishes::Listening;
 use super::{Life, Role};
 use crate::clock::{Clock, Uptime};
@@ -119,7 +120,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
         self.lease.renew(sent, self.now());
         // Before the member stands nothing is protected by it.
-        if self.is_member && self.lease.until() >= self.lease_told + self.timeout / 20 {
+        let stands = self.is_member && self.loops.is != Standstill::Out && !self.is_going_out;
+        if stands && self.lease.until() >= self.lease_told + self.timeout / 20 {
             self.lease_told = self.lease.until();
             self.node.tell(Event::Lease { until: self.lease_told });
         }
