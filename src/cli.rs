@@ -164,8 +164,8 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// The file of `--zookeeper-auth-file` is not one line of `scheme:credential`.
-    #[error("{} is not one line of `scheme:credential`", .0.display())]
+    /// The file of `--zookeeper-auth-file` is not identities, `scheme:credential`, one a line.
+    #[error("{} does not hold `scheme:credential`, one identity a line", .0.display())]
     AuthFile(PathBuf),
     /// A certificate or key is none, in the client's words.
     #[error("the options for ZooKeeper cannot be used: {0}")]

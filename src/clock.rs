@@ -42,6 +42,16 @@ impl Uptime {
     }
 }
 
+/// The instant `by` later; the last there is where that lies beyond all instants.
+pub fn later(at: Timestamp, by: Duration) -> Timestamp {
+    at.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// The instant `by` earlier; the first there is where that lies before all instants.
+pub fn earlier(at: Timestamp, by: Duration) -> Timestamp {
+    at.checked_sub(by).unwrap_or(Timestamp::MIN)
+}
+
 impl Add<Duration> for Uptime {
     type Output = Self;
     fn add(self, by: Duration) -> Self {
@@ -94,7 +104,7 @@ pub struct Wake {
 impl Wake {
     /// The earlier of both, clock by clock.
     pub fn or(self, other: Self) -> Self {
-        Self { wall: earlier(self.wall, other.wall), up: earlier(self.up, other.up) }
+        Self { wall: sooner(self.wall, other.wall), up: sooner(self.up, other.up) }
     }
 
     /// True when either clock has come to its instant.
@@ -103,7 +113,7 @@ impl Wake {
     }
 }
 
-fn earlier<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+fn sooner<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),

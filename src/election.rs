@@ -154,6 +154,16 @@ pub enum Event {
         /// What went wrong, for people.
         error: String,
     },
+    /// Something that this node needs of the service has failed for some seconds, and is tried again: what, in words. Absent: it no
+    /// longer does.
+    Stalled(Option<String>),
+    /// Paths of the service that cannot be read, written or trusted, each with why. They are passed over, and looked at again.
+    Damaged {
+        /// All of them.
+        all: Vec<String>,
+        /// Those that were not told before.
+        new: Vec<String>,
+    },
     /// The service's clock was read: as a write of this node was stamped. Before each [`Event::Elected`], and about every minute
     /// while the node leads, runs something or waits in the queue.
     Time(ServerTime),
@@ -180,6 +190,9 @@ pub struct Member {
     pub version: String,
     /// When its process started.
     pub started_at: jiff::Timestamp,
+    /// Of its session, in milliseconds, where it ends by time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_timeout_ms: Option<u64>,
     /// What it has loaded.
     #[serde(flatten)]
     pub published: Published,
@@ -227,6 +240,9 @@ pub enum Unappointable {
     /// The queue changed while leadership was handed over: it went to the next in line.
     #[error("the queue changed meanwhile; leadership went to the next in line")]
     Changed,
+    /// Whether it can be given leadership was not found out soon enough: meanwhile nothing is decided.
+    #[error("it took too long to find out whether it can lead")]
+    NotInTime,
     /// The backend's order is fixed.
     #[error("another is before it in the queue, and on one host the order of the queue is fixed")]
     NotNext,

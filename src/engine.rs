@@ -10,8 +10,10 @@
 //!   timer ◄──────────── Wake ◄──────────┘
 //! ```
 
+mod admission;
 mod clocks;
 mod flight;
+mod flights;
 pub mod group;
 mod heir;
 pub mod hooks;
@@ -26,6 +28,7 @@ mod retry;
 mod stage;
 mod takeover;
 mod turn;
+mod unstarted;
 mod waiting;
 #[cfg(test)]
 mod tests;
@@ -37,8 +40,10 @@ use std::time::Duration;
 pub use leading::MarkAhead;
 pub use report::Report;
 
+use self::admission::Admission;
 use self::clocks::Clocks;
 use self::flight::{Flight, Holder, News};
+use self::flights::Flights;
 use self::heir::Succession;
 use self::hooks::{HookStart, Hooks};
 use self::leading::Leadership;
@@ -46,7 +51,7 @@ use self::outlived::Outlived;
 use self::pending::{Pending, Told};
 use self::stage::Stage;
 use self::turn::Turn;
-use crate::clock::{Now, Uptime, Wake};
+use crate::clock::{Now, Uptime, Wake, later};
 use crate::coordination::Request;
 use crate::election::Published;
 use crate::job::{Job, JobSet};
@@ -152,7 +157,8 @@ pub struct Engine {
     sessions: BTreeSet<SessionId>,
     lease_until: Uptime,
     leading: Option<Leadership>,
-    flights: BTreeMap<RunId, Flight>,
+    flights: Flights,
+    admission: Admission,
     slots: BTreeMap<Slot, RunId>,
     /// When attempts have taken their `timeout`.
     timeouts: BTreeSet<(Uptime, Slot)>,
@@ -175,14 +181,22 @@ pub struct Engine {
 impl Engine {
     /// The engine of a node that has not joined yet.
     pub fn new(node: NodeName, jobs: JobSet) -> Self {
+        let mut engine = Self::without_jobs(node);
+        engine.flights.define(&jobs);
+        engine.jobs = jobs;
+        engine
+    }
+
+    fn without_jobs(node: NodeName) -> Self {
         Self {
             node,
-            jobs,
+            jobs: JobSet::default(),
             session: None,
             sessions: BTreeSet::new(),
             lease_until: Uptime::ZERO,
             leading: None,
-            flights: BTreeMap::new(),
+            flights: Flights::default(),
+            admission: Admission::default(),
             slots: BTreeMap::new(),
             timeouts: BTreeSet::new(),
             attend: BTreeSet::new(),
@@ -246,8 +260,11 @@ impl Engine {
         let timeout = Wake { wall: None, up: timers.map(|&(at, _)| at).chain(self.outlived.next_at()).min() };
         let agenda = match &self.leading {
             Some(leading) if self.may_decide(now) => {
-                let held = now.wall.duration_since(self.clocks.due(now));
-                Wake { wall: leading.next_at().map(|at| at + held), up: leading.give_up_at() }
+                let held = now.wall.duration_since(self.clocks.due(now)).unsigned_abs();
+                // While as many as may be are being started, only that can change what is to be begun.
+                let has_room = self.admission.has_room(self.flights.starting());
+                let next = if has_room { leading.next_at() } else { leading.give_up_runs_at() };
+                Wake { wall: next.map(|at| later(at, held)), up: leading.give_up_at() }
             }
             _ => Wake::default(),
         };
@@ -281,12 +298,12 @@ impl Engine {
 
     /// How many runs this node has.
     pub fn own_runs(&self) -> usize {
-        self.flights.values().filter(|flight| flight.own().is_some()).count()
+        self.flights.own()
     }
 
     /// True while a process of a run is here, or about to be.
     pub fn has_trees(&self) -> bool {
-        self.flights.values().any(|flight| flight.alive().is_some())
+        self.flights.trees() > 0
     }
 
     /// True once the node was told to end.
@@ -308,6 +325,7 @@ impl Engine {
         match event {
             E::Session { id, timeout } => {
                 self.outlived.under(timeout);
+                self.admission.under(timeout);
                 self.on_session(t, id);
             }
             E::Elected { term, lease_until, snapshot, took } => {
@@ -331,6 +349,8 @@ impl Engine {
             | E::Suspended { .. }
             | E::Resumed { .. }
             | E::Unreachable { .. }
+            | E::Stalled(_)
+            | E::Damaged { .. }
             // Told as an event of its own, with the time that runs have.
             | E::Failed(_) => {}
             E::Members(members) => self.on_members(t, &members),
@@ -341,6 +361,7 @@ impl Engine {
         use ledger::Event as E;
         match event {
             E::Answered { id, answer } => self.on_answer(t, id, answer),
+            E::PutOff(id) => self.on_put_off(id),
             E::Job(job, entry, control) => self.on_job_read(t, &job, entry, control),
             E::Wishes(wishes) => self.on_wishes(t, wishes),
             E::Run(run, found) => self.on_run_read(t, &run, found),
@@ -365,8 +386,9 @@ impl Engine {
 
     /// A run is over, and this node has written how it ended.
     fn close(&mut self, run: &RunId) -> Option<Flight> {
-        self.stir();
-        self.flights.remove(run)
+        let closed = self.flights.remove(run);
+        self.stir_job(run.job());
+        closed
     }
 
     /// What a run's record says now: of an own run, or of one this leader watches.
@@ -388,6 +410,7 @@ impl Engine {
         self.stop_overdue(t);
         self.lift_pauses(t);
         self.attend_due(t);
+        self.give_up_cut_off(t);
         self.begin_waiting(t);
         self.decide_due(t);
         self.decide_triggers(t);
@@ -405,7 +428,7 @@ impl Engine {
     }
 
     fn tell_busy(&mut self, t: &mut Turn) {
-        let is_busy = self.flights.values().any(|flight| flight.own().is_some());
+        let is_busy = self.flights.own() > 0;
         if is_busy != self.is_busy {
             self.is_busy = is_busy;
             t.election(election::Request::Busy(is_busy));
@@ -420,6 +443,11 @@ impl Engine {
             && now.up < self.lease_until
             && !self.stage.is_ending()
             && !self.stage.is_resigning()
+    }
+
+    /// True while, besides, one more run can be started soon.
+    fn may_begin(&mut self, now: Now) -> bool {
+        self.may_decide(now) && self.admission.admits(self.flights.starting())
     }
 
     fn count(&mut self) -> u64 {

@@ -123,7 +123,18 @@ pub enum Change {
         /// Its new record.
         run: RunRecord,
     },
-    /// Put an own run under the node's new session, or let it go (`retrying`). Its owner, whoever leads.
+    /// Record a run that never had a process as missed, in place of the run: its misfire window is over. Only the leader.
+    Miss {
+        /// The run's record as last read or written.
+        at: Version,
+        /// The run.
+        run: RunId,
+        /// What is recorded instead.
+        skip: Skip,
+        /// For the jobs that run after this one.
+        links: Vec<Link>,
+    },
+    /// Put an own run under the node's new session, or let it go (`retrying`, `unstarted`). Its owner, whoever leads.
     Reown {
         /// The run's record as last read or written.
         at: Version,
@@ -162,6 +173,7 @@ impl Change {
             | Self::Settle { run, .. }
             | Self::Reown { run, .. }
             | Self::Kill { run, .. } => &run.job,
+            Self::Miss { run, .. } => run.job(),
             Self::End { end, .. } => &end.run.job,
         }
     }
@@ -177,6 +189,7 @@ impl Change {
             | Self::Forgo { .. }
             | Self::Resume { .. }
             | Self::Settle { .. }
+            | Self::Miss { .. }
             | Self::Kill { .. } => true,
             Self::Reown { .. } => false,
             Self::End { as_leader, .. } => *as_leader,
@@ -187,7 +200,7 @@ impl Change {
     pub fn links(&self) -> Vec<Link> {
         match self {
             Self::Advance { skip: Some(write), .. } | Self::Resume { skip: Some(write), .. } => write.links.clone(),
-            Self::Dismiss { links, .. } | Self::Forgo { onward: links, .. } => links.clone(),
+            Self::Dismiss { links, .. } | Self::Forgo { onward: links, .. } | Self::Miss { links, .. } => links.clone(),
             Self::End { end, .. } => Link::of_end(end).collect(),
             Self::Advance { skip: None, .. }
             | Self::Resume { skip: None, .. }
@@ -236,6 +249,9 @@ pub enum Event {
         /// The answer.
         answer: Commit,
     },
+    /// A commit is refused by the service, for a reason that is neither of [`Commit`]'s: nothing is written, it is tried again, and
+    /// answered once it can be. Told once.
+    PutOff(CommitId),
     /// A job's record as it stands, and its pause, read after that; absent: there is none.
     Job(JobName, Option<JobEntry>, Option<ControlEntry>),
     /// What operators want, as far as it was not told; told to the leader when something changed. It may lag behind.

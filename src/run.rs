@@ -98,8 +98,23 @@ pub enum RunState {
     Running,
     /// Nobody has a process for it: the leader is to begin another attempt.
     Retrying,
+    /// Its attempt was begun, and it is known that no process was started for it: the leader is to begin the next one. That is no
+    /// failure, no interruption and no retry; only the end of its misfire window keeps it from being started.
+    Unstarted,
     /// Its owner is gone without a word; it may go on there until `keep_until`.
     CutOff,
+}
+
+impl RunState {
+    /// True where its owner has let it go for another attempt.
+    pub fn is_let_go(self) -> bool {
+        matches!(self, Self::Retrying | Self::Unstarted)
+    }
+
+    /// True where no node has a process for it, and the leader is to begin one.
+    pub fn waits(self) -> bool {
+        self == Self::Queued || self.is_let_go()
+    }
 }
 
 /// The node that has a run, and the session that says so.
@@ -141,7 +156,11 @@ pub struct RunRecord {
     /// How long it may go on while cut off; absent: without limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_until: Option<Timestamp>,
-    /// When the next attempt is to begin, while `retrying`; absent: at once.
+    /// Since when it may start, where that is later than its occurrence: it waited for other runs. Its misfire window counts from
+    /// then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_at: Option<Timestamp>,
+    /// When the next attempt is to begin, while `retrying` or `unstarted`; absent: at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Timestamp>,
     /// The attempts before this one.
@@ -179,6 +198,24 @@ impl RunRecord {
     pub fn is_same_attempt(&self, other: &Self) -> bool {
         (self.token, self.attempt, self.scheduled_at) == (other.token, other.attempt, other.scheduled_at)
             && self.job == other.job
+    }
+}
+
+impl RunRecord {
+    /// True where an attempt before this one had a process, or failed for a reason of the job's own.
+    pub fn has_past(&self) -> bool {
+        !self.past.is_empty()
+    }
+
+    /// Since when it could start.
+    pub fn ready(&self) -> Timestamp {
+        self.ready_at.unwrap_or(self.scheduled_at)
+    }
+
+    /// How many attempts in a row, this one among them, had no process when this one has none either.
+    pub fn unstarted_attempts(&self) -> u32 {
+        let last = self.past.attempts.last().map_or(0, |last| last.attempt);
+        self.attempt.saturating_sub(last)
     }
 }
 

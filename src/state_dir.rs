@@ -165,6 +165,11 @@ impl StateDir {
         guard(&self.identity).claim_cluster(&self.path, id)
     }
 
+    /// The cluster that it is used with, once that is known.
+    pub fn cluster(&self) -> Option<String> {
+        guard(&self.identity).cluster()
+    }
+
     /// Writes a session down, before its first node is made.
     ///
     /// # Errors

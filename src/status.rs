@@ -67,6 +67,9 @@ pub struct Status {
     pub drift: Vec<NodeName>,
     /// Why the ledger could not be read; what it would have told is then missing, or as the node last heard it.
     pub unread: Option<String>,
+    /// What this node cannot read, write or trust, each with why: it is passed over.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<String>,
 }
 
 /// What a node does.

@@ -6,13 +6,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A node: one running `cronkeeper run`, by the name its operator knows.
+/// A node: one running `cronkeeper run`, by the name its operator knows. Whatever is read, from wherever, is checked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "String", into = "String")]
 pub struct NodeName(String);
 
 impl NodeName {
-    /// Takes a name as it is; [`NodeName::parse`] checks what people type.
+    /// Takes a name as it is, where it is known to be good; [`NodeName::parse`] checks what comes from outside.
     pub fn new(name: impl Into<String>) -> Self {
         Self(name.into())
     }
@@ -25,7 +25,8 @@ impl NodeName {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if name.is_empty() || name.len() > 253 || name.starts_with('.') || !name.chars().all(plain) {
             return Err(format!(
-                "`{name}` is no node name: 1 to 253 letters, digits, `.`, `_` and `-`, not starting with a dot"
+                "`{}` is no node name: 1 to 253 letters, digits, `.`, `_` and `-`, not starting with a dot",
+                beginning(name)
             ));
         }
         Ok(Self(name.to_owned()))
@@ -37,16 +38,56 @@ impl NodeName {
     }
 }
 
+/// Enough of a text to know it again: what is refused may be of any length.
+fn beginning(text: &str) -> String {
+    const SHOWN: usize = 100;
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+impl TryFrom<String> for NodeName {
+    type Error = String;
+    fn try_from(name: String) -> Result<Self, String> {
+        Self::parse(&name)
+    }
+}
+
+impl From<NodeName> for String {
+    fn from(name: NodeName) -> Self {
+        name.0
+    }
+}
+
 impl fmt::Display for NodeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-/// A session with the coordination service, as its backend names it: what a node's entries live and die with.
+/// A session with the coordination service, as its backend names it: what a node's entries live and die with. What is read is
+/// checked for looking like the name of one: ZooKeeper's are hexadecimal numbers, those on one host uuids.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "String", into = "String")]
 pub struct SessionId(pub String);
+
+impl TryFrom<String> for SessionId {
+    type Error = String;
+    fn try_from(id: String) -> Result<Self, String> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        if id.is_empty() || id.len() > 64 || !id.chars().all(plain) {
+            return Err(format!("`{}` is no session: 1 to 64 letters, digits and `-`", beginning(&id)));
+        }
+        Ok(Self(id))
+    }
+}
+
+impl From<SessionId> for String {
+    fn from(id: SessionId) -> Self {
+        id.0
+    }
+}
 
 impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -114,5 +155,39 @@ impl TermEnd {
             Self::Fenced => "fenced",
             Self::Stalled => "stalled",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_cannot_be_one_is_not_read() {
+        let long = "a".repeat(254);
+        for bad in ["", ".", "..", "../../x", "a/b", "a b", "a\u{7}", "knoten-ä", &long] {
+            let read = serde_json::from_value::<NodeName>(bad.into());
+            assert!(read.unwrap_err().to_string().contains("is no node name"), "{bad}");
+        }
+        for good in ["a", "host-a.example", "0", "a_b"] {
+            let read: NodeName = serde_json::from_value(good.into()).unwrap();
+            assert_eq!(serde_json::to_value(&read).unwrap(), good);
+        }
+    }
+
+    #[test]
+    fn a_session_that_cannot_be_one_is_not_read() {
+        for bad in ["", "0x1/2", "..", "0x1\n"] {
+            assert!(serde_json::from_value::<SessionId>(bad.into()).is_err(), "{bad}");
+        }
+        for good in ["0x10001a2b3c40000", "5f5b6a0e-3b1d-4c53-9a6e-0d9f0b7f5a11"] {
+            let read: SessionId = serde_json::from_value(good.into()).unwrap();
+            assert_eq!(serde_json::to_value(&read).unwrap(), good);
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_not_repeated_at_any_length() {
+        assert!(NodeName::parse(&"/".repeat(100_000)).unwrap_err().len() < 300);
     }
 }

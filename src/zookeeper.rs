@@ -26,6 +26,7 @@
 mod appoint;
 pub mod client;
 mod committer;
+mod damage;
 mod desk;
 mod entry;
 mod give_up;
@@ -40,6 +41,8 @@ mod reader;
 pub mod session;
 mod snapshot;
 mod store;
+#[cfg(test)]
+mod tests_support;
 mod time;
 mod trim;
 mod watcher;

@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::Error;
-use crate::zookeeper::session::Tls;
+use crate::zookeeper::session::{Auth, Tls};
 
 /// Credentials for ZooKeeper.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(id = "credentials", multiple = true)]
 pub struct Args {
-    /// A file with one line, `scheme:credential`, such as `digest:user:password`
+    /// A file with one identity a line, `scheme:credential`, such as `digest:user:password`. What this node makes in ZooKeeper is
+    /// open to these identities alone; a line `world:anyone` leaves it open to everybody meanwhile
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_ZOOKEEPER_AUTH_FILE", requires = "zookeeper")]
     zookeeper_auth_file: Option<PathBuf>,
     /// Certificates of the authorities to trust, PEM; switches TLS on
@@ -24,15 +25,11 @@ pub struct Args {
 }
 
 impl Args {
-    /// Scheme and credential.
-    pub(super) fn auth(&self) -> Result<Option<(String, Vec<u8>)>, Error> {
-        let Some(path) = &self.zookeeper_auth_file else { return Ok(None) };
-        let text = read(path)?;
-        match text.trim_end_matches(['\r', '\n']).split_once(':') {
-            Some((scheme, credential)) if !scheme.is_empty() && !credential.contains('\n') => {
-                Ok(Some((scheme.to_owned(), credential.as_bytes().to_owned())))
-            }
-            _ => Err(Error::AuthFile(path.clone())),
+    /// Who this node is to ZooKeeper.
+    pub(super) fn auth(&self) -> Result<Auth, Error> {
+        match &self.zookeeper_auth_file {
+            Some(path) => identities(&read(path)?).ok_or_else(|| Error::AuthFile(path.clone())),
+            None => Ok(Auth::default()),
         }
     }
 
@@ -47,6 +44,54 @@ impl Args {
     }
 }
 
+/// The line that stands for everybody.
+const WORLD: &str = "world:anyone";
+
+/// What the lines of an authentication file say; absent where they cannot be understood, or name nobody.
+fn identities(text: &str) -> Option<Auth> {
+    let mut auth = Auth::default();
+    for line in text.lines().map(|line| line.trim_end_matches('\r')).filter(|line| !line.trim().is_empty()) {
+        if line.trim() == WORLD {
+            auth.with_world = true;
+            continue;
+        }
+        let (scheme, credential) = line.split_once(':').filter(|(scheme, _)| !scheme.is_empty())?;
+        auth.identities.push((scheme.to_owned(), credential.as_bytes().to_owned()));
+    }
+    (!auth.identities.is_empty()).then_some(auth)
+}
+
 fn read(path: &Path) -> Result<String, Error> {
     std::fs::read_to_string(path).map_err(|source| Error::CredentialFile { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_as(text: &str) -> Option<(Vec<(String, String)>, bool)> {
+        let auth = identities(text)?;
+        let text = |credential: Vec<u8>| String::from_utf8(credential).expect("it was a text");
+        let identities = auth.identities.into_iter().map(|(scheme, credential)| (scheme, text(credential)));
+        Some((identities.collect(), auth.with_world))
+    }
+
+    fn digest(credential: &str) -> (String, String) {
+        ("digest".to_owned(), credential.to_owned())
+    }
+
+    #[test]
+    fn each_line_is_an_identity_and_one_line_stands_for_everybody() {
+        assert_eq!(read_as("digest:cron:secret\n"), Some((vec![digest("cron:secret")], false)));
+        assert_eq!(read_as("digest:cron:secret"), Some((vec![digest("cron:secret")], false)));
+        let both = "digest:cron:new\r\n\ndigest:cron:old\nworld:anyone\n";
+        assert_eq!(read_as(both), Some((vec![digest("cron:new"), digest("cron:old")], true)));
+    }
+
+    #[test]
+    fn a_file_that_names_nobody_or_cannot_be_understood_is_refused() {
+        for bad in ["", "\n", "secret", ":secret", "world:anyone\n", "digest:cron:secret\nrubbish\n"] {
+            assert_eq!(read_as(bad), None, "{bad:?}");
+        }
+    }
 }

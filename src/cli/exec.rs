@@ -82,7 +82,7 @@ impl Args {
 fn launcher(set: &JobSet) -> Launcher {
     let (_, accounts) = watch::channel(Accounts::of(set));
     let cgroups = Cgroups::make(false);
-    Launcher { accounts, cgroups, ..Launcher::plain(NodeName::new(host::name()), Account::own()) }
+    Launcher { accounts, cgroups, ..Launcher::plain(NodeName::new(host::plain_name()), Account::own()) }
 }
 
 /// The attempt that a leader would begin at this second, under no term.
@@ -94,13 +94,14 @@ fn attempt(job: &Arc<Job>, now: Timestamp) -> Start {
         scheduled_at,
         trigger: None,
         state: RunState::Running,
-        owner: Owner { node: NodeName::new(host::name()), session: SessionId(String::new()) },
+        owner: Owner { node: NodeName::new(host::plain_name()), session: SessionId("none".to_owned()) },
         token: FencingToken(0),
         attempt: 1,
         nonce: Nonce(String::new()),
         begun_at: now,
         on_loss: OnLoss::of(job),
         keep_until: None,
+        ready_at: None,
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),

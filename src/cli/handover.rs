@@ -10,7 +10,7 @@ use crate::term::NodeName;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Who is to lead [default: the next in line]
-    #[arg(long, value_name = "NODE", value_parser = |name: &str| Ok::<_, std::convert::Infallible>(NodeName::new(name)))]
+    #[arg(long, value_name = "NODE", value_parser = NodeName::parse)]
     pub to: Option<NodeName>,
     /// Whom to ask.
     #[command(flatten)]

@@ -32,7 +32,7 @@ impl Home {
         match (&self.node, &self.zookeeper) {
             (Some(node), _) => Ok(node.clone()),
             (None, Some(_)) => NodeName::parse(&host::name()).map_err(Error::NodeName),
-            (None, None) => Ok(NodeName::new(format!("{}-{}", host::name(), std::process::id()))),
+            (None, None) => Ok(NodeName::new(format!("{}-{}", host::plain_name(), std::process::id()))),
         }
     }
 

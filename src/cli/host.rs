@@ -5,3 +5,13 @@ pub fn name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if name.is_empty() { "localhost".to_owned() } else { name }
 }
+
+/// The host's name where a node's name is made of it: what cannot stand in one is replaced.
+pub fn plain_name() -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' };
+    let name: String = name().chars().map(plain).take(200).collect();
+    match name.trim_start_matches('.') {
+        "" => "host".to_owned(),
+        name => name.to_owned(),
+    }
+}

@@ -31,7 +31,7 @@ pub fn run(args: &KillArgs, out: &mut dyn Write) -> Result<(), AskFailure> {
         RunState::CutOff if !args.force => "is cut off: its node ends it when it is back; --force gives it up now",
         RunState::CutOff => "is given up",
         RunState::Running => "is told to end",
-        RunState::Queued | RunState::Retrying => "ends without another attempt",
+        RunState::Queued | RunState::Retrying | RunState::Unstarted => "ends without another attempt",
     };
     Ok(writeln!(out, "{} {said}", args.run)?)
 }

@@ -1,8 +1,12 @@
-//! Columns for people. Nothing is cut: a name shown is a name that can be typed.
+//! Columns for people. A name is shown whole, so that it can be typed; what is longer than any name is cut.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use crate::telemetry::escape;
+
+/// Characters of a cell: more than any run's id or node's name has.
+const MOST_SHOWN: usize = 300;
 
 /// Rows under a heading.
 #[derive(Debug)]
@@ -16,7 +20,7 @@ impl Table {
     }
 
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().map(|cell| escape::plain(&cell).into_owned()).collect());
+        self.rows.push(cells.into_iter().map(|cell| shown(&cell).into_owned()).collect());
     }
 
     pub fn is_empty(&self) -> bool {
@@ -36,5 +40,30 @@ impl Table {
             writeln!(out, "{}", line.trim_end())?;
         }
         Ok(())
+    }
+}
+
+/// Cut before it is escaped: whoever wrote a record may have made it as long as ZooKeeper takes it.
+fn shown(cell: &str) -> Cow<'_, str> {
+    match cell.char_indices().nth(MOST_SHOWN) {
+        Some((end, _)) => Cow::Owned(format!("{}…", escape::plain(&cell[..end]))),
+        None => escape::plain(cell),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_of_any_length_is_shown_as_far_as_a_line_goes() {
+        let mut table = Table::new(&["JOB", "WHY"]);
+        table.row(["a".into(), "x".repeat(100_000)]);
+        table.row(["b".into(), "\u{7}".repeat(100_000)]);
+        let mut out = Vec::new();
+        table.write(&mut out).expect("a vector takes all");
+        let text = String::from_utf8(out).expect("it is a text");
+        assert!(text.contains(&format!("a    {}…\n", "x".repeat(MOST_SHOWN))));
+        assert!(text.len() < 10_000);
     }
 }

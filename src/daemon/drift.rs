@@ -73,6 +73,7 @@ mod tests {
                 pid: 1,
                 version: "0".into(),
                 started_at: Timestamp::UNIX_EPOCH,
+                session_timeout_ms: None,
                 published,
             };
             let found = Drift::of(own, &member).map(|drift| match drift {

@@ -41,6 +41,11 @@ pub(super) fn election(what: &Election) {
         Election::Unreachable { retry, error } => {
             warn!(target: TARGET, event = event::COORDINATION_UNREACHABLE, retry_ms = millis(*retry), "{error}");
         }
+        Election::Stalled(Some(error)) => {
+            warn!(target: TARGET, event = event::COORDINATION_STALLED, error, "the node waits for {error}");
+        }
+        Election::Stalled(None) => info!(target: TARGET, "what the node waited for is done"),
+        Election::Damaged { new, .. } => new.iter().for_each(|damage| damaged(damage)),
         Election::Failed(failure) => error!(target: TARGET, "{failure}"),
         Election::Withdrawn => debug!(target: TARGET, "the node is not in the queue"),
         Election::Time(time) => trace!(target: TARGET, ?time, "the service's clock was read"),
@@ -51,6 +56,12 @@ pub(super) fn election(what: &Election) {
         | Election::NotAppointed { .. }
         | Election::Left => {}
     }
+}
+
+/// A path, and what is wrong with it.
+fn damaged(damage: &str) {
+    let path = damage.split_once(": ").map_or(damage, |(path, _)| path);
+    warn!(target: TARGET, event = event::COORDINATION_DAMAGED, path, "passed over in ZooKeeper: {damage}");
 }
 
 /// What the engine has to tell.
@@ -101,6 +112,14 @@ pub(super) fn report(report: &Report) {
             exit_code = end.exit_code,
             signal = end.signal,
             duration_ms = end.duration_ms,
+        ),
+        Report::Unstarted { run, attempt, reason } => warn!(
+            target: TARGET,
+            event = event::RUN_UNSTARTED,
+            job = %run.job(),
+            %run,
+            attempt,
+            reason = reason.map(|reason| reason.as_str()),
         ),
         Report::HookFinished { hook, run, how } => hook::finished(*hook, run, *how),
         Report::Skipped { skip, first, count } => skipped(skip, *first, *count),

@@ -32,6 +32,10 @@ pub struct View {
     role: Role,
     session: Option<Session>,
     awaiting: Option<String>,
+    /// What has failed for some seconds, and is tried again.
+    stalled: Option<String>,
+    /// What cannot be read, written or trusted.
+    damaged: Vec<String>,
     members: Vec<Member>,
     last: BTreeMap<JobName, LastRun>,
     /// Who was said to differ, by what.
@@ -57,6 +61,8 @@ impl View {
             role: Role::default(),
             session: None,
             awaiting: Some(format!("a session with {backend}")),
+            stalled: None,
+            damaged: Vec::new(),
             members: Vec::new(),
             last: BTreeMap::new(),
             drifting: Vec::new(),
@@ -141,6 +147,8 @@ impl View {
                 self.awaiting = Some(format!("a session with {}", self.backend));
             }
             Election::Unreachable { error, .. } => self.awaiting = Some(format!("{}: {error}", self.backend)),
+            Election::Stalled(what) => self.stalled.clone_from(what),
+            Election::Damaged { all, .. } => self.damaged.clone_from(all),
             Election::Failed(failure) => self.awaiting = Some(failure.to_string()),
             Election::Members(members) => return self.compare(members, jobs),
             Election::Left | Election::NotAppointed { .. } | Election::Time(_) => {}
@@ -170,7 +178,7 @@ impl View {
     }
 
     fn role_in_words(&self, engine: &Engine) -> String {
-        match (engine.term(), &self.role.leader_node, &self.awaiting) {
+        match (engine.term(), &self.role.leader_node, &self.awaited()) {
             (Some(_), _, Some(awaiting)) => format!("leading, but waiting for {awaiting}"),
             (Some(term), _, None) => {
                 let jobs = counted(engine.jobs().jobs.len(), "job");
@@ -180,6 +188,11 @@ impl View {
             (None, Some(leader), None) => format!("following, {leader} leads"),
             (None, None, None) => "following an entry that is not cronkeeper's".to_owned(),
         }
+    }
+
+    /// What it waits for: to take part at all, or to get on with that.
+    fn awaited(&self) -> Option<String> {
+        self.awaiting.clone().or_else(|| self.stalled.clone())
     }
 
     /// All of it, with what the engine knows.
@@ -199,8 +212,8 @@ impl View {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: self.started_at,
             state,
-            ready: self.awaiting.is_none(),
-            awaiting: self.awaiting.clone(),
+            ready: self.awaited().is_none(),
+            awaiting: self.awaited(),
             role: self.role.clone(),
             session: self.session.clone(),
             confinement: self.confinement.clone(),
@@ -212,6 +225,7 @@ impl View {
             members: self.members.clone(),
             drift: self.differing(),
             unread: None,
+            damaged: self.damaged.clone(),
         };
         if let Some(session) = &mut status.session {
             session.lease_until = self.lease_until(engine);
@@ -342,6 +356,26 @@ mod tests {
         view.lease(Uptime::ZERO);
         assert_eq!(view.lease_until(&engine), None);
         assert_eq!(view.status(NOW, &engine).session.unwrap().lease_until, None);
+    }
+
+    #[test]
+    fn what_fails_again_and_again_makes_a_node_unready_for_as_long_as_it_does() {
+        let (mut view, engine) = view();
+        let following = Election::Following {
+            candidate: crate::term::CandidateName("b".into()),
+            predecessor: crate::term::CandidateName("a".into()),
+            predecessor_node: None,
+            leader_node: Some(NodeName::new("host-b")),
+        };
+        let what = "taking over, which has failed for 6 s: /leader: not authorized";
+        for event in [following, Election::Stalled(Some(what.into()))] {
+            view.elected(NOW, &event, engine.jobs());
+        }
+        let status = view.status(NOW, &engine);
+        assert_eq!((status.ready, status.awaiting.as_deref()), (false, Some(what)));
+        assert_eq!(view.summary(&engine), format!("waiting for {what}"));
+        view.elected(NOW, &Election::Stalled(None), engine.jobs());
+        assert!(view.status(NOW, &engine).ready);
     }
 
     #[test]

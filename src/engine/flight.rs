@@ -86,8 +86,24 @@ pub(super) enum Phase {
     Alive(Alive),
     /// It has ended; the ledger is still to accept that.
     Ended(Box<RunEnd>),
-    /// Another attempt is to follow, whoever leads then; the ledger is still to accept that. Then this is told.
-    LettingGo(Option<Report>),
+    /// Another attempt is to follow, whoever leads then; the ledger is still to accept that.
+    LettingGo(LetGo),
+}
+
+/// How a run is let go.
+#[derive(Clone, Debug)]
+pub(super) struct LetGo {
+    /// As what it waits in the ledger: `retrying`, or `unstarted`.
+    pub state: RunState,
+    /// What is told then.
+    pub report: Option<Box<Report>>,
+}
+
+impl LetGo {
+    /// After an attempt that ended.
+    pub fn retrying(report: Report) -> Self {
+        Self { state: RunState::Retrying, report: Some(Box::new(report)) }
+    }
 }
 
 /// A process tree, or one about to be.
@@ -95,12 +111,23 @@ pub(super) enum Phase {
 pub(super) struct Alive {
     /// Its name to the warden.
     pub slot: Slot,
+    /// When the warden was asked to start it.
+    pub ordered: Uptime,
     /// When it started; absent until the warden says so.
     pub started: Option<Uptime>,
+    /// When it has taken its `timeout`.
+    pub timeout_at: Option<Uptime>,
     /// Why it was told to stop.
     pub stopped: Option<StopCause>,
     /// The daemon has killed it, for the warden had not.
     pub is_ended_here: bool,
+}
+
+impl Alive {
+    /// A tree that the warden is about to be asked to start.
+    pub fn new(slot: Slot, ordered: Uptime) -> Self {
+        Self { slot, ordered, started: None, timeout_at: None, stopped: None, is_ended_here: false }
+    }
 }
 
 /// Why a tree was told to stop.

@@ -4,18 +4,12 @@
 //! What waits is begun by [`waiting`](super::waiting), in the order of the occurrences.
 
 use super::Engine;
-use super::flight::Flight;
-use crate::job::{Group, Job, JobName};
+use crate::job::{Group, Job};
 
 impl Engine {
     /// True where no other run of the job's group may begin.
     pub(super) fn is_group_full(&self, job: &Job) -> bool {
         let Some(Group { name, limit }) = &job.concurrency_group else { return false };
-        let counts = |flight: &&Flight| !flight.is_queued() && self.group_of(&flight.record.job) == Some(name);
-        self.flights.values().filter(counts).take(*limit).count() == *limit
-    }
-
-    fn group_of(&self, job: &JobName) -> Option<&String> {
-        self.jobs.jobs.get(job)?.concurrency_group.as_ref().map(|group| &group.name)
+        self.flights.in_group(name) >= *limit
     }
 }

@@ -3,6 +3,7 @@
 //! The wish stands in the run's record. Whoever has the run stops it as a timeout would; a run that nobody has is ended by
 //! the leader at once. An attempt that lasts is watched for such wishes, a short one is not worth the read.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::flight::{Flight, Holder, News, Phase, StopCause};
@@ -44,7 +45,7 @@ impl Engine {
         }
     }
 
-    fn end_killed(&mut self, t: &mut Turn, run: &RunId) {
+    pub(super) fn end_killed(&mut self, t: &mut Turn, run: &RunId) {
         let Some(flight) = self.flights.get(run) else { return };
         let reason = flight.record.kill.as_ref().map(|kill| kill.reason);
         let end = RunEnd::unseen(&flight.record, Outcome::Killed, reason, t.now.wall);
@@ -105,7 +106,7 @@ impl Engine {
         if self.session.is_none() {
             return;
         }
-        let waits: Vec<_> = self.attend.iter().map(|&(_, slot)| slot).collect();
+        let waits: BTreeSet<_> = self.attend.iter().map(|&(_, slot)| slot).collect();
         let lasting = |flight: &Flight| flight.alive().is_some_and(|alive| !waits.contains(&alive.slot));
         let runs: Vec<RunId> =
             self.flights.iter().filter(|(_, flight)| lasting(flight)).map(|(id, _)| id.clone()).collect();

@@ -19,15 +19,16 @@ use jiff::Timestamp;
 pub use self::ahead::MarkAhead;
 use self::chained::Chains;
 use self::manual::Triggers;
+pub(super) use self::manual::is_too_old;
 use self::paused::Pauses;
 use self::timeline::Timeline;
 use super::flight::{Flight, Holder, Phase};
 use super::misfire::{self, Missed};
 use super::takeover::Takeover;
 use super::{Engine, Pending, Turn};
-use crate::clock::Uptime;
-use crate::job::{Job, JobName, Misfire, Overlap};
-use crate::ledger::{Commit, CommitId, Wishes};
+use crate::clock::{Uptime, earlier, later};
+use crate::job::{Job, JobName, JobSet, Misfire, Overlap};
+use crate::ledger::{Commit, CommitId, JobEntry, Wishes};
 use crate::run::{RunId, SkipReason};
 use crate::term::Term;
 
@@ -42,17 +43,17 @@ pub(super) struct Leadership {
     pub takeover: Option<Takeover>,
     /// When cut-off runs are given up.
     pub keeps: BTreeSet<(Timestamp, RunId)>,
-    /// When retrying runs are begun again.
+    /// When runs that no node has are begun again.
     pub retries: BTreeSet<(Timestamp, RunId)>,
-    /// Runs that wait for others, in the order of their occurrences.
-    pub queued: BTreeSet<(Timestamp, RunId)>,
-    /// Something changed that they may have waited for.
-    pub is_stirred: bool,
+    /// What changed that runs may have waited for.
+    pub stirred: Stirred,
     timelines: BTreeMap<JobName, Timeline>,
     /// When each job is next to be looked at.
     agenda: BTreeSet<(Timestamp, JobName)>,
-    /// Jobs with a backlog.
-    waiting: BTreeSet<JobName>,
+    /// Jobs whose backlog is to be looked at, by its oldest occurrence.
+    backlogs: BTreeSet<(Timestamp, JobName)>,
+    /// Records of jobs that this node's file does not define: another node's may, so they stay as they are.
+    undefined: BTreeMap<JobName, JobEntry>,
     /// Jobs that are due, and decided on when the end of a run that the leader settles is answered.
     held: BTreeSet<JobName>,
     /// What operators want now.
@@ -71,11 +72,11 @@ impl Leadership {
             takeover: Some(takeover),
             keeps: BTreeSet::new(),
             retries: BTreeSet::new(),
-            queued: BTreeSet::new(),
-            is_stirred: true,
+            stirred: Stirred::default(),
             timelines: BTreeMap::new(),
             agenda: BTreeSet::new(),
-            waiting: BTreeSet::new(),
+            backlogs: BTreeSet::new(),
+            undefined: BTreeMap::new(),
             held: BTreeSet::new(),
             triggers: Triggers::default(),
             pauses: Pauses::default(),
@@ -94,9 +95,14 @@ impl Leadership {
 
     /// When an occurrence is next due, a retrying run is begun again, or a cut-off one is given up.
     pub fn next_at(&self) -> Option<Timestamp> {
-        let due = self.agenda.first().map(|&(at, _)| at);
+        let jobs = [self.agenda.first(), self.backlogs.first()].into_iter().flatten().map(|&(at, _)| at);
         let runs = [self.keeps.first(), self.retries.first()].into_iter().flatten().map(|&(at, _)| at);
-        due.into_iter().chain(runs).min()
+        jobs.chain(runs).min()
+    }
+
+    /// When a cut-off run is given up.
+    pub fn give_up_runs_at(&self) -> Option<Timestamp> {
+        self.keeps.first().map(|&(at, _)| at)
     }
 
     /// When a run is given up that waits for what nobody can say any more.
@@ -104,10 +110,61 @@ impl Leadership {
         self.chains.next_at()
     }
 
-    /// Something changed that runs may have waited for.
-    pub fn stir(&mut self) {
-        self.is_stirred = true;
+    /// Everything may have changed that runs waited for.
+    pub fn stir_all(&mut self) {
+        self.stirred.all = true;
         self.chains.stir();
+    }
+
+    /// A run of this job ended or came to wait.
+    pub fn stir_job(&mut self, job: &JobName, group: Option<&Arc<str>>, jobs: &JobSet) {
+        self.stirred.jobs.insert(job.clone());
+        self.stirred.groups.extend(group.cloned());
+        self.look_at_backlog(job);
+        self.chains.stir_job(job, jobs);
+    }
+
+    /// Puts the job's backlog where it is looked at, if there is any.
+    pub fn look_at_backlog(&mut self, name: &JobName) {
+        let Some(timeline) = self.timelines.get_mut(name) else { return };
+        let at = timeline.backlog.front().copied();
+        if at != timeline.looked_at {
+            if let Some(old) = timeline.looked_at {
+                self.backlogs.remove(&(old, name.clone()));
+            }
+            if let Some(new) = at {
+                self.backlogs.insert((new, name.clone()));
+            }
+            timeline.looked_at = at;
+        }
+    }
+
+    /// The first that is due of what is to be begun, the oldest first.
+    fn pop_due(&mut self, now: Timestamp) -> Option<Due> {
+        let run = self.retries.first().map(|&(at, _)| (at, 0));
+        let backlog = self.backlogs.first().map(|&(at, _)| (at, 1));
+        let job = self.agenda.first().map(|&(at, _)| (at, 2));
+        let (at, which) = [run, backlog, job].into_iter().flatten().min()?;
+        if at > now {
+            return None;
+        }
+        match which {
+            0 => self.retries.pop_first().map(|(_, run)| Due::Run(run)),
+            1 => {
+                let (_, name) = self.backlogs.pop_first()?;
+                if let Some(timeline) = self.timelines.get_mut(&name) {
+                    timeline.looked_at = None;
+                }
+                Some(Due::Backlog(name))
+            }
+            _ => {
+                let (_, name) = self.agenda.pop_first()?;
+                if let Some(timeline) = self.timelines.get_mut(&name) {
+                    timeline.next = None;
+                }
+                Some(Due::Job(name))
+            }
+        }
     }
 
     /// Keeps the account of the takeover.
@@ -117,7 +174,7 @@ impl Leadership {
             return;
         }
         match pending {
-            Pending::Settle { .. } | Pending::End { .. } => takeover.settled += 1,
+            Pending::Settle { .. } | Pending::End { .. } | Pending::Miss { .. } => takeover.settled += 1,
             Pending::Advance { told: Some(told), .. } if told.skip.reason == SkipReason::Missed => {
                 takeover.missed += told.count;
             }
@@ -136,7 +193,9 @@ impl Leadership {
     fn schedule(&mut self, name: &JobName) {
         let Some(timeline) = self.timelines.get_mut(name) else { return };
         let next = match &timeline.job {
-            Some(job) if !timeline.is_in_conflict => job.next_after(timeline.cursor).map(|at| at + job.splay.delay()),
+            Some(job) if !timeline.is_in_conflict => {
+                job.next_after(timeline.cursor).map(|at| later(at, job.splay.delay()))
+            }
             _ => None,
         };
         if next != timeline.next {
@@ -152,31 +211,27 @@ impl Leadership {
 }
 
 impl Engine {
-    /// Decides on everything that is due.
-    pub(super) fn decide_due(&mut self, t: &mut Turn) {
+    /// Gives up the cut-off runs whose time is over.
+    pub(super) fn give_up_cut_off(&mut self, t: &mut Turn) {
         while self.may_decide(t.now) {
             let Some(leading) = &mut self.leading else { return };
-            if let Some((_, run)) = leading.keeps.pop_first_if_due(t.due) {
-                if self.flights.get(&run).is_some_and(|flight| matches!(flight.holder, Holder::CutOff)) {
-                    self.abandon(t, &run);
-                }
-                continue;
+            let Some((_, run)) = leading.keeps.pop_first_if_due(t.due) else { return };
+            if self.flights.get(&run).is_some_and(|flight| matches!(flight.holder, Holder::CutOff)) {
+                self.abandon(t, &run);
             }
-            if let Some((_, run)) = leading.retries.pop_first_if_due(t.due) {
-                self.retry(t, &run);
-                continue;
-            }
-            let Some((_, name)) = leading.agenda.pop_first_if_due(t.due) else { break };
-            if let Some(timeline) = leading.timelines.get_mut(&name) {
-                timeline.next = None;
-            }
-            self.decide(t, &name);
         }
-        if self.may_decide(t.now) {
-            let waiting: Vec<JobName> =
-                self.leading.iter().flat_map(|leading| leading.waiting.iter().cloned()).collect();
-            for name in waiting {
-                self.make_up(t, &name);
+    }
+
+    /// Decides on what is due, the oldest first, as far as it can be started soon. The rest waits undecided: it is in nobody's way, and
+    /// whoever leads next finds it as if its time had just come.
+    pub(super) fn decide_due(&mut self, t: &mut Turn) {
+        while self.may_begin(t.now) {
+            let Some(leading) = &mut self.leading else { return };
+            match leading.pop_due(t.due) {
+                Some(Due::Run(run)) => self.retry(t, &run),
+                Some(Due::Backlog(name)) => self.make_up(t, &name),
+                Some(Due::Job(name)) => self.decide(t, &name),
+                None => return,
             }
         }
     }
@@ -188,6 +243,7 @@ impl Engine {
         {
             leading.schedule(name);
         }
+        self.stir_job(name);
     }
 
     /// True while the leader writes the end of a run of the job: only the answer tells whether it is in flight.
@@ -238,7 +294,7 @@ impl Engine {
     /// The occurrences that are on time.
     fn decide_fresh(&mut self, t: &mut Turn, job: &Arc<Job>, now: Timestamp) {
         while let Some(timeline) = self.timeline(&job.name) {
-            let from = timeline.cursor.max(now - misfire::LATE - NANOSECOND);
+            let from = timeline.cursor.max(earlier(now, misfire::LATE + NANOSECOND));
             let Some(at) = job.next_after(from).filter(|&at| at <= now) else { return };
             if timeline.backlog.is_empty() {
                 self.decide_one(t, job, at)
@@ -260,14 +316,14 @@ impl Engine {
         while newest.len() < limit {
             let Some(at) = job.last_before_or_at(until, timeline.cursor) else { break };
             newest.push_front(at);
-            until = at - NANOSECOND;
+            until = earlier(at, NANOSECOND);
         }
         timeline.backlog.extend(&newest);
         let surplus = timeline.backlog.len().saturating_sub(limit);
         timeline.backlog.drain(..surplus);
         timeline.cursor = timeline.cursor.max(newest.back().copied().unwrap_or(timeline.cursor));
         let (mark, first) = (timeline.mark, timeline.backlog.front().copied());
-        let before = first.map_or(now, |first| first - NANOSECOND);
+        let before = first.map_or(now, |first| earlier(first, NANOSECOND));
         if let Some(missed) =
             (surplus > 0 || newest.len() == limit).then(|| misfire::missed(job, mark, before)).flatten()
         {
@@ -280,20 +336,22 @@ impl Engine {
         let Some(timeline) = leading.timelines.get_mut(name) else { return };
         timeline.backlog.push_back(at);
         timeline.cursor = at;
-        leading.waiting.insert(name.clone());
+        leading.look_at_backlog(name);
     }
 
-    /// Begins what waits to be made up, as far as `overlap` lets it.
+    /// Begins what waits to be made up, as far as `overlap` and the starts under way let it. Where a run of the job is in the way, its
+    /// end has the backlog looked at again.
     fn make_up(&mut self, t: &mut Turn, name: &JobName) {
         while let Some(timeline) = self.timeline(name) {
-            let (Some(job), Some(&at)) = (timeline.job.clone(), timeline.backlog.front()) else {
+            let (Some(job), Some(&at)) = (timeline.job.clone(), timeline.backlog.front()) else { return };
+            if !self.may_begin(t.now) {
                 if let Some(leading) = &mut self.leading {
-                    leading.waiting.remove(name);
+                    leading.look_at_backlog(name);
                 }
                 return;
-            };
+            }
             let now = t.due_for(&job);
-            let is_late = at < now - misfire::LATE;
+            let is_late = at < earlier(now, misfire::LATE);
             if is_late && !misfire::is_in_window(&job, at, now) {
                 self.pop_backlog(name);
                 let one = Missed { first: at, last: at, count: 1 };
@@ -319,15 +377,40 @@ impl Engine {
     }
 
     pub(super) fn flights_of(&self, name: &JobName) -> impl Iterator<Item = &Flight> {
-        let first = RunId::scheduled(name.clone(), Timestamp::MIN);
-        let last = RunId::scheduled(name.clone(), Timestamp::MAX);
-        self.flights.range(first..=last).map(|(_, flight)| flight)
+        self.flights.of_job(name).map(|(_, flight)| flight)
     }
 
     /// The job's timeline, where its occurrences can be decided on.
     fn timeline(&mut self, name: &JobName) -> Option<&mut Timeline> {
         let leading = self.leading.as_mut()?;
         leading.timelines.get_mut(name).filter(|timeline| !timeline.is_in_conflict)
+    }
+}
+
+/// What is to be begun next.
+enum Due {
+    /// A run that no node has.
+    Run(RunId),
+    /// The oldest of a job's backlog.
+    Backlog(JobName),
+    /// A job's next occurrence.
+    Job(JobName),
+}
+
+/// What changed that runs may have waited for.
+#[derive(Debug, Default)]
+pub(super) struct Stirred {
+    /// Everything.
+    pub all: bool,
+    /// A run of these jobs ended, or one of them came to wait.
+    pub jobs: BTreeSet<JobName>,
+    /// A place in these groups may be free.
+    pub groups: BTreeSet<Arc<str>>,
+}
+
+impl Stirred {
+    pub fn is_none(&self) -> bool {
+        !self.all && self.jobs.is_empty() && self.groups.is_empty()
     }
 }
 

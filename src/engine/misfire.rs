@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::clock::earlier;
 use crate::job::{Job, Misfire};
 
 /// An occurrence later than this is missed; less is lateness.
 pub const LATE: Duration = Duration::from_secs(1);
 /// The longest window where the job names none.
 pub const DEFAULT_WINDOW: Duration = Duration::from_secs(12 * 3600);
+
+const NANOSECOND: Duration = Duration::from_nanos(1);
 
 /// Occurrences in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +50,7 @@ pub fn plan(job: &Job, mark: Timestamp, now: Timestamp) -> Plan {
         Misfire::RunAll => newest_in_window(job, mark, missed_until, now),
     };
     let skipped = match run.first() {
-        Some(&first) => missed(job, mark, first - Duration::from_nanos(1)),
+        Some(&first) => missed(job, mark, earlier(first, NANOSECOND)),
         None => missed(job, mark, missed_until),
     };
     Plan { skipped, run }
@@ -73,7 +76,7 @@ pub fn is_in_window(job: &Job, at: Timestamp, now: Timestamp) -> bool {
 
 /// The latest instant that is missed at `now`.
 fn newest_missed(now: Timestamp) -> Timestamp {
-    now - LATE - Duration::from_nanos(1)
+    earlier(now, LATE + NANOSECOND)
 }
 
 /// Walks back from the newest, so that the work is bounded by `misfire_limit` and not by the gap.
@@ -85,7 +88,7 @@ fn newest_in_window(job: &Job, mark: Timestamp, until: Timestamp, now: Timestamp
             break;
         };
         found.push(at);
-        until = at - Duration::from_nanos(1);
+        until = earlier(at, NANOSECOND);
     }
     found.reverse();
     found

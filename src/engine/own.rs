@@ -7,10 +7,11 @@ mod ending;
 
 use std::time::Duration;
 
-use super::flight::{Alive, Flight, Holder, Own, Phase, StopCause};
+use super::flight::{Alive, Flight, Holder, LetGo, Own, Phase, StopCause};
 use super::kill::ATTEND_AFTER;
+use super::takeover::LONGEST_CUT_OFF;
 use super::{Command, Engine, Pending, Report, Start, Turn};
-use crate::clock::Now;
+use crate::clock::{Now, earlier, later};
 use crate::ledger::{Change, Request};
 use crate::run::journal::RecoveredRun;
 use crate::run::{OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, millis};
@@ -29,7 +30,8 @@ impl Engine {
                 }
                 None if record.on_loss == OnLoss::Rerun => {
                     let end = RunEnd::unseen(&record, Outcome::Interrupted, Some(Reason::NodeDied), t.now.wall);
-                    Own::dead(Phase::LettingGo(Some(Report::Retrying { end: Box::new(end), delay: Duration::ZERO })))
+                    let report = Report::Retrying { end: Box::new(end), delay: Duration::ZERO };
+                    Own::dead(Phase::LettingGo(LetGo::retrying(report)))
                 }
                 None => {
                     let end = RunEnd::unseen(&record, Outcome::Interrupted, Some(Reason::NodeDied), t.now.wall);
@@ -62,10 +64,15 @@ impl Engine {
     /// Under its new session a node has a lease again before it has its runs again: until the ledger says so, a successor may begin
     /// the next of a job when a kept run's time has come, whatever this lease says.
     pub(super) fn hold_to_their_time(&mut self, t: &mut Turn) {
-        let alive = self.flights.values().filter_map(Flight::alive);
-        let kept = alive.filter_map(|alive| match self.outlived.deadline(alive.slot) {
-            Some(Deadline::LeaseAnd(at)) => Some((alive.slot, Deadline::At(at))),
-            Some(Deadline::Lease | Deadline::At(_) | Deadline::None) | None => None,
+        // A successor gives up what it found cut off after so long: this node's session was gone before that.
+        let longest = t.now.up + LONGEST_CUT_OFF;
+        let kept = self.flights.values().filter(|flight| flight.record.on_loss == OnLoss::CutOff);
+        let kept = kept.filter_map(Flight::alive).filter(|alive| !self.outlived.is_doomed(alive.slot));
+        let kept = kept.filter_map(|alive| match self.outlived.deadline(alive.slot) {
+            Some(Deadline::LeaseAnd(at)) => Some((alive.slot, Deadline::At(at.min(longest)))),
+            // None is not watched.
+            Some(Deadline::None) | None => Some((alive.slot, Deadline::At(longest))),
+            Some(Deadline::Lease | Deadline::At(_)) => None,
         });
         for (slot, deadline) in kept.collect::<Vec<_>>() {
             self.set_deadline(t, slot, deadline);
@@ -78,8 +85,9 @@ impl Engine {
         let Some(slot) = flight.alive().map(|alive| alive.slot).filter(|&slot| !self.outlived.is_doomed(slot)) else {
             return;
         };
-        if let Some(Deadline::At(at)) = self.outlived.deadline(slot) {
-            self.set_deadline(t, slot, Deadline::LeaseAnd(at));
+        let deadline = deadline_of(&flight.record, Now { wall: t.due, ..t.now });
+        if let Some(Deadline::At(_)) = self.outlived.deadline(slot) {
+            self.set_deadline(t, slot, deadline);
         }
     }
 
@@ -100,8 +108,8 @@ impl Engine {
                 let end = RunEnd::clone(end);
                 (Change::End { at, end, as_leader: false }, Pending::End { run: run.clone(), settled: None })
             }
-            Phase::LettingGo(_) => {
-                record.state = RunState::Retrying;
+            Phase::LettingGo(LetGo { state, .. }) => {
+                record.state = *state;
                 record.nonce = self.nonce();
                 (Change::Reown { at, run: record }, Pending::Reown { run: run.clone() })
             }
@@ -134,14 +142,16 @@ impl Engine {
         let job = flight.own().and_then(|own| own.job.clone());
         let (Some(job), true) = (job, leads && t.now.up < self.lease_until && !self.is_at_once(t.now.up)) else {
             let reason = if self.stage.is_ending() { Reason::Drain } else { Reason::Lease };
-            let end = RunEnd::unseen(&flight.record, Outcome::Interrupted, Some(reason), t.now.wall);
-            return self.end_run(t, run, end);
+            return self.let_go_unstarted(t, run, Some(reason), Duration::ZERO);
         };
         let (record, version) = (flight.record.clone(), flight.version);
         let slot = Slot(self.count());
         self.slots.insert(slot, run.clone());
+        // From now on: what comes before the program runs, a working directory on a dead mount for one, can take as long.
+        let timeout_at = job.timeout.map(|timeout| t.now.up + timeout);
+        self.timeouts.extend(timeout_at.map(|at| (at, slot)));
         if let Some(own) = self.flights.get_mut(run).and_then(Flight::own_mut) {
-            own.phase = Phase::Alive(Alive { slot, started: None, stopped: None, is_ended_here: false });
+            own.phase = Phase::Alive(Alive { timeout_at, ..Alive::new(slot, t.now.up) });
         }
         let deadline = deadline_of(&record, Now { wall: t.due, ..t.now });
         self.outlived.watch(slot, deadline);
@@ -155,18 +165,24 @@ impl Engine {
                 let Some(run) = self.slots.get(&slot).cloned() else { return self.on_hook_started(slot, at) };
                 let Some(flight) = self.flights.get_mut(&run) else { return };
                 let (attempt, token) = (flight.record.attempt, flight.record.token);
+                let timeout = flight.own().and_then(|own| own.job.as_ref()?.timeout);
                 let Some(alive) = flight.alive_mut() else { return };
                 alive.started = Some(at);
-                self.attend.insert((at + ATTEND_AFTER, slot));
-                if let Some(timeout) = flight.own().and_then(|own| own.job.as_ref()?.timeout) {
-                    self.timeouts.insert((at + timeout, slot));
+                let timeout_at = timeout.map(|timeout| at + timeout);
+                let (ordered, before) = (alive.ordered, std::mem::replace(&mut alive.timeout_at, timeout_at));
+                // One that has passed was acted on.
+                if before.is_some_and(|before| self.timeouts.remove(&(before, slot))) {
+                    self.timeouts.extend(timeout_at.map(|at| (at, slot)));
                 }
-                let started_at = t.now.wall - t.now.up.since(at);
+                self.attend.insert((at + ATTEND_AFTER, slot));
+                self.admission.started(ordered, t.now.up, self.flights.starting());
+                let Some(flight) = self.flights.get(&run) else { return };
+                let started_at = earlier(t.now.wall, t.now.up.since(at));
                 let job = flight.own().and_then(|own| own.job.as_ref());
                 let due_at = match job {
                     // How long its upstreams took makes it not late.
-                    Some(job) if job.schedule().is_none() => flight.record.begun_at,
-                    job => run.scheduled_at() + job.map_or(Duration::ZERO, |job| job.splay.delay()),
+                    Some(job) if job.schedule().is_none() => flight.record.ready(),
+                    job => later(run.scheduled_at(), job.map_or(Duration::ZERO, |job| job.splay.delay())),
                 };
                 let lateness = started_at.duration_since(due_at);
                 let lateness = Duration::try_from(lateness).unwrap_or_default();
@@ -176,17 +192,25 @@ impl Engine {
             Notice::NotStarted { slot, why } => {
                 self.outlived.forget(slot);
                 let Some(run) = self.slots.remove(&slot) else { return self.on_hook_not_started(t, slot, why) };
+                self.forget_times(&run, slot);
                 self.on_not_started(t, &run, why);
             }
             Notice::Ended(ending) => {
                 self.outlived.forget(ending.slot);
                 let Some(run) = self.slots.remove(&ending.slot) else { return self.on_hook_ended(t, &ending) };
-                self.timeouts.retain(|&(_, slot)| slot != ending.slot);
-                self.attend.retain(|&(_, slot)| slot != ending.slot);
+                self.forget_times(&run, ending.slot);
                 self.on_ended(t, &run, *ending);
             }
             Notice::Output { .. } | Notice::Pong => {}
         }
+    }
+
+    /// Nothing is to be done any more about a tree at its times.
+    fn forget_times(&mut self, run: &RunId, slot: Slot) {
+        let Some(alive) = self.flights.get(run).and_then(Flight::alive) else { return };
+        let (timeout_at, started) = (alive.timeout_at, alive.started);
+        timeout_at.map(|at| self.timeouts.remove(&(at, slot)));
+        started.map(|at| self.attend.remove(&(at + ATTEND_AFTER, slot)));
     }
 
     /// The term is over. What another node may start again dies now, unless the node gave leadership up itself.

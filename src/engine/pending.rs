@@ -26,6 +26,8 @@ pub(super) enum Pending {
     Resume { job: JobName, mark: Option<Timestamp>, told: Option<Told>, by: String },
     /// Another attempt of a run, or its mark as cut off.
     Settle { run: RunId },
+    /// A run that never had a process is recorded as missed, with what is to be told once that is accepted.
+    Miss { run: RunId, told: Told },
     /// That a run of another node is to end.
     Kill { run: RunId },
     /// An own run under the new session, or let go.
@@ -94,6 +96,7 @@ impl Engine {
                 }
             }
             Pending::Settle { run } => self.on_settle_answer(t, &run, id, answer),
+            Pending::Miss { run, told } => self.on_miss_answer(t, &run, id, told, answer),
             Pending::Kill { run } => self.on_kill_answer(t, &run, id, answer),
             Pending::Reown { run } => self.on_reown_answer(t, &run, id, answer),
             Pending::End { run, settled: None } => self.on_own_end_answer(t, &run, id, answer),
@@ -102,7 +105,7 @@ impl Engine {
     }
 
     /// A skip is told once it is written.
-    fn on_skip_answer(&mut self, t: &mut Turn, answer: Commit, told: Option<Told>) {
+    pub(super) fn on_skip_answer(&mut self, t: &mut Turn, answer: Commit, told: Option<Told>) {
         if let (Commit::Accepted, Some(told)) = (answer, told) {
             t.tell(Report::Skipped { skip: told.skip.clone(), first: told.first, count: told.count });
             self.follow_skip(t, told);

@@ -11,7 +11,7 @@ use super::heir::Unfit;
 use super::hooks::HookOutcome;
 use crate::election::Unappointable;
 use crate::job::{Hook, JobName};
-use crate::run::{Pause, RunEnd, RunId, Skip};
+use crate::run::{Pause, Reason, RunEnd, RunId, Skip};
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
 
 /// A fact worth a log line.
@@ -77,6 +77,15 @@ pub enum Report {
         end: Box<RunEnd>,
         /// From its end to the next attempt.
         delay: Duration,
+    },
+    /// An attempt that was begun had no process, and a leader is to begin the next.
+    Unstarted {
+        /// The run.
+        run: RunId,
+        /// Which of its attempts.
+        attempt: u32,
+        /// Why none was started.
+        reason: Option<Reason>,
     },
     /// A hook was run, or was to be.
     HookFinished {

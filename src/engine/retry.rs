@@ -14,8 +14,10 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use super::flight::{Flight, Holder, Own, Phase};
+use super::flight::{Flight, Holder, LetGo, Own, Phase};
+use super::unstarted::Window;
 use super::{Engine, Report, Turn};
+use crate::clock::later;
 use crate::job::Retries;
 use crate::ledger::Request;
 use crate::run::{OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState};
@@ -61,9 +63,9 @@ impl Engine {
     pub(super) fn try_again(&mut self, t: &mut Turn, run: &RunId, end: &RunEnd, delay: Duration) {
         let Some(flight) = self.flights.get_mut(run) else { return };
         flight.record.past.note(end);
-        flight.record.retry_at = (!delay.is_zero()).then(|| end.ended_at + delay);
+        flight.record.retry_at = (!delay.is_zero()).then(|| later(end.ended_at, delay));
         if let Some(own) = flight.own_mut() {
-            own.phase = Phase::LettingGo(Some(Report::Retrying { end: Box::new(end.clone()), delay }));
+            own.phase = Phase::LettingGo(LetGo::retrying(Report::Retrying { end: Box::new(end.clone()), delay }));
         }
         self.pump(t, run);
     }
@@ -76,21 +78,24 @@ impl Engine {
         }
     }
 
+    /// A run that nobody has is begun again at its time, by a leader whose lease holds: whatever it begins without one is not started.
     pub(super) fn retry_at_its_time(&mut self, t: &mut Turn, run: &RunId) {
         let Some(flight) = self.flights.get_mut(run) else { return };
         flight.holder = Holder::Nobody;
-        match (flight.record.retry_at, &mut self.leading) {
-            (Some(at), Some(leading)) if at > t.due => drop(leading.retries.insert((at, run.clone()))),
-            _ => self.begin_again(t, run),
+        let at = flight.record.retry_at.unwrap_or_else(|| run.scheduled_at().min(t.due));
+        if let Some(leading) = &mut self.leading {
+            leading.retries.insert((at, run.clone()));
         }
     }
 
-    /// The time of a retrying run has come, unless something else became of it meanwhile.
+    /// The time of a run that nobody has has come, unless something else became of it meanwhile.
     pub(super) fn retry(&mut self, t: &mut Turn, run: &RunId) {
+        let is_defined = self.jobs.jobs.contains_key(run.job());
         let waits = |flight: &Flight| {
             let is_nobodys = matches!(flight.holder, Holder::Nobody) && flight.commit.is_none();
             let is_due = flight.record.retry_at.is_none_or(|at| at <= t.due);
-            is_nobodys && is_due && flight.record.state == RunState::Retrying
+            // One that waits for others waits for its job, too, where that is not defined here.
+            is_nobodys && is_due && (!flight.is_queued() || !is_defined)
         };
         if self.flights.get(run).is_some_and(waits) {
             self.begin_again(t, run);
@@ -99,8 +104,18 @@ impl Engine {
 
     /// Another attempt of a run that nobody has. Without its job it cannot be made: the run ends.
     pub(super) fn begin_again(&mut self, t: &mut Turn, run: &RunId) {
-        if self.flights.get(run).is_some_and(|flight| flight.record.kill.is_some()) {
+        let Some(flight) = self.flights.get(run) else { return };
+        if flight.record.kill.is_some() {
             return self.obey(t, run);
+        }
+        let never_started = flight.record.state == RunState::Unstarted && !flight.record.has_past();
+        let is_defined = self.jobs.jobs.contains_key(run.job());
+        if never_started || (flight.is_queued() && !is_defined) {
+            match self.window_of(t, &flight.record) {
+                Window::Over => return self.miss(t, run),
+                Window::UndefinedUntil(at) => return self.wait_for_definition(run, at),
+                Window::Open => {}
+            }
         }
         let Some((term, session)) = self.leading.as_ref().map(|l| l.term.clone()).zip(self.session.clone()) else {
             return;
@@ -109,15 +124,20 @@ impl Engine {
         let nonce = self.nonce();
         let Some(flight) = self.flights.get_mut(run) else { return };
         let mut past = flight.record.past.clone();
-        past.note(&lost(&flight.record, t));
+        // An attempt that had no process leaves nothing to tell of.
+        if flight.record.state != RunState::Unstarted {
+            past.note(&lost(&flight.record, t));
+        }
+        let ready_at = flight.record.ready_at.or(flight.is_queued().then_some(t.now.wall));
         let record = RunRecord {
             state: RunState::Running,
             owner: Owner { node: self.node.clone(), session },
             token: term.token,
-            attempt: flight.record.attempt + 1,
+            attempt: flight.record.attempt.saturating_add(1),
             begun_at: t.now.wall,
             on_loss: OnLoss::of(&job),
             keep_until: Self::keep_until(&job, self.jobs.root_of(&job).unwrap_or(&job), run.scheduled_at(), t.due),
+            ready_at,
             retry_at: None,
             past,
             dependents: self.jobs.dependents_of(&job.name).to_vec(),

@@ -9,10 +9,13 @@ use std::time::Duration;
 use super::flight::{Flight, Holder, News};
 use super::leading::Leadership;
 use super::{Command, Engine, Pending, Report, Turn};
-use crate::clock::Uptime;
+use crate::clock::{Uptime, later};
 use crate::ledger::{Change, Commit, CommitId, OwnerState, Request, Running, Snapshot};
 use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Version};
 use crate::term::{Term, TermEnd};
+
+/// How long a run may be cut off at most: then a host that never comes back takes no place from others any more.
+pub(super) const LONGEST_CUT_OFF: Duration = Duration::from_secs(24 * 3600);
 
 /// A takeover under way: it is done when all its commits are answered.
 #[derive(Debug)]
@@ -45,7 +48,7 @@ impl Engine {
     /// Attempts of an earlier term that nobody answered for. What of them was written is in the snapshot, which was read after
     /// that term's candidate had gone; the rest can no longer be written.
     fn forget_unbegun(&mut self) {
-        self.flights.retain(|_, flight| flight.is_begun());
+        self.flights.retain(Flight::is_begun);
     }
 
     fn adopt_runs(&mut self, t: &mut Turn, mut running: Vec<Running>) {
@@ -67,18 +70,15 @@ impl Engine {
 
     /// Takes a run of another node, or of nobody, for what its record and its owner's state say.
     fn adopt_run(&mut self, t: &mut Turn, run: &RunId, record: RunRecord, version: Version, owner: OwnerState) {
-        // Under a session of this very process, and yet not among the own runs: begun, never answered, never started.
-        let is_unstarted = record.owner.node == self.node && self.sessions.contains(&record.owner.session);
-        let owner = if is_unstarted { OwnerState::Dead } else { owner };
+        let record = self.as_known_here(record);
         let state = record.state;
-        let waits = matches!(state, RunState::Queued | RunState::Retrying);
-        let is_held = owner == OwnerState::Alive && !waits;
+        let is_held = owner == OwnerState::Alive && !state.waits();
         let holder = if is_held { Holder::Other } else { Holder::Nobody };
         self.flights.insert(run.clone(), Flight::new(record, version, holder));
-        self.stir();
+        self.stir_job(run.job());
         match (state, owner) {
             (RunState::Queued, _) => self.await_others(t, run),
-            (RunState::Retrying, _) => self.await_retry(t, run),
+            (RunState::Retrying | RunState::Unstarted, _) => self.await_retry(t, run),
             // Cut off and alive: its owner is back and about to say so. Until then nothing ends its process.
             (RunState::Running | RunState::CutOff, OwnerState::Alive) => t.ledger(Request::Watch(run.clone())),
             (RunState::Running, owner) => self.settle_lost(t, run, owner),
@@ -88,19 +88,29 @@ impl Engine {
         self.obey(t, run);
     }
 
+    /// A run that the ledger has under a session of this very process, and that is not among the own runs: it was begun, never answered,
+    /// and never started.
+    fn as_known_here(&self, record: RunRecord) -> RunRecord {
+        let is_ours = record.owner.node == self.node && self.sessions.contains(&record.owner.session);
+        let state = if is_ours && !record.state.waits() { RunState::Unstarted } else { record.state };
+        RunRecord { state, ..record }
+    }
+
     /// A run whose owner is gone: settled by the rule fixed at its beginning.
     fn settle_lost(&mut self, t: &mut Turn, run: &RunId, owner: OwnerState) {
         let Some(flight) = self.flights.get(run) else { return };
         let margin = self.margin(run);
-        let is_over = flight.record.keep_until.is_some_and(|until| until + margin <= t.due);
+        let is_over = flight.record.keep_until.is_some_and(|until| later(until, margin) <= t.due);
         match (flight.record.on_loss, owner) {
-            (OnLoss::Rerun, _) => self.begin_again(t, run),
+            (OnLoss::Rerun, _) => self.retry_at_its_time(t, run),
             (OnLoss::Interrupt, _) | (OnLoss::CutOff, OwnerState::Dead) => self.settle_dead(t, run),
             (OnLoss::CutOff, _) if is_over => self.abandon(t, run),
             (OnLoss::CutOff, _) => {
                 let record = flight.record.clone();
                 let nonce = self.nonce();
-                self.settle(t, run, RunRecord { state: RunState::CutOff, nonce, ..record });
+                let longest = later(t.due, LONGEST_CUT_OFF);
+                let keep_until = Some(record.keep_until.map_or(longest, |until| until.min(longest)));
+                self.settle(t, run, RunRecord { state: RunState::CutOff, keep_until, nonce, ..record });
             }
         }
     }
@@ -137,7 +147,7 @@ impl Engine {
         self.note_settling(run, id);
     }
 
-    fn note_settling(&mut self, run: &RunId, id: CommitId) {
+    pub(super) fn note_settling(&mut self, run: &RunId, id: CommitId) {
         if let Some(flight) = self.flights.get_mut(run) {
             flight.commit = Some(id);
         }
@@ -183,7 +193,7 @@ impl Engine {
         let Some(flight) = self.flights.get_mut(run) else { return };
         flight.holder = Holder::CutOff;
         if let (Some(until), Some(leading)) = (flight.record.keep_until, &mut self.leading) {
-            leading.keeps.insert((until + margin, run.clone()));
+            leading.keeps.insert((later(until, margin), run.clone()));
         }
     }
 
@@ -195,22 +205,29 @@ impl Engine {
         end: Box<RunEnd>,
         answer: Commit,
     ) {
-        let Some(flight) = self.answered_flight(run, id) else { return };
+        if self.answered_flight(run, id).is_none() {
+            return;
+        }
         match answer {
             Commit::Accepted => {
                 self.close(run);
                 t.tell(Report::Finished(end.clone()));
                 self.follow_end(t, None, *end);
             }
-            Commit::Superseded => {
-                flight.holder = Holder::Nobody;
-                self.look_again(t, run);
-            }
+            Commit::Superseded => self.settled_by_another(t, run),
             Commit::Fenced | Commit::Unknown => {
                 self.forget(run);
             }
         }
         self.release_job(run.job());
+    }
+
+    /// Another wrote of a run that this leader was just settling.
+    pub(super) fn settled_by_another(&mut self, t: &mut Turn, run: &RunId) {
+        if let Some(flight) = self.flights.get_mut(run) {
+            flight.holder = Holder::Nobody;
+        }
+        self.look_again(t, run);
     }
 
     /// Another wrote what a settling rested on: what was heard meanwhile counts, else the ledger is asked.
@@ -250,13 +267,14 @@ impl Engine {
     /// A run that is not among those this node knows of. A leader knows of all: whatever it is, it is watched.
     pub(super) fn take_note(&mut self, t: &mut Turn, run: &RunId, found: Option<(RunRecord, Version)>) {
         if let (Some((record, version)), true) = (found, self.leading.is_some()) {
+            let record = self.as_known_here(record);
             let state = record.state;
             self.flights.insert(run.clone(), Flight::new(record, version, Holder::Other));
-            self.stir();
+            self.stir_job(run.job());
             match state {
                 RunState::Queued => self.await_others(t, run),
                 RunState::Running => t.ledger(Request::Watch(run.clone())),
-                RunState::Retrying => self.await_retry(t, run),
+                RunState::Retrying | RunState::Unstarted => self.await_retry(t, run),
                 RunState::CutOff => self.keep_cut_off(t, run),
             }
             self.obey(t, run);
@@ -264,11 +282,12 @@ impl Engine {
     }
 
     fn on_other_run_read(&mut self, t: &mut Turn, run: &RunId, found: Option<(RunRecord, Version)>) {
-        let Some(flight) = self.flights.get_mut(run) else { return };
         let Some((record, version)) = found else {
             self.forget(run);
             return;
         };
+        let record = self.as_known_here(record);
+        let Some(flight) = self.flights.get_mut(run) else { return };
         let (state, wish) = (record.state, flight.record.kill.take());
         let is_unwritten = record.kill.is_none() && wish.is_some();
         (flight.record, flight.version) = (record, version);
@@ -276,7 +295,7 @@ impl Engine {
         match state {
             RunState::Queued => self.queue_again(run),
             RunState::Running => flight.holder = Holder::Other,
-            RunState::Retrying => self.retry_at_its_time(t, run),
+            RunState::Retrying | RunState::Unstarted => self.retry_at_its_time(t, run),
             RunState::CutOff => self.give_up_at_its_time(run),
         }
         if is_unwritten { self.write_kill(t, run) } else { self.obey(t, run) }
@@ -288,15 +307,24 @@ impl Engine {
         }
         self.leading = None;
         self.forget_last_outcomes();
-        self.flights.retain(|_, flight| flight.own().is_some());
+        self.flights.retain(|flight| flight.own().is_some());
         self.attend_all(t);
         t.tell(Report::TermOver { token: term.token, why });
         self.kill_for_lease(t, why);
     }
 
+    /// The takeover does not wait for what the service refuses.
+    pub(super) fn on_put_off(&mut self, id: CommitId) {
+        if let Some(takeover) = self.leading.as_mut().and_then(|leading| leading.takeover.as_mut()) {
+            takeover.open.remove(&id);
+        }
+    }
+
     /// Tells that the takeover is done, once nothing of it is open.
     pub(super) fn report_takeover(&mut self, t: &mut Turn) {
-        let Some(leading) = &mut self.leading else { return };
+        // What is to be begun again waits for the lease, and belongs to it.
+        let may = self.may_decide(t.now);
+        let Some(leading) = self.leading.as_mut().filter(|_| may) else { return };
         let Some(done) = leading.takeover.take_if(|takeover| takeover.open.is_empty()) else { return };
         t.commands.push(Command::Tell(Report::TakeoverDone {
             token: leading.term.token,

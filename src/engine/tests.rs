@@ -12,5 +12,7 @@ mod missed;
 mod outlived;
 mod retrying;
 mod waiting;
-mod rig;
+pub(super) mod rig;
 mod splay;
+mod unstarted;
+mod burst;

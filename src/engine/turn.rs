@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{Command, Report};
-use crate::clock::Now;
+use crate::clock::{Now, earlier};
 use crate::coordination::Request;
 use crate::job::Job;
 use crate::warden::wire::Order;
@@ -32,7 +32,7 @@ impl Turn {
 
     /// The instant up to which occurrences of `job` are to be decided on: its splay ago.
     pub fn due_for(&self, job: &Job) -> Timestamp {
-        self.due - job.splay.delay()
+        earlier(self.due, job.splay.delay())
     }
 
     pub fn tell(&mut self, report: Report) {

@@ -15,11 +15,16 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::flight::{Flight, Holder};
+use super::flights::Place;
+use super::leading::Stirred;
 use super::misfire::Missed;
 use super::{Engine, Turn};
-use crate::job::{Job, Overlap};
+use crate::job::{Job, JobName, Overlap};
 use crate::ledger::{Commit, Request};
 use crate::run::{KillRequest, Reason, RunId, SkipReason};
+
+/// Most runs of one job that wait for others; the next occurrence is skipped then.
+const MOST_WAITING: usize = 100;
 
 impl Engine {
     /// How much longer than its own end a cut-off run stands in the way of one that waits for it: a warden elsewhere ends it by its
@@ -31,10 +36,17 @@ impl Engine {
         if is_awaited { Duration::from_secs(1) } else { Duration::ZERO }
     }
 
-    /// Something changed that a run may have waited for.
-    pub(super) fn stir(&mut self) {
+    /// Everything may have changed that runs waited for.
+    pub(super) fn stir_all(&mut self) {
         if let Some(leading) = &mut self.leading {
-            leading.stir();
+            leading.stir_all();
+        }
+    }
+
+    /// A run of this job ended or came to wait: what that concerns is looked at, and nothing else.
+    pub(super) fn stir_job(&mut self, job: &JobName) {
+        if let Some(leading) = &mut self.leading {
+            leading.stir_job(job, self.flights.group_of(job), &self.jobs);
         }
     }
 
@@ -53,7 +65,10 @@ impl Engine {
         match job.overlap {
             Overlap::Skip => self.is_in_flight(&job.name),
             Overlap::Queue => self.flights_of(&job.name).any(Flight::is_queued),
-            Overlap::Allow | Overlap::Replace => false,
+            // Where the job's runs come faster than its group lets them begin.
+            Overlap::Allow | Overlap::Replace => {
+                self.flights_of(&job.name).filter(|flight| flight.is_queued()).nth(MOST_WAITING - 1).is_some()
+            }
         }
     }
 
@@ -93,42 +108,84 @@ impl Engine {
     }
 
     pub(super) fn queue_again(&mut self, run: &RunId) {
-        if let (Some(flight), Some(leading)) = (self.flights.get_mut(run), &mut self.leading) {
+        if let Some(flight) = self.flights.get_mut(run) {
             flight.holder = Holder::Nobody;
-            leading.queued.insert((run.scheduled_at(), run.clone()));
-            leading.is_stirred = true;
+            self.stir_job(run.job());
         }
     }
 
-    /// Begins what waits and has nothing in its way any more, in the order of the occurrences.
+    /// Begins what waits and has nothing in its way any more, in the order of the occurrences. Only what something changed for is looked
+    /// at: the waiting runs of a job, and those of a group as far as it has room.
     pub(super) fn begin_waiting(&mut self, t: &mut Turn) {
-        let may = self.may_decide(t.now);
-        let Some(leading) = self.leading.as_mut().filter(|leading| may && leading.is_stirred) else { return };
-        leading.is_stirred = false;
-        let waiting: Vec<RunId> = leading.queued.iter().map(|(_, run)| run.clone()).collect();
-        for run in waiting {
-            let waits = |flight: &Flight| matches!(flight.holder, Holder::Nobody) && flight.is_queued();
-            let is_done = !self.flights.get(&run).is_some_and(waits) || self.begin_if_free(t, &run);
-            if let (true, Some(leading)) = (is_done, &mut self.leading) {
-                leading.queued.remove(&(run.scheduled_at(), run));
+        if self.leading.as_ref().is_none_or(|leading| leading.stirred.is_none()) || !self.may_begin(t.now) {
+            return;
+        }
+        let Some(Stirred { all, jobs, mut groups }) = self.leading.as_mut().map(|l| std::mem::take(&mut l.stirred))
+        else {
+            return;
+        };
+        let waits = |(run, flight): (&RunId, &Flight)| flight.is_waiting().then(|| (run.scheduled_at(), run.clone()));
+        let mut runs: Vec<Place> = match all {
+            true => self.flights.iter().filter_map(waits).collect(),
+            false => jobs.iter().flat_map(|job| self.flights.of_job(job)).filter_map(waits).collect(),
+        };
+        runs.sort_unstable();
+        let mut left = runs.into_iter();
+        for (_, run) in left.by_ref() {
+            // Those of a group that has room come in the order of their occurrences, with all others of the group.
+            if let Some(group) = self.flights.group_of(run.job()).cloned() {
+                self.ask_rivals(t, &run);
+                groups.insert(group);
+            } else {
+                self.begin_if_free(t, &run);
             }
+            if !self.may_begin(t.now) {
+                break;
+            }
+        }
+        for (_, run) in left {
+            self.stir_job(run.job());
+        }
+        for group in groups {
+            self.begin_in_group(t, &group);
         }
     }
 
-    /// True if it waits no more.
-    fn begin_if_free(&mut self, t: &mut Turn, run: &RunId) -> bool {
-        if let Some(job) = self.jobs.jobs.get(run.job()).cloned() {
-            let before = self.runs_before(run);
-            if job.overlap == Overlap::Replace {
-                before.iter().for_each(|other| self.replace(t, other));
+    /// Fills a group from those that wait for a place in it.
+    fn begin_in_group(&mut self, t: &mut Turn, group: &Arc<str>) {
+        let mut last: Option<Place> = None;
+        while let Some(place) = self.flights.next_waiting(group, last.as_ref()) {
+            if self.jobs.jobs.get(place.1.job()).is_some_and(|job| self.is_group_full(job)) {
+                return;
             }
-            let has_rivals = job.overlap != Overlap::Allow && !before.is_empty();
-            if has_rivals || self.is_group_full(&job) {
-                return false;
+            if !self.may_begin(t.now) {
+                if let Some(leading) = &mut self.leading {
+                    leading.stirred.groups.insert(Arc::clone(group));
+                }
+                return;
             }
+            self.begin_if_free(t, &place.1);
+            last = Some(place);
         }
-        self.begin_again(t, run);
-        true
+    }
+
+    /// Asks the runs whose place a waiting run is to take to end; those that are in its way.
+    fn ask_rivals(&mut self, t: &mut Turn, run: &RunId) -> Vec<RunId> {
+        let Some(job) = self.jobs.jobs.get(run.job()).cloned() else { return Vec::new() };
+        let before = self.runs_before(run);
+        if job.overlap == Overlap::Replace {
+            before.iter().for_each(|other| self.replace(t, other));
+        }
+        if job.overlap == Overlap::Allow { Vec::new() } else { before }
+    }
+
+    /// Begins a waiting run, unless something is in its way.
+    fn begin_if_free(&mut self, t: &mut Turn, run: &RunId) {
+        let has_rivals = !self.ask_rivals(t, run).is_empty();
+        let is_full = self.jobs.jobs.get(run.job()).is_some_and(|job| self.is_group_full(job));
+        if !has_rivals && !is_full {
+            self.begin_again(t, run);
+        }
     }
 
     /// The runs of the same job that are in a waiting run's way: all that do not wait, and those that do for longer.

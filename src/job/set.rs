@@ -70,6 +70,18 @@ impl JobSet {
         found
     }
 
+    /// A job's name, and those of all after it in its chains.
+    pub fn descendants_of(&self, job: &JobName) -> BTreeSet<JobName> {
+        let mut found = BTreeSet::new();
+        let mut open = vec![job.clone()];
+        while let Some(name) = open.pop() {
+            if found.insert(name.clone()) {
+                open.extend(self.dependents_of(&name).iter().cloned());
+            }
+        }
+        found
+    }
+
     /// What has to change for this set to become `new`.
     pub fn difference(&self, new: &Self) -> Difference {
         let mut difference = Difference::default();

@@ -69,6 +69,8 @@ pub enum Written {
     BeforeBoot,
     /// In this boot, by a process that kept them in another place: they are a copy, and it may live.
     Elsewhere,
+    /// There are none: nothing follows from what they do not say.
+    Nowhere,
 }
 
 /// What the notes amount to.
@@ -80,7 +82,25 @@ pub struct Recovered {
     pub written: Written,
 }
 
+/// The newest attempt of each run that was noted and not settled, by a node that notes each before it hands it to its warden.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Noted(BTreeMap<RunId, u32>);
+
+impl Noted {
+    /// True where no process was ever started for this attempt: it was handed to no warden. Only of a run of the node whose notes these
+    /// are, in this boot.
+    pub fn never_started(&self, run: &RunRecord) -> bool {
+        self.0.get(&run.id()).is_none_or(|&attempt| attempt < run.attempt)
+    }
+}
+
 impl Recovered {
+    /// What was handed to a warden here, as far as the notes can be trusted to say.
+    pub fn noted(&self) -> Option<Noted> {
+        let attempts = self.runs.iter().map(|run| (run.record.id(), run.record.attempt));
+        (self.written == Written::Here).then(|| Noted(attempts.collect()))
+    }
+
     /// The ends that the ledger may not know.
     pub fn ends(&self) -> Vec<RunEnd> {
         self.runs.iter().filter_map(|run| run.end.clone()).collect()
@@ -96,7 +116,7 @@ impl Recovered {
             _ if run.end.is_some() => true,
             Written::Here => true,
             Written::BeforeBoot => run.record.owner.node == *node && run.record.on_loss != OnLoss::Rerun,
-            Written::Elsewhere => false,
+            Written::Elsewhere | Written::Nowhere => false,
         };
         let (own, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.runs).into_iter().partition(is_own);
         self.runs = own;

@@ -18,6 +18,7 @@ pub(crate) fn record(job: &str, second: i64, session: &str) -> RunRecord {
         begun_at: at,
         on_loss: OnLoss::Interrupt,
         keep_until: None,
+        ready_at: None,
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),

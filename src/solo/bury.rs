@@ -11,7 +11,7 @@ use super::members::{MemberName, Members};
 use super::read::owner;
 use super::{Leftovers, StillAlive, reader};
 use crate::ledger::ReadError;
-use crate::run::journal::RecoveredRun;
+use crate::run::journal::{Noted, RecoveredRun};
 use crate::run::{RunEnd, RunRecord, Version};
 use crate::state_dir::journal;
 
@@ -20,6 +20,8 @@ use crate::state_dir::journal;
 pub(super) struct Buried {
     pub(super) name: MemberName,
     pub(super) ends: Vec<RunEnd>,
+    /// What it handed to its warden, where that is known.
+    pub(super) noted: Option<Noted>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +66,7 @@ fn see_to(
     let mut buried = Vec::new();
     for name in &dead {
         let open = journal::read(&members.journal(name))?.recovered();
-        buried.push(Buried { name: name.clone(), ends: open.ends() });
+        buried.push(Buried { name: name.clone(), ends: open.ends(), noted: open.noted() });
         runs.extend(open.runs);
     }
     let noted: BTreeSet<_> = runs.iter().map(|run| run.record.id()).collect();

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{read, wishes};
 use crate::job::JobName;
 use crate::ledger::{Change, Commit, SkipWrite};
-use crate::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
+use crate::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, RunState, Skip, TriggerSeq, Version};
 
 /// How many runs, and how many skips, a job's history keeps.
 const KEPT: i64 = 20;
@@ -23,7 +23,8 @@ pub(super) fn apply(tx: &Transaction<'_>, change: &Change) -> rusqlite::Result<C
         Change::Forgo { links, skip, .. } => forgo(tx, links, skip.as_ref()),
         Change::Resume { job, control, mark, skip } => resume(tx, job, *control, mark.as_ref(), skip.as_ref()),
         Change::Settle { at, run } | Change::Reown { at, run } | Change::Kill { at, run } => set_run(tx, *at, run),
-        Change::End { at, end, .. } => end_run(tx, *at, end),
+        Change::Miss { at, run, skip, .. } => close_run(tx, *at, run, &HistoryRecord::Skip(skip.clone())),
+        Change::End { at, end, .. } => close_run(tx, *at, &end.run.id(), &HistoryRecord::Run(end.clone())),
     }?;
     if !written {
         return Ok(Commit::Superseded);
@@ -41,6 +42,15 @@ pub(super) fn end_left_open(tx: &Transaction<'_>, end: &RunEnd) -> rusqlite::Res
         }
         _ => Ok(None), // settled by another: what that wrote stands
     }
+}
+
+/// Lets a run go that a dead member never started, unless it waits already.
+pub(super) fn let_go_unstarted(tx: &Transaction<'_>, run: RunRecord, at: Version) -> rusqlite::Result<()> {
+    if run.state.waits() {
+        return Ok(());
+    }
+    let run = RunRecord { state: RunState::Unstarted, ..run };
+    apply(tx, &Change::Reown { at, run }).map(drop)
 }
 
 /// Drops all but the newest runs and the newest skips of a job.
@@ -173,14 +183,14 @@ fn set_run(tx: &Transaction<'_>, at: Version, run: &RunRecord) -> rusqlite::Resu
     Ok(true)
 }
 
-fn end_run(tx: &Transaction<'_>, at: Version, end: &RunEnd) -> rusqlite::Result<bool> {
-    let id = end.run.id();
-    let name = id.to_string();
+/// Puts a record of the history in the place of a run in flight.
+fn close_run(tx: &Transaction<'_>, at: Version, run: &RunId, record: &HistoryRecord) -> rusqlite::Result<bool> {
+    let name = run.to_string();
     if version(tx, "running", &name)? != Some(at) {
         return Ok(false);
     }
     tx.prepare_cached("DELETE FROM running WHERE run = ?1")?.execute([name])?;
-    put_history(tx, &id, None, &HistoryRecord::Run(end.clone()))?;
+    put_history(tx, run, None, record)?;
     Ok(true)
 }
 

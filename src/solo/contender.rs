@@ -247,7 +247,7 @@ impl Contender {
             }
             Dead::Seen(buried) => buried,
         };
-        let (token, rows, ended) = store.open_term(buried.iter().flat_map(|member| &member.ends))?;
+        let (token, rows, ended) = store.open_term(buried)?;
         // Files that cannot be removed now are found again by the next leader, who finds nothing to do.
         buried.iter().try_for_each(|member| errands.members.remove(&member.name)).ok();
         let snapshot = Box::new(rows.with_owners(&errands.members));

@@ -163,6 +163,7 @@ fn describe(node: &NodeName) -> Description {
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started_at: system::now().wall,
+        session_timeout_ms: None,
         published: Published::default(),
     }
 }

@@ -54,16 +54,23 @@ pub(super) fn rows(db: &Connection) -> rusqlite::Result<Rows> {
             Err(why) => rows.damaged.push(format!("jobs/{key}: {why}")),
         }
     }
-    for (key, version, text) in triples(db, "SELECT run, version, record FROM running ORDER BY run")? {
-        match parsed(&text) {
-            Ok(record) => rows.running.push((record, version)),
-            Err(why) => rows.damaged.push(format!("running/{key}: {why}")),
-        }
-    }
+    rows.running = running(db, &mut rows.damaged)?;
     rows.wishes = wishes::read(db, &mut rows.damaged)?;
     // Oldest first, as a new leader settles them.
     rows.running.sort_by(|(a, _), (b, _)| (a.scheduled_at, &a.job).cmp(&(b.scheduled_at, &b.job)));
     Ok(rows)
+}
+
+/// The runs in flight that can be read.
+pub(super) fn running(db: &Connection, damaged: &mut Vec<String>) -> rusqlite::Result<Vec<(RunRecord, Version)>> {
+    let mut running = Vec::new();
+    for (key, version, text) in triples(db, "SELECT run, version, record FROM running ORDER BY run")? {
+        match parsed(&text) {
+            Ok(record) => running.push((record, version)),
+            Err(why) => damaged.push(format!("running/{key}: {why}")),
+        }
+    }
+    Ok(running)
 }
 
 pub(super) fn job(db: &Connection, job: &JobName) -> rusqlite::Result<Option<JobEntry>> {

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
+use super::bury::Buried;
 use super::commit;
 use super::read::{self, Rows};
 use super::wishes;
@@ -112,23 +113,20 @@ impl Store {
 
     /// Opens a term: a new token, and the ends that dead members left; then reads all, in the same transaction. Of the ends, those
     /// that were written are told.
-    pub(super) fn open_term<'a>(
-        &mut self,
-        ends: impl Iterator<Item = &'a RunEnd>,
-    ) -> Result<(FencingToken, Rows, Vec<Event>)> {
+    pub(super) fn open_term(&mut self, dead: &[Buried]) -> Result<(FencingToken, Rows, Vec<Event>)> {
         let tx = self.write()?;
         let token = FencingToken(newest_token(&tx)?.0 + 1);
         tx.execute("UPDATE term SET token = ?1", [token.0])?;
-        let ended = end_all(&tx, ends)?;
+        let ended = settle_dead(&tx, dead)?;
         let rows = read::rows(&tx)?;
         tx.commit()?;
         Ok((token, rows, ended))
     }
 
-    /// Writes the ends that dead members left; what is to be told of them.
-    pub(super) fn end_left_open<'a>(&mut self, ends: impl Iterator<Item = &'a RunEnd>) -> Result<Vec<Event>> {
+    /// Writes the ends that dead members left, and lets go what they never started; what is to be told of it.
+    pub(super) fn settle_dead(&mut self, dead: &[Buried]) -> Result<Vec<Event>> {
         let tx = self.write()?;
-        let ended = end_all(&tx, ends)?;
+        let ended = settle_dead(&tx, dead)?;
         tx.commit()?;
         Ok(ended)
     }
@@ -176,12 +174,24 @@ impl Store {
     }
 }
 
-fn end_all<'a>(tx: &Transaction<'_>, ends: impl Iterator<Item = &'a RunEnd>) -> rusqlite::Result<Vec<Event>> {
-    let ended = |end: &'a RunEnd| {
+fn settle_dead(tx: &Transaction<'_>, dead: &[Buried]) -> rusqlite::Result<Vec<Event>> {
+    let ended = |end: &RunEnd| {
         let at = commit::end_left_open(tx, end).transpose()?;
         Some(at.map(|at| Event::Ended { end: Box::new(end.clone()), at }))
     };
-    ends.filter_map(ended).collect()
+    let events = dead.iter().flat_map(|member| &member.ends).filter_map(ended).collect::<rusqlite::Result<_>>()?;
+    if dead.iter().all(|member| member.noted.is_none()) {
+        return Ok(events);
+    }
+    // One that cannot be read is named when the term's records are.
+    for (run, at) in read::running(tx, &mut Vec::new())? {
+        let member = dead.iter().find(|member| member.name == read::owner(&run));
+        let noted = member.and_then(|member| member.noted.as_ref());
+        if noted.is_some_and(|noted| noted.never_started(&run)) {
+            commit::let_go_unstarted(tx, run, at)?;
+        }
+    }
+    Ok(events)
 }
 
 /// Makes the file with the mode that SQLite then gives to its other files too: they hold what jobs wrote. A file that is there is

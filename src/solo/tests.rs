@@ -21,9 +21,7 @@ use crate::job::{Digest, JobName};
 use crate::ledger::{Chains, Change, Commit, CommitId, OwnerState, SkipWrite, Snapshot};
 use crate::run::journal::Journal as _;
 use crate::run::tests_support::{self, record, success};
-use crate::run::{
-    HistoryRecord, JobRecord, Nonce, Outcome, Owner, RunEnd, RunId, RunRecord, Skip, SkipReason, Version,
-};
+use crate::run::{HistoryRecord, JobRecord, Nonce, Outcome, Owner, RunId, RunRecord, Skip, SkipReason, Version};
 use crate::state_dir::Belongs;
 use crate::term::{FencingToken, SessionId, Term, TermEnd};
 use crate::{clock::Uptime, election, ledger};

@@ -154,7 +154,7 @@ impl Watch {
             return Ok(());
         }
         let written = match result {
-            Ok(buried) => store.end_left_open(buried.iter().flat_map(|member| &member.ends)).map_err(Trouble::from),
+            Ok(buried) => store.settle_dead(&buried).map_err(Trouble::from),
             Err(error) => Err(error.into()),
         };
         let ended = written.inspect_err(|_| {
@@ -212,7 +212,7 @@ impl Watch {
 fn holder(run: &RunRecord) -> Option<MemberName> {
     match run.state {
         RunState::Running | RunState::CutOff => Some(owner(run)),
-        RunState::Queued | RunState::Retrying => None,
+        RunState::Queued | RunState::Retrying | RunState::Unstarted => None,
     }
 }
 

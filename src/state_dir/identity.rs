@@ -66,6 +66,10 @@ impl Identity {
         &self.instance
     }
 
+    pub(super) fn cluster(&self) -> Option<String> {
+        self.cluster.clone()
+    }
+
     pub(super) fn claim_cluster(&mut self, folder: &Path, id: &str) -> Result<(), StateDirError> {
         match &self.cluster {
             Some(ours) if ours == id => Ok(()),

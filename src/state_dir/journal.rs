@@ -115,7 +115,11 @@ impl Journal for FileJournal {
 pub fn read(path: &Path) -> io::Result<Book> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Book::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let mut book = Book::default();
+            book.found(Written::Nowhere);
+            return Ok(book);
+        }
         Err(error) => return Err(error),
     };
     Ok(replay(&text, &birthplace(path)?))
@@ -154,7 +158,7 @@ mod tests {
 
     fn filled(path: &Path) -> FileJournal {
         let (mut journal, found) = FileJournal::open(path).unwrap();
-        assert_eq!(found, Recovered::default());
+        assert_eq!((found.runs.len(), found.written), (0, Written::Nowhere));
         for job in ["a", "b", "c"] {
             journal.begun(&record(job, 60, "s"), Version::FIRST).unwrap();
         }

@@ -29,6 +29,7 @@ pub(crate) fn queue() -> Queue {
         pid: 4242,
         version: "0.1.0".into(),
         started_at: at("2026-11-18T03:00:00Z"),
+        session_timeout_ms: None,
         published: Published { digest: Digest::of(jobs.as_bytes()), tzdata: "2026b".into(), ..Published::default() },
     };
     Queue {
@@ -137,6 +138,7 @@ pub(crate) fn leader() -> Status {
         members: Vec::new(),
         drift: Vec::new(),
         unread: None,
+        damaged: Vec::new(),
     };
     status.put_queue(&queue());
     status

@@ -47,6 +47,8 @@ events! {
     LEADER_LOST "leader.lost" "leadership was taken from the node" [token, reason];
     TAKEOVER_DONE "takeover.done" "what the last leader left is settled" [token, settled, missed, took_ms];
     COORDINATION_UNREACHABLE "coordination.unreachable" "nobody answers" [retry_ms];
+    COORDINATION_STALLED "coordination.stalled" "what the node needs of ZooKeeper fails again and again" [error];
+    COORDINATION_DAMAGED "coordination.damaged" "a path cannot be read, written or trusted, and is passed over" [path];
     COORDINATION_SUSPENDED "coordination.suspended" "the connection is lost, the session may live" [session];
     COORDINATION_RESUMED "coordination.resumed" "the connection is back, the session lives" [session];
     COORDINATION_EXPIRED "coordination.expired" "the session is gone" [session];
@@ -56,6 +58,7 @@ events! {
     RUN_OUTPUT "run.output" "a run wrote a line" [job, run, stream, line];
     RUN_FINISHED "run.finished" "a run ended"
         [job, run, attempt, outcome, reason, exit_code, signal, duration_ms, leftovers];
+    RUN_UNSTARTED "run.unstarted" "a run was not started yet, and will be" [job, run, attempt, reason];
     RUN_RETRYING "run.retrying" "a run is tried again" [job, run, attempt, delay_ms];
     RUN_SKIPPED "run.skipped" "occurrences were not run" [job, run, scheduled_at, reason, count, first, last];
     RUN_SUPERSEDED "run.superseded" "a run was settled by another node" [job, run];
@@ -84,11 +87,14 @@ leader.elected | candidate, token, took_ms
 leader.resigned / leader.lost | token, reason
 takeover.done | token, settled, missed, took_ms
 coordination.unreachable | retry_ms
+coordination.stalled | error
+coordination.damaged | path
 coordination.suspended / coordination.resumed / coordination.expired | session
 clock.stepped / clock.skewed | by_ms
 run.started | job, run, scheduled_at, attempt, token, pid, lateness_ms
 run.output | job, run, stream, line
 run.finished | job, run, attempt, outcome, reason, exit_code, signal, duration_ms, leftovers
+run.unstarted | job, run, attempt, reason
 run.retrying | job, run, attempt, delay_ms
 run.skipped | job, run, scheduled_at, reason, count, first, last
 run.superseded | job, run

@@ -3,8 +3,10 @@
 //! The cronkeeper entries between are deleted and join again at the end; an entry of anybody else is not ours to delete,
 //! so it forbids the appointment. No sequence number is ever made by hand: the order stays the servers'.
 
+use std::collections::BTreeMap;
+
 use super::client::{Client, Error, Op};
-use super::desk::{self, Desk, Trouble};
+use super::desk::{self, At as _, Desk, Trouble};
 use super::{paths, place};
 use crate::clock::Clock;
 use crate::election::Unappointable;
@@ -36,15 +38,20 @@ pub async fn find<C: Client, K: Clock>(
     to: NodeName,
 ) -> Result<Result<Heir, Unappointable>, Trouble> {
     let names = place::ordered(desk.line()?).await?;
-    let found = desk.get_small(paths::LEADER, names).await?;
-    let queue = found.into_iter().map(|(name, data, stat)| {
-        let node = desk::node_in(&data);
+    let stats = desk::stats(desk.line()?, paths::LEADER, names.clone()).await?;
+    // An entry that cannot be read is not cronkeeper's.
+    let found = desk.get_small(paths::LEADER, names).await?.found;
+    let nodes: BTreeMap<_, _> = found.into_iter().map(|(name, data, _)| (name, desk::node_in(&data))).collect();
+    let queue = stats.into_iter().map(|(name, stat)| {
+        let node = nodes.get(&name).cloned().flatten();
         Standing { name, node, owner: stat.ephemeral_owner }
     });
-    let member = match desk.line()?.get(&paths::member(&to)).await {
-        Ok((_, stat)) => Some(stat.ephemeral_owner),
-        Err(Error::NoNode) => None,
-        Err(error) => return Err(error.into()),
+    let path = paths::member(&to);
+    let member = match desk.line()?.stat(&path).await {
+        Ok(stat) => stat.map(|stat| stat.ephemeral_owner),
+        // Whatever is wrong with the name, it will be wrong again: the term goes on.
+        Err(error) if error.is_of_path() => None,
+        Err(error) => return Err(error).at(&path),
     };
     Ok(heir(&queue.collect::<Vec<_>>(), &own, to, member))
 }
@@ -89,7 +96,7 @@ pub async fn hand_over<C: Client, K: Clock>(desk: Desk<C, K>, own: CandidateName
             place::withdraw(desk, own).await?;
             Ok(false)
         }
-        Err(failed) => Err(failed.into()),
+        Err(failed) => Err(failed).at(paths::LEADER),
     }
 }
 

@@ -4,6 +4,7 @@
 //! ensemble on virtual time. A request is handed over when the method is *called*, not when its future is first
 //! polled: calls are carried out in their order. Paths are relative to the chroot.
 
+use std::future::ready;
 use std::time::Duration;
 
 use crate::term::SessionId;
@@ -76,6 +77,20 @@ pub struct Stat {
 /// A node as read: its data, and what the server says of it.
 pub type Data = (Vec<u8>, Stat);
 
+/// A node of many that were read together.
+pub type Read = Result<Data, Error>;
+
+/// An entry of an access list: one identity, and what it may do.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Acl {
+    /// The bits of ZooKeeper's permissions: read 1, write 2, create 4, delete 8, admin 16.
+    pub permissions: u8,
+    /// How the identity is proved.
+    pub scheme: String,
+    /// The identity.
+    pub id: String,
+}
+
 /// Why a request was not carried out, or may not have been.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -103,6 +118,18 @@ pub enum Error {
     /// The server refuses it for another reason; nothing was done.
     #[error("refused: {0}")]
     Refused(String),
+}
+
+impl Error {
+    /// True where the server has answered, and the answer concerns nothing but the path that was asked for.
+    pub fn is_of_path(&self) -> bool {
+        match self {
+            Self::NoNode | Self::NodeExists | Self::BadVersion | Self::NotEmpty | Self::NoAuth | Self::Refused(_) => {
+                true
+            }
+            Self::SessionOver | Self::Unanswered(_) => false,
+        }
+    }
 }
 
 /// Why a multi was not carried out, or may not have been.
@@ -209,6 +236,33 @@ pub trait Client: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(Vec<u8>, Stat, Self::Watch), Error>> + Send + 'static;
     /// The names of a node's children, in no order.
     fn children(&self, path: &str) -> impl Future<Output = Result<Vec<String>, Error>> + Send + 'static;
-    /// Many nodes' data in one request; `None` where there is none. The caller bounds the number (1 MiB is the protocol's limit).
-    fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Option<Data>>, Error>> + Send + 'static;
+    /// Many nodes' data in one request, each with a result of its own. The caller bounds the number (1 MiB is the protocol's limit).
+    fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Read>, Error>> + Send + 'static;
+
+    /// What the server says of a node, if it is there. Unlike its data, nobody can be kept from asking for that.
+    fn stat(&self, path: &str) -> impl Future<Output = Result<Option<Stat>, Error>> + Send + 'static {
+        let get = self.get(path);
+        async move {
+            match get.await {
+                Ok((_, stat)) => Ok(Some(stat)),
+                Err(Error::NoNode) => Ok(None),
+                Err(error) => Err(error),
+            }
+        }
+    }
+
+    /// True where what this session makes belongs to somebody, and is not open to all.
+    fn is_authenticated(&self) -> bool {
+        false
+    }
+
+    /// Who may do what with a node, in no order.
+    fn acl(&self, _path: &str) -> impl Future<Output = Result<(Vec<Acl>, Stat), Error>> + Send + 'static {
+        ready(Err(Error::Refused("no access lists here".into())))
+    }
+
+    /// Says who may do what with a node from now on.
+    fn set_acl(&self, _path: &str, _acl: Vec<Acl>) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+        ready(Err(Error::Refused("no access lists here".into())))
+    }
 }

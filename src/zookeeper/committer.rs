@@ -9,8 +9,8 @@
 //! dropped only with its session.
 
 mod group;
+mod queue;
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::time::Duration;
@@ -18,26 +18,30 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::client::{Client, Data, Done, Error, Mode, MultiError, Op};
+use super::client::{Client, Done, Error, Mode, MultiError, Op, Read};
+use super::damage::Damage;
 use super::desk::{Desk, Trouble};
 use super::paths;
+use super::trim::Written;
 use crate::clock::{Clock, Uptime};
 use crate::job::JobName;
 use crate::ledger::{Chains, Change, Commit, CommitId};
 use group::{Failed, Group, Pending, Verdict};
+use queue::Queue;
 
 /// Groups under way at once: enough to keep the servers busy, few enough that later requests gather.
 const UNDER_WAY: usize = 8;
-/// After a refusal that may pass.
+/// After a refusal that may pass, and the longest of the pauses that grow from it.
 const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Changes of a job that may wait behind a refused one. Where there are more, that one is given up: its job is read, and decided on,
+/// anew.
+const MOST_BEHIND: usize = 100;
 /// Where no answer came: shorter than a reconnect takes, and no storm if the connection stands.
 const BREATH: Duration = Duration::from_millis(20);
 
 /// An answer to give.
 pub type Answer = (CommitId, Commit);
-
-/// Changes that were not sent, by the order in which they were requested.
-type Waiting = BTreeMap<u64, Pending>;
 
 type Flight = Pin<Box<dyn Future<Output = Landed> + Send>>;
 
@@ -46,9 +50,19 @@ pub enum Landed {
     /// The answer to a group's multi.
     Multi { group: u64, sent: Uptime, result: Result<Vec<Done>, MultiError> },
     /// What stands where a group of unknown fate would have left its traces.
-    Traces { group: u64, failed: MultiError, found: Result<Vec<Option<Data>>, Error> },
+    Traces { group: u64, failed: MultiError, found: Result<Vec<Read>, Error> },
     /// A folder was made, for a job's history or again.
     Folder { job: Option<JobName>, is_there: bool },
+}
+
+impl Landed {
+    /// Of this group.
+    fn group(&self) -> Option<u64> {
+        match self {
+            Self::Multi { group, .. } | Self::Traces { group, .. } => Some(*group),
+            Self::Folder { .. } => None,
+        }
+    }
 }
 
 /// What follows for others.
@@ -60,28 +74,43 @@ pub struct Outcome {
     pub acknowledged: Option<Uptime>,
     /// A group found the own candidate gone.
     pub is_fenced: bool,
-    /// What a person or a new session must mend.
+    /// The session is over.
     pub trouble: Option<Trouble>,
-    /// Jobs whose history grew.
-    pub grown: Vec<JobName>,
+    /// Changes that the server refuses, told once each: they are tried again.
+    pub put_off: Vec<CommitId>,
+    /// The paths that this is about.
+    pub refused: Vec<Damage>,
+    /// Paths that are written to again.
+    pub mended: Vec<String>,
+    /// The records of the history that were written.
+    pub grown: Vec<Written>,
+}
+
+/// A change that is tried again after a pause. None of its tries is in doubt.
+struct PutOff {
+    pending: Pending,
+    until: Uptime,
+}
+
+struct Refusal {
+    pause: Duration,
+    path: String,
+    told: CommitId,
 }
 
 /// The commits of one session.
 pub struct Committer<C, K> {
     desk: Desk<C, K>,
-    /// By the order in which they were requested.
-    waiting: Waiting,
-    /// Those whose job is under way.
-    aside: BTreeMap<JobName, Waiting>,
-    /// How many changes of each job are in groups.
-    under_way: BTreeMap<JobName, usize>,
-    /// How many were requested.
-    requested: u64,
+    waiting: Queue,
     groups: BTreeMap<u64, Group>,
     /// Groups to be sent, and not before when.
     due: BTreeMap<u64, Uptime>,
     flights: FuturesUnordered<Flight>,
     histories: BTreeSet<JobName>,
+    /// Changes that the server refuses, by job: others of the job wait behind them.
+    put_off: BTreeMap<JobName, PutOff>,
+    /// What was refused last of each job since a change of it was accepted.
+    refusals: BTreeMap<JobName, Refusal>,
     held: Option<String>,
     chains: Chains,
     last_group: u64,
@@ -93,14 +122,13 @@ impl<C: Client, K: Clock> Committer<C, K> {
     pub fn new(desk: Desk<C, K>) -> Self {
         Self {
             desk,
-            waiting: Waiting::new(),
-            aside: BTreeMap::new(),
-            under_way: BTreeMap::new(),
-            requested: 0,
+            waiting: Queue::default(),
             groups: BTreeMap::new(),
             due: BTreeMap::new(),
             flights: FuturesUnordered::new(),
             histories: BTreeSet::new(),
+            put_off: BTreeMap::new(),
+            refusals: BTreeMap::new(),
             held: None,
             chains: Chains::default(),
             last_group: 0,
@@ -111,13 +139,30 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// Takes a change; with a fence, the path of the candidate that must be there. Answered at once where it rests on one that was
     /// refused.
     #[must_use]
-    pub fn request(&mut self, id: CommitId, change: Change, fence: Option<String>) -> Option<Answer> {
+    pub fn request(&mut self, id: CommitId, change: Change, fence: Option<String>) -> Vec<Answer> {
         if self.chains.is_broken(&change) {
-            return Some((id, Commit::Superseded));
+            return vec![(id, Commit::Superseded)];
         }
-        self.requested += 1;
-        self.waiting.insert(self.requested, Pending::new(id, self.requested, change, fence));
-        None
+        let job = change.job().clone();
+        let number = self.waiting.next_number();
+        self.waiting.put(Pending::new(id, number, change, fence));
+        self.give_up_crowded(&job)
+    }
+
+    /// Gives a refused change up where too many wait behind it.
+    fn give_up_crowded(&mut self, job: &JobName) -> Vec<Answer> {
+        if !self.put_off.contains_key(job) {
+            return Vec::new();
+        }
+        if self.waiting.behind(job) <= MOST_BEHIND {
+            return Vec::new();
+        }
+        let Some(PutOff { pending, .. }) = self.put_off.remove(job) else { return Vec::new() };
+        self.waiting.free(job);
+        let mut outcome = Outcome::default();
+        outcome.answers.push((pending.id, pending.refused_as(Commit::Superseded)));
+        self.break_chain(&pending.change, &mut outcome);
+        outcome.answers
     }
 
     /// A new term: its leader has read every job.
@@ -135,16 +180,17 @@ impl<C: Client, K: Clock> Committer<C, K> {
         self.last_sent
     }
 
-    /// When a group that was put off is due.
+    /// When a group, or a change that was put off, is due.
     pub fn wake(&self) -> Option<Uptime> {
-        self.due.iter().filter(|&(&group, _)| !self.is_held(group)).map(|(_, &at)| at).min()
+        let groups = self.due.iter().filter(|&(&group, _)| !self.is_held(group)).map(|(_, &at)| at);
+        groups.chain(self.put_off.values().map(|put_off| put_off.until)).min()
     }
 
-    /// True while a change that this candidate guards has no answer.
+    /// True while a change that this candidate guards has no answer, and may soon have one: not one that the server refuses, nor what
+    /// waits behind that.
     pub fn has_fenced(&self) -> bool {
-        let aside = self.aside.values().flat_map(BTreeMap::values);
-        let sent = self.groups.values().flat_map(|group| &group.members);
-        self.waiting.values().chain(aside).chain(sent).any(Pending::is_fenced)
+        let waiting = self.waiting.iter().filter(|pending| !self.put_off.contains_key(pending.change.job()));
+        waiting.chain(self.groups.values().flat_map(|group| &group.members)).any(Pending::is_fenced)
     }
 
     /// The next answer of a server; `None` at once where nothing is under way. Cancel safe.
@@ -153,10 +199,31 @@ impl<C: Client, K: Clock> Committer<C, K> {
     }
 
     /// Nothing that this candidate guards is sent any more until it is released: its term is over and it is being removed.
-    /// Changes not yet sent are answered at once.
+    /// Changes not yet sent, or refused, are answered at once.
     pub fn fence_off(&mut self, candidate: Option<String>) -> Vec<Answer> {
         self.held = candidate;
-        self.take_waiting(Pending::is_fenced).into_iter().map(|pending| (pending.id, Commit::Fenced)).collect()
+        self.take_up_all();
+        let fenced = self.waiting.take(Pending::is_fenced);
+        fenced.into_iter().map(|pending| (pending.id, pending.refused_as(Commit::Fenced))).collect()
+    }
+
+    /// Lets wait again, before all others, what was put off until now.
+    fn take_up(&mut self, now: Uptime) {
+        let due: Vec<JobName> =
+            self.put_off.iter().filter(|(_, put_off)| put_off.until <= now).map(|(job, _)| job.clone()).collect();
+        for job in due {
+            if let Some(PutOff { pending, .. }) = self.put_off.remove(&job) {
+                self.waiting.put(pending);
+                self.waiting.free(&job);
+            }
+        }
+    }
+
+    fn take_up_all(&mut self) {
+        for (job, PutOff { pending, .. }) in std::mem::take(&mut self.put_off) {
+            self.waiting.put(pending);
+            self.waiting.free(&job);
+        }
     }
 
     /// The candidate is removed: what it guards may be asked about.
@@ -166,11 +233,12 @@ impl<C: Client, K: Clock> Committer<C, K> {
 
     /// The session is over: the answers to what was under way, and the unfenced changes that were never sent.
     pub fn into_rest(mut self) -> (Vec<Answer>, Vec<(CommitId, Change)>) {
-        let waiting: Vec<Pending> = self.take_waiting(|_| true);
+        self.take_up_all();
+        let waiting = self.waiting.take(|_| true);
         let sent = self.groups.into_values().flat_map(|group| group.members);
         let mut answers: Vec<_> = sent.map(|pending| (pending.id, Commit::Unknown)).collect();
         let (fenced, rest): (Vec<Pending>, Vec<Pending>) = waiting.into_iter().partition(Pending::is_fenced);
-        answers.extend(fenced.into_iter().map(|pending| (pending.id, Commit::Fenced)));
+        answers.extend(fenced.into_iter().map(|pending| (pending.id, pending.refused_as(Commit::Fenced))));
         (answers, rest.into_iter().map(|pending| (pending.id, pending.change)).collect())
     }
 
@@ -179,8 +247,9 @@ impl<C: Client, K: Clock> Committer<C, K> {
         if self.desk.line().is_err() {
             return;
         }
-        self.gather();
         let now = self.desk.clock.now().up;
+        self.take_up(now);
+        self.gather();
         let due: Vec<u64> = self.due.iter().filter(|&(_, &at)| at <= now).map(|(&group, _)| group).collect();
         for group in due {
             if !self.is_held(group) {
@@ -194,59 +263,20 @@ impl<C: Client, K: Clock> Committer<C, K> {
         self.groups.get(&group).is_some_and(|group| group.fence.is_some() && group.fence == self.held)
     }
 
-    /// Puts waiting changes into groups, in order, as far as groups are free. Those whose job is under way are set aside until it is
-    /// not: each is looked at again only then, however many wait.
+    /// Puts waiting changes into groups, in order, as far as groups are free, leaving those whose job is held.
     fn gather(&mut self) {
-        while self.groups.len() < UNDER_WAY {
-            let group = self.fill();
-            if group.members.is_empty() {
-                return;
-            }
+        while self.groups.len() < UNDER_WAY
+            && let Some(group) = self.waiting.next_group()
+        {
             self.open(group);
         }
     }
 
-    fn fill(&mut self) -> Group {
-        let mut group = Group::default();
-        while let Some(first) = self.waiting.first_entry() {
-            let job = first.get().change.job();
-            if self.under_way.contains_key(job) {
-                let aside = self.aside.entry(job.clone()).or_default();
-                aside.insert(*first.key(), first.remove());
-            } else if group.fits(first.get()) {
-                group.add(first.remove());
-            } else {
-                break;
-            }
-        }
-        group
-    }
-
     fn open(&mut self, group: Group) {
+        group.jobs().iter().for_each(|job| self.waiting.hold(job));
         self.last_group += 1;
-        count(&mut self.under_way, &group);
         self.groups.insert(self.last_group, group);
         self.due.insert(self.last_group, Uptime::ZERO);
-    }
-
-    /// A group had changes of these jobs: what waits for one that is not under way any more may go.
-    fn let_go_of(&mut self, jobs: Vec<JobName>, group: u64) {
-        for job in &jobs {
-            if let Entry::Occupied(mut count) = self.under_way.entry(job.clone()) {
-                *count.get_mut() -= 1;
-                if *count.get() == 0 {
-                    count.remove();
-                }
-            }
-        }
-        if let Some(rest) = self.groups.get(&group) {
-            count(&mut self.under_way, rest);
-        }
-        for job in jobs {
-            if !self.under_way.contains_key(&job) {
-                self.waiting.append(&mut self.aside.remove(&job).unwrap_or_default());
-            }
-        }
     }
 
     fn send(&mut self, id: u64) {
@@ -272,11 +302,8 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// Takes what came back.
     pub fn land(&mut self, landed: Landed) -> Outcome {
         let mut outcome = Outcome::default();
-        let group = match landed {
-            Landed::Multi { group, .. } | Landed::Traces { group, .. } => group,
-            Landed::Folder { .. } => 0,
-        };
-        let jobs = self.groups.get(&group).map(Group::jobs).unwrap_or_default();
+        let group = landed.group();
+        let jobs = group.and_then(|group| self.groups.get(&group)).map(Group::jobs).unwrap_or_default();
         match landed {
             Landed::Folder { job, is_there } => {
                 if is_there {
@@ -295,13 +322,19 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 _ => drop(self.due.insert(group, self.desk.clock.now().up + BREATH)),
             },
         }
-        self.let_go_of(jobs, group);
+        let rest = group.and_then(|group| self.groups.get(&group)).map(Group::jobs).unwrap_or_default();
+        rest.iter().for_each(|job| self.waiting.hold(job));
+        jobs.iter().for_each(|job| self.waiting.free(job));
         outcome
     }
 
     fn accept(&mut self, id: u64, outcome: &mut Outcome) {
         let Some(group) = self.groups.remove(&id) else { return };
-        outcome.grown.extend(group.histories());
+        if !self.refusals.is_empty() {
+            let jobs = group.members.iter().map(|pending| pending.change.job());
+            outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.path)));
+        }
+        outcome.grown.extend(group.members.iter().filter_map(Pending::written));
         outcome.answers.extend(group.members.into_iter().map(|pending| (pending.id, Commit::Accepted)));
     }
 
@@ -317,7 +350,6 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 outcome.answers.extend(members.into_iter().map(|pending| (pending.id, Commit::Unknown)));
                 outcome.trouble = Some(Trouble::SessionOver);
             }
-            Error::NoAuth => outcome.trouble = Some(failed.into()),
             _ if group.is_in_doubt || group.is_end_refused(&failed) => self.look_for_traces(id, failed),
             _ => self.settle(id, &failed, outcome),
         }
@@ -334,17 +366,18 @@ impl<C: Client, K: Clock> Committer<C, K> {
         self.flights.push(Box::pin(async move { Landed::Traces { group: id, failed, found: read.await } }));
     }
 
-    fn judge(&mut self, id: u64, failed: MultiError, found: &[Option<Data>], outcome: &mut Outcome) {
+    fn judge(&mut self, id: u64, failed: MultiError, found: &[Read], outcome: &mut Outcome) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let was_in_doubt = std::mem::take(&mut group.is_in_doubt);
         match group.judge(found) {
             Verdict::All => self.accept(id, outcome),
             Verdict::Some(written) => {
+                outcome.grown.extend(written.iter().filter_map(Pending::written));
                 outcome.answers.extend(written.into_iter().map(|pending| (pending.id, Commit::Accepted)));
                 self.send_again(id);
             }
             Verdict::Untraceable => {
-                group.is_untraceable |= was_in_doubt;
+                group.members.iter_mut().for_each(|pending| pending.is_untraceable |= was_in_doubt);
                 self.settle(id, &failed, outcome);
             }
             Verdict::None => self.settle(id, &failed, outcome),
@@ -357,12 +390,13 @@ impl<C: Client, K: Clock> Committer<C, K> {
         match group.drop_failed(failed) {
             Failed::Fence(fenced) => {
                 outcome.is_fenced = true;
-                let answer = if group.is_untraceable { Commit::Unknown } else { Commit::Fenced };
-                outcome.answers.extend(fenced.into_iter().map(|pending| (pending.id, answer)));
+                outcome.answers.extend(fenced.iter().map(|pending| (pending.id, pending.refused_as(Commit::Fenced))));
                 self.send_again(id);
             }
             Failed::Superseded(refused) => {
-                outcome.answers.extend(refused.iter().map(|pending| (pending.id, group.answer_refused(pending))));
+                outcome
+                    .answers
+                    .extend(refused.iter().map(|pending| (pending.id, pending.refused_as(Commit::Superseded))));
                 refused.iter().take(1).for_each(|pending| self.break_chain(&pending.change, outcome));
                 self.send_again(id);
             }
@@ -371,29 +405,23 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 self.make_folders(&path);
                 self.send_again(id);
             }
-            Failed::Refused => self.put_off(id),
+            Failed::Refused { pending, path } => {
+                self.put_off(
+                    id,
+                    pending,
+                    Damage::new(path, format_args!("it cannot be written: {}", failed.error)),
+                    outcome,
+                );
+                self.send_again(id);
+            }
         }
     }
 
     /// What waits and rests on a refused change is refused too.
     fn break_chain(&mut self, refused: &Change, outcome: &mut Outcome) {
         self.chains.answered(refused, Commit::Superseded);
-        let chains = std::mem::take(&mut self.chains);
-        let broken = self.take_waiting(|pending| chains.is_broken(&pending.change));
+        let broken = self.waiting.take(|pending| self.chains.is_broken(&pending.change));
         outcome.answers.extend(broken.into_iter().map(|pending| (pending.id, Commit::Superseded)));
-        self.chains = chains;
-    }
-
-    /// Takes out some of those that were not sent, in order.
-    fn take_waiting(&mut self, which: impl Fn(&Pending) -> bool) -> Vec<Pending> {
-        let mut taken = Waiting::new();
-        for waiting in std::iter::once(&mut self.waiting).chain(self.aside.values_mut()) {
-            let (some, others) = std::mem::take(waiting).into_iter().partition(|(_, pending)| which(pending));
-            *waiting = others;
-            let mut some: Waiting = some;
-            taken.append(&mut some);
-        }
-        taken.into_values().collect()
     }
 
     fn send_again(&mut self, id: u64) {
@@ -404,13 +432,37 @@ impl<C: Client, K: Clock> Committer<C, K> {
         }
     }
 
-    /// A refusal of no known change: one by one, so that it holds up no others, and after a pause.
-    fn put_off(&mut self, id: u64) {
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        let others = group.members.split_off(1);
-        self.due.insert(id, self.desk.clock.now().up + PAUSE);
-        // Further changes of the same job stay behind the first.
-        self.waiting.extend(others.into_iter().map(|pending| (pending.number, pending)));
+    /// A change that the server refuses is tried again, after pauses that grow, and holds up its own job alone: these are that change
+    /// and those of its job that came after it in the same group.
+    fn put_off(&mut self, id: u64, mut pending: Vec<Pending>, damage: Damage, outcome: &mut Outcome) {
+        let behind = pending.split_off(1);
+        behind.into_iter().for_each(|pending| self.waiting.put(pending));
+        let Some(pending) = pending.pop() else { return };
+        let job = pending.change.job().clone();
+        let pause = self.note_refusal(&job, pending.id, damage, outcome);
+        let is_behind_another =
+            self.groups.get(&id).is_some_and(|group| group.members.iter().any(|pending| *pending.change.job() == job));
+        if is_behind_another {
+            // It is refused again once that one is written.
+            self.waiting.put(pending);
+        } else {
+            self.waiting.hold(&job);
+            self.put_off.insert(job, PutOff { pending, until: self.desk.clock.now().up + pause });
+        }
+    }
+
+    fn note_refusal(&mut self, job: &JobName, id: CommitId, damage: Damage, outcome: &mut Outcome) -> Duration {
+        let before = self.refusals.remove(job);
+        let pause = before.as_ref().map_or(PAUSE, |before| (before.pause * 2).min(LONGEST_PAUSE));
+        if before.as_ref().is_none_or(|before| before.told != id) {
+            outcome.put_off.push(id);
+        }
+        if let Some(before) = before.filter(|before| before.path != damage.path) {
+            outcome.mended.push(before.path);
+        }
+        self.refusals.insert(job.clone(), Refusal { pause, path: damage.path.clone(), told: id });
+        outcome.refused.push(damage);
+        pause
     }
 
     /// Makes the folders above a path again; handed over now, so there before what is sent next.
@@ -423,13 +475,6 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 Landed::Folder { job: None, is_there: true }
             }));
         }
-    }
-}
-
-/// Counts the changes of each job in a group.
-fn count(under_way: &mut BTreeMap<JobName, usize>, group: &Group) {
-    for job in group.jobs() {
-        *under_way.entry(job).or_default() += 1;
     }
 }
 

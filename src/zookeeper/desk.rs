@@ -5,17 +5,20 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use serde::Serialize;
 
 use super::client::{Client, Error, MultiError, Op, Stat, State};
+use super::damage::Damage;
 use super::paths;
 use crate::clock::Clock;
 use crate::term::NodeName;
 
 /// Requests of at most this many nodes' data, for records of at most half a KiB.
 const SMALL: usize = 500;
-/// And for records of the history.
-const LARGE: usize = 100;
+/// Records of the history that one request reads: of some 24 KiB each at worst, which together stay under 1 MiB.
+pub const HISTORY_CHUNK: usize = 40;
 
 /// The session, and who this node is in it.
 #[derive(Clone)]
@@ -48,7 +51,7 @@ pub enum Trouble {
     /// The session is over.
     #[error("the session is over")]
     SessionOver,
-    /// This client may not do that.
+    /// This client may not do that. Names the path.
     #[error("{0}")]
     NoAuth(String),
     /// The chroot does not exist.
@@ -56,19 +59,31 @@ pub enum Trouble {
     NoChroot,
 }
 
-impl From<Error> for Trouble {
-    fn from(error: Error) -> Self {
+impl Trouble {
+    fn of(error: &Error, path: &str) -> Self {
         match error {
             Error::SessionOver => Self::SessionOver,
-            Error::NoAuth => Self::NoAuth(error.to_string()),
-            error => Self::Again(error.to_string()),
+            Error::NoAuth => Self::NoAuth(format!("{path}: {error}")),
+            error => Self::Again(format!("{path}: {error}")),
         }
     }
 }
 
-impl From<MultiError> for Trouble {
-    fn from(error: MultiError) -> Self {
-        error.error.into()
+/// Says which path a request was about that failed.
+pub trait At<T> {
+    /// The trouble that it is for an errand.
+    fn at(self, path: &str) -> Result<T, Trouble>;
+}
+
+impl<T> At<T> for Result<T, Error> {
+    fn at(self, path: &str) -> Result<T, Trouble> {
+        self.map_err(|error| Trouble::of(&error, path))
+    }
+}
+
+impl<T> At<T> for Result<T, MultiError> {
+    fn at(self, path: &str) -> Result<T, Trouble> {
+        self.map_err(|failed| Trouble::of(&failed.error, path))
     }
 }
 
@@ -84,7 +99,7 @@ impl<C: Client, K: Clock> Desk<C, K> {
             State::Connected => Ok(&self.client),
             State::Disconnected => Err(Trouble::Again("the connection is lost".into())),
             State::Expired => Err(Trouble::SessionOver),
-            State::AuthFailed => Err(Trouble::NoAuth("authentication failed".into())),
+            State::AuthFailed => Err(Trouble::Again("authentication failed".into())),
         }
     }
 
@@ -94,16 +109,17 @@ impl<C: Client, K: Clock> Desk<C, K> {
     }
 
     /// Data of the nodes `names` of a folder with small records; those that went meanwhile are left out.
-    pub async fn get_small(&self, folder: &str, names: Vec<String>) -> Result<Vec<Found>, Trouble> {
+    pub async fn get_small(&self, folder: &str, names: Vec<String>) -> Result<Reads, Trouble> {
         get_all(self.line()?, folder, names, SMALL).await
     }
 
-    /// The node an entry of the queue belongs to; absent for one that is not cronkeeper's, or is gone.
+    /// The node an entry of the queue belongs to; absent for one that is not cronkeeper's, is gone, or cannot be read.
     pub async fn node_of(&self, candidate: &str) -> Result<Option<NodeName>, Trouble> {
-        match self.line()?.get(&paths::under(paths::LEADER, candidate)).await {
+        let path = paths::under(paths::LEADER, candidate);
+        match self.line()?.get(&path).await {
             Ok((data, _)) => Ok(node_in(&data)),
-            Err(Error::NoNode) => Ok(None),
-            Err(error) => Err(error.into()),
+            Err(error) if error.is_of_path() => Ok(None),
+            Err(error) => Err(error).at(&path),
         }
     }
 
@@ -113,15 +129,13 @@ impl<C: Client, K: Clock> Desk<C, K> {
         let remove = |name: &String| Op::Delete { path: paths::under(paths::LEADER, name), version: -1 };
         let mut ops: Vec<Op> = candidates.iter().map(remove).collect();
         let member = self.member();
-        match self.line()?.get(&member).await {
-            Ok((_, stat)) if sessions.contains(&stat.ephemeral_owner) => {
-                ops.push(Op::Delete { path: member, version: stat.version });
-            }
-            Ok(_) | Err(Error::NoNode) => {}
-            Err(error) => return Err(error.into()),
+        if let Some(stat) = self.line()?.stat(&member).await.at(&member)?
+            && sessions.contains(&stat.ephemeral_owner)
+        {
+            ops.push(Op::Delete { path: member.clone(), version: stat.version });
         }
         if !ops.is_empty() {
-            self.line()?.multi(ops).await?;
+            self.line()?.multi(ops).await.at(&member)?;
         }
         Ok(())
     }
@@ -130,34 +144,73 @@ impl<C: Client, K: Clock> Desk<C, K> {
 /// A node as found: its name, data and stat.
 pub type Found = (String, Vec<u8>, Stat);
 
-/// Data of many nodes of a folder, in requests of at most `chunk`, all handed over before the first answer.
-pub async fn get_all<C: Client>(
-    client: &C,
-    folder: &str,
-    names: Vec<String>,
-    chunk: usize,
-) -> Result<Vec<Found>, Trouble> {
+/// What a read of many nodes brought.
+#[derive(Debug, Default)]
+pub struct Reads {
+    /// The nodes.
+    pub found: Vec<Found>,
+    /// Those that are there and cannot be read, by their names.
+    pub unread: Vec<(String, Error)>,
+}
+
+impl Reads {
+    /// Names those that cannot be read, and gives back the others.
+    pub fn or_damaged(self, folder: &str, damaged: &mut Vec<Damage>) -> Vec<Found> {
+        damaged.extend(self.unread.iter().map(|(name, error)| Damage::unread(paths::under(folder, name), error)));
+        self.found
+    }
+}
+
+/// Data of many nodes of a folder, in requests of at most `chunk`, all handed over before the first answer. One that cannot be read
+/// hides no other.
+pub async fn get_all<C: Client>(client: &C, folder: &str, names: Vec<String>, chunk: usize) -> Result<Reads, Trouble> {
     let requests: Vec<_> = names
         .chunks(chunk)
         .map(|names| client.get_many(names.iter().map(|name| paths::under(folder, name)).collect()))
         .collect();
-    let mut found = Vec::with_capacity(names.len());
+    let mut answers = Vec::with_capacity(names.len());
     for request in requests {
-        found.extend(request.await?);
+        answers.extend(request.await.at(folder)?);
     }
-    Ok(names
-        .into_iter()
-        .zip(found)
-        .filter_map(|(name, node)| {
-            let (data, stat) = node?;
-            Some((name, data, stat))
-        })
-        .collect())
+    let mut reads = Reads::default();
+    for (name, answer) in names.into_iter().zip(answers) {
+        match answer {
+            Ok((data, stat)) => reads.found.push((name, data, stat)),
+            Err(Error::NoNode) => {}
+            Err(error) if error.is_of_path() => reads.unread.push((name, error)),
+            Err(error) => return Err(error).at(&paths::under(folder, &name)),
+        }
+    }
+    Ok(reads)
 }
 
-/// Data of records of the history.
-pub async fn get_history<C: Client>(client: &C, folder: &str, names: Vec<String>) -> Result<Vec<Found>, Trouble> {
-    get_all(client, folder, names, LARGE).await
+/// Data of records of the history, one request after the other: however many there are, few are on their way.
+pub async fn get_history<C: Client>(client: &C, folder: &str, names: Vec<String>) -> Result<Reads, Trouble> {
+    let mut reads = Reads::default();
+    for names in names.chunks(HISTORY_CHUNK) {
+        let more = get_all(client, folder, names.to_vec(), HISTORY_CHUNK).await?;
+        reads.found.extend(more.found);
+        reads.unread.extend(more.unread);
+    }
+    Ok(reads)
+}
+
+/// What the server says of many nodes of a folder, which needs no right to read them; those that are gone are left out.
+pub async fn stats<C: Client>(client: &C, folder: &str, names: Vec<String>) -> Result<Vec<(String, Stat)>, Trouble> {
+    let ask = |name: String| {
+        let stat: BoxFuture<'static, _> = client.stat(&paths::under(folder, &name)).boxed();
+        (name, stat)
+    };
+    let asked: Vec<_> = names.into_iter().map(ask).collect();
+    let mut found = Vec::with_capacity(asked.len());
+    for (name, stat) in asked {
+        match stat.await {
+            Ok(stat) => found.extend(stat.map(|stat| (name, stat))),
+            Err(error) if error.is_of_path() => {}
+            Err(error) => return Err(error).at(&paths::under(folder, &name)),
+        }
+    }
+    Ok(found)
 }
 
 /// The names in a folder; none where it is gone.
@@ -168,7 +221,22 @@ pub async fn children<C: Client>(client: &C, folder: &str) -> Result<Vec<String>
             Ok(names)
         }
         Err(Error::NoNode) => Ok(Vec::new()),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error).at(folder),
+    }
+}
+
+/// The names in a folder; none, and the folder among the damaged, where it cannot be read.
+pub async fn children_or_damaged<C: Client>(
+    client: &C,
+    folder: &str,
+    damaged: &mut Vec<Damage>,
+) -> Result<Vec<String>, Trouble> {
+    match children(client, folder).await {
+        Err(Trouble::NoAuth(_)) => {
+            damaged.push(Damage::unread(folder, &Error::NoAuth));
+            Ok(Vec::new())
+        }
+        names => names,
     }
 }
 

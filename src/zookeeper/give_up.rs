@@ -1,9 +1,8 @@
 //! What earlier processes of this node left, given up in order: their runs, then candidate and member.
 //!
 //! In this order, because once the member is gone the leader settles its runs by what it knows: it would begin a run again
-//! whose success is only known here. A run that was begun for a process which died before it heard of it was never started; it
-//! ends here too, for nobody else can tell it from one that goes on while cut off. Relies on the caller that these
-//! processes were seen dead.
+//! whose success is only known here. A run that was begun for a process which died before it handed it to its warden was never
+//! started: it goes back to be started, and only here is that known. Relies on the caller that these processes were seen dead.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +11,14 @@ use jiff::Timestamp;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::client::{Client, Connect, ConnectError, Error, Mode, MultiError, Op};
-use super::desk::{self, Desk, Me, Trouble};
+use super::desk::{self, At as _, Desk, Me, Trouble};
 use super::store::{ClaimError, SessionStore};
 use super::{lower, paths, session_id, snapshot};
 use crate::clock::Clock;
 use crate::coordination::Event;
 use crate::election::Failure;
 use crate::ledger::{self, Change};
+use crate::run::journal::Noted;
 use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunRecord, RunState, Version};
 use crate::term::{NodeName, SessionId};
 
@@ -31,6 +31,8 @@ pub(super) struct Leftover {
     pub(super) dead: BTreeSet<SessionId>,
     /// The ends that dead processes could not send.
     pub(super) ends: Vec<RunEnd>,
+    /// What they handed to their wardens, where that is known.
+    pub(super) noted: Option<Noted>,
     /// Who wants to know of every end that was written.
     pub(super) heir: Option<UnboundedSender<Event>>,
 }
@@ -40,7 +42,7 @@ impl Leftover {
     pub(super) fn of_the_dead(store: &dyn SessionStore) -> Self {
         let sessions = store.removable();
         let dead = sessions.iter().copied().map(session_id).collect();
-        Self { sessions, dead, ends: store.open_ends(), heir: None }
+        Self { sessions, dead, ends: store.open_ends(), noted: store.noted(), heir: None }
     }
 
     /// Whoever wanted to know may have gone.
@@ -50,18 +52,23 @@ impl Leftover {
         }
     }
 
-    /// How a run ended, if it is a dead process's and not the leader's to begin again.
-    fn end_of(&self, run: &RunRecord, node: &NodeName, now: Timestamp) -> Option<RunEnd> {
+    /// What is to be written of a run, if it is a dead process's and not the leader's to begin again.
+    fn settle(&self, run: &RunRecord, at: Version, node: &NodeName, now: Timestamp) -> Option<Change> {
         // One that waits is the leader's: whatever is noted of its last attempt, that one is over.
-        let waits = matches!(run.state, RunState::Queued | RunState::Retrying);
-        if waits || run.owner.node != *node || !self.dead.contains(&run.owner.session) {
+        if run.state.waits() || run.owner.node != *node || !self.dead.contains(&run.owner.session) {
             return None;
         }
-        let known = self.ends.iter().find(|end| end.run.is_same_attempt(run));
-        known.cloned().or_else(|| {
-            (run.on_loss != OnLoss::Rerun)
-                .then(|| RunEnd::unseen(run, Outcome::Interrupted, Some(Reason::NodeDied), now))
-        })
+        let end = |end| Some(Change::End { at, end, as_leader: false });
+        if let Some(known) = self.ends.iter().find(|end| end.run.is_same_attempt(run)) {
+            return end(known.clone());
+        }
+        if self.noted.as_ref().is_some_and(|noted| noted.never_started(run)) {
+            return Some(Change::Reown { at, run: RunRecord { state: RunState::Unstarted, ..run.clone() } });
+        }
+        if run.on_loss == OnLoss::Rerun {
+            return None;
+        }
+        end(RunEnd::unseen(run, Outcome::Interrupted, Some(Reason::NodeDied), now))
     }
 }
 
@@ -100,7 +107,8 @@ pub async fn release<C: Connect, K: Clock>(
     heir: UnboundedSender<Event>,
 ) -> Result<(), ReleaseError> {
     let client = connect.connect().await.map_err(|error| estate.not_connected(error))?;
-    let (cluster, _) = client.get(paths::CLUSTER).await.map_err(|error| estate.in_trouble(error.into()))?;
+    let (cluster, _) =
+        client.get(paths::CLUSTER).await.at(paths::CLUSTER).map_err(|trouble| estate.in_trouble(trouble))?;
     store.claim(&String::from_utf8_lossy(&cluster)).map_err(|error| estate.refused(error, &cluster))?;
     let me =
         Me { node: estate.node.clone(), owner: client.owner_id(), prefix: String::new(), candidate_data: Vec::new() };
@@ -157,44 +165,49 @@ async fn end_runs<C: Client, K: Clock>(desk: &Desk<C, K>, left: &Leftover) -> Re
     }
     // A server that lags behind does not know of the newest runs yet; once it has answered a write it does.
     match desk.line()?.multi(vec![Op::Check { path: paths::RUNNING.to_owned(), version: -1 }]).await {
-        Ok(_) | Err(MultiError { error: Error::NoNode, .. }) => {}
-        Err(failed) => return Err(failed.into()),
+        Ok(_) | Err(MultiError { error: Error::NoNode | Error::NoAuth, .. }) => {}
+        Err(failed) => return Err(failed).at(paths::RUNNING),
     }
-    let names = desk::children(desk.line()?, paths::RUNNING).await?;
-    let found = desk.get_small(paths::RUNNING, names).await?;
-    let runs = found.into_iter().filter_map(|(_, data, stat)| Some((snapshot::run_record(&data).ok()?, stat.version)));
+    // What cannot be read is the leader's to name: nobody gives it up.
+    let names = desk::children_or_damaged(desk.line()?, paths::RUNNING, &mut Vec::new()).await?;
+    let found = desk.get_small(paths::RUNNING, names).await?.found;
+    let runs = found
+        .into_iter()
+        .filter_map(|(name, data, stat)| Some((snapshot::run_record(&name, &data).ok()?, stat.version)));
     // All are waited for, whatever the first one says: what was handed over is never dropped.
-    let ended = join_all(runs.map(|(run, version)| end_run(desk, left, run, Version(version)))).await;
+    let ended = join_all(runs.map(|(run, version)| settle_run(desk, left, run, Version(version)))).await;
     ended.into_iter().collect()
 }
 
-/// Ends a run of a dead process, unless it was settled otherwise. What the servers refuse is left to the daemon, whose committer
+/// Ends a run of a dead process, or lets it go, unless it was settled otherwise. What the servers refuse is left to the daemon, whose committer
 /// says so.
-async fn end_run<C: Client, K: Clock>(
+async fn settle_run<C: Client, K: Clock>(
     desk: &Desk<C, K>,
     left: &Leftover,
     mut run: RunRecord,
     mut version: Version,
 ) -> Result<(), Trouble> {
-    while let Some(end) = left.end_of(&run, &desk.me.node, desk.clock.now().wall) {
+    let path = paths::running(&run.id());
+    while let Some(change) = left.settle(&run, version, &desk.me.node, desk.clock.now().wall) {
         // There already, in most cases; the multi says what else is wrong.
         let _ = desk.line()?.create(&paths::job_history(&run.job), Vec::new(), Mode::Persistent).await;
-        let change = Change::End { at: version, end: end.clone(), as_leader: false };
         match desk.line()?.multi(lower::ops(&change)).await.map_err(|failed| failed.error) {
             Ok(_) => {
-                left.inherit(end, version);
+                if let Change::End { end, .. } = change {
+                    left.inherit(end, version);
+                }
                 return Ok(());
             }
-            Err(Error::NoNode | Error::NodeExists | Error::Refused(_)) => return Ok(()),
             Err(Error::BadVersion) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) if error.is_of_path() => return Ok(()),
+            Err(error) => return Err(error).at(&path),
         }
-        let (data, stat) = match desk.line()?.get(&paths::running(&run.id())).await {
+        let (data, stat) = match desk.line()?.get(&path).await {
             Ok(found) => found,
-            Err(Error::NoNode) => return Ok(()),
-            Err(error) => return Err(error.into()),
+            Err(error) if error.is_of_path() => return Ok(()),
+            Err(error) => return Err(error).at(&path),
         };
-        let Ok(record) = snapshot::run_record(&data) else { return Ok(()) };
+        let Ok(record) = snapshot::run_record(paths::name(&path), &data) else { return Ok(()) };
         (run, version) = (record, Version(stat.version));
     }
     Ok(())
@@ -202,7 +215,7 @@ async fn end_run<C: Client, K: Clock>(
 
 async fn remove_entries<C: Client, K: Clock>(desk: &Desk<C, K>, sessions: &[i64]) -> Result<(), Trouble> {
     let names = desk::children(desk.line()?, paths::LEADER).await?;
-    let found = desk.get_small(paths::LEADER, names).await?;
-    let theirs = found.into_iter().filter(|(_, _, stat)| sessions.contains(&stat.ephemeral_owner));
-    desk.remove_entries(theirs.map(|(name, ..)| name).collect(), sessions).await
+    let found = desk::stats(desk.line()?, paths::LEADER, names).await?;
+    let theirs = found.into_iter().filter(|(_, stat)| sessions.contains(&stat.ephemeral_owner));
+    desk.remove_entries(theirs.map(|(name, _)| name).collect(), sessions).await
 }

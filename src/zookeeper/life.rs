@@ -12,13 +12,15 @@
 mod appointment;
 mod ending;
 mod errand;
+mod failing;
 mod found;
+mod relook;
 mod request;
 mod standstill;
 mod term;
 mod wishes;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -29,17 +31,18 @@ use super::client::{Client, Connect, Done, MultiError, State, Watch};
 use super::committer::{Committer, Landed};
 use super::desk::{self, Desk, Me, Trouble};
 use super::node::{Node, Waiting};
+use super::trim::{self, Trimmer};
 use super::watcher::{Step, Watcher};
-use super::{queue, session_id, trim};
+use super::{queue, session_id};
 use crate::clock::{Clock, Uptime, Wake};
 use crate::coordination::Request;
 use crate::election::Event;
-use crate::job::JobName;
 use crate::lease::Lease;
 use crate::ledger;
 use crate::term::{CandidateName, SessionId, Term, TermEnd};
 use appointment::Appointment;
 use errand::Errand;
+use failing::{Failing, Task};
 use found::Found;
 use wishes::{Heard, Listening};
 
@@ -53,8 +56,6 @@ type ReadDone = (ledger::Request, Result<ledger::Event, Trouble>);
 
 /// How often a node reads the queue and the members, without a watch.
 const SURVEY_EVERY: Duration = Duration::from_secs(15);
-/// Between two trims, so that they never crowd out commits.
-const TRIM_EVERY: Duration = Duration::from_millis(100);
 
 /// The place in the queue.
 enum Role {
@@ -78,7 +79,7 @@ enum Happened<W> {
     Run(Step),
     Wishes(Heard),
     Read(Box<ReadDone>),
-    Trimmed,
+    Trimmed(trim::Step),
     Request(Option<Request>),
     Time,
 }
@@ -97,6 +98,9 @@ pub struct Life<'n, C: Connect, K> {
     is_told: bool,
 
     errand: Option<Errand<<C::Client as Client>::Watch>>,
+    /// What the errand under way is.
+    task: Task,
+    failing: Failing,
     retry: errand::Retry,
     is_prepared: bool,
     is_member: bool,
@@ -113,6 +117,14 @@ pub struct Life<'n, C: Connect, K> {
     must_publish: bool,
     survey_at: Uptime,
     is_high_sequence_told: bool,
+    /// The own member may not be used by its own node: it is to be made anew.
+    is_member_closed: bool,
+    /// The queue's folder may not be written to.
+    is_queue_closed: bool,
+    /// The members' folder may not be written to.
+    is_folder_closed: bool,
+    /// Until when commits are waited for before leadership is given up.
+    resign_by: Option<Uptime>,
 
     own_watches: FuturesUnordered<Pending<()>>,
     watches_member: bool,
@@ -145,10 +157,10 @@ pub struct Life<'n, C: Connect, K> {
     /// Reads under way, and those that wait.
     asked: Vec<ledger::Request>,
     unread: VecDeque<ledger::Request>,
+    /// Reads that the server refuses: tried again with each survey.
+    refused: Vec<ledger::Request>,
     read_from: Uptime,
-    trim: Option<Pending<()>>,
-    untrimmed: BTreeSet<JobName>,
-    trim_from: Uptime,
+    trimmer: Trimmer<C::Client, K>,
     ended: Option<Ended>,
 }
 
@@ -171,6 +183,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             is_suspended: false,
             is_told: false,
             errand: None,
+            task: Task::Prepare,
+            failing: Failing::default(),
             retry: errand::Retry::default(),
             is_prepared: false,
             is_member: false,
@@ -185,6 +199,10 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             must_publish: false,
             survey_at: now + SURVEY_EVERY,
             is_high_sequence_told: false,
+            is_member_closed: false,
+            is_queue_closed: false,
+            is_folder_closed: false,
+            resign_by: None,
             own_watches: FuturesUnordered::new(),
             watches_member: false,
             lease: Lease::of_session(timeout, asked),
@@ -205,10 +223,9 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             reads: FuturesUnordered::new(),
             asked: Vec::new(),
             unread: VecDeque::new(),
+            refused: Vec::new(),
             read_from: Uptime::ZERO,
-            trim: None,
-            untrimmed: BTreeSet::new(),
-            trim_from: Uptime::ZERO,
+            trimmer: Trimmer::new(desk.clone()),
             ended: None,
             states: client,
             desk,
@@ -266,7 +283,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             Some(step) = self.watcher.step() => Happened::Run(step),
             heard = self.listening.heard() => Happened::Wishes(heard),
             Some(done) = self.reads.next() => Happened::Read(done),
-            () = under_way(self.trim.as_mut()) => Happened::Trimmed,
+            Some(step) = self.trimmer.step() => Happened::Trimmed(step),
             request = self.node.service.requests.recv() => Happened::Request(request),
             Ok(()) = self.node.service.turned.changed(), if stands_still => Happened::Time,
             () = self.node.clock.sleep_until(wake) => Happened::Time,
@@ -283,17 +300,16 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             Happened::OwnEntry => self.must_verify = true,
             // A place that is not known is looked up.
             Happened::Predecessor => self.role = Role::None,
-            Happened::Run(step) => {
-                if let Some(event) = self.watcher.land(step, now) {
-                    self.node.tell_ledger(event);
+            Happened::Run(step) => match self.watcher.land(step, now) {
+                Ok(event) => {
+                    self.succeeded(Task::Watch);
+                    event.into_iter().for_each(|event| self.node.tell_ledger(event));
                 }
-            }
+                Err(trouble) => self.failed(Task::Watch, &trouble.to_string()),
+            },
             Happened::Wishes(heard) => self.heard(heard, now),
             Happened::Read(done) => self.finish_read(*done),
-            Happened::Trimmed => {
-                self.trim = None;
-                self.trim_from = now + TRIM_EVERY;
-            }
+            Happened::Trimmed(step) => self.trimmer.land(step, now),
             Happened::Request(None) => self.ended = Some(Ended::Done),
             Happened::Request(Some(request)) => self.take_requests(request),
             Happened::Time => {}
@@ -303,6 +319,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
     /// Starts what follows from how things stand.
     fn turn(&mut self) {
         let now = self.now();
+        self.end_late_appointment(now);
         self.appoint_when_answered();
         self.resign_when_answered();
         self.tell_over();
@@ -318,20 +335,20 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
         self.watcher.pump(now);
         self.listen(now);
         self.start_reads(now);
-        self.start_trim(now);
+        self.trimmer.pump(now, matches!(self.role, Role::Leading(_)));
     }
 
     /// When something happens by itself.
     fn wake(&self) -> Option<Uptime> {
         let lease = self.has_acted.then(|| self.lease.until());
-        let always = lease.into_iter().chain(self.node.wishes.leave).chain(self.loops.next(self.timeout));
+        let waits = [self.node.wishes.leave, self.appointment.until(), self.resign_at(), self.loops.next(self.timeout)];
+        let always = lease.into_iter().chain(waits.into_iter().flatten());
         if !self.is_connected {
             return always.min();
         }
         let is_put_off = self.retry.at() > self.now();
         let is_idle = self.errand.is_none() && !self.is_out();
         let errand = is_idle.then(|| if is_put_off { self.retry.at() } else { self.survey_at });
-        let trim = (self.trim.is_none() && !self.untrimmed.is_empty()).then_some(self.trim_from);
         let more = [
             self.committer.wake(),
             self.renew_at(),
@@ -339,7 +356,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             self.listen_at(),
             errand,
             self.read_at(),
-            trim,
+            self.trimmer.wake(),
         ];
         always.chain(more.into_iter().flatten()).min()
     }
@@ -354,6 +371,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
                 self.name_wanted_until = None;
             }
             State::Disconnected => {
+                self.forget_failures();
                 self.is_connected = false;
                 if self.is_told && !self.is_suspended {
                     self.is_suspended = true;
@@ -361,17 +379,9 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
                 }
             }
             State::Expired => self.ended = Some(Ended::Expired),
+            // After its start a node does not end by this: it asks for another session, and says why it gets none.
+            State::AuthFailed if self.node.has_joined => self.ended = Some(Ended::Expired),
             State::AuthFailed => self.fail_auth("authentication failed".into()),
-        }
-    }
-
-    fn start_trim(&mut self, now: Uptime) {
-        if self.trim.is_some() || now < self.trim_from {
-            return;
-        }
-        if let Some(job) = self.untrimmed.pop_first() {
-            let trimming = trim::trim(self.desk.clone(), job);
-            self.trim = Some(Box::pin(async move { trimming.await.unwrap_or_default() }));
         }
     }
 

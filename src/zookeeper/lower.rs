@@ -65,6 +65,9 @@ fn own_ops(change: &Change) -> Vec<Op> {
         Change::Settle { at, run } | Change::Reown { at, run } | Change::Kill { at, run } => {
             vec![write(paths::running(&run.id()), json(run), Some(*at))]
         }
+        Change::Miss { at, run, skip, .. } => {
+            vec![Op::Delete { path: paths::running(run), version: at.0 }, say(skip, None)]
+        }
         Change::End { at, end, .. } => vec![
             Op::Delete { path: paths::running(&end.run.id()), version: at.0 },
             write(paths::history(&end.run.id()), json(&HistoryRecord::Run(end.clone())), None),
@@ -96,6 +99,7 @@ pub fn is_of_another_term(change: &Change, token: i64) -> bool {
         | Change::Dismiss { .. }
         | Change::Forgo { .. }
         | Change::Resume { .. }
+        | Change::Miss { .. }
         | Change::Reown { .. }
         | Change::Kill { .. }
         | Change::End { .. } => false,
@@ -158,6 +162,9 @@ pub fn traces(change: &Change) -> Vec<Trace> {
         Change::Dismiss { skip, .. } | Change::Forgo { skip, .. } => {
             let skip = skip.iter().map(|skip| (paths::history(&skip.id()), HistoryRecord::Skip(skip.clone())));
             skip.map(|(path, skip)| record(path, json(&skip), None)).collect()
+        }
+        Change::Miss { skip, .. } => {
+            vec![record(paths::history(&skip.id()), json(&HistoryRecord::Skip(skip.clone())), None)]
         }
         Change::Resume { job, mark, .. } => {
             let mark = mark.iter().map(|(at, written)| (written, at.map_or(Base::Absent, Base::Version)));

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::client::{Client, Connect, ConnectError, State};
+use super::damage::Damages;
 use super::life::{Ended, Life};
 use super::{NodeIdentity, Options, SessionStore};
 use crate::clock::{Clock, Uptime, Wake};
 use crate::coordination::{self, Service};
 use crate::election::{self, Failure, Member, Published};
 use crate::ledger::{self, Change, Commit, CommitId};
+use crate::run::millis;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// After an outage nobody leads before the nodes are back: a refused connection costs little, half a second of cron more.
@@ -40,6 +42,10 @@ pub struct Node<C: Connect, K> {
     pub cluster: Option<String>,
     /// This process's own earlier sessions.
     pub earlier: Vec<i64>,
+    /// It has had a place in the queue: what the servers refuse from now on is no mistake in how it was set up.
+    pub has_joined: bool,
+    /// What cannot be read, written or trusted.
+    pub damages: Damages,
 }
 
 /// What the daemon wants.
@@ -99,6 +105,8 @@ impl<C: Connect, K: Clock> Node<C, K> {
             backlog: VecDeque::new(),
             cluster: None,
             earlier: Vec::new(),
+            has_joined: false,
+            damages: Damages::default(),
         }
     }
 
@@ -128,6 +136,10 @@ impl<C: Connect, K: Clock> Node<C, K> {
             let asked = self.clock.now().up;
             let error = match self.while_away(Box::pin(async move { connect.connect().await })).await? {
                 Ok(client) => return Some((client, asked)),
+                // The servers were told of other credentials since, or they are wrong for a moment: runs go on meanwhile.
+                Err(ConnectError::AuthFailed(detail)) if self.has_joined => {
+                    format!("authentication was refused: {detail}")
+                }
                 Err(ConnectError::AuthFailed(detail)) => {
                     let service = self.options.service.clone();
                     self.tell(election::Event::Failed(Failure::Refused { service, detail }));
@@ -243,9 +255,11 @@ impl<C: Connect, K: Clock> Node<C, K> {
     }
 
     /// What the member says.
-    pub fn member(&self) -> Member {
+    pub fn member(&self, session_timeout: Duration) -> Member {
+        let session_timeout_ms = Some(millis(session_timeout));
         let NodeIdentity { node, host, pid, version, started_at } = self.identity.clone();
-        Member { v: 1, node, host, pid, version, started_at, published: self.wishes.published.clone() }
+        let published = self.wishes.published.clone();
+        Member { v: 1, node, host, pid, version, started_at, session_timeout_ms, published }
     }
 }
 

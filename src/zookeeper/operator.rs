@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::client::{Client, Done, Error, Mode, MultiError, Op, Watch};
-use super::desk::{self, Trouble, json};
+use super::desk::{self, At as _, Trouble, json};
 use super::{LedgerReader, paths, snapshot, wishes};
 use crate::job::JobName;
 use crate::ledger::{Asking, Followed, Operator, OperatorError};
@@ -58,9 +58,11 @@ impl<C: Client> LedgerReader<C> {
             let touch = match record {
                 Ok((data, stat)) => write(paths::job(job), data, Some(Version(stat.version))),
                 Err(Error::NoNode) => write(paths::job(job), json(&undecided(id)), None),
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error).at(&paths::job(job)),
             };
-            if done(client.multi(vec![control, touch, wishes::ring(paths::CONTROL)]).await)?.is_some() {
+            if done(client.multi(vec![control, touch, wishes::ring(paths::CONTROL)]).await, &paths::control(job))?
+                .is_some()
+            {
                 return Ok(());
             }
         }
@@ -74,7 +76,7 @@ impl<C: Client> LedgerReader<C> {
             let id = entry.record.id;
             let record = ControlRecord { resume: Some(resume.clone()), ..entry.record };
             let set = write(paths::control(job), json(&record), Some(entry.version));
-            if done(client.multi(vec![set, wishes::ring(paths::CONTROL)]).await)?.is_some() {
+            if done(client.multi(vec![set, wishes::ring(paths::CONTROL)]).await, &paths::control(job))?.is_some() {
                 return Ok(Some(id));
             }
         }
@@ -87,7 +89,7 @@ impl<C: Client> LedgerReader<C> {
                 Err(Error::NoNode) => return Ok(()),
                 Ok((data, ..)) if is_another(&data, pause) => return Ok(()),
                 Ok((_, _, watch)) => watch.fired().await,
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error).at(&paths::control(job)),
             }
         }
     }
@@ -99,7 +101,7 @@ impl<C: Client> LedgerReader<C> {
         }
         let path = paths::under(paths::TRIGGERS, "");
         let create = Op::Create { path, data: json(&wish), mode: Mode::PersistentSequential };
-        let made = client.multi(vec![create, wishes::ring(paths::TRIGGERS)]).await?;
+        let made = client.multi(vec![create, wishes::ring(paths::TRIGGERS)]).await.at(paths::TRIGGERS)?;
         let seq = made.first().and_then(|made| match made {
             Done::Created(path) => paths::trigger_seq(paths::name(path)),
             Done::Nothing | Done::Set(_) => None,
@@ -112,17 +114,18 @@ impl<C: Client> LedgerReader<C> {
     async fn killed(&self, run: &RunId, wish: KillRequest) -> Result<Option<RunState>, Trouble> {
         for _ in 0..TRIES {
             let client = self.line()?;
-            let (data, stat) = match client.get(&paths::running(run)).await {
+            let path = paths::running(run);
+            let (data, stat) = match client.get(&path).await {
                 Ok(found) => found,
                 Err(Error::NoNode) => return Ok(None),
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error).at(&path),
             };
-            let mut record = snapshot::run_record(&data).map_err(|error| Trouble::Again(error.to_string()))?;
+            let mut record = snapshot::run_record(paths::name(&path), &data).map_err(Trouble::Again)?;
             if !record.wish_to_end(wish.clone()) {
                 return Ok(Some(record.state));
             }
             let set = write(paths::running(run), json(&record), Some(Version(stat.version)));
-            if done(client.multi(vec![set]).await)?.is_some() {
+            if done(client.multi(vec![set]).await, &path)?.is_some() {
                 return Ok(Some(record.state));
             }
         }
@@ -136,7 +139,7 @@ impl<C: Client> LedgerReader<C> {
             let mut watches: Vec<BoxFuture<'static, ()>> = Vec::new();
             let trigger = run.trigger().map(paths::trigger);
             for path in trigger.into_iter().chain([paths::running(run)]) {
-                if let (Some(_), watch) = client.stat_and_watch(&path).await? {
+                if let (Some(_), watch) = client.stat_and_watch(&path).await.at(&path)? {
                     watches.push(watch.fired().boxed());
                 }
             }
@@ -154,7 +157,7 @@ impl<C: Client> LedgerReader<C> {
 /// The run that a trigger of this uuid leads, or led, to.
 async fn known<C: Client>(client: &C, wish: &TriggerRecord) -> Result<Option<RunId>, Trouble> {
     let names = desk::children(client, paths::TRIGGERS).await?;
-    let waiting = desk::get_all(client, paths::TRIGGERS, names, 500).await?;
+    let waiting = desk::get_all(client, paths::TRIGGERS, names, 500).await?.found;
     let waiting = waiting.into_iter().filter_map(|(name, data, _)| {
         let record: TriggerRecord = serde_json::from_slice(&data).ok()?;
         let seq: TriggerSeq = paths::trigger_seq(&name)?;
@@ -167,7 +170,7 @@ async fn known<C: Client>(client: &C, wish: &TriggerRecord) -> Result<Option<Run
     let is_manual =
         |name: &String| RunId::parse(name).is_ok_and(|run| *run.job() == wish.job && run.trigger().is_some());
     let running = names.into_iter().filter(is_manual).collect();
-    let running = desk::get_all(client, paths::RUNNING, running, 500).await?;
+    let running = desk::get_all(client, paths::RUNNING, running, 500).await?.found;
     let running = running.into_iter().filter_map(|(_, data, _)| serde_json::from_slice::<RunRecord>(&data).ok());
     if let Some(run) = running.into_iter().find(|run| run.trigger.as_ref().is_some_and(|own| own.uuid == wish.uuid)) {
         return Ok(Some(run.id()));
@@ -178,10 +181,11 @@ async fn known<C: Client>(client: &C, wish: &TriggerRecord) -> Result<Option<Run
 }
 
 async fn ended<C: Client>(client: &C, run: &RunId) -> Result<Option<HistoryRecord>, Trouble> {
-    match client.get(&paths::history(run)).await {
+    let path = paths::history(run);
+    match client.get(&path).await {
         Ok((data, _)) => serde_json::from_slice(&data).map(Some).map_err(|error| Trouble::Again(error.to_string())),
         Err(Error::NoNode) => Ok(None),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error).at(&path),
     }
 }
 
@@ -208,11 +212,11 @@ fn write(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
 }
 
 /// `None` where another wrote what it rests on.
-fn done(answer: Result<Vec<Done>, MultiError>) -> Result<Option<Vec<Done>>, Trouble> {
+fn done(answer: Result<Vec<Done>, MultiError>, path: &str) -> Result<Option<Vec<Done>>, Trouble> {
     match answer {
         Ok(done) => Ok(Some(done)),
         Err(MultiError { error: Error::BadVersion | Error::NodeExists | Error::NoNode, .. }) => Ok(None),
-        Err(failed) => Err(failed.into()),
+        Err(failed) => Err(failed).at(path),
     }
 }
 

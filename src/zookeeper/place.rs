@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use futures_util::future::{join3, try_join};
+use futures_util::future::join3;
 
 use super::client::{Client, Error, Mode, Op, Stat};
-use super::desk::{self, Desk, Trouble};
+use super::damage::Damage;
+use super::desk::{self, At as _, Desk, Trouble};
 use super::queue::{self, Entry, Place};
 use super::{paths, snapshot, time};
 use crate::clock::server::ServerTime;
@@ -18,8 +19,8 @@ use crate::term::{CandidateName, FencingToken, NodeName, SessionId};
 pub enum Look<W> {
     /// The own entry is the first.
     First(CandidateName),
-    /// Another is before it; a watch is on that one.
-    Behind(Behind, W),
+    /// Another is before it; a watch is on that one, and something may be wrong with it.
+    Behind(Behind, W, Option<Damage>),
     /// The own entry is gone.
     Gone,
 }
@@ -63,8 +64,17 @@ pub struct Opened<W> {
     pub written: Option<Written>,
     /// The ledger, as all former terms left it.
     pub snapshot: Box<Snapshot>,
+    /// What of it could not be read.
+    pub damaged: Vec<Damage>,
     /// On the own candidate and member.
     pub watches: Vec<W>,
+}
+
+impl<W> Opened<W> {
+    /// True where the jobs or the runs could not even be listed.
+    pub fn is_blind(&self) -> bool {
+        self.damaged.iter().any(|damage| [paths::JOBS, paths::RUNNING].contains(&damage.path.as_str()))
+    }
 }
 
 /// What still stands of the own entries.
@@ -87,12 +97,14 @@ pub struct Survey {
     pub has_member: bool,
     /// The nodes that live.
     pub members: Vec<Member>,
+    /// Those of them that cannot be read.
+    pub damaged: Vec<Damage>,
 }
 
 /// Joins the queue. After a create whose fate is unclear (`is_unclear`) a write is committed first: then a list shows it.
 pub async fn join<C: Client, K: Clock>(desk: Desk<C, K>, is_unclear: bool) -> Result<CandidateName, Trouble> {
     if is_unclear {
-        desk.line()?.multi(vec![Op::Check { path: desk.member(), version: -1 }]).await?;
+        settle(&desk).await?;
         if let Some(ours) = find_own(&desk).await?.ours {
             return Ok(CandidateName(ours));
         }
@@ -106,8 +118,14 @@ pub async fn join<C: Client, K: Clock>(desk: Desk<C, K>, is_unclear: bool) -> Re
             let _ = desk.line()?.create(paths::LEADER, Vec::new(), Mode::Persistent).await;
             Err(Trouble::Again(format!("{} was gone", paths::LEADER)))
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error).at(paths::LEADER),
     }
+}
+
+/// Commits a write: what was on its way before has arrived then, or never will.
+async fn settle<C: Client, K: Clock>(desk: &Desk<C, K>) -> Result<(), Trouble> {
+    let member = desk.member();
+    desk.line()?.multi(vec![Op::Check { path: member.clone(), version: -1 }]).await.at(&member).map(drop)
 }
 
 /// Looks who is before the own entry and watches that one alone: no herd.
@@ -117,17 +135,29 @@ pub async fn look<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<Look<C::Watch
         let Some(ours) = place.ours else { return Ok(Look::Gone) };
         let candidate = CandidateName(ours);
         let Some(predecessor) = place.predecessor else { return Ok(Look::First(candidate)) };
-        // Reading data leaves no watch where there is no node; a watch on its existence would.
-        let watched = desk.line()?.get_and_watch(&paths::under(paths::LEADER, &predecessor)).await;
-        let (data, _, watch) = match watched {
-            Ok(found) => found,
-            Err(Error::NoNode) => continue,
-            Err(error) => return Err(error.into()),
-        };
-        let predecessor_node = desk::node_in(&data);
-        let behind = behind(&desk, candidate, predecessor, predecessor_node, place.first).await?;
-        return Ok(Look::Behind(behind, watch));
+        let path = paths::under(paths::LEADER, &predecessor);
+        let Some((node, stat, watch)) = watch_entry(&desk, &path).await? else { continue };
+        let behind = behind(&desk, candidate, predecessor, node, place.first).await?;
+        let lasts = "it is before this node in the queue, and is not ephemeral: it never goes by itself";
+        let damage = (stat.ephemeral_owner == 0).then(|| Damage::new(path, lasts));
+        return Ok(Look::Behind(behind, watch, damage));
     }
+}
+
+/// Whose an entry is, and a watch on it; `None` where it is gone. One that cannot be read is not cronkeeper's.
+async fn watch_entry<C: Client, K: Clock>(
+    desk: &Desk<C, K>,
+    path: &str,
+) -> Result<Option<(Option<NodeName>, Stat, C::Watch)>, Trouble> {
+    // Reading data leaves no watch where there is no node; a watch on its existence would.
+    match desk.line()?.get_and_watch(path).await {
+        Ok((data, stat, watch)) => return Ok(Some((desk::node_in(&data), stat, watch))),
+        Err(Error::NoNode) => return Ok(None),
+        Err(error) if error.is_of_path() => {}
+        Err(error) => return Err(error).at(path),
+    }
+    let (stat, watch) = desk.line()?.stat_and_watch(path).await.at(path)?;
+    Ok(stat.map(|stat| (None, stat, watch)))
 }
 
 async fn behind<C: Client, K: Clock>(
@@ -161,8 +191,8 @@ async fn read_order<C: Client, K: Clock>(desk: &Desk<C, K>) -> Result<Vec<String
 pub async fn ordered<C: Client>(client: &C) -> Result<Vec<String>, Trouble> {
     let names = desk::children(client, paths::LEADER).await?;
     let entries = if queue::needs_age(&names) {
-        let found = desk::get_all(client, paths::LEADER, names, 500).await?;
-        found.into_iter().map(|(name, _, stat)| Entry { name, czxid: stat.czxid }).collect()
+        let found = desk::stats(client, paths::LEADER, names).await?;
+        found.into_iter().map(|(name, stat)| Entry { name, czxid: stat.czxid }).collect()
     } else {
         names.into_iter().map(|name| Entry { name, czxid: 0 }).collect()
     };
@@ -170,9 +200,10 @@ pub async fn ordered<C: Client>(client: &C) -> Result<Vec<String>, Trouble> {
 }
 
 async fn remove<C: Client, K: Clock>(desk: &Desk<C, K>, candidate: &str) -> Result<(), Trouble> {
-    match desk.line()?.delete(&paths::under(paths::LEADER, candidate), -1).await {
+    let path = paths::under(paths::LEADER, candidate);
+    match desk.line()?.delete(&path, -1).await {
         Ok(()) | Err(Error::NoNode) => Ok(()),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error).at(&path),
     }
 }
 
@@ -186,13 +217,15 @@ pub async fn open<C: Client, K: Clock>(
     candidate: CandidateName,
     dead: BTreeSet<SessionId>,
     proof: Proof,
+    at: OpenAt,
 ) -> Result<Option<Opened<C::Watch>>, Trouble> {
-    let path = paths::candidate(&candidate);
+    let (path, own) = (paths::candidate(&candidate), desk.member());
     let line = desk.line()?;
     // All is handed over before the first answer, for a takeover is as long as its round trips: a session's requests are
     // carried out in their order, so the reads come after the write, and show nothing that counts if it fails.
-    let writing = (proof == Proof::Write).then(|| hand_over_opening(&desk, line, &path));
-    let standing = try_join(line.stat_and_watch(&path), line.stat_and_watch(&desk.member()));
+    let writing = (proof == Proof::Write).then(|| hand_over_opening(&desk, line, &path, at));
+    let (standing, member) = (line.stat_and_watch(&path), line.stat_and_watch(&own));
+    let standing = async { Ok((standing.await.at(&path)?, member.await.at(&own)?)) };
     let writing = async {
         match writing {
             Some(writing) => writing.await.map(|written| written.map(Some)),
@@ -202,22 +235,32 @@ pub async fn open<C: Client, K: Clock>(
     let (written, standing, snapshot) = join3(writing, standing, snapshot::read(line, &dead)).await;
     let Some(written) = written? else { return Ok(None) };
     let ((stat, candidate_watch), (member, member_watch)) = standing?;
-    let snapshot = Box::new(snapshot?);
+    let (snapshot, damaged) = snapshot?;
     let is_ours = |stat: &Stat| stat.ephemeral_owner == desk.me.owner;
     let Some(stat) = stat.filter(is_ours) else { return Ok(None) };
     if !member.as_ref().is_some_and(is_ours) {
         return Ok(None);
     }
     let watches = vec![candidate_watch, member_watch];
-    Ok(Some(Opened { token: FencingToken(stat.czxid), written, snapshot, watches }))
+    Ok(Some(Opened { token: FencingToken(stat.czxid), written, snapshot: Box::new(snapshot), damaged, watches }))
+}
+
+/// What a term's opening writes to, beside the check of the own candidate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenAt {
+    /// The queue: everybody can see there who led last.
+    Queue,
+    /// The own member, with this data, where the queue may not be written to.
+    Member(Vec<u8>),
 }
 
 /// Writes who leads, guarded by the own candidate. `None`: that is gone.
 pub async fn write_opening<C: Client, K: Clock>(
     desk: Desk<C, K>,
     candidate: CandidateName,
+    at: OpenAt,
 ) -> Result<Option<Written>, Trouble> {
-    hand_over_opening(&desk, desk.line()?, &paths::candidate(&candidate)).await
+    hand_over_opening(&desk, desk.line()?, &paths::candidate(&candidate), at).await
 }
 
 /// It is handed over when this returns.
@@ -225,21 +268,26 @@ fn hand_over_opening<C: Client, K: Clock>(
     desk: &Desk<C, K>,
     line: &C,
     candidate: &str,
+    at: OpenAt,
 ) -> impl Future<Output = Result<Option<Written>, Trouble>> + Send {
-    let ops = vec![
-        Op::Check { path: candidate.to_owned(), version: 0 },
-        Op::Set { path: paths::LEADER.into(), data: desk.me.candidate_data.clone(), version: -1 },
-    ];
-    let clock = desk.clock.clone();
+    let (path, data) = match at {
+        OpenAt::Queue => (paths::LEADER.to_owned(), desk.me.candidate_data.clone()),
+        OpenAt::Member(data) => (desk.member(), data),
+    };
+    let ops =
+        vec![Op::Check { path: candidate.to_owned(), version: 0 }, Op::Set { path: path.clone(), data, version: -1 }];
+    let (clock, candidate) = (desk.clock.clone(), candidate.to_owned());
     let sent = clock.now().up;
     let multi = line.multi(ops);
     async move {
         match multi.await {
             Ok(done) => Ok(Some(Written { sent, time: time::of(&done, sent, clock.now().up) })),
-            Err(failed) if failed.index == Some(0) && matches!(failed.error, Error::NoNode | Error::BadVersion) => {
-                Ok(None)
-            }
-            Err(failed) => Err(failed.into()),
+            Err(failed) => match (failed.index, &failed.error) {
+                // Closed to its own node, a candidate guards nothing any more: another is needed.
+                (Some(0), Error::NoNode | Error::BadVersion | Error::NoAuth) => Ok(None),
+                (Some(0), _) => Err(failed).at(&candidate),
+                _ => Err(failed).at(&path),
+            },
         }
     }
 }
@@ -267,15 +315,11 @@ async fn is_own<C: Client, K: Clock>(
     watches: &mut Vec<C::Watch>,
 ) -> Result<bool, Trouble> {
     let stat = if watch {
-        let (stat, watch) = desk.line()?.stat_and_watch(path).await?;
+        let (stat, watch) = desk.line()?.stat_and_watch(path).await.at(path)?;
         watches.push(watch);
         stat
     } else {
-        match desk.line()?.get(path).await {
-            Ok((_, stat)) => Some(stat),
-            Err(Error::NoNode) => None,
-            Err(error) => return Err(error.into()),
-        }
+        desk.line()?.stat(path).await.at(path)?
     };
     Ok(stat.is_some_and(|stat| stat.ephemeral_owner == desk.me.owner))
 }
@@ -287,7 +331,7 @@ pub async fn withdraw<C: Client, K: Clock>(desk: Desk<C, K>, candidate: Candidat
 
 /// Removes every own candidate, also one that an unclear create may have left.
 pub async fn clear<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<(), Trouble> {
-    desk.line()?.multi(vec![Op::Check { path: desk.member(), version: -1 }]).await?;
+    settle(&desk).await?;
     let place = find_own(&desk).await?;
     match place.ours {
         Some(ours) => remove(&desk, &ours).await,
@@ -313,9 +357,12 @@ pub async fn survey<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<Survey, Tro
         }
         _ => None,
     };
-    let members = snapshot::members(desk.line()?).await?;
-    let has_member = members.iter().any(|member| member.node == desk.me.node);
-    Ok(Survey { behind, has_candidate, has_member, members })
+    let (members, damaged) = snapshot::members(desk.line()?).await?;
+    let path = desk.member();
+    // Not judged by what it says: that may have been overwritten.
+    let own = desk.line()?.stat(&path).await.at(&path)?;
+    let has_member = own.is_some_and(|stat| stat.ephemeral_owner == desk.me.owner);
+    Ok(Survey { behind, has_candidate, has_member, members, damaged })
 }
 
 #[cfg(test)]

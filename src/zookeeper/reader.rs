@@ -1,6 +1,6 @@
 //! Reads for the operator's eyes, on whatever session the node has at the moment.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use super::client::{Client, State};
@@ -46,7 +46,10 @@ impl<C: Client> Reader for LedgerReader<C> {
     }
 
     fn snapshot(&self) -> Reading<'_, Snapshot> {
-        Box::pin(async { snapshot::read(&self.client()?, &BTreeSet::new()).await.map_err(read_error) })
+        Box::pin(async {
+            let (snapshot, damaged) = snapshot::read(&self.client()?, &BTreeSet::new()).await.map_err(read_error)?;
+            Ok(Snapshot { damaged: damaged.iter().map(ToString::to_string).collect(), ..snapshot })
+        })
     }
 
     fn history(&self, job: Option<JobName>, limit: usize) -> Reading<'_, Vec<HistoryRecord>> {
@@ -56,12 +59,15 @@ impl<C: Client> Reader for LedgerReader<C> {
 
 async fn queue<C: Client>(client: &C) -> Result<Queue, Trouble> {
     let order = place::ordered(client).await?;
-    let entries = desk::get_all(client, paths::LEADER, order, 500).await?;
-    let candidates = entries
-        .into_iter()
-        .map(|(name, data, _)| Candidate { candidate: CandidateName(name), node: desk::node_in(&data) })
-        .collect();
-    Ok(Queue { candidates, members: snapshot::members(client).await? })
+    let entries = desk::get_all(client, paths::LEADER, order.clone(), 500).await?;
+    let nodes: BTreeMap<_, _> =
+        entries.found.iter().map(|(name, data, _)| (name.as_str(), desk::node_in(data))).collect();
+    let is_there = |name: &str| nodes.contains_key(name) || entries.unread.iter().any(|(unread, _)| unread == name);
+    let candidates = order.iter().filter(|name| is_there(name)).map(|name| {
+        let node = nodes.get(name.as_str()).cloned().flatten();
+        Candidate { candidate: CandidateName(name.clone()), node }
+    });
+    Ok(Queue { candidates: candidates.collect(), members: snapshot::members(client).await?.0 })
 }
 
 async fn history<C: Client>(client: &C, job: Option<JobName>, limit: usize) -> Result<Vec<HistoryRecord>, Trouble> {
@@ -74,8 +80,9 @@ async fn history<C: Client>(client: &C, job: Option<JobName>, limit: usize) -> R
     };
     let mut records = Vec::new();
     for folder in folders {
-        let names = desk::children(client, &folder).await?;
-        let found = desk::get_history(client, &folder, names).await?;
+        // What cannot be read is named by whoever has to write to it.
+        let names = desk::children_or_damaged(client, &folder, &mut Vec::new()).await?;
+        let found = desk::get_history(client, &folder, names).await?.found;
         records.extend(found.into_iter().filter_map(|(_, data, _)| serde_json::from_slice(&data).ok()));
         newest(&mut records, limit);
     }
@@ -85,8 +92,8 @@ async fn history<C: Client>(client: &C, job: Option<JobName>, limit: usize) -> R
 /// How the run ended whose end was written before that of this one: the servers' order of writes says which, not the nodes' clocks.
 pub(super) async fn outcome_before<C: Client>(client: &C, run: &RunId) -> Result<Option<Outcome>, Trouble> {
     let folder = paths::job_history(run.job());
-    let names = desk::children(client, &folder).await?;
-    let found = desk::get_history(client, &folder, names).await?;
+    let names = desk::children_or_damaged(client, &folder, &mut Vec::new()).await?;
+    let found = desk::get_history(client, &folder, names).await?.found;
     let ends = found.into_iter().filter_map(|(_, data, stat)| match serde_json::from_slice(&data) {
         // What shares a write is told apart by its time.
         Ok(HistoryRecord::Run(end)) => Some(((stat.czxid, end.ended_at), end)),

@@ -14,7 +14,9 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use zookeeper_client as zk;
 
-use super::client::{Client, Connect, ConnectError, Data, Done, Error, Mode, MultiError, Op, Stat, State, Watch};
+use super::client::{
+    Acl, Client, Connect, ConnectError, Data, Done, Error, Mode, MultiError, Op, Read, Stat, State, Watch,
+};
 use super::session_id;
 use crate::term::SessionId;
 
@@ -32,10 +34,19 @@ pub struct Settings {
     pub connect: String,
     /// The session timeout to ask for.
     pub session_timeout: Duration,
-    /// Scheme and credential. With one, only its holder may change what this client makes.
-    pub auth: Option<(String, Vec<u8>)>,
+    /// Who this client is, and with whom it shares what it makes.
+    pub auth: Auth,
     /// Encryption, where asked for.
     pub tls: Option<Tls>,
+}
+
+/// Who a client is. Without an identity, what it makes is open to everybody.
+#[derive(Clone, Default)]
+pub struct Auth {
+    /// Schemes and credentials. Each of them may do everything with what this client makes, and no other may do anything.
+    pub identities: Vec<(String, Vec<u8>)>,
+    /// But for this: everybody may, as without identities.
+    pub with_world: bool,
 }
 
 /// Certificates, as PEM texts.
@@ -52,7 +63,7 @@ pub struct Tls {
 pub struct Connector {
     connect: Arc<str>,
     is_secure: bool,
-    acls: zk::Acls<'static>,
+    rights: Rights,
     connector: zk::Connector,
 }
 
@@ -64,15 +75,45 @@ impl Connector {
     pub fn new(settings: Settings) -> Result<Self, String> {
         let mut connector =
             zk::Client::connector().with_session_timeout(settings.session_timeout).with_detached().with_fail_eagerly();
-        let acls = if settings.auth.is_some() { zk::Acls::creator_all() } else { zk::Acls::anyone_all() };
-        if let Some((scheme, credential)) = &settings.auth {
+        let rights = Rights::of(&settings.auth);
+        for (scheme, credential) in &settings.auth.identities {
             connector = connector.with_auth(scheme, credential);
         }
         let is_secure = settings.tls.is_some();
         if let Some(tls) = settings.tls {
             connector = connector.with_tls(tls.options().map_err(|error| error.to_string())?);
         }
-        Ok(Self { connect: settings.connect.into(), is_secure, acls, connector })
+        Ok(Self { connect: settings.connect.into(), is_secure, rights, connector })
+    }
+}
+
+/// To whom belongs what a session makes.
+#[derive(Clone, Copy)]
+enum Rights {
+    Everybody,
+    Own,
+    OwnAndEverybody,
+}
+
+/// `auth` stands for all identities of the session: the server puts them in its place.
+static OWN_AND_EVERYBODY: [zk::Acl; 2] =
+    [zk::Acl::new_const(zk::Permission::ALL, "auth", ""), zk::Acl::new_const(zk::Permission::ALL, "world", "anyone")];
+
+impl Rights {
+    fn of(auth: &Auth) -> Self {
+        match (auth.identities.is_empty(), auth.with_world) {
+            (true, _) => Self::Everybody,
+            (false, true) => Self::OwnAndEverybody,
+            (false, false) => Self::Own,
+        }
+    }
+
+    fn acls(self) -> zk::Acls<'static> {
+        match self {
+            Self::Everybody => zk::Acls::anyone_all(),
+            Self::Own => zk::Acls::creator_all(),
+            Self::OwnAndEverybody => zk::Acls::new(&OWN_AND_EVERYBODY),
+        }
     }
 }
 
@@ -124,7 +165,7 @@ impl Connector {
             connector.connect(&self.connect).await
         };
         match connected {
-            Ok(client) => Ok(Session { states: client.state_watcher(), client, acls: self.acls }),
+            Ok(client) => Ok(Session { states: client.state_watcher(), client, rights: self.rights }),
             Err(zk::Error::AuthFailed) => Err(ConnectError::AuthFailed(zk::Error::AuthFailed.to_string())),
             Err(error) => Err(ConnectError::Unreachable(error.to_string())),
         }
@@ -136,7 +177,7 @@ impl Connector {
 pub struct Session {
     client: zk::Client,
     states: zk::StateWatcher,
-    acls: zk::Acls<'static>,
+    rights: Rights,
 }
 
 /// A watch at real servers.
@@ -172,11 +213,12 @@ impl Client for Session {
     }
 
     fn multi(&self, ops: Vec<Op>) -> impl Future<Output = Result<Vec<Done>, MultiError>> + Send + 'static {
-        let Self { client, acls, .. } = self.clone();
+        let Self { client, rights, .. } = self.clone();
         handed_over(async move {
             let mut writer = client.new_multi_writer();
             for (index, op) in ops.iter().enumerate() {
-                add(&mut writer, op, acls).map_err(|source| MultiError { index: Some(index), error: error(source) })?;
+                add(&mut writer, op, rights.acls())
+                    .map_err(|source| MultiError { index: Some(index), error: error(source) })?;
             }
             let done = writer.commit().await.map_err(multi_error)?;
             Ok(done.into_iter().map(outcome).collect())
@@ -189,11 +231,11 @@ impl Client for Session {
         data: Vec<u8>,
         mode: Mode,
     ) -> impl Future<Output = Result<(String, Stat), Error>> + Send + 'static {
-        let Self { client, acls, .. } = self.clone();
+        let Self { client, rights, .. } = self.clone();
         let mut path = path.to_owned();
         handed_over(async move {
             let (made, sequence) =
-                client.create(&path, &data, &create_mode(mode).with_acls(acls)).await.map_err(error)?;
+                client.create(&path, &data, &create_mode(mode).with_acls(rights.acls())).await.map_err(error)?;
             if matches!(mode, Mode::PersistentSequential | Mode::EphemeralSequential) {
                 path.push_str(&sequence.to_string());
             }
@@ -241,16 +283,62 @@ impl Client for Session {
         handed_over(async move { client.list_children(&path).await.map_err(error) })
     }
 
-    fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Option<Data>>, Error>> + Send + 'static {
+    fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Read>, Error>> + Send + 'static {
         let client = self.client.clone();
         handed_over(async move {
             let mut reader = client.new_multi_reader();
-            for path in &paths {
-                reader.add_get_data(path).map_err(error)?;
-            }
-            reader.commit().await.map_err(error)?.into_iter().map(found).collect()
+            // What the client itself refuses to ask for is answered as if the server had.
+            let asked: Vec<_> = paths.iter().map(|path| reader.add_get_data(path).map_err(error)).collect();
+            let mut answers = reader.commit().await.map_err(error)?.into_iter();
+            let nothing = || Err(Error::Refused("no answer to this part of the request".into()));
+            Ok(asked.into_iter().map(|asked| asked.and_then(|()| answers.next().map_or_else(nothing, read))).collect())
         })
     }
+
+    fn stat(&self, path: &str) -> impl Future<Output = Result<Option<Stat>, Error>> + Send + 'static {
+        let (client, path) = (self.client.clone(), path.to_owned());
+        handed_over(async move { Ok(client.check_stat(&path).await.map_err(error)?.as_ref().map(stat)) })
+    }
+
+    fn is_authenticated(&self) -> bool {
+        !matches!(self.rights, Rights::Everybody)
+    }
+
+    fn acl(&self, path: &str) -> impl Future<Output = Result<(Vec<Acl>, Stat), Error>> + Send + 'static {
+        let (client, path) = (self.client.clone(), path.to_owned());
+        handed_over(async move {
+            let (acl, found) = client.get_acl(&path).await.map_err(error)?;
+            Ok((acl.iter().map(from_acl).collect(), stat(&found)))
+        })
+    }
+
+    fn set_acl(&self, path: &str, acl: Vec<Acl>) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+        let (client, path) = (self.client.clone(), path.to_owned());
+        handed_over(async move {
+            let acl: Vec<zk::Acl> = acl.iter().map(to_acl).collect();
+            client.set_acl(&path, &acl, None).await.map_err(error).map(drop)
+        })
+    }
+}
+
+const PERMISSIONS: [(u8, zk::Permission); 5] = [
+    (1, zk::Permission::READ),
+    (2, zk::Permission::WRITE),
+    (4, zk::Permission::CREATE),
+    (8, zk::Permission::DELETE),
+    (16, zk::Permission::ADMIN),
+];
+
+fn from_acl(acl: &zk::Acl) -> Acl {
+    let has = |&&(_, permission): &&(u8, zk::Permission)| acl.permission().has(permission);
+    let permissions = PERMISSIONS.iter().filter(has).map(|(bit, _)| bit).sum();
+    Acl { permissions, scheme: acl.scheme().to_owned(), id: acl.id().to_owned() }
+}
+
+fn to_acl(acl: &Acl) -> zk::Acl {
+    let has = |&&(bit, _): &&(u8, zk::Permission)| acl.permissions & bit != 0;
+    let permission = PERMISSIONS.iter().filter(has).fold(zk::Permission::NONE, |all, &(_, one)| all | one);
+    zk::Acl::new(permission, zk::AuthId::new(&acl.scheme, &acl.id))
 }
 
 /// Runs a future up to its first wait, by which the crate has the request, and gives back the rest.
@@ -288,10 +376,9 @@ fn outcome(result: zk::MultiWriteResult) -> Done {
     }
 }
 
-fn found(result: zk::MultiReadResult) -> Result<Option<Data>, Error> {
+fn read(result: zk::MultiReadResult) -> Read {
     match result {
-        zk::MultiReadResult::Data { data, stat: found } => Ok(Some((data, stat(&found)))),
-        zk::MultiReadResult::Error { err: zk::Error::NoNode } => Ok(None),
+        zk::MultiReadResult::Data { data, stat: found } => Ok((data, stat(&found))),
         zk::MultiReadResult::Error { err } => Err(error(err)),
         other => Err(Error::Refused(format!("an answer to another question: {other:?}"))),
     }
@@ -360,6 +447,14 @@ mod tests {
         assert!(matches!(error(zk::Error::SessionMoved), Error::Unanswered(_)));
         assert!(matches!(error(zk::Error::Timeout), Error::Unanswered(_)));
         assert!(matches!(error(zk::Error::UnexpectedError("?".into())), Error::Unanswered(_)));
+    }
+
+    #[test]
+    fn an_access_list_comes_back_as_it_was_read() {
+        for raw in [zk::Permission::ALL, zk::Permission::READ | zk::Permission::DELETE, zk::Permission::NONE] {
+            let acl = zk::Acl::new(raw, zk::AuthId::new("digest", "cron:hash"));
+            assert_eq!(to_acl(&from_acl(&acl)), acl);
+        }
     }
 
     #[test]

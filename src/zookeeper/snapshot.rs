@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::future::{try_join, try_join3};
 
 use super::client::{Client, Stat};
-use super::desk::{self, Trouble};
+use super::damage::Damage;
+use super::desk::{self, Reads, Trouble};
 use super::{paths, session_id, wishes};
 use crate::election::Member;
 use crate::job::JobName;
@@ -18,31 +19,29 @@ use crate::term::{NodeName, SessionId};
 
 const CHUNK: usize = 500;
 
-/// Reads jobs, runs and the owners' state. `dead` are sessions whose processes were seen dead.
+/// Reads jobs, runs and the owners' state, and says what could not be read. `dead` are sessions whose processes were seen dead.
 ///
 /// A takeover waits for this, so what need not wait for an answer is asked together: the names, then the records, then
 /// the owners, where there are runs at all.
-pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<Snapshot, Trouble> {
+pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(Snapshot, Vec<Damage>), Trouble> {
     let mut snapshot = Snapshot::default();
-    let (jobs, runs) = try_join(desk::children(client, paths::JOBS), desk::children(client, paths::RUNNING)).await?;
+    let (mut damaged, mut more) = (Vec::new(), Vec::new());
+    let jobs = desk::children_or_damaged(client, paths::JOBS, &mut damaged);
+    let runs = desk::children_or_damaged(client, paths::RUNNING, &mut more);
+    let (jobs, runs) = try_join(jobs, runs).await?;
     let jobs = desk::get_all(client, paths::JOBS, jobs, CHUNK);
     let runs = desk::get_all(client, paths::RUNNING, runs, CHUNK);
-    let mut damaged = Vec::new();
     // Handed over after the jobs' records: a pause changes them too, so of one that came later the versions read tell.
-    let wishes = wishes::read(client, &mut damaged);
-    let (jobs, found, wishes) = try_join3(jobs, runs, wishes).await?;
-    (snapshot.wishes, snapshot.damaged) = (wishes, damaged);
-    for (name, data, stat) in jobs {
-        match JobName::parse(&name) {
-            Ok(job) => drop(snapshot.jobs.insert(job, job_entry(&name, &data, &stat, &mut snapshot.damaged))),
-            Err(bad) => snapshot.damaged.push(format!("{}/{name}: {bad}", paths::JOBS)),
-        }
-    }
+    let wishes = wishes::read(client);
+    let (jobs, found, (wishes, unheard)) = try_join3(jobs, runs, wishes).await?;
+    damaged.extend(more.into_iter().chain(unheard));
+    snapshot.wishes = wishes;
+    snapshot.jobs = job_entries(client, jobs, &mut damaged).await?;
     let mut runs = Vec::new();
-    for (name, data, stat) in found {
-        match run_record(&data) {
+    for (name, data, stat) in found.or_damaged(paths::RUNNING, &mut damaged) {
+        match run_record(&name, &data) {
             Ok(record) => runs.push((record, Version(stat.version))),
-            Err(error) => snapshot.damaged.push(format!("{}/{name}: {error}", paths::RUNNING)),
+            Err(why) => damaged.push(Damage::new(paths::under(paths::RUNNING, &name), why)),
         }
     }
     let living = living_owners(client, &runs).await?;
@@ -50,7 +49,28 @@ pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<S
         .into_iter()
         .map(|(record, version)| Running { owner: owner_state(&record, &living, dead), record, version })
         .collect();
-    Ok(snapshot)
+    Ok((snapshot, damaged))
+}
+
+async fn job_entries<C: Client>(
+    client: &C,
+    mut jobs: Reads,
+    damaged: &mut Vec<Damage>,
+) -> Result<BTreeMap<JobName, JobEntry>, Trouble> {
+    let mut entries = BTreeMap::new();
+    let unread: Vec<String> = jobs.unread.iter().map(|(name, _)| name.clone()).collect();
+    // What they say is not known, but what they are written at is.
+    let versions = desk::stats(client, paths::JOBS, unread).await?;
+    let versions = versions.into_iter().map(|(name, stat)| (name, Version(stat.version)));
+    let unread = versions.filter_map(|(name, version)| Some((JobName::parse(&name).ok()?, version)));
+    entries.extend(unread.map(|(job, version)| (job, JobEntry { record: None, version })));
+    for (name, data, stat) in std::mem::take(&mut jobs).or_damaged(paths::JOBS, damaged) {
+        match JobName::parse(&name) {
+            Ok(job) => drop(entries.insert(job, job_entry(&name, &data, &stat, damaged))),
+            Err(bad) => damaged.push(Damage::new(paths::under(paths::JOBS, &name), bad)),
+        }
+    }
+    Ok(entries)
 }
 
 /// The sessions under which the nodes live that own these runs.
@@ -60,31 +80,49 @@ async fn living_owners<C: Client>(
 ) -> Result<BTreeMap<String, SessionId>, Trouble> {
     let nodes: BTreeSet<&NodeName> = runs.iter().map(|(record, _)| &record.owner.node).collect();
     let names = nodes.into_iter().map(|node| node.as_str().to_owned()).collect();
-    let found = desk::get_all(client, paths::NODES, names, CHUNK).await?;
-    Ok(found.into_iter().map(|(name, _, stat)| (name, session_id(stat.ephemeral_owner))).collect())
+    let found = desk::stats(client, paths::NODES, names).await?;
+    Ok(found.into_iter().map(|(name, stat)| (name, session_id(stat.ephemeral_owner))).collect())
 }
 
-/// The nodes that live.
-pub async fn members<C: Client>(client: &C) -> Result<Vec<Member>, Trouble> {
-    let found = all(client, paths::NODES).await?;
-    Ok(found.into_iter().filter_map(|(_, data, _)| serde_json::from_slice(&data).ok()).collect())
+/// The nodes that live, and those of them that cannot be read.
+pub async fn members<C: Client>(client: &C) -> Result<(Vec<Member>, Vec<Damage>), Trouble> {
+    let mut damaged = Vec::new();
+    let names = desk::children_or_damaged(client, paths::NODES, &mut damaged).await?;
+    let found = desk::get_all(client, paths::NODES, names, CHUNK).await?.or_damaged(paths::NODES, &mut damaged);
+    let mut members = Vec::with_capacity(found.len());
+    for (name, data, _) in found {
+        match member(&name, &data) {
+            Ok(member) => members.push(member),
+            Err(why) => damaged.push(Damage::new(paths::under(paths::NODES, &name), why)),
+        }
+    }
+    Ok((members, damaged))
 }
 
-/// Reads a run's record.
-pub fn run_record(data: &[u8]) -> Result<RunRecord, serde_json::Error> {
-    serde_json::from_slice(data)
+fn member(name: &str, data: &[u8]) -> Result<Member, String> {
+    let member: Member = serde_json::from_slice(data).map_err(|error| error.to_string())?;
+    if member.node.as_str() != name {
+        return Err(format!("it names another node, `{}`", member.node));
+    }
+    Ok(member)
+}
+
+/// Reads a run's record, which stands under this name.
+pub fn run_record(name: &str, data: &[u8]) -> Result<RunRecord, String> {
+    let record: RunRecord = serde_json::from_slice(data).map_err(|error| error.to_string())?;
+    let id = record.id().to_string();
+    if id != name {
+        return Err(format!("it is the record of another run, `{id}`"));
+    }
+    Ok(record)
 }
 
 /// Reads a job's record, naming it among the damaged if it cannot be read.
-pub fn job_entry(name: &str, data: &[u8], stat: &Stat, damaged: &mut Vec<String>) -> JobEntry {
-    let record =
-        serde_json::from_slice(data).inspect_err(|error| damaged.push(format!("{}/{name}: {error}", paths::JOBS))).ok();
+pub fn job_entry(name: &str, data: &[u8], stat: &Stat, damaged: &mut Vec<Damage>) -> JobEntry {
+    let record = serde_json::from_slice(data)
+        .inspect_err(|error| damaged.push(Damage::new(paths::under(paths::JOBS, name), error)))
+        .ok();
     JobEntry { record, version: Version(stat.version) }
-}
-
-async fn all<C: Client>(client: &C, folder: &str) -> Result<Vec<desk::Found>, Trouble> {
-    let names = desk::children(client, folder).await?;
-    desk::get_all(client, folder, names, CHUNK).await
 }
 
 fn owner_state(record: &RunRecord, living: &BTreeMap<String, SessionId>, dead: &BTreeSet<SessionId>) -> OwnerState {

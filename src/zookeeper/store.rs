@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{owner_of, session_id};
 use crate::run::RunEnd;
-use crate::run::journal::Recovered;
+use crate::run::journal::{Noted, Recovered};
 use crate::state_dir::{StateDir, StateDirError};
 
 /// Remembers sessions and the cluster beyond the process.
@@ -16,6 +16,11 @@ pub trait SessionStore: Send {
     /// # Errors
     /// When it belongs to another, or cannot be written.
     fn claim(&mut self, cluster: &str) -> Result<(), ClaimError>;
+
+    /// The cluster that this state directory is used with, where that is known.
+    fn cluster(&self) -> Option<String> {
+        None
+    }
 
     /// Writes down a session, by the id that the stat of its entries shows, before its first entry is made.
     ///
@@ -34,6 +39,12 @@ pub trait SessionStore: Send {
     /// be a copy, and the run alive elsewhere under a session that is none of the [`removable`](Self::removable).
     fn open_ends(&self) -> Vec<RunEnd> {
         Vec::new()
+    }
+
+    /// What earlier processes of this node handed to their wardens; absent where that is not known. What is not among it was never
+    /// started, as far as it is of a [`removable`](Self::removable) session.
+    fn noted(&self) -> Option<Noted> {
+        None
     }
 }
 
@@ -60,12 +71,13 @@ pub enum ClaimError {
 pub struct KeptSessions {
     state: Arc<StateDir>,
     open_ends: Vec<RunEnd>,
+    noted: Option<Noted>,
 }
 
 impl KeptSessions {
     /// To be made only when the processes of earlier sessions were seen dead. `recovered` is what they left open.
     pub fn new(state: Arc<StateDir>, recovered: &Recovered) -> Self {
-        Self { state, open_ends: recovered.ends() }
+        Self { state, open_ends: recovered.ends(), noted: recovered.noted() }
     }
 }
 
@@ -75,6 +87,10 @@ impl SessionStore for KeptSessions {
             StateDirError::OtherCluster { ours, .. } => ClaimError::OtherCluster { ours },
             other => StoreError(in_words(&other)).into(),
         })
+    }
+
+    fn cluster(&self) -> Option<String> {
+        self.state.cluster()
     }
 
     fn record(&mut self, owner: i64) -> Result<(), StoreError> {
@@ -94,6 +110,10 @@ impl SessionStore for KeptSessions {
 
     fn open_ends(&self) -> Vec<RunEnd> {
         self.open_ends.clone()
+    }
+
+    fn noted(&self) -> Option<Noted> {
+        self.noted.clone()
     }
 }
 

@@ -18,6 +18,11 @@ pub fn touch() -> Op {
     Op::Set { path: paths::NODES.into(), data: Vec::new(), version: -1 }
 }
 
+/// The same, where that folder may not be written to: it fires the watches on the own member, which then is looked at again.
+pub fn touch_member(path: String, data: Vec<u8>) -> Op {
+    Op::Set { path, data, version: -1 }
+}
+
 /// The stamp on a multi's set. That of a create would not do: inside a multi 3.8.0 fills in garbage.
 pub fn of(done: &[Done], sent: Uptime, received: Uptime) -> Option<ServerTime> {
     let stamp = done.iter().find_map(|done| match done {

@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 
 use super::client::{Client, Error, Watch};
-use super::desk::{Desk, Trouble};
+use super::desk::{At as _, Desk, Trouble};
 use super::{paths, session_id, snapshot};
 use crate::clock::{Clock, Uptime, Wake};
 use crate::ledger::{Event, OwnerState};
@@ -166,26 +166,26 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         self.steps.next().await
     }
 
-    /// Takes a step's result; what to tell.
-    pub fn land(&mut self, step: Step, now: Uptime) -> Option<Event> {
+    /// Takes a step's result; what to tell. What failed is looked at again.
+    pub fn land(&mut self, step: Step, now: Uptime) -> Result<Option<Event>, Trouble> {
         let (look, result) = match step.0 {
             Brought::OfMember { node, result } => (Look::Member(node), result.map(|()| None)),
-            Brought::OfRun { run, wish, .. } if !self.is_wanted(&run, wish) => return None,
+            Brought::OfRun { run, wish, .. } if !self.is_wanted(&run, wish) => return Ok(None),
             Brought::OfRun { run, result: Ok(Some(event @ Event::Run(_, None))), .. } => {
                 self.unwatch(&run);
-                return Some(event);
+                return Ok(Some(event));
             }
             Brought::OfRun { run, wish, told, result } => (Look::Run { run, wish, told }, result),
         };
         match result {
             Ok(event) => {
                 self.waiting.push_front(look);
-                event
+                Ok(event)
             }
-            Err(_) => {
+            Err(trouble) => {
                 self.waiting.push_back(look);
                 self.not_before = now + PAUSE;
-                None
+                Err(trouble)
             }
         }
     }
@@ -206,7 +206,8 @@ async fn look_at_member<C: Client, K: Clock>(
     node: &NodeName,
     member: &watch::Sender<Member>,
 ) -> Result<(), Trouble> {
-    let (stat, watch) = desk.line()?.stat_and_watch(&paths::member(node)).await?;
+    let path = paths::member(node);
+    let (stat, watch) = desk.line()?.stat_and_watch(&path).await.at(&path)?;
     // Said also when it is as before: it may have come and gone between two looks, and been seen in between.
     member.send_replace(Member::Lives(stat.map(|stat| session_id(stat.ephemeral_owner))));
     watch.fired().await;
@@ -230,10 +231,11 @@ async fn look_at_run<C: Client, K: Clock>(
     let (data, stat, watch) = match found {
         Ok(found) => found,
         Err(Error::NoNode) => return Ok(Some(Event::Run(run.clone(), None))),
-        Err(error) => return Err(error.into()),
+        Err(Error::NoAuth) => return closed(desk, run, &path).await,
+        Err(error) => return Err(error).at(&path),
     };
     let version = Version(stat.version);
-    let Ok(record) = snapshot::run_record(&data) else {
+    let Ok(record) = snapshot::run_record(paths::name(&path), &data) else {
         changed(desk, watch, None).await;
         return Ok(None);
     };
@@ -258,16 +260,23 @@ async fn look_at_run<C: Client, K: Clock>(
     Ok(None)
 }
 
+/// A run whose record may not be read: nothing can be decided on it, and who may read it can change without a sign.
+async fn closed<C: Client, K: Clock>(desk: &Desk<C, K>, run: &RunId, path: &str) -> Result<Option<Event>, Trouble> {
+    if desk.line()?.stat(path).await.at(path)?.is_none() {
+        return Ok(Some(Event::Run(run.clone(), None)));
+    }
+    changed(desk, None, None).await;
+    Ok(None)
+}
+
 fn is_without(member: &Member, session: &SessionId) -> bool {
     matches!(member, Member::Lives(living) if living.as_ref() != Some(session))
 }
 
 async fn lives<C: Client, K: Clock>(desk: &Desk<C, K>, owner: &Owner) -> Result<bool, Trouble> {
-    match desk.line()?.get(&paths::member(&owner.node)).await {
-        Ok((_, stat)) => Ok(session_id(stat.ephemeral_owner) == owner.session),
-        Err(Error::NoNode) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
+    let path = paths::member(&owner.node);
+    let stat = desk.line()?.stat(&path).await.at(&path)?;
+    Ok(stat.is_some_and(|stat| session_id(stat.ephemeral_owner) == owner.session))
 }
 
 /// Returns when the run or its owner's member may have changed: either says no more than to look again.
@@ -297,9 +306,12 @@ pub async fn read_run<C: Client, K: Clock>(
     desk: &Desk<C, K>,
     run: &RunId,
 ) -> Result<Option<(RunRecord, Version)>, Trouble> {
-    match desk.line()?.get(&paths::running(run)).await {
-        Ok((data, stat)) => Ok(snapshot::run_record(&data).ok().map(|record| (record, Version(stat.version)))),
+    let path = paths::running(run);
+    match desk.line()?.get(&path).await {
+        Ok((data, stat)) => {
+            Ok(snapshot::run_record(paths::name(&path), &data).ok().map(|record| (record, Version(stat.version))))
+        }
         Err(Error::NoNode) => Ok(None),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error).at(&path),
     }
 }

@@ -3,6 +3,7 @@
 //! Timing is only bounded where it is the promise, and then generously. What takes long, or is only more of the same,
 //! runs with `CRONKEEPER_LONG=1`.
 
+mod burst;
 mod chained;
 pub mod cluster;
 mod control;
@@ -17,8 +18,10 @@ mod hung;
 mod last_words;
 mod lease;
 mod outage;
+mod records;
 mod retrying;
 mod secrets;
+mod stalls;
 mod start;
 mod steady;
 mod storm;

@@ -6,6 +6,7 @@ mod outlived;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use zookeeper_client::{Acls, Client, CreateMode};
@@ -95,16 +96,20 @@ async fn what_a_killed_node_held_is_given_up_after_its_ends_are_written() {
     assert_eq!(recorded_sessions(&spec), 0);
 }
 
-/// A begin can be accepted and its node die before it hears of it: nothing was started, and nobody but this node can know that.
+/// A begin can be accepted and its node die before it hears of it: nothing was started, and only its next process can prove that.
 async fn begun_without_a_word(spec: &Spec, connect: &str, changes: Value) -> String {
+    begun_at_without_a_word(spec, connect, "2026-01-02T03:04:05Z".parse().unwrap(), changes).await
+}
+
+async fn begun_at_without_a_word(spec: &Spec, connect: &str, at: Timestamp, changes: Value) -> String {
     let (_killed, run) = killed(spec);
     let client = Client::connect(connect).await.unwrap();
     let (known, _) = client.get_data(&format!("/cronkeeper/running/{run}")).await.unwrap();
     let mut record: Value = serde_json::from_slice(&known).unwrap();
-    record["scheduled_at"] = "2026-01-02T03:04:05Z".into();
+    record["scheduled_at"] = at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into();
     record["nonce"] = "another".into();
     record.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-    let unheard = "sleeper.20260102T030405Z".to_owned();
+    let unheard = format!("sleeper.{}", at.strftime("%Y%m%dT%H%M%SZ"));
     let data = serde_json::to_vec(&record).unwrap();
     let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
     client.create(&format!("/cronkeeper/running/{unheard}"), &data, &persistent).await.unwrap();
@@ -123,14 +128,36 @@ async fn is_in_flight(connect: &str, run: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_run_that_the_dead_node_never_heard_of_ends_by_release() {
+async fn a_run_that_the_dead_node_never_heard_of_goes_back_to_be_started_by_release() {
     let connect = shared();
     let spec = spec(&connect);
     let run = begun_without_a_word(&spec, &connect, json!({})).await;
     assert_gave_up(&spec, &release(&spec, Some(&connect)));
-    let end = history_of(&connect, &run).await.unwrap();
-    assert_eq!((&end["outcome"], &end["reason"]), (&"interrupted".into(), &"node-died".into()));
-    assert!(!is_in_flight(&connect, &run).await);
+    assert_eq!(history_of(&connect, &run).await, None);
+    let client = Client::connect(&connect).await.unwrap();
+    let (record, _) = client.get_data(&format!("/cronkeeper/running/{run}")).await.unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&record).unwrap()["state"], "unstarted");
+}
+
+#[tokio::test]
+async fn a_run_that_the_dead_node_never_heard_of_is_started_by_the_next_leader_once() {
+    for restart in [true, false] {
+        let connect = shared();
+        let spec = spec(&connect);
+        let minute_ago = Timestamp::now() - Duration::from_secs(60);
+        let run = begun_at_without_a_word(&spec, &connect, minute_ago, json!({})).await;
+        if !restart {
+            assert_gave_up(&spec, &release(&spec, Some(&connect)));
+        }
+        let late = "jobs: {sleeper: {schedule: '@yearly', command: 'true', misfire_window: 1h}}";
+        let again = if restart { spec.clone() } else { self::spec(&connect) }.jobs(late).start();
+        let started = again.await_where("run.started", LONG, |event| event.text("run") == run);
+        assert_eq!(started.number("attempt"), Some(2));
+        let end = again.await_where("run.finished", LONG, |event| event.text("run") == run);
+        assert_eq!(end.text("outcome"), "success");
+        let starts = again.events().named("run.started").into_iter().filter(|event| event.text("run") == run).count();
+        assert_eq!(starts, 1);
+    }
 }
 
 #[tokio::test]
@@ -139,7 +166,7 @@ async fn what_follows_the_ends_that_release_wrote_is_run_by_the_next_start_and_n
     let spec = spec(&connect);
     let unheard = begun_without_a_word(&spec, &connect, json!({})).await;
     assert_gave_up(&spec, &release(&spec, Some(&connect)));
-    let hooked = "jobs: {sleeper: {schedule: '@yearly', command: 'true', on_failure: 'true'}}";
+    let hooked = "jobs: {sleeper: {schedule: '@yearly', command: 'true', on_failure: 'true', on_missed: 'true'}}";
     let again = spec.clone().jobs(hooked).start();
     again.await_where("hook.finished", LONG, |event| event.text("run") == unheard);
     again.await_where("hook.finished", LONG, |event| event.text("run") != unheard);
@@ -157,24 +184,25 @@ async fn what_follows_the_ends_that_release_wrote_is_run_by_the_next_start_and_n
 }
 
 #[tokio::test]
-async fn a_restart_runs_what_follows_the_end_of_a_run_that_the_dead_node_never_heard_of() {
+async fn a_restart_runs_what_follows_a_run_that_the_dead_node_never_heard_of_and_nobody_could_start() {
     let connect = shared();
     let spec = spec(&connect);
     let unheard = begun_without_a_word(&spec, &connect, json!({})).await;
-    let hooked = "jobs: {sleeper: {schedule: '@yearly', command: 'true', on_failure: 'true'}}";
+    let hooked = "jobs: {sleeper: {schedule: '@yearly', command: 'true', on_failure: 'true', on_missed: 'true'}}";
     let again = spec.clone().jobs(hooked).start();
     again.await_where("hook.finished", LONG, |event| event.text("run") == unheard);
 }
 
 #[tokio::test]
-async fn a_run_that_the_dead_node_never_heard_of_ends_by_a_restart_also_where_it_was_cut_off() {
+async fn past_its_window_a_run_that_the_dead_node_never_heard_of_is_missed_also_where_it_was_cut_off() {
     let connect = shared();
     let spec = spec(&connect);
     let run = begun_without_a_word(&spec, &connect, json!({ "state": "cut-off" })).await;
     let again = spec.clone().jobs("jobs: {}").start();
     again.await_event("takeover.done", LONG);
-    let end = history_of(&connect, &run).await.unwrap();
-    assert_eq!((&end["outcome"], &end["reason"]), (&"interrupted".into(), &"node-died".into()));
+    let skip = history_of(&connect, &run).await.unwrap();
+    assert_eq!((&skip["kind"], &skip["reason"]), (&"skip".into(), &"missed".into()));
+    assert!(!is_in_flight(&connect, &run).await);
 }
 
 #[tokio::test]

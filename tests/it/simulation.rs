@@ -9,7 +9,8 @@
 //!
 //! First faults, and safety is judged after every step; then peace, and everything must come right. A seed that fails
 //! is run once more for its transcript: `CRONKEEPER_SIM_SEED=<seed>` runs it alone, `CRONKEEPER_SIM_SEEDS=<n>` says how
-//! many are tried: each test has a number that the ordinary run has time for, a night has time for a hundred thousand. No
+//! many are tried: each test has a number that the ordinary run has time for, a night has time for a hundred thousand;
+//! `CRONKEEPER_SIM_SURVEY=1` goes on after a seed that fails, and says of each what is broken. No
 //! real time, no threads within a seed, no chance but the seed's.
 
 mod ambush;
@@ -28,8 +29,10 @@ mod network;
 mod nodes;
 mod operators;
 mod queue;
+mod strays;
 mod toy;
 mod transcript;
+mod traps;
 mod trial;
 mod warden;
 mod world;

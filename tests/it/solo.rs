@@ -9,6 +9,7 @@ mod disk;
 mod endurance;
 mod ending;
 mod gap;
+mod groups;
 mod hooks;
 mod log;
 mod reload;

@@ -42,6 +42,9 @@ pub(super) fn write(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     if let Some(why) = &status.unread {
         line(out, "LEDGER", &format!("NOT READ, what follows may be old or incomplete: {why}"))?;
     }
+    for damage in &status.damaged {
+        line(out, "DAMAGED", damage)?;
+    }
     for table in [queue(status), members(status), runs(status), paused(status), jobs(status)] {
         if !table.is_empty() {
             writeln!(out)?;
@@ -194,6 +197,8 @@ fn runs(status: &Status) -> Table {
             (RunState::Running, _) => "running".to_owned(),
             (RunState::Retrying, Some(at)) => format!("retrying in {}", span(status.at, at)),
             (RunState::Retrying, None) => "retrying now".to_owned(),
+            (RunState::Unstarted, Some(at)) => format!("not started yet, again in {}", span(status.at, at)),
+            (RunState::Unstarted, None) => "not started yet".to_owned(),
             (RunState::CutOff, _) => cut_off(run.keep_until),
         };
         let node = run.node.to_string();
@@ -334,6 +339,14 @@ mod tests {
         let shown = shown(&status);
         let waits = |line: &str| line.starts_with("load ") && line.trim_end().ends_with("waits for extract");
         assert!(shown.lines().any(waits), "{shown}");
+    }
+
+    #[test]
+    fn what_is_passed_over_is_named_with_its_path() {
+        let mut status = sample::leader();
+        status.damaged = vec!["/cronkeeper/history/a: it cannot be written: not authorized".into()];
+        let expected = "DAMAGED  /cronkeeper/history/a: it cannot be written: not authorized\n";
+        assert!(shown(&status).contains(expected));
     }
 
     #[test]

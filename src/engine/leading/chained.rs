@@ -21,7 +21,7 @@ use jiff::Timestamp;
 use self::judge::Objection;
 use crate::clock::{Now, Uptime};
 use crate::engine::{Engine, Pending, Told, Turn};
-use crate::job::{Job, JobName};
+use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{Change, Commit};
 use crate::run::{Answer, Link, RunId, Skip, SkipReason, TriggerSeq};
 
@@ -39,8 +39,10 @@ pub(super) struct Chains {
     open: BTreeMap<RunId, Waiting>,
     /// Decided on in this term.
     decided: BTreeSet<TriggerSeq>,
-    /// Something changed that a decision may have waited for.
-    is_stirred: bool,
+    /// Runs that something changed for: they are to be looked at.
+    stirred: BTreeSet<RunId>,
+    /// When runs are given up.
+    give_up: BTreeSet<(Uptime, RunId)>,
 }
 
 /// A run that is not decided on.
@@ -59,28 +61,61 @@ impl Chains {
     pub fn hear(&mut self, told: BTreeMap<TriggerSeq, Link>) {
         for (seq, link) in told {
             if !self.decided.contains(&seq) {
-                self.open.entry(link.run()).or_default().links.insert(seq, link);
-                self.is_stirred = true;
+                let run = link.run();
+                self.open.entry(run.clone()).or_default().links.insert(seq, link);
+                self.stirred.insert(run);
             }
         }
     }
 
+    /// Everything may have changed that decisions waited for.
     pub fn stir(&mut self) {
-        self.is_stirred = true;
+        self.stirred = self.open.keys().cloned().collect();
+    }
+
+    /// A run of this job ended, or its mark moved: what waits for it, or for a place beside it, is looked at.
+    pub fn stir_job(&mut self, job: &JobName, jobs: &JobSet) {
+        if self.open.is_empty() {
+            return;
+        }
+        for name in jobs.descendants_of(job) {
+            let first = RunId::scheduled(name.clone(), Timestamp::MIN);
+            let last = RunId::manual(name, Timestamp::MAX, TriggerSeq(u64::MAX));
+            self.stirred.extend(self.open.range(first..=last).map(|(run, _)| run.clone()));
+        }
     }
 
     /// When a run is given up.
     pub fn next_at(&self) -> Option<Uptime> {
-        let open = self.open.values().filter(|waiting| waiting.asked.is_empty());
-        open.filter_map(|waiting| waiting.give_up_at).min()
+        self.give_up.first().map(|&(at, _)| at)
     }
 
-    /// The runs to be looked at now, the oldest of each job first.
-    fn due(&mut self, now: Uptime) -> Vec<RunId> {
-        if !std::mem::take(&mut self.is_stirred) && self.next_at().is_none_or(|at| at > now) {
-            return Vec::new();
+    /// The next run to be looked at now, the oldest of each job first.
+    fn pop_due(&mut self, now: Uptime) -> Option<RunId> {
+        while self.next_at().is_some_and(|at| at <= now) {
+            self.stirred.extend(self.give_up.pop_first().map(|(_, run)| run));
         }
-        self.open.iter().filter(|(_, waiting)| waiting.asked.is_empty()).map(|(run, _)| run.clone()).collect()
+        while let Some(run) = self.stirred.pop_first() {
+            if self.open.get(&run).is_some_and(|waiting| waiting.asked.is_empty()) {
+                return Some(run);
+            }
+        }
+        None
+    }
+
+    /// It is looked at again when something has changed, and given up then, where it is to be.
+    fn give_up_at(&mut self, run: &RunId, at: Option<Uptime>) {
+        let Some(waiting) = self.open.get_mut(run) else { return };
+        if let Some(old) = std::mem::replace(&mut waiting.give_up_at, at) {
+            self.give_up.remove(&(old, run.clone()));
+        }
+        self.give_up.extend(at.map(|at| (at, run.clone())));
+    }
+
+    /// Nothing waits for it any more.
+    fn close(&mut self, run: &RunId) {
+        self.give_up_at(run, None);
+        self.open.remove(run);
     }
 
     /// A commit takes away all the links of a run that are heard of.
@@ -98,12 +133,13 @@ impl Chains {
             self.decided.insert(seq);
         }
         if waiting.links.is_empty() {
-            self.open.remove(run);
+            self.close(run);
+        } else {
+            self.stirred.insert(run.clone());
         }
         while self.decided.len() > REMEMBERED {
             self.decided.pop_first();
         }
-        self.is_stirred = true;
     }
 
     /// They stand as before.
@@ -111,7 +147,7 @@ impl Chains {
         if let Some(waiting) = self.open.get_mut(run) {
             waiting.asked.clear();
             waiting.refused += 1;
-            self.is_stirred = true;
+            self.stirred.insert(run.clone());
         }
     }
 }
@@ -148,11 +184,8 @@ impl Engine {
 
     /// Decides on the runs whose links are in.
     pub(in crate::engine) fn decide_chains(&mut self, t: &mut Turn) {
-        if !self.may_decide(t.now) {
-            return;
-        }
-        let due = self.leading.as_mut().map(|leading| leading.chains.due(t.now.up)).unwrap_or_default();
-        for run in due {
+        while self.may_begin(t.now) {
+            let Some(run) = self.leading.as_mut().and_then(|leading| leading.chains.pop_due(t.now.up)) else { return };
             let verdict = self.judge_chain(t, &run);
             let is_stuck = matches!(verdict, Err(Objection::Stuck));
             match verdict {
@@ -175,16 +208,19 @@ impl Engine {
     }
 
     fn note_stuck(&mut self, run: &RunId, since: Option<Now>) {
-        if let Some(waiting) = self.leading.as_mut().and_then(|leading| leading.chains.open.get_mut(run)) {
-            waiting.give_up_at = since.map(|now| waiting.give_up_at.unwrap_or(now.up + waiting.patience(now.wall)));
-        }
+        let Some(leading) = &mut self.leading else { return };
+        let Some(waiting) = leading.chains.open.get(run) else { return };
+        let at = since.map(|now| waiting.give_up_at.unwrap_or(now.up + waiting.patience(now.wall)));
+        leading.chains.give_up_at(run, at);
     }
 
     /// Begins the run in the place of its links.
     fn follow(&mut self, t: &mut Turn, job: &Arc<Job>, id: &RunId) {
         let nonce = self.nonce();
         let trigger = self.first_link(id).and_then(|link| link.trigger.clone());
-        let Some(run) = self.new_run(t, job, id.scheduled_at(), trigger, nonce.clone()) else { return };
+        let Some(mut run) = self.new_run(t, job, id.scheduled_at(), trigger, nonce.clone()) else { return };
+        // How long its upstreams took makes it not late.
+        run.ready_at = Some(t.now.wall);
         let moves_mark = id.trigger().is_none();
         let mark = moves_mark.then(|| self.step_mark(job, id.scheduled_at(), nonce)).flatten();
         let Some(leading) = self.leading.as_mut().filter(|_| mark.is_some() == moves_mark) else { return };
@@ -227,6 +263,7 @@ impl Engine {
 
     /// Refused: the job's record is read again, or some of the links are gone, which is found out by trying.
     pub(in crate::engine) fn on_follow_answer(&mut self, run: &RunId, answer: Commit) {
+        self.stir_job(run.job());
         let Some(leading) = &mut self.leading else { return };
         match answer {
             Commit::Accepted => leading.chains.taken(run),
@@ -236,11 +273,12 @@ impl Engine {
     }
 
     pub(in crate::engine) fn on_forgo_answer(&mut self, run: &RunId, answer: Commit) {
+        self.stir_job(run.job());
         let Some(leading) = &mut self.leading else { return };
         match answer {
             Commit::Accepted => leading.chains.taken(run),
             // Some of the links are gone. What is left of them is told again when the ledger is read next.
-            Commit::Superseded => drop(leading.chains.open.remove(run)),
+            Commit::Superseded => leading.chains.close(run),
             Commit::Unknown => leading.chains.refused(run),
             Commit::Fenced => {}
         }

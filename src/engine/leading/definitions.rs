@@ -11,26 +11,48 @@ use crate::job::{Digest, Job, JobName, JobSet};
 use crate::ledger::{ControlEntry, JobEntry};
 use crate::run::{RunId, SkipReason, Version};
 
+/// What a job's record says of itself.
+pub(super) struct Recorded {
+    /// Its version; absent: there is no record.
+    version: Option<Version>,
+    /// The schedule that its mark was counted with.
+    schedule: Option<Digest>,
+    /// The job has come to this node's file since the record was written.
+    is_new: bool,
+}
+
 impl Engine {
-    /// The records that earlier leaders left, matched with the jobs as loaded here.
+    /// The records that earlier leaders left, matched with the jobs as loaded here. Those of jobs that are not defined here stay as they
+    /// are: another node's file may define them, and when that one leads it is to find what passed meanwhile.
     pub(in crate::engine) fn adopt_jobs(&mut self, t: &mut Turn, mut entries: BTreeMap<JobName, JobEntry>) {
-        let jobs: Vec<Arc<Job>> = self.jobs.jobs.values().filter(|job| is_scheduled(job)).cloned().collect();
+        let jobs: Vec<Arc<Job>> = self.jobs.jobs.values().cloned().collect();
         for job in jobs {
             let entry = entries.remove(&job.name);
-            self.adopt_job(t, &job.name.clone(), Some(job), entry);
+            let name = job.name.clone();
+            let job = Some(job).filter(is_scheduled);
+            if job.is_some() || entry.is_some() {
+                self.adopt_job(t, &name, job, entry, false);
+            }
         }
-        for (name, entry) in entries {
-            self.adopt_job(t, &name, None, Some(entry));
+        if let Some(leading) = &mut self.leading {
+            leading.undefined = entries;
         }
     }
 
-    /// Takes a job's record for what it says. A schedule that is new, or another than recorded, counts from now.
-    pub(super) fn adopt_job(&mut self, t: &mut Turn, name: &JobName, job: Option<Arc<Job>>, entry: Option<JobEntry>) {
+    /// Takes a job's record for what it says. A schedule that `is_new` to this node's file, or another than recorded, counts from now.
+    pub(super) fn adopt_job(
+        &mut self,
+        t: &mut Turn,
+        name: &JobName,
+        job: Option<Arc<Job>>,
+        entry: Option<JobEntry>,
+        is_new: bool,
+    ) {
         let version = entry.as_ref().map(|entry| entry.version);
         let record = entry.and_then(|entry| entry.record);
         let counted = record.as_ref().map_or(Counted { from: t.due, ahead: None }, Counted::of);
-        let recorded = record.and_then(|record| record.schedule);
-        self.count_from(t, name, job, version, counted, recorded);
+        let recorded = Recorded { version, schedule: record.and_then(|record| record.schedule), is_new };
+        self.count_from(t, name, job, counted, recorded);
         self.tell_mark_ahead(t, name);
     }
 
@@ -39,9 +61,8 @@ impl Engine {
         t: &mut Turn,
         name: &JobName,
         job: Option<Arc<Job>>,
-        version: Option<Version>,
         Counted { from: mark, ahead }: Counted,
-        recorded: Option<Digest>,
+        Recorded { version, schedule: recorded, is_new }: Recorded,
     ) {
         let digest = job.as_deref().map(Job::schedule_digest);
         let timeline = Timeline {
@@ -56,12 +77,14 @@ impl Engine {
             open: 0,
             is_in_conflict: false,
             next: None,
+            looked_at: None,
+            is_new,
         };
         let Some(leading) = &mut self.leading else { return };
         leading.timelines.insert(name.clone(), timeline);
         let passing = leading.pauses.passing(name);
-        if digest != recorded || (version.is_none() && job.is_some()) {
-            let is_new = digest != recorded;
+        let is_new = is_new || digest != recorded;
+        if is_new || (version.is_none() && job.is_some()) {
             let gap = job.as_ref().filter(|_| is_new && recorded.is_some());
             let gap = gap.and_then(|job| misfire::missed(job, mark, t.due));
             let to = if is_new && digest.is_some() { mark.max(t.due) } else { mark };
@@ -75,10 +98,11 @@ impl Engine {
     /// A valid set of jobs was read: it replaces the running one at once. Runs in flight keep their definitions.
     pub(in crate::engine) fn on_loaded(&mut self, t: &mut Turn, jobs: JobSet) {
         let old = std::mem::replace(&mut self.jobs, jobs);
+        self.flights.define(&self.jobs);
         if self.leading.is_none() {
             return;
         }
-        self.stir();
+        self.stir_all();
         let names: BTreeSet<JobName> = old.jobs.keys().chain(self.jobs.jobs.keys()).cloned().collect();
         for name in names {
             self.redefine(t, &name);
@@ -88,10 +112,7 @@ impl Engine {
     pub(super) fn redefine(&mut self, t: &mut Turn, name: &JobName) {
         let new = self.jobs.jobs.get(name).filter(|job| is_scheduled(job)).cloned();
         let Some(timeline) = self.leading.as_mut().and_then(|leading| leading.timelines.get_mut(name)) else {
-            if new.is_some() {
-                self.adopt_job(t, name, new, None);
-            }
-            return;
+            return self.define(t, name, new);
         };
         let was = timeline.job.as_deref().map(Job::schedule_digest);
         let is = new.as_deref().map(Job::schedule_digest);
@@ -106,9 +127,22 @@ impl Engine {
         let passing = self.leading.as_ref().map_or(SkipReason::Missed, |leading| leading.pauses.passing(name));
         self.advance(t, name, mark.max(now), gap.map(|gap| (passing, gap)));
         if let Some(leading) = &mut self.leading {
-            leading.waiting.remove(name);
+            leading.look_at_backlog(name);
             leading.schedule(name);
         }
+    }
+
+    /// A job that this node's file did not define until now. It never fires for the past.
+    fn define(&mut self, t: &mut Turn, name: &JobName, new: Option<Arc<Job>>) {
+        let Some(job) = new else { return };
+        let entry = self.leading.as_mut().and_then(|leading| leading.undefined.remove(name));
+        self.adopt_job(t, name, Some(job), entry, true);
+        // What waited for a node that knows the job waits no more.
+        let waiting: Vec<RunId> = self.flights.of_job(name).map(|(run, _)| run.clone()).collect();
+        if let Some(leading) = &mut self.leading {
+            leading.retries.extend(waiting.into_iter().map(|run| (run.scheduled_at().min(t.due), run)));
+        }
+        self.stir_job(name);
     }
 
     /// A job's record and its pause after a conflict: deciding starts again from what they say.
@@ -120,19 +154,20 @@ impl Engine {
         control: Option<ControlEntry>,
     ) {
         let is_pause_new = self.read_pause(t, name, control);
-        self.stir();
+        self.stir_job(name);
         let Some(leading) = &mut self.leading else { return };
         let Some(timeline) = leading.timelines.get_mut(name).filter(|timeline| timeline.is_in_conflict) else { return };
-        let written = timeline.written;
+        let (written, is_new) = (timeline.written, timeline.is_new);
         let job = timeline.job.clone();
         let Some(entry) = entry else {
             // Somebody removed the record: it is made again as it was.
             let digest = job.as_deref().map(Job::schedule_digest);
             let counted = Counted { from: written.1, ahead: None };
-            return self.count_from(t, name, job, None, counted, digest);
+            let recorded = Recorded { version: None, schedule: digest, is_new: false };
+            return self.count_from(t, name, job, counted, recorded);
         };
         let is_unchanged = Some(entry.version) == written.0 && !is_pause_new;
-        self.adopt_job(t, name, job.clone(), Some(entry));
+        self.adopt_job(t, name, job.clone(), Some(entry), is_new);
         let is_paused = self.leading.as_ref().is_some_and(|leading| leading.pauses.has(name));
         if let (true, false, Some(job)) = (is_unchanged, is_paused, job) {
             self.pass_over(t, &job);

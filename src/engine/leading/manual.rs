@@ -44,6 +44,11 @@ impl Triggers {
         self.waiting.extend(news.collect::<Vec<_>>());
     }
 
+    /// The oldest that is not decided on, from this one on.
+    fn next(&self, from: TriggerSeq) -> Option<TriggerSeq> {
+        self.waiting.range(from..).next().map(|(&seq, _)| seq)
+    }
+
     fn decided(&mut self, seq: TriggerSeq, uuid: Uuid) {
         self.decided.insert(seq, uuid);
         if self.decided.len() > REMEMBERED {
@@ -55,13 +60,13 @@ impl Triggers {
 impl Engine {
     /// Decides on the triggers heard of, oldest first.
     pub(in crate::engine) fn decide_triggers(&mut self, t: &mut Turn) {
-        if !self.may_decide(t.now) {
-            return;
-        }
-        let waiting: Vec<TriggerSeq> =
-            self.leading.iter().flat_map(|leading| leading.triggers.waiting.keys().copied()).collect();
-        for seq in waiting {
+        let mut from = TriggerSeq(0);
+        while let Some(seq) = self.leading.as_ref().and_then(|leading| leading.triggers.next(from)) {
+            if !self.may_begin(t.now) {
+                return;
+            }
             self.decide_trigger(t, seq);
+            from = TriggerSeq(seq.0.saturating_add(1));
         }
     }
 
@@ -110,10 +115,8 @@ impl Engine {
 
     /// True where another trigger of the uuid was decided on, in this term or before.
     fn is_seen(&self, seq: TriggerSeq, uuid: Uuid) -> bool {
-        let decided = self.leading.iter().flat_map(|leading| &leading.triggers.decided);
-        let in_flight = self.flights.values().filter_map(|flight| flight.record.trigger.as_ref());
-        let others = decided.map(|(&seq, &uuid)| (seq, uuid)).chain(in_flight.map(|own| (own.seq, own.uuid)));
-        others.into_iter().any(|(other, same)| other != seq && same == uuid)
+        let mut decided = self.leading.iter().flat_map(|leading| &leading.triggers.decided);
+        decided.any(|(&other, &same)| other != seq && same == uuid) || self.flights.has_trigger(uuid, seq)
     }
 
     fn fulfil(&mut self, t: &mut Turn, job: &Arc<Job>, seq: TriggerSeq, entry: &TriggerEntry) {
@@ -160,7 +163,7 @@ impl Engine {
 
 /// The window is the owner's; where none is named, at most the time to the next occurrence (of `root`, with `after`), as for missed
 /// ones.
-pub(super) fn is_too_old(job: &Job, root: &Job, made: Timestamp, now: Timestamp) -> bool {
+pub(in crate::engine) fn is_too_old(job: &Job, root: &Job, made: Timestamp, now: Timestamp) -> bool {
     if now <= made {
         return false;
     }

@@ -74,11 +74,11 @@ impl Engine {
         if was.as_ref() != Some(&pause) {
             t.tell(Report::Paused { job: name.clone(), pause });
         }
-        leading.waiting.remove(name);
         if let Some(timeline) = leading.timelines.get_mut(name) {
             timeline.backlog.clear();
             timeline.cursor = timeline.mark;
         }
+        leading.look_at_backlog(name);
         leading.schedule(name);
         true
     }

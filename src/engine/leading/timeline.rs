@@ -35,6 +35,10 @@ pub(super) struct Timeline {
     pub is_in_conflict: bool,
     /// Its place in the agenda.
     pub next: Option<Timestamp>,
+    /// Its place among the backlogs to be looked at.
+    pub looked_at: Option<Timestamp>,
+    /// The job came to this node's file while its record was not read: what passed before is recorded as missed, and not run.
+    pub is_new: bool,
 }
 
 impl Timeline {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::clock::{earlier, later};
 use crate::engine::flight::{Flight, Holder, Own};
 use crate::engine::misfire::Missed;
 use crate::engine::{Engine, Pending, Told, Turn};
@@ -92,6 +93,7 @@ impl Engine {
             begun_at: t.now.wall,
             on_loss: OnLoss::of(job),
             keep_until: Self::keep_until(job, self.jobs.root_of(job).unwrap_or(job), at, t.due),
+            ready_at: None,
             retry_at: None,
             past: Past::default(),
             dependents: self.jobs.dependents_of(&job.name).to_vec(),
@@ -145,7 +147,8 @@ impl Engine {
             return None;
         }
         let delay = root.splay.delay();
-        root.next_after(scheduled_at.max(now - delay)).map(|next| next + delay - SECOND)
+        let next = root.next_after(scheduled_at.max(earlier(now, delay)))?;
+        Some(earlier(later(next, delay), SECOND))
     }
 
     /// The answer to a commit that moves a job's mark.
@@ -162,6 +165,7 @@ impl Engine {
         match answer {
             Commit::Accepted => {
                 timeline.written = (Some(timeline.written.0.map_or(Version::FIRST, Version::next)), mark);
+                timeline.is_new = false;
             }
             // Unknown under a living session: others wrote over what would tell. With the session the term goes too.
             Commit::Superseded | Commit::Unknown => timeline.is_in_conflict = true,

@@ -1,9 +1,11 @@
 //! What the ledger says to the commits about own runs, and what it says when it was not heard.
 
+use std::time::Duration;
+
 use crate::engine::flight::{Flight, Holder, Own, Phase, StopCause};
 use crate::engine::{Command, Engine, Report, Turn};
 use crate::ledger::{Commit, CommitId, Request};
-use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Version};
+use crate::run::{Reason, RunId, RunRecord, Version};
 
 impl Engine {
     pub(in crate::engine) fn on_attempt_answer(&mut self, t: &mut Turn, run: &RunId, id: CommitId, answer: Commit) {
@@ -35,7 +37,7 @@ impl Engine {
         match answer {
             Commit::Accepted => {
                 flight.version = flight.version.next();
-                let is_let_go = flight.record.state == RunState::Retrying;
+                let is_let_go = flight.record.state.is_let_go();
                 let Some(own) = flight.own_mut() else { return };
                 own.needs_reown = false;
                 // What was accepted may also be the new session, asked for while the process still lived.
@@ -57,8 +59,8 @@ impl Engine {
     }
 
     pub(super) fn on_let_go(&mut self, t: &mut Turn, run: &RunId) {
-        if let Some(Own { phase: Phase::LettingGo(told), .. }) = self.flights.get_mut(run).and_then(Flight::own_mut) {
-            t.commands.extend(told.take().map(Command::Tell));
+        if let Some(Own { phase: Phase::LettingGo(let_go), .. }) = self.flights.get_mut(run).and_then(Flight::own_mut) {
+            t.commands.extend(let_go.report.take().map(|report| Command::Tell(*report)));
         }
         t.commands.push(Command::Forget(run.clone()));
         if self.leading.is_none() {
@@ -107,7 +109,7 @@ impl Engine {
                 // Of whichever decision of that term it is, and if another leader has cut it off since: nobody ever started it.
                 flight.version = version;
                 flight.record.kill = record.kill.clone().or(flight.record.kill.take());
-                let is_let_go = record.state == RunState::Retrying;
+                let is_let_go = record.state.is_let_go();
                 if is_let_go && !matches!(flight.own().map(|own| &own.phase), Some(Phase::LettingGo(_))) {
                     flight.record = record;
                     // By an earlier process of this node, which did not live to hear of it.
@@ -136,15 +138,7 @@ impl Engine {
 
     /// An attempt was begun in the ledger by a write that was answered too late for it to be started.
     pub(super) fn on_begun_unsure(&mut self, t: &mut Turn, run: &RunId) {
-        let Some(flight) = self.flights.get_mut(run) else { return };
-        if flight.record.on_loss == OnLoss::Rerun {
-            if let Some(own) = flight.own_mut() {
-                own.phase = Phase::LettingGo(None);
-            }
-            return self.pump(t, run);
-        }
-        let end = RunEnd::unseen(&flight.record, Outcome::Interrupted, Some(Reason::Lease), t.now.wall);
-        self.end_run(t, run, end);
+        self.let_go_unstarted(t, run, Some(Reason::Lease), Duration::ZERO);
     }
 
     /// Another settled an own run: what still runs of it is killed, and nothing more is written about it.

@@ -4,13 +4,19 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::engine::flight::{Phase, StopCause};
+use crate::clock::{earlier, later};
+use crate::engine::flight::{LetGo, Phase, StopCause};
 use crate::engine::{Command, Engine, Report, Turn};
-use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunId, millis};
+use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunId, RunState, millis};
 use crate::warden::wire::{EndedBy, Ending, Exit, StartFailure, Step};
 
 /// Its number.
 const SIGKILL: i32 = 9;
+
+/// Before the first new try of a start that failed for want of means.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// Between two tries at most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The tail kept of a successful run, in bytes; the warden hands on 4 KiB.
 const TAIL_OF_SUCCESS: usize = 512;
@@ -18,17 +24,48 @@ const TAIL_OF_SUCCESS: usize = 512;
 impl Engine {
     pub(super) fn on_not_started(&mut self, t: &mut Turn, run: &RunId, why: StartFailure) {
         let Some(flight) = self.flights.get(run) else { return };
-        let (outcome, reason) = match why {
-            StartFailure::TooLate => (Outcome::Interrupted, Some(Reason::Lease)),
-            StartFailure::Step { step, errno } => (Outcome::Failure, reason_of(step, errno)),
-        };
-        let end = RunEnd::unseen(&flight.record, outcome, reason, t.now.wall);
-        self.end_attempt(t, run, end);
-        if let StartFailure::Step { step, errno } = why
-            && is_for_want_of_means(step, errno)
-        {
-            self.note_failed_start(t);
+        if flight.record.kill.is_some() {
+            // Stopped before it was started.
+            return self.end_killed(t, run);
         }
+        match why {
+            StartFailure::TooLate => {
+                let reason = if self.stage.is_ending() { Reason::Drain } else { Reason::Lease };
+                self.let_go_unstarted(t, run, Some(reason), Duration::ZERO);
+            }
+            // Any other job would have failed here too: what failed is this node, not the run.
+            StartFailure::Step { step: step @ (Step::Fork | Step::Prepare), errno } => {
+                let pause = pause_after(flight.record.unstarted_attempts());
+                self.let_go_unstarted(t, run, reason_of(step, errno), pause);
+                self.note_failed_start(t);
+            }
+            StartFailure::Step { step, errno } => {
+                let end = RunEnd::unseen(&flight.record, Outcome::Failure, reason_of(step, errno), t.now.wall);
+                self.end_attempt(t, run, end);
+                if is_for_want_of_means(errno) {
+                    self.note_failed_start(t);
+                }
+            }
+        }
+    }
+
+    /// No process was started for an attempt that the ledger has: the run goes back to be started, by whoever leads, after a pause.
+    /// Nothing of it is here any more, so nothing of it stays noted: what is not noted was not started.
+    pub(in crate::engine) fn let_go_unstarted(
+        &mut self,
+        t: &mut Turn,
+        run: &RunId,
+        reason: Option<Reason>,
+        pause: Duration,
+    ) {
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        let report = Report::Unstarted { run: run.clone(), attempt: flight.record.attempt, reason };
+        flight.record.retry_at = (!pause.is_zero()).then(|| later(t.now.wall, pause));
+        if let Some(own) = flight.own_mut() {
+            own.phase = Phase::LettingGo(LetGo { state: RunState::Unstarted, report: Some(Box::new(report)) });
+        }
+        t.commands.push(Command::Forget(run.clone()));
+        self.pump(t, run);
     }
 
     pub(super) fn on_ended(&mut self, t: &mut Turn, run: &RunId, ending: Ending) {
@@ -41,6 +78,9 @@ impl Engine {
         // The warden may have seen it dead before it read the order to kill it.
         let was_ended_here = alive.is_ended_here && matches!(ending.exit, Exit::Signal { signal: SIGKILL, .. });
         let ended_by = ending.ended_by.or(was_ended_here.then_some(EndedBy::Order));
+        // SIGKILL gives no exit code: what has one ended by itself, whatever was about to end it.
+        let by_sigkill = ended_by == Some(EndedBy::Deadline) || alive.stopped == Some(StopCause::Lease);
+        let ended_by = ended_by.filter(|_| !(by_sigkill && matches!(ending.exit, Exit::Code(_))));
         let by_lease = ended_by == Some(EndedBy::Deadline)
             || (ended_by == Some(EndedBy::Order) && alive.stopped == Some(StopCause::Lease));
         let success = flight.own().and_then(|own| own.job.as_ref()).map(|job| &job.success_exit_codes);
@@ -71,7 +111,7 @@ impl Engine {
             reason,
             exit_code,
             signal,
-            ended_at: t.now.wall - t.now.up.since(ending.at),
+            ended_at: earlier(t.now.wall, t.now.up.since(ending.at)),
             duration_ms: alive.started.map(|started| millis(ending.at.since(started))),
             leftovers: ending.leftovers,
             tail: tail.to_owned(),
@@ -94,13 +134,19 @@ impl Engine {
         t.commands.push(Command::KeepEnd { end: Box::new(end.clone()), version });
         t.tell(Report::Finished(Box::new(end)));
         self.pump(t, run);
+        self.stir_job(run.job());
     }
 }
 
+/// Before a start that failed for want of means is tried again: doubled each time, so that what has no means is not asked of all the
+/// time.
+fn pause_after(unstarted: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(2u32.saturating_pow(unstarted.saturating_sub(1))).min(LONGEST_PAUSE)
+}
+
 /// True where the job is not to blame: any other would have failed here too.
-fn is_for_want_of_means(step: Step, errno: i32) -> bool {
-    let means = [Errno::NOMEM, Errno::AGAIN, Errno::MFILE, Errno::NFILE, Errno::IO];
-    matches!(step, Step::Fork | Step::Prepare) || is_any(errno, &means)
+fn is_for_want_of_means(errno: i32) -> bool {
+    is_any(errno, &[Errno::NOMEM, Errno::AGAIN, Errno::MFILE, Errno::NFILE, Errno::IO])
 }
 
 fn reason_of(step: Step, errno: i32) -> Option<Reason> {

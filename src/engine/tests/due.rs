@@ -9,7 +9,7 @@ use crate::election;
 use crate::engine::{Command, Event, Report};
 use crate::job::Overlap;
 use crate::ledger::{self, Change, Commit, JobEntry, OwnerState, Running, Snapshot};
-use crate::run::{JobRecord, Nonce, Outcome, Reason, RunId, RunRecord, RunState, Version};
+use crate::run::{JobRecord, Nonce, RunId, RunRecord, RunState, Version};
 use crate::term::{SessionId, TermEnd};
 use crate::warden::wire::{Deadline, Exit};
 
@@ -99,16 +99,16 @@ fn nothing_is_begun_once_the_lease_has_ended() {
 }
 
 #[test]
-fn what_was_begun_as_the_lease_ended_is_not_started_but_ends_interrupted() {
+fn what_was_begun_as_the_lease_ended_is_not_started_and_goes_back() {
     let mut rig = Rig::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
     rig.pass(1);
     let commits = rig.commits();
     rig.now.up = rig.now.up + LEASE;
     rig.answer(commits[0].0, Commit::Accepted);
     assert!(rig.starts().is_empty());
-    let ends = rig.commits();
-    let [(_, Change::End { end, as_leader: false, .. })] = ends.as_slice() else { panic!("{ends:?}") };
-    assert_eq!((end.outcome, end.reason), (Outcome::Interrupted, Some(Reason::Lease)));
+    let commits = rig.commits();
+    let [(_, Change::Reown { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
+    assert_eq!((run.state, run.attempt), (RunState::Unstarted, 1));
 }
 
 #[test]
@@ -234,24 +234,24 @@ fn a_begin_whose_fate_is_unknown_is_not_started_and_looked_up_under_the_next_ses
     assert!(rig.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadRun(id.clone())))));
     rig.tell(Event::Ledger(ledger::Event::Run(id, Some((run, Version(0))))));
     let commits = rig.commits();
-    let [(_, Change::End { end, .. })] = commits.as_slice() else { panic!("{commits:?}") };
-    assert_eq!(end.outcome, Outcome::Interrupted);
+    let [(_, Change::Reown { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
+    assert_eq!(run.state, RunState::Unstarted);
 }
 
 #[test]
-fn a_begin_never_answered_ends_also_where_another_leader_has_cut_the_run_off() {
+fn a_begin_never_answered_goes_back_also_where_another_leader_has_cut_the_run_off() {
     let (mut rig, mut run) = unsure();
     rig.join();
     (run.state, run.nonce) = (RunState::CutOff, Nonce("12-1".into()));
     rig.take();
     rig.tell(Event::Ledger(ledger::Event::Run(run.id(), Some((run, Version(1))))));
     let commits = rig.commits();
-    let [(_, Change::End { at: Version(1), end, .. })] = commits.as_slice() else { panic!("{commits:?}") };
-    assert_eq!(end.outcome, Outcome::Interrupted);
+    let [(_, Change::Reown { at: Version(1), run })] = commits.as_slice() else { panic!("{commits:?}") };
+    assert_eq!(run.state, RunState::Unstarted);
 }
 
 #[test]
-fn a_begin_never_answered_ends_also_where_its_node_leads_again_before_it_could_look() {
+fn a_begin_never_answered_is_begun_again_where_its_node_leads_again_before_it_could_look() {
     let (mut rig, run) = unsure();
     rig.tell(Event::Election(election::Event::Session { id: SessionId("a2".into()), timeout: LEASE * 2 }));
     rig.take();
@@ -259,7 +259,8 @@ fn a_begin_never_answered_ends_also_where_its_node_leads_again_before_it_could_l
     let running = vec![Running { record: run, version: Version(0), owner: OwnerState::Gone }];
     rig.elect(12, Snapshot { jobs, running, ..Snapshot::default() });
     let accepted = rig.accept_all();
-    assert!(matches!(accepted.as_slice(), [Change::End { at: Version(0), .. }]), "{accepted:?}");
+    let [Change::Settle { at: Version(0), run }] = accepted.as_slice() else { panic!("{accepted:?}") };
+    assert_eq!((run.attempt, run.past.attempts.len()), (2, 0));
 }
 
 #[test]

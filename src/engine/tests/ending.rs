@@ -95,8 +95,7 @@ fn what_cannot_be_started_ends_with_its_reason() {
         (why(Step::Directory, 2), Outcome::Failure, Reason::NoDirectory),
         (why(Step::User, 0), Outcome::Failure, Reason::NoUser),
         (why(Step::Exec, 0), Outcome::Failure, Reason::NotExecutable),
-        (why(Step::Fork, 11), Outcome::Failure, Reason::NoMemory),
-        (StartFailure::TooLate, Outcome::Interrupted, Reason::Lease),
+        (why(Step::Exec, 11), Outcome::Failure, Reason::NoMemory),
     ] {
         let mut rig = Rig::settled("10:00:00", vec![once()]);
         rig.pass(1);

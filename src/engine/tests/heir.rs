@@ -25,6 +25,7 @@ fn member(node: &str, prefer: u32) -> Member {
         pid: 1,
         version: "0.1.0".into(),
         started_at: at("09:00:00"),
+        session_timeout_ms: None,
         published: Published { digest: set([]).digest, tzdata: String::new(), prefer, ..Published::default() },
     }
 }
@@ -101,15 +102,17 @@ fn a_leader_whose_jobs_file_is_invalid_gives_way_to_one_whose_file_is_not() {
 /// Has a job of every second fail to start for want of processes, until leadership is given up or `seconds` have passed.
 fn starve(rig: &mut Rig, seconds: u64) -> bool {
     for _ in 0..seconds {
+        rig.commands.clear();
         rig.pass(1);
         rig.accept_all();
         for start in rig.starts() {
             let why = StartFailure::Step { step: Step::Fork, errno: 11 };
             rig.tell(Event::Warden(Notice::NotStarted { slot: start.slot, why }));
-            if rig.take().contains(&Command::Tell(Report::GivingUp { to: None, why: Unfit::NoStarts })) {
+            let gives_up = rig.commands.contains(&Command::Tell(Report::GivingUp { to: None, why: Unfit::NoStarts }));
+            rig.accept_all();
+            if gives_up {
                 return true;
             }
-            rig.accept_all();
         }
     }
     false

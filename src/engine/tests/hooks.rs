@@ -276,8 +276,7 @@ fn output_that_waits_is_bounded() {
         (0..2_000).map(|n| Job { hooks: hooks(), ..job(&format!("j{n:05}"), "1 0 10 * * *") }).collect();
     let mut rig = Rig::settled("10:00:00", jobs);
     rig.pass(1);
-    rig.accept_all();
-    let slots: Vec<Slot> = rig.starts().iter().map(|start| start.slot).collect();
+    let (_, slots) = rig.start_all();
     for slot in slots {
         let mut ending = rig.ending(slot, Exit::Code(1), None);
         ending.tail = "x".repeat(4096);

@@ -184,13 +184,14 @@ fn a_rerun_that_another_settled_first_is_not_started() {
 }
 
 #[test]
-fn a_run_of_this_very_session_that_was_never_answered_for_was_never_started() {
+fn a_run_of_this_very_session_that_was_never_answered_for_was_never_started_and_is_begun_again() {
     let mut run = running(&job("a", "* * * * *"), at("10:00:00"), OwnerState::Alive);
     (run.record.owner.node, run.record.owner.session.0) = (crate::term::NodeName::new("host-a"), "a".into());
     let jobs = [entry(&job("a", "* * * * *"), at("10:00:00"), 1)].into();
     let snapshot = Snapshot { jobs, running: vec![run], ..Snapshot::default() };
     let accepted = Rig::leading("10:00:30", set([job("a", "* * * * *")]), snapshot).accept_all();
-    assert!(matches!(accepted.as_slice(), [Change::End { as_leader: true, .. }]), "{accepted:?}");
+    let [Change::Settle { run, .. }] = accepted.as_slice() else { panic!("{accepted:?}") };
+    assert_eq!((run.attempt, run.past.attempts.len()), (2, 0));
 }
 
 #[test]

@@ -102,14 +102,14 @@ fn ten_years_of_a_job_of_every_second_are_one_skip() {
 }
 
 #[test]
-fn ten_years_of_a_thousand_jobs_are_settled_in_one_turn_with_one_commit_each() {
+fn ten_years_of_a_thousand_jobs_are_settled_at_once_with_one_commit_each() {
     let jobs = (0..1000).map(|number| job(&format!("job-{number:03}"), "* * * * * *"));
     let mut rig = Rig::settled("10:00:00.5", jobs.collect());
     rig.now.wall += TEN_YEARS;
     rig.tell(Event::Tick);
-    let changes: Vec<_> = rig.commits().into_iter().map(|(_, change)| change).collect();
-    assert_eq!(skipped(&changes).len(), 1000);
-    assert!(skipped(&changes).iter().all(|skip| skip.starts_with("missed 2026-11-20T10:00:01Z")));
+    let (changes, _) = rig.start_all();
+    let missed = skipped(&changes).into_iter().filter(|skip| skip.starts_with("missed 2026-11-20T10:00:01Z"));
+    assert_eq!(missed.count(), 1000);
     assert!(changes.len() <= 3000, "{}", changes.len());
 }
 

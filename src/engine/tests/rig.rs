@@ -89,6 +89,7 @@ pub fn running(job: &Job, scheduled_at: Timestamp, owner: ledger::OwnerState) ->
         begun_at: scheduled_at,
         on_loss: OnLoss::of(job),
         keep_until: Engine::keep_until(job, job, scheduled_at, scheduled_at),
+        ready_at: None,
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),
@@ -219,6 +220,22 @@ impl Rig {
     pub fn started(&mut self, slot: Slot) {
         let at = self.now.up;
         self.tell(Event::Warden(Notice::Started { slot, pid: 4242, at }));
+    }
+
+    /// Accepts and starts all that is due, however many at a time are begun; the changes, and the slots in order.
+    pub fn start_all(&mut self) -> (Vec<Change>, Vec<Slot>) {
+        let (mut changes, mut slots) = (Vec::new(), Vec::new());
+        loop {
+            changes.extend(self.accept_all());
+            let new: Vec<Slot> =
+                self.starts().iter().map(|start| start.slot).filter(|slot| !slots.contains(slot)).collect();
+            if new.is_empty() {
+                return (changes, slots);
+            }
+            self.commands.retain(|command| !matches!(command, Command::Start(_)));
+            new.iter().for_each(|&slot| self.started(slot));
+            slots.extend(new);
+        }
     }
 
     pub fn ended(&mut self, slot: Slot, exit: Exit, ended_by: Option<crate::warden::wire::EndedBy>) {

@@ -56,6 +56,7 @@ impl Backend {
         let writes_history = matches!(
             change,
             Change::End { .. }
+                | Change::Miss { .. }
                 | Change::Advance { skip: Some(_), .. }
                 | Change::Dismiss { skip: Some(_), .. }
                 | Change::Forgo { skip: Some(_), .. }

@@ -1,7 +1,7 @@
 //! What a new leader finds of those before it.
 
 use super::*;
-use crate::run::{KillRequest, Reason};
+use crate::run::{KillRequest, Reason, RunState};
 
 /// The job of a run that was seen dead, and the process that was known of it.
 type Seen = (String, Option<(i32, u64)>);
@@ -41,6 +41,38 @@ async fn ends_that_a_dead_leader_could_not_commit_are_committed_before_the_next_
         _ => None,
     });
     assert_eq!(told.await, (success(ended), Version::FIRST), "whoever leads runs its hooks");
+}
+
+#[tokio::test]
+async fn a_run_that_a_dead_member_never_handed_to_its_warden_goes_back_to_be_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let (noted, unheard) = (a.begin_noted("noted", 60).await, a.begin("unheard", 60).await);
+    drop(a);
+
+    let mut b = Node::start(dir.path(), "b").await;
+    let (_, snapshot) = b.lead().await;
+    let running: Vec<_> = snapshot.running.iter().map(|run| (run.record.clone(), run.version)).collect();
+    let let_go = RunRecord { state: RunState::Unstarted, ..unheard };
+    assert_eq!(running, [(noted, Version::FIRST), (let_go, Version(1))]);
+}
+
+#[tokio::test]
+async fn what_a_dead_member_handed_over_is_unknown_without_its_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = Node::start(dir.path(), "a").await;
+    a.lead().await;
+    let run = a.begin("unheard", 60).await;
+    drop(a);
+    for file in std::fs::read_dir(dir.path().join("members")).unwrap().map(|file| file.unwrap().path()) {
+        if file.extension().is_some_and(|extension| extension == "journal") {
+            std::fs::remove_file(file).unwrap();
+        }
+    }
+    let mut b = Node::start(dir.path(), "b").await;
+    let (_, snapshot) = b.lead().await;
+    assert_eq!(snapshot.running.iter().map(|run| run.record.clone()).collect::<Vec<_>>(), [run]);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ async fn a_damaged_record_is_named_and_blocks_no_other() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
-    let good = a.begin("good", 60).await;
+    let good = a.begin_noted("good", 60).await;
     a.begin("bad", 60).await;
     let db = Connection::open(dir.path().join("ledger.db")).unwrap();
     db.execute("UPDATE running SET record = '{' WHERE run LIKE 'bad%'", []).unwrap();
@@ -42,7 +42,7 @@ fn a_ledger_of_a_later_version_is_refused() {
 fn a_full_disk_takes_a_group_of_changes_whole_or_not_at_all() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::open(&dir.path().join("ledger.db")).unwrap();
-    let (token, ..) = store.open_term(std::iter::empty::<&RunEnd>()).unwrap();
+    let (token, ..) = store.open_term(&[]).unwrap();
     let changes: Vec<_> = (0..2000).map(|n| advance(&format!("j{n}"), None, 10, None)).collect();
     store.limit_pages(Some(20));
     let full = store.commit(Some(token), &mut Chains::default(), &changes).unwrap_err();

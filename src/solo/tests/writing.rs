@@ -95,7 +95,7 @@ fn the_newest_twenty_runs_and_apart_from_them_the_newest_twenty_skips_are_kept()
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ledger.db");
     let mut store = Store::open(&path).unwrap();
-    let (token, ..) = store.open_term(std::iter::empty::<&RunEnd>()).unwrap();
+    let (token, ..) = store.open_term(&[]).unwrap();
     let mut changes = vec![advance("j", None, 0, None)];
     for n in 0..30 {
         let run = record("j", 1000 + n, "s");

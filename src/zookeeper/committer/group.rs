@@ -2,10 +2,11 @@
 
 use crate::job::JobName;
 use crate::ledger::{Change, Commit, CommitId};
-use crate::run::Version;
-use crate::zookeeper::client::{Data, Error, Mode, MultiError, Op};
+use crate::run::{RunId, Version};
+use crate::zookeeper::client::{Error, Mode, MultiError, Op, Read};
 use crate::zookeeper::lower::{self, Mark, Trace};
 use crate::zookeeper::paths;
+use crate::zookeeper::trim::{Kind, Written};
 
 const MOST_OPS: usize = 200;
 const MOST_BYTES: usize = 128 * 1024;
@@ -16,10 +17,12 @@ const MOST_FOLDERS_MADE: u32 = 3;
 pub struct Pending {
     /// To answer by.
     pub id: CommitId,
-    /// By the order in which they were requested.
+    /// Its place among those that were requested.
     pub number: u64,
     /// What to write.
     pub change: Change,
+    /// Whether an earlier try was carried out can no longer be found out.
+    pub is_untraceable: bool,
     fence: Option<String>,
     ops: Vec<Op>,
 }
@@ -33,8 +36,6 @@ pub struct Group {
     pub members: Vec<Pending>,
     /// True while an earlier try has no answer.
     pub is_in_doubt: bool,
-    /// Whether an earlier try was carried out can no longer be found out.
-    pub is_untraceable: bool,
     folders_made: u32,
 }
 
@@ -48,8 +49,13 @@ pub enum Failed {
     Rewritten,
     /// A folder above this path is gone.
     NoFolder(String),
-    /// None of these.
-    Refused,
+    /// The server refuses an operation of this change, for a reason that is none of these.
+    Refused {
+        /// The change, and those of its job that were requested after it.
+        pending: Vec<Pending>,
+        /// The path that it is about.
+        path: String,
+    },
 }
 
 /// What the traces of an earlier try say.
@@ -68,12 +74,35 @@ impl Pending {
     /// A change as it was requested.
     pub fn new(id: CommitId, number: u64, change: Change, fence: Option<String>) -> Self {
         let ops = lower::ops(&change);
-        Self { id, number, change, fence, ops }
+        Self { id, number, change, is_untraceable: false, fence, ops }
     }
 
     /// True where the candidate guards it.
     pub fn is_fenced(&self) -> bool {
         self.fence.is_some()
+    }
+
+    /// What is to be said of it once it is known that it is not carried out now. Of an end all that counts is that another's stands.
+    pub fn refused_as(&self, answer: Commit) -> Commit {
+        let is_end = matches!(self.change, Change::End { .. } | Change::Miss { .. });
+        let is_known = !self.is_untraceable || (is_end && answer == Commit::Superseded);
+        if is_known { answer } else { Commit::Unknown }
+    }
+
+    /// The record of the history that it makes or grows.
+    pub fn written(&self) -> Option<Written> {
+        let is_end = matches!(self.change, Change::End { .. });
+        let (path, version) = self.ops.iter().find_map(|op| match op {
+            Op::Create { path, .. } if is_history(path) => Some((path, 0)),
+            Op::Set { path, version, .. } if is_history(path) => Some((path, version.wrapping_add(1))),
+            _ => None,
+        })?;
+        Some(Written {
+            job: self.change.job().clone(),
+            run: RunId::parse(paths::name(path)).ok()?,
+            kind: if is_end { Kind::Run } else { Kind::Skip },
+            version,
+        })
     }
 
     fn bytes(&self) -> usize {
@@ -131,14 +160,22 @@ impl Group {
 
     /// Judges by what was found at the paths of [`Group::traces`]. A nonce proves the whole multi, for it is of one
     /// decision only; a record only itself, for another may have written the same.
-    pub fn judge(&mut self, found: &[Option<Data>]) -> Verdict {
+    pub fn judge(&mut self, found: &[Read]) -> Verdict {
         let mut found = found.iter();
         let mut is_written = Vec::with_capacity(self.members.len());
         let (mut is_unwritten, mut has_base) = (false, false);
         for pending in &self.members {
             let mut is_here = false;
             for trace in lower::traces(&pending.change) {
-                let found = found.next().and_then(Option::as_ref);
+                let found = match found.next() {
+                    Some(Ok(found)) => Some(found),
+                    None | Some(Err(Error::NoNode)) => None,
+                    // What cannot be read shows nothing.
+                    Some(Err(_)) => {
+                        has_base = true;
+                        continue;
+                    }
+                };
                 let hit = found.is_some_and(|(data, _)| trace.mark.is_in(data));
                 if hit && matches!(trace.mark, Mark::Nonce(_)) {
                     return Verdict::All;
@@ -167,40 +204,56 @@ impl Group {
         }
     }
 
-    /// True where it is an end that failed.
+    /// True where it is an end that failed, on something that an earlier try of it may have done.
     pub fn is_end_refused(&self, failed: &MultiError) -> bool {
         let first = usize::from(self.fence.is_some());
         let member = failed.index.and_then(|index| self.locate(index.checked_sub(first)?)).map(|(member, _)| member);
-        member.is_some_and(|member| matches!(self.members[member].change, Change::End { .. }))
+        let is_end = |member: usize| matches!(self.members[member].change, Change::End { .. });
+        is_guard(&failed.error) && member.is_some_and(is_end)
     }
 
     /// Takes out the change that failed.
     pub fn drop_failed(&mut self, failed: &MultiError) -> Failed {
-        let Some(index) = failed.index else { return Failed::Refused };
-        let is_guard = matches!(failed.error, Error::NoNode | Error::NodeExists | Error::BadVersion | Error::NotEmpty);
-        if !is_guard {
-            return Failed::Refused;
-        }
         let first = usize::from(self.fence.is_some());
-        if index < first {
+        // Where the server does not say which, each is tried by itself: the first is as good as any.
+        let Some(index) = failed.index else { return self.refuse(0, 0) };
+        // A candidate that is closed to its own node guards nothing any more.
+        if index < first && (is_guard(&failed.error) || failed.error == Error::NoAuth) {
             self.fence = None;
             return Failed::Fence(self.take(Pending::is_fenced));
         }
-        match self.locate(index - first) {
-            Some((member, op)) => self.drop_member(member, op, &failed.error),
-            None => Failed::Refused,
+        match index.checked_sub(first).and_then(|index| self.locate(index)) {
+            Some((member, op)) if is_guard(&failed.error) => self.drop_member(member, op, &failed.error),
+            Some((member, op)) => self.refuse(member, op),
+            None => self.refuse(0, 0),
         }
     }
 
+    /// Takes out a change that the server refuses, with those of its job that come after it.
+    fn refuse(&mut self, member: usize, op: usize) -> Failed {
+        let path = self.members[member].ops.get(op).map(closed_by).unwrap_or_default();
+        let job = self.members[member].change.job().clone();
+        let after = self.members.split_off(member);
+        let (pending, others): (Vec<_>, Vec<_>) = after.into_iter().partition(|pending| *pending.change.job() == job);
+        self.members.extend(others);
+        self.forget_fence();
+        Failed::Refused { pending, path }
+    }
+
     fn drop_member(&mut self, member: usize, op: usize, error: &Error) -> Failed {
+        let index = op;
         let Pending { change, ops, .. } = &mut self.members[member];
-        let op = &mut ops[op];
+        let op = &mut ops[index];
         match (&mut *op, error) {
             (Op::Create { path, .. }, Error::NoNode) if self.folders_made < MOST_FOLDERS_MADE => {
                 self.folders_made += 1;
                 return Failed::NoFolder(path.clone());
             }
-            (Op::Create { .. }, Error::NoNode) => return Failed::Refused,
+            (Op::Create { .. }, Error::NoNode) => return self.refuse(member, index),
+            // The folder has no more numbers to give: that is nobody's doing.
+            (Op::Create { mode: Mode::PersistentSequential, .. }, Error::NodeExists) => {
+                return self.refuse(member, index);
+            }
             _ => {}
         }
         if keeps_history(change) && is_told_already(op, error) {
@@ -225,12 +278,6 @@ impl Group {
         std::iter::once(failed).chain(rest).collect()
     }
 
-    /// What is to be said of a change that was refused. Of an end all that counts is that another's stands.
-    pub fn answer_refused(&self, pending: &Pending) -> Commit {
-        let is_end = matches!(pending.change, Change::End { .. });
-        if self.is_untraceable && !is_end { Commit::Unknown } else { Commit::Superseded }
-    }
-
     fn locate(&self, mut index: usize) -> Option<(usize, usize)> {
         for (member, pending) in self.members.iter().enumerate() {
             if index < pending.ops.len() {
@@ -251,6 +298,21 @@ impl Group {
     fn forget_fence(&mut self) {
         if !self.members.iter().any(Pending::is_fenced) {
             self.fence = None;
+        }
+    }
+}
+
+/// True for what says that something is no longer as it should be.
+fn is_guard(error: &Error) -> bool {
+    matches!(error, Error::NoNode | Error::NodeExists | Error::BadVersion | Error::NotEmpty)
+}
+
+/// Whose rights, or state, an operation needs: a node is made in a folder, and removed from it.
+fn closed_by(op: &Op) -> String {
+    match op {
+        Op::Check { path, .. } | Op::Set { path, .. } => path.clone(),
+        Op::Create { path, .. } | Op::Delete { path, .. } => {
+            path.rsplit_once('/').map_or_else(String::new, |(folder, _)| folder.to_owned())
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::run::{JobRecord, Version};
 use crate::term::NodeName;
 use crate::zookeeper::desk::{Me, json};
 use crate::zookeeper::lower::tests::{begin, end, mark, name, skip};
-use server::{Fate, Server, Ticks, Tree};
+use server::{Fate, Right, Server, Ticks, Tree};
 
 const CANDIDATE: &str = "/leader/_c_1-lock-0000000001";
 
@@ -23,6 +23,9 @@ struct Bench {
     committer: Committer<Server, Ticks>,
     answers: BTreeMap<CommitId, Commit>,
     is_fenced: bool,
+    put_off: Vec<CommitId>,
+    refused: Vec<Damage>,
+    mended: Vec<String>,
     last: u64,
 }
 
@@ -35,7 +38,16 @@ impl Bench {
         let me =
             Me { node: NodeName::new("host-a"), owner: 1, prefix: "_c_1-lock-".into(), candidate_data: Vec::new() };
         let desk = Desk::new(Server(Arc::clone(&tree)), Ticks::default(), me);
-        Self { tree, committer: Committer::new(desk), answers: BTreeMap::new(), is_fenced: false, last: 0 }
+        Self {
+            tree,
+            committer: Committer::new(desk),
+            answers: BTreeMap::new(),
+            is_fenced: false,
+            put_off: Vec::new(),
+            refused: Vec::new(),
+            mended: Vec::new(),
+            last: 0,
+        }
     }
 
     fn fates(&self, fates: impl IntoIterator<Item = Fate>) {
@@ -59,6 +71,9 @@ impl Bench {
         let Some(landed) = self.committer.landed().now_or_never().flatten() else { return false };
         let outcome = self.committer.land(landed);
         self.is_fenced |= outcome.is_fenced;
+        self.put_off.extend(outcome.put_off);
+        self.refused.extend(outcome.refused);
+        self.mended.extend(outcome.mended);
         for (id, answer) in outcome.answers {
             assert!(self.answers.insert(id, answer).is_none(), "{id:?} was answered twice");
         }
@@ -371,4 +386,168 @@ proptest! {
             prop_assert_eq!(bench.answers[&id], expected, "{}", job);
         }
     }
+}
+
+impl Bench {
+    fn close(&self, path: &str, right: Right) {
+        self.tree.lock().unwrap().closed.insert((path.to_owned(), right));
+    }
+
+    fn open(&self, path: &str, right: Right) {
+        self.tree.lock().unwrap().closed.remove(&(path.to_owned(), right));
+    }
+
+    /// Settles again and again, as time passes, until this is answered.
+    fn await_answer(&mut self, id: CommitId) -> Option<Commit> {
+        for _ in 0..200 {
+            self.settle();
+            if let Some(&answer) = self.answers.get(&id) {
+                return Some(answer);
+            }
+        }
+        None
+    }
+}
+
+#[test]
+fn a_change_that_the_server_refuses_is_put_off_and_holds_up_its_own_job_alone() {
+    let mut bench = Bench::new();
+    for job in ["a", "b", "c"] {
+        bench.put(paths::job(&name(job)), &mark(0, "1-0"));
+    }
+    bench.close("/cronkeeper/jobs/b", Right::Write);
+    let ids = [
+        bench.request(begin("a", 0, 60, "7-1")),
+        bench.request(begin("b", 0, 60, "7-2")),
+        bench.request(begin("b", 1, 120, "7-3")),
+        bench.request(begin("c", 0, 60, "7-4")),
+    ];
+    bench.settle();
+    let accepted = Some(&Commit::Accepted);
+    assert_eq!(ids.map(|id| bench.answers.get(&id)), [accepted, None, None, accepted]);
+    assert_eq!(bench.put_off, [ids[1]], "it is told once");
+    assert_eq!(bench.refused.iter().map(|damage| damage.path.as_str()).next(), Some("/cronkeeper/jobs/b"));
+    assert_eq!(bench.commit(begin("a", 1, 120, "7-5")), Commit::Accepted, "others go on");
+
+    bench.open("/cronkeeper/jobs/b", Right::Write);
+    assert_eq!(bench.await_answer(ids[2]), Some(Commit::Accepted));
+    assert_eq!((bench.answers[&ids[1]], bench.version("/cronkeeper/jobs/b")), (Commit::Accepted, Some(2)));
+    assert_eq!(bench.mended, ["/cronkeeper/jobs/b"]);
+}
+
+#[test]
+fn a_refused_change_is_tried_after_pauses_that_grow() {
+    let mut bench = Bench::new();
+    bench.put(paths::job(&name("a")), &mark(0, "1-0"));
+    bench.close("/cronkeeper/running", Right::Write);
+    let id = bench.request(begin("a", 0, 60, "7-1"));
+    assert_eq!(bench.await_answer(id), None);
+    let (multis, seconds) = (bench.tree.lock().unwrap().multis, bench.committer.desk.clock.now().up);
+    assert!(multis < 15, "{multis} tries in {seconds:?}");
+    assert!(bench.refused.iter().all(|damage| damage.path == "/cronkeeper/running"), "{:?}", bench.refused);
+}
+
+#[test]
+fn many_refused_jobs_leave_room_for_the_others() {
+    let mut bench = Bench::new();
+    let jobs: Vec<String> = (0..20).map(|at| format!("job-{at}")).collect();
+    for job in &jobs {
+        bench.put(paths::job(&name(job)), &mark(0, "1-0"));
+        bench.close(&format!("/cronkeeper/jobs/{job}"), Right::Write);
+        bench.request(begin(job, 0, 60, &format!("7-{job}")));
+    }
+    bench.settle();
+    bench.put(paths::job(&name("other")), &mark(0, "1-0"));
+    assert_eq!(bench.commit(begin("other", 0, 60, "7-1")), Commit::Accepted);
+    assert_eq!(bench.answers.len(), 1);
+}
+
+#[test]
+fn a_written_begin_is_accepted_though_its_path_was_closed_before_its_answer() {
+    let mut bench = Bench::new();
+    bench.put(paths::job(&name("a")), &mark(0, "1-0"));
+    bench.fates([Fate::AnswerLost]);
+    bench.request(begin("a", 0, 60, "7-1"));
+    bench.turn();
+    bench.close("/cronkeeper/jobs/a", Right::Write);
+    bench.close("/cronkeeper/jobs/a", Right::Read);
+    bench.settle();
+    assert_eq!(bench.answers[&CommitId(1)], Commit::Accepted, "the run's own record tells");
+}
+
+/// What was in doubt and cannot be found out stays so for each that was part of it, also for one that was put off meanwhile.
+#[test]
+fn what_is_split_off_a_group_of_unknown_fate_stays_unknown() {
+    let mut bench = Bench::new();
+    for job in ["a", "b"] {
+        bench.put(paths::job(&name(job)), &mark(0, "1-0"));
+    }
+    bench.fates([Fate::AnswerLost]);
+    let ids = [bench.request(begin("a", 0, 60, "7-1")), bench.request(begin("b", 0, 60, "7-2"))];
+    bench.turn();
+    for job in ["a", "b"] {
+        let mut tree = bench.tree.lock().unwrap();
+        tree.nodes.remove(&format!("/cronkeeper/running/{job}.19700101T000100Z"));
+        tree.apply(&crate::zookeeper::lower::ops(&begin(job, 1, 120, "9-1"))).unwrap();
+    }
+    bench.close("/cronkeeper/jobs/a", Right::Write);
+    bench.settle();
+    assert_eq!((bench.answers.get(&ids[0]), bench.answers.get(&ids[1])), (None, Some(&Commit::Unknown)));
+    bench.open("/cronkeeper/jobs/a", Right::Write);
+    assert_eq!(bench.await_answer(ids[0]), Some(Commit::Unknown));
+}
+
+#[test]
+fn a_term_that_ends_does_not_wait_for_what_is_refused() {
+    let mut bench = Bench::new();
+    bench.put(paths::job(&name("a")), &mark(0, "1-0"));
+    bench.close("/cronkeeper/jobs/a", Right::Write);
+    let ids = [bench.request(begin("a", 0, 60, "7-1")), bench.request(begin("a", 1, 120, "7-2"))];
+    bench.settle();
+    assert!(!bench.committer.has_fenced());
+    let answers = bench.committer.fence_off(Some(CANDIDATE.into()));
+    assert_eq!(answers, ids.map(|id| (id, Commit::Fenced)));
+}
+
+#[test]
+fn a_refused_change_is_given_up_before_too_many_wait_behind_it() {
+    let mut bench = Bench::new();
+    bench.put(paths::job(&name("a")), &mark(0, "1-0"));
+    bench.close("/cronkeeper/jobs/a", Right::Write);
+    for at in 0..300 {
+        bench.request(begin("a", at, 60 + i64::from(at), &format!("7-{at}")));
+        bench.settle();
+    }
+    assert!(bench.answers.values().all(|&answer| answer == Commit::Superseded));
+    assert_eq!(bench.answers.len(), 300, "and all that rests on it, until the job is read");
+    assert!(bench.committer.waiting.iter().next().is_none() && bench.committer.put_off.is_empty());
+}
+
+#[test]
+fn a_candidate_that_is_closed_to_its_own_node_ends_the_term() {
+    let mut bench = Bench::new();
+    bench.put(paths::job(&name("a")), &mark(0, "1-0"));
+    bench.close(CANDIDATE, Right::Read);
+    assert_eq!(bench.commit(begin("a", 0, 60, "7-1")), Commit::Fenced);
+    assert!(bench.is_fenced);
+}
+
+/// The servers do not count on from 2^31 - 1: they say that the node exists.
+#[test]
+fn a_folder_without_more_numbers_makes_no_hot_loop_of_the_ends_that_leave_links() {
+    let mut bench = Bench::new();
+    bench.put(paths::job(&name("a")), &mark(0, "1-0"));
+    bench.commit(begin("a", 0, 60, "7-1"));
+    let stuck = paths::under(paths::TRIGGERS, "");
+    bench.tree.lock().unwrap().nodes.insert(stuck.clone(), (Vec::new(), 0));
+    let mut change = end("a", 0, 60, "7-1");
+    if let Change::End { end, .. } = &mut change {
+        end.run.dependents = vec![name("b")];
+    }
+    let id = bench.request(change);
+    bench.settle();
+    assert_eq!(bench.answers.get(&id), None);
+    assert_eq!(bench.put_off, [id]);
+    bench.tree.lock().unwrap().nodes.remove(&stuck);
+    assert_eq!(bench.await_answer(id), Some(Commit::Accepted));
 }

@@ -29,10 +29,9 @@ pub enum Ended {
 impl<C: Connect, K: Clock> Life<'_, C, K> {
     pub(super) fn note_trouble(&mut self, trouble: Trouble) {
         match trouble {
-            Trouble::Again(_) => {}
+            Trouble::Again(_) | Trouble::NoAuth(_) => {}
             // The server's word; the client may not know yet.
             Trouble::SessionOver => self.ended = Some(Ended::Expired),
-            Trouble::NoAuth(detail) => self.fail_auth(detail),
             Trouble::NoChroot => {
                 let (chroot, service) = (self.node.options.chroot.clone(), self.node.options.service.clone());
                 self.ended = Some(Ended::Failed(Failure::NoChroot { chroot, service }));
@@ -66,6 +65,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// The last words of a session, in the order that the daemon relies on.
     pub(super) fn end(mut self, ended: Ended) -> Ended {
         let Ended::Expired = ended else { return ended };
+        self.forget_failures();
         let committer = std::mem::replace(&mut self.committer, Committer::new(self.desk.clone()));
         let (answers, unsent) = committer.into_rest();
         for (id, answer) in answers {
@@ -73,6 +73,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
         self.node.backlog.extend(unsent.into_iter().map(|(id, change)| Waiting::Commit(id, change)));
         let unread = std::mem::take(&mut self.asked).into_iter().chain(std::mem::take(&mut self.unread));
+        let unread = unread.chain(std::mem::take(&mut self.refused));
         self.node.backlog.extend(unread.map(Waiting::Read));
         self.revoke_lease();
         self.lose_term(TermEnd::SessionExpired);

@@ -5,16 +5,19 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::failing::Task;
 use super::found::Found;
-use super::{Life, Pending, Role};
+use super::{Ended, Life, Pending, Role, relook};
 use crate::clock::{Clock, Uptime};
 use crate::election::Event;
+use crate::telemetry::TARGET;
 use crate::term::SessionId;
 use crate::zookeeper::client::{Client, Connect};
-use crate::zookeeper::desk::Trouble;
+use crate::zookeeper::damage::{Damage, Source};
+use crate::zookeeper::desk::{self, Trouble};
 use crate::zookeeper::give_up::Leftover;
-use crate::zookeeper::place::Proof;
-use crate::zookeeper::{appoint, entry, place, session_id};
+use crate::zookeeper::place::{OpenAt, Proof};
+use crate::zookeeper::{appoint, entry, paths, place, session_id};
 
 /// An errand under way.
 pub type Errand<W> = Pending<Result<Found<W>, Trouble>>;
@@ -36,6 +39,11 @@ impl Default for Retry {
 }
 
 impl Retry {
+    /// Not before then.
+    pub fn from(at: Uptime) -> Self {
+        Self { at, pause: FIRST_PAUSE }
+    }
+
     fn put_off(&mut self, now: Uptime) {
         self.at = now + self.pause;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
@@ -49,76 +57,111 @@ impl Retry {
 impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// Starts the errand that is wanted most, if none is under way.
     pub(super) fn start_errand(&mut self, now: Uptime) {
-        if self.errand.is_none() && now >= self.retry.at() {
-            self.errand = self.next_errand(now);
+        if self.errand.is_none()
+            && now >= self.retry.at()
+            && let Some((task, errand)) = self.next_errand(now)
+        {
+            (self.task, self.errand) = (task, Some(errand));
         }
     }
 
-    fn next_errand(&mut self, now: Uptime) -> Option<Errand<<C::Client as Client>::Watch>> {
+    fn next_errand(&mut self, now: Uptime) -> Option<(Task, Errand<<C::Client as Client>::Watch>)> {
         let desk = self.desk.clone();
         if self.node.wishes.leave.is_some() {
-            return Some(Box::pin(async { place::leave(desk).await.map(|()| Found::Left) }));
+            return Some((Task::Leave, Box::pin(async { place::leave(desk).await.map(|()| Found::Left) })));
         }
         if let Some(retired) = self.retired.clone() {
             if let Some(heir) = self.appointment.heir() {
-                return Some(Box::pin(async { appoint::hand_over(desk, retired, heir).await.map(Found::HandedOver) }));
+                let handing = async { appoint::hand_over(desk, retired, heir).await.map(Found::HandedOver) };
+                return Some((Task::HandOver, Box::pin(handing)));
             }
-            return Some(Box::pin(async { place::withdraw(desk, retired).await.map(|()| Found::Withdrawn) }));
+            let withdrawing = async { place::withdraw(desk, retired).await.map(|()| Found::Withdrawn) };
+            return Some((Task::Withdraw, Box::pin(withdrawing)));
         }
         if let Some(going) = self.go_out() {
-            return Some(going);
+            return Some((Task::Leave, going));
         }
         if self.is_out() {
             return None;
         }
         if !self.is_prepared {
-            let cluster = self.node.cluster.clone().unwrap_or_else(|| (self.node.options.uuid)().to_string());
-            return Some(Box::pin(async { entry::prepare(desk, cluster).await.map(Found::Cluster) }));
+            let known = self.node.cluster.clone().or_else(|| self.node.store.cluster());
+            let new = (self.node.options.uuid)().to_string();
+            let preparing = async { entry::prepare(desk, known, new).await.map(Found::Cluster) };
+            return Some((Task::Prepare, Box::pin(preparing)));
         }
         if !self.is_member {
-            let (member, left) = (self.node.member(), self.leftover());
+            let (member, left, is_closed) = (self.node.member(self.timeout), self.leftover(), self.is_member_closed);
             self.must_publish = false;
-            return Some(Box::pin(async { entry::enter(desk, member, left).await.map(Found::Entered) }));
+            let entering = async move { entry::enter(desk, member, left, is_closed).await.map(Found::Entered) };
+            return Some((Task::Enter, Box::pin(entering)));
         }
         if self.must_verify || self.watches_member != self.wants_watch() {
-            return Some(self.verify());
+            return Some((Task::Verify, self.verify()));
         }
         if self.node.wishes.resign && self.is_join_unclear && self.candidate.is_none() {
-            return Some(Box::pin(async { place::clear(desk).await.map(|()| Found::Withdrawn) }));
+            return Some((Task::Clear, Box::pin(async { place::clear(desk).await.map(|()| Found::Withdrawn) })));
         }
         if let (Some(to), Some(own)) = (self.appointment.wanted(), self.candidate.clone()) {
-            return Some(Box::pin(async { appoint::find(desk, own, to).await.map(Found::Heir) }));
+            return Some((Task::Find, Box::pin(async { appoint::find(desk, own, to).await.map(Found::Heir) })));
         }
+        if let Some(step) = self.next_step(now) {
+            return Some(step);
+        }
+        if std::mem::take(&mut self.must_publish) {
+            let member = self.node.member(self.timeout);
+            let publishing = async { entry::publish(desk, member).await.map(Found::Published) };
+            return Some((Task::Publish, Box::pin(publishing)));
+        }
+        (now >= self.survey_at).then(|| (Task::Survey, self.survey()))
+    }
+
+    /// The way into the queue, to its front and into a term.
+    fn next_step(&mut self, now: Uptime) -> Option<(Task, Errand<<C::Client as Client>::Watch>)> {
+        let desk = self.desk.clone();
         let wants_place = self.node.wishes.campaign && !self.node.wishes.resign && self.loop_turns();
         match (&self.candidate, &self.role) {
             (None, _) if wants_place => {
                 let is_unclear = std::mem::replace(&mut self.is_join_unclear, true);
-                return Some(Box::pin(async move { place::join(desk, is_unclear).await.map(Found::Candidate) }));
+                let joining = async move { place::join(desk, is_unclear).await.map(Found::Candidate) };
+                Some((Task::Join, Box::pin(joining)))
             }
-            (Some(_), Role::None) => {
-                return Some(Box::pin(async { place::look(desk).await.map(Found::Place) }));
-            }
+            (Some(_), Role::None) => Some((Task::Look, Box::pin(async { place::look(desk).await.map(Found::Place) }))),
             (Some(candidate), Role::First(_)) => {
-                let (candidate, dead) = (candidate.clone(), self.dead());
+                let (candidate, dead, at) = (candidate.clone(), self.dead(), self.open_at());
                 let proof = if self.lease.holds(now) && self.has_time { Proof::Lease } else { Proof::Write };
-                return Some(Box::pin(
-                    async move { place::open(desk, candidate, dead, proof).await.map(Found::Opened) },
-                ));
+                let opening = async move { place::open(desk, candidate, dead, proof, at).await.map(Found::Opened) };
+                Some((Task::Open, Box::pin(opening)))
             }
             (Some(candidate), Role::Leading(_)) if !self.is_written => {
-                let candidate = candidate.clone();
-                return Some(Box::pin(async { place::write_opening(desk, candidate).await.map(Found::Written) }));
+                let (candidate, at) = (candidate.clone(), self.open_at());
+                let writing = async { place::write_opening(desk, candidate, at).await.map(Found::Written) };
+                Some((Task::WriteOpening, Box::pin(writing)))
             }
-            _ => {}
+            _ => None,
         }
-        if std::mem::take(&mut self.must_publish) {
-            let member = self.node.member();
-            return Some(Box::pin(async { entry::publish(desk, member).await.map(Found::Published) }));
+    }
+
+    fn open_at(&self) -> OpenAt {
+        match self.is_queue_closed {
+            true => OpenAt::Member(desk::json(&self.node.member(self.timeout))),
+            false => OpenAt::Queue,
         }
-        if now >= self.survey_at {
-            return Some(Box::pin(async { place::survey(desk).await.map(Found::Survey) }));
-        }
-        None
+    }
+
+    /// A leader also looks again at what it could not read.
+    fn survey(&self) -> Errand<<C::Client as Client>::Watch> {
+        let desk = self.desk.clone();
+        let is_leader = matches!(self.role, Role::Leading(_));
+        let known = self.node.cluster.clone().filter(|_| is_leader);
+        let damaged = if is_leader { self.node.damages.paths(Source::Ledger) } else { Vec::new() };
+        Box::pin(async move {
+            if let Some(known) = known {
+                entry::keep_cluster(&desk, known).await?;
+            }
+            let again = relook::look_again(&desk, damaged).await?;
+            Ok(Found::Survey(place::survey(desk).await?, again))
+        })
     }
 
     fn verify(&mut self) -> Errand<<C::Client as Client>::Watch> {
@@ -154,17 +197,42 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         // Whatever failed may have failed because an own entry is gone.
         self.must_verify = self.is_member;
         self.must_publish = true;
-        if let Trouble::Again(error) = &trouble
-            && self.is_connected
-        {
-            tracing::debug!(%error, "an errand of the election is tried again");
+        match trouble {
+            Trouble::SessionOver => self.note_trouble(trouble),
+            Trouble::NoChroot if !self.node.has_joined => self.note_trouble(trouble),
+            Trouble::NoAuth(detail) if !self.node.has_joined && self.task.is_of_the_start() => self.fail_auth(detail),
+            Trouble::NoAuth(detail) => self.not_allowed(&detail),
+            Trouble::Again(_) | Trouble::NoChroot => self.failed(self.task, &trouble.to_string()),
         }
-        self.note_trouble(trouble);
+    }
+
+    /// The servers refuse an errand to a node that has taken part already: somebody has changed who may do what, and may change it back.
+    fn not_allowed(&mut self, detail: &str) {
+        match self.task {
+            Task::Open | Task::WriteOpening => {
+                self.is_queue_closed = true;
+                self.damaged(Source::Renewals, Damage::new(paths::LEADER, "it cannot be written: not authorized"));
+            }
+            Task::Publish => {
+                self.must_publish = false;
+                let path = self.desk.member();
+                self.damaged(Source::Renewals, Damage::new(path, "it cannot be written: not authorized"));
+            }
+            // An entry that its own node cannot remove would block all behind it. It goes with its session, which nobody renews any more.
+            Task::Withdraw | Task::HandOver => {
+                tracing::warn!(
+                    target: TARGET,
+                    "the node's entry in the queue cannot be removed, and is left to expire with its session: {detail}"
+                );
+                self.ended = Some(Ended::Expired);
+            }
+            task => self.failed(task, detail),
+        }
     }
 
     /// What comes next is tried after this pause, and people are told why.
     pub(super) fn put_off(&mut self, retry: Duration, error: String) {
-        self.retry = Retry { at: self.now() + retry, pause: FIRST_PAUSE };
+        self.retry = Retry::from(self.now() + retry);
         self.node.tell(Event::Unreachable { retry, error });
     }
 }

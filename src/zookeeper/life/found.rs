@@ -3,18 +3,28 @@
 //! Each finding changes how things stand and tells the daemon; what is to be asked next follows from it, in
 //! [`errand`](super::errand).
 
+use std::time::Duration;
+
 use super::errand::Retry;
+use super::relook::Again;
 use super::{Ended, Life, Role, SURVEY_EVERY, fired};
 use crate::clock::Clock;
 use crate::election::{Event, Failure, Unappointable};
+use crate::telemetry::TARGET;
 use crate::term::{CandidateName, Term, TermEnd};
 use crate::zookeeper::appoint::Heir;
 use crate::zookeeper::client::{Client, Connect};
+use crate::zookeeper::damage::Source;
 use crate::zookeeper::desk::Trouble;
 use crate::zookeeper::entry::Entered;
 use crate::zookeeper::place::{Behind, Look, Opened, Survey, Verified, Written};
-use crate::zookeeper::queue;
 use crate::zookeeper::store::ClaimError;
+use crate::zookeeper::{paths, queue};
+
+/// The longest session that servers grant by default, at their usual tick of 2 s.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(40);
+/// Whatever a record says, a name is waited for no longer than twice this.
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
 /// What an errand found.
 pub enum Found<W> {
@@ -31,7 +41,7 @@ pub enum Found<W> {
     Out,
     Left,
     Published(bool),
-    Survey(Survey),
+    Survey(Survey, Again),
 }
 
 impl<C: Connect, K: Clock> Life<'_, C, K> {
@@ -39,6 +49,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     pub(super) fn finish_errand(&mut self, found: Result<Found<<C::Client as Client>::Watch>, Trouble>) {
         self.errand = None;
         self.is_going_out = false;
+        let task = self.task;
         let found = match found {
             Ok(found) => found,
             Err(trouble) => return self.retry_errand(trouble),
@@ -47,6 +58,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         if !matches!(found, Found::Verified(_)) {
             self.retry = Retry::default();
         }
+        self.succeeded(task);
         match found {
             Found::Cluster(cluster) => self.claim(cluster),
             Found::Entered(entered) => self.entered(entered),
@@ -67,7 +79,10 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             }
             // Not made again before its going was judged.
             Found::Published(is_there) => self.must_verify |= !is_there,
-            Found::Survey(survey) => self.surveyed(survey),
+            Found::Survey(survey, again) => {
+                self.looked_again(again);
+                self.surveyed(survey);
+            }
         }
     }
 
@@ -76,6 +91,10 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             Ok(()) => {
                 self.is_prepared = true;
                 self.node.cluster = Some(cluster);
+            }
+            Err(ClaimError::OtherCluster { ours }) if self.node.has_joined => {
+                let error = format!("{} says that this is cluster {cluster}, and not {ours}", paths::CLUSTER);
+                self.put_off(self.timeout / 5, error);
             }
             Err(ClaimError::OtherCluster { ours }) => {
                 let service = self.node.options.service.clone();
@@ -90,7 +109,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     fn entered(&mut self, entered: Entered) {
         match entered {
             Entered::Yes => {
-                self.is_member = true;
+                (self.is_member, self.is_member_closed) = (true, false);
                 let removed = self.removable();
                 self.node.store.forget(&removed);
                 self.node.earlier.clear();
@@ -100,16 +119,17 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 self.node.tell(Event::Session { id: self.id.clone(), timeout: self.timeout });
                 self.tell_resumed();
             }
-            Entered::NameHeld { by, owner } => self.want_name(by, owner),
+            Entered::NameHeld { by, owner, timeout } => self.want_name(by, owner, timeout),
         }
     }
 
     /// The holder may be a session that nobody renews any more: the server removes it within its timeout and two ticks,
-    /// and two ticks are at most a session timeout. Counted from the newest connection, for an ensemble that was away gives every
+    /// and two ticks are at most a session timeout. Where its timeout is not known, it may be as long as servers allow. Counted from the newest connection, for an ensemble that was away gives every
     /// session its whole time again. A session of this node's own dead processes is nobody, and removed at the next try.
-    fn want_name(&mut self, holder: String, owner: i64) {
+    fn want_name(&mut self, holder: String, owner: i64, timeout: Option<Duration>) {
         let now = self.now();
-        let until = *self.name_wanted_until.get_or_insert(now + self.timeout * 2);
+        let timeout = timeout.unwrap_or(LONGEST_TIMEOUT).clamp(self.timeout, LONGEST_WAIT);
+        let until = *self.name_wanted_until.get_or_insert(now + timeout * 2);
         let node = self.node.identity.node.clone();
         if now >= until && !self.removable().contains(&owner) {
             self.ended = Some(Ended::Failed(Failure::NameTaken { node, holder }));
@@ -120,6 +140,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
 
     fn joined(&mut self, candidate: CandidateName) {
         self.is_join_unclear = false;
+        self.node.has_joined = true;
         if queue::sequence(&candidate.0).is_some_and(|sequence| sequence >= queue::HIGH_SEQUENCE)
             && !std::mem::replace(&mut self.is_high_sequence_told, true)
         {
@@ -136,18 +157,23 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     fn looked(&mut self, look: Look<<C::Client as Client>::Watch>) {
         match look {
             Look::First(candidate) => {
+                self.found_damage(Source::Queue, None);
                 self.adopt(&candidate);
                 self.role = Role::First(self.now());
                 self.following = None;
                 // The opening write, which comes soon, renews the lease; one more before it would only hold the term up.
                 (self.renewed_at, self.timed_at) = (self.now(), Some(self.now()));
             }
-            Look::Behind(behind, watch) => {
+            Look::Behind(behind, watch, damage) => {
+                self.found_damage(Source::Queue, damage);
                 self.adopt(&behind.candidate);
                 self.role = Role::Waiting(fired(watch));
                 self.tell_following(behind);
             }
-            Look::Gone => self.candidate = None,
+            Look::Gone => {
+                self.found_damage(Source::Queue, None);
+                self.candidate = None;
+            }
         }
     }
 
@@ -180,6 +206,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         if let Some(written) = opened.written {
             self.acknowledge(written.sent);
         }
+        if self.is_queue_closed && opened.is_blind() {
+            return self.leave_it_to_others();
+        }
         let now = self.now();
         let is_proven = opened.written.is_some() || self.lease.holds(now);
         let is_wanted = !self.node.wishes.resign && self.node.wishes.leave.is_none();
@@ -187,6 +216,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             return;
         }
         self.say_over();
+        self.found_damage(Source::Ledger, opened.damaged);
         self.is_written = opened.written.is_some();
         self.tell_time(opened.written);
         self.committer.start_term();
@@ -198,6 +228,18 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         self.lease_told = self.lease.until();
         let (lease_until, took) = (self.lease.until(), now.since(since));
         self.node.tell(Event::Elected { term, lease_until, snapshot: opened.snapshot, took });
+    }
+
+    /// A node that may neither write that it leads nor read what is to be done would lead nobody: another may do better.
+    fn leave_it_to_others(&mut self) {
+        tracing::warn!(
+            target: TARGET,
+            "this node may not lead: {} cannot be written, and the jobs or runs cannot be read. It goes to the end of the queue",
+            paths::LEADER
+        );
+        (self.role, self.is_queue_closed) = (Role::None, false);
+        self.retired = self.candidate.take();
+        self.retry = Retry::from(self.now() + self.timeout / 2);
     }
 
     /// Refused: the candidate is gone, or not as it was made, as where a commit finds that.
@@ -276,6 +318,12 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 Some(_) | None => self.role = Role::None,
             }
         }
+        self.must_publish |= self.is_member && !survey.members.iter().any(|member| member.node == self.desk.me.node);
+        self.unread.extend(self.refused.drain(..));
+        if !self.node.damages.paths(Source::Wishes).is_empty() {
+            self.listen_again();
+        }
+        self.found_damage(Source::Members, survey.damaged);
         self.node.tell(Event::Members(survey.members));
     }
 }

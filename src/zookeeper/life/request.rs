@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use super::failing::Task;
 use super::{Life, ReadDone};
 use crate::clock::{Clock, Uptime};
 use crate::coordination::Request;
 use crate::election;
 use crate::job::JobName;
-use crate::ledger::{self, Change, Commit, CommitId, Event};
-use crate::run::{RunId, RunState};
+use crate::ledger::{self, Change, Commit, CommitId, Event, JobEntry};
+use crate::run::{RunId, RunState, Version};
 use crate::zookeeper::client::{Client, Connect, Error};
-use crate::zookeeper::desk::{Desk, Trouble};
+use crate::zookeeper::desk::{At as _, Desk, Trouble};
 use crate::zookeeper::{lower, paths, reader, snapshot, watcher, wishes};
 
 const PAUSE: Duration = Duration::from_millis(200);
@@ -44,7 +45,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     }
 
     fn put_on_its_way(&mut self, id: CommitId, change: Change, fence: Option<String>) {
-        if let Some((id, answer)) = self.committer.request(id, change, fence) {
+        for (id, answer) in self.committer.request(id, change, fence) {
             self.node.answer(id, answer);
         }
     }
@@ -104,10 +105,19 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             self.asked.remove(at);
         }
         match result {
-            Ok(event) => self.node.tell_ledger(event),
+            Ok(event) => {
+                self.succeeded(Task::Read);
+                self.node.tell_ledger(event);
+            }
+            // Nothing can be decided on what cannot be read.
+            Err(Trouble::NoAuth(detail)) => {
+                tracing::debug!(%detail, "a read is put off");
+                self.refused.push(request);
+            }
             Err(trouble) => {
                 self.unread.push_back(request);
                 self.read_from = self.now() + PAUSE;
+                self.failed(Task::Read, &trouble.to_string());
                 self.note_trouble(trouble);
             }
         }
@@ -130,11 +140,17 @@ async fn read<C: Client, K: Clock>(desk: &Desk<C, K>, request: &ledger::Request)
 async fn read_job<C: Client, K: Clock>(desk: &Desk<C, K>, job: &JobName) -> Result<Event, Trouble> {
     let client = desk.line()?;
     // Both are handed over now, in this order: a pause that came between them has changed the record too.
-    let (found, control) = futures_util::join!(client.get(&paths::job(job)), wishes::control(client, job));
+    let path = paths::job(job);
+    let (found, control) = futures_util::join!(client.get(&path), wishes::control(client, job));
     let entry = match found {
         Ok((data, stat)) => Some(snapshot::job_entry(job.as_str(), &data, &stat, &mut Vec::new())),
         Err(Error::NoNode) => None,
-        Err(error) => return Err(error.into()),
+        // What it says is not known, but what it is written at is.
+        Err(error) if error.is_of_path() => {
+            let stat = client.stat(&path).await.at(&path)?;
+            stat.map(|stat| JobEntry { record: None, version: Version(stat.version) })
+        }
+        Err(error) => return Err(error).at(&path),
     };
     Ok(Event::Job(job.clone(), entry, control?))
 }

@@ -1,16 +1,23 @@
 //! How long this node may act, and how its term ends.
 
+use std::time::Duration;
+
+use super::failing::Task;
 use super::standstill::Standstill;
 use super::wishes::Listening;
 use super::{Life, Role};
 use crate::clock::{Clock, Uptime};
 use crate::election::Event;
+use crate::ledger;
 use crate::term::TermEnd;
 use crate::zookeeper::client::{Client, Connect, Done, Error, MultiError, Op};
 use crate::zookeeper::committer::Landed;
-use crate::zookeeper::desk::Trouble;
+use crate::zookeeper::damage::{Damage, Source};
+use crate::zookeeper::desk::{self, At as _};
 use crate::zookeeper::{paths, time};
 
+/// How long resigning waits for the answers to commits.
+const RESIGN_WITHIN: Duration = Duration::from_secs(5);
 /// Renewals under way at once: by then the oldest would renew nothing.
 const RENEWALS: usize = 5;
 
@@ -24,7 +31,17 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         for (id, answer) in outcome.answers {
             self.node.answer(id, answer);
         }
-        self.untrimmed.extend(outcome.grown);
+        for path in outcome.mended {
+            self.mended(Source::Writes, &path);
+        }
+        for damage in outcome.refused {
+            self.damaged(Source::Writes, damage);
+        }
+        for id in outcome.put_off {
+            self.node.tell_ledger(ledger::Event::PutOff(id));
+        }
+        let now = self.now();
+        outcome.grown.into_iter().for_each(|written| self.trimmer.grew(written, now));
         if outcome.is_fenced && matches!(self.role, Role::Leading(_)) {
             self.revoke_lease();
             self.lose_term(TermEnd::Fenced);
@@ -53,7 +70,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         let check = Op::Check { path: self.desk.member(), version: -1 };
         let Ok(line) = self.desk.line() else { return };
         let asks_for_time = self.timed_at.is_none_or(|at| now >= at + time::EVERY);
-        let ops = if asks_for_time { vec![check, time::touch()] } else { vec![check] };
+        let ops = if asks_for_time { vec![check, self.touch()] } else { vec![check] };
         let sent = self.node.clock.now().up;
         let multi = line.multi(ops);
         self.renewed_at = sent;
@@ -63,6 +80,13 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         self.renewals.push(Box::pin(async move { (sent, multi.await) }));
     }
 
+    fn touch(&self) -> Op {
+        match self.is_folder_closed {
+            true => time::touch_member(self.desk.member(), desk::json(&self.node.member(self.timeout))),
+            false => time::touch(),
+        }
+    }
+
     pub(super) fn renewed(&mut self, sent: Uptime, result: Result<Vec<Done>, MultiError>) {
         match result {
             Ok(done) => {
@@ -70,10 +94,22 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                     self.has_time = true;
                     self.node.tell(Event::Time(time));
                 }
+                self.succeeded(Task::Renew);
                 self.acknowledge(sent);
             }
             Err(MultiError { error: Error::NoNode | Error::BadVersion, .. }) => self.must_verify = true,
-            Err(failed) => self.note_trouble(Trouble::from(failed)),
+            Err(MultiError { error: Error::NoAuth, index: Some(0) }) => self.lose_member(),
+            // The time is asked for elsewhere, and the lease does not wait for it.
+            Err(MultiError { error: Error::NoAuth, index: Some(_) }) if !self.is_folder_closed => {
+                (self.is_folder_closed, self.timed_at) = (true, None);
+                self.renewed_at = Uptime::ZERO;
+                self.damaged(Source::Renewals, Damage::new(paths::NODES, "it cannot be written: not authorized"));
+            }
+            Err(failed) => {
+                let trouble = Err::<(), _>(failed).at(&self.desk.member()).unwrap_err();
+                self.failed(Task::Renew, &trouble.to_string());
+                self.note_trouble(trouble);
+            }
         }
     }
 
@@ -99,6 +135,19 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             self.lose_term(TermEnd::LeaseOver);
         } else {
             self.has_acted = holds && matches!(self.role, Role::Leading(_));
+        }
+    }
+
+    /// The own member is closed to its own node: it proves nothing any more, as if it were gone, and is made anew.
+    fn lose_member(&mut self) {
+        (self.is_member, self.is_member_closed) = (false, true);
+        self.damaged(
+            Source::Renewals,
+            Damage::new(self.desk.member(), "it is closed to its own node, and is made anew"),
+        );
+        if self.node.wishes.busy || matches!(self.role, Role::Leading(_)) {
+            self.revoke_lease();
+            self.lose_term(TermEnd::EntryGone);
         }
     }
 
@@ -148,9 +197,20 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
     }
 
-    /// Resigning waits for the answers to what was requested before it.
+    /// When resigning no longer waits for answers.
+    pub(super) fn resign_at(&self) -> Option<Uptime> {
+        self.resign_by.filter(|_| self.node.wishes.resign && self.retired.is_none())
+    }
+
+    /// Resigning waits for the answers to what was requested before it, but not for ever: nothing is decided meanwhile.
     pub(super) fn resign_when_answered(&mut self) {
-        if !self.node.wishes.resign || self.retired.is_some() || self.committer.has_fenced() {
+        if !self.node.wishes.resign || self.retired.is_some() {
+            self.resign_by = None;
+            return;
+        }
+        let now = self.now();
+        let by = *self.resign_by.get_or_insert(now + RESIGN_WITHIN);
+        if self.committer.has_fenced() && now < by {
             return;
         }
         // A join under way may yet make a candidate: then that one is given up.

@@ -5,19 +5,21 @@
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, select, try_join};
+use futures_util::future::{BoxFuture, select};
 
+use super::failing::Task;
 use super::{Life, Role};
 use crate::clock::{Clock, Uptime};
 use crate::ledger::{Event, Wishes};
 use crate::zookeeper::client::{Client, Connect, Watch};
-use crate::zookeeper::desk::{Desk, Trouble};
+use crate::zookeeper::damage::{Damage, Source};
+use crate::zookeeper::desk::{At as _, Desk, Trouble};
 use crate::zookeeper::{paths, wishes};
 
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// What a look brought: the wishes, and what returns when they may have changed.
-pub type Looked = Result<(Wishes, BoxFuture<'static, ()>), Trouble>;
+pub type Looked = Result<(Wishes, Vec<Damage>, BoxFuture<'static, ()>), Trouble>;
 
 /// What is waited for.
 pub enum Listening {
@@ -69,14 +71,24 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
     }
 
+    /// Looks again where nothing is under way: what could not be read may be readable now.
+    pub(super) fn listen_again(&mut self) {
+        if matches!(self.listening, Listening::Waiting(_)) {
+            self.listening = Listening::From(self.now());
+        }
+    }
+
     pub(super) fn heard(&mut self, heard: Heard, now: Uptime) {
         self.listening = match heard {
             Heard::Rang => Listening::From(now),
-            Heard::Looked(Ok((wishes, bell))) => {
+            Heard::Looked(Ok((wishes, damaged, bell))) => {
+                self.succeeded(Task::Listen);
+                self.found_damage(Source::Wishes, damaged);
                 self.node.tell_ledger(Event::Wishes(wishes));
                 Listening::Waiting(bell)
             }
             Heard::Looked(Err(trouble)) => {
+                self.failed(Task::Listen, &trouble.to_string());
                 self.note_trouble(trouble);
                 Listening::From(now + PAUSE)
             }
@@ -86,10 +98,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
 
 async fn look<C: Client, K: Clock>(desk: Desk<C, K>) -> Looked {
     let client = desk.line()?;
-    let watches = try_join(client.stat_and_watch(paths::CONTROL), client.stat_and_watch(paths::TRIGGERS));
-    let ((_, control), (_, triggers)) = watches.await?;
-    // Damaged records were told at the takeover, or are told by the next.
-    let wishes = wishes::read(client, &mut Vec::new()).await?;
+    let watches = (client.stat_and_watch(paths::CONTROL), client.stat_and_watch(paths::TRIGGERS));
+    let ((_, control), (_, triggers)) = (watches.0.await.at(paths::CONTROL)?, watches.1.await.at(paths::TRIGGERS)?);
+    let (wishes, damaged) = wishes::read(client).await?;
     let bell = async { drop(select(control.fired().boxed(), triggers.fired().boxed()).await) };
-    Ok((wishes, bell.boxed()))
+    Ok((wishes, damaged, bell.boxed()))
 }

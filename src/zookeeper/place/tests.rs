@@ -12,7 +12,7 @@ use super::*;
 use crate::clock::{Now, Wake};
 use crate::run::RunRecord;
 use crate::run::tests_support::record;
-use crate::zookeeper::client::{Data, Done, MultiError, State, Watch};
+use crate::zookeeper::client::{Data, Done, MultiError, Read, State, Watch};
 use crate::zookeeper::desk::{Me, json};
 use crate::zookeeper::session_id;
 
@@ -121,8 +121,8 @@ impl Client for Server {
         drop(tree);
         self.later(Ok(names))
     }
-    fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Option<Data>>, Error>> + Send + 'static {
-        self.later(Ok(paths.iter().map(|path| self.find(path)).collect()))
+    fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Read>, Error>> + Send + 'static {
+        self.later(Ok(paths.iter().map(|path| self.find(path).ok_or(Error::NoNode)).collect()))
     }
 }
 
@@ -150,7 +150,8 @@ fn opened(jobs: usize, runs: &[RunRecord], proof: Proof) -> (Snapshot, usize) {
     server.put(&paths::member(&me.node), Vec::new());
     (0..jobs).for_each(|n| server.put(&paths::under(paths::JOBS, &format!("job-{n}")), b"{}".to_vec()));
     runs.iter().for_each(|run| server.put(&paths::running(&run.id()), json(run)));
-    let mut opening = pin!(open(Desk::new(server.clone(), Still, me), candidate(), BTreeSet::new(), proof));
+    let mut opening =
+        pin!(open(Desk::new(server.clone(), Still, me), candidate(), BTreeSet::new(), proof, OpenAt::Queue));
     let mut context = Context::from_waker(Waker::noop());
     for rounds in 0..100 {
         if let Poll::Ready(opened) = opening.poll_unpin(&mut context) {

@@ -60,7 +60,7 @@ fn a_file_with_a_secret_that_is_not_there_or_not_one_is_named() {
     assert_said(
         &desk.enter(&[&line[..], &["auth"]].concat()),
         "
-        | cronkeeper: auth is not one line of `scheme:credential`
+        | cronkeeper: auth does not hold `scheme:credential`, one identity a line
         | hint: for the scheme digest it reads `digest:user:password`
         exit 78",
     );

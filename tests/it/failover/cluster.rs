@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use uuid::Uuid;
-use zookeeper_client::{Acls, Client, Connector, CreateMode, Error};
+use zookeeper_client::{Acl, Acls, AuthId, Client, Connector, CreateMode, Error, Permission};
 
 use crate::support::node::{Node, Spec};
 use crate::support::proxy::Proxy;
@@ -50,6 +50,11 @@ impl Place {
         let zk = Zk::connect(&servers);
         zk.create(&chroot);
         Self { servers, chroot, zk }
+    }
+
+    /// A new session for the place itself: the old one may not have lived through what was done to the servers.
+    pub fn reconnect(&mut self) {
+        self.zk = Zk::connect(&self.servers);
     }
 
     pub fn connect(&self) -> String {
@@ -217,6 +222,12 @@ impl Lines {
         format!("{}{}", each.join(","), self.chroot)
     }
 
+    /// Until [`Self::pass`] there is no way but to one server.
+    pub fn only(&self, server: usize) {
+        let others = self.proxies.iter().enumerate().filter(|(i, _)| *i != server);
+        others.for_each(|(_, proxy)| proxy.refuse());
+    }
+
     pub fn part(&self) {
         // First no way back by any of them: a client that is cut tries the next at once.
         self.proxies.iter().for_each(Proxy::refuse);
@@ -256,8 +267,40 @@ impl Zk {
     }
 
     pub fn create(&self, path: &str) {
+        self.make(path, b"");
+    }
+
+    /// Makes an entry with data.
+    pub fn make(&self, path: &str, data: &[u8]) {
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        self.runtime.block_on(self.client.create(path, b"", &options)).expect("a new name can be made");
+        let made = self.runtime.block_on(self.client.create(path, data, &options));
+        made.unwrap_or_else(|error| panic!("{path} cannot be made: {error}"));
+    }
+
+    /// Leaves an entry to whoever has the credential of this client, and to all others no more than this.
+    pub fn seize(&self, path: &str, others: Permission) {
+        let own = Acl::new(Permission::ALL, AuthId::authed());
+        let rest = Acl::new(others, AuthId::anyone());
+        let acl = if others == Permission::NONE { vec![own] } else { vec![own, rest] };
+        self.set_acl(path, &acl);
+    }
+
+    /// Opens it to all again.
+    pub fn give_back(&self, path: &str) {
+        self.set_acl(path, &[Acl::new(Permission::ALL, AuthId::anyone())]);
+    }
+
+    fn set_acl(&self, path: &str, acl: &[Acl]) {
+        let set = self.runtime.block_on(self.client.set_acl(path, acl, None));
+        set.unwrap_or_else(|error| panic!("the list of {path} cannot be set: {error}"));
+    }
+
+    /// Deletes an entry with all below it; a node may make some of it again meanwhile.
+    pub fn delete_all(&self, path: &str) {
+        until(&format!("{path} is deleted"), || {
+            self.children(path).iter().for_each(|child| self.delete_all(&format!("{path}/{child}")));
+            matches!(self.delete(path), Ok(()) | Err(Error::NoNode))
+        });
     }
 
     /// Makes an entry of the queue and watches the one before it; its name.

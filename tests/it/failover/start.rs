@@ -62,7 +62,10 @@ fn a_state_directory_of_another_cluster_is_refused() {
     let spec = usual(place.node("a"));
     let [first] = in_line([spec.clone()]);
     drop(first);
-    place.zk.set(&place.path("/cronkeeper/cluster"), b"another").expect("it is open to all");
+    place
+        .zk
+        .set(&place.path("/cronkeeper/cluster"), b"5f5b6a0e-3b1d-4c53-9a6e-0d9f0b7f5a11")
+        .expect("it is open to all");
     refused(&spec.start(), "but", "--state-dir");
 
     let elsewhere = Place::shared();

@@ -9,6 +9,7 @@ use cronkeeper::clock::Uptime;
 
 use super::faults::Fault;
 use super::network::Host;
+use super::traps::Trap;
 use super::world::{Event, Health, World};
 use super::zookeeper::SERVERS;
 
@@ -29,6 +30,8 @@ pub enum Ambush {
     Clog { until: Uptime },
     /// The daemon stands still with an attempt in its hands, until its lease is over.
     Clogged { node: usize, until: Uptime },
+    /// Something stands still just when it hurts.
+    Trap(Trap),
     /// The leader is cut off together with its server, just after a write was answered if it writes at all.
     Island { until: Uptime },
 }
@@ -41,6 +44,7 @@ impl World {
             Ambush::Echo { until } => self.echo(until),
             Ambush::Clog { until } => self.clog(until),
             Ambush::Clogged { node, until } => self.clogged(node, until),
+            Ambush::Trap(trap) => self.set_trap(trap),
             Ambush::Island { until } => self.island(until),
         }
     }

@@ -23,6 +23,7 @@ use super::clock::NodeClock;
 use super::executor::{Program, Task};
 use super::facts::Fact;
 use super::faults::Fault;
+use super::strays::STRAY;
 use super::trial::{Length, Plan, Subject, many};
 use super::world::{Event, Shared, World};
 use super::zookeeper::Connector;
@@ -175,7 +176,8 @@ impl Subject for Contenders {
         }
         let tree = world.ensemble.leader().ok_or("in peace the ensemble has no leader")?.tree();
         let entries = |folder: &str| -> BTreeSet<String> {
-            tree.children(folder).unwrap_or_default().into_iter().map(|name| format!("{folder}/{name}")).collect()
+            let names = tree.children(folder).unwrap_or_default().into_iter().filter(|name| !name.starts_with(STRAY));
+            names.map(|name| format!("{folder}/{name}")).collect()
         };
         let (queue, members) = (entries("/leader"), entries("/cronkeeper/nodes"));
         if queue.len() != views.len() || members.len() != views.len() {

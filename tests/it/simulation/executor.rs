@@ -21,6 +21,9 @@ pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What a node's process does.
 pub trait Program {
+    /// The place among the tasks of a process of the one that a fault can hold back while the others go on.
+    const LOOP: Option<usize> = None;
+
     /// The tasks of a new process of `node`. What is on the node's disk is the program's affair.
     fn start(&mut self, world: &Shared, node: usize) -> Vec<Task>;
 
@@ -38,6 +41,7 @@ pub struct Executor<P> {
 
 struct Running {
     node: usize,
+    is_loop: bool,
     task: Task,
     flag: Arc<Flag>,
     waker: Waker,
@@ -102,6 +106,9 @@ impl<P: Program> Executor<P> {
             if world.nodes[running.node].health != Health::Running {
                 return world.defer(running.node, Event::Run(id));
             }
+            if running.is_loop && world.hold_back(running.node, id) {
+                return;
+            }
         }
         running.flag.woken.store(false, Ordering::Relaxed);
         if running.task.as_mut().poll(&mut Context::from_waker(&running.waker)).is_ready() {
@@ -119,19 +126,24 @@ impl<P: Program> Executor<P> {
             world.nodes[node].health = Health::Running;
             world.env.note(|| format!("node-{node} starts"));
         }
-        for task in self.program.start(&self.world, node) {
-            self.spawn(node, task);
+        for (place, task) in self.program.start(&self.world, node).into_iter().enumerate() {
+            self.add(node, task, P::LOOP == Some(place));
         }
     }
 
     /// One more task of the node's process.
+    #[cfg(test)]
     pub fn spawn(&mut self, node: usize, task: Task) {
+        self.add(node, task, false);
+    }
+
+    fn add(&mut self, node: usize, task: Task, is_loop: bool) {
         self.spawned += 1;
         let id = TaskId(self.spawned);
         let flag = Arc::new(Flag { id, woken: AtomicBool::new(false), ready: self.ready.clone() });
         let waker = Waker::from(flag.clone());
         waker.wake_by_ref();
-        self.tasks.insert(id, Running { node, task, flag, waker });
+        self.tasks.insert(id, Running { node, is_loop, task, flag, waker });
         self.schedule_ready();
     }
 
@@ -156,6 +168,7 @@ impl<P: Program> Executor<P> {
         match fault {
             Fault::Kill { node, with_host } => self.kill(node, with_host),
             Fault::Start { node } => self.start(node),
+            Fault::StallLoop { .. } if P::LOOP.is_none() => {}
             other => self.world.lock().suffer(other),
         }
     }

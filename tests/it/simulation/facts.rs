@@ -23,6 +23,14 @@ pub enum Fact {
     Lease { node: usize, until: Uptime },
     /// A node's term is over, by its own word.
     Over { node: usize, token: FencingToken },
+    /// A session of a node is open.
+    Connected { node: usize, session: i64 },
+    /// A node has noted in its state directory that an attempt was begun, and hands it over to its warden.
+    Noted { node: usize, run: String, attempt: u32 },
+    /// The loop of a node's daemon stands still, and nothing else of it does.
+    LoopStalled { node: usize },
+    /// It goes on.
+    LoopResumed { node: usize },
     /// A node's host stands still, its jobs too.
     Frozen { node: usize },
     /// It goes on.

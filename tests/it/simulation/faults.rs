@@ -11,8 +11,10 @@ use jiff::SignedDuration;
 
 use super::ambush::Ambush;
 use super::network::Host;
+use super::strays::Stray;
+use super::traps::{Moment, Stall, Trap};
 use super::world::{Event, Health, World};
-use super::zookeeper::SERVERS;
+use super::zookeeper::{SERVERS, Server};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -74,6 +76,27 @@ pub enum Fault {
     ResumeServer {
         server: usize,
     },
+    /// The server that leads the ensemble stands still.
+    PauseLeadingServer {
+        lasts: Duration,
+    },
+    /// The disks of all servers stand still: writes are taken and committed late, and all else goes on.
+    StallDisks,
+    ResumeDisks,
+    /// The loop of a node's daemon stands still, as on a disk that hangs: its backend goes on.
+    StallLoop {
+        node: usize,
+    },
+    ResumeLoop {
+        node: usize,
+    },
+    /// Each start takes the wardens of all nodes so long.
+    SlowStarts {
+        each: Duration,
+    },
+    QuickStarts,
+    /// A stranger leaves a record.
+    Stray(Stray),
     /// The daemon's socket to its warden takes again what was kept.
     Unclog {
         node: usize,
@@ -93,9 +116,16 @@ pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: 
         if at >= end {
             break;
         }
-        if rng.u8(..8) == 0 {
-            plan.push((at, Fault::Ambush(ambush(rng, at + timeout))));
-            plan.push((at, Fault::Ambush(Ambush::Clog { until: at + timeout })));
+        let kind = rng.u8(..16);
+        if kind < 4 {
+            match kind {
+                0 | 1 => {
+                    plan.push((at, Fault::Ambush(ambush(rng, at + timeout))));
+                    plan.push((at, Fault::Ambush(Ambush::Clog { until: at + timeout })));
+                }
+                2 => plan.push((at, trap(rng, timeout, at + 2 * timeout).into())),
+                _ => plan.extend(stall(rng, nodes, timeout, at)),
+            }
             // Most need a while in which nothing else happens.
             at = at + timeout.mul_f64(2.0 * rng.f64());
             continue;
@@ -111,6 +141,10 @@ pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: 
     for _ in 0..rng.u8(..3) {
         let at = begin + end.since(begin).mul_f64(rng.f64());
         plan.extend(hang(rng, nodes, timeout, at));
+    }
+    if rng.u8(..6) == 0 {
+        let at = begin + end.since(begin).mul_f64(rng.f64());
+        plan.push((at, Fault::Stray(Stray::ALL[rng.usize(..Stray::ALL.len())])));
     }
     plan
 }
@@ -137,6 +171,41 @@ fn ambush(rng: &mut Rng, until: Uptime) -> Ambush {
         1 => Ambush::Echo { until },
         _ => Ambush::Island { until },
     }
+}
+
+/// Something stands still, and sessions live on: for long enough that leases end.
+fn stall(rng: &mut Rng, nodes: usize, timeout: Duration, at: Uptime) -> Vec<(Uptime, Fault)> {
+    let (node, server) = (rng.usize(..nodes), rng.usize(..SERVERS));
+    let (fault, cure, lasts) = match rng.u8(..5) {
+        0 => return vec![(at, Fault::PauseLeadingServer { lasts: drawn(rng, timeout, SERVER_STALLS) })],
+        1 => (Fault::PauseServer { server }, Fault::ResumeServer { server }, SERVER_STALLS),
+        2 => (Fault::StallDisks, Fault::ResumeDisks, DISKS_STALL),
+        3 => (Fault::StallLoop { node }, Fault::ResumeLoop { node }, LOOP_STALLS),
+        _ => (Fault::SlowStarts { each: drawn(rng, timeout, (0.02, 0.15)) }, Fault::QuickStarts, (1.0, 3.0)),
+    };
+    vec![(at, fault), (at + drawn(rng, timeout, lasts), cure)]
+}
+
+/// How long they last, in session timeouts.
+const SERVER_STALLS: (f64, f64) = (1.0, 2.5);
+const DISKS_STALL: (f64, f64) = (0.3, 1.5);
+const LOOP_STALLS: (f64, f64) = (0.5, 3.0);
+
+/// A share of the session timeout, between two.
+fn drawn(rng: &mut Rng, timeout: Duration, (least, most): (f64, f64)) -> Duration {
+    timeout.mul_f64(least + (most - least) * rng.f64())
+}
+
+/// A stall at a moment that comes until then.
+fn trap(rng: &mut Rng, timeout: Duration, until: Uptime) -> Trap {
+    let moment = [Moment::Begin, Moment::Again, Moment::Opening][rng.usize(..3)];
+    let (stall, lasts) = [
+        (Stall::LeadingServer, SERVER_STALLS),
+        (Stall::OwnServer, SERVER_STALLS),
+        (Stall::Disks, DISKS_STALL),
+        (Stall::Loop, LOOP_STALLS),
+    ][rng.usize(..4)];
+    Trap { moment, stall, until, lasts: drawn(rng, timeout, lasts) }
 }
 
 type Trouble = Vec<(Fault, Option<Fault>)>;
@@ -261,6 +330,14 @@ impl World {
             Fault::CrashServer { server, with_host } => self.ensemble.servers[server].crash(&mut self.env, with_host),
             Fault::StartServer { server } => self.ensemble.servers[server].start(&mut self.env),
             Fault::PauseServer { server } => self.ensemble.servers[server].pause(),
+            Fault::PauseLeadingServer { lasts } => self.pause_leading_server(lasts),
+            Fault::StallDisks => self.ensemble.servers.iter_mut().for_each(Server::stall_disk),
+            Fault::ResumeDisks => self.resume_disks(),
+            Fault::StallLoop { node } => self.stall_loop(node),
+            Fault::ResumeLoop { node } => self.resume_loop(node),
+            Fault::SlowStarts { each } => self.wardens.slow(Some(each)),
+            Fault::QuickStarts => self.wardens.slow(None),
+            Fault::Stray(stray) => self.leave_stray(stray),
             Fault::Unclog { node } => self.wardens.unclog(&mut self.env, node),
             Fault::Ambush(ambush) => self.ambush(ambush),
             Fault::ResumeServer { server } => self.ensemble.servers[server].resume(&mut self.env),
@@ -277,6 +354,8 @@ impl World {
                 self.heal(from, to);
             }
         }
+        self.resume_disks();
+        self.wardens.slow(None);
         for server in 0..SERVERS {
             self.ensemble.servers[server].resume(&mut self.env);
             self.ensemble.servers[server].start(&mut self.env);
@@ -286,7 +365,14 @@ impl World {
             self.wardens.go_on(&mut self.env, node);
             self.wardens.unclog(&mut self.env, node);
             self.resume(node);
+            self.resume_loop(node);
             self.step_clock(node, -self.nodes[node].skew);
+        }
+    }
+
+    fn resume_disks(&mut self) {
+        for server in &mut self.ensemble.servers {
+            server.resume_disk(&mut self.env);
         }
     }
 

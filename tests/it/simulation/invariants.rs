@@ -1,10 +1,12 @@
 //! What must never be, one file each. An invariant is told every fact as it comes true, and says so when it is broken.
 
+mod a_stalled_loop_leads_no_more;
 mod answers_are_true;
 mod attempts_are_accounted_for;
 mod chains_go_on;
 mod hooks_follow_what_is_written;
 mod marks_never_go_back;
+mod no_attempt_ends_without_a_process;
 mod no_run_begins_twice;
 mod no_two_processes_of_a_run;
 mod nothing_begins_ahead;
@@ -14,16 +16,18 @@ mod one_acting_term;
 mod proofs;
 mod starts_are_in_time;
 mod tokens_grow;
+mod what_is_due_has_had_its_process;
 mod wishes_are_heeded;
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
 use cronkeeper::zookeeper::client::Op;
 
 use super::facts::Fact;
-use super::zookeeper::Change;
 use super::zookeeper::wire::Entry;
+use super::zookeeper::{Change, STRANGER};
 
 pub use no_two_processes_of_a_run::Successors;
 pub use nothing_vanishes::Schedules;
@@ -44,8 +48,8 @@ pub trait Invariant {
     }
 }
 
-/// All of them, for `nodes` nodes.
-pub fn all(nodes: usize, successors: Successors) -> Vec<Box<dyn Invariant>> {
+/// All of them, for `nodes` nodes whose sessions last `timeout`.
+pub fn all(nodes: usize, timeout: Duration, successors: Successors) -> Vec<Box<dyn Invariant>> {
     vec![
         Box::new(one_acting_term::OneActingTerm::new(nodes)),
         Box::<starts_are_in_time::StartsAreInTime>::default(),
@@ -60,6 +64,9 @@ pub fn all(nodes: usize, successors: Successors) -> Vec<Box<dyn Invariant>> {
         Box::new(nothing_begins_ahead::NothingBeginsAhead),
         Box::<hooks_follow_what_is_written::HooksFollowWhatIsWritten>::default(),
         Box::<chains_go_on::ChainsGoOn>::default(),
+        Box::new(a_stalled_loop_leads_no_more::AStalledLoopLeadsNoMore::new(nodes, timeout)),
+        Box::<no_attempt_ends_without_a_process::NoAttemptEndsWithoutAProcess>::default(),
+        Box::new(what_is_due_has_had_its_process::WhatIsDueHasHadItsProcess::new()),
     ]
 }
 
@@ -77,6 +84,8 @@ pub fn of_ledger(schedules: Schedules) -> Vec<Box<dyn Invariant>> {
 /// The operations of a write.
 pub fn ops(entry: &Entry) -> &[Op] {
     match &entry.txn.change {
+        // What a stranger writes says nothing of the nodes.
+        Change::Ops(_) if entry.txn.session == STRANGER => &[],
         Change::Ops(ops) => ops,
         Change::OpenSession | Change::CloseSession | Change::Refused => &[],
     }

@@ -10,6 +10,7 @@ use cronkeeper::job::{
 };
 use cronkeeper::schedule::{Dst, Schedule};
 use fastrand::Rng;
+use jiff::{SignedDuration, Timestamp};
 
 /// Names of jobs whose runs may be alive side by side begin so.
 pub const BESIDE: &str = "beside";
@@ -19,6 +20,9 @@ pub const GROUP: &str = "group";
 
 /// Jobs that run after one another: the second and third after the first, the last after both.
 const CHAIN: [&str; 4] = ["chain-a", "chain-b", "chain-c", "chain-d"];
+
+/// So many jobs are due at the same second.
+const BURST: usize = 12;
 
 /// How often a run of a job that has retries is tried again.
 pub const RETRIES: u32 = 2;
@@ -92,11 +96,20 @@ fn all() -> Vec<Job> {
         let upstreams = upstreams.iter().map(|(name, condition)| (JobName::parse(name).unwrap(), *condition)).collect();
         Job { due: Due::After(upstreams), on_lease_end: OnLeaseEnd::Kill, ..job(name, "@yearly") }
     };
+    let mut burst: Vec<Job> = (0..BURST).map(|number| job(&format!("burst-{number:02}"), "*/20 * * * * *")).collect();
+    for (number, one) in burst.iter_mut().enumerate() {
+        one.misfire_window = Some(Duration::from_secs(120));
+        match number % 3 {
+            0 => (one.interrupted, one.on_lease_end) = (Interrupted::Rerun, OnLeaseEnd::Kill),
+            1 => one.retries = Retries { limit: RETRIES, delay: seconds(1), ..Retries::default() },
+            _ => {}
+        }
+    }
     let first = Job { on_lease_end: OnLeaseEnd::Kill, ..job(CHAIN[0], "*/14 * * * * *") };
     let second = chain(CHAIN[1], &[(CHAIN[0], Condition::Success)]);
     let beside_it = Job { interrupted: Interrupted::Rerun, ..chain(CHAIN[2], &[(CHAIN[0], Condition::Always)]) };
     let last = chain(CHAIN[3], &[(CHAIN[1], Condition::Success), (CHAIN[2], Condition::Always)]);
-    vec![
+    let others = vec![
         job("keep", "*/4 * * * * *"),
         job("keep-long", "*/45 * * * * *"),
         rerun,
@@ -112,7 +125,8 @@ fn all() -> Vec<Job> {
         second,
         beside_it,
         last,
-    ]
+    ];
+    others.into_iter().chain(burst).collect()
 }
 
 /// The jobs of one seed.
@@ -137,7 +151,8 @@ impl Cast {
         let chosen: BTreeSet<&str> = kinds
             .into_iter()
             .enumerate()
-            .filter(|(place, _)| *place == sure || rng.u8(..4) == 0)
+            // The many cost more than others.
+            .filter(|(place, kind)| *place == sure || rng.u8(..if *kind == "burst" { 8 } else { 4 }) == 0)
             .map(|(_, kind)| kind)
             .collect();
         Self::of(|name| chosen.contains(kind(name)))
@@ -204,4 +219,33 @@ pub fn schedules() -> &'static BTreeMap<(String, Digest), Schedule> {
         named.collect()
     });
     &SCHEDULES
+}
+
+/// True where an occurrence may be recorded as missed at an instant, by one of the definitions that its job may have.
+///
+/// What runs after others has the time until the first of its chain is due next.
+pub fn may_be_missed(name: &JobName, at: Timestamp, decided: Timestamp) -> bool {
+    let mut sets = sets().into_iter();
+    sets.any(|set| {
+        set.jobs.get(name).is_some_and(|job| is_window_over(job, set.root_of(job).unwrap_or(job), at, decided))
+    })
+}
+
+fn is_window_over(job: &Job, root: &Job, at: Timestamp, decided: Timestamp) -> bool {
+    const LATE: SignedDuration = SignedDuration::from_secs(1);
+    const LONGEST: SignedDuration = SignedDuration::from_hours(12);
+    let age = decided.duration_since(at);
+    let has_next = |after| root.next_after(after).is_some_and(|next| next <= decided);
+    let is_surplus = || {
+        let newer = std::iter::successors(root.next_after(at), |at| root.next_after(*at));
+        newer.take_while(|newer| *newer <= decided).take(job.misfire_limit).count() == job.misfire_limit
+    };
+    match (job.misfire, job.misfire_window) {
+        _ if age <= LATE => false,
+        (Misfire::Skip, _) => true,
+        (Misfire::RunAll, Some(window)) => age.unsigned_abs() > window || is_surplus(),
+        // Of several that are in the window the newest counts.
+        (Misfire::RunOnce, Some(window)) => age.unsigned_abs() > window || has_next(at),
+        (_, None) => age > LONGEST || has_next(at),
+    }
 }

@@ -33,6 +33,7 @@ use super::facts::Fact;
 use super::faults::Fault;
 use super::jobs::{Cast, GROUP};
 use super::operators::{Asking, Wished};
+use super::strays::STRAY;
 use super::transcript::Transcript;
 use super::trial::{Length, Plan, Subject, attempt, many, tally};
 use super::world::{Event, Shared, World};
@@ -101,7 +102,7 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
         }
         let tree = world.ensemble.leader().ok_or("in peace the ensemble has no leader")?.tree();
         let alive: BTreeSet<String> = world.wardens.alive().map(|process| process.run.clone()).collect();
-        let names = tree.children("/cronkeeper/running").unwrap_or_default();
+        let names = ours(tree, "/cronkeeper/running");
         let is_of = |run: &str, job: &str| RunId::parse(run).is_ok_and(|run| run.job().as_str() == job);
         for name in names.clone() {
             let Some((data, _)) = tree.get(&format!("/cronkeeper/running/{name}")) else { continue };
@@ -114,7 +115,9 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
             let is_kept = record.keep_until.is_none_or(|until| world.env.wall().duration_since(until) < MOMENT);
             let is_mourned = is_lost && record.state == RunState::CutOff && is_kept;
             let waits = match record.state {
-                RunState::Retrying => record.retry_at.is_some_and(|at| world.env.wall().duration_since(at) < MOMENT),
+                RunState::Retrying | RunState::Unstarted => {
+                    record.retry_at.is_some_and(|at| world.env.wall().duration_since(at) < MOMENT)
+                }
                 RunState::Queued => {
                     let job = record.job.as_str();
                     let is_rival =
@@ -133,10 +136,16 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
     }
 }
 
+/// The names in a folder, but for those of strays.
+fn ours(tree: &Tree, folder: &str) -> Vec<String> {
+    let names = tree.children(folder).unwrap_or_default();
+    names.into_iter().filter(|name| !name.starts_with(STRAY)).collect()
+}
+
 /// What an operator asked for some time ago and nobody has seen to. What jobs that run after others wait with is judged elsewhere.
 fn left_waiting(tree: &Tree, now: jiff::Timestamp) -> Result<(), String> {
     let is_old = |at: jiff::Timestamp| now.duration_since(at) > jiff::SignedDuration::from_secs(5);
-    for name in tree.children("/cronkeeper/triggers").unwrap_or_default() {
+    for name in ours(tree, "/cronkeeper/triggers") {
         let data = tree.get(&format!("/cronkeeper/triggers/{name}")).map(|(data, _)| data).unwrap_or_default();
         match Note::read(&data).map_err(|error| format!("`{name}`: {error}"))? {
             Note::Trigger(wish) if is_old(wish.at) => {
@@ -145,7 +154,7 @@ fn left_waiting(tree: &Tree, now: jiff::Timestamp) -> Result<(), String> {
             Note::Trigger(_) | Note::Link(_) => {}
         }
     }
-    for name in tree.children("/cronkeeper/control").unwrap_or_default() {
+    for name in ours(tree, "/cronkeeper/control") {
         let data = tree.get(&format!("/cronkeeper/control/{name}")).map(|(data, _)| data).unwrap_or_default();
         let control: ControlRecord = serde_json::from_slice(&data).map_err(|error| format!("`{name}`: {error}"))?;
         if control.resume.is_none_or(|resume| is_old(resume.at)) {
@@ -156,6 +165,8 @@ fn left_waiting(tree: &Tree, now: jiff::Timestamp) -> Result<(), String> {
 }
 
 impl<const STEADY: bool> Program for Nodes<STEADY> {
+    const LOOP: Option<usize> = Some(2);
+
     fn start(&mut self, world: &Shared, node: usize) -> Vec<Task> {
         let home = &self.homes[node];
         let notices = {
@@ -165,7 +176,7 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
         };
         let clock = NodeClock { world: world.clone(), node };
         let mut recovered = guard(&home.book).recovered();
-        let mut noted = Noted(home.book.clone());
+        let mut noted = Noted { book: home.book.clone(), world: world.clone(), node };
         recovered.keep_own(&node_name(node), &mut noted).expect("it is kept in memory");
         recovered.end_dead(&mut noted, clock.now().wall).expect("it is kept in memory");
         guard(&home.book).found(Written::Here);
@@ -201,6 +212,7 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
             env.queue.after(Duration::ZERO, Event::Fault(Fault::Kill { node, with_host: false }));
             env.queue.after(Duration::from_millis(250), Event::Fault(Fault::Start { node }));
         };
+        // The loop is the third: see `LOOP`.
         vec![backend, tap, Box::pin(process), Box::pin(operator.work()), Box::pin(asking.work())]
     }
 
@@ -237,7 +249,7 @@ fn daemon(
         clock,
         coordination,
         processes: Wired { world: world.clone(), node, notices },
-        journal: Noted(book),
+        journal: Noted { book, world: world.clone(), node },
         settings: Settings {
             drain_timeout: Duration::from_secs(10),
             launcher,
@@ -365,17 +377,23 @@ impl Processes for Wired {
 }
 
 /// The journal of a host.
-struct Noted(Arc<Mutex<Book>>);
+struct Noted {
+    book: Arc<Mutex<Book>>,
+    world: Shared,
+    node: usize,
+}
 
 impl Noted {
     fn take(&self, entry: Entry) -> std::io::Result<()> {
-        guard(&self.0).take(entry);
+        guard(&self.book).take(entry);
         Ok(())
     }
 }
 
 impl Journal for Noted {
     fn begun(&mut self, record: &RunRecord, version: Version) -> std::io::Result<()> {
+        let (node, run, attempt) = (self.node, record.id().to_string(), record.attempt);
+        self.world.lock().env.facts.push(Fact::Noted { node, run, attempt });
         self.take(Entry::Begun { record: Box::new(record.clone()), version })
     }
 
@@ -392,7 +410,7 @@ impl Journal for Noted {
     }
 
     fn open_runs(&self) -> Vec<RecoveredRun> {
-        guard(&self.0).recovered().runs
+        guard(&self.book).recovered().runs
     }
 }
 

@@ -162,7 +162,7 @@ pub fn attempt<S: Subject>(seed: u64, plan: Plan, transcript: Transcript) -> Res
     let world = Shared::new(seed, nodes, timing, transcript);
     let beside: &[&str] =
         if S::CLOCKS_STEP { &[jobs::BESIDE, "keep", "never", "queue", "retry"] } else { &[jobs::BESIDE] };
-    let invariants = invariants::all(nodes, Successors::Named(beside));
+    let invariants = invariants::all(nodes, timing.session_timeout, Successors::Named(beside));
     let executor = Executor::new(world, S::new(seed, nodes, length));
     let mut trial = Trial { executor, invariants, tally: Tally::default() };
     let begin = trial.executor.now();
@@ -205,6 +205,9 @@ pub fn many<S: Subject>(test: &str, default: u64, plan: Plan) {
         return report::<S>(test, seed, plan);
     }
     let seeds = number("CRONKEEPER_SIM_SEEDS").unwrap_or(default);
+    if number("CRONKEEPER_SIM_SURVEY").is_some() {
+        return survey::<S>(seeds, plan);
+    }
     if let Some(seed) = first_failing::<S>(seeds, plan) {
         report::<S>(test, seed, plan);
         panic!("seed {seed} failed and then did not: something in it comes from outside the seed");
@@ -225,13 +228,41 @@ pub fn first_failing<S: Subject>(seeds: u64, plan: Plan) -> Option<u64> {
             failed.fetch_min(seed, Ordering::Relaxed);
         }
     };
+    each_thread(worker);
+    Some(failed.into_inner()).filter(|seed| *seed != u64::MAX)
+}
+
+/// Says of every seed that fails what is broken.
+///
+/// # Panics
+/// When one does.
+fn survey<S: Subject>(seeds: u64, plan: Plan) {
+    let (next, failed) = (AtomicU64::new(0), AtomicU64::new(0));
+    each_thread(|| {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return;
+            }
+            let what = match catch_unwind(|| attempt::<S>(seed, plan, Transcript::off())) {
+                Ok(Ok(_)) => continue,
+                Ok(Err(Broken { what, .. })) => what,
+                Err(_) => "it panicked".into(),
+            };
+            failed.fetch_add(1, Ordering::Relaxed);
+            println!("seed {seed}: {what}");
+        }
+    });
+    assert_eq!(failed.into_inner(), 0, "of {seeds} seeds so many failed");
+}
+
+fn each_thread(worker: impl Fn() + Sync) {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(worker);
+            scope.spawn(&worker);
         }
     });
-    Some(failed.into_inner()).filter(|seed| *seed != u64::MAX)
 }
 
 /// What there is in the first `seeds` together.

@@ -14,6 +14,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::facts::Fact;
 use super::world::{Env, Event};
 
+/// Between two orders that are obeyed one after the other.
+const STEP: Duration = Duration::from_nanos(1);
+
 /// A process of a job, as the invariants know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
@@ -53,6 +56,10 @@ struct Warden {
     trees: BTreeMap<Slot, Tree>,
     /// What came while it was frozen, or hung.
     inbox: Vec<Step>,
+    /// When the last order is obeyed that was given: the next is after it.
+    obeyed: Uptime,
+    /// When what was told to be started is started, while that takes long.
+    starting: BTreeMap<Slot, Uptime>,
     /// What the daemon has not written to its socket yet, while it cannot.
     unsent: Option<Vec<Order>>,
     daemon: Option<UnboundedSender<Notice>>,
@@ -69,6 +76,8 @@ struct Tree {
 pub struct Wardens {
     wardens: Vec<Warden>,
     pids: i32,
+    /// What a start takes; absent: next to nothing.
+    slow: Option<Duration>,
     /// When the last process of each run ended.
     ended: BTreeMap<String, Uptime>,
 }
@@ -83,10 +92,12 @@ impl Wardens {
             alarm: None,
             trees: BTreeMap::new(),
             inbox: Vec::new(),
+            obeyed: Uptime::ZERO,
+            starting: BTreeMap::new(),
             unsent: None,
             daemon: None,
         };
-        Self { wardens: (0..nodes).map(warden).collect(), pids: 100, ended: BTreeMap::new() }
+        Self { wardens: (0..nodes).map(warden).collect(), pids: 100, slow: None, ended: BTreeMap::new() }
     }
 
     /// A new warden for a new daemon of `node`; what it tells comes out here.
@@ -98,6 +109,7 @@ impl Wardens {
         warden.inbox.clear();
         warden.lease_until = Uptime::ZERO;
         warden.alarm = None;
+        warden.starting.clear();
         warden.daemon = Some(daemon);
         notices
     }
@@ -106,8 +118,35 @@ impl Wardens {
     pub fn order(&mut self, env: &mut Env, node: usize, order: Order) {
         match &mut self.wardens[node].unsent {
             Some(unsent) => unsent.push(order),
-            None => self.later(env, node, Duration::from_micros(20)..Duration::from_micros(500), Deed::Obey(order)),
+            None => self.obey(env, node, order),
         }
+    }
+
+    /// An order is on its way. Starts that take long stand in line, and hold up nothing but what is about one of them.
+    fn obey(&mut self, env: &mut Env, node: usize, order: Order) {
+        let slow = self.slow;
+        let warden = &mut self.wardens[node];
+        let at = (env.now() + Duration::from_micros(env.rng.u64(20..500))).max(warden.obeyed + STEP);
+        warden.obeyed = at;
+        warden.starting.retain(|_, started| at < *started);
+        let last = warden.starting.values().max().copied();
+        let at = match &order {
+            Order::Start(launch) if slow.is_some() || last.is_some() => {
+                let at = last.map_or(at, |last| last.max(at)) + slow.unwrap_or(STEP);
+                warden.starting.insert(launch.slot, at);
+                at
+            }
+            Order::Stop { slot, .. } | Order::Kill { slot } | Order::Deadline { slot, .. } => {
+                warden.starting.get(slot).map_or(at, |started| *started + STEP)
+            }
+            Order::Start(_) | Order::Lease { .. } | Order::Ping => at,
+        };
+        env.queue.at(at, Event::Warden(Step { node, life: warden.life, deed: Deed::Obey(order) }));
+    }
+
+    /// What a start takes from now on.
+    pub fn slow(&mut self, each: Option<Duration>) {
+        self.slow = each;
     }
 
     /// The socket takes no more: the daemon keeps what it says.
@@ -122,11 +161,8 @@ impl Wardens {
 
     /// The socket takes what was kept, in its order.
     pub fn unclog(&mut self, env: &mut Env, node: usize) {
-        let step = Duration::from_micros(500);
-        let mut from = Duration::from_micros(20);
         for order in self.wardens[node].unsent.take().unwrap_or_default() {
-            self.later(env, node, from..from + step, Deed::Obey(order));
-            from += step;
+            self.obey(env, node, order);
         }
     }
 

@@ -19,6 +19,7 @@ use super::faults::Fault;
 use super::network::{Conn, Host, Network, Packet};
 use super::queue::Queue;
 use super::transcript::Transcript;
+use super::traps::Traps;
 use super::warden::{self, Wardens};
 use super::zookeeper::wire::{Body, Request};
 use super::zookeeper::{Answered, ClientId, Clients, Ensemble, Input};
@@ -73,6 +74,7 @@ pub struct World {
     pub nodes: Vec<Node>,
     pub timers: Timers,
     pub wardens: Wardens,
+    pub traps: Traps,
 }
 
 /// A node: a host with one process of ours and its warden.
@@ -82,6 +84,8 @@ pub struct Node {
     pub skew: SignedDuration,
     /// What came while it was paused.
     inbox: Vec<Event>,
+    /// While the process's loop stands still: the reasons that it has to go on.
+    held: Option<Vec<TaskId>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +112,7 @@ impl Shared {
             sessions: 0,
         };
         let ensemble = Ensemble::new(&mut env);
-        let node = |_| Node { health: Health::Down, skew: SignedDuration::ZERO, inbox: Vec::new() };
+        let node = |_| Node { health: Health::Down, skew: SignedDuration::ZERO, inbox: Vec::new(), held: None };
         let world = World {
             env,
             ensemble,
@@ -116,6 +120,7 @@ impl Shared {
             nodes: (0..nodes).map(node).collect(),
             timers: Timers::default(),
             wardens: Wardens::new(nodes),
+            traps: Traps::default(),
         };
         Self(Arc::new(Mutex::new(world)))
     }
@@ -219,10 +224,32 @@ impl World {
         }
     }
 
+    /// True where the loop of the node's process stands still: what it would do now it does once it goes on.
+    pub fn hold_back(&mut self, node: usize, task: TaskId) -> bool {
+        self.nodes[node].held.as_mut().map(|held| held.push(task)).is_some()
+    }
+
+    /// The loop of the node's process stands still, as on a disk that hangs; its other tasks go on.
+    pub fn stall_loop(&mut self, node: usize) {
+        if self.nodes[node].health != Health::Down && self.nodes[node].held.is_none() {
+            self.nodes[node].held = Some(Vec::new());
+            self.env.facts.push(Fact::LoopStalled { node });
+        }
+    }
+
+    pub fn resume_loop(&mut self, node: usize) {
+        let Some(held) = self.nodes[node].held.take() else { return };
+        self.env.facts.push(Fact::LoopResumed { node });
+        for task in held {
+            self.env.queue.after(Duration::ZERO, Event::Run(task));
+        }
+    }
+
     /// The node's process is gone.
     pub fn forget_process(&mut self, node: usize, with_host: bool) {
         self.nodes[node].health = Health::Down;
         self.nodes[node].inbox.clear();
+        self.nodes[node].held = None;
         self.clients.kill(&mut self.env, node, with_host);
         self.timers.forget(node);
     }
@@ -252,6 +279,7 @@ impl World {
     }
 
     pub fn request(&mut self, id: ClientId, request: Request) -> oneshot::Receiver<Answered> {
+        self.look_at(id, &request);
         self.clients.request(&mut self.env, id, request)
     }
 

@@ -18,6 +18,7 @@ pub mod wire;
 
 pub use client::{Answered, ClientId, Clients};
 pub use ensemble::{Ensemble, SERVERS};
+pub use leading::STRANGER;
 pub use port::Connector;
-pub use server::Input;
+pub use server::{Input, Server};
 pub use tree::{Change, Tree};

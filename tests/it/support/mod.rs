@@ -11,6 +11,7 @@
 //! proxy      the line to a server, delayed, muted or cut
 //! node       `cronkeeper run`   witness  what its jobs saw
 //! command    the program, called once
+//! burst      many jobs of one instant
 //! peers      kazoo and Curator in the same queue
 //! ```
 #![allow(dead_code, reason = "each test and bench that includes the support uses a part of it")]
@@ -19,6 +20,7 @@ use std::io::Write as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub mod burst;
 pub mod command;
 pub mod host;
 pub mod node;

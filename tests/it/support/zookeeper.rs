@@ -131,6 +131,19 @@ impl Ensemble {
         }
     }
 
+    /// Waits until all servers serve. One that ended by itself, as one may that was paused for long, is started again, as by
+    /// its supervisor.
+    pub fn await_healed(&self) {
+        let serves = |i: usize| {
+            if self.servers[i].ended() {
+                self.restart(i);
+            }
+            self.mode(i).is_some()
+        };
+        poll(LONG, || (0..self.len()).all(serves).then_some(()));
+        self.await_serving();
+    }
+
     /// Waits until this server serves.
     pub fn await_serving_of(&self, i: usize) {
         // A server that has ended will not serve any more: no need to wait for that.

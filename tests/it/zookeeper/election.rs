@@ -3,7 +3,7 @@
 use cronkeeper::coordination::Event as Told;
 use cronkeeper::election::{Event, Failure, Request, Unappointable};
 use cronkeeper::term::{CandidateName, NodeName, TermEnd};
-use cronkeeper::zookeeper::session::Settings;
+use cronkeeper::zookeeper::session::{Auth, Settings};
 use zookeeper_client::{Acls, CreateMode};
 
 use super::rig::{Memory, Rig, TIMEOUT, hand};
@@ -227,7 +227,7 @@ async fn another_cluster_than_the_state_directorys_is_refused() {
 #[tokio::test]
 async fn with_a_credential_only_its_holders_may_take_part() {
     let connect = shared();
-    let auth = Some(("digest".to_owned(), b"cron:secret".to_vec()));
+    let auth = digest(["cron:secret"], false);
     let settings = Settings { connect: connect.clone(), session_timeout: TIMEOUT, auth, ..Settings::default() };
     let mut rig = Rig::with(settings, "a", Memory::default());
     rig.ask(Request::Campaign);
@@ -247,6 +247,11 @@ async fn leaving_removes_member_and_candidate() {
     let hand = hand(&connect).await;
     assert!(hand.list_children("/leader").await.unwrap().is_empty());
     assert!(hand.list_children("/cronkeeper/nodes").await.unwrap().is_empty());
+}
+
+fn digest<const N: usize>(credentials: [&str; N], with_world: bool) -> Auth {
+    let identities = credentials.map(|credential| ("digest".to_owned(), credential.as_bytes().to_vec()));
+    Auth { identities: identities.into(), with_world }
 }
 
 fn failed(event: &Event) -> Option<Failure> {

@@ -143,6 +143,41 @@ async fn of_a_long_history_the_newest_twenty_runs_stay() {
 }
 
 #[tokio::test]
+async fn the_histories_of_two_hundred_jobs_that_end_all_the_time_stay_short() {
+    let connect = shared();
+    let (mut rig, term, session) = leader(&connect).await;
+    let names: Vec<String> = (0..200).map(|number| format!("job-{number}")).collect();
+    for name in &names {
+        rig.request(first_mark(name, "1"));
+    }
+    for at in 0..60 {
+        let mut last = None;
+        for name in &names {
+            let run = run(name, 60 + i64::from(at), "a", &session, term.token);
+            rig.request(begin(at, &run));
+            last = Some(rig.request(end(0, &run)));
+        }
+        let last = last.expect("there are jobs");
+        assert_eq!(rig.answer(last).await, Commit::Accepted);
+        rig.seen.clear();
+    }
+    let hand = hand(&connect).await;
+    let trimmed = async {
+        for name in &names {
+            let folder = format!("/cronkeeper/history/{name}");
+            while hand.check_stat(&folder).await.unwrap().unwrap().num_children > 20 {
+                tokio::task::yield_now().await;
+            }
+            let mut left = hand.list_children(&folder).await.unwrap();
+            left.sort();
+            let newest: Vec<_> = (100..120).map(|second| run_id(name, second).to_string()).collect();
+            assert_eq!(left, newest);
+        }
+    };
+    tokio::time::timeout(LONG, trimmed).await.expect("trimmed in time");
+}
+
+#[tokio::test]
 async fn a_leader_hears_of_a_watched_runs_change_and_of_its_owners_end() {
     let connect = shared();
     let (first, run) = former_leader(&connect).await;

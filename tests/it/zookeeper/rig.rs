@@ -284,6 +284,7 @@ pub fn run(name: &str, second: i64, node: &str, session: &SessionId, token: Fenc
         begun_at: at(second),
         on_loss: OnLoss::CutOff,
         keep_until: None,
+        ready_at: None,
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),

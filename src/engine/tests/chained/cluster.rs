@@ -77,7 +77,7 @@ impl Book {
                 self.told.extend(stands.then(|| format!("end {} {}", end.run.id(), end.outcome.as_str())));
                 stands
             }
-            Change::Dismiss { .. } | Change::Resume { .. } => panic!("{change:?}"),
+            Change::Dismiss { .. } | Change::Resume { .. } | Change::Miss { .. } => panic!("{change:?}"),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Knows no sessions, watches or time; its clock moves with every look.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::ready;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use crate::clock::{Clock, Now, Uptime, Wake};
 use crate::term::SessionId;
-use crate::zookeeper::client::{Client, Data, Done, Error, Mode, MultiError, Op, Stat, State, Watch};
+use crate::zookeeper::client::{Client, Data, Done, Error, Mode, MultiError, Op, Read, Stat, State, Watch};
 use crate::zookeeper::paths;
 
 /// What becomes of a multi.
@@ -24,8 +24,17 @@ pub enum Fate {
     RequestLost,
 }
 
+/// A right that can be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Right {
+    Read,
+    Write,
+}
+
 #[derive(Default)]
 pub struct Tree {
+    /// What is closed to this client: paths, and what it may not do with them.
+    pub closed: BTreeSet<(String, Right)>,
     pub nodes: BTreeMap<String, (Vec<u8>, i32)>,
     pub fates: VecDeque<Fate>,
     pub multis: usize,
@@ -35,10 +44,27 @@ impl Tree {
     pub fn apply(&mut self, ops: &[Op]) -> Result<Vec<Done>, MultiError> {
         let mut nodes = self.nodes.clone();
         for (index, op) in ops.iter().enumerate() {
-            step(&mut nodes, op).map_err(|error| MultiError { index: Some(index), error })?;
+            let error = |error| MultiError { index: Some(index), error };
+            self.may(op).map_err(error)?;
+            step(&mut nodes, op).map_err(error)?;
         }
         self.nodes = nodes;
         Ok(ops.iter().map(|_| Done::Nothing).collect())
+    }
+
+    /// As the server asks: a check reads, a create and a delete write to the folder.
+    fn may(&self, op: &Op) -> Result<(), Error> {
+        let folder = |path: &str| path.rsplit_once('/').map_or(String::new(), |(folder, _)| folder.to_owned());
+        let is_closed = match op {
+            Op::Check { path, .. } => self.is_closed(path, Right::Read),
+            Op::Set { path, .. } => self.is_closed(path, Right::Write),
+            Op::Create { path, .. } | Op::Delete { path, .. } => self.is_closed(&folder(path), Right::Write),
+        };
+        if is_closed { Err(Error::NoAuth) } else { Ok(()) }
+    }
+
+    fn is_closed(&self, path: &str, right: Right) -> bool {
+        self.closed.contains(&(path.to_owned(), right))
     }
 
     pub fn version(&self, path: &str) -> Option<i32> {
@@ -141,10 +167,15 @@ impl Client for Server {
     fn children(&self, _: &str) -> impl Future<Output = Result<Vec<String>, Error>> + Send + 'static {
         ready(Ok(Vec::new()))
     }
-    fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Option<Data>>, Error>> + Send + 'static {
+    fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Read>, Error>> + Send + 'static {
         let tree = self.0.lock().unwrap();
         let stat = |version| Stat { version, ..Stat::default() };
-        let found = paths.iter().map(|path| tree.nodes.get(path).map(|(data, at)| (data.clone(), stat(*at))));
+        let found = paths.iter().map(|path| {
+            if tree.is_closed(path, Right::Read) {
+                return Err(Error::NoAuth);
+            }
+            tree.nodes.get(path).map(|(data, at)| (data.clone(), stat(*at))).ok_or(Error::NoNode)
+        });
         ready(Ok(found.collect()))
     }
 }

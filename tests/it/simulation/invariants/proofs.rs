@@ -1,13 +1,14 @@
 //! Every invariant sees what it is there for: facts made by hand.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
 use cronkeeper::job::JobName;
 use cronkeeper::ledger::Commit;
 use cronkeeper::run::{
     Attempt, HistoryRecord, JobRecord, Link, Nonce, OnLoss, Outcome, Owner, Past, RunEnd, RunId, RunRecord, RunState,
-    Trigger, TriggerRecord, TriggerSeq,
+    Skip, SkipReason, Trigger, TriggerRecord, TriggerSeq,
 };
 use cronkeeper::term::{FencingToken, NodeName, SessionId};
 use cronkeeper::zookeeper::client::{Mode, Op};
@@ -15,6 +16,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::super::facts::Fact;
+use super::super::jobs::sets;
 use super::super::warden::Process;
 use super::super::zookeeper::Change;
 use super::super::zookeeper::wire::{Entry, Txn};
@@ -23,7 +25,7 @@ use super::{Invariant, Successors, all};
 
 /// The verdict of all invariants on facts that come true one after the other.
 fn verdict(facts: Vec<Fact>) -> Result<(), String> {
-    let mut invariants = all(2, Successors::Never);
+    let mut invariants = all(2, Duration::from_secs(4), Successors::Never);
     facts.iter().try_for_each(|fact| invariants.iter_mut().try_for_each(|one| one.observe(Uptime::from_nanos(1), fact)))
 }
 
@@ -80,6 +82,7 @@ fn record_of(token: i64, attempt: u32, nonce: &str) -> Vec<u8> {
         begun_at: Timestamp::UNIX_EPOCH,
         on_loss: OnLoss::Rerun,
         keep_until: None,
+        ready_at: None,
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),
@@ -181,7 +184,8 @@ fn attempts_that_are_not_accounted_for_are_seen() {
         let end = |attempt| RunEnd::unseen(&RunRecord { attempt, ..run.clone() }, Outcome::Failure, None, run.begun_at);
         let attempts = listed.iter().map(|&attempt| Attempt::of(&end(attempt))).collect();
         run.past = Past { failures, attempts };
-        vec![begun(1, RUN), committed(2, vec![set(&path(RUN), serde_json::to_vec(&run).unwrap())], &[])]
+        let started = Fact::Spawned(process(0, 1, RUN, 1));
+        vec![begun(1, RUN), started, committed(2, vec![set(&path(RUN), serde_json::to_vec(&run).unwrap())], &[])]
     };
     assert_eq!(verdict(after(2, 1, &[1])), Ok(()));
     assert_broken(after(2, 0, &[1]), "miscounted");
@@ -358,7 +362,7 @@ fn a_chain_that_does_not_go_on_or_runs_ahead_is_seen() {
 
 #[test]
 fn a_link_that_nobody_takes_is_seen_at_the_end() {
-    let mut invariants = all(2, Successors::Never);
+    let mut invariants = all(2, Duration::from_secs(4), Successors::Never);
     let late = Uptime::from_nanos(3_600_000_000_000);
     for (at, fact) in
         [(Uptime::from_nanos(1), chain_end(1, "chain-a", "chain-b", true)), (late, Fact::Died { node: 0 })]
@@ -367,4 +371,125 @@ fn a_link_that_nobody_takes_is_seen_at_the_end() {
     }
     let broken = invariants.iter_mut().try_for_each(|one| one.conclude()).expect_err("it waits");
     assert!(broken.contains("waits since"), "{broken}");
+}
+
+/// The end of the first attempt of a run, written by a node under a session.
+fn over(session: i64, outcome: Outcome) -> Fact {
+    let run: RunRecord = serde_json::from_slice(&record(1, "n1")).unwrap();
+    let end = RunEnd::unseen(&run, outcome, None, run.begun_at);
+    let ops = vec![
+        Op::Delete { path: path(RUN), version: 0 },
+        create(&format!("/cronkeeper/history/a/{RUN}"), json(&HistoryRecord::Run(end))),
+    ];
+    let txn = Txn { zxid: 9, time_ms: DUE_MS, session, change: Change::Ops(ops) };
+    Fact::Committed { entry: Arc::new(Entry { txn, origin: None }), touched: Vec::new() }
+}
+
+#[test]
+fn an_attempt_that_ends_without_a_process_is_seen() {
+    let connected = |node, session| Fact::Connected { node, session };
+    let after = |facts: Vec<Fact>| [connected(0, 1), connected(1, 2), begun(1, RUN)].into_iter().chain(facts).collect();
+    let noted = || Fact::Noted { node: 0, run: RUN.into(), attempt: 1 };
+    let ended = |session| over(session, Outcome::Interrupted);
+    assert_broken(after(vec![ended(1)]), "no process was ever started");
+    assert_broken(after(vec![noted(), ended(1)]), "no process was ever started");
+    assert_broken(after(vec![ended(2)]), "no process was ever started");
+    assert_eq!(verdict(after(vec![Fact::Spawned(process(0, 1, RUN, 1)), ended(1)])), Ok(()));
+    assert_eq!(verdict(after(vec![over(1, Outcome::Killed)])), Ok(()), "somebody wanted it");
+    let died = || Fact::Died { node: 0 };
+    assert_eq!(verdict(after(vec![noted(), died(), ended(1)])), Ok(()), "it may have been started");
+    assert_eq!(verdict(after(vec![died(), ended(2)])), Ok(()), "another cannot know");
+    assert_broken(after(vec![died(), ended(1)]), "no process was ever started");
+}
+
+/// What a run became that the past of its record tells of.
+#[test]
+fn an_attempt_that_counts_as_interrupted_without_a_process_is_seen() {
+    let mut run: RunRecord = serde_json::from_slice(&record(2, "n2")).unwrap();
+    let first = RunRecord { attempt: 1, ..run.clone() };
+    run.past.note(&RunEnd::unseen(&first, Outcome::Interrupted, None, run.begun_at));
+    let again = || committed(2, vec![set(&path(RUN), json(&run))], &[]);
+    let connected = || Fact::Connected { node: 0, session: 1 };
+    assert_broken(vec![connected(), begun(1, RUN), again()], "no process was ever started");
+    assert_eq!(verdict(vec![connected(), begun(1, RUN), Fact::Spawned(process(0, 1, RUN, 1)), again()]), Ok(()));
+}
+
+/// Of a job that is due every four seconds.
+fn keep(reason: SkipReason, after: i64) -> Skip {
+    let due: Timestamp = "2026-11-20T00:00:00Z".parse().unwrap();
+    let job = JobName::parse("keep").unwrap();
+    let (token, node) = (FencingToken(1), NodeName::new("node-0"));
+    let decided_at = due + jiff::SignedDuration::from_secs(after);
+    Skip { v: 1, job, reason, first: due, last: due, count: 1, trigger: None, token, node, decided_at }
+}
+
+fn skipped(skip: Skip) -> Op {
+    create(&format!("/cronkeeper/history/keep/{}", skip.id()), json(&HistoryRecord::Skip(skip)))
+}
+
+#[test]
+fn a_reason_that_is_not_true_is_seen() {
+    let skipped = |reason, after| committed(2, vec![skipped(keep(reason, after))], &[]);
+    assert_eq!(verdict(vec![skipped(SkipReason::Missed, 5)]), Ok(()));
+    assert_broken(vec![skipped(SkipReason::Missed, 3)], "not why it was skipped");
+    assert_broken(vec![skipped(SkipReason::Overlap, 0)], "not why it was skipped");
+    assert_broken(vec![skipped(SkipReason::Paused, 0)], "not why it was skipped");
+    let pause = committed(1, vec![create("/cronkeeper/control/keep", vec![])], &[]);
+    assert_eq!(verdict(vec![pause, skipped(SkipReason::Paused, 0)]), Ok(()));
+}
+
+#[test]
+fn a_run_that_is_missed_before_its_window_is_over_is_seen() {
+    let run = keep(SkipReason::Missed, 0).id().to_string();
+    let begun = || committed(1, vec![create(&path(&run), record(1, "n1"))], &[]);
+    let missed = |skip| {
+        let ops = vec![Op::Delete { path: path(&run), version: 0 }, skipped(skip)];
+        vec![begun(), committed(2, ops, &[])]
+    };
+    assert_eq!(verdict(missed(keep(SkipReason::Missed, 5))), Ok(()));
+    assert_broken(missed(keep(SkipReason::Missed, 3)), "still in its window");
+    assert_broken(missed(keep(SkipReason::Overlap, 5)), "and is skipped for overlap");
+}
+
+fn conclusion(facts: Vec<(u64, Fact)>) -> Result<(), String> {
+    let mut invariants = all(2, Duration::from_secs(4), Successors::Never);
+    for (second, fact) in facts {
+        let at = Uptime::ZERO + Duration::from_secs(second);
+        invariants.iter_mut().try_for_each(|one| one.observe(at, &fact)).unwrap();
+    }
+    invariants.iter_mut().try_for_each(|one| one.conclude())
+}
+
+#[test]
+fn what_is_due_and_not_decided_on_is_seen_in_the_end() {
+    let job = &sets()[0].jobs[&JobName::parse("keep").unwrap()];
+    let last_scheduled = "2026-11-20T00:00:00Z".parse().unwrap();
+    let schedule = Some(job.schedule_digest());
+    let record = JobRecord { v: 1, last_scheduled, counted: None, schedule, nonce: Nonce("n1".into()) };
+    let marked = committed(1, vec![set("/cronkeeper/jobs/keep", json(&record))], &[]);
+    let later = |seconds: i64| committed_at(DUE_MS + seconds * 1000, 2, vec![], &[]);
+    assert_eq!(conclusion(vec![(0, marked.clone()), (9, later(9))]), Ok(()));
+    let broken = conclusion(vec![(0, marked), (11, later(11))]).expect_err("it was due at the fourth second");
+    assert!(broken.contains("nobody has decided on `keep`"), "{broken}");
+}
+
+#[test]
+fn a_run_that_is_never_started_is_seen_in_the_end() {
+    let later = || committed_at(DUE_MS, 2, vec![], &[]);
+    let broken = conclusion(vec![(0, begun(1, RUN)), (10, later())]).expect_err("nothing was started");
+    assert!(broken.contains("without a process"), "{broken}");
+    let started = Fact::Spawned(process(0, 1, RUN, 1));
+    assert_eq!(conclusion(vec![(0, begun(1, RUN)), (1, started), (10, later())]), Ok(()));
+}
+
+#[test]
+fn a_leader_whose_loop_stands_still_is_seen() {
+    let until = |seconds| Uptime::ZERO + Duration::from_secs(seconds);
+    let leads = |seconds| Fact::Elected { node: 0, token: FencingToken(1), lease_until: until(seconds) };
+    let lease = |seconds| Fact::Lease { node: 0, until: until(seconds) };
+    let stalled = || Fact::LoopStalled { node: 0 };
+    assert_eq!(verdict(vec![leads(2), stalled(), lease(5)]), Ok(()));
+    assert_broken(vec![leads(2), stalled(), lease(6)], "its loop stands still");
+    assert_broken(vec![stalled(), leads(6)], "its loop stands still");
+    assert_eq!(verdict(vec![leads(2), stalled(), Fact::LoopResumed { node: 0 }, lease(6)]), Ok(()));
 }

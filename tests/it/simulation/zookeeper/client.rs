@@ -11,6 +11,7 @@ use cronkeeper::clock::Uptime;
 use cronkeeper::zookeeper::client::{ConnectError, Error, State};
 use tokio::sync::{oneshot, watch};
 
+use super::super::facts::Fact;
 use super::super::network::{Conn, Host, Packet};
 use super::super::world::{Env, Event};
 use super::ensemble::SERVERS;
@@ -172,6 +173,11 @@ impl Clients {
     pub fn awaits_write(&self, node: usize) -> bool {
         let is_write = |sent: &Sent| matches!(sent.request, Request::Write(_));
         self.clients.values().any(|client| client.node == node && client.unanswered.iter().any(is_write))
+    }
+
+    /// The server to which a client is connected.
+    pub fn server(&self, id: ClientId) -> Option<usize> {
+        self.clients.get(&id).filter(|client| matches!(client.phase, Phase::Serving(_))).map(|client| client.server)
     }
 
     pub fn session(&self, id: ClientId) -> Session {
@@ -392,6 +398,7 @@ impl Client {
             (Body::Opened(None), _) => self.over(env, true),
             (Body::Opened(Some(session)), _) => {
                 self.session = session;
+                env.facts.push(Fact::Connected { node: self.node, session });
                 self.phase = Phase::Settling(conn);
                 self.set_state(env, State::Connected);
                 self.ping(env, conn);

@@ -30,10 +30,7 @@ impl Ensemble {
 
     /// The server that leads with a quorum, if any does.
     pub fn leader(&self) -> Option<&Server> {
-        self.servers
-            .iter()
-            .filter(|server| server.health() == Health::Running && server.is_leading())
-            .max_by_key(|s| s.epoch)
+        self.servers.iter().filter(|server| server.is_serving()).max_by_key(|s| s.epoch)
     }
 
     /// Time for servers that look for a leader to find one.

@@ -36,6 +36,7 @@ impl Server {
             .count();
         self.log.truncate(self.committed + same);
         self.log.extend_from_slice(&leader.log[self.committed + same..]);
+        self.on_disk = self.on_disk.map(|_| self.log.len());
         self.epoch = leader.epoch;
         self.advance(env, leader.committed);
         let conn = env.network.open();
@@ -65,7 +66,9 @@ impl Server {
             Body::Propose { index, entry } => {
                 debug_assert_eq!(index, self.log.len());
                 self.log.push(entry);
-                following.send(env, host, Body::Ack { length: self.log.len() });
+                if self.on_disk.is_none() {
+                    following.send(env, host, Body::Ack { length: self.log.len() });
+                }
             }
             Body::Commit { length } => self.advance(env, length),
             Body::LeaderPing => {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cronkeeper::clock::Uptime;
+use cronkeeper::zookeeper::client::Op;
 
 use super::super::network::{Conn, Host, Packet};
 use super::super::world::{Env, Event};
@@ -15,6 +16,9 @@ use super::wire::{Body, Entry, Origin, Proposal};
 
 /// How many servers make a quorum.
 pub const QUORUM: usize = SERVERS / 2 + 1;
+
+/// The session of whoever is not of the simulated nodes.
+pub const STRANGER: Session = -1;
 
 pub struct Leading {
     pub(super) tracker: Tracker,
@@ -42,6 +46,7 @@ impl Server {
     /// Takes the lead in a new epoch; all that is in the log counts as committed once the quorum has it, which it does.
     pub(super) fn lead(&mut self, env: &mut Env, epoch: i64) {
         self.epoch = epoch;
+        self.on_disk = self.on_disk.map(|_| self.log.len());
         self.advance(env, self.log.len());
         // The tracker counts by the host's clock, the leader's pings by when it began to lead.
         let origin = env.now() + env.timing.tick.mul_f64(env.rng.f64());
@@ -117,6 +122,11 @@ impl Server {
         self.append(env, Txn { zxid: 0, time_ms: 0, session, change }, Some(origin));
     }
 
+    /// Takes a write that comes from none of the simulated clients.
+    pub fn write_for(&mut self, env: &mut Env, session: Session, ops: Vec<Op>) {
+        self.append(env, Txn { zxid: 0, time_ms: 0, session, change: Change::Ops(ops) }, None);
+    }
+
     fn append(&mut self, env: &mut Env, mut txn: Txn, origin: Option<Origin>) {
         let host = self.host();
         let Role::Leading(leading) = &mut self.role else { return };
@@ -159,11 +169,12 @@ impl Server {
         }
     }
 
-    fn commit(&mut self, env: &mut Env) {
+    pub(super) fn commit(&mut self, env: &mut Env) {
         let host = self.host();
+        let own = self.on_disk.unwrap_or(self.log.len());
         let Role::Leading(leading) = &mut self.role else { return };
         let mut acked: Vec<usize> = leading.learners.values().map(|learner| learner.acked).collect();
-        acked.push(self.log.len());
+        acked.push(own);
         acked.sort_unstable_by(|a, b| b.cmp(a));
         let Some(&length) = acked.get(QUORUM - 1).filter(|length| **length > self.committed) else { return };
         for (id, learner) in &leading.learners {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cronkeeper::term::SessionId;
 use cronkeeper::zookeeper::client::{
-    Client, Connect, ConnectError, Done, Error, Mode, MultiError, Op, Stat, State, Watch,
+    Client, Connect, ConnectError, Done, Error, Mode, MultiError, Op, Read, Stat, State, Watch,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -103,6 +103,11 @@ impl Watch for SimWatch {
 
 impl SimClient {
     fn request(&self, request: Request) -> oneshot::Receiver<Answered> {
+        if let Some(path) = request.paths().into_iter().find(|path| !is_path(path)) {
+            let (answer, answered) = oneshot::channel();
+            drop(answer.send(Err(Error::Refused(format!("`{path}` is no path")))));
+            return answered;
+        }
         self.held.world.lock().request(self.held.id, request)
     }
 
@@ -129,6 +134,14 @@ impl SimClient {
             }
         }
     }
+}
+
+/// What the client crate lets through. A sequential node's name may be empty: the server makes it.
+fn is_path(path: &str) -> bool {
+    let Some(names) = path.strip_prefix('/') else { return false };
+    let names = names.strip_suffix('/').unwrap_or(names);
+    let is_name = |name: &str| !matches!(name, "" | "." | "..") && !name.contains(char::is_control);
+    path == "/" || names.split('/').all(is_name)
 }
 
 async fn settled(answered: oneshot::Receiver<Answered>) -> Answered {
@@ -226,14 +239,11 @@ impl Client for SimClient {
         }
     }
 
-    fn get_many(
-        &self,
-        paths: Vec<String>,
-    ) -> impl Future<Output = Result<Vec<Option<(Vec<u8>, Stat)>>, Error>> + Send + 'static {
+    fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Read>, Error>> + Send + 'static {
         let answered = self.request(Request::GetMany(paths));
         async move {
             match settled(answered).await? {
-                (Answer::Nodes(nodes), _) => Ok(nodes),
+                (Answer::Nodes(nodes), _) => Ok(nodes.into_iter().map(|node| node.ok_or(Error::NoNode)).collect()),
                 _ => Err(Error::Refused("another answer than asked for".into())),
             }
         }

@@ -21,6 +21,8 @@ pub struct Server {
     pub(super) role: Role,
     /// What it has on disk; a part at the end may not be committed.
     pub(super) log: Vec<Arc<Entry>>,
+    /// While its disk stands still: how much of the log is on it.
+    pub(super) on_disk: Option<usize>,
     /// How much of it is committed, and applied to `tree`.
     pub(super) committed: usize,
     pub(super) tree: Tree,
@@ -84,6 +86,7 @@ impl Server {
             health: Health::Down,
             role: Role::Looking,
             log: Vec::new(),
+            on_disk: None,
             committed: 0,
             tree: Tree::new(),
             epoch: 0,
@@ -97,6 +100,10 @@ impl Server {
         server
     }
 
+    pub fn id(&self) -> usize {
+        self.id
+    }
+
     pub fn host(&self) -> Host {
         Host::Server(self.id)
     }
@@ -107,6 +114,15 @@ impl Server {
 
     pub fn is_leading(&self) -> bool {
         matches!(self.role, Role::Leading(_))
+    }
+
+    /// True where it takes writes.
+    pub fn is_serving(&self) -> bool {
+        self.health == Health::Running && self.is_leading()
+    }
+
+    pub fn epoch(&self) -> i64 {
+        self.epoch
     }
 
     pub fn tree(&self) -> &Tree {
@@ -181,6 +197,23 @@ impl Server {
         }
         self.watches.clear();
         env.hold_election();
+    }
+
+    /// Its disk stands still: it takes writes, and does not say that it has them. All else goes on.
+    pub fn stall_disk(&mut self) {
+        self.on_disk.get_or_insert(self.log.len());
+    }
+
+    /// What it has taken meanwhile is on its disk now.
+    pub fn resume_disk(&mut self, env: &mut Env) {
+        if self.on_disk.take().is_none() || self.health == Health::Down {
+            return;
+        }
+        match &self.role {
+            Role::Looking => {}
+            Role::Leading(_) => self.commit(env),
+            Role::Following(following) => following.send(env, self.host(), Body::Ack { length: self.log.len() }),
+        }
     }
 
     pub(super) fn schedule_tick(&self, env: &mut Env) {

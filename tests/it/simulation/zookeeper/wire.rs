@@ -86,6 +86,23 @@ pub enum Request {
     Children(String),
 }
 
+impl Request {
+    /// All that it names.
+    pub fn paths(&self) -> Vec<&str> {
+        match self {
+            Self::Write(ops) => ops.iter().map(path).collect(),
+            Self::Get { path, .. } | Self::Children(path) => vec![path],
+            Self::GetMany(paths) => paths.iter().map(String::as_str).collect(),
+        }
+    }
+}
+
+fn path(op: &Op) -> &str {
+    match op {
+        Op::Check { path, .. } | Op::Create { path, .. } | Op::Set { path, .. } | Op::Delete { path, .. } => path,
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watching {
     No,

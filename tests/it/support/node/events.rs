@@ -83,6 +83,16 @@ impl Events {
         self.lock().events.iter().filter(|event| event.name() == name).cloned().collect()
     }
 
+    /// How many of this name there are so far.
+    pub fn count(&self, name: &str) -> usize {
+        self.count_where(|event| event.name() == name)
+    }
+
+    /// How many there are so far that are as wanted.
+    pub fn count_where(&self, wanted: impl Fn(&Event) -> bool) -> usize {
+        self.lock().events.iter().filter(|event| wanted(event)).count()
+    }
+
     /// Waits for one that is as wanted, after the first `seen`. `None`: not in time, or the log has ended.
     pub fn wait(&self, seen: usize, timeout: Duration, wanted: impl Fn(&Event) -> bool) -> Option<Event> {
         let find = |log: &Log| log.events.iter().skip(seen).find(|event| wanted(event)).cloned();

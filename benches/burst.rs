@@ -1,0 +1,86 @@
+//! Jobs that are all due at one instant: `cargo bench --bench burst -- [WORD]`.
+//!
+//! How late each job's program ran after the instant: on one host, and on three real ZooKeeper servers with two nodes and
+//! sessions of 4 s and of 10 s; beside it a bare loop of the standard library's `Command` that starts the same programs. Slow
+//! is only said; a job that did not run exactly once, one that was ended without a process, a run in flight that was
+//! touched or a term that was lost fail the run. With a word, only the rows whose name has it are measured.
+
+#[path = "../tests/it/support/mod.rs"]
+mod support;
+#[path = "failover/table.rs"]
+mod table;
+
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, SystemTime};
+
+use self::support::burst::{Burst, MARKER, marks};
+use self::support::command::CRONKEEPER;
+use self::support::node::{Node, Spec};
+use self::support::scratch::Scratch;
+use self::support::zookeeper::Ensemble;
+use self::table::Table;
+
+const JOBS: [usize; 4] = [200, 1_000, 6_000, 10_000];
+const SESSIONS: [u64; 2] = [4, 10];
+
+fn main() -> ExitCode {
+    // Cargo adds words of its own, which begin with a dash.
+    let word = std::env::args().skip(1).find(|word| !word.starts_with('-'));
+    let mut table = Table::new(word);
+    for jobs in JOBS {
+        let name = format!("bare loop: {jobs} programs");
+        if table.wants(&name) {
+            table.times(&name, bare(jobs), &[], &[]);
+        }
+    }
+    for jobs in JOBS {
+        measure(&format!("solo: {jobs} jobs"), jobs, &mut table, || vec![Spec::new(CRONKEEPER, "solo")]);
+    }
+    let ensemble = Ensemble::start(3);
+    for (session, jobs) in SESSIONS.iter().flat_map(|session| JOBS.map(|jobs| (session, jobs))) {
+        let name = format!("sessions of {session} s: {jobs} jobs");
+        measure(&name, jobs, &mut table, || {
+            let connect = format!("{}{}", ensemble.connect_string(), ensemble.chroot());
+            let spec = |name| Spec::new(CRONKEEPER, name).zookeeper(&connect);
+            ["a", "b"].map(|name| spec(name).option("--session-timeout", &format!("{session}s"))).into()
+        });
+    }
+    table.verdict()
+}
+
+fn measure(name: &str, jobs: usize, table: &mut Table, specs: impl Fn() -> Vec<Spec>) {
+    if !table.wants(name) {
+        return;
+    }
+    let (burst, nodes) = in_time(jobs, specs);
+    burst.await_ends(&nodes);
+    table.times(name, burst.lateness(), &[], &burst.faults(&nodes));
+}
+
+/// Nodes that have the jobs some time before they are due.
+fn in_time(jobs: usize, specs: impl Fn() -> Vec<Spec>) -> (Burst, Vec<Node>) {
+    for seconds in [10, 20, 40, 80] {
+        let burst = Burst::new(jobs, seconds);
+        let nodes: Vec<Node> = specs().into_iter().map(|spec| spec.jobs(&burst.yaml()).start()).collect();
+        if burst.await_held(&nodes) {
+            return (burst, nodes);
+        }
+    }
+    panic!("the nodes need more than 80 s to start with {jobs} jobs");
+}
+
+/// Starts all, then waits for all.
+fn bare(jobs: usize) -> Vec<Duration> {
+    let folder = Scratch::new("bare");
+    let due = SystemTime::now();
+    let start = |n| {
+        let mut command = Command::new(MARKER);
+        command.arg(folder.path().join(format!("{n}")));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a process can be had")
+    };
+    let children: Vec<Child> = (0..jobs).map(start).collect();
+    for mut child in children {
+        child.wait().expect("a child can be waited for");
+    }
+    marks(folder.path()).map(|(_, made)| made.duration_since(due).unwrap_or_default()).collect()
+}

@@ -1,0 +1,296 @@
+//! Attempts that never had a process: whatever stopped them, they go back to be started.
+
+use std::time::Duration;
+
+use super::rig::*;
+use crate::coordination::Request;
+use crate::engine::{Command, Event, Report};
+use crate::job::{Interrupted, Job, JobSet, Misfire, OnLeaseEnd, Retries};
+use crate::ledger::{self, Change, Commit, OwnerState, Running, Snapshot};
+use crate::run::{Attempt, KillRequest, Outcome, Reason, RunRecord, RunState, Version};
+use crate::term::{NodeName, TermEnd};
+use crate::warden::wire::{Notice, StartFailure, Step};
+use crate::{clock::Uptime, election};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Due at 10:00:01 only, and good for an hour.
+fn once() -> Job {
+    Job { misfire_window: Some(HOUR), ..job("a", "1 0 10 * * *") }
+}
+
+/// The three kinds of jobs that differ in what becomes of runs that did start.
+fn kinds() -> [Job; 3] {
+    let rerun = Job { interrupted: Interrupted::Rerun, on_lease_end: OnLeaseEnd::Kill, ..once() };
+    [once(), rerun, Job { retries: Retries { limit: 3, ..Retries::default() }, ..once() }]
+}
+
+/// The record that a change lets go, as one that never had a process.
+fn let_go(changes: &[Change]) -> RunRecord {
+    match changes {
+        [Change::Reown { run, .. }] if run.state == RunState::Unstarted => run.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The attempt that a change begins.
+fn begun_again(changes: &[Change]) -> RunRecord {
+    match changes {
+        [Change::Settle { run, .. }] if run.state == RunState::Running => run.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A leader whose run was accepted, and that has asked the warden to start it.
+fn handed_over(job: Job) -> Rig {
+    let mut rig = Rig::settled("10:00:00", vec![job]);
+    rig.pass(1);
+    rig.accept_all();
+    assert_eq!(rig.starts().len(), 1);
+    rig
+}
+
+fn not_started(rig: &mut Rig, why: StartFailure) {
+    let slot = rig.starts()[0].slot;
+    rig.commands.clear();
+    rig.tell(Event::Warden(Notice::NotStarted { slot, why }));
+}
+
+fn renew(rig: &mut Rig) {
+    let until = rig.now.up + LEASE;
+    rig.tell(Event::Election(election::Event::Lease { until }));
+}
+
+/// A leader at `second` after 10:00 that finds this run, let go by a node that never started it.
+fn found(second: &str, job: &Job, change: impl FnOnce(&mut RunRecord)) -> Rig {
+    let mut run = running(job, at("10:00:01"), OwnerState::Alive);
+    run.record.state = RunState::Unstarted;
+    change(&mut run.record);
+    taking_over(second, set([job.clone()]), run)
+}
+
+fn taking_over(second: &str, jobs: JobSet, run: Running) -> Rig {
+    let entries = jobs.jobs.values().map(|job| entry(job, at("10:00:01"), 1)).collect();
+    Rig::leading(second, jobs, Snapshot { jobs: entries, running: vec![run], ..Snapshot::default() })
+}
+
+#[test]
+fn an_answer_that_comes_after_the_lease_costs_no_job_its_run() {
+    for job in kinds() {
+        let mut rig = Rig::settled("10:00:00", vec![job]);
+        rig.pass(1);
+        let commits = rig.commits();
+        rig.now = crate::clock::Now { wall: at("10:00:08"), up: rig.now.up + Duration::from_secs(7) };
+        rig.answer(commits[0].0, Commit::Accepted);
+        assert!(rig.starts().is_empty());
+        // The term may go on: the servers were silent, and so was everybody else.
+        let_go(&rig.accept_all());
+        assert!(rig.starts().is_empty() && rig.commits().is_empty(), "nothing is begun without a lease");
+        renew(&mut rig);
+        let run = begun_again(&rig.accept_all());
+        assert_eq!((run.attempt, run.past.failures, run.past.attempts.len()), (2, 0, 0));
+        assert_eq!(rig.starts().len(), 1);
+    }
+}
+
+#[test]
+fn the_wardens_refusal_costs_no_job_its_run() {
+    for job in kinds() {
+        let mut rig = handed_over(job);
+        not_started(&mut rig, StartFailure::TooLate);
+        assert!(rig.commands.iter().any(|command| matches!(command, Command::Forget(_))), "nothing of it is noted");
+        rig.now.up = rig.now.up + LEASE;
+        let_go(&rig.accept_all());
+        renew(&mut rig);
+        assert_eq!(begun_again(&rig.accept_all()).attempt, 2);
+    }
+}
+
+#[test]
+fn what_is_let_go_is_said_once_it_is_written() {
+    let mut rig = handed_over(once());
+    not_started(&mut rig, StartFailure::TooLate);
+    let is_said = |rig: &Rig| rig.reports().iter().any(|report| matches!(report, Report::Unstarted { attempt: 1, .. }));
+    assert!(!is_said(&rig));
+    rig.accept_all();
+    assert!(is_said(&rig));
+    assert!(!rig.reports().iter().any(|report| matches!(report, Report::Finished(_) | Report::Retrying { .. })));
+}
+
+#[test]
+fn a_node_that_ends_lets_go_what_it_has_not_started() {
+    let mut rig = Rig::settled("10:00:00", vec![once()]);
+    rig.pass(1);
+    let commits = rig.commits();
+    rig.tell(Event::Stop);
+    rig.answer(commits[0].0, Commit::Accepted);
+    assert!(rig.starts().is_empty());
+    let changes: Vec<Change> = rig.commits().into_iter().map(|(_, change)| change).collect();
+    let_go(&changes);
+}
+
+#[test]
+fn a_start_that_fails_for_want_of_means_is_tried_again_after_growing_pauses() {
+    let mut rig = Rig::settled("10:00:00", vec![once()]);
+    rig.pass(1);
+    let mut pauses = Vec::new();
+    for _ in 0..4 {
+        rig.accept_all();
+        not_started(&mut rig, StartFailure::Step { step: Step::Fork, errno: 11 });
+        let run = let_go(&rig.accept_all());
+        pauses.push(run.retry_at.unwrap().duration_since(rig.now.wall).as_millis());
+        assert!(rig.starts().is_empty());
+        while rig.starts().is_empty() {
+            rig.pass(1);
+            rig.accept_all();
+        }
+    }
+    assert_eq!(pauses, [500, 1_000, 2_000, 4_000]);
+}
+
+#[test]
+fn what_was_let_go_is_begun_by_whoever_leads_once_its_lease_holds() {
+    for job in kinds() {
+        let mut run = running(&job, at("10:00:01"), OwnerState::Alive);
+        run.record.state = RunState::Unstarted;
+        let mut rig = Rig::new("10:00:09", set([job.clone()]));
+        rig.join();
+        let jobs = [entry(&job, at("10:00:01"), 1)].into();
+        let snapshot = Box::new(Snapshot { jobs, running: vec![run], ..Snapshot::default() });
+        let (term, took) = (Rig::term(9), Duration::ZERO);
+        rig.tell(Event::Election(election::Event::Elected { term, lease_until: Uptime::ZERO, snapshot, took }));
+        assert!(rig.commits().is_empty());
+        assert!(!rig.engine.is_settled());
+        renew(&mut rig);
+        assert_eq!(begun_again(&rig.accept_all()).attempt, 2);
+        assert!(rig.engine.is_settled());
+    }
+}
+
+/// Elected without a lease, a leader began reruns and retries all the same, and ended them unstarted.
+#[test]
+fn a_leader_without_a_lease_begins_no_rerun_and_no_retry() {
+    let [_, rerun, retries] = kinds();
+    let mut retrying = running(&retries, at("10:00:01"), OwnerState::Gone);
+    retrying.record.state = RunState::Retrying;
+    for (job, run) in [(rerun.clone(), running(&rerun, at("10:00:01"), OwnerState::Gone)), (retries, retrying)] {
+        let mut rig = Rig::new("10:00:09", set([job.clone()]));
+        rig.join();
+        let jobs = [entry(&job, at("10:00:01"), 1)].into();
+        let snapshot = Box::new(Snapshot { jobs, running: vec![run], ..Snapshot::default() });
+        let (term, took) = (Rig::term(9), Duration::ZERO);
+        rig.tell(Event::Election(election::Event::Elected { term, lease_until: Uptime::ZERO, snapshot, took }));
+        assert!(rig.commits().is_empty());
+        rig.pass(1);
+        assert_eq!(begun_again(&rig.accept_all()).attempt, 2);
+        assert_eq!(rig.starts().len(), 1);
+    }
+}
+
+#[test]
+fn past_its_window_it_is_missed_and_that_is_written_in_place_of_the_run() {
+    let mut rig = found("11:00:02", &once(), |_| {});
+    let changes = rig.accept_all();
+    let [Change::Miss { at: Version(0), run, skip, .. }] = changes.as_slice() else { panic!("{changes:?}") };
+    assert_eq!((run.to_string().as_str(), skip.reason.as_str(), skip.count), ("a.20261120T100001Z", "missed", 1));
+    assert!(rig.reports().iter().any(|report| matches!(report, Report::Skipped { count: 1, .. })));
+    assert_eq!(rig.engine.runs().count(), 0);
+}
+
+#[test]
+fn within_its_window_it_is_begun_however_often_it_was_not_started() {
+    let mut rig = found("11:00:01", &once(), |run| run.attempt = 9);
+    assert_eq!(begun_again(&rig.accept_all()).attempt, 10);
+}
+
+#[test]
+fn with_misfire_skip_the_window_is_the_second_in_which_a_start_is_on_time() {
+    let job = Job { misfire: Misfire::Skip, ..once() };
+    assert!(matches!(found("10:00:02", &job, |_| {}).accept_all().as_slice(), [Change::Settle { .. }]));
+    assert!(matches!(found("10:00:03", &job, |_| {}).accept_all().as_slice(), [Change::Miss { .. }]));
+}
+
+#[test]
+fn the_window_of_one_that_waited_counts_from_when_it_could_start() {
+    let ready = at("11:30:00");
+    let mut rig = found("12:20:00", &once(), |run| run.ready_at = Some(ready));
+    assert_eq!(begun_again(&rig.accept_all()).ready_at, Some(ready));
+}
+
+#[test]
+fn a_run_of_which_an_attempt_had_a_process_is_begun_again_without_a_limit() {
+    let earlier = Attempt {
+        attempt: 1,
+        node: NodeName::new("host-b"),
+        outcome: Outcome::Failure,
+        reason: None,
+        exit_code: Some(1),
+        signal: None,
+        ended_at: at("10:00:02"),
+        duration_ms: Some(7),
+    };
+    let mut rig = found("14:00:00", &once(), |run| {
+        run.attempt = 2;
+        run.past.failures = 1;
+        run.past.attempts.push(earlier);
+    });
+    let run = begun_again(&rig.accept_all());
+    assert_eq!((run.attempt, run.past.failures, run.past.attempts.len()), (3, 1, 1));
+}
+
+#[test]
+fn one_that_an_operator_kills_ends_killed() {
+    let kill = KillRequest { reason: Reason::Operator, by: "uid 0".into(), at: at("10:00:02"), force: false };
+    let mut rig = found("10:00:03", &once(), |run| run.kill = Some(Box::new(kill)));
+    let changes = rig.accept_all();
+    assert!(matches!(changes.as_slice(), [Change::End { end, .. }] if end.outcome == Outcome::Killed), "{changes:?}");
+}
+
+#[test]
+fn one_whose_job_is_not_defined_here_waits_for_a_node_that_knows_it() {
+    let mut run = running(&once(), at("10:00:01"), OwnerState::Alive);
+    for state in [RunState::Unstarted, RunState::Queued] {
+        run.record.state = state;
+        let mut rig = taking_over("10:00:09", set([]), run.clone());
+        rig.pass(3_600);
+        assert!(rig.commits().is_empty());
+        rig.tell(Event::Loaded(set([Job { misfire_window: Some(HOUR * 3), ..once() }])));
+        rig.pass(3);
+        let changes = rig.accept_all();
+        assert!(changes.iter().any(|change| matches!(change, Change::Settle { .. })), "{state:?} {changes:?}");
+    }
+}
+
+#[test]
+fn one_whose_job_nobody_defines_any_more_is_missed_in_the_end() {
+    let mut run = running(&once(), at("10:00:01"), OwnerState::Alive);
+    run.record.state = RunState::Unstarted;
+    let mut rig = taking_over("10:00:09", set([]), run);
+    rig.pass(13 * 3_600);
+    assert!(matches!(rig.accept_all().as_slice(), [Change::Miss { .. }]));
+}
+
+#[test]
+fn a_run_missed_that_another_wrote_is_looked_at_again() {
+    let mut rig = found("11:00:02", &once(), |_| {});
+    let commits = rig.commits();
+    rig.answer(commits[0].0, Commit::Superseded);
+    let run = rig.engine.runs().next().unwrap().clone();
+    assert!(rig.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadRun(run.id())))));
+    rig.tell(Event::Ledger(ledger::Event::Run(run.id(), Some((run, Version(3))))));
+    let changes = rig.accept_all();
+    assert!(matches!(changes.as_slice(), [Change::Miss { at: Version(3), .. }]), "{changes:?}");
+}
+
+#[test]
+fn a_begin_accepted_after_the_term_is_let_go_to_the_next_leader() {
+    for job in kinds() {
+        let mut rig = Rig::settled("10:00:00", vec![job]);
+        rig.pass(1);
+        let commits = rig.commits();
+        rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::LeaseOver }));
+        rig.answer(commits[0].0, Commit::Accepted);
+        let_go(&rig.accept_all());
+        assert_eq!((rig.starts().len(), rig.engine.own_runs()), (0, 0));
+    }
+}

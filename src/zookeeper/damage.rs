@@ -1,0 +1,152 @@
+//! What stands in ZooKeeper and cannot be read, written or trusted: each such path is passed over, and named once for as long as it
+//! stays so.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::client::Error;
+
+/// Most paths that are named: a folder full of them is one trouble, not thousands.
+const MOST_NAMED: usize = 200;
+
+/// A path that was passed over, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The path.
+    pub path: String,
+    /// Why, in words.
+    pub why: String,
+}
+
+impl Damage {
+    /// Of a path, for this reason.
+    pub fn new(path: impl Into<String>, why: impl fmt::Display) -> Self {
+        Self { path: path.into(), why: why.to_string() }
+    }
+
+    /// Of a path that the server, or the client, refuses to read.
+    pub fn unread(path: impl Into<String>, error: &Error) -> Self {
+        Self::new(path, format_args!("it cannot be read: {error}"))
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.why)
+    }
+}
+
+/// What looks at the paths: what it finds replaces what it found before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// The queue.
+    Queue,
+    /// The members.
+    Members,
+    /// Jobs and runs, as a leader reads them.
+    Ledger,
+    /// What operators want, and links.
+    Wishes,
+    /// What is written to the ledger.
+    Writes,
+    /// The writes that keep the lease and tell the time.
+    Renewals,
+    /// Who may do what with cronkeeper's paths.
+    Rights,
+}
+
+/// All that is damaged, as far as this process knows.
+#[derive(Debug, Default)]
+pub struct Damages {
+    known: BTreeMap<Source, BTreeMap<String, String>>,
+    named: BTreeMap<String, String>,
+}
+
+/// What is damaged now, and what of it was not named before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// All of it, in words.
+    pub all: Vec<String>,
+    /// What is new.
+    pub new: Vec<String>,
+}
+
+impl Damages {
+    /// All that `source` finds now. Returns what there is to tell, if that changed anything.
+    pub fn found(&mut self, source: Source, found: impl IntoIterator<Item = Damage>) -> Option<News> {
+        let found: BTreeMap<_, _> = found.into_iter().map(|damage| (damage.path, damage.why)).collect();
+        let before = self.known.insert(source, found.clone()).unwrap_or_default();
+        if before == found { None } else { self.news() }
+    }
+
+    /// One more path, of those that `source` finds one by one.
+    pub fn add(&mut self, source: Source, damage: Damage) -> Option<News> {
+        let known = self.known.entry(source).or_default();
+        if known.get(&damage.path) == Some(&damage.why) {
+            return None;
+        }
+        known.insert(damage.path, damage.why);
+        self.news()
+    }
+
+    /// A path is as it should be.
+    pub fn mend(&mut self, source: Source, path: &str) -> Option<News> {
+        self.known.get_mut(&source)?.remove(path)?;
+        self.news()
+    }
+
+    /// The paths that `source` has found.
+    pub fn paths(&self, source: Source) -> Vec<String> {
+        self.known.get(&source).into_iter().flat_map(BTreeMap::keys).cloned().collect()
+    }
+
+    fn news(&mut self) -> Option<News> {
+        let mut now = BTreeMap::new();
+        for (path, why) in self.known.values().flatten() {
+            now.entry(path.clone()).or_insert_with(|| why.clone());
+        }
+        let left_out = now.len().saturating_sub(MOST_NAMED);
+        let now: BTreeMap<_, _> = now.into_iter().take(MOST_NAMED).collect();
+        let before = std::mem::replace(&mut self.named, now);
+        let in_words = |(path, why): (&String, &String)| format!("{path}: {why}");
+        let mut all: Vec<String> = self.named.iter().map(in_words).collect();
+        all.extend((left_out > 0).then(|| format!("and {left_out} more")));
+        // Whatever is said of it now, a path that was named stays named.
+        let new = self.named.iter().filter(|(path, _)| !before.contains_key(*path)).map(in_words).collect();
+        (before != self.named).then_some(News { all, new })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn damage(path: &str) -> Damage {
+        Damage::new(path, "why")
+    }
+
+    fn new(news: Option<News>) -> Vec<String> {
+        news.map(|news| news.new).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_path_is_named_once_for_as_long_as_it_stays_damaged() {
+        let mut damages = Damages::default();
+        assert_eq!(new(damages.found(Source::Ledger, [damage("/a")])), ["/a: why"]);
+        assert_eq!(damages.found(Source::Ledger, [damage("/a")]), None);
+        assert_eq!(damages.add(Source::Writes, damage("/a")), None, "also where another finds it");
+        assert_eq!(new(damages.found(Source::Ledger, [damage("/a"), damage("/b")])), ["/b: why"]);
+        assert_eq!(damages.found(Source::Ledger, []).map(|news| news.all), Some(vec!["/a: why".to_owned()]));
+        assert_eq!(damages.mend(Source::Writes, "/a").map(|news| news.all), Some(Vec::new()));
+        assert_eq!(new(damages.found(Source::Ledger, [damage("/a")])), ["/a: why"], "it is news again");
+    }
+
+    #[test]
+    fn a_folder_full_of_damaged_paths_fills_no_log() {
+        let mut damages = Damages::default();
+        let many = (0..1_000).map(|n| damage(&format!("/{n}")));
+        let news = damages.found(Source::Ledger, many).expect("it is news");
+        assert_eq!((news.new.len(), news.all.len()), (MOST_NAMED, MOST_NAMED + 1));
+        assert_eq!(news.all.last().map(String::as_str), Some("and 800 more"));
+    }
+}

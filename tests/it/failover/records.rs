@@ -1,0 +1,327 @@
+//! Records in ZooKeeper that somebody else damages, takes or deletes, and names that nobody of ours would give: each harms
+//! itself alone, and is named.
+//!
+//! A job of every second shows that the cluster goes on. Many records are damaged at once, where none hides another; what a
+//! whole folder holds is hidden while the folder is closed, so each of those has a cluster of its own.
+
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use zookeeper_client::{Client, Permission};
+
+use super::cluster::{Place, Zk, again, in_line, job, jobs, token, usual};
+use crate::support::command::run;
+use crate::support::node::{Event, Node, Spec};
+use crate::support::witness::{Mark, Witness};
+use crate::support::zookeeper::Ensemble;
+use crate::support::{LONG, poll, until};
+
+const GARBAGE: &[u8] = b"}{ no record \xff";
+/// A job that is never due.
+const SELDOM: &str = "@at 2099-01-01T00:00:00Z";
+/// Of runs that nobody has begun.
+const AT: &str = "20260101T000000Z";
+
+/// What is done to a record, or what is put where there was none.
+enum Damage {
+    Garbage,
+    Unreadable,
+    Unwritable,
+    Deleted,
+    Made(Vec<u8>),
+    /// It is made first, and then taken away from all others.
+    MadeUnreadable,
+    MadeUnwritable(Vec<u8>),
+}
+
+struct Fault {
+    path: String,
+    damage: Damage,
+    /// What a line of some log must have; none where nothing is wrong with what was done.
+    named: Option<String>,
+}
+
+impl Fault {
+    fn new(path: &str, damage: Damage) -> Self {
+        Self { path: path.into(), damage, named: Some(path.into()) }
+    }
+
+    /// Nothing needs to be said of it.
+    fn silent(self) -> Self {
+        Self { named: None, ..self }
+    }
+
+    /// What is left of a name that is not written as it stands.
+    fn named(self, part: &str) -> Self {
+        Self { named: Some(part.into()), ..self }
+    }
+
+    fn strike(&self, place: &Place, stranger: &Zk) {
+        let path = &place.path(&self.path);
+        match &self.damage {
+            Damage::Garbage => until("garbage is written", || stranger.set(path, GARBAGE).is_ok()),
+            Damage::Unreadable => stranger.seize(path, Permission::NONE),
+            Damage::Unwritable => stranger.seize(path, Permission::READ),
+            Damage::Deleted => stranger.delete_all(path),
+            Damage::Made(data) => stranger.make(path, data),
+            Damage::MadeUnreadable => {
+                stranger.make(path, GARBAGE);
+                stranger.seize(path, Permission::NONE);
+            }
+            Damage::MadeUnwritable(data) => {
+                stranger.make(path, data);
+                stranger.seize(path, Permission::READ);
+            }
+        }
+    }
+}
+
+/// Jobs whose records are damaged, each run every two seconds.
+const BUSY: [&str; 10] = [
+    "jobs-garbage",
+    "jobs-unreadable",
+    "jobs-unwritable",
+    "jobs-deleted",
+    "history-unreadable",
+    "history-unwritable",
+    "history-deleted",
+    "history-records",
+    "control-garbage",
+    "control-unreadable",
+];
+/// Jobs of which records of runs are found that nobody began.
+const FOUND: [&str; 10] = [
+    "run-unwritable",
+    "run-rerun",
+    "run-empty-owner",
+    "run-owner-above",
+    "run-owner-control",
+    "run-owner-long",
+    "run-attempts",
+    "run-keep",
+    "run-far",
+    "run-retry",
+];
+
+fn of_folders() -> Vec<Fault> {
+    use Damage::{Deleted, Garbage, Made, MadeUnreadable, Unreadable, Unwritable};
+    let made = || Made(GARBAGE.to_vec());
+    let long = "n".repeat(2_000);
+    vec![
+        Fault::new("/cronkeeper/jobs/jobs-garbage", Garbage),
+        Fault::new("/cronkeeper/jobs/jobs-unreadable", Unreadable),
+        Fault::new("/cronkeeper/jobs/jobs-unwritable", Unwritable),
+        Fault::new("/cronkeeper/jobs/jobs-deleted", Deleted).silent(),
+        Fault::new("/cronkeeper/jobs/odd name of a job", made()),
+        Fault::new("/cronkeeper/jobs/..odd", made()),
+        Fault::new("/cronkeeper/jobs/stranger", MadeUnreadable),
+        Fault::new("/cronkeeper/history/history-unreadable", Unreadable),
+        Fault::new("/cronkeeper/history/history-unwritable", Unwritable),
+        Fault::new("/cronkeeper/history/history-deleted", Deleted).silent(),
+        Fault::new("/cronkeeper/history/history-records/odd name", made()).silent(),
+        Fault::new("/cronkeeper/history/history-records/stranger", MadeUnreadable).silent(),
+        Fault::new("/cronkeeper/history/odd name of a folder", made()).silent(),
+        Fault::new("/cronkeeper/control/control-garbage", made()),
+        Fault::new("/cronkeeper/control/control-unreadable", MadeUnreadable),
+        Fault::new("/cronkeeper/control/odd name of a pause", made()),
+        Fault::new("/cronkeeper/triggers/odd name of a trigger", made()),
+        Fault::new("/cronkeeper/triggers/0000000900", made()),
+        Fault::new("/cronkeeper/triggers/0000000901", MadeUnreadable),
+        Fault::new("/cronkeeper/nodes/ghost", MadeUnreadable),
+        Fault::new("/cronkeeper/nodes/odd name of a node", made()).silent(),
+        Fault::new("/cronkeeper/cluster", Unwritable).silent(),
+        Fault::new("/leader", Garbage).silent(),
+        Fault::new("/leader/odd name of an entry", made()).silent(),
+        Fault::new("/leader/stranger-0000000900", MadeUnreadable).silent(),
+        Fault::new("/leader/stranger-2147483647", made()).silent(),
+        Fault::new(&format!("/leader/{long}"), made()).silent(),
+        Fault::new("/cronkeeper/running/run-garbage.20260101T000000Z", made()),
+        Fault::new("/cronkeeper/running/run-unreadable.20260101T000000Z", MadeUnreadable),
+        Fault::new("/cronkeeper/running/odd name of a run", made()),
+    ]
+}
+
+/// Records of runs of which a part is wrong. `record` is a good one, of a run that may be begun again.
+fn of_runs(record: &Value) -> Vec<Fault> {
+    let path = |job: &str| format!("/cronkeeper/running/{job}.{AT}");
+    let with = |job: &str, parts: Value| {
+        let mut record = record.clone();
+        let own = json!({"job": job, "scheduled_at": "2026-01-01T00:00:00Z", "node": "gone"});
+        for (key, value) in own.as_object().into_iter().chain(parts.as_object()).flatten() {
+            record[key] = value.clone();
+        }
+        record.to_string().into_bytes()
+    };
+    let made = |job: &str, parts: Value| Fault::new(&path(job), Damage::Made(with(job, parts)));
+    let owned_by = |job: &str, node: &str| made(job, json!({"node": node}));
+    let taken = |job: &str, parts: Value| Fault::new(&path(job), Damage::MadeUnwritable(with(job, parts)));
+    vec![
+        taken("run-unwritable", json!({"on_loss": "keep"})),
+        taken("run-rerun", json!({})),
+        owned_by("run-empty-owner", ""),
+        owned_by("run-owner-above", "../../zookeeper"),
+        owned_by("run-owner-control", "a\u{1}\nb\u{7f}"),
+        owned_by("run-owner-long", &"n".repeat(10_000)),
+        made("run-attempts", json!({"attempt": u32::MAX})).silent(),
+        made("run-keep", json!({"on_loss": "keep", "keep_until": "9999-12-30T21:59:59Z"})).silent(),
+        made("run-far", json!({"scheduled_at": "9999-12-30T21:59:59Z"})).named("run-far"),
+        made("run-retry", json!({"state": "retrying", "retry_at": "9999-12-30T21:59:59Z"})).silent(),
+    ]
+}
+
+fn file(witness: &Witness) -> String {
+    let busy = BUSY.map(|name| job(name, "*/2 * * * * *", "['true']", ""));
+    let found = FOUND.map(|name| job(name, SELDOM, "['true']", "interrupted: rerun"));
+    let own = [
+        job("tick", "* * * * * *", &witness.command(&[]), ""),
+        job("long", "* * * * * *", "[sleep, '3600']", "interrupted: rerun"),
+    ];
+    jobs(&[&busy[..], &found, &own].concat())
+}
+
+fn stranger(ensemble: &Ensemble) -> Zk {
+    Zk::with(Client::connector().with_auth("digest", b"other:secret"), &ensemble.connect_string())
+}
+
+/// Waits until the node that leads has run the job of every second some more times.
+fn await_ticks(witness: &Witness, nodes: &[&Node]) {
+    let seen = witness.entries().len();
+    let of = |node: &Node| {
+        let entries = witness.entries();
+        entries[seen..].iter().filter(|entry| entry.mark == Mark::End && entry.node == node.name()).count()
+    };
+    let gone_on = poll(LONG, || nodes.iter().any(|node| of(node) >= 3).then_some(()));
+    let told: String = nodes.iter().map(|node| format!("{}:\n{}", node.name(), node.events().tail())).collect();
+    assert!(gone_on.is_some(), "the job of every second is not run; {told}");
+    nodes.iter().for_each(|node| assert!(node.status().is_none(), "{} ended:\n{}", node.name(), node.events().tail()));
+}
+
+/// Another process of the node, which finds its place in the queue.
+fn start_again(node: Node) -> Node {
+    let node = again(node);
+    let stands = |event: &Event| ["election.following", "takeover.done"].contains(&event.name());
+    let found = node.events().wait(0, LONG, stands);
+    assert!(found.is_some(), "{} finds no place:\n{}", node.name(), node.events().tail());
+    node
+}
+
+#[test]
+fn a_bad_record_harms_itself_alone_and_is_named() {
+    let ensemble = Ensemble::start(1);
+    let (place, witness, stranger) = (Place::on(&ensemble), Witness::new(), stranger(&ensemble));
+    let file = file(&witness);
+    let [a, b, c] = in_line(["a", "b", "c"].map(|name| usual(place.node(name)).jobs(&file)));
+    await_ticks(&witness, &[&a]);
+    until("the damaged jobs have a history", || BUSY.iter().all(|job| !place.history(job).is_empty()));
+    let long = a.await_where("run.started", LONG, |event| event.text("job") == "long");
+    let record = place.running(long.text("run")).expect("it goes on");
+
+    let mut faults = of_folders();
+    faults.extend(of_runs(&record));
+    let member = |node: &Node| format!("/cronkeeper/nodes/{}", node.name());
+    faults.push(Fault::new(&member(&c), Damage::Garbage).silent());
+    faults.push(Fault::new(&format!("/leader/{}", place.queue()[2]), Damage::Garbage).silent());
+    faults.push(Fault::new(&format!("/cronkeeper/running/{}", long.text("run")), Damage::Deleted).named("superseded"));
+    faults.iter().for_each(|fault| fault.strike(&place, &stranger));
+    await_ticks(&witness, &[&a, &b, &c]);
+
+    // The reading of the queue and of the members, every 15 s, finds what no takeover reads.
+    let mut logs: Vec<_> = [&a, &b, &c].map(Node::log).into();
+    until("the members are looked at", || names(&logs, "/cronkeeper/nodes/ghost"));
+    a.kill9();
+    await_ticks(&witness, &[&b, &c]);
+    let a = start_again(a);
+    b.signal(Signal::TERM);
+    b.wait_exit(LONG);
+    await_ticks(&witness, &[&a, &c]);
+    let b = start_again(b);
+    c.kill9();
+    await_ticks(&witness, &[&a, &b]);
+    let c = start_again(c);
+    await_ticks(&witness, &[&a, &b, &c]);
+    logs.extend([&a, &b, &c].map(Node::log));
+
+    let wanted = faults.iter().filter_map(|fault| fault.named.as_deref());
+    let unnamed: Vec<&str> = wanted.filter(|name| !names(&logs, name)).collect();
+    assert!(unnamed.is_empty(), "no log names {unnamed:#?}");
+    let strange = logs.iter().flat_map(|log| log.all()).filter(|event| !event.plain().is_empty()).collect::<Vec<_>>();
+    assert!(strange.is_empty(), "a panic, or what else is no event: {strange:#?}");
+    [&a, &b, &c].iter().for_each(|node| assert_answers(node.spec()));
+    assert!([&a, &b, &c].iter().any(|node| !node.events().named("leader.elected").is_empty() && token(node) > 0));
+    witness.assert_fine(&[]);
+}
+
+fn names(logs: &[std::sync::Arc<crate::support::node::Events>], what: &str) -> bool {
+    let has = |event: &Event| texts(event.json()).any(|text| text.contains(what));
+    logs.iter().any(|log| log.all().iter().any(has))
+}
+
+/// The texts of an event's fields.
+fn texts(event: &Value) -> impl Iterator<Item = &str> {
+    event.as_object().into_iter().flat_map(|fields| fields.values()).filter_map(Value::as_str)
+}
+
+fn assert_answers(spec: &Spec) {
+    let directory = spec.runtime_dir();
+    let output = run(&["status", "--runtime-dir", directory.to_str().expect("a text")]);
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Of the cluster; each is closed to all others, filled with garbage and deleted in turn.
+const FOLDERS: [&str; 8] = [
+    "/leader",
+    "/cronkeeper",
+    "/cronkeeper/nodes",
+    "/cronkeeper/jobs",
+    "/cronkeeper/running",
+    "/cronkeeper/history",
+    "/cronkeeper/control",
+    "/cronkeeper/triggers",
+];
+
+/// One folder of one cluster. While it is closed there may be nothing to be led; what counts is that all goes on afterwards.
+fn folder(ensemble: &Ensemble, folder: &str) {
+    let (place, witness, stranger) = (Place::on(ensemble), Witness::new(), stranger(ensemble));
+    let file = jobs(&[job("tick", "* * * * * *", &witness.command(&[]), "")]);
+    let [a, b] = in_line(["a", "b"].map(|name| usual(place.node(name)).jobs(&file)));
+    await_ticks(&witness, &[&a]);
+    let path = &place.path(folder);
+
+    stranger.set(path, GARBAGE).expect("it is open to all");
+    stranger.seize(path, Permission::NONE);
+    a.kill9();
+    // Nobody looks into these while there is nothing new to be put there.
+    if !["/cronkeeper", "/cronkeeper/history"].contains(&folder) {
+        until(&format!("{folder} is named"), || names(&[b.log()], folder));
+    }
+    // Longer than what is left of the session of the node that is gone.
+    thread::sleep(Duration::from_secs(6));
+    assert!(b.status().is_none(), "{} ended:\n{}", b.name(), b.events().tail());
+    stranger.give_back(path);
+    await_ticks(&witness, &[&b]);
+    let a = start_again(a);
+
+    // With the other one goes the cluster's name, which makes it another cluster.
+    if folder != "/cronkeeper" {
+        stranger.delete_all(path);
+    }
+    b.signal(Signal::TERM);
+    b.wait_exit(LONG);
+    await_ticks(&witness, &[&a]);
+    let b = start_again(b);
+    await_ticks(&witness, &[&a, &b]);
+    witness.assert_fine(&[]);
+}
+
+#[test]
+fn a_closed_folder_ends_no_node_and_all_goes_on_when_it_is_open_again() {
+    let ensemble = Ensemble::start(1);
+    // Side by side: each waits most of the time.
+    let failed: Vec<&str> = thread::scope(|scope| {
+        let each = FOLDERS.map(|path| (path, scope.spawn(|| folder(&ensemble, path))));
+        each.into_iter().filter_map(|(path, test)| test.join().is_err().then_some(path)).collect()
+    });
+    assert!(failed.is_empty(), "not as promised: {failed:?}");
+}

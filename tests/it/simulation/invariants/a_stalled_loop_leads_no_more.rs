@@ -1,0 +1,54 @@
+//! A node whose loop stands still gives its lease up, and none is elected whose loop does: what decides is what feeds the lease.
+
+use std::time::Duration;
+
+use cronkeeper::clock::Uptime;
+
+use super::super::facts::Fact;
+use super::Invariant;
+
+pub struct AStalledLoopLeadsNoMore {
+    /// A lease that is told ends at most so long after the loop stood still.
+    longest: Duration,
+    nodes: Vec<Node>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Node {
+    leads: bool,
+    stalled: Option<Uptime>,
+}
+
+impl AStalledLoopLeadsNoMore {
+    pub fn new(nodes: usize, timeout: Duration) -> Self {
+        Self { longest: timeout.mul_f64(1.25), nodes: vec![Node::default(); nodes] }
+    }
+
+    fn judge(&self, node: usize, until: Uptime) -> Result<(), String> {
+        let Node { leads, stalled } = self.nodes[node];
+        match stalled {
+            Some(stalled) if leads && stalled + self.longest < until => {
+                Err(format!("node-{node} leads until {until:?}, and its loop stands still since {stalled:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Invariant for AStalledLoopLeadsNoMore {
+    fn observe(&mut self, at: Uptime, fact: &Fact) -> Result<(), String> {
+        match fact {
+            Fact::LoopStalled { node } => self.nodes[*node].stalled = Some(at),
+            Fact::LoopResumed { node } => self.nodes[*node].stalled = None,
+            Fact::Died { node } => self.nodes[*node] = Node::default(),
+            Fact::Over { node, .. } => self.nodes[*node].leads = false,
+            Fact::Elected { node, lease_until, .. } => {
+                self.nodes[*node].leads = true;
+                return self.judge(*node, *lease_until);
+            }
+            Fact::Lease { node, until } => return self.judge(*node, *until),
+            _ => {}
+        }
+        Ok(())
+    }
+}

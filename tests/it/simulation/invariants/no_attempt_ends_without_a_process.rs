@@ -1,0 +1,177 @@
+//! No run ends for good, and no attempt counts as one that failed or was interrupted, without a process of it, unless nobody could
+//! know that there was none; only a run's own window ends it unstarted, and then it is recorded as missed.
+//!
+//! Somebody can know while the node that has the attempt lives and keeps its session, and as long as it has not noted in its state
+//! directory that it hands the attempt over. What an operator ends may never have begun.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cronkeeper::clock::Uptime;
+use cronkeeper::job::JobName;
+use cronkeeper::run::{HistoryRecord, Outcome, RunRecord, Skip, SkipReason};
+use cronkeeper::term::SessionId;
+use cronkeeper::zookeeper::client::Op;
+use cronkeeper::zookeeper::session_id;
+
+use super::super::facts::Fact;
+use super::super::jobs;
+use super::super::zookeeper::Change;
+use super::super::zookeeper::wire::Entry;
+use super::{Invariant, below, ops, written};
+
+const RUNNING: &str = "/cronkeeper/running";
+
+#[derive(Default)]
+pub struct NoAttemptEndsWithoutAProcess {
+    /// The newest attempt of each run in flight.
+    attempts: BTreeMap<String, Attempt>,
+    /// The node of each session, as far as the session lives, and its process.
+    sessions: BTreeMap<i64, usize>,
+    /// Sessions that are over, or whose process is.
+    over: BTreeSet<SessionId>,
+}
+
+struct Attempt {
+    number: u32,
+    owner: SessionId,
+    node: String,
+    /// Its node hands it over.
+    is_noted: bool,
+    is_started: bool,
+    /// The node's process died, or its session ended, whichever came first.
+    is_lost: bool,
+    has_died: bool,
+}
+
+impl NoAttemptEndsWithoutAProcess {
+    fn change(&mut self, run: &str, record: &RunRecord) {
+        let is_lost = self.over.contains(&record.owner.session);
+        let known = self.attempts.get_mut(run).filter(|known| known.number == record.attempt);
+        if let Some(known) = known {
+            known.owner = record.owner.session.clone();
+            known.is_lost = is_lost;
+            return;
+        }
+        let attempt = Attempt {
+            number: record.attempt,
+            owner: record.owner.session.clone(),
+            node: record.owner.node.to_string(),
+            is_noted: false,
+            is_started: false,
+            is_lost,
+            has_died: is_lost,
+        };
+        self.attempts.insert(run.to_owned(), attempt);
+    }
+
+    /// What a record says of an attempt is true, or nobody can know better.
+    fn judge(&self, run: &str, attempt: u32, outcome: Outcome, writer: Option<&str>) -> Result<(), String> {
+        if outcome == Outcome::Killed || is_in_doubt(run) {
+            return Ok(());
+        }
+        let Some(known) = self.attempts.get(run).filter(|known| known.number == attempt) else { return Ok(()) };
+        let is_handed_over = known.is_noted && known.has_died;
+        let is_anothers = known.is_lost && writer != Some(known.node.as_str());
+        if known.is_started || is_handed_over || is_anothers {
+            return Ok(());
+        }
+        Err(format!("attempt {attempt} of `{run}` ends as {}, and no process was ever started", outcome.as_str()))
+    }
+
+    fn writer(&self, entry: &Entry) -> Option<String> {
+        Some(format!("node-{}", self.sessions.get(&entry.txn.session)?))
+    }
+
+    fn write(&mut self, entry: &Entry) -> Result<(), String> {
+        let writer = self.writer(entry);
+        for op in ops(entry) {
+            if let Some((run, data)) = written(op, RUNNING)
+                && let Ok(record) = serde_json::from_slice::<RunRecord>(data)
+            {
+                if let Some(last) = record.past.attempts.last() {
+                    self.judge(run, last.attempt, last.outcome, writer.as_deref())?;
+                }
+                self.change(run, &record);
+            }
+            match history(op) {
+                Some(HistoryRecord::Run(end)) => {
+                    let run = end.run.id().to_string();
+                    self.judge(&run, end.run.attempt, end.outcome, writer.as_deref())?;
+                }
+                Some(HistoryRecord::Skip(skip)) if self.attempts.contains_key(&skip.id().to_string()) => {
+                    self.judge_skip(&skip)?
+                }
+                _ => {}
+            }
+        }
+        for run in ops(entry).iter().filter_map(|op| match op {
+            Op::Delete { path, .. } => below(path, RUNNING),
+            _ => None,
+        }) {
+            self.attempts.remove(run);
+        }
+        Ok(())
+    }
+
+    /// The run was in flight, and never will be again.
+    fn judge_skip(&self, skip: &Skip) -> Result<(), String> {
+        let run = skip.id();
+        if skip.reason != SkipReason::Missed {
+            return Err(format!("`{run}` was begun, and is skipped for {}", skip.reason.as_str()));
+        }
+        if !jobs::may_be_missed(&skip.job, skip.first, skip.decided_at) {
+            return Err(format!("`{run}` is missed at {}, and it was still in its window", skip.decided_at));
+        }
+        Ok(())
+    }
+}
+
+/// Some nodes have a set of jobs in which there is none of this name: what never began then has nothing to begin.
+fn is_in_doubt(run: &str) -> bool {
+    let name = run.split_once('.').map_or(run, |(job, _)| job);
+    let Ok(name) = JobName::parse(name) else { return false };
+    jobs::sets().iter().any(|set| set.jobs.contains_key(&name))
+        && !jobs::sets().iter().all(|set| set.jobs.contains_key(&name))
+}
+
+fn history(op: &Op) -> Option<HistoryRecord> {
+    let (Op::Create { path, data, .. } | Op::Set { path, data, .. }) = op else { return None };
+    path.strip_prefix("/cronkeeper/history/")?;
+    serde_json::from_slice(data).ok()
+}
+
+impl Invariant for NoAttemptEndsWithoutAProcess {
+    fn observe(&mut self, _at: Uptime, fact: &Fact) -> Result<(), String> {
+        match fact {
+            Fact::Connected { node, session } => drop(self.sessions.insert(*session, *node)),
+            Fact::Noted { run, attempt, .. } => {
+                if let Some(known) = self.attempts.get_mut(run).filter(|known| known.number == *attempt) {
+                    known.is_noted = true;
+                }
+            }
+            Fact::Spawned(process) => {
+                if let Some(known) = self.attempts.get_mut(&process.run).filter(|at| at.number == process.attempt) {
+                    known.is_started = true;
+                }
+            }
+            Fact::Died { node } => {
+                let theirs = self.sessions.iter().filter(|(_, of)| *of == node);
+                self.over.extend(theirs.map(|(session, _)| session_id(*session)));
+                let name = format!("node-{node}");
+                for known in self.attempts.values_mut().filter(|known| known.node == name) {
+                    (known.is_lost, known.has_died) = (true, true);
+                }
+            }
+            Fact::Committed { entry, .. } if matches!(entry.txn.change, Change::CloseSession) => {
+                let session = session_id(entry.txn.session);
+                for known in self.attempts.values_mut().filter(|known| known.owner == session) {
+                    known.is_lost = true;
+                }
+                self.over.insert(session);
+            }
+            Fact::Committed { entry, .. } => return self.write(entry),
+            _ => {}
+        }
+        Ok(())
+    }
+}

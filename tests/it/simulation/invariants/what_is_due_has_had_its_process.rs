@@ -1,0 +1,192 @@
+//! In peace whatever is due is decided on, and what was begun has a process, within a bound; and at all times the reason for which
+//! something was skipped is true.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use cronkeeper::clock::Uptime;
+use cronkeeper::job::{JobName, Misfire, Overlap};
+use cronkeeper::run::{HistoryRecord, JobRecord, RunId, RunRecord, RunState, Skip, SkipReason};
+use cronkeeper::zookeeper::client::Op;
+use jiff::Timestamp;
+
+use super::super::facts::Fact;
+use super::super::jobs;
+use super::super::zookeeper::wire::Entry;
+use super::{Invariant, below, ops, written};
+
+/// How long it takes at most, where nothing goes wrong, until what is due is decided on, and until what is begun is started.
+const SOON: Duration = Duration::from_secs(6);
+
+/// How much later than it came true a reason may be heard of by somebody who has to go by it: longer than any session lasts.
+const NEWS: Duration = Duration::from_secs(20);
+
+pub struct WhatIsDueHasHadItsProcess {
+    marks: BTreeMap<String, JobRecord>,
+    flights: BTreeMap<String, Flight>,
+    /// When a run of each job ended last.
+    ended: BTreeMap<String, Uptime>,
+    /// The jobs that are paused, and those that were, until when.
+    paused: BTreeMap<String, Option<Uptime>>,
+    now: Uptime,
+    wall: Timestamp,
+}
+
+struct Flight {
+    since: Uptime,
+    state: RunState,
+    has_had_a_process: bool,
+}
+
+impl WhatIsDueHasHadItsProcess {
+    pub fn new() -> Self {
+        Self {
+            marks: BTreeMap::new(),
+            flights: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            paused: BTreeMap::new(),
+            now: Uptime::ZERO,
+            wall: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    fn write(&mut self, entry: &Entry) -> Result<(), String> {
+        self.wall = Timestamp::from_millisecond(entry.txn.time_ms).unwrap_or(self.wall);
+        let changed = self.changed(entry);
+        for op in ops(entry) {
+            self.note(op);
+        }
+        for skip in ops(entry).iter().filter_map(skip) {
+            let is_of_change = changed.iter().any(|job| job == skip.job.as_str());
+            if skip.trigger.is_none() && !is_of_change {
+                self.judge(&skip)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The jobs that this write counts by another schedule than before: what lies between is missed.
+    fn changed(&mut self, entry: &Entry) -> Vec<String> {
+        let records = ops(entry).iter().filter_map(|op| written(op, "/cronkeeper/jobs"));
+        let mut changed = Vec::new();
+        for (job, data) in records {
+            let Ok(record) = serde_json::from_slice::<JobRecord>(data) else { continue };
+            let schedule = record.schedule.clone();
+            if self.marks.insert(job.to_owned(), record).is_some_and(|before| before.schedule != schedule) {
+                changed.push(job.to_owned());
+            }
+        }
+        changed
+    }
+
+    fn note(&mut self, op: &Op) {
+        if let Some((run, data)) = written(op, "/cronkeeper/running")
+            && let Ok(record) = serde_json::from_slice::<RunRecord>(data)
+        {
+            let new = Flight { since: self.now, state: record.state, has_had_a_process: false };
+            self.flights.entry(run.to_owned()).or_insert(new).state = record.state;
+        }
+        match op {
+            Op::Create { path, .. } => {
+                if let Some(job) = below(path, "/cronkeeper/control") {
+                    self.paused.insert(job.to_owned(), None);
+                }
+            }
+            Op::Delete { path, .. } => {
+                if let Some(job) = below(path, "/cronkeeper/control") {
+                    self.paused.insert(job.to_owned(), Some(self.now));
+                }
+                if let Some(run) = below(path, "/cronkeeper/running") {
+                    self.flights.remove(run);
+                    self.ended.insert(job_of(run).to_owned(), self.now);
+                }
+            }
+            Op::Check { .. } | Op::Set { .. } => {}
+        }
+    }
+
+    fn judge(&self, skip: &Skip) -> Result<(), String> {
+        let job = skip.job.as_str();
+        let is_recent = |at: &Uptime| self.now < *at + NEWS;
+        let is_true = match skip.reason {
+            SkipReason::Overlap => {
+                self.flights.keys().any(|run| job_of(run) == job) || self.ended.get(job).is_some_and(is_recent)
+            }
+            SkipReason::Paused => self.paused.get(job).is_some_and(|until| until.as_ref().is_none_or(is_recent)),
+            SkipReason::Missed if has_occurrences(&skip.job) => {
+                jobs::may_be_missed(&skip.job, skip.last, skip.decided_at)
+            }
+            // Told by the ends of others: see `chains_go_on`.
+            SkipReason::Missed | SkipReason::Upstream => true,
+        };
+        if is_true { Ok(()) } else { Err(format!("that is not why it was skipped: {skip:?}")) }
+    }
+
+    /// The oldest occurrence of a job that nobody has decided on and that nothing stands in the way of.
+    fn undecided(&self, name: &str, mark: &JobRecord) -> Option<Timestamp> {
+        let schedule = jobs::schedules().get(&(name.to_owned(), mark.schedule.clone()?))?;
+        let at = schedule.next_after(mark.last_scheduled).filter(|at| *at + SOON < self.wall)?;
+        let is_paused = self.paused.get(name).is_some_and(Option::is_none);
+        (!is_paused && !self.makes_up(name)).then_some(at)
+    }
+
+    /// What was missed is made up one after the other.
+    fn makes_up(&self, name: &str) -> bool {
+        let Ok(name) = JobName::parse(name) else { return false };
+        let definitions = jobs::sets().into_iter().filter_map(|set| set.jobs.get(&name));
+        let mut one_by_one = definitions.map(|job| job.misfire == Misfire::RunAll && job.overlap != Overlap::Allow);
+        one_by_one.any(|it_is| it_is) && self.flights.keys().any(|run| job_of(run) == name.as_str())
+    }
+}
+
+fn has_occurrences(name: &JobName) -> bool {
+    jobs::sets().iter().any(|set| set.jobs.get(name).is_some_and(|job| job.schedule().is_some()))
+}
+
+fn job_of(run: &str) -> &str {
+    // The parts behind a job's name have no dots.
+    RunId::parse(run).map_or(run, |id| &run[..id.job().as_str().len()])
+}
+
+fn skip(op: &Op) -> Option<Skip> {
+    let (Op::Create { path, data, .. } | Op::Set { path, data, .. }) = op else { return None };
+    path.strip_prefix("/cronkeeper/history/")?;
+    match serde_json::from_slice(data) {
+        Ok(HistoryRecord::Skip(skip)) => Some(skip),
+        _ => None,
+    }
+}
+
+impl Invariant for WhatIsDueHasHadItsProcess {
+    fn observe(&mut self, at: Uptime, fact: &Fact) -> Result<(), String> {
+        self.now = self.now.max(at);
+        match fact {
+            Fact::Committed { entry, .. } => return self.write(entry),
+            Fact::Spawned(process) => {
+                if let Some(flight) = self.flights.get_mut(&process.run) {
+                    flight.has_had_a_process = true;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn conclude(&mut self) -> Result<(), String> {
+        for (job, mark) in &self.marks {
+            if let Some(at) = self.undecided(job, mark) {
+                return Err(format!("in peace nobody has decided on `{job}`, which was due at {at}"));
+            }
+        }
+        // What waits for others, and what may have a process elsewhere, is judged by what the ledger says of it.
+        let waits = |flight: &Flight| matches!(flight.state, RunState::Queued | RunState::CutOff);
+        let is_forgotten =
+            |flight: &Flight| !flight.has_had_a_process && !waits(flight) && flight.since + SOON < self.now;
+        match self.flights.iter().find(|(_, flight)| is_forgotten(flight)) {
+            Some((run, flight)) => {
+                Err(format!("in peace `{run}` is in flight since {:?} without a process", flight.since))
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Stalls that wait for their moment: a write that matters is just being handed over to the ensemble.
+//!
+//! What is looked for is seen in the request itself, so that waiting costs nothing.
+
+use std::time::Duration;
+
+use cronkeeper::clock::Uptime;
+use cronkeeper::zookeeper::client::Op;
+
+use super::ambush::Ambush;
+use super::faults::Fault;
+use super::world::{Event, World};
+use super::zookeeper::ClientId;
+use super::zookeeper::wire::Request;
+
+/// Which write is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// A run is begun.
+    Begin,
+    /// Another attempt of a run is begun.
+    Again,
+    /// A term opens: its node has just been elected.
+    Opening,
+}
+
+/// What stands still then, and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stall {
+    /// The server that leads the ensemble.
+    LeadingServer,
+    /// The server to which the node is connected.
+    OwnServer,
+    /// The disks of all servers.
+    Disks,
+    /// The loop of the node's daemon.
+    Loop,
+}
+
+/// A stall, when it comes at the latest, and how long it lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trap {
+    pub moment: Moment,
+    pub stall: Stall,
+    pub until: Uptime,
+    pub lasts: Duration,
+}
+
+#[derive(Default)]
+pub struct Traps(Vec<Trap>);
+
+impl Moment {
+    fn of(ops: &[Op]) -> Option<Self> {
+        const RUNNING: &str = "/cronkeeper/running/";
+        let is_fenced = matches!(ops.first(), Some(Op::Check { path, .. }) if path.starts_with("/leader/"));
+        let moment = |op: &Op| match op {
+            Op::Create { path, .. } if path.starts_with(RUNNING) => Some(Self::Begin),
+            Op::Set { path, .. } if path == "/leader" => Some(Self::Opening),
+            Op::Set { path, .. } if is_fenced && path.starts_with(RUNNING) => Some(Self::Again),
+            _ => None,
+        };
+        ops.iter().find_map(moment)
+    }
+}
+
+impl World {
+    pub fn set_trap(&mut self, trap: Trap) {
+        self.traps.0.push(trap);
+    }
+
+    /// A client hands a request over: if it is what a trap waits for, its stall comes while the request is on its way, or its answer.
+    pub fn look_at(&mut self, client: ClientId, request: &Request) {
+        let (Request::Write(ops), false) = (request, self.traps.0.is_empty()) else { return };
+        let now = self.env.now();
+        self.traps.0.retain(|trap| now < trap.until);
+        let moment = Moment::of(ops);
+        let Some(place) = self.traps.0.iter().position(|trap| Some(trap.moment) == moment) else { return };
+        let Trap { stall, lasts, .. } = self.traps.0.swap_remove(place);
+        let Some(node) = self.clients.node(client) else { return };
+        let server = match stall {
+            Stall::LeadingServer => self.ensemble.leader().map(|server| server.id()),
+            Stall::OwnServer => self.clients.server(client),
+            Stall::Disks | Stall::Loop => None,
+        };
+        let at = now + Duration::from_micros(self.env.rng.u64(..4_000));
+        for (fault, cure) in stalled(stall, node, server) {
+            self.env.queue.at(at, Event::Fault(fault));
+            self.env.queue.at(at + lasts, Event::Fault(cure));
+        }
+    }
+
+    /// The server that leads the ensemble now stands still for a while.
+    pub fn pause_leading_server(&mut self, lasts: Duration) {
+        if let Some(server) = self.ensemble.leader().map(|server| server.id()) {
+            self.env.queue.after(Duration::ZERO, Event::Fault(Fault::PauseServer { server }));
+            self.env.queue.after(lasts, Event::Fault(Fault::ResumeServer { server }));
+        }
+    }
+}
+
+fn stalled(stall: Stall, node: usize, server: Option<usize>) -> Vec<(Fault, Fault)> {
+    match (stall, server) {
+        (Stall::Disks, _) => vec![(Fault::StallDisks, Fault::ResumeDisks)],
+        (Stall::Loop, _) => vec![(Fault::StallLoop { node }, Fault::ResumeLoop { node })],
+        (_, Some(server)) => vec![(Fault::PauseServer { server }, Fault::ResumeServer { server })],
+        (_, None) => Vec::new(),
+    }
+}
+
+impl From<Trap> for Fault {
+    fn from(trap: Trap) -> Self {
+        Self::Ambush(Ambush::Trap(trap))
+    }
+}

@@ -1,0 +1,46 @@
+//! Many runs that wait for one place in a group.
+
+use std::time::Duration;
+
+use crate::support::burst::Burst;
+use crate::support::node::Node;
+use crate::support::process::processor_time;
+use crate::support::until;
+
+use super::rig::{node, status};
+
+/// A node that has the jobs some time before they are due.
+fn in_time(jobs: usize) -> (Burst, [Node; 1]) {
+    for seconds in [8, 16, 32] {
+        let burst = Burst::new(jobs, seconds).grouped();
+        let nodes = [node("only").jobs(&burst.yaml()).start()];
+        if burst.await_held(&nodes) {
+            return (burst, nodes);
+        }
+    }
+    panic!("a node needs more than 32 s to start with {jobs} jobs");
+}
+
+/// The time that the daemon needs of a processor from the instant at which so many jobs are due until the last of them has run.
+fn used(jobs: usize) -> Duration {
+    let (burst, nodes) = in_time(jobs);
+    let before = processor_time(nodes[0].pid());
+    until("the jobs wait", || {
+        let status = status(nodes[0].spec());
+        let runs =
+            status["runs"].as_array().map_or(0, |runs| runs.iter().filter(|run| run["state"] == "queued").count());
+        runs >= jobs
+    });
+    burst.release();
+    burst.await_ends(&nodes);
+    let faults = burst.faults(&nodes);
+    assert!(faults.is_empty(), "{faults:#?}");
+    processor_time(nodes[0].pid()) - before
+}
+
+#[test]
+fn a_thousand_that_wait_for_one_place_all_run_once_and_cost_four_times_what_a_quarter_of_them_costs() {
+    let (few, many) = (used(250), used(1_000));
+    // Looking at each that waits whenever one ends would make it sixteen times.
+    assert!(many < few * 8, "250 need {few:?}, 1000 need {many:?}");
+}

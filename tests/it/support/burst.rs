@@ -1,0 +1,200 @@
+//! Jobs that are all due at one instant, and what became of them.
+//!
+//! Each job makes a directory of its own, which is the cheapest mark that tells a second run from a first: that one cannot
+//! make it again, and fails. The time it was made is when the program ran, by the machine's clock and not by the daemon's
+//! word. Beside them runs one job that may be begun again, and must not be: it began before, and goes on until it is let go.
+//! All of them can be of one group, in which there is room for one: then the others wait for that one, and for each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use jiff::{SignedDuration, Timestamp, ToSpan as _};
+
+use super::node::{Event, Node};
+use super::scratch::Scratch;
+use super::{LONG, poll, until};
+
+/// The job that goes on meanwhile.
+const HELD: &str = "held";
+/// How much earlier that one is due.
+const AHEAD: SignedDuration = SignedDuration::from_secs(3);
+/// The program that leaves the marks.
+pub const MARKER: &str = "/bin/mkdir";
+
+/// Jobs of every second beside a group, each at its own part of the second.
+const TICKS: usize = 5;
+
+/// The jobs and their marks.
+#[derive(Debug)]
+pub struct Burst {
+    marks: Scratch,
+    gate: Scratch,
+    jobs: usize,
+    at: Timestamp,
+    is_group: bool,
+}
+
+impl Burst {
+    /// So many jobs, due so many seconds from now.
+    pub fn new(jobs: usize, seconds: i64) -> Self {
+        let now = Timestamp::now();
+        let at = now - SignedDuration::new(0, now.subsec_nanosecond()) + seconds.seconds();
+        Self { marks: Scratch::new("burst"), gate: Scratch::new("gate"), jobs, at, is_group: false }
+    }
+
+    /// In one group, with jobs of every second beside it.
+    pub fn grouped(self) -> Self {
+        Self { is_group: true, ..self }
+    }
+
+    /// Their names.
+    pub fn names(&self) -> impl Iterator<Item = String> {
+        (0..self.jobs).map(|n| format!("j{n:05}"))
+    }
+
+    /// When they are due.
+    pub fn at(&self) -> Timestamp {
+        self.at
+    }
+
+    /// The jobs file.
+    pub fn yaml(&self) -> String {
+        let group = if self.is_group { ", concurrency_group: {name: one, limit: 1}" } else { "" };
+        let once = |name: &str, at: Timestamp, command: &str, more: &str| {
+            format!("  {name}: {{schedule: '@at {at}', command: {command}{group}{more}}}\n")
+        };
+        let waits = format!("'until [ -e {}/open ]; do sleep 0.05; done'", self.gate.path().display());
+        let held = once(HELD, self.at - AHEAD, &waits, ", interrupted: rerun");
+        let job = |name: String| once(&name, self.at, &format!("[{MARKER}, {}]", self.mark(&name).display()), "");
+        let ticks = if self.is_group { TICKS } else { 0 };
+        let tick = |n| format!("  tick-{n}: {{schedule: '* * * * * *', splay: 1s, command: [/bin/true]}}\n");
+        let all = (0..ticks).map(tick).fold(format!("jobs:\n{held}"), |all, job| all + &job);
+        self.names().map(job).fold(all, |all, job| all + &job)
+    }
+
+    /// Lets the job end that goes on.
+    pub fn release(&self) {
+        self.gate.write("open", "");
+    }
+
+    /// Waits for the leader, and for the job that goes on; false if that, or the jobs, came due too early for that.
+    pub fn await_held(&self, nodes: &[Node]) -> bool {
+        until("a node leads", || nodes.iter().any(|node| node.events().count("takeover.done") > 0));
+        if Timestamp::now() > self.at - AHEAD {
+            return false;
+        }
+        until("the job that goes on has begun", || !of_held(nodes).is_empty());
+        Timestamp::now() < self.at
+    }
+
+    /// Waits until each job's run has ended, or was skipped. What was not in time is told by [`Self::faults`].
+    pub fn await_ends(&self, nodes: &[Node]) {
+        let early = self.at.duration_since(Timestamp::now());
+        std::thread::sleep(Duration::try_from(early).unwrap_or_default());
+        let bound = LONG + Duration::from_millis(20) * u32::try_from(self.jobs).expect("it is small");
+        poll(bound, || {
+            // To look costs time that the nodes lack: not often.
+            std::thread::sleep(Duration::from_millis(500));
+            let over = |event: &Event| ["run.finished", "run.skipped"].contains(&event.name()) && is_of_burst(event);
+            (nodes.iter().map(|node| node.events().count_where(over)).sum::<usize>() >= self.jobs).then_some(())
+        });
+    }
+
+    /// How late each run of the jobs of every second was begun after the first instant and before the second.
+    pub fn lateness_of_ticks(&self, nodes: &[Node], from: Timestamp, until: Timestamp) -> Vec<Duration> {
+        let starts = nodes.iter().flat_map(|node| node.events().named("run.started"));
+        let of_tick = starts.filter(|start| start.text("job").starts_with("tick"));
+        let begun =
+            |start: &Event| start.text("timestamp").parse::<Timestamp>().is_ok_and(|at| from <= at && at < until);
+        let late = |start: Event| start.number("lateness_ms").and_then(|ms| u64::try_from(ms).ok());
+        of_tick.filter(begun).filter_map(late).map(Duration::from_millis).collect()
+    }
+
+    /// Occurrences of the jobs of every second that were passed over.
+    pub fn skipped_ticks(&self, nodes: &[Node]) -> Vec<String> {
+        let skips = nodes.iter().flat_map(|node| node.events().named("run.skipped"));
+        let of_tick = skips.filter(|skip| skip.text("job").starts_with("tick"));
+        of_tick.map(|skip| format!("a job of every second was skipped: {}", skip.json())).collect()
+    }
+
+    /// How long after the instant each job's program ran, of those that did.
+    pub fn lateness(&self) -> Vec<Duration> {
+        let due = SystemTime::from(self.at);
+        // The kernel's stamp may be a tick old.
+        self.marks().map(|(_, made)| made.duration_since(due).unwrap_or_default()).collect()
+    }
+
+    /// What was promised and not kept.
+    pub fn faults(&self, nodes: &[Node]) -> Vec<String> {
+        let events: Vec<Event> = nodes.iter().flat_map(|node| node.events().all()).collect();
+        let held: Vec<_> = events.iter().filter(|event| event.text("job") == HELD).collect();
+        let burst: Vec<_> = events.iter().filter(|event| is_of_burst(event)).collect();
+        let named = |name: &'static str| burst.iter().filter(move |event| event.name() == name);
+        let mut faults = Vec::new();
+
+        let ran: BTreeSet<String> = self.marks().map(|(name, _)| name).collect();
+        let never: Vec<String> = self.names().filter(|name| !ran.contains(name)).collect();
+        if let Some(first) = never.first() {
+            faults.push(format!("{} of {} never ran, the first of them {first}", never.len(), self.jobs));
+        }
+        let mut starts = BTreeMap::<&str, usize>::new();
+        named("run.started").for_each(|start| *starts.entry(start.text("run")).or_default() += 1);
+        let twice = starts.iter().filter(|(_, count)| **count > 1).map(|(run, _)| format!("{run} was started twice"));
+        faults.extend(twice);
+        let mut ends = BTreeMap::<(String, bool), usize>::new();
+        for end in named("run.finished").filter(|end| end.text("outcome") != "success") {
+            let how = format!("{} {}", end.text("outcome"), end.text("reason"));
+            *ends.entry((how, starts.contains_key(end.text("run")))).or_default() += 1;
+        }
+        faults.extend(ends.iter().map(|((how, was_started), count)| {
+            format!("{count} ended {how}, {}", if *was_started { "started" } else { "never started" })
+        }));
+        faults.extend(named("run.skipped").take(1).map(|skip| format!("skipped: {}", skip.json())));
+
+        let terms = events.iter().filter(|event| event.name() == "leader.elected").count();
+        if terms != 1 {
+            faults.push(format!("{terms} terms instead of one"));
+        }
+        let of_held = |name: &str| held.iter().filter(|event| event.name() == name).collect::<Vec<_>>();
+        match (&of_held("run.started")[..], &of_held("run.finished")[..]) {
+            ([one], []) if one.number("pid").is_some_and(is_alive) => {}
+            ([_], [end]) if end.text("outcome") == "success" => {}
+            ([_], ends) => faults.push(format!("the run that was to go on is gone: {ends:?}")),
+            (many, _) => faults.push(format!("the run that was to go on was started {} times", many.len())),
+        }
+        faults
+    }
+
+    fn mark(&self, name: &str) -> PathBuf {
+        self.marks.path().join(name)
+    }
+
+    fn marks(&self) -> impl Iterator<Item = (String, SystemTime)> {
+        marks(self.marks.path())
+    }
+}
+
+/// The marks in a folder, each with the time at which it was made.
+pub fn marks(folder: &Path) -> impl Iterator<Item = (String, SystemTime)> + use<> {
+    let all = std::fs::read_dir(folder).expect("a folder can be read").flatten();
+    all.map(|mark| {
+        let made = mark.metadata().and_then(|mark| mark.modified()).expect("a mark has a time");
+        (mark.file_name().to_string_lossy().into_owned(), made)
+    })
+}
+
+fn of_held(nodes: &[Node]) -> Vec<Event> {
+    let starts = nodes.iter().flat_map(|node| node.events().named("run.started"));
+    starts.filter(|event| event.text("job") == HELD).collect()
+}
+
+fn is_of_burst(event: &Event) -> bool {
+    event.text("job").starts_with('j')
+}
+
+/// A number that was given to another process since would be one of a later start; none waits that long here.
+fn is_alive(pid: i64) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.is_ok_and(|stat| stat.contains("(sh)") && !stat.contains(") Z "))
+}
