@@ -1,5 +1,7 @@
 //! Runs of other nodes, watched for a leader: each run by itself, and the member of each owner once for all its runs.
 
+mod known;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -7,7 +9,6 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::select;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::watch;
 
 use super::client::{Client, Error, Watch};
 use super::desk::{At as _, Desk, Trouble};
@@ -16,6 +17,7 @@ use crate::clock::{Clock, Uptime, Wake};
 use crate::ledger::{Event, OwnerState};
 use crate::run::{Owner, RunId, RunRecord, Version};
 use crate::term::{NodeName, SessionId};
+use known::{Hearer, Known};
 
 /// The paths of watched runs, which every reconnect has to carry. Runs beyond that are read again and again instead.
 const MOST_BYTES: usize = 128 * 1024;
@@ -67,7 +69,7 @@ pub struct Watcher<C, K> {
     watched: BTreeMap<RunId, Watched>,
     wishes: u64,
     bytes: usize,
-    members: BTreeMap<NodeName, watch::Sender<Member>>,
+    members: BTreeMap<NodeName, Known<Member>>,
     waiting: VecDeque<Look>,
     not_before: Uptime,
     steps: FuturesUnordered<Pin<Box<dyn Future<Output = Step> + Send>>>,
@@ -148,12 +150,12 @@ impl<C: Client, K: Clock> Watcher<C, K> {
     }
 
     /// What is known of a member, which is watched from the first question on.
-    fn member(&mut self, node: &NodeName) -> watch::Receiver<Member> {
+    fn member(&mut self, node: &NodeName) -> Hearer<Member> {
         if let Some(member) = self.members.get(node) {
-            return member.subscribe();
+            return member.hearer();
         }
         self.waiting.push_back(Look::Member(node.clone()));
-        self.members.entry(node.clone()).or_insert_with(unknown).subscribe()
+        self.members.entry(node.clone()).or_insert_with(unknown).hearer()
     }
 
     /// When what was put off is due.
@@ -191,12 +193,12 @@ impl<C: Client, K: Clock> Watcher<C, K> {
     }
 }
 
-fn unknown() -> watch::Sender<Member> {
-    watch::Sender::new(Member::Unknown)
+fn unknown() -> Known<Member> {
+    Known::new(Member::Unknown)
 }
 
 /// Says what stands of a member, and waits until that may have changed.
-async fn of_member<C: Client, K: Clock>(desk: Desk<C, K>, node: NodeName, member: watch::Sender<Member>) -> Step {
+async fn of_member<C: Client, K: Clock>(desk: Desk<C, K>, node: NodeName, member: Known<Member>) -> Step {
     let result = look_at_member(&desk, &node, &member).await;
     Step(Brought::OfMember { node, result })
 }
@@ -204,12 +206,12 @@ async fn of_member<C: Client, K: Clock>(desk: Desk<C, K>, node: NodeName, member
 async fn look_at_member<C: Client, K: Clock>(
     desk: &Desk<C, K>,
     node: &NodeName,
-    member: &watch::Sender<Member>,
+    member: &Known<Member>,
 ) -> Result<(), Trouble> {
     let path = paths::member(node);
     let (stat, watch) = desk.line()?.stat_and_watch(&path).await.at(&path)?;
     // Said also when it is as before: it may have come and gone between two looks, and been seen in between.
-    member.send_replace(Member::Lives(stat.map(|stat| session_id(stat.ephemeral_owner))));
+    member.say(Member::Lives(stat.map(|stat| session_id(stat.ephemeral_owner))));
     watch.fired().await;
     Ok(())
 }
@@ -220,7 +222,7 @@ async fn look_at_run<C: Client, K: Clock>(
     run: &RunId,
     told: &mut Told,
     has_watch: bool,
-    member: Option<watch::Receiver<Member>>,
+    member: Option<Hearer<Member>>,
 ) -> Result<Option<Event>, Trouble> {
     let path = paths::running(run);
     let found = if has_watch {
@@ -245,7 +247,7 @@ async fn look_at_run<C: Client, K: Clock>(
     }
     let owner = &record.owner;
     let mut member = member;
-    let seems_gone = member.as_mut().is_some_and(|member| is_without(&member.borrow_and_update(), &owner.session));
+    let seems_gone = member.as_mut().is_some_and(|member| is_without(&member.hear(), &owner.session));
     // What the watch brought may be behind the record, if the owner has just come back: the facts are read again.
     if seems_gone && told.gone.as_ref() != Some(&owner.session) && !lives(desk, owner).await? {
         let found = read_run(desk, run).await?;
@@ -280,11 +282,7 @@ async fn lives<C: Client, K: Clock>(desk: &Desk<C, K>, owner: &Owner) -> Result<
 }
 
 /// Returns when the run or its owner's member may have changed: either says no more than to look again.
-async fn changed<C: Client, K: Clock>(
-    desk: &Desk<C, K>,
-    watch: Option<C::Watch>,
-    member: Option<watch::Receiver<Member>>,
-) {
+async fn changed<C: Client, K: Clock>(desk: &Desk<C, K>, watch: Option<C::Watch>, member: Option<Hearer<Member>>) {
     let run = async {
         match watch {
             Some(watch) => watch.fired().await,
@@ -293,7 +291,7 @@ async fn changed<C: Client, K: Clock>(
     };
     let member = async {
         match member {
-            Some(mut member) => drop(member.changed().await),
+            Some(mut member) => member.said().await,
             None => std::future::pending().await,
         }
     };
