@@ -20,6 +20,7 @@
 //! - On the loss of a session: answers (`Unknown` where none came), `Lease` zero, `Over`, `Expired`.
 //! - `Lease` zero is said when an own entry went under a living session and when the session is gone. A lease that just
 //!   runs out passes without a word, but for the term's `Over`.
+//! - Where the daemon's loop stands still, a term is `Over` as well, and a longer standstill is told as an own entry that went.
 //! - After `Failed` nothing comes any more.
 
 mod appoint;
@@ -28,6 +29,7 @@ mod committer;
 mod damage;
 mod desk;
 mod entry;
+mod forget;
 mod give_up;
 mod life;
 mod lower;
@@ -49,6 +51,7 @@ mod watcher;
 mod wishes;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -84,6 +87,8 @@ pub struct Options<C> {
     pub chroot: String,
     /// Draws the uuid of a session's candidates, and of a new cluster.
     pub uuid: Box<dyn FnMut() -> Uuid + Send>,
+    /// How long a job must be gone from every node's files before what is kept of it is removed; absent: it never is.
+    pub forget_after: Option<Duration>,
     /// Is given each session, to read by.
     pub reader: Arc<LedgerReader<C>>,
 }

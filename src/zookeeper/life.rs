@@ -6,16 +6,19 @@
 //! and after it the own entries are verified.
 //!
 //! What is asked of the daemon's side is in [`request`] and [`wishes`], of the election's in [`errand`], with its answers in
-//! [`found`]; [`term`] says how long the node may act, [`ending`] how a life ends.
+//! [`found`]; [`term`] says how long the node may act, [`standstill`] what becomes of it when the daemon's loop does not turn,
+//! [`ending`] how a life ends.
 
 mod appointment;
 mod ending;
 mod errand;
 mod failing;
+mod forgetting;
 mod found;
 mod relook;
 mod request;
 mod rights;
+mod standstill;
 mod term;
 mod wishes;
 
@@ -32,7 +35,7 @@ use super::desk::{self, Desk, Me, Trouble};
 use super::node::{Node, Waiting};
 use super::trim::{self, Trimmer};
 use super::watcher::{Step, Watcher};
-use super::{queue, session_id};
+use super::{forget, queue, session_id};
 use crate::clock::{Clock, Uptime, Wake};
 use crate::coordination::Request;
 use crate::election::Event;
@@ -42,6 +45,7 @@ use crate::term::{CandidateName, SessionId, Term, TermEnd};
 use appointment::Appointment;
 use errand::Errand;
 use failing::{Failing, Task};
+use forgetting::Forgetting;
 use found::Found;
 use wishes::{Heard, Listening};
 
@@ -80,6 +84,7 @@ enum Happened<W> {
     Read(Box<ReadDone>),
     Taken(rights::Taken),
     Trimmed(trim::Step),
+    Forgot(Result<forget::Look, Trouble>),
     Request(Option<Request>),
     Time,
 }
@@ -135,6 +140,10 @@ pub struct Life<'n, C: Connect, K> {
     lease: Lease,
     /// The lease has held in this term: once it no longer does, the term is over.
     has_acted: bool,
+    /// Whether the daemon's loop turns.
+    loops: standstill::Watch,
+    /// The own entries are being removed.
+    is_going_out: bool,
     /// A lease that ends by then lets nobody act: it was nearly over when the term was opened.
     acts_beyond: Uptime,
     lease_told: Uptime,
@@ -154,6 +163,8 @@ pub struct Life<'n, C: Connect, K> {
     committer: Committer<C::Client, K>,
     watcher: Watcher<C::Client, K>,
     listening: Listening,
+    /// What the last look found of each trigger that is still there.
+    answered: super::wishes::Answered,
     reads: FuturesUnordered<Pending<Box<ReadDone>>>,
     /// Reads under way, and those that wait.
     asked: Vec<ledger::Request>,
@@ -163,6 +174,8 @@ pub struct Life<'n, C: Connect, K> {
     read_from: Uptime,
     taking: rights::Taking,
     trimmer: Trimmer<C::Client, K>,
+    forgetting: Forgetting,
+    forgets: FuturesUnordered<Pending<Result<forget::Look, Trouble>>>,
     ended: Option<Ended>,
 }
 
@@ -211,6 +224,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             watches_member: false,
             lease: Lease::of_session(timeout, asked),
             has_acted: false,
+            loops: standstill::Watch::from(now),
+            is_going_out: false,
             acts_beyond: Uptime::ZERO,
             lease_told: Uptime::ZERO,
             lease_from: Uptime::ZERO,
@@ -223,6 +238,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             committer: Committer::new(desk.clone()),
             watcher: Watcher::new(desk.clone()),
             listening: Listening::From(Uptime::ZERO),
+            answered: super::wishes::Answered::new(),
             reads: FuturesUnordered::new(),
             asked: Vec::new(),
             unread: VecDeque::new(),
@@ -230,6 +246,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             read_from: Uptime::ZERO,
             taking: rights::Taking::default(),
             trimmer: Trimmer::new(desk.clone()),
+            forgetting: Forgetting::default(),
+            forgets: FuturesUnordered::new(),
             ended: None,
             states: client,
             desk,
@@ -260,24 +278,27 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             // A lease that ran out meanwhile is over before anything that came meanwhile is looked at.
             self.check_lease();
             self.handle(happened);
+            self.watch_loop();
         }
     }
 
     /// Waits for the next thing to happen.
     async fn happened(&mut self) -> Happened<<C::Client as Client>::Watch> {
         let wake = Wake { wall: None, up: self.wake() };
+        let stands_still = !self.loop_turns();
         let predecessor = match &mut self.role {
             Role::Waiting(watch) => Some(watch),
             Role::None | Role::First(_) | Role::Leading(_) => None,
         };
         // Cancellation safe: every future awaited here is kept in `self` and polled again, but for the state's and the clock's,
         // which lose nothing, and a request not received, which stays in the channel. The state comes first: what the
-        // others bring is judged by it.
+        // others bring is judged by it. Then the lease, which no number of answers may delay. A turn of a loop that stood still is
+        // only a hint to look.
         tokio::select! {
             biased;
             state = self.states.state_changed() => Happened::State(state),
-            Some(landed) = self.committer.landed() => Happened::Landed(landed),
             Some(renewed) = self.renewals.next() => Happened::Renewed(renewed),
+            Some(landed) = self.committer.landed() => Happened::Landed(landed),
             Some(()) = self.own_watches.next() => Happened::OwnEntry,
             found = under_way(self.errand.as_mut()) => Happened::Errand(found),
             () = under_way(predecessor) => Happened::Predecessor,
@@ -286,7 +307,9 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             Some(done) = self.reads.next() => Happened::Read(done),
             taken = under_way(self.taking.under_way.as_mut()) => Happened::Taken(taken),
             Some(step) = self.trimmer.step() => Happened::Trimmed(step),
+            Some(look) = self.forgets.next() => Happened::Forgot(look),
             request = self.node.service.requests.recv() => Happened::Request(request),
+            Ok(()) = self.node.service.turned.changed(), if stands_still => Happened::Time,
             () = self.node.clock.sleep_until(wake) => Happened::Time,
         }
     }
@@ -302,9 +325,9 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             // A place that is not known is looked up.
             Happened::Predecessor => self.role = Role::None,
             Happened::Run(step) => match self.watcher.land(step, now) {
-                Ok(event) => {
+                Ok(events) => {
                     self.succeeded(Task::Watch);
-                    event.into_iter().for_each(|event| self.node.tell_ledger(event));
+                    events.into_iter().for_each(|event| self.node.tell_ledger(event));
                 }
                 Err(trouble) => self.failed(Task::Watch, &trouble.to_string()),
             },
@@ -312,6 +335,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             Happened::Read(done) => self.finish_read(*done),
             Happened::Taken(taken) => self.taken(taken),
             Happened::Trimmed(step) => self.trimmer.land(step, now),
+            Happened::Forgot(look) => self.forgot(look, now),
             Happened::Request(None) => self.ended = Some(Ended::Done),
             Happened::Request(Some(request)) => self.take_requests(request),
             Happened::Time => {}
@@ -331,26 +355,28 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
         if !self.is_connected || self.ended.is_some() {
             return;
         }
-        self.committer.pump();
         self.renew(now);
+        self.committer.pump();
         self.start_errand(now);
         self.watcher.pump(now);
         self.listen(now);
         self.start_reads(now);
         self.start_taking(now);
         self.trimmer.pump(now, matches!(self.role, Role::Leading(_)));
+        self.start_forgetting(now);
     }
 
     /// When something happens by itself.
     fn wake(&self) -> Option<Uptime> {
         let lease = self.has_acted.then(|| self.lease.until());
-        let waits = [self.node.wishes.leave, self.appointment.until(), self.resign_at()];
+        let waits = [self.node.wishes.leave, self.appointment.until(), self.resign_at(), self.loops.next(self.timeout)];
         let always = lease.into_iter().chain(waits.into_iter().flatten());
         if !self.is_connected {
             return always.min();
         }
         let is_put_off = self.retry.at() > self.now();
-        let errand = self.errand.is_none().then(|| if is_put_off { self.retry.at() } else { self.survey_at });
+        let is_idle = self.errand.is_none() && !self.is_out();
+        let errand = is_idle.then(|| if is_put_off { self.retry.at() } else { self.survey_at });
         let more = [
             self.committer.wake(),
             self.renew_at(),
@@ -360,6 +386,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             self.read_at(),
             self.taking.at(),
             self.trimmer.wake(),
+            self.forget_at(),
         ];
         always.chain(more.into_iter().flatten()).min()
     }

@@ -175,7 +175,7 @@ async fn known<C: Client>(client: &C, wish: &TriggerRecord) -> Result<Option<Run
     if let Some(run) = running.into_iter().find(|run| run.trigger.as_ref().is_some_and(|own| own.uuid == wish.uuid)) {
         return Ok(Some(run.id()));
     }
-    let history = wishes::history(client, &wish.job).await?;
+    let history = wishes::triggered(client, &wish.job).await?;
     let answer = history.iter().find(|record| record.trigger().is_some_and(|own| own.uuid == wish.uuid));
     Ok(answer.map(HistoryRecord::id))
 }

@@ -33,7 +33,8 @@ pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(
     let jobs = desk::get_all(client, paths::JOBS, jobs, CHUNK);
     let runs = desk::get_all(client, paths::RUNNING, runs, CHUNK);
     // Handed over after the jobs' records: a pause changes them too, so of one that came later the versions read tell.
-    let wishes = wishes::read(client);
+    let none_known = wishes::Answered::new();
+    let wishes = wishes::read(client, &none_known);
     let (jobs, found, (wishes, unheard)) = try_join3(jobs, runs, wishes).await?;
     damaged.extend(more.into_iter().chain(unheard));
     snapshot.wishes = wishes;

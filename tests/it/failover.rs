@@ -12,6 +12,7 @@ mod crowd;
 mod entries;
 mod flapping;
 mod flights;
+mod frozen;
 mod heir;
 mod hooks;
 mod hung;

@@ -78,6 +78,12 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             let withdrawing = async { place::withdraw(desk, retired).await.map(|()| Found::Withdrawn) };
             return Some((Task::Withdraw, Box::pin(withdrawing)));
         }
+        if let Some(going) = self.go_out() {
+            return Some((Task::Leave, going));
+        }
+        if self.is_out() {
+            return None;
+        }
         if !self.is_prepared {
             let known = self.node.cluster.clone().or_else(|| self.node.store.cluster());
             let new = (self.node.options.uuid)().to_string();
@@ -117,7 +123,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// The way into the queue, to its front and into a term.
     fn next_step(&mut self, now: Uptime) -> Option<(Task, Errand<<C::Client as Client>::Watch>)> {
         let desk = self.desk.clone();
-        let wants_place = self.node.wishes.campaign && !self.node.wishes.resign;
+        let wants_place = self.node.wishes.campaign && !self.node.wishes.resign && self.loop_turns();
         match (&self.candidate, &self.role) {
             (None, _) if wants_place => {
                 let is_unclear = std::mem::replace(&mut self.is_join_unclear, true);

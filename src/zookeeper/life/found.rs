@@ -38,6 +38,7 @@ pub enum Found<W> {
     Heir(Result<Heir, Unappointable>),
     HandedOver(bool),
     Withdrawn,
+    Out,
     Left,
     Published(bool),
     Renumbered(bool),
@@ -49,6 +50,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     pub(super) fn finish_errand(&mut self, found: Result<Found<<C::Client as Client>::Watch>, Trouble>) {
         self.errand = None;
         let task = self.task;
+        self.is_going_out = false;
         let found = match found {
             Ok(found) => found,
             Err(trouble) => return self.retry_errand(trouble),
@@ -71,6 +73,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             Found::Heir(heir) => self.found_heir(heir),
             Found::HandedOver(is_to_heir) => self.handed_over(is_to_heir),
             Found::Withdrawn => self.withdrawn(),
+            Found::Out => self.went_out(),
             Found::Left => {
                 self.forget_own();
                 self.left();
@@ -274,6 +277,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         if let Some(Written { sent, time: Some(time) }) = written {
             self.timed_at = Some(sent);
             self.has_time = true;
+            self.node.time = Some(time);
             self.node.tell(Event::Time(time));
         }
     }

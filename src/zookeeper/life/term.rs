@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::failing::Task;
 use super::rights::Taking;
+use super::standstill::Standstill;
 use super::wishes::Listening;
 use super::{Life, Role};
 use crate::clock::{Clock, Uptime};
@@ -95,6 +96,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             Ok(done) => {
                 if let Some(time) = time::of(&done, sent, self.now()) {
                     self.has_time = true;
+                    self.node.time = Some(time);
                     self.node.tell(Event::Time(time));
                 }
                 self.succeeded(Task::Renew);
@@ -123,7 +125,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
         self.lease.renew(sent, self.now());
         // Before the member stands nothing is protected by it.
-        let lets_act = self.is_member && self.lease.until() > self.acts_beyond;
+        let stands = self.is_member && self.loops.is != Standstill::Out && !self.is_going_out;
+        let lets_act = stands && self.lease.until() > self.acts_beyond;
         if lets_act && self.lease.until() >= self.lease_told + self.timeout / 20 {
             self.lease_told = self.lease.until();
             self.node.tell(Event::Lease { until: self.lease_told });

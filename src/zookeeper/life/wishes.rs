@@ -67,8 +67,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     pub(super) fn listen(&mut self, now: Uptime) {
         if !matches!(self.role, Role::Leading(_)) {
             self.listening = Listening::From(Uptime::ZERO);
+            self.answered.clear();
         } else if self.listen_at().is_some_and(|at| at <= now) {
-            self.listening = Listening::Looking(look(self.desk.clone()).boxed());
+            self.listening = Listening::Looking(look(self.desk.clone(), self.answered.clone()).boxed());
         }
     }
 
@@ -113,6 +114,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 self.succeeded(Task::Listen);
                 self.note_numbers(&wishes);
                 self.found_damage(Source::Wishes, damaged);
+                self.answered = wishes::answered_in(&wishes);
                 self.node.tell_ledger(Event::Wishes(wishes));
                 Listening::Waiting(bell)
             }
@@ -125,11 +127,11 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     }
 }
 
-async fn look<C: Client, K: Clock>(desk: Desk<C, K>) -> Looked {
+async fn look<C: Client, K: Clock>(desk: Desk<C, K>, known: wishes::Answered) -> Looked {
     let client = desk.line()?;
     let watches = (client.stat_and_watch(paths::CONTROL), client.stat_and_watch(paths::TRIGGERS));
     let ((_, control), (_, triggers)) = (watches.0.await.at(paths::CONTROL)?, watches.1.await.at(paths::TRIGGERS)?);
-    let (wishes, damaged) = wishes::read(client).await?;
+    let (wishes, damaged) = wishes::read(client, &known).await?;
     let bell = async { drop(select(control.fired().boxed(), triggers.fired().boxed()).await) };
     Ok((wishes, damaged, bell.boxed()))
 }

@@ -39,6 +39,11 @@ impl<T: Clone> Known<T> {
         self.0.said.notify_waiters();
     }
 
+    /// What is known now.
+    pub fn value(&self) -> T {
+        self.0.lock().0.clone()
+    }
+
     /// One who has heard all so far.
     pub fn hearer(&self) -> Hearer<T> {
         Hearer { shared: Arc::clone(&self.0), heard: self.0.lock().1 }

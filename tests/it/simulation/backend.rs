@@ -128,6 +128,7 @@ pub fn backend(
         service: "simulated".into(),
         chroot: "/".into(),
         uuid: Box::new(move || Uuid::from_u128(rng.u128(..))),
+        forget_after: None,
         reader,
     };
     let connector = Connector { world: world.clone(), node };

@@ -118,6 +118,11 @@ impl Rig {
     }
 
     pub fn with(settings: Settings, node: &str, memory: Memory) -> Self {
+        Self::forgetting(settings, node, memory, None)
+    }
+
+    /// One that removes what is kept of jobs that are gone for so long.
+    pub fn forgetting(settings: Settings, node: &str, memory: Memory, forget_after: Option<Duration>) -> Self {
         let reader = Arc::new(LedgerReader::default());
         let (coordination, service) = channels(reader.clone());
         let identity = NodeIdentity {
@@ -128,7 +133,8 @@ impl Rig {
             started_at: Timestamp::now(),
         };
         let chroot = settings.connect.find('/').map_or("/".into(), |at| settings.connect[at..].to_owned());
-        let options = Options { service: settings.connect.clone(), chroot, uuid: Box::new(Uuid::new_v4), reader };
+        let options =
+            Options { service: settings.connect.clone(), chroot, uuid: Box::new(Uuid::new_v4), forget_after, reader };
         let connector = Connector::new(settings).expect("plain settings are good");
         let store = Box::new(memory.clone());
         let task = tokio::spawn(serve(connector, System, identity, store, service, options));
