@@ -36,7 +36,7 @@ use self::trees::Trees;
 use self::view::View;
 use crate::clock::{Clock, Now, Uptime, Wake};
 use crate::config::Loaded;
-use crate::coordination::{Coordination, Event as Told, Request};
+use crate::coordination::{Coordination, Event as Told, Lease, Request};
 use crate::election::{Defined, Event as Election, Failure, Published, Request as Ask, Unappointable};
 use crate::engine::{Engine, Event};
 use crate::job::JobSet;
@@ -52,8 +52,9 @@ use crate::warden::wire::Notice;
 const EXTEND_EVERY: Duration = Duration::from_secs(5);
 /// The state is shown this often at most.
 const SHOW_EVERY: Duration = Duration::from_millis(250);
-/// The loop turns at least this often, so that its standing still can be seen.
+/// The loop turns at least this often, so that its standing still can be seen; and so often within a session timeout.
 const HEARTBEAT: Duration = Duration::from_secs(2);
+const BEATS_A_SESSION: u32 = 8;
 
 /// How long the end waits for what still runs to be killed. What does not die by then is for the next start, or for systemd.
 const CLOSING: Duration = Duration::from_secs(5);
@@ -159,6 +160,11 @@ pub struct Daemon<K, P, J> {
     failure: Option<Failure>,
     /// Who wait to hear how a handover goes.
     handovers: Vec<Answer>,
+    /// The lease as of the newest event that was heard.
+    heard: Lease,
+    /// The backend was heard last: it is the warden's turn.
+    is_wardens_turn: bool,
+    heartbeat: Duration,
 }
 
 /// Where the state is shown.
@@ -190,28 +196,25 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             extended_at: Uptime::ZERO,
             failure: None,
             handovers: Vec::new(),
+            heard: Lease::NONE,
+            is_wardens_turn: false,
+            heartbeat: HEARTBEAT,
         }
     }
 
     /// Takes part until told to end. `recovered` are the runs of an earlier process, seen dead.
     pub async fn run(mut self, recovered: Recovered, mut controls: mpsc::UnboundedReceiver<Control>) -> Stopped {
         let now = self.clock.now();
+        self.note_turn(now);
         let mut stopped = self.turn(now, Event::Recovered(recovered.runs));
         self.publish();
         self.ask(Ask::Campaign);
         while stopped.is_none() {
-            let wake = self.wake();
-            // Cancellation safety: both receivers keep what was not received, `notice` says it is cancel safe, and a
-            // forgotten wait is asked for anew in the next turn. A flood of output does not hold the clock up: see `noticed`.
-            let gathered = tokio::select! {
-                biased;
-                Some(control) = controls.recv() => Gathered::Control(control),
-                told = self.coordination.events.recv(), if self.failure.is_none() => Gathered::Told(told),
-                notice = self.processes.notice() => Gathered::Notice(notice),
-                () = self.clock.sleep_until(wake) => Gathered::Time,
-            };
+            let gathered = self.gather(&mut controls).await;
             let now = self.clock.now();
-            stopped = self.take(now, gathered);
+            self.note_turn(now);
+            let renewed = self.renew_lease(now);
+            stopped = renewed.or(self.take(now, gathered));
             self.ask_warden(now);
             self.show(now);
             self.settings.watchdog.turned(now.up, &mut self.settings.notifier);
@@ -225,14 +228,70 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         }
     }
 
+    /// Waits for the next thing to happen. Backend and warden take turns where both have more to say: thousands of answers do not
+    /// delay the end of a run, nor a flood of output an answer. It does not hold the clock up either: see `noticed`.
+    async fn gather(&mut self, controls: &mut mpsc::UnboundedReceiver<Control>) -> Gathered {
+        let wake = self.wake();
+        let hears = self.failure.is_none();
+        // Cancellation safety, of both: the receivers keep what was not received, `notice` says it is cancel safe, and a
+        // forgotten wait is asked for anew in the next turn.
+        let gathered = if self.is_wardens_turn {
+            tokio::select! {
+                biased;
+                Some(control) = controls.recv() => Gathered::Control(control),
+                notice = self.processes.notice() => Gathered::Notice(notice),
+                told = self.coordination.events.recv(), if hears => Gathered::Told(told),
+                () = self.clock.sleep_until(wake) => Gathered::Time,
+            }
+        } else {
+            tokio::select! {
+                biased;
+                Some(control) = controls.recv() => Gathered::Control(control),
+                told = self.coordination.events.recv(), if hears => Gathered::Told(told),
+                notice = self.processes.notice() => Gathered::Notice(notice),
+                () = self.clock.sleep_until(wake) => Gathered::Time,
+            }
+        };
+        self.is_wardens_turn = matches!(gathered, Gathered::Told(_));
+        gathered
+    }
+
+    /// The lease is fed by this: see the backend.
+    fn note_turn(&mut self, now: Now) {
+        self.shown.turned.send_replace(now.up);
+        self.coordination.turned.send_replace(now.up);
+    }
+
+    /// A longer lease counts at once, whatever waits before it among the events; see [`coordination`](crate::coordination).
+    fn renew_lease(&mut self, now: Now) -> Option<Stopped> {
+        let lease = *self.coordination.lease.borrow();
+        let is_news = lease.until > self.engine.lease_until() && !lease.is_of_another_time(&self.heard);
+        if is_news && self.failure.is_none() {
+            return self.elected(now, Election::Lease { until: lease.until });
+        }
+        None
+    }
+
+    /// An event of the backend.
+    fn told(&mut self, now: Now, event: Told) -> Option<Stopped> {
+        self.heard.follow(&event);
+        match event {
+            // A longer one has overtaken it.
+            Told::Election(Election::Lease { until }) if until > Uptime::ZERO && until <= self.engine.lease_until() => {
+                self.turn_if_due(now)
+            }
+            Told::Election(event) => self.elected(now, event),
+            Told::Ledger(event) => self.turn(now, Event::Ledger(event)),
+        }
+    }
+
     /// One event at most to the engine.
     fn take(&mut self, now: Now, gathered: Gathered) -> Option<Stopped> {
         match gathered {
             Gathered::Time => self.time_passed(now),
             Gathered::Control(control) => self.control(now, control),
             Gathered::Told(None) => Some(Stopped::BackendGone),
-            Gathered::Told(Some(Told::Ledger(event))) => self.turn(now, Event::Ledger(event)),
-            Gathered::Told(Some(Told::Election(event))) => self.elected(now, event),
+            Gathered::Told(Some(event)) => self.told(now, event),
             Gathered::Notice(Err(WardenGone)) => Some(Stopped::WardenGone(self.left())),
             Gathered::Notice(Ok(notice)) => {
                 self.pulse.heard();
@@ -250,7 +309,6 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     }
 
     fn turn(&mut self, now: Now, event: Event) -> Option<Stopped> {
-        self.shown.turned.send_replace(now.up);
         let commands = self.engine.handle(now, event);
         let mut stopped = self.perform(now, commands);
         while let Some(notice) = self.refused.pop_front() {
@@ -337,7 +395,10 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         }
         match &event {
             Election::Failed(failure) => return self.fail(now, failure.clone()),
-            Election::Session { timeout, .. } => self.settings.watchdog.set(*timeout, &mut self.settings.notifier),
+            Election::Session { timeout, .. } => {
+                self.heartbeat = HEARTBEAT.min(*timeout / BEATS_A_SESSION);
+                self.settings.watchdog.set(*timeout, &mut self.settings.notifier);
+            }
             Election::Withdrawn => self.handed_over(Ok(())),
             Election::NotAppointed { why, .. } => self.handed_over(Err(why.clone())),
             _ => {}
@@ -368,7 +429,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     fn wake(&self) -> Wake {
         let now = self.clock.now();
         let beats = [self.settings.watchdog.next(), self.pulse.next_look()].into_iter().flatten();
-        let beat = beats.fold(now.up + HEARTBEAT, Uptime::min);
+        let beat = beats.fold(now.up + self.heartbeat, Uptime::min);
         let at = if self.is_stale { beat.min(self.shown_at + SHOW_EVERY) } else { beat };
         self.engine.wake(now).or(Wake { wall: None, up: Some(at) })
     }

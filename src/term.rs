@@ -140,6 +140,8 @@ pub enum TermEnd {
     SessionExpired,
     /// A write found the candidate gone.
     Fenced,
+    /// The loop that decides stands still.
+    Stalled,
 }
 
 impl TermEnd {
@@ -151,6 +153,7 @@ impl TermEnd {
             Self::EntryGone => "entry-gone",
             Self::SessionExpired => "session-expired",
             Self::Fenced => "fenced",
+            Self::Stalled => "stalled",
         }
     }
 }

@@ -20,6 +20,7 @@
 //! - On the loss of a session: answers (`Unknown` where none came), `Lease` zero, `Over`, `Expired`.
 //! - `Lease` zero is said when an own entry went under a living session and when the session is gone. A lease that just
 //!   runs out passes without a word, but for the term's `Over`.
+//! - Where the daemon's loop stands still, a term is `Over` as well, and a longer standstill is told as an own entry that went.
 //! - After `Failed` nothing comes any more.
 
 mod appoint;
@@ -38,6 +39,7 @@ pub mod paths;
 mod place;
 pub mod queue;
 mod reader;
+mod rights;
 pub mod session;
 mod snapshot;
 mod store;

@@ -1,6 +1,7 @@
 //! Two questions of whoever watches over the process: does it live, does it take part.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -9,6 +10,7 @@ use serde::Serialize;
 
 use super::{Refusal, Shared};
 use crate::clock::system;
+use crate::status::Status;
 
 #[derive(Serialize)]
 pub(super) struct Healthy {
@@ -38,7 +40,17 @@ pub(super) struct Readiness {
 /// 200 while the node takes part.
 pub(super) async fn readyz(State(shared): State<Arc<Shared>>) -> (StatusCode, Json<Readiness>) {
     let status = Arc::clone(&shared.sources.status.borrow());
-    let code = if status.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let awaiting = status.awaiting.clone();
-    (code, Json(Readiness { ready: status.ready, state: status.state.as_str(), awaiting }))
+    let stands = system::uptime().since(*shared.sources.turns.borrow());
+    let stalled = (stands > longest_standstill(&status, shared.sources.stall))
+        .then(|| format!("the daemon's loop, which last turned {} ms ago", crate::run::millis(stands)));
+    let ready = status.ready && stalled.is_none();
+    let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let awaiting = stalled.or_else(|| status.awaiting.clone());
+    (code, Json(Readiness { ready, state: status.state.as_str(), awaiting }))
+}
+
+/// A node whose loop stands still for longer does not take part: see the backend on ZooKeeper.
+fn longest_standstill(status: &Status, stall: Duration) -> Duration {
+    let session = status.session.as_ref().map(|session| Duration::from_millis(session.timeout_ms) / 2);
+    session.map_or(stall, |half| half.min(stall))
 }

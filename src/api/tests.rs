@@ -65,8 +65,11 @@ async fn health_is_the_loops_and_readiness_the_nodes() {
     assert_eq!((code, &readiness["awaiting"]), (503, &"ZooKeeper at zk1:2181,zk2:2181".into()));
     assert_eq!(daemon.get("/healthz").await.0, 200);
 
+    daemon.status.send_replace(Arc::new(sample::leader()));
     daemon.turns.send_replace(Uptime::ZERO);
     assert_eq!(daemon.get("/healthz").await.0, 503);
+    let (code, readiness) = daemon.get("/readyz").await;
+    assert_eq!((code, &readiness["ready"]), (503, &false.into()), "{readiness}");
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::signal::SigSet;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -107,6 +108,7 @@ impl Args {
     /// # Errors
     /// When it cannot start, or cannot go on.
     pub fn run(self) -> Result<(), Error> {
+        hear_all_signals()?;
         let plan = self.plan()?;
         // Before the warden, which is to stand in the same cgroup.
         let cgroups = Cgroups::make(true);
@@ -212,6 +214,13 @@ impl Args {
             stopped => Err(Error::Stopped(stopped)),
         }
     }
+}
+
+/// Whoever started this process may have had signals blocked, and that is inherited: a SIGTERM would be waited for in vain. Before
+/// any thread, which would inherit it in turn.
+fn hear_all_signals() -> Result<(), Error> {
+    let unblocked = SigSet::empty().thread_set_mask();
+    unblocked.map_err(|errno| Error::System { what: "signals cannot be heard", source: errno.into() })
 }
 
 /// What this process has of its host.

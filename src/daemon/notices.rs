@@ -33,7 +33,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     }
 
     /// A flood of what is not the engine's business does not hold the clock up.
-    fn turn_if_due(&mut self, now: Now) -> Option<Stopped> {
+    pub(super) fn turn_if_due(&mut self, now: Now) -> Option<Stopped> {
         let is_due = self.engine.wake(now).is_due(now);
         if is_due { self.turn(now, Event::Tick) } else { None }
     }

@@ -12,7 +12,9 @@ use crate::accounts::Account;
 use crate::coordination::{Service, channels};
 use crate::election::Queue;
 use crate::job::JobName;
-use crate::ledger::{Asking, Followed, Operator, OperatorError, ReadError, Reader, Reading, Snapshot};
+use crate::ledger::{
+    Asking, Commit, CommitId, Followed, Operator, OperatorError, ReadError, Reader, Reading, Snapshot,
+};
 use crate::run::{HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
 use crate::state_dir::journal::FileJournal;
 use crate::term::NodeName;
@@ -25,33 +27,53 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Time passes as soon as it is waited for.
 #[derive(Clone)]
-struct Flying(Arc<Mutex<Uptime>>);
+struct Flying {
+    up: Arc<Mutex<Uptime>>,
+    /// Whoever looks at it has one more event to hear.
+    flood: Arc<Mutex<Option<mpsc::UnboundedSender<Told>>>>,
+}
 
 impl Clock for Flying {
     fn now(&self) -> Now {
-        Now { wall: Timestamp::UNIX_EPOCH, up: *self.0.lock().unwrap() }
+        if let Some(events) = &*self.flood.lock().unwrap() {
+            let _ = events.send(answer());
+        }
+        Now { wall: Timestamp::UNIX_EPOCH, up: *self.up.lock().unwrap() }
     }
 
     async fn sleep_until(&self, wake: Wake) {
         tokio::task::yield_now().await;
-        let mut now = self.0.lock().unwrap();
+        let mut now = self.up.lock().unwrap();
         *now = wake.up.map_or(*now, |up| up.max(*now));
     }
 }
 
-/// Trees of which nothing is heard.
+/// An event that changes nothing.
+fn answer() -> Told {
+    Told::Ledger(crate::ledger::Event::Answered { id: CommitId(0), answer: Commit::Unknown })
+}
+
+/// Trees of which nothing is heard, but for the end of the warden.
 struct Trees {
     die: bool,
+    is_warden_gone: Arc<AtomicBool>,
+    leases: Arc<Mutex<Vec<Uptime>>>,
     closed: Arc<AtomicBool>,
     killed: Arc<AtomicBool>,
 }
 
 impl Processes for Trees {
-    fn send(&mut self, _: &Order) -> Result<(), CodecError> {
+    fn send(&mut self, order: &Order) -> Result<(), CodecError> {
+        if let Order::Lease { until } = order {
+            self.leases.lock().unwrap().push(*until);
+        }
         Ok(())
     }
 
     async fn notice(&mut self) -> Result<Notice, WardenGone> {
+        if self.is_warden_gone.load(Ordering::Relaxed) {
+            return Err(WardenGone);
+        }
         std::future::pending().await
     }
 
@@ -121,24 +143,33 @@ struct Rig {
     clock: Flying,
     closed: Arc<AtomicBool>,
     killed: Arc<AtomicBool>,
+    is_warden_gone: Arc<AtomicBool>,
+    leases: Arc<Mutex<Vec<Uptime>>>,
     _dir: TempDir,
 }
 
 fn rig(die: bool) -> Rig {
     let dir = tempfile::tempdir().unwrap();
-    let clock = Flying(Arc::new(Mutex::new(Uptime::ZERO)));
+    let clock = Flying { up: Arc::new(Mutex::new(Uptime::ZERO)), flood: Arc::default() };
     let (coordination, service) = channels(Arc::new(NoReader));
     let (node, jobs) = (NodeName::new("a"), JobSet::default());
     let view = View::new(node.clone(), "none", "jobs.yaml".into(), &jobs, clock.now());
     let engine = Engine::new(node.clone(), jobs);
     let (status, _) = watch::channel(Arc::new(view.status(clock.now(), &engine)));
     let (turned, _) = watch::channel(Uptime::ZERO);
-    let (closed, killed) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+    let (closed, killed, is_warden_gone) = <(Arc<AtomicBool>, Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+    let leases = Arc::<Mutex<Vec<Uptime>>>::default();
     let daemon = Daemon::new(Parts {
         engine,
         clock: clock.clone(),
         coordination,
-        processes: Trees { die, closed: closed.clone(), killed: killed.clone() },
+        processes: Trees {
+            die,
+            is_warden_gone: is_warden_gone.clone(),
+            leases: leases.clone(),
+            closed: closed.clone(),
+            killed: killed.clone(),
+        },
         journal: FileJournal::open(&dir.path().join("journal")).unwrap().0,
         settings: Settings {
             drain_timeout: Duration::from_secs(1),
@@ -149,7 +180,7 @@ fn rig(die: bool) -> Rig {
         view,
         shown: Shown { status, turned },
     });
-    Rig { daemon, service, clock, closed, killed, _dir: dir }
+    Rig { daemon, service, clock, closed, killed, is_warden_gone, leases, _dir: dir }
 }
 
 async fn ended(daemon: Daemon<Flying, Trees, FileJournal>, controls: mpsc::UnboundedReceiver<Control>) -> Stopped {
@@ -193,4 +224,40 @@ async fn a_warden_that_says_nothing_is_killed_and_ends_the_daemon() {
     let (_controls, controlled) = mpsc::unbounded_channel();
     assert_eq!(ended(daemon, controlled).await, Stopped::WardenGone(Left::default()));
     assert!(killed.load(Ordering::Relaxed) && clock.now().up >= Uptime::ZERO + Duration::from_secs(5));
+}
+
+/// The leases that the warden is told of where the backend says this, and then ends.
+async fn leases_told(events: impl IntoIterator<Item = Told>) -> Vec<Uptime> {
+    let Rig { daemon, service, leases, _dir, .. } = rig(true);
+    let (_controls, controlled) = mpsc::unbounded_channel();
+    events.into_iter().for_each(|event| service.tell(event));
+    drop(service);
+    assert_eq!(ended(daemon, controlled).await, Stopped::BackendGone);
+    Arc::try_unwrap(leases).unwrap().into_inner().unwrap()
+}
+
+fn lease(seconds: u64) -> Told {
+    Told::Election(Election::Lease { until: Uptime::ZERO + Duration::from_secs(seconds) })
+}
+
+#[tokio::test]
+async fn a_longer_lease_overtakes_all_answers_that_wait_and_is_told_once() {
+    let events = std::iter::once(lease(10)).chain((0..1_000).map(|_| answer())).chain([lease(15), lease(20)]);
+    assert_eq!(leases_told(events).await, [Uptime::ZERO + Duration::from_secs(20)]);
+}
+
+#[tokio::test]
+async fn a_longer_lease_overtakes_no_revocation() {
+    let events = [lease(10), answer(), lease(0), answer(), lease(20)];
+    let expected = [10, 0, 20].map(|seconds| Uptime::ZERO + Duration::from_secs(seconds));
+    assert_eq!(leases_told(events).await, expected);
+}
+
+#[tokio::test]
+async fn an_endless_flood_of_answers_does_not_keep_the_warden_unheard() {
+    let Rig { daemon, service, clock, is_warden_gone, _dir, .. } = rig(true);
+    let (_controls, controlled) = mpsc::unbounded_channel();
+    *clock.flood.lock().unwrap() = Some(service.events.clone());
+    is_warden_gone.store(true, Ordering::Relaxed);
+    assert_eq!(ended(daemon, controlled).await, Stopped::WardenGone(Left::default()));
 }

@@ -5,7 +5,7 @@
 //! that the cost of the disk is shared. Several processes write: each transaction takes the write lock at its beginning, so
 //! what it checks still holds when it writes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
@@ -173,6 +173,11 @@ impl Store {
 
     pub(super) fn run(&self, run: &RunId) -> Result<Option<(RunRecord, Version)>> {
         Ok(read::run(&self.db, run)?)
+    }
+
+    /// The version of each run in flight.
+    pub(super) fn run_versions(&self) -> Result<BTreeMap<String, Version>> {
+        Ok(read::run_versions(&self.db)?)
     }
 
     pub(super) fn outcome_before(&self, run: &RunId) -> Result<Option<Outcome>> {

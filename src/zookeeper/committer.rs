@@ -10,7 +10,8 @@
 
 mod group;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -40,6 +41,9 @@ const BREATH: Duration = Duration::from_millis(20);
 
 /// An answer to give.
 pub type Answer = (CommitId, Commit);
+
+/// Changes that were not sent, by the order in which they were requested.
+type Waiting = BTreeMap<u64, Pending>;
 
 type Flight = Pin<Box<dyn Future<Output = Landed> + Send>>;
 
@@ -82,14 +86,21 @@ struct PutOff {
 
 struct Refusal {
     pause: Duration,
-    path: String,
+    damage: Damage,
     told: CommitId,
 }
 
 /// The commits of one session.
 pub struct Committer<C, K> {
     desk: Desk<C, K>,
-    waiting: VecDeque<Pending>,
+    /// By the order in which they were requested.
+    waiting: Waiting,
+    /// Those whose job is under way.
+    aside: BTreeMap<JobName, Waiting>,
+    /// How many changes of each job are in groups.
+    under_way: BTreeMap<JobName, usize>,
+    /// How many were requested.
+    requested: u64,
     groups: BTreeMap<u64, Group>,
     /// Groups to be sent, and not before when.
     due: BTreeMap<u64, Uptime>,
@@ -110,7 +121,10 @@ impl<C: Client, K: Clock> Committer<C, K> {
     pub fn new(desk: Desk<C, K>) -> Self {
         Self {
             desk,
-            waiting: VecDeque::new(),
+            waiting: Waiting::new(),
+            aside: BTreeMap::new(),
+            under_way: BTreeMap::new(),
+            requested: 0,
             groups: BTreeMap::new(),
             due: BTreeMap::new(),
             flights: FuturesUnordered::new(),
@@ -132,7 +146,8 @@ impl<C: Client, K: Clock> Committer<C, K> {
             return vec![(id, Commit::Superseded)];
         }
         let job = change.job().clone();
-        self.waiting.push_back(Pending::new(id, change, fence));
+        self.requested += 1;
+        self.waiting.insert(self.requested, Pending::new(id, self.requested, change, fence));
         self.give_up_crowded(&job)
     }
 
@@ -141,13 +156,15 @@ impl<C: Client, K: Clock> Committer<C, K> {
         if !self.put_off.contains_key(job) {
             return Vec::new();
         }
-        let behind = self.waiting.iter().filter(|pending| pending.change.job() == job).count();
+        let aside = self.aside.get(job).map_or(0, BTreeMap::len);
+        let behind = aside + self.waiting.values().filter(|pending| pending.change.job() == job).count();
         let Some(PutOff { pending, .. }) = (behind > MOST_BEHIND).then(|| self.put_off.remove(job)).flatten() else {
             return Vec::new();
         };
         let mut outcome = Outcome::default();
         outcome.answers.push((pending.id, pending.refused_as(Commit::Superseded)));
         self.break_chain(&pending.change, &mut outcome);
+        self.unblock(job);
         outcome.answers
     }
 
@@ -180,8 +197,11 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// True while a change that this candidate guards has no answer, and may soon have one: not one that the server refuses, nor what
     /// waits behind that.
     pub fn has_fenced(&self) -> bool {
-        let waiting = self.waiting.iter().filter(|pending| !self.put_off.contains_key(pending.change.job()));
-        waiting.chain(self.groups.values().flat_map(|group| &group.members)).any(Pending::is_fenced)
+        let may_soon = |job: &JobName| !self.put_off.contains_key(job);
+        let waiting = self.waiting.values().filter(|pending| may_soon(pending.change.job()));
+        let aside = self.aside.iter().filter(|(job, _)| may_soon(job)).flat_map(|(_, aside)| aside.values());
+        let sent = self.groups.values().flat_map(|group| &group.members);
+        waiting.chain(aside).chain(sent).any(Pending::is_fenced)
     }
 
     /// The next answer of a server; `None` at once where nothing is under way. Cancel safe.
@@ -194,26 +214,32 @@ impl<C: Client, K: Clock> Committer<C, K> {
     pub fn fence_off(&mut self, candidate: Option<String>) -> Vec<Answer> {
         self.held = candidate;
         self.take_up_all();
-        let (fenced, kept) = std::mem::take(&mut self.waiting).into_iter().partition(Pending::is_fenced);
-        self.waiting = kept;
-        let fenced: VecDeque<Pending> = fenced;
+        let fenced = self.take_waiting(Pending::is_fenced);
+        let waiting: BTreeSet<&JobName> = self.waiting.values().map(|pending| pending.change.job()).collect();
+        self.refusals.retain(|job, _| waiting.contains(job) || self.aside.contains_key(job));
         fenced.into_iter().map(|pending| (pending.id, pending.refused_as(Commit::Fenced))).collect()
     }
 
-    /// Lets wait again, before all others, what was put off until now.
+    /// The paths that what is still to be written is refused for.
+    pub fn refusals(&self) -> impl Iterator<Item = Damage> {
+        self.refusals.values().map(|refusal| refusal.damage.clone())
+    }
+
+    /// Lets wait again what was put off until now.
     fn take_up(&mut self, now: Uptime) {
         let due: Vec<JobName> =
             self.put_off.iter().filter(|(_, put_off)| put_off.until <= now).map(|(job, _)| job.clone()).collect();
         for job in due {
             if let Some(PutOff { pending, .. }) = self.put_off.remove(&job) {
-                self.waiting.push_front(pending);
+                self.waiting.insert(pending.number, pending);
+                self.unblock(&job);
             }
         }
     }
 
     fn take_up_all(&mut self) {
         for PutOff { pending, .. } in std::mem::take(&mut self.put_off).into_values() {
-            self.waiting.push_front(pending);
+            self.waiting.insert(pending.number, pending);
         }
     }
 
@@ -225,9 +251,10 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// The session is over: the answers to what was under way, and the unfenced changes that were never sent.
     pub fn into_rest(mut self) -> (Vec<Answer>, Vec<(CommitId, Change)>) {
         self.take_up_all();
+        let waiting: Vec<Pending> = self.take_waiting(|_| true);
         let sent = self.groups.into_values().flat_map(|group| group.members);
         let mut answers: Vec<_> = sent.map(|pending| (pending.id, Commit::Unknown)).collect();
-        let (fenced, rest): (Vec<Pending>, Vec<Pending>) = self.waiting.into_iter().partition(Pending::is_fenced);
+        let (fenced, rest): (Vec<Pending>, Vec<Pending>) = waiting.into_iter().partition(Pending::is_fenced);
         answers.extend(fenced.into_iter().map(|pending| (pending.id, pending.refused_as(Commit::Fenced))));
         (answers, rest.into_iter().map(|pending| (pending.id, pending.change)).collect())
     }
@@ -253,44 +280,64 @@ impl<C: Client, K: Clock> Committer<C, K> {
         self.groups.get(&group).is_some_and(|group| group.fence.is_some() && group.fence == self.held)
     }
 
-    /// Puts waiting changes into groups, in order, leaving those whose job is under way.
+    /// Puts waiting changes into groups, in order, as far as groups are free. Those whose job is under way are set aside until it is
+    /// not: each is looked at again only then, however many wait.
     fn gather(&mut self) {
-        let under_way = self.groups.values().flat_map(|group| &group.members);
-        let mut taken: BTreeSet<JobName> = under_way.map(|pending| pending.change.job().clone()).collect();
-        taken.extend(self.put_off.keys().cloned());
-        let mut rest = VecDeque::new();
-        let mut group = Group::default();
-        // Jobs in the group being filled: their later changes may follow in the same multi.
-        let mut here: BTreeSet<JobName> = BTreeSet::new();
-        for pending in std::mem::take(&mut self.waiting) {
-            let job = pending.change.job().clone();
-            if taken.contains(&job) || self.groups.len() >= UNDER_WAY {
-                taken.insert(job);
-                rest.push_back(pending);
-                continue;
+        while self.groups.len() < UNDER_WAY {
+            let group = self.fill();
+            if group.members.is_empty() {
+                return;
             }
-            if !group.fits(&pending) {
-                taken.append(&mut here);
-                self.open(std::mem::take(&mut group));
-                if taken.contains(&job) || self.groups.len() >= UNDER_WAY {
-                    taken.insert(job);
-                    rest.push_back(pending);
-                    continue;
-                }
-            }
-            group.add(pending);
-            here.insert(job);
-        }
-        if !group.members.is_empty() {
             self.open(group);
         }
-        self.waiting = rest;
+    }
+
+    fn fill(&mut self) -> Group {
+        let mut group = Group::default();
+        while let Some(first) = self.waiting.first_entry() {
+            let job = first.get().change.job();
+            if self.under_way.contains_key(job) || self.put_off.contains_key(job) {
+                let aside = self.aside.entry(job.clone()).or_default();
+                aside.insert(*first.key(), first.remove());
+            } else if group.fits(first.get()) {
+                group.add(first.remove());
+            } else {
+                break;
+            }
+        }
+        group
     }
 
     fn open(&mut self, group: Group) {
         self.last_group += 1;
+        count(&mut self.under_way, &group);
         self.groups.insert(self.last_group, group);
         self.due.insert(self.last_group, Uptime::ZERO);
+    }
+
+    /// A group had changes of these jobs: what waits for one that is not under way any more may go.
+    fn let_go_of(&mut self, jobs: Vec<JobName>, group: u64) {
+        for job in &jobs {
+            if let Entry::Occupied(mut count) = self.under_way.entry(job.clone()) {
+                *count.get_mut() -= 1;
+                if *count.get() == 0 {
+                    count.remove();
+                }
+            }
+        }
+        if let Some(rest) = self.groups.get(&group) {
+            count(&mut self.under_way, rest);
+        }
+        for job in jobs {
+            self.unblock(&job);
+        }
+    }
+
+    /// What was set aside may go, unless the job is under way still or a change of it is put off.
+    fn unblock(&mut self, job: &JobName) {
+        if !self.under_way.contains_key(job) && !self.put_off.contains_key(job) {
+            self.waiting.append(&mut self.aside.remove(job).unwrap_or_default());
+        }
     }
 
     fn send(&mut self, id: u64) {
@@ -316,6 +363,11 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// Takes what came back.
     pub fn land(&mut self, landed: Landed) -> Outcome {
         let mut outcome = Outcome::default();
+        let group = match landed {
+            Landed::Multi { group, .. } | Landed::Traces { group, .. } => group,
+            Landed::Folder { .. } => 0,
+        };
+        let jobs = self.groups.get(&group).map(Group::jobs).unwrap_or_default();
         match landed {
             Landed::Folder { job, is_there } => {
                 if is_there {
@@ -334,6 +386,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 _ => drop(self.due.insert(group, self.desk.clock.now().up + BREATH)),
             },
         }
+        self.let_go_of(jobs, group);
         outcome
     }
 
@@ -341,7 +394,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         let Some(group) = self.groups.remove(&id) else { return };
         if !self.refusals.is_empty() {
             let jobs = group.members.iter().map(|pending| pending.change.job());
-            outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.path)));
+            outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.damage.path)));
         }
         outcome.grown.extend(group.members.iter().filter_map(Pending::written));
         outcome.answers.extend(group.members.into_iter().map(|pending| (pending.id, Commit::Accepted)));
@@ -429,11 +482,22 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// What waits and rests on a refused change is refused too.
     fn break_chain(&mut self, refused: &Change, outcome: &mut Outcome) {
         self.chains.answered(refused, Commit::Superseded);
-        let waiting = std::mem::take(&mut self.waiting);
-        let (broken, kept): (VecDeque<_>, _) =
-            waiting.into_iter().partition(|pending| self.chains.is_broken(&pending.change));
-        self.waiting = kept;
+        let chains = std::mem::take(&mut self.chains);
+        let broken = self.take_waiting(|pending| chains.is_broken(&pending.change));
         outcome.answers.extend(broken.into_iter().map(|pending| (pending.id, Commit::Superseded)));
+        self.chains = chains;
+    }
+
+    /// Takes out some of those that were not sent, in order.
+    fn take_waiting(&mut self, which: impl Fn(&Pending) -> bool) -> Vec<Pending> {
+        let mut taken = Waiting::new();
+        for waiting in std::iter::once(&mut self.waiting).chain(self.aside.values_mut()) {
+            let (some, others) = std::mem::take(waiting).into_iter().partition(|(_, pending)| which(pending));
+            *waiting = others;
+            let mut some: Waiting = some;
+            taken.append(&mut some);
+        }
+        taken.into_values().collect()
     }
 
     fn send_again(&mut self, id: u64) {
@@ -448,9 +512,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// and those of its job that came after it in the same group.
     fn put_off(&mut self, id: u64, mut pending: Vec<Pending>, damage: Damage, outcome: &mut Outcome) {
         let behind = pending.split_off(1);
-        for pending in behind.into_iter().rev() {
-            self.waiting.push_front(pending);
-        }
+        self.waiting.extend(behind.into_iter().map(|pending| (pending.number, pending)));
         let Some(pending) = pending.pop() else { return };
         let job = pending.change.job().clone();
         let pause = self.note_refusal(&job, pending.id, damage, outcome);
@@ -458,7 +520,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
             self.groups.get(&id).is_some_and(|group| group.members.iter().any(|pending| *pending.change.job() == job));
         if is_behind_another {
             // It is refused again once that one is written.
-            self.waiting.push_front(pending);
+            self.waiting.insert(pending.number, pending);
         } else {
             self.put_off.insert(job, PutOff { pending, until: self.desk.clock.now().up + pause });
         }
@@ -470,10 +532,10 @@ impl<C: Client, K: Clock> Committer<C, K> {
         if before.as_ref().is_none_or(|before| before.told != id) {
             outcome.put_off.push(id);
         }
-        if let Some(before) = before.filter(|before| before.path != damage.path) {
-            outcome.mended.push(before.path);
+        if let Some(before) = before.filter(|before| before.damage.path != damage.path) {
+            outcome.mended.push(before.damage.path);
         }
-        self.refusals.insert(job.clone(), Refusal { pause, path: damage.path.clone(), told: id });
+        self.refusals.insert(job.clone(), Refusal { pause, damage: damage.clone(), told: id });
         outcome.refused.push(damage);
         pause
     }
@@ -488,6 +550,13 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 Landed::Folder { job: None, is_there: true }
             }));
         }
+    }
+}
+
+/// Counts the changes of each job in a group.
+fn count(under_way: &mut BTreeMap<JobName, usize>, group: &Group) {
+    for job in group.jobs() {
+        *under_way.entry(job).or_default() += 1;
     }
 }
 

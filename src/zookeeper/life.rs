@@ -6,7 +6,8 @@
 //! and after it the own entries are verified.
 //!
 //! What is asked of the daemon's side is in [`request`] and [`wishes`], of the election's in [`errand`], with its answers in
-//! [`found`]; [`term`] says how long the node may act, [`ending`] how a life ends.
+//! [`found`]; [`term`] says how long the node may act, [`standstill`] what becomes of it when the daemon's loop does not turn,
+//! [`ending`] how a life ends.
 
 mod appointment;
 mod ending;
@@ -16,6 +17,8 @@ mod forgetting;
 mod found;
 mod relook;
 mod request;
+mod rights;
+mod standstill;
 mod term;
 mod wishes;
 
@@ -79,6 +82,7 @@ enum Happened<W> {
     Run(Step),
     Wishes(Heard),
     Read(Box<ReadDone>),
+    Taken(rights::Taken),
     Trimmed(trim::Step),
     Forgot(Result<forget::Look, Trouble>),
     Request(Option<Request>),
@@ -118,6 +122,9 @@ pub struct Life<'n, C: Connect, K> {
     must_publish: bool,
     survey_at: Uptime,
     is_high_sequence_told: bool,
+    /// The numbers of the triggers are to be counted anew, and no trigger is there.
+    must_renumber: bool,
+    may_renumber: bool,
     /// The own member may not be used by its own node: it is to be made anew.
     is_member_closed: bool,
     /// The queue's folder may not be written to.
@@ -133,6 +140,12 @@ pub struct Life<'n, C: Connect, K> {
     lease: Lease,
     /// The lease has held in this term: once it no longer does, the term is over.
     has_acted: bool,
+    /// Whether the daemon's loop turns.
+    loops: standstill::Watch,
+    /// The own entries are being removed.
+    is_going_out: bool,
+    /// A lease that ends by then lets nobody act: it was nearly over when the term was opened.
+    acts_beyond: Uptime,
     lease_told: Uptime,
     /// Writes sent before this renew nothing: the lease was taken away since.
     lease_from: Uptime,
@@ -159,6 +172,7 @@ pub struct Life<'n, C: Connect, K> {
     /// Reads that the server refuses: tried again with each survey.
     refused: Vec<ledger::Request>,
     read_from: Uptime,
+    taking: rights::Taking,
     trimmer: Trimmer<C::Client, K>,
     forgetting: Forgetting,
     forgets: FuturesUnordered<Pending<Result<forget::Look, Trouble>>>,
@@ -200,6 +214,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             must_publish: false,
             survey_at: now + SURVEY_EVERY,
             is_high_sequence_told: false,
+            must_renumber: false,
+            may_renumber: false,
             is_member_closed: false,
             is_queue_closed: false,
             is_folder_closed: false,
@@ -208,6 +224,9 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             watches_member: false,
             lease: Lease::of_session(timeout, asked),
             has_acted: false,
+            loops: standstill::Watch::from(now),
+            is_going_out: false,
+            acts_beyond: Uptime::ZERO,
             lease_told: Uptime::ZERO,
             lease_from: Uptime::ZERO,
             renewals: FuturesUnordered::new(),
@@ -225,6 +244,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             unread: VecDeque::new(),
             refused: Vec::new(),
             read_from: Uptime::ZERO,
+            taking: rights::Taking::default(),
             trimmer: Trimmer::new(desk.clone()),
             forgetting: Forgetting::default(),
             forgets: FuturesUnordered::new(),
@@ -258,33 +278,38 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             // A lease that ran out meanwhile is over before anything that came meanwhile is looked at.
             self.check_lease();
             self.handle(happened);
+            self.watch_loop();
         }
     }
 
     /// Waits for the next thing to happen.
     async fn happened(&mut self) -> Happened<<C::Client as Client>::Watch> {
         let wake = Wake { wall: None, up: self.wake() };
+        let stands_still = !self.loop_turns();
         let predecessor = match &mut self.role {
             Role::Waiting(watch) => Some(watch),
             Role::None | Role::First(_) | Role::Leading(_) => None,
         };
         // Cancellation safe: every future awaited here is kept in `self` and polled again, but for the state's and the clock's,
         // which lose nothing, and a request not received, which stays in the channel. The state comes first: what the
-        // others bring is judged by it.
+        // others bring is judged by it. Then the lease, which no number of answers may delay. A turn of a loop that stood still is
+        // only a hint to look.
         tokio::select! {
             biased;
             state = self.states.state_changed() => Happened::State(state),
-            Some(landed) = self.committer.landed() => Happened::Landed(landed),
             Some(renewed) = self.renewals.next() => Happened::Renewed(renewed),
+            Some(landed) = self.committer.landed() => Happened::Landed(landed),
             Some(()) = self.own_watches.next() => Happened::OwnEntry,
             found = under_way(self.errand.as_mut()) => Happened::Errand(found),
             () = under_way(predecessor) => Happened::Predecessor,
             Some(step) = self.watcher.step() => Happened::Run(step),
             heard = self.listening.heard() => Happened::Wishes(heard),
             Some(done) = self.reads.next() => Happened::Read(done),
+            taken = under_way(self.taking.under_way.as_mut()) => Happened::Taken(taken),
             Some(step) = self.trimmer.step() => Happened::Trimmed(step),
             Some(look) = self.forgets.next() => Happened::Forgot(look),
             request = self.node.service.requests.recv() => Happened::Request(request),
+            Ok(()) = self.node.service.turned.changed(), if stands_still => Happened::Time,
             () = self.node.clock.sleep_until(wake) => Happened::Time,
         }
     }
@@ -308,6 +333,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             },
             Happened::Wishes(heard) => self.heard(heard, now),
             Happened::Read(done) => self.finish_read(*done),
+            Happened::Taken(taken) => self.taken(taken),
             Happened::Trimmed(step) => self.trimmer.land(step, now),
             Happened::Forgot(look) => self.forgot(look, now),
             Happened::Request(None) => self.ended = Some(Ended::Done),
@@ -329,12 +355,13 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
         if !self.is_connected || self.ended.is_some() {
             return;
         }
-        self.committer.pump();
         self.renew(now);
+        self.committer.pump();
         self.start_errand(now);
         self.watcher.pump(now);
         self.listen(now);
         self.start_reads(now);
+        self.start_taking(now);
         self.trimmer.pump(now, matches!(self.role, Role::Leading(_)));
         self.start_forgetting(now);
     }
@@ -342,13 +369,14 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
     /// When something happens by itself.
     fn wake(&self) -> Option<Uptime> {
         let lease = self.has_acted.then(|| self.lease.until());
-        let waits = [self.node.wishes.leave, self.appointment.until(), self.resign_at()];
+        let waits = [self.node.wishes.leave, self.appointment.until(), self.resign_at(), self.loops.next(self.timeout)];
         let always = lease.into_iter().chain(waits.into_iter().flatten());
         if !self.is_connected {
             return always.min();
         }
         let is_put_off = self.retry.at() > self.now();
-        let errand = self.errand.is_none().then(|| if is_put_off { self.retry.at() } else { self.survey_at });
+        let is_idle = self.errand.is_none() && !self.is_out();
+        let errand = is_idle.then(|| if is_put_off { self.retry.at() } else { self.survey_at });
         let more = [
             self.committer.wake(),
             self.renew_at(),
@@ -356,6 +384,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             self.listen_at(),
             errand,
             self.read_at(),
+            self.taking.at(),
             self.trimmer.wake(),
             self.forget_at(),
         ];

@@ -248,12 +248,12 @@ impl<C: Connect, K: Clock> Node<C, K> {
 
     /// Tells the daemon of the election. One that is gone is noticed by its closed channel.
     pub fn tell(&self, event: election::Event) {
-        let _ = self.service.events.send(coordination::Event::Election(event));
+        self.service.tell(coordination::Event::Election(event));
     }
 
     /// Tells the daemon of the ledger.
     pub fn tell_ledger(&self, event: ledger::Event) {
-        let _ = self.service.events.send(coordination::Event::Ledger(event));
+        self.service.tell(coordination::Event::Ledger(event));
     }
 
     /// Answers a commit.

@@ -120,7 +120,7 @@ impl<C: Client> LedgerReader<C> {
                 Err(Error::NoNode) => return Ok(None),
                 Err(error) => return Err(error).at(&path),
             };
-            let mut record = snapshot::run_record(paths::name(&path), &data).map_err(Trouble::Again)?;
+            let mut record = snapshot::run_record(paths::name(&path), &data, &stat).map_err(Trouble::Again)?;
             if !record.wish_to_end(wish.clone()) {
                 return Ok(Some(record.state));
             }

@@ -428,7 +428,7 @@ async fn look_at_run<C: Client, K: Clock>(
         Err(error) => return Err(error).at(&path),
     };
     let version = Version(stat.version);
-    let Ok(record) = snapshot::run_record(paths::name(&path), &data) else {
+    let Ok(record) = snapshot::run_record(paths::name(&path), &data, &stat) else {
         watch.fired().await;
         return Ok(Looked::Same);
     };
@@ -493,7 +493,7 @@ async fn poll<C: Client, K: Clock>(
             Err(error) if error.is_of_path() => continue,
             Err(error) => return Err(error).at(&paths::running(&polled.run)),
         };
-        let Ok(record) = snapshot::run_record(&polled.run.to_string(), &data) else { continue };
+        let Ok(record) = snapshot::run_record(&polled.run.to_string(), &data, &stat) else { continue };
         let (version, owner, told) = (Version(stat.version), record.owner.clone(), &mut polled.told);
         if told.version != Some(version) {
             (told.version, told.owner) = (Some(version), Some(owner));
@@ -514,7 +514,7 @@ async fn poll<C: Client, K: Clock>(
     for ((index, owner), found) in lost.into_iter().zip(found) {
         let Polled { run, told, event, .. } = &mut polled[index];
         let found = found.ok().and_then(|(data, stat)| {
-            Some((snapshot::run_record(&run.to_string(), &data).ok()?, Version(stat.version)))
+            Some((snapshot::run_record(&run.to_string(), &data, &stat).ok()?, Version(stat.version)))
         });
         if found.as_ref().is_some_and(|(now, _)| now.owner == owner) {
             told.gone = Some(owner.session);
@@ -543,9 +543,9 @@ pub async fn read_run<C: Client, K: Clock>(
 ) -> Result<Option<(RunRecord, Version)>, Trouble> {
     let path = paths::running(run);
     match desk.line()?.get(&path).await {
-        Ok((data, stat)) => {
-            Ok(snapshot::run_record(paths::name(&path), &data).ok().map(|record| (record, Version(stat.version))))
-        }
+        Ok((data, stat)) => Ok(snapshot::run_record(paths::name(&path), &data, &stat)
+            .ok()
+            .map(|record| (record, Version(stat.version)))),
         Err(Error::NoNode) => Ok(None),
         Err(error) => Err(error).at(&path),
     }

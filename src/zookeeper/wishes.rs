@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::future::{join_all, try_join};
 use uuid::Uuid;
 
-use super::client::{Client, Error, Op, Stat};
+use super::client::{Client, Error, Mode, Op, Stat};
 use super::damage::Damage;
-use super::desk::{self, At as _, Reads, Trouble};
-use super::paths;
+use super::desk::{self, At as _, Desk, Reads, Trouble};
+use super::{paths, queue, snapshot};
+use crate::clock::Clock;
 use crate::job::JobName;
 use crate::ledger::{ControlEntry, TriggerEntry, Wishes};
 use crate::run::{ControlRecord, HistoryRecord, Note, RunId, TriggerRecord, TriggerSeq, Version};
@@ -21,6 +22,28 @@ const CHUNK: usize = 500;
 /// Rings at the leader: to be part of every multi that writes a wish.
 pub fn ring(folder: &str) -> Op {
     Op::Set { path: folder.to_owned(), data: Vec::new(), version: -1 }
+}
+
+/// Gives the folder of the triggers its numbers from the first on, guarded by the own candidate: the servers count what was ever made
+/// in a folder, and stop at 2^31 - 1. False: it is not empty.
+pub async fn renumber<C: Client, K: Clock>(desk: Desk<C, K>, candidate: String) -> Result<bool, Trouble> {
+    let path = || paths::TRIGGERS.to_owned();
+    let ops = vec![
+        Op::Check { path: candidate, version: 0 },
+        Op::Delete { path: path(), version: -1 },
+        Op::Create { path: path(), data: Vec::new(), mode: Mode::Persistent },
+    ];
+    match desk.line()?.multi(ops).await {
+        Ok(_) => Ok(true),
+        Err(failed) if failed.error == Error::NotEmpty => Ok(false),
+        Err(failed) => Err(failed).at(paths::TRIGGERS),
+    }
+}
+
+/// True where the numbers of the triggers are half used up.
+pub fn is_high(wishes: &Wishes) -> bool {
+    let newest = wishes.triggers.keys().chain(wishes.links.keys()).max();
+    newest.is_some_and(|newest| newest.0 >= queue::HIGH_SEQUENCE.unsigned_abs())
 }
 
 /// Jobs whose histories are read at once, for triggers that are new.
@@ -50,8 +73,8 @@ pub async fn read<C: Client>(client: &C, known: &Answered) -> Result<(Wishes, Ve
     let (control, triggers) = try_join(control, triggers).await?;
     let control = control_entries(client, control, &mut damaged).await?;
     let (mut wanted, mut links) = (BTreeMap::new(), BTreeMap::new());
-    for (name, data, _) in triggers.or_damaged(paths::TRIGGERS, &mut damaged) {
-        match note(&name, &data, &mut damaged) {
+    for (name, data, stat) in triggers.or_damaged(paths::TRIGGERS, &mut damaged) {
+        match note(&name, &data, &stat, &mut damaged) {
             Some((seq, Note::Trigger(record))) => drop(wanted.insert(seq, record)),
             Some((seq, Note::Link(link))) => drop(links.insert(seq, link)),
             None => {}
@@ -107,9 +130,17 @@ fn control_entry(name: &str, data: &[u8], version: i32, damaged: &mut Vec<Damage
     ControlEntry { record, version: Version(version) }
 }
 
-fn note(name: &str, data: &[u8], damaged: &mut Vec<Damage>) -> Option<(TriggerSeq, Note)> {
+fn note(name: &str, data: &[u8], stat: &Stat, damaged: &mut Vec<Damage>) -> Option<(TriggerSeq, Note)> {
     let seq = paths::trigger_seq(name).ok_or_else(|| "its name is no number".to_owned());
-    let read = seq.and_then(|seq| Ok((seq, Note::read(data).map_err(|error| error.to_string())?)));
+    let read = seq.and_then(|seq| {
+        let note = Note::read(data).map_err(|error| error.to_string())?;
+        let at = match &note {
+            Note::Trigger(wish) => wish.at,
+            Note::Link(link) => link.scheduled_at,
+        };
+        snapshot::not_ahead(at, stat)?;
+        Ok((seq, note))
+    });
     read.inspect_err(|why| damaged.push(Damage::new(paths::under(paths::TRIGGERS, name), why))).ok()
 }
 

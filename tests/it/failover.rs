@@ -3,6 +3,7 @@
 //! Timing is only bounded where it is the promise, and then generously. What takes long, or is only more of the same,
 //! runs with `CRONKEEPER_LONG=1`.
 
+mod authentication;
 mod burst;
 mod chained;
 pub mod cluster;
@@ -11,6 +12,7 @@ mod crowd;
 mod entries;
 mod flapping;
 mod flights;
+mod frozen;
 mod heir;
 mod hooks;
 mod hung;

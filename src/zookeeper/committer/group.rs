@@ -17,6 +17,8 @@ const MOST_FOLDERS_MADE: u32 = 3;
 pub struct Pending {
     /// To answer by.
     pub id: CommitId,
+    /// By the order in which they were requested.
+    pub number: u64,
     /// What to write.
     pub change: Change,
     /// Whether an earlier try was carried out can no longer be found out.
@@ -70,9 +72,9 @@ pub enum Verdict {
 
 impl Pending {
     /// A change as it was requested.
-    pub fn new(id: CommitId, change: Change, fence: Option<String>) -> Self {
+    pub fn new(id: CommitId, number: u64, change: Change, fence: Option<String>) -> Self {
         let ops = lower::ops(&change);
-        Self { id, change, is_untraceable: false, fence, ops }
+        Self { id, number, change, is_untraceable: false, fence, ops }
     }
 
     /// True where the candidate guards it.
@@ -121,6 +123,11 @@ impl Group {
     pub fn add(&mut self, pending: Pending) {
         self.fence = self.fence.take().or_else(|| pending.fence.clone());
         self.members.push(pending);
+    }
+
+    /// The job of each change.
+    pub fn jobs(&self) -> Vec<JobName> {
+        self.members.iter().map(|pending| pending.change.job().clone()).collect()
     }
 
     fn operations(&self) -> usize {

@@ -17,7 +17,7 @@ use crate::zookeeper::damage::{Damage, Source};
 use crate::zookeeper::desk::{self, Trouble};
 use crate::zookeeper::give_up::Leftover;
 use crate::zookeeper::place::{OpenAt, Proof};
-use crate::zookeeper::{appoint, entry, paths, place, session_id};
+use crate::zookeeper::{appoint, entry, paths, place, session_id, wishes};
 
 /// An errand under way.
 pub type Errand<W> = Pending<Result<Found<W>, Trouble>>;
@@ -78,6 +78,12 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             let withdrawing = async { place::withdraw(desk, retired).await.map(|()| Found::Withdrawn) };
             return Some((Task::Withdraw, Box::pin(withdrawing)));
         }
+        if let Some(going) = self.go_out() {
+            return Some((Task::Leave, going));
+        }
+        if self.is_out() {
+            return None;
+        }
         if !self.is_prepared {
             let known = self.node.cluster.clone().or_else(|| self.node.store.cluster());
             let new = (self.node.options.uuid)().to_string();
@@ -107,13 +113,17 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             let publishing = async { entry::publish(desk, member).await.map(Found::Published) };
             return Some((Task::Publish, Box::pin(publishing)));
         }
+        if let Some(candidate) = self.renumbers_by() {
+            let counting = async { wishes::renumber(desk, candidate).await.map(Found::Renumbered) };
+            return Some((Task::Renumber, Box::pin(counting)));
+        }
         (now >= self.survey_at).then(|| (Task::Survey, self.survey()))
     }
 
     /// The way into the queue, to its front and into a term.
     fn next_step(&mut self, now: Uptime) -> Option<(Task, Errand<<C::Client as Client>::Watch>)> {
         let desk = self.desk.clone();
-        let wants_place = self.node.wishes.campaign && !self.node.wishes.resign;
+        let wants_place = self.node.wishes.campaign && !self.node.wishes.resign && self.loop_turns();
         match (&self.candidate, &self.role) {
             (None, _) if wants_place => {
                 let is_unclear = std::mem::replace(&mut self.is_join_unclear, true);
@@ -220,6 +230,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 );
                 self.ended = Some(Ended::Expired);
             }
+            Task::Renumber => self.may_renumber = false,
             task => self.failed(task, detail),
         }
     }

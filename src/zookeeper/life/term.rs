@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::failing::Task;
+use super::rights::Taking;
+use super::standstill::Standstill;
 use super::wishes::Listening;
 use super::{Life, Role};
 use crate::clock::{Clock, Uptime};
@@ -34,6 +36,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             self.mended(Source::Writes, &path);
         }
         for damage in outcome.refused {
+            // Refused although nobody has closed it: it has no more numbers to give.
+            self.must_renumber |= damage.path == paths::TRIGGERS;
+            self.listen_again();
             self.damaged(Source::Writes, damage);
         }
         for id in outcome.put_off {
@@ -120,7 +125,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
         self.lease.renew(sent, self.now());
         // Before the member stands nothing is protected by it.
-        if self.is_member && self.lease.until() >= self.lease_told + self.timeout / 20 {
+        let stands = self.is_member && self.loops.is != Standstill::Out && !self.is_going_out;
+        let lets_act = stands && self.lease.until() > self.acts_beyond;
+        if lets_act && self.lease.until() >= self.lease_told + self.timeout / 20 {
             self.lease_told = self.lease.until();
             self.node.tell(Event::Lease { until: self.lease_told });
         }
@@ -129,7 +136,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// The term is over for good once its lease is, whatever the servers say later. A term may be opened before there is a lease:
     /// then nobody has acted in it yet.
     pub(super) fn check_lease(&mut self) {
-        let holds = self.lease.holds(self.now());
+        let holds = self.lease.holds(self.now()) && self.lease.until() > self.acts_beyond;
         if self.has_acted && !holds {
             self.lose_term(TermEnd::LeaseOver);
         } else {
@@ -163,7 +170,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// Gives up the place in the queue, and the term that rests on it if there is one.
     pub(super) fn lose_term(&mut self, why: TermEnd) {
         let role = std::mem::replace(&mut self.role, Role::None);
-        self.has_acted = false;
+        (self.has_acted, self.acts_beyond) = (false, Uptime::ZERO);
         self.following = None;
         self.forget_appointment();
         if let Some(candidate) = self.candidate.take() {
@@ -174,6 +181,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             self.node.answer(id, answer);
         }
         self.watcher.clear();
+        self.forget_damage();
+        self.taking = Taking::default();
         self.listening = Listening::From(Uptime::ZERO);
         if let Role::Leading(term) = role {
             self.over = Some((term, why));

@@ -11,6 +11,7 @@ use super::failing::Task;
 use super::{Life, Role};
 use crate::clock::{Clock, Uptime};
 use crate::ledger::{Event, Wishes};
+use crate::telemetry::TARGET;
 use crate::zookeeper::client::{Client, Connect, Watch};
 use crate::zookeeper::damage::{Damage, Source};
 use crate::zookeeper::desk::{At as _, Desk, Trouble};
@@ -72,6 +73,33 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
     }
 
+    /// Half of the numbers of the triggers are used up: once none is left there, they are counted anew.
+    fn note_numbers(&mut self, wishes: &Wishes) {
+        if wishes::is_high(wishes) && !std::mem::replace(&mut self.must_renumber, true) {
+            tracing::warn!(
+                target: TARGET,
+                "the sequence numbers of {} are half used up: they are counted anew once no trigger is left there",
+                paths::TRIGGERS
+            );
+        }
+        let is_empty = wishes.triggers.is_empty() && wishes.links.is_empty();
+        self.may_renumber = is_empty && self.node.damages.paths(Source::Wishes).is_empty();
+    }
+
+    /// The candidate that guards it, where the numbers of the triggers are to be counted anew.
+    pub(super) fn renumbers_by(&self) -> Option<String> {
+        let is_due = self.must_renumber && self.may_renumber;
+        self.fence().filter(|_| is_due).map(|(candidate, _)| candidate)
+    }
+
+    pub(super) fn renumbered(&mut self, is_done: bool) {
+        self.may_renumber = false;
+        if is_done {
+            self.must_renumber = false;
+            tracing::info!(target: TARGET, "the sequence numbers of {} are counted anew", paths::TRIGGERS);
+        }
+    }
+
     /// Looks again where nothing is under way: what could not be read may be readable now.
     pub(super) fn listen_again(&mut self) {
         if matches!(self.listening, Listening::Waiting(_)) {
@@ -84,6 +112,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             Heard::Rang => Listening::From(now),
             Heard::Looked(Ok((wishes, damaged, bell))) => {
                 self.succeeded(Task::Listen);
+                self.note_numbers(&wishes);
                 self.found_damage(Source::Wishes, damaged);
                 self.answered = wishes::answered_in(&wishes);
                 self.node.tell_ledger(Event::Wishes(wishes));

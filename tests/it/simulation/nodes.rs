@@ -263,7 +263,7 @@ fn daemon(
 
 /// Listens to what backend and daemon tell each other, and hands it on.
 fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<Said>>>) -> (Coordination, Task) {
-    let Coordination { requests, mut events, reader, operator } = from;
+    let Coordination { requests, mut events, lease, turned, reader, operator } = from;
     let (tap, tapped) = unbounded_channel();
     let (asked, mut asking) = unbounded_channel();
     let world = world.clone();
@@ -297,7 +297,7 @@ fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<S
             }
         }
     };
-    (Coordination { requests: asked, events: tapped, reader, operator }, Box::pin(task))
+    (Coordination { requests: asked, events: tapped, lease, turned, reader, operator }, Box::pin(task))
 }
 
 /// A node that resigns or hands over decides nothing any more, though its candidate is still there.

@@ -1,11 +1,23 @@
 //! The signals that do not end the daemon.
 
+use nix::sys::signal::{SigSet, SigmaskHow};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::LONG;
 
 use super::rig::{Gate, await_end, await_start, following, leading, node, of};
+
+/// A child inherits the mask of the thread that starts it.
+#[test]
+fn a_daemon_that_was_started_with_signals_blocked_hears_them() {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK).unwrap();
+    let a = node("only").start();
+    before.thread_set_mask().unwrap();
+    a.await_event("takeover.done", LONG);
+    a.signal(Signal::TERM);
+    assert_eq!(a.wait_exit(LONG).code(), Some(0));
+}
 
 #[test]
 fn sigusr1_logs_the_state() {

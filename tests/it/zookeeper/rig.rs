@@ -77,6 +77,10 @@ impl SessionStore for Memory {
         })
     }
 
+    fn cluster(&self) -> Option<String> {
+        self.with(|remembered| remembered.cluster.clone())
+    }
+
     fn record(&mut self, owner: i64) -> Result<(), StoreError> {
         self.with(|remembered| match remembered.is_full {
             true => Err(StoreError(FULL.into())),
@@ -105,6 +109,12 @@ impl Rig {
     pub fn start(connect: &str, node: &str) -> Self {
         let settings = Settings { connect: connect.into(), session_timeout: TIMEOUT, ..Settings::default() };
         Self::with(settings, node, Memory::default())
+    }
+
+    /// One that remembers what an earlier process of the node did.
+    pub fn remembering(connect: &str, node: &str, memory: Memory) -> Self {
+        let settings = Settings { connect: connect.into(), session_timeout: TIMEOUT, ..Settings::default() };
+        Self::with(settings, node, memory)
     }
 
     pub fn with(settings: Settings, node: &str, memory: Memory) -> Self {
@@ -182,6 +192,14 @@ impl Rig {
             coordination::Event::Ledger(_) => None,
         })
         .await
+    }
+
+    /// True where such an event of the election was seen already.
+    pub fn seen_election(&self, wanted: impl Fn(&election::Event) -> bool) -> bool {
+        self.seen.iter().any(|event| match event {
+            coordination::Event::Election(event) => wanted(event),
+            coordination::Event::Ledger(_) => false,
+        })
     }
 
     pub async fn elected(&mut self) -> (Term, Snapshot) {

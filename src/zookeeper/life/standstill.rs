@@ -1,0 +1,185 @@
+//! A daemon whose loop stands still leads nobody, however well its session is kept: a disk that does not answer holds up the loop,
+//! and nothing else.
+//!
+//! T is the session timeout. The loop turns every T/8 at least.
+//!
+//! - T/2 after its last turn the node leaves the queue, its term is over, and it does not come back before the loop turns.
+//! - 3T/2 after its last turn its member goes too, so that others settle its runs. By then the warden has killed what they may
+//!   start again: it hears of the lease through the loop alone, the last word that it had ends within 0.85 T of the loop's last
+//!   turn, and for killing there is the rest.
+//! - When the loop turns again the node makes its member anew, its runs are claimed under it, and it queues again.
+//!
+//! Only time that this side saw pass counts: a process that was stopped as a whole is no loop that stands still.
+
+use std::time::Duration;
+
+use super::errand::{Errand, Retry};
+use super::found::Found;
+use super::{Life, Role};
+use crate::clock::{Clock, Uptime};
+use crate::run::millis;
+use crate::term::TermEnd;
+use crate::zookeeper::client::{Client, Connect};
+use crate::zookeeper::place;
+
+/// What this side makes of the loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standstill {
+    /// It turns.
+    #[default]
+    None,
+    /// It has not turned for so long that the node is to be out of the queue.
+    OutOfQueue,
+    /// And for so long that it is to be out of everything.
+    Out,
+}
+
+/// How long the loop has not turned.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch {
+    /// What the node does about it.
+    pub is: Standstill,
+    /// The newest turn that was seen.
+    turned: Uptime,
+    /// Since when it stands, less the time in which nobody looked.
+    since: Uptime,
+    looked: Uptime,
+}
+
+impl Watch {
+    /// From now on.
+    pub fn from(now: Uptime) -> Self {
+        Self { is: Standstill::None, turned: Uptime::ZERO, since: now, looked: now }
+    }
+
+    /// Looks at when the loop turned last. A loop that has not begun does not stand still.
+    fn look(&mut self, turned: Uptime, now: Uptime, timeout: Duration) -> Standstill {
+        let unseen = now.since(self.looked);
+        let was_away = unseen > timeout / 4;
+        self.looked = now;
+        let has_turned = std::mem::replace(&mut self.turned, turned) != turned;
+        self.since = match (has_turned, was_away) {
+            _ if turned == Uptime::ZERO => now,
+            (true, true) => now,
+            (true, false) => turned.max(self.since),
+            (false, true) => self.since + unseen,
+            (false, false) => self.since,
+        };
+        let stands = now.since(self.since);
+        match self.is {
+            Standstill::Out if stands >= timeout / 2 => Standstill::Out,
+            _ if stands >= timeout * 3 / 2 => Standstill::Out,
+            _ if stands >= timeout / 2 => Standstill::OutOfQueue,
+            _ => Standstill::None,
+        }
+    }
+
+    /// When to look again.
+    pub fn next(&self, timeout: Duration) -> Option<Uptime> {
+        (self.turned > Uptime::ZERO).then(|| self.looked + timeout / 8)
+    }
+}
+
+impl<C: Connect, K: Clock> Life<'_, C, K> {
+    /// Does what follows from how long the loop has not turned.
+    pub(super) fn watch_loop(&mut self) {
+        let (now, turned) = (self.now(), *self.node.service.turned.borrow());
+        let before = self.loops.is;
+        self.loops.is = self.loops.look(turned, now, self.timeout);
+        let stood_ms = millis(now.since(turned));
+        match (before, self.loops.is) {
+            (Standstill::None, Standstill::OutOfQueue) => tracing::warn!(
+                stood_ms,
+                "the daemon's loop stands still, as where the state directory's disk does not answer: this node leaves the queue \
+                 until it turns again"
+            ),
+            (Standstill::None | Standstill::OutOfQueue, Standstill::Out) => {
+                tracing::warn!(
+                    stood_ms,
+                    "the daemon's loop still stands still: this node gives up its membership, and others settle its runs"
+                );
+                self.revoke_lease();
+            }
+            (Standstill::OutOfQueue | Standstill::Out, Standstill::None) => {
+                tracing::warn!("the daemon's loop turns again: this node takes part again");
+                self.retry = Retry::default();
+            }
+            _ => {}
+        }
+        let has_place = self.candidate.is_some() || matches!(self.role, Role::Leading(_));
+        if self.loops.is != Standstill::None && has_place {
+            self.lose_term(TermEnd::Stalled);
+        }
+    }
+
+    /// True while the loop turns, as far as is known.
+    pub(super) fn loop_turns(&self) -> bool {
+        self.loops.is == Standstill::None
+    }
+
+    /// True where no errand is to be done before the loop turns again.
+    pub(super) fn is_out(&self) -> bool {
+        self.loops.is == Standstill::Out && !self.is_member && self.retired.is_none()
+    }
+
+    /// The own entries go while the session stays; absent where they need not.
+    pub(super) fn go_out(&mut self) -> Option<Errand<<C::Client as Client>::Watch>> {
+        self.is_going_out = self.loops.is == Standstill::Out && self.is_member && self.retired.is_none();
+        let desk = self.desk.clone();
+        self.is_going_out.then(|| Box::pin(async { place::leave(desk).await.map(|()| Found::Out) }) as _)
+    }
+
+    /// The member is gone, by this node's own hand. What a watch on it says of that is known.
+    pub(super) fn went_out(&mut self) {
+        self.revoke_lease();
+        self.is_member = false;
+        self.is_join_unclear = false;
+        self.own_watches.clear();
+        self.watches_member = false;
+        self.must_verify = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: Duration = Duration::from_secs(8);
+
+    fn at(ms: u64) -> Uptime {
+        Uptime::ZERO + Duration::from_millis(ms)
+    }
+
+    /// Looks every so often; how it stands at the end.
+    fn looked(watch: &mut Watch, turned: Uptime, from_ms: u64, until_ms: u64) -> Standstill {
+        for ms in (from_ms..=until_ms).step_by(1_000) {
+            watch.is = watch.look(turned, at(ms), T);
+        }
+        watch.is
+    }
+
+    #[test]
+    fn a_loop_that_stands_still_takes_the_node_out_of_the_queue_then_out_of_everything() {
+        let mut watch = Watch::from(at(1_000));
+        assert_eq!(looked(&mut watch, at(1_000), 1_000, 4_999), Standstill::None);
+        assert_eq!(looked(&mut watch, at(1_000), 5_000, 12_999), Standstill::OutOfQueue);
+        assert_eq!(looked(&mut watch, at(1_000), 13_000, 60_000), Standstill::Out);
+        assert_eq!(watch.next(T), Some(at(61_000)));
+        assert_eq!(looked(&mut watch, at(60_500), 61_000, 61_000), Standstill::None);
+    }
+
+    #[test]
+    fn a_loop_that_has_not_begun_does_not_stand_still() {
+        let mut watch = Watch::from(at(1_000));
+        assert_eq!(looked(&mut watch, Uptime::ZERO, 1_000, 90_000), Standstill::None);
+        assert_eq!(watch.next(T), None);
+    }
+
+    #[test]
+    fn time_in_which_this_side_stood_as_well_does_not_count() {
+        let mut watch = Watch::from(at(1_000));
+        looked(&mut watch, at(1_000), 1_000, 2_000);
+        assert_eq!(looked(&mut watch, at(1_000), 30_000, 32_999), Standstill::None);
+        assert_eq!(looked(&mut watch, at(1_000), 33_000, 33_000), Standstill::OutOfQueue);
+    }
+}
