@@ -158,6 +158,13 @@ impl Cast {
         Self::of(|name| chosen.contains(kind(name)))
     }
 
+    /// So many that are due at the same second of every minute.
+    pub fn burst(jobs: usize) -> Self {
+        let jobs = (0..jobs).map(|number| job(&format!("burst-{number:04}"), "30 * * * * *")).collect();
+        let set = set_of(jobs, "burst");
+        Self { edited: set.clone(), set }
+    }
+
     fn of(is_in: impl Fn(&JobName) -> bool) -> Self {
         let part = |of: &JobSet| {
             let jobs = of.jobs.iter().filter(|(name, _)| is_in(name));

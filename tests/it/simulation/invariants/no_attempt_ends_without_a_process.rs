@@ -41,7 +41,7 @@ struct Attempt {
     is_started: bool,
     /// It, or one before it.
     run_is_started: bool,
-    /// The node's process died, or its session ended, whichever came first.
+    /// The node's process died, or its session or its member is gone.
     is_lost: bool,
     has_died: bool,
 }
@@ -108,11 +108,14 @@ impl NoAttemptEndsWithoutAProcess {
                 None => {}
             }
         }
-        for run in ops(entry).iter().filter_map(|op| match op {
-            Op::Delete { path, .. } => below(path, RUNNING),
-            _ => None,
-        }) {
-            self.attempts.remove(run);
+        for op in ops(entry) {
+            let Op::Delete { path, .. } = op else { continue };
+            if let Some(node) = below(path, "/cronkeeper/nodes") {
+                self.attempts.values_mut().filter(|known| known.node == node).for_each(|known| known.is_lost = true);
+            }
+            if let Some(run) = below(path, RUNNING) {
+                self.attempts.remove(run);
+            }
         }
         Ok(())
     }
