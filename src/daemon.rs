@@ -343,7 +343,8 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             answered(answer, Err(Unappointable::NotLeading));
             return None;
         }
-        // Of two that are asked for together, both hear how the first one went.
+        // Of two that are asked for together, both hear how the first one went. Who asked over the API and left is not kept.
+        self.handovers.retain(|waiting| !waiting.is_closed());
         self.handovers.extend(answer);
         self.turn(now, Event::HandOver { to })
     }

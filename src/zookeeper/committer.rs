@@ -9,8 +9,8 @@
 //! dropped only with its session.
 
 mod group;
+mod queue;
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::time::Duration;
@@ -27,6 +27,7 @@ use crate::clock::{Clock, Uptime};
 use crate::job::JobName;
 use crate::ledger::{Chains, Change, Commit, CommitId};
 use group::{Failed, Group, Pending, Verdict};
+use queue::Queue;
 
 /// Groups under way at once: enough to keep the servers busy, few enough that later requests gather.
 const UNDER_WAY: usize = 8;
@@ -42,9 +43,6 @@ const BREATH: Duration = Duration::from_millis(20);
 /// An answer to give.
 pub type Answer = (CommitId, Commit);
 
-/// Changes that were not sent, by the order in which they were requested.
-type Waiting = BTreeMap<u64, Pending>;
-
 type Flight = Pin<Box<dyn Future<Output = Landed> + Send>>;
 
 /// What came back.
@@ -55,6 +53,16 @@ pub enum Landed {
     Traces { group: u64, failed: MultiError, found: Result<Vec<Read>, Error> },
     /// A folder was made, for a job's history or again.
     Folder { job: Option<JobName>, is_there: bool },
+}
+
+impl Landed {
+    /// Of this group.
+    fn group(&self) -> Option<u64> {
+        match self {
+            Self::Multi { group, .. } | Self::Traces { group, .. } => Some(*group),
+            Self::Folder { .. } => None,
+        }
+    }
 }
 
 /// What follows for others.
@@ -93,14 +101,7 @@ struct Refusal {
 /// The commits of one session.
 pub struct Committer<C, K> {
     desk: Desk<C, K>,
-    /// By the order in which they were requested.
-    waiting: Waiting,
-    /// Those whose job is under way.
-    aside: BTreeMap<JobName, Waiting>,
-    /// How many changes of each job are in groups.
-    under_way: BTreeMap<JobName, usize>,
-    /// How many were requested.
-    requested: u64,
+    waiting: Queue,
     groups: BTreeMap<u64, Group>,
     /// Groups to be sent, and not before when.
     due: BTreeMap<u64, Uptime>,
@@ -121,10 +122,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
     pub fn new(desk: Desk<C, K>) -> Self {
         Self {
             desk,
-            waiting: Waiting::new(),
-            aside: BTreeMap::new(),
-            under_way: BTreeMap::new(),
-            requested: 0,
+            waiting: Queue::default(),
             groups: BTreeMap::new(),
             due: BTreeMap::new(),
             flights: FuturesUnordered::new(),
@@ -146,8 +144,8 @@ impl<C: Client, K: Clock> Committer<C, K> {
             return vec![(id, Commit::Superseded)];
         }
         let job = change.job().clone();
-        self.requested += 1;
-        self.waiting.insert(self.requested, Pending::new(id, self.requested, change, fence));
+        let number = self.waiting.next_number();
+        self.waiting.put(Pending::new(id, number, change, fence));
         self.give_up_crowded(&job)
     }
 
@@ -156,15 +154,14 @@ impl<C: Client, K: Clock> Committer<C, K> {
         if !self.put_off.contains_key(job) {
             return Vec::new();
         }
-        let aside = self.aside.get(job).map_or(0, BTreeMap::len);
-        let behind = aside + self.waiting.values().filter(|pending| pending.change.job() == job).count();
-        let Some(PutOff { pending, .. }) = (behind > MOST_BEHIND).then(|| self.put_off.remove(job)).flatten() else {
+        if self.waiting.behind(job) <= MOST_BEHIND {
             return Vec::new();
-        };
+        }
+        let Some(PutOff { pending, .. }) = self.put_off.remove(job) else { return Vec::new() };
+        self.waiting.free(job);
         let mut outcome = Outcome::default();
         outcome.answers.push((pending.id, pending.refused_as(Commit::Superseded)));
         self.break_chain(&pending.change, &mut outcome);
-        self.unblock(job);
         outcome.answers
     }
 
@@ -197,11 +194,8 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// True while a change that this candidate guards has no answer, and may soon have one: not one that the server refuses, nor what
     /// waits behind that.
     pub fn has_fenced(&self) -> bool {
-        let may_soon = |job: &JobName| !self.put_off.contains_key(job);
-        let waiting = self.waiting.values().filter(|pending| may_soon(pending.change.job()));
-        let aside = self.aside.iter().filter(|(job, _)| may_soon(job)).flat_map(|(_, aside)| aside.values());
-        let sent = self.groups.values().flat_map(|group| &group.members);
-        waiting.chain(aside).chain(sent).any(Pending::is_fenced)
+        let waiting = self.waiting.iter().filter(|pending| !self.put_off.contains_key(pending.change.job()));
+        waiting.chain(self.groups.values().flat_map(|group| &group.members)).any(Pending::is_fenced)
     }
 
     /// The next answer of a server; `None` at once where nothing is under way. Cancel safe.
@@ -214,9 +208,9 @@ impl<C: Client, K: Clock> Committer<C, K> {
     pub fn fence_off(&mut self, candidate: Option<String>) -> Vec<Answer> {
         self.held = candidate;
         self.take_up_all();
-        let fenced = self.take_waiting(Pending::is_fenced);
-        let waiting: BTreeSet<&JobName> = self.waiting.values().map(|pending| pending.change.job()).collect();
-        self.refusals.retain(|job, _| waiting.contains(job) || self.aside.contains_key(job));
+        let fenced = self.waiting.take(Pending::is_fenced);
+        let waiting: BTreeSet<&JobName> = self.waiting.iter().map(|pending| pending.change.job()).collect();
+        self.refusals.retain(|job, _| waiting.contains(job));
         fenced.into_iter().map(|pending| (pending.id, pending.refused_as(Commit::Fenced))).collect()
     }
 
@@ -231,15 +225,16 @@ impl<C: Client, K: Clock> Committer<C, K> {
             self.put_off.iter().filter(|(_, put_off)| put_off.until <= now).map(|(job, _)| job.clone()).collect();
         for job in due {
             if let Some(PutOff { pending, .. }) = self.put_off.remove(&job) {
-                self.waiting.insert(pending.number, pending);
-                self.unblock(&job);
+                self.waiting.put(pending);
+                self.waiting.free(&job);
             }
         }
     }
 
     fn take_up_all(&mut self) {
-        for PutOff { pending, .. } in std::mem::take(&mut self.put_off).into_values() {
-            self.waiting.insert(pending.number, pending);
+        for (job, PutOff { pending, .. }) in std::mem::take(&mut self.put_off) {
+            self.waiting.put(pending);
+            self.waiting.free(&job);
         }
     }
 
@@ -251,7 +246,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// The session is over: the answers to what was under way, and the unfenced changes that were never sent.
     pub fn into_rest(mut self) -> (Vec<Answer>, Vec<(CommitId, Change)>) {
         self.take_up_all();
-        let waiting: Vec<Pending> = self.take_waiting(|_| true);
+        let waiting = self.waiting.take(|_| true);
         let sent = self.groups.into_values().flat_map(|group| group.members);
         let mut answers: Vec<_> = sent.map(|pending| (pending.id, Commit::Unknown)).collect();
         let (fenced, rest): (Vec<Pending>, Vec<Pending>) = waiting.into_iter().partition(Pending::is_fenced);
@@ -280,64 +275,20 @@ impl<C: Client, K: Clock> Committer<C, K> {
         self.groups.get(&group).is_some_and(|group| group.fence.is_some() && group.fence == self.held)
     }
 
-    /// Puts waiting changes into groups, in order, as far as groups are free. Those whose job is under way are set aside until it is
-    /// not: each is looked at again only then, however many wait.
+    /// Puts waiting changes into groups, in order, as far as groups are free, leaving those whose job is held.
     fn gather(&mut self) {
-        while self.groups.len() < UNDER_WAY {
-            let group = self.fill();
-            if group.members.is_empty() {
-                return;
-            }
+        while self.groups.len() < UNDER_WAY
+            && let Some(group) = self.waiting.next_group()
+        {
             self.open(group);
         }
     }
 
-    fn fill(&mut self) -> Group {
-        let mut group = Group::default();
-        while let Some(first) = self.waiting.first_entry() {
-            let job = first.get().change.job();
-            if self.under_way.contains_key(job) || self.put_off.contains_key(job) {
-                let aside = self.aside.entry(job.clone()).or_default();
-                aside.insert(*first.key(), first.remove());
-            } else if group.fits(first.get()) {
-                group.add(first.remove());
-            } else {
-                break;
-            }
-        }
-        group
-    }
-
     fn open(&mut self, group: Group) {
+        group.jobs().iter().for_each(|job| self.waiting.hold(job));
         self.last_group += 1;
-        count(&mut self.under_way, &group);
         self.groups.insert(self.last_group, group);
         self.due.insert(self.last_group, Uptime::ZERO);
-    }
-
-    /// A group had changes of these jobs: what waits for one that is not under way any more may go.
-    fn let_go_of(&mut self, jobs: Vec<JobName>, group: u64) {
-        for job in &jobs {
-            if let Entry::Occupied(mut count) = self.under_way.entry(job.clone()) {
-                *count.get_mut() -= 1;
-                if *count.get() == 0 {
-                    count.remove();
-                }
-            }
-        }
-        if let Some(rest) = self.groups.get(&group) {
-            count(&mut self.under_way, rest);
-        }
-        for job in jobs {
-            self.unblock(&job);
-        }
-    }
-
-    /// What was set aside may go, unless the job is under way still or a change of it is put off.
-    fn unblock(&mut self, job: &JobName) {
-        if !self.under_way.contains_key(job) && !self.put_off.contains_key(job) {
-            self.waiting.append(&mut self.aside.remove(job).unwrap_or_default());
-        }
     }
 
     fn send(&mut self, id: u64) {
@@ -363,11 +314,8 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// Takes what came back.
     pub fn land(&mut self, landed: Landed) -> Outcome {
         let mut outcome = Outcome::default();
-        let group = match landed {
-            Landed::Multi { group, .. } | Landed::Traces { group, .. } => group,
-            Landed::Folder { .. } => 0,
-        };
-        let jobs = self.groups.get(&group).map(Group::jobs).unwrap_or_default();
+        let group = landed.group();
+        let jobs = group.and_then(|group| self.groups.get(&group)).map(Group::jobs).unwrap_or_default();
         match landed {
             Landed::Folder { job, is_there } => {
                 if is_there {
@@ -386,7 +334,9 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 _ => drop(self.due.insert(group, self.desk.clock.now().up + BREATH)),
             },
         }
-        self.let_go_of(jobs, group);
+        let rest = group.and_then(|group| self.groups.get(&group)).map(Group::jobs).unwrap_or_default();
+        rest.iter().for_each(|job| self.waiting.hold(job));
+        jobs.iter().for_each(|job| self.waiting.free(job));
         outcome
     }
 
@@ -482,22 +432,8 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// What waits and rests on a refused change is refused too.
     fn break_chain(&mut self, refused: &Change, outcome: &mut Outcome) {
         self.chains.answered(refused, Commit::Superseded);
-        let chains = std::mem::take(&mut self.chains);
-        let broken = self.take_waiting(|pending| chains.is_broken(&pending.change));
+        let broken = self.waiting.take(|pending| self.chains.is_broken(&pending.change));
         outcome.answers.extend(broken.into_iter().map(|pending| (pending.id, Commit::Superseded)));
-        self.chains = chains;
-    }
-
-    /// Takes out some of those that were not sent, in order.
-    fn take_waiting(&mut self, which: impl Fn(&Pending) -> bool) -> Vec<Pending> {
-        let mut taken = Waiting::new();
-        for waiting in std::iter::once(&mut self.waiting).chain(self.aside.values_mut()) {
-            let (some, others) = std::mem::take(waiting).into_iter().partition(|(_, pending)| which(pending));
-            *waiting = others;
-            let mut some: Waiting = some;
-            taken.append(&mut some);
-        }
-        taken.into_values().collect()
     }
 
     fn send_again(&mut self, id: u64) {
@@ -512,7 +448,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// and those of its job that came after it in the same group.
     fn put_off(&mut self, id: u64, mut pending: Vec<Pending>, damage: Damage, outcome: &mut Outcome) {
         let behind = pending.split_off(1);
-        self.waiting.extend(behind.into_iter().map(|pending| (pending.number, pending)));
+        behind.into_iter().for_each(|pending| self.waiting.put(pending));
         let Some(pending) = pending.pop() else { return };
         let job = pending.change.job().clone();
         let pause = self.note_refusal(&job, pending.id, damage, outcome);
@@ -520,8 +456,9 @@ impl<C: Client, K: Clock> Committer<C, K> {
             self.groups.get(&id).is_some_and(|group| group.members.iter().any(|pending| *pending.change.job() == job));
         if is_behind_another {
             // It is refused again once that one is written.
-            self.waiting.insert(pending.number, pending);
+            self.waiting.put(pending);
         } else {
+            self.waiting.hold(&job);
             self.put_off.insert(job, PutOff { pending, until: self.desk.clock.now().up + pause });
         }
     }
@@ -550,13 +487,6 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 Landed::Folder { job: None, is_there: true }
             }));
         }
-    }
-}
-
-/// Counts the changes of each job in a group.
-fn count(under_way: &mut BTreeMap<JobName, usize>, group: &Group) {
-    for job in group.jobs() {
-        *under_way.entry(job).or_default() += 1;
     }
 }
 

@@ -7,6 +7,8 @@
 //! Bounded are the steps under way: one for each run with a watch, one for each member, one for all runs without a watch. A run that is
 //! asked for again gives its old step up. Members are those of the owners of watched runs, and for a while at most as many others.
 
+mod known;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -14,7 +16,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use super::client::{Client, Error, Read, Watch};
 use super::desk::{self, At as _, Desk, Trouble};
@@ -23,6 +25,7 @@ use crate::clock::{Clock, Uptime};
 use crate::ledger::{Event, OwnerState};
 use crate::run::{Owner, RunId, RunRecord, Version};
 use crate::term::{NodeName, SessionId};
+use known::{Hearer, Known};
 
 /// The paths of watched runs, which every reconnect has to carry. Runs beyond that are read again and again instead.
 const MOST_BYTES: usize = 128 * 1024;
@@ -104,7 +107,7 @@ struct Watched {
 
 /// An owner's member as it is watched.
 struct Followed {
-    seen: watch::Sender<Member>,
+    seen: Known<Member>,
     keep: Option<Keep>,
 }
 
@@ -236,7 +239,7 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         if !self.is_wanted(&run, wish) {
             return;
         }
-        let member = told.owner.as_ref().map(|owner| self.member(&owner.node).seen.subscribe());
+        let member = told.owner.as_ref().map(|owner| self.member(&owner.node).seen.hearer());
         let (desk, id) = (self.desk.clone(), run.clone());
         let keep = self.start(async move {
             let result = look_at_run(&desk, &run, &mut told, member).await;
@@ -269,7 +272,7 @@ impl<C: Client, K: Clock> Watcher<C, K> {
             event: None,
         });
         let polled: Vec<Polled> = polled.collect();
-        let seen = self.members.iter().map(|(node, followed)| (node.clone(), followed.seen.borrow().clone()));
+        let seen = self.members.iter().map(|(node, followed)| (node.clone(), followed.seen.value()));
         let changed = std::mem::take(&mut self.changed).into_iter().map(|node| (node, Member::Lives(None)));
         let seen: BTreeMap<NodeName, Member> = seen.chain(changed).collect();
         let desk = self.desk.clone();
@@ -294,7 +297,7 @@ impl<C: Client, K: Clock> Watcher<C, K> {
     fn member(&mut self, node: &NodeName) -> &Followed {
         self.members.entry(node.clone()).or_insert_with(|| {
             self.waiting.push_back(Look::Member(node.clone()));
-            Followed { seen: watch::Sender::new(Member::Unknown), keep: None }
+            Followed { seen: Known::new(Member::Unknown), keep: None }
         })
     }
 
@@ -403,12 +406,12 @@ impl<C: Client, K: Clock> Watcher<C, K> {
 async fn look_at_member<C: Client, K: Clock>(
     desk: &Desk<C, K>,
     node: &NodeName,
-    member: &watch::Sender<Member>,
+    member: &Known<Member>,
 ) -> Result<(), Trouble> {
     let path = paths::member(node);
     let (stat, watch) = desk.line()?.stat_and_watch(&path).await.at(&path)?;
     // Said also when it is as before: it may have come and gone between two looks, and been seen in between.
-    member.send_replace(Member::Lives(stat.map(|stat| session_id(stat.ephemeral_owner))));
+    member.say(Member::Lives(stat.map(|stat| session_id(stat.ephemeral_owner))));
     watch.fired().await;
     Ok(())
 }
@@ -418,7 +421,7 @@ async fn look_at_run<C: Client, K: Clock>(
     desk: &Desk<C, K>,
     run: &RunId,
     told: &mut Told,
-    member: Option<watch::Receiver<Member>>,
+    member: Option<Hearer<Member>>,
 ) -> Result<Looked, Trouble> {
     let path = paths::running(run);
     let (data, stat, watch) = match desk.line()?.get_and_watch(&path).await {
@@ -438,7 +441,7 @@ async fn look_at_run<C: Client, K: Clock>(
     }
     let owner = &record.owner;
     let mut member = member;
-    let seems_gone = member.as_mut().is_some_and(|member| is_without(&member.borrow_and_update(), &owner.session));
+    let seems_gone = member.as_mut().is_some_and(|member| is_without(&member.hear(), &owner.session));
     // What the watch brought may be behind the record, if the owner has just come back: the facts are read again.
     if seems_gone && told.gone.as_ref() != Some(&owner.session) && !lives(desk, owner).await? {
         let found = read_run(desk, run).await?;
@@ -464,10 +467,10 @@ async fn lives<C: Client, K: Clock>(desk: &Desk<C, K>, owner: &Owner) -> Result<
 }
 
 /// Returns when the run or its owner's member may have changed: either says no more than to look again.
-async fn changed<W: Watch>(watch: W, member: Option<watch::Receiver<Member>>) {
+async fn changed<W: Watch>(watch: W, member: Option<Hearer<Member>>) {
     let member = async {
         match member {
-            Some(mut member) => drop(member.changed().await),
+            Some(mut member) => member.said().await,
             None => std::future::pending().await,
         }
     };

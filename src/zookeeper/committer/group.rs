@@ -17,7 +17,7 @@ const MOST_FOLDERS_MADE: u32 = 3;
 pub struct Pending {
     /// To answer by.
     pub id: CommitId,
-    /// By the order in which they were requested.
+    /// Its place among those that were requested.
     pub number: u64,
     /// What to write.
     pub change: Change,

@@ -40,6 +40,10 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 if let ledger::Request::ReadJob(job) = &read {
                     self.committer.read(job);
                 }
+                // Asked again with each session: what waits for one waits once.
+                if let ledger::Request::ReadBefore(_) = &read {
+                    self.unread.retain(|waiting| *waiting != read);
+                }
                 self.unread.push_back(read);
             }
         }

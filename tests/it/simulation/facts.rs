@@ -28,7 +28,7 @@ pub enum Fact {
     /// A session of a node is open.
     Connected { node: usize, session: i64 },
     /// A node has noted in its state directory that an attempt was begun, and hands it over to its warden.
-    Noted { node: usize, run: String, attempt: u32 },
+    Noted { run: String, attempt: u32 },
     /// The loop of a node's daemon stands still, and nothing else of it does.
     LoopStalled { node: usize },
     /// It goes on.

@@ -152,7 +152,7 @@ impl Invariant for NoAttemptEndsWithoutAProcess {
     fn observe(&mut self, _at: Uptime, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Connected { node, session } => drop(self.sessions.insert(*session, *node)),
-            Fact::Noted { run, attempt, .. } => {
+            Fact::Noted { run, attempt } => {
                 if let Some(known) = self.attempts.get_mut(run).filter(|known| known.number == *attempt) {
                     known.is_noted = true;
                 }
