@@ -28,6 +28,8 @@ pub struct NoAttemptEndsWithoutAProcess {
     sessions: BTreeMap<i64, usize>,
     /// Sessions that are over, or whose process is.
     over: BTreeSet<SessionId>,
+    /// Those whose process died with its host.
+    of_dead_hosts: BTreeSet<SessionId>,
 }
 
 struct Attempt {
@@ -61,7 +63,7 @@ impl NoAttemptEndsWithoutAProcess {
             record: record.clone(),
             owner: record.owner.session.clone(),
             node: record.owner.node.to_string(),
-            is_noted: false,
+            is_noted: self.of_dead_hosts.contains(&record.owner.session),
             is_started: false,
             run_is_started: self.attempts.get(run).is_some_and(|before| before.run_is_started),
             is_lost,
@@ -82,6 +84,10 @@ impl NoAttemptEndsWithoutAProcess {
             return Ok(());
         }
         Err(format!("attempt {attempt} of `{run}` ends as {}, and no process was ever started", outcome.as_str()))
+    }
+
+    fn sessions_of(&self, node: usize) -> Vec<SessionId> {
+        self.sessions.iter().filter(|(_, of)| **of == node).map(|(session, _)| session_id(*session)).collect()
     }
 
     fn writer(&self, entry: &Entry) -> Option<String> {
@@ -163,14 +169,16 @@ impl Invariant for NoAttemptEndsWithoutAProcess {
                 }
             }
             Fact::Died { node } => {
-                let theirs = self.sessions.iter().filter(|(_, of)| *of == node);
-                self.over.extend(theirs.map(|(session, _)| session_id(*session)));
+                let theirs = self.sessions_of(*node);
+                self.over.extend(theirs);
                 let name = format!("node-{node}");
                 for known in self.attempts.values_mut().filter(|known| known.node == name) {
                     (known.is_lost, known.has_died) = (true, true);
                 }
             }
             Fact::HostDied { node } => {
+                let theirs = self.sessions_of(*node);
+                self.of_dead_hosts.extend(theirs);
                 let name = format!("node-{node}");
                 self.attempts.values_mut().filter(|known| known.node == name).for_each(|known| known.is_noted = true);
             }

@@ -85,9 +85,14 @@ fn begun(job: &str, entry: &Entry) -> Vec<jiff::Timestamp> {
 
 fn skips(job: &str, entry: &Entry) -> Vec<(String, Skip)> {
     let folder = format!("/cronkeeper/history/{job}");
+    // In place of a run that never had a process: its occurrence was begun, and the mark passed it then.
+    let is_a_runs = |id: &str| {
+        let run = format!("/cronkeeper/running/{id}");
+        ops(entry).iter().any(|op| matches!(op, Op::Delete { path, .. } if *path == run))
+    };
     let records = ops(entry).iter().filter_map(|op| written(op, &folder));
     let records = records.filter_map(|(id, data)| match serde_json::from_slice(data) {
-        Ok(HistoryRecord::Skip(skip)) if skip.trigger.is_none() => Some((id.to_owned(), skip)),
+        Ok(HistoryRecord::Skip(skip)) if skip.trigger.is_none() && !is_a_runs(id) => Some((id.to_owned(), skip)),
         _ => None,
     });
     records.collect()
