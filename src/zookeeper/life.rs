@@ -134,6 +134,8 @@ pub struct Life<'n, C: Connect, K> {
     has_acted: bool,
     /// Whether the daemon's loop turns.
     loops: standstill::Watch,
+    /// What the loop may not have heard of.
+    unheard: standstill::Unheard,
     /// The own entries are being removed.
     is_going_out: bool,
     lease_told: Uptime,
@@ -208,6 +210,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             lease: Lease::of_session(timeout, asked),
             has_acted: false,
             loops: standstill::Watch::from(now),
+            unheard: standstill::Unheard::default(),
             is_going_out: false,
             lease_told: Uptime::ZERO,
             lease_from: Uptime::ZERO,
