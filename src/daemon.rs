@@ -37,7 +37,7 @@ use self::view::View;
 use crate::clock::{Clock, Now, Uptime, Wake};
 use crate::config::Loaded;
 use crate::coordination::{Coordination, Event as Told, Lease, Request};
-use crate::election::{Event as Election, Failure, Published, Request as Ask, Unappointable};
+use crate::election::{Defined, Event as Election, Failure, Published, Request as Ask, Unappointable};
 use crate::engine::{Engine, Event};
 use crate::job::JobSet;
 use crate::run::journal::{Journal, Recovered};
@@ -343,7 +343,8 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             answered(answer, Err(Unappointable::NotLeading));
             return None;
         }
-        // Of two that are asked for together, both hear how the first one went.
+        // Of two that are asked for together, both hear how the first one went. Who asked over the API and left is not kept.
+        self.handovers.retain(|waiting| !waiting.is_closed());
         self.handovers.extend(answer);
         self.turn(now, Event::HandOver { to })
     }
@@ -419,6 +420,9 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
 
     fn publish(&mut self) {
         let published = Published { tzdata: schedule::tzdata_version(), ..self.engine.published() };
+        let jobs = self.engine.jobs();
+        let defined = Defined { digest: jobs.digest.clone(), jobs: jobs.jobs.keys().cloned().collect() };
+        self.ask(Ask::Define(Arc::new(defined)));
         self.ask(Ask::Publish(published));
     }
 

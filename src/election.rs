@@ -3,13 +3,15 @@
 //! Requests go in, events come out, both through channels: a backend is a task between them. Requests are
 //! carried out in the order they were made, those of the [`ledger`](crate::ledger) among them. Nothing here names a backend.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Uptime;
 use crate::clock::server::ServerTime;
-use crate::job::Digest;
+use crate::job::{Digest, JobName};
 use crate::ledger::Snapshot;
 use crate::term::{CandidateName, NodeName, SessionId, Term, TermEnd};
 
@@ -29,8 +31,19 @@ pub enum Request {
     Busy(bool),
     /// What this node has loaded, for the others to compare.
     Publish(Published),
+    /// The jobs of its files: what is kept of others that no node has may be removed.
+    Define(Arc<Defined>),
     /// End the membership and the session. Answered by [`Event::Left`], within the backend's own bound even when nobody answers it.
     Leave,
+}
+
+/// The jobs that a node's files define.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Defined {
+    /// Of the files, as it is published.
+    pub digest: Digest,
+    /// Their names.
+    pub jobs: BTreeSet<JobName>,
 }
 
 /// What a node tells the others of itself.
@@ -52,6 +65,11 @@ pub struct Published {
 }
 
 impl Published {
+    /// True where its node has the jobs of these files, and no others.
+    pub fn defines(&self, digest: &Digest) -> bool {
+        self.digest == *digest && *digest != Digest::default() && !self.jobs_invalid
+    }
+
     /// True where its node has other jobs; not where it does not say.
     pub fn has_other_jobs_than(&self, other: &Self) -> bool {
         self.digest != other.digest && self.digest != Digest::default()

@@ -362,6 +362,7 @@ impl Engine {
         match event {
             E::Answered { id, answer } => self.on_answer(t, id, answer),
             E::PutOff(id) => self.on_put_off(id),
+            E::Forgotten { job, records } => self.on_forgotten(t, &job, records),
             E::Job(job, entry, control) => self.on_job_read(t, &job, entry, control),
             E::Wishes(wishes) => self.on_wishes(t, wishes),
             E::Run(run, found) => self.on_run_read(t, &run, found),

@@ -267,6 +267,13 @@ pub enum Event {
     },
     /// How the run ended whose end was written before that of this one; absent: there is none, or nothing is known of it.
     Before(RunId, Option<Outcome>),
+    /// The job is gone from every node's files, and now nothing of it is left.
+    Forgotten {
+        /// The job.
+        job: JobName,
+        /// How many records its history had.
+        records: usize,
+    },
     /// The owner of a watched run is gone, and what is known of its processes; the run as read after that.
     OwnerGone(RunId, OwnerState, Option<(RunRecord, Version)>),
 }

@@ -27,6 +27,7 @@ mod bury;
 mod commit;
 mod contender;
 mod errand;
+mod forget;
 mod members;
 mod operator;
 mod queue;
@@ -116,9 +117,16 @@ pub enum SoloError {
 /// Makes this process a member, and serves both ports until the daemon leaves or drops its end. Dropped without
 /// [`Leave`](crate::election::Request::Leave) it is as if the process had died.
 ///
+/// What is kept of a job that is gone from all members' files for `forget_after` is removed; absent: never.
+///
 /// # Errors
 /// When the name is taken by a living node, or the state directory cannot be used.
-pub fn start(state_dir: &StateDir, node: &NodeName, leftovers: Leftovers) -> Result<Solo, SoloError> {
+pub fn start(
+    state_dir: &StateDir,
+    node: &NodeName,
+    leftovers: Leftovers,
+    forget_after: Option<Duration>,
+) -> Result<Solo, SoloError> {
     let system = |source| SoloError::System { node: node.clone(), source };
     let folders = Folders::make(state_dir)?;
     let ledger = state_dir.path().join(LEDGER);
@@ -141,6 +149,7 @@ pub fn start(state_dir: &StateDir, node: &NodeName, leftovers: Leftovers) -> Res
         member,
         contender,
         leftovers,
+        forget_after,
         notices,
         written: written.0,
     })

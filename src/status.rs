@@ -302,8 +302,12 @@ impl Status {
     /// Puts in what is in flight anywhere, as read.
     pub fn put_runs(&mut self, runs: &[RunStatus]) {
         self.runs = runs.to_vec();
+        let mut of_job: BTreeMap<&JobName, Vec<RunId>> = BTreeMap::new();
+        for run in runs {
+            of_job.entry(run.run.job()).or_default().push(run.run.clone());
+        }
         for job in &mut self.jobs {
-            job.running = runs.iter().filter(|run| *run.run.job() == job.name).map(|run| run.run.clone()).collect();
+            job.running = of_job.remove(&job.name).unwrap_or_default();
         }
     }
 

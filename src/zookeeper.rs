@@ -29,6 +29,7 @@ mod committer;
 mod damage;
 mod desk;
 mod entry;
+mod forget;
 mod give_up;
 mod life;
 mod lower;
@@ -38,6 +39,7 @@ pub mod paths;
 mod place;
 pub mod queue;
 mod reader;
+mod rights;
 pub mod session;
 mod snapshot;
 mod store;
@@ -49,6 +51,7 @@ mod watcher;
 mod wishes;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -84,6 +87,8 @@ pub struct Options<C> {
     pub chroot: String,
     /// Draws the uuid of a session's candidates, and of a new cluster.
     pub uuid: Box<dyn FnMut() -> Uuid + Send>,
+    /// How long a job must be gone from every node's files before what is kept of it is removed; absent: it never is.
+    pub forget_after: Option<Duration>,
     /// Is given each session, to read by.
     pub reader: Arc<LedgerReader<C>>,
 }

@@ -79,7 +79,13 @@ impl Contender {
             started_at: Timestamp::now(),
         };
         let settings = Settings { connect: connect.into(), session_timeout: SESSIONS[0], ..Settings::default() };
-        let options = Options { service: connect.into(), chroot: "/".into(), uuid: Box::new(Uuid::new_v4), reader };
+        let options = Options {
+            service: connect.into(),
+            chroot: "/".into(),
+            uuid: Box::new(Uuid::new_v4),
+            forget_after: None,
+            reader,
+        };
         let connector = Connector::new(settings).expect("plain settings are good");
         let serving = serve(connector, SystemClock::default(), identity, Box::new(NoStore), service, options);
         let contender = Self { coordination, backend: tokio::spawn(serving) };

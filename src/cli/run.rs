@@ -64,6 +64,9 @@ pub struct Args {
     /// How long runs may take after the node was told to end
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration::parse)]
     drain_timeout: Duration,
+    /// After how long what is kept of a job is removed that no node's jobs file has any more, or `never`
+    #[arg(long, value_name = "DURATION", env = "CRONKEEPER_FORGET_JOBS_AFTER", default_value = "30d", value_parser = forget_after)]
+    forget_jobs_after: ForgetAfter,
     /// How much this node is to lead: leadership is handed to the heaviest that is fit for it
     #[arg(long, value_name = "N", env = "CRONKEEPER_PREFER", default_value_t)]
     prefer: u32,
@@ -73,6 +76,21 @@ pub struct Args {
     /// What is logged: a level, or a filter such as `cronkeeper=debug,warn`
     #[arg(long, value_name = "LEVEL-OR-FILTER", env = "CRONKEEPER_LOG", default_value_t)]
     log: LogFilter,
+}
+
+/// How long a job must be gone; absent: what is kept of it stays.
+#[derive(Clone, Copy, Debug)]
+struct ForgetAfter(Option<Duration>);
+
+fn forget_after(text: &str) -> Result<ForgetAfter, String> {
+    match text {
+        "never" => Ok(ForgetAfter(None)),
+        text => match duration::parse(text) {
+            Ok(Duration::ZERO) => Err("a job is not forgotten while it runs: write a duration, or `never`".to_owned()),
+            Ok(after) => Ok(ForgetAfter(Some(after))),
+            Err(bad) => Err(bad.to_string()),
+        },
+    }
 }
 
 /// What is known before anything was started.
@@ -136,7 +154,7 @@ impl Args {
         let now = system::now();
         let name = backend.name();
         info!(target: TARGET, event = event::NODE_STARTED, version = env!("CARGO_PKG_VERSION"), backend = name, jobs = jobs.set.jobs.len());
-        let started = backend.start(&node).await?;
+        let started = backend.start(&node, self.forget_jobs_after.0).await?;
         let mut view = View::new(node.clone(), name, self.jobs.path.clone(), &jobs.set, now);
         view.confined(Confinement::of(host.cgroups.as_ref()));
         let engine = Engine::new(node.clone(), jobs.set.clone()).preferring(self.prefer);

@@ -130,6 +130,7 @@ pub(super) fn report(report: &Report) {
             info!(target: TARGET, event = event::JOB_PAUSED, %job, by = pause.by, reason = pause.reason);
         }
         Report::Resumed { job, by } => info!(target: TARGET, event = event::JOB_RESUMED, %job, by),
+        Report::Forgotten { job, records } => info!(target: TARGET, event = event::JOB_FORGOTTEN, %job, records),
         Report::Superseded { run } => warn!(target: TARGET, event = event::RUN_SUPERSEDED, job = %run.job(), %run),
         Report::CutOff { run, owner, keep_until } => warn!(
             target: TARGET,

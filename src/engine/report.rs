@@ -126,6 +126,13 @@ pub enum Report {
         /// Who asked for it.
         by: String,
     },
+    /// What was kept of a job that no node's files define any more is removed.
+    Forgotten {
+        /// The job.
+        job: JobName,
+        /// How many records its history had.
+        records: usize,
+    },
     /// A run that this node had was settled by another meanwhile.
     Superseded {
         /// The run.

@@ -3,6 +3,7 @@
 mod chained;
 mod clocks;
 mod control;
+mod drift;
 mod due;
 mod ending;
 mod heir;

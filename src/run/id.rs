@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 use super::TriggerSeq;
 use crate::job::JobName;
 
+/// The years that an occurrence can be in: those of patterns, in any time zone.
+const YEARS: std::ops::RangeInclusive<i16> = 1969..=2101;
+
 const FORMAT: &str = "%Y%m%dT%H%M%SZ";
 
 /// Which occurrence of which job, or which trigger's run of it. Ordered by job, then by time.
@@ -76,6 +79,10 @@ impl RunId {
         };
         let job = JobName::parse(job).map_err(|_| bad())?;
         let civil = DateTime::strptime(FORMAT, time).map_err(|_| bad())?;
+        // Beyond what schedules are computed for, and so nobody's.
+        if !YEARS.contains(&civil.year()) {
+            return Err(bad());
+        }
         let scheduled_at = civil.to_zoned(TimeZone::UTC).map_err(|_| bad())?.timestamp();
         Ok(Self { job, scheduled_at, manual })
     }
@@ -134,6 +141,14 @@ mod tests {
         let id = made("backup", 60, Some(7));
         assert_eq!(id.to_string(), "backup.19700101T000100Z.m7");
         assert_eq!((id.trigger(), RunId::parse("backup.19700101T000100Z.m7")), (Some(TriggerSeq(7)), Ok(id)));
+    }
+
+    #[test]
+    fn a_time_that_no_schedule_has_is_none() {
+        for time in ["99991230T220000Z", "19681231T235959Z", "21020101T000000Z"] {
+            assert!(RunId::parse(&format!("backup.{time}")).is_err(), "{time}");
+        }
+        assert!(RunId::parse("backup.21010101T000000Z").is_ok());
     }
 
     #[test]

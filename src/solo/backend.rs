@@ -4,6 +4,7 @@
 //! tried again, unanswered: the daemon starts nothing meanwhile, and goes on when there is room on the disk again. Only a
 //! farewell lets it go, as unknown. What trying again cannot mend ends the term, loudly.
 
+mod forgetting;
 mod requests;
 mod trouble;
 
@@ -49,6 +50,7 @@ pub(super) struct Parts {
     pub(super) member: Member,
     pub(super) contender: Contender,
     pub(super) leftovers: Leftovers,
+    pub(super) forget_after: Option<Duration>,
     pub(super) notices: (UnboundedSender<Notice>, UnboundedReceiver<Notice>),
     pub(super) written: tokio::sync::watch::Sender<u64>,
 }
@@ -71,6 +73,7 @@ struct Backend {
     /// Requests not yet carried out, in order.
     line: VecDeque<Request>,
     untrimmed: BTreeSet<JobName>,
+    forgetting: forgetting::Forgetting,
     timers: Timers,
     /// Nothing can be written for now.
     suspended: bool,
@@ -84,6 +87,7 @@ struct Timers {
     retry: Option<Instant>,
     watch: Option<Instant>,
     trim: Option<Instant>,
+    forget: Option<Instant>,
 }
 
 #[expect(clippy::large_enum_variant, reason = "nearly all that comes is requests")]
@@ -103,12 +107,13 @@ pub(super) fn spawn(parts: Parts) -> io::Result<()> {
 
 impl Backend {
     fn new(parts: Parts) -> Self {
-        let Parts { service, store, ledger, members, member, contender, leftovers, notices, written } = parts;
+        let Parts { service, store, ledger, members, member, contender, leftovers, forget_after, notices, written } =
+            parts;
         let (sender, notices) = notices;
         let touched = sender.clone();
         let touched = member.watch(move || drop(touched.send(Notice::MemberTouched)));
         let touched = touched.inspect_err(|error| debug!("the member's file cannot be watched: {error}")).ok();
-        let timers = Timers { look: Instant::now(), retry: None, watch: None, trim: None };
+        let timers = Timers { look: Instant::now(), retry: None, watch: None, trim: None, forget: None };
         Self {
             service,
             store,
@@ -123,6 +128,7 @@ impl Backend {
             wished: false,
             line: VecDeque::new(),
             untrimmed: BTreeSet::new(),
+            forgetting: forgetting::Forgetting::after(forget_after),
             timers,
             suspended: false,
             failed: false,
@@ -210,6 +216,9 @@ impl Backend {
         if due(&mut self.timers.trim, now) {
             self.trim()?;
         }
+        if due(&mut self.timers.forget, now) {
+            self.forget(now)?;
+        }
         Ok(())
     }
 
@@ -252,6 +261,7 @@ impl Backend {
         if !led && self.contender.leads() {
             // Its leader has read every job.
             self.chains = ledger::Chains::default();
+            self.timers.forget = self.forgetting.first(Instant::now());
         }
         if !self.contender.leads() {
             self.watch.end();
@@ -283,7 +293,7 @@ impl Backend {
 
 impl Timers {
     fn next(&self) -> Instant {
-        [self.retry, self.watch, self.trim].into_iter().flatten().fold(self.look, Instant::min)
+        [self.retry, self.watch, self.trim, self.forget].into_iter().flatten().fold(self.look, Instant::min)
     }
 }
 

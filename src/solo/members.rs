@@ -12,6 +12,7 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 
 use crate::clock::system;
 use crate::election::{Failure, Member as Description, Published};
+use crate::job::Digest;
 use crate::state_dir::file;
 use crate::state_dir::lock::{self, FileLock};
 use crate::term::{NodeName, SessionId};
@@ -90,6 +91,17 @@ impl Members {
             }
         }
         Ok(living)
+    }
+
+    /// True where every living member has these jobs and no others. One that does not say may have others.
+    pub(super) fn all_define(&self, digest: &Digest) -> io::Result<bool> {
+        for name in self.all()? {
+            let defines = || self.described(&name).is_some_and(|member| member.published.defines(digest));
+            if self.lives(&name)? && !defines() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// True once nothing is left of a member: it was settled by a leader, or left in order.

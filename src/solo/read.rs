@@ -79,6 +79,13 @@ pub(super) fn job(db: &Connection, job: &JobName) -> rusqlite::Result<Option<Job
     Ok(found.map(|(version, text)| JobEntry { record: parsed(&text).ok(), version }))
 }
 
+/// The version of each run in flight; what its record says is not read.
+pub(super) fn run_versions(db: &Connection) -> rusqlite::Result<BTreeMap<String, Version>> {
+    let mut statement = db.prepare_cached("SELECT run, version FROM running")?;
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, Version(row.get(1)?))))?;
+    rows.collect()
+}
+
 /// A run in flight; one that cannot be read is an error.
 pub(super) fn run(db: &Connection, run: &RunId) -> rusqlite::Result<Option<(RunRecord, Version)>> {
     let sql = "SELECT version, record FROM running WHERE run = ?1";

@@ -5,16 +5,19 @@
 //! that the cost of the disk is shared. Several processes write: each transaction takes the write lock at its beginning, so
 //! what it checks still holds when it writes.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
 use super::bury::Buried;
 use super::commit;
+use super::forget;
 use super::read::{self, Rows};
 use super::wishes;
 use crate::job::JobName;
@@ -82,6 +85,7 @@ impl Store {
         db.pragma_update(None, "synchronous", "FULL")?;
         let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         make_tables(&tx)?;
+        forget::make_table(&tx)?;
         tx.commit()?;
         Ok(Self { db })
     }
@@ -138,6 +142,23 @@ impl Store {
         Ok(tx.commit()?)
     }
 
+    /// See [`forget::all`]. Nothing is done where another term has begun.
+    pub(super) fn forget(
+        &mut self,
+        term: FencingToken,
+        defined: &BTreeSet<JobName>,
+        now: Timestamp,
+        after: Duration,
+    ) -> Result<Vec<(JobName, usize)>> {
+        let tx = self.write()?;
+        if newest_token(&tx)? != term {
+            return Ok(Vec::new());
+        }
+        let forgotten = forget::all(&tx, defined, now, after)?;
+        tx.commit()?;
+        Ok(forgotten)
+    }
+
     pub(super) fn job(&self, job: &JobName) -> Result<Option<JobEntry>> {
         Ok(read::job(&self.db, job)?)
     }
@@ -152,6 +173,11 @@ impl Store {
 
     pub(super) fn run(&self, run: &RunId) -> Result<Option<(RunRecord, Version)>> {
         Ok(read::run(&self.db, run)?)
+    }
+
+    /// The version of each run in flight.
+    pub(super) fn run_versions(&self) -> Result<BTreeMap<String, Version>> {
+        Ok(read::run_versions(&self.db)?)
     }
 
     pub(super) fn outcome_before(&self, run: &RunId) -> Result<Option<Outcome>> {

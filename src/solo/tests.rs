@@ -2,6 +2,7 @@
 
 mod chained;
 mod electing;
+mod forgetting;
 mod succession;
 mod trouble;
 mod wishes;
@@ -43,9 +44,13 @@ impl Node {
     }
 
     async fn start_with(dir: &Path, name: &str, leftovers: Leftovers) -> Self {
+        Self::start_forgetting(dir, name, leftovers, None).await
+    }
+
+    async fn start_forgetting(dir: &Path, name: &str, leftovers: Leftovers, after: Option<Duration>) -> Self {
         let node = NodeName::new(name);
         let state = StateDir::open(dir, Belongs::Solo, &node).unwrap();
-        let mut solo = start(&state, &node, leftovers).unwrap();
+        let mut solo = start(&state, &node, leftovers, after).unwrap();
         let Some(Event::Election(election::Event::Session { id, .. })) = solo.coordination.events.recv().await else {
             panic!("no session first")
         };

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::Instant;
 
 use super::backend::Trouble;
 use super::bury::{Buried, BuryError};
@@ -35,7 +36,9 @@ pub(super) struct Watch {
     awaited: BTreeSet<MemberName>,
     /// Members that are gone but could not be seen to.
     unburied: BTreeSet<MemberName>,
-    seen: i64,
+    /// This process has written since it was looked at last.
+    has_written: bool,
+    looked_at: Option<Instant>,
     /// As other processes left it when it was looked at last.
     left: i64,
 }
@@ -48,7 +51,8 @@ impl Watch {
             attended: BTreeSet::new(),
             awaited: BTreeSet::new(),
             unburied: BTreeSet::new(),
-            seen: -1,
+            has_written: false,
+            looked_at: None,
             left: -1,
         }
     }
@@ -85,6 +89,7 @@ impl Watch {
     ) -> Result<(), Trouble> {
         let row = store.run(run)?;
         if row.is_none() {
+            self.runs.remove(run);
             self.attended.remove(run);
         }
         if let Some((record, version)) = &row {
@@ -103,19 +108,23 @@ impl Watch {
         errands: &Errands,
         events: &UnboundedSender<Event>,
     ) -> Result<bool, Trouble> {
-        let seen = store.data_version()?;
-        if self.is_idle() || seen == self.seen {
+        let left = store.data_version()?;
+        let others_wrote = left != self.left;
+        if self.is_idle() || !(others_wrote || self.is_to_look_at_own_writes()) {
             return Ok(false);
         }
-        for (run, (told, _)) in self.runs.clone() {
-            match store.run(&run)? {
-                Some((_, version)) if version == told => {}
-                Some(_) => self.add(&run, store, errands, events)?,
-                None => self.gone(&run, events),
-            }
-        }
-        self.seen = seen;
-        Ok(std::mem::replace(&mut self.left, seen) != seen)
+        let versions = store.run_versions()?;
+        let is_new =
+            |(run, (told, _)): &(&RunId, &(Version, Option<MemberName>))| versions.get(&run.to_string()) != Some(told);
+        let changed: Vec<RunId> = self.runs.iter().filter(is_new).map(|(run, _)| run.clone()).collect();
+        changed.iter().try_for_each(|run| self.add(run, store, errands, events))?;
+        (self.has_written, self.looked_at, self.left) = (false, Some(Instant::now()), left);
+        Ok(others_wrote)
+    }
+
+    /// Thousands that wait would otherwise be looked at with each write of a busy process.
+    fn is_to_look_at_own_writes(&self) -> bool {
+        self.has_written && self.looked_at.is_none_or(|at| at.elapsed() >= EVERY)
     }
 
     /// A watched run's owner has let its lock go: now its processes have to be seen dead.
@@ -137,7 +146,7 @@ impl Watch {
 
     /// This process wrote something itself, which `data_version` does not tell.
     pub(super) fn wrote(&mut self) {
-        self.seen = -1;
+        self.has_written = true;
     }
 
     /// Tells what became of the runs of a member that was seen to.

@@ -68,6 +68,7 @@ events! {
     JOB_PAUSED "job.paused" "a job is paused" [job, by, reason];
     JOB_RESUMED "job.resumed" "a job's pause is over" [job, by];
     JOB_TRIGGERED "job.triggered" "a run is wanted now" [job, run, by];
+    JOB_FORGOTTEN "job.forgotten" "no node has the job any more, what was kept of it is removed" [job, records];
     HOOK_FINISHED "hook.finished" "a hook ended" [job, run, hook, outcome];
 }
 
@@ -102,6 +103,7 @@ run.cut_off | job, run, owner, keep_until
 run.outlived | job, run
 warden.silent | runs
 job.paused / job.resumed / job.triggered | job, by, reason / job, by / job, run, by
+job.forgotten | job, records
 hook.finished | job, run, hook, outcome";
 
     #[test]

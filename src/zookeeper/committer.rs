@@ -97,7 +97,7 @@ struct PutOff {
 
 struct Refusal {
     pause: Duration,
-    path: String,
+    damage: Damage,
     told: CommitId,
 }
 
@@ -165,6 +165,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         let mut outcome = Outcome::default();
         outcome.answers.push((pending.id, pending.refused_as(Commit::Superseded)));
         self.break_chain(&pending.change, &mut outcome);
+        self.unblock(job);
         outcome.answers
     }
 
@@ -176,6 +177,11 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// The leader reads this job anew.
     pub fn read(&mut self, job: &JobName) {
         self.chains.read(job);
+    }
+
+    /// The folder of the job's history is gone.
+    pub fn forget(&mut self, job: &JobName) {
+        self.histories.remove(job);
     }
 
     /// When a write was sent last.
@@ -207,10 +213,17 @@ impl<C: Client, K: Clock> Committer<C, K> {
         self.held = candidate;
         self.take_up_all();
         let fenced = self.waiting.take(Pending::is_fenced);
+        let waiting: BTreeSet<&JobName> = self.waiting.iter().map(|pending| pending.change.job()).collect();
+        self.refusals.retain(|job, _| waiting.contains(job));
         fenced.into_iter().map(|pending| (pending.id, pending.refused_as(Commit::Fenced))).collect()
     }
 
-    /// Lets wait again, before all others, what was put off until now.
+    /// The paths that what is still to be written is refused for.
+    pub fn refusals(&self) -> impl Iterator<Item = Damage> {
+        self.refusals.values().map(|refusal| refusal.damage.clone())
+    }
+
+    /// Lets wait again what was put off until now.
     fn take_up(&mut self, now: Uptime) {
         let due: Vec<JobName> =
             self.put_off.iter().filter(|(_, put_off)| put_off.until <= now).map(|(job, _)| job.clone()).collect();
@@ -335,7 +348,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         let Some(group) = self.groups.remove(&id) else { return };
         if !self.refusals.is_empty() {
             let jobs = group.members.iter().map(|pending| pending.change.job());
-            outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.path)));
+            outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.damage.path)));
         }
         outcome.grown.extend(group.members.iter().filter_map(Pending::written));
         outcome.begun.extend(group.members.iter().filter_map(Pending::begun));
@@ -462,10 +475,10 @@ impl<C: Client, K: Clock> Committer<C, K> {
         if before.as_ref().is_none_or(|before| before.told != id) {
             outcome.put_off.push(id);
         }
-        if let Some(before) = before.filter(|before| before.path != damage.path) {
-            outcome.mended.push(before.path);
+        if let Some(before) = before.filter(|before| before.damage.path != damage.path) {
+            outcome.mended.push(before.damage.path);
         }
-        self.refusals.insert(job.clone(), Refusal { pause, path: damage.path.clone(), told: id });
+        self.refusals.insert(job.clone(), Refusal { pause, damage: damage.clone(), told: id });
         outcome.refused.push(damage);
         pause
     }
@@ -484,7 +497,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
 }
 
 /// The fence of a group: its candidate as it was made.
-fn check(candidate: &str) -> Op {
+pub(super) fn check(candidate: &str) -> Op {
     Op::Check { path: candidate.to_owned(), version: 0 }
 }
 

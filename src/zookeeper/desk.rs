@@ -13,6 +13,8 @@ use super::client::{Client, Error, MultiError, Op, Stat, State};
 use super::damage::Damage;
 use super::paths;
 use crate::clock::Clock;
+use crate::job::JobName;
+use crate::run::RunId;
 use crate::term::NodeName;
 
 /// Requests of at most this many nodes' data, for records of at most half a KiB.
@@ -213,6 +215,17 @@ pub async fn stats<C: Client>(client: &C, folder: &str, names: Vec<String>) -> R
     Ok(found)
 }
 
+/// Records of one job's history that are looked at where not all of them matter: more than trimming leaves.
+pub const MOST_LOOKED_AT: usize = 60;
+
+/// The names of a job's records, in the order of the times that they carry: all of them where there are no more than `most`, else the
+/// newest. What is called otherwise is left out.
+pub async fn newest_history<C: Client>(client: &C, job: &JobName, most: usize) -> Result<Vec<String>, Trouble> {
+    let mut names = children(client, &paths::job_history(job)).await?;
+    names.retain(|name| RunId::parse(name).is_ok_and(|run| run.job() == job));
+    Ok(names.split_off(names.len().saturating_sub(most)))
+}
+
 /// The names in a folder; none where it is gone.
 pub async fn children<C: Client>(client: &C, folder: &str) -> Result<Vec<String>, Trouble> {
     match client.children(folder).await {
@@ -222,6 +235,14 @@ pub async fn children<C: Client>(client: &C, folder: &str) -> Result<Vec<String>
         }
         Err(Error::NoNode) => Ok(Vec::new()),
         Err(error) => Err(error).at(folder),
+    }
+}
+
+/// None where they may not be read.
+pub fn or_none(names: Result<Vec<String>, Trouble>) -> Result<Vec<String>, Trouble> {
+    match names {
+        Err(Trouble::NoAuth(_)) => Ok(Vec::new()),
+        names => names,
     }
 }
 

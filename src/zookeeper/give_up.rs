@@ -173,7 +173,7 @@ async fn end_runs<C: Client, K: Clock>(desk: &Desk<C, K>, left: &Leftover) -> Re
     let found = desk.get_small(paths::RUNNING, names).await?.found;
     let runs = found
         .into_iter()
-        .filter_map(|(name, data, stat)| Some((snapshot::run_record(&name, &data).ok()?, stat.version)));
+        .filter_map(|(name, data, stat)| Some((snapshot::run_record(&name, &data, &stat).ok()?, stat.version)));
     // All are waited for, whatever the first one says: what was handed over is never dropped.
     let ended = join_all(runs.map(|(run, version)| settle_run(desk, left, run, Version(version)))).await;
     ended.into_iter().collect()
@@ -207,7 +207,7 @@ async fn settle_run<C: Client, K: Clock>(
             Err(error) if error.is_of_path() => return Ok(()),
             Err(error) => return Err(error).at(&path),
         };
-        let Ok(record) = snapshot::run_record(paths::name(&path), &data) else { return Ok(()) };
+        let Ok(record) = snapshot::run_record(paths::name(&path), &data, &stat) else { return Ok(()) };
         (run, version) = (record, Version(stat.version));
     }
     Ok(())

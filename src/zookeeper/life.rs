@@ -13,9 +13,11 @@ mod appointment;
 mod ending;
 mod errand;
 mod failing;
+mod forgetting;
 mod found;
 mod relook;
 mod request;
+mod rights;
 mod standstill;
 mod term;
 mod wishes;
@@ -33,7 +35,7 @@ use super::desk::{self, Desk, Me, Trouble};
 use super::node::{Node, Waiting};
 use super::trim::{self, Trimmer};
 use super::watcher::{Step, Watcher};
-use super::{queue, session_id};
+use super::{forget, queue, session_id};
 use crate::clock::{Clock, Uptime, Wake};
 use crate::coordination::Request;
 use crate::election::Event;
@@ -43,6 +45,7 @@ use crate::term::{CandidateName, SessionId, Term, TermEnd};
 use appointment::Appointment;
 use errand::Errand;
 use failing::{Failing, Task};
+use forgetting::Forgetting;
 use found::Found;
 use wishes::{Heard, Listening};
 
@@ -79,7 +82,9 @@ enum Happened<W> {
     Run(Step),
     Wishes(Heard),
     Read(Box<ReadDone>),
+    Taken(rights::Taken),
     Trimmed(trim::Step),
+    Forgot(Result<forget::Look, Trouble>),
     Request(Option<Request>),
     Time,
 }
@@ -117,6 +122,9 @@ pub struct Life<'n, C: Connect, K> {
     must_publish: bool,
     survey_at: Uptime,
     is_high_sequence_told: bool,
+    /// The numbers of the triggers are to be counted anew, and no trigger is there.
+    must_renumber: bool,
+    may_renumber: bool,
     /// The own member may not be used by its own node: it is to be made anew.
     is_member_closed: bool,
     /// The queue's folder may not be written to.
@@ -138,6 +146,8 @@ pub struct Life<'n, C: Connect, K> {
     unheard: standstill::Unheard,
     /// The own entries are being removed.
     is_going_out: bool,
+    /// A lease that ends by then lets nobody act: it was nearly over when the term was opened.
+    acts_beyond: Uptime,
     lease_told: Uptime,
     /// Writes sent before this renew nothing: the lease was taken away since.
     lease_from: Uptime,
@@ -155,6 +165,8 @@ pub struct Life<'n, C: Connect, K> {
     committer: Committer<C::Client, K>,
     watcher: Watcher<C::Client, K>,
     listening: Listening,
+    /// What the last look found of each trigger that is still there.
+    answered: super::wishes::Answered,
     reads: FuturesUnordered<Pending<Box<ReadDone>>>,
     /// Reads under way, and those that wait.
     asked: Vec<ledger::Request>,
@@ -162,7 +174,10 @@ pub struct Life<'n, C: Connect, K> {
     /// Reads that the server refuses: tried again with each survey.
     refused: Vec<ledger::Request>,
     read_from: Uptime,
+    taking: rights::Taking,
     trimmer: Trimmer<C::Client, K>,
+    forgetting: Forgetting,
+    forgets: FuturesUnordered<Pending<Result<forget::Look, Trouble>>>,
     ended: Option<Ended>,
 }
 
@@ -201,6 +216,8 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             must_publish: false,
             survey_at: now + SURVEY_EVERY,
             is_high_sequence_told: false,
+            must_renumber: false,
+            may_renumber: false,
             is_member_closed: false,
             is_queue_closed: false,
             is_folder_closed: false,
@@ -212,6 +229,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             loops: standstill::Watch::from(now),
             unheard: standstill::Unheard::default(),
             is_going_out: false,
+            acts_beyond: Uptime::ZERO,
             lease_told: Uptime::ZERO,
             lease_from: Uptime::ZERO,
             renewals: FuturesUnordered::new(),
@@ -223,12 +241,16 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             committer: Committer::new(desk.clone()),
             watcher: Watcher::new(desk.clone()),
             listening: Listening::From(Uptime::ZERO),
+            answered: super::wishes::Answered::new(),
             reads: FuturesUnordered::new(),
             asked: Vec::new(),
             unread: VecDeque::new(),
             refused: Vec::new(),
             read_from: Uptime::ZERO,
+            taking: rights::Taking::default(),
             trimmer: Trimmer::new(desk.clone()),
+            forgetting: Forgetting::default(),
+            forgets: FuturesUnordered::new(),
             ended: None,
             states: client,
             desk,
@@ -286,7 +308,9 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             Some(step) = self.watcher.step() => Happened::Run(step),
             heard = self.listening.heard() => Happened::Wishes(heard),
             Some(done) = self.reads.next() => Happened::Read(done),
+            taken = under_way(self.taking.under_way.as_mut()) => Happened::Taken(taken),
             Some(step) = self.trimmer.step() => Happened::Trimmed(step),
+            Some(look) = self.forgets.next() => Happened::Forgot(look),
             request = self.node.service.requests.recv() => Happened::Request(request),
             Ok(()) = self.node.service.turned.changed(), if stands_still => Happened::Time,
             () = self.node.clock.sleep_until(wake) => Happened::Time,
@@ -304,15 +328,17 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             // A place that is not known is looked up.
             Happened::Predecessor => self.role = Role::None,
             Happened::Run(step) => match self.watcher.land(step, now) {
-                Ok(event) => {
+                Ok(events) => {
                     self.succeeded(Task::Watch);
-                    event.into_iter().for_each(|event| self.node.tell_ledger(event));
+                    events.into_iter().for_each(|event| self.node.tell_ledger(event));
                 }
                 Err(trouble) => self.failed(Task::Watch, &trouble.to_string()),
             },
             Happened::Wishes(heard) => self.heard(heard, now),
             Happened::Read(done) => self.finish_read(*done),
+            Happened::Taken(taken) => self.taken(taken),
             Happened::Trimmed(step) => self.trimmer.land(step, now),
+            Happened::Forgot(look) => self.forgot(look, now),
             Happened::Request(None) => self.ended = Some(Ended::Done),
             Happened::Request(Some(request)) => self.take_requests(request),
             Happened::Time => {}
@@ -338,7 +364,9 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
         self.watcher.pump(now);
         self.listen(now);
         self.start_reads(now);
+        self.start_taking(now);
         self.trimmer.pump(now, matches!(self.role, Role::Leading(_)));
+        self.start_forgetting(now);
     }
 
     /// When something happens by itself.
@@ -359,7 +387,9 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             self.listen_at(),
             errand,
             self.read_at(),
+            self.taking.at(),
             self.trimmer.wake(),
+            self.forget_at(),
         ];
         always.chain(more.into_iter().flatten()).min()
     }

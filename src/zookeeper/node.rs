@@ -9,9 +9,10 @@ use super::client::{Client, Connect, ConnectError, State};
 use super::damage::Damages;
 use super::life::{Ended, Life};
 use super::{NodeIdentity, Options, SessionStore};
+use crate::clock::server::ServerTime;
 use crate::clock::{Clock, Uptime, Wake};
 use crate::coordination::{self, Service};
-use crate::election::{self, Failure, Member, Published};
+use crate::election::{self, Defined, Failure, Member, Published};
 use crate::ledger::{self, Change, Commit, CommitId};
 use crate::run::millis;
 
@@ -42,6 +43,8 @@ pub struct Node<C: Connect, K> {
     pub cluster: Option<String>,
     /// This process's own earlier sessions.
     pub earlier: Vec<i64>,
+    /// The newest reading of the servers' clock.
+    pub time: Option<ServerTime>,
     /// It has had a place in the queue: what the servers refuse from now on is no mistake in how it was set up.
     pub has_joined: bool,
     /// What cannot be read, written or trusted.
@@ -61,6 +64,8 @@ pub struct Wishes {
     pub busy: bool,
     /// To tell the others.
     pub published: Published,
+    /// The jobs of this node's files, once it has said so.
+    pub defined: Option<Arc<Defined>>,
 }
 
 /// Tries of something that fails: after growing pauses, and told after growing times.
@@ -105,6 +110,7 @@ impl<C: Connect, K: Clock> Node<C, K> {
             backlog: VecDeque::new(),
             cluster: None,
             earlier: Vec::new(),
+            time: None,
             has_joined: false,
             damages: Damages::default(),
         }
@@ -233,6 +239,7 @@ impl<C: Connect, K: Clock> Node<C, K> {
             }
             election::Request::Busy(busy) => self.wishes.busy = busy,
             election::Request::Publish(published) => self.wishes.published = published,
+            election::Request::Define(defined) => self.wishes.defined = Some(defined),
             election::Request::Leave => self.wishes.campaign = false,
             // The affair of a session that leads.
             election::Request::Appoint(_) => {}

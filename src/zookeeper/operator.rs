@@ -120,7 +120,7 @@ impl<C: Client> LedgerReader<C> {
                 Err(Error::NoNode) => return Ok(None),
                 Err(error) => return Err(error).at(&path),
             };
-            let mut record = snapshot::run_record(paths::name(&path), &data).map_err(Trouble::Again)?;
+            let mut record = snapshot::run_record(paths::name(&path), &data, &stat).map_err(Trouble::Again)?;
             if !record.wish_to_end(wish.clone()) {
                 return Ok(Some(record.state));
             }
@@ -175,7 +175,7 @@ async fn known<C: Client>(client: &C, wish: &TriggerRecord) -> Result<Option<Run
     if let Some(run) = running.into_iter().find(|run| run.trigger.as_ref().is_some_and(|own| own.uuid == wish.uuid)) {
         return Ok(Some(run.id()));
     }
-    let history = wishes::history(client, &wish.job).await?;
+    let history = wishes::triggered(client, &wish.job).await?;
     let answer = history.iter().find(|record| record.trigger().is_some_and(|own| own.uuid == wish.uuid));
     Ok(answer.map(HistoryRecord::id))
 }

@@ -23,6 +23,9 @@ pub const CONTROL: &str = "/cronkeeper/control";
 /// What operators want now.
 pub const TRIGGERS: &str = "/cronkeeper/triggers";
 
+/// Jobs that are gone from every node's files. Made when there is one.
+pub const GONE: &str = "/cronkeeper/gone";
+
 /// The folders that must be there, parents first.
 pub const FOLDERS: [&str; 8] = [LEADER, ROOT, NODES, JOBS, RUNNING, HISTORY, CONTROL, TRIGGERS];
 
@@ -64,6 +67,11 @@ pub fn history(run: &RunId) -> String {
 /// What an operator said of a job.
 pub fn control(job: &JobName) -> String {
     under(CONTROL, job.as_str())
+}
+
+/// That a job is gone, and since when.
+pub fn gone(job: &JobName) -> String {
+    under(GONE, job.as_str())
 }
 
 /// A run wanted now.

@@ -71,28 +71,34 @@ async fn queue<C: Client>(client: &C) -> Result<Queue, Trouble> {
 }
 
 async fn history<C: Client>(client: &C, job: Option<JobName>, limit: usize) -> Result<Vec<HistoryRecord>, Trouble> {
-    let folders = match job {
-        Some(job) => vec![paths::job_history(&job)],
+    let jobs = match job {
+        Some(job) => vec![job],
         None => {
-            let jobs = desk::children(client, paths::HISTORY).await?;
-            jobs.iter().map(|job| paths::under(paths::HISTORY, job)).collect()
+            let names = desk::children(client, paths::HISTORY).await?;
+            names.iter().filter_map(|name| JobName::parse(name).ok()).collect()
         }
     };
     let mut records = Vec::new();
-    for folder in folders {
+    for job in jobs {
         // What cannot be read is named by whoever has to write to it.
-        let names = desk::children_or_damaged(client, &folder, &mut Vec::new()).await?;
-        let found = desk::get_history(client, &folder, names).await?.found;
+        let names = desk::newest_history(client, &job, limit.max(desk::MOST_LOOKED_AT)).await;
+        let names = desk::or_none(names)?;
+        let found = desk::get_history(client, &paths::job_history(&job), names).await?.found;
         records.extend(found.into_iter().filter_map(|(_, data, _)| serde_json::from_slice(&data).ok()));
         newest(&mut records, limit);
     }
     Ok(records)
 }
 
-/// How the run ended whose end was written before that of this one: the servers' order of writes says which, not the nodes' clocks.
+/// How the run ended whose end was written before that of this one: the servers' order of writes says which, not the nodes' clocks. In
+/// a history that nobody trimmed it is looked for among the newest.
 pub(super) async fn outcome_before<C: Client>(client: &C, run: &RunId) -> Result<Option<Outcome>, Trouble> {
     let folder = paths::job_history(run.job());
-    let names = desk::children_or_damaged(client, &folder, &mut Vec::new()).await?;
+    let mut names = desk::or_none(desk::newest_history(client, run.job(), desk::MOST_LOOKED_AT).await)?;
+    let own = run.to_string();
+    if !names.contains(&own) {
+        names.push(own);
+    }
     let found = desk::get_history(client, &folder, names).await?.found;
     let ends = found.into_iter().filter_map(|(_, data, stat)| match serde_json::from_slice(&data) {
         // What shares a write is told apart by its time.
@@ -113,4 +119,49 @@ fn newest(records: &mut Vec<HistoryRecord>, limit: usize) {
 
 fn read_error(trouble: Trouble) -> ReadError {
     ReadError(trouble.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::run::RunEnd;
+    use crate::run::tests_support::{record, success};
+    use crate::zookeeper::desk::json;
+    use crate::zookeeper::tests_support::Server;
+
+    fn put(server: &Server, second: i64, outcome: Outcome) -> RunId {
+        let end = RunEnd { outcome, ..success(record("backup", second, "0x1")) };
+        let id = end.run.id();
+        let mut tree = server.tree();
+        tree.put(&paths::job_history(id.job()), "");
+        tree.put(&paths::history(&id), json(&HistoryRecord::Run(end)));
+        id
+    }
+
+    #[test]
+    fn what_ended_before_is_found_among_the_newest_of_ten_thousand() {
+        let server = Server::new();
+        (0..9_998).for_each(|second| drop(put(&server, second, Outcome::Success)));
+        put(&server, 20_000, Outcome::Failure);
+        let own = put(&server, 10_000, Outcome::Success);
+        let old = put(&server, 9_999, Outcome::Success);
+        let before = |run: &RunId| outcome_before(&server, run).now_or_never().unwrap().unwrap();
+        assert_eq!(before(&own), Some(Outcome::Failure));
+        assert_eq!(before(&old), Some(Outcome::Success));
+        let tree = server.tree();
+        assert!(tree.reads <= 2 * (desk::MOST_LOOKED_AT + 1), "{}", tree.reads);
+    }
+
+    #[test]
+    fn of_ten_thousand_records_as_many_are_read_as_are_wanted() {
+        let server = Server::new();
+        (0..10_000).for_each(|second| drop(put(&server, second, Outcome::Success)));
+        let found = history(&server, Some(JobName::parse("backup").unwrap()), 200).now_or_never().unwrap().unwrap();
+        let times: Vec<_> = found.iter().map(|record| record.id().scheduled_at().as_second()).collect();
+        assert_eq!(times, (9_800..10_000).rev().collect::<Vec<_>>());
+        let tree = server.tree();
+        assert_eq!((tree.reads, tree.most_read), (200, desk::HISTORY_CHUNK));
+    }
 }

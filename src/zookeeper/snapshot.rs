@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::{try_join, try_join3};
+use jiff::Timestamp;
 
 use super::client::{Client, Stat};
 use super::damage::Damage;
@@ -14,7 +15,7 @@ use super::{paths, session_id, wishes};
 use crate::election::Member;
 use crate::job::JobName;
 use crate::ledger::{JobEntry, OwnerState, Running, Snapshot};
-use crate::run::{RunRecord, Version};
+use crate::run::{JobRecord, RunId, RunRecord, Version};
 use crate::term::{NodeName, SessionId};
 
 const CHUNK: usize = 500;
@@ -32,14 +33,15 @@ pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(
     let jobs = desk::get_all(client, paths::JOBS, jobs, CHUNK);
     let runs = desk::get_all(client, paths::RUNNING, runs, CHUNK);
     // Handed over after the jobs' records: a pause changes them too, so of one that came later the versions read tell.
-    let wishes = wishes::read(client);
+    let none_known = wishes::Answered::new();
+    let wishes = wishes::read(client, &none_known);
     let (jobs, found, (wishes, unheard)) = try_join3(jobs, runs, wishes).await?;
     damaged.extend(more.into_iter().chain(unheard));
     snapshot.wishes = wishes;
     snapshot.jobs = job_entries(client, jobs, &mut damaged).await?;
     let mut runs = Vec::new();
     for (name, data, stat) in found.or_damaged(paths::RUNNING, &mut damaged) {
-        match run_record(&name, &data) {
+        match run_record(&name, &data, &stat) {
             Ok(record) => runs.push((record, Version(stat.version))),
             Err(why) => damaged.push(Damage::new(paths::under(paths::RUNNING, &name), why)),
         }
@@ -108,8 +110,10 @@ fn member(name: &str, data: &[u8]) -> Result<Member, String> {
 }
 
 /// Reads a run's record, which stands under this name.
-pub fn run_record(name: &str, data: &[u8]) -> Result<RunRecord, String> {
+pub fn run_record(name: &str, data: &[u8], stat: &Stat) -> Result<RunRecord, String> {
+    RunId::parse(name).map_err(|bad| bad.to_string())?;
     let record: RunRecord = serde_json::from_slice(data).map_err(|error| error.to_string())?;
+    not_ahead(record.scheduled_at, stat)?;
     let id = record.id().to_string();
     if id != name {
         return Err(format!("it is the record of another run, `{id}`"));
@@ -117,11 +121,28 @@ pub fn run_record(name: &str, data: &[u8]) -> Result<RunRecord, String> {
     Ok(record)
 }
 
+/// Nothing is decided on more than a minute ahead of the servers' clock, which stamps what is written: what tells of more than a day
+/// ahead of its own stamp was written by nobody who may be trusted.
+///
+/// # Errors
+/// That it is ahead, in words.
+pub fn not_ahead(at: Timestamp, stat: &Stat) -> Result<(), String> {
+    const A_DAY_MS: i64 = 86_400_000;
+    if stat.mtime_ms > 0 && at.as_millisecond() > stat.mtime_ms.saturating_add(A_DAY_MS) {
+        return Err(format!("it is about {at}, more than a day after it was written"));
+    }
+    Ok(())
+}
+
 /// Reads a job's record, naming it among the damaged if it cannot be read.
 pub fn job_entry(name: &str, data: &[u8], stat: &Stat, damaged: &mut Vec<Damage>) -> JobEntry {
-    let record = serde_json::from_slice(data)
-        .inspect_err(|error| damaged.push(Damage::new(paths::under(paths::JOBS, name), error)))
-        .ok();
+    let read = |data| {
+        let record: JobRecord = serde_json::from_slice(data).map_err(|error| error.to_string())?;
+        not_ahead(record.counted.unwrap_or(record.last_scheduled), stat)?;
+        Ok(record)
+    };
+    let record =
+        read(data).inspect_err(|why: &String| damaged.push(Damage::new(paths::under(paths::JOBS, name), why))).ok();
     JobEntry { record, version: Version(stat.version) }
 }
 
@@ -132,5 +153,37 @@ fn owner_state(record: &RunRecord, living: &BTreeMap<String, SessionId>, dead: &
         OwnerState::Dead
     } else {
         OwnerState::Gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::tests_support::record;
+    use crate::zookeeper::desk::json;
+
+    /// Written in the first second of 1970, or a moment after.
+    const STAMP: Stat = Stat { czxid: 1, mzxid: 1, mtime_ms: 1_000, version: 0, ephemeral_owner: 0 };
+
+    #[test]
+    fn a_run_under_another_runs_name_or_of_a_time_to_come_is_none() {
+        let run = record("backup", 60, "0x7");
+        let name = run.id().to_string();
+        assert_eq!(run_record(&name, &json(&run), &STAMP), Ok(run.clone()));
+        assert!(run_record("backup.19700101T000200Z", &json(&run), &STAMP).unwrap_err().contains("another run"));
+        let ahead = record("backup", 200_000, "0x7");
+        assert!(run_record(&ahead.id().to_string(), &json(&ahead), &STAMP).unwrap_err().contains("more than a day"));
+    }
+
+    #[test]
+    fn a_mark_far_ahead_of_its_own_stamp_is_no_leaders() {
+        let mut damaged = Vec::new();
+        let mut entry = |second| {
+            let record = crate::zookeeper::lower::tests::mark(second, "1-0");
+            job_entry("backup", &json(&record), &STAMP, &mut damaged).record
+        };
+        assert!(entry(60).is_some());
+        assert!(entry(200_000).is_none());
+        assert_eq!(damaged.len(), 1);
     }
 }

@@ -54,6 +54,19 @@ impl Tree {
         self.fire(path);
     }
 
+    /// A node that lives with a session.
+    pub fn put_ephemeral(&mut self, path: &str, owner: i64) {
+        self.put(path, "");
+        if let Some((_, stat)) = self.nodes.get_mut(path) {
+            stat.ephemeral_owner = owner;
+        }
+    }
+
+    /// How many watches wait.
+    pub fn watches(&self) -> usize {
+        self.watches.values().flatten().filter(|watch| !watch.is_closed()).count()
+    }
+
     pub fn remove(&mut self, path: &str) {
         self.nodes.remove(path);
         self.fire(path);

@@ -8,13 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::future::{join_all, try_join};
 use uuid::Uuid;
 
-use super::client::{Client, Error, Op, Stat};
+use super::client::{Client, Error, Mode, Op, Stat};
 use super::damage::Damage;
-use super::desk::{self, At as _, Reads, Trouble};
-use super::paths;
+use super::desk::{self, At as _, Desk, Reads, Trouble};
+use super::{paths, queue, snapshot};
+use crate::clock::Clock;
 use crate::job::JobName;
 use crate::ledger::{ControlEntry, TriggerEntry, Wishes};
-use crate::run::{ControlRecord, HistoryRecord, Note, TriggerRecord, TriggerSeq, Version};
+use crate::run::{ControlRecord, HistoryRecord, Note, RunId, TriggerRecord, TriggerSeq, Version};
 
 const CHUNK: usize = 500;
 
@@ -23,9 +24,42 @@ pub fn ring(folder: &str) -> Op {
     Op::Set { path: folder.to_owned(), data: Vec::new(), version: -1 }
 }
 
-/// Reads all wishes, and says what could not be read. Its first request is handed over at once: whoever read the jobs before knows
-/// of every pause that they rest on.
-pub async fn read<C: Client>(client: &C) -> Result<(Wishes, Vec<Damage>), Trouble> {
+/// Gives the folder of the triggers its numbers from the first on, guarded by the own candidate: the servers count what was ever made
+/// in a folder, and stop at 2^31 - 1. False: it is not empty.
+pub async fn renumber<C: Client, K: Clock>(desk: Desk<C, K>, candidate: String) -> Result<bool, Trouble> {
+    let path = || paths::TRIGGERS.to_owned();
+    let ops = vec![
+        Op::Check { path: candidate, version: 0 },
+        Op::Delete { path: path(), version: -1 },
+        Op::Create { path: path(), data: Vec::new(), mode: Mode::Persistent },
+    ];
+    match desk.line()?.multi(ops).await {
+        Ok(_) => Ok(true),
+        Err(failed) if failed.error == Error::NotEmpty => Ok(false),
+        Err(failed) => Err(failed).at(paths::TRIGGERS),
+    }
+}
+
+/// True where the numbers of the triggers are half used up.
+pub fn is_high(wishes: &Wishes) -> bool {
+    let newest = wishes.triggers.keys().chain(wishes.links.keys()).max();
+    newest.is_some_and(|newest| newest.0 >= queue::HIGH_SEQUENCE.unsigned_abs())
+}
+
+/// Jobs whose histories are read at once, for triggers that are new.
+const HISTORIES: usize = 16;
+
+/// Whether the history answered a trigger when it was read first: of whom a leader has decided on since, it knows by itself.
+pub type Answered = BTreeMap<TriggerSeq, (Uuid, bool)>;
+
+/// What these wishes say of that.
+pub fn answered_in(wishes: &Wishes) -> Answered {
+    wishes.triggers.iter().map(|(&seq, entry)| (seq, (entry.record.uuid, entry.is_in_history))).collect()
+}
+
+/// Reads all wishes, no history for those that are `known`, and says what could not be read. Its first request is handed over at
+/// once: whoever read the jobs before knows of every pause that they rest on.
+pub async fn read<C: Client>(client: &C, known: &Answered) -> Result<(Wishes, Vec<Damage>), Trouble> {
     let (mut damaged, mut more) = (Vec::new(), Vec::new());
     let control = desk::children_or_damaged(client, paths::CONTROL, &mut damaged);
     let triggers = desk::children_or_damaged(client, paths::TRIGGERS, &mut more);
@@ -39,14 +73,14 @@ pub async fn read<C: Client>(client: &C) -> Result<(Wishes, Vec<Damage>), Troubl
     let (control, triggers) = try_join(control, triggers).await?;
     let control = control_entries(client, control, &mut damaged).await?;
     let (mut wanted, mut links) = (BTreeMap::new(), BTreeMap::new());
-    for (name, data, _) in triggers.or_damaged(paths::TRIGGERS, &mut damaged) {
-        match note(&name, &data, &mut damaged) {
+    for (name, data, stat) in triggers.or_damaged(paths::TRIGGERS, &mut damaged) {
+        match note(&name, &data, &stat, &mut damaged) {
             Some((seq, Note::Trigger(record))) => drop(wanted.insert(seq, record)),
             Some((seq, Note::Link(link))) => drop(links.insert(seq, link)),
             None => {}
         }
     }
-    let triggers = with_history(client, wanted, &mut damaged).await?;
+    let triggers = with_history(client, known, wanted, &mut damaged).await?;
     Ok((Wishes { control, triggers, links }, damaged))
 }
 
@@ -96,9 +130,17 @@ fn control_entry(name: &str, data: &[u8], version: i32, damaged: &mut Vec<Damage
     ControlEntry { record, version: Version(version) }
 }
 
-fn note(name: &str, data: &[u8], damaged: &mut Vec<Damage>) -> Option<(TriggerSeq, Note)> {
+fn note(name: &str, data: &[u8], stat: &Stat, damaged: &mut Vec<Damage>) -> Option<(TriggerSeq, Note)> {
     let seq = paths::trigger_seq(name).ok_or_else(|| "its name is no number".to_owned());
-    let read = seq.and_then(|seq| Ok((seq, Note::read(data).map_err(|error| error.to_string())?)));
+    let read = seq.and_then(|seq| {
+        let note = Note::read(data).map_err(|error| error.to_string())?;
+        let at = match &note {
+            Note::Trigger(wish) => wish.at,
+            Note::Link(link) => link.scheduled_at,
+        };
+        snapshot::not_ahead(at, stat)?;
+        Ok((seq, note))
+    });
     read.inspect_err(|why| damaged.push(Damage::new(paths::under(paths::TRIGGERS, name), why))).ok()
 }
 
@@ -106,35 +148,91 @@ fn note(name: &str, data: &[u8], damaged: &mut Vec<Damage>) -> Option<(TriggerSe
 /// run already.
 async fn with_history<C: Client>(
     client: &C,
+    known: &Answered,
     mut triggers: BTreeMap<TriggerSeq, TriggerRecord>,
     damaged: &mut Vec<Damage>,
 ) -> Result<BTreeMap<TriggerSeq, TriggerEntry>, Trouble> {
-    let jobs: BTreeSet<JobName> = triggers.values().map(|wish| wish.job.clone()).collect();
-    let histories = join_all(jobs.iter().map(|job| answered(client, job))).await;
-    let mut uuids = BTreeSet::new();
-    for (job, answered) in jobs.iter().zip(histories) {
-        match answered {
-            Ok(answered) => uuids.extend(answered),
-            Err(Trouble::NoAuth(_)) => {
-                damaged.push(Damage::unread(paths::job_history(job), &Error::NoAuth));
-                triggers.retain(|_, wish| wish.job != *job);
+    let known_of = |seq: &TriggerSeq, record: &TriggerRecord| {
+        known.get(seq).filter(|(uuid, _)| *uuid == record.uuid).map(|&(_, is_in_history)| is_in_history)
+    };
+    let new = triggers.iter().filter(|(seq, record)| known_of(seq, record).is_none());
+    let jobs: BTreeSet<JobName> = new.map(|(_, record)| record.job.clone()).collect();
+    let jobs: Vec<JobName> = jobs.into_iter().collect();
+    let mut answered = BTreeSet::new();
+    for jobs in jobs.chunks(HISTORIES) {
+        let histories = join_all(jobs.iter().map(|job| uuids(client, job))).await;
+        for (job, found) in jobs.iter().zip(histories) {
+            match found {
+                Ok(found) => answered.extend(found),
+                Err(Trouble::NoAuth(_)) => {
+                    damaged.push(Damage::unread(paths::job_history(job), &Error::NoAuth));
+                    triggers.retain(|seq, wish| wish.job != *job || known_of(seq, wish).is_some());
+                }
+                Err(trouble) => return Err(trouble),
             }
-            Err(trouble) => return Err(trouble),
         }
     }
-    let entry = |record: TriggerRecord| TriggerEntry { is_in_history: uuids.contains(&record.uuid), record };
-    Ok(triggers.into_iter().map(|(seq, record)| (seq, entry(record))).collect())
+    let entry = |(seq, record): (TriggerSeq, TriggerRecord)| {
+        let is_in_history = known_of(&seq, &record).unwrap_or_else(|| answered.contains(&record.uuid));
+        (seq, TriggerEntry { is_in_history, record })
+    };
+    Ok(triggers.into_iter().map(entry).collect())
 }
 
-async fn answered<C: Client>(client: &C, job: &JobName) -> Result<Vec<Uuid>, Trouble> {
-    let history = history(client, job).await?;
+async fn uuids<C: Client>(client: &C, job: &JobName) -> Result<Vec<Uuid>, Trouble> {
+    let history = triggered(client, job).await?;
     Ok(history.iter().filter_map(|record| Some(record.trigger()?.uuid)).collect())
 }
 
-/// A job's whole history. Records that cannot be read are left out.
-pub async fn history<C: Client>(client: &C, job: &JobName) -> Result<Vec<HistoryRecord>, Trouble> {
-    let folder = paths::job_history(job);
-    let names = desk::children(client, &folder).await?;
-    let found = desk::get_history(client, &folder, names).await?.found;
+/// What became of a job's triggers, the newest of them: the ids of their records say that they are of triggers. Records that cannot
+/// be read are left out.
+pub async fn triggered<C: Client>(client: &C, job: &JobName) -> Result<Vec<HistoryRecord>, Trouble> {
+    let mut names = desk::newest_history(client, job, usize::MAX).await?;
+    names.retain(|name| RunId::parse(name).is_ok_and(|run| run.trigger().is_some()));
+    let names = names.split_off(names.len().saturating_sub(desk::MOST_LOOKED_AT));
+    let found = desk::get_history(client, &paths::job_history(job), names).await?.found;
     Ok(found.into_iter().filter_map(|(_, data, _)| serde_json::from_slice(&data).ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::run::tests_support::{record, success};
+    use crate::run::{RunRecord, Trigger};
+    use crate::zookeeper::desk::json;
+    use crate::zookeeper::lower::tests::{at, name};
+    use crate::zookeeper::tests_support::Server;
+
+    fn wish(uuid: u128) -> TriggerRecord {
+        TriggerRecord { v: 1, job: name("backup"), uuid: Uuid::from_u128(uuid), at: at(60), by: "root".into() }
+    }
+
+    #[test]
+    fn a_trigger_is_looked_for_among_the_newest_of_its_jobs_triggers_and_only_once() {
+        let server = Server::new();
+        server.tree().put("/cronkeeper/history/backup", "");
+        for second in 0..10_000_i64 {
+            let uuid = Uuid::from_u128(u128::from(second.unsigned_abs()));
+            let seq = TriggerSeq(second.unsigned_abs());
+            let trigger = (second % 2 == 0).then(|| Trigger { seq, uuid, by: "root".into() });
+            let end = success(RunRecord { trigger, ..record("backup", second, "0x1") });
+            server.tree().put(&paths::history(&end.run.id()), json(&HistoryRecord::Run(end)));
+        }
+        for (seq, uuid) in [(20_000, 9_998), (20_001, 77_777)] {
+            server.tree().put(&paths::trigger(TriggerSeq(seq)), json(&wish(uuid)));
+        }
+        let look = |known: &Answered| read(&server, known).now_or_never().unwrap().unwrap().0;
+        let first = look(&Answered::new());
+        let is_answered: Vec<_> = first.triggers.values().map(|entry| entry.is_in_history).collect();
+        assert_eq!(is_answered, [true, false]);
+        let asked = |server: &Server| {
+            let tree = server.tree();
+            (tree.listings, tree.reads)
+        };
+        assert_eq!(asked(&server), (3, 2 + desk::MOST_LOOKED_AT));
+        let again = look(&answered_in(&first));
+        assert_eq!((again, asked(&server)), (first, (5, 4 + desk::MOST_LOOKED_AT)));
+    }
 }

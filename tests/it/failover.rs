@@ -3,6 +3,7 @@
 //! Timing is only bounded where it is the promise, and then generously. What takes long, or is only more of the same,
 //! runs with `CRONKEEPER_LONG=1`.
 
+mod authentication;
 mod burst;
 mod chained;
 pub mod cluster;

@@ -108,6 +108,9 @@ async fn a_handover_goes_to_the_loop_and_its_answer_comes_back() {
         asked
     });
     assert_eq!(daemon.post("/v1/handover", "").await, (200, serde_json::json!({ "node": "host-a" })));
+    for impossible in [r#"{"to":""}"#, r#"{"to":"../../x"}"#] {
+        assert_eq!(daemon.post("/v1/handover", impossible).await.0, 400, "{impossible}");
+    }
     let (code, refused) = daemon.post("/v1/handover", r#"{"to":"host-z"}"#).await;
     assert_eq!((code, &refused["error"]), (409, &"leadership stays: it has no place in the queue".into()));
     let mut follower = published();

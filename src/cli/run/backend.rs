@@ -70,26 +70,26 @@ impl Backend {
     }
 
     /// Sets it to work, on the runtime.
-    pub(super) async fn start(self, node: &NodeName) -> Result<Started, Error> {
+    pub(super) async fn start(self, node: &NodeName, forget_after: Option<Duration>) -> Result<Started, Error> {
         match self {
             Self::Solo(state) => {
                 let node = node.clone();
                 // It waits for a lock, and for the disk.
                 let started = tokio::task::spawn_blocking(move || {
                     let leftovers: Leftovers = Arc::new(|runs| leftovers::kill(runs, DYING));
-                    solo::start(&state, &node, leftovers).map(|solo| (solo, state))
+                    solo::start(&state, &node, leftovers, forget_after).map(|solo| (solo, state))
                 });
                 let (solo, state) = started.await.map_err(|_| Error::Panicked)??;
                 let (coordination, journal) = (solo.coordination, solo.journal);
                 Ok(Started { coordination, journal, recovered: Recovered::default(), _state: Arc::from(state) })
             }
-            Self::ZooKeeper(zookeeper) => Ok(zookeeper.start(node)),
+            Self::ZooKeeper(zookeeper) => Ok(zookeeper.start(node, forget_after)),
         }
     }
 }
 
 impl ZooKeeper {
-    fn start(self, node: &NodeName) -> Started {
+    fn start(self, node: &NodeName, forget_after: Option<Duration>) -> Started {
         let identity = NodeIdentity {
             node: node.clone(),
             host: host::name(),
@@ -103,6 +103,7 @@ impl ZooKeeper {
             chroot: chroot(&self.connect).to_owned(),
             service: self.connect,
             uuid: Box::new(Uuid::new_v4),
+            forget_after,
             reader,
         };
         let store = Box::new(KeptSessions::new(self.state.clone(), &self.recovered));

@@ -174,6 +174,16 @@ impl Engine {
         }
     }
 
+    /// Nothing is left of a job that no node's files define. One of that name that comes later is a new one.
+    pub(in crate::engine) fn on_forgotten(&mut self, t: &mut Turn, name: &JobName, records: usize) {
+        t.tell(Report::Forgotten { job: name.clone(), records });
+        if let Some(leading) = self.leading.as_mut().filter(|_| !self.jobs.jobs.contains_key(name)) {
+            leading.undefined.remove(name);
+            leading.timelines.remove(name);
+            leading.pauses.forget(name);
+        }
+    }
+
     /// The record was not in the way, so something else is: the next occurrence's place among the runs in flight is taken by what nobody
     /// knows as its run. It is missed, and that is written down.
     pub(super) fn pass_over(&mut self, t: &mut Turn, job: &Arc<Job>) {

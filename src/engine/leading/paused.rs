@@ -45,6 +45,12 @@ impl Pauses {
         true
     }
 
+    /// Nothing is left of the job.
+    pub fn forget(&mut self, name: &JobName) {
+        self.paused.remove(name);
+        self.lifted.remove(name);
+    }
+
     /// Ending it failed: what is heard of the pause counts again.
     pub fn not_lifted(&mut self, name: &JobName) {
         self.lifted.remove(name);

@@ -6,7 +6,7 @@ use super::rig::*;
 use crate::coordination::Request;
 use crate::election::Unappointable;
 use crate::engine::{Command, Event, Report};
-use crate::job::Job;
+use crate::job::{Interrupted, Job, OnLeaseEnd};
 use crate::ledger::{self, Change, Commit};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Outcome, Reason, RunEnd, RunId, Version};
@@ -308,4 +308,70 @@ fn an_earlier_process_of_the_node_leaves_ends_to_be_written() {
     rig.join();
     let end = end_of(&rig.accept_all());
     assert_eq!((end.outcome, end.reason), (Outcome::Interrupted, Some(Reason::NodeDied)));
+}
+
+/// SIGKILL leaves no exit code: the run had ended by itself when its deadline came.
+#[test]
+fn an_exit_code_wins_over_a_deadline_that_comes_in_the_same_moment() {
+    let rerun = Job { interrupted: Interrupted::Rerun, on_lease_end: OnLeaseEnd::Kill, ..once() };
+    for (exit, outcome) in [(Exit::Code(0), Outcome::Success), (Exit::Code(1), Outcome::Failure)] {
+        let (mut rig, slot) = running_one(rerun.clone());
+        rig.ended(slot, exit, Some(EndedBy::Deadline));
+        assert_eq!(end_of(&rig.accept_all()).outcome, outcome);
+    }
+    let (mut rig, slot) = running_one(rerun);
+    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::EntryGone }));
+    rig.ended(slot, Exit::Code(0), Some(EndedBy::Order));
+    assert_eq!(end_of(&rig.accept_all()).outcome, Outcome::Success);
+}
+
+#[test]
+fn a_timeout_counts_from_the_order_to_start_until_the_program_runs() {
+    let slow = Job { timeout: Some(Duration::from_secs(3)), ..once() };
+    let mut rig = Rig::settled("10:00:00", vec![slow]);
+    rig.pass(1);
+    rig.accept_all();
+    let slot = rig.starts()[0].slot;
+    let stop = Command::Order(Order::Stop { slot, grace_ms: 10_000 });
+    rig.pass(2);
+    assert!(!rig.commands.contains(&stop));
+    // It is late, and the time counts from when it runs.
+    rig.started(slot);
+    rig.pass(2);
+    assert!(!rig.commands.contains(&stop));
+    rig.pass(1);
+    assert!(rig.take().contains(&stop));
+}
+
+#[test]
+fn one_that_does_not_come_to_run_is_stopped_by_its_timeout_and_started_no_more() {
+    let stuck = Job { timeout: Some(Duration::from_secs(3)), ..once() };
+    let mut rig = Rig::settled("10:00:00", vec![stuck]);
+    rig.pass(1);
+    rig.accept_all();
+    let slot = rig.starts()[0].slot;
+    rig.pass(3);
+    assert!(rig.take().contains(&Command::Order(Order::Stop { slot, grace_ms: 10_000 })));
+    rig.ended(slot, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
+    assert_eq!(end_of(&rig.accept_all()).outcome, Outcome::Timeout);
+}
+
+/// Nothing that a file, a command or a record can name is beyond the instants that there are.
+#[test]
+fn the_last_of_all_instants_ends_no_node() {
+    let last = Job {
+        splay: crate::job::Splay::new(Duration::from_secs(12 * 3_600), "a"),
+        overlap: crate::job::Overlap::Queue,
+        ..job("a", "@at 9999-12-30T21:59:58Z")
+    };
+    let mut rig = Rig::settled("10:00:00", vec![last]);
+    rig.pass(1);
+    assert!(rig.accept_all().is_empty());
+    let _ = rig.engine.wake(rig.now);
+    rig.now.wall = "9999-12-30T21:59:59Z".parse().unwrap();
+    rig.tell(Event::Tick);
+    rig.accept_all();
+    rig.now.wall = jiff::Timestamp::MAX;
+    rig.tell(Event::Tick);
+    rig.accept_all();
 }

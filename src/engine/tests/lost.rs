@@ -242,3 +242,38 @@ fn a_leader_watches_a_run_that_it_gave_up_and_another_has() {
     rig.tell(Event::Ledger(ledger::Event::Run(other.id(), Some((other.clone(), Version(4))))));
     assert!(rig.take().contains(&Command::Ask(Request::Ledger(ledger::Request::Watch(other.id())))));
 }
+
+/// A host that never comes back takes no place from others for ever: `allow`, and a job that is never due again, have no next
+/// occurrence to end it by.
+#[test]
+fn a_cut_off_run_is_given_up_after_a_day_at_most() {
+    let day = std::time::Duration::from_secs(24 * 3_600);
+    let allow = Job { overlap: crate::job::Overlap::Allow, ..job("a", "0 0 1 1 *") };
+    let yearly = job("a", "0 0 1 1 *");
+    for job in [allow, yearly] {
+        let mut rig = found(&job, OwnerState::Gone);
+        let accepted = rig.accept_all();
+        let [Change::Settle { run, .. }] = accepted.as_slice() else { panic!("{accepted:?}") };
+        assert_eq!((run.state, run.keep_until), (RunState::CutOff, Some(at("10:00:30") + day)));
+        rig.pass(24 * 3_600);
+        let accepted = rig.accept_all();
+        assert!(
+            matches!(accepted.as_slice(), [Change::End { end, .. }] if end.outcome == Outcome::Abandoned),
+            "{accepted:?}"
+        );
+    }
+}
+
+/// Its own node ends it by then, too, and lets it go on for good once the ledger has it under a living session again.
+#[test]
+fn a_node_without_a_session_ends_what_it_keeps_before_others_give_it_up() {
+    let allow = Job { overlap: crate::job::Overlap::Allow, ..job("a", "1 0 10 * * *") };
+    let (mut rig, slot) = running_one(allow);
+    rig.tell(Event::Election(election::Event::Expired { session: crate::term::SessionId("a".into()) }));
+    let until = rig.now.up + std::time::Duration::from_secs(24 * 3_600);
+    assert!(rig.take().contains(&Command::Order(Order::Deadline { slot, deadline: Deadline::At(until) })));
+    rig.pass_cut_off(60);
+    rig.tell(Event::Election(election::Event::Session { id: crate::term::SessionId("a2".into()), timeout: LEASE * 2 }));
+    rig.accept_all();
+    assert!(rig.take().contains(&Command::Order(Order::Deadline { slot, deadline: Deadline::None })));
+}

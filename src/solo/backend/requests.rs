@@ -112,6 +112,7 @@ impl Backend {
                 Ok(()) => self.elect(election::Request::Resign)?,
                 Err(why) => self.tell(election::Event::NotAppointed { to, why }),
             },
+            election::Request::Define(defined) => self.forgetting.define(defined),
             election::Request::Busy(_) => {} // the lease of a living process never ends
             election::Request::Publish(published) => {
                 self.member.set_published(published);

@@ -87,7 +87,7 @@ impl Backend {
         }
         self.contender.withdraw(TermEnd::EntryGone, &self.service.events);
         self.watch.end();
-        self.timers = Timers { look: self.timers.look, retry: None, watch: None, trim: None };
+        self.timers = Timers { look: self.timers.look, retry: None, watch: None, trim: None, forget: None };
         self.tell(election::Event::Failed(election::Failure::StateDir(trouble.to_string())));
         self.let_go();
     }

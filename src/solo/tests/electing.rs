@@ -91,7 +91,7 @@ async fn a_name_that_lives_is_taken() {
     let dir = tempfile::tempdir().unwrap();
     let a = Node::start(dir.path(), "a").await;
     let state = StateDir::open(dir.path(), Belongs::Solo, &NodeName::new("a")).unwrap();
-    let refused = start(&state, &NodeName::new("a"), Arc::new(|_| Ok(()))).err().unwrap();
+    let refused = start(&state, &NodeName::new("a"), Arc::new(|_| Ok(())), None).err().unwrap();
     assert!(matches!(refused, SoloError::Refused(Failure::NameTaken { .. })), "{refused}");
     drop(a);
 }

@@ -78,6 +78,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         self.node.backlog.extend(unread.map(Waiting::Read));
         self.revoke_lease();
         self.lose_term(TermEnd::SessionExpired);
+        self.forget_refusals();
         self.is_connected = false;
         self.tell_over();
         if std::mem::take(&mut self.node.wishes.resign) {

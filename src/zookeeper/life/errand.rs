@@ -17,7 +17,7 @@ use crate::zookeeper::damage::{Damage, Source};
 use crate::zookeeper::desk::{self, Trouble};
 use crate::zookeeper::give_up::Leftover;
 use crate::zookeeper::place::{OpenAt, Proof};
-use crate::zookeeper::{appoint, entry, paths, place, session_id};
+use crate::zookeeper::{appoint, entry, paths, place, session_id, wishes};
 
 /// An errand under way.
 pub type Errand<W> = Pending<Result<Found<W>, Trouble>>;
@@ -112,6 +112,10 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             let member = self.node.member(self.timeout);
             let publishing = async { entry::publish(desk, member).await.map(Found::Published) };
             return Some((Task::Publish, Box::pin(publishing)));
+        }
+        if let Some(candidate) = self.renumbers_by() {
+            let counting = async { wishes::renumber(desk, candidate).await.map(Found::Renumbered) };
+            return Some((Task::Renumber, Box::pin(counting)));
         }
         (now >= self.survey_at).then(|| (Task::Survey, self.survey()))
     }
@@ -226,6 +230,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 );
                 self.ended = Some(Ended::Expired);
             }
+            Task::Renumber => self.may_renumber = false,
             task => self.failed(task, detail),
         }
     }

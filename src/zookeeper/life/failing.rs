@@ -30,6 +30,7 @@ pub enum Task {
     Verify,
     Publish,
     Survey,
+    Renumber,
     Read,
     Listen,
     Watch,
@@ -53,6 +54,7 @@ impl Task {
             Self::Verify => "verifying its own entries",
             Self::Publish => "telling the others of itself",
             Self::Survey => "reading the queue and the members",
+            Self::Renumber => "counting the triggers anew",
             Self::Read => "reading the ledger",
             Self::Listen => "reading what operators want",
             Self::Watch => "watching runs",
@@ -82,6 +84,7 @@ impl Task {
             | Self::Verify
             | Self::Publish
             | Self::Survey
+            | Self::Renumber
             | Self::Read
             | Self::Listen
             | Self::Watch
@@ -165,6 +168,13 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         self.tell_failing(false);
     }
 
+    /// A session is over: what it was refused, another may be given.
+    pub(super) fn forget_refusals(&mut self) {
+        for source in [Source::Queue, Source::Writes, Source::Renewals] {
+            self.found_damage(source, None);
+        }
+    }
+
     fn tell_failing(&mut self, is_due: bool) {
         if let Some(news) = self.failing.news(is_due) {
             self.node.tell(Event::Stalled(news));
@@ -175,6 +185,15 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     pub(super) fn found_damage(&mut self, source: Source, found: impl IntoIterator<Item = Damage>) {
         let news = self.node.damages.found(source, found);
         self.tell_damage(news);
+    }
+
+    /// This node leads no more: what only a leader looks at again is the next one's to name.
+    pub(super) fn forget_damage(&mut self) {
+        for source in [Source::Ledger, Source::Wishes, Source::Rights] {
+            self.found_damage(source, None);
+        }
+        let refused: Vec<Damage> = self.committer.refusals().collect();
+        self.found_damage(Source::Writes, refused);
     }
 
     /// One more path is damaged.

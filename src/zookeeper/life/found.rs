@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::errand::Retry;
 use super::relook::Again;
 use super::{Ended, Life, Role, SURVEY_EVERY, fired};
-use crate::clock::Clock;
+use crate::clock::{Clock, Uptime};
 use crate::election::{Event, Failure, Unappointable};
 use crate::telemetry::TARGET;
 use crate::term::{CandidateName, Term, TermEnd};
@@ -41,6 +41,7 @@ pub enum Found<W> {
     Out,
     Left,
     Published(bool),
+    Renumbered(bool),
     Survey(Survey, Again),
 }
 
@@ -48,8 +49,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// Takes what an errand brought back.
     pub(super) fn finish_errand(&mut self, found: Result<Found<<C::Client as Client>::Watch>, Trouble>) {
         self.errand = None;
-        self.is_going_out = false;
         let task = self.task;
+        self.is_going_out = false;
         let found = match found {
             Ok(found) => found,
             Err(trouble) => return self.retry_errand(trouble),
@@ -79,6 +80,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             }
             // Not made again before its going was judged.
             Found::Published(is_there) => self.must_verify |= !is_there,
+            Found::Renumbered(is_done) => self.renumbered(is_done),
             Found::Survey(survey, again) => {
                 self.looked_again(again);
                 self.surveyed(survey);
@@ -224,10 +226,23 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         self.role = Role::Leading(term.clone());
         self.watches_member = true;
         self.own_watches = opened.watches.into_iter().map(fired).collect();
-        self.has_acted = self.lease.holds(now);
-        self.lease_told = self.lease.until();
-        let (lease_until, took) = (self.lease.until(), now.since(since));
+        let lease_until = self.lease_to_act_by(now);
+        self.lease_told = lease_until;
+        self.has_acted = now < lease_until;
+        self.take_rights();
+        let took = now.since(since);
         self.node.tell(Event::Elected { term, lease_until, snapshot: opened.snapshot, took });
+    }
+
+    /// A term that began with a lease which is nearly over would be lost at once: it begins without, until the lease is renewed. Where
+    /// runs are here, that lease is theirs too, and is not taken from them.
+    fn lease_to_act_by(&mut self, now: Uptime) -> Uptime {
+        let until = self.lease.until();
+        if until >= now + self.timeout / 4 || self.node.wishes.busy {
+            return until;
+        }
+        self.acts_beyond = until;
+        Uptime::ZERO
     }
 
     /// A node that may neither write that it leads nor read what is to be done would lead nobody: another may do better.
@@ -262,6 +277,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         if let Some(Written { sent, time: Some(time) }) = written {
             self.timed_at = Some(sent);
             self.has_time = true;
+            self.node.time = Some(time);
             self.node.tell(Event::Time(time));
         }
     }
@@ -323,6 +339,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         if !self.node.damages.paths(Source::Wishes).is_empty() {
             self.listen_again();
         }
+        self.take_rights_of(&survey.members);
         self.found_damage(Source::Members, survey.damaged);
         self.node.tell(Event::Members(survey.members));
     }

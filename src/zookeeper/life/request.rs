@@ -10,7 +10,8 @@ use crate::election;
 use crate::job::JobName;
 use crate::ledger::{self, Change, Commit, CommitId, Event, JobEntry};
 use crate::run::{RunId, RunState, Version};
-use crate::zookeeper::client::{Client, Connect, Error};
+use crate::telemetry::TARGET;
+use crate::zookeeper::client::{Client, Connect, Error, Stat};
 use crate::zookeeper::desk::{At as _, Desk, Trouble};
 use crate::zookeeper::{lower, paths, reader, snapshot, watcher, wishes};
 
@@ -39,6 +40,10 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 if let ledger::Request::ReadJob(job) = &read {
                     self.committer.read(job);
                 }
+                // Asked again with each session: what waits for one waits once.
+                if let ledger::Request::ReadBefore(_) = &read {
+                    self.unread.retain(|waiting| *waiting != read);
+                }
                 self.unread.push_back(read);
             }
         }
@@ -55,7 +60,10 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             election::Request::Publish(published) => self.must_publish |= *published != self.node.wishes.published,
             election::Request::Leave => self.leave(),
             election::Request::Appoint(to) => self.appoint(to.clone()),
-            election::Request::Campaign | election::Request::Resign | election::Request::Busy(_) => {}
+            election::Request::Campaign
+            | election::Request::Resign
+            | election::Request::Busy(_)
+            | election::Request::Define(_) => {}
         }
         self.node.note(request);
     }
@@ -143,7 +151,7 @@ async fn read_job<C: Client, K: Clock>(desk: &Desk<C, K>, job: &JobName) -> Resu
     let path = paths::job(job);
     let (found, control) = futures_util::join!(client.get(&path), wishes::control(client, job));
     let entry = match found {
-        Ok((data, stat)) => Some(snapshot::job_entry(job.as_str(), &data, &stat, &mut Vec::new())),
+        Ok((data, stat)) => Some(job_entry(job, &data, &stat)),
         Err(Error::NoNode) => None,
         // What it says is not known, but what it is written at is.
         Err(error) if error.is_of_path() => {
@@ -153,6 +161,16 @@ async fn read_job<C: Client, K: Clock>(desk: &Desk<C, K>, job: &JobName) -> Resu
         Err(error) => return Err(error).at(&path),
     };
     Ok(Event::Job(job.clone(), entry, control?))
+}
+
+/// The leader knows what the record was to say, and writes it anew: that somebody else wrote there is said once for each time.
+fn job_entry(job: &JobName, data: &[u8], stat: &Stat) -> JobEntry {
+    let mut damaged = Vec::new();
+    let entry = snapshot::job_entry(job.as_str(), data, stat, &mut damaged);
+    for damage in damaged {
+        tracing::warn!(target: TARGET, path = damage.path, "the record of a job is written anew: {damage}");
+    }
+    entry
 }
 
 async fn read_run<C: Client, K: Clock>(desk: &Desk<C, K>, run: &RunId) -> Result<Event, Trouble> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::failing::Task;
+use super::rights::Taking;
 use super::standstill::Standstill;
 use super::wishes::Listening;
 use super::{Life, Role};
@@ -36,6 +37,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             self.mended(Source::Writes, &path);
         }
         for damage in outcome.refused {
+            // Refused although nobody has closed it: it has no more numbers to give.
+            self.must_renumber |= damage.path == paths::TRIGGERS;
+            self.listen_again();
             self.damaged(Source::Writes, damage);
         }
         for id in outcome.put_off {
@@ -102,6 +106,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             Ok(done) => {
                 if let Some(time) = time::of(&done, sent, self.now()) {
                     self.has_time = true;
+                    self.node.time = Some(time);
                     self.node.tell(Event::Time(time));
                 }
                 self.succeeded(Task::Renew);
@@ -131,7 +136,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         self.lease.renew(sent, self.now());
         // Before the member stands nothing is protected by it.
         let stands = self.is_member && self.loops.is != Standstill::Out && !self.is_going_out;
-        if stands && self.lease.until() >= self.lease_told + self.timeout / 20 {
+        let lets_act = stands && self.lease.until() > self.acts_beyond;
+        if lets_act && self.lease.until() >= self.lease_told + self.timeout / 20 {
             self.lease_told = self.lease.until();
             self.node.tell(Event::Lease { until: self.lease_told });
         }
@@ -140,7 +146,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// The term is over for good once its lease is, whatever the servers say later. A term may be opened before there is a lease:
     /// then nobody has acted in it yet.
     pub(super) fn check_lease(&mut self) {
-        let holds = self.lease.holds(self.now());
+        let holds = self.lease.holds(self.now()) && self.lease.until() > self.acts_beyond;
         if self.has_acted && !holds {
             self.lose_term(TermEnd::LeaseOver);
         } else {
@@ -174,7 +180,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// Gives up the place in the queue, and the term that rests on it if there is one.
     pub(super) fn lose_term(&mut self, why: TermEnd) {
         let role = std::mem::replace(&mut self.role, Role::None);
-        self.has_acted = false;
+        (self.has_acted, self.acts_beyond) = (false, Uptime::ZERO);
         self.following = None;
         self.forget_appointment();
         if let Some(candidate) = self.candidate.take() {
@@ -185,6 +191,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             self.node.answer(id, answer);
         }
         self.watcher.clear();
+        self.forget_damage();
+        self.taking = Taking::default();
         self.listening = Listening::From(Uptime::ZERO);
         if let Role::Leading(term) = role {
             self.over = Some((term, why));

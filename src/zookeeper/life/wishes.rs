@@ -11,6 +11,7 @@ use super::failing::Task;
 use super::{Life, Role};
 use crate::clock::{Clock, Uptime};
 use crate::ledger::{Event, Wishes};
+use crate::telemetry::TARGET;
 use crate::zookeeper::client::{Client, Connect, Watch};
 use crate::zookeeper::damage::{Damage, Source};
 use crate::zookeeper::desk::{At as _, Desk, Trouble};
@@ -66,8 +67,36 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     pub(super) fn listen(&mut self, now: Uptime) {
         if !matches!(self.role, Role::Leading(_)) {
             self.listening = Listening::From(Uptime::ZERO);
+            self.answered.clear();
         } else if self.listen_at().is_some_and(|at| at <= now) {
-            self.listening = Listening::Looking(look(self.desk.clone()).boxed());
+            self.listening = Listening::Looking(look(self.desk.clone(), self.answered.clone()).boxed());
+        }
+    }
+
+    /// Half of the numbers of the triggers are used up: once none is left there, they are counted anew.
+    fn note_numbers(&mut self, wishes: &Wishes) {
+        if wishes::is_high(wishes) && !std::mem::replace(&mut self.must_renumber, true) {
+            tracing::warn!(
+                target: TARGET,
+                "the sequence numbers of {} are half used up: they are counted anew once no trigger is left there",
+                paths::TRIGGERS
+            );
+        }
+        let is_empty = wishes.triggers.is_empty() && wishes.links.is_empty();
+        self.may_renumber = is_empty && self.node.damages.paths(Source::Wishes).is_empty();
+    }
+
+    /// The candidate that guards it, where the numbers of the triggers are to be counted anew.
+    pub(super) fn renumbers_by(&self) -> Option<String> {
+        let is_due = self.must_renumber && self.may_renumber;
+        self.fence().filter(|_| is_due).map(|(candidate, _)| candidate)
+    }
+
+    pub(super) fn renumbered(&mut self, is_done: bool) {
+        self.may_renumber = false;
+        if is_done {
+            self.must_renumber = false;
+            tracing::info!(target: TARGET, "the sequence numbers of {} are counted anew", paths::TRIGGERS);
         }
     }
 
@@ -83,7 +112,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             Heard::Rang => Listening::From(now),
             Heard::Looked(Ok((wishes, damaged, bell))) => {
                 self.succeeded(Task::Listen);
+                self.note_numbers(&wishes);
                 self.found_damage(Source::Wishes, damaged);
+                self.answered = wishes::answered_in(&wishes);
                 self.node.tell_ledger(Event::Wishes(wishes));
                 Listening::Waiting(bell)
             }
@@ -96,11 +127,11 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     }
 }
 
-async fn look<C: Client, K: Clock>(desk: Desk<C, K>) -> Looked {
+async fn look<C: Client, K: Clock>(desk: Desk<C, K>, known: wishes::Answered) -> Looked {
     let client = desk.line()?;
     let watches = (client.stat_and_watch(paths::CONTROL), client.stat_and_watch(paths::TRIGGERS));
     let ((_, control), (_, triggers)) = (watches.0.await.at(paths::CONTROL)?, watches.1.await.at(paths::TRIGGERS)?);
-    let (wishes, damaged) = wishes::read(client).await?;
+    let (wishes, damaged) = wishes::read(client, &known).await?;
     let bell = async { drop(select(control.fired().boxed(), triggers.fired().boxed()).await) };
     Ok((wishes, damaged, bell.boxed()))
 }

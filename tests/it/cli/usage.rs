@@ -119,6 +119,21 @@ fn an_empty_connect_string_is_wrong_usage_and_not_the_solo_backend() {
 }
 
 #[test]
+fn a_name_that_is_none_is_wrong_usage_and_asks_nobody() {
+    let rule = "1 to 253 letters, digits, `.`, `_` and `-`, not starting with a dot";
+    let expected = format!(
+        "
+        | error: invalid value '../../x' for '--to <NODE>': `../../x` is no node name: {rule}
+        |
+        | For more information, try '--help'.
+        exit 2"
+    );
+    assert_said(&Desk::new().enter(&["handover", "--to", "../../x"]), &expected);
+    let refused = Desk::new().enter(&["handover", "--to", ""]);
+    assert!(refused.contains("'--to <NODE>'") && refused.contains("exit 2"), "{refused}");
+}
+
+#[test]
 fn credentials_without_zookeeper_are_wrong_usage() {
     assert_said(
         &Desk::new().enter(&["release", "--zookeeper-auth-file", "auth"]),

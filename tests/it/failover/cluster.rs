@@ -344,6 +344,15 @@ impl Zk {
         self.runtime.block_on(self.client.set_data(path, data, None)).map(drop)
     }
 
+    /// True unless the servers refuse to let a node be written to. None is: the version is no node's.
+    pub fn may_set(&self, path: &str) -> bool {
+        !matches!(self.runtime.block_on(self.client.set_data(path, b"", Some(i32::MAX))), Err(Error::NoAuth))
+    }
+
+    pub fn is_there(&self, path: &str) -> bool {
+        self.runtime.block_on(self.client.check_stat(path)).expect("the servers answer").is_some()
+    }
+
     pub fn delete(&self, path: &str) -> Result<(), Error> {
         self.runtime.block_on(self.client.delete(path, None))
     }

@@ -10,6 +10,7 @@ use cronkeeper::coordination::{self, Coordination, Request};
 use cronkeeper::election;
 use cronkeeper::job::JobName;
 use cronkeeper::ledger::{self, Change, Commit, CommitId, Snapshot};
+use cronkeeper::run::journal::{Noted, Recovered};
 use cronkeeper::run::{JobRecord, Nonce, RunEnd, Version};
 use cronkeeper::term::{FencingToken, NodeName, SessionId, Term};
 use cronkeeper::zookeeper::{
@@ -46,6 +47,7 @@ pub struct StateDir {
     /// Sessions of earlier processes of this boot: they are dead, or this one would not run.
     removable: Vec<i64>,
     open_ends: Vec<RunEnd>,
+    noted: Option<Noted>,
 }
 
 impl Disk {
@@ -66,13 +68,13 @@ fn on(disk: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
 }
 
 impl StateDir {
-    pub fn open(disk: &Arc<Mutex<Disk>>, open_ends: Vec<RunEnd>) -> Self {
+    pub fn open(disk: &Arc<Mutex<Disk>>, recovered: &Recovered) -> Self {
         let mut content = on(disk);
         content.lives += 1;
         let removable = if content.rebooted { Vec::new() } else { content.sessions.clone() };
         content.rebooted = false;
         content.sessions.clone_from(&removable);
-        Self { disk: disk.clone(), removable, open_ends }
+        Self { disk: disk.clone(), removable, open_ends: recovered.ends(), noted: recovered.noted() }
     }
 }
 
@@ -104,14 +106,18 @@ impl SessionStore for StateDir {
     fn open_ends(&self) -> Vec<RunEnd> {
         self.open_ends.clone()
     }
+
+    fn noted(&self) -> Option<Noted> {
+        self.noted.clone()
+    }
 }
 
-/// The backend of a new process of `node`, whose earlier ones left these ends, and the daemon's end of it.
+/// The backend of a new process of `node`, whose earlier ones left these notes, and the daemon's end of it.
 pub fn backend(
     world: &Shared,
     node: usize,
     disk: &Arc<Mutex<Disk>>,
-    open_ends: Vec<RunEnd>,
+    recovered: &Recovered,
     mut rng: Rng,
 ) -> (Task, Coordination) {
     let reader = Arc::new(LedgerReader::default());
@@ -128,10 +134,11 @@ pub fn backend(
         service: "simulated".into(),
         chroot: "/".into(),
         uuid: Box::new(move || Uuid::from_u128(rng.u128(..))),
+        forget_after: None,
         reader,
     };
     let connector = Connector { world: world.clone(), node };
-    let store = Box::new(StateDir::open(disk, open_ends));
+    let store = Box::new(StateDir::open(disk, recovered));
     (Box::pin(serve(connector, clock, identity, store, service, options)), coordination)
 }
 
@@ -194,7 +201,7 @@ impl Subject for Contenders {
 
 impl Program for Contenders {
     fn start(&mut self, world: &Shared, node: usize) -> Vec<Task> {
-        let (backend, coordination) = backend(world, node, &self.disks[node], Vec::new(), self.rng.fork());
+        let (backend, coordination) = backend(world, node, &self.disks[node], &Recovered::default(), self.rng.fork());
         self.views.lock().unwrap_or_else(PoisonError::into_inner)[node] = View::default();
         let scribe = Scribe {
             world: world.clone(),

@@ -96,7 +96,10 @@ pub enum Fault {
     },
     QuickStarts,
     /// A stranger leaves a record.
-    Stray(Stray),
+    Stray {
+        stray: Stray,
+        is_closed: bool,
+    },
     /// The daemon's socket to its warden takes again what was kept.
     Unclog {
         node: usize,
@@ -144,7 +147,7 @@ pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: 
     }
     if rng.u8(..6) == 0 {
         let at = begin + end.since(begin).mul_f64(rng.f64());
-        plan.push((at, Fault::Stray(Stray::ALL[rng.usize(..Stray::ALL.len())])));
+        plan.push((at, Fault::Stray { stray: Stray::ALL[rng.usize(..Stray::ALL.len())], is_closed: rng.bool() }));
     }
     plan
 }
@@ -337,7 +340,7 @@ impl World {
             Fault::ResumeLoop { node } => self.resume_loop(node),
             Fault::SlowStarts { each } => self.wardens.slow(Some(each)),
             Fault::QuickStarts => self.wardens.slow(None),
-            Fault::Stray(stray) => self.leave_stray(stray),
+            Fault::Stray { stray, is_closed } => self.leave_stray(stray, is_closed),
             Fault::Unclog { node } => self.wardens.unclog(&mut self.env, node),
             Fault::Ambush(ambush) => self.ambush(ambush),
             Fault::ResumeServer { server } => self.ensemble.servers[server].resume(&mut self.env),

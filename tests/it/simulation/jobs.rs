@@ -158,6 +158,13 @@ impl Cast {
         Self::of(|name| chosen.contains(kind(name)))
     }
 
+    /// So many that are due at the same second of every minute.
+    pub fn burst(jobs: usize) -> Self {
+        let jobs = (0..jobs).map(|number| job(&format!("burst-{number:04}"), "30 * * * * *")).collect();
+        let set = set_of(jobs, "burst");
+        Self { edited: set.clone(), set }
+    }
+
     fn of(is_in: impl Fn(&JobName) -> bool) -> Self {
         let part = |of: &JobSet| {
             let jobs = of.jobs.iter().filter(|(name, _)| is_in(name));
@@ -221,23 +228,29 @@ pub fn schedules() -> &'static BTreeMap<(String, Digest), Schedule> {
     &SCHEDULES
 }
 
-/// True where an occurrence may be recorded as missed at an instant, by one of the definitions that its job may have.
-///
-/// What runs after others has the time until the first of its chain is due next.
-pub fn may_be_missed(name: &JobName, at: Timestamp, decided: Timestamp) -> bool {
-    let mut sets = sets().into_iter();
-    sets.any(|set| {
-        set.jobs.get(name).is_some_and(|job| is_window_over(job, set.root_of(job).unwrap_or(job), at, decided))
+/// True where some nodes may have a set of jobs in which there is none of this name: one that comes to it never fires for the past, and
+/// what never began then has nothing to begin.
+pub fn is_in_doubt(name: &JobName) -> bool {
+    let defined = sets().iter().filter(|set| set.jobs.contains_key(name)).count();
+    defined > 0 && defined < sets().len()
+}
+
+/// True where what could start then may be recorded as missed at an instant, by one of the definitions that its job may have.
+pub fn may_be_missed(name: &JobName, by_hand: bool, ready: Timestamp, decided: Timestamp) -> bool {
+    sets().into_iter().any(|set| {
+        let Some(job) = set.jobs.get(name) else { return false };
+        let root = set.root_of(job).unwrap_or(job);
+        match by_hand || job.schedule().is_none() {
+            true => is_too_old(job, root, ready, decided),
+            false => is_window_over(job, ready, decided),
+        }
     })
 }
 
-fn is_window_over(job: &Job, root: &Job, at: Timestamp, decided: Timestamp) -> bool {
-    const LATE: SignedDuration = SignedDuration::from_secs(1);
-    const LONGEST: SignedDuration = SignedDuration::from_hours(12);
+fn is_window_over(job: &Job, at: Timestamp, decided: Timestamp) -> bool {
     let age = decided.duration_since(at);
-    let has_next = |after| root.next_after(after).is_some_and(|next| next <= decided);
     let is_surplus = || {
-        let newer = std::iter::successors(root.next_after(at), |at| root.next_after(*at));
+        let newer = std::iter::successors(job.next_after(at), |at| job.next_after(*at));
         newer.take_while(|newer| *newer <= decided).take(job.misfire_limit).count() == job.misfire_limit
     };
     match (job.misfire, job.misfire_window) {
@@ -245,7 +258,26 @@ fn is_window_over(job: &Job, root: &Job, at: Timestamp, decided: Timestamp) -> b
         (Misfire::Skip, _) => true,
         (Misfire::RunAll, Some(window)) => age.unsigned_abs() > window || is_surplus(),
         // Of several that are in the window the newest counts.
-        (Misfire::RunOnce, Some(window)) => age.unsigned_abs() > window || has_next(at),
-        (_, None) => age > LONGEST || has_next(at),
+        (Misfire::RunOnce, Some(window)) => age.unsigned_abs() > window || is_next_due(job, at, decided),
+        (_, None) => age > LONGEST || is_next_due(job, at, decided),
     }
 }
+
+/// What an operator wanted, and what runs after others, is good for a minute at least.
+fn is_too_old(job: &Job, root: &Job, at: Timestamp, decided: Timestamp) -> bool {
+    let age = decided.duration_since(at);
+    match job.misfire_window {
+        Some(window) => age > LATE && age.unsigned_abs() > window,
+        None => age > SignedDuration::from_secs(60) && (age > LONGEST || is_next_due(root, at, decided)),
+    }
+}
+
+fn is_next_due(job: &Job, after: Timestamp, now: Timestamp) -> bool {
+    job.next_after(after).is_some_and(|next| next <= now)
+}
+
+/// What is later than this is missed.
+const LATE: SignedDuration = SignedDuration::from_secs(1);
+
+/// What is good for so long where nothing else is said.
+const LONGEST: SignedDuration = SignedDuration::from_hours(12);

@@ -6,6 +6,7 @@ use cronkeeper::coordination::{Coordination, Event, Request};
 use cronkeeper::election;
 use cronkeeper::ledger;
 use cronkeeper::run::RunId;
+use cronkeeper::run::journal::Recovered;
 use cronkeeper::term::TermEnd;
 use cronkeeper::zookeeper::client::{Client, Connect, Mode};
 use fastrand::Rng;
@@ -22,7 +23,7 @@ const SOON: Duration = Duration::from_millis(60);
 /// A process of `node` that takes part by the real backend.
 fn join(lab: &mut Lab, node: usize) -> Coordination {
     let rng = Rng::with_seed(node as u64);
-    let (task, coordination) = backend(&lab.executor.world, node, &Default::default(), Vec::new(), rng);
+    let (task, coordination) = backend(&lab.executor.world, node, &Default::default(), &Recovered::default(), rng);
     lab.executor.spawn(node, task);
     ask(&coordination, election::Request::Campaign);
     coordination

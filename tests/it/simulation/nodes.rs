@@ -28,7 +28,7 @@ use tokio::sync::watch;
 
 use super::backend::{Disk, backend};
 use super::clock::NodeClock;
-use super::executor::{Program, Task};
+use super::executor::{Executor, Program, Task};
 use super::facts::Fact;
 use super::faults::Fault;
 use super::jobs::{Cast, GROUP};
@@ -36,7 +36,8 @@ use super::operators::{Asking, Wished};
 use super::strays::STRAY;
 use super::transcript::Transcript;
 use super::trial::{Length, Plan, Subject, attempt, many, tally};
-use super::world::{Event, Shared, World};
+use super::warden::Process;
+use super::world::{Event, Shared, Timing, World};
 use super::zookeeper::Tree;
 
 fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -70,6 +71,7 @@ pub struct Nodes<const STEADY: bool> {
     said: Arc<Mutex<Vec<Said>>>,
     is_calm: Arc<AtomicBool>,
     wished: Wished,
+    has_operators: bool,
     jobs: Cast,
 }
 
@@ -85,6 +87,7 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
             said: Arc::new(Mutex::new(vec![NOTHING; nodes])),
             is_calm: Arc::default(),
             wished: Wished::default(),
+            has_operators: true,
         }
     }
 
@@ -180,7 +183,7 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
         recovered.keep_own(&node_name(node), &mut noted).expect("it is kept in memory");
         recovered.end_dead(&mut noted, clock.now().wall).expect("it is kept in memory");
         guard(&home.book).found(Written::Here);
-        let (backend, coordination) = backend(world, node, &home.disk, recovered.ends(), self.rng.fork());
+        let (backend, coordination) = backend(world, node, &home.disk, &recovered, self.rng.fork());
         guard(&self.said)[node] = NOTHING;
         let (coordination, tap) = tapped(world, node, coordination, self.said.clone());
         let (controls, controlled) = unbounded_channel();
@@ -213,7 +216,11 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
             env.queue.after(Duration::from_millis(250), Event::Fault(Fault::Start { node }));
         };
         // The loop is the third: see `LOOP`.
-        vec![backend, tap, Box::pin(process), Box::pin(operator.work()), Box::pin(asking.work())]
+        let mut tasks: Vec<Task> = vec![backend, tap, Box::pin(process)];
+        if self.has_operators {
+            tasks.extend([Box::pin(operator.work()) as Task, Box::pin(asking.work())]);
+        }
+        tasks
     }
 
     fn killed(&mut self, world: &Shared, node: usize, with_host: bool) {
@@ -475,6 +482,36 @@ fn seeds_are_full_of_trouble() {
     let tally = tally::<Nodes<false>>(SEEDS, PLAN);
     let each = |counted: usize| counted as u64 / SEEDS;
     assert!(each(tally.faults) >= 15 && each(tally.terms) >= 2 && each(tally.starts) >= 12, "{tally:?}");
+}
+
+/// Of starts that take twice as long as a lease lasts, none comes too late: no more is begun than can be started.
+#[test]
+fn many_jobs_that_are_due_at_once_are_each_begun_once_however_slowly_they_start() {
+    const JOBS: usize = 300;
+    let timeout = Duration::from_secs(4);
+    let timing = Timing { tick: Duration::from_secs(1), session_timeout: timeout, sync_limit: 5 };
+    let world = Shared::new(7, 1, timing, Transcript::on());
+    world.lock().env.network.calm();
+    world.lock().wardens.slow(Some(timeout / 250));
+    let nodes = Nodes { jobs: Cast::burst(JOBS), has_operators: false, ..Nodes::<true>::new(7, 1, Length::Short) };
+    let mut executor = Executor::new(world, nodes);
+    executor.start(0);
+    let mut started = BTreeSet::new();
+    let limit = executor.now() + Duration::from_secs(120);
+    while started.len() < JOBS {
+        let facts = executor.step(limit).expect("they are started one after the other");
+        for process in facts.into_iter().filter_map(spawned) {
+            assert_eq!(process.attempt, 1, "`{}` was begun and not started", process.run);
+            assert!(started.insert(process.run), "one is started twice");
+        }
+    }
+}
+
+fn spawned(fact: Fact) -> Option<Process> {
+    match fact {
+        Fact::Spawned(process) => Some(process),
+        _ => None,
+    }
 }
 
 /// Else a seed that failed could not be looked into.

@@ -6,7 +6,7 @@ use cronkeeper::zookeeper::client::{Mode, Op};
 use serde_json::json;
 
 use super::world::World;
-use super::zookeeper::STRANGER;
+use super::zookeeper::{CLOSED, STRANGER};
 
 /// The job that all strays name.
 pub const STRAY: &str = "stray";
@@ -43,7 +43,11 @@ impl Stray {
         }
     }
 
-    fn data(self) -> Vec<u8> {
+    /// The record, or one that nobody else may read.
+    fn data(self, is_closed: bool) -> Vec<u8> {
+        if is_closed {
+            return CLOSED.into();
+        }
         let owner = json!({
             "v": 1, "job": STRAY, "scheduled_at": "2026-11-20T00:00:01Z", "state": "running",
             "node": "../../elsewhere", "session": "0x1", "token": 7, "attempt": 1, "nonce": "7-1",
@@ -55,12 +59,12 @@ impl Stray {
 
 impl World {
     /// Somebody else's client makes a record, where the ensemble takes writes and its folder is there.
-    pub fn leave_stray(&mut self, stray: Stray) {
+    pub fn leave_stray(&mut self, stray: Stray, is_closed: bool) {
         let path = format!("/cronkeeper/{}", stray.path());
         let leader =
             self.ensemble.servers.iter_mut().filter(|server| server.is_serving()).max_by_key(|server| server.epoch());
         if let Some(leader) = leader {
-            let create = Op::Create { path, data: stray.data(), mode: Mode::Persistent };
+            let create = Op::Create { path, data: stray.data(is_closed), mode: Mode::Persistent };
             leader.write_for(&mut self.env, STRANGER, vec![create]);
         }
     }

@@ -56,13 +56,22 @@ struct Warden {
     trees: BTreeMap<Slot, Tree>,
     /// What came while it was frozen, or hung.
     inbox: Vec<Step>,
-    /// When the last order is obeyed that was given: the next is after it.
+    /// When the last start is made that was ordered: the next is after it.
+    started: Uptime,
+    /// When the last other order is obeyed.
     obeyed: Uptime,
-    /// When what was told to be started is started, while that takes long.
-    starting: BTreeMap<Slot, Uptime>,
+    /// What was ordered and is not started yet, and what was ordered about it meanwhile.
+    starting: BTreeMap<Slot, Early>,
     /// What the daemon has not written to its socket yet, while it cannot.
     unsent: Option<Vec<Order>>,
     daemon: Option<UnboundedSender<Notice>>,
+}
+
+/// What overtook its start.
+#[derive(Default)]
+struct Early {
+    is_over: bool,
+    deadline: Option<Deadline>,
 }
 
 struct Tree {
@@ -92,6 +101,7 @@ impl Wardens {
             alarm: None,
             trees: BTreeMap::new(),
             inbox: Vec::new(),
+            started: Uptime::ZERO,
             obeyed: Uptime::ZERO,
             starting: BTreeMap::new(),
             unsent: None,
@@ -109,6 +119,7 @@ impl Wardens {
         warden.inbox.clear();
         warden.lease_until = Uptime::ZERO;
         warden.alarm = None;
+        (warden.started, warden.obeyed) = (Uptime::ZERO, Uptime::ZERO);
         warden.starting.clear();
         warden.daemon = Some(daemon);
         notices
@@ -122,24 +133,21 @@ impl Wardens {
         }
     }
 
-    /// An order is on its way. Starts that take long stand in line, and hold up nothing but what is about one of them.
+    /// An order is on its way: starts have a way of their own, where each waits for those before it, and nothing else waits for them.
     fn obey(&mut self, env: &mut Env, node: usize, order: Order) {
         let slow = self.slow;
         let warden = &mut self.wardens[node];
-        let at = (env.now() + Duration::from_micros(env.rng.u64(20..500))).max(warden.obeyed + STEP);
-        warden.obeyed = at;
-        warden.starting.retain(|_, started| at < *started);
-        let last = warden.starting.values().max().copied();
+        let at = env.now() + Duration::from_micros(env.rng.u64(20..500));
         let at = match &order {
-            Order::Start(launch) if slow.is_some() || last.is_some() => {
-                let at = last.map_or(at, |last| last.max(at)) + slow.unwrap_or(STEP);
-                warden.starting.insert(launch.slot, at);
-                at
+            Order::Start(launch) => {
+                warden.starting.insert(launch.slot, Early::default());
+                warden.started = at.max(warden.started + STEP).max(warden.obeyed) + slow.unwrap_or_default();
+                warden.started
             }
-            Order::Stop { slot, .. } | Order::Kill { slot } | Order::Deadline { slot, .. } => {
-                warden.starting.get(slot).map_or(at, |started| *started + STEP)
+            _ => {
+                warden.obeyed = at.max(warden.obeyed + STEP);
+                warden.obeyed
             }
-            Order::Start(_) | Order::Lease { .. } | Order::Ping => at,
         };
         env.queue.at(at, Event::Warden(Step { node, life: warden.life, deed: Deed::Obey(order) }));
     }
@@ -276,6 +284,12 @@ impl Wardens {
         }
         match step.deed {
             Deed::Obey(Order::Start(launch)) => self.start(env, node, *launch),
+            Deed::Obey(Order::Stop { slot, .. } | Order::Kill { slot }) if warden.starting.contains_key(&slot) => {
+                warden.starting.entry(slot).or_default().is_over = true;
+            }
+            Deed::Obey(Order::Deadline { slot, deadline }) if warden.starting.contains_key(&slot) => {
+                warden.starting.entry(slot).or_default().deadline = Some(deadline);
+            }
             Deed::Obey(Order::Stop { slot, grace_ms }) => self.stop(env, node, slot, grace_ms),
             Deed::Obey(Order::Kill { slot }) => self.kill(env, node, slot, EndedBy::Order),
             Deed::Obey(Order::Lease { until }) => {
@@ -307,9 +321,11 @@ impl Wardens {
         }
     }
 
-    fn start(&mut self, env: &mut Env, node: usize, launch: Launch) {
+    fn start(&mut self, env: &mut Env, node: usize, mut launch: Launch) {
         let slot = launch.slot;
-        if launch.not_after <= env.now() {
+        let early = self.wardens[node].starting.remove(&slot).unwrap_or_default();
+        launch.deadline = early.deadline.unwrap_or(launch.deadline);
+        if early.is_over || launch.not_after <= env.now() {
             return self.tell(env, node, Notice::NotStarted { slot, why: StartFailure::TooLate });
         }
         self.pids += 1;

@@ -21,4 +21,4 @@ pub use ensemble::{Ensemble, SERVERS};
 pub use leading::STRANGER;
 pub use port::Connector;
 pub use server::{Input, Server};
-pub use tree::{Change, Tree};
+pub use tree::{CLOSED, Change, Tree};

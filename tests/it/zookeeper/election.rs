@@ -197,6 +197,24 @@ async fn a_name_that_another_living_node_has_is_refused_by_its_holder() {
     );
 }
 
+/// A host that lost its power comes back with a shorter timeout than its session had.
+#[tokio::test]
+async fn a_name_is_waited_for_as_long_as_its_holders_session_lasts() {
+    let connect = shared();
+    let with = |session_timeout| {
+        let settings = Settings { connect: connect.clone(), session_timeout, ..Settings::default() };
+        Rig::with(settings, "a", Memory::default())
+    };
+    let mut first = with(TIMEOUT * 2);
+    first.ask(Request::Campaign);
+    let (term, _) = first.elected().await;
+    first.crash();
+    let mut second = with(TIMEOUT / 4);
+    second.ask(Request::Campaign);
+    let (next, _) = second.elected().await;
+    assert!(next.token > term.token);
+}
+
 #[tokio::test]
 async fn entries_of_a_dead_process_go_at_once_when_its_sessions_are_known_dead() {
     let connect = shared();

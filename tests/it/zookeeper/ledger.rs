@@ -1,11 +1,16 @@
 //! Commits, and what others may do between them.
 
-use cronkeeper::election::Request;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cronkeeper::election::{Defined, Published, Request};
+use cronkeeper::job::Digest;
 use cronkeeper::ledger::{self, Change, Commit, OwnerState};
 use cronkeeper::run::{HistoryRecord, KillRequest, Reason, RunRecord, Version};
 use cronkeeper::term::TermEnd;
+use cronkeeper::zookeeper::session::Settings;
 
-use super::rig::{Rig, begin, end, first_mark, hand, job, leader, run, run_id};
+use super::rig::{Memory, Rig, TIMEOUT, begin, end, first_mark, hand, job, leader, run, run_id};
 use crate::support::LONG;
 use crate::support::zookeeper::shared;
 
@@ -175,6 +180,43 @@ async fn the_histories_of_two_hundred_jobs_that_end_all_the_time_stay_short() {
         }
     };
     tokio::time::timeout(LONG, trimmed).await.expect("trimmed in time");
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_a_job_that_every_nodes_file_lacks_and_one_of_its_name_is_new() {
+    let connect = shared();
+    let settings = Settings { connect: connect.clone(), session_timeout: TIMEOUT, ..Settings::default() };
+    let after = Duration::from_secs(1);
+    let mut rig = Rig::forgetting(settings, "a", Memory::default(), Some(after));
+    rig.ask(Request::Campaign);
+    let session = rig.session().await;
+    let (term, _) = rig.elected().await;
+    for name in ["old", "kept"] {
+        rig.commit(first_mark(name, "1")).await;
+        for at in 0..3 {
+            let run = run(name, 60 + i64::from(at), "a", &session, term.token);
+            assert_eq!(rig.commit(begin(at, &run)).await, Commit::Accepted);
+            assert_eq!(rig.commit(end(0, &run)).await, Commit::Accepted);
+        }
+    }
+    let digest = Digest::of(b"kept");
+    let defined = Defined { digest: digest.clone(), jobs: [job("kept")].into() };
+    rig.ask(Request::Define(Arc::new(defined)));
+    rig.ask(Request::Publish(Published { digest, ..Published::default() }));
+    let forgotten = rig.ledger("that it is forgotten", |event| match event {
+        ledger::Event::Forgotten { job, records } => Some((job.clone(), *records)),
+        _ => None,
+    });
+    assert_eq!(forgotten.await, (job("old"), 3));
+    let hand = hand(&connect).await;
+    for path in ["jobs/old", "history/old", "control/old", "gone/old"] {
+        assert!(hand.check_stat(&format!("/cronkeeper/{path}")).await.unwrap().is_none(), "{path}");
+    }
+    assert_eq!(rig.reader().history(Some(job("kept")), 10).await.unwrap().len(), 3);
+    assert_eq!(rig.commit(first_mark("old", "2")).await, Commit::Accepted);
+    let again = run("old", 90, "a", &session, term.token);
+    assert_eq!(rig.commit(begin(0, &again)).await, Commit::Accepted);
+    assert_eq!(rig.commit(end(0, &again)).await, Commit::Accepted);
 }
 
 #[tokio::test]

@@ -77,6 +77,10 @@ impl SessionStore for Memory {
         })
     }
 
+    fn cluster(&self) -> Option<String> {
+        self.with(|remembered| remembered.cluster.clone())
+    }
+
     fn record(&mut self, owner: i64) -> Result<(), StoreError> {
         self.with(|remembered| match remembered.is_full {
             true => Err(StoreError(FULL.into())),
@@ -107,7 +111,18 @@ impl Rig {
         Self::with(settings, node, Memory::default())
     }
 
+    /// One that remembers what an earlier process of the node did.
+    pub fn remembering(connect: &str, node: &str, memory: Memory) -> Self {
+        let settings = Settings { connect: connect.into(), session_timeout: TIMEOUT, ..Settings::default() };
+        Self::with(settings, node, memory)
+    }
+
     pub fn with(settings: Settings, node: &str, memory: Memory) -> Self {
+        Self::forgetting(settings, node, memory, None)
+    }
+
+    /// One that removes what is kept of jobs that are gone for so long.
+    pub fn forgetting(settings: Settings, node: &str, memory: Memory, forget_after: Option<Duration>) -> Self {
         let reader = Arc::new(LedgerReader::default());
         let (coordination, service) = channels(reader.clone());
         let identity = NodeIdentity {
@@ -118,7 +133,8 @@ impl Rig {
             started_at: Timestamp::now(),
         };
         let chroot = settings.connect.find('/').map_or("/".into(), |at| settings.connect[at..].to_owned());
-        let options = Options { service: settings.connect.clone(), chroot, uuid: Box::new(Uuid::new_v4), reader };
+        let options =
+            Options { service: settings.connect.clone(), chroot, uuid: Box::new(Uuid::new_v4), forget_after, reader };
         let connector = Connector::new(settings).expect("plain settings are good");
         let store = Box::new(memory.clone());
         let task = tokio::spawn(serve(connector, System, identity, store, service, options));
@@ -176,6 +192,14 @@ impl Rig {
             coordination::Event::Ledger(_) => None,
         })
         .await
+    }
+
+    /// True where such an event of the election was seen already.
+    pub fn seen_election(&self, wanted: impl Fn(&election::Event) -> bool) -> bool {
+        self.seen.iter().any(|event| match event {
+            coordination::Event::Election(event) => wanted(event),
+            coordination::Event::Ledger(_) => false,
+        })
     }
 
     pub async fn elected(&mut self) -> (Term, Snapshot) {

@@ -1,4 +1,5 @@
-//! A run's record lists its earlier attempts in their order and counts those that failed; no more fail than `retries` allow.
+//! A run's record lists its earlier attempts in their order, but for those that had no process, and counts those that failed; no more
+//! fail than `retries` allow.
 
 use cronkeeper::clock::Uptime;
 use cronkeeper::run::{HistoryRecord, RunRecord};
@@ -21,8 +22,7 @@ fn judge(record: &RunRecord) -> Result<(), String> {
     if failed > counted || (listed.len() < LISTED && failed != counted) {
         return wrong("its failures are miscounted");
     }
-    if listed.windows(2).any(|pair| pair[0] + 1 != pair[1]) || listed.last().is_some_and(|last| *last > record.attempt)
-    {
+    if listed.windows(2).any(|pair| pair[0] >= pair[1]) || listed.last().is_some_and(|last| *last > record.attempt) {
         return wrong("its attempts are not in order");
     }
     if past.failures > RETRIES {

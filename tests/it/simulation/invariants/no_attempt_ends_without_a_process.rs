@@ -7,8 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cronkeeper::clock::Uptime;
-use cronkeeper::job::JobName;
-use cronkeeper::run::{HistoryRecord, Outcome, RunRecord, Skip, SkipReason};
+use cronkeeper::run::{HistoryRecord, Outcome, RunId, RunRecord, Skip, SkipReason};
 use cronkeeper::term::SessionId;
 use cronkeeper::zookeeper::client::Op;
 use cronkeeper::zookeeper::session_id;
@@ -33,12 +32,16 @@ pub struct NoAttemptEndsWithoutAProcess {
 
 struct Attempt {
     number: u32,
+    /// As it stood last.
+    record: RunRecord,
     owner: SessionId,
     node: String,
     /// Its node hands it over.
     is_noted: bool,
     is_started: bool,
-    /// The node's process died, or its session ended, whichever came first.
+    /// It, or one before it.
+    run_is_started: bool,
+    /// The node's process died, or its session or its member is gone.
     is_lost: bool,
     has_died: bool,
 }
@@ -49,15 +52,18 @@ impl NoAttemptEndsWithoutAProcess {
         let known = self.attempts.get_mut(run).filter(|known| known.number == record.attempt);
         if let Some(known) = known {
             known.owner = record.owner.session.clone();
+            known.record = record.clone();
             known.is_lost = is_lost;
             return;
         }
         let attempt = Attempt {
             number: record.attempt,
+            record: record.clone(),
             owner: record.owner.session.clone(),
             node: record.owner.node.to_string(),
             is_noted: false,
             is_started: false,
+            run_is_started: self.attempts.get(run).is_some_and(|before| before.run_is_started),
             is_lost,
             has_died: is_lost,
         };
@@ -98,40 +104,42 @@ impl NoAttemptEndsWithoutAProcess {
                     let run = end.run.id().to_string();
                     self.judge(&run, end.run.attempt, end.outcome, writer.as_deref())?;
                 }
-                Some(HistoryRecord::Skip(skip)) if self.attempts.contains_key(&skip.id().to_string()) => {
-                    self.judge_skip(&skip)?
-                }
-                _ => {}
+                Some(HistoryRecord::Skip(skip)) => self.judge_skip(&skip)?,
+                None => {}
             }
         }
-        for run in ops(entry).iter().filter_map(|op| match op {
-            Op::Delete { path, .. } => below(path, RUNNING),
-            _ => None,
-        }) {
-            self.attempts.remove(run);
+        for op in ops(entry) {
+            let Op::Delete { path, .. } = op else { continue };
+            if let Some(node) = below(path, "/cronkeeper/nodes") {
+                self.attempts.values_mut().filter(|known| known.node == node).for_each(|known| known.is_lost = true);
+            }
+            if let Some(run) = below(path, RUNNING) {
+                self.attempts.remove(run);
+            }
         }
         Ok(())
     }
 
-    /// The run was in flight, and never will be again.
+    /// Of a run that was in flight, and never will be again.
     fn judge_skip(&self, skip: &Skip) -> Result<(), String> {
         let run = skip.id();
+        let Some(known) = self.attempts.get(&run.to_string()) else { return Ok(()) };
+        if known.run_is_started {
+            return Err(format!("`{run}` has had a process, and is skipped for {}", skip.reason.as_str()));
+        }
         if skip.reason != SkipReason::Missed {
             return Err(format!("`{run}` was begun, and is skipped for {}", skip.reason.as_str()));
         }
-        if !jobs::may_be_missed(&skip.job, skip.first, skip.decided_at) {
+        let (by_hand, ready) = (skip.trigger.is_some(), known.record.ready());
+        if !jobs::may_be_missed(&skip.job, by_hand, ready, skip.decided_at) {
             return Err(format!("`{run}` is missed at {}, and it was still in its window", skip.decided_at));
         }
         Ok(())
     }
 }
 
-/// Some nodes have a set of jobs in which there is none of this name: what never began then has nothing to begin.
 fn is_in_doubt(run: &str) -> bool {
-    let name = run.split_once('.').map_or(run, |(job, _)| job);
-    let Ok(name) = JobName::parse(name) else { return false };
-    jobs::sets().iter().any(|set| set.jobs.contains_key(&name))
-        && !jobs::sets().iter().all(|set| set.jobs.contains_key(&name))
+    RunId::parse(run).is_ok_and(|run| jobs::is_in_doubt(run.job()))
 }
 
 fn history(op: &Op) -> Option<HistoryRecord> {
@@ -151,7 +159,7 @@ impl Invariant for NoAttemptEndsWithoutAProcess {
             }
             Fact::Spawned(process) => {
                 if let Some(known) = self.attempts.get_mut(&process.run).filter(|at| at.number == process.attempt) {
-                    known.is_started = true;
+                    (known.is_started, known.run_is_started) = (true, true);
                 }
             }
             Fact::Died { node } => {

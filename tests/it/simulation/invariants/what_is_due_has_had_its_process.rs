@@ -113,8 +113,8 @@ impl WhatIsDueHasHadItsProcess {
                 self.flights.keys().any(|run| job_of(run) == job) || self.ended.get(job).is_some_and(is_recent)
             }
             SkipReason::Paused => self.paused.get(job).is_some_and(|until| until.as_ref().is_none_or(is_recent)),
-            SkipReason::Missed if has_occurrences(&skip.job) => {
-                jobs::may_be_missed(&skip.job, skip.last, skip.decided_at)
+            SkipReason::Missed if has_occurrences(&skip.job) && !jobs::is_in_doubt(&skip.job) => {
+                jobs::may_be_missed(&skip.job, false, skip.last, skip.decided_at)
             }
             // Told by the ends of others: see `chains_go_on`.
             SkipReason::Missed | SkipReason::Upstream => true,
@@ -127,7 +127,7 @@ impl WhatIsDueHasHadItsProcess {
         let schedule = jobs::schedules().get(&(name.to_owned(), mark.schedule.clone()?))?;
         let at = schedule.next_after(mark.last_scheduled).filter(|at| *at + SOON < self.wall)?;
         let is_paused = self.paused.get(name).is_some_and(Option::is_none);
-        (!is_paused && !self.makes_up(name)).then_some(at)
+        (!is_paused && !self.makes_up(name) && !is_in_doubt(name)).then_some(at)
     }
 
     /// What was missed is made up one after the other.
@@ -137,6 +137,10 @@ impl WhatIsDueHasHadItsProcess {
         let mut one_by_one = definitions.map(|job| job.misfire == Misfire::RunAll && job.overlap != Overlap::Allow);
         one_by_one.any(|it_is| it_is) && self.flights.keys().any(|run| job_of(run) == name.as_str())
     }
+}
+
+fn is_in_doubt(name: &str) -> bool {
+    JobName::parse(name).is_ok_and(|name| jobs::is_in_doubt(&name))
 }
 
 fn has_occurrences(name: &JobName) -> bool {

@@ -14,6 +14,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::super::world::Shared;
 use super::client::{Answered, ClientId, WatchId};
+use super::tree::CLOSED;
 use super::wire::{Answer, Request, Watching};
 
 /// Makes sessions for a node.
@@ -136,6 +137,12 @@ impl SimClient {
     }
 }
 
+/// The data of a node that is there, if this client may read it.
+fn readable(node: Option<(Vec<u8>, Stat)>) -> Read {
+    let (data, stat) = node.ok_or(Error::NoNode)?;
+    if data == CLOSED { Err(Error::NoAuth) } else { Ok((data, stat)) }
+}
+
 /// What the client crate lets through. A sequential node's name may be empty: the server makes it.
 fn is_path(path: &str) -> bool {
     let Some(names) = path.strip_prefix('/') else { return false };
@@ -201,7 +208,12 @@ impl Client for SimClient {
 
     fn get(&self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Error>> + Send + 'static {
         let node = self.node(path, Watching::No);
-        async move { node.await?.0.ok_or(Error::NoNode) }
+        async move { readable(node.await?.0) }
+    }
+
+    fn stat(&self, path: &str) -> impl Future<Output = Result<Option<Stat>, Error>> + Send + 'static {
+        let node = self.node(path, Watching::No);
+        async move { Ok(node.await?.0.map(|(_, stat)| stat)) }
     }
 
     fn stat_and_watch(
@@ -222,10 +234,9 @@ impl Client for SimClient {
     ) -> impl Future<Output = Result<(Vec<u8>, Stat, SimWatch), Error>> + Send + 'static {
         let node = self.node(path, Watching::IfThere);
         async move {
-            match node.await? {
-                (Some((data, stat)), Some(watch)) => Ok((data, stat, watch)),
-                _ => Err(Error::NoNode),
-            }
+            let (node, watch) = node.await?;
+            let (data, stat) = readable(node)?;
+            Ok((data, stat, watch.ok_or_else(|| Error::Refused("no watch".into()))?))
         }
     }
 
@@ -243,7 +254,7 @@ impl Client for SimClient {
         let answered = self.request(Request::GetMany(paths));
         async move {
             match settled(answered).await? {
-                (Answer::Nodes(nodes), _) => Ok(nodes.into_iter().map(|node| node.ok_or(Error::NoNode)).collect()),
+                (Answer::Nodes(nodes), _) => Ok(nodes.into_iter().map(readable).collect()),
                 _ => Err(Error::Refused("another answer than asked for".into())),
             }
         }

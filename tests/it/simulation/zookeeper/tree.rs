@@ -36,6 +36,9 @@ pub struct Applied {
     pub touched: Vec<String>,
 }
 
+/// What a node holds whose ACL keeps all but its maker from reading and setting it. ACLs are not modelled otherwise.
+pub const CLOSED: &[u8] = b"for others only";
+
 #[derive(Clone, Debug)]
 struct Znode {
     data: Arc<[u8]>,
@@ -141,6 +144,9 @@ impl Tree {
                 let (path, stat) = self.create(txn, path, data, *mode, undo)?;
                 touched.push(path.clone());
                 Ok((Done::Created(path), stat))
+            }
+            Op::Set { path, .. } if self.nodes.get(path).is_some_and(|node| &*node.data == CLOSED) => {
+                Err(Error::NoAuth)
             }
             Op::Set { path, data, version } => {
                 let mut node = self.expect(path, *version)?.clone();

@@ -1,0 +1,69 @@
+//! Nodes whose files differ: a job that one of them does not define.
+
+use super::rig::*;
+use crate::engine::Event;
+use crate::job::{Job, Misfire};
+use crate::ledger::{self, Commit, JobEntry, Snapshot};
+use crate::run::{JobRecord, Version};
+
+/// Every second, and all of them.
+fn all() -> Job {
+    Job {
+        misfire: Misfire::RunAll,
+        misfire_window: Some(std::time::Duration::from_secs(3_600)),
+        ..job("a", "* * * * * *")
+    }
+}
+
+fn recorded() -> Snapshot {
+    Snapshot { jobs: [entry(&all(), at("10:00:00"), 4)].into(), ..Snapshot::default() }
+}
+
+#[test]
+fn a_leader_leaves_the_records_of_jobs_that_its_file_does_not_define() {
+    let mut rig = Rig::leading("10:00:01", set([]), recorded());
+    rig.pass(60);
+    assert!(rig.commits().is_empty());
+    assert!(rig.engine.is_settled());
+}
+
+/// An older file led in between: what passed meanwhile is what the job's own misfire rule says.
+#[test]
+fn what_passed_under_a_leader_without_the_job_is_made_up_by_one_that_has_it() {
+    let mut rig = Rig::leading("10:00:03", set([all()]), recorded());
+    let mut runs = Vec::new();
+    for _ in 0..3 {
+        let (changes, slots) = rig.start_all();
+        runs.extend(begun(&changes));
+        slots.iter().for_each(|&slot| rig.ended(slot, crate::warden::wire::Exit::Code(0), None));
+    }
+    assert_eq!(runs, ["a.20261120T100001Z", "a.20261120T100002Z", "a.20261120T100003Z"]);
+}
+
+#[test]
+fn a_job_that_comes_to_a_leaders_file_counts_from_then_and_the_gap_is_recorded() {
+    let mut rig = Rig::leading("10:00:01", set([]), recorded());
+    rig.pass(8);
+    rig.tell(Event::Loaded(set([all()])));
+    let changes = rig.accept_all();
+    assert_eq!(skipped(&changes), ["missed 2026-11-20T10:00:01Z 2026-11-20T10:00:09Z 9"]);
+    rig.pass(1);
+    assert_eq!(begun(&rig.accept_all()), ["a.20261120T100010Z"]);
+}
+
+/// A pause has written the record since it was read.
+#[test]
+fn so_it_does_where_its_record_has_changed_since_it_was_read() {
+    let mut rig = Rig::leading("10:00:01", set([]), recorded());
+    rig.pass(8);
+    rig.tell(Event::Loaded(set([all()])));
+    let commits = rig.commits();
+    rig.answer(commits[0].0, Commit::Superseded);
+    let (name, entry) = entry(&all(), at("10:00:00"), 5);
+    let entry = JobEntry { record: entry.record.map(|record| JobRecord { v: 1, ..record }), version: Version(5) };
+    rig.commands.clear();
+    rig.tell(Event::Ledger(ledger::Event::Job(name, Some(entry), None)));
+    let changes = rig.accept_all();
+    assert_eq!(skipped(&changes), ["missed 2026-11-20T10:00:01Z 2026-11-20T10:00:09Z 9"]);
+    assert!(begun(&changes).is_empty());
+}

@@ -1,0 +1,128 @@
+//! What is kept of jobs that no member's files have any more.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::election::{Defined, Published};
+use crate::run::RunEnd;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+struct Bench {
+    store: Store,
+    token: FencingToken,
+    now: Timestamp,
+    _dir: tempfile::TempDir,
+}
+
+impl Bench {
+    /// A term in which the jobs `kept` and `old` have ended three runs each.
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = Store::open(&dir.path().join("ledger.db")).unwrap();
+        let (token, ..) = store.open_term(&[]).unwrap();
+        let mut bench = Self { store, token, now: Timestamp::UNIX_EPOCH + DAY * 100, _dir: dir };
+        for job in ["kept", "old"] {
+            bench.commit(advance(job, None, 0, None));
+            for (at, second) in (1..4).enumerate() {
+                let run = record(job, second, "s");
+                bench.commit(begin(&run, Version(i32::try_from(at).unwrap())));
+                bench.commit(end(&run, 0, false));
+            }
+        }
+        bench
+    }
+
+    fn commit(&mut self, change: Change) {
+        let answers = self.store.commit(Some(self.token), &mut Chains::default(), [&change]).unwrap();
+        assert_eq!(answers, [Commit::Accepted]);
+    }
+
+    fn forget(&mut self, defined: &[&str]) -> Vec<(String, usize)> {
+        let defined: BTreeSet<JobName> = defined.iter().map(|name| JobName::parse(name).unwrap()).collect();
+        let forgotten = self.store.forget(self.token, &defined, self.now, DAY * 30).unwrap();
+        forgotten.into_iter().map(|(job, records)| (job.to_string(), records)).collect()
+    }
+
+    fn has(&self, job: &str) -> bool {
+        self.store.job(&JobName::parse(job).unwrap()).unwrap().is_some()
+    }
+}
+
+#[test]
+fn a_job_that_is_gone_is_forgotten_after_its_time_and_not_before() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.forget(&["kept"]), [], "its time counts from when it was found gone");
+    bench.now += DAY * 29;
+    assert_eq!(bench.forget(&["kept"]), []);
+    bench.now += DAY;
+    assert_eq!(bench.forget(&["kept"]), [("old".to_owned(), 3)]);
+    assert!(bench.has("kept") && !bench.has("old"));
+    bench.now += DAY * 100;
+    assert_eq!(bench.forget(&["kept"]), []);
+}
+
+#[test]
+fn a_job_that_came_back_is_gone_anew() {
+    let mut bench = Bench::new();
+    bench.forget(&["kept"]);
+    bench.now += DAY * 20;
+    bench.forget(&["kept", "old"]);
+    bench.now += DAY * 20;
+    assert_eq!(bench.forget(&["kept"]), []);
+    bench.now += DAY * 30;
+    assert_eq!(bench.forget(&["kept"]).len(), 1);
+}
+
+#[test]
+fn what_runs_or_was_recorded_since_is_left_alone() {
+    let mut bench = Bench::new();
+    bench.forget(&["kept"]);
+    bench.now += DAY * 30;
+    let run = record("old", 10, "s");
+    bench.commit(begin(&run, Version(3)));
+    assert_eq!(bench.forget(&["kept"]), []);
+    let ended = RunEnd { ended_at: bench.now, ..success(run) };
+    bench.commit(Change::End { at: Version(0), end: ended, as_leader: false });
+    bench.now += DAY * 29;
+    assert_eq!(bench.forget(&["kept"]), []);
+    bench.now += DAY * 2;
+    assert_eq!(bench.forget(&["kept"]), [("old".to_owned(), 4)]);
+}
+
+#[test]
+fn a_leader_of_another_term_forgets_nothing() {
+    let mut bench = Bench::new();
+    bench.forget(&["kept"]);
+    bench.now += DAY * 40;
+    bench.store.open_term(&[]).unwrap();
+    assert_eq!(bench.forget(&["kept"]), []);
+    assert!(bench.has("old"));
+}
+
+fn say(node: &Node, jobs: &[&str]) {
+    let digest = Digest::of(jobs.concat().as_bytes());
+    let names = jobs.iter().map(|name| JobName::parse(name).unwrap()).collect();
+    node.ask(election::Request::Define(Arc::new(Defined { digest: digest.clone(), jobs: names })));
+    node.ask(election::Request::Publish(Published { digest, ..Published::default() }));
+}
+
+#[tokio::test]
+async fn only_what_no_members_files_have_is_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let after = Some(Duration::from_secs(1));
+    let mut a = Node::start_forgetting(dir.path(), "a", Arc::new(|_| Ok(())), after).await;
+    let b = Node::start_forgetting(dir.path(), "b", Arc::new(|_| Ok(())), after).await;
+    a.lead().await;
+    for job in ["old", "other"] {
+        assert_eq!(a.commit(advance(job, None, 10, None)).await, Commit::Accepted);
+    }
+    say(&b, &["other"]);
+    say(&a, &["other"]);
+    let forgotten = a.until(|event| match event {
+        Event::Ledger(ledger::Event::Forgotten { job, records }) => Some((job.to_string(), records)),
+        _ => None,
+    });
+    assert_eq!(forgotten.await, ("old".to_owned(), 0));
+    assert!(a.read_job("old").await.is_none() && a.read_job("other").await.is_some());
+}

@@ -1,0 +1,215 @@
+//! What is removed of a job, and when nothing is.
+
+use futures_util::FutureExt;
+
+use super::*;
+use crate::election::Published;
+use crate::job::Digest;
+use crate::run::tests_support::{record, success};
+use crate::run::{HistoryRecord, TriggerRecord, TriggerSeq};
+use crate::term::NodeName;
+use crate::zookeeper::desk::json;
+use crate::zookeeper::lower::tests::{at, mark, name};
+use crate::zookeeper::tests_support::{ByHand, Server};
+
+const CANDIDATE: &str = "/leader/_c_1-lock-0000000001";
+const DAY: Duration = Duration::from_secs(86_400);
+
+struct Bench {
+    server: Server,
+    defined: Arc<Defined>,
+    behind: Option<JobName>,
+}
+
+impl Bench {
+    /// A leader whose file has the job `kept`.
+    fn new() -> Self {
+        let server = Server::new();
+        server.tree().put(CANDIDATE, "");
+        let defined = Defined { digest: Digest::of(b"now"), jobs: [name("kept")].into() };
+        let bench = Self { server, defined: Arc::new(defined), behind: None };
+        bench.member("host-a", b"now");
+        bench
+    }
+
+    fn member(&self, node: &str, jobs: &[u8]) {
+        let published = Published { digest: Digest::of(jobs), ..Published::default() };
+        let node = NodeName::new(node);
+        let member = Member {
+            v: 1,
+            host: node.to_string(),
+            node: node.clone(),
+            pid: 1,
+            version: "0".into(),
+            started_at: at(0),
+            session_timeout_ms: None,
+            published,
+        };
+        self.server.tree().put(&paths::member(&node), json(&member));
+    }
+
+    /// Its mark, its pause, and so many records.
+    fn put(&self, job: &str, records: i64) {
+        let job = name(job);
+        let mut tree = self.server.tree();
+        tree.put(&paths::job(&job), json(&mark(60, "1-1")));
+        tree.put(&paths::control(&job), "a pause");
+        tree.put(&paths::job_history(&job), "");
+        for second in 0..records {
+            let end = success(record(job.as_str(), second, "0x1"));
+            tree.put(&paths::history(&end.run.id()), json(&HistoryRecord::Run(end)));
+        }
+    }
+
+    fn pass(&self, time: Duration) {
+        self.server.tree().time_ms += i64::try_from(time.as_millis()).unwrap();
+    }
+
+    fn try_look(&mut self) -> Result<Look, Trouble> {
+        let order = Order {
+            fence: CANDIDATE.into(),
+            defined: self.defined.clone(),
+            after: DAY * 30,
+            now_ms: self.server.tree().time_ms,
+            behind: self.behind.take(),
+        };
+        look(self.server.desk(ByHand::default()), order).now_or_never().unwrap()
+    }
+
+    fn look(&mut self) -> Vec<(String, usize)> {
+        let look = self.try_look().unwrap();
+        self.behind = look.behind;
+        look.forgotten.into_iter().map(|(job, records)| (job.to_string(), records)).collect()
+    }
+
+    /// All paths that bear a job's name.
+    fn of(&self, job: &str) -> Vec<String> {
+        let tree = self.server.tree();
+        tree.nodes.keys().filter(|path| path.contains(job)).cloned().collect()
+    }
+}
+
+#[test]
+fn a_job_that_is_gone_from_every_file_is_forgotten_after_its_time_and_not_before() {
+    let mut bench = Bench::new();
+    bench.put("kept", 25);
+    bench.put("old", 250);
+    let kept = bench.of("kept");
+    bench.pass(DAY * 100);
+    assert_eq!(bench.look(), [], "its time counts from when it was found gone");
+    bench.pass(DAY * 30 - Duration::from_secs(1));
+    assert_eq!(bench.look(), []);
+    assert!(bench.of("old").len() > 250);
+    bench.pass(Duration::from_secs(1));
+    assert_eq!(bench.look(), [("old".to_owned(), 250)]);
+    assert_eq!((bench.of("old"), bench.of("kept")), (vec![], kept));
+    assert!(bench.server.tree().multis.iter().all(|&ops| ops <= MOST_DELETES + 1));
+    assert_eq!(bench.look(), []);
+}
+
+#[test]
+fn a_node_with_other_jobs_or_that_cannot_be_read_keeps_all_as_it_is() {
+    let mut bench = Bench::new();
+    bench.put("old", 3);
+    bench.member("host-b", b"before");
+    assert_eq!(bench.look(), []);
+    assert!(!bench.server.tree().has("/cronkeeper/gone/old"), "host-b may have it");
+    bench.member("host-b", b"now");
+    bench.look();
+    bench.pass(DAY * 40);
+    bench.member("host-b", b"before");
+    assert_eq!(bench.look(), []);
+    bench.server.tree().put("/cronkeeper/nodes/host-b", "garbage");
+    assert_eq!(bench.look(), []);
+    bench.server.tree().remove("/cronkeeper/nodes/host-b");
+    assert_eq!(bench.look(), [("old".to_owned(), 3)]);
+}
+
+#[test]
+fn a_job_that_came_back_is_gone_anew() {
+    let mut bench = Bench::new();
+    bench.put("old", 3);
+    bench.look();
+    bench.pass(DAY * 20);
+    let before = std::mem::replace(
+        &mut bench.defined,
+        Arc::new(Defined { digest: Digest::of(b"now"), jobs: [name("kept"), name("old")].into() }),
+    );
+    bench.look();
+    assert!(!bench.server.tree().has("/cronkeeper/gone/old"));
+    bench.defined = before;
+    bench.look();
+    bench.pass(DAY * 20);
+    assert_eq!(bench.look(), []);
+    bench.pass(DAY * 10);
+    assert_eq!(bench.look(), [("old".to_owned(), 3)]);
+}
+
+#[test]
+fn what_is_newer_than_the_note_counts() {
+    for path in ["/cronkeeper/jobs/old", "/cronkeeper/control/old", "/cronkeeper/history/old/old.19700101T000002Z"] {
+        let mut bench = Bench::new();
+        bench.put("old", 3);
+        bench.look();
+        bench.pass(DAY * 20);
+        bench.server.tree().put(path, "written");
+        bench.pass(DAY * 20);
+        assert_eq!(bench.look(), [], "{path}");
+        bench.pass(DAY * 10);
+        assert_eq!(bench.look().len(), 1, "{path}");
+    }
+}
+
+#[test]
+fn a_job_that_runs_or_is_wanted_is_left_alone() {
+    let mut bench = Bench::new();
+    bench.put("old", 3);
+    bench.look();
+    bench.pass(DAY * 40);
+    let run = record("old", 60, "0x1");
+    bench.server.tree().put(&paths::running(&run.id()), json(&run));
+    assert_eq!(bench.look(), []);
+    bench.server.tree().remove(&paths::running(&run.id()));
+    let uuid = uuid::Uuid::from_u128(7);
+    let wish = TriggerRecord { v: 1, job: name("old"), uuid, at: at(60), by: "root".into() };
+    bench.server.tree().put(&paths::trigger(TriggerSeq(7)), json(&wish));
+    assert_eq!(bench.look(), []);
+    bench.server.tree().remove(&paths::trigger(TriggerSeq(7)));
+    assert_eq!(bench.look().len(), 1);
+}
+
+#[test]
+fn a_leader_whose_candidate_is_gone_removes_nothing() {
+    let mut bench = Bench::new();
+    bench.put("old", 3);
+    bench.look();
+    bench.pass(DAY * 40);
+    bench.server.tree().remove(CANDIDATE);
+    let before = bench.of("old");
+    assert!(matches!(bench.try_look(), Err(Trouble::Again(_))));
+    assert_eq!(bench.of("old"), before);
+}
+
+#[test]
+fn thousands_of_jobs_are_forgotten_some_at_a_time() {
+    let mut bench = Bench::new();
+    for number in 0..250 {
+        bench.put(&format!("old-{number:03}"), 2);
+    }
+    (0..3).for_each(|_| drop(bench.look()));
+    bench.pass(DAY * 30);
+    let looks: Vec<_> = (0..4).map(|_| bench.look().len()).collect();
+    assert_eq!((looks, bench.of("old")), (vec![100, 100, 50, 0], vec![]));
+}
+
+#[test]
+fn one_job_that_may_not_be_removed_keeps_no_other() {
+    let mut bench = Bench::new();
+    bench.put("bad", 3);
+    bench.put("old", 3);
+    bench.look();
+    bench.pass(DAY * 40);
+    bench.server.tree().forbidden = Some("/cronkeeper/history/bad".into());
+    assert_eq!(bench.look(), [("old".to_owned(), 3)]);
+    assert!(bench.server.tree().has("/cronkeeper/jobs/bad"));
+}

@@ -1,0 +1,81 @@
+//! The leader's slow look for jobs that are gone from every node's files.
+
+use std::time::Duration;
+
+use super::{Life, Role};
+use crate::clock::{Clock, Uptime};
+use crate::job::JobName;
+use crate::ledger;
+use crate::zookeeper::client::Connect;
+use crate::zookeeper::desk::Trouble;
+use crate::zookeeper::forget::{self, Look, Order};
+
+/// Between two looks, at most.
+const EVERY: Duration = Duration::from_secs(3600);
+/// The first comes so long after the election, at most.
+const FIRST: Duration = Duration::from_secs(300);
+/// Where a look did not come to all jobs, or failed.
+const SOON: Duration = Duration::from_secs(10);
+
+/// When the leader looks next, and where it goes on.
+#[derive(Default)]
+pub struct Forgetting {
+    at: Option<Uptime>,
+    behind: Option<JobName>,
+    is_under_way: bool,
+}
+
+/// Looks are as far apart as the time asked for allows: a short one is tried out.
+fn every(after: Duration) -> Duration {
+    (after / 24).clamp(Duration::from_secs(1), EVERY)
+}
+
+impl<C: Connect, K: Clock> Life<'_, C, K> {
+    /// When the next look is due.
+    pub(super) fn forget_at(&self) -> Option<Uptime> {
+        self.forgetting.at.filter(|_| !self.forgetting.is_under_way)
+    }
+
+    /// Starts a look where one is due; what the others' files have in common is known only to who leads.
+    pub(super) fn start_forgetting(&mut self, now: Uptime) {
+        let Some(after) = self.node.options.forget_after else { return };
+        if !matches!(self.role, Role::Leading(_)) {
+            (self.forgetting.at, self.forgetting.behind) = (None, None);
+            return;
+        }
+        let at = *self.forgetting.at.get_or_insert(now + every(after).min(FIRST));
+        if self.forgetting.is_under_way || now < at {
+            return;
+        }
+        let (fence, defined, time) = (self.fence(), self.node.wishes.defined.clone(), self.node.time);
+        let (Some((fence, _)), Some(defined), Some(time)) = (fence, defined, time) else {
+            self.forgetting.at = Some(now + every(after));
+            return;
+        };
+        let now_ms = time.earliest(now).as_millisecond();
+        let order = Order { fence, defined, after, now_ms, behind: self.forgetting.behind.take() };
+        self.forgetting.is_under_way = true;
+        self.forgets.push(Box::pin(forget::look(self.desk.clone(), order)));
+    }
+
+    pub(super) fn forgot(&mut self, look: Result<Look, Trouble>, now: Uptime) {
+        self.forgetting.is_under_way = false;
+        let pause = self.node.options.forget_after.map_or(EVERY, every);
+        let Look { forgotten, behind } = match look {
+            Ok(look) => look,
+            Err(trouble) => {
+                tracing::debug!("what is kept of jobs that are gone cannot be looked at: {trouble}");
+                self.forgetting.at = self.forgetting.at.map(|_| now + pause.max(SOON));
+                return;
+            }
+        };
+        let next = if behind.is_some() { pause.min(SOON) } else { pause };
+        self.forgetting.at = self.forgetting.at.map(|_| now + next);
+        self.forgetting.behind = behind;
+        for (job, records) in forgotten {
+            self.trimmer.forget(&job);
+            self.committer.forget(&job);
+            self.node.tell_ledger(ledger::Event::Forgotten { job, records });
+        }
+    }
+}
