@@ -13,6 +13,8 @@ use super::zookeeper::wire::Entry;
 pub enum Fact {
     /// A node's process is gone.
     Died { node: usize },
+    /// With its host: what its disk says is no proof to a later process, for it may be a copy.
+    HostDied { node: usize },
     /// The ensemble has committed a transaction and it was accepted; with the nodes that it made, changed or removed.
     Committed { entry: Arc<Entry>, touched: Vec<String> },
     /// A node was told what became of a write, known by a text that only its data contains.
