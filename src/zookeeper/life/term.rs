@@ -216,9 +216,11 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
     }
 
-    /// When resigning no longer waits for answers.
+    /// When resigning no longer waits for answers. After that it waits for a join at most, which ends by itself: a time that has passed
+    /// would wake the loop again at once, for as long as that takes.
     pub(super) fn resign_at(&self) -> Option<Uptime> {
-        self.resign_by.filter(|_| self.node.wishes.resign && self.retired.is_none())
+        let now = self.now();
+        self.resign_by.filter(|&by| now < by && self.node.wishes.resign && self.retired.is_none())
     }
 
     /// Resigning waits for the answers to what was requested before it, but not for ever: nothing is decided meanwhile.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-use cronkeeper::clock::{Clock, Now, Wake};
+use cronkeeper::clock::{Clock, Now, Uptime, Wake};
 
 use super::world::Shared;
 
@@ -12,11 +12,15 @@ use super::world::Shared;
 pub struct TimerId(u64);
 
 /// All that anybody waits for.
-#[derive(Default)]
 pub struct Timers {
     made: u64,
     timers: BTreeMap<TimerId, Timer>,
+    /// How often since then somebody went to sleep until an instant that had come.
+    restless: (Uptime, u32),
 }
+
+/// No program has so much to do at one instant: it turns and turns, and time does not pass.
+const RESTLESS: u32 = 1_000_000;
 
 struct Timer {
     node: usize,
@@ -37,12 +41,24 @@ struct Waiting {
     timer: TimerId,
 }
 
+impl Default for Timers {
+    fn default() -> Self {
+        Self { made: 0, timers: BTreeMap::new(), restless: (Uptime::ZERO, 0) }
+    }
+}
+
 impl Timers {
     pub fn add(&mut self, node: usize, wake: Wake, waker: Waker) -> TimerId {
         self.made += 1;
         let id = TimerId(self.made);
         self.timers.insert(id, Timer { node, wake, waker, fired: false });
         id
+    }
+
+    fn does_not_sleep(&mut self, now: Uptime) {
+        let (since, times) = self.restless;
+        self.restless = if since == now { (now, times + 1) } else { (now, 0) };
+        assert!(times < RESTLESS, "a program goes to sleep until now, again and again");
     }
 
     pub fn node(&self, id: TimerId) -> Option<usize> {
@@ -81,7 +97,9 @@ impl Clock for NodeClock {
         let mut waiting: Option<Waiting> = None;
         poll_fn(|context| {
             let mut world = self.world.lock();
-            if wake.is_due(world.node_now(self.node)) {
+            let now = world.node_now(self.node);
+            if wake.is_due(now) {
+                world.timers.does_not_sleep(now.up);
                 return Poll::Ready(());
             }
             match &waiting {
