@@ -14,8 +14,8 @@
 //! What the daemon can rely on in the order of events:
 //! - `Session` comes before the first `Joined`, `Joined` before `Elected`; another session only after the old one's `Expired`. The
 //!   same one is told again when the member had gone and was made anew: another may have settled this node's runs meanwhile.
-//! - The answers to commits requested in a term come before its `Over`, with two exceptions: at lease end, and when the connection
-//!   is lost too, `Over` does not wait. A late answer tells what is written; `Accepted` after `Over` is a
+//! - The answers to commits requested in a term come before its `Over`, with three exceptions: at lease end, where the
+//!   daemon's loop stands still, and when the connection is lost too, `Over` does not wait. A late answer tells what is written; `Accepted` after `Over` is a
 //!   run on record that must not be started, but ended.
 //! - On the loss of a session: answers (`Unknown` where none came), `Lease` zero, `Over`, `Expired`.
 //! - `Lease` zero is said when an own entry went under a living session and when the session is gone. A lease that just

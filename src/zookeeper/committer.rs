@@ -26,6 +26,7 @@ use super::trim::Written;
 use crate::clock::{Clock, Uptime};
 use crate::job::JobName;
 use crate::ledger::{Chains, Change, Commit, CommitId};
+use crate::run::{RunRecord, Version};
 use group::{Failed, Group, Pending, Verdict};
 use queue::Queue;
 
@@ -82,6 +83,8 @@ pub struct Outcome {
     pub refused: Vec<Damage>,
     /// Paths that are written to again.
     pub mended: Vec<String>,
+    /// The attempts that were begun, with the versions of their records.
+    pub begun: Vec<(RunRecord, Version)>,
     /// The records of the history that were written.
     pub grown: Vec<Written>,
 }
@@ -347,6 +350,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
             outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.damage.path)));
         }
         outcome.grown.extend(group.members.iter().filter_map(Pending::written));
+        outcome.begun.extend(group.members.iter().filter_map(Pending::begun));
         outcome.answers.extend(group.members.into_iter().map(|pending| (pending.id, Commit::Accepted)));
     }
 
@@ -385,6 +389,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
             Verdict::All => self.accept(id, outcome),
             Verdict::Some(written) => {
                 outcome.grown.extend(written.iter().filter_map(Pending::written));
+                outcome.begun.extend(written.iter().filter_map(Pending::begun));
                 outcome.answers.extend(written.into_iter().map(|pending| (pending.id, Commit::Accepted)));
                 self.send_again(id);
             }

@@ -142,6 +142,8 @@ pub struct Life<'n, C: Connect, K> {
     has_acted: bool,
     /// Whether the daemon's loop turns.
     loops: standstill::Watch,
+    /// What the loop may not have heard of.
+    unheard: standstill::Unheard,
     /// The own entries are being removed.
     is_going_out: bool,
     /// A lease that ends by then lets nobody act: it was nearly over when the term was opened.
@@ -225,6 +227,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             lease: Lease::of_session(timeout, asked),
             has_acted: false,
             loops: standstill::Watch::from(now),
+            unheard: standstill::Unheard::default(),
             is_going_out: false,
             acts_beyond: Uptime::ZERO,
             lease_told: Uptime::ZERO,

@@ -2,7 +2,7 @@
 
 use crate::job::JobName;
 use crate::ledger::{Change, Commit, CommitId};
-use crate::run::{RunId, Version};
+use crate::run::{RunId, RunRecord, RunState, Version};
 use crate::zookeeper::client::{Error, Mode, MultiError, Op, Read};
 use crate::zookeeper::lower::{self, Mark, Trace};
 use crate::zookeeper::paths;
@@ -87,6 +87,16 @@ impl Pending {
         let is_end = matches!(self.change, Change::End { .. } | Change::Miss { .. });
         let is_known = !self.is_untraceable || (is_end && answer == Commit::Superseded);
         if is_known { answer } else { Commit::Unknown }
+    }
+
+    /// The attempt that it begins, and the version of its record then.
+    pub fn begun(&self) -> Option<(RunRecord, Version)> {
+        let (run, version) = match &self.change {
+            Change::Begin { run, .. } | Change::Fulfil { run } | Change::Follow { run, .. } => (run, Version::FIRST),
+            Change::Settle { at, run } => (run, at.next()),
+            _ => return None,
+        };
+        (run.state == RunState::Running).then(|| (run.clone(), version))
     }
 
     /// The record of the history that it makes or grows.

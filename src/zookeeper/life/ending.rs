@@ -69,8 +69,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         let committer = std::mem::replace(&mut self.committer, Committer::new(self.desk.clone()));
         let (answers, unsent) = committer.into_rest();
         for (id, answer) in answers {
-            self.node.answer(id, answer);
+            self.answer(id, answer);
         }
+        let unsent = unsent.into_iter().filter(|(id, _)| !self.unheard.is_done(*id)).collect::<Vec<_>>();
         self.node.backlog.extend(unsent.into_iter().map(|(id, change)| Waiting::Commit(id, change)));
         let unread = std::mem::take(&mut self.asked).into_iter().chain(std::mem::take(&mut self.unread));
         let unread = unread.chain(std::mem::take(&mut self.refused));

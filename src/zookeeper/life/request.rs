@@ -51,7 +51,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
 
     fn put_on_its_way(&mut self, id: CommitId, change: Change, fence: Option<String>) {
         for (id, answer) in self.committer.request(id, change, fence) {
-            self.node.answer(id, answer);
+            self.answer(id, answer);
         }
     }
 

@@ -6,18 +6,22 @@
 //! - T/2 after its last turn the node leaves the queue, its term is over, and it does not come back before the loop turns.
 //! - 3T/2 after its last turn its member goes too, so that others settle its runs. By then the warden has killed what they may
 //!   start again: it hears of the lease through the loop alone, the last word that it had ends within 0.85 T of the loop's last
-//!   turn, and for killing there is the rest.
+//!   turn, and for killing there is the rest. What was begun, and told to the loop since its last turn, was never started, and never
+//!   will be: the loop hears of it behind the end of the term, or behind no word of the lease that is of more than T/2 after that turn
+//!   and so of more than 1.35 T: any such lease is over. So that goes back to be started by whoever leads, before the member goes.
 //! - When the loop turns again the node makes its member anew, its runs are claimed under it, and it queues again.
 //!
 //! Only time that this side saw pass counts: a process that was stopped as a whole is no loop that stands still.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::errand::{Errand, Retry};
 use super::found::Found;
 use super::{Life, Role};
 use crate::clock::{Clock, Uptime};
-use crate::run::millis;
+use crate::ledger::{Change, CommitId};
+use crate::run::{Nonce, RunRecord, RunState, Version, millis};
 use crate::term::TermEnd;
 use crate::zookeeper::client::{Client, Connect};
 use crate::zookeeper::place;
@@ -99,6 +103,12 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                     "the daemon's loop still stands still: this node gives up its membership, and others settle its runs"
                 );
                 self.revoke_lease();
+                // It may turn just now. In that order: it says so before it looks at the lease.
+                if *self.node.service.turned.borrow() == turned {
+                    self.return_unheard();
+                } else {
+                    self.loops.is = Standstill::OutOfQueue;
+                }
             }
             (Standstill::OutOfQueue | Standstill::Out, Standstill::None) => {
                 tracing::warn!("the daemon's loop turns again: this node takes part again");
@@ -106,9 +116,16 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             }
             _ => {}
         }
+        self.unheard.heard(turned);
         let has_place = self.candidate.is_some() || matches!(self.role, Role::Leading(_));
         if self.loops.is != Standstill::None && has_place {
             self.lose_term(TermEnd::Stalled);
+        }
+    }
+
+    fn return_unheard(&mut self) {
+        for (id, change) in self.unheard.give_back() {
+            self.commit(id, change);
         }
     }
 
@@ -124,7 +141,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
 
     /// The own entries go while the session stays; absent where they need not.
     pub(super) fn go_out(&mut self) -> Option<Errand<<C::Client as Client>::Watch>> {
-        self.is_going_out = self.loops.is == Standstill::Out && self.is_member && self.retired.is_none();
+        let is_wanted = self.loops.is == Standstill::Out && self.is_member && self.retired.is_none();
+        self.is_going_out = is_wanted && self.unheard.under_way.is_empty();
         let desk = self.desk.clone();
         self.is_going_out.then(|| Box::pin(async { place::leave(desk).await.map(|()| Found::Out) }) as _)
     }
@@ -137,6 +155,46 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         self.own_watches.clear();
         self.watches_member = false;
         self.must_verify = false;
+    }
+}
+
+/// Attempts that were begun, of which the loop may not have heard.
+#[derive(Default)]
+pub struct Unheard {
+    /// When each was told to it, with the version of its record.
+    begun: Vec<(Uptime, RunRecord, Version)>,
+    /// Writes that give one back, and have no answer.
+    under_way: BTreeSet<CommitId>,
+    given_back: u64,
+}
+
+impl Unheard {
+    /// These are told to the loop, now or later.
+    pub fn begun(&mut self, begun: Vec<(RunRecord, Version)>, now: Uptime) {
+        self.begun.extend(begun.into_iter().map(|(run, at)| (now, run, at)));
+    }
+
+    /// What was told before the loop turned last it may have heard.
+    fn heard(&mut self, turned: Uptime) {
+        self.begun.retain(|(told, ..)| *told > turned && turned > Uptime::ZERO);
+    }
+
+    /// Gives back what it has not heard of. The daemon counts its commits from 1, so these numbers are no other's.
+    fn give_back(&mut self) -> Vec<(CommitId, Change)> {
+        let mut changes = Vec::new();
+        for (_, run, at) in std::mem::take(&mut self.begun) {
+            let id = CommitId(u64::MAX - self.given_back);
+            self.given_back += 1;
+            self.under_way.insert(id);
+            let nonce = Nonce(format!("{}-unheard", run.nonce.0));
+            changes.push((id, Change::Reown { at, run: RunRecord { state: RunState::Unstarted, nonce, ..run } }));
+        }
+        changes
+    }
+
+    /// True for a write that gave one back.
+    pub fn is_done(&mut self, id: CommitId) -> bool {
+        self.under_way.remove(&id)
     }
 }
 
@@ -173,6 +231,20 @@ mod tests {
         let mut watch = Watch::from(at(1_000));
         assert_eq!(looked(&mut watch, Uptime::ZERO, 1_000, 90_000), Standstill::None);
         assert_eq!(watch.next(T), None);
+    }
+
+    #[test]
+    fn what_was_told_since_the_last_turn_is_given_back_and_nothing_else() {
+        let mut unheard = Unheard::default();
+        let record = |job| crate::run::tests_support::record(job, 60, "s");
+        unheard.begun(vec![(record("a"), Version::FIRST)], at(1_000));
+        unheard.begun(vec![(record("b"), Version(3))], at(3_000));
+        unheard.heard(at(2_000));
+        let given = unheard.give_back();
+        let [(id, Change::Reown { at: Version(3), run })] = &given[..] else { panic!("{given:?}") };
+        assert_eq!((run.job.as_str(), run.state), ("b", RunState::Unstarted));
+        assert_ne!(run.nonce, record("b").nonce);
+        assert!(unheard.is_done(*id) && !unheard.is_done(*id) && unheard.under_way.is_empty());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::wishes::Listening;
 use super::{Life, Role};
 use crate::clock::{Clock, Uptime};
 use crate::election::Event;
-use crate::ledger;
+use crate::ledger::{self, Commit, CommitId};
 use crate::term::TermEnd;
 use crate::zookeeper::client::{Client, Connect, Done, Error, MultiError, Op};
 use crate::zookeeper::committer::Landed;
@@ -29,8 +29,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         if let Some(sent) = outcome.acknowledged {
             self.acknowledge(sent);
         }
+        self.unheard.begun(outcome.begun, self.now());
         for (id, answer) in outcome.answers {
-            self.node.answer(id, answer);
+            self.answer(id, answer);
         }
         for path in outcome.mended {
             self.mended(Source::Writes, &path);
@@ -42,7 +43,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             self.damaged(Source::Writes, damage);
         }
         for id in outcome.put_off {
-            self.node.tell_ledger(ledger::Event::PutOff(id));
+            if !self.unheard.is_done(id) {
+                self.node.tell_ledger(ledger::Event::PutOff(id));
+            }
         }
         let now = self.now();
         outcome.grown.into_iter().for_each(|written| self.trimmer.grew(written, now));
@@ -52,6 +55,13 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
         if let Some(trouble) = outcome.trouble {
             self.note_trouble(trouble);
+        }
+    }
+
+    /// Answers a commit of the daemon; others are this node's own affair.
+    pub(super) fn answer(&mut self, id: CommitId, answer: Commit) {
+        if !self.unheard.is_done(id) {
+            self.node.answer(id, answer);
         }
     }
 
@@ -193,7 +203,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// Says that the term is over, after the last answers of its commits where they can be had soon.
     pub(super) fn tell_over(&mut self) {
         let Some((_, why)) = &self.over else { return };
-        let waits = *why != TermEnd::LeaseOver && self.is_connected && self.committer.has_fenced();
+        let waits =
+            !matches!(why, TermEnd::LeaseOver | TermEnd::Stalled) && self.is_connected && self.committer.has_fenced();
         if !waits {
             self.say_over();
         }
