@@ -193,7 +193,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
         };
         let timeout = client.timeout();
         let desk = Desk::new(client.clone(), node.clock.clone(), me);
-        let now = node.clock.now().up;
+        let (now, turned) = (node.clock.now().up, *node.service.turned.borrow());
         let mut life = Self {
             id: session_id(client.owner_id()),
             is_connected: client.state() == State::Connected,
@@ -226,7 +226,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             watches_member: false,
             lease: Lease::of_session(timeout, asked),
             has_acted: false,
-            loops: standstill::Watch::from(now),
+            loops: standstill::Watch::from(now, turned),
             unheard: standstill::Unheard::default(),
             is_going_out: false,
             acts_beyond: Uptime::ZERO,

@@ -51,9 +51,11 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// From now on.
-    pub fn from(now: Uptime) -> Self {
-        Self { is: Standstill::None, turned: Uptime::ZERO, since: now, looked: now }
+    /// From now on, of a loop that turned last at `turned`. A session takes a while to be had: a loop that has not turned meanwhile stands
+    /// still since then, whatever was looked at.
+    pub fn from(now: Uptime, turned: Uptime) -> Self {
+        let since = if turned == Uptime::ZERO { now } else { turned };
+        Self { is: Standstill::None, turned, since, looked: now }
     }
 
     /// Looks at when the loop turned last. A loop that has not begun does not stand still.
@@ -218,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_loop_that_stands_still_takes_the_node_out_of_the_queue_then_out_of_everything() {
-        let mut watch = Watch::from(at(1_000));
+        let mut watch = Watch::from(at(1_000), Uptime::ZERO);
         assert_eq!(looked(&mut watch, at(1_000), 1_000, 4_999), Standstill::None);
         assert_eq!(looked(&mut watch, at(1_000), 5_000, 12_999), Standstill::OutOfQueue);
         assert_eq!(looked(&mut watch, at(1_000), 13_000, 60_000), Standstill::Out);
@@ -227,8 +229,16 @@ mod tests {
     }
 
     #[test]
+    fn a_loop_that_stands_still_is_known_under_a_new_session() {
+        let mut watch = Watch::from(at(6_000), at(1_000));
+        assert_eq!(looked(&mut watch, at(1_000), 6_000, 6_000), Standstill::OutOfQueue);
+        let mut watch = Watch::from(at(6_000), at(5_900));
+        assert_eq!(looked(&mut watch, at(5_900), 6_000, 6_000), Standstill::None);
+    }
+
+    #[test]
     fn a_loop_that_has_not_begun_does_not_stand_still() {
-        let mut watch = Watch::from(at(1_000));
+        let mut watch = Watch::from(at(1_000), Uptime::ZERO);
         assert_eq!(looked(&mut watch, Uptime::ZERO, 1_000, 90_000), Standstill::None);
         assert_eq!(watch.next(T), None);
     }
@@ -249,7 +259,7 @@ mod tests {
 
     #[test]
     fn time_in_which_this_side_stood_as_well_does_not_count() {
-        let mut watch = Watch::from(at(1_000));
+        let mut watch = Watch::from(at(1_000), Uptime::ZERO);
         looked(&mut watch, at(1_000), 1_000, 2_000);
         assert_eq!(looked(&mut watch, at(1_000), 30_000, 32_999), Standstill::None);
         assert_eq!(looked(&mut watch, at(1_000), 33_000, 33_000), Standstill::OutOfQueue);
