@@ -323,7 +323,7 @@ impl World {
                 self.resume(node);
             }
             // Both at once is a host that stands still; systemd sees to a daemon alone that does.
-            Fault::HangWarden { node } if self.nodes[node].health == Health::Running => self.wardens.hang(node),
+            Fault::HangWarden { node } if self.has_loop(node) => self.wardens.hang(node),
             Fault::HangWarden { .. } => {}
             Fault::WakeWarden { node } => self.wardens.go_on(&mut self.env, node),
             Fault::StepClock { node, by } => self.step_clock(node, by),

@@ -229,10 +229,17 @@ impl World {
         self.nodes[node].held.as_mut().map(|held| held.push(task)).is_some()
     }
 
+    /// True while the node's process runs, and its loop does.
+    pub fn has_loop(&self, node: usize) -> bool {
+        self.nodes[node].health == Health::Running && self.nodes[node].held.is_none()
+    }
+
     /// The loop of the node's process stands still, as on a disk that hangs; its other tasks go on.
     pub fn stall_loop(&mut self, node: usize) {
         if self.nodes[node].health != Health::Down && self.nodes[node].held.is_none() {
             self.nodes[node].held = Some(Vec::new());
+            // Both at once is a host that stands still.
+            self.wardens.go_on(&mut self.env, node);
             self.env.facts.push(Fact::LoopStalled { node });
         }
     }
