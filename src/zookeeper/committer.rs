@@ -165,7 +165,6 @@ impl<C: Client, K: Clock> Committer<C, K> {
         let mut outcome = Outcome::default();
         outcome.answers.push((pending.id, pending.refused_as(Commit::Superseded)));
         self.break_chain(&pending.change, &mut outcome);
-        self.unblock(job);
         outcome.answers
     }
 
