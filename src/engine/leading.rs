@@ -26,11 +26,14 @@ use super::flight::{Flight, Holder, Phase};
 use super::misfire::{self, Missed};
 use super::takeover::Takeover;
 use super::{Engine, Pending, Turn};
-use crate::clock::{Uptime, earlier, later};
+use crate::clock::{Uptime, earlier};
 use crate::job::{Job, JobName, JobSet, Misfire, Overlap};
 use crate::ledger::{Commit, CommitId, JobEntry, Wishes};
 use crate::run::{RunId, SkipReason};
 use crate::term::Term;
+
+/// Most jobs and runs that are decided on in one turn.
+const DECISIONS_A_TURN: usize = 200;
 
 const NANOSECOND: std::time::Duration = std::time::Duration::from_nanos(1);
 
@@ -194,7 +197,8 @@ impl Leadership {
         let Some(timeline) = self.timelines.get_mut(name) else { return };
         let next = match &timeline.job {
             Some(job) if !timeline.is_in_conflict => {
-                job.next_after(timeline.cursor).map(|at| later(at, job.splay.delay()))
+                // What lies beyond all instants never comes.
+                job.next_after(timeline.cursor).and_then(|at| at.checked_add(job.splay.delay()).ok())
             }
             _ => None,
         };
@@ -225,7 +229,11 @@ impl Engine {
     /// Decides on what is due, the oldest first, as far as it can be started soon. The rest waits undecided: it is in nobody's way, and
     /// whoever leads next finds it as if its time had just come.
     pub(super) fn decide_due(&mut self, t: &mut Turn) {
-        while self.may_begin(t.now) {
+        // A turn has an end: what is left is due, so the next one comes at once, after what was heard meanwhile.
+        for _ in 0..DECISIONS_A_TURN {
+            if !self.may_begin(t.now) {
+                return;
+            }
             let Some(leading) = &mut self.leading else { return };
             match leading.pop_due(t.due) {
                 Some(Due::Run(run)) => self.retry(t, &run),

@@ -156,6 +156,9 @@ impl<P: Program> Executor<P> {
             world.env.note(|| format!("node-{node} is killed{}", if with_host { " with its host" } else { "" }));
             world.forget_process(node, with_host);
             world.env.facts.push(Fact::Died { node });
+            if with_host {
+                world.env.facts.push(Fact::HostDied { node });
+            }
         }
         // The futures of a process hold locks on the world when they go.
         let (gone, kept) = take(&mut self.tasks).into_iter().partition(|(_, running)| running.node == node);

@@ -13,6 +13,8 @@ use super::zookeeper::wire::Entry;
 pub enum Fact {
     /// A node's process is gone.
     Died { node: usize },
+    /// With its host: what its disk says is no proof to a later process, for it may be a copy.
+    HostDied { node: usize },
     /// The ensemble has committed a transaction and it was accepted; with the nodes that it made, changed or removed.
     Committed { entry: Arc<Entry>, touched: Vec<String> },
     /// A node was told what became of a write, known by a text that only its data contains.
@@ -26,7 +28,7 @@ pub enum Fact {
     /// A session of a node is open.
     Connected { node: usize, session: i64 },
     /// A node has noted in its state directory that an attempt was begun, and hands it over to its warden.
-    Noted { node: usize, run: String, attempt: u32 },
+    Noted { run: String, attempt: u32 },
     /// The loop of a node's daemon stands still, and nothing else of it does.
     LoopStalled { node: usize },
     /// It goes on.

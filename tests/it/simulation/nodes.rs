@@ -179,7 +179,7 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
         };
         let clock = NodeClock { world: world.clone(), node };
         let mut recovered = guard(&home.book).recovered();
-        let mut noted = Noted { book: home.book.clone(), world: world.clone(), node };
+        let mut noted = Noted { book: home.book.clone(), world: world.clone() };
         recovered.keep_own(&node_name(node), &mut noted).expect("it is kept in memory");
         recovered.end_dead(&mut noted, clock.now().wall).expect("it is kept in memory");
         guard(&home.book).found(Written::Here);
@@ -256,7 +256,7 @@ fn daemon(
         clock,
         coordination,
         processes: Wired { world: world.clone(), node, notices },
-        journal: Noted { book, world: world.clone(), node },
+        journal: Noted { book, world: world.clone() },
         settings: Settings {
             drain_timeout: Duration::from_secs(10),
             launcher,
@@ -387,7 +387,6 @@ impl Processes for Wired {
 struct Noted {
     book: Arc<Mutex<Book>>,
     world: Shared,
-    node: usize,
 }
 
 impl Noted {
@@ -399,8 +398,8 @@ impl Noted {
 
 impl Journal for Noted {
     fn begun(&mut self, record: &RunRecord, version: Version) -> std::io::Result<()> {
-        let (node, run, attempt) = (self.node, record.id().to_string(), record.attempt);
-        self.world.lock().env.facts.push(Fact::Noted { node, run, attempt });
+        let (run, attempt) = (record.id().to_string(), record.attempt);
+        self.world.lock().env.facts.push(Fact::Noted { run, attempt });
         self.take(Entry::Begun { record: Box::new(record.clone()), version })
     }
 

@@ -36,7 +36,7 @@ struct Attempt {
     record: RunRecord,
     owner: SessionId,
     node: String,
-    /// Its node hands it over.
+    /// Its node hands it over, or may have.
     is_noted: bool,
     is_started: bool,
     /// It, or one before it.
@@ -152,7 +152,7 @@ impl Invariant for NoAttemptEndsWithoutAProcess {
     fn observe(&mut self, _at: Uptime, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Connected { node, session } => drop(self.sessions.insert(*session, *node)),
-            Fact::Noted { run, attempt, .. } => {
+            Fact::Noted { run, attempt } => {
                 if let Some(known) = self.attempts.get_mut(run).filter(|known| known.number == *attempt) {
                     known.is_noted = true;
                 }
@@ -169,6 +169,10 @@ impl Invariant for NoAttemptEndsWithoutAProcess {
                 for known in self.attempts.values_mut().filter(|known| known.node == name) {
                     (known.is_lost, known.has_died) = (true, true);
                 }
+            }
+            Fact::HostDied { node } => {
+                let name = format!("node-{node}");
+                self.attempts.values_mut().filter(|known| known.node == name).for_each(|known| known.is_noted = true);
             }
             Fact::Committed { entry, .. } if matches!(entry.txn.change, Change::CloseSession) => {
                 let session = session_id(entry.txn.session);

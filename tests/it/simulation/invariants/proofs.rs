@@ -389,7 +389,7 @@ fn over(session: i64, outcome: Outcome) -> Fact {
 fn an_attempt_that_ends_without_a_process_is_seen() {
     let connected = |node, session| Fact::Connected { node, session };
     let after = |facts: Vec<Fact>| [connected(0, 1), connected(1, 2), begun(1, RUN)].into_iter().chain(facts).collect();
-    let noted = || Fact::Noted { node: 0, run: RUN.into(), attempt: 1 };
+    let noted = || Fact::Noted { run: RUN.into(), attempt: 1 };
     let ended = |session| over(session, Outcome::Interrupted);
     assert_broken(after(vec![ended(1)]), "no process was ever started");
     assert_broken(after(vec![noted(), ended(1)]), "no process was ever started");
