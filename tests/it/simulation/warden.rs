@@ -532,6 +532,30 @@ mod tests {
     }
 
     #[test]
+    fn slow_starts_wait_for_each_other_and_nothing_waits_for_them() {
+        let mut lab = Lab::new(3, 1);
+        let mut notices = lab.executor.world.lock().wardens.attach(0);
+        lab.executor.fault(Fault::SlowStarts { each: 20 * MS });
+        for slot in 1..=3 {
+            let launch = launch(lab.now() + 100 * MS, Deadline::None);
+            order(&lab, Order::Start(Box::new(Launch { slot: Slot(slot), ..launch })));
+        }
+        order(&lab, Order::Kill { slot: Slot(2) });
+        order(&lab, Order::Ping);
+        let mut heard = Vec::new();
+        for _ in 0..4 {
+            lab.run(20 * MS);
+            heard.extend(std::iter::from_fn(|| notices.try_recv().ok()).map(|notice| match notice {
+                Notice::Pong => 0,
+                Notice::Started { slot, .. } => slot.0,
+                Notice::NotStarted { slot: Slot(2), why: StartFailure::TooLate } => 20,
+                other => panic!("{other:?}"),
+            }));
+        }
+        assert_eq!(heard, [0, 1, 20, 3]);
+    }
+
+    #[test]
     fn a_warden_that_hangs_kills_nothing_and_its_daemon_can() {
         let (mut lab, mut notices) = with_tree(Deadline::Lease);
         while notices.try_recv().is_ok() {}

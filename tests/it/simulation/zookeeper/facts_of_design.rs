@@ -71,6 +71,21 @@ fn a_session_reads_what_it_has_written() {
     }
 }
 
+/// As where all of them wait for fsync.
+#[test]
+fn writes_wait_for_disks_that_stand_still_and_reads_do_not() {
+    let mut lab = Lab::new(1, 2);
+    let (writes, reads) = (connect(&mut lab, 0), connect(&mut lab, 1));
+    fault(&mut lab, Fault::StallDisks);
+    let written = lab.begin(0, async move { writes.create("/a", Vec::new(), Mode::Persistent).await });
+    lab.run(T / 4);
+    assert!(written.lock().unwrap().is_none());
+    let children = lab.on(1, async move { reads.children("/").await });
+    assert_eq!(children, Ok(Vec::new()));
+    fault(&mut lab, Fault::ResumeDisks);
+    lab.run_until(|_| matches!(&*written.lock().unwrap(), Some(Ok(_))));
+}
+
 #[test]
 fn a_server_cut_off_from_the_others_answers_reads_and_pings_but_no_writes() {
     let mut lab = Lab::new(1, 2);
