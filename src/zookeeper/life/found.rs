@@ -126,11 +126,13 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     }
 
     /// The holder may be a session that nobody renews any more: the server removes it within its timeout and two ticks,
-    /// and two ticks are at most a session timeout. Where its timeout is not known, it may be as long as servers allow. Counted from the newest connection, for an ensemble that was away gives every
-    /// session its whole time again. A session of this node's own dead processes is nobody, and removed at the next try.
+    /// and two ticks are at most a session timeout. Where its timeout is not known, it may be as long as servers allow; what has no
+    /// session goes with none. Counted from the newest connection, for an ensemble that was away gives every session its whole time
+    /// again. A session of this node's own dead processes is nobody, and removed at the next try.
     fn want_name(&mut self, holder: String, owner: i64, timeout: Option<Duration>) {
         let now = self.now();
-        let timeout = timeout.unwrap_or(LONGEST_TIMEOUT).clamp(self.timeout, LONGEST_WAIT);
+        let unknown = if owner == 0 { self.timeout } else { LONGEST_TIMEOUT };
+        let timeout = timeout.unwrap_or(unknown).clamp(self.timeout, LONGEST_WAIT);
         let until = *self.name_wanted_until.get_or_insert(now + timeout * 2);
         let node = self.node.identity.node.clone();
         if now >= until && !self.removable().contains(&owner) {
