@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cronkeeper::clock::Uptime;
-use cronkeeper::run::{HistoryRecord, Outcome, RunEnd, RunRecord, RunState, SkipReason};
+use cronkeeper::run::{HistoryRecord, Outcome, RunEnd, RunRecord, RunState, Skip, SkipReason};
 use cronkeeper::zookeeper::client::Op;
 use jiff::{SignedDuration, Timestamp};
 
@@ -174,7 +174,21 @@ impl History {
             self.records().map(|(_, record)| (record.id().to_string(), record.scheduled_at)).collect();
         let count = |run: &str| ends.get(run).copied().unwrap_or(0);
         let due = begun.iter().filter(|(_, at)| **at <= self.horizon);
-        let wrong = due.filter(|(run, _)| count(run) != 1);
+        // A run whose process was never started, and whose window has passed, leaves a skip in place of its end.
+        let was_missed = |run: &str, at: Timestamp| {
+            let is_of_it = |skip: &Skip| {
+                skip.reason == SkipReason::Missed
+                    && run.starts_with(&format!("{}.", skip.job))
+                    && skip.first <= at
+                    && at <= skip.last
+            };
+            self.history().any(|record| matches!(&record, HistoryRecord::Skip(skip) if is_of_it(skip)))
+                && !self.starts().any(|start| start.run == run)
+        };
+        let wrong = due.filter(|(run, at)| match count(run) {
+            0 => !was_missed(run, **at),
+            ends => ends != 1,
+        });
         wrong.map(|(run, _)| format!("{run} was begun and has {} ends", count(run))).collect()
     }
 
