@@ -207,9 +207,9 @@ impl RunRecord {
         !self.past.is_empty()
     }
 
-    /// Since when it could start.
+    /// Since when it could start: never before its occurrence, even where the clock of the node that wrote so was behind.
     pub fn ready(&self) -> Timestamp {
-        self.ready_at.unwrap_or(self.scheduled_at)
+        self.ready_at.map_or(self.scheduled_at, |ready| ready.max(self.scheduled_at))
     }
 
     /// How many attempts in a row, this one among them, had no process when this one has none either.

@@ -144,6 +144,9 @@ impl Engine {
             let reason = if self.stage.is_ending() { Reason::Drain } else { Reason::Lease };
             return self.let_go_unstarted(t, run, Some(reason), Duration::ZERO);
         };
+        if self.is_accepted_too_late(t, &flight.record) {
+            return self.let_go_unstarted(t, run, None, Duration::ZERO);
+        }
         let (record, version) = (flight.record.clone(), flight.version);
         let slot = Slot(self.count());
         self.slots.insert(slot, run.clone());

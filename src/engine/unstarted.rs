@@ -9,6 +9,8 @@
 //! handed to no warden. Where nobody can prove it the run counts as interrupted, by the rule of its job. An attempt that never had a
 //! process is no failure, no interruption and no retry; a run of which an earlier attempt had one is begun again without a limit.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use super::flight::Holder;
@@ -19,6 +21,10 @@ use crate::clock::{earlier, later};
 use crate::job::{Job, Misfire};
 use crate::ledger::{Change, Commit, CommitId};
 use crate::run::{Answer, Link, RunId, RunRecord, Skip, SkipReason};
+
+/// A change is answered within a session, or the session ends. A begin that was accepted longer after its decision was refused
+/// meanwhile and asked for again, for hours where an operator has to mend what refuses it.
+const PROMPT: Duration = Duration::from_secs(60);
 
 /// Whether a run that never had a process may still be started.
 pub(super) enum Window {
@@ -43,6 +49,12 @@ impl Engine {
             is_occurrence_over(t, job, run)
         };
         if is_over { Window::Over } else { Window::Open }
+    }
+
+    /// True where the ledger accepted its begin so long after the decision that its misfire window is over.
+    pub(super) fn is_accepted_too_late(&self, t: &Turn, run: &RunRecord) -> bool {
+        let is_prompt = run.begun_at >= earlier(t.now.wall, PROMPT);
+        !is_prompt && !run.has_past() && matches!(self.window_of(t, run), Window::Over)
     }
 
     /// It waits until a node leads that knows its job.

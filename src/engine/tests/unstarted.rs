@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use super::rig::*;
+use crate::clock::{self, Uptime};
 use crate::coordination::Request;
+use crate::election;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Interrupted, Job, JobSet, Misfire, OnLeaseEnd, Retries};
 use crate::ledger::{self, Change, Commit, OwnerState, Running, Snapshot};
 use crate::run::{Attempt, KillRequest, Outcome, Reason, RunRecord, RunState, Version};
 use crate::term::{NodeName, TermEnd};
 use crate::warden::wire::{Notice, StartFailure, Step};
-use crate::{clock::Uptime, election};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -210,11 +211,44 @@ fn with_misfire_skip_the_window_is_the_second_in_which_a_start_is_on_time() {
     assert!(matches!(found("10:00:03", &job, |_| {}).accept_all().as_slice(), [Change::Miss { .. }]));
 }
 
+/// ZooKeeper refuses the begin until an operator has mended its rights; the lease is renewed all the time.
+fn accepted_after(wait: Duration) -> Rig {
+    let mut rig = Rig::settled("10:00:00", vec![once()]);
+    rig.pass(1);
+    let begin = rig.commits()[0].0;
+    rig.now = crate::clock::Now { wall: clock::later(rig.now.wall, wait), up: rig.now.up + wait };
+    renew(&mut rig);
+    rig.answer(begin, Commit::Accepted);
+    rig
+}
+
+#[test]
+fn a_begin_that_is_accepted_after_its_window_is_missed() {
+    let mut rig = accepted_after(HOUR + Duration::from_secs(1));
+    assert!(rig.starts().is_empty());
+    let changes = rig.accept_all();
+    assert!(matches!(changes.as_slice(), [Change::Reown { .. }, Change::Miss { .. }]), "{changes:?}");
+    assert!(rig.starts().is_empty());
+}
+
+#[test]
+fn a_begin_that_is_accepted_late_and_within_its_window_is_started() {
+    assert_eq!(accepted_after(HOUR - Duration::from_secs(1)).starts().len(), 1);
+}
+
 #[test]
 fn the_window_of_one_that_waited_counts_from_when_it_could_start() {
     let ready = at("11:30:00");
     let mut rig = found("12:20:00", &once(), |run| run.ready_at = Some(ready));
     assert_eq!(begun_again(&rig.accept_all()).ready_at, Some(ready));
+}
+
+/// A leader whose clock was behind said that it could start before it was due: its window ended when it came due, and it was missed.
+#[test]
+fn the_window_of_one_that_waited_counts_from_its_occurrence_at_the_earliest() {
+    let minutely = job("a", "1 * * * * *");
+    let mut rig = found("10:00:05", &minutely, |run| run.ready_at = Some(at("09:59:55")));
+    assert_eq!(begun_again(&rig.accept_all()).attempt, 2);
 }
 
 #[test]
