@@ -106,6 +106,17 @@ impl Engine {
         let names: BTreeSet<JobName> = old.jobs.keys().chain(self.jobs.jobs.keys()).cloned().collect();
         for name in names {
             self.redefine(t, &name);
+            if !old.jobs.contains_key(&name) {
+                self.look_at_waiting(t, &name);
+            }
+        }
+    }
+
+    /// What waited for a node that knows the job waits no more.
+    fn look_at_waiting(&mut self, t: &Turn, name: &JobName) {
+        let waiting: Vec<RunId> = self.flights.of_job(name).map(|(run, _)| run.clone()).collect();
+        if let Some(leading) = &mut self.leading {
+            leading.retries.extend(waiting.into_iter().map(|run| (run.scheduled_at().min(t.due), run)));
         }
     }
 
@@ -137,11 +148,6 @@ impl Engine {
         let Some(job) = new else { return };
         let entry = self.leading.as_mut().and_then(|leading| leading.undefined.remove(name));
         self.adopt_job(t, name, Some(job), entry, true);
-        // What waited for a node that knows the job waits no more.
-        let waiting: Vec<RunId> = self.flights.of_job(name).map(|(run, _)| run.clone()).collect();
-        if let Some(leading) = &mut self.leading {
-            leading.retries.extend(waiting.into_iter().map(|run| (run.scheduled_at().min(t.due), run)));
-        }
         self.stir_job(name);
     }
 

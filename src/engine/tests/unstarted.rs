@@ -7,7 +7,7 @@ use crate::clock::{self, Uptime};
 use crate::coordination::Request;
 use crate::election;
 use crate::engine::{Command, Event, Report};
-use crate::job::{Interrupted, Job, JobSet, Misfire, OnLeaseEnd, Retries};
+use crate::job::{Condition, Due, Interrupted, Job, JobName, JobSet, Misfire, OnLeaseEnd, Retries};
 use crate::ledger::{self, Change, Commit, OwnerState, Running, Snapshot};
 use crate::run::{Attempt, KillRequest, Outcome, Reason, RunRecord, RunState, Version};
 use crate::term::{NodeName, TermEnd};
@@ -292,6 +292,28 @@ fn one_whose_job_is_not_defined_here_waits_for_a_node_that_knows_it() {
         rig.pass(3);
         let changes = rig.accept_all();
         assert!(changes.iter().any(|change| matches!(change, Change::Settle { .. })), "{state:?} {changes:?}");
+    }
+}
+
+/// A leader that had known the job, or whose job runs after another, left what waited where it was until its window was over.
+#[test]
+fn one_whose_job_comes_back_to_the_file_is_begun_again() {
+    let chained = Job { due: Due::After([(JobName::parse("b").unwrap(), Condition::Success)].into()), ..once() };
+    for job in [once(), chained] {
+        let mut run = running(&job, at("10:00:01"), OwnerState::Alive);
+        run.record.state = RunState::Unstarted;
+        run.record.retry_at = Some(at("10:00:20"));
+        let both = set([job, super::rig::job("b", "@yearly")]);
+        let mut rig = taking_over("10:00:09", both.clone(), run);
+        rig.accept_all();
+        rig.tell(Event::Loaded(set([])));
+        rig.accept_all();
+        rig.pass(60);
+        assert!(rig.accept_all().is_empty(), "it waits for its definition");
+        rig.tell(Event::Loaded(both));
+        rig.pass(1);
+        let changes = rig.accept_all();
+        assert!(changes.iter().any(|change| matches!(change, Change::Settle { .. })), "{changes:?}");
     }
 }
 
