@@ -17,6 +17,11 @@ use std::time::Duration;
 
 use crate::clock::Uptime;
 
+/// How long a loop that decides may stand still: a node whose loop does for longer takes no part.
+pub fn longest_standstill(session_timeout: Duration) -> Duration {
+    session_timeout / 2
+}
+
 /// The right to act, until an instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {

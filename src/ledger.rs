@@ -5,6 +5,7 @@
 //! from 0 and grows by one with every write (ZooKeeper's znode versions do). Nothing here names a backend.
 
 mod chain;
+pub mod forgetting;
 mod operator;
 
 use std::collections::BTreeMap;

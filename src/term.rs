@@ -6,6 +6,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::words::shown;
+
+/// Characters of what is refused that are enough to know it again: it may be of any length.
+const SHOWN: usize = 100;
+
 /// A node: one running `cronkeeper run`, by the name its operator knows. Whatever is read, from wherever, is checked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -22,28 +27,23 @@ impl NodeName {
     /// # Errors
     /// The broken rule, in words.
     pub fn parse(name: &str) -> Result<Self, String> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        if name.is_empty() || name.len() > 253 || name.starts_with('.') || !name.chars().all(plain) {
+        if name.is_empty() || name.len() > 253 || name.starts_with('.') || !name.chars().all(Self::may_contain) {
             return Err(format!(
                 "`{}` is no node name: 1 to 253 letters, digits, `.`, `_` and `-`, not starting with a dot",
-                beginning(name)
+                shown(name, SHOWN)
             ));
         }
         Ok(Self(name.to_owned()))
     }
 
+    /// True for what may stand in a name.
+    pub fn may_contain(c: char) -> bool {
+        c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
+    }
+
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-}
-
-/// Enough of a text to know it again: what is refused may be of any length.
-fn beginning(text: &str) -> String {
-    const SHOWN: usize = 100;
-    match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
     }
 }
 
@@ -77,7 +77,7 @@ impl TryFrom<String> for SessionId {
     fn try_from(id: String) -> Result<Self, String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
         if id.is_empty() || id.len() > 64 || !id.chars().all(plain) {
-            return Err(format!("`{}` is no session: 1 to 64 letters, digits and `-`", beginning(&id)));
+            return Err(format!("`{}` is no session: 1 to 64 letters, digits and `-`", shown(&id, SHOWN)));
         }
         Ok(Self(id))
     }

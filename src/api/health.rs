@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::{Refusal, Shared};
 use crate::clock::system;
+use crate::lease;
 use crate::status::Status;
 
 #[derive(Serialize)]
@@ -49,8 +50,7 @@ pub(super) async fn readyz(State(shared): State<Arc<Shared>>) -> (StatusCode, Js
     (code, Json(Readiness { ready, state: status.state.as_str(), awaiting }))
 }
 
-/// A node whose loop stands still for longer does not take part: see the backend on ZooKeeper.
 fn longest_standstill(status: &Status, stall: Duration) -> Duration {
-    let session = status.session.as_ref().map(|session| Duration::from_millis(session.timeout_ms) / 2);
-    session.map_or(stall, |half| half.min(stall))
+    let timeout = status.session.as_ref().map(|session| Duration::from_millis(session.timeout_ms));
+    timeout.map_or(stall, |timeout| lease::longest_standstill(timeout).min(stall))
 }

@@ -1,5 +1,7 @@
 //! The host's name, as the kernel has it.
 
+use crate::term::NodeName;
+
 /// The name of this host; `localhost` where it has none that can be read.
 pub fn name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -8,7 +10,7 @@ pub fn name() -> String {
 
 /// The host's name where a node's name is made of it: what cannot stand in one is replaced.
 pub fn plain_name() -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' };
+    let plain = |c| if NodeName::may_contain(c) { c } else { '-' };
     let name: String = name().chars().map(plain).take(200).collect();
     match name.trim_start_matches('.') {
         "" => "host".to_owned(),

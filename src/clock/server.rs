@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Now, Uptime};
+use super::{Now, Uptime, later};
 
 /// Stamps have this resolution, rounded down.
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -58,10 +58,6 @@ impl ServerTime {
         let behind = now.wall.duration_since(self.earliest(now.up));
         ahead.max(SignedDuration::ZERO) + behind.min(SignedDuration::ZERO)
     }
-}
-
-fn later(at: Timestamp, by: Duration) -> Timestamp {
-    at.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]

@@ -195,9 +195,7 @@ impl Flights {
 
     /// Those of one job, by their occurrences.
     pub fn of_job(&self, job: &JobName) -> impl Iterator<Item = (&RunId, &Flight)> {
-        let first = RunId::scheduled(job.clone(), Timestamp::MIN);
-        let last = RunId::manual(job.clone(), Timestamp::MAX, TriggerSeq(u64::MAX));
-        self.by_run.range(first..=last)
+        self.by_run.range(RunId::all_of(job))
     }
 
     /// How many this node has.

@@ -35,8 +35,6 @@ use crate::term::Term;
 /// Most jobs and runs that are decided on in one turn.
 const DECISIONS_A_TURN: usize = 200;
 
-const NANOSECOND: std::time::Duration = std::time::Duration::from_nanos(1);
-
 /// What only a leader keeps.
 #[derive(Debug)]
 pub(super) struct Leadership {
@@ -302,7 +300,7 @@ impl Engine {
     /// The occurrences that are on time.
     fn decide_fresh(&mut self, t: &mut Turn, job: &Arc<Job>, now: Timestamp) {
         while let Some(timeline) = self.timeline(&job.name) {
-            let from = timeline.cursor.max(earlier(now, misfire::LATE + NANOSECOND));
+            let from = timeline.cursor.max(earlier(now, misfire::LATE + misfire::NANOSECOND));
             let Some(at) = job.next_after(from).filter(|&at| at <= now) else { return };
             if timeline.backlog.is_empty() {
                 self.decide_one(t, job, at)
@@ -324,14 +322,14 @@ impl Engine {
         while newest.len() < limit {
             let Some(at) = job.last_before_or_at(until, timeline.cursor) else { break };
             newest.push_front(at);
-            until = earlier(at, NANOSECOND);
+            until = earlier(at, misfire::NANOSECOND);
         }
         timeline.backlog.extend(&newest);
         let surplus = timeline.backlog.len().saturating_sub(limit);
         timeline.backlog.drain(..surplus);
         timeline.cursor = timeline.cursor.max(newest.back().copied().unwrap_or(timeline.cursor));
         let (mark, first) = (timeline.mark, timeline.backlog.front().copied());
-        let before = first.map_or(now, |first| earlier(first, NANOSECOND));
+        let before = first.map_or(now, |first| earlier(first, misfire::NANOSECOND));
         if let Some(missed) =
             (surplus > 0 || newest.len() == limit).then(|| misfire::missed(job, mark, before)).flatten()
         {

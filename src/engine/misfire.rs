@@ -14,7 +14,8 @@ pub const LATE: Duration = Duration::from_secs(1);
 /// The longest window where the job names none.
 pub const DEFAULT_WINDOW: Duration = Duration::from_secs(12 * 3600);
 
-const NANOSECOND: Duration = Duration::from_nanos(1);
+/// Instants have this resolution.
+pub(super) const NANOSECOND: Duration = Duration::from_nanos(1);
 
 /// Occurrences in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 //! Job names may contain dots, and may look like the rest of an id. The last part tells the two forms apart: a time ends in `Z`.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
@@ -41,6 +42,12 @@ impl RunId {
     /// The run of `job` that the trigger numbered `seq`, made at `scheduled_at`, asks for.
     pub fn manual(job: JobName, scheduled_at: Timestamp, seq: TriggerSeq) -> Self {
         Self { job, scheduled_at, manual: Some(seq) }
+    }
+
+    /// From the first run of `job` that there can be to the last.
+    pub fn all_of(job: &JobName) -> RangeInclusive<Self> {
+        let last = Self::manual(job.clone(), Timestamp::MAX, TriggerSeq(u64::MAX));
+        Self::scheduled(job.clone(), Timestamp::MIN)..=last
     }
 
     /// The job.

@@ -127,4 +127,12 @@ impl Note {
             None => serde_json::from_slice(json).map(Self::Trigger),
         }
     }
+
+    /// The job that is to run.
+    pub fn into_job(self) -> JobName {
+        match self {
+            Self::Trigger(record) => record.job,
+            Self::Link(link) => link.job,
+        }
+    }
 }

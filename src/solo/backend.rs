@@ -113,7 +113,7 @@ impl Backend {
         let touched = sender.clone();
         let touched = member.watch(move || drop(touched.send(Notice::MemberTouched)));
         let touched = touched.inspect_err(|error| debug!("the member's file cannot be watched: {error}")).ok();
-        let timers = Timers { look: Instant::now(), retry: None, watch: None, trim: None, forget: None };
+        let timers = Timers::from(Instant::now());
         Self {
             service,
             store,
@@ -292,6 +292,11 @@ impl Backend {
 }
 
 impl Timers {
+    /// Nothing is to be done but to look.
+    fn from(look: Instant) -> Self {
+        Self { look, retry: None, watch: None, trim: None, forget: None }
+    }
+
     fn next(&self) -> Instant {
         [self.retry, self.watch, self.trim, self.forget].into_iter().flatten().fold(self.look, Instant::min)
     }

@@ -65,10 +65,7 @@ fn busy(db: &Connection) -> rusqlite::Result<BTreeSet<JobName>> {
         busy.extend(RunId::parse(&row?).ok().map(|run| run.job().clone()));
     }
     for row in db.prepare("SELECT record FROM triggers")?.query_map([], |row| row.get::<_, String>(0))? {
-        busy.extend(Note::read(row?.as_bytes()).ok().map(|note| match note {
-            Note::Trigger(record) => record.job,
-            Note::Link(link) => link.job,
-        }));
+        busy.extend(Note::read(row?.as_bytes()).ok().map(Note::into_job));
     }
     Ok(busy)
 }

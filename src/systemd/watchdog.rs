@@ -10,6 +10,7 @@ use sd_notify::NotifyState;
 
 use super::Notifier;
 use crate::clock::Uptime;
+use crate::lease;
 
 /// When systemd is to hear from the loop.
 #[derive(Debug)]
@@ -32,9 +33,10 @@ impl Watchdog {
         Self { longest, limit: longest, fed: Uptime::ZERO }
     }
 
-    /// Puts it at half of the session timeout, as asked for at the start, then as negotiated; never above the unit's.
+    /// Puts it at the longest standstill that the session timeout allows, as asked for at the start, then as negotiated; never above
+    /// the unit's.
     pub fn set(&mut self, session_timeout: Duration, notifier: &mut Notifier) {
-        let limit = self.longest.map(|longest| longest.min(session_timeout / 2));
+        let limit = self.longest.map(|longest| longest.min(lease::longest_standstill(session_timeout)));
         if self.limit != limit
             && let Some(limit) = limit
         {

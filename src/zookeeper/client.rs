@@ -121,14 +121,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// True where something is not as the request says that it is.
+    pub fn is_of_state(&self) -> bool {
+        matches!(self, Self::NoNode | Self::NodeExists | Self::BadVersion | Self::NotEmpty)
+    }
+
     /// True where the server has answered, and the answer concerns nothing but the path that was asked for.
     pub fn is_of_path(&self) -> bool {
-        match self {
-            Self::NoNode | Self::NodeExists | Self::BadVersion | Self::NotEmpty | Self::NoAuth | Self::Refused(_) => {
-                true
-            }
-            Self::SessionOver | Self::Unanswered(_) => false,
-        }
+        self.is_of_state() || matches!(self, Self::NoAuth | Self::Refused(_))
     }
 }
 

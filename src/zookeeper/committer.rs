@@ -423,12 +423,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
                 self.send_again(id);
             }
             Failed::Refused { pending, path } => {
-                self.put_off(
-                    id,
-                    pending,
-                    Damage::new(path, format_args!("it cannot be written: {}", failed.error)),
-                    outcome,
-                );
+                self.put_off(id, pending, Damage::unwritten(path, &failed.error), outcome);
                 self.send_again(id);
             }
         }

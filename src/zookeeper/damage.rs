@@ -28,6 +28,11 @@ impl Damage {
     pub fn unread(path: impl Into<String>, error: &Error) -> Self {
         Self::new(path, format_args!("it cannot be read: {error}"))
     }
+
+    /// Of a path that the server, or the client, refuses to write.
+    pub fn unwritten(path: impl Into<String>, error: &Error) -> Self {
+        Self::new(path, format_args!("it cannot be written: {error}"))
+    }
 }
 
 impl fmt::Display for Damage {

@@ -18,7 +18,7 @@ use crate::run::RunId;
 use crate::term::NodeName;
 
 /// Requests of at most this many nodes' data, for records of at most half a KiB.
-const SMALL: usize = 500;
+pub const SMALL: usize = 500;
 /// Records of the history that one request reads: of some 24 KiB each at worst, which together stay under 1 MiB.
 pub const HISTORY_CHUNK: usize = 40;
 
@@ -62,7 +62,8 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    fn of(error: &Error, path: &str) -> Self {
+    /// The trouble that this answer about this path is.
+    pub fn of(error: &Error, path: &str) -> Self {
         match error {
             Error::SessionOver => Self::SessionOver,
             Error::NoAuth => Self::NoAuth(format!("{path}: {error}")),
@@ -112,7 +113,7 @@ impl<C: Client, K: Clock> Desk<C, K> {
 
     /// Data of the nodes `names` of a folder with small records; those that went meanwhile are left out.
     pub async fn get_small(&self, folder: &str, names: Vec<String>) -> Result<Reads, Trouble> {
-        get_all(self.line()?, folder, names, SMALL).await
+        get_small(self.line()?, folder, names).await
     }
 
     /// The node an entry of the queue belongs to; absent for one that is not cronkeeper's, is gone, or cannot be read.
@@ -259,6 +260,11 @@ pub async fn children_or_damaged<C: Client>(
         }
         names => names,
     }
+}
+
+/// As [`get_all`], of a folder with small records.
+pub async fn get_small<C: Client>(client: &C, folder: &str, names: Vec<String>) -> Result<Reads, Trouble> {
+    get_all(client, folder, names, SMALL).await
 }
 
 /// The node that an entry's data names.

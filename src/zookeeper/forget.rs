@@ -27,7 +27,6 @@ use crate::run::{Note, RunId};
 const MOST_JOBS: usize = 100;
 /// Records that one multi removes.
 const MOST_DELETES: usize = 100;
-const CHUNK: usize = 500;
 
 /// What a look rests on.
 pub struct Order {
@@ -109,11 +108,8 @@ async fn kept<C: Client, K: Clock>(desk: &Desk<C, K>) -> Result<BTreeSet<JobName
 async fn busy<C: Client, K: Clock>(desk: &Desk<C, K>) -> Result<BTreeSet<JobName>, Trouble> {
     let running = desk::children(desk.line()?, paths::RUNNING).await?;
     let names = desk::children(desk.line()?, paths::TRIGGERS).await?;
-    let triggers = desk::get_all(desk.line()?, paths::TRIGGERS, names, CHUNK).await?;
-    let wanted = triggers.found.iter().filter_map(|(_, data, _)| match Note::read(data).ok()? {
-        Note::Trigger(record) => Some(record.job),
-        Note::Link(link) => Some(link.job),
-    });
+    let triggers = desk.get_small(paths::TRIGGERS, names).await?;
+    let wanted = triggers.found.iter().filter_map(|(_, data, _)| Note::read(data).ok().map(Note::into_job));
     let running = running.iter().filter_map(|name| Some(RunId::parse(name).ok()?.job().clone()));
     Ok(running.chain(wanted).collect())
 }
@@ -185,9 +181,7 @@ fn done<T>(answer: Result<T, MultiError>, path: &str) -> Result<bool, Trouble> {
         Err(MultiError { index: Some(0), error: Error::NoNode | Error::BadVersion }) => {
             Err(Trouble::Again("this node leads no more".into()))
         }
-        Err(MultiError { error: Error::NoNode | Error::NodeExists | Error::BadVersion | Error::NotEmpty, .. }) => {
-            Ok(false)
-        }
+        Err(failed) if failed.error.is_of_state() => Ok(false),
         Err(failed) => Err(failed).at(path).map(|()| false),
     }
 }

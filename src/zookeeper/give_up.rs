@@ -169,13 +169,11 @@ async fn end_runs<C: Client, K: Clock>(desk: &Desk<C, K>, left: &Leftover) -> Re
         Err(failed) => return Err(failed).at(paths::RUNNING),
     }
     // What cannot be read is the leader's to name: nobody gives it up.
-    let names = desk::children_or_damaged(desk.line()?, paths::RUNNING, &mut Vec::new()).await?;
+    let names = desk::or_none(desk::children(desk.line()?, paths::RUNNING).await)?;
     let found = desk.get_small(paths::RUNNING, names).await?.found;
-    let runs = found
-        .into_iter()
-        .filter_map(|(name, data, stat)| Some((snapshot::run_record(&name, &data, &stat).ok()?, stat.version)));
+    let runs = found.into_iter().filter_map(|(name, data, stat)| snapshot::run_record(&name, &data, &stat).ok());
     // All are waited for, whatever the first one says: what was handed over is never dropped.
-    let ended = join_all(runs.map(|(run, version)| settle_run(desk, left, run, Version(version)))).await;
+    let ended = join_all(runs.map(|(run, version)| settle_run(desk, left, run, version))).await;
     ended.into_iter().collect()
 }
 
@@ -207,8 +205,8 @@ async fn settle_run<C: Client, K: Clock>(
             Err(error) if error.is_of_path() => return Ok(()),
             Err(error) => return Err(error).at(&path),
         };
-        let Ok(record) = snapshot::run_record(paths::name(&path), &data, &stat) else { return Ok(()) };
-        (run, version) = (record, Version(stat.version));
+        let Ok(found) = snapshot::run_record(paths::name(&path), &data, &stat) else { return Ok(()) };
+        (run, version) = found;
     }
     Ok(())
 }

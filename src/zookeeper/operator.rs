@@ -120,11 +120,12 @@ impl<C: Client> LedgerReader<C> {
                 Err(Error::NoNode) => return Ok(None),
                 Err(error) => return Err(error).at(&path),
             };
-            let mut record = snapshot::run_record(paths::name(&path), &data, &stat).map_err(Trouble::Again)?;
+            let (mut record, version) =
+                snapshot::run_record(paths::name(&path), &data, &stat).map_err(Trouble::Again)?;
             if !record.wish_to_end(wish.clone()) {
                 return Ok(Some(record.state));
             }
-            let set = write(paths::running(run), json(&record), Some(Version(stat.version)));
+            let set = write(paths::running(run), json(&record), Some(version));
             if done(client.multi(vec![set]).await, &path)?.is_some() {
                 return Ok(Some(record.state));
             }
@@ -157,7 +158,7 @@ impl<C: Client> LedgerReader<C> {
 /// The run that a trigger of this uuid leads, or led, to.
 async fn known<C: Client>(client: &C, wish: &TriggerRecord) -> Result<Option<RunId>, Trouble> {
     let names = desk::children(client, paths::TRIGGERS).await?;
-    let waiting = desk::get_all(client, paths::TRIGGERS, names, 500).await?.found;
+    let waiting = desk::get_small(client, paths::TRIGGERS, names).await?.found;
     let waiting = waiting.into_iter().filter_map(|(name, data, _)| {
         let record: TriggerRecord = serde_json::from_slice(&data).ok()?;
         let seq: TriggerSeq = paths::trigger_seq(&name)?;
@@ -170,7 +171,7 @@ async fn known<C: Client>(client: &C, wish: &TriggerRecord) -> Result<Option<Run
     let is_manual =
         |name: &String| RunId::parse(name).is_ok_and(|run| *run.job() == wish.job && run.trigger().is_some());
     let running = names.into_iter().filter(is_manual).collect();
-    let running = desk::get_all(client, paths::RUNNING, running, 500).await?.found;
+    let running = desk::get_small(client, paths::RUNNING, running).await?.found;
     let running = running.into_iter().filter_map(|(_, data, _)| serde_json::from_slice::<RunRecord>(&data).ok());
     if let Some(run) = running.into_iter().find(|run| run.trigger.as_ref().is_some_and(|own| own.uuid == wish.uuid)) {
         return Ok(Some(run.id()));

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use futures_util::future::join3;
 
 use super::client::{Client, Error, Mode, Op, Stat};
+use super::committer::check;
 use super::damage::Damage;
 use super::desk::{self, At as _, Desk, Trouble};
 use super::queue::{self, Entry, Place};
@@ -274,8 +275,7 @@ fn hand_over_opening<C: Client, K: Clock>(
         OpenAt::Queue => (paths::LEADER.to_owned(), desk.me.candidate_data.clone()),
         OpenAt::Member(data) => (desk.member(), data),
     };
-    let ops =
-        vec![Op::Check { path: candidate.to_owned(), version: 0 }, Op::Set { path: path.clone(), data, version: -1 }];
+    let ops = vec![check(candidate), Op::Set { path: path.clone(), data, version: -1 }];
     let (clock, candidate) = (desk.clock.clone(), candidate.to_owned());
     let sent = clock.now().up;
     let multi = line.multi(ops);

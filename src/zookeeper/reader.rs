@@ -59,7 +59,7 @@ impl<C: Client> Reader for LedgerReader<C> {
 
 async fn queue<C: Client>(client: &C) -> Result<Queue, Trouble> {
     let order = place::ordered(client).await?;
-    let entries = desk::get_all(client, paths::LEADER, order.clone(), 500).await?;
+    let entries = desk::get_small(client, paths::LEADER, order.clone()).await?;
     let nodes: BTreeMap<_, _> =
         entries.found.iter().map(|(name, data, _)| (name.as_str(), desk::node_in(data))).collect();
     let is_there = |name: &str| nodes.contains_key(name) || entries.unread.iter().any(|(unread, _)| unread == name);

@@ -58,7 +58,7 @@ struct Taking<C, K> {
 impl<C: Client, K: Clock> Taking<C, K> {
     async fn children(&mut self, folder: &str) -> Result<Vec<String>, Trouble> {
         // That it cannot be read is told as the reason why it cannot be taken.
-        desk::children_or_damaged(self.desk.line()?, folder, &mut Vec::new()).await
+        desk::or_none(desk::children(self.desk.line()?, folder).await)
     }
 
     async fn take_children(&mut self, folder: &str) -> Result<(), Trouble> {

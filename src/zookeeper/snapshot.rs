@@ -18,8 +18,6 @@ use crate::ledger::{JobEntry, OwnerState, Running, Snapshot};
 use crate::run::{JobRecord, RunId, RunRecord, Version};
 use crate::term::{NodeName, SessionId};
 
-const CHUNK: usize = 500;
-
 /// Reads jobs, runs and the owners' state, and says what could not be read. `dead` are sessions whose processes were seen dead.
 ///
 /// A takeover waits for this, so what need not wait for an answer is asked together: the names, then the records, then
@@ -30,8 +28,8 @@ pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(
     let jobs = desk::children_or_damaged(client, paths::JOBS, &mut damaged);
     let runs = desk::children_or_damaged(client, paths::RUNNING, &mut more);
     let (jobs, runs) = try_join(jobs, runs).await?;
-    let jobs = desk::get_all(client, paths::JOBS, jobs, CHUNK);
-    let runs = desk::get_all(client, paths::RUNNING, runs, CHUNK);
+    let jobs = desk::get_small(client, paths::JOBS, jobs);
+    let runs = desk::get_small(client, paths::RUNNING, runs);
     // Handed over after the jobs' records: a pause changes them too, so of one that came later the versions read tell.
     let none_known = wishes::Answered::new();
     let wishes = wishes::read(client, &none_known);
@@ -42,7 +40,7 @@ pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(
     let mut runs = Vec::new();
     for (name, data, stat) in found.or_damaged(paths::RUNNING, &mut damaged) {
         match run_record(&name, &data, &stat) {
-            Ok(record) => runs.push((record, Version(stat.version))),
+            Ok(run) => runs.push(run),
             Err(why) => damaged.push(Damage::new(paths::under(paths::RUNNING, &name), why)),
         }
     }
@@ -56,7 +54,7 @@ pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(
 
 async fn job_entries<C: Client>(
     client: &C,
-    mut jobs: Reads,
+    jobs: Reads,
     damaged: &mut Vec<Damage>,
 ) -> Result<BTreeMap<JobName, JobEntry>, Trouble> {
     let mut entries = BTreeMap::new();
@@ -66,7 +64,7 @@ async fn job_entries<C: Client>(
     let versions = versions.into_iter().map(|(name, stat)| (name, Version(stat.version)));
     let unread = versions.filter_map(|(name, version)| Some((JobName::parse(&name).ok()?, version)));
     entries.extend(unread.map(|(job, version)| (job, JobEntry { record: None, version })));
-    for (name, data, stat) in std::mem::take(&mut jobs).or_damaged(paths::JOBS, damaged) {
+    for (name, data, stat) in jobs.or_damaged(paths::JOBS, damaged) {
         match JobName::parse(&name) {
             Ok(job) => drop(entries.insert(job, job_entry(&name, &data, &stat, damaged))),
             Err(bad) => damaged.push(Damage::new(paths::under(paths::JOBS, &name), bad)),
@@ -90,7 +88,7 @@ async fn living_owners<C: Client>(
 pub async fn members<C: Client>(client: &C) -> Result<(Vec<Member>, Vec<Damage>), Trouble> {
     let mut damaged = Vec::new();
     let names = desk::children_or_damaged(client, paths::NODES, &mut damaged).await?;
-    let found = desk::get_all(client, paths::NODES, names, CHUNK).await?.or_damaged(paths::NODES, &mut damaged);
+    let found = desk::get_small(client, paths::NODES, names).await?.or_damaged(paths::NODES, &mut damaged);
     let mut members = Vec::with_capacity(found.len());
     for (name, data, _) in found {
         match member(&name, &data) {
@@ -109,8 +107,8 @@ fn member(name: &str, data: &[u8]) -> Result<Member, String> {
     Ok(member)
 }
 
-/// Reads a run's record, which stands under this name.
-pub fn run_record(name: &str, data: &[u8], stat: &Stat) -> Result<RunRecord, String> {
+/// Reads a run's record, which stands under this name, and the version it stands at.
+pub fn run_record(name: &str, data: &[u8], stat: &Stat) -> Result<(RunRecord, Version), String> {
     RunId::parse(name).map_err(|bad| bad.to_string())?;
     let record: RunRecord = serde_json::from_slice(data).map_err(|error| error.to_string())?;
     not_ahead(record.scheduled_at, stat)?;
@@ -118,7 +116,7 @@ pub fn run_record(name: &str, data: &[u8], stat: &Stat) -> Result<RunRecord, Str
     if id != name {
         return Err(format!("it is the record of another run, `{id}`"));
     }
-    Ok(record)
+    Ok((record, Version(stat.version)))
 }
 
 /// Nothing is decided on more than a minute ahead of the servers' clock, which stamps what is written: what tells of more than a day
@@ -169,7 +167,7 @@ mod tests {
     fn a_run_under_another_runs_name_or_of_a_time_to_come_is_none() {
         let run = record("backup", 60, "0x7");
         let name = run.id().to_string();
-        assert_eq!(run_record(&name, &json(&run), &STAMP), Ok(run.clone()));
+        assert_eq!(run_record(&name, &json(&run), &STAMP), Ok((run.clone(), Version(0))));
         assert!(run_record("backup.19700101T000200Z", &json(&run), &STAMP).unwrap_err().contains("another run"));
         let ahead = record("backup", 200_000, "0x7");
         assert!(run_record(&ahead.id().to_string(), &json(&ahead), &STAMP).unwrap_err().contains("more than a day"));

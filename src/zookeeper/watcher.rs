@@ -1,7 +1,7 @@
 //! Runs of other nodes, watched for a leader: each run by itself, and the member of each owner once for all its runs.
 //!
 //! Watches on runs are set as long as their paths have room in what every reconnect has to carry ([`MOST_BYTES`], some three thousand
-//! runs). The runs beyond that are read together every few seconds, in requests of [`CHUNK`], and at once when an owner's member may
+//! runs). The runs beyond that are read together every few seconds, in requests of [`desk::SMALL`], and at once when an owner's member may
 //! have gone.
 //!
 //! Bounded are the steps under way: one for each run with a watch, one for each member, one for all runs without a watch. A run that is
@@ -31,8 +31,6 @@ use known::{Hearer, Known};
 const MOST_BYTES: usize = 128 * 1024;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
-/// Runs that one request reads.
-const CHUNK: usize = 500;
 /// Members that may be watched though no run is theirs any more.
 const IDLE_MEMBERS: usize = 64;
 
@@ -430,8 +428,7 @@ async fn look_at_run<C: Client, K: Clock>(
         Err(Error::NoAuth) => return Ok(Looked::Closed),
         Err(error) => return Err(error).at(&path),
     };
-    let version = Version(stat.version);
-    let Ok(record) = snapshot::run_record(paths::name(&path), &data, &stat) else {
+    let Ok((record, version)) = snapshot::run_record(paths::name(&path), &data, &stat) else {
         watch.fired().await;
         return Ok(Looked::Same);
     };
@@ -496,8 +493,8 @@ async fn poll<C: Client, K: Clock>(
             Err(error) if error.is_of_path() => continue,
             Err(error) => return Err(error).at(&paths::running(&polled.run)),
         };
-        let Ok(record) = snapshot::run_record(&polled.run.to_string(), &data, &stat) else { continue };
-        let (version, owner, told) = (Version(stat.version), record.owner.clone(), &mut polled.told);
+        let Ok((record, version)) = snapshot::run_record(&polled.run.to_string(), &data, &stat) else { continue };
+        let (owner, told) = (record.owner.clone(), &mut polled.told);
         if told.version != Some(version) {
             (told.version, told.owner) = (Some(version), Some(owner));
             polled.event = Some(Event::Run(polled.run.clone(), Some((record, version))));
@@ -516,9 +513,7 @@ async fn poll<C: Client, K: Clock>(
     let found = read_runs(desk, lost.keys().map(|&index| &polled[index].run)).await?;
     for ((index, owner), found) in lost.into_iter().zip(found) {
         let Polled { run, told, event, .. } = &mut polled[index];
-        let found = found.ok().and_then(|(data, stat)| {
-            Some((snapshot::run_record(&run.to_string(), &data, &stat).ok()?, Version(stat.version)))
-        });
+        let found = found.ok().and_then(|(data, stat)| snapshot::run_record(&run.to_string(), &data, &stat).ok());
         if found.as_ref().is_some_and(|(now, _)| now.owner == owner) {
             told.gone = Some(owner.session);
             *event = Some(Event::OwnerGone(run.clone(), OwnerState::Gone, found));
@@ -533,7 +528,7 @@ async fn read_runs<'r, C: Client, K: Clock>(
 ) -> Result<Vec<Read>, Trouble> {
     let runs: Vec<String> = runs.map(paths::running).collect();
     let mut found = Vec::with_capacity(runs.len());
-    for chunk in runs.chunks(CHUNK) {
+    for chunk in runs.chunks(desk::SMALL) {
         found.extend(desk.line()?.get_many(chunk.to_vec()).await.at(paths::RUNNING)?);
     }
     Ok(found)
@@ -546,9 +541,7 @@ pub async fn read_run<C: Client, K: Clock>(
 ) -> Result<Option<(RunRecord, Version)>, Trouble> {
     let path = paths::running(run);
     match desk.line()?.get(&path).await {
-        Ok((data, stat)) => Ok(snapshot::run_record(paths::name(&path), &data, &stat)
-            .ok()
-            .map(|record| (record, Version(stat.version)))),
+        Ok((data, stat)) => Ok(snapshot::run_record(paths::name(&path), &data, &stat).ok()),
         Err(Error::NoNode) => Ok(None),
         Err(error) => Err(error).at(&path),
     }

@@ -9,6 +9,7 @@ use futures_util::future::{join_all, try_join};
 use uuid::Uuid;
 
 use super::client::{Client, Error, Mode, Op, Stat};
+use super::committer::check;
 use super::damage::Damage;
 use super::desk::{self, At as _, Desk, Reads, Trouble};
 use super::{paths, queue, snapshot};
@@ -16,8 +17,6 @@ use crate::clock::Clock;
 use crate::job::JobName;
 use crate::ledger::{ControlEntry, TriggerEntry, Wishes};
 use crate::run::{ControlRecord, HistoryRecord, Note, RunId, TriggerRecord, TriggerSeq, Version};
-
-const CHUNK: usize = 500;
 
 /// Rings at the leader: to be part of every multi that writes a wish.
 pub fn ring(folder: &str) -> Op {
@@ -29,7 +28,7 @@ pub fn ring(folder: &str) -> Op {
 pub async fn renumber<C: Client, K: Clock>(desk: Desk<C, K>, candidate: String) -> Result<bool, Trouble> {
     let path = || paths::TRIGGERS.to_owned();
     let ops = vec![
-        Op::Check { path: candidate, version: 0 },
+        check(&candidate),
         Op::Delete { path: path(), version: -1 },
         Op::Create { path: path(), data: Vec::new(), mode: Mode::Persistent },
     ];
@@ -68,8 +67,8 @@ pub async fn read<C: Client>(client: &C, known: &Answered) -> Result<(Wishes, Ve
     if jobs.is_empty() && numbers.is_empty() {
         return Ok((Wishes::default(), damaged));
     }
-    let control = desk::get_all(client, paths::CONTROL, jobs, CHUNK);
-    let triggers = desk::get_all(client, paths::TRIGGERS, numbers, CHUNK);
+    let control = desk::get_small(client, paths::CONTROL, jobs);
+    let triggers = desk::get_small(client, paths::TRIGGERS, numbers);
     let (control, triggers) = try_join(control, triggers).await?;
     let control = control_entries(client, control, &mut damaged).await?;
     let (mut wanted, mut links) = (BTreeMap::new(), BTreeMap::new());
@@ -87,7 +86,7 @@ pub async fn read<C: Client>(client: &C, known: &Answered) -> Result<(Wishes, Ve
 /// One that cannot be read counts as a pause: that is what an operator meant.
 async fn control_entries<C: Client>(
     client: &C,
-    mut control: Reads,
+    control: Reads,
     damaged: &mut Vec<Damage>,
 ) -> Result<BTreeMap<JobName, ControlEntry>, Trouble> {
     let unread: Vec<String> = control.unread.iter().map(|(name, _)| name.clone()).collect();
@@ -96,7 +95,7 @@ async fn control_entries<C: Client>(
         .into_iter()
         .map(|(name, stat)| (name, unreadable(&stat)))
         .collect();
-    for (name, data, stat) in std::mem::take(&mut control).or_damaged(paths::CONTROL, damaged) {
+    for (name, data, stat) in control.or_damaged(paths::CONTROL, damaged) {
         let entry = control_entry(&name, &data, stat.version, damaged);
         found.push((name, entry));
     }

@@ -13,7 +13,7 @@
 use jiff::Timestamp;
 
 use super::timeline::Timeline;
-use crate::clock::Now;
+use crate::clock::{Now, later};
 use crate::engine::clocks::AHEAD;
 use crate::engine::{Engine, Report, Turn};
 use crate::job::JobName;
@@ -56,7 +56,7 @@ impl Timeline {
             Some(ahead) if ahead > self.mark => (ahead, true),
             _ => (self.mark, false),
         };
-        (mark > a_minute_after(now)).then_some(MarkAhead { mark, is_ignored })
+        (mark > later(now, AHEAD.unsigned_abs())).then_some(MarkAhead { mark, is_ignored })
     }
 }
 
@@ -76,8 +76,4 @@ impl Engine {
             t.tell(Report::MarkAhead { job: name.clone(), ahead });
         }
     }
-}
-
-fn a_minute_after(at: Timestamp) -> Timestamp {
-    at.checked_add(AHEAD).unwrap_or(Timestamp::MAX)
 }

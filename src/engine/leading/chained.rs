@@ -79,9 +79,7 @@ impl Chains {
             return;
         }
         for name in jobs.descendants_of(job) {
-            let first = RunId::scheduled(name.clone(), Timestamp::MIN);
-            let last = RunId::manual(name, Timestamp::MAX, TriggerSeq(u64::MAX));
-            self.stirred.extend(self.open.range(first..=last).map(|(run, _)| run.clone()));
+            self.stirred.extend(self.open.range(RunId::all_of(&name)).map(|(run, _)| run.clone()));
         }
     }
 

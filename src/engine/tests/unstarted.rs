@@ -75,6 +75,17 @@ fn taking_over(second: &str, jobs: JobSet, run: Running) -> Rig {
     Rig::leading(second, jobs, Snapshot { jobs: entries, running: vec![run], ..Snapshot::default() })
 }
 
+/// At 10:00:09, and finds this run.
+fn elected_without_a_lease(job: &Job, run: Running) -> Rig {
+    let mut rig = Rig::new("10:00:09", set([job.clone()]));
+    rig.join();
+    let jobs = [entry(job, at("10:00:01"), 1)].into();
+    let snapshot = Box::new(Snapshot { jobs, running: vec![run], ..Snapshot::default() });
+    let (term, took) = (Rig::term(9), Duration::ZERO);
+    rig.tell(Event::Election(election::Event::Elected { term, lease_until: Uptime::ZERO, snapshot, took }));
+    rig
+}
+
 #[test]
 fn an_answer_that_comes_after_the_lease_costs_no_job_its_run() {
     for job in kinds() {
@@ -154,12 +165,7 @@ fn what_was_let_go_is_begun_by_whoever_leads_once_its_lease_holds() {
     for job in kinds() {
         let mut run = running(&job, at("10:00:01"), OwnerState::Alive);
         run.record.state = RunState::Unstarted;
-        let mut rig = Rig::new("10:00:09", set([job.clone()]));
-        rig.join();
-        let jobs = [entry(&job, at("10:00:01"), 1)].into();
-        let snapshot = Box::new(Snapshot { jobs, running: vec![run], ..Snapshot::default() });
-        let (term, took) = (Rig::term(9), Duration::ZERO);
-        rig.tell(Event::Election(election::Event::Elected { term, lease_until: Uptime::ZERO, snapshot, took }));
+        let mut rig = elected_without_a_lease(&job, run);
         assert!(rig.commits().is_empty());
         assert!(!rig.engine.is_settled());
         renew(&mut rig);
@@ -175,12 +181,7 @@ fn a_leader_without_a_lease_begins_no_rerun_and_no_retry() {
     let mut retrying = running(&retries, at("10:00:01"), OwnerState::Gone);
     retrying.record.state = RunState::Retrying;
     for (job, run) in [(rerun.clone(), running(&rerun, at("10:00:01"), OwnerState::Gone)), (retries, retrying)] {
-        let mut rig = Rig::new("10:00:09", set([job.clone()]));
-        rig.join();
-        let jobs = [entry(&job, at("10:00:01"), 1)].into();
-        let snapshot = Box::new(Snapshot { jobs, running: vec![run], ..Snapshot::default() });
-        let (term, took) = (Rig::term(9), Duration::ZERO);
-        rig.tell(Event::Election(election::Event::Elected { term, lease_until: Uptime::ZERO, snapshot, took }));
+        let mut rig = elected_without_a_lease(&job, run);
         assert!(rig.commits().is_empty());
         rig.pass(1);
         assert_eq!(begun_again(&rig.accept_all()).attempt, 2);

@@ -9,12 +9,7 @@ use super::Backend;
 use super::trouble::Trouble;
 use crate::clock::system;
 use crate::election::Defined;
-use crate::ledger;
-
-/// Between two looks, at most.
-const EVERY: Duration = Duration::from_secs(3600);
-/// The first comes so long after the election, at most.
-const FIRST: Duration = Duration::from_secs(300);
+use crate::ledger::{self, forgetting};
 
 /// What a look rests on.
 pub(super) struct Forgetting {
@@ -32,21 +27,16 @@ impl Forgetting {
         self.defined = Some(defined);
     }
 
-    /// Looks are as far apart as the time asked for allows: a short one is tried out.
-    fn every(after: Duration) -> Duration {
-        (after / 24).clamp(Duration::from_secs(1), EVERY)
-    }
-
     /// When a new leader looks first; never where nothing is to be removed.
     pub(super) fn first(&self, now: Instant) -> Option<Instant> {
-        self.after.map(|after| now + Self::every(after).min(FIRST))
+        self.after.map(|after| now + forgetting::first(after))
     }
 }
 
 impl Backend {
     pub(super) fn forget(&mut self, now: Instant) -> Result<(), Trouble> {
         let Some(after) = self.forgetting.after else { return Ok(()) };
-        self.timers.forget = Some(now + Forgetting::every(after));
+        self.timers.forget = Some(now + forgetting::every(after));
         let (Some(token), Some(defined)) =
             (self.contender.token(&self.service.events), self.forgetting.defined.clone())
         else {

@@ -87,7 +87,7 @@ impl Backend {
         }
         self.contender.withdraw(TermEnd::EntryGone, &self.service.events);
         self.watch.end();
-        self.timers = Timers { look: self.timers.look, retry: None, watch: None, trim: None, forget: None };
+        self.timers = Timers::from(self.timers.look);
         self.tell(election::Event::Failed(election::Failure::StateDir(trouble.to_string())));
         self.let_go();
     }

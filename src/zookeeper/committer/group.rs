@@ -219,7 +219,7 @@ impl Group {
         let first = usize::from(self.fence.is_some());
         let member = failed.index.and_then(|index| self.locate(index.checked_sub(first)?)).map(|(member, _)| member);
         let is_end = |member: usize| matches!(self.members[member].change, Change::End { .. });
-        is_guard(&failed.error) && member.is_some_and(is_end)
+        failed.error.is_of_state() && member.is_some_and(is_end)
     }
 
     /// Takes out the change that failed.
@@ -228,12 +228,12 @@ impl Group {
         // Where the server does not say which, each is tried by itself: the first is as good as any.
         let Some(index) = failed.index else { return self.refuse(0, 0) };
         // A candidate that is closed to its own node guards nothing any more.
-        if index < first && (is_guard(&failed.error) || failed.error == Error::NoAuth) {
+        if index < first && (failed.error.is_of_state() || failed.error == Error::NoAuth) {
             self.fence = None;
             return Failed::Fence(self.take(Pending::is_fenced));
         }
         match index.checked_sub(first).and_then(|index| self.locate(index)) {
-            Some((member, op)) if is_guard(&failed.error) => self.drop_member(member, op, &failed.error),
+            Some((member, op)) if failed.error.is_of_state() => self.drop_member(member, op, &failed.error),
             Some((member, op)) => self.refuse(member, op),
             None => self.refuse(0, 0),
         }
@@ -310,11 +310,6 @@ impl Group {
             self.fence = None;
         }
     }
-}
-
-/// True for what says that something is no longer as it should be.
-fn is_guard(error: &Error) -> bool {
-    matches!(error, Error::NoNode | Error::NodeExists | Error::BadVersion | Error::NotEmpty)
 }
 
 /// Whose rights, or state, an operation needs: a node is made in a folder, and removed from it.

@@ -12,7 +12,7 @@ use crate::clock::{Clock, Uptime};
 use crate::election::Event;
 use crate::telemetry::TARGET;
 use crate::term::SessionId;
-use crate::zookeeper::client::{Client, Connect};
+use crate::zookeeper::client::{Client, Connect, Error};
 use crate::zookeeper::damage::{Damage, Source};
 use crate::zookeeper::desk::{self, Trouble};
 use crate::zookeeper::give_up::Leftover;
@@ -215,12 +215,12 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         match self.task {
             Task::Open | Task::WriteOpening => {
                 self.is_queue_closed = true;
-                self.damaged(Source::Renewals, Damage::new(paths::LEADER, "it cannot be written: not authorized"));
+                self.damaged(Source::Renewals, Damage::unwritten(paths::LEADER, &Error::NoAuth));
             }
             Task::Publish => {
                 self.must_publish = false;
                 let path = self.desk.member();
-                self.damaged(Source::Renewals, Damage::new(path, "it cannot be written: not authorized"));
+                self.damaged(Source::Renewals, Damage::unwritten(path, &Error::NoAuth));
             }
             // An entry that its own node cannot remove would block all behind it. It goes with its session, which nobody renews any more.
             Task::Withdraw | Task::HandOver => {

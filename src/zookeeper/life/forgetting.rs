@@ -5,15 +5,11 @@ use std::time::Duration;
 use super::{Life, Role};
 use crate::clock::{Clock, Uptime};
 use crate::job::JobName;
-use crate::ledger;
+use crate::ledger::{self, forgetting};
 use crate::zookeeper::client::Connect;
 use crate::zookeeper::desk::Trouble;
 use crate::zookeeper::forget::{self, Look, Order};
 
-/// Between two looks, at most.
-const EVERY: Duration = Duration::from_secs(3600);
-/// The first comes so long after the election, at most.
-const FIRST: Duration = Duration::from_secs(300);
 /// Where a look did not come to all jobs, or failed.
 const SOON: Duration = Duration::from_secs(10);
 
@@ -23,11 +19,6 @@ pub struct Forgetting {
     at: Option<Uptime>,
     behind: Option<JobName>,
     is_under_way: bool,
-}
-
-/// Looks are as far apart as the time asked for allows: a short one is tried out.
-fn every(after: Duration) -> Duration {
-    (after / 24).clamp(Duration::from_secs(1), EVERY)
 }
 
 impl<C: Connect, K: Clock> Life<'_, C, K> {
@@ -43,13 +34,13 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             (self.forgetting.at, self.forgetting.behind) = (None, None);
             return;
         }
-        let at = *self.forgetting.at.get_or_insert(now + every(after).min(FIRST));
+        let at = *self.forgetting.at.get_or_insert(now + forgetting::first(after));
         if self.forgetting.is_under_way || now < at {
             return;
         }
         let (fence, defined, time) = (self.fence(), self.node.wishes.defined.clone(), self.node.time);
         let (Some((fence, _)), Some(defined), Some(time)) = (fence, defined, time) else {
-            self.forgetting.at = Some(now + every(after));
+            self.forgetting.at = Some(now + forgetting::every(after));
             return;
         };
         let now_ms = time.earliest(now).as_millisecond();
@@ -60,7 +51,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
 
     pub(super) fn forgot(&mut self, look: Result<Look, Trouble>, now: Uptime) {
         self.forgetting.is_under_way = false;
-        let pause = self.node.options.forget_after.map_or(EVERY, every);
+        let pause = self.node.options.forget_after.map_or(SOON, forgetting::every);
         let Look { forgotten, behind } = match look {
             Ok(look) => look,
             Err(trouble) => {

@@ -3,7 +3,6 @@
 use super::Life;
 use crate::clock::Clock;
 use crate::ledger::Event;
-use crate::run::{RunId, Version};
 use crate::zookeeper::client::{Client, Connect, Error};
 use crate::zookeeper::damage::{Damage, Source};
 use crate::zookeeper::desk::{self, Desk, Trouble};
@@ -46,7 +45,7 @@ async fn look_at_run<C: Client, K: Clock>(desk: &Desk<C, K>, path: &str, name: &
     let found = desk.get_small(paths::RUNNING, vec![name.to_owned()]).await?;
     for (name, data, stat) in found.or_damaged(paths::RUNNING, &mut damaged) {
         match snapshot::run_record(&name, &data, &stat) {
-            Ok(record) => events.push(Event::Run(record.id(), Some((record, Version(stat.version))))),
+            Ok((record, version)) => events.push(Event::Run(record.id(), Some((record, version)))),
             Err(why) => damaged.push(Damage::new(path, why)),
         }
     }
@@ -74,8 +73,8 @@ async fn look_at_runs<C: Client, K: Clock>(desk: &Desk<C, K>, events: &mut Vec<E
         return Ok(Err(damage));
     }
     for (name, data, stat) in desk.get_small(paths::RUNNING, names).await?.found {
-        if let (Ok(_), Ok(record)) = (RunId::parse(&name), snapshot::run_record(&name, &data, &stat)) {
-            events.push(Event::Run(record.id(), Some((record, Version(stat.version)))));
+        if let Ok((record, version)) = snapshot::run_record(&name, &data, &stat) {
+            events.push(Event::Run(record.id(), Some((record, version))));
         }
     }
     Ok(Ok(()))

@@ -20,6 +20,7 @@ use super::errand::{Errand, Retry};
 use super::found::Found;
 use super::{Life, Role};
 use crate::clock::{Clock, Uptime};
+use crate::lease::longest_standstill;
 use crate::ledger::{Change, CommitId};
 use crate::run::{Nonce, RunRecord, RunState, Version, millis};
 use crate::term::TermEnd;
@@ -73,9 +74,9 @@ impl Watch {
         };
         let stands = now.since(self.since);
         match self.is {
-            Standstill::Out if stands >= timeout / 2 => Standstill::Out,
+            Standstill::Out if stands >= longest_standstill(timeout) => Standstill::Out,
             _ if stands >= timeout * 3 / 2 => Standstill::Out,
-            _ if stands >= timeout / 2 => Standstill::OutOfQueue,
+            _ if stands >= longest_standstill(timeout) => Standstill::OutOfQueue,
             _ => Standstill::None,
         }
     }

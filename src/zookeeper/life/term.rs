@@ -14,7 +14,7 @@ use crate::term::TermEnd;
 use crate::zookeeper::client::{Client, Connect, Done, Error, MultiError, Op};
 use crate::zookeeper::committer::Landed;
 use crate::zookeeper::damage::{Damage, Source};
-use crate::zookeeper::desk::{self, At as _};
+use crate::zookeeper::desk::{self, Trouble};
 use crate::zookeeper::{paths, time};
 
 /// How long resigning waits for the answers to commits.
@@ -118,10 +118,10 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             Err(MultiError { error: Error::NoAuth, index: Some(_) }) if !self.is_folder_closed => {
                 (self.is_folder_closed, self.timed_at) = (true, None);
                 self.renewed_at = Uptime::ZERO;
-                self.damaged(Source::Renewals, Damage::new(paths::NODES, "it cannot be written: not authorized"));
+                self.damaged(Source::Renewals, Damage::unwritten(paths::NODES, &Error::NoAuth));
             }
             Err(failed) => {
-                let trouble = Err::<(), _>(failed).at(&self.desk.member()).unwrap_err();
+                let trouble = Trouble::of(&failed.error, &self.desk.member());
                 self.failed(Task::Renew, &trouble.to_string());
                 self.note_trouble(trouble);
             }

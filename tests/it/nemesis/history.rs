@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cronkeeper::clock::Uptime;
+use cronkeeper::clock::{Uptime, later};
 use cronkeeper::run::{HistoryRecord, Outcome, RunEnd, RunRecord, RunState, Skip, SkipReason};
 use cronkeeper::zookeeper::client::Op;
 use jiff::{SignedDuration, Timestamp};
@@ -111,7 +111,7 @@ impl History {
     fn is_excused(&self, entry: &Entry) -> bool {
         let at = time_of(entry);
         self.nodes_stood_still.iter().any(|span| {
-            let until = span.to.checked_add(STARTING).unwrap_or(Timestamp::MAX);
+            let until = later(span.to, STARTING.unsigned_abs());
             span.from <= at && at <= until
         })
     }
