@@ -23,6 +23,7 @@ mod misfire;
 mod outlived;
 mod own;
 mod pending;
+mod refused;
 mod report;
 mod retry;
 mod stage;
@@ -48,17 +49,17 @@ use self::heir::Succession;
 use self::hooks::{HookStart, Hooks};
 use self::leading::Leadership;
 use self::outlived::Outlived;
-use self::pending::{Pending, Told};
+use self::pending::{Asked, Pending, Told};
 use self::stage::Stage;
 use self::turn::Turn;
 use crate::clock::{Now, Uptime, Wake, later};
 use crate::coordination::Request;
 use crate::election::Published;
-use crate::job::{Job, JobSet};
+use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{Change, CommitId};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Nonce, RunEnd, RunId, RunRecord, Version};
-use crate::term::{FencingToken, NodeName, SessionId, TermEnd};
+use crate::term::{NodeName, SessionId, TermEnd};
 use crate::warden::wire::{Deadline, Notice, Order, Slot};
 use crate::{election, ledger};
 
@@ -165,8 +166,10 @@ pub struct Engine {
     /// When own attempts are watched for what others want of them.
     attend: BTreeSet<(Uptime, Slot)>,
     outlived: Outlived,
-    /// Commits without an answer, each with the term it was asked for in.
-    commits: BTreeMap<CommitId, (Option<FencingToken>, Pending)>,
+    /// Commits without an answer.
+    commits: BTreeMap<CommitId, Asked>,
+    /// The newest commit about each job that the service refuses for now.
+    refused: BTreeMap<JobName, CommitId>,
     /// Counts commits, slots and decisions: never used twice by one process.
     counter: u64,
     is_busy: bool,
@@ -202,6 +205,7 @@ impl Engine {
             attend: BTreeSet::new(),
             outlived: Outlived::default(),
             commits: BTreeMap::new(),
+            refused: BTreeMap::new(),
             counter: 0,
             is_busy: false,
             stage: Stage::Running,
@@ -361,7 +365,7 @@ impl Engine {
         use ledger::Event as E;
         match event {
             E::Answered { id, answer } => self.on_answer(t, id, answer),
-            E::PutOff(id) => self.on_put_off(id),
+            E::PutOff(id) => self.on_refused(id),
             E::Forgotten { job, records } => self.on_forgotten(t, &job, records),
             E::Job(job, entry, control) => self.on_job_read(t, &job, entry, control),
             E::Wishes(wishes) => self.on_wishes(t, wishes),
@@ -397,7 +401,7 @@ impl Engine {
         match self.flights.get_mut(run) {
             // Read before the last write of this node, and heard of after it.
             Some(flight) if found.as_ref().is_some_and(|(_, version)| *version < flight.version) => {}
-            Some(flight) if flight.commit.is_some() => flight.news = Some(News::Changed(found)),
+            Some(flight) if flight.commit.is_some() => flight.note_news(News::Changed(found)),
             Some(Flight { holder: Holder::Own(_), .. }) => self.on_own_run_read(t, run, found),
             Some(_) => self.on_news(t, run, News::Changed(found)),
             None => self.take_note(t, run, found),
@@ -469,7 +473,7 @@ impl Engine {
     fn commit(&mut self, t: &mut Turn, change: Change, pending: Pending) -> CommitId {
         let id = CommitId(self.count());
         let token = self.term().map(|term| term.token);
-        self.commits.insert(id, (token, pending));
+        self.commits.insert(id, Asked { token, job: change.job().clone(), pending });
         t.ledger(ledger::Request::Commit { id, change });
         id
     }

@@ -151,6 +151,19 @@ impl Flight {
         Self { record, version, holder, commit: None, news: None }
     }
 
+    /// Keeps what was heard of it for when the commit under way is answered. That its owner is gone is told once: a newer record of the
+    /// same owner does not make it untrue.
+    pub fn note_news(&mut self, news: News) {
+        self.news = Some(match (self.news.take(), news) {
+            (Some(News::OwnerGone(state, Some((old, _)))), News::Changed(Some((record, version))))
+                if record.owner == old.owner =>
+            {
+                News::OwnerGone(state, Some((record, version)))
+            }
+            (_, news) => news,
+        });
+    }
+
     /// The own part, where this node has it.
     pub fn own(&self) -> Option<&Own> {
         match &self.holder {

@@ -24,8 +24,16 @@ pub(super) struct Flights {
     index: Index,
     /// Handed out to be changed, and so not in the index.
     handed_out: Option<RunId>,
+    of_jobs: OfJobs,
+}
+
+/// What is known of jobs that runs are counted by.
+#[derive(Debug, Default)]
+struct OfJobs {
     /// Which `concurrency_group` a job names.
     groups: BTreeMap<JobName, Arc<str>>,
+    /// Jobs about which the service refuses a write: what is to be begun of them is not about to start.
+    refused: BTreeSet<JobName>,
 }
 
 #[derive(Debug, Default)]
@@ -52,13 +60,15 @@ struct Facts {
 }
 
 impl Facts {
-    fn of(run: &RunId, flight: &Flight, groups: &BTreeMap<JobName, Arc<str>>) -> Self {
+    fn of(run: &RunId, flight: &Flight, of_jobs: &OfJobs) -> Self {
         let own = flight.own();
-        let group = groups.get(run.job()).cloned();
+        let is_beginning = matches!(own.map(|own| &own.phase), Some(Phase::Beginning));
+        let is_refused = is_beginning && of_jobs.refused.contains(run.job());
+        let group = of_jobs.groups.get(run.job()).filter(|_| !is_refused).cloned();
         let (in_group, waiting) = if flight.is_queued() { (None, group) } else { (group, None) };
         let waiting = waiting.filter(|_| flight.is_waiting()).map(|group| (group, (run.scheduled_at(), run.clone())));
         let is_starting = match own.map(|own| &own.phase) {
-            Some(Phase::Beginning) => true,
+            Some(Phase::Beginning) => !is_refused,
             Some(Phase::Alive(alive)) => alive.started.is_none(),
             _ => false,
         };
@@ -124,15 +134,31 @@ impl Flights {
     /// Takes the jobs' groups as they are now.
     pub fn define(&mut self, jobs: &JobSet) {
         let group = |job: &crate::job::Job| job.concurrency_group.as_ref().map(|group| Arc::from(group.name.as_str()));
-        self.groups = jobs.jobs.iter().filter_map(|(name, job)| Some((name.clone(), group(job)?))).collect();
+        self.of_jobs.groups = jobs.jobs.iter().filter_map(|(name, job)| Some((name.clone(), group(job)?))).collect();
         self.count_all();
+    }
+
+    /// The service refuses a write about this job, or no more. What is to be begun meanwhile takes no place from others.
+    pub fn refuse(&mut self, job: &JobName, is_refused: bool) {
+        self.take_back();
+        for (run, flight) in self.by_run.range(RunId::all_of(job)) {
+            self.index.remove(&Facts::of(run, flight, &self.of_jobs));
+        }
+        if is_refused {
+            self.of_jobs.refused.insert(job.clone());
+        } else {
+            self.of_jobs.refused.remove(job);
+        }
+        for (run, flight) in self.by_run.range(RunId::all_of(job)) {
+            self.index.add(Facts::of(run, flight, &self.of_jobs));
+        }
     }
 
     fn count_all(&mut self) {
         self.handed_out = None;
         self.index = Index::default();
         for (run, flight) in &self.by_run {
-            self.index.add(Facts::of(run, flight, &self.groups));
+            self.index.add(Facts::of(run, flight, &self.of_jobs));
         }
     }
 
@@ -140,14 +166,14 @@ impl Flights {
     fn take_back(&mut self) {
         let Some(run) = self.handed_out.take() else { return };
         if let Some(flight) = self.by_run.get(&run) {
-            self.index.add(Facts::of(&run, flight, &self.groups));
+            self.index.add(Facts::of(&run, flight, &self.of_jobs));
         }
     }
 
     /// What the run that is handed out counts for.
     fn uncounted(&self) -> Option<Facts> {
         let run = self.handed_out.as_ref()?;
-        Some(Facts::of(run, self.by_run.get(run)?, &self.groups))
+        Some(Facts::of(run, self.by_run.get(run)?, &self.of_jobs))
     }
 
     pub fn get(&self, run: &RunId) -> Option<&Flight> {
@@ -157,7 +183,7 @@ impl Flights {
     pub fn get_mut(&mut self, run: &RunId) -> Option<&mut Flight> {
         self.take_back();
         let flight = self.by_run.get_mut(run)?;
-        self.index.remove(&Facts::of(run, flight, &self.groups));
+        self.index.remove(&Facts::of(run, flight, &self.of_jobs));
         self.handed_out = Some(run.clone());
         Some(flight)
     }
@@ -168,14 +194,14 @@ impl Flights {
 
     pub fn insert(&mut self, run: RunId, flight: Flight) {
         self.remove(&run);
-        self.index.add(Facts::of(&run, &flight, &self.groups));
+        self.index.add(Facts::of(&run, &flight, &self.of_jobs));
         self.by_run.insert(run, flight);
     }
 
     pub fn remove(&mut self, run: &RunId) -> Option<Flight> {
         self.take_back();
         let flight = self.by_run.remove(run)?;
-        self.index.remove(&Facts::of(run, &flight, &self.groups));
+        self.index.remove(&Facts::of(run, &flight, &self.of_jobs));
         Some(flight)
     }
 
@@ -221,7 +247,7 @@ impl Flights {
 
     /// The group that a job names.
     pub fn group_of(&self, job: &JobName) -> Option<&Arc<str>> {
-        self.groups.get(job)
+        self.of_jobs.groups.get(job)
     }
 
     /// The next that waits for a place in a group, after this one.
@@ -296,7 +322,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_counted_is_what_a_look_at_all_would_count(
-            steps in prop::collection::vec((0usize..16, 0u8..8), 1..80),
+            steps in prop::collection::vec((0usize..16, 0u8..10), 1..80),
         ) {
             let mut flights = Flights::default();
             flights.define(&jobs());
@@ -305,12 +331,25 @@ mod tests {
                 match how {
                     6 => flights.insert(run, flight),
                     7 => drop(flights.remove(&run)),
+                    8 | 9 => flights.refuse(run.job(), how == 8),
                     how => if let Some(flight) = flights.get_mut(&run) { change(flight, how) },
                 }
                 let count = |of: &dyn Fn(&Flight) -> bool| flights.values().filter(|&flight| of(flight)).count();
                 prop_assert_eq!(flights.own(), count(&|flight| flight.own().is_some()));
                 prop_assert_eq!(flights.trees(), count(&|flight| flight.alive().is_some()));
-                let in_x = count(&|flight| !flight.is_queued() && ["a", "b"].contains(&flight.record.job.as_str()));
+                let is_refused = |flight: &Flight| {
+                    let is_beginning = matches!(flight.own().map(|own| &own.phase), Some(Phase::Beginning));
+                    is_beginning && flights.of_jobs.refused.contains(&flight.record.job)
+                };
+                let in_x = count(&|flight| {
+                    !flight.is_queued() && !is_refused(flight) && ["a", "b"].contains(&flight.record.job.as_str())
+                });
+                let is_starting = |flight: &Flight| match flight.own().map(|own| &own.phase) {
+                    Some(Phase::Beginning) => !is_refused(flight),
+                    Some(Phase::Alive(alive)) => alive.started.is_none(),
+                    _ => false,
+                };
+                prop_assert_eq!(flights.starting(), count(&is_starting));
                 prop_assert_eq!(flights.in_group("x"), in_x);
                 let expected: Vec<Place> = {
                     let waiting = flights.iter().filter(|(run, flight)| flight.is_waiting() && run.job().as_str() < "c");

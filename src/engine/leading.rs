@@ -22,18 +22,20 @@ use self::manual::Triggers;
 pub(super) use self::manual::is_too_old;
 use self::paused::Pauses;
 use self::timeline::Timeline;
-use super::flight::{Flight, Holder, Phase};
+use super::flight::{Flight, Holder, LetGo, Phase};
 use super::misfire::{self, Missed};
 use super::takeover::Takeover;
 use super::{Engine, Pending, Turn};
 use crate::clock::{Uptime, earlier};
 use crate::job::{Job, JobName, JobSet, Misfire, Overlap};
 use crate::ledger::{Commit, CommitId, JobEntry, Wishes};
-use crate::run::{RunId, SkipReason};
+use crate::run::{RunId, RunState, SkipReason};
 use crate::term::Term;
 
 /// Most jobs and runs that are decided on in one turn.
 const DECISIONS_A_TURN: usize = 200;
+/// Most changes of a job's record without an answer: what comes due meanwhile is decided on when they have one.
+const MOST_OPEN: usize = 50;
 
 /// What only a leader keeps.
 #[derive(Debug)]
@@ -98,7 +100,7 @@ impl Leadership {
     pub fn next_at(&self) -> Option<Timestamp> {
         let jobs = [self.agenda.first(), self.backlogs.first()].into_iter().flatten().map(|&(at, _)| at);
         let runs = [self.keeps.first(), self.retries.first()].into_iter().flatten().map(|&(at, _)| at);
-        jobs.chain(runs).min()
+        jobs.chain(runs).chain(self.triggers.give_up_at()).min()
     }
 
     /// When a cut-off run is given up.
@@ -252,9 +254,29 @@ impl Engine {
         self.stir_job(name);
     }
 
-    /// True while the leader writes the end of a run of the job: only the answer tells whether it is in flight.
-    fn is_settling(&self, name: &JobName) -> bool {
-        self.flights_of(name).any(|flight| matches!(flight.holder, Holder::Settling))
+    /// Decides on a job once something that it waits for is answered.
+    fn hold(&mut self, name: &JobName) {
+        if let Some(leading) = &mut self.leading {
+            leading.held.insert(name.clone());
+        }
+    }
+
+    /// True while the service refuses a write about the job, or has left too many without an answer.
+    fn is_held_up(&self, name: &JobName) -> bool {
+        let timeline = self.leading.as_ref().and_then(|leading| leading.timelines.get(name));
+        self.is_refused(name) || timeline.is_some_and(|timeline| timeline.open >= MOST_OPEN)
+    }
+
+    /// True while only an answer tells whether a run of the job is in flight: its end is being written, or, where no other may run
+    /// beside it, its beginning, or that it has not begun.
+    fn is_undecidable(&self, name: &JobName) -> bool {
+        let overlap = self.jobs.jobs.get(name).map(|job| job.overlap);
+        self.flights_of(name).any(|flight| match flight.own().map(|own| &own.phase) {
+            Some(Phase::Beginning | Phase::Unsure | Phase::LettingGo(LetGo { state: RunState::Unstarted, .. })) => {
+                overlap == Some(Overlap::Skip)
+            }
+            _ => matches!(flight.holder, Holder::Settling),
+        })
     }
 
     /// What operators want, as heard.
@@ -267,14 +289,15 @@ impl Engine {
 
     /// Decides on one job's occurrences up to now.
     fn decide(&mut self, t: &mut Turn, name: &JobName) {
+        if self.is_held_up(name) {
+            return self.hold(name);
+        }
         if self.leading.as_ref().is_some_and(|leading| leading.pauses.has(name)) {
             return self.pass_paused(t, name);
         }
-        if self.is_settling(name) {
-            if let Some(leading) = &mut self.leading {
-                leading.held.insert(name.clone());
-            }
-            return;
+        self.miss_overdue(t, name);
+        if self.is_undecidable(name) {
+            return self.hold(name);
         }
         let Some(timeline) = self.timeline(name) else { return };
         let Some(job) = timeline.job.clone() else { return };
@@ -348,7 +371,9 @@ impl Engine {
     /// Begins what waits to be made up, as far as `overlap` and the starts under way let it. Where a run of the job is in the way, its
     /// end has the backlog looked at again.
     fn make_up(&mut self, t: &mut Turn, name: &JobName) {
-        while let Some(timeline) = self.timeline(name) {
+        while !self.is_refused(name)
+            && let Some(timeline) = self.timeline(name)
+        {
             let (Some(job), Some(&at)) = (timeline.job.clone(), timeline.backlog.front()) else { return };
             if !self.may_begin(t.now) {
                 if let Some(leading) = &mut self.leading {

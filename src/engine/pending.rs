@@ -6,6 +6,7 @@ use super::{Engine, Report, Turn};
 use crate::job::JobName;
 use crate::ledger::{Commit, CommitId};
 use crate::run::{RunEnd, RunId, Skip};
+use crate::term::FencingToken;
 
 /// What a commit under way is about.
 #[derive(Clone, Debug)]
@@ -36,6 +37,17 @@ pub(super) enum Pending {
     End { run: RunId, settled: Option<Box<RunEnd>> },
 }
 
+/// A commit without an answer.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    /// The term it was asked for in.
+    pub token: Option<FencingToken>,
+    /// The job that it is about.
+    pub job: JobName,
+    /// What it is about.
+    pub pending: Pending,
+}
+
 /// A skip to be told once it is written.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
@@ -46,7 +58,7 @@ pub(super) struct Told {
 
 impl Engine {
     pub(super) fn on_answer(&mut self, t: &mut Turn, id: CommitId, answer: Commit) {
-        let Some((token, pending)) = self.commits.remove(&id) else { return };
+        let Some(Asked { token, job: about, pending }) = self.commits.remove(&id) else { return };
         // The answer may come when the node leads in another term already: it says nothing about that one.
         let is_of_this_term = token == self.term().map(|term| term.token);
         if let Some(leading) = self.leading.as_mut().filter(|_| is_of_this_term) {
@@ -102,6 +114,8 @@ impl Engine {
             Pending::End { run, settled: None } => self.on_own_end_answer(t, &run, id, answer),
             Pending::End { run, settled: Some(end) } => self.on_settled_end_answer(t, &run, id, end, answer),
         }
+        self.on_no_longer_refused(t, &about, id);
+        self.release_job(&about);
     }
 
     /// A skip is told once it is written.

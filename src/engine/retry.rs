@@ -12,6 +12,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::flight::{Flight, Holder, LetGo, Own, Phase};
@@ -21,6 +22,7 @@ use crate::clock::later;
 use crate::job::Retries;
 use crate::ledger::Request;
 use crate::run::{OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState};
+use crate::term::NodeName;
 
 /// How much a delay is spread, so that jobs that failed together do not come back together.
 const JITTER: f64 = 0.1;
@@ -63,7 +65,7 @@ impl Engine {
     pub(super) fn try_again(&mut self, t: &mut Turn, run: &RunId, end: &RunEnd, delay: Duration) {
         let Some(flight) = self.flights.get_mut(run) else { return };
         flight.record.past.note(end);
-        flight.record.retry_at = (!delay.is_zero()).then(|| later(end.ended_at, delay));
+        flight.record.retry_at = (!delay.is_zero()).then(|| later(end.ended_at.min(t.due), delay));
         if let Some(own) = flight.own_mut() {
             own.phase = Phase::LettingGo(LetGo::retrying(Report::Retrying { end: Box::new(end.clone()), delay }));
         }
@@ -82,7 +84,7 @@ impl Engine {
     pub(super) fn retry_at_its_time(&mut self, t: &mut Turn, run: &RunId) {
         let Some(flight) = self.flights.get_mut(run) else { return };
         flight.holder = Holder::Nobody;
-        let at = flight.record.retry_at.unwrap_or_else(|| run.scheduled_at().min(t.due));
+        let at = retry_at(&flight.record, &self.node).unwrap_or_else(|| run.scheduled_at().min(t.due));
         if let Some(leading) = &mut self.leading {
             leading.retries.insert((at, run.clone()));
         }
@@ -93,11 +95,11 @@ impl Engine {
         let is_defined = self.jobs.jobs.contains_key(run.job());
         let waits = |flight: &Flight| {
             let is_nobodys = matches!(flight.holder, Holder::Nobody) && flight.commit.is_none();
-            let is_due = flight.record.retry_at.is_none_or(|at| at <= t.due);
+            let is_due = retry_at(&flight.record, &self.node).is_none_or(|at| at <= t.due);
             // One that waits for others waits for its job, too, where that is not defined here.
             is_nobodys && is_due && (!flight.is_queued() || !is_defined)
         };
-        if self.flights.get(run).is_some_and(waits) {
+        if self.flights.get(run).is_some_and(waits) && !self.is_refused(run.job()) {
             self.begin_again(t, run);
         }
     }
@@ -128,7 +130,7 @@ impl Engine {
         if flight.record.state != RunState::Unstarted {
             past.note(&lost(&flight.record, t));
         }
-        let ready_at = flight.record.ready_at.or(flight.is_queued().then_some(t.now.wall));
+        let ready_at = if flight.is_queued() { Some(t.now.wall) } else { flight.record.ready_at };
         let record = RunRecord {
             state: RunState::Running,
             owner: Owner { node: self.node.clone(), session },
@@ -159,6 +161,12 @@ impl Engine {
         }
         self.settle_as(t, run, end);
     }
+}
+
+/// When a run is to be begun again by this node, where that is not at once. A pause for want of means is of the node that wants them.
+fn retry_at(record: &RunRecord, node: &NodeName) -> Option<Timestamp> {
+    let is_of_another = record.state == RunState::Unstarted && record.owner.node != *node;
+    record.retry_at.filter(|_| !is_of_another)
 }
 
 /// The end of an attempt whose node is gone. A run that only waited has lost no node.

@@ -171,14 +171,10 @@ impl Engine {
                 self.keep_cut_off(t, run);
                 self.hear_news(t, run);
             }
-            Commit::Superseded => {
-                flight.holder = Holder::Nobody;
-                self.look_again(t, run);
-            }
+            Commit::Superseded => self.settled_by_another(t, run),
             Commit::Unknown if is_own => self.look_up(t, run),
-            Commit::Fenced | Commit::Unknown => {
-                self.forget(run);
-            }
+            Commit::Unknown => self.settled_by_another(t, run),
+            Commit::Fenced => drop(self.forget(run)),
         }
     }
 
@@ -214,30 +210,22 @@ impl Engine {
                 t.tell(Report::Finished(end.clone()));
                 self.follow_end(t, None, *end);
             }
-            Commit::Superseded => self.settled_by_another(t, run),
-            Commit::Fenced | Commit::Unknown => {
-                self.forget(run);
-            }
+            Commit::Superseded | Commit::Unknown => self.settled_by_another(t, run),
+            Commit::Fenced => drop(self.forget(run)),
         }
         self.release_job(run.job());
     }
 
-    /// Another wrote of a run that this leader was just settling.
+    /// Another wrote, or may have written, of a run that this leader was just settling: the ledger is asked. What was heard
+    /// meanwhile may be older than that.
     pub(super) fn settled_by_another(&mut self, t: &mut Turn, run: &RunId) {
-        if let Some(flight) = self.flights.get_mut(run) {
-            flight.holder = Holder::Nobody;
-        }
-        self.look_again(t, run);
-    }
-
-    /// Another wrote what a settling rested on: what was heard meanwhile counts, else the ledger is asked.
-    fn look_again(&mut self, t: &mut Turn, run: &RunId) {
-        match self.flights.get_mut(run).and_then(|flight| flight.news.take()) {
-            Some(news) => self.on_news(t, run, news),
-            None => {
-                t.ledger(Request::Watch(run.clone()));
-                t.ledger(Request::ReadRun(run.clone()));
-            }
+        let Some(flight) = self.flights.get_mut(run) else { return };
+        flight.holder = Holder::Nobody;
+        let news = flight.news.take();
+        t.ledger(Request::Watch(run.clone()));
+        t.ledger(Request::ReadRun(run.clone()));
+        if let Some(news) = news {
+            self.on_news(t, run, news);
         }
     }
 
@@ -248,7 +236,7 @@ impl Engine {
         }
         let Some(flight) = self.flights.get_mut(run) else { return };
         if flight.commit.is_some() {
-            flight.news = Some(news);
+            flight.note_news(news);
             return;
         }
         if flight.own().is_some() {
@@ -288,13 +276,20 @@ impl Engine {
         };
         let record = self.as_known_here(record);
         let Some(flight) = self.flights.get_mut(run) else { return };
+        let was_lost = matches!(flight.holder, Holder::Nobody) && flight.record.state == RunState::Running;
         let (state, wish) = (record.state, flight.record.kill.take());
         let is_unwritten = record.kill.is_none() && wish.is_some();
         (flight.record, flight.version) = (record, version);
         flight.record.kill = flight.record.kill.take().or(wish);
         match state {
             RunState::Queued => self.queue_again(run),
-            RunState::Running => flight.holder = Holder::Other,
+            RunState::Running => {
+                flight.holder = Holder::Other;
+                if was_lost {
+                    // That its owner is gone was told once: it is to be told again, if it is so.
+                    t.ledger(Request::Watch(run.clone()));
+                }
+            }
             RunState::Retrying | RunState::Unstarted => self.retry_at_its_time(t, run),
             RunState::CutOff => self.give_up_at_its_time(run),
         }
@@ -311,13 +306,6 @@ impl Engine {
         self.attend_all(t);
         t.tell(Report::TermOver { token: term.token, why });
         self.kill_for_lease(t, why);
-    }
-
-    /// The takeover does not wait for what the service refuses.
-    pub(super) fn on_put_off(&mut self, id: CommitId) {
-        if let Some(takeover) = self.leading.as_mut().and_then(|leading| leading.takeover.as_mut()) {
-            takeover.open.remove(&id);
-        }
     }
 
     /// Tells that the takeover is done, once nothing of it is open.

@@ -11,6 +11,7 @@ mod hooks;
 mod lost;
 mod missed;
 mod outlived;
+mod refused;
 mod retrying;
 mod waiting;
 pub(super) mod rig;

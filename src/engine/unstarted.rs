@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::flight::Holder;
+use super::flight::{Flight, Holder};
 use super::leading::is_too_old;
 use super::misfire::{DEFAULT_WINDOW, LATE, is_in_window};
 use super::{Engine, Pending, Told, Turn};
 use crate::clock::{earlier, later};
-use crate::job::{Job, Misfire};
+use crate::job::{Job, JobName, Misfire};
 use crate::ledger::{Change, Commit, CommitId};
-use crate::run::{Answer, Link, RunId, RunRecord, Skip, SkipReason};
+use crate::run::{Answer, Link, RunId, RunRecord, RunState, Skip, SkipReason};
 
 /// A change is answered within a session, or the session ends. A begin that was accepted longer after its decision was refused
 /// meanwhile and asked for again, for hours where an operator has to mend what refuses it.
@@ -44,7 +44,7 @@ impl Engine {
         };
         let root = self.jobs.root_of(job).unwrap_or(job);
         let is_over = if run.trigger.is_some() || job.upstreams().is_some() {
-            is_too_old(job, root, run.ready(), t.now.wall)
+            is_too_old(job, root, run.ready(), t.due)
         } else {
             is_occurrence_over(t, job, run)
         };
@@ -55,6 +55,18 @@ impl Engine {
     pub(super) fn is_accepted_too_late(&self, t: &Turn, run: &RunRecord) -> bool {
         let is_prompt = run.begun_at >= earlier(t.now.wall, PROMPT);
         !is_prompt && !run.has_past() && matches!(self.window_of(t, run), Window::Over)
+    }
+
+    /// Writes off the runs of a job that never had a process and may not be started any more: none is in the way of the job's next.
+    pub(super) fn miss_overdue(&mut self, t: &mut Turn, job: &JobName) {
+        let waits = |flight: &Flight| {
+            let is_nobodys = matches!(flight.holder, Holder::Nobody) && flight.commit.is_none();
+            is_nobodys && flight.record.state == RunState::Unstarted && !flight.record.has_past()
+        };
+        let is_over = |flight: &Flight| waits(flight) && matches!(self.window_of(t, &flight.record), Window::Over);
+        let overdue: Vec<RunId> =
+            self.flights.of_job(job).filter(|(_, flight)| is_over(flight)).map(|(run, _)| run.clone()).collect();
+        overdue.iter().for_each(|run| self.begin_again(t, run));
     }
 
     /// It waits until a node leads that knows its job.
@@ -101,8 +113,8 @@ impl Engine {
                 self.close(run);
                 self.on_skip_answer(t, answer, Some(told));
             }
-            Commit::Superseded => self.settled_by_another(t, run),
-            Commit::Fenced | Commit::Unknown => drop(self.forget(run)),
+            Commit::Superseded | Commit::Unknown => self.settled_by_another(t, run),
+            Commit::Fenced => drop(self.forget(run)),
         }
         self.release_job(run.job());
     }

@@ -181,6 +181,9 @@ impl Engine {
 
     /// Begins a waiting run, unless something is in its way.
     fn begin_if_free(&mut self, t: &mut Turn, run: &RunId) {
+        if self.is_refused(run.job()) {
+            return;
+        }
         let has_rivals = !self.ask_rivals(t, run).is_empty();
         let is_full = self.jobs.jobs.get(run.job()).is_some_and(|job| self.is_group_full(job));
         if !has_rivals && !is_full {

@@ -25,11 +25,12 @@ use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{Change, Commit};
 use crate::run::{Answer, Link, RunId, Skip, SkipReason, TriggerSeq};
 
-/// How long a link is waited for that nobody can leave any more, as far as is known here: that may lag behind.
+/// How long a link is waited for that nobody can leave any more, as far as is known here: that may lag behind. And how long a job is
+/// waited for that this node's file lacks.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 /// So long at least, however old the other links are: those of earlier leaders' terms count, but not what this one has not heard yet.
 const LISTEN_FOR: Duration = Duration::from_secs(10);
-/// Most links that are remembered once decided on. The ledger knows of the others.
+/// Most links, and runs of triggers, that are remembered once decided on. The ledger knows of the others.
 const REMEMBERED: usize = 1_000;
 
 /// The links that a leader has heard.
@@ -39,6 +40,8 @@ pub(super) struct Chains {
     open: BTreeMap<RunId, Waiting>,
     /// Decided on in this term.
     decided: BTreeSet<TriggerSeq>,
+    /// The runs that were begun for triggers in this term.
+    followed: BTreeSet<(TriggerSeq, JobName)>,
     /// Runs that something changed for: they are to be looked at.
     stirred: BTreeSet<RunId>,
     /// When runs are given up.
@@ -140,6 +143,17 @@ impl Chains {
         }
     }
 
+    fn note_followed(&mut self, run: &RunId) {
+        self.followed.extend(run.trigger().map(|seq| (seq, run.job().clone())));
+        while self.followed.len() > REMEMBERED {
+            self.followed.pop_first();
+        }
+    }
+
+    fn is_followed(&self, run: &RunId) -> bool {
+        run.trigger().is_some_and(|seq| self.followed.contains(&(seq, run.job().clone())))
+    }
+
     /// They stand as before.
     fn refused(&mut self, run: &RunId) {
         if let Some(waiting) = self.open.get_mut(run) {
@@ -185,7 +199,7 @@ impl Engine {
         while self.may_begin(t.now) {
             let Some(run) = self.leading.as_mut().and_then(|leading| leading.chains.pop_due(t.now.up)) else { return };
             let verdict = self.judge_chain(t, &run);
-            let is_stuck = matches!(verdict, Err(Objection::Stuck));
+            let is_stuck = matches!(verdict, Err(Objection::Stuck | Objection::Undefined));
             match verdict {
                 Ok(job) => self.follow(t, &job, &run),
                 Err(Objection::Skip(reason)) => self.forgo(t, &run, Some(reason), true),
@@ -194,7 +208,10 @@ impl Engine {
                 Err(Objection::Stuck) if self.is_given_up(&run, t.now) => {
                     self.forgo(t, &run, Some(SkipReason::Upstream), true);
                 }
-                Err(Objection::Wait | Objection::Stuck) => {}
+                Err(Objection::Undefined) if self.is_given_up(&run, t.now) => {
+                    self.forgo(t, &run, Some(SkipReason::Missed), true);
+                }
+                Err(Objection::Wait | Objection::Stuck | Objection::Undefined) => {}
             }
             self.note_stuck(&run, is_stuck.then_some(t.now));
         }
@@ -264,7 +281,10 @@ impl Engine {
         self.stir_job(run.job());
         let Some(leading) = &mut self.leading else { return };
         match answer {
-            Commit::Accepted => leading.chains.taken(run),
+            Commit::Accepted => {
+                leading.chains.note_followed(run);
+                leading.chains.taken(run);
+            }
             Commit::Superseded | Commit::Unknown => leading.chains.refused(run),
             Commit::Fenced => {}
         }

@@ -112,8 +112,8 @@ impl Engine {
         }
     }
 
-    /// What waited for a node that knows the job waits no more.
-    fn look_at_waiting(&mut self, t: &Turn, name: &JobName) {
+    /// What of a job waited for another attempt is looked at.
+    pub(in crate::engine) fn look_at_waiting(&mut self, t: &Turn, name: &JobName) {
         let waiting: Vec<RunId> = self.flights.of_job(name).map(|(run, _)| run.clone()).collect();
         if let Some(leading) = &mut self.leading {
             leading.retries.extend(waiting.into_iter().map(|run| (run.scheduled_at().min(t.due), run)));

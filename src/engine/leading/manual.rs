@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use crate::clock::later;
 use crate::engine::misfire::{DEFAULT_WINDOW, LATE};
 use crate::engine::{Engine, Pending, Report, Told, Turn};
 use crate::job::Job;
@@ -18,6 +19,8 @@ use crate::run::{Answer, Link, RunId, Skip, SkipReason, TriggerSeq};
 
 /// Where the owner of a job names no window, a trigger is good for at least so long: a failover must not eat it.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A trigger says the second in which it was made.
+const STAMP: Duration = Duration::from_secs(1);
 /// Most triggers that are remembered once decided on. The ledger knows of the others.
 const REMEMBERED: usize = 1_000;
 
@@ -28,6 +31,8 @@ pub(super) struct Triggers {
     waiting: BTreeMap<TriggerSeq, TriggerEntry>,
     /// Decided on in this term.
     decided: BTreeMap<TriggerSeq, Uuid>,
+    /// When one is given up whose job this node's file lacks.
+    give_up_at: Option<Timestamp>,
 }
 
 /// What to make of a trigger.
@@ -42,6 +47,11 @@ impl Triggers {
     pub fn hear(&mut self, told: BTreeMap<TriggerSeq, TriggerEntry>) {
         let news = told.into_iter().filter(|(seq, _)| !self.decided.contains_key(seq));
         self.waiting.extend(news.collect::<Vec<_>>());
+    }
+
+    /// When a trigger is given up.
+    pub fn give_up_at(&self) -> Option<Timestamp> {
+        self.give_up_at
     }
 
     /// The oldest that is not decided on, from this one on.
@@ -60,6 +70,9 @@ impl Triggers {
 impl Engine {
     /// Decides on the triggers heard of, oldest first.
     pub(in crate::engine) fn decide_triggers(&mut self, t: &mut Turn) {
+        if let Some(leading) = &mut self.leading {
+            leading.triggers.give_up_at = None;
+        }
         let mut from = TriggerSeq(0);
         while let Some(seq) = self.leading.as_ref().and_then(|leading| leading.triggers.next(from)) {
             if !self.may_begin(t.now) {
@@ -74,7 +87,11 @@ impl Engine {
     fn decide_trigger(&mut self, t: &mut Turn, seq: TriggerSeq) {
         let Some(triggers) = self.leading.as_ref().map(|leading| &leading.triggers) else { return };
         let Some(entry) = triggers.waiting.get(&seq).cloned() else { return };
-        if self.is_settling(&entry.record.job) {
+        if self.is_refused(&entry.record.job) {
+            return;
+        }
+        self.miss_overdue(t, &entry.record.job);
+        if self.is_undecidable(&entry.record.job) {
             return;
         }
         let run = RunId::manual(entry.record.job.clone(), entry.record.at, seq);
@@ -83,12 +100,24 @@ impl Engine {
             self.note_decided(seq, entry.record.uuid);
             return;
         }
-        let verdict = self.judge(seq, &entry, t.now.wall);
+        // This node's file may be about to have the job again.
+        let give_up_at = later(entry.record.at, PATIENCE);
+        if !self.jobs.jobs.contains_key(&entry.record.job) && t.due < give_up_at {
+            return self.look_at_triggers_at(give_up_at);
+        }
+        let verdict = self.judge(seq, &entry, t.due);
         self.note_decided(seq, entry.record.uuid);
         match verdict {
             Verdict::Begin(job) => self.fulfil(t, &job, seq, &entry),
             Verdict::Skip(reason) => self.dismiss(t, seq, &entry, Some(reason)),
             Verdict::Seen => self.dismiss(t, seq, &entry, None),
+        }
+    }
+
+    fn look_at_triggers_at(&mut self, at: Timestamp) {
+        if let Some(leading) = &mut self.leading {
+            let triggers = &mut leading.triggers;
+            triggers.give_up_at = Some(triggers.give_up_at.map_or(at, |before| before.min(at)));
         }
     }
 
@@ -105,7 +134,7 @@ impl Engine {
             return Verdict::Seen;
         }
         match self.jobs.jobs.get(&wish.job) {
-            Some(job) if !is_too_old(job, self.jobs.root_of(job).unwrap_or(job), wish.at, now) => {
+            Some(job) if !is_too_old(job, self.jobs.root_of(job).unwrap_or(job), later(wish.at, STAMP), now) => {
                 if self.overlaps(job) { Verdict::Skip(SkipReason::Overlap) } else { Verdict::Begin(job.clone()) }
             }
             // The leader's file may lack a job that another node's has: to say so is all that can be done.

@@ -124,6 +124,7 @@ impl Engine {
             found if is_unsure => {
                 self.forget(run);
                 self.take_note(t, run, found);
+                self.release_job(run.job());
             }
             // What is not in flight any more was ended: by the write that was never answered.
             None if may_be_written => self.drop_run(t, run),

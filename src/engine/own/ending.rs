@@ -60,7 +60,7 @@ impl Engine {
     ) {
         let Some(flight) = self.flights.get_mut(run) else { return };
         let report = Report::Unstarted { run: run.clone(), attempt: flight.record.attempt, reason };
-        flight.record.retry_at = (!pause.is_zero()).then(|| later(t.now.wall, pause));
+        flight.record.retry_at = (!pause.is_zero()).then(|| later(t.due, pause));
         if let Some(own) = flight.own_mut() {
             own.phase = Phase::LettingGo(LetGo { state: RunState::Unstarted, report: Some(Box::new(report)) });
         }

@@ -2,6 +2,7 @@
 
 use super::rig::*;
 use crate::coordination::Request;
+use crate::engine::flight::{Flight, Holder, News};
 use crate::engine::{Command, Event, Report};
 use crate::job::{Interrupted, Job, OnLeaseEnd};
 use crate::ledger::{self, Change, Commit, OwnerState, Snapshot};
@@ -222,6 +223,58 @@ fn what_is_heard_while_a_commit_is_open_counts_if_that_is_refused() {
         matches!(accepted.as_slice(), [Change::Settle { at: Version(1), run }] if run.attempt == 2),
         "{accepted:?}"
     );
+}
+
+/// Its owner is back, and the answer to the mark was lost: it runs, and stands in the way of the next.
+#[test]
+fn a_run_of_which_nobody_knows_whether_it_was_marked_cut_off_is_looked_up() {
+    let mut rig = found(&job("a", "* * * * *"), OwnerState::Gone);
+    let commits = rig.commits();
+    let [(mark, Change::Settle { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
+    rig.answer(*mark, Commit::Unknown);
+    let asked = rig.take();
+    assert!(asked.contains(&Command::Ask(Request::Ledger(ledger::Request::ReadRun(run.id())))));
+    assert!(asked.contains(&Command::Ask(Request::Ledger(ledger::Request::Watch(run.id())))));
+    let mut back = run.clone();
+    (back.state, back.owner.session.0) = (RunState::Running, "b2".into());
+    rig.tell(Event::Ledger(ledger::Event::Run(back.id(), Some((back, Version(2))))));
+    rig.pass(30);
+    assert_eq!(skipped(&rig.accept_all()), ["overlap 2026-11-20T10:01:00Z 2026-11-20T10:01:00Z 1"]);
+}
+
+/// An operator writes into the record of a lost run that waits to be begun again: its owner's end is not told by itself once more.
+#[test]
+fn a_lost_run_whose_record_changes_is_watched_again() {
+    let mut rig = Rig::new("10:00:30", set([rerun()]));
+    rig.join();
+    let lost = running(&rerun(), at("10:00:00"), OwnerState::Gone);
+    let (mut changed, jobs) = (lost.record.clone(), [entry(&rerun(), at("10:00:00"), 1)].into());
+    let snapshot = Box::new(Snapshot { jobs, running: vec![lost], ..Snapshot::default() });
+    let (term, lease_until, took) = (Rig::term(9), crate::clock::Uptime::ZERO, std::time::Duration::ZERO);
+    rig.tell(Event::Election(election::Event::Elected { term, lease_until, snapshot, took }));
+    changed.nonce = crate::run::Nonce("operator".into());
+    rig.commands.clear();
+    rig.tell(Event::Ledger(ledger::Event::Run(changed.id(), Some((changed.clone(), Version(1))))));
+    assert!(rig.take().contains(&Command::Ask(Request::Ledger(ledger::Request::Watch(changed.id())))));
+    rig.tell(Event::Ledger(ledger::Event::OwnerGone(
+        changed.id(),
+        OwnerState::Gone,
+        Some((changed.clone(), Version(1))),
+    )));
+    rig.pass(1);
+    let accepted = rig.accept_all();
+    assert!(matches!(accepted.as_slice(), [Change::Settle { run, .. }] if run.attempt == 2), "{accepted:?}");
+}
+
+#[test]
+fn that_an_owner_is_gone_stays_known_while_a_commit_is_open() {
+    let record = running(&job("a", "* * * * *"), at("10:00:00"), OwnerState::Alive).record;
+    let mut flight = Flight::new(record.clone(), Version(0), Holder::Other);
+    let found = |version| Some((record.clone(), Version(version)));
+    flight.note_news(News::OwnerGone(OwnerState::Gone, found(0)));
+    flight.note_news(News::Changed(found(1)));
+    let news = flight.news.take();
+    assert!(matches!(news, Some(News::OwnerGone(_, Some((_, Version(1)))))), "{news:?}");
 }
 
 #[test]

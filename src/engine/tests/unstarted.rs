@@ -296,6 +296,35 @@ fn one_whose_job_is_not_defined_here_waits_for_a_node_that_knows_it() {
     }
 }
 
+/// What another node lacks is no reason to wait for this one.
+#[test]
+fn the_pause_of_a_node_that_could_not_start_it_holds_no_other_back() {
+    let mut rig = found("10:00:05", &once(), |run| run.retry_at = Some(at("10:59:00")));
+    assert_eq!(begun_again(&rig.accept_all()).attempt, 2);
+}
+
+/// Where an hour of clock skew lay between them, half a second of pause took an hour.
+#[test]
+fn a_pause_is_measured_by_the_clock_that_ends_it() {
+    let mut rig = handed_over(once());
+    let (up, behind) = (rig.now.up, clock::earlier(rig.now.wall, HOUR));
+    let time = clock::server::ServerTime::new(behind.as_millisecond(), up, up).unwrap();
+    rig.tell(Event::Election(election::Event::Time(time)));
+    not_started(&mut rig, StartFailure::Step { step: Step::Fork, errno: 11 });
+    let_go(&rig.accept_all());
+    rig.pass(1);
+    assert_eq!(begun_again(&rig.accept_all()).attempt, 2);
+}
+
+/// Its upstreams' runs ended long ago; then it waited for a place in its group.
+#[test]
+fn the_window_of_one_that_waited_in_line_counts_from_its_turn() {
+    let mut rig = found("12:20:00", &once(), |run| {
+        (run.state, run.attempt, run.ready_at) = (RunState::Queued, 0, Some(at("10:00:02")));
+    });
+    assert_eq!(begun_again(&rig.accept_all()).ready_at, Some(at("12:20:00")));
+}
+
 /// A leader that had known the job, or whose job runs after another, left what waited where it was until its window was over.
 #[test]
 fn one_whose_job_comes_back_to_the_file_is_begun_again() {
@@ -303,7 +332,7 @@ fn one_whose_job_comes_back_to_the_file_is_begun_again() {
     for job in [once(), chained] {
         let mut run = running(&job, at("10:00:01"), OwnerState::Alive);
         run.record.state = RunState::Unstarted;
-        run.record.retry_at = Some(at("10:00:20"));
+        (run.record.retry_at, run.record.owner.node) = (Some(at("10:00:20")), NodeName::new("host-a"));
         let both = set([job, super::rig::job("b", "@yearly")]);
         let mut rig = taking_over("10:00:09", both.clone(), run);
         rig.accept_all();

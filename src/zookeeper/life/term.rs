@@ -190,11 +190,12 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         for (id, answer) in self.committer.fence_off(held) {
             self.node.answer(id, answer);
         }
-        self.watcher.clear();
         self.forget_damage();
         self.taking = Taking::default();
         self.listening = Listening::From(Uptime::ZERO);
         if let Role::Leading(term) = role {
+            // The engine asks again for its own runs when it hears that the term is over. What a follower attends to, it still has.
+            self.watcher.clear();
             self.over = Some((term, why));
         }
         self.tell_over();
@@ -249,9 +250,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// The path of the candidate that guards what the leader writes; absent where this node does not lead.
     pub(super) fn fence(&self) -> Option<(String, i64)> {
         match &self.role {
-            Role::Leading(term) if !self.node.wishes.resign && !self.appointment.is_certain() => {
-                Some((paths::candidate(&term.candidate), term.token.0))
-            }
+            Role::Leading(term) if !self.node.wishes.resign => Some((paths::candidate(&term.candidate), term.token.0)),
             _ => None,
         }
     }

@@ -144,6 +144,30 @@ fn any_node_can_end_a_run_that_a_draining_one_still_has() {
     witness.assert_fine(&[]);
 }
 
+/// When it leaves the queue as a follower it goes on to hear what others want of its runs.
+#[test]
+fn any_node_can_end_a_run_that_a_former_leader_has_and_drains_later() {
+    let (place, witness) = (Place::shared(), Witness::new());
+    let file = jobs(&[job("seldom", SELDOM, &witness.command(&["sleep", "600"]), "")]);
+    let [former, leader] =
+        in_line(["a", "b"].map(|name| usual(place.node(name)).option("--drain-timeout", "2m").jobs(&file)));
+    let run = asked(leader.spec(), &["trigger", "seldom"]);
+    await_begun(&witness, "seldom", 1);
+    asked(former.spec(), &["handover", "--to", leader.name()]);
+    leader.await_event("takeover.done", LONG);
+    former.await_event("election.following", LONG);
+    former.signal(rustix::process::Signal::TERM);
+    until("the other's status says that it drains", || {
+        let status = asked(leader.spec(), &["status"]);
+        status.lines().any(|line| line.starts_with(former.name()) && line.ends_with("draining"))
+    });
+    assert_eq!(asked(leader.spec(), &["kill", &run]), format!("{run} is told to end"));
+    let ended = former.await_event("run.finished", LONG);
+    assert_eq!((ended.text("outcome"), ended.text("reason")), ("killed", "operator"));
+    assert_eq!(former.wait_exit(LONG).code(), Some(0));
+    witness.assert_fine(&[]);
+}
+
 #[test]
 fn a_cut_off_run_ends_by_force() {
     let (place, witness) = (Place::shared(), Witness::new());

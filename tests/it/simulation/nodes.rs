@@ -425,6 +425,9 @@ fn node_name(node: usize) -> NodeName {
     NodeName::new(format!("node-{node}"))
 }
 
+/// How long an operator does not see that there is peace.
+const LOOK: Duration = Duration::from_secs(3);
+
 struct Operator {
     controls: UnboundedSender<Control>,
     clock: NodeClock,
@@ -437,13 +440,21 @@ struct Operator {
 impl Operator {
     async fn work(mut self) {
         loop {
-            let next = self.clock.now().up + Duration::from_millis(self.rng.u64(2_000..60_000));
+            let mut next = self.clock.now().up + Duration::from_millis(self.rng.u64(2_000..60_000));
             while self.clock.now().up < next {
-                self.clock.sleep_until(Wake { wall: None, up: Some(next) }).await;
+                let look = next.min(self.clock.now().up + LOOK);
+                self.clock.sleep_until(Wake { wall: None, up: Some(look) }).await;
+                // In peace nobody waits a minute for the same jobs as all.
+                if self.is_calm.load(Ordering::Relaxed) {
+                    next = next.min(look);
+                }
+            }
+            if self.is_calm.load(Ordering::Relaxed) {
+                // In peace all nodes are to have the same jobs, and keep them.
+                drop(self.controls.send(reloaded(self.jobs.set())));
+                return;
             }
             let control = match self.rng.u8(..10) {
-                // In peace all nodes are to have the same jobs.
-                _ if self.is_calm.load(Ordering::Relaxed) => reloaded(self.jobs.set()),
                 0..2 => Control::HandOver { to: None, answer: None },
                 2..4 => Control::HandOver { to: Some(node_name(self.rng.usize(..self.nodes))), answer: None },
                 4..6 => Control::Drain,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use cronkeeper::clock::Uptime;
 
 /// Lines kept.
-const KEPT: usize = 1000;
+const KEPT: usize = 10_000;
 
 pub struct Transcript {
     recording: bool,

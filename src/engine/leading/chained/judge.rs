@@ -28,6 +28,8 @@ pub(super) enum Objection {
     Wait,
     /// A link is missing that nobody can leave.
     Stuck,
+    /// This node's file lacks its job: it may be about to have it again.
+    Undefined,
 }
 
 type Verdict<T = ()> = Result<T, Objection>;
@@ -68,10 +70,12 @@ impl Engine {
     }
 
     fn case<'a>(&'a self, run: &'a RunId) -> Verdict<Case<'a>> {
+        if self.is_refused(run.job()) {
+            return Err(Objection::Wait);
+        }
         let leading = self.leading.as_ref().ok_or(Objection::Wait)?;
         let waiting = leading.chains.open.get(run).ok_or(Objection::Wait)?;
-        // The leader's file may lack a job that another node's has: to say so is all that can be done.
-        let job = self.jobs.jobs.get(run.job()).ok_or(Objection::Skip(SkipReason::Missed))?;
+        let job = self.jobs.jobs.get(run.job()).ok_or(Objection::Undefined)?;
         let upstreams = job.upstreams().ok_or(Objection::Skip(SkipReason::Upstream))?;
         if !job.enabled {
             return Err(Objection::Pass);
@@ -91,12 +95,21 @@ impl Engine {
             return Ok(());
         }
         self.is_not_passed(case)?;
+        // It has run by what its job runs after now: a link that comes later is of a job after which it ran before an edit.
+        if self.flights.contains_key(case.run) || self.is_followed(case.run) {
+            return Err(Objection::Drop);
+        }
         if missing.iter().any(|upstream| self.can_answer(upstream, case.run)) {
             return Err(Objection::Wait);
         }
         let has_any = missing.len() < case.upstreams.len();
         // Where it has none of those that it runs after, its links are of jobs after which it runs no more.
         Err(if has_any { Objection::Stuck } else { Objection::Skip(SkipReason::Upstream) })
+    }
+
+    /// True for a trigger's run that was begun in this term. No mark tells that of it.
+    fn is_followed(&self, run: &RunId) -> bool {
+        self.leading.as_ref().is_some_and(|leading| leading.chains.is_followed(run))
     }
 
     /// True while the upstream's run of this chain, or one before it, is in flight or waits for links itself.
@@ -128,13 +141,15 @@ impl Engine {
 
     fn is_in_time(&self, t: &Turn, case: &Case<'_>) -> Verdict {
         let root = self.jobs.root_of(case.job).unwrap_or(case.job);
-        let is_late = is_too_old(case.job, root, case.waiting.newest(), t.now.wall) || case.waiting.refused >= TRIES;
+        // A node whose clock was behind left its link before the occurrence, by its own time.
+        let since = case.waiting.newest().max(case.run.scheduled_at());
+        let is_late = is_too_old(case.job, root, since, t.due) || case.waiting.refused >= TRIES;
         if is_late { Err(Objection::Skip(SkipReason::Missed)) } else { Ok(()) }
     }
 
     /// Beside the other runs.
     fn has_room(&self, case: &Case<'_>) -> Verdict {
-        if self.flights.contains_key(case.run) || self.is_settling(case.run.job()) {
+        if self.flights.contains_key(case.run) || self.is_undecidable(case.run.job()) {
             return Err(Objection::Wait);
         }
         if self.overlaps(case.job) { Err(Objection::Skip(SkipReason::Overlap)) } else { Ok(()) }

@@ -225,6 +225,15 @@ impl Cluster {
         self.rig.tell(Event::Ledger(ledger::Event::Wishes(self.book.wishes())));
     }
 
+    /// An operator triggers a job, at 10:00:00 and as number 7.
+    pub fn trigger(&mut self, job: &str) {
+        let (uuid, at) = (Uuid::from_u128(1), at("10:00:00"));
+        self.book.triggers.insert(TriggerSeq(7), TriggerRecord { v: 1, uuid, job: name(job), by: "alice".into(), at });
+        self.book.last = 7;
+        self.hear();
+        self.work();
+    }
+
     pub fn pass(&mut self, seconds: u64) {
         self.rig.pass(seconds);
         self.work();
