@@ -28,7 +28,12 @@ impl Cluster {
     fn start() -> Self {
         let ensemble = Ensemble::start(1);
         let (place, witness) = (Place::on(&ensemble), Witness::new());
-        let file = jobs(&[job("tick", "* * * * * *", &witness.command(&[]), "misfire: run-all\nmisfire_window: 5m")]);
+        let file = jobs(&[job(
+            "tick",
+            "* * * * * *",
+            &witness.command(&[]),
+            "overlap: allow\nmisfire: run-all\nmisfire_window: 5m",
+        )]);
         let nodes = in_line(["a", "b", "c"].map(|name| usual(place.node(name)).jobs(&file))).into();
         Self { ensemble, place, witness, nodes, dir: Scratch::new("authentication") }
     }
