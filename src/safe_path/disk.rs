@@ -118,12 +118,12 @@ pub(super) fn facts(node: impl AsFd) -> io::Result<Facts> {
         FileType::Symlink => Kind::Link,
         _ => Kind::Other,
     };
-    #[expect(clippy::unnecessary_cast, reason = "these types differ between architectures")]
     Ok(Facts {
         kind,
         owner: stat.st_uid,
         group: stat.st_gid,
         mode: stat.st_mode & 0o7777,
+        // Of another width on other architectures, as is the type of the file system.
         links: stat.st_nlink as u64,
         is_kernels: MADE_UP.contains(&(fstatfs(&node)?.f_type as u32)),
     })
