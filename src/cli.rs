@@ -42,6 +42,7 @@ use crate::crontab::ImportError;
 use crate::daemon::Stopped;
 use crate::election::Failure;
 use crate::job::JobName;
+use crate::safe_path::Unsafe;
 use crate::schedule::ScheduleError;
 use crate::solo::{SoloError, StillAlive};
 use crate::state_dir::StateDirError;
@@ -164,6 +165,9 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// A file with a secret or certificate is open to others.
+    #[error(transparent)]
+    UnsafeFile(Unsafe),
     /// The file of `--zookeeper-auth-file` is not identities, `scheme:credential`, one a line.
     #[error("{} does not hold `scheme:credential`, one identity a line", .0.display())]
     AuthFile(PathBuf),

@@ -152,9 +152,7 @@ pub fn load_for_any_host(path: &Path) -> Result<Loaded, LoadError> {
 
 fn load_for(path: &Path, host: Host) -> Result<Loaded, LoadError> {
     let found = files::read(path)?;
-    let (mut reading, mut warnings) = join(&found.sources, host);
-    warnings.extend(found.warnings);
-    warnings.sort();
+    let (mut reading, warnings) = join(&found.sources, host);
     if let Err(problems) = &mut reading {
         problems.extend(found.problems);
         problems.sort();

@@ -26,6 +26,7 @@ pub mod status;
 pub mod systemd;
 pub mod telemetry;
 pub mod accounts;
+pub mod safe_path;
 pub mod config;
 pub mod state_dir;
 pub mod zookeeper;

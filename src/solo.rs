@@ -52,6 +52,7 @@ use crate::coordination::{Coordination, channels};
 use crate::election::Failure;
 use crate::ledger::ReadError;
 use crate::run::journal::RecoveredRun;
+use crate::safe_path;
 use crate::state_dir::journal::FileJournal;
 use crate::state_dir::{StateDir, StateDirError};
 use crate::term::NodeName;
@@ -129,6 +130,9 @@ pub fn start(
 ) -> Result<Solo, SoloError> {
     let system = |source| SoloError::System { node: node.clone(), source };
     let folders = Folders::make(state_dir)?;
+    let leader_lock = state_dir.path().join("leader.lock");
+    // It is needed when this node comes to lead, which may be much later; the others are opened now.
+    safe_path::check_own(&leader_lock).map_err(system)?;
     let ledger = state_dir.path().join(LEDGER);
     let store = store::Store::open(&ledger).map_err(|source| SoloError::Ledger { path: ledger.clone(), source })?;
     let queue = queue::Queue::new(folders.queue, state_dir.path().join("queue.door"));
@@ -140,7 +144,7 @@ pub fn start(
     let operator = reader::Signals { notices: notices.0.clone(), written: written.1 };
     let reader = Arc::new(reader::SoloReader::new(ledger.clone(), members.clone(), queue.clone(), operator));
     let (coordination, service) = channels(reader);
-    let contender = contender::Contender::new(node.clone(), queue, state_dir.path().join("leader.lock"));
+    let contender = contender::Contender::new(node.clone(), queue, leader_lock);
     backend::spawn(backend::Parts {
         service,
         store,

@@ -18,9 +18,7 @@ pub mod journal;
 pub mod lock;
 mod sessions;
 
-use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -31,6 +29,7 @@ use self::journal::FileJournal;
 use self::lock::{FileLock, Kind};
 use self::sessions::Sessions;
 use crate::run::journal::Recovered;
+use crate::safe_path::{self, Refusal, Unsafe};
 use crate::term::{NodeName, SessionId};
 
 /// A state directory, held by this process until dropped.
@@ -46,6 +45,14 @@ pub struct StateDir {
 /// Why a state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateDirError {
+    /// Others may write in it, or put another one in its place.
+    #[error("state directory `{path}` is not safe from others")]
+    Unsafe {
+        /// The directory.
+        path: PathBuf,
+        /// By which part of its path.
+        source: Unsafe,
+    },
     /// It cannot be made.
     #[error("state directory `{path}` cannot be made")]
     Create {
@@ -117,7 +124,11 @@ pub enum StateDirError {
 impl StateDirError {
     /// True where an operator must change a setting: exit code 78.
     pub fn is_configuration(&self) -> bool {
-        matches!(self, Self::OtherBackend { .. } | Self::OtherCluster { .. } | Self::InUse { .. })
+        match self {
+            Self::Unsafe { .. } | Self::OtherBackend { .. } | Self::OtherCluster { .. } | Self::InUse { .. } => true,
+            Self::Read { source, .. } | Self::Write { source, .. } => safe_path::refused(source).is_some(),
+            Self::Create { .. } | Self::Damaged { .. } => false,
+        }
     }
 }
 
@@ -207,12 +218,14 @@ fn guard<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Makes sure of a folder that nobody else may write in, nor put another one in its place: whatever is in it may then be named by its
+/// path.
 pub(crate) fn make_folder(path: &Path) -> Result<(), StateDirError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|source| StateDirError::Create { path: path.to_owned(), source })
+    let path = path.to_owned();
+    safe_path::make_folder(&path).map_err(|refusal| match refusal {
+        Refusal::Unsafe(source) => StateDirError::Unsafe { path, source },
+        Refusal::Io(source) => StateDirError::Create { path, source },
+    })
 }
 
 fn hold(folder: &Path, belongs: &Belongs, node: &NodeName) -> Result<FileLock, StateDirError> {
@@ -231,6 +244,8 @@ fn hold(folder: &Path, belongs: &Belongs, node: &NodeName) -> Result<FileLock, S
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::birthplace::boot_id;
     use super::*;
 
@@ -356,12 +371,33 @@ mod tests {
 
     #[test]
     fn a_directory_that_cannot_be_written_is_named() {
-        // Permissions do not bind root; below /proc nobody makes files.
-        let refused = open(Path::new("/proc/sys"), Belongs::Solo).unwrap_err();
-        assert!(
-            matches!(&refused, StateDirError::Write { path, .. } if path == Path::new("/proc/sys/lock")),
-            "{refused}"
-        );
+        // Permissions do not bind root; a folder is no file for root either.
+        let dir = tempfile::tempdir().unwrap();
+        let lock = dir.path().join("lock");
+        std::fs::create_dir(&lock).unwrap();
+        let refused = open(dir.path(), Belongs::Solo).unwrap_err();
+        assert!(matches!(&refused, StateDirError::Write { path, .. } if *path == lock), "{refused}");
+        assert!(!refused.is_configuration());
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_is_refused_and_nothing_is_written_there() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = open(dir.path(), Belongs::Solo).unwrap_err();
+        assert!(matches!(&refused, StateDirError::Unsafe { .. }) && refused.is_configuration(), "{refused}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_link_that_somebody_left_in_it_is_not_followed() {
+        for name in ["lock", "identity.json", "sessions.json"] {
+            let (dir, precious) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+            std::os::unix::fs::symlink(precious.path(), dir.path().join(name)).unwrap();
+            let refused = open(dir.path(), Belongs::Solo).unwrap_err();
+            assert!(refused.is_configuration(), "{refused}");
+            assert_eq!(std::fs::read(precious.path()).unwrap(), b"");
+        }
     }
 
     #[test]

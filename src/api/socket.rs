@@ -1,17 +1,21 @@
 //! `api.sock`: made so that nobody ever meets one that is half made, or loses one that is in use.
 //!
 //! The socket is bound under a name of its own, given mode and group before it listens, and then renamed to its
-//! place. So a stale one is replaced in one step, and on the solo backend a new leader takes the place of the old one
+//! place. The directory is one in which nobody else may write: a name in it means what was put there. So a stale one is replaced in one step, and on the solo backend a new leader takes the place of the old one
 //! with no gap.
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net as std_net;
 use std::path::{Path, PathBuf};
 
+use nix::sys::stat::FchmodatFlags;
+use rustix::fs::{AtFlags, CWD, Gid, Mode, chownat, fchmod};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::net::UnixListener;
+
+use crate::safe_path::{self, Refusal, Unsafe};
 
 /// Its name in the runtime directory.
 pub const NAME: &str = "api.sock";
@@ -33,12 +37,27 @@ pub enum SocketError {
     /// Another process answers on it.
     #[error("{0} is in use by another process: give each node a runtime directory of its own")]
     InUse(PathBuf),
+    /// Others may write in the directory, or put another one in its place.
+    #[error("runtime directory `{0}` is not safe from others")]
+    Unsafe(PathBuf, #[source] Unsafe),
     /// Something else is in its place.
     #[error("{0} exists and is no socket")]
     NoSocket(PathBuf),
     /// The system refused.
     #[error("{0} cannot be made")]
     Failed(PathBuf, #[source] io::Error),
+}
+
+/// Looks whether the socket may be put in `directory`: anybody who may write there could put another one in its place. Whether it is
+/// there at all is found when the socket is made.
+///
+/// # Errors
+/// [`SocketError::Unsafe`].
+pub fn check(directory: &Path) -> Result<(), SocketError> {
+    match safe_path::check_folder(directory) {
+        Err(Refusal::Unsafe(found)) => Err(SocketError::Unsafe(directory.to_owned(), found)),
+        Err(Refusal::Io(_)) | Ok(()) => Ok(()),
+    }
 }
 
 /// The socket, listening.
@@ -80,6 +99,7 @@ impl ApiSocket {
 
 fn make(path: &Path, claim: Claim) -> Result<(std_net::UnixListener, Place), SocketError> {
     let failed = |error| SocketError::Failed(path.to_owned(), error);
+    check(path.parent().unwrap_or(path))?;
     match path.symlink_metadata() {
         Ok(meta) if !meta.file_type().is_socket() => return Err(SocketError::NoSocket(path.to_owned())),
         Ok(_) if claim == Claim::IfFree && std_net::UnixStream::connect(path).is_ok() => {
@@ -100,16 +120,21 @@ fn make(path: &Path, claim: Claim) -> Result<(std_net::UnixListener, Place), Soc
     made.map_err(failed)
 }
 
-/// Nobody can connect before the mode is right: it does not listen until then.
+/// Nobody can connect before the mode is right: until then it is closed to all others, and does not listen.
 fn listening(path: &Path) -> io::Result<std_net::UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // The kernel gives the name the mode of the socket itself. The umask would do it too, but it is that of all threads.
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     if let Ok(Some(group)) = nix::unistd::Group::from_name(GROUP) {
         // Only root and members may give it away; for others it stays with their own group.
-        drop(std::os::unix::fs::chown(path, None, Some(group.gid.as_raw())));
+        let group = Gid::from_raw(group.gid.as_raw());
+        let _ = chownat(CWD, path, None, Some(group), AtFlags::SYMLINK_NOFOLLOW);
     }
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
+    // rustix has no such call that follows no link.
+    let mode = nix::sys::stat::Mode::from_bits_truncate(0o660);
+    nix::sys::stat::fchmodat(CWD, path, mode, FchmodatFlags::NoFollowSymlink)?;
     listen(&socket, 128)?;
     Ok(socket.into())
 }
@@ -126,6 +151,8 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn answers(path: &Path) -> bool {
@@ -139,6 +166,14 @@ mod tests {
         let mode = dir.path().join(NAME).metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o660);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_others_may_write_gets_no_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o770)).unwrap();
+        assert!(matches!(ApiSocket::open(dir.path(), Claim::IfFree).await, Err(SocketError::Unsafe(..))));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[tokio::test]

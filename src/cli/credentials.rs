@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::Error;
+use crate::safe_path::{self, Refusal, Wanted};
 use crate::zookeeper::session::{Auth, Tls};
 
 /// Credentials for ZooKeeper.
@@ -28,7 +29,7 @@ impl Args {
     /// Who this node is to ZooKeeper.
     pub(super) fn auth(&self) -> Result<Auth, Error> {
         match &self.zookeeper_auth_file {
-            Some(path) => identities(&read(path)?).ok_or_else(|| Error::AuthFile(path.clone())),
+            Some(path) => identities(&read(path, Wanted::Secret)?).ok_or_else(|| Error::AuthFile(path.clone())),
             None => Ok(Auth::default()),
         }
     }
@@ -37,10 +38,10 @@ impl Args {
     pub(super) fn tls(&self) -> Result<Option<Tls>, Error> {
         let Some(ca) = &self.zookeeper_ca else { return Ok(None) };
         let identity = match (&self.zookeeper_cert, &self.zookeeper_key) {
-            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+            (Some(certificate), Some(key)) => Some((read(certificate, Wanted::Trusted)?, read(key, Wanted::Secret)?)),
             _ => None,
         };
-        Ok(Some(Tls { ca: Some(read(ca)?), identity }))
+        Ok(Some(Tls { ca: Some(read(ca, Wanted::Trusted)?), identity }))
     }
 }
 
@@ -61,8 +62,12 @@ fn identities(text: &str) -> Option<Auth> {
     (!auth.identities.is_empty()).then_some(auth)
 }
 
-fn read(path: &Path) -> Result<String, Error> {
-    std::fs::read_to_string(path).map_err(|source| Error::CredentialFile { path: path.to_owned(), source })
+/// The text of a file that others can neither change nor, where it is secret, read.
+pub(super) fn read(path: &Path, wanted: Wanted) -> Result<String, Error> {
+    safe_path::read_text(path, wanted).map_err(|refusal| match refusal {
+        Refusal::Unsafe(found) => Error::UnsafeFile(found),
+        Refusal::Io(source) => Error::CredentialFile { path: path.to_owned(), source },
+    })
 }
 
 #[cfg(test)]

@@ -8,10 +8,12 @@ use std::io::{self, Write};
 use super::ask::AskFailure;
 use super::{Error, Exit, Io};
 use crate::api::client::AskError;
+use crate::api::socket::SocketError;
 use crate::config::LoadError;
 use crate::daemon::Stopped;
 use crate::election::Failure;
-use crate::solo::SoloError;
+use crate::safe_path;
+use crate::solo::{SoloError, StoreError};
 use crate::state_dir::StateDirError;
 
 /// Says what went wrong, its causes, and what might help. What cannot be said is lost: there is nowhere else to say it.
@@ -64,11 +66,14 @@ fn exit(error: &Error) -> Exit {
         | Error::CrontabFile { .. }
         | Error::NoCrontab { .. }
         | Error::CredentialFile { .. }
+        | Error::UnsafeFile(_)
         | Error::AuthFile(_)
         | Error::ZooKeeperOptions(_)
         | Error::Release(_)
         | Error::Solo(SoloError::Refused(_))
+        | Error::Socket(SocketError::Unsafe(..))
         | Error::Stopped(Stopped::Failed(_)) => Exit::Config,
+        Error::Solo(error) if is_refused(error) => Exit::Config,
         Error::StateDir(error) | Error::Solo(SoloError::StateDir(error)) if error.is_configuration() => Exit::Config,
         Error::NoSuchJob { .. }
         | Error::Schedule { .. }
@@ -130,6 +135,8 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::Ask(AskFailure::Ask(AskError::Silent(_))) => "what it waits for stands in its log",
         Error::StateDir(error) | Error::Solo(SoloError::StateDir(error)) => return of_state_dir(error),
+        // It says so itself.
+        Error::Solo(error) if is_refused(error) => return None,
         Error::Solo(SoloError::Ledger { .. } | SoloError::Unread { .. } | SoloError::System { .. }) => BELONGS,
         Error::Listen { .. } => "another process may have the port; `--listen` names another",
         Error::NotStarted { is_missing: true, .. } => {
@@ -144,6 +151,7 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::Stopped(Stopped::BackendGone) | Error::Panicked => "please report it, with the log before it",
         Error::Jobs(LoadError::Invalid { .. })
+        | Error::UnsafeFile(_)
         | Error::TimeZone(_)
         | Error::SeveralNames
         | Error::CrontabFile { .. }
@@ -162,6 +170,7 @@ const BELONGS: &str = "the state directory must belong to the user that cronkeep
 
 fn of_state_dir(error: &StateDirError) -> Option<String> {
     match error {
+        error if error.is_configuration() => None,
         StateDirError::Create { .. } | StateDirError::Read { .. } | StateDirError::Write { .. } => {
             Some(BELONGS.to_owned())
         }
@@ -169,7 +178,20 @@ fn of_state_dir(error: &StateDirError) -> Option<String> {
             "restore it, or begin with an empty directory once the node's session has ended and none of its jobs runs"
                 .to_owned(),
         ),
-        StateDirError::InUse { .. } | StateDirError::OtherBackend { .. } | StateDirError::OtherCluster { .. } => None,
+        StateDirError::Unsafe { .. }
+        | StateDirError::InUse { .. }
+        | StateDirError::OtherBackend { .. }
+        | StateDirError::OtherCluster { .. } => None,
+    }
+}
+
+/// True where a file of the state directory is open to others.
+fn is_refused(error: &SoloError) -> bool {
+    match error {
+        SoloError::System { source, .. } | SoloError::Ledger { source: StoreError::File(source), .. } => {
+            safe_path::refused(source).is_some()
+        }
+        _ => false,
     }
 }
 

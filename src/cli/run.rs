@@ -24,7 +24,7 @@ use super::{Error, leftovers};
 use crate::accounts::{Account, Accounts};
 use crate::api::control::Handover;
 use crate::api::serve::Serving;
-use crate::api::socket::{ApiSocket, Claim};
+use crate::api::socket::{self, ApiSocket, Claim};
 use crate::api::{self, Sources};
 use crate::clock::Uptime;
 use crate::clock::system::{self, SystemClock};
@@ -284,6 +284,7 @@ struct Doors {
 
 impl Doors {
     async fn open(listen: Option<SocketAddr>, runtime_dir: &Path, is_shared: bool) -> Result<Self, Error> {
+        socket::check(runtime_dir).map_err(Error::Socket)?;
         let tcp = match listen {
             Some(address) => {
                 Some(TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?)

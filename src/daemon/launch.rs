@@ -1,5 +1,7 @@
 //! From a run, or a hook, to what the warden starts: whom it runs as, its limits, the environment and the directory its process finds.
 
+use std::collections::BTreeMap;
+
 use tokio::sync::watch;
 
 use super::facts::{self, Facts};
@@ -111,7 +113,8 @@ impl Launcher {
     }
 }
 
-/// The usual variables, under the job's own, under the facts.
+/// The usual variables, under the job's own, under the facts. Each stands once: of two with one name, some programs see the first and
+/// others the last.
 fn environment(job: &Job, account: &Account, facts: &Facts) -> Vec<(String, String)> {
     let usual = [
         ("PATH", PATH),
@@ -121,18 +124,38 @@ fn environment(job: &Job, account: &Account, facts: &Facts) -> Vec<(String, Stri
         ("SHELL", "/bin/sh"),
         ("LANG", "C.UTF-8"),
     ];
-    let usual = usual.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let facts = facts.iter().map(|(name, value)| (format!("CRONKEEPER_{name}"), value.clone()));
-    let own = job.environment.iter().map(|(name, value)| (name.clone(), value.clone()));
-    let mut all: Vec<(String, String)> =
-        usual.into_iter().filter(|(name, _)| !job.environment.contains_key(name)).collect();
-    all.extend(own);
-    all.extend(facts);
-    all
+    let mut all: BTreeMap<String, String> =
+        usual.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    all.extend(job.environment.clone());
+    all.extend(facts.iter().map(|(name, value)| (format!("CRONKEEPER_{name}"), value.clone())));
+    all.into_iter().collect()
 }
 
 /// Whether a home directory can be entered is found out there: it may be another user's, or on a file server that is away.
 fn directory(job: &Job, account: &Account) -> String {
     let named = job.working_directory.as_ref().map(|directory| directory.to_string_lossy().into_owned());
     named.unwrap_or_else(|| account.home.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_stands_once_facts_over_the_jobs_own_over_the_usual() {
+        let text =
+            "jobs: {a: {schedule: '@daily', command: x, environment: {LANG: own, CRONKEEPER_JOB: own, OTHER: own}}}";
+        let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();
+        let (_, job) = set.jobs.first_key_value().unwrap();
+        let account = Account { uid: 1, gid: 1, groups: vec![], name: "u".into(), home: "/h".into() };
+        let all = environment(job, &account, &vec![("JOB", "a".to_owned()), ("NODE", "n".to_owned())]);
+        let of = |wanted: &str| {
+            all.iter().filter(|(name, _)| name == wanted).map(|(_, value)| value.as_str()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            [of("LANG"), of("CRONKEEPER_JOB"), of("OTHER"), of("CRONKEEPER_NODE")],
+            [["own"], ["a"], ["own"], ["n"]]
+        );
+        assert_eq!((of("PATH"), of("HOME"), of("USER")), (vec![PATH], vec!["/h"], vec!["u"]));
+    }
 }

@@ -23,6 +23,7 @@ use super::wishes;
 use crate::job::JobName;
 use crate::ledger::{Chains, Change, Commit, ControlEntry, Event, JobEntry, Wishes};
 use crate::run::{Outcome, RunEnd, RunId, RunRecord, Version};
+use crate::safe_path;
 use crate::term::FencingToken;
 
 const SCHEMA: i64 = 2;
@@ -221,8 +222,14 @@ fn settle_dead(tx: &Transaction<'_>, dead: &[Buried]) -> rusqlite::Result<Vec<Ev
 }
 
 /// Makes the file with the mode that SQLite then gives to its other files too: they hold what jobs wrote. A file that is there is
-/// not opened: SQLite's locks on it belong to the process, and would go when any descriptor of it is closed.
+/// not opened: SQLite's locks on it belong to the process, and would go when any descriptor of it is closed. None of them may be a link,
+/// or another user's: SQLite writes into what is there.
 fn make_file(path: &Path) -> Result<()> {
+    for suffix in ["", "-wal", "-shm", "-journal"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        safe_path::check_own(Path::new(&name))?;
+    }
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         made => Ok(made.map(drop)?),

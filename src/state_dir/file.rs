@@ -1,7 +1,7 @@
 //! Small files that are there whole or not at all: written beside, then moved into place; synced where they must survive the host.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -9,15 +9,23 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::StateDirError;
+use crate::safe_path::{Access, open_own};
 
 /// Reads a JSON file; absent: there is none.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StateDirError> {
-    let text = match fs::read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(StateDirError::Read { path: path.to_owned(), source }),
-    };
+    let found = read_bytes(path).map_err(|source| StateDirError::Read { path: path.to_owned(), source })?;
+    let Some(text) = found else { return Ok(None) };
     serde_json::from_slice(&text).map(Some).map_err(|source| StateDirError::Damaged { path: path.to_owned(), source })
+}
+
+/// Reads a file of this process's own, whole; absent: there is none.
+pub(super) fn read_bytes(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    match open_own(path, Access::Read) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened?.read_to_end(&mut bytes)?,
+    };
+    Ok(Some(bytes))
 }
 
 /// Writes a JSON file in place of what is there.
@@ -42,7 +50,7 @@ pub(crate) fn create<T: Serialize>(path: &Path, value: &T) -> Result<bool, State
 /// synced, so it does not wait for the disk, and an error always means that the old file is still in place.
 pub(crate) fn replace_to_append(path: &Path, bytes: &[u8]) -> io::Result<File> {
     let (beside, _) = Beside::written(path, bytes)?;
-    let file = OpenOptions::new().append(true).open(&beside.0)?;
+    let file = open_own(&beside.0, Access::Append)?;
     fs::rename(&beside.0, path)?;
     Ok(file)
 }

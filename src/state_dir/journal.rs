@@ -113,14 +113,10 @@ impl Journal for FileJournal {
 /// # Errors
 /// When it cannot be read.
 pub fn read(path: &Path) -> io::Result<Book> {
-    let text = match std::fs::read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let mut book = Book::default();
-            book.found(Written::Nowhere);
-            return Ok(book);
-        }
-        Err(error) => return Err(error),
+    let Some(text) = file::read_bytes(path)? else {
+        let mut book = Book::default();
+        book.found(Written::Nowhere);
+        return Ok(book);
     };
     Ok(replay(&text, &birthplace(path)?))
 }

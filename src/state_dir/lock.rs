@@ -8,14 +8,16 @@
 //!
 //! A lock file may be removed by its last holder, so whoever gets a lock looks whether the path still names that file.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
+
+use crate::safe_path::{Access, open_own};
 
 /// Who else may hold a lock at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +81,7 @@ impl FileLock {
 
     /// True while the path names the locked file: a lock on a file that was removed or replaced keeps nobody out.
     pub fn is_current(&self) -> bool {
-        let (Ok(held), Ok(named)) = (self.file.metadata(), std::fs::metadata(&self.path)) else { return false };
+        let (Ok(held), Ok(named)) = (self.file.metadata(), std::fs::symlink_metadata(&self.path)) else { return false };
         (held.dev(), held.ino()) == (named.dev(), named.ino())
     }
 
@@ -116,7 +118,7 @@ impl FileLock {
     }
 
     fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let file = open_own(path, Access::ReadWrite)?;
         Ok(Self { file, path: path.to_owned() })
     }
 }
@@ -145,12 +147,13 @@ pub fn wait_until_free(path: &Path) -> io::Result<()> {
 
 /// What the holder of a lock wrote into its file.
 pub fn holder(path: &Path) -> String {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let file = open_existing(path).ok().flatten();
+    let text = file.and_then(|file| io::read_to_string(file.take(256)).ok()).unwrap_or_default();
     if text.trim().is_empty() { "another process".to_owned() } else { text.trim().to_owned() }
 }
 
 fn open_existing(path: &Path) -> io::Result<Option<File>> {
-    match File::open(path) {
+    match open_own(path, Access::Read) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         other => other.map(Some),
     }

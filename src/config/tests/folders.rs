@@ -98,24 +98,45 @@ fn who_may_write_the_file_decides_what_runs() {
     mode(&file, 0o666);
     same(
         &said_about(&file, &folder),
-        "dir/a.yaml:1:1: anybody may write here (mode 0666); take that away with `chmod o-w`",
+        "dir/a.yaml:1:1: anybody may write to `dir/a.yaml` (mode 0666); take that away with `chmod go-w dir/a.yaml`",
     );
-    mode(&file, 0o664);
-    same(&said_about(&file, &folder), "dir/a.yaml:1:1: the group may write here (mode 0664), and so decides what runs");
+    // Of another user the group may be his alone.
+    if rustix::process::geteuid().is_root() {
+        mode(&file, 0o664);
+        same(
+            &said_about(&file, &folder),
+            "dir/a.yaml:1:1: group 0 may write to `dir/a.yaml` (mode 0664); take that away with `chmod g-w dir/a.yaml`",
+        );
+    }
     mode(&file, 0o600);
     mode(folder.path(), 0o777);
-    same(&said_about(&file, &folder), "");
+    for path in [&file, folder.path()] {
+        let said = said_about(path, &folder).replace("dir/a.yaml:1:1", "dir:1:1");
+        same(&said, "dir:1:1: anybody may write to `dir` (mode 0777); take that away with `chmod go-w dir`");
+    }
+}
+
+#[test]
+fn of_what_is_not_safe_nothing_is_read_and_the_rest_is() {
+    let folder = folder(&[("1.yaml", "x: y"), ("2.yaml", "x: y")]);
+    mode(&folder.path().join("1.yaml"), 0o666);
     same(
         &said_about(folder.path(), &folder),
-        "dir:1:1: anybody may write here (mode 0777); take that away with `chmod o-w`",
+        "dir/1.yaml:1:1: anybody may write to `dir/1.yaml` (mode 0666); take that away with `chmod go-w dir/1.yaml`
+         dir/2.yaml:1:1: `jobs` is missing; no jobs at all is `jobs: {}`
+         dir/2.yaml:1:1: `x` is not a key of a jobs file",
     );
-    fs::write(&file, "x: y").unwrap();
-    same(
-        &said_about(folder.path(), &folder),
-        "dir:1:1: anybody may write here (mode 0777); take that away with `chmod o-w`
-         dir/a.yaml:1:1: `jobs` is missing; no jobs at all is `jobs: {}`
-         dir/a.yaml:1:1: `x` is not a key of a jobs file",
-    );
+}
+
+#[test]
+fn a_file_that_becomes_unsafe_is_another_content() {
+    let folder = folder(&[("a.yaml", A)]);
+    let file = folder.path().join("a.yaml");
+    let before = fingerprint(&file);
+    mode(&file, 0o666);
+    assert_ne!(fingerprint(&file), before);
+    mode(&file, 0o644);
+    assert_eq!(fingerprint(&file), before);
 }
 
 #[test]
@@ -129,7 +150,8 @@ fn a_file_of_another_user_is_refused() {
     std::os::unix::fs::chown(&file, Some(4242), None).unwrap();
     same(
         &said_about(&file, &folder),
-        "dir/a.yaml:1:1: belongs to user 4242, who is neither root nor the user of this process (0)",
+        "dir/a.yaml:1:1: `dir/a.yaml` belongs to user 4242, who is neither root nor the user of this process (0); \
+         give it to this one with `chown 0 dir/a.yaml`, or use another path",
     );
 }
 
@@ -140,13 +162,10 @@ fn what_cannot_be_read_says_why() {
     same(&said_about(folder.path(), &folder), "dir:1:1: the folder has no `*.yaml` or `*.yml`");
     fs::create_dir(folder.path().join("x.yaml")).unwrap();
     mode(&folder.path().join("x.yaml"), 0o755);
-    same(&said_about(folder.path(), &folder), "dir/x.yaml:1:1: is not a regular file");
+    same(&said_about(folder.path(), &folder), "dir/x.yaml:1:1: `dir/x.yaml` is not a regular file");
     symlink("/nowhere", folder.path().join("y.yaml")).unwrap();
     assert_eq!(said_about(folder.path(), &folder), "dir/y.yaml: NotFound");
-    same(
-        &said_about(Path::new("/dev/null"), &folder).replace("anybody", "any"),
-        "/dev/null:1:1: any may write here (mode 0666); take that away with `chmod o-w`\n/dev/null:1:1: is not a regular file",
-    );
+    same(&said_about(Path::new("/dev/null"), &folder), "/dev/null:1:1: `/dev/null` is not a regular file");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::support::process::children_of;
 use crate::support::scratch::fill;
 
 /// Room for the state of a node, as long as nobody fills it.
-const DISK: &str = "size=4m";
+const DISK: &str = "mode=700,size=4m";
 
 /// All nodes.
 pub struct Crew {

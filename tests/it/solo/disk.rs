@@ -26,7 +26,7 @@ fn on_own_file_system(options: &str) -> Option<(Scratch, Spec)> {
         r#"#!/bin/sh
 for state; do [ "$before" = --state-dir ] && break; before=$state; done
 export state
-exec unshare -m --propagation private sh -c 'mount -t tmpfs -o {options} tmpfs "$state" && unset state && exec "$@"' sh {PROGRAM} "$@"
+exec unshare -m --propagation private sh -c 'mount -t tmpfs -o mode=700,{options} tmpfs "$state" && unset state && exec "$@"' sh {PROGRAM} "$@"
 "#
     );
     let path = dir.write("cronkeeper", &script);

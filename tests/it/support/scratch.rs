@@ -3,7 +3,9 @@
 //! All lie in one directory per process. A small shell (the janitor) holds the reading end of a pipe whose other end
 //! only this process has: when the process is gone, also by SIGKILL, the janitor removes what is left.
 
+use std::fs::OpenOptions;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -27,11 +29,12 @@ impl Scratch {
         self.0.path()
     }
 
-    /// Writes a file in it, making the folders above.
+    /// Writes a file in it, making the folders above. A new one is for its owner alone, as files with secrets must be.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path().join(name);
         std::fs::create_dir_all(path.parent().expect("a file has a folder")).expect("folders can be made");
-        std::fs::write(&path, text).expect("a file can be written");
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+        file.and_then(|mut file| file.write_all(text.as_bytes())).expect("a file can be written");
         path
     }
 }

@@ -1,0 +1,3 @@
+//! What others may try: local users, clients of the API and of ZooKeeper, jobs. They get nothing, and stop nothing.
+
+mod paths;

@@ -1,0 +1,360 @@
+//! Files and folders by which another user could decide what root's daemon reads, writes or runs: `nobody` owns one of the folders, or
+//! has been there before.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use rustix::process::Signal;
+
+use crate::solo::rig::{leading, node};
+use crate::support::command::{command, run, texts};
+use crate::support::node::Node;
+use crate::support::process::Process;
+use crate::support::scratch::Scratch;
+use crate::support::{LONG, skipped};
+
+const NOBODY: u32 = 65_534;
+
+/// Nobody listens there.
+const ZOOKEEPER: &str = "127.0.0.1:1";
+
+/// Only root gives files away, and is worth the trouble.
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        skipped("only root can give files to another user");
+    }
+    is_root
+}
+
+/// A jobs file of root's own, and what is needed to run it, in folders of root's own.
+struct Desk(Scratch);
+
+impl Desk {
+    fn new() -> Self {
+        let desk = Self(Scratch::new("paths"));
+        desk.0.write("open/jobs.yaml", "jobs: {}\n");
+        desk.0.write("jobs.yaml", "jobs: {}\n");
+        desk
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn folder(&self, name: &str, owner: u32, mode: u32) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(&path).unwrap();
+        give(&path, owner, mode);
+        path
+    }
+
+    /// What a line says that ends with 78, in which each `@name` is a file of the desk.
+    #[track_caller]
+    fn refused(&self, line: &[&str]) -> String {
+        let line: Vec<String> = line
+            .iter()
+            .map(|word| word.strip_prefix('@').map_or((*word).to_owned(), |name| self.path(name).display().to_string()))
+            .collect();
+        let command = command(&line.iter().map(String::as_str).collect::<Vec<_>>());
+        // One that is not refused would run for ever.
+        let mut process = Process::spawn("timeout", |timed| {
+            timed.args(["--signal=KILL", "30"]).arg(command.get_program()).args(command.get_args());
+            for (key, value) in command.get_envs() {
+                match value {
+                    Some(value) => timed.env(key, value),
+                    None => timed.env_remove(key),
+                };
+            }
+            timed.current_dir(self.0.path());
+            timed.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        })
+        .unwrap();
+        let stderr = process.take(|child| child.stderr.take());
+        let said = std::io::read_to_string(stderr).unwrap();
+        let code = process.wait_exit(LONG).unwrap().code();
+        assert_eq!(code, Some(78), "{line:?} said:\n{said}");
+        // A message names what links lead to.
+        said.replace(&self.0.path().canonicalize().unwrap().display().to_string(), "<desk>")
+    }
+}
+
+fn give(path: &Path, owner: u32, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    chown(path, Some(owner), None).unwrap();
+}
+
+fn assert_says(said: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(said.contains(part), "no `{part}` in:\n{said}");
+    }
+}
+
+#[test]
+fn a_jobs_file_in_a_folder_of_somebody_else_is_refused_whoever_owns_the_file() {
+    if !is_root() {
+        return;
+    }
+    let desk = Desk::new();
+    desk.folder("open", NOBODY, 0o755);
+    desk.folder("open/below", 0, 0o755);
+    desk.0.write("open/below/jobs.yaml", "jobs: {}\n");
+    symlink(desk.path("open/jobs.yaml"), desk.path("by-link.yaml")).unwrap();
+    let owner = ["`<desk>/open` belongs to user 65534", "`chown 0 <desk>/open`"];
+    for line in [
+        &["check", "@open/jobs.yaml"][..],
+        &["check", "open/jobs.yaml"],
+        &["check", "@open/below/jobs.yaml"],
+        &["check", "@open/below"],
+        &["check", "@by-link.yaml"],
+        &["run", "--jobs", "@open/jobs.yaml", "--state-dir", "@state"],
+    ] {
+        assert_says(&desk.refused(line), &owner);
+    }
+    desk.folder("open", 0, 0o777);
+    assert_says(
+        &desk.refused(&["check", "@open/jobs.yaml"]),
+        &["anybody may write to `<desk>/open` (mode 0777)", "`chmod go-w <desk>/open`"],
+    );
+    desk.folder("open", 0, 0o775);
+    assert_says(
+        &desk.refused(&["check", "@open/jobs.yaml"]),
+        &["group 0 may write to `<desk>/open` (mode 0775)", "`chmod g-w <desk>/open`"],
+    );
+    // As in /tmp: what is root's stays root's.
+    desk.folder("open", 0, 0o1777);
+    assert_eq!(run(&["check", desk.path("open/jobs.yaml").to_str().unwrap()]).status.code(), Some(0));
+    // But for what others may have put there.
+    fs::hard_link(desk.path("jobs.yaml"), desk.path("open/linked.yaml")).unwrap();
+    assert_says(&desk.refused(&["check", "@open/linked.yaml"]), &["`<desk>/open/linked.yaml` has 2 names"]);
+    symlink(desk.path("jobs.yaml"), desk.path("open/link.yaml")).unwrap();
+    rustix::fs::chownat(
+        rustix::fs::CWD,
+        desk.path("open/link.yaml"),
+        Some(rustix::fs::Uid::from_raw(NOBODY)),
+        None,
+        rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
+    )
+    .unwrap();
+    assert_says(&desk.refused(&["check", "@open/link.yaml"]), &["the link `<desk>/open/link.yaml` is user 65534's"]);
+}
+
+#[test]
+fn what_a_process_says_of_itself_is_no_jobs_file() {
+    let desk = Desk::new();
+    symlink(format!("/proc/{}/cmdline", std::process::id()), desk.path("open/link.yaml")).unwrap();
+    for line in [&["check", "@open/link.yaml"][..], &["check", "/proc/self/environ"]] {
+        assert_says(&desk.refused(line), &["`/proc` is in a file system of the kernel's own"]);
+    }
+}
+
+/// Becomes a process whose /proc/PID/cmdline belongs to root, and holds what it likes; then puts that in place of the jobs file of the
+/// folder it is in.
+const TRICK: &str = r#"
+    use POSIX ();
+    my ($prctl, $set_dumpable) = ((POSIX::uname())[4] eq "x86_64" ? 157 : 167, 4);
+    syscall($prctl, $set_dumpable, 0) == 0 or die "prctl: $!";
+    $0 = "jobs: {evil: {schedule: '* * * * * *', command: id}} #" . "." x 6000;
+    rename("jobs.yaml", "old") or die "rename: $!";
+    symlink("/proc/$$/cmdline", "jobs.yaml") or die "symlink: $!";
+    print "done\n";
+    $| = 1;
+    close(STDOUT);
+    sleep 600;
+"#;
+
+#[test]
+fn a_jobs_file_that_is_swapped_for_a_processs_own_words_runs_nothing() {
+    if !is_root() {
+        return;
+    }
+    let spec = node("swapped").jobs("jobs: {good: {schedule: '* * * * * *', command: 'true'}}");
+    let node = leading(&spec);
+    node.await_event("run.finished", LONG);
+    let seen = node.events().len();
+    let home = spec.jobs_file().parent().unwrap().to_owned();
+    chown(&home, Some(NOBODY), None).unwrap();
+    let id = NOBODY.to_string();
+    let mut stranger = Process::spawn("setpriv", |command| {
+        command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "perl", "-e", TRICK]);
+        // Its arguments end in its environment: so far it can write.
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("ROOM", "x".repeat(8000));
+        command.current_dir(&home).stdin(Stdio::null()).stdout(Stdio::piped());
+    })
+    .unwrap();
+    let said = std::io::read_to_string(stranger.take(|child| child.stdout.take())).unwrap();
+    assert_eq!(said, "done\n");
+    let words = fs::metadata(format!("/proc/{}/cmdline", stranger.pid())).unwrap();
+    assert_eq!((std::os::unix::fs::MetadataExt::uid(&words), words.permissions().mode() & 0o777), (0, 0o444));
+    let read = fs::read_to_string(spec.jobs_file()).unwrap();
+    assert!(read.starts_with("jobs: {evil") && !read.contains('\0'), "the trick works: {read:?}");
+
+    let rejected = node.await_after(seen, "jobs.rejected", LONG, |_| true);
+    let folder = home.display().to_string();
+    assert_says(rejected.text("first"), &[&folder, "belongs to user 65534"]);
+    assert_keeps_to_good(&node);
+    chown(&home, Some(0), None).unwrap();
+}
+
+/// It goes on with the jobs it had, and has never had others.
+fn assert_keeps_to_good(node: &Node) {
+    let seen = node.events().len();
+    node.await_after(seen, "run.finished", LONG, |event| event.text("job") == "good");
+    assert_eq!(node.events().count_where(|event| event.text("job") == "evil"), 0, "{}", node.events().tail());
+}
+
+#[test]
+fn a_state_directory_of_somebody_else_is_refused_and_left_as_it_is() {
+    if !is_root() {
+        return;
+    }
+    let desk = Desk::new();
+    let state = desk.folder("state", NOBODY, 0o700);
+    desk.folder("theirs", NOBODY, 0o755);
+    desk.folder("theirs/state", 0, 0o700);
+    let owned = "belongs to user 65534, who is neither root nor the user of this process (0)";
+    for (dir, part) in [("@state", "state"), ("@theirs/state", "theirs"), ("@theirs/new/state", "theirs")] {
+        let line = ["run", "--jobs", "@jobs.yaml", "--state-dir", dir];
+        let remedy = format!("`chown 0 <desk>/{part}`");
+        assert_says(&desk.refused(&line), &["state directory `<desk>/", "is not safe", owned, &remedy]);
+        assert_says(&desk.refused(&[&line[..], &["--zookeeper", ZOOKEEPER]].concat()), &[owned, &remedy]);
+    }
+    give(&state, 0, 0o777);
+    let line = ["run", "--jobs", "@jobs.yaml", "--state-dir", "@state"];
+    assert_says(
+        &desk.refused(&line),
+        &["anybody may write to `<desk>/state` (mode 0777)", "`chmod go-w <desk>/state`"],
+    );
+    give(&state, 0, 0o1777);
+    assert_says(&desk.refused(&line), &["anybody may write to `<desk>/state` (mode 1777)"]);
+    for folder in ["state", "theirs/state"] {
+        assert_eq!(fs::read_dir(desk.path(folder)).unwrap().count(), 0, "{folder}");
+    }
+    assert!(!desk.path("theirs/new").exists());
+    // What a stranger left in his directory is not for `release` to believe either.
+    fs::write(state.join("identity.json"), r#"{"v":1,"backend":"solo","instance":"x"}"#).unwrap();
+    assert_says(&desk.refused(&["release", "--state-dir", "@state"]), &["anybody may write to `<desk>/state`"]);
+}
+
+#[test]
+fn what_a_stranger_left_in_the_state_directory_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let desk = Desk::new();
+    let precious = desk.0.write("precious", "of root's own\n");
+    let solo = ["lock", "identity.json", "leader.lock", "queue.door", "ledger.db", "ledger.db-wal"];
+    for name in solo {
+        let state = desk.folder(&format!("state-{name}"), 0, 0o700);
+        symlink(&precious, state.join(name)).unwrap();
+        let said = desk.refused(&["run", "--jobs", "@jobs.yaml", "--state-dir", &format!("@state-{name}")]);
+        assert_says(&said, &[&format!("`<desk>/state-{name}/{name}` is a symbolic link, where none is followed")]);
+    }
+    for name in ["lock", "identity.json", "sessions.json", "journal"] {
+        let state = desk.folder(&format!("zk-{name}"), 0, 0o700);
+        fs::write(state.join(name), "").unwrap();
+        give(&state.join(name), NOBODY, 0o644);
+        let state = format!("@zk-{name}");
+        let said = desk.refused(&["run", "--jobs", "@jobs.yaml", "--zookeeper", ZOOKEEPER, "--state-dir", &state]);
+        assert_says(&said, &[&format!("`<desk>/zk-{name}/{name}` belongs to user 65534")]);
+    }
+    // A folder in it, which another user could fill.
+    let state = desk.folder("state-members", 0, 0o700);
+    fs::create_dir(state.join("members")).unwrap();
+    give(&state.join("members"), NOBODY, 0o700);
+    let said = desk.refused(&["run", "--jobs", "@jobs.yaml", "--state-dir", "@state-members"]);
+    assert_says(&said, &["`<desk>/state-members/members` belongs to user 65534"]);
+    assert_eq!(fs::read_to_string(precious).unwrap(), "of root's own\n");
+}
+
+#[test]
+fn a_runtime_directory_of_somebody_else_gets_no_socket() {
+    if !is_root() {
+        return;
+    }
+    let desk = Desk::new();
+    let line = ["run", "--jobs", "@jobs.yaml", "--log", "error", "--runtime-dir", "@run"];
+    for (owner, mode, fault) in
+        [(NOBODY, 0o755, "belongs to user 65534"), (0, 0o1777, "anybody may write"), (0, 0o770, "group 0 may write")]
+    {
+        let dir = desk.folder("run", owner, mode);
+        for backend in [&["--state-dir", "@solo"][..], &["--state-dir", "@replicated", "--zookeeper", ZOOKEEPER]] {
+            let said = desk.refused(&[&line[..], backend].concat());
+            assert_says(&said, &["runtime directory `<desk>/run` is not safe", fault]);
+        }
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn a_secret_that_others_may_read_is_refused_with_what_to_do() {
+    let desk = Desk::new();
+    let line = ["run", "--jobs", "@jobs.yaml", "--state-dir", "@state", "--log", "error", "--zookeeper", ZOOKEEPER];
+    for (name, option) in [
+        ("auth", &["--zookeeper-auth-file", "@auth"][..]),
+        ("key", &["--zookeeper-key", "@key", "--zookeeper-cert", "@cert", "--zookeeper-ca", "@cert"]),
+    ] {
+        // Nothing of what it should be: what is refused for that has been read.
+        let secret = desk.0.write(name, "nothing");
+        desk.0.write("cert", "nothing");
+        let line = [&line[..], option].concat();
+        for mode in [0o604, 0o640, 0o602, 0o620, 0o666, 0o644] {
+            fs::set_permissions(&secret, Permissions::from_mode(mode)).unwrap();
+            let said = desk.refused(&line);
+            assert_says(
+                &said,
+                &[&format!("<desk>/{name}`"), &format!("(mode {mode:04o})"), &format!("`chmod 600 <desk>/{name}`")],
+            );
+        }
+        for mode in [0o600, 0o400] {
+            fs::set_permissions(&secret, Permissions::from_mode(mode)).unwrap();
+            let said = desk.refused(&line);
+            assert!(!said.contains("take that away"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_variable_stands_once_and_what_cronkeeper_says_wins() {
+    let own = "{CRONKEEPER_FENCING_TOKEN: '99999999', CRONKEEPER_OUTCOME: own, CRONKEEPER_OTHER: own, PATH: '/usr/bin:/bin', LANG: C}";
+    // As the kernel has it: a shell drops what it finds twice.
+    let list = "tr '\\0' '\\n' </proc/$$/environ";
+    let spec = node("doubled").jobs(&format!(
+        "jobs: {{job: {{schedule: '* * * * * *', command: {list:?}, on_success: {list:?}, environment: {own}}}}}"
+    ));
+    let node = leading(&spec);
+    let token = node.await_event("leader.elected", LONG).number("token").unwrap();
+    let hook = node.await_event("hook.finished", LONG);
+    let run = hook.text("run");
+    for (stream, outcome) in [("stdout", "own"), ("on_success", "success")] {
+        let lines = node.events().named("run.output").into_iter();
+        let lines = lines.filter(|line| line.text("run") == run && line.text("stream") == stream);
+        let mut found: Vec<String> = lines.map(|line| line.text("line").to_owned()).collect();
+        for wanted in [
+            &format!("CRONKEEPER_FENCING_TOKEN={token}"),
+            &format!("CRONKEEPER_OUTCOME={outcome}"),
+            "CRONKEEPER_OTHER=own",
+            "LANG=C",
+        ] {
+            assert!(found.iter().any(|line| line == wanted), "{stream}: no {wanted} in {found:#?}");
+        }
+        let names =
+            |found: &[String]| found.iter().map(|line| line.split('=').next().unwrap().to_owned()).collect::<Vec<_>>();
+        found.sort();
+        let mut once = names(&found);
+        once.dedup();
+        assert_eq!(names(&found), once, "{stream}");
+    }
+    node.signal(Signal::TERM);
+    node.wait_exit(LONG);
+    // And the file's author is told.
+    let (code, _, said) = texts(&run_check(&spec.jobs_file()));
+    assert_eq!(code, Some(0));
+    assert_says(&said, &["`CRONKEEPER_FENCING_TOKEN` is set by cronkeeper over this value"]);
+}
+
+fn run_check(path: &Path) -> std::process::Output {
+    run(&["check", path.to_str().unwrap()])
+}
