@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use super::ask::AskFailure;
 use super::{Error, Exit, Io};
 use crate::api::client::AskError;
+use crate::api::network::SecretError;
 use crate::config::LoadError;
 use crate::daemon::Stopped;
 use crate::election::Failure;
@@ -66,6 +67,7 @@ fn exit(error: &Error) -> Exit {
         | Error::CredentialFile { .. }
         | Error::AuthFile(_)
         | Error::ZooKeeperOptions(_)
+        | Error::Secret(_)
         | Error::Release(_)
         | Error::Solo(SoloError::Refused(_))
         | Error::Stopped(Stopped::Failed(_)) => Exit::Config,
@@ -111,9 +113,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::Jobs(LoadError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             "say where the jobs are with `--jobs PATH` or CRONKEEPER_JOBS; `check` takes the path itself"
         }
-        Error::Jobs(LoadError::Unreadable { .. }) | Error::CredentialFile { .. } => {
-            "the user that cronkeeper runs as must be able to read it"
-        }
+        Error::Jobs(LoadError::Unreadable { .. })
+        | Error::CredentialFile { .. }
+        | Error::Secret(SecretError::Unreadable(..)) => "the user that cronkeeper runs as must be able to read it",
         Error::Schedule { expression, .. }
             if expression.split_whitespace().count() == 1 && !expression.starts_with('@') =>
         {
@@ -150,6 +152,7 @@ fn hint(error: &Error) -> Option<String> {
         | Error::Output(_)
         | Error::Ask(_)
         | Error::Log(_)
+        | Error::Secret(_)
         | Error::Socket(_)
         | Error::System { .. }
         | Error::NotStarted { .. }
