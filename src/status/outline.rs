@@ -66,10 +66,7 @@ impl Status {
             clock_skew_ms,
             jobs: jobs.into_iter().map(JobStatus::outlined).collect(),
             runs: runs.into_iter().map(outlined_run).collect(),
-            queue: queue
-                .into_iter()
-                .map(|Place { candidate, node, predecessor }| Place { candidate, node, predecessor })
-                .collect(),
+            queue: queue.into_iter().map(outlined_place).collect(),
             members: members.into_iter().map(outlined_member).collect(),
             drift,
             unread: unread.map(|_| withheld()),
@@ -101,7 +98,7 @@ impl JobStatus {
             timezone,
             after,
             enabled,
-            last: last.map(|LastRun { run, outcome, at }| LastRun { run, outcome, at }),
+            last: last.map(outlined_last),
             next,
             running,
             waits_for,
@@ -124,6 +121,16 @@ fn outlined_session(session: Session) -> Session {
 fn outlined_run(run: RunStatus) -> RunStatus {
     let RunStatus { run, node, attempt, since, state, retry_at, keep_until } = run;
     RunStatus { run, node, attempt, since, state, retry_at, keep_until }
+}
+
+fn outlined_last(last: LastRun) -> LastRun {
+    let LastRun { run, outcome, at } = last;
+    LastRun { run, outcome, at }
+}
+
+fn outlined_place(place: Place) -> Place {
+    let Place { candidate, node, predecessor } = place;
+    Place { candidate, node, predecessor }
 }
 
 fn outlined_member(member: Member) -> Member {
