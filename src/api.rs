@@ -2,20 +2,26 @@
 //!
 //! It reads a published [`Status`] and the ledger's reader, and writes wishes into the ledger; it never acts, and nothing of the
 //! daemon waits for it.
-//! Requests are bounded in size, number and time ([`serve`]), a panic in a handler is one request's affair.
+//! Requests are bounded in size, number and time ([`serve`]), answers in bytes ([`guests`]), and a panic in a handler is one
+//! request's affair. On TCP there are rules of who sees what ([`network`]).
 //!
 //! ```text
 //! daemon ──watch──▶ Status, last turn ─┐
-//! ledger ──Reader─▶ queue, history  ───┼─▶ router ─▶ serve: api.sock, --listen
-//! ledger ◀Operator─ pauses, triggers ──┘
+//! ledger ──Reader─▶ queue, history  ───┼─▶ router ─▶ serve: api.sock
+//! ledger ◀Operator─ pauses, triggers ──┘                   network: --listen
 //! ```
+//!
+//! What is asked for is put together without a wait in between, so that a runtime of one thread holds one unfinished answer at a time;
+//! what there is no room for then is dropped at once.
 //!
 //! Deliberately absent: metrics, events, the page.
 
 mod caller;
 pub mod client;
 pub mod control;
+mod guests;
 mod health;
+pub mod network;
 mod reads;
 pub mod serve;
 mod show;
@@ -27,8 +33,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::HttpBody as _;
 use axum::extract::{DefaultBodyLimit, Request};
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -38,6 +45,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
 use self::control::Handover;
+use self::guests::{Guest, NoRoom};
 use crate::clock::Uptime;
 use crate::ledger::{Operator, Reader};
 use crate::status::Status;
@@ -79,6 +87,7 @@ pub fn router(sources: Sources) -> Router {
         .method_not_allowed_fallback(async || Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "not by this method"))
         .layer(DefaultBodyLimit::max(control::MOST_BYTES))
         .layer(middleware::from_fn(survive))
+        .layer(middleware::from_fn(weigh))
         .with_state(shared)
 }
 
@@ -93,6 +102,34 @@ async fn survive(request: Request, next: Next) -> Response {
     answer.unwrap_or_else(|_| {
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "a fault in cronkeeper; its log says more").into_response()
     })
+}
+
+/// So many bytes are not counted.
+const SMALL: u64 = 4 << 10;
+
+/// An answer is held until it was read, and there is only so much room.
+async fn weigh(request: Request, next: Next) -> Response {
+    let guest = request.extensions().get::<Arc<Guest>>().cloned();
+    let answer = next.run(request).await;
+    let Some(guest) = guest else { return answer };
+    let bytes = answer.body().size_hint().lower();
+    // Whether a node is well can be asked also while others hold all the room; of these there are no more than connections.
+    if bytes <= SMALL {
+        return answer;
+    }
+    match guest.take(usize::try_from(bytes).unwrap_or(usize::MAX)) {
+        Ok(()) => answer,
+        Err(NoRoom::ForAny { most }) => {
+            let error = format!("the answer has {bytes} bytes, and {most} is all that one caller may have");
+            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, error).into_response()
+        }
+        Err(NoRoom::Now) => {
+            let error = "too many answers are on their way and were not read yet";
+            let mut answer = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error).into_response();
+            answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            answer
+        }
+    }
 }
 
 /// Why a request was not answered as asked.

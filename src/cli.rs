@@ -17,6 +17,7 @@ mod host;
 pub mod import;
 pub mod jobs;
 mod leftovers;
+pub mod listen;
 pub mod kill;
 pub mod man;
 pub mod next;
@@ -36,6 +37,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::ask::AskFailure;
+use crate::api::network::SecretError;
 use crate::api::socket::SocketError;
 use crate::config::LoadError;
 use crate::crontab::ImportError;
@@ -174,6 +176,9 @@ pub enum Error {
     /// A certificate or key is none, in the client's words.
     #[error("the options for ZooKeeper cannot be used: {0}")]
     ZooKeeperOptions(String),
+    /// A file for the address of `--listen` cannot be used.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
     /// The address of `--listen` cannot be listened on.
     #[error("cannot listen on {address}")]
     Listen {

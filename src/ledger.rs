@@ -6,6 +6,7 @@
 
 mod chain;
 pub mod forgetting;
+mod newest;
 mod operator;
 
 use std::collections::BTreeMap;
@@ -14,9 +15,10 @@ use std::pin::Pin;
 pub use operator::{Asking, ControlEntry, Followed, Operator, OperatorError, TriggerEntry, Wishes};
 
 pub use self::chain::Chains;
+pub use self::newest::{Gathering, LastEnd, Newest, Window};
 use crate::election::Queue;
 use crate::job::JobName;
-use crate::run::{HistoryRecord, JobRecord, Link, Outcome, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
+use crate::run::{JobRecord, Link, Outcome, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
 
 /// Names a commit among those under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -332,8 +334,10 @@ pub trait Reader: Send + Sync {
     fn queue(&self) -> Reading<'_, Queue>;
     /// Jobs and runs in flight.
     fn snapshot(&self) -> Reading<'_, Snapshot>;
-    /// The newest records of one job or of all, newest first.
-    fn history(&self, job: Option<JobName>, limit: usize) -> Reading<'_, Vec<HistoryRecord>>;
+    /// The newest records of one job or of all.
+    fn history(&self, job: Option<JobName>, window: Window) -> Reading<'_, Newest>;
+    /// How each job's run ended that ended last, as far back as is looked.
+    fn lasts(&self) -> Reading<'_, BTreeMap<JobName, LastEnd>>;
 }
 
 /// Why a read gave nothing.

@@ -4,6 +4,7 @@
 //! what depends on the moment of asking. No decision rests on any of it. Deliberately without policy and without I/O.
 
 mod history;
+mod outline;
 #[cfg(test)]
 pub(crate) mod sample;
 
@@ -13,6 +14,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use history::{EndedRun, HistoryEntry, Skipped};
+pub use outline::WITHHELD;
 
 use crate::clock::{Now, Uptime};
 use crate::election::{Member, Queue};

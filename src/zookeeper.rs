@@ -50,7 +50,6 @@ mod trim;
 mod watcher;
 mod wishes;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -80,7 +79,7 @@ pub struct NodeIdentity {
 }
 
 /// What else the backend needs.
-pub struct Options<C> {
+pub struct Options {
     /// The connect string, for messages.
     pub service: String,
     /// Its chroot, for messages; `/` where there is none.
@@ -89,8 +88,6 @@ pub struct Options<C> {
     pub uuid: Box<dyn FnMut() -> Uuid + Send>,
     /// How long a job must be gone from every node's files before what is kept of it is removed; absent: it never is.
     pub forget_after: Option<Duration>,
-    /// Is given each session, to read by.
-    pub reader: Arc<LedgerReader<C>>,
 }
 
 /// The whole backend. Returns when the daemon is done ([`Request::Leave`](crate::election::Request::Leave), or its channel closed) or
@@ -103,7 +100,7 @@ pub async fn serve<C: client::Connect, K: Clock>(
     identity: NodeIdentity,
     store: Box<dyn SessionStore>,
     service: Service,
-    options: Options<C::Client>,
+    options: Options,
 ) {
     node::Node::new(connect, clock, identity, store, service, options).serve().await;
 }

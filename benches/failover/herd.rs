@@ -8,7 +8,7 @@ use cronkeeper::clock::system::SystemClock;
 use cronkeeper::coordination::{Coordination, Event as Told, Request, channels};
 use cronkeeper::election::{Event, Request as Ask};
 use cronkeeper::term::NodeName;
-use cronkeeper::zookeeper::session::{Connector, Settings};
+use cronkeeper::zookeeper::session::{Aside, Connector, Settings};
 use cronkeeper::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
@@ -69,8 +69,6 @@ pub fn woken(ensemble: &Ensemble, nodes: usize) -> usize {
 
 impl Contender {
     fn start(connect: &str, n: usize) -> Self {
-        let reader = Arc::new(LedgerReader::default());
-        let (coordination, service) = channels(reader.clone());
         let identity = NodeIdentity {
             node: NodeName::new(format!("queued-{n:03}")),
             host: "localhost".into(),
@@ -79,13 +77,10 @@ impl Contender {
             started_at: Timestamp::now(),
         };
         let settings = Settings { connect: connect.into(), session_timeout: SESSIONS[0], ..Settings::default() };
-        let options = Options {
-            service: connect.into(),
-            chroot: "/".into(),
-            uuid: Box::new(Uuid::new_v4),
-            forget_after: None,
-            reader,
-        };
+        let aside = Aside::new(settings.clone()).expect("plain settings are good");
+        let (coordination, service) = channels(Arc::new(LedgerReader::new(aside)));
+        let options =
+            Options { service: connect.into(), chroot: "/".into(), uuid: Box::new(Uuid::new_v4), forget_after: None };
         let connector = Connector::new(settings).expect("plain settings are good");
         let serving = serve(connector, SystemClock::default(), identity, Box::new(NoStore), service, options);
         let contender = Self { coordination, backend: tokio::spawn(serving) };

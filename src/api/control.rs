@@ -20,6 +20,7 @@ use tracing::info;
 use uuid::Uuid;
 
 use super::caller::{self, Caller};
+use super::network::Sight;
 use super::show::no_such_job;
 use super::{Refusal, Shared};
 use crate::clock::system;
@@ -254,12 +255,12 @@ pub(super) async fn kill(
 }
 
 /// `GET /v1/runs/{run}`.
-pub(super) async fn run(State(shared): State<Arc<Shared>>, run: Named) -> Result<Json<Fate>, Refusal> {
+pub(super) async fn run(State(shared): State<Arc<Shared>>, sight: Sight, run: Named) -> Result<Json<Fate>, Refusal> {
     let run = run_id(run)?;
     let fate = match timeout(PATIENCE, shared.sources.operator.followed(run)).await {
         Err(_) => Fate::Pending,
         Ok(followed) => match followed.map_err(away)? {
-            Followed::Ended(record) => Fate::Ended { record: (*record).into() },
+            Followed::Ended(record) => Fate::Ended { record: sight.of_record((*record).into()) },
             Followed::Gone => Fate::Gone,
         },
     };
@@ -272,7 +273,7 @@ impl Shared {
         let node = self.sources.status.borrow().node.clone();
         match caller {
             Caller::Local { uid } => Ok(caller::told(uid, &node).await),
-            Caller::Unknown => {
+            Caller::Remote(_) | Caller::Unknown => {
                 Err(Refusal::new(StatusCode::FORBIDDEN, "over TCP this can only be read: ask on the Unix socket"))
             }
         }

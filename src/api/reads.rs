@@ -8,11 +8,12 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use super::guests::Guest;
 use crate::clock::{Uptime, system};
 use crate::election::Queue;
 use crate::job::JobName;
-use crate::ledger::{ReadError, Reader, Reading};
-use crate::run::{HistoryRecord, Link, Pause};
+use crate::ledger::{LastEnd, Newest, ReadError, Reader, Reading, Window};
+use crate::run::{Link, Pause};
 use crate::status::{LastRun, RunStatus};
 
 /// How long a read may take.
@@ -21,9 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const FRESH: Duration = Duration::from_secs(1);
 /// The same for last outcomes: on ZooKeeper they cost a request or two for each job.
 const LASTS_FRESH: Duration = Duration::from_secs(15);
-/// How far back last outcomes are looked for, in records of all jobs together.
-const LASTS_DEPTH: usize = 1_000;
-
 /// The last outcome of each job.
 pub(super) type Lasts = BTreeMap<JobName, LastRun>;
 
@@ -72,27 +70,24 @@ impl Reads {
 
     /// How jobs ended last, as far back as is looked.
     pub async fn lasts(&self) -> Result<Arc<Lasts>, ReadError> {
+        let shown = |LastEnd { run, outcome, at }| LastRun { run, outcome, at };
         let read = || -> Reading<'_, Lasts> {
-            Box::pin(async { Ok(newest_of_each(self.reader.history(None, LASTS_DEPTH).await?)) })
+            Box::pin(async {
+                Ok(self.reader.lasts().await?.into_iter().map(|(job, last)| (job, shown(last))).collect())
+            })
         };
         self.lasts.get(LASTS_FRESH, read).await
     }
 
-    /// The newest records. Not shared: it is asked for rarely, and each time for something else.
-    pub async fn history(&self, job: Option<JobName>, limit: usize) -> Result<Vec<HistoryRecord>, ReadError> {
-        bounded(self.reader.history(job, limit)).await
+    /// The newest records. Not shared, for each time it is asked for something else: `guest` waits for his turn.
+    pub async fn history(&self, guest: &Guest, job: Option<JobName>, records: usize) -> Result<Newest, ReadError> {
+        let window = Window { records, bytes: guest.most_of_history() };
+        bounded(async {
+            let _turn = guest.history().await;
+            self.reader.history(job, window).await
+        })
+        .await
     }
-}
-
-fn newest_of_each(newest_first: Vec<HistoryRecord>) -> Lasts {
-    let mut lasts = Lasts::new();
-    for record in newest_first {
-        if let HistoryRecord::Run(end) = record {
-            let run = end.run.id();
-            lasts.entry(end.run.job).or_insert(LastRun { run, outcome: end.outcome, at: end.ended_at });
-        }
-    }
-    lasts
 }
 
 /// An answer with its time, kept for those who ask next. Failures are kept too, for they take the longest, but never
@@ -123,7 +118,7 @@ impl<T> Shared<T> {
     }
 }
 
-async fn bounded<T>(read: Reading<'_, T>) -> Result<T, ReadError> {
+async fn bounded<T>(read: impl Future<Output = Result<T, ReadError>>) -> Result<T, ReadError> {
     let late = |_| Err(ReadError(format!("no answer within {} s", PATIENCE.as_secs())));
     timeout(PATIENCE, read).await.unwrap_or_else(late)
 }

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
+use super::guests::Guest;
+use super::network::Sight;
 use super::reads::Elsewhere;
 use super::{Refusal, Shared};
 use crate::clock::system;
@@ -20,8 +22,8 @@ use crate::words::nearest;
 const MOST_RECORDS: usize = 1_000;
 
 /// `GET /v1/status`.
-pub(super) async fn status(State(shared): State<Arc<Shared>>) -> Json<Status> {
-    Json(shared.gathered().await)
+pub(super) async fn status(State(shared): State<Arc<Shared>>, sight: Sight) -> Json<Status> {
+    Json(shared.gathered(sight).await)
 }
 
 /// The body of `GET /v1/jobs`.
@@ -31,18 +33,19 @@ pub(super) struct Jobs {
 }
 
 /// `GET /v1/jobs`.
-pub(super) async fn jobs(State(shared): State<Arc<Shared>>) -> Json<Jobs> {
-    Json(Jobs { jobs: shared.gathered().await.jobs })
+pub(super) async fn jobs(State(shared): State<Arc<Shared>>, sight: Sight) -> Json<Jobs> {
+    Json(Jobs { jobs: shared.gathered(sight).await.jobs })
 }
 
 impl Shared {
     /// The daemon's word, completed from the ledger. What cannot be read is left as the daemon has it: status must
     /// be had above all when the coordination service is away.
-    async fn gathered(&self) -> Status {
-        let published = Arc::clone(&self.sources.status.borrow());
-        let mut status = Status::clone(&published);
+    async fn gathered(&self, sight: Sight) -> Status {
+        let state = self.sources.status.borrow().state;
         let (queue, runs, lasts) =
-            futures_util::join!(self.reads.queue(), self.runs_elsewhere(&status), self.reads.lasts());
+            futures_util::join!(self.reads.queue(), self.runs_elsewhere(state), self.reads.lasts());
+        // From here on nothing is waited for: however many ask, one of them at a time holds a document that is not weighed.
+        let mut status = Status::clone(&self.sources.status.borrow());
         let mut unread = |error: ReadError| status.unread = Some(error.0);
         let queue = queue.map_err(&mut unread).ok();
         let runs = runs.map_err(&mut unread).ok().flatten();
@@ -58,12 +61,16 @@ impl Shared {
         for job in status.jobs.iter_mut().filter(|job| job.last.is_none()) {
             job.last = lasts.as_ref().and_then(|lasts| lasts.get(&job.name).cloned());
         }
-        status.at(system::now())
+        let status = status.at(system::now());
+        match sight {
+            Sight::All => status,
+            Sight::Outline => status.outlined(),
+        }
     }
 
     /// The leader knows what is in flight and paused; any other node knows its own runs.
-    async fn runs_elsewhere(&self, status: &Status) -> Result<Option<Arc<Elsewhere>>, ReadError> {
-        match status.state {
+    async fn runs_elsewhere(&self, state: status::State) -> Result<Option<Arc<Elsewhere>>, ReadError> {
+        match state {
             status::State::Leading => Ok(None),
             _ => self.reads.runs().await.map(Some),
         }
@@ -94,17 +101,21 @@ impl Window {
 #[derive(Serialize)]
 pub(super) struct History {
     records: Vec<HistoryEntry>,
+    /// Older ones were wanted, and left out because of their bytes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    cut: bool,
 }
 
 /// `GET /v1/jobs/{job}/history`.
 pub(super) async fn history_of_job(
     State(shared): State<Arc<Shared>>,
+    visit: Visit,
     job: Result<Path<String>, PathRejection>,
     window: Result<Query<Window>, QueryRejection>,
 ) -> Result<Json<History>, Refusal> {
     let Path(job) = job.map_err(|bad| Refusal::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
     let job = JobName::parse(&job).map_err(|bad| Refusal::new(StatusCode::NOT_FOUND, bad.to_string()))?;
-    let history = shared.history(Some(job.clone()), Window::limit(window)?).await?;
+    let history = shared.history(visit, Some(job.clone()), Window::limit(window)?).await?;
     // A job that was taken out of the file keeps its history.
     let status = Arc::clone(&shared.sources.status.borrow());
     if history.records.is_empty() && !status.jobs.iter().any(|known| known.name == job) {
@@ -122,15 +133,31 @@ pub(super) fn no_such_job(job: &JobName, status: &Status) -> String {
 /// `GET /v1/history`.
 pub(super) async fn history_of_all(
     State(shared): State<Arc<Shared>>,
+    visit: Visit,
     window: Result<Query<Window>, QueryRejection>,
 ) -> Result<Json<History>, Refusal> {
-    shared.history(None, Window::limit(window)?).await.map(Json)
+    shared.history(visit, None, Window::limit(window)?).await.map(Json)
 }
 
+/// Who asks, and what he may see.
+type Visit = (Extension<Arc<Guest>>, Sight);
+
 impl Shared {
-    async fn history(&self, job: Option<JobName>, limit: usize) -> Result<History, Refusal> {
+    async fn history(&self, visit: Visit, job: Option<JobName>, limit: usize) -> Result<History, Refusal> {
         let unread = |error: ReadError| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string());
-        let records = self.reads.history(job, limit).await.map_err(unread)?;
-        Ok(History { records: records.into_iter().take(limit).map(HistoryEntry::from).collect() })
+        let (Extension(guest), sight) = visit;
+        let newest = self.reads.history(&guest, job, limit).await.map_err(unread)?;
+        let shown = newest.records.into_iter().map(|record| sight.of_record(record.into()));
+        Ok(History { records: shown.collect(), cut: newest.is_cut })
+    }
+}
+
+impl Sight {
+    /// What of a record may be seen.
+    pub(super) fn of_record(self, record: HistoryEntry) -> HistoryEntry {
+        match self {
+            Self::All => record,
+            Self::Outline => record.outlined(),
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use super::ask::AskFailure;
 use super::{Error, Exit, Io};
 use crate::api::client::AskError;
+use crate::api::network::SecretError;
 use crate::api::socket::SocketError;
 use crate::config::LoadError;
 use crate::daemon::Stopped;
@@ -69,6 +70,7 @@ fn exit(error: &Error) -> Exit {
         | Error::UnsafeFile(_)
         | Error::AuthFile(_)
         | Error::ZooKeeperOptions(_)
+        | Error::Secret(_)
         | Error::Release(_)
         | Error::Solo(SoloError::Refused(_))
         | Error::Socket(SocketError::Unsafe(..))
@@ -116,9 +118,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::Jobs(LoadError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             "say where the jobs are with `--jobs PATH` or CRONKEEPER_JOBS; `check` takes the path itself"
         }
-        Error::Jobs(LoadError::Unreadable { .. }) | Error::CredentialFile { .. } => {
-            "the user that cronkeeper runs as must be able to read it"
-        }
+        Error::Jobs(LoadError::Unreadable { .. })
+        | Error::CredentialFile { .. }
+        | Error::Secret(SecretError::Unreadable(..)) => "the user that cronkeeper runs as must be able to read it",
         Error::Schedule { expression, .. }
             if expression.split_whitespace().count() == 1 && !expression.starts_with('@') =>
         {
@@ -158,6 +160,7 @@ fn hint(error: &Error) -> Option<String> {
         | Error::Output(_)
         | Error::Ask(_)
         | Error::Log(_)
+        | Error::Secret(_)
         | Error::Socket(_)
         | Error::System { .. }
         | Error::NotStarted { .. }

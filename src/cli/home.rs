@@ -51,9 +51,13 @@ impl Home {
 
     /// The way to the servers at `connect`.
     pub(super) fn connector(&self, connect: &str, session_timeout: Duration) -> Result<Connector, Error> {
+        Connector::new(self.settings(connect, session_timeout)?).map_err(Error::ZooKeeperOptions)
+    }
+
+    /// How the servers at `connect` are reached and convinced.
+    pub(super) fn settings(&self, connect: &str, session_timeout: Duration) -> Result<Settings, Error> {
         let (auth, tls) = (self.credentials.auth()?, self.credentials.tls()?);
-        let settings = Settings { connect: connect.to_owned(), session_timeout, auth, tls };
-        Connector::new(settings).map_err(Error::ZooKeeperOptions)
+        Ok(Settings { connect: connect.to_owned(), session_timeout, auth, tls })
     }
 }
 

@@ -4,28 +4,27 @@
 //! it could inherit; then the state directory; only then threads, the runtime and the network.
 
 mod backend;
+mod doors;
 
-use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::SigSet;
-use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info};
 
 use self::backend::Backend;
+use self::doors::Doors;
 use super::home::Home;
 use super::jobs::JobsFile;
-use super::{Error, leftovers};
+use super::{Error, leftovers, listen};
 use crate::accounts::{Account, Accounts};
+use crate::api::Sources;
 use crate::api::control::Handover;
-use crate::api::serve::Serving;
-use crate::api::socket::{self, ApiSocket, Claim};
-use crate::api::{self, Sources};
+use crate::api::network::Network;
 use crate::clock::Uptime;
 use crate::clock::system::{self, SystemClock};
 use crate::config::{self, Loaded};
@@ -35,7 +34,7 @@ use crate::daemon::view::View;
 use crate::daemon::{Control, Daemon, Parts, Settings, Shown, Stopped, orphans, signals};
 use crate::duration;
 use crate::engine::Engine;
-use crate::status::{Confinement, State, Status};
+use crate::status::Confinement;
 use crate::systemd::{Notifier, Watchdog};
 use crate::telemetry::{self, Format, LogFilter, TARGET, event};
 use crate::term::NodeName;
@@ -58,9 +57,8 @@ pub struct Args {
     /// Where the API's socket is [default: $RUNTIME_DIRECTORY, else the state directory]
     #[arg(long, value_name = "DIR", env = "CRONKEEPER_RUNTIME_DIR")]
     runtime_dir: Option<PathBuf>,
-    /// Serve the API, read-only, on TCP too
-    #[arg(long, value_name = "ADDR:PORT", env = "CRONKEEPER_LISTEN")]
-    listen: Option<SocketAddr>,
+    #[command(flatten)]
+    listen: listen::Args,
     /// How long runs may take after the node was told to end
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration::parse)]
     drain_timeout: Duration,
@@ -100,6 +98,7 @@ struct Plan {
     runtime_dir: PathBuf,
     jobs: Loaded,
     content: crate::job::Digest,
+    network: Option<Arc<Network>>,
 }
 
 impl Args {
@@ -125,20 +124,35 @@ impl Args {
             .enable_all()
             .build()
             .map_err(|source| Error::System { what: "the runtime cannot be started", source })?;
-        to_the_end(runtime, self.serve(plan, warden, Host { open_files, cgroups }, backend))
+        let outside = plan.network.as_ref().map(|_| doors::runtime()).transpose()?;
+        let doors = outside.as_ref().map(|outside| outside.handle().clone());
+        let ended = to_the_end(runtime, self.serve(plan, warden, Host { open_files, cgroups }, backend, doors));
+        if let Some(outside) = outside {
+            outside.shutdown_background();
+        }
+        ended
     }
 
     fn plan(&self) -> Result<Plan, Error> {
         let content = config::fingerprint(&self.jobs.path);
+        let network = self.listen.network()?;
         let jobs = self.jobs.load()?;
         let node = self.home.node()?;
         let places = self.home.places(self.runtime_dir.as_deref());
         let (state_dir, runtime_dir) = (places.state_dir().to_owned(), places.named_or_state().to_owned());
-        Ok(Plan { node, state_dir, runtime_dir, jobs, content })
+        Ok(Plan { node, state_dir, runtime_dir, jobs, content, network })
     }
 
-    async fn serve(self, plan: Plan, warden: Warden, host: Host, backend: Backend) -> Result<(), Error> {
-        let Plan { node, runtime_dir, jobs, content, .. } = plan;
+    /// `outside` is where whoever asks over the network is served.
+    async fn serve(
+        self,
+        plan: Plan,
+        warden: Warden,
+        host: Host,
+        backend: Backend,
+        outside: Option<Handle>,
+    ) -> Result<(), Error> {
+        let Plan { node, runtime_dir, jobs, content, network, .. } = plan;
         let signals = signals::catch().map_err(|source| Error::System { what: "signals cannot be caught", source })?;
         let mut notifier = Notifier::from_environment()
             .map_err(|source| Error::System { what: "systemd cannot be told anything", source })?;
@@ -150,7 +164,7 @@ impl Args {
             warden.into_async().map_err(|source| Error::System { what: "the warden cannot be reached", source })?;
         let is_init = std::process::id() == 1;
         let _orphans = is_init.then(|| Owned(tokio::spawn(drop_error(orphans::reap(processes.pid())))));
-        let doors = Doors::open(self.listen, &runtime_dir, self.home.zookeeper.is_none()).await?;
+        let doors = Doors::open(network.zip(outside), &runtime_dir, self.home.zookeeper.is_none()).await?;
         let now = system::now();
         let name = backend.name();
         info!(target: TARGET, event = event::NODE_STARTED, version = env!("CARGO_PKG_VERSION"), backend = name, jobs = jobs.set.jobs.len());
@@ -169,7 +183,8 @@ impl Args {
             operator: started.coordination.operator.clone(),
             handovers,
         };
-        let _api = doors.serve(sources, runtime_dir);
+        let (reloads, reloaded) = watch::channel(0);
+        let _api = doors.serve(sources, started.remote, reloaded, runtime_dir);
         let (controls, controlled) = mpsc::unbounded_channel();
         let _handovers = Owned(tokio::spawn(hand_over(wanted, controls.clone())));
         let trigger = Trigger::default();
@@ -177,7 +192,7 @@ impl Args {
         let path = self.jobs.path.clone();
         let reloading = reload::keep_up(path, content, trigger.clone(), controls.clone(), looked_up);
         let _reloading = Owned(tokio::spawn(reloading));
-        let _signals = Owned(tokio::spawn(signals::hand_on(signals, controls, trigger)));
+        let _signals = Owned(tokio::spawn(signals::hand_on(signals, controls, trigger, reloads)));
         crate::daemon::announce(&jobs);
         notifier.ready();
         let Host { open_files, cgroups } = host;
@@ -275,70 +290,6 @@ impl Drop for Owned {
     }
 }
 
-/// Where the API will be served, taken before anybody else hears of this node: what is in use ends it without a trace.
-struct Doors {
-    tcp: Option<TcpListener>,
-    /// Absent where several nodes may share the directory: there the leader serves the socket.
-    socket: Option<ApiSocket>,
-}
-
-impl Doors {
-    async fn open(listen: Option<SocketAddr>, runtime_dir: &Path, is_shared: bool) -> Result<Self, Error> {
-        socket::check(runtime_dir).map_err(Error::Socket)?;
-        let tcp = match listen {
-            Some(address) => {
-                Some(TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?)
-            }
-            None => None,
-        };
-        let socket = match is_shared {
-            true => None,
-            false => Some(ApiSocket::open(runtime_dir, Claim::IfFree).await.map_err(Error::Socket)?),
-        };
-        Ok(Self { tcp, socket })
-    }
-
-    fn serve(self, sources: Sources, runtime_dir: PathBuf) -> Served {
-        let router = api::router(sources.clone());
-        let tcp = self.tcp.map(|listener| Serving::on_tcp(listener, router.clone()));
-        let (socket, while_leading) = match self.socket {
-            Some(socket) => (Some(Serving::on_socket(socket, router)), None),
-            None => (None, Some(Owned(tokio::spawn(serve_while_leading(sources.status, runtime_dir, router))))),
-        };
-        Served { _tcp: tcp, _socket: socket, _while_leading: while_leading }
-    }
-}
-
-/// The API, served until dropped.
-struct Served {
-    _tcp: Option<Serving>,
-    _socket: Option<Serving>,
-    _while_leading: Option<Owned>,
-}
-
-/// On one host the leader serves the socket; before it gives leadership up it takes it away.
-async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_dir: PathBuf, router: axum::Router) {
-    let mut serving = None;
-    loop {
-        let leads = is_leading(&status.borrow_and_update());
-        match (leads, &serving) {
-            (true, None) => match ApiSocket::open(&runtime_dir, Claim::TakeOver).await {
-                Ok(socket) => serving = Some(Serving::on_socket(socket, router.clone())),
-                Err(error) => error!(target: TARGET, "nobody can ask this node: {error}"),
-            },
-            (false, Some(_)) => serving = None,
-            _ => {}
-        }
-        if status.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
-fn is_leading(status: &Status) -> bool {
-    matches!(status.state, State::Leading | State::TakingOver)
-}
-
 /// Raises the own soft limit of open files to the hard one; returns what jobs are to be given back.
 fn raise_open_files() -> Option<(u64, u64)> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -367,16 +318,5 @@ mod tests {
         });
         assert!(matches!(ended, Err(Error::Panicked)), "{ended:?}");
         assert_eq!(warden.read(&mut [0]).unwrap(), 0);
-    }
-
-    #[tokio::test]
-    async fn what_is_in_use_is_found_before_anything_is_served() {
-        let dir = tempfile::tempdir().unwrap();
-        let first = Doors::open(Some(([127, 0, 0, 1], 0).into()), dir.path(), false).await.unwrap();
-        let address = first.tcp.as_ref().unwrap().local_addr().unwrap();
-        let again = Doors::open(Some(address), dir.path(), true).await;
-        assert!(matches!(again, Err(Error::Listen { .. })));
-        let again = Doors::open(None, dir.path(), false).await;
-        assert!(matches!(again, Err(Error::Socket(_))));
     }
 }

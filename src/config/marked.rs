@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
-use super::source;
+use super::{schema, source};
 
 /// Deeper than any jobs file, shallower than the 128 levels at which serde_yaml gives up.
 const DEEPEST: usize = 32;
@@ -309,7 +309,9 @@ fn check_key(node: &Node, lines: &mut HashMap<String, usize>, faults: &mut Vec<F
         (Value::Text { text, plain: true }, _) if text == "<<" => {
             "`<<` is not supported; what several jobs share belongs under `defaults`".to_owned()
         }
-        (Value::Text { text, .. }, Some(line)) => format!("`{text}` is already given in line {line}"),
+        (Value::Text { text, .. }, Some(line)) => {
+            format!("`{}` is already given in line {line}", schema::shown_key(text))
+        }
         (Value::Text { text, .. }, None) => {
             lines.insert(text.clone(), node.at.line);
             return Key::Good(text.clone(), node.at);

@@ -102,7 +102,7 @@ impl Check<'_> {
             "jobs" => self.jobs(entry),
             key => {
                 let hint = meant(key, ["defaults", "jobs"].into_iter());
-                self.fault(entry.at, format!("`{}` is not a key of a jobs file{hint}", shown(key)));
+                self.fault(entry.at, format!("`{}` is not a key of a jobs file{hint}", shown_key(key)));
                 None
             }
         }
@@ -156,7 +156,7 @@ impl Check<'_> {
         let Some((_, form)) = KEYS.iter().find(|(name, _)| *name == key) else {
             let known = KEYS.iter().map(|(name, _)| *name);
             let hint = meant(key, known.filter(|name| !excluded.contains(name)));
-            self.fault(entry.at, format!("{title}: `{}` is not a key of a job{hint}", shown(key)));
+            self.fault(entry.at, format!("{title}: `{}` is not a key of a job{hint}", shown_key(key)));
             return false;
         };
         let wrong = wrong_form(*form, entry);
@@ -213,7 +213,7 @@ fn wrong_item(key: &str, item: &Node) -> Option<(Position, String)> {
 }
 
 fn wrong_pair(key: &str, entry: &Entry) -> Option<(Position, String)> {
-    let name = shown(&entry.key);
+    let name = shown_key(&entry.key);
     if entry.value.is_null() {
         return Some((place(entry), format!("`{key}`: `{name}` has no value; an empty one is `\"\"`")));
     }
@@ -273,6 +273,11 @@ fn kind(node: &Node) -> &'static str {
 /// A hint at the word that was likely meant.
 pub(super) fn meant<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     nearest(word, known).map(|word| format!(", did you mean `{word}`?")).unwrap_or_default()
+}
+
+/// A key of the file as part of a message. To YAML `{NAME=value}` is a key; its value is nobody's to read.
+pub(super) fn shown_key(key: &str) -> String {
+    key.find('=').map_or_else(|| shown(key), |index| shown(&key[..=index]))
 }
 
 /// A word of the file as part of a message: on one line, and no longer than one can read.

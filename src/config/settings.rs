@@ -13,7 +13,7 @@ use super::hooks::{self, HookSettings};
 use super::marked::{Entry, Fault, Node, Position};
 use super::process::{self, LimitSettings};
 use super::raw::{self, Given, TextOrTexts};
-use super::schema::{self, meant, shown};
+use super::schema::{self, meant, shown, shown_key};
 use super::{size, values};
 use crate::duration;
 use crate::job::{CommandLine, Condition, Group, Interrupted, JobName, Misfire, OnLeaseEnd, Overlap};
@@ -235,7 +235,7 @@ impl Judge<'_> {
         for entry in self.node.entry("environment").map_or(&[][..], |entry| entry.value.entries()) {
             let name = &entry.key;
             if name.is_empty() || name.contains(['=', '\0']) {
-                self.fault(entry.at, "environment", format!("`{}` is no name of a variable", shown(name)));
+                self.fault(entry.at, "environment", format!("`{}` is no name of a variable", shown_key(name)));
             }
             if let Some(why) = variables.get(name).and_then(|value| values::unfit(value)) {
                 self.fault(entry.value.at, "environment", format!("`{}`: {why}", shown(name)));

@@ -96,29 +96,64 @@ pub(super) fn explain_syntax(text: &str, at: Position, info: &str) -> Fault {
         return Fault::new(at, "nested too deep");
     }
     let lines = Lines::of(text);
-    unquoted(lines.from(at), at)
+    unquoted(&lines, lines.from(at), at)
         .or_else(|| unquoted_value(&lines, at.line))
         // The parser may notice only at the token behind it.
         .or_else(|| unquoted_value(&lines, at.line.saturating_sub(1)))
-        .unwrap_or_else(|| Fault::new(at, format!("this is not YAML: {info}")))
+        .unwrap_or_else(|| Fault::new(at, format!("this is not YAML: {}", without_quotation(info))))
 }
 
 fn unquoted_value(lines: &Lines<'_>, number: usize) -> Option<Fault> {
     let line = lines.line(number);
     let value = value_of(line);
     let column = 1 + line[..line.len() - value.len()].chars().count();
-    unquoted(value, Position { line: number, column })
+    unquoted(lines, value, Position { line: number, column })
 }
 
-fn unquoted(value: &str, at: Position) -> Option<Fault> {
+/// What is quoted is a schedule, and nothing else: what stands at this place may as well be a password under `environment`, and this
+/// is logged and shown.
+fn unquoted(lines: &Lines<'_>, value: &str, at: Position) -> Option<Fault> {
     let why = match value.chars().next()? {
         '*' => "an unquoted `*` begins an alias",
         '@' => "an unquoted `@` is reserved",
         _ => return None,
     };
+    if !is_of_a_schedule(lines, at) {
+        return Some(Fault::new(at, format!("put this value in quotes (in YAML {why})")));
+    }
     let expression = value.split(" #").next().unwrap_or(value).split(", ").next().unwrap_or(value);
     let expression = expression.trim_end().trim_end_matches([']', ',', '}']);
     Some(Fault::new(at, format!("quote it: \"{expression}\" (in YAML {why})")))
+}
+
+/// Whether the key before this place is `schedule`. The text is no YAML, so this goes by its look; where that says nothing, it is
+/// some other key's.
+fn is_of_a_schedule(lines: &Lines<'_>, at: Position) -> bool {
+    let before = |line: &str| line.chars().take(at.column - 1).collect::<String>();
+    let own = last_key(&before(lines.line(at.line)));
+    // An item of a list stands below the key, behind a dash, as do those between.
+    let above = || {
+        let above =
+            (1..at.line).rev().map(|number| lines.line(number)).find(|line| !line.trim_start().starts_with('-'));
+        above.and_then(|line| last_key(line).filter(|_| line.trim_end().ends_with(':')))
+    };
+    let is_item = || lines.line(at.line).trim_start().starts_with('-');
+    own.or_else(|| is_item().then(above).flatten()).is_some_and(|key| key == "schedule")
+}
+
+/// The last key that a line has, if it stands where a key can.
+fn last_key(line: &str) -> Option<String> {
+    let line = format!("{} ", line.trim_end());
+    let (before, _) = line.rsplit_once(": ")?;
+    let start = before.rfind(|c: char| c.is_whitespace() || matches!(c, '{' | ',')).map_or(0, |index| index + 1);
+    let ahead = before[..start].trim_end();
+    let key = before[start..].trim_matches(['"', '\'']);
+    (ahead.is_empty() || ahead.ends_with(['{', ','])).then(|| key.to_owned())
+}
+
+/// The parser's own words, without the character of the file that one of them quotes.
+fn without_quotation(info: &str) -> &str {
+    info.split_once(": `").map_or(info, |(words, _)| words)
 }
 
 /// What stands behind the dashes, the key and the brackets of a line.

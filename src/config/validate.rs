@@ -75,7 +75,8 @@ fn typed(text: &str, sound: &Node, is_faultless: bool) -> Result<raw::File, Faul
     read.map_err(|error: serde_yaml::Error| {
         let at = error.location().filter(|_| is_faultless);
         let at = at.map_or(Position::START, |at| Position { line: at.line(), column: at.column() });
-        Fault::new(at, format!("this cannot be read: {error}"))
+        // Its words would quote the value, whatever it is.
+        Fault::new(at, "this value cannot be read as what its key takes; put it in quotes")
     })
 }
 

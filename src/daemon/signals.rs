@@ -5,6 +5,7 @@ use futures_util::StreamExt as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook_tokio::Signals;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 
 use super::Control;
 use super::reload::Trigger;
@@ -17,8 +18,13 @@ pub fn catch() -> std::io::Result<Signals> {
     Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2])
 }
 
-/// Hands on what signals ask for, until the daemon or the reloader is gone.
-pub async fn hand_on(mut signals: Signals, controls: UnboundedSender<Control>, reload: Trigger) {
+/// Hands on what signals ask for, until the daemon or the reloader is gone. `reloads` counts how often SIGHUP came.
+pub async fn hand_on(
+    mut signals: Signals,
+    controls: UnboundedSender<Control>,
+    reload: Trigger,
+    reloads: watch::Sender<u64>,
+) {
     let mut is_ending = false;
     while let Some(signal) = signals.next().await {
         let control = match signal {
@@ -29,6 +35,7 @@ pub async fn hand_on(mut signals: Signals, controls: UnboundedSender<Control>, r
             }
             SIGHUP => {
                 reload.now();
+                reloads.send_modify(|count| *count += 1);
                 continue;
             }
             SIGUSR1 => Control::LogState,

@@ -1,5 +1,6 @@
 //! How the loop ends. What it does while it turns is for the simulation to prove.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,9 +14,10 @@ use crate::coordination::{Service, channels};
 use crate::election::Queue;
 use crate::job::JobName;
 use crate::ledger::{
-    Asking, Commit, CommitId, Followed, Operator, OperatorError, ReadError, Reader, Reading, Snapshot,
+    Asking, Commit, CommitId, Followed, LastEnd, Newest, Operator, OperatorError, ReadError, Reader, Reading, Snapshot,
+    Window,
 };
-use crate::run::{HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
+use crate::run::{KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
 use crate::state_dir::journal::FileJournal;
 use crate::term::NodeName;
 use crate::warden::CodecError;
@@ -106,7 +108,11 @@ impl Reader for NoReader {
         Box::pin(async { Err(ReadError("nothing here".into())) })
     }
 
-    fn history(&self, _: Option<JobName>, _: usize) -> Reading<'_, Vec<HistoryRecord>> {
+    fn history(&self, _: Option<JobName>, _: Window) -> Reading<'_, Newest> {
+        Box::pin(async { Err(ReadError("nothing here".into())) })
+    }
+
+    fn lasts(&self) -> Reading<'_, BTreeMap<JobName, LastEnd>> {
         Box::pin(async { Err(ReadError("nothing here".into())) })
     }
 }

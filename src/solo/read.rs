@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use super::members::{MemberName, Members};
 use super::wishes;
 use crate::job::JobName;
-use crate::ledger::{JobEntry, OwnerState, Running, Snapshot, Wishes};
+use crate::ledger::{Gathering, JobEntry, LastEnd, Newest, OwnerState, Running, Snapshot, Window, Wishes};
 use crate::run::{HistoryRecord, Outcome, RunId, RunRecord, Version};
 
 /// All but the history. What is known of the owners is found out after this was read.
@@ -94,13 +94,37 @@ pub(super) fn run(db: &Connection, run: &RunId) -> rusqlite::Result<Option<(RunR
 }
 
 /// The newest records of one job or of all, newest first. One that cannot be read is left out.
-pub(super) fn history(db: &Connection, job: Option<&JobName>, limit: usize) -> rusqlite::Result<Vec<HistoryRecord>> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+pub(super) fn history(db: &Connection, job: Option<&JobName>, window: Window) -> rusqlite::Result<Newest> {
+    let limit = i64::try_from(window.records).unwrap_or(i64::MAX);
     let mut statement = db.prepare_cached(
         "SELECT record FROM history WHERE ?1 IS NULL OR job = ?1 ORDER BY at DESC, run DESC LIMIT ?2",
     )?;
     let texts = statement.query_map(params![job.map(JobName::as_str), limit], |row| row.get::<_, String>(0))?;
-    texts.filter_map(|text| text.map(|text| parsed(&text).ok()).transpose()).collect()
+    let mut gathering = Gathering::new(window);
+    for text in texts {
+        let text = text?;
+        gathering.extend(parsed(&text).ok().map(|record| (record, text.len())));
+        if gathering.is_full() {
+            break;
+        }
+    }
+    Ok(gathering.newest())
+}
+
+/// How far back last outcomes are looked for, in records of all jobs together.
+const LASTS_DEPTH: i64 = 1_000;
+
+/// The newest end of each job's runs, one record after the other: none is held for longer than it is looked at.
+pub(super) fn lasts(db: &Connection) -> rusqlite::Result<BTreeMap<JobName, LastEnd>> {
+    let mut statement = db.prepare_cached("SELECT record FROM history ORDER BY at DESC, run DESC LIMIT ?1")?;
+    let texts = statement.query_map([LASTS_DEPTH], |row| row.get::<_, String>(0))?;
+    let mut lasts = BTreeMap::new();
+    for text in texts {
+        if let Ok(HistoryRecord::Run(end)) = parsed(&text?) {
+            lasts.entry(end.run.job.clone()).or_insert_with(|| LastEnd::from(&end));
+        }
+    }
+    Ok(lasts)
 }
 
 /// How the run ended whose end was written before that of this one: rows are numbered as they are written.

@@ -1,5 +1,6 @@
 //! Reads for the operator's eyes, each on a connection and a thread of its own: people ask seldom.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
@@ -12,8 +13,8 @@ use super::queue::{Entry, Queue};
 use super::read;
 use crate::election;
 use crate::job::JobName;
-use crate::ledger::{ReadError, Reader, Reading, Snapshot};
-use crate::run::{HistoryRecord, RunRecord, Version};
+use crate::ledger::{LastEnd, Newest, ReadError, Reader, Reading, Snapshot, Window};
+use crate::run::{RunRecord, Version};
 
 pub(super) struct SoloReader {
     pub(super) ledger: PathBuf,
@@ -52,9 +53,14 @@ impl Reader for SoloReader {
         off_the_loop(move || Ok(read::rows(&open(&ledger)?).map_err(said)?.with_owners(&members)))
     }
 
-    fn history(&self, job: Option<JobName>, limit: usize) -> Reading<'_, Vec<HistoryRecord>> {
+    fn history(&self, job: Option<JobName>, window: Window) -> Reading<'_, Newest> {
         let ledger = self.ledger.clone();
-        off_the_loop(move || read::history(&open(&ledger)?, job.as_ref(), limit).map_err(said))
+        off_the_loop(move || read::history(&open(&ledger)?, job.as_ref(), window).map_err(said))
+    }
+
+    fn lasts(&self) -> Reading<'_, BTreeMap<JobName, LastEnd>> {
+        let ledger = self.ledger.clone();
+        off_the_loop(move || read::lasts(&open(&ledger)?).map_err(said))
     }
 }
 

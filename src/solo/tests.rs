@@ -19,7 +19,7 @@ use super::store::Store;
 use super::*;
 use crate::coordination::{Event, Request};
 use crate::job::{Digest, JobName};
-use crate::ledger::{Chains, Change, Commit, CommitId, OwnerState, SkipWrite, Snapshot};
+use crate::ledger::{Chains, Change, Commit, CommitId, OwnerState, SkipWrite, Snapshot, Window};
 use crate::run::journal::Journal as _;
 use crate::run::tests_support::{self, record, success};
 use crate::run::{HistoryRecord, JobRecord, Nonce, Outcome, Owner, RunId, RunRecord, Skip, SkipReason, Version};
@@ -144,7 +144,13 @@ impl Node {
     }
 
     async fn history(&self, job: &str) -> Vec<HistoryRecord> {
-        self.solo.coordination.reader.history(Some(JobName::parse(job).unwrap()), 1000).await.unwrap()
+        self.solo
+            .coordination
+            .reader
+            .history(Some(JobName::parse(job).unwrap()), Window::of(1000))
+            .await
+            .unwrap()
+            .records
     }
 
     async fn run_told(&mut self, wanted: &RunId) -> Option<(RunRecord, Version)> {

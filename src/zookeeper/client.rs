@@ -185,6 +185,15 @@ pub trait Connect: Send + Sync + 'static {
     fn connect(&self) -> impl Future<Output = Result<Self::Client, ConnectError>> + Send;
 }
 
+/// Lends sessions to whoever reads for people: not the node's own, whose answers renew the lease.
+pub trait Lend: Send + Sync + 'static {
+    /// What it lends.
+    type Client: Client;
+
+    /// A session, which may have lost its connection. Bounded in time; dropping the future gives up.
+    fn session(&self) -> impl Future<Output = Result<Self::Client, ConnectError>> + Send;
+}
+
 /// A one-time watch. Dropping it takes it back.
 pub trait Watch: Send + 'static {
     /// Returns when the node was made, changed or removed, or the session is over: look again.

@@ -34,7 +34,7 @@ pub struct Node<C: Connect, K> {
     /// The daemon.
     pub service: Service,
     /// What else was given.
-    pub options: Options<C::Client>,
+    pub options: Options,
     /// What the daemon wants.
     pub wishes: Wishes,
     /// Changes and reads that wait for a session.
@@ -97,7 +97,7 @@ impl<C: Connect, K: Clock> Node<C, K> {
         identity: NodeIdentity,
         store: Box<dyn SessionStore>,
         service: Service,
-        options: Options<C::Client>,
+        options: Options,
     ) -> Self {
         Self {
             connect: Arc::new(connect),
@@ -125,7 +125,6 @@ impl<C: Connect, K: Clock> Node<C, K> {
                 Some(false) => continue,
                 None => return,
             }
-            self.options.reader.read_by(client.clone());
             match Life::new(&mut self, client, asked).run().await {
                 Ended::Expired => self.earlier.push(owner),
                 Ended::Done => return,

@@ -1,4 +1,4 @@
-//! What operators want, written by the session the node has at the moment.
+//! What operators want, written by the sessions that people are lent.
 //!
 //! A wish whose fate stays unknown is written again by whoever asked: a pause says the same twice, and a trigger is looked for by
 //! its uuid first. Where that looks in vain, because the server lags behind, the leader finds the second one out.
@@ -8,7 +8,7 @@ use futures_util::{FutureExt as _, join};
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::client::{Client, Done, Error, Mode, MultiError, Op, Watch};
+use super::client::{Client, Done, Error, Lend, Mode, MultiError, Op, Watch};
 use super::desk::{self, At as _, Trouble, json};
 use super::{LedgerReader, paths, snapshot, wishes};
 use crate::job::JobName;
@@ -21,7 +21,7 @@ use crate::run::{
 /// How often a write is tried whose ground others change meanwhile: a job that is decided on every second leaves room enough.
 const TRIES: usize = 100;
 
-impl<C: Client> Operator for LedgerReader<C> {
+impl<L: Lend> Operator for LedgerReader<L> {
     fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> Asking<'_, ()> {
         Box::pin(async move { said(self.paused(&job, id, pause).await) })
     }
@@ -47,11 +47,11 @@ impl<C: Client> Operator for LedgerReader<C> {
     }
 }
 
-impl<C: Client> LedgerReader<C> {
+impl<L: Lend> LedgerReader<L> {
     /// The job's record is set as it stands: whatever a leader has under way for it is refused.
     async fn paused(&self, job: &JobName, id: Uuid, pause: Pause) -> Result<(), Trouble> {
         for _ in 0..TRIES {
-            let client = self.line()?;
+            let client = self.line().await?;
             let (record, control) = join!(client.get(&paths::job(job)), wishes::control(&client, job));
             let (at, id) = control?.map_or((None, id), |entry| (Some(entry.version), entry.record.id));
             let control = write(paths::control(job), json(&ControlRecord::new(id, pause.clone())), at);
@@ -71,7 +71,7 @@ impl<C: Client> LedgerReader<C> {
 
     async fn resume_requested(&self, job: &JobName, resume: Resume) -> Result<Option<Uuid>, Trouble> {
         for _ in 0..TRIES {
-            let client = self.line()?;
+            let client = self.line().await?;
             let Some(entry) = wishes::control(&client, job).await? else { return Ok(None) };
             let id = entry.record.id;
             let record = ControlRecord { resume: Some(resume.clone()), ..entry.record };
@@ -85,7 +85,7 @@ impl<C: Client> LedgerReader<C> {
 
     async fn gone(&self, job: &JobName, pause: Uuid) -> Result<(), Trouble> {
         loop {
-            match self.line()?.get_and_watch(&paths::control(job)).await {
+            match self.line().await?.get_and_watch(&paths::control(job)).await {
                 Err(Error::NoNode) => return Ok(()),
                 Ok((data, ..)) if is_another(&data, pause) => return Ok(()),
                 Ok((_, _, watch)) => watch.fired().await,
@@ -95,7 +95,7 @@ impl<C: Client> LedgerReader<C> {
     }
 
     async fn triggered(&self, wish: TriggerRecord) -> Result<RunId, Trouble> {
-        let client = self.line()?;
+        let client = self.line().await?;
         if let Some(known) = known(&client, &wish).await? {
             return Ok(known);
         }
@@ -113,7 +113,7 @@ impl<C: Client> LedgerReader<C> {
     /// Set at the version read: whoever has the run watches its record.
     async fn killed(&self, run: &RunId, wish: KillRequest) -> Result<Option<RunState>, Trouble> {
         for _ in 0..TRIES {
-            let client = self.line()?;
+            let client = self.line().await?;
             let path = paths::running(run);
             let (data, stat) = match client.get(&path).await {
                 Ok(found) => found,
@@ -136,7 +136,7 @@ impl<C: Client> LedgerReader<C> {
     /// From trigger to run to history everything moves in one transaction: looked for in that order, it is not missed.
     async fn ended(&self, run: &RunId) -> Result<Followed, Trouble> {
         loop {
-            let client = self.line()?;
+            let client = self.line().await?;
             let mut watches: Vec<BoxFuture<'static, ()>> = Vec::new();
             let trigger = run.trigger().map(paths::trigger);
             for path in trigger.into_iter().chain([paths::running(run)]) {

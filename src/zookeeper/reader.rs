@@ -1,59 +1,60 @@
-//! Reads for the operator's eyes, on whatever session the node has at the moment.
+//! Reads for the operator's eyes, and what operators want, on sessions aside: never on the one that renews the lease.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
 
-use super::client::{Client, State};
+use super::client::{Client, ConnectError, Lend, State};
 use super::desk::{self, Trouble};
 use super::{paths, place, snapshot};
 use crate::election::{Candidate, Queue};
 use crate::job::JobName;
-use crate::ledger::{ReadError, Reader, Reading, Snapshot};
+use crate::ledger::{Gathering, LastEnd, Newest, ReadError, Reader, Reading, Snapshot, Window};
 use crate::run::{HistoryRecord, Outcome, RunId};
 use crate::term::CandidateName;
 
-/// Reads by the node's own session; without one that is connected it says so at once. Whoever asks bounds the wait.
-pub struct LedgerReader<C>(Mutex<Option<C>>);
+/// Reads by sessions that it is lent; without one that is connected it says so. Whoever asks bounds the wait.
+pub struct LedgerReader<L>(L);
 
-impl<C> Default for LedgerReader<C> {
-    fn default() -> Self {
-        Self(Mutex::new(None))
+impl<L: Lend> LedgerReader<L> {
+    /// Reads by the sessions of `lender`.
+    pub fn new(lender: L) -> Self {
+        Self(lender)
+    }
+
+    /// A session, if a server answers now.
+    pub(super) async fn line(&self) -> Result<L::Client, Trouble> {
+        let none = |why: &str| Trouble::Again(format!("no ZooKeeper server answers{why}"));
+        match self.0.session().await {
+            Ok(session) if session.state() == State::Connected => Ok(session),
+            Ok(_) => Err(none("")),
+            Err(ConnectError::Unreachable(why)) => Err(none(&format!(": {why}"))),
+            Err(ConnectError::AuthFailed(why)) => Err(Trouble::Again(format!("authentication was refused: {why}"))),
+        }
+    }
+
+    async fn client(&self) -> Result<L::Client, ReadError> {
+        self.line().await.map_err(read_error)
     }
 }
 
-impl<C: Client> LedgerReader<C> {
-    /// Reads by this session from now on.
-    pub(super) fn read_by(&self, client: C) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(client);
-    }
-
-    /// The session, if a server answers now.
-    pub(super) fn line(&self) -> Result<C, Trouble> {
-        let client = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        client
-            .filter(|client| client.state() == State::Connected)
-            .ok_or_else(|| Trouble::Again("no ZooKeeper server answers".into()))
-    }
-
-    fn client(&self) -> Result<C, ReadError> {
-        self.line().map_err(read_error)
-    }
-}
-
-impl<C: Client> Reader for LedgerReader<C> {
+impl<L: Lend> Reader for LedgerReader<L> {
     fn queue(&self) -> Reading<'_, Queue> {
-        Box::pin(async { queue(&self.client()?).await.map_err(read_error) })
+        Box::pin(async { queue(&self.client().await?).await.map_err(read_error) })
     }
 
     fn snapshot(&self) -> Reading<'_, Snapshot> {
         Box::pin(async {
-            let (snapshot, damaged) = snapshot::read(&self.client()?, &BTreeSet::new()).await.map_err(read_error)?;
+            let (snapshot, damaged) =
+                snapshot::read(&self.client().await?, &BTreeSet::new()).await.map_err(read_error)?;
             Ok(Snapshot { damaged: damaged.iter().map(ToString::to_string).collect(), ..snapshot })
         })
     }
 
-    fn history(&self, job: Option<JobName>, limit: usize) -> Reading<'_, Vec<HistoryRecord>> {
-        Box::pin(async move { history(&self.client()?, job, limit).await.map_err(read_error) })
+    fn history(&self, job: Option<JobName>, window: Window) -> Reading<'_, Newest> {
+        Box::pin(async move { history(&self.client().await?, job, window).await.map_err(read_error) })
+    }
+
+    fn lasts(&self) -> Reading<'_, BTreeMap<JobName, LastEnd>> {
+        Box::pin(async move { lasts(&self.client().await?).await.map_err(read_error) })
     }
 }
 
@@ -70,24 +71,58 @@ async fn queue<C: Client>(client: &C) -> Result<Queue, Trouble> {
     Ok(Queue { candidates: candidates.collect(), members: snapshot::members(client).await?.0 })
 }
 
-async fn history<C: Client>(client: &C, job: Option<JobName>, limit: usize) -> Result<Vec<HistoryRecord>, Trouble> {
+async fn history<C: Client>(client: &C, job: Option<JobName>, window: Window) -> Result<Newest, Trouble> {
     let jobs = match job {
         Some(job) => vec![job],
-        None => {
-            let names = desk::children(client, paths::HISTORY).await?;
-            names.iter().filter_map(|name| JobName::parse(name).ok()).collect()
-        }
+        None => jobs_with_history(client).await?,
     };
-    let mut records = Vec::new();
+    let mut gathering = Gathering::new(window);
     for job in jobs {
-        // What cannot be read is named by whoever has to write to it.
-        let names = desk::newest_history(client, &job, limit.max(desk::MOST_LOOKED_AT)).await;
-        let names = desk::or_none(names)?;
-        let found = desk::get_history(client, &paths::job_history(&job), names).await?.found;
-        records.extend(found.into_iter().filter_map(|(_, data, _)| serde_json::from_slice(&data).ok()));
-        newest(&mut records, limit);
+        let most = window.records.max(desk::MOST_LOOKED_AT);
+        each_of_history(client, &job, most, |records| gathering.extend(records)).await?;
     }
-    Ok(records)
+    Ok(gathering.newest())
+}
+
+/// The outputs in the records are dropped as they are read.
+async fn lasts<C: Client>(client: &C) -> Result<BTreeMap<JobName, LastEnd>, Trouble> {
+    let mut lasts = BTreeMap::new();
+    for job in jobs_with_history(client).await? {
+        let mut last: Option<LastEnd> = None;
+        let newest = |records: Vec<(HistoryRecord, usize)>| {
+            let ends = records.iter().filter_map(|(record, _)| match record {
+                HistoryRecord::Run(end) => Some(LastEnd::from(end)),
+                HistoryRecord::Skip(_) => None,
+            });
+            last = ends.chain(last.take()).max_by_key(|end| end.at);
+        };
+        each_of_history(client, &job, desk::MOST_LOOKED_AT, newest).await?;
+        lasts.extend(last.map(|last| (job, last)));
+    }
+    Ok(lasts)
+}
+
+async fn jobs_with_history<C: Client>(client: &C) -> Result<Vec<JobName>, Trouble> {
+    let names = desk::children(client, paths::HISTORY).await?;
+    Ok(names.iter().filter_map(|name| JobName::parse(name).ok()).collect())
+}
+
+/// Hands on the records of a job whose names are the newest, each with its bytes, a few at a time. What cannot be read is left out: it
+/// is named by whoever has to write to it.
+async fn each_of_history<C: Client>(
+    client: &C,
+    job: &JobName,
+    most: usize,
+    mut take: impl FnMut(Vec<(HistoryRecord, usize)>),
+) -> Result<(), Trouble> {
+    let folder = paths::job_history(job);
+    let names = desk::or_none(desk::newest_history(client, job, most).await)?;
+    for names in names.chunks(desk::HISTORY_CHUNK) {
+        let found = desk::get_all(client, &folder, names.to_vec(), desk::HISTORY_CHUNK).await?.found;
+        let read = |(_, data, _): desk::Found| Some((serde_json::from_slice(&data).ok()?, data.len()));
+        take(found.into_iter().filter_map(read).collect());
+    }
+    Ok(())
 }
 
 /// How the run ended whose end was written before that of this one: the servers' order of writes says which, not the nodes' clocks. In
@@ -109,12 +144,6 @@ pub(super) async fn outcome_before<C: Client>(client: &C, run: &RunId) -> Result
     ends.sort_by_key(|(place, _)| *place);
     let own = ends.iter().position(|(_, end)| end.run.id() == *run);
     Ok(own.and_then(|own| own.checked_sub(1)).map(|before| ends[before].1.outcome))
-}
-
-/// Newest first, and no more than asked for.
-fn newest(records: &mut Vec<HistoryRecord>, limit: usize) {
-    records.sort_by_key(|record: &HistoryRecord| std::cmp::Reverse(record.at()));
-    records.truncate(limit);
 }
 
 fn read_error(trouble: Trouble) -> ReadError {
@@ -158,8 +187,9 @@ mod tests {
     fn of_ten_thousand_records_as_many_are_read_as_are_wanted() {
         let server = Server::new();
         (0..10_000).for_each(|second| drop(put(&server, second, Outcome::Success)));
-        let found = history(&server, Some(JobName::parse("backup").unwrap()), 200).now_or_never().unwrap().unwrap();
-        let times: Vec<_> = found.iter().map(|record| record.id().scheduled_at().as_second()).collect();
+        let window = Window::of(200);
+        let found = history(&server, Some(JobName::parse("backup").unwrap()), window).now_or_never().unwrap().unwrap();
+        let times: Vec<_> = found.records.iter().map(|record| record.id().scheduled_at().as_second()).collect();
         assert_eq!(times, (9_800..10_000).rev().collect::<Vec<_>>());
         let tree = server.tree();
         assert_eq!((tree.reads, tree.most_read), (200, desk::HISTORY_CHUNK));

@@ -2,7 +2,9 @@
 //!
 //! The crate hands a request over when its method is called, but its futures borrow the client. `handed_over`
 //! makes them `'static` and keeps the order of calls. Sessions are detached: a panic's unwinding must not close one,
-//! for that would give leadership away while processes still run.
+//! for that would give leadership away while processes still run. Those [`aside`](Aside), for people, hold nothing and are closed.
+
+mod aside;
 
 use std::future::ready;
 use std::pin::Pin;
@@ -19,6 +21,8 @@ use super::client::{
 };
 use super::session_id;
 use crate::term::SessionId;
+
+pub use aside::Aside;
 
 /// After this long without a session another attempt is begun.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -73,8 +77,14 @@ impl Connector {
     /// # Errors
     /// When a certificate or key cannot be read, in words.
     pub fn new(settings: Settings) -> Result<Self, String> {
-        let mut connector =
-            zk::Client::connector().with_session_timeout(settings.session_timeout).with_detached().with_fail_eagerly();
+        let mut connector = Self::closing(settings)?;
+        connector.connector = connector.connector.with_detached();
+        Ok(connector)
+    }
+
+    /// One whose sessions end with the last clone of them.
+    fn closing(settings: Settings) -> Result<Self, String> {
+        let mut connector = zk::Client::connector().with_session_timeout(settings.session_timeout).with_fail_eagerly();
         let rights = Rights::of(&settings.auth);
         for (scheme, credential) in &settings.auth.identities {
             connector = connector.with_auth(scheme, credential);

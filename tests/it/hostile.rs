@@ -1,3 +1,4 @@
 //! What others may try: local users, clients of the API and of ZooKeeper, jobs. They get nothing, and stop nothing.
 
+mod net;
 mod paths;

@@ -1,5 +1,6 @@
 //! A daemon of which nothing but its API is real, with a ledger that does as it is told.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -16,13 +17,16 @@ use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
 use crate::api::control::Handover;
+use crate::api::network::{Files, Network};
 use crate::api::serve::Serving;
 use crate::api::socket::{ApiSocket, Claim, NAME};
 use crate::api::{Sources, router};
 use crate::clock::{Uptime, system};
 use crate::election::Queue;
 use crate::job::JobName;
-use crate::ledger::{Asking, Followed, Operator, OperatorError, ReadError, Reader, Reading, Snapshot};
+use crate::ledger::{
+    Asking, Followed, LastEnd, Newest, Operator, OperatorError, ReadError, Reader, Reading, Snapshot, Window,
+};
 use crate::run::tests_support::skip;
 use crate::run::{HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord, TriggerSeq};
 use crate::status::{Status, sample};
@@ -76,11 +80,16 @@ impl Reader for Ledger {
         self.answer(Snapshot::default())
     }
 
-    fn history(&self, job: Option<JobName>, limit: usize) -> Reading<'_, Vec<HistoryRecord>> {
+    fn history(&self, job: Option<JobName>, window: Window) -> Reading<'_, Newest> {
         let at = sample::at("2026-11-20T02:40:00Z");
         let known = job.is_none_or(|job| job == sample::job("load"));
         let missed = HistoryRecord::Skip(skip("load", at.as_second()));
-        self.answer(vec![missed; if known { limit.min(3) } else { 0 }])
+        let records = vec![missed; if known { window.records.min(3) } else { 0 }];
+        self.answer(Newest { records, is_cut: false })
+    }
+
+    fn lasts(&self) -> Reading<'_, BTreeMap<JobName, LastEnd>> {
+        self.answer(BTreeMap::new())
     }
 }
 
@@ -150,7 +159,9 @@ impl Daemon {
     /// Serves on TCP as well, there, until the other is dropped.
     pub async fn listen(&self) -> (SocketAddr, Serving) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        (listener.local_addr().unwrap(), Serving::on_tcp(listener, self.router.clone()))
+        let address = listener.local_addr().unwrap();
+        let network = Network::new(address, Vec::new(), Files::default()).unwrap();
+        (address, Serving::on_tcp(listener, self.router.clone(), Arc::new(network)))
     }
 
     fn socket(&self) -> PathBuf {
@@ -173,7 +184,7 @@ impl Daemon {
     }
 
     pub async fn get(&self, path: &str) -> (u16, Value) {
-        self.send(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await
     }
 }
 
@@ -191,7 +202,7 @@ pub fn published() -> Status {
 
 pub fn post(path: &str, body: &str) -> String {
     let length = body.len();
-    format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}")
+    format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}")
 }
 
 /// Sends `request` as it is; the code and the body of the answer.

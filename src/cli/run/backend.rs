@@ -10,12 +10,13 @@ use crate::cli::home::chroot;
 use crate::cli::{Error, host, leftovers};
 use crate::clock::system::{self, SystemClock};
 use crate::coordination::{Coordination, channels};
+use crate::ledger::{Operator, Reader};
 use crate::run::journal::Recovered;
 use crate::solo::{self, Leftovers};
 use crate::state_dir::StateDir;
 use crate::state_dir::journal::FileJournal;
 use crate::term::NodeName;
-use crate::zookeeper::session::Connector;
+use crate::zookeeper::session::{Aside, Connector};
 use crate::zookeeper::{self, KeptSessions, LedgerReader, NodeIdentity, Options};
 
 /// How long the processes of a dead node may take to die of SIGKILL.
@@ -33,6 +34,8 @@ pub(super) enum Backend {
 pub(super) struct ZooKeeper {
     state: Arc<StateDir>,
     connector: Connector,
+    /// For whoever asks on the socket, and on the network.
+    asides: [Aside; 2],
     connect: String,
     journal: FileJournal,
     recovered: Recovered,
@@ -41,10 +44,18 @@ pub(super) struct ZooKeeper {
 /// A backend at work.
 pub(super) struct Started {
     pub coordination: Coordination,
+    /// The ledger, for whoever asks on the network: what they read delays nobody else.
+    pub remote: Ledger,
     pub journal: FileJournal,
     pub recovered: Recovered,
     /// Holds the state directory for as long as the daemon lives.
     pub _state: Arc<StateDir>,
+}
+
+/// The ledger, for people.
+pub(super) struct Ledger {
+    pub reader: Arc<dyn Reader>,
+    pub operator: Arc<dyn Operator>,
 }
 
 impl Backend {
@@ -55,10 +66,13 @@ impl Backend {
             return Ok(Self::Solo(Box::new(StateDir::open(&plan.state_dir, home.belongs(), &plan.node)?)));
         };
         let connector = home.connector(connect, args.session_timeout)?;
+        let aside = || Aside::new(home.settings(connect, args.session_timeout)?).map_err(Error::ZooKeeperOptions);
+        let asides = [aside()?, aside()?];
         let state = StateDir::open(&plan.state_dir, home.belongs(), &plan.node)?;
         let (journal, recovered) = leftovers::settle(&state, &plan.node, DYING, system::now().wall)?;
         let state = Arc::new(state);
-        Ok(Self::ZooKeeper(Box::new(ZooKeeper { state, connector, connect: connect.clone(), journal, recovered })))
+        let connect = connect.clone();
+        Ok(Self::ZooKeeper(Box::new(ZooKeeper { state, connector, asides, connect, journal, recovered })))
     }
 
     /// Its name in logs and status.
@@ -81,7 +95,10 @@ impl Backend {
                 });
                 let (solo, state) = started.await.map_err(|_| Error::Panicked)??;
                 let (coordination, journal) = (solo.coordination, solo.journal);
-                Ok(Started { coordination, journal, recovered: Recovered::default(), _state: Arc::from(state) })
+                // Each read is on a connection and a thread of its own anyway.
+                let (reader, operator) = (coordination.reader.clone(), coordination.operator.clone());
+                let remote = Ledger { reader, operator };
+                Ok(Started { coordination, remote, journal, recovered: Recovered::default(), _state: Arc::from(state) })
             }
             Self::ZooKeeper(zookeeper) => Ok(zookeeper.start(node, forget_after)),
         }
@@ -97,18 +114,18 @@ impl ZooKeeper {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: system::now().wall,
         };
-        let reader = Arc::new(LedgerReader::default());
-        let (coordination, service) = channels(reader.clone());
+        let [local, remote] = self.asides.map(|aside| Arc::new(LedgerReader::new(aside)));
+        let (coordination, service) = channels(local);
+        let remote = Ledger { reader: remote.clone(), operator: remote };
         let options = Options {
             chroot: chroot(&self.connect).to_owned(),
             service: self.connect,
             uuid: Box::new(Uuid::new_v4),
             forget_after,
-            reader,
         };
         let store = Box::new(KeptSessions::new(self.state.clone(), &self.recovered));
         // Its end closes the channel of events: the daemon's loop notices.
         tokio::spawn(zookeeper::serve(self.connector, SystemClock::default(), identity, store, service, options));
-        Started { coordination, journal: self.journal, recovered: self.recovered, _state: self.state }
+        Started { coordination, remote, journal: self.journal, recovered: self.recovered, _state: self.state }
     }
 }

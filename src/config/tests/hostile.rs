@@ -58,6 +58,38 @@ fn unquoted_stars_and_at_signs_are_to_be_quoted() {
     same(&said("jobs: {a: {schedule: @daily, command: x}}"), &format!("j:1:22: quote it: \"@daily\" {at}"));
 }
 
+/// Files in which a value under `environment` is wrong, or stands beside what is. The log tells what is said of them, and so may others.
+#[test]
+fn what_stands_under_environment_is_never_quoted() {
+    for environment in [
+        "{DB_PASSWORD: @hunter2!}",
+        "{DB_PASSWORD: *hunter2}",
+        "\n      DB_PASSWORD: @hunter2!",
+        "\n      DB_PASSWORD: *hunter2",
+        "\n      DB_PASSWORD: %hunter2",
+        "\n      DB_PASSWORD: `hunter2`",
+        "\n      schedule: x\n      DB_PASSWORD: @hunter2",
+        "\n      NOTE: schedule: @hunter2",
+        "\n      - @hunter2",
+        "\n      - DB_PASSWORD=hunter2",
+        "[DB_PASSWORD=hunter2]",
+        "{DB_PASSWORD=hunter2}",
+        "{DB_PASSWORD=hunter2: x, DB_PASSWORD=hunter2: x}",
+        "DB_PASSWORD=hunter2",
+        "{DB_PASSWORD: [hunter2]}",
+        "{DB_PASSWORD: {hunter2: x}}",
+        "{DB_PASSWORD: !secret hunter2}",
+        "{DB_PASSWORD: \"hunter2\\0\"}",
+        "{DB_PASSWORD: \"hunter2}",
+        "{DB_PASSWORD: 'hunter2}",
+        "\n    DB_PASSWORD=hunter2: x",
+    ] {
+        let text = format!("jobs:\n  a:\n    schedule: '@daily'\n    environment: {environment}\n    command: x\n");
+        let said = said(&text);
+        assert!(!said.is_empty() && !said.contains("hunter2"), "{text}{said}");
+    }
+}
+
 #[test]
 fn what_is_not_text_is_said_where_it_begins() {
     same(&said(b"jobs: {}\n# \xc3\xa4 \xff\n"), "j:2:5: the file is not UTF-8 from here on");

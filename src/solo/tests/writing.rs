@@ -106,7 +106,7 @@ fn the_newest_twenty_runs_and_apart_from_them_the_newest_twenty_skips_are_kept()
     let answers = store.commit(Some(token), &mut Chains::default(), &changes).unwrap();
     assert!(answers.iter().all(|answer| *answer == Commit::Accepted), "{answers:?}");
     store.trim([JobName::parse("j").unwrap()].iter()).unwrap();
-    let kept = read::history(&Connection::open(&path).unwrap(), None, 1000).unwrap();
+    let kept = read::history(&Connection::open(&path).unwrap(), None, Window::of(1000)).unwrap().records;
     let seconds = |kind: fn(&HistoryRecord) -> Option<Timestamp>| {
         kept.iter().filter_map(kind).map(Timestamp::as_second).collect::<Vec<_>>()
     };

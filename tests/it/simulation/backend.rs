@@ -13,6 +13,7 @@ use cronkeeper::ledger::{self, Change, Commit, CommitId, Snapshot};
 use cronkeeper::run::journal::{Noted, Recovered};
 use cronkeeper::run::{JobRecord, Nonce, RunEnd, Version};
 use cronkeeper::term::{FencingToken, NodeName, SessionId, Term};
+use cronkeeper::zookeeper::client::{Connect, ConnectError, Lend};
 use cronkeeper::zookeeper::{
     ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve, session_id,
 };
@@ -27,7 +28,7 @@ use super::faults::Fault;
 use super::strays::STRAY;
 use super::trial::{Length, Plan, Subject, many};
 use super::world::{Event, Shared, World};
-use super::zookeeper::Connector;
+use super::zookeeper::{Connector, SimClient};
 
 /// What a node has on disk.
 #[derive(Default)]
@@ -120,8 +121,8 @@ pub fn backend(
     recovered: &Recovered,
     mut rng: Rng,
 ) -> (Task, Coordination) {
-    let reader = Arc::new(LedgerReader::default());
-    let (coordination, service) = coordination::channels(reader.clone());
+    let lent = Lent::default();
+    let (coordination, service) = coordination::channels(Arc::new(LedgerReader::new(lent.clone())));
     let clock = NodeClock { world: world.clone(), node };
     let identity = NodeIdentity {
         node: NodeName::new(format!("node-{node}")),
@@ -135,11 +136,39 @@ pub fn backend(
         chroot: "/".into(),
         uuid: Box::new(move || Uuid::from_u128(rng.u128(..))),
         forget_after: None,
-        reader,
     };
-    let connector = Connector { world: world.clone(), node };
+    let connector = Lending { connector: Connector { world: world.clone(), node }, lent };
     let store = Box::new(StateDir::open(disk, recovered));
     (Box::pin(serve(connector, clock, identity, store, service, options)), coordination)
+}
+
+/// What a node reads by for people: here its own session, for they ask seldom.
+#[derive(Clone, Default)]
+struct Lent(Arc<Mutex<Option<SimClient>>>);
+
+impl Lend for Lent {
+    type Client = SimClient;
+
+    async fn session(&self) -> Result<SimClient, ConnectError> {
+        let lent = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        lent.ok_or_else(|| ConnectError::Unreachable("there was none yet".into()))
+    }
+}
+
+/// Makes a node's sessions, and lends the newest.
+struct Lending {
+    connector: Connector,
+    lent: Lent,
+}
+
+impl Connect for Lending {
+    type Client = SimClient;
+
+    async fn connect(&self) -> Result<SimClient, ConnectError> {
+        let session = self.connector.connect().await?;
+        *self.lent.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(session.clone());
+        Ok(session)
+    }
 }
 
 /// Nodes without a daemon's core.

@@ -19,6 +19,6 @@ pub mod wire;
 pub use client::{Answered, ClientId, Clients};
 pub use ensemble::{Ensemble, SERVERS};
 pub use leading::STRANGER;
-pub use port::Connector;
+pub use port::{Connector, SimClient};
 pub use server::{Input, Server};
 pub use tree::{CLOSED, Change, Tree};

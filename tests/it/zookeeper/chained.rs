@@ -2,7 +2,7 @@
 
 use cronkeeper::election::Request;
 use cronkeeper::job::JobName;
-use cronkeeper::ledger::{Change, Commit, Event};
+use cronkeeper::ledger::{Change, Commit, Event, Window};
 use cronkeeper::run::{Answer, HistoryRecord, Link, RunRecord, SkipReason, TriggerSeq, Version};
 use cronkeeper::term::{SessionId, Term};
 
@@ -65,7 +65,7 @@ async fn what_is_given_up_is_no_news_where_the_history_knows_better() {
     let forgo = forgo("b", vec![said[0].0], &term);
     assert_eq!(leader.commit(forgo.clone()).await, Commit::Accepted);
     assert_eq!(leader.commit(forgo).await, Commit::Superseded);
-    let history = leader.reader().history(Some(job("b")), 10).await.unwrap();
+    let history = leader.reader().history(Some(job("b")), Window::of(10)).await.unwrap().records;
     assert!(matches!(history.as_slice(), [HistoryRecord::Run(_)]), "{history:?}");
 }
 

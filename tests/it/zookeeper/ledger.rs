@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cronkeeper::election::{Defined, Published, Request};
 use cronkeeper::job::Digest;
-use cronkeeper::ledger::{self, Change, Commit, OwnerState};
+use cronkeeper::ledger::{self, Change, Commit, OwnerState, Window};
 use cronkeeper::run::{HistoryRecord, KillRequest, Reason, RunRecord, Version};
 use cronkeeper::term::TermEnd;
 use cronkeeper::zookeeper::session::Settings;
@@ -39,7 +39,7 @@ async fn a_run_begins_and_ends_and_its_successor_finds_the_mark_and_the_history(
     assert_eq!(found.jobs[&job("backup")].version, Version(1));
     assert_eq!(rig.commit(end(0, &run)).await, Commit::Accepted);
     assert!(rig.reader().snapshot().await.unwrap().running.is_empty());
-    let history = rig.reader().history(None, 10).await.unwrap();
+    let history = rig.reader().history(None, Window::of(10)).await.unwrap().records;
     assert!(matches!(&history[..], [HistoryRecord::Run(ended)] if ended.run == run), "{history:?}");
 }
 
@@ -120,7 +120,7 @@ async fn folders_removed_by_hand_are_made_again() {
     let run = run("backup", 60, "a", &session, term.token);
     assert_eq!(rig.commit(begin(0, &run)).await, Commit::Accepted);
     assert_eq!(rig.commit(end(0, &run)).await, Commit::Accepted);
-    assert_eq!(rig.reader().history(Some(job("backup")), 10).await.unwrap().len(), 1);
+    assert_eq!(rig.reader().history(Some(job("backup")), Window::of(10)).await.unwrap().records.len(), 1);
 }
 
 #[tokio::test]
@@ -212,7 +212,7 @@ async fn nothing_is_left_of_a_job_that_every_nodes_file_lacks_and_one_of_its_nam
     for path in ["jobs/old", "history/old", "control/old", "gone/old"] {
         assert!(hand.check_stat(&format!("/cronkeeper/{path}")).await.unwrap().is_none(), "{path}");
     }
-    assert_eq!(rig.reader().history(Some(job("kept")), 10).await.unwrap().len(), 3);
+    assert_eq!(rig.reader().history(Some(job("kept")), Window::of(10)).await.unwrap().records.len(), 3);
     assert_eq!(rig.commit(first_mark("old", "2")).await, Commit::Accepted);
     let again = run("old", 90, "a", &session, term.token);
     assert_eq!(rig.commit(begin(0, &again)).await, Commit::Accepted);

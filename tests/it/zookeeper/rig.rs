@@ -13,7 +13,7 @@ use cronkeeper::run::{
     JobRecord, Nonce, OnLoss, Outcome, Owner, Past, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason, Version,
 };
 use cronkeeper::term::{FencingToken, NodeName, SessionId, Term};
-use cronkeeper::zookeeper::session::{Connector, Settings};
+use cronkeeper::zookeeper::session::{Aside, Connector, Settings};
 use cronkeeper::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
 use cronkeeper::{election, ledger};
 use jiff::Timestamp;
@@ -123,8 +123,8 @@ impl Rig {
 
     /// One that removes what is kept of jobs that are gone for so long.
     pub fn forgetting(settings: Settings, node: &str, memory: Memory, forget_after: Option<Duration>) -> Self {
-        let reader = Arc::new(LedgerReader::default());
-        let (coordination, service) = channels(reader.clone());
+        let aside = Aside::new(settings.clone()).expect("plain settings are good");
+        let (coordination, service) = channels(Arc::new(LedgerReader::new(aside)));
         let identity = NodeIdentity {
             node: NodeName::new(node),
             host: "localhost".into(),
@@ -133,8 +133,7 @@ impl Rig {
             started_at: Timestamp::now(),
         };
         let chroot = settings.connect.find('/').map_or("/".into(), |at| settings.connect[at..].to_owned());
-        let options =
-            Options { service: settings.connect.clone(), chroot, uuid: Box::new(Uuid::new_v4), forget_after, reader };
+        let options = Options { service: settings.connect.clone(), chroot, uuid: Box::new(Uuid::new_v4), forget_after };
         let connector = Connector::new(settings).expect("plain settings are good");
         let store = Box::new(memory.clone());
         let task = tokio::spawn(serve(connector, System, identity, store, service, options));

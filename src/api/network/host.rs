@@ -1,0 +1,87 @@
+//! The names that an address goes by. Pure.
+
+use std::net::IpAddr;
+
+use axum::http::uri::Authority;
+
+/// What a request calls its host: a name or an address, without port, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostName(String);
+
+impl HostName {
+    /// One that is given as an option.
+    ///
+    /// # Errors
+    /// When it is none, in words.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        // An address of IPv6 stands in brackets where a port may follow, and nobody writes them here.
+        let name = match text.parse::<IpAddr>() {
+            Ok(address) => return Ok(Self(address.to_canonical().to_string())),
+            Err(_) => Self::of_authority(text).filter(|_| !text.contains([':', '@', '[', '*'])),
+        };
+        name.ok_or_else(|| "a host name or an address, without port, as it stands in URLs".to_owned())
+    }
+
+    /// The host of `host:port`; absent where it is none, or a user stands in front.
+    pub(super) fn of_authority(text: &str) -> Option<Self> {
+        let authority: Authority = text.parse().ok()?;
+        let host = authority.host();
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let host = host.strip_suffix('.').unwrap_or(host);
+        let is_good = !host.is_empty() && !text.contains('@');
+        let name = || match host.parse::<IpAddr>() {
+            Ok(address) => address.to_canonical().to_string(),
+            Err(_) => host.to_ascii_lowercase(),
+        };
+        is_good.then(|| Self(name()))
+    }
+
+    /// True for `localhost`, and for the address that a connection was made to: nobody else's page can go by either.
+    pub(super) fn is_of(&self, local: Option<IpAddr>) -> bool {
+        self.0 == "localhost" || self.0.parse().is_ok_and(|address: IpAddr| Some(address) == local)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn is_own(text: &str) -> bool {
+        let names = [HostName::parse("Cron.example.org").unwrap(), HostName::parse("2001:db8::1").unwrap()];
+        let local = Some(IpAddr::from([192, 0, 2, 7]));
+        HostName::of_authority(text).is_some_and(|name| name.is_of(local) || names.contains(&name))
+    }
+
+    #[test]
+    fn only_the_address_itself_and_given_names_are_its_own() {
+        let own =
+            ["192.0.2.7:7475", "192.0.2.7", "localhost:7475", "LOCALHOST", "cron.example.org", "CRON.example.org.:80"];
+        for text in own.into_iter().chain(["[2001:db8::1]:7475", "[2001:DB8:0::1]"]) {
+            assert!(is_own(text), "{text}");
+        }
+        let foreign =
+            ["evil.example", "192.0.2.8", "cron.example.org.evil.example", "evil.example@192.0.2.7", "127.0.0.1"];
+        for text in
+            foreign.into_iter().chain(["", ":", "localhost@evil.example", "xlocalhost", "[::1]", "a b", "/", "[", "ö"])
+        {
+            assert!(!is_own(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_name_is_no_option() {
+        for text in ["", "https://cron.example.org", "cron.example.org:7475", "*", "*.example.org", "a b", "user@host"]
+        {
+            assert!(HostName::parse(text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_much(text in "\\PC*") {
+            let _ = (HostName::of_authority(&text), HostName::parse(&text));
+        }
+    }
+}

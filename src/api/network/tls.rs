@@ -1,0 +1,121 @@
+//! TLS on an address, by rustls: from files to a configuration.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{Error, RootCertStore, ServerConfig};
+
+use super::TlsFiles;
+use super::secret::{SecretError, read};
+use crate::safe_path::Wanted;
+
+/// What is shown to clients, and asked of them.
+pub(super) fn config(files: &TlsFiles) -> Result<ServerConfig, SecretError> {
+    let TlsFiles { certificate, key, client_ca } = files;
+    let chain = certificates(certificate)?;
+    let private =
+        PrivateKeyDer::from_pem_slice(&read(key, Wanted::Secret)?).map_err(|_| SecretError::NoKey(key.clone()))?;
+    // Named, because another library in this process could ask for another one.
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
+    let builder = builder.with_safe_default_protocol_versions().map_err(|error| unusable(certificate, error))?;
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let roots = Arc::new(authorities(path)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
+            builder.with_client_cert_verifier(verifier.map_err(|error| unusable(path, error))?)
+        }
+    };
+    let mut config = builder.with_single_cert(chain, private).map_err(|error| match error {
+        Error::InconsistentKeys(_) => SecretError::OtherKey { key: key.clone(), certificate: certificate.clone() },
+        Error::InvalidCertificate(_) => unusable(certificate, error),
+        error => unusable(key, error),
+    })?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, SecretError> {
+    let bytes = read(path, Wanted::Trusted)?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(|| SecretError::NoCertificate(path.to_owned()))
+}
+
+fn authorities(path: &Path) -> Result<RootCertStore, SecretError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|error| unusable(path, error))?;
+    }
+    Ok(roots)
+}
+
+fn unusable(path: &Path, error: impl std::fmt::Display) -> SecretError {
+    SecretError::Unusable { path: path.to_owned(), why: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::PathBuf;
+
+    use rcgen::{CertifiedKey, generate_simple_self_signed};
+
+    use super::*;
+
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        fn file(&self, name: &str, text: &str, mode: u32) -> PathBuf {
+            let path = self.0.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            path
+        }
+
+        /// Files of an identity that signed itself.
+        fn identity(&self, name: &str) -> TlsFiles {
+            let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+            let certificate = self.file(&format!("{name}.pem"), &cert.pem(), 0o644);
+            let key = self.file(&format!("{name}.key"), &signing_key.serialize_pem(), 0o600);
+            TlsFiles { certificate, key, client_ca: None }
+        }
+    }
+
+    #[test]
+    fn a_certificate_with_its_key_will_do_and_an_authority_beside_it() {
+        let place = Place(tempfile::tempdir().unwrap());
+        let good = place.identity("good");
+        assert!(config(&good).is_ok());
+        assert!(config(&TlsFiles { client_ca: Some(good.certificate.clone()), ..good }).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_named() {
+        let place = Place(tempfile::tempdir().unwrap());
+        let (good, other) = (place.identity("good"), place.identity("other"));
+        let empty = place.file("empty", "", 0o600);
+        let garbled = place.file("garbled", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", 0o600);
+        let open = place.file("open.key", &std::fs::read_to_string(&good.key).unwrap(), 0o644);
+        let gone = place.0.path().join("gone");
+        let bad = [
+            (TlsFiles { certificate: empty.clone(), ..good.clone() }, &empty),
+            (TlsFiles { certificate: garbled.clone(), ..good.clone() }, &garbled),
+            (TlsFiles { certificate: gone.clone(), ..good.clone() }, &gone),
+            (TlsFiles { key: empty.clone(), ..good.clone() }, &empty),
+            (TlsFiles { key: good.certificate.clone(), ..good.clone() }, &good.certificate),
+            (TlsFiles { key: open.clone(), ..good.clone() }, &open),
+            (TlsFiles { key: other.key.clone(), ..good.clone() }, &other.key),
+            (TlsFiles { client_ca: Some(empty.clone()), ..good.clone() }, &empty),
+            (TlsFiles { client_ca: Some(garbled.clone()), ..good.clone() }, &garbled),
+        ];
+        for (files, named) in bad {
+            let error = config(&files).unwrap_err().to_string();
+            assert!(error.contains(named.to_str().unwrap()), "{error}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! What may be shown to whoever can reach an address: names, times and outcomes.
+//!
+//! Left out is all that is somebody's own text, in which a secret may stand: what jobs printed, what the jobs file holds and
+//! why it is wrong, what operators said and who they are; and where on the host things are. Each field is named here, so that a new one
+//! is not shown before somebody has thought of it.
+
+use super::{
+    Confinement, EndedRun, HistoryEntry, JobStatus, JobsFile, LastRun, Place, Role, RunStatus, Session, Skipped, Status,
+};
+use crate::election::Member;
+use crate::run::Pause;
+
+/// Stands for what is left out, where there is something.
+pub const WITHHELD: &str = "told only on the Unix socket, or with the token";
+
+fn withheld() -> String {
+    WITHHELD.to_owned()
+}
+
+fn each_withheld(texts: &[String]) -> Vec<String> {
+    texts.iter().map(|_| withheld()).collect()
+}
+
+impl Status {
+    /// Without what is not for everybody.
+    #[must_use]
+    pub fn outlined(self) -> Self {
+        let Self {
+            v,
+            at,
+            node,
+            backend,
+            version,
+            started_at,
+            state,
+            ready,
+            awaiting,
+            role,
+            session,
+            confinement: Confinement { cgroup: _, limits },
+            jobs_file: JobsFile { path: _, digest, valid, errors, loaded_at },
+            clock_skew_ms,
+            jobs,
+            runs,
+            queue,
+            members,
+            drift,
+            unread,
+            damaged,
+        } = self;
+        let Role { candidate, predecessor, predecessor_node, leader_node, token, term_since } = role;
+        Self {
+            v,
+            at,
+            node,
+            backend,
+            version,
+            started_at,
+            state,
+            ready,
+            awaiting,
+            role: Role { candidate, predecessor, predecessor_node, leader_node, token, term_since },
+            session: session.map(outlined_session),
+            confinement: Confinement { cgroup: None, limits },
+            jobs_file: JobsFile { path: withheld(), digest, valid, errors: each_withheld(&errors), loaded_at },
+            clock_skew_ms,
+            jobs: jobs.into_iter().map(JobStatus::outlined).collect(),
+            runs: runs.into_iter().map(outlined_run).collect(),
+            queue: queue.into_iter().map(outlined_place).collect(),
+            members: members.into_iter().map(outlined_member).collect(),
+            drift,
+            unread: unread.map(|_| withheld()),
+            damaged: each_withheld(&damaged),
+        }
+    }
+}
+
+impl JobStatus {
+    fn outlined(self) -> Self {
+        let Self {
+            name,
+            description: _,
+            schedule,
+            timezone,
+            after,
+            enabled,
+            last,
+            next,
+            running,
+            waits_for,
+            error,
+            paused,
+        } = self;
+        Self {
+            name,
+            description: None,
+            schedule,
+            timezone,
+            after,
+            enabled,
+            last: last.map(outlined_last),
+            next,
+            running,
+            waits_for,
+            error: error.map(|_| withheld()),
+            paused: paused.map(|Pause { by: _, at, reason }| Pause {
+                by: withheld(),
+                at,
+                reason: reason.map(|_| withheld()),
+            }),
+        }
+    }
+}
+
+/// Whoever knows a session's id has a part of what is needed to be it.
+fn outlined_session(session: Session) -> Session {
+    let Session { id: _, timeout_ms, connected, since, lease_until, lease_remaining_ms } = session;
+    Session { id: crate::term::SessionId(withheld()), timeout_ms, connected, since, lease_until, lease_remaining_ms }
+}
+
+fn outlined_run(run: RunStatus) -> RunStatus {
+    let RunStatus { run, node, attempt, since, state, retry_at, keep_until } = run;
+    RunStatus { run, node, attempt, since, state, retry_at, keep_until }
+}
+
+fn outlined_last(last: LastRun) -> LastRun {
+    let LastRun { run, outcome, at } = last;
+    LastRun { run, outcome, at }
+}
+
+fn outlined_place(place: Place) -> Place {
+    let Place { candidate, node, predecessor } = place;
+    Place { candidate, node, predecessor }
+}
+
+fn outlined_member(member: Member) -> Member {
+    let Member { v, node, host: _, pid: _, version, started_at, session_timeout_ms, published } = member;
+    Member { v, node, host: withheld(), pid: 0, version, started_at, session_timeout_ms, published }
+}
+
+impl HistoryEntry {
+    /// Without what is not for everybody.
+    #[must_use]
+    pub fn outlined(self) -> Self {
+        match self {
+            Self::Run(run) => Self::Run(Box::new(run.outlined())),
+            Self::Skip(skip) => Self::Skip(skip.outlined()),
+        }
+    }
+}
+
+impl EndedRun {
+    fn outlined(self) -> Self {
+        let Self {
+            job,
+            run,
+            scheduled_at,
+            triggered_by,
+            node,
+            token,
+            attempt,
+            begun_at,
+            ended_at,
+            duration_ms,
+            outcome,
+            reason,
+            exit_code,
+            signal,
+            leftovers,
+            dropped_bytes,
+            tail,
+            earlier_attempts,
+        } = self;
+        let tail = if tail.is_empty() { tail } else { withheld() };
+        Self {
+            job,
+            run,
+            scheduled_at,
+            triggered_by: triggered_by.map(|_| withheld()),
+            node,
+            token,
+            attempt,
+            begun_at,
+            ended_at,
+            duration_ms,
+            outcome,
+            reason,
+            exit_code,
+            signal,
+            leftovers,
+            dropped_bytes,
+            tail,
+            earlier_attempts,
+        }
+    }
+}
+
+impl Skipped {
+    fn outlined(self) -> Self {
+        let Self { job, run, reason, first, triggered_by, last, count, node, token, decided_at } = self;
+        let triggered_by = triggered_by.map(|_| withheld());
+        Self { job, run, reason, first, triggered_by, last, count, node, token, decided_at }
+    }
+}

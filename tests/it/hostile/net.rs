@@ -1,0 +1,107 @@
+//! Clients on TCP: without a token, under foreign names, with wrong certificates, slow ones, greedy ones, many.
+
+mod access;
+mod crowd;
+mod shares;
+mod tls;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+use uuid::Uuid;
+
+use crate::support::LONG;
+use crate::support::node::Spec;
+use crate::support::scratch::Scratch;
+
+const PORT: u16 = 7475;
+
+/// An address of this host that nobody else has: all of 127.0.0.0/8 are its own.
+fn unused() -> SocketAddrV4 {
+    let [a, b, c, ..] = *Uuid::new_v4().as_bytes();
+    SocketAddrV4::new(Ipv4Addr::new(127, a.clamp(16, 200), b, c.clamp(1, 254)), PORT)
+}
+
+/// A caller of this number, with an address of its own.
+fn caller(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(127, 201, 0, number)
+}
+
+/// What a node answered.
+#[derive(Debug)]
+struct Answer {
+    code: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn parsed(text: &[u8]) -> Option<Self> {
+        let text = String::from_utf8_lossy(text);
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        let code = head.split(' ').nth(1)?.parse().ok()?;
+        Some(Self { code, head: head.to_owned(), body: body.to_owned() })
+    }
+}
+
+/// A connection from `from`.
+fn dial(from: Ipv4Addr, to: SocketAddrV4) -> std::io::Result<TcpStream> {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    bind(&socket, &SocketAddr::from((from, 0)))?;
+    connect(&socket, &SocketAddr::V4(to))?;
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(LONG))?;
+    Ok(stream)
+}
+
+/// Sends `request` as it is; `None` where there is no answer but the end of the connection.
+fn exchange(mut stream: impl Read + Write, request: &str) -> Option<Answer> {
+    // The node may have heard enough before all is sent.
+    drop(stream.write_all(request.as_bytes()));
+    let mut answer = Vec::new();
+    drop(stream.read_to_end(&mut answer));
+    Answer::parsed(&answer)
+}
+
+fn request(path: &str, more: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n")
+}
+
+/// The answer to a caller who shows what stands in `more`.
+fn get_with(to: SocketAddrV4, path: &str, more: &str) -> Answer {
+    let answer = dial(caller(1), to).ok().and_then(|stream| exchange(stream, &request(path, more)));
+    answer.unwrap_or_else(|| panic!("no answer to {path}"))
+}
+
+/// The answer to a stranger.
+fn get(to: SocketAddrV4, path: &str) -> Answer {
+    get_with(to, path, "")
+}
+
+/// A node that listens there.
+fn listening(spec: Spec, at: SocketAddrV4) -> Spec {
+    spec.option("--listen", &at.to_string())
+}
+
+/// Writes a file that others may not read.
+fn secret(dir: &Scratch, name: &str, text: &str) -> PathBuf {
+    let path = dir.write(name, text);
+    closed(&path);
+    path
+}
+
+fn closed(path: &Path) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("it is ours");
+}
+
+fn opened(path: &Path) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).expect("it is ours");
+}
+
+/// As an option's value.
+fn text(path: &Path) -> &str {
+    path.to_str().expect("scratch directories have plain names")
+}

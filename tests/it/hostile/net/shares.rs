@@ -1,0 +1,61 @@
+//! What one caller can take: not what the others need.
+
+use std::io::Write as _;
+use std::net::{SocketAddrV4, TcpStream};
+
+use super::{caller, dial, exchange, listening, request, unused};
+use crate::failover::cluster::{Place, usual};
+use crate::solo::rig::{get as get_local, leading, node};
+use crate::support::zookeeper::Ensemble;
+use crate::support::{LONG, until};
+
+/// Requests of one caller that are never sent to their end.
+fn halves(from: u8, at: SocketAddrV4, count: usize) -> Vec<TcpStream> {
+    let half = |_| {
+        let mut stream = dial(caller(from), at).expect("it listens");
+        // Those that are one too many are closed at once.
+        drop(stream.write_all(b"GET /healthz HTT"));
+        stream
+    };
+    (0..count).map(half).collect()
+}
+
+#[test]
+fn half_requests_of_one_caller_shut_no_other_out() {
+    let at = unused();
+    let spec = listening(node("a"), at).jobs("jobs: {tick: {schedule: '* * * * * *', command: 'true'}}");
+    let a = leading(&spec);
+    let held = halves(1, at, 300);
+    // However long they are held, others come in while they are: of each connection one round.
+    for number in 2..10 {
+        let answer = exchange(dial(caller(number), at).unwrap(), &request("/healthz", ""));
+        assert_eq!(answer.expect("there is an answer").code, 200);
+    }
+    assert_eq!(get_local(&spec, "/healthz").expect("the socket answers").0, 200);
+    a.await_after(a.events().len(), "run.started", LONG, |_| true);
+    drop(held);
+    until("the caller is let in again", || {
+        exchange(dial(caller(1), at).unwrap(), &request("/healthz", "")).is_some_and(|answer| answer.code == 200)
+    });
+}
+
+/// The session that renews the lease is asked for nothing by people, and those that are are closed again.
+#[test]
+fn what_people_read_goes_over_sessions_of_their_own() {
+    let ensemble = Ensemble::start(1);
+    let (place, at) = (Place::on(&ensemble), unused());
+    let a = listening(usual(place.node("a")).jobs("jobs: {}"), at).start();
+    a.await_event("takeover.done", LONG);
+    // Sessions by their connections; some of what else is connected, such as this question, comes and goes.
+    let sessions = || ensemble.four_letter(0, "cons").matches("sid=0x").count();
+    let before = sessions();
+    for _ in 0..3 {
+        let answer = exchange(dial(caller(1), at).unwrap(), &request("/v1/history", "")).unwrap();
+        assert_eq!(answer.code, 200, "{}", answer.body);
+    }
+    assert_eq!(sessions(), before + 1, "one for the network, however often it is asked");
+    assert_eq!(get_local(a.spec(), "/v1/history").expect("the socket answers").0, 200);
+    assert_eq!(sessions(), before + 2, "and one for the socket");
+    until("they are closed when nobody asks", || sessions() == before);
+    assert!(a.events().named("leader.lost").is_empty());
+}
