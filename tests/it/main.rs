@@ -3,6 +3,7 @@
 mod cli;
 mod failover;
 mod harness;
+mod hostile;
 mod mutants;
 mod nemesis;
 mod readme;

@@ -10,6 +10,8 @@ use cronkeeper::clock::system::uptime;
 use cronkeeper::warden::handle::{Handle, Warden};
 use cronkeeper::warden::wire::{Deadline, Ending, Launch, Limits, Notice, Order, Slot, StartFailure, Stream, User};
 
+use crate::support::process::environment;
+
 /// Longer than anything takes on the slowest machine; only a failing test waits it out.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -26,8 +28,13 @@ pub struct Bench {
 
 impl Bench {
     pub fn new() -> Self {
+        Self::of(Path::new(env!("CARGO_BIN_EXE_cronkeeper")))
+    }
+
+    /// With the warden that this program is, or becomes.
+    pub fn of(program: &Path) -> Self {
         let run = format!("torture-{}.20261120T023000Z", uuid::Uuid::new_v4());
-        let warden = Warden::spawn_from(Path::new(env!("CARGO_BIN_EXE_cronkeeper"))).unwrap();
+        let warden = Warden::spawn_from(program).unwrap();
         let directory = tempfile::tempdir().unwrap();
         Self { warden: warden.into_async().unwrap(), run, directory, output: Vec::new(), next: 0 }
     }
@@ -158,8 +165,7 @@ impl Bench {
 pub fn living(run: &str) -> Vec<i32> {
     let entry = format!("CRONKEEPER_RUN_ID={run}");
     let carries = |pid: &i32| {
-        fs::read(format!("/proc/{pid}/environ"))
-            .is_ok_and(|environment| environment.split(|&byte| byte == 0).any(|variable| variable == entry.as_bytes()))
+        environment(pid.cast_unsigned()).split(|&byte| byte == 0).any(|variable| variable == entry.as_bytes())
     };
     let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     pids.filter(carries).collect()
