@@ -10,8 +10,9 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
+use crate::solo::rig::{await_start, cli_text, status};
 use crate::support::command::CRONKEEPER;
-use crate::support::node::Spec;
+use crate::support::node::{Node, Spec};
 use crate::support::process::Process;
 use crate::support::scratch::Scratch;
 use crate::support::skipped;
@@ -118,6 +119,15 @@ fn script(scripts: &Scratch, name: &str, text: &str) -> String {
     let path = scripts.write(name, text);
     std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
     path.to_str().unwrap().to_owned()
+}
+
+/// Has a job run now; the run, once it has started.
+fn run_now(node: &Node, job: &str) -> String {
+    // The leader serves the socket, in a moment.
+    status(node.spec());
+    let seen = node.events().len();
+    cli_text(node.spec(), &["trigger", job]);
+    await_start(node, seen, job)
 }
 
 /// A program of nobody's that is no job; it and all that it starts in its group end with the test.

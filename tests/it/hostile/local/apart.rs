@@ -4,8 +4,8 @@ use std::process::Command;
 
 use nix::libc;
 
-use super::{Host, Known, NOBODY, quoted};
-use crate::solo::rig::{await_end, await_start, cli_text, leading};
+use super::{Host, Known, NOBODY, quoted, run_now};
+use crate::solo::rig::{await_end, leading};
 use crate::support::node::Node;
 use crate::support::{LONG, skipped};
 
@@ -33,9 +33,7 @@ fn looker(own: &str) -> String {
 }
 
 fn said(node: &Node, job: &str) -> Vec<String> {
-    let seen = node.events().len();
-    cli_text(node.spec(), &["trigger", job]);
-    let run = await_start(node, seen, job);
+    let run = run_now(node, job);
     node.await_where("run.output", LONG, |event| event.text("run") == run && event.text("line") == "done");
     let lines = node.events().named("run.output").into_iter();
     lines.filter(|line| line.text("run") == run).map(|line| line.text("line").to_owned()).collect()
@@ -94,9 +92,7 @@ fn in_the_kernels_audit_a_job_is_its_users() {
 "
     )));
     for (job, uid) in [("nobodys", NOBODY), ("own", 0)] {
-        let seen = node.events().len();
-        cli_text(node.spec(), &["trigger", job]);
-        let run = await_start(&node, seen, job);
+        let run = run_now(&node, job);
         assert_eq!(await_end(&node, &run).text("outcome"), "success");
         let lines = node.events().named("run.output").into_iter().filter(|line| line.text("run") == run);
         let lines: Vec<String> = lines.map(|line| line.text("line").to_owned()).collect();

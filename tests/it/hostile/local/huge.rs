@@ -3,9 +3,9 @@
 use nix::libc;
 use rustix::process::Signal;
 
-use super::{Host, Known, WAYS, quoted};
-use crate::solo::rig::{await_start, cli_text, kib, leading, warden_of};
-use crate::support::node::{Node, Spec};
+use super::{Host, Known, WAYS, quoted, run_now};
+use crate::solo::rig::{kib, leading, warden_of};
+use crate::support::node::Spec;
 use crate::support::{LONG, skipped};
 
 /// Perl that gives its process an environment of so many zeros, if the kernel lets it: prctl(PR_SET_MM, PR_SET_MM_MAP).
@@ -73,12 +73,6 @@ fn jobs() -> String {
     )
 }
 
-fn run(node: &Node, job: &str) -> String {
-    let seen = node.events().len();
-    cli_text(node.spec(), &["trigger", job]);
-    await_start(node, seen, job)
-}
-
 fn bytes_read(pid: u32) -> u64 {
     let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
     io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
@@ -87,12 +81,12 @@ fn bytes_read(pid: u32) -> u64 {
 fn assert_the_warden_takes_no_notice(host: &Host, spec: &Spec) {
     let node = leading(spec);
     let warden = warden_of(&node);
-    run(&node, "holder");
+    run_now(&node, "holder");
     if !host.is_as_wanted(spec) {
         return;
     }
     let before = bytes_read(warden);
-    let breeder = run(&node, "breeder");
+    let breeder = run_now(&node, "breeder");
     let line = node.await_where("run.output", LONG, |event| event.text("run") == breeder);
     if line.text("line") != "all stand" {
         return skipped("the kernel lets no process say where its environment is");
