@@ -34,8 +34,8 @@ const NODE: &str = "CRONKEEPER_NODE";
 /// Readings of /proc while stopping a tree that grows.
 const ROUNDS: usize = 8;
 
-/// How long environments are read, in all. Seconds are enough for a restart that nobody waits for in vain.
-const READING: Duration = Duration::from_secs(1);
+/// How long environments are read, in all: a restart is to be done within three seconds.
+const READING: Duration = Duration::from_secs(2);
 
 /// How many read at once. One that is held up holds up those that it shares a place with.
 const READERS: usize = 64;
@@ -278,7 +278,7 @@ impl<'a> Search<'a> {
         let [Some(run), Some(node)] = environment.values.as_slice() else { return None };
         let uids = procfs::uids(process.pid)?;
         let is_meant = |record: &&Recorded| record.run.as_bytes() == run && self.may_be_of(record, process.start, uids);
-        self.recorded.iter().position(|record| is_meant(record)).filter(|_| node == self.node.as_bytes())
+        self.recorded.iter().position(is_meant).filter(|_| node == self.node.as_bytes())
     }
 }
 

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 
 use crate::solo::rig::{await_start, cli_text, status};
 use crate::support::command::CRONKEEPER;
+use crate::support::host::WITHOUT_AUDIT;
 use crate::support::node::{Node, Spec};
 use crate::support::process::Process;
 use crate::support::scratch::Scratch;
@@ -36,9 +37,6 @@ const WAYS: [Known; 3] = [Known::ByCgroup, Known::ByAuditSession, Known::ByEnvir
 /// Hides cgroups from what stands behind it.
 const WITHOUT_CGROUPS: &str =
     r#"unshare --mount --propagation private sh -c 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"' sh"#;
-
-/// Nobody behind it may change the session of the kernel's audit any more.
-const WITHOUT_AUDIT: &str = r#"sh -c '(echo 0 >/proc/self/loginuid) 2>/dev/null && echo 0 >/proc/self/loginuid; exec "$@"' sh setpriv --bounding-set=-audit_control --inh-caps=-audit_control --"#;
 
 impl Known {
     /// The words in front of a command, for a shell.
@@ -133,8 +131,8 @@ fn run_now(node: &Node, job: &str) -> String {
 /// A program of nobody's that is no job; it and all that it starts in its group end with the test.
 fn stranger(program: &[&str]) -> Process {
     Process::spawn("setpriv", |command| {
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).args(program);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).current_dir("/");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--pdeathsig=KILL", "--"]).args(program);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).current_dir("/");
     })
     .unwrap()
 }

@@ -10,6 +10,7 @@ use cronkeeper::clock::system::uptime;
 use cronkeeper::warden::handle::{Handle, Warden};
 use cronkeeper::warden::wire::{Deadline, Ending, Launch, Limits, Notice, Order, Slot, StartFailure, Stream, User};
 
+use crate::support::host::WITHOUT_AUDIT;
 use crate::support::process::environment;
 
 /// Longer than anything takes on the slowest machine; only a failing test waits it out.
@@ -28,14 +29,22 @@ pub struct Bench {
 
 impl Bench {
     pub fn new() -> Self {
-        Self::of(Path::new(env!("CARGO_BIN_EXE_cronkeeper")))
+        Self::of(Path::new(env!("CARGO_BIN_EXE_cronkeeper")), tempfile::tempdir().unwrap())
     }
 
-    /// With the warden that this program is, or becomes.
-    pub fn of(program: &Path) -> Self {
+    /// With a warden that may not give its trees audit sessions of their own.
+    pub fn without_audit() -> Self {
+        let program = env!("CARGO_BIN_EXE_cronkeeper");
+        let directory = tempfile::tempdir().unwrap();
+        let script = directory.path().join("warden");
+        fs::write(&script, format!("#!/bin/sh\nexec {WITHOUT_AUDIT} {program} \"$@\"\n")).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        Self::of(&script, directory)
+    }
+
+    fn of(program: &Path, directory: tempfile::TempDir) -> Self {
         let run = format!("torture-{}.20261120T023000Z", uuid::Uuid::new_v4());
         let warden = Warden::spawn_from(program).unwrap();
-        let directory = tempfile::tempdir().unwrap();
         Self { warden: warden.into_async().unwrap(), run, directory, output: Vec::new(), next: 0 }
     }
 

@@ -4,7 +4,6 @@ use cronkeeper::warden::recover::start_time;
 use cronkeeper::warden::wire::{Exit, Order, User};
 
 use super::{Known, apart};
-use crate::support::scratch::Scratch;
 use crate::warden::bench::{Bench, is_root, nobody};
 
 /// Another user, under whom nothing else runs.
@@ -12,23 +11,15 @@ fn games() -> User {
     User { uid: 5, gid: 60, groups: vec![60] }
 }
 
-/// A warden where runs are known like that.
-fn bench(known: Known) -> (Bench, Scratch) {
-    let scripts = Scratch::new("warden");
-    let words = match known {
-        // No launch of these names a cgroup.
-        Known::ByCgroup | Known::ByAuditSession => "",
-        Known::ByEnvironment => super::WITHOUT_AUDIT,
-    };
-    let text = format!("#!/bin/sh\nexec {words} {} \"$@\"\n", env!("CARGO_BIN_EXE_cronkeeper"));
-    let program = super::script(&scripts, "cronkeeper", &text);
-    (Bench::of(program.as_ref()), scripts)
+/// A warden where runs are known like that; no launch of these names a cgroup.
+fn bench(known: Known) -> Bench {
+    if known == Known::ByEnvironment { Bench::without_audit() } else { Bench::new() }
 }
 
 /// A run of nobody's leaves this behind, while an older run of `older` goes on: how many were counted as its leftovers, and whether one
 /// outlived it.
 async fn left_behind(known: Known, older: User, leaves: &str) -> (u32, bool) {
-    let (mut bench, _scripts) = bench(known);
+    let mut bench = bench(known);
     let mut launch = bench.sh("echo ready; sleep 1000");
     (launch.user, launch.directory) = (Some(older), "/".into());
     let other = launch.environment[1].1.clone();
