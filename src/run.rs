@@ -11,6 +11,7 @@ mod link;
 mod skip;
 #[cfg(test)]
 pub(crate) mod tests_support;
+mod traces;
 mod trigger;
 
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub use control::{ControlRecord, Pause, Resume};
 pub use id::{BadRunId, RunId};
 pub use link::{Answer, Link, Note, Span};
 pub use skip::{Skip, SkipReason};
+pub use traces::{KnownBy, Traces};
 pub use trigger::{Trigger, TriggerRecord, TriggerSeq};
 
 use crate::job::{Digest, Interrupted, Job, JobName, OnLeaseEnd};

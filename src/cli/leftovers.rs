@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Error;
-use crate::run::RunId;
+use crate::clock::system::uptime;
 use crate::run::journal::{Recovered, RecoveredRun};
 use crate::solo::StillAlive;
 use crate::state_dir::StateDir;
@@ -34,22 +34,23 @@ pub(super) fn settle(
 
 /// Kills what is left of runs whose node is dead, and sees it dead. An end is noted only when nothing of its run lives any more.
 pub(super) fn kill(runs: &[RecoveredRun], within: Duration) -> Result<(), StillAlive> {
-    // What carries no mark of its run any more is found by its cgroup, where it had one.
+    let until = uptime() + within;
+    // Also what no journal tells of is found by its cgroup, where it had one.
     if let Some(pid) = estate::bury(within).first() {
         return Err(StillAlive(format!("process {pid} in the cgroup of a dead node")));
     }
     let mut by_node: BTreeMap<&NodeName, Vec<Recorded>> = BTreeMap::new();
     for run in runs.iter().filter(|run| run.end.is_none()) {
         let main = run.pid.map(|(pid, start)| (pid, Some(start)));
-        by_node.entry(&run.record.owner.node).or_default().push(Recorded { run: run.record.id().to_string(), main });
+        let (run_id, traces) = (run.record.id().to_string(), run.traces.clone());
+        by_node.entry(&run.record.owner.node).or_default().push(Recorded { run: run_id, main, traces });
     }
-    by_node.into_iter().try_for_each(|(node, recorded)| kill_recorded(&recorded, node, within))
+    by_node.into_iter().try_for_each(|(node, recorded)| kill_recorded(&recorded, node, until.since(uptime())))
 }
 
 /// Kills what is left of hooks that follow these runs here, and sees it dead.
-pub(super) fn kill_hooks(hooks: &[RunId], node: &NodeName, within: Duration) -> Result<(), StillAlive> {
-    let recorded: Vec<_> = hooks.iter().map(|run| Recorded { run: run.to_string(), main: None }).collect();
-    if recorded.is_empty() { Ok(()) } else { kill_recorded(&recorded, node, within) }
+pub(super) fn kill_hooks(hooks: &[Recorded], node: &NodeName, within: Duration) -> Result<(), StillAlive> {
+    if hooks.is_empty() { Ok(()) } else { kill_recorded(hooks, node, within) }
 }
 
 fn kill_recorded(recorded: &[Recorded], node: &NodeName, within: Duration) -> Result<(), StillAlive> {

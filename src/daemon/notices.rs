@@ -6,6 +6,7 @@ use super::trees::{Deed, Left, Tree};
 use super::{Daemon, Processes, Stopped, log};
 use crate::clock::{Clock, Now};
 use crate::engine::Event;
+use crate::run::KnownBy;
 use crate::run::journal::Journal;
 use crate::telemetry::TARGET;
 use crate::warden::wire::{Notice, Slot};
@@ -18,7 +19,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                 return self.turn_if_due(now);
             }
             Notice::Pong => return self.turn_if_due(now),
-            Notice::Started { slot, pid, .. } => self.note_started(*slot, *pid),
+            Notice::Started { slot, pid, known_by, .. } => self.note_started(*slot, *pid, known_by),
             Notice::NotStarted { slot, why } => {
                 // A hook's end says so itself.
                 if let Some(Tree { job, run, deed: Deed::Attempt(_), .. }) = self.trees.remove(*slot) {
@@ -43,12 +44,13 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         Left { runs: self.journal.open_runs(), hooks: self.trees.hooks() }
     }
 
-    fn note_started(&mut self, slot: Slot, pid: i32) {
+    fn note_started(&mut self, slot: Slot, pid: i32, known_by: &KnownBy) {
+        let start_time = self.processes.start_time(pid);
+        self.trees.started(slot, start_time.map(|start_time| (pid, start_time)), known_by);
         // A process that is gone already needs no finding later.
-        let Some(start_time) = self.processes.start_time(pid) else { return };
-        self.trees.started(slot, pid, start_time);
+        let Some(start_time) = start_time else { return };
         let Some((run, attempt)) = self.trees.attempt(slot) else { return };
-        if let Err(error) = self.journal.started(run, attempt, pid, start_time) {
+        if let Err(error) = self.journal.started(run, attempt, pid, start_time, known_by) {
             error!(target: TARGET, %run, "the process cannot be noted in the state directory: {error}");
         }
     }

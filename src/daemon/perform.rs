@@ -1,7 +1,5 @@
 //! Doing what the engine says, in its order.
 
-use std::path::PathBuf;
-
 use rustix::io::Errno;
 use tracing::error;
 
@@ -11,9 +9,10 @@ use crate::clock::{Clock, Now};
 use crate::engine::hooks::HookStart;
 use crate::engine::{Command, Event, Start};
 use crate::run::journal::Journal;
+use crate::run::{KnownBy, Traces};
 use crate::telemetry::TARGET;
-use crate::warden::recover::Stray;
-use crate::warden::wire::{Notice, Order, Slot, StartFailure, Step};
+use crate::warden::recover::Recorded;
+use crate::warden::wire::{Launch, Notice, Order, Slot, StartFailure, Step};
 
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     pub(super) fn perform(&mut self, now: Now, commands: Vec<Command>) -> Option<Stopped> {
@@ -23,7 +22,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                 // A backend that is gone closes its events too: the loop ends on that.
                 Command::Ask(request) => drop(self.coordination.requests.send(request)),
                 Command::Start(start) => stopped = stopped.or(self.start(now, *start)),
-                Command::RunHook(start) => self.run_hook(&start),
+                Command::RunHook(start) => self.run_hook(now, &start),
                 Command::Order(order) => self.order(&order),
                 Command::EndTrees(slots) => self.end_trees(&slots),
                 Command::KeepEnd { end, version } => {
@@ -54,7 +53,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     }
 
     fn end_trees(&mut self, slots: &[Slot]) {
-        let strays: Vec<Stray> = slots.iter().filter_map(|slot| self.trees.stray(*slot)).collect();
+        let strays: Vec<Recorded> = slots.iter().filter_map(|slot| self.trees.recorded(*slot)).collect();
         slots.iter().filter_map(|slot| self.trees.attempt(*slot)).for_each(|(run, _)| log::outlived(run));
         self.processes.kill_trees(strays, &self.settings.launcher.node);
     }
@@ -62,11 +61,13 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     /// Notes the run, then starts it: after a crash between the two, the note says what to look for.
     fn start(&mut self, now: Now, start: Start) -> Option<Stopped> {
         let run = start.run.id();
-        if let Err(error) = self.journal.begun(&start.run, start.version) {
+        let launch = self.settings.launcher.launch(&start);
+        let traces = launch.as_ref().map(|launch| traces(launch, now)).unwrap_or_default();
+        if let Err(error) = self.journal.begun(&start.run, start.version, &traces) {
             error!(target: TARGET, job = %start.run.job, %run, "not started: it cannot be noted in the state directory: {error}");
             return self.not_started(now, &start, error.raw_os_error());
         }
-        let launch = match self.settings.launcher.launch(&start) {
+        let launch = match launch {
             Ok(launch) => launch,
             Err(unknown) => {
                 error!(target: TARGET, job = %start.run.job, %run, "not started: {unknown}");
@@ -74,30 +75,36 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                 return self.turn(now, Event::Warden(Notice::NotStarted { slot: start.slot, why }));
             }
         };
-        let cgroup = launch.cgroup.as_ref().map(|cgroup| PathBuf::from(&cgroup.path));
         if let Err(error) = self.processes.send(&Order::Start(Box::new(launch))) {
             error!(target: TARGET, job = %start.run.job, %run, "not started: {error}");
             return self.not_started(now, &start, Some(Errno::TOOBIG.raw_os_error()));
         }
-        self.trees.insert(start.slot, run, Deed::Attempt(start.run.attempt), cgroup);
+        self.trees.insert(start.slot, run, Deed::Attempt(start.run.attempt), traces);
         None
     }
 
     /// A hook that cannot be started must not lead to the next at once, and that to the next: thousands may wait.
-    fn run_hook(&mut self, start: &HookStart) {
+    fn run_hook(&mut self, now: Now, start: &HookStart) {
         let (slot, run) = (start.slot, start.call.run());
         let refused = |step, errno| Notice::NotStarted { slot, why: StartFailure::Step { step, errno } };
         let Ok(launch) = self.settings.launcher.hook(start) else {
             return self.refused.push_back(refused(Step::User, 0));
         };
+        let traces = traces(&launch, now);
         if self.processes.send(&Order::Start(Box::new(launch))).is_err() {
             return self.refused.push_back(refused(Step::Prepare, Errno::TOOBIG.raw_os_error()));
         }
-        self.trees.insert(slot, run, Deed::Hook(start.call.hook), None);
+        self.trees.insert(slot, run, Deed::Hook(start.call.hook), traces);
     }
 
     fn not_started(&mut self, now: Now, start: &Start, errno: Option<i32>) -> Option<Stopped> {
         let why = StartFailure::Step { step: Step::Prepare, errno: errno.unwrap_or_default() };
         self.turn(now, Event::Warden(Notice::NotStarted { slot: start.slot, why }))
     }
+}
+
+/// What will be known of the processes that are to be started now. Whether the cgroup can be made the warden says.
+fn traces(launch: &Launch, now: Now) -> Traces {
+    let cgroup = launch.cgroup.as_ref().map(|cgroup| KnownBy::Cgroup(cgroup.path.clone()));
+    Traces { uid: Some(launch.uid()), since: Some(now.up), known_by: cgroup.unwrap_or_default() }
 }

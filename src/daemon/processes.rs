@@ -11,7 +11,7 @@ use crate::telemetry::TARGET;
 use crate::term::NodeName;
 use crate::warden::CodecError;
 use crate::warden::handle::Handle;
-use crate::warden::recover::{self, Stray, Survivor};
+use crate::warden::recover::{self, Recorded, Survivor};
 use crate::warden::wire::{Notice, Order};
 
 /// How long what the daemon kills itself is seen to.
@@ -32,7 +32,7 @@ pub trait Processes: Send {
     fn start_time(&self, pid: i32) -> Option<u64>;
 
     /// Kills trees without the warden. Never blocks, whatever does not die.
-    fn kill_trees(&mut self, trees: Vec<Stray>, node: &NodeName);
+    fn kill_trees(&mut self, trees: Vec<Recorded>, node: &NodeName);
 
     /// Kills the warden itself.
     fn kill_warden(&mut self);
@@ -62,7 +62,7 @@ impl Processes for Handle {
         recover::start_time(pid)
     }
 
-    fn kill_trees(&mut self, trees: Vec<Stray>, node: &NodeName) {
+    fn kill_trees(&mut self, trees: Vec<Recorded>, node: &NodeName) {
         let node = node.clone();
         let kill = move || match recover::kill_strays(&trees, node.as_str(), DYING) {
             Ok(survivors) => survivors.iter().for_each(|Survivor { run, pid }| {

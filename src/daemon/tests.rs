@@ -21,7 +21,7 @@ use crate::run::{KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
 use crate::state_dir::journal::FileJournal;
 use crate::term::NodeName;
 use crate::warden::CodecError;
-use crate::warden::recover::Stray;
+use crate::warden::recover::Recorded;
 use crate::warden::wire::Order;
 
 /// Longer than any machine is busy.
@@ -83,7 +83,7 @@ impl Processes for Trees {
         None
     }
 
-    fn kill_trees(&mut self, _: Vec<Stray>, _: &NodeName) {}
+    fn kill_trees(&mut self, _: Vec<Recorded>, _: &NodeName) {}
 
     fn kill_warden(&mut self) {
         self.killed.store(true, Ordering::Relaxed);

@@ -1,15 +1,14 @@
 //! What each process tree is: whose lines its output is, and what is noted of its start.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use tracing::info;
 
 use crate::job::{Hook, JobName};
-use crate::run::RunId;
 use crate::run::journal::RecoveredRun;
+use crate::run::{KnownBy, RunId, Traces};
 use crate::telemetry::{OUTPUT, event};
-use crate::warden::recover::{Recorded, Stray};
+use crate::warden::recover::Recorded;
 use crate::warden::wire::{Slot, Stream};
 
 /// The trees that the warden was asked to start.
@@ -24,8 +23,8 @@ pub(super) struct Tree {
     pub deed: Deed,
     /// Its main process and that one's start time, once the warden has told of it.
     main: Option<(i32, u64)>,
-    /// Where it was to be started.
-    cgroup: Option<PathBuf>,
+    /// What tells its processes from others, as far as is known.
+    traces: Traces,
 }
 
 /// What it does.
@@ -42,43 +41,44 @@ pub(super) enum Deed {
 pub struct Left {
     /// Runs.
     pub runs: Vec<RecoveredRun>,
-    /// Hooks, by the runs that they follow.
-    pub hooks: Vec<RunId>,
+    /// Hooks, under the runs that they follow.
+    pub hooks: Vec<Recorded>,
 }
 
 impl Tree {
-    fn stray(&self) -> Stray {
+    fn recorded(&self) -> Recorded {
         let main = self.main.map(|(pid, start_time)| (pid, Some(start_time)));
-        Stray { recorded: Recorded { run: self.run.to_string(), main }, cgroup: self.cgroup.clone() }
+        Recorded { run: self.run.to_string(), main, traces: self.traces.clone() }
     }
 }
 
 impl Trees {
-    /// The runs that hooks follow here.
-    pub fn hooks(&self) -> Vec<RunId> {
+    /// All hooks' trees, to be found without the warden.
+    pub fn hooks(&self) -> Vec<Recorded> {
         let hooks = self.0.values().filter(|tree| matches!(tree.deed, Deed::Hook(_)));
-        hooks.map(|tree| tree.run.clone()).collect()
+        hooks.map(Tree::recorded).collect()
     }
 
-    pub fn insert(&mut self, slot: Slot, run: RunId, deed: Deed, cgroup: Option<PathBuf>) {
-        self.0.insert(slot, Tree { job: run.job().clone(), run, deed, main: None, cgroup });
+    pub fn insert(&mut self, slot: Slot, run: RunId, deed: Deed, traces: Traces) {
+        self.0.insert(slot, Tree { job: run.job().clone(), run, deed, main: None, traces });
     }
 
-    pub fn started(&mut self, slot: Slot, pid: i32, start_time: u64) {
+    pub fn started(&mut self, slot: Slot, main: Option<(i32, u64)>, known_by: &KnownBy) {
         if let Some(tree) = self.0.get_mut(&slot) {
-            tree.main = Some((pid, start_time));
+            tree.main = main;
+            tree.traces.known_by = known_by.clone();
         }
     }
 
     /// How a tree is found without the warden.
-    pub fn stray(&self, slot: Slot) -> Option<Stray> {
-        self.0.get(&slot).map(Tree::stray)
+    pub fn recorded(&self, slot: Slot) -> Option<Recorded> {
+        self.0.get(&slot).map(Tree::recorded)
     }
 
     /// All runs' trees, to be found without the warden.
-    pub fn attempts(&self) -> Vec<Stray> {
+    pub fn attempts(&self) -> Vec<Recorded> {
         let attempts = self.0.values().filter(|tree| matches!(tree.deed, Deed::Attempt(_)));
-        attempts.map(Tree::stray).collect()
+        attempts.map(Tree::recorded).collect()
     }
 
     pub fn remove(&mut self, slot: Slot) -> Option<Tree> {

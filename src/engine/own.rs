@@ -164,7 +164,7 @@ impl Engine {
 
     pub(super) fn on_notice(&mut self, t: &mut Turn, notice: Notice) {
         match notice {
-            Notice::Started { slot, pid, at } => {
+            Notice::Started { slot, pid, at, .. } => {
                 let Some(run) = self.slots.get(&slot).cloned() else { return self.on_hook_started(slot, at) };
                 let Some(flight) = self.flights.get_mut(&run) else { return };
                 let (attempt, token) = (flight.record.attempt, flight.record.token);

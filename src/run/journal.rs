@@ -10,7 +10,7 @@ use std::io;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, Version};
+use super::{KnownBy, OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, Traces, Version};
 use crate::term::NodeName;
 
 /// One note.
@@ -23,6 +23,9 @@ pub enum Entry {
         record: Box<RunRecord>,
         /// The version of its record in the ledger.
         version: Version,
+        /// Of the processes that are to come.
+        #[serde(default)]
+        traces: Traces,
     },
     /// Its process was started.
     Started {
@@ -34,6 +37,9 @@ pub enum Entry {
         pid: i32,
         /// When the kernel started that process, in clock ticks since boot: tells it from a later one of the same pid.
         start_time: u64,
+        /// What it is known by in the end, if that is not what was noted before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        known_by: Option<KnownBy>,
     },
     /// It ended; the end is not yet in the ledger. Stands alone where its begin was accepted but nothing was started.
     Ended {
@@ -55,6 +61,8 @@ pub struct RecoveredRun {
     pub version: Version,
     /// Its main process and that one's start time; absent where none was started, or not noted, or that was not noted here.
     pub pid: Option<(i32, u64)>,
+    /// By what its processes are known.
+    pub traces: Traces,
     /// How it ended, if it did: the ledger may not know.
     pub end: Option<RunEnd>,
 }
@@ -144,13 +152,13 @@ pub trait Journal: Send {
     ///
     /// # Errors
     /// When it could not be noted: the process must then not start.
-    fn begun(&mut self, record: &RunRecord, version: Version) -> io::Result<()>;
+    fn begun(&mut self, record: &RunRecord, version: Version, traces: &Traces) -> io::Result<()>;
 
     /// Notes a started process.
     ///
     /// # Errors
     /// When it could not be noted.
-    fn started(&mut self, run: &RunId, attempt: u32, pid: i32, start_time: u64) -> io::Result<()>;
+    fn started(&mut self, run: &RunId, attempt: u32, pid: i32, start_time: u64, known_by: &KnownBy) -> io::Result<()>;
 
     /// Notes an end that is about to be committed.
     ///
@@ -179,12 +187,13 @@ impl Book {
     /// Takes one note.
     pub fn take(&mut self, entry: Entry) {
         match entry {
-            Entry::Begun { record, version } => {
-                self.open.insert(record.id(), RecoveredRun { record: *record, version, pid: None, end: None });
+            Entry::Begun { record, version, traces } => {
+                self.open.insert(record.id(), RecoveredRun { record: *record, version, pid: None, traces, end: None });
             }
-            Entry::Started { run, attempt, pid, start_time } => {
+            Entry::Started { run, attempt, pid, start_time, known_by } => {
                 if let Some(open) = self.open.get_mut(&run).filter(|open| open.record.attempt == attempt) {
                     open.pid = Some((pid, start_time));
+                    open.traces.known_by = known_by.unwrap_or(std::mem::take(&mut open.traces.known_by));
                 }
             }
             Entry::Ended { end, version } => self.end(*end, version),
@@ -200,7 +209,8 @@ impl Book {
             Some(open) if open.record.attempt > end.run.attempt => {}
             Some(open) if open.record.attempt == end.run.attempt => open.end = Some(end),
             _ => {
-                let open = RecoveredRun { record: end.run.clone(), version, pid: None, end: Some(end) };
+                let (record, traces) = (end.run.clone(), Traces::default());
+                let open = RecoveredRun { record, version, pid: None, traces, end: Some(end) };
                 self.open.insert(open.record.id(), open);
             }
         }
@@ -210,7 +220,10 @@ impl Book {
     pub fn found(&mut self, written: Written) {
         self.written = written;
         if written != Written::Here {
-            self.open.values_mut().for_each(|open| open.pid = None);
+            for open in self.open.values_mut() {
+                open.pid = None;
+                open.traces = open.traces.elsewhere();
+            }
         }
     }
 
@@ -237,8 +250,10 @@ impl Book {
 
 fn notes(id: &RunId, open: &RecoveredRun) -> Vec<Entry> {
     let attempt = open.record.attempt;
-    let begun = Entry::Begun { record: Box::new(open.record.clone()), version: open.version };
-    let started = open.pid.map(|(pid, start_time)| Entry::Started { run: id.clone(), attempt, pid, start_time });
+    let (record, traces) = (Box::new(open.record.clone()), open.traces.clone());
+    let begun = Entry::Begun { record, version: open.version, traces };
+    let started = |(pid, start_time)| Entry::Started { run: id.clone(), attempt, pid, start_time, known_by: None };
+    let started = open.pid.map(started);
     let ended = open.end.clone().map(|end| Entry::Ended { end: Box::new(end), version: open.version });
     [Some(begun), started, ended].into_iter().flatten().collect()
 }
@@ -251,11 +266,13 @@ mod tests {
     use crate::run::tests_support::{record, success};
 
     fn begun(attempt: u32) -> Entry {
-        Entry::Begun { record: Box::new(RunRecord { attempt, ..record("a", 0, "s") }), version: Version(3) }
+        let record = Box::new(RunRecord { attempt, ..record("a", 0, "s") });
+        Entry::Begun { record, version: Version(3), traces: Traces { uid: Some(7), ..Traces::default() } }
     }
 
     fn started(attempt: u32, pid: i32) -> Entry {
-        Entry::Started { run: record("a", 0, "s").id(), attempt, pid, start_time: 9 }
+        let known_by = Some(KnownBy::AuditSession(attempt));
+        Entry::Started { run: record("a", 0, "s").id(), attempt, pid, start_time: 9, known_by }
     }
 
     #[test]
@@ -266,6 +283,28 @@ mod tests {
         }
         let runs = book.recovered().runs;
         assert_eq!((runs.len(), runs[0].record.attempt, runs[0].pid), (1, 2, None));
+    }
+
+    #[test]
+    fn what_a_process_is_known_by_is_forgotten_where_it_cannot_be() {
+        let mut book = Book::default();
+        [begun(1), started(1, 77)].into_iter().for_each(|entry| book.take(entry));
+        let traces = |book: &Book| book.recovered().runs[0].traces.clone();
+        assert_eq!(traces(&book), Traces { uid: Some(7), since: None, known_by: KnownBy::AuditSession(1) });
+        book.found(Written::BeforeBoot);
+        assert_eq!(traces(&book), Traces { uid: Some(7), since: None, known_by: KnownBy::Environment });
+    }
+
+    #[test]
+    fn notes_of_an_older_version_are_read() {
+        let record = serde_json::to_value(record("a", 0, "s")).unwrap();
+        let begun = serde_json::json!({ "begun": { "record": record, "version": 3 } });
+        let started =
+            serde_json::json!({ "started": { "run": "a.19700101T000000Z", "attempt": 1, "pid": 7, "start_time": 9 } });
+        let mut book = Book::default();
+        [begun, started].into_iter().for_each(|note| book.take(serde_json::from_value(note).unwrap()));
+        let run = book.recovered().runs.remove(0);
+        assert_eq!((run.pid, run.traces), (Some((7, 9)), Traces::default()));
     }
 
     fn ended(attempt: u32) -> Entry {
@@ -279,7 +318,8 @@ mod tests {
             let mut book = Book::default();
             before.into_iter().chain([ended(2)]).for_each(|entry| book.take(entry));
             let run = RunRecord { attempt: 2, ..record("a", 0, "s") };
-            let open = RecoveredRun { record: run.clone(), version: Version(5), pid: None, end: Some(success(run)) };
+            let (version, traces, end) = (Version(5), Traces::default(), Some(success(run.clone())));
+            let open = RecoveredRun { record: run, version, pid: None, traces, end };
             assert_eq!(book.recovered().runs, [open]);
         }
     }
@@ -295,11 +335,11 @@ mod tests {
     struct Blank;
 
     impl Journal for Blank {
-        fn begun(&mut self, _: &RunRecord, _: Version) -> io::Result<()> {
+        fn begun(&mut self, _: &RunRecord, _: Version, _: &Traces) -> io::Result<()> {
             Ok(())
         }
 
-        fn started(&mut self, _: &RunId, _: u32, _: i32, _: u64) -> io::Result<()> {
+        fn started(&mut self, _: &RunId, _: u32, _: i32, _: u64, _: &KnownBy) -> io::Result<()> {
             Ok(())
         }
 
@@ -323,7 +363,7 @@ mod tests {
         foreign.owner.node = NodeName::new("another");
         let mut book = Book::default();
         for record in [record("own", 0, "s"), again, foreign] {
-            book.take(Entry::Begun { record: Box::new(record), version: Version(0) });
+            book.take(Entry::Begun { record: Box::new(record), version: Version(0), traces: Traces::default() });
         }
         let end = Box::new(success(record("ended", 0, "s")));
         book.take(Entry::Ended { end, version: Version(0) });

@@ -12,7 +12,7 @@ use super::read::owner;
 use super::{Leftovers, StillAlive, reader};
 use crate::ledger::ReadError;
 use crate::run::journal::{Noted, RecoveredRun};
-use crate::run::{RunEnd, RunRecord, Version};
+use crate::run::{RunEnd, RunRecord, Traces, Version};
 use crate::state_dir::journal;
 
 /// A dead member of which no process lives. Its files go when its ends are in the ledger.
@@ -72,7 +72,13 @@ fn see_to(
     let noted: BTreeSet<_> = runs.iter().map(|run| run.record.id()).collect();
     let only_in_ledger = |(run, _): &(RunRecord, Version)| dead.contains(&owner(run)) && !noted.contains(&run.id());
     let unnoted = running.into_iter().filter(only_in_ledger);
-    runs.extend(unnoted.map(|(record, version)| RecoveredRun { record, version, pid: None, end: None }));
+    runs.extend(unnoted.map(|(record, version)| RecoveredRun {
+        record,
+        version,
+        pid: None,
+        traces: Traces::default(),
+        end: None,
+    }));
     if !runs.is_empty() {
         leftovers(&runs)?;
     }

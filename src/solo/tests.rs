@@ -22,7 +22,9 @@ use crate::job::{Digest, JobName};
 use crate::ledger::{Chains, Change, Commit, CommitId, OwnerState, SkipWrite, Snapshot, Window};
 use crate::run::journal::Journal as _;
 use crate::run::tests_support::{self, record, success};
-use crate::run::{HistoryRecord, JobRecord, Nonce, Outcome, Owner, RunId, RunRecord, Skip, SkipReason, Version};
+use crate::run::{
+    HistoryRecord, JobRecord, Nonce, Outcome, Owner, RunId, RunRecord, Skip, SkipReason, Traces, Version,
+};
 use crate::state_dir::Belongs;
 use crate::term::{FencingToken, SessionId, Term, TermEnd};
 use crate::{clock::Uptime, election, ledger};
@@ -139,7 +141,7 @@ impl Node {
     /// Begins a run that the state directory knows of too, as the daemon has it.
     async fn begin_noted(&mut self, job: &str, second: i64) -> RunRecord {
         let run = self.begin(job, second).await;
-        self.solo.journal.begun(&run, Version::FIRST).unwrap();
+        self.solo.journal.begun(&run, Version::FIRST, &Traces::default()).unwrap();
         run
     }
 

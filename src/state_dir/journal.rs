@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::birthplace::Birthplace;
 use super::{StateDirError, file};
 use crate::run::journal::{Book, Entry, Journal, Recovered, RecoveredRun, Written};
-use crate::run::{RunEnd, RunId, RunRecord, Version};
+use crate::run::{KnownBy, RunEnd, RunId, RunRecord, Traces, Version};
 
 /// With fewer lines than this the file is not worth writing anew.
 const SMALL: usize = 1024;
@@ -87,12 +87,12 @@ impl FileJournal {
 }
 
 impl Journal for FileJournal {
-    fn begun(&mut self, record: &RunRecord, version: Version) -> io::Result<()> {
-        self.take(Entry::Begun { record: Box::new(record.clone()), version })
+    fn begun(&mut self, record: &RunRecord, version: Version, traces: &Traces) -> io::Result<()> {
+        self.take(Entry::Begun { record: Box::new(record.clone()), version, traces: traces.clone() })
     }
 
-    fn started(&mut self, run: &RunId, attempt: u32, pid: i32, start_time: u64) -> io::Result<()> {
-        self.take(Entry::Started { run: run.clone(), attempt, pid, start_time })
+    fn started(&mut self, run: &RunId, attempt: u32, pid: i32, start_time: u64, known_by: &KnownBy) -> io::Result<()> {
+        self.take(Entry::Started { run: run.clone(), attempt, pid, start_time, known_by: Some(known_by.clone()) })
     }
 
     fn ended(&mut self, end: &RunEnd, version: Version) -> io::Result<()> {
@@ -156,9 +156,9 @@ mod tests {
         let (mut journal, found) = FileJournal::open(path).unwrap();
         assert_eq!((found.runs.len(), found.written), (0, Written::Nowhere));
         for job in ["a", "b", "c"] {
-            journal.begun(&record(job, 60, "s"), Version::FIRST).unwrap();
+            journal.begun(&record(job, 60, "s"), Version::FIRST, &Traces::default()).unwrap();
         }
-        journal.started(&record("a", 60, "s").id(), 1, 4242, 7).unwrap();
+        journal.started(&record("a", 60, "s").id(), 1, 4242, 7, &KnownBy::Environment).unwrap();
         journal.ended(&success(record("b", 60, "s")), Version::FIRST).unwrap();
         journal.settled(&record("c", 60, "s").id()).unwrap();
         journal
@@ -225,7 +225,7 @@ mod tests {
         let path = dir.path().join("journal");
         let mut journal = filled(&path);
         for second in 0..SMALL as i64 {
-            journal.begun(&record("d", second, "s"), Version::FIRST).unwrap();
+            journal.begun(&record("d", second, "s"), Version::FIRST, &Traces::default()).unwrap();
             journal.settled(&record("d", second, "s").id()).unwrap();
         }
         assert!(std::fs::read(&path).unwrap().split(|&byte| byte == b'\n').count() < SMALL + 64);

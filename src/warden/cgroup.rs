@@ -22,6 +22,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::wire;
+use crate::clock::Uptime;
+use crate::run::KnownBy;
+
+/// CGROUP2_SUPER_MAGIC.
+const FILE_SYSTEM: rustix::fs::FsWord = 0x6367_7270;
 
 /// The cgroup of one run.
 #[derive(Debug)]
@@ -90,6 +95,11 @@ impl Place {
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
+
+    /// What tells a tree in it from others.
+    pub(super) fn known_by(&self) -> KnownBy {
+        KnownBy::Cgroup(self.path.display().to_string())
+    }
 }
 
 fn limit(path: &Path, wanted: &wire::Cgroup) -> io::Result<()> {
@@ -117,6 +127,24 @@ fn is_at_or_below(cgroup: &str, tail: &str) -> bool {
 
 pub(super) fn kill(path: &Path) -> io::Result<()> {
     fs::write(path.join("cgroup.kill"), "1")
+}
+
+/// Kills all that is in it and waits until it is dead, at most until then. Says what is not; `None` where no cgroups are to be seen,
+/// as in another mount namespace.
+pub(super) fn end(path: &Path, until: Uptime) -> Option<Vec<i32>> {
+    if !is_visible(path) {
+        return None;
+    }
+    // Gone: so is all that was in it.
+    let _ = kill(path);
+    estate::wait_empty(path, until);
+    Some(if is_empty(path) { Vec::new() } else { estate::pids_below(path) })
+}
+
+/// Whether it could be seen if it were there.
+fn is_visible(path: &Path) -> bool {
+    let nearest = path.ancestors().find(|folder| folder.exists());
+    nearest.is_some_and(|folder| rustix::fs::statfs(folder).is_ok_and(|of| of.f_type == FILE_SYSTEM))
 }
 
 fn is_empty(path: &Path) -> bool {

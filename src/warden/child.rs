@@ -1,4 +1,4 @@
-//! What a forked child does to itself until it is the job: session, streams, cgroup, limits, user, directory, program.
+//! What a forked child does to itself until it is the job: session, streams, cgroup, audit, limits, keyring, user, directory, program.
 //!
 //! All that could be prepared was, before the fork: a [`Plan`]. A step that fails ends it; which one is told to the warden.
 
@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno as Error;
 use rustix::process::{Pid, Resource, Rlimit, Signal, setrlimit};
 
-use super::spawn::{close_others, failed};
+use super::spawn::{close_others, failed, join_own_keyring};
 use super::wire::{Launch, StartFailure, Step, User};
 use super::{limits, program};
 use crate::clock::system::uptime;
@@ -84,8 +84,14 @@ pub(super) fn become_job(
         prepare(move_into(plan.place))?;
     }
     close_others(ends.status.as_raw_fd());
+    audit_as(plan.launch.uid());
     limit(plan).map_err(|error| failed(Step::Limits, error))?;
+    prepare(join_own_keyring())?;
     become_user(plan).map_err(|error| failed(Step::User, error))?;
+    if plan.launch.user.is_some() {
+        // The one before was root's, and stays where the user has used up what he may have: it is this job's alone as well.
+        prepare(join_own_keyring())?;
+    }
     prepare(tie_to(warden))?;
     prepare(set_masks(plan.launch.umask))?;
     enter(plan).map_err(|error| failed(Step::Directory, error))?;
@@ -107,6 +113,12 @@ fn move_into(place: Option<BorrowedFd<'_>>) -> Result<(), Error> {
     let Some(place) = place else { return Ok(()) };
     let procs = rustix::fs::openat(place, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::io::write(procs, b"0").map(drop)
+}
+
+/// What the job does is the user's in the kernel's audit, and its processes are in a session there that no other job is in. Not
+/// where the kernel does not keep that, or it was set before and this user may not change it.
+fn audit_as(uid: u32) {
+    let _ = std::fs::write("/proc/self/loginuid", uid.to_string());
 }
 
 fn limit(plan: &Plan<'_>) -> Result<(), Error> {

@@ -4,7 +4,7 @@
 //! output nor a burst of starts delays a deadline. Between two starts it reads all urgent orders and looks at the clock: the lease,
 //! a kill and a deadline wait for one start at most, however many are ordered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -14,11 +14,13 @@ use super::cgroup::Place;
 use super::codec::Decoder;
 use super::outbox::Outbox;
 use super::poller::{Poller, Ready, SLOTS};
+use super::procfs;
 use super::spawn::{self, Spawner};
 use super::tree::{Tree, Trees};
 use super::wire::{Deadline, EndedBy, Launch, Notice, Order, Slot, StartFailure, Step, Stream, Urgent};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
+use crate::run::KnownBy;
 
 /// Starts in one turn: what is to be killed is killed, and what has ended is told, after so many.
 const STARTS_A_TURN: usize = 4;
@@ -56,6 +58,10 @@ pub(super) struct Keeper {
     pub(super) adopted: BTreeMap<i32, Slot>,
     /// Inherited children without environment and arguments, and since when.
     pub(super) puzzling: BTreeMap<i32, Uptime>,
+    /// Inherited children whose environment names none of the trees that they may be of.
+    pub(super) unmarked: BTreeSet<i32>,
+    /// The warden's own, of which everybody is who could not be given another.
+    audit_session: Option<u32>,
     /// A child may have ended.
     pub(super) must_reap: bool,
     /// When to reap again without a signal.
@@ -88,6 +94,8 @@ impl Keeper {
             trees: Trees::default(),
             adopted: BTreeMap::new(),
             puzzling: BTreeMap::new(),
+            unmarked: BTreeSet::new(),
+            audit_session: procfs::audit_session(rustix::process::getpid().as_raw_nonzero().get()),
             must_reap: false,
             reap_at: None,
             reap_from: Uptime::ZERO,
@@ -280,8 +288,12 @@ impl Keeper {
         self.poller.forget_status(&status);
         match spawn::outcome(&report[..read]) {
             None => {
-                let (pid, at) = (tree.pid(), tree.forked_at);
-                self.tell(&Notice::Started { slot, pid, at });
+                if tree.known_by == KnownBy::Environment {
+                    let session = procfs::audit_session(tree.pid()).filter(|&its| self.audit_session != Some(its));
+                    tree.known_by = session.map_or(KnownBy::Environment, KnownBy::AuditSession);
+                }
+                let (pid, at, known_by) = (tree.pid(), tree.forked_at, tree.known_by.clone());
+                self.tell(&Notice::Started { slot, pid, at, known_by });
             }
             Some(why) => {
                 self.discard(slot);

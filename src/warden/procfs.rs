@@ -4,9 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
+
+use crate::clock::Uptime;
 
 /// A process as it was when /proc was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +26,16 @@ pub(super) struct Process {
 /// 52 fields, the longest of them 20 digits, and a name.
 const LONGEST_STAT: usize = 1_280;
 
+/// More of what a process may fill itself is not read: it can put gigabytes where its environment was. Ours stands behind the job's
+/// own, which is seldom a hundredth of this.
+const LONGEST_ENVIRONMENT: u64 = 256 << 10;
+
+/// A path is not longer than 4096 bytes, and there are some dozen hierarchies of v1.
+const LONGEST_CGROUPS: u64 = 64 << 10;
+
+/// The user stands before the groups, of which there can be thousands.
+const LONGEST_STATUS: u64 = 1 << 10;
+
 /// What a process is known by for good.
 pub(super) type Identity = (i32, u64);
 
@@ -31,12 +43,21 @@ pub(super) type Identity = (i32, u64);
 pub(super) const TICKS_PER_SECOND: u64 = 100;
 
 impl Process {
-    /// None if there is no such process.
+    /// None if there is no such process, or it cannot be looked at.
     pub(super) fn read(pid: i32) -> Option<Self> {
+        Self::look(pid).ok().flatten()
+    }
+
+    /// None if there is no such process. That it cannot be looked at, for want of memory or files, says nothing about it.
+    pub(super) fn look(pid: i32) -> io::Result<Option<Self>> {
         let mut line = [0; LONGEST_STAT];
         // One read gives all of it: the kernel makes the line when it is asked.
-        let length = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut line).ok()?;
-        Self::parse(pid, &line[..length])
+        let read = File::open(format!("/proc/{pid}/stat")).and_then(|mut stat| stat.read(&mut line));
+        match read {
+            Ok(length) => Self::parse(pid, &line[..length]).map(Some).ok_or(io::ErrorKind::InvalidData.into()),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) fn identity(&self) -> Identity {
@@ -68,6 +89,17 @@ impl Process {
             let _ = rustix::process::pidfd_send_signal(&pidfd, signal);
         }
     }
+}
+
+/// It was not there, or ended while it was read.
+fn is_gone(error: &io::Error) -> bool {
+    let errno = rustix::io::Errno::from_io_error(error);
+    matches!(errno, Some(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH))
+}
+
+/// The tick in which this is, by which start times are rounded down.
+pub(super) fn tick(at: Uptime) -> u64 {
+    at.as_nanos() / (1_000_000_000 / TICKS_PER_SECOND)
 }
 
 /// All processes, by pid. Those that come and go while it reads may be missing.
@@ -118,25 +150,81 @@ pub(super) fn children_of_process() -> io::Result<Vec<i32>> {
     Ok(list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
-/// The environment a process was started with; empty if it cannot be read, as for a zombie or another user's.
-pub(super) fn environment(pid: i32) -> Vec<u8> {
-    fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()
+/// The beginning of a file in /proc, as text.
+fn beginning(pid: i32, name: &str, limit: u64) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(format!("/proc/{pid}/{name}"))?.take(limit).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The cgroup of a process in the hierarchy of v2, as the caller's namespace shows it; empty if it has none.
 pub(super) fn cgroup(pid: i32) -> String {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let text = beginning(pid, "cgroup", LONGEST_CGROUPS).unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default().to_owned()
 }
 
-/// The arguments a process was started with; empty between two programs.
-pub(super) fn arguments(pid: i32) -> Vec<u8> {
-    fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()
+/// Whom a process runs as: real, effective and saved.
+pub(super) type Uids = [u32; 3];
+
+/// None if there is no such process.
+pub(super) fn uids(pid: i32) -> Option<Uids> {
+    parse_uids(&beginning(pid, "status", LONGEST_STATUS).ok()?)
 }
 
-/// A variable in the form that [`environment`] has.
-pub(super) fn variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
-    environment.split(|&byte| byte == 0).find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+/// A line of /proc/pid/status. A name cannot forge one: its line breaks are escaped.
+fn parse_uids(status: &str) -> Option<Uids> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let mut numbers = line.split_ascii_whitespace().map_while(|number| number.parse().ok());
+    Some([numbers.next()?, numbers.next()?, numbers.next()?])
+}
+
+/// The audit session of a process; none where the kernel keeps no such sessions, or it is in none.
+pub(super) fn audit_session(pid: i32) -> Option<u32> {
+    let session = beginning(pid, "sessionid", 16).ok()?.trim().parse().ok()?;
+    (session != u32::MAX).then_some(session)
+}
+
+/// True once a program runs: between two of them a process has no arguments.
+pub(super) fn has_arguments(pid: i32) -> bool {
+    File::open(format!("/proc/{pid}/cmdline")).and_then(|mut line| line.read(&mut [0])).is_ok_and(|read| read > 0)
+}
+
+/// What of the environment a process was started with is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Environment {
+    /// The values of the variables in question.
+    pub(super) values: Vec<Option<Vec<u8>>>,
+    /// There was nothing to read: it is between two programs, has ended, or is another user's.
+    pub(super) is_empty: bool,
+}
+
+/// Variables of the environment that a process was started with. It can be made to take its time, so this is only for what nothing
+/// else tells.
+pub(super) fn environment(pid: i32, names: &[&str]) -> Environment {
+    match File::open(format!("/proc/{pid}/environ")) {
+        Ok(file) => variables(file, names),
+        Err(_) => variables(io::empty(), names),
+    }
+}
+
+/// Reads no further than to the last of the variables, and never further than the limit.
+fn variables(environ: impl Read, names: &[&str]) -> Environment {
+    let mut environ = BufReader::with_capacity(4 << 10, environ.take(LONGEST_ENVIRONMENT));
+    let mut found = Environment { values: vec![None; names.len()], is_empty: true };
+    let mut entry = Vec::new();
+    while found.values.contains(&None) {
+        entry.clear();
+        // What is at the limit is cut off; what cannot be read further has ended.
+        if !matches!(environ.read_until(0, &mut entry), Ok(1..)) {
+            break;
+        }
+        found.is_empty = false;
+        let Some(entry) = entry.strip_suffix(&[0]) else { break };
+        for (name, value) in names.iter().zip(&mut found.values).filter(|(_, value)| value.is_none()) {
+            *value = entry.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")).map(<[u8]>::to_owned);
+        }
+    }
+    found
 }
 
 #[cfg(test)]
@@ -179,17 +267,74 @@ mod tests {
         }
     }
 
+    fn run(environ: &[u8]) -> Option<Vec<u8>> {
+        variables(environ, &["RUN"]).values.remove(0)
+    }
+
     #[test]
     fn a_variable_is_found_by_its_whole_name() {
-        let environment = b"XRUN=no\0RUN=job.20261120T023000Z\0RUNNER=no\0";
-        assert_eq!(variable(environment, "RUN"), Some(&b"job.20261120T023000Z"[..]));
-        assert_eq!(variable(environment, "RU"), None);
+        let environ = b"XRUN=no\0RUN=job.20261120T023000Z\0RUNNER=no\0RUN=second\0";
+        assert_eq!(run(environ).as_deref(), Some(&b"job.20261120T023000Z"[..]));
+        assert_eq!(variables(&environ[..], &["RU", "RUNNER"]).values, [None, Some(b"no".to_vec())]);
+        assert_eq!((run(b"RUN=cut"), variables(io::empty(), &["RUN"]).is_empty), (None, true));
+    }
+
+    #[test]
+    fn of_an_endless_environment_a_little_is_read() {
+        struct Endless(u64);
+        impl Read for Endless {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                buffer.fill(0);
+                self.0 += buffer.len() as u64;
+                Ok(buffer.len())
+            }
+        }
+        let mut endless = Endless(0);
+        assert!(!variables(&mut endless, &["RUN"]).is_empty);
+        assert_eq!(endless.0, LONGEST_ENVIRONMENT);
+        let mut behind = Endless(0);
+        assert_eq!(variables((&b"RUN=a\0"[..]).chain(&mut behind), &["RUN"]).values, [Some(b"a".to_vec())]);
+        assert_eq!(behind.0, 0, "what was asked for was found");
+    }
+
+    #[test]
+    fn the_user_of_a_process_is_read_where_it_stands() {
+        let status = "Name:\tUid:\\nUid:\t5\nState:\tS (sleeping)\nUid:\t1000\t0\t7\t0\nGid:\t1\t1\t1\t1\n";
+        assert_eq!(parse_uids(status), Some([1_000, 0, 7]));
+        assert_eq!((parse_uids("Name:\tx\nUid:\t1\t2\n"), parse_uids("")), (None, None));
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        assert_eq!(uids(own).unwrap()[1], rustix::process::geteuid().as_raw());
+    }
+
+    #[test]
+    fn what_is_not_there_is_gone_and_this_process_is_there() {
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        assert!(matches!((Process::look(i32::MAX), Process::look(own)), (Ok(None), Ok(Some(_)))));
+        assert!(is_gone(&io::Error::from_raw_os_error(rustix::io::Errno::SRCH.raw_os_error())));
+        assert!(!is_gone(&io::Error::from_raw_os_error(rustix::io::Errno::NFILE.raw_os_error())));
+        assert!(has_arguments(own) && !has_arguments(i32::MAX));
     }
 
     proptest! {
         #[test]
         fn no_line_panics(stat in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Process::parse(1, &stat);
+        }
+
+        #[test]
+        fn no_environment_panics_and_what_is_in_it_is_found(
+            before in prop::collection::vec(any::<u8>(), 0..200),
+            value in "[^\0]{0,40}",
+        ) {
+            let _ = variables(&before[..], &["RUN", "", "="]);
+            let before: Vec<u8> = before.into_iter().filter(|&byte| byte != b'R').collect();
+            let environ = [&before[..], b"\0RUN=", value.as_bytes(), b"\0"].concat();
+            prop_assert_eq!(run(&environ), Some(value.into_bytes()));
+        }
+
+        #[test]
+        fn no_status_panics(status in any::<String>()) {
+            let _ = parse_uids(&status);
         }
     }
 }

@@ -12,16 +12,20 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus};
 
 use super::keeper::Keeper;
 use super::procfs::{self, Process};
-use super::tree::{self, Owner};
+use super::tree::{self, Orphan, Owner};
 use super::wire::{Ending, Exit, Notice, Slot};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
+use crate::run::KnownBy;
 
 /// How often in a row the list of children is read when it keeps changing.
 const ROUNDS: usize = 16;
 
 /// How long a process may be between two programs before that is taken for its nature.
 const LONGEST_EXEC: Duration = Duration::from_secs(1);
+
+/// How long environments are read in one look. Those for which there is no time are of one of several trees, as before.
+const READING: Duration = Duration::from_millis(20);
 
 /// When to look again at children that keep changing, or that only other processes' ends can decide about.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -79,6 +83,7 @@ impl Keeper {
             for pid in &gone {
                 self.adopted.remove(pid);
                 self.puzzling.remove(pid);
+                self.unmarked.remove(pid);
             }
             if gone.is_empty() && self.attribute(&orphans) {
                 self.is_alone = orphans.is_empty();
@@ -95,29 +100,52 @@ impl Keeper {
     fn attribute(&mut self, orphans: &[i32]) -> bool {
         let is_new = |pid: &&i32| !self.adopted.get(pid).is_some_and(|&slot| self.trees.contains(slot));
         let new: Vec<i32> = orphans.iter().filter(is_new).copied().collect();
+        let read_until = uptime() + READING;
         let mut is_sure = true;
         for pid in new {
-            // In this order: if it lives after its environment was read, that was the environment of a living process.
-            let environment = procfs::environment(pid);
-            let Some(process) = Process::read(pid).filter(|process| !process.is_dead) else {
+            let Some(orphan) = Orphan::read(pid) else {
                 is_sure = false;
                 continue;
             };
-            match tree::owner(&process, &environment, &procfs::cgroup(pid), self.trees.all()) {
+            match tree::owner(&orphan, self.trees.all()) {
                 Owner::Tree(slot) => {
                     self.adopted.insert(pid, slot);
                 }
-                Owner::Nobody => process.signal(Signal::KILL),
-                Owner::Unclear => is_sure &= !(environment.is_empty() && self.may_be_executing(pid)),
+                Owner::Nobody => orphan.process.signal(Signal::KILL),
+                Owner::OneOf(slots) => is_sure &= self.tell_apart(&orphan, &slots, read_until),
             }
         }
         is_sure
     }
 
+    /// Asks the environment, which of these trees' users all can write. False if it is to be asked again in a moment.
+    fn tell_apart(&mut self, orphan: &Orphan, slots: &[Slot], read_until: Uptime) -> bool {
+        let pid = orphan.process.pid;
+        let loose = |slot: &&Slot| self.trees.get(**slot).is_some_and(|tree| tree.known_by == KnownBy::Environment);
+        let mut loose = slots.iter().filter(loose).peekable();
+        if loose.peek().is_none() || self.unmarked.contains(&pid) || uptime() >= read_until {
+            return true;
+        }
+        let environment = procfs::environment(pid, &[tree::RUN_ID]);
+        let run = environment.values.into_iter().next().flatten();
+        let is_of = |slot: &&Slot| run.is_some() && self.trees.get(**slot).is_some_and(|tree| tree.run == run);
+        // Of two attempts of one run, the newer: when it started, nothing was left of the other.
+        let owner = loose.rfind(is_of).copied();
+        if Process::read(pid).is_none_or(|now| now.is_dead) {
+            return false;
+        }
+        match owner {
+            Some(slot) => drop(self.adopted.insert(pid, slot)),
+            None if environment.is_empty => return !self.may_be_executing(pid),
+            None => drop(self.unmarked.insert(pid)),
+        }
+        true
+    }
+
     /// Between two programs a process has neither environment nor arguments. One that stays like that has cleared both.
     fn may_be_executing(&mut self, pid: i32) -> bool {
         let first_seen = *self.puzzling.entry(pid).or_insert_with(uptime);
-        procfs::arguments(pid).is_empty() && uptime().since(first_seen) < LONGEST_EXEC
+        !procfs::has_arguments(pid) && uptime().since(first_seen) < LONGEST_EXEC
     }
 
     /// A tree is cleared when its main process has ended and no inherited child is its own: all that is left of a tree

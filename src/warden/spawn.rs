@@ -6,7 +6,7 @@
 //!
 //! The only file with `unsafe`: safe Rust has no fork, and no word to the kernel about pages. The warden has one thread, so
 //! between fork and exec the child may do what any process may, allocate included.
-#![expect(unsafe_code, reason = "fork, _exit, madvise and the dispositions of signals have no safe form")]
+#![expect(unsafe_code, reason = "fork, _exit, madvise, keyrings and the dispositions of signals have no safe form")]
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -251,6 +251,18 @@ pub(super) fn close_others(status: i32) {
             // dropped: the child ends in exec or `_exit`.
             unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         }
+    }
+}
+
+/// Puts this process into a session keyring of its own: the one that it inherited is the daemon's, and all other jobs'. Not where the
+/// kernel has none, a sandbox lets nobody have any, or the user may have no more.
+pub(super) fn join_own_keyring() -> Result<(), Error> {
+    let nameless = std::ptr::null::<libc::c_char>();
+    // SAFETY: it changes the credentials of this process, which has one thread, and nothing in its memory.
+    let joined = unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, nameless) };
+    match Errno::result(joined) {
+        Ok(_) | Err(Errno::ENOSYS | Errno::EPERM | Errno::EACCES | Errno::EDQUOT) => Ok(()),
+        Err(error) => Err(Error::from_raw_os_error(error as i32)),
     }
 }
 

@@ -6,6 +6,7 @@
 //! ```
 
 mod all;
+mod owner;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -15,12 +16,14 @@ use rustix::process::Pid;
 
 use super::cgroup::Place;
 use super::output::Output;
-use super::procfs::{self, Identity, Process, TICKS_PER_SECOND};
+use super::procfs::Identity;
 use super::spawn::Child;
-use super::wire::{Deadline, EndedBy, Exit, Launch, Slot, Stream};
+use super::wire::{Deadline, EndedBy, Exit, Launch, Stream};
 use crate::clock::Uptime;
+use crate::run::KnownBy;
 
 pub(super) use self::all::Trees;
+pub(super) use self::owner::{Orphan, Owner, owner};
 
 /// What the environment of every process of a run carries, unless a job takes it out.
 pub(super) const RUN_ID: &str = "CRONKEEPER_RUN_ID";
@@ -30,7 +33,11 @@ pub(super) const RUN_ID: &str = "CRONKEEPER_RUN_ID";
 pub(super) struct Tree {
     pub(super) main: Pid,
     pub(super) forked_at: Uptime,
-    run: Option<Vec<u8>>,
+    pub(super) run: Option<Vec<u8>>,
+    /// Whom it runs as.
+    uid: u32,
+    /// What tells its processes from others; in an audit session it is known to be from when its program was reached.
+    pub(super) known_by: KnownBy,
     deadline: Deadline,
     /// Until the child has said whether it reached its program.
     pub(super) starting: Option<OwnedFd>,
@@ -67,6 +74,8 @@ impl Tree {
             main: child.pid,
             forked_at: child.at,
             run: run.map(|(_, value)| value.clone().into_bytes()),
+            uid: launch.uid(),
+            known_by: place.as_ref().map_or(KnownBy::Environment, Place::known_by),
             deadline: launch.deadline,
             starting: Some(child.status),
             stdout: Some(child.stdout),
@@ -129,56 +138,11 @@ impl Tree {
         let has_code = matches!(self.exit, Some((Exit::Code(_), _)));
         self.ended_by.filter(|_| self.was_asked || !has_code)
     }
-
-    fn is_older_than(&self, process: &Process) -> bool {
-        let born = Duration::from_secs(process.start / TICKS_PER_SECOND)
-            + Duration::from_secs(process.start % TICKS_PER_SECOND) / TICKS_PER_SECOND as u32;
-        // The start time is rounded down to a tick.
-        self.forked_at < Uptime::ZERO + born + Duration::from_secs(1) / TICKS_PER_SECOND as u32
-    }
-}
-
-/// Whose an inherited process is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
-    /// This tree's.
-    Tree(Slot),
-    /// Of a tree that is no more.
-    Nobody,
-    /// Of one of several: it changed session, group and environment. It is looked at again whenever one of them ends, and
-    /// so it dies with the last of them at the latest.
-    Unclear,
-}
-
-/// Says whose `orphan` is: by its cgroup, by what was seen of the tree, session or group, then the run in its environment,
-/// then by being younger than only one tree.
-pub(super) fn owner(orphan: &Process, environment: &[u8], cgroup: &str, trees: &BTreeMap<Slot, Tree>) -> Owner {
-    let holds = |tree: &Tree| tree.place.as_ref().is_some_and(|place| place.holds(cgroup));
-    if let Some((slot, _)) = trees.iter().find(|(_, tree)| holds(tree)) {
-        return Owner::Tree(*slot);
-    }
-    let run = procfs::variable(environment, RUN_ID);
-    let older = || trees.iter().filter(|(_, tree)| !tree.is_cleared && tree.is_older_than(orphan));
-    let marked = |tree: &Tree| {
-        tree.found.contains_key(&orphan.identity()) || orphan.session == tree.pid() || orphan.group == tree.pid()
-    };
-    if let Some((slot, _)) = older().find(|(_, tree)| marked(tree)) {
-        return Owner::Tree(*slot);
-    }
-    // Of two attempts of one run, the newer: when it started, nothing was left of the other.
-    if let Some((slot, _)) = older().rfind(|(_, tree)| run.is_some() && tree.run.as_deref() == run) {
-        return Owner::Tree(*slot);
-    }
-    match (older().next(), older().nth(1)) {
-        (None, _) => Owner::Nobody,
-        (Some((slot, _)), None) => Owner::Tree(*slot),
-        (Some(_), Some(_)) => Owner::Unclear,
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::Limits;
+    use super::super::wire::{Limits, Slot};
     use super::*;
 
     pub(super) fn tree(main: i32, run: &str, forked_at: u64) -> Tree {
@@ -205,34 +169,6 @@ mod tests {
             Child { pid: Pid::from_raw(main).unwrap(), at, status: pipe(), stdout: pipe(), stderr: pipe() },
             None,
         )
-    }
-
-    fn orphan(session: i32, start_seconds: u64) -> Process {
-        Process { pid: 99, parent: 1, group: session, session, start: start_seconds * TICKS_PER_SECOND, is_dead: false }
-    }
-
-    fn two_trees() -> BTreeMap<Slot, Tree> {
-        BTreeMap::from([(Slot(1), tree(10, "a", 5)), (Slot(2), tree(20, "b", 50))])
-    }
-
-    #[test]
-    fn an_orphan_belongs_by_session_then_by_the_run_in_its_environment() {
-        assert_eq!(owner(&orphan(20, 60), b"CRONKEEPER_RUN_ID=a\0", "/", &two_trees()), Owner::Tree(Slot(2)));
-        assert_eq!(owner(&orphan(77, 60), b"CRONKEEPER_RUN_ID=a\0", "/", &two_trees()), Owner::Tree(Slot(1)));
-    }
-
-    #[test]
-    fn an_orphan_without_a_mark_is_of_the_only_tree_older_than_it() {
-        assert_eq!(owner(&orphan(77, 10), b"", "/", &two_trees()), Owner::Tree(Slot(1)));
-        assert_eq!(owner(&orphan(77, 60), b"", "/", &two_trees()), Owner::Unclear);
-        assert_eq!(owner(&orphan(77, 1), b"", "/", &two_trees()), Owner::Nobody);
-    }
-
-    #[test]
-    fn an_orphan_found_while_its_parents_lived_is_known_again() {
-        let mut trees = two_trees();
-        trees.get_mut(&Slot(2)).unwrap().found.insert(orphan(77, 60).identity(), true);
-        assert_eq!(owner(&orphan(77, 60), b"", "/", &trees), Owner::Tree(Slot(2)));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Uptime;
+use crate::run::KnownBy;
 
 /// Names a process tree between daemon and warden; never used twice by one daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -93,6 +94,13 @@ pub struct Launch {
     pub max_output: u64,
 }
 
+impl Launch {
+    /// Whom it runs as.
+    pub fn uid(&self) -> u32 {
+        self.user.as_ref().map_or_else(|| nix::unistd::geteuid().as_raw(), |user| user.uid)
+    }
+}
+
 /// A user in the kernel's terms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
@@ -166,6 +174,8 @@ pub enum Notice {
         pid: i32,
         /// When it was forked.
         at: Uptime,
+        /// What tells its processes from others.
+        known_by: KnownBy,
     },
     /// A tree was not started.
     NotStarted {

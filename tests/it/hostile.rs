@@ -1,4 +1,5 @@
 //! What others may try: local users, clients of the API and of ZooKeeper, jobs. They get nothing, and stop nothing.
 
+mod local;
 mod net;
 mod paths;

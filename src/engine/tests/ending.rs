@@ -9,7 +9,7 @@ use crate::engine::{Command, Event, Report};
 use crate::job::{Interrupted, Job, OnLeaseEnd};
 use crate::ledger::{self, Change, Commit};
 use crate::run::journal::RecoveredRun;
-use crate::run::{Outcome, Reason, RunEnd, RunId, Version};
+use crate::run::{Outcome, Reason, RunEnd, RunId, Traces, Version};
 use crate::term::{NodeName, SessionId, TermEnd};
 use crate::warden::wire::{EndedBy, Ending, Exit, Notice, Order, StartFailure, Step};
 use crate::{election, ledger::OwnerState};
@@ -302,7 +302,7 @@ fn a_node_that_does_not_lead_has_no_leadership_to_give() {
 fn an_earlier_process_of_the_node_leaves_ends_to_be_written() {
     let record = running(&once(), at("09:00:00"), OwnerState::Gone).record;
     let mut rig = Rig::new("10:00:00", set([once()]));
-    let run = RecoveredRun { record, version: Version(0), pid: None, end: None };
+    let run = RecoveredRun { record, version: Version(0), pid: None, traces: Traces::default(), end: None };
     rig.tell(Event::Recovered(vec![run]));
     assert!(rig.commits().is_empty(), "there is no session yet");
     rig.join();

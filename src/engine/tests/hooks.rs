@@ -12,7 +12,7 @@ use crate::engine::{Command, Event, Report};
 use crate::job::{CommandLine, Hook, Hooks, Job, Misfire, OnLeaseEnd, Retries};
 use crate::ledger::{Commit, OwnerState, Snapshot};
 use crate::run::journal::RecoveredRun;
-use crate::run::{Outcome, RunEnd, Version};
+use crate::run::{Outcome, RunEnd, Traces, Version};
 use crate::term::TermEnd;
 use crate::warden::wire::{EndedBy, Exit, Notice, Order, Slot, StartFailure, Step};
 use crate::{election, ledger};
@@ -202,7 +202,7 @@ fn a_node_that_is_back_runs_the_hook_of_what_its_death_ended() {
     let mut rig = Rig::new("10:00:30", set([minutely()]));
     let record = running(&minutely(), at("10:00:00"), OwnerState::Dead).record;
     let end = RunEnd::unseen(&record, Outcome::Interrupted, None, at("10:00:10"));
-    let recovered = RecoveredRun { record, version: Version(0), pid: None, end: Some(end) };
+    let recovered = RecoveredRun { record, version: Version(0), pid: None, traces: Traces::default(), end: Some(end) };
     rig.tell(Event::Recovered(vec![recovered]));
     rig.join();
     assert_eq!(rig.hooks_of_all(), ["on_failure a.20261120T100000Z interrupted"]);
@@ -220,7 +220,13 @@ fn what_the_backend_ended_for_a_dead_process_is_followed_unless_the_own_end_says
     assert_eq!(stranger.hooks(), follows);
 
     let mut heir = Rig::new("10:00:30", set([minutely()]));
-    let recovered = RecoveredRun { record: record.clone(), version: Version(0), pid: None, end: Some(end.clone()) };
+    let recovered = RecoveredRun {
+        record: record.clone(),
+        version: Version(0),
+        pid: None,
+        traces: Traces::default(),
+        end: Some(end.clone()),
+    };
     heir.tell(Event::Recovered(vec![recovered]));
     heir.tell(ended());
     assert!(heir.hooks().is_empty());

@@ -7,7 +7,7 @@ use crate::engine::{Command, Event, Report};
 use crate::job::{Interrupted, Job, OnLeaseEnd};
 use crate::ledger::{self, Change, Commit, OwnerState, Snapshot};
 use crate::run::journal::RecoveredRun;
-use crate::run::{Outcome, Reason, RunEnd, RunId, RunState, Version};
+use crate::run::{Outcome, Reason, RunEnd, RunId, RunState, Traces, Version};
 use crate::term::TermEnd;
 use crate::warden::wire::{Deadline, EndedBy, Exit, Order};
 use crate::{election, run::OnLoss};
@@ -46,7 +46,13 @@ fn an_end_that_comes_too_late_hides_no_attempt_that_was_begun_since() {
     let mut rig = Rig::new("10:00:30", set([job.clone()]));
     let first = running(&job, at("10:00:00"), OwnerState::Gone).record;
     let end = Some(RunEnd::unseen(&first, Outcome::Success, None, at("10:00:10")));
-    rig.tell(Event::Recovered(vec![RecoveredRun { record: first, version: Version(0), pid: None, end }]));
+    rig.tell(Event::Recovered(vec![RecoveredRun {
+        record: first,
+        version: Version(0),
+        pid: None,
+        traces: Traces::default(),
+        end,
+    }]));
     rig.join();
     let mut second = running(&job, at("10:00:00"), OwnerState::Alive);
     (second.record.attempt, second.version) = (2, Version(1));

@@ -12,7 +12,7 @@ use crate::engine::{Command, Event, Report};
 use crate::job::{Interrupted, Job, OnLeaseEnd, Retries};
 use crate::ledger::{self, Change, Commit, OwnerState, Snapshot};
 use crate::run::journal::RecoveredRun;
-use crate::run::{Attempt, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Version};
+use crate::run::{Attempt, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Traces, Version};
 use crate::term::{NodeName, TermEnd};
 use crate::warden::wire::{EndedBy, Exit, Notice, StartFailure, Step};
 use crate::{election, run};
@@ -250,7 +250,7 @@ fn a_run_that_an_earlier_process_had_let_go_is_left_to_the_leader() {
     let found = waiting(at("10:00:11"));
     let begun = running(&tried_again(), at("10:00:01"), OwnerState::Gone).record;
     let mut rig = Rig::new("10:00:05", set([tried_again()]));
-    let noted = RecoveredRun { record: begun, version: Version(0), pid: None, end: None };
+    let noted = RecoveredRun { record: begun, version: Version(0), pid: None, traces: Traces::default(), end: None };
     rig.tell(Event::Recovered(vec![noted]));
     rig.join();
     let commits = rig.commits();

@@ -14,7 +14,7 @@ use crate::job::{
     RunAs, Splay,
 };
 use crate::ledger::{Change, Commit, CommitId, JobEntry, Running, Snapshot};
-use crate::run::{JobRecord, Nonce, OnLoss, Owner, Past, RunRecord, RunState, Version};
+use crate::run::{JobRecord, KnownBy, Nonce, OnLoss, Owner, Past, RunRecord, RunState, Version};
 use crate::schedule::{Dst, Schedule};
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId, Term};
 use crate::warden::wire::{Ending, Exit, Notice, Slot};
@@ -219,7 +219,7 @@ impl Rig {
 
     pub fn started(&mut self, slot: Slot) {
         let at = self.now.up;
-        self.tell(Event::Warden(Notice::Started { slot, pid: 4242, at }));
+        self.tell(Event::Warden(Notice::Started { slot, pid: 4242, at, known_by: KnownBy::default() }));
     }
 
     /// Accepts and starts all that is due, however many at a time are begun; the changes, and the slots in order.

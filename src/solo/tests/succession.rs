@@ -1,7 +1,7 @@
 //! What a new leader finds of those before it.
 
 use super::*;
-use crate::run::{KillRequest, Reason, RunState};
+use crate::run::{KillRequest, KnownBy, Reason, RunState};
 
 /// The job of a run that was seen dead, and the process that was known of it.
 type Seen = (String, Option<(i32, u64)>);
@@ -25,7 +25,7 @@ async fn ends_that_a_dead_leader_could_not_commit_are_committed_before_the_next_
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
     let (ended, open) = (a.begin_noted("ended", 60).await, a.begin_noted("open", 60).await);
-    a.solo.journal.started(&open.id(), 1, 4242, 7).unwrap();
+    a.solo.journal.started(&open.id(), 1, 4242, 7, &KnownBy::Environment).unwrap();
     a.solo.journal.ended(&success(ended.clone()), Version::FIRST).unwrap();
     drop(a);
 
@@ -191,7 +191,7 @@ async fn led_after_the_loss_of(lost: &[&str]) -> (Vec<Seen>, OwnerState) {
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
     let run = a.begin_noted("j", 60).await;
-    a.solo.journal.started(&run.id(), 1, 4242, 7).unwrap();
+    a.solo.journal.started(&run.id(), 1, 4242, 7, &KnownBy::Environment).unwrap();
     a.ask(election::Request::Resign);
     a.until(|event| matches!(event, Event::Election(election::Event::Withdrawn)).then_some(())).await;
     for kind in lost {

@@ -71,7 +71,8 @@ impl Cgroups {
         wire::Cgroup { path, memory, processes }
     }
 
-    /// Kills all runs in it, whose warden is gone, and waits until they are dead, at most for so long. Blocks until then.
+    /// Kills all runs in it, whose warden is gone, and waits until they are dead, at most for so long. Blocks until then. What does not
+    /// die is found again by what is noted of its run.
     pub fn kill(&self, within: Duration) {
         let folders = ["free", "limited"].map(|name| self.path.join(name));
         for path in &folders {
@@ -108,13 +109,13 @@ pub fn bury(within: Duration) -> Vec<i32> {
     left
 }
 
-fn wait_empty(path: &Path, until: Uptime) {
+pub(super) fn wait_empty(path: &Path, until: Uptime) {
     while !is_empty(path) && path.exists() && uptime() < until {
         std::thread::sleep(LOOK_AGAIN);
     }
 }
 
-fn pids_below(path: &Path) -> Vec<i32> {
+pub(super) fn pids_below(path: &Path) -> Vec<i32> {
     let list = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
     let mut pids: Vec<i32> = list.lines().filter_map(|pid| pid.parse().ok()).collect();
     let below = fs::read_dir(path).into_iter().flatten().flatten();
@@ -203,18 +204,26 @@ fn namespace() -> Option<u64> {
 /// The folders of daemons that are no more.
 fn dead(base: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(base).into_iter().flatten().flatten();
+    let Some(namespace) = namespace() else { return Vec::new() };
+    let is_dead = |folder: &str| is_dead(folder, namespace, Process::look);
     entries.filter(|entry| entry.file_name().to_str().is_some_and(is_dead)).map(|entry| entry.path()).collect()
 }
 
-fn is_dead(folder: &str) -> bool {
+/// Only of what is known not to be there is it known: where the kernel has no memory or no files left, a daemon that lives cannot be
+/// looked at either.
+fn is_dead(folder: &str, namespace: u64, look: impl FnOnce(i32) -> io::Result<Option<Process>>) -> bool {
     let parts = folder.strip_prefix(NAME).map(|rest| rest.split('.').map(str::parse::<u64>));
     let Some(Ok([of_namespace, pid, start])) =
         parts.map(|parts| parts.collect::<Result<Vec<_>, _>>().unwrap_or_default()).map(<[u64; 3]>::try_from)
     else {
         return false;
     };
-    let lives = i32::try_from(pid).ok().and_then(Process::read).is_some_and(|now| now.start == start && !now.is_dead);
-    namespace() == Some(of_namespace) && !lives
+    let Ok(pid) = i32::try_from(pid) else { return false };
+    of_namespace == namespace
+        && match look(pid) {
+            Ok(now) => now.is_none_or(|now| now.start != start || now.is_dead),
+            Err(_) => false,
+        }
 }
 
 #[cfg(test)]
@@ -241,14 +250,26 @@ mod tests {
 
     #[test]
     fn a_folder_is_dead_when_its_daemon_of_this_namespace_is() {
+        let namespace = namespace().unwrap();
+        let is_dead = |folder: &str| is_dead(folder, namespace, Process::look);
         let own = name(rustix::process::getpid().as_raw_nonzero().get()).unwrap();
         assert!(!is_dead(&own), "{own}");
         assert!(is_dead(&format!("{own}0")), "another start time");
-        let elsewhere = own.replace(&namespace().unwrap().to_string(), "1");
+        let elsewhere = own.replace(&namespace.to_string(), "1");
         assert!(!is_dead(&format!("{elsewhere}0")), "not ours to judge");
-        for other in ["cronkeeper.service", "cronkeeper.1.2", "cronkeeper.1.2.3.4", "cronkeeper.a.2.3", "x"] {
+        let beyond = "cronkeeper.1.99999999999.3".replace(".1.", &format!(".{namespace}."));
+        for other in ["cronkeeper.service", "cronkeeper.1.2", "cronkeeper.1.2.3.4", "cronkeeper.a.2.3", "x", &beyond] {
             assert!(!is_dead(other), "{other}");
         }
+    }
+
+    #[test]
+    fn a_daemon_that_cannot_be_looked_at_is_not_dead() {
+        let errors = [rustix::io::Errno::NFILE, rustix::io::Errno::MFILE, rustix::io::Errno::NOMEM];
+        for error in errors {
+            assert!(!is_dead("cronkeeper.1.2.3", 1, |_| Err(error.into())), "{error}");
+        }
+        assert!(is_dead("cronkeeper.1.2.3", 1, |_| Ok(None)));
     }
 
     #[test]

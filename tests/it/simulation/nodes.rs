@@ -16,11 +16,11 @@ use cronkeeper::election::{self, Unappointable};
 use cronkeeper::engine::Engine;
 use cronkeeper::job::JobSet;
 use cronkeeper::run::journal::{Book, Entry, Journal, RecoveredRun, Written};
-use cronkeeper::run::{ControlRecord, Note, RunEnd, RunId, RunRecord, RunState, Version};
+use cronkeeper::run::{ControlRecord, KnownBy, Note, RunEnd, RunId, RunRecord, RunState, Traces, Version};
 use cronkeeper::systemd::{Notifier, Watchdog};
 use cronkeeper::term::{FencingToken, NodeName};
 use cronkeeper::warden::CodecError;
-use cronkeeper::warden::recover::Stray;
+use cronkeeper::warden::recover::Recorded;
 use cronkeeper::warden::wire::{Notice, Order};
 use fastrand::Rng;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -367,10 +367,10 @@ impl Processes for Wired {
         u64::try_from(pid).ok()
     }
 
-    fn kill_trees(&mut self, trees: Vec<Stray>, _: &NodeName) {
+    fn kill_trees(&mut self, trees: Vec<Recorded>, _: &NodeName) {
         let world = &mut *self.world.lock();
-        for stray in trees {
-            world.wardens.kill_without(&mut world.env, self.node, &stray.recorded.run);
+        for recorded in trees {
+            world.wardens.kill_without(&mut world.env, self.node, &recorded.run);
         }
     }
 
@@ -397,14 +397,21 @@ impl Noted {
 }
 
 impl Journal for Noted {
-    fn begun(&mut self, record: &RunRecord, version: Version) -> std::io::Result<()> {
+    fn begun(&mut self, record: &RunRecord, version: Version, traces: &Traces) -> std::io::Result<()> {
         let (run, attempt) = (record.id().to_string(), record.attempt);
         self.world.lock().env.facts.push(Fact::Noted { run, attempt });
-        self.take(Entry::Begun { record: Box::new(record.clone()), version })
+        self.take(Entry::Begun { record: Box::new(record.clone()), version, traces: traces.clone() })
     }
 
-    fn started(&mut self, run: &RunId, attempt: u32, pid: i32, start_time: u64) -> std::io::Result<()> {
-        self.take(Entry::Started { run: run.clone(), attempt, pid, start_time })
+    fn started(
+        &mut self,
+        run: &RunId,
+        attempt: u32,
+        pid: i32,
+        start_time: u64,
+        known_by: &KnownBy,
+    ) -> std::io::Result<()> {
+        self.take(Entry::Started { run: run.clone(), attempt, pid, start_time, known_by: Some(known_by.clone()) })
     }
 
     fn ended(&mut self, end: &RunEnd, version: Version) -> std::io::Result<()> {

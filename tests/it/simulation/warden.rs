@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
-use cronkeeper::run::RunId;
+use cronkeeper::run::{KnownBy, RunId};
 use cronkeeper::warden::wire::{Deadline, EndedBy, Ending, Exit, Launch, Notice, Order, Slot, StartFailure};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -335,7 +335,7 @@ impl Wardens {
         let process = Process::of(node, self.pids, &launch);
         env.note(|| format!("node-{node} pid {} is attempt {} of {}", process.pid, process.attempt, process.run));
         env.facts.push(Fact::Spawned(process.clone()));
-        self.tell(env, node, Notice::Started { slot, pid: process.pid, at: env.now() });
+        self.tell(env, node, Notice::Started { slot, pid: process.pid, at: env.now(), known_by: KnownBy::default() });
         self.wardens[node].trees.insert(slot, Tree { process, deadline: launch.deadline, ending: false, dead: false });
         // From an instant to longer than most periods.
         let lasts = Duration::from_millis(20).mul_f64(1500_f64.powf(env.rng.f64()));
@@ -349,7 +349,7 @@ impl Wardens {
         let (slot, run) = (launch.slot, variable(launch, "CRONKEEPER_RUN_ID").unwrap_or_default());
         env.facts.push(Fact::Hooked { node, hook, run });
         let at = env.now();
-        self.tell(env, node, Notice::Started { slot, pid: self.pids, at });
+        self.tell(env, node, Notice::Started { slot, pid: self.pids, at, known_by: KnownBy::default() });
         let ending = ending(slot, Exit::Code(0), None, at);
         self.later(
             env,

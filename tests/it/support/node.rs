@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 pub use self::events::{Event, Events};
 use super::host::Host;
-use super::process::Process;
+use super::process::{Process, environment};
 use super::scratch::Scratch;
 use super::{LONG, poll};
 
@@ -305,8 +305,6 @@ fn job_processes(node: &str) -> Vec<u32> {
     pids.filter(|&pid| has_in_environment(pid, wanted.as_bytes())).collect()
 }
 
-/// A zombie has no environment any more.
 fn has_in_environment(pid: u32, wanted: &[u8]) -> bool {
-    let environment = std::fs::read(Path::new("/proc").join(pid.to_string()).join("environ"));
-    environment.is_ok_and(|bytes| bytes.split(|&byte| byte == 0).any(|variable| variable == wanted))
+    environment(pid).split(|&byte| byte == 0).any(|variable| variable == wanted)
 }

@@ -4,7 +4,8 @@
 //! one thread, which lives as long as the process, does all the forking. Each child leads a process group of its own.
 //! Grandchildren are not covered by the kernel's promise, only by the killing of the group at drop.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Sender, channel};
@@ -130,6 +131,15 @@ pub fn children_of(pid: u32) -> Vec<u32> {
 fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// The environment of a process, the beginning of it where it is long: a zombie has none any more.
+pub fn environment(pid: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // What was read before an error is what there is.
+    let environ = File::open(format!("/proc/{pid}/environ")).map(|file| file.take(1 << 20).read_to_end(&mut bytes));
+    drop(environ);
+    bytes
 }
 
 /// The processor time that a process has used, to the hundredth of a second.

@@ -10,6 +10,9 @@ use cronkeeper::clock::system::uptime;
 use cronkeeper::warden::handle::{Handle, Warden};
 use cronkeeper::warden::wire::{Deadline, Ending, Launch, Limits, Notice, Order, Slot, StartFailure, Stream, User};
 
+use crate::support::host::WITHOUT_AUDIT;
+use crate::support::process::environment;
+
 /// Longer than anything takes on the slowest machine; only a failing test waits it out.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -26,9 +29,22 @@ pub struct Bench {
 
 impl Bench {
     pub fn new() -> Self {
-        let run = format!("torture-{}.20261120T023000Z", uuid::Uuid::new_v4());
-        let warden = Warden::spawn_from(Path::new(env!("CARGO_BIN_EXE_cronkeeper"))).unwrap();
+        Self::of(Path::new(env!("CARGO_BIN_EXE_cronkeeper")), tempfile::tempdir().unwrap())
+    }
+
+    /// With a warden that may not give its trees audit sessions of their own.
+    pub fn without_audit() -> Self {
+        let program = env!("CARGO_BIN_EXE_cronkeeper");
         let directory = tempfile::tempdir().unwrap();
+        let script = directory.path().join("warden");
+        fs::write(&script, format!("#!/bin/sh\nexec {WITHOUT_AUDIT} {program} \"$@\"\n")).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        Self::of(&script, directory)
+    }
+
+    fn of(program: &Path, directory: tempfile::TempDir) -> Self {
+        let run = format!("torture-{}.20261120T023000Z", uuid::Uuid::new_v4());
+        let warden = Warden::spawn_from(program).unwrap();
         Self { warden: warden.into_async().unwrap(), run, directory, output: Vec::new(), next: 0 }
     }
 
@@ -158,8 +174,7 @@ impl Bench {
 pub fn living(run: &str) -> Vec<i32> {
     let entry = format!("CRONKEEPER_RUN_ID={run}");
     let carries = |pid: &i32| {
-        fs::read(format!("/proc/{pid}/environ"))
-            .is_ok_and(|environment| environment.split(|&byte| byte == 0).any(|variable| variable == entry.as_bytes()))
+        environment(pid.cast_unsigned()).split(|&byte| byte == 0).any(|variable| variable == entry.as_bytes())
     };
     let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     pids.filter(carries).collect()

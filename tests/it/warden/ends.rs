@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
 use cronkeeper::clock::system::uptime;
+use cronkeeper::run::Traces;
 use cronkeeper::warden::handle::WardenGone;
 use cronkeeper::warden::recover::{Recorded, kill_leftovers, start_time};
 use cronkeeper::warden::wire::{Deadline, EndedBy, Exit, Order};
@@ -143,7 +144,7 @@ async fn when_the_warden_is_killed_the_main_processes_die_and_the_rest_is_found(
         }
     }
     eventually("the main process dies", || !living(&bench.run).contains(&main)).await;
-    let recorded = [Recorded { run: bench.run.clone(), main: Some((main, started)) }];
+    let recorded = [Recorded { run: bench.run.clone(), main: Some((main, started)), traces: Traces::default() }];
     assert_eq!(kill_leftovers(&recorded, "another node", PATIENCE).unwrap(), []);
     assert!(!living(&bench.run).is_empty());
     assert_eq!(kill_leftovers(&recorded, "bench", PATIENCE).unwrap(), []);
@@ -157,7 +158,9 @@ async fn a_recorded_process_whose_pid_is_used_again_is_left_alone() {
     let launch = bench.sh("echo ready; sleep 1000");
     let (slot, main) = bench.start(launch).await;
     bench.line("ready").await;
-    let other = |start| [Recorded { run: "other.20261120T023000Z".into(), main: Some((main, start)) }];
+    let other = |start| {
+        [Recorded { run: "other.20261120T023000Z".into(), main: Some((main, start)), traces: Traces::default() }]
+    };
     let wrong = start_time(main).map(|start| start - 1);
     assert_eq!(kill_leftovers(&other(wrong), "bench", PATIENCE).unwrap(), []);
     assert!(start_time(main).is_some());

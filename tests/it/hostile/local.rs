@@ -1,0 +1,148 @@
+//! A local user, with a job and without one: he harms no other's run, no restart and no `release`, by nothing that he does to his own
+//! processes.
+
+mod apart;
+mod crash;
+mod forging;
+mod huge;
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use crate::solo::rig::{await_start, cli_text, status};
+use crate::support::command::CRONKEEPER;
+use crate::support::host::WITHOUT_AUDIT;
+use crate::support::node::{Node, Spec};
+use crate::support::process::Process;
+use crate::support::scratch::Scratch;
+use crate::support::skipped;
+
+/// Who does all this: a user without any right.
+const NOBODY: u32 = 65_534;
+
+/// By what the processes of runs are known on a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    ByCgroup,
+    /// No cgroup of v2 is to be seen.
+    ByAuditSession,
+    /// Neither that, nor a session of the kernel's audit that could be changed.
+    ByEnvironment,
+}
+
+/// Each in turn.
+const WAYS: [Known; 3] = [Known::ByCgroup, Known::ByAuditSession, Known::ByEnvironment];
+
+/// Hides cgroups from what stands behind it.
+const WITHOUT_CGROUPS: &str =
+    r#"unshare --mount --propagation private sh -c 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"' sh"#;
+
+impl Known {
+    /// The words in front of a command, for a shell.
+    fn words(self) -> String {
+        match self {
+            Self::ByCgroup => String::new(),
+            Self::ByAuditSession => WITHOUT_CGROUPS.to_owned(),
+            Self::ByEnvironment => format!("{WITHOUT_CGROUPS} {WITHOUT_AUDIT}"),
+        }
+    }
+
+    /// What a journal says of a run here.
+    fn noted(self) -> &'static str {
+        match self {
+            Self::ByCgroup => r#""known_by":{"cgroup":"#,
+            Self::ByAuditSession => r#""known_by":{"audit_session":"#,
+            Self::ByEnvironment => r#""known_by":"environment""#,
+        }
+    }
+}
+
+/// A host as it is to be: the program starts as if it were there.
+struct Host {
+    known: Known,
+    program: String,
+    _scripts: Scratch,
+}
+
+impl Host {
+    /// `None`, and said, where this machine cannot be like that. `before` stands in front of all.
+    fn new(known: Known, before: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            skipped("only root runs jobs as other users");
+            return None;
+        }
+        let scripts = Scratch::new("host");
+        let words = known.words();
+        let text = format!("#!/bin/sh\n{before}\nexec {words} {CRONKEEPER} \"$@\"\n");
+        let program = script(&scripts, "cronkeeper", &text);
+        let trial = Command::new("sh").args(["-c", &format!("exec {words} true")]).output().unwrap();
+        if !trial.status.success() {
+            skipped(&format!("no host where runs are known {known:?}: {trial:?}"));
+            return None;
+        }
+        Some(Self { known, program, _scripts: scripts })
+    }
+
+    fn node(&self) -> Spec {
+        Spec::new(&self.program, "local")
+    }
+
+    /// True if the runs that have started are known as they are to be; else it is said.
+    fn is_as_wanted(&self, spec: &Spec) -> bool {
+        let journals = std::fs::read_dir(spec.state_dir()).unwrap().flatten().flat_map(|entry| files(&entry.path()));
+        let texts: Vec<String> = journals.filter_map(|path| std::fs::read_to_string(path).ok()).collect();
+        let is_noted = texts.iter().any(|text| {
+            // What was noted last counts: before the start it is only meant.
+            text.lines()
+                .filter(|line| line.contains("known_by"))
+                .last()
+                .is_some_and(|line| line.contains(self.known.noted()))
+        });
+        if !is_noted {
+            skipped(&format!("the kernel has nothing by which runs could be known {:?}", self.known));
+        }
+        is_noted
+    }
+}
+
+fn files(path: &std::path::Path) -> Vec<std::path::PathBuf> {
+    match std::fs::read_dir(path) {
+        Ok(entries) => entries.flatten().flat_map(|entry| files(&entry.path())).collect(),
+        Err(_) => vec![path.to_owned()],
+    }
+}
+
+fn script(scripts: &Scratch, name: &str, text: &str) -> String {
+    let path = scripts.write(name, text);
+    std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Has a job run now; the run, once it has started.
+fn run_now(node: &Node, job: &str) -> String {
+    // The leader serves the socket, in a moment.
+    status(node.spec());
+    let seen = node.events().len();
+    cli_text(node.spec(), &["trigger", job]);
+    await_start(node, seen, job)
+}
+
+/// A program of nobody's that is no job; it and all that it starts in its group end with the test.
+fn stranger(program: &[&str]) -> Process {
+    Process::spawn("setpriv", |command| {
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--pdeathsig=KILL", "--"]).args(program);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).current_dir("/");
+    })
+    .unwrap()
+}
+
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// As a value of YAML.
+fn quoted(text: &str) -> String {
+    serde_json::to_string(text).unwrap()
+}

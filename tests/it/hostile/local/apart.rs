@@ -1,0 +1,101 @@
+//! What jobs do not share: keys, and who the kernel's audit says they are.
+
+use std::process::Command;
+
+use nix::libc;
+
+use super::{Host, Known, NOBODY, quoted, run_now};
+use crate::solo::rig::{await_end, leading};
+use crate::support::node::Node;
+use crate::support::{LONG, skipped};
+
+const KEYCTL: i64 = libc::SYS_keyctl;
+const ADD_KEY: i64 = libc::SYS_add_key;
+
+/// Who starts the node has a session keyring with a key that is nobody else's affair.
+fn with_a_key() -> String {
+    let join = format!("syscall({KEYCTL}, 1, 0)");
+    let add =
+        format!(r#"my @key = ("user", "admin", "hunter2"); syscall({ADD_KEY}, $key[0], $key[1], $key[2], 7, -3)"#);
+    let program = crate::support::command::CRONKEEPER;
+    format!("exec perl -e '{join}; {add}; exec @ARGV' -- {program} \"$@\"")
+}
+
+/// Says which session keyring it has, and which keys of the others it finds in there; then puts one there of its own.
+fn looker(own: &str) -> String {
+    quoted(&format!(
+        r#"$| = 1; my @key = ("user", "{own}", "swordfish"); my @names = ("admin", "first", "second");
+        print syscall({KEYCTL}, 0, -3, 0), "\n";
+        print syscall({KEYCTL}, 10, -3, $key[0], $names[$_], 0), "\n" for (0, 1, 2);
+        print syscall({ADD_KEY}, $key[0], $key[1], $key[2], 9, -3) == -1 ? "none" : "mine", "\n";
+        print "done\n"; sleep 1000"#
+    ))
+}
+
+fn said(node: &Node, job: &str) -> Vec<String> {
+    let run = run_now(node, job);
+    node.await_where("run.output", LONG, |event| event.text("run") == run && event.text("line") == "done");
+    let lines = node.events().named("run.output").into_iter();
+    lines.filter(|line| line.text("run") == run).map(|line| line.text("line").to_owned()).collect()
+}
+
+#[test]
+fn each_job_has_a_session_keyring_of_its_own_and_nobody_elses_keys() {
+    let Some(host) = Host::new(Known::ByCgroup, &with_a_key()) else { return };
+    let (first, second) = (looker("first"), looker("second"));
+    let node = leading(&host.node().jobs(&format!(
+        "jobs:
+  first: {{schedule: '@yearly', user: nobody, command: [perl, -e, {first}]}}
+  second: {{schedule: '@yearly', user: nobody, command: [perl, -e, {second}]}}
+  daemons: {{schedule: '@yearly', user: daemon, command: [perl, -e, {second}]}}
+  own: {{schedule: '@yearly', command: [perl, -e, {second}]}}
+"
+    )));
+    let mut keyrings = Vec::new();
+    for job in ["first", "second", "daemons", "own"] {
+        let lines = said(&node, job);
+        let [keyring, admin, first, second, own, _] = lines.as_slice() else { panic!("{lines:?}") };
+        if keyring == "-1" {
+            return skipped("the kernel has no keyrings");
+        }
+        assert_eq!([admin, first, second], ["-1"; 3], "{job} finds a key of another's");
+        assert_eq!(own, "mine", "{job} can keep a key");
+        keyrings.push(keyring.clone());
+    }
+    keyrings.sort();
+    keyrings.dedup();
+    assert_eq!(keyrings.len(), 4, "{keyrings:?}");
+}
+
+/// True where the kernel's audit can be told whose a process is; else it is said.
+pub fn has_login_user() -> bool {
+    // The number is written and read by one process: it is the process's own.
+    let trial = "echo 4242 >/proc/self/loginuid && read user </proc/self/loginuid; echo $user";
+    let has = Command::new("sh").args(["-c", trial]).output().unwrap().stdout.starts_with(b"4242");
+    if !has {
+        skipped("the kernel's audit is not to be told whose a process is");
+    }
+    has
+}
+
+#[test]
+fn in_the_kernels_audit_a_job_is_its_users() {
+    if !has_login_user() {
+        return;
+    }
+    let Some(host) = Host::new(Known::ByCgroup, "") else { return };
+    let command = "command: [cat, /proc/self/loginuid]";
+    let node = leading(&host.node().jobs(&format!(
+        "jobs:
+  nobodys: {{schedule: '@yearly', user: nobody, {command}}}
+  own: {{schedule: '@yearly', {command}}}
+"
+    )));
+    for (job, uid) in [("nobodys", NOBODY), ("own", 0)] {
+        let run = run_now(&node, job);
+        assert_eq!(await_end(&node, &run).text("outcome"), "success");
+        let lines = node.events().named("run.output").into_iter().filter(|line| line.text("run") == run);
+        let lines: Vec<String> = lines.map(|line| line.text("line").to_owned()).collect();
+        assert_eq!(lines, [uid.to_string()], "{job}");
+    }
+}

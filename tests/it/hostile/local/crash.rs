@@ -1,0 +1,143 @@
+//! A daemon and its warden are killed while strangers do what they can: a restart, and `release`, end what is left of its run, and
+//! nothing else, and are done.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::huge::huge;
+use super::{Host, Known, WAYS, is_alive, quoted, stranger};
+use crate::solo::rig::{leading, warden_of};
+use crate::support::command;
+use crate::support::node::{Node, Spec};
+use crate::support::process::Process;
+use crate::support::{LONG, skipped, until};
+
+/// No process of cronkeeper's needs as much, and it is less than a stranger's environment.
+const MEMORY: &str = "ulimit -v 2097152";
+const ENVIRONMENT: u64 = 3 << 30;
+
+/// A node that is dead with its warden, and of its run one process is left.
+struct Crashed {
+    node: Node,
+    run: String,
+    left: u32,
+}
+
+impl Crashed {
+    fn on(host: &Host) -> Option<Self> {
+        let forgets = match host.known {
+            Known::ByCgroup | Known::ByAuditSession => "env -i",
+            Known::ByEnvironment => "",
+        };
+        let command = quoted(&format!("setsid {forgets} sleep 1000 & echo $!; sleep 1000"));
+        let jobs = format!("jobs: {{parent: {{schedule: '@every 1s', user: nobody, command: {command}}}}}");
+        let spec = host.node().jobs(&jobs);
+        let node = leading(&spec);
+        let run = node.await_event("run.started", LONG).text("run").to_owned();
+        let left: u32 = node.await_event("run.output", LONG).text("line").parse().unwrap();
+        if !host.is_as_wanted(&spec) {
+            return None;
+        }
+        let line = || std::fs::read(format!("/proc/{left}/cmdline")).unwrap_or_default();
+        until("it is itself", || line().starts_with(b"sleep"));
+        let warden = warden_of(&node);
+        // Stopped first, or it would see the warden go and end what is left itself.
+        node.stop();
+        kill_process(Pid::from_raw(warden.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        node.kill9();
+        until("the warden is gone", || !is_alive(warden));
+        assert!(is_alive(left), "it outlives both");
+        Some(Self { node, run, left })
+    }
+
+    fn spec(&self) -> &Spec {
+        self.node.spec()
+    }
+}
+
+/// How a node is put in order after its death.
+#[derive(Clone, Copy, Debug)]
+enum After {
+    Release,
+    Restart,
+}
+
+/// On every host, and by both ways: what is left dies, what is done succeeds, and the stranger lives.
+fn assert_put_in_order(hostile: impl Fn(&Crashed) -> Option<Process>) {
+    for known in WAYS {
+        for after in [After::Release, After::Restart] {
+            let Some(host) = Host::new(known, MEMORY) else { continue };
+            let Some(crashed) = Crashed::on(&host) else { continue };
+            let Some(stranger) = hostile(&crashed) else { return };
+            let (left, run) = (crashed.left, crashed.run.clone());
+            let again = match after {
+                After::Release => {
+                    release(&host, crashed.spec());
+                    None
+                }
+                After::Restart => Some(crashed.node.again()),
+            };
+            if let Some(again) = &again {
+                let end = again.await_event("run.finished", LONG);
+                assert_eq!((end.text("run"), end.text("reason")), (run.as_str(), "node-died"), "{known:?}");
+            }
+            assert!(!is_alive(left), "{known:?}, {after:?}");
+            assert!(is_alive(stranger.pid()), "{known:?}, {after:?}");
+            // Before the nodes, which look for what says that it is of theirs.
+            drop(stranger);
+        }
+    }
+}
+
+fn release(host: &Host, spec: &Spec) {
+    let output = Command::new(&host.program)
+        .args(["release", "--node", spec.name(), "--state-dir"])
+        .arg(spec.state_dir())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(command::texts(&output), (Some(0), String::new(), String::new()), "{:?}", host.known);
+}
+
+/// The first line that it writes.
+fn said(stranger: &mut Process) -> String {
+    let mut line = String::new();
+    BufReader::new(stranger.take(|child| child.stdout.take())).read_line(&mut line).unwrap();
+    line.trim().to_owned()
+}
+
+#[test]
+fn a_strangers_environment_of_gigabytes_is_not_read_by_who_looks_for_what_is_left() {
+    let perl = format!(r#"{} $| = 1; print huge() ? "ready\n" : "refused\n"; sleep 1000;"#, huge(ENVIRONMENT));
+    assert_put_in_order(|_| {
+        let mut huge = stranger(&["perl", "-e", &perl]);
+        if said(&mut huge) == "ready" {
+            return Some(huge);
+        }
+        skipped("the kernel lets no process say where its environment is");
+        None
+    });
+}
+
+/// Starts what says that it is of a run, one after the other and without end, and is itself of none.
+const FORGER: &str = r#"
+    my ($run, $node) = @ARGV;
+    $SIG{CHLD} = "IGNORE";
+    $| = 1;
+    for (my $count = 0; ; $count++) {
+        print "forged\n" if $count == 100;
+        if (fork == 0) { %ENV = (CRONKEEPER_RUN_ID => $run, CRONKEEPER_NODE => $node); exec "/bin/sleep", "1" }
+        select undef, undef, undef, 0.001;
+    }
+"#;
+
+#[test]
+fn who_goes_on_starting_what_says_that_it_is_of_the_run_loses_that_and_delays_nobody() {
+    assert_put_in_order(|crashed| {
+        let mut forger = stranger(&["perl", "-e", FORGER, &crashed.run, crashed.spec().name()]);
+        assert_eq!(said(&mut forger), "forged");
+        Some(forger)
+    });
+}

@@ -1,0 +1,81 @@
+//! Without cgroups: a job that leaves nothing of itself to be known by, or says that it is another's, is known all the same.
+
+use cronkeeper::warden::recover::start_time;
+use cronkeeper::warden::wire::{Exit, Order, User};
+
+use super::{Known, apart};
+use crate::warden::bench::{Bench, is_root, nobody};
+
+/// Another user, under whom nothing else runs.
+fn games() -> User {
+    User { uid: 5, gid: 60, groups: vec![60] }
+}
+
+/// A warden where runs are known like that; no launch of these names a cgroup.
+fn bench(known: Known) -> Bench {
+    if known == Known::ByEnvironment { Bench::without_audit() } else { Bench::new() }
+}
+
+/// A run of nobody's leaves this behind, while an older run of `older` goes on: how many were counted as its leftovers, and whether one
+/// outlived it.
+async fn left_behind(known: Known, older: User, leaves: &str) -> (u32, bool) {
+    let mut bench = bench(known);
+    let mut launch = bench.sh("echo ready; sleep 1000");
+    (launch.user, launch.directory) = (Some(older), "/".into());
+    let other = launch.environment[1].1.clone();
+    let (older, _) = bench.start(launch).await;
+    bench.line("ready").await;
+    // Start times count in hundredths of a second: it must be younger than both by more than that. It has said its number, and lost its
+    // parent, when the run ends.
+    let script =
+        "sleep 0.1; (setsid LEAVES sh -c 'trap \"\" TERM; echo $$; exec sleep 1000 2>&-' &); sleep 0.5; exit 0";
+    let script = script.replace("LEAVES", leaves).replace("OTHER", &other);
+    let mut launch = bench.sh(&script);
+    launch.environment[1].1 = format!("another-{other}");
+    (launch.user, launch.directory) = (Some(nobody()), "/".into());
+    let ending = bench.run(launch).await;
+    assert_eq!(ending.exit, Exit::Code(0));
+    let pid: i32 = bench.lines().iter().find_map(|line| line.parse().ok()).expect("it said its number");
+    let outlived = start_time(pid).is_some();
+    bench.order(Order::Kill { slot: older });
+    bench.end().await;
+    assert_eq!(start_time(pid), None, "it dies with the last at the latest");
+    bench.close().await;
+    (ending.leftovers, outlived)
+}
+
+const SCRUBBED: &str = "env -i PATH=/bin:/usr/bin";
+const FORGED: &str = "env CRONKEEPER_RUN_ID=OTHER";
+
+#[tokio::test]
+async fn whoever_scrubs_or_forges_his_environment_dies_with_his_own_run() {
+    if !is_root() {
+        return;
+    }
+    for known in [Known::ByAuditSession, Known::ByEnvironment] {
+        for leaves in [SCRUBBED, FORGED] {
+            let (leftovers, outlived) = left_behind(known, games(), leaves).await;
+            assert!(leftovers > 0 && !outlived, "{known:?}, {leaves}: {leftovers}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn in_its_audit_session_it_is_known_also_beside_another_run_of_its_user() {
+    if !is_root() || !apart::has_login_user() {
+        return;
+    }
+    for leaves in [SCRUBBED, FORGED] {
+        let (leftovers, outlived) = left_behind(Known::ByAuditSession, nobody(), leaves).await;
+        assert!(leftovers > 0 && !outlived, "{leaves}: {leftovers}");
+    }
+}
+
+/// Where nothing but the environment tells two runs of a user apart.
+#[tokio::test]
+async fn of_two_runs_of_one_user_it_dies_with_the_last_at_the_latest() {
+    if !is_root() {
+        return;
+    }
+    left_behind(Known::ByEnvironment, nobody(), SCRUBBED).await;
+}
