@@ -24,15 +24,15 @@ const NOBODY: u32 = 65_534;
 /// By what the processes of runs are known on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
-    ByCgroup,
+    Cgroup,
     /// No cgroup of v2 is to be seen.
-    ByAuditSession,
+    AuditSession,
     /// Neither that, nor a session of the kernel's audit that could be changed.
-    ByEnvironment,
+    Environment,
 }
 
 /// Each in turn.
-const WAYS: [Known; 3] = [Known::ByCgroup, Known::ByAuditSession, Known::ByEnvironment];
+const WAYS: [Known; 3] = [Known::Cgroup, Known::AuditSession, Known::Environment];
 
 /// Hides cgroups from what stands behind it.
 const WITHOUT_CGROUPS: &str =
@@ -42,18 +42,18 @@ impl Known {
     /// The words in front of a command, for a shell.
     fn words(self) -> String {
         match self {
-            Self::ByCgroup => String::new(),
-            Self::ByAuditSession => WITHOUT_CGROUPS.to_owned(),
-            Self::ByEnvironment => format!("{WITHOUT_CGROUPS} {WITHOUT_AUDIT}"),
+            Self::Cgroup => String::new(),
+            Self::AuditSession => WITHOUT_CGROUPS.to_owned(),
+            Self::Environment => format!("{WITHOUT_CGROUPS} {WITHOUT_AUDIT}"),
         }
     }
 
     /// What a journal says of a run here.
     fn noted(self) -> &'static str {
         match self {
-            Self::ByCgroup => r#""known_by":{"cgroup":"#,
-            Self::ByAuditSession => r#""known_by":{"audit_session":"#,
-            Self::ByEnvironment => r#""known_by":"environment""#,
+            Self::Cgroup => r#""known_by":{"cgroup":"#,
+            Self::AuditSession => r#""known_by":{"audit_session":"#,
+            Self::Environment => r#""known_by":"environment""#,
         }
     }
 }
@@ -94,10 +94,7 @@ impl Host {
         let texts: Vec<String> = journals.filter_map(|path| std::fs::read_to_string(path).ok()).collect();
         let is_noted = texts.iter().any(|text| {
             // What was noted last counts: before the start it is only meant.
-            text.lines()
-                .filter(|line| line.contains("known_by"))
-                .last()
-                .is_some_and(|line| line.contains(self.known.noted()))
+            text.lines().rfind(|line| line.contains("known_by")).is_some_and(|line| line.contains(self.known.noted()))
         });
         if !is_noted {
             skipped(&format!("the kernel has nothing by which runs could be known {:?}", self.known));

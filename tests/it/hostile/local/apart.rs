@@ -41,7 +41,7 @@ fn said(node: &Node, job: &str) -> Vec<String> {
 
 #[test]
 fn each_job_has_a_session_keyring_of_its_own_and_nobody_elses_keys() {
-    let Some(host) = Host::new(Known::ByCgroup, &with_a_key()) else { return };
+    let Some(host) = Host::new(Known::Cgroup, &with_a_key()) else { return };
     let (first, second) = (looker("first"), looker("second"));
     let node = leading(&host.node().jobs(&format!(
         "jobs:
@@ -83,7 +83,7 @@ fn in_the_kernels_audit_a_job_is_its_users() {
     if !has_login_user() {
         return;
     }
-    let Some(host) = Host::new(Known::ByCgroup, "") else { return };
+    let Some(host) = Host::new(Known::Cgroup, "") else { return };
     let command = "command: [cat, /proc/self/loginuid]";
     let node = leading(&host.node().jobs(&format!(
         "jobs:

@@ -28,8 +28,8 @@ struct Crashed {
 impl Crashed {
     fn on(host: &Host) -> Option<Self> {
         let forgets = match host.known {
-            Known::ByCgroup | Known::ByAuditSession => "env -i",
-            Known::ByEnvironment => "",
+            Known::Cgroup | Known::AuditSession => "env -i",
+            Known::Environment => "",
         };
         let command = quoted(&format!("setsid {forgets} sleep 1000 & echo $!; sleep 1000"));
         let jobs = format!("jobs: {{parent: {{schedule: '@every 1s', user: nobody, command: {command}}}}}");

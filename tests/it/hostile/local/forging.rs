@@ -13,7 +13,7 @@ fn games() -> User {
 
 /// A warden where runs are known like that; no launch of these names a cgroup.
 fn bench(known: Known) -> Bench {
-    if known == Known::ByEnvironment { Bench::without_audit() } else { Bench::new() }
+    if known == Known::Environment { Bench::without_audit() } else { Bench::new() }
 }
 
 /// A run of nobody's leaves this behind, while an older run of `older` goes on: how many were counted as its leftovers, and whether one
@@ -52,7 +52,7 @@ async fn whoever_scrubs_or_forges_his_environment_dies_with_his_own_run() {
     if !is_root() {
         return;
     }
-    for known in [Known::ByAuditSession, Known::ByEnvironment] {
+    for known in [Known::AuditSession, Known::Environment] {
         for leaves in [SCRUBBED, FORGED] {
             let (leftovers, outlived) = left_behind(known, games(), leaves).await;
             assert!(leftovers > 0 && !outlived, "{known:?}, {leaves}: {leftovers}");
@@ -66,7 +66,7 @@ async fn in_its_audit_session_it_is_known_also_beside_another_run_of_its_user() 
         return;
     }
     for leaves in [SCRUBBED, FORGED] {
-        let (leftovers, outlived) = left_behind(Known::ByAuditSession, nobody(), leaves).await;
+        let (leftovers, outlived) = left_behind(Known::AuditSession, nobody(), leaves).await;
         assert!(leftovers > 0 && !outlived, "{leaves}: {leftovers}");
     }
 }
@@ -77,5 +77,5 @@ async fn of_two_runs_of_one_user_it_dies_with_the_last_at_the_latest() {
     if !is_root() {
         return;
     }
-    left_behind(Known::ByEnvironment, nobody(), SCRUBBED).await;
+    left_behind(Known::Environment, nobody(), SCRUBBED).await;
 }

@@ -94,7 +94,7 @@ fn assert_the_warden_takes_no_notice(host: &Host, spec: &Spec) {
     let end = node.await_where("run.finished", LONG, |event| event.text("run") == breeder);
     assert_eq!(end.text("outcome"), "success");
     // By environment alone it is known that they are one of two runs' of one user, and each is asked once.
-    if host.known != Known::ByEnvironment {
+    if host.known != Known::Environment {
         assert_eq!(end.number("leftovers"), Some(ORPHANS as i64));
         assert!(bytes_read(warden) - before < 256 << 10, "no environment is read");
     }
