@@ -146,7 +146,7 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::StillRuns { .. } => "end it with SIGTERM, and it gives all up itself",
         Error::StillAlive(_) | Error::Solo(SoloError::StillAlive(_)) => {
-            "it does not die of SIGKILL, so nothing is given up; see what it waits for in /proc/PID/stack"
+            "it does not die of SIGKILL, or could not be looked at in time, so nothing is given up; see what it waits for in /proc/PID/stack"
         }
         Error::Stopped(Stopped::WardenGone(_)) => {
             "something killed or stopped it: see the log before it, and the kernel's for a lack of memory"

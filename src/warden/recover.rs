@@ -72,7 +72,8 @@ impl Recorded {
     }
 }
 
-/// A process that was sent SIGKILL and did not die in time: it sleeps uninterruptibly, or belongs to another user.
+/// A process that was sent SIGKILL and did not die in time: it sleeps uninterruptibly, or belongs to another user. Or one of which it could
+/// not be found in time whether it is of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Survivor {
     /// Of which run.
@@ -151,13 +152,26 @@ struct Search<'a> {
     read_until: Uptime,
     /// What environments said.
     judged: BTreeMap<Identity, Option<usize>>,
+    /// Whose environment was read, though there may have been nothing in it yet.
+    read: BTreeSet<Identity>,
+    /// Those that may be of a run, and whose environment could not be read in time.
+    unread: Vec<Survivor>,
 }
 
 impl<'a> Search<'a> {
     fn new(recorded: &'a [&'a Recorded], node: &'a str, until: Uptime) -> Self {
         let now = uptime();
         let (began, read_until) = (procfs::tick(now), until.min(now + READING));
-        Self { recorded, node, until, began, read_until, judged: BTreeMap::new() }
+        Self {
+            recorded,
+            node,
+            until,
+            began,
+            read_until,
+            judged: BTreeMap::new(),
+            read: BTreeSet::new(),
+            unread: Vec::new(),
+        }
     }
 
     /// Kills what it finds until nothing is found. Says what does not die.
@@ -165,7 +179,8 @@ impl<'a> Search<'a> {
         loop {
             let leftovers = self.freeze()?;
             if leftovers.is_empty() {
-                return Ok(Vec::new());
+                // Nothing is begun again beside what may be left of it.
+                return Ok(self.unread);
             }
             let dying: Vec<OwnedFd> = leftovers.values().filter_map(|(process, _)| kill(process)).collect();
             wait_dead(dying, self.until)?;
@@ -235,14 +250,23 @@ impl<'a> Search<'a> {
     fn marked(&mut self, forest: &Forest) -> io::Result<BTreeMap<usize, BTreeSet<i32>>> {
         let living: BTreeMap<i32, &Process> =
             forest.processes().filter(|process| !process.is_dead).map(|process| (process.pid, process)).collect();
-        for (pid, environment) in read_in_time(self.to_be_read(&living), self.read_until)? {
-            let Some(process) = living.get(&pid).filter(|_| !environment.is_empty) else { continue };
+        let asked = self.to_be_read(&living);
+        let pids: Vec<i32> = asked.values().flatten().copied().collect();
+        for (pid, environment) in read_in_time(asked, self.read_until)? {
+            let Some(process) = living.get(&pid) else { continue };
+            self.read.insert(process.identity());
+            if environment.is_empty {
+                continue;
+            }
             // It may have ended, and another have its number, while it was asked.
             if Process::read(pid).is_some_and(|now| now.start == process.start) {
                 let run = self.run_named(process, &environment);
                 self.judged.insert(process.identity(), run);
             }
         }
+        let unread =
+            pids.iter().filter_map(|pid| living.get(pid)).filter(|process| !self.read.contains(&process.identity()));
+        self.unread = unread.filter_map(|process| self.may_be_left(process)).collect();
         let mut marked: BTreeMap<usize, BTreeSet<i32>> = BTreeMap::new();
         for process in living.values() {
             if let Some(Some(index)) = self.judged.get(&process.identity()) {
@@ -256,7 +280,7 @@ impl<'a> Search<'a> {
     fn to_be_read(&self, living: &BTreeMap<i32, &Process>) -> BTreeMap<procfs::Uids, Vec<i32>> {
         let mut all: BTreeMap<procfs::Uids, Vec<i32>> = BTreeMap::new();
         let is_asked = self.recorded.iter().any(|record| record.audit_session().is_none());
-        if !is_asked || uptime() >= self.read_until {
+        if !is_asked {
             return all;
         }
         let is_new =
@@ -274,6 +298,14 @@ impl<'a> Search<'a> {
         record.audit_session().is_none() && record.may_have(start, uids)
     }
 
+    /// A process that still lives, as one of the first run that it may be of.
+    fn may_be_left(&self, process: &Process) -> Option<Survivor> {
+        let uids = procfs::uids(process.pid)?;
+        Process::read(process.pid).filter(|now| now.start == process.start)?;
+        let record = self.recorded.iter().find(|record| self.may_be_of(record, process.start, uids))?;
+        Some(Survivor { run: record.run.clone(), pid: process.pid })
+    }
+
     fn run_named(&self, process: &Process, environment: &Environment) -> Option<usize> {
         let [Some(run), Some(node)] = environment.values.as_slice() else { return None };
         let uids = procfs::uids(process.pid)?;
@@ -282,9 +314,12 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What the environments of these say, as far as they can be read until then. A reading that does not come back is left to itself.
+/// What the environments of these say, as far as they can be read until then: of nobody where it is past. A reading that does not come back is left to itself.
 fn read_in_time(pids: BTreeMap<procfs::Uids, Vec<i32>>, until: Uptime) -> io::Result<BTreeMap<i32, Environment>> {
     let (told, tells) = channel();
+    if uptime() >= until {
+        return Ok(BTreeMap::new());
+    }
     let mut shares: Vec<Vec<i32>> = pids.into_values().collect();
     let rest = shares.split_off(shares.len().min(READERS)).concat();
     shares.push(rest);
@@ -334,4 +369,27 @@ fn wait_dead(mut dying: Vec<OwnedFd>, until: Uptime) -> io::Result<()> {
         dying.retain(|_| !is_dead.next().unwrap_or(false));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a host that is starved, or held up: nothing may be begun again beside what nobody has looked at.
+    #[test]
+    fn a_process_that_could_not_be_looked_at_in_time_may_be_left() {
+        let since = uptime();
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let uid = Some(rustix::process::getuid().as_raw());
+        let traces = Traces { uid, since: Some(since), known_by: KnownBy::Environment };
+        let (record, pid) = (Recorded { run: "a".into(), main: None, traces }, child.id().cast_signed());
+        let recorded = [&record];
+        let search = || Search::new(&recorded, "here", uptime() + Duration::from_secs(60));
+        let left = Search { read_until: Uptime::ZERO, ..search() }.kill().unwrap();
+        assert!(left.contains(&Survivor { run: "a".into(), pid }), "{left:?}");
+        let left = search().kill().unwrap();
+        assert!(!left.iter().any(|survivor| survivor.pid == pid), "{left:?}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
