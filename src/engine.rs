@@ -23,7 +23,6 @@ mod misfire;
 mod outlived;
 mod own;
 mod pending;
-mod refused;
 mod report;
 mod retry;
 mod stage;
@@ -55,7 +54,7 @@ use self::turn::Turn;
 use crate::clock::{Now, Uptime, Wake, later};
 use crate::coordination::Request;
 use crate::election::Published;
-use crate::job::{Job, JobName, JobSet};
+use crate::job::{Job, JobSet};
 use crate::ledger::{Change, CommitId};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Nonce, RunEnd, RunId, RunRecord, Version};
@@ -168,8 +167,6 @@ pub struct Engine {
     outlived: Outlived,
     /// Commits without an answer.
     commits: BTreeMap<CommitId, Asked>,
-    /// The newest commit about each job that the service refuses for now.
-    refused: BTreeMap<JobName, CommitId>,
     /// Counts commits, slots and decisions: never used twice by one process.
     counter: u64,
     is_busy: bool,
@@ -205,7 +202,6 @@ impl Engine {
             attend: BTreeSet::new(),
             outlived: Outlived::default(),
             commits: BTreeMap::new(),
-            refused: BTreeMap::new(),
             counter: 0,
             is_busy: false,
             stage: Stage::Running,

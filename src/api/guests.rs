@@ -120,7 +120,7 @@ pub(super) struct Guest {
     _place: Place,
 }
 
-/// Why there is no room for an answer.
+/// Why a request gets no room in memory for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoRoom {
     /// It is longer than all that one caller may have.

@@ -180,9 +180,24 @@ impl Flight {
         }
     }
 
+    /// True while nobody has it and nothing is being written about it.
+    pub fn is_nobodys(&self) -> bool {
+        matches!(self.holder, Holder::Nobody) && self.commit.is_none()
+    }
+
+    /// True while it waits to be started, and no attempt of it ever had a process.
+    pub fn never_started(&self) -> bool {
+        self.record.state == RunState::Unstarted && !self.record.has_past()
+    }
+
     /// True while it waits for other runs.
     pub fn is_queued(&self) -> bool {
         self.record.state == RunState::Queued
+    }
+
+    /// True while the leader is to begin it once nothing is in its way.
+    pub fn is_waiting(&self) -> bool {
+        self.is_queued() && self.is_nobodys()
     }
 
     /// The process tree, where there is one here.

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::flight::{Flight, Holder, Phase};
+use super::flight::{Flight, Phase};
 use crate::job::{JobName, JobSet};
+use crate::ledger::CommitId;
 use crate::run::{RunId, TriggerSeq};
 
 /// A run's place among those that wait: the oldest occurrence first.
@@ -32,8 +33,8 @@ pub(super) struct Flights {
 struct OfJobs {
     /// Which `concurrency_group` a job names.
     groups: BTreeMap<JobName, Arc<str>>,
-    /// Jobs about which the service refuses a write: what is to be begun of them is not about to start.
-    refused: BTreeSet<JobName>,
+    /// Jobs about which the service refuses a write, with the newest: what is to be begun of them is not about to start.
+    refused: BTreeMap<JobName, CommitId>,
 }
 
 #[derive(Debug, Default)]
@@ -63,19 +64,15 @@ impl Facts {
     fn of(run: &RunId, flight: &Flight, of_jobs: &OfJobs) -> Self {
         let own = flight.own();
         let is_beginning = matches!(own.map(|own| &own.phase), Some(Phase::Beginning));
-        let is_refused = is_beginning && of_jobs.refused.contains(run.job());
+        let is_refused = is_beginning && of_jobs.refused.contains_key(run.job());
         let group = of_jobs.groups.get(run.job()).filter(|_| !is_refused).cloned();
         let (in_group, waiting) = if flight.is_queued() { (None, group) } else { (group, None) };
         let waiting = waiting.filter(|_| flight.is_waiting()).map(|group| (group, (run.scheduled_at(), run.clone())));
-        let is_starting = match own.map(|own| &own.phase) {
-            Some(Phase::Beginning) => !is_refused,
-            Some(Phase::Alive(alive)) => alive.started.is_none(),
-            _ => false,
-        };
+        let alive = flight.alive();
         Self {
             is_own: own.is_some(),
-            has_tree: flight.alive().is_some(),
-            is_starting,
+            has_tree: alive.is_some(),
+            is_starting: (is_beginning && !is_refused) || alive.is_some_and(|alive| alive.started.is_none()),
             in_group,
             waiting,
             trigger: flight.record.trigger.as_ref().map(|trigger| (trigger.uuid, trigger.seq)),
@@ -138,17 +135,39 @@ impl Flights {
         self.count_all();
     }
 
-    /// The service refuses a write about this job, or no more. What is to be begun meanwhile takes no place from others.
-    pub fn refuse(&mut self, job: &JobName, is_refused: bool) {
+    /// True while the service refuses a write about this job.
+    pub fn is_refused(&self, job: &JobName) -> bool {
+        self.of_jobs.refused.contains_key(job)
+    }
+
+    /// The service refuses this write about the job: what is to be begun meanwhile takes no place from others. False where it refused
+    /// one already.
+    pub fn refuse(&mut self, job: &JobName, id: CommitId) -> bool {
+        let is_first = !self.is_refused(job);
+        self.count_anew(job, |refused| {
+            refused.insert(job.clone(), id);
+        });
+        is_first
+    }
+
+    /// The write is answered. True where it was the one that was refused.
+    pub fn answer(&mut self, job: &JobName, id: CommitId) -> bool {
+        let was_refused = self.of_jobs.refused.get(job) == Some(&id);
+        if was_refused {
+            self.count_anew(job, |refused| {
+                refused.remove(job);
+            });
+        }
+        was_refused
+    }
+
+    /// Changes which jobs are refused, and counts this one's runs by that.
+    fn count_anew(&mut self, job: &JobName, change: impl FnOnce(&mut BTreeMap<JobName, CommitId>)) {
         self.take_back();
         for (run, flight) in self.by_run.range(RunId::all_of(job)) {
             self.index.remove(&Facts::of(run, flight, &self.of_jobs));
         }
-        if is_refused {
-            self.of_jobs.refused.insert(job.clone());
-        } else {
-            self.of_jobs.refused.remove(job);
-        }
+        change(&mut self.of_jobs.refused);
         for (run, flight) in self.by_run.range(RunId::all_of(job)) {
             self.index.add(Facts::of(run, flight, &self.of_jobs));
         }
@@ -268,22 +287,15 @@ impl Flights {
     }
 }
 
-impl Flight {
-    /// True while the leader is to begin it once nothing is in its way.
-    pub fn is_waiting(&self) -> bool {
-        self.is_queued() && self.commit.is_none() && matches!(self.holder, Holder::Nobody)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::engine::flight::{Alive, Own};
+    use crate::engine::flight::{Alive, Holder, Own};
     use crate::engine::tests::rig::{at, job, set};
     use crate::job::Group;
-    use crate::ledger::{CommitId, OwnerState};
+    use crate::ledger::OwnerState;
     use crate::run::{RunState, Version};
     use crate::warden::wire::Slot;
 
@@ -331,7 +343,8 @@ mod tests {
                 match how {
                     6 => flights.insert(run, flight),
                     7 => drop(flights.remove(&run)),
-                    8 | 9 => flights.refuse(run.job(), how == 8),
+                    8 => { flights.refuse(run.job(), CommitId(7)); }
+                    9 => { flights.answer(run.job(), CommitId(7)); }
                     how => if let Some(flight) = flights.get_mut(&run) { change(flight, how) },
                 }
                 let count = |of: &dyn Fn(&Flight) -> bool| flights.values().filter(|&flight| of(flight)).count();
@@ -339,7 +352,7 @@ mod tests {
                 prop_assert_eq!(flights.trees(), count(&|flight| flight.alive().is_some()));
                 let is_refused = |flight: &Flight| {
                     let is_beginning = matches!(flight.own().map(|own| &own.phase), Some(Phase::Beginning));
-                    is_beginning && flights.of_jobs.refused.contains(&flight.record.job)
+                    is_beginning && flights.is_refused(&flight.record.job)
                 };
                 let in_x = count(&|flight| {
                     !flight.is_queued() && !is_refused(flight) && ["a", "b"].contains(&flight.record.job.as_str())

@@ -264,7 +264,7 @@ impl Engine {
     /// True while the service refuses a write about the job, or has left too many without an answer.
     fn is_held_up(&self, name: &JobName) -> bool {
         let timeline = self.leading.as_ref().and_then(|leading| leading.timelines.get(name));
-        self.is_refused(name) || timeline.is_some_and(|timeline| timeline.open >= MOST_OPEN)
+        self.flights.is_refused(name) || timeline.is_some_and(|timeline| timeline.open >= MOST_OPEN)
     }
 
     /// True while only an answer tells whether a run of the job is in flight: its end is being written, or, where no other may run
@@ -371,7 +371,7 @@ impl Engine {
     /// Begins what waits to be made up, as far as `overlap` and the starts under way let it. Where a run of the job is in the way, its
     /// end has the backlog looked at again.
     fn make_up(&mut self, t: &mut Turn, name: &JobName) {
-        while !self.is_refused(name)
+        while !self.flights.is_refused(name)
             && let Some(timeline) = self.timeline(name)
         {
             let (Some(job), Some(&at)) = (timeline.job.clone(), timeline.backlog.front()) else { return };

@@ -114,8 +114,24 @@ impl Engine {
             Pending::End { run, settled: None } => self.on_own_end_answer(t, &run, id, answer),
             Pending::End { run, settled: Some(end) } => self.on_settled_end_answer(t, &run, id, end, answer),
         }
-        self.on_no_longer_refused(t, &about, id);
+        if self.flights.answer(&about, id) {
+            self.look_at_waiting(t, &about);
+        }
         self.release_job(&about);
+    }
+
+    /// The service refuses this commit for now, because of rights or of a record that stands in the way. It is tried again, and what
+    /// else is asked for about its job waits behind it: nothing more is decided about that job, what is due waits undecided, and the
+    /// takeover waits for none of it.
+    pub(super) fn on_refused(&mut self, id: CommitId) {
+        let Some(Asked { job, .. }) = self.commits.get(&id).cloned() else { return };
+        if let Some(takeover) = self.leading.as_mut().and_then(|leading| leading.takeover.as_mut()) {
+            takeover.open.retain(|open| self.commits.get(open).is_some_and(|asked| asked.job != job));
+        }
+        if self.flights.refuse(&job, id) {
+            // Their places in a group are free.
+            self.stir_job(&job);
+        }
     }
 
     /// A skip is told once it is written.

@@ -94,12 +94,11 @@ impl Engine {
     pub(super) fn retry(&mut self, t: &mut Turn, run: &RunId) {
         let is_defined = self.jobs.jobs.contains_key(run.job());
         let waits = |flight: &Flight| {
-            let is_nobodys = matches!(flight.holder, Holder::Nobody) && flight.commit.is_none();
             let is_due = retry_at(&flight.record, &self.node).is_none_or(|at| at <= t.due);
             // One that waits for others waits for its job, too, where that is not defined here.
-            is_nobodys && is_due && (!flight.is_queued() || !is_defined)
+            flight.is_nobodys() && is_due && (!flight.is_queued() || !is_defined)
         };
-        if self.flights.get(run).is_some_and(waits) && !self.is_refused(run.job()) {
+        if self.flights.get(run).is_some_and(waits) && !self.flights.is_refused(run.job()) {
             self.begin_again(t, run);
         }
     }
@@ -110,9 +109,8 @@ impl Engine {
         if flight.record.kill.is_some() {
             return self.obey(t, run);
         }
-        let never_started = flight.record.state == RunState::Unstarted && !flight.record.has_past();
         let is_defined = self.jobs.jobs.contains_key(run.job());
-        if never_started || (flight.is_queued() && !is_defined) {
+        if flight.never_started() || (flight.is_queued() && !is_defined) {
             match self.window_of(t, &flight.record) {
                 Window::Over => return self.miss(t, run),
                 Window::UndefinedUntil(at) => return self.wait_for_definition(run, at),
@@ -163,7 +161,8 @@ impl Engine {
     }
 }
 
-/// When a run is to be begun again by this node, where that is not at once. A pause for want of means is of the node that wants them.
+/// When a run is to be begun again by this node, where that is not at once. A node's pause for what it lacks
+/// binds no other node.
 fn retry_at(record: &RunRecord, node: &NodeName) -> Option<Timestamp> {
     let is_of_another = record.state == RunState::Unstarted && record.owner.node != *node;
     record.retry_at.filter(|_| !is_of_another)

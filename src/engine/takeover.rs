@@ -213,7 +213,6 @@ impl Engine {
             Commit::Superseded | Commit::Unknown => self.settled_by_another(t, run),
             Commit::Fenced => drop(self.forget(run)),
         }
-        self.release_job(run.job());
     }
 
     /// Another wrote, or may have written, of a run that this leader was just settling: the ledger is asked. What was heard

@@ -20,7 +20,7 @@ use super::{Engine, Pending, Told, Turn};
 use crate::clock::{earlier, later};
 use crate::job::{Job, JobName, Misfire};
 use crate::ledger::{Change, Commit, CommitId};
-use crate::run::{Answer, Link, RunId, RunRecord, RunState, Skip, SkipReason};
+use crate::run::{Answer, Link, RunId, RunRecord, Skip, SkipReason};
 
 /// A change is answered within a session, or the session ends. A begin that was accepted longer after its decision was refused
 /// meanwhile and asked for again, for hours where an operator has to mend what refuses it.
@@ -59,11 +59,10 @@ impl Engine {
 
     /// Writes off the runs of a job that never had a process and may not be started any more: none is in the way of the job's next.
     pub(super) fn miss_overdue(&mut self, t: &mut Turn, job: &JobName) {
-        let waits = |flight: &Flight| {
-            let is_nobodys = matches!(flight.holder, Holder::Nobody) && flight.commit.is_none();
-            is_nobodys && flight.record.state == RunState::Unstarted && !flight.record.has_past()
+        let is_over = |flight: &Flight| {
+            let waits = flight.is_nobodys() && flight.never_started();
+            waits && matches!(self.window_of(t, &flight.record), Window::Over)
         };
-        let is_over = |flight: &Flight| waits(flight) && matches!(self.window_of(t, &flight.record), Window::Over);
         let overdue: Vec<RunId> =
             self.flights.of_job(job).filter(|(_, flight)| is_over(flight)).map(|(run, _)| run.clone()).collect();
         overdue.iter().for_each(|run| self.begin_again(t, run));
@@ -116,7 +115,6 @@ impl Engine {
             Commit::Superseded | Commit::Unknown => self.settled_by_another(t, run),
             Commit::Fenced => drop(self.forget(run)),
         }
-        self.release_job(run.job());
     }
 }
 

@@ -181,7 +181,7 @@ impl Engine {
 
     /// Begins a waiting run, unless something is in its way.
     fn begin_if_free(&mut self, t: &mut Turn, run: &RunId) {
-        if self.is_refused(run.job()) {
+        if self.flights.is_refused(run.job()) {
             return;
         }
         let has_rivals = !self.ask_rivals(t, run).is_empty();

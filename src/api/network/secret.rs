@@ -23,7 +23,7 @@ pub enum SecretError {
     /// Others can read or change it.
     #[error(transparent)]
     Unsafe(Unsafe),
-    /// It is no token.
+    /// What it holds cannot be a token.
     #[error("{} does not hold a token: one line of {SHORTEST} to 1000 visible characters, as `openssl rand -hex 32` writes it", .0.display())]
     NoToken(PathBuf),
     /// It has no certificates.

@@ -87,7 +87,7 @@ impl Engine {
     fn decide_trigger(&mut self, t: &mut Turn, seq: TriggerSeq) {
         let Some(triggers) = self.leading.as_ref().map(|leading| &leading.triggers) else { return };
         let Some(entry) = triggers.waiting.get(&seq).cloned() else { return };
-        if self.is_refused(&entry.record.job) {
+        if self.flights.is_refused(&entry.record.job) {
             return;
         }
         self.miss_overdue(t, &entry.record.job);

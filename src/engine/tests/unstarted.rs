@@ -296,7 +296,7 @@ fn one_whose_job_is_not_defined_here_waits_for_a_node_that_knows_it() {
     }
 }
 
-/// What another node lacks is no reason to wait for this one.
+/// A pause that another node wrote, for what it lacks, does not bind this one.
 #[test]
 fn the_pause_of_a_node_that_could_not_start_it_holds_no_other_back() {
     let mut rig = found("10:00:05", &once(), |run| run.retry_at = Some(at("10:59:00")));

@@ -41,7 +41,7 @@ impl Appointment {
         }
     }
 
-    /// True when nothing more is to be committed in this term.
+    /// True when the next leader is chosen: the term ends once what was requested before it is answered.
     pub(super) fn is_certain(&self) -> bool {
         matches!(self, Self::Certain(..))
     }

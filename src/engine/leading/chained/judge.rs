@@ -70,7 +70,7 @@ impl Engine {
     }
 
     fn case<'a>(&'a self, run: &'a RunId) -> Verdict<Case<'a>> {
-        if self.is_refused(run.job()) {
+        if self.flights.is_refused(run.job()) {
             return Err(Objection::Wait);
         }
         let leading = self.leading.as_ref().ok_or(Objection::Wait)?;
