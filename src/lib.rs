@@ -18,6 +18,7 @@ pub mod run;
 pub mod ledger;
 pub mod election;
 pub mod coordination;
+mod memory_file;
 pub mod warden;
 // What to do now.
 pub mod engine;

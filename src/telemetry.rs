@@ -1,11 +1,12 @@
 //! Log set-up, and the list of the events that others rely on.
 //!
-//! `tracing` carries the events, `tracing-subscriber` filters them, JSON and text are our own formats, and
+//! `tracing` carries the events, `tracing-subscriber` filters them, the formats are our own, and
 //! a thread of its own writes the lines: whoever logs never waits for stderr (see [`sink`]). Spans are not shown; an
 //! event says all about itself.
 //!
 //! ```text
-//! info!(target: TARGET, event = event::RUN_STARTED, …) ─▶ filter ─▶ repeated ─▶ json | text ─▶ sink ─▶ stderr
+//! info!(target: TARGET, event = event::RUN_STARTED, …) ─▶ filter ─▶ repeated ─▶ text | json ─▶ sink ─▶ stderr
+//!                                                                             └▶ journal ───▶ sink ─▶ journald
 //! ```
 //!
 //! Job output goes by [`OUTPUT`] as its target: it alone may be dropped early when stderr does not take it, and
@@ -14,14 +15,16 @@
 pub mod escape;
 pub mod event;
 mod filter;
+mod journal;
 mod json;
 mod line;
 mod repeated;
 pub mod sink;
 mod text;
 
+use std::fs::File;
 use std::io::{self, IsTerminal};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -33,7 +36,7 @@ pub use filter::{BadFilter, LogFilter};
 use crate::clock;
 use crate::term::NodeName;
 use repeated::Repeated;
-use sink::{Lost, Sink};
+use sink::{Lost, Sink, Way};
 
 /// The target of the daemon's own events.
 pub const TARGET: &str = "cronkeeper";
@@ -41,13 +44,14 @@ pub const TARGET: &str = "cronkeeper";
 pub const OUTPUT: &str = "cronkeeper::output";
 
 /// How lines look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// For people.
-    #[default]
     Text,
     /// One object a line.
     Json,
+    /// Fields of entries of the systemd journal.
+    Journald,
 }
 
 /// Why no log could be set up.
@@ -56,6 +60,9 @@ pub enum InitError {
     /// The writer's thread did not start.
     #[error("the log's thread cannot be started")]
     Thread(#[source] io::Error),
+    /// The journal was asked for and is not there.
+    #[error("the journal takes nothing at {}: leave `--log-format journald` out", journal::SOCKET)]
+    NoJournal(#[source] io::Error),
     /// This process has a log already.
     #[error("the log is set up already")]
     Already,
@@ -67,20 +74,30 @@ pub struct Telemetry {
     sink: Sink,
 }
 
-/// Sets the log up. It starts a thread: the warden is forked before.
+/// Sets the log up. It starts a thread: the warden is forked before. Without a `format` it is the journal's where stderr leads there,
+/// else text.
 ///
 /// # Errors
-/// When the thread cannot be started, or a log was set up before.
-pub fn init(format: Format, filter: &LogFilter, node: &NodeName) -> Result<Telemetry, InitError> {
+/// When the thread cannot be started, a log was set up before, or the journal was asked for and is not there.
+pub fn init(format: Option<Format>, filter: &LogFilter, node: &NodeName) -> Result<Telemetry, InitError> {
     let stderr = io::stderr();
     let colour = stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    // Without a stderr, lines are counted as lost rather than the daemon refused.
-    let fd = stderr.as_fd().try_clone_to_owned().or_else(|_| std::fs::File::open("/dev/null").map(Into::into));
-    let sink = Sink::start(fd.map_err(InitError::Thread)?, report_lost).map_err(InitError::Thread)?;
+    let journal = || Way::journal(journal::SOCKET);
+    let (format, way) = match format {
+        Some(Format::Journald) => (Format::Journald, journal().map_err(InitError::NoJournal)?),
+        None if is_journal(&stderr)
+            && let Ok(way) = journal() =>
+        {
+            (Format::Journald, way)
+        }
+        other => (other.unwrap_or(Format::Text), Way::stream(duplicate(&stderr).map_err(InitError::Thread)?)),
+    };
+    let sink = Sink::start(way, report_lost).map_err(InitError::Thread)?;
     let layer = tracing_subscriber::fmt::layer().with_writer(sink.clone()).log_internal_errors(false);
     let registry = tracing_subscriber::registry().with(filter.to_env_filter()).with(Repeated::default());
     let set = match format {
         Format::Json => registry.with(layer.with_ansi(false).event_format(json::Json::new(node))).try_init(),
+        Format::Journald => registry.with(layer.with_ansi(false).event_format(journal::Journal::new(node))).try_init(),
         Format::Text => {
             registry.with(layer.with_ansi(colour).event_format(text::Text::new(node, is_journal(&stderr)))).try_init()
         }
@@ -101,6 +118,11 @@ impl Drop for Telemetry {
     fn drop(&mut self) {
         self.flush(Duration::from_secs(1));
     }
+}
+
+/// Without a stderr, lines are counted as lost rather than the daemon refused.
+fn duplicate(stderr: &io::Stderr) -> io::Result<OwnedFd> {
+    stderr.as_fd().try_clone_to_owned().or_else(|_| File::open("/dev/null").map(Into::into))
 }
 
 /// Whether a stream leads to the journal. systemd names the stream it gave in JOURNAL_STREAM, which is inherited also by who
@@ -124,7 +146,7 @@ fn report_lost(lost: Lost) {
         target: TARGET,
         output_lines = lost.output,
         other_lines = lost.other,
-        "log lines were dropped: stderr did not take them in time",
+        "log lines were dropped: they were not taken in time",
     );
 }
 

@@ -21,7 +21,6 @@ mod child;
 mod codec;
 mod forest;
 pub mod handle;
-mod input;
 mod keeper;
 mod limits;
 mod outbox;

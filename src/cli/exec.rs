@@ -2,12 +2,13 @@
 //!
 //! The warden starts it, so that nothing of it is left behind, whatever becomes of this process. A thread supervises; the
 //! caller's hands the output on. So a reader who takes nothing holds up neither the timeout nor a signal; what waits for
-//! him is bounded by the job's `max_output`. Deliberately absent: the cluster, the ledger, retries, overlap, and
+//! him is bounded by the job's `max_output`. A terminal gets it escaped: the job may be another user's. Deliberately absent: the cluster, the ledger, retries, overlap, and
 //! hooks, which follow what the ledger has: whoever tries a job out sees how it ends.
 
 mod supervise;
 
-use std::io;
+use std::borrow::Cow;
+use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
@@ -25,6 +26,7 @@ use crate::duration;
 use crate::engine::Start;
 use crate::job::{Job, JobSet};
 use crate::run::{Nonce, OnLoss, Owner, Past, RunRecord, RunState, Version};
+use crate::telemetry::escape;
 use crate::term::{FencingToken, NodeName, SessionId};
 use crate::warden::cgroup::estate::Cgroups;
 use crate::warden::handle::Warden;
@@ -65,7 +67,7 @@ impl Args {
         let (pieces, printed) = channel();
         let (ended, told) = std::thread::scope(|scope| {
             let supervisor = scope.spawn(|| supervise(warden, launch, job, pieces));
-            let told = print(&printed, io);
+            let told = Terminals::found().print(&printed, io);
             (supervisor.join().map_err(|_| Error::Panicked), told)
         });
         if let Some(cgroups) = launcher.cgroups {
@@ -111,19 +113,33 @@ fn attempt(job: &Arc<Job>, now: Timestamp) -> Start {
     Start { slot: Slot(1), run, version: Version::FIRST, job: Arc::clone(job), not_after, deadline }
 }
 
-/// Hands the output on until there is no more. A reader who went away is no error: the job runs on.
-fn print(pieces: &Receiver<Piece>, io: &mut Io<'_>) -> io::Result<()> {
-    let mut told = Ok(());
-    while let Ok((stream, line, continues)) = pieces.recv() {
-        let to = match stream {
-            Stream::Stdout => &mut io.out,
-            Stream::Stderr => &mut io.err,
-        };
-        let end = if continues { "" } else { "\n" };
-        let written = write!(to, "{line}{end}").and_then(|()| to.flush());
-        told = told.and(written.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) }));
+/// Which of this process's streams lead to a terminal.
+#[derive(Clone, Copy, Debug)]
+struct Terminals {
+    out: bool,
+    err: bool,
+}
+
+impl Terminals {
+    fn found() -> Self {
+        Self { out: io::stdout().is_terminal(), err: io::stderr().is_terminal() }
     }
-    told
+
+    /// Hands the output on until there is no more. A reader who went away is no error: the job runs on.
+    fn print(self, pieces: &Receiver<Piece>, io: &mut Io<'_>) -> io::Result<()> {
+        let mut told = Ok(());
+        while let Ok((stream, line, continues)) = pieces.recv() {
+            let (to, is_terminal) = match stream {
+                Stream::Stdout => (&mut io.out, self.out),
+                Stream::Stderr => (&mut io.err, self.err),
+            };
+            let line = if is_terminal { escape::on_a_terminal(&line) } else { Cow::Borrowed(&*line) };
+            let end = if continues { "" } else { "\n" };
+            let written = write!(to, "{line}{end}").and_then(|()| to.flush());
+            told = told.and(written.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) }));
+        }
+        told
+    }
 }
 
 fn is_gone(error: &io::Error) -> bool {

@@ -68,9 +68,9 @@ pub struct Args {
     /// How much this node is to lead: leadership is handed to the heaviest that is fit for it
     #[arg(long, value_name = "N", env = "CRONKEEPER_PREFER", default_value_t)]
     prefer: u32,
-    /// How log lines look
-    #[arg(long, value_name = "FORMAT", env = "CRONKEEPER_LOG_FORMAT", value_enum, default_value_t)]
-    log_format: Format,
+    /// How log lines look [default: journald where stderr is the journal, else text]
+    #[arg(long, value_name = "FORMAT", env = "CRONKEEPER_LOG_FORMAT", value_enum)]
+    log_format: Option<Format>,
     /// What is logged: a level, or a filter such as `cronkeeper=debug,warn`
     #[arg(long, value_name = "LEVEL-OR-FILTER", env = "CRONKEEPER_LOG", default_value_t)]
     log: LogFilter,

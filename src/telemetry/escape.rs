@@ -1,20 +1,35 @@
 //! Text from outside (output of jobs, names, errors) made fit for one line of a terminal.
 //!
 //! Escaped are all control characters (C0, DEL, C1: a bare U+009B starts an escape sequence), line and paragraph
-//! separators, and the marks that turn the direction of text, with which a line can be made to read as another.
+//! separators, the marks that turn the direction of text, with which a line can be made to read as another, and what is not
+//! seen at all, with which two texts can be made to look the same.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// True for a character that could break the line or act on the terminal.
+/// True for a character that could break the line, act on the terminal, or hide in the text.
+///
+/// Invisible are those of Unicode's `Default_Ignorable_Code_Point` (DerivedCoreProperties.txt), which also has the ranges where later
+/// versions will put more of the kind, and the interlinear marks. Joiners and variation selectors are let pass: Persian, the scripts
+/// of India, and emoji are written with them.
 pub fn is_harmful(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
+            | '\u{200b}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
+            | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+        )
 }
 
 /// `text` with what is harmful escaped: `\n`, `\t`, `\u{1b}`.
 pub fn plain(text: &str) -> Cow<'_, str> {
     escaped(text, is_harmful)
+}
+
+/// `text` for a terminal, which knows what to do with a tab.
+pub fn on_a_terminal(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| c != '\t' && is_harmful(c))
 }
 
 /// `text` as the value of `key=value`: as it is where that is clear, else in quotes.
@@ -51,6 +66,15 @@ mod tests {
     #[test]
     fn a_screen_clearing_line_stays_text() {
         assert_eq!(plain("ok\u{1b}[2J\rroot# \u{9b}m"), "ok\\u{1b}[2J\\rroot# \\u{9b}m");
+    }
+
+    #[test]
+    fn what_turns_or_hides_text_is_shown() {
+        assert_eq!(plain("a\u{61c}b\u{200b}c\u{e0041}d\u{2069}"), "a\\u{61c}b\\u{200b}c\\u{e0041}d\\u{2069}");
+        // A family of emoji, a warning sign in colour, Persian with a non-joiner.
+        for written in ["\u{1f469}\u{200d}\u{1f467}", "\u{26a0}\u{fe0f}", "\u{645}\u{6cc}\u{200c}\u{62e}\u{648}"] {
+            assert_eq!(plain(written), written);
+        }
     }
 
     #[test]

@@ -61,8 +61,11 @@ where
     N: for<'a> FormatFields<'a> + 'static,
 {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        let json = self.line(*event.metadata().level(), &Line::of(event)).map_err(|_| fmt::Error)?;
-        writeln!(out, "{}", std::str::from_utf8(&json).map_err(|_| fmt::Error)?)
+        for line in Line::of(event).pieces() {
+            let json = self.line(*event.metadata().level(), &line).map_err(|_| fmt::Error)?;
+            writeln!(out, "{}", std::str::from_utf8(&json).map_err(|_| fmt::Error)?)?;
+        }
+        Ok(())
     }
 }
 

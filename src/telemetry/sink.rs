@@ -1,31 +1,29 @@
-//! The way of log lines to stderr: a bounded queue and a thread that writes.
+//! The way of log lines to stderr, or of entries to the journal: a bounded queue and a thread that writes.
 //!
 //! A pipe that nobody empties, or a terminal that was stopped, must not hold the loop that renews the lease: whoever
 //! logs puts the line into the queue and goes on. The queue is bounded by bytes. Job output, which can come in any
 //! amount, may fill a part of it; the rest is kept for what the daemon itself says (that runs began and ended), some
 //! tens of thousands of lines. What still does not fit is counted, and the count is logged as soon as stderr takes
 //! lines again: nothing goes missing unsaid, and runs stand in the ledger besides. A closed stderr (EPIPE) loses
-//! lines, nothing more.
+//! lines, nothing more; so does a journal that is away.
+
+mod way;
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::OUTPUT;
+pub use way::Way;
 
 /// Bytes that job output may fill.
 const OUTPUT_LIMIT: usize = 2 << 20;
 /// Bytes that all lines may fill.
 const LIMIT: usize = 16 << 20;
-/// Bytes given to one write.
-const BATCH: usize = 64 << 10;
 
 /// Lines that were not written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,13 +63,13 @@ enum Kind {
 }
 
 impl Sink {
-    /// Starts the thread that writes to `to`. `report` is called from it when lines were lost and writing works again.
+    /// Starts the thread that writes. `report` is called from it when lines were lost and writing works again.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn start(to: OwnedFd, report: fn(Lost)) -> io::Result<Self> {
+    pub fn start(way: Way, report: fn(Lost)) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
-        let writer = Writer { shared: Arc::clone(&shared), to: File::from(to), report };
+        let writer = Writer { shared: Arc::clone(&shared), way, report };
         std::thread::Builder::new().name("log".into()).spawn(move || writer.run())?;
         Ok(Self { shared })
     }
@@ -117,10 +115,10 @@ impl Queue {
         self.lines.is_empty() && !self.is_writing
     }
 
-    /// The next lines, some for one write.
-    fn take(&mut self) -> Batch {
+    /// The next lines, for one write: some, up to about so many bytes, or one.
+    fn take(&mut self, most: usize) -> Batch {
         let mut batch = Batch::default();
-        while batch.bytes.len() < BATCH
+        while batch.bytes.len() < most
             && let Some((kind, line)) = self.lines.pop_front()
         {
             self.bytes -= line.len();
@@ -141,7 +139,7 @@ struct Batch {
 /// The thread.
 struct Writer {
     shared: Arc<Shared>,
-    to: File,
+    way: Way,
     report: fn(Lost),
 }
 
@@ -150,7 +148,7 @@ impl Writer {
     fn run(mut self) {
         loop {
             let batch = self.next();
-            let written = self.write_all(&batch.bytes);
+            let written = self.way.write(&batch.bytes);
             let lost = self.done(&batch, written.is_ok());
             if lost != Lost::default() {
                 (self.report)(lost);
@@ -160,7 +158,7 @@ impl Writer {
 
     fn next(&self) -> Batch {
         let waiting = self.shared.filled.wait_while(self.shared.lock(), |queue| queue.lines.is_empty());
-        waiting.unwrap_or_else(PoisonError::into_inner).take()
+        waiting.unwrap_or_else(PoisonError::into_inner).take(self.way.batch())
     }
 
     /// Settles a batch. What was lost is told only while writing works: telling is a line too.
@@ -176,27 +174,6 @@ impl Writer {
         queue.lost.add(Kind::Output, batch.count.output);
         queue.lost.add(Kind::Other, batch.count.other);
         Lost::default()
-    }
-
-    fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            match self.to.write(bytes) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => bytes = &bytes[written..],
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Whoever shares the descriptor may have made it non-blocking.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_for_room()?,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    fn wait_for_room(&self) -> io::Result<()> {
-        match poll(&mut [PollFd::new(&self.to, PollFlags::OUT)], None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
     }
 }
 
@@ -232,7 +209,9 @@ impl<'a> MakeWriter<'a> for Sink {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::Read as _;
+    use std::os::fd::OwnedFd;
 
     use tracing_subscriber::layer::SubscriberExt as _;
 
@@ -257,7 +236,7 @@ mod tests {
             assert_eq!(lost.other, 0);
             TOLD.notify_all();
         };
-        let sink = Sink::start(write, report).unwrap();
+        let sink = Sink::start(Way::stream(write), report).unwrap();
         let line = [b'x'; 1023].iter().chain(b"\n").copied().collect::<Vec<_>>();
         for _ in 0..6_000 {
             sink.push(Kind::Output, &line);
@@ -282,7 +261,7 @@ mod tests {
     fn a_closed_stderr_loses_lines_and_nothing_more() {
         let (read, write) = pipe();
         drop(read);
-        let sink = Sink::start(write, |_| panic!("there is nobody to tell")).unwrap();
+        let sink = Sink::start(Way::stream(write), |_| panic!("there is nobody to tell")).unwrap();
         for _ in 0..3 {
             sink.push(Kind::Other, b"a run ended\n");
             assert!(sink.flush(PATIENCE));
@@ -294,7 +273,7 @@ mod tests {
     fn a_nonblocking_stderr_is_waited_for() {
         let (mut read, write) = pipe();
         rustix::io::ioctl_fionbio(&write, true).unwrap();
-        let sink = Sink::start(write, |_| {}).unwrap();
+        let sink = Sink::start(Way::stream(write), |_| {}).unwrap();
         let line = vec![b'x'; 1 << 20];
         sink.push(Kind::Other, &line);
         let mut got = vec![0; line.len()];
@@ -305,7 +284,7 @@ mod tests {
     #[test]
     fn an_events_macro_ends_as_a_line_of_json() {
         let (mut read, write) = pipe();
-        let sink = Sink::start(write, |_| {}).unwrap();
+        let sink = Sink::start(Way::stream(write), |_| {}).unwrap();
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(sink.clone())
             .with_ansi(false)

@@ -4,7 +4,7 @@
 //! 2026-11-20 18:40:01.123 INFO  leader.elected     node=host-a candidate=… token=… took_ms=12
 //! ```
 //!
-//! The journal has a time of its own; it is told the priority instead, as sd-daemon(3) says, so that
+//! The journal has a time of its own; a stream that leads there is told the priority instead, as sd-daemon(3) says, so that
 //! `journalctl -p warning` finds what there is to see.
 
 use std::fmt;
@@ -16,28 +16,53 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::escape;
 use super::line::{Line, Value};
+use super::{escape, journal};
 use crate::term::NodeName;
 
 /// The format.
 pub(super) struct Text {
     node: Arc<str>,
-    is_for_journal: bool,
-    now: fn() -> Timestamp,
+    start: Start,
+}
+
+/// What a line begins with.
+enum Start {
+    /// When it was made.
+    Time(fn() -> Timestamp),
+    /// Its level, for the journal.
+    Priority,
+    /// Nothing: it is a part of an entry that has both.
+    Nothing,
 }
 
 impl Text {
     pub fn new(node: &NodeName, is_for_journal: bool) -> Self {
-        Self { node: node.as_str().into(), is_for_journal, now: super::wall }
+        let start = if is_for_journal { Start::Priority } else { Start::Time(super::wall) };
+        Self { node: node.as_str().into(), start }
+    }
+
+    /// For the words of an entry of the journal.
+    pub fn for_entries(node: &NodeName) -> Self {
+        Self { node: node.as_str().into(), start: Start::Nothing }
     }
 
     fn write(&self, out: &mut dyn fmt::Write, paint: Paint, level: Level, line: &Line) -> fmt::Result {
-        if self.is_for_journal {
-            out.write_str(priority(level))?;
-        } else {
-            write!(out, "{} ", (self.now)().strftime("%Y-%m-%d %H:%M:%S%.3f"))?;
+        match self.start {
+            Start::Time(now) => write!(out, "{} ", now().strftime("%Y-%m-%d %H:%M:%S%.3f"))?,
+            Start::Priority => write!(out, "<{}>", journal::priority(level))?,
+            Start::Nothing => {}
         }
+        self.write_words(out, paint, level, line)?;
+        out.write_char('\n')
+    }
+
+    /// The line without its start and its end.
+    pub fn words(&self, out: &mut dyn fmt::Write, level: Level, line: &Line) -> fmt::Result {
+        self.write_words(out, Paint { on: false }, level, line)
+    }
+
+    fn write_words(&self, out: &mut dyn fmt::Write, paint: Paint, level: Level, line: &Line) -> fmt::Result {
         paint.write(out, of_level(level), format_args!("{:<5}", level.as_str()))?;
         // As wide as the longest that comes often.
         paint.write(out, "1", format_args!(" {:<18}", escape::plain(&line.event)))?;
@@ -53,7 +78,7 @@ impl Text {
             paint.write(out, "2", format_args!(" {name}="))?;
             write!(out, "{value}")?;
         }
-        out.write_char('\n')
+        Ok(())
     }
 }
 
@@ -64,7 +89,8 @@ where
 {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let paint = Paint { on: out.has_ansi_escapes() };
-        self.write(&mut out, paint, *event.metadata().level(), &Line::of(event))
+        let level = *event.metadata().level();
+        Line::of(event).pieces().iter().try_for_each(|line| self.write(&mut out, paint, level, line))
     }
 }
 
@@ -92,15 +118,6 @@ impl Paint {
     }
 }
 
-fn priority(level: Level) -> &'static str {
-    match level {
-        Level::ERROR => "<3>",
-        Level::WARN => "<4>",
-        Level::INFO => "<6>",
-        _ => "<7>",
-    }
-}
-
 fn of_level(level: Level) -> &'static str {
     match level {
         Level::ERROR => "1;31",
@@ -121,7 +138,8 @@ mod tests {
     fn written(is_for_journal: bool, level: Level, line: &Line, colour: bool) -> String {
         let now = || "2026-11-20T18:40:01.123456Z".parse().unwrap();
         let mut out = String::new();
-        let text = Text { node: "host-a".into(), is_for_journal, now };
+        let start = if is_for_journal { Start::Priority } else { Start::Time(now) };
+        let text = Text { node: "host-a".into(), start };
         text.write(&mut out, Paint { on: colour }, level, line).unwrap();
         out
     }

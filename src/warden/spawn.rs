@@ -22,10 +22,11 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
 use super::cgroup::Place;
 use super::child::{Ends, NulByte, Plan, become_job};
+use super::procfs;
 use super::wire::{Launch, StartFailure, Step};
-use super::{input, procfs};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
+use crate::memory_file;
 
 /// Descriptors kept free for looking at /proc: without them nothing could be ended in an orderly way.
 const RESERVE: RawFd = 16;
@@ -89,7 +90,8 @@ impl Spawner {
         let place = place.map(Place::open).transpose().map_err(|error| failed(Step::Fork, error))?;
         let place = place.as_ref().map(AsFd::as_fd);
         let plan = Plan::new(launch, self.open_files, place).map_err(|NulByte| failed(Step::Exec, Error::INVAL))?;
-        let input = Some(&launch.input).filter(|text| !text.is_empty()).map(|text| input::holding(text));
+        let input =
+            Some(&launch.input).filter(|text| !text.is_empty()).map(|text| memory_file::holding(text.as_bytes()));
         let input = input.transpose().map_err(|error| failed(Step::Fork, error))?;
         let pipes = Pipes::new(self.last).map_err(|error| failed(Step::Fork, error))?;
         fork(&plan, pipes, input.as_ref().unwrap_or(&self.null).as_fd())

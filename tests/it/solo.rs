@@ -11,7 +11,7 @@ mod ending;
 mod gap;
 mod groups;
 mod hooks;
-mod log;
+pub mod log;
 mod reload;
 mod retrying;
 pub mod rig;

@@ -13,6 +13,7 @@ use crate::support::node::Event;
 use crate::support::zookeeper::shared;
 
 mod host;
+mod journal;
 
 /// Of the nodes: the default.
 const SESSION: Duration = Duration::from_secs(10);

@@ -1,11 +1,12 @@
 //! `exec` in all its endings.
 
 use std::io::Read as _;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Desk, assert_said, transcript};
+use crate::support::command::CRONKEEPER;
 use crate::support::until;
 
 const JOBS: &str = "\
@@ -27,6 +28,7 @@ jobs:
   script: {schedule: '@daily', command: [./script, one], working_directory: DIR}
   limited: {schedule: '@daily', command: 'ulimit -n; nice', nice: 19, limits: {open_files: 77}}
   stranger: {schedule: '@daily', command: id, user: no-such-user}
+  paints: {schedule: '@daily', command: 'printf \"\\033[2Jred\\342\\200\\213\\tok\\n\"'}
   last: {schedule: '@daily', command: 'printf \"no end of line\"'}
 ";
 
@@ -56,6 +58,16 @@ fn output_and_exit_code_are_the_commands_own() {
 fn the_job_finds_what_the_daemon_would_give_it_and_nothing_else() {
     let said = transcript(desk().line(&line("asks")).env("SECRET", "of the shell"));
     assert_said(&said, "here\n/tmp\n0027\nasks 1 0\n[]\nexit 0");
+}
+
+#[test]
+fn a_terminal_is_not_given_what_it_would_obey() {
+    let desk = desk();
+    // Debian's `script` gives a command a terminal; it writes what the command wrote there.
+    let command = format!("{CRONKEEPER} {}", line("paints").join(" "));
+    let said = Command::new("script").args(["-qec", &command, "/dev/null"]).current_dir(desk.path()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "\\u{1b}[2Jred\\u{200b}\tok\r\n");
+    assert_said(&desk.enter(&line("paints")), "\u{1b}[2Jred\u{200b}\tok\nexit 0");
 }
 
 #[test]

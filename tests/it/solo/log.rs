@@ -17,8 +17,13 @@ use super::rig::PROGRAM;
 
 /// A daemon with one job a second, and its log line by line.
 fn lines(format: &str) -> (Scratch, Process, Receiver<String>) {
+    lines_with(format, "jobs: {tick: {schedule: '* * * * * *', command: 'echo said'}}")
+}
+
+/// The same, with these jobs.
+pub fn lines_with(format: &str, jobs: &str) -> (Scratch, Process, Receiver<String>) {
     let home = Scratch::new("log");
-    let jobs = home.write("jobs.yaml", "jobs: {tick: {schedule: '* * * * * *', command: 'echo said'}}");
+    let jobs = home.write("jobs.yaml", jobs);
     let mut process = Process::spawn(PROGRAM, |command| {
         command.args(["run", "--node", "logger", "--log-format", format]).arg("--jobs").arg(jobs);
         command.arg("--state-dir").arg(home.path());
@@ -34,7 +39,7 @@ fn lines(format: &str) -> (Scratch, Process, Receiver<String>) {
 }
 
 /// Lines until one has `word`; that one.
-fn until_line(lines: &Receiver<String>, word: &str) -> String {
+pub fn until_line(lines: &Receiver<String>, word: &str) -> String {
     loop {
         let line = lines.recv_timeout(LONG).unwrap_or_else(|_| panic!("no line with {word}"));
         if line.contains(word) {

@@ -1,0 +1,49 @@
+//! A file in memory, written whole and then sealed, so that neither side has to wait for the other: what a process finds on its standard
+//! input, and what is too long for a message to the journal.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{MemfdFlags, SealFlags, SeekFrom, fcntl_add_seals, memfd_create, seek};
+use rustix::io::{Errno, write};
+
+/// The bytes, to be read from their beginning.
+///
+/// # Errors
+/// When there is no memory or no descriptor for it.
+pub(crate) fn holding(bytes: &[u8]) -> Result<OwnedFd, Errno> {
+    let file = made()?;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let written = write(&file, rest)?;
+        rest = &rest[written..];
+    }
+    seek(&file, SeekFrom::Start(0))?;
+    // The journal takes no file that can still change.
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+/// Some hosts refuse such files unless they can never be executed; kernels before 6.3 do not know the word for that.
+fn made() -> Result<OwnedFd, Errno> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    memfd_create("cronkeeper", flags | MemfdFlags::NOEXEC_SEAL).or_else(|error| match error {
+        Errno::INVAL => memfd_create("cronkeeper", flags),
+        other => Err(other),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read as _;
+
+    use super::*;
+
+    #[test]
+    fn what_is_handed_over_is_read_from_its_beginning_to_its_end() {
+        let text = "äö\n".repeat(10_000);
+        let mut read = String::new();
+        File::from(holding(text.as_bytes()).unwrap()).read_to_string(&mut read).unwrap();
+        assert_eq!(read, text);
+    }
+}

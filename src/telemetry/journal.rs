@@ -1,0 +1,157 @@
+//! `--log-format journald`: entries with fields of their own, by the journal's native protocol.
+//!
+//! A field is a line `NAME=value`, an entry a message of them: <https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>. Where an entry ends
+//! and what its priority is, no text in it can say: values are escaped, so that none holds the end of a line. MESSAGE is the line that
+//! `text` has, so what is searched for is the same words everywhere.
+
+use std::fmt::{self, Write as _};
+
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use super::escape;
+use super::line::{Line, Value};
+use super::text::Text;
+use crate::term::NodeName;
+
+/// Where the journal takes entries. A unit with a `LogNamespace=` finds that of its namespace in this place.
+pub(super) const SOCKET: &str = "/run/systemd/journal/socket";
+
+/// As `journalctl -t` knows it, and as systemd has it for what the unit writes to stderr.
+const IDENTIFIER: &str = "cronkeeper";
+
+/// Fields that mean something to the journal: systemd.journal-fields(7). Those of objects begin so.
+const TAKEN: [&str; 11] = [
+    "MESSAGE",
+    "MESSAGE_ID",
+    "PRIORITY",
+    "CODE_FILE",
+    "CODE_LINE",
+    "CODE_FUNC",
+    "ERRNO",
+    "EVENT",
+    "NODE",
+    "TARGET",
+    "UNIT",
+];
+const TAKEN_BY_OTHERS: [&str; 4] = ["OBJECT_", "SYSLOG_", "COREDUMP_", "USER_"];
+/// The longest name of a field that the journal takes.
+const LONGEST_NAME: usize = 64;
+
+/// The format.
+pub(super) struct Journal {
+    text: Text,
+    node: String,
+}
+
+impl Journal {
+    pub fn new(node: &NodeName) -> Self {
+        Self { text: Text::for_entries(node), node: node.as_str().to_owned() }
+    }
+
+    fn entry(&self, level: Level, line: &Line) -> Result<String, fmt::Error> {
+        let mut entry = format!("PRIORITY={}\nSYSLOG_IDENTIFIER={IDENTIFIER}\nMESSAGE=", priority(level));
+        self.text.words(&mut entry, level, line)?;
+        field(&mut entry, "EVENT", &line.event)?;
+        field(&mut entry, "NODE", &self.node)?;
+        if let Some(source) = &line.source {
+            field(&mut entry, "TARGET", source)?;
+        }
+        for (name, value) in &line.fields {
+            let Some(name) = name_of(name) else { continue };
+            match value {
+                Value::Text(text) => field(&mut entry, &name, text)?,
+                number => write!(entry, "\n{name}={number}")?,
+            }
+        }
+        entry.push('\n');
+        Ok(entry)
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for Journal
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        out.write_str(&self.entry(*event.metadata().level(), &Line::of(event))?)
+    }
+}
+
+/// The level of syslog(3).
+pub(super) fn priority(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
+    }
+}
+
+fn field(entry: &mut String, name: &str, text: &str) -> fmt::Result {
+    write!(entry, "\n{name}={}", escape::plain(text))
+}
+
+/// The name of a field as the journal takes it, where it can be one that means nothing else there.
+fn name_of(field: &str) -> Option<String> {
+    let name: String =
+        field.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
+    let begins_well = name.starts_with(|c: char| c.is_ascii_uppercase());
+    let is_taken = TAKEN.contains(&name.as_str()) || TAKEN_BY_OTHERS.iter().any(|taken| name.starts_with(taken));
+    (begins_well && name.len() <= LONGEST_NAME && !is_taken).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(level: Level, line: &Line) -> String {
+        Journal::new(&NodeName::new("host-a")).entry(level, line).unwrap()
+    }
+
+    #[test]
+    fn each_field_is_one_of_the_entry() {
+        let line = Line {
+            event: "run.finished".into(),
+            fields: vec![("job", Value::Text("load".into())), ("exit_code", Value::Signed(3))],
+            ..Line::default()
+        };
+        assert_eq!(
+            entry(Level::WARN, &line),
+            "PRIORITY=4\nSYSLOG_IDENTIFIER=cronkeeper\nMESSAGE=WARN  run.finished       node=host-a job=load exit_code=3\n\
+             EVENT=run.finished\nNODE=host-a\nJOB=load\nEXIT_CODE=3\n"
+        );
+    }
+
+    #[test]
+    fn no_text_adds_a_field_or_another_entry() {
+        let forged = "x\nPRIORITY=3\nMESSAGE=leader.lost\n\n\u{1b}[2J<3>";
+        let fields = vec![("line", Value::Text(forged.into())), ("priority", Value::Signed(0))];
+        let line = Line { event: "run.output".into(), message: Some(forged.into()), fields, ..Line::default() };
+        let entry = entry(Level::INFO, &line);
+        let names: Vec<_> = entry.lines().map(|line| line.split_once('=').unwrap().0).collect();
+        assert_eq!(names, ["PRIORITY", "SYSLOG_IDENTIFIER", "MESSAGE", "EVENT", "NODE", "LINE"]);
+        assert!(entry.starts_with("PRIORITY=6\n") && !entry.contains('\u{1b}'), "{entry}");
+    }
+
+    #[test]
+    fn names_that_mean_something_to_the_journal_are_left_to_it() {
+        assert_eq!(name_of("exit_code").as_deref(), Some("EXIT_CODE"));
+        assert_eq!(name_of("log.line").as_deref(), Some("LOG_LINE"));
+        for taken in ["message", "object_pid", "_pid", "syslog_facility", "", "9", "user_unit"] {
+            assert_eq!(name_of(taken), None, "{taken}");
+        }
+    }
+
+    #[test]
+    fn the_promised_fields_are_told() {
+        for event in super::super::event::EVENTS {
+            for field in event.fields {
+                assert!(name_of(field).is_some(), "{field} of {}", event.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! A job that writes what is to be taken for the daemon's own lines.
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::solo::log::{lines_with, until_line};
+use crate::support::LONG;
+
+/// What a reader that cuts lines at 48 KiB, as the journal does, would take for a line of the daemon.
+const FORGED: &str = "<3>ERROR leader.lost        node=logger token=42 reason=lease";
+/// As many bytes as it takes to have `FORGED` at the beginning of what is left.
+const PADDING: usize = 49_050;
+/// No line is longer, with its end.
+const LONGEST: usize = 8_000;
+
+/// Once: the long line, what hides in a text, and control characters, each of which takes many more once escaped.
+fn jobs() -> String {
+    let command = [
+        format!("head -c {PADDING} /dev/zero | tr '\\0' A"),
+        format!("echo '{FORGED}'"),
+        r"printf 'b\342\200\213a\330\234c\363\240\201\201\n'".to_owned(),
+        r"head -c 20000 /dev/zero | tr '\0' '\033'".to_owned(),
+        "echo".to_owned(),
+    ];
+    let command = serde_json::to_string(&command.join("; ")).unwrap();
+    format!("jobs: {{forger: {{schedule: '* * * * * *', command: {command}}}}}")
+}
+
+/// All lines up to the end of the first run.
+fn log(format: &str) -> Vec<String> {
+    let (_home, process, log) = lines_with(format, &jobs());
+    let mut lines = Vec::new();
+    while !lines.last().is_some_and(|line: &String| line.contains("run.finished")) {
+        lines.push(log.recv_timeout(LONG).expect("the run ends"));
+    }
+    process.signal(Signal::TERM);
+    until_line(&log, "node.stopped");
+    assert_eq!(process.wait_exit(LONG).and_then(|status| status.code()), Some(0));
+    lines
+}
+
+#[test]
+fn no_line_of_text_is_so_long_that_a_part_of_it_could_be_taken_for_another() {
+    let lines = log("text");
+    for line in &lines {
+        assert!(line.len() < LONGEST, "{} bytes: {line}", line.len());
+        assert!(line.starts_with("20") && line.contains(" node=logger"), "not the daemon's own: {line}");
+        assert!(line.chars().all(|c| !c.is_control()), "{line:?}");
+    }
+    let forged: Vec<_> = lines.iter().filter(|line| line.contains("leader.lost")).collect();
+    assert_eq!(forged.len(), 1, "{forged:?}");
+    assert!(forged[0].contains(" INFO  run.output ") && !forged[0].contains("continues=true"), "{forged:?}");
+    let hidden = lines.iter().find(|line| line.contains("200b")).unwrap();
+    assert!(hidden.ends_with(r#"line="b\u{200b}a\u{61c}c\u{e0041}""#), "{hidden}");
+}
+
+#[test]
+fn a_long_line_of_json_is_several_objects_that_say_so() {
+    let lines = log("json");
+    let mut told = Vec::new();
+    let mut open = String::new();
+    for line in &lines {
+        assert!(line.len() < LONGEST, "{} bytes: {line}", line.len());
+        let object: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"));
+        if object["event"] == "run.output" {
+            open.push_str(object["line"].as_str().unwrap());
+            if object["continues"] != true {
+                told.push(std::mem::take(&mut open));
+            }
+        }
+    }
+    let expected =
+        [format!("{}{FORGED}", "A".repeat(PADDING)), "b\u{200b}a\u{61c}c\u{e0041}".to_owned(), "\u{1b}".repeat(20_000)];
+    assert_eq!(told, expected);
+}
