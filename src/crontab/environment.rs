@@ -56,7 +56,9 @@ pub(super) fn remarks(setting: &Setting) -> Vec<Remark> {
     let remark = match name.as_str() {
         "MAILTO" if value.is_empty() => Remark::same("no mail, as here: output goes into the log"),
         "MAILTO" => {
-            let instead = format!("for mail of failures: on_failure: mail -s \"$CRONKEEPER_JOB failed\" {value}");
+            let instead = format!(
+                r#"for mail of failures: on_failure: (printf "Subject:%s failed\n\n" "$CRONKEEPER_JOB"; cat) | /usr/sbin/sendmail {value}"#
+            );
             return vec![no_mail(format!("MAILTO={value}")), Remark::same(instead)];
         }
         "MAILFROM" | "CONTENT_TYPE" | "CONTENT_TRANSFER_ENCODING" => no_mail(name.clone()),
