@@ -205,7 +205,9 @@ fn remedy(failure: &Failure) -> String {
             "give every node a name of its own with `--node NAME` or CRONKEEPER_NODE".to_owned()
         }
         Failure::Refused { .. } => {
-            "check `--zookeeper-auth-file`, the certificates, and the ACL of the path in the connect string".to_owned()
+            "check `--zookeeper-auth-file`, the certificates (where they are the only identity, those of all nodes need the same subject), \
+             and the ACL of the path in the connect string"
+                .to_owned()
         }
         Failure::NoChroot { chroot, .. } => {
             format!("create `{chroot}` with ZooKeeper's shell, or correct `--zookeeper`")

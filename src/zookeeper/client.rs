@@ -91,6 +91,35 @@ pub struct Acl {
     pub id: String,
 }
 
+impl Acl {
+    /// True where both are of the same identity.
+    pub fn is_of(&self, other: &Self) -> bool {
+        (&self.scheme, &self.id) == (&other.scheme, &other.id)
+    }
+}
+
+/// To whom belongs what a session makes: who may read and change it, and say who else may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Belongs {
+    /// To the identities of its node, and to nobody else.
+    Own,
+    /// To them and to everybody, as its node was told.
+    OwnAndEverybody,
+    /// To everybody.
+    Everybody(Because),
+}
+
+/// Why what a session makes is open to everybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Because {
+    /// Its node has no identity.
+    NoIdentity,
+    /// Its node shows a certificate, which the servers take for no identity.
+    NotIdentified,
+    /// Its node shows a certificate, and what stands there is open to everybody: other nodes may have none, or another.
+    OpenBefore,
+}
+
 /// Why a request was not carried out, or may not have been.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -260,9 +289,9 @@ pub trait Client: Clone + Send + Sync + 'static {
         }
     }
 
-    /// True where what this session makes belongs to somebody, and is not open to all.
-    fn is_authenticated(&self) -> bool {
-        false
+    /// To whom belongs what this session makes.
+    fn belongs(&self) -> Belongs {
+        Belongs::Everybody(Because::NoIdentity)
     }
 
     /// Who may do what with a node, in no order.

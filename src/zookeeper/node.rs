@@ -47,6 +47,8 @@ pub struct Node<C: Connect, K> {
     pub time: Option<ServerTime>,
     /// It has had a place in the queue: what the servers refuse from now on is no mistake in how it was set up.
     pub has_joined: bool,
+    /// What stands open to others was told, or that nothing does.
+    pub is_openness_told: bool,
     /// What cannot be read, written or trusted.
     pub damages: Damages,
 }
@@ -112,6 +114,7 @@ impl<C: Connect, K: Clock> Node<C, K> {
             earlier: Vec::new(),
             time: None,
             has_joined: false,
+            is_openness_told: false,
             damages: Damages::default(),
         }
     }

@@ -1,10 +1,11 @@
-//! Sessions by the crate `zookeeper-client`: the one file that imports it.
+//! Sessions by the crate `zookeeper-client`: with what is below it, the one file that imports it.
 //!
 //! The crate hands a request over when its method is called, but its futures borrow the client. `handed_over`
 //! makes them `'static` and keeps the order of calls. Sessions are detached: a panic's unwinding must not close one,
 //! for that would give leadership away while processes still run. Those [`aside`](Aside), for people, hold nothing and are closed.
 
 mod aside;
+mod identity;
 
 use std::future::ready;
 use std::pin::Pin;
@@ -17,10 +18,11 @@ use futures_util::stream::FuturesUnordered;
 use zookeeper_client as zk;
 
 use super::client::{
-    Acl, Client, Connect, ConnectError, Data, Done, Error, Mode, MultiError, Op, Read, Stat, State, Watch,
+    Acl, Belongs, Client, Connect, ConnectError, Data, Done, Error, Mode, MultiError, Op, Read, Stat, State, Watch,
 };
 use super::session_id;
 use crate::term::SessionId;
+use identity::Identity;
 
 pub use aside::Aside;
 
@@ -44,7 +46,7 @@ pub struct Settings {
     pub tls: Option<Tls>,
 }
 
-/// Who a client is. Without an identity, what it makes is open to everybody.
+/// Who a client is, beside the certificate that it may show. Without an identity, what it makes is open to everybody.
 #[derive(Clone, Default)]
 pub struct Auth {
     /// Schemes and credentials. Each of them may do everything with what this client makes, and no other may do anything.
@@ -67,7 +69,7 @@ pub struct Tls {
 pub struct Connector {
     connect: Arc<str>,
     is_secure: bool,
-    rights: Rights,
+    identity: Identity,
     connector: zk::Connector,
 }
 
@@ -85,7 +87,7 @@ impl Connector {
     /// One whose sessions end with the last clone of them.
     fn closing(settings: Settings) -> Result<Self, String> {
         let mut connector = zk::Client::connector().with_session_timeout(settings.session_timeout).with_fail_eagerly();
-        let rights = Rights::of(&settings.auth);
+        let identity = Identity::of(&settings);
         for (scheme, credential) in &settings.auth.identities {
             connector = connector.with_auth(scheme, credential);
         }
@@ -93,37 +95,7 @@ impl Connector {
         if let Some(tls) = settings.tls {
             connector = connector.with_tls(tls.options().map_err(|error| error.to_string())?);
         }
-        Ok(Self { connect: settings.connect.into(), is_secure, rights, connector })
-    }
-}
-
-/// To whom belongs what a session makes.
-#[derive(Clone, Copy)]
-enum Rights {
-    Everybody,
-    Own,
-    OwnAndEverybody,
-}
-
-/// `auth` stands for all identities of the session: the server puts them in its place.
-static OWN_AND_EVERYBODY: [zk::Acl; 2] =
-    [zk::Acl::new_const(zk::Permission::ALL, "auth", ""), zk::Acl::new_const(zk::Permission::ALL, "world", "anyone")];
-
-impl Rights {
-    fn of(auth: &Auth) -> Self {
-        match (auth.identities.is_empty(), auth.with_world) {
-            (true, _) => Self::Everybody,
-            (false, true) => Self::OwnAndEverybody,
-            (false, false) => Self::Own,
-        }
-    }
-
-    fn acls(self) -> zk::Acls<'static> {
-        match self {
-            Self::Everybody => zk::Acls::anyone_all(),
-            Self::Own => zk::Acls::creator_all(),
-            Self::OwnAndEverybody => zk::Acls::new(&OWN_AND_EVERYBODY),
-        }
+        Ok(Self { connect: settings.connect.into(), is_secure, identity, connector })
     }
 }
 
@@ -175,7 +147,10 @@ impl Connector {
             connector.connect(&self.connect).await
         };
         match connected {
-            Ok(client) => Ok(Session { states: client.state_watcher(), client, rights: self.rights }),
+            Ok(client) => {
+                let belongs = self.identity.belongs(&client).await?;
+                Ok(Session { states: client.state_watcher(), client, belongs })
+            }
             Err(zk::Error::AuthFailed) => Err(ConnectError::AuthFailed(zk::Error::AuthFailed.to_string())),
             Err(error) => Err(ConnectError::Unreachable(error.to_string())),
         }
@@ -187,7 +162,7 @@ impl Connector {
 pub struct Session {
     client: zk::Client,
     states: zk::StateWatcher,
-    rights: Rights,
+    belongs: Belongs,
 }
 
 /// A watch at real servers.
@@ -223,11 +198,11 @@ impl Client for Session {
     }
 
     fn multi(&self, ops: Vec<Op>) -> impl Future<Output = Result<Vec<Done>, MultiError>> + Send + 'static {
-        let Self { client, rights, .. } = self.clone();
+        let Self { client, belongs, .. } = self.clone();
         handed_over(async move {
             let mut writer = client.new_multi_writer();
             for (index, op) in ops.iter().enumerate() {
-                add(&mut writer, op, rights.acls())
+                add(&mut writer, op, identity::acls(belongs))
                     .map_err(|source| MultiError { index: Some(index), error: error(source) })?;
             }
             let done = writer.commit().await.map_err(multi_error)?;
@@ -241,11 +216,13 @@ impl Client for Session {
         data: Vec<u8>,
         mode: Mode,
     ) -> impl Future<Output = Result<(String, Stat), Error>> + Send + 'static {
-        let Self { client, rights, .. } = self.clone();
+        let Self { client, belongs, .. } = self.clone();
         let mut path = path.to_owned();
         handed_over(async move {
-            let (made, sequence) =
-                client.create(&path, &data, &create_mode(mode).with_acls(rights.acls())).await.map_err(error)?;
+            let (made, sequence) = client
+                .create(&path, &data, &create_mode(mode).with_acls(identity::acls(belongs)))
+                .await
+                .map_err(error)?;
             if matches!(mode, Mode::PersistentSequential | Mode::EphemeralSequential) {
                 path.push_str(&sequence.to_string());
             }
@@ -310,8 +287,8 @@ impl Client for Session {
         handed_over(async move { Ok(client.check_stat(&path).await.map_err(error)?.as_ref().map(stat)) })
     }
 
-    fn is_authenticated(&self) -> bool {
-        !matches!(self.rights, Rights::Everybody)
+    fn belongs(&self) -> Belongs {
+        self.belongs
     }
 
     fn acl(&self, path: &str) -> impl Future<Output = Result<(Vec<Acl>, Stat), Error>> + Send + 'static {

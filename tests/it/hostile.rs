@@ -4,3 +4,4 @@ mod local;
 mod logs;
 mod net;
 mod paths;
+mod zookeeper;

@@ -120,6 +120,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 self.is_told = true;
                 self.node.tell(Event::Session { id: self.id.clone(), timeout: self.timeout });
                 self.tell_resumed();
+                self.tell_what_is_open();
             }
             Entered::NameHeld { by, owner, timeout } => self.want_name(by, owner, timeout),
         }
@@ -173,6 +174,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 self.adopt(&behind.candidate);
                 self.role = Role::Waiting(fired(watch));
                 self.tell_following(behind);
+                self.look_what_is_open();
             }
             Look::Gone => {
                 self.found_damage(Source::Queue, None);

@@ -1,5 +1,6 @@
 //! When a leader takes cronkeeper's paths into possession: once it leads, and again whenever nodes have come, which may bring another
-//! authentication file, or gone, whose last records may have been made under another.
+//! authentication file, or gone, whose last records may have been made under another. And what each node says at its start: what
+//! stands open to others than those whom it was told of.
 
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use crate::clock::{Clock, Uptime};
 use crate::election::Member;
 use crate::telemetry::TARGET;
 use crate::term::NodeName;
-use crate::zookeeper::client::{Client, Connect};
+use crate::zookeeper::client::{Because, Belongs, Client, Connect};
 use crate::zookeeper::damage::Source;
-use crate::zookeeper::desk::Trouble;
+use crate::zookeeper::desk::{Desk, Trouble};
 use crate::zookeeper::rights;
 
 /// A takeover, and a node that has just come, have more urgent things to do.
@@ -21,7 +22,15 @@ const AFTER: Duration = Duration::from_secs(2);
 const AGAIN_AFTER: Duration = Duration::from_secs(300);
 
 /// What it came to.
-pub type Taken = Result<rights::Taken, Trouble>;
+pub enum Done {
+    /// All was taken that may be.
+    Taken(rights::Taken),
+    /// What is open to others.
+    Looked(rights::Open),
+}
+
+/// See [`Done`].
+pub type Taken = Result<Done, Trouble>;
 
 /// What is under way, and when the next time is.
 #[derive(Default)]
@@ -44,8 +53,31 @@ impl Taking {
 impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// Without an identity there is nothing to take.
     pub(super) fn take_rights(&mut self) {
-        if self.states.is_authenticated() {
+        if self.has_identity() {
             self.taking.at = Some(self.now() + AFTER);
+        }
+    }
+
+    fn has_identity(&self) -> bool {
+        !matches!(self.states.belongs(), Belongs::Everybody(_))
+    }
+
+    /// The node has a member: it is known to whom belongs what it makes.
+    pub(super) fn tell_what_is_open(&mut self) {
+        let told = match self.states.belongs() {
+            Belongs::Own => return,
+            Belongs::OwnAndEverybody => AS_TOLD,
+            Belongs::Everybody(because) => in_words(because),
+        };
+        if !std::mem::replace(&mut self.node.is_openness_told, true) {
+            tracing::warn!(target: TARGET, "{OPEN} to everybody {told}. {DEEDS}");
+        }
+    }
+
+    /// A node that follows takes nothing; what it finds open may be the leader's to close.
+    pub(super) fn look_what_is_open(&mut self) {
+        if !self.node.is_openness_told && self.states.belongs() == Belongs::Own {
+            self.taking.at = Some(self.now());
         }
     }
 
@@ -59,21 +91,33 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     }
 
     pub(super) fn start_taking(&mut self, now: Uptime) {
-        if self.taking.at().is_some_and(|at| at <= now) && matches!(self.role, Role::Leading(_)) {
-            self.taking.at = None;
-            self.taking.under_way = Some(Box::pin(rights::take(self.desk.clone())));
+        if self.taking.at().is_none_or(|at| at > now) {
+            return;
         }
+        self.taking.at = None;
+        let desk = self.desk.clone();
+        self.taking.under_way = match self.role {
+            Role::Leading(_) => Some(Box::pin(async { rights::take(desk).await.map(Done::Taken) })),
+            Role::None | Role::Waiting(_) | Role::First(_) => Some(look(desk)),
+        };
     }
 
     pub(super) fn taken(&mut self, taken: Taken) {
         self.taking.under_way = None;
         let is_done = match taken {
-            Ok(rights::Taken { changed, refused }) => {
+            Ok(Done::Looked(open)) => {
+                self.tell_open(&open);
+                true
+            }
+            Ok(Done::Taken(rights::Taken { changed, refused })) => {
                 let is_done = refused.is_empty();
                 if is_done && !std::mem::replace(&mut self.taking.is_told, changed == 0) {
                     tracing::info!(target: TARGET, changed, "ZooKeeper's access lists are as the authentication file here says");
                 }
                 self.found_damage(Source::Rights, refused);
+                if !self.node.is_openness_told {
+                    self.taking.under_way = Some(look(self.desk.clone()));
+                }
                 is_done
             }
             Err(trouble) => {
@@ -82,8 +126,38 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             }
         };
         if !is_done {
-            let again = self.now() + AGAIN_AFTER;
+            let pause = if self.node.is_openness_told { AGAIN_AFTER } else { AFTER };
+            let again = self.now() + pause;
             self.taking.at.get_or_insert(again);
         }
     }
+
+    fn tell_open(&mut self, open: &rights::Open) {
+        if !std::mem::replace(&mut self.node.is_openness_told, true) && !open.is_nothing() {
+            tracing::warn!(
+                target: TARGET,
+                "{OPEN} to others than this node's identities, {open}. {DEEDS}. A leader with the same identities closes what it may"
+            );
+        }
+    }
+}
+
+const OPEN: &str = "what cronkeeper keeps in ZooKeeper stands open";
+const DEEDS: &str = "Who may write there can trigger, pause and kill any job and stop the cluster; who may read there sees what jobs print";
+const AS_TOLD: &str = "who reaches the servers, for the authentication file says `world:anyone`";
+
+fn in_words(because: Because) -> &'static str {
+    match because {
+        Because::NoIdentity => "who reaches the servers, for this node has no identity there (`--zookeeper-auth-file`)",
+        Because::NotIdentified => {
+            "who reaches the servers, for they take this node's certificate for no identity (x509 authentication)"
+        }
+        Because::OpenBefore => {
+            "who reaches the servers, as before: this node's certificate closes it once an authentication file says `x509:`"
+        }
+    }
+}
+
+fn look<C: Client, K: Clock>(desk: Desk<C, K>) -> Pending<Taken> {
+    Box::pin(async { rights::look(desk).await.map(Done::Looked) })
 }

@@ -8,6 +8,7 @@ use rustix::process::Signal;
 use zookeeper_client::Client;
 
 use super::cluster::{Place, Zk, in_line, job, jobs, usual};
+use super::standing_open::{said, the_line_of};
 use crate::support::command::command;
 use crate::support::node::{Node, Spec};
 use crate::support::scratch::Scratch;
@@ -84,7 +85,7 @@ impl Cluster {
     fn paths(&self, known: &Zk) -> Vec<String> {
         let root = ["/leader", "/cronkeeper", "/cronkeeper/cluster", "/cronkeeper/nodes"];
         let mut paths: Vec<String> = root.iter().map(|path| self.place.path(path)).collect();
-        for folder in ["jobs", "running", "control", "triggers", "history", "history/tick"] {
+        for folder in ["jobs", "running", "control", "triggers", "gone", "history", "history/tick"] {
             let folder = self.place.path(&format!("/cronkeeper/{folder}"));
             paths.extend(known.children(&folder).into_iter().map(|name| format!("{folder}/{name}")));
             paths.push(folder);
@@ -120,7 +121,12 @@ impl Cluster {
 fn authentication_and_then_another_password_are_introduced_without_a_run_or_a_node_lost() {
     let mut cluster = Cluster::start();
     cluster.await_a_run();
+    for path in ["/cronkeeper/gone", "/cronkeeper/gone/other"] {
+        cluster.place.zk.create(&cluster.place.path(path));
+    }
+    assert!(the_line_of(&cluster.nodes[0]).contains("has no identity"));
     cluster.introduce("digest:cron:first\nworld:anyone\n");
+    assert!(the_line_of(&cluster.nodes[0]).contains("`world:anyone`"));
     cluster.introduce("digest:cron:first\n");
     let first = cluster.client(Some("cron:first"));
     cluster.await_closed(&first, &cluster.client(None));
@@ -130,7 +136,8 @@ fn authentication_and_then_another_password_are_introduced_without_a_run_or_a_no
     cluster.await_open(&first, &second);
     cluster.introduce("digest:cron:second\n");
     cluster.await_closed(&second, &first);
-    cluster.await_a_run();
+    cluster.restart(0);
+    assert_eq!(said(&cluster.nodes[0]), [""; 0]);
     cluster.assert_every_second_was_run_once();
     for node in &cluster.nodes {
         assert_eq!(node.status(), None, "{}", node.events().tail());

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use uuid::Uuid;
-use zookeeper_client::{Acl, Acls, AuthId, Client, Connector, CreateMode, Error, Permission};
+use zookeeper_client::{Acl, Acls, AuthId, Client, Connector, CreateMode, Error, Permission, TlsOptions};
 
 use crate::support::node::{Node, Spec};
 use crate::support::proxy::Proxy;
@@ -259,11 +259,21 @@ impl Zk {
     }
 
     pub fn with(connector: Connector, connect: &str) -> Self {
+        Self::on(async move { connector.with_session_timeout(Duration::from_secs(10)).connect(connect).await })
+    }
+
+    /// Over TLS.
+    pub fn secure(tls: TlsOptions, connect: &str) -> Self {
+        let connector = Client::connector().with_session_timeout(Duration::from_secs(10)).with_tls(tls);
+        Self::on(async move { connector.secure_connect(connect).await })
+    }
+
+    fn on(connecting: impl Future<Output = Result<Client, Error>>) -> Self {
         // A worker of its own keeps the session alive between calls.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime can be had");
-        let client = runtime.block_on(connector.with_session_timeout(Duration::from_secs(10)).connect(connect));
-        Self { client: client.expect("the servers serve"), runtime }
+        let client = runtime.block_on(connecting).expect("the servers serve");
+        Self { client, runtime }
     }
 
     pub fn create(&self, path: &str) {
@@ -275,6 +285,23 @@ impl Zk {
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
         let made = self.runtime.block_on(self.client.create(path, data, &options));
         made.unwrap_or_else(|error| panic!("{path} cannot be made: {error}"));
+    }
+
+    /// Writes an entry, made or not.
+    pub fn put(&self, path: &str, data: &[u8]) {
+        match self.set(path, data) {
+            Ok(()) => {}
+            Err(Error::NoNode) => self.make(path, data),
+            Err(error) => panic!("{path} cannot be written: {error}"),
+        }
+    }
+
+    /// Makes many entries at once.
+    pub fn make_all(&self, paths: &[String]) {
+        let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        let each = paths.iter().map(|path| self.client.create(path, b"", &options));
+        let made = self.runtime.block_on(futures_util::future::try_join_all(each));
+        made.unwrap_or_else(|error| panic!("they cannot be made: {error}"));
     }
 
     /// Leaves an entry to whoever has the credential of this client, and to all others no more than this.
@@ -347,6 +374,35 @@ impl Zk {
     /// True unless the servers refuse to let a node be written to. None is: the version is no node's.
     pub fn may_set(&self, path: &str) -> bool {
         !matches!(self.runtime.block_on(self.client.set_data(path, b"", Some(i32::MAX))), Err(Error::NoAuth))
+    }
+
+    /// What the servers let this client do with an entry. But for the entry below it nothing is done where it might be: no entry has
+    /// that version.
+    pub fn may(&self, path: &str) -> Vec<&'static str> {
+        const NO_VERSION: Option<i32> = Some(i32::MAX);
+        let open = [Acl::new(Permission::ALL, AuthId::anyone())];
+        let child = format!("{path}/intruder");
+        let options = CreateMode::Persistent.with_acls(Acls::new(&open));
+        let tried = self.runtime.block_on(async {
+            [
+                ("list", self.client.list_children(path).await.map(drop)),
+                ("read", self.client.get_data(path).await.map(drop)),
+                ("read the access list of", self.client.get_acl(path).await.map(drop)),
+                ("write", self.client.set_data(path, b"intruder", NO_VERSION).await.map(drop)),
+                ("create below", self.client.create(&child, b"", &options).await.map(drop)),
+                ("delete", self.client.delete(path, NO_VERSION).await),
+                ("set the access list of", self.client.set_acl(path, &open, NO_VERSION).await.map(drop)),
+            ]
+        });
+        // What is gone meanwhile is open to nobody.
+        let refused = |result: &Result<(), Error>| matches!(result, Err(Error::NoAuth | Error::NoNode));
+        tried.into_iter().filter(|(_, result)| !refused(result)).map(|(what, _)| what).collect()
+    }
+
+    /// An entry and all below it.
+    pub fn walk(&self, path: &str) -> Vec<String> {
+        let below = self.children(path).into_iter().flat_map(|name| self.walk(&format!("{path}/{name}")));
+        std::iter::once(path.to_owned()).chain(below).collect()
     }
 
     pub fn is_there(&self, path: &str) -> bool {

@@ -20,9 +20,9 @@ use crate::support::{LONG, poll, until};
 
 const GARBAGE: &[u8] = b"}{ no record \xff";
 /// A job that is never due.
-const SELDOM: &str = "@at 2099-01-01T00:00:00Z";
+pub const SELDOM: &str = "@at 2099-01-01T00:00:00Z";
 /// Of runs that nobody has begun.
-const AT: &str = "20260101T000000Z";
+pub const AT: &str = "20260101T000000Z";
 
 /// What is done to a record, or what is put where there was none.
 enum Damage {
@@ -181,12 +181,12 @@ fn file(witness: &Witness) -> String {
     jobs(&[&busy[..], &found, &own].concat())
 }
 
-fn stranger(ensemble: &Ensemble) -> Zk {
+pub fn stranger(ensemble: &Ensemble) -> Zk {
     Zk::with(Client::connector().with_auth("digest", b"other:secret"), &ensemble.connect_string())
 }
 
 /// Waits until the node that leads has run the job of every second some more times.
-fn await_ticks(witness: &Witness, nodes: &[&Node]) {
+pub fn await_ticks(witness: &Witness, nodes: &[&Node]) {
     let seen = witness.entries().len();
     let of = |node: &Node| {
         let entries = witness.entries();
@@ -199,7 +199,7 @@ fn await_ticks(witness: &Witness, nodes: &[&Node]) {
 }
 
 /// Another process of the node, which finds its place in the queue.
-fn start_again(node: Node) -> Node {
+pub fn start_again(node: Node) -> Node {
     let node = again(node);
     let stands = |event: &Event| ["election.following", "takeover.done"].contains(&event.name());
     let found = node.events().wait(0, LONG, stands);
@@ -253,7 +253,7 @@ fn a_bad_record_harms_itself_alone_and_is_named() {
     witness.assert_fine(&[]);
 }
 
-fn names(logs: &[std::sync::Arc<crate::support::node::Events>], what: &str) -> bool {
+pub fn names(logs: &[std::sync::Arc<crate::support::node::Events>], what: &str) -> bool {
     let has = |event: &Event| texts(event.json()).any(|text| text.contains(what));
     logs.iter().any(|log| log.all().iter().any(has))
 }
@@ -263,7 +263,7 @@ fn texts(event: &Value) -> impl Iterator<Item = &str> {
     event.as_object().into_iter().flat_map(|fields| fields.values()).filter_map(Value::as_str)
 }
 
-fn assert_answers(spec: &Spec) {
+pub fn assert_answers(spec: &Spec) {
     let directory = spec.runtime_dir();
     let output = run(&["status", "--runtime-dir", directory.to_str().expect("a text")]);
     assert!(output.status.success(), "{output:?}");

@@ -9,7 +9,7 @@ use crate::support::zookeeper::{Ensemble, shared};
 use crate::support::{LONG, until};
 
 /// Exit code 78, and a last word that says what is wrong and a hint that says what to change.
-fn refused(node: &Node, wrong: &str, change: &str) {
+pub fn refused(node: &Node, wrong: &str, change: &str) {
     assert_eq!(node.wait_exit(LONG).code(), Some(78), "{}", node.events().tail());
     until("the last words are heard", || node.events().tail().contains(change));
     assert!(node.events().tail().contains(wrong), "{}", node.events().tail());

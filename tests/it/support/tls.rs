@@ -28,6 +28,8 @@ pub struct Certificates {
     pub client_key: PathBuf,
     /// Another certificate for the client, and its key: those that come when the first are old.
     pub renewed: (PathBuf, PathBuf),
+    /// A certificate of the same authority for somebody else, and its key.
+    pub other: (PathBuf, PathBuf),
     /// Key and certificate of the server in one file, as ZooKeeper's PEM key stores want it.
     pub server_store: PathBuf,
 }
@@ -40,11 +42,13 @@ impl Certificates {
         let (server_cert, server_key) = identity(&authority, "server");
         let (client_cert, client_key) = identity(&authority, "client");
         let renewed = identity(&authority, "client");
+        let other = identity(&authority, "other");
         Self {
             ca: dir.write("ca.pem", &authority.pem()),
             client_cert: dir.write("client.pem", &client_cert),
             client_key: dir.write("client-key.pem", &client_key),
             renewed: (dir.write("renewed.pem", &renewed.0), dir.write("renewed-key.pem", &renewed.1)),
+            other: (dir.write("other.pem", &other.0), dir.write("other-key.pem", &other.1)),
             server_store: dir.write("server.pem", &format!("{server_key}{server_cert}")),
             dir,
         }

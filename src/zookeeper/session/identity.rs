@@ -1,0 +1,86 @@
+//! Who a client is to the servers, and to whom belongs what it makes.
+//!
+//! The lines of an authentication file are the operator's word, and what is made follows them. A certificate alone says less: whether
+//! the servers take it for an identity (x509 authentication) only they know, and a node whose certificate names another, or that
+//! shows none, would be locked out. So it closes what is made anew, and leaves open what stood open before.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use zookeeper_client as zk;
+
+use super::Settings;
+use crate::zookeeper::client::{Because, Belongs, ConnectError};
+use crate::zookeeper::paths;
+
+/// Longest that the servers may take to say who this is.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Every client has an address, which is nobody.
+const ADDRESS: &str = "ip";
+
+/// What a client has to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Identity {
+    /// What the servers shall know it by is fixed from the start.
+    Known(Belongs),
+    /// A certificate and nothing else.
+    Certificate,
+}
+
+impl Identity {
+    pub(super) fn of(settings: &Settings) -> Self {
+        let shows_certificate = settings.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
+        match (settings.auth.identities.is_empty(), settings.auth.with_world) {
+            (true, _) if shows_certificate => Self::Certificate,
+            (true, _) => Self::Known(Belongs::Everybody(Because::NoIdentity)),
+            (false, true) => Self::Known(Belongs::OwnAndEverybody),
+            (false, false) => Self::Known(Belongs::Own),
+        }
+    }
+
+    /// To whom belongs what this client makes.
+    pub(super) async fn belongs(self, client: &zk::Client) -> Result<Belongs, ConnectError> {
+        match self {
+            Self::Known(belongs) => Ok(belongs),
+            Self::Certificate => match timeout(PATIENCE, by_certificate(client)).await {
+                Ok(belongs) => belongs.map_err(|error| ConnectError::Unreachable(error.to_string())),
+                Err(_) => Err(ConnectError::Unreachable("the servers do not say who this node is to them".to_owned())),
+            },
+        }
+    }
+}
+
+async fn by_certificate(client: &zk::Client) -> Result<Belongs, zk::Error> {
+    let known_as = match client.list_auth_users().await {
+        Ok(known_as) => known_as,
+        // Servers before 3.7 cannot be asked.
+        Err(zk::Error::Unimplemented) => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    if known_as.iter().all(|user| user.scheme() == ADDRESS) {
+        return Ok(Belongs::Everybody(Because::NotIdentified));
+    }
+    match client.get_acl(paths::CLUSTER).await {
+        Ok((acl, _)) if acl.iter().any(is_open) => Ok(Belongs::Everybody(Because::OpenBefore)),
+        // Made by whom it is closed to others; whether this node is one of those shows soon.
+        Ok(_) | Err(zk::Error::NoNode | zk::Error::NoAuth) => Ok(Belongs::Own),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_open(acl: &zk::Acl) -> bool {
+    acl.scheme() == "world" && acl.permission().has(zk::Permission::WRITE)
+}
+
+/// `auth` stands for all identities of the session: the server puts them in its place.
+static OWN_AND_EVERYBODY: [zk::Acl; 2] =
+    [zk::Acl::new_const(zk::Permission::ALL, "auth", ""), zk::Acl::new_const(zk::Permission::ALL, "world", "anyone")];
+
+/// As the servers are told.
+pub(super) fn acls(belongs: Belongs) -> zk::Acls<'static> {
+    match belongs {
+        Belongs::Everybody(_) => zk::Acls::anyone_all(),
+        Belongs::Own => zk::Acls::creator_all(),
+        Belongs::OwnAndEverybody => zk::Acls::new(&OWN_AND_EVERYBODY),
+    }
+}

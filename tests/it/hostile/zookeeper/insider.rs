@@ -1,0 +1,92 @@
+//! A client that may write wherever the cluster does: what it plants is named and passed over, and neither stops the leader, nor the
+//! next one, nor a node that starts.
+//!
+//! Records of another's, impossible owners, attempts and times of runs are planted in the records of failover.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::failover::cluster::{Place, in_line, job, jobs, usual};
+use crate::failover::records::{AT, SELDOM, assert_answers, await_ticks, names, start_again, stranger};
+use crate::support::node::Node;
+use crate::support::witness::Witness;
+use crate::support::zookeeper::Ensemble;
+use crate::support::{LONG, until};
+
+/// Jobs of which something is planted.
+const MARKED: [&str; 5] = ["deep", "large", "larger", "largest", "version"];
+const FAR: &str = "9999-12-30T21:59:59Z";
+const CANDIDATES: usize = 3_000;
+
+fn deep() -> Vec<u8> {
+    format!("{}{}", "[".repeat(300), "]".repeat(300)).into_bytes()
+}
+
+/// Nearly as much as a node can hold; several of them are more than one answer can.
+fn large() -> Vec<u8> {
+    format!(r#"{{"v":1,"reason":"{}"}}"#, "x".repeat(900_000)).into_bytes()
+}
+
+/// What is put where, be there a record already or not. `mark` is a job's.
+fn planted(mut mark: Value) -> Vec<(String, Vec<u8>)> {
+    let mut planted = Vec::new();
+    let version = || br#"{"v":99,"what":"a later version says so"}"#.to_vec();
+    let each =
+        [("deep", deep()), ("large", large()), ("larger", large()), ("largest", large()), ("version", version())];
+    for (job, data) in each {
+        let run = format!("running/{job}.{AT}");
+        for path in [format!("jobs/{job}"), run, format!("control/{job}"), format!("nodes/{job}")] {
+            planted.push((format!("/cronkeeper/{path}"), data.clone()));
+        }
+    }
+    for (number, data) in [deep(), large(), large(), large(), version()].into_iter().enumerate() {
+        planted.push((format!("/cronkeeper/triggers/000000090{number}"), data));
+    }
+    let trigger = json!({"v": 1, "uuid": Uuid::new_v4(), "job": "far", "by": "somebody", "at": FAR});
+    planted.push(("/cronkeeper/triggers/0000000910".into(), trigger.to_string().into_bytes()));
+    for time in ["last_scheduled", "counted"] {
+        mark[time] = FAR.into();
+    }
+    planted.push(("/cronkeeper/jobs/far".into(), mark.to_string().into_bytes()));
+    planted
+}
+
+#[test]
+fn what_a_client_with_all_rights_plants_is_named_and_stops_nobody() {
+    let ensemble = Ensemble::start(1);
+    let (place, witness, stranger) = (Place::on(&ensemble), Witness::new(), stranger(&ensemble));
+    let mut each: Vec<String> = MARKED.iter().map(|name| job(name, SELDOM, "['true']", "")).collect();
+    each.push(job("far", SELDOM, "['true']", "interrupted: rerun"));
+    each.push(job("tick", "* * * * * *", &witness.command(&[]), ""));
+    let file = jobs(&each);
+    let [a, b] = in_line(["a", "b"].map(|name| usual(place.node(name)).jobs(&file)));
+    await_ticks(&witness, &[&a]);
+
+    let mark = place.path("/cronkeeper/jobs/far");
+    until("the job is counted", || place.zk.is_there(&mark));
+    let planted = planted(place.zk.json(&mark).expect("it was there"));
+    planted.iter().for_each(|(path, data)| stranger.put(&place.path(path), data));
+    let queue: Vec<String> =
+        (0..CANDIDATES).map(|number| place.path(&format!("/leader/planted-2{number:09}"))).collect();
+    stranger.make_all(&queue);
+    await_ticks(&witness, &[&a, &b]);
+    let mut logs: Vec<_> = [&a, &b].map(Node::log).into();
+    until("the members are looked at", || names(&logs, "/cronkeeper/nodes/deep"));
+
+    a.kill9();
+    await_ticks(&witness, &[&b]);
+    let a = start_again(a);
+    b.signal(Signal::TERM);
+    b.wait_exit(LONG);
+    await_ticks(&witness, &[&a]);
+    let b = start_again(b);
+    await_ticks(&witness, &[&a, &b]);
+    logs.extend([&a, &b].map(Node::log));
+    let unnamed: Vec<&str> = planted.iter().map(|(path, _)| path.as_str()).filter(|path| !names(&logs, path)).collect();
+    assert!(unnamed.is_empty(), "no log names {unnamed:#?}");
+    let strange = logs.iter().flat_map(|log| log.all()).filter(|event| !event.plain().is_empty()).collect::<Vec<_>>();
+    assert!(strange.is_empty(), "a panic, or what else is no event: {strange:#?}");
+    [&a, &b].iter().for_each(|node| assert_answers(node.spec()));
+    witness.assert_fine(&[]);
+}
