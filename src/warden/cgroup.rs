@@ -4,8 +4,9 @@
 //!   the daemon's cgroup
 //!   └─ cronkeeper.<pid namespace>.<pid>.<start time>     this daemon's, made and found again by [`estate`]
 //!      ├─ daemon                                         daemon and warden, where controllers are in use
-//!      ├─ free/<slot>                                    a run
-//!      └─ limited/<slot>                                 a run with limits that the kernel's controllers keep
+//!      └─ jobs                                           has fewer processes than all together may have: see [`estate`]
+//!         ├─ free/<slot>                                 a run
+//!         └─ limited/<slot>                              a run with limits that the kernel's controllers keep
 //! ```
 //!
 //! Runs without limits stand apart, so that the memory controller keeps no books on them. Only cgroup v2, from Linux 5.14
@@ -13,9 +14,10 @@
 
 pub mod estate;
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -41,7 +43,7 @@ impl Place {
     /// Makes it, and sets its limits.
     pub(super) fn make(wanted: &wire::Cgroup) -> io::Result<Self> {
         let path = PathBuf::from(&wanted.path);
-        fs::create_dir(&path)?;
+        make(&path)?;
         limit(&path, wanted).inspect_err(|_| drop(fs::remove_dir(&path)))?;
         Ok(Self { tail: tail(&path), path, counts_memory: wanted.memory.is_some() })
     }
@@ -85,7 +87,7 @@ impl Place {
 
     /// Removes the folders it stood in, as far as they are empty.
     pub(super) fn remove_parents(path: &Path) {
-        for folder in path.ancestors().skip(1).take(2) {
+        for folder in path.ancestors().skip(1).take(3) {
             if fs::remove_dir(folder).is_err() {
                 break;
             }
@@ -102,6 +104,15 @@ impl Place {
     }
 }
 
+/// Makes one. Everybody may look into it, as into any other, whatever the umask here is: there a program finds its limits, be it another
+/// user's.
+fn make(path: &Path) -> io::Result<()> {
+    fs::create_dir(path)?;
+    // A program that cannot look goes by what it finds of the host.
+    let _ = fs::set_permissions(path, Permissions::from_mode(0o755));
+    Ok(())
+}
+
 fn limit(path: &Path, wanted: &wire::Cgroup) -> io::Result<()> {
     if let Some(bytes) = wanted.memory {
         fs::write(path.join("memory.max"), bytes.to_string())?;
@@ -114,9 +125,9 @@ fn limit(path: &Path, wanted: &wire::Cgroup) -> io::Result<()> {
     }
 }
 
-/// The last three parts of a path: with the daemon's own folder among them, they are no other cgroup's.
+/// The last four parts of a path: with the daemon's own folder among them, they are no other cgroup's.
 fn tail(path: &Path) -> String {
-    let parts: Vec<_> = path.iter().rev().take(3).map(|part| part.to_string_lossy()).collect();
+    let parts: Vec<_> = path.iter().rev().take(4).map(|part| part.to_string_lossy()).collect();
     parts.iter().rev().fold(String::new(), |tail, part| format!("{tail}/{part}"))
 }
 
@@ -176,13 +187,13 @@ mod tests {
 
     #[test]
     fn a_process_is_known_by_its_cgroup_or_one_below_it() {
-        let tail = tail(Path::new("/sys/fs/cgroup/a.service/cronkeeper.1.2.3/free/4"));
-        assert_eq!(tail, "/cronkeeper.1.2.3/free/4");
+        let tail = tail(Path::new("/sys/fs/cgroup/a.service/cronkeeper.1.2.3/jobs/free/4"));
+        assert_eq!(tail, "/cronkeeper.1.2.3/jobs/free/4");
         for (cgroup, is_in) in [
-            ("/a.service/cronkeeper.1.2.3/free/4", true),
-            ("/cronkeeper.1.2.3/free/4/made/by/the/job", true),
-            ("/a.service/cronkeeper.1.2.3/free/44", false),
-            ("/a.service/cronkeeper.1.2.3/free", false),
+            ("/a.service/cronkeeper.1.2.3/jobs/free/4", true),
+            ("/cronkeeper.1.2.3/jobs/free/4/made/by/the/job", true),
+            ("/a.service/cronkeeper.1.2.3/jobs/free/44", false),
+            ("/a.service/cronkeeper.1.2.3/jobs/free", false),
             ("/", false),
         ] {
             assert_eq!(is_at_or_below(cgroup, &tail), is_in, "{cgroup}");

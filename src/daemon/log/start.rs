@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rustix::io::Errno;
 use tracing::warn;
 
 use crate::job::JobName;
@@ -20,6 +21,9 @@ pub(in crate::daemon) fn not_started(job: &JobName, run: &RunId, why: StartFailu
 pub(super) fn in_words(why: StartFailure) -> String {
     let StartFailure::Step { step, errno } = why else { return "it was too late".to_owned() };
     let what = match step {
+        Step::Fork if errno == Errno::AGAIN.raw_os_error() => {
+            "no process could be had, for there are as many as the unit (`TasksMax=`) or the host allows"
+        }
         Step::Fork => "no process could be had",
         Step::Prepare => "its process could not be prepared",
         Step::Limits => "its limits or nice value could not be set",

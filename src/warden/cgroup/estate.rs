@@ -13,13 +13,18 @@ use crate::clock::system::uptime;
 use crate::warden::procfs::Process;
 use crate::warden::wire;
 
-use super::{is_empty, kill, remove_all};
+use super::{is_empty, kill, make, remove_all};
 
 /// Begins the name of a daemon's folder.
 const NAME: &str = "cronkeeper.";
 
 /// What enforces the limits of whole runs.
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
+
+/// Of all the processes and threads that a limit allows, so many are left to daemon, warden and what systemd starts beside them (`check`,
+/// `release`), whatever jobs do. Most of them are short-lived threads: one for each caller on the socket, or for each user whose
+/// processes are searched.
+const ROOM: u64 = 128;
 
 /// How long to wait before looking again at what was killed.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -36,17 +41,20 @@ impl Cgroups {
     /// Makes the folder. `None` where there is no cgroup v2, it may not be written to, or the kernel is older than 5.14.
     ///
     /// With `may_move`, and where this process's cgroup was delegated to it, controllers are put to use; for that the process
-    /// moves to a cgroup below. To be called before any other process or thread is started.
+    /// moves to a cgroup below. All runs together then have fewer processes than are allowed here. To be called before any other
+    /// process or thread is started.
     pub fn make(may_move: bool) -> Option<Self> {
         let base = own()?;
         let path = base.join(name(rustix::process::getpid().as_raw_nonzero().get())?);
-        fs::create_dir(&path).ok()?;
-        let made = fs::create_dir(path.join("free"));
-        if made.is_err() || !path.join("free/cgroup.kill").exists() {
+        make(&path).ok()?;
+        let jobs = path.join("jobs");
+        let made = make(&jobs).and_then(|()| make(&jobs.join("free")));
+        if made.is_err() || !jobs.join("cgroup.kill").exists() {
             remove_all(&path);
             return None;
         }
-        let has_controllers = may_move && is_delegated(&base) && enable(&base, &path).is_ok();
+        let has_controllers =
+            may_move && is_delegated(&base) && enable(&base, &path).and_then(|()| leave_room(&base, &jobs)).is_ok();
         Some(Self { path, has_controllers })
     }
 
@@ -67,25 +75,26 @@ impl Cgroups {
             false => (None, None),
         };
         let folder = if memory.or(processes).is_some() { "limited" } else { "free" };
-        let path = self.path.join(folder).join(slot.0.to_string()).display().to_string();
+        let path = self.jobs().join(folder).join(slot.0.to_string()).display().to_string();
         wire::Cgroup { path, memory, processes }
     }
 
     /// Kills all runs in it, whose warden is gone, and waits until they are dead, at most for so long. Blocks until then. What does not
     /// die is found again by what is noted of its run.
     pub fn kill(&self, within: Duration) {
-        let folders = ["free", "limited"].map(|name| self.path.join(name));
-        for path in &folders {
-            // Without controllers there is only one of them.
-            let _ = kill(path);
-        }
-        let until = uptime() + within;
-        folders.iter().for_each(|path| wait_empty(path, until));
+        let jobs = self.jobs();
+        // Gone: so is all that was in it.
+        let _ = kill(&jobs);
+        wait_empty(&jobs, uptime() + within);
     }
 
     /// Removes the folder, as far as nothing lives in it. A daemon that has moved into it leaves that to the next one.
     pub fn remove(&self) {
         remove_all(&self.path);
+    }
+
+    fn jobs(&self) -> PathBuf {
+        self.path.join("jobs")
     }
 }
 
@@ -183,11 +192,28 @@ fn enable(base: &Path, path: &Path) -> io::Result<()> {
     if CONTROLLERS.iter().any(|wanted| !available.split_whitespace().any(|name| name == *wanted)) {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    fs::create_dir(path.join("daemon"))?;
+    make(&path.join("daemon"))?;
     fs::write(path.join("daemon/cgroup.procs"), "0")?;
-    fs::create_dir(path.join("limited"))?;
+    let (jobs, limited) = (path.join("jobs"), path.join("jobs/limited"));
+    make(&limited)?;
     let on = CONTROLLERS.map(|name| format!("+{name}")).join(" ");
-    [base, path, &path.join("limited")].iter().try_for_each(|at| fs::write(at.join("cgroup.subtree_control"), &on))
+    [base, path, &jobs, &limited].iter().try_for_each(|at| fs::write(at.join("cgroup.subtree_control"), &on))
+}
+
+/// Keeps `jobs` below what the cgroups above allow: a job that forks without end is refused more processes while daemon and warden can
+/// still have some. Where no cgroup has a limit, the host's own is for all of it alike: nothing could be kept free of others.
+fn leave_room(base: &Path, jobs: &Path) -> io::Result<()> {
+    match most_processes(base) {
+        Some(most) => fs::write(jobs.join("pids.max"), most.saturating_sub(ROOM).max(most / 2).to_string()),
+        None => Ok(()),
+    }
+}
+
+/// The strictest limit of a cgroup and those above it, as far as they are to be seen. Said is `max` where there is none, and nothing
+/// where processes are not counted.
+fn most_processes(base: &Path) -> Option<u64> {
+    let said = base.ancestors().filter_map(|at| fs::read_to_string(at.join("pids.max")).ok());
+    said.filter_map(|said| said.trim().parse().ok()).min()
 }
 
 /// The name of a living process's folder.
@@ -279,9 +305,32 @@ mod tests {
             |has_controllers, limits| Cgroups { path: "/c".into(), has_controllers }.place(wire::Slot(7), limits);
         assert_eq!(
             place(true, &limits),
-            wire::Cgroup { path: "/c/limited/7".into(), memory: Some(1), processes: None }
+            wire::Cgroup { path: "/c/jobs/limited/7".into(), memory: Some(1), processes: None }
         );
-        let free = wire::Cgroup { path: "/c/free/7".into(), memory: None, processes: None };
+        let free = wire::Cgroup { path: "/c/jobs/free/7".into(), memory: None, processes: None };
         assert_eq!((place(false, &limits), place(true, &wire::Limits::default())), (free.clone(), free));
+    }
+
+    #[test]
+    fn jobs_get_fewer_processes_than_the_strictest_limit_above_them_allows() {
+        let dir = tempfile::tempdir().unwrap();
+        let (slice, unit, jobs) = (dir.path().join("s"), dir.path().join("s/u"), dir.path().join("s/u/c/jobs"));
+        fs::create_dir_all(&jobs).unwrap();
+        let says = |at: &Path, limit: &str| fs::write(at.join("pids.max"), format!("{limit}\n")).unwrap();
+        let left = || {
+            says(&jobs, "max");
+            leave_room(&unit, &jobs).unwrap();
+            fs::read_to_string(jobs.join("pids.max")).unwrap().trim().to_owned()
+        };
+        assert_eq!(left(), "max", "processes are not counted");
+        says(&unit, "max");
+        assert_eq!(left(), "max", "there is no limit");
+        says(&unit, "1000");
+        assert_eq!(left(), "872");
+        says(&slice, "500");
+        assert_eq!(left(), "372", "a limit further up is the stricter one");
+        says(&slice, "max");
+        says(&unit, "100");
+        assert_eq!(left(), "50", "of little, half");
     }
 }

@@ -117,7 +117,7 @@ fn script(scripts: &Scratch, name: &str, text: &str) -> String {
 }
 
 /// Has a job run now; the run, once it has started.
-fn run_now(node: &Node, job: &str) -> String {
+pub fn run_now(node: &Node, job: &str) -> String {
     // The leader serves the socket, in a moment.
     status(node.spec());
     let seen = node.events().len();

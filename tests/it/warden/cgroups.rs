@@ -14,7 +14,7 @@ use super::bench::{Bench, PATIENCE, eventually};
 /// Where the cgroups of these tests are; the next daemon that starts removes what is left there. One that is never used keeps
 /// the first warden that ends from removing it.
 static CGROUPS: LazyLock<Option<Cgroups>> = LazyLock::new(|| {
-    Cgroups::make(false).inspect(|cgroups| fs::create_dir(cgroups.path().join("free/unused")).unwrap())
+    Cgroups::make(false).inspect(|cgroups| fs::create_dir(cgroups.path().join("jobs/free/unused")).unwrap())
 });
 
 /// A cgroup for a run; `None`, and said, where there is none to be had.
@@ -111,7 +111,7 @@ fn what_lives_in_the_cgroup_of_a_dead_daemon_is_ended_and_that_of_a_living_one_i
     };
     // As if another process had had this one's pid.
     let dead = PathBuf::from(format!("{}0", cgroups.path().display()));
-    let (mut left, mut kept) = (start(&dead.join("free/1/deeper")), start(Path::new(&own.path)));
+    let (mut left, mut kept) = (start(&dead.join("jobs/free/1/deeper")), start(Path::new(&own.path)));
     assert_eq!(estate::bury(PATIENCE), [0; 0]);
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&left.wait().unwrap()), Some(9));
     assert!(!dead.exists());

@@ -1,0 +1,158 @@
+//! A job that forks without end: it is refused, and daemon and warden have all the processes that they need.
+//!
+//! In a cgroup that is the node's to divide, with a limit on processes, as systemd makes one (`Delegate=`, `TasksMax=`).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use rustix::fs::{XattrFlags, setxattr};
+
+use super::local::run_now;
+use crate::solo::rig::{await_end, cli_text, leading, of};
+use crate::support::command::CRONKEEPER;
+use crate::support::node::{Node, Spec};
+use crate::support::scratch::Scratch;
+use crate::support::{LONG, poll, skipped, until};
+
+/// On all that is in the cgroup.
+const LIMIT: u64 = 400;
+
+/// What is to be free of that at the least, whatever jobs do.
+const ROOM: u64 = 100;
+
+/// Each that it forks does the same, for as long as it lives.
+const BOMB: &str = r#"[perl, -e, 'for (;;) { sleep 1 unless defined fork }']"#;
+
+/// The cgroup. All that is in it ends with it, and nothing is left.
+struct Unit {
+    path: PathBuf,
+    program: String,
+    _scripts: Scratch,
+}
+
+impl Unit {
+    /// `None`, and said, where there can be none.
+    fn or_skip() -> Option<Self> {
+        Self::new().map_err(|why| skipped(&format!("no cgroup with a limit on processes: {why}"))).ok()
+    }
+
+    fn new() -> Result<Self, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("this is not root".into());
+        }
+        let root = cgroups().ok_or("no cgroup2 file system is mounted here")?;
+        let in_use = fs::read_to_string(root.join("cgroup.subtree_control")).unwrap_or_default();
+        if ["memory", "pids"].iter().any(|wanted| !in_use.split_whitespace().any(|name| name == *wanted)) {
+            return Err(format!("the controllers of memory and processes are not in use in {}", root.display()));
+        }
+        let scripts = Scratch::new("unit");
+        let name = scripts.path().file_name().expect("a directory has a name").to_string_lossy().into_owned();
+        let path = root.join(format!("cronkeeper-it-{name}"));
+        fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let program = scripts.path().join("cronkeeper").to_str().expect("a path of ours").to_owned();
+        let text = format!("#!/bin/sh\necho 0 >{}/cgroup.procs && exec {CRONKEEPER} \"$@\"\n", path.display());
+        let unit = Self { path, program, _scripts: scripts };
+        fs::write(&unit.program, text).map_err(|error| error.to_string())?;
+        fs::set_permissions(&unit.program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        fs::write(unit.path.join("pids.max"), LIMIT.to_string()).map_err(|error| error.to_string())?;
+        setxattr(&unit.path, "trusted.delegate", b"1", XattrFlags::empty()).map_err(|error| error.to_string())?;
+        Ok(unit)
+    }
+
+    fn leading(&self, jobs: &str) -> Node {
+        leading(&Spec::new(&self.program, "unit").jobs(jobs))
+    }
+
+    fn number(&self, file: &str) -> u64 {
+        fs::read_to_string(self.path.join(file)).unwrap().trim().parse().unwrap()
+    }
+
+    /// True where no process more can be had by jobs.
+    fn is_full(&self) -> bool {
+        let folders = fs::read_dir(&self.path).unwrap().flatten().map(|entry| entry.path().join("jobs"));
+        let with_all = [self.path.clone()].into_iter().chain(folders.filter(|jobs| jobs.exists()));
+        let number = |at: &Path, file| fs::read_to_string(at.join(file)).ok()?.trim().parse::<u64>().ok();
+        with_all.into_iter().any(|at| number(&at, "pids.current") >= Some(number(&at, "pids.max").unwrap_or(LIMIT)))
+    }
+
+    /// Runs a command in it as systemd runs that of `ExecReload=`, beside the node.
+    fn beside(&self, command: &str) -> Output {
+        let control = self.path.join(".control");
+        // It stays for the next.
+        let _ = fs::create_dir(&control);
+        // A shell forks for all but the last of its commands.
+        let line = format!("echo 0 >{}/cgroup.procs && {command} && :", control.display());
+        Command::new("sh").args(["-c", &line]).output().unwrap()
+    }
+}
+
+impl Drop for Unit {
+    fn drop(&mut self) {
+        fs::write(self.path.join("cgroup.kill"), "1").unwrap();
+        let is_gone = poll(LONG, || remove(&self.path).then_some(()));
+        assert!(is_gone.is_some() || std::thread::panicking(), "{} stays", self.path.display());
+    }
+}
+
+fn remove(cgroup: &Path) -> bool {
+    let below = fs::read_dir(cgroup).into_iter().flatten().flatten().map(|entry| entry.path());
+    below.filter(|path| path.is_dir()).for_each(|path| {
+        remove(&path);
+    });
+    fs::remove_dir(cgroup).is_ok()
+}
+
+fn cgroups() -> Option<PathBuf> {
+    let found = Command::new("findmnt").args(["-rn", "-t", "cgroup2", "-o", "TARGET"]).output().ok()?;
+    let text = String::from_utf8(found.stdout).ok()?;
+    Some(text.lines().next()?.into())
+}
+
+#[test]
+fn a_job_that_forks_without_end_leaves_room_for_daemon_and_warden() {
+    let Some(unit) = Unit::or_skip() else { return };
+    let node = unit.leading(&format!(
+        "jobs:
+  bomb: {{schedule: '@yearly', command: {BOMB}}}
+  other: {{schedule: '@yearly', command: ['true']}}
+"
+    ));
+    let bomb = run_now(&node, "bomb");
+    until("it is refused more", || unit.is_full());
+    let free = LIMIT - unit.number("pids.current");
+    assert!(free >= ROOM, "{free} are free");
+    let checked = unit.beside(&format!("{CRONKEEPER} check {}", node.spec().jobs_file().display()));
+    assert!(checked.status.success(), "{checked:?}");
+
+    // Another job waits, and that is told with the reason.
+    let seen = node.events().len();
+    cli_text(node.spec(), &["trigger", "other"]);
+    let unstarted = node.await_after(seen, "run.unstarted", LONG, of("other"));
+    assert_eq!(unstarted.text("reason"), "no-memory");
+    let is_told = |event: &crate::support::node::Event| event.text("message").contains("`TasksMax=`");
+    node.await_after(seen, "log", LONG, is_told);
+
+    cli_text(node.spec(), &["kill", &bomb]);
+    assert_eq!(await_end(&node, &bomb).text("outcome"), "killed");
+    assert_eq!(await_end(&node, unstarted.text("run")).text("outcome"), "success", "it was started by itself");
+}
+
+#[test]
+fn a_job_that_is_refused_processes_fails_by_itself() {
+    let Some(unit) = Unit::or_skip() else { return };
+    // In a cgroup with limits of its own as well, which are wider.
+    let refused = "command: [perl, -e, 'while (defined($child = fork)) { $child or sleep 1000 } exit 7']";
+    let node = unit.leading(&format!(
+        "jobs:
+  free: {{schedule: '@yearly', {refused}}}
+  limited: {{schedule: '@yearly', limits: {{processes: 100000}}, {refused}}}
+"
+    ));
+    for job in ["free", "limited"] {
+        let run = run_now(&node, job);
+        let end = await_end(&node, &run);
+        assert_eq!((end.text("outcome"), end.number("exit_code")), ("failure", Some(7)), "{job}");
+        assert!(end.number("leftovers") > Some(100), "{job}: all that it had forked are ended: {end:?}");
+    }
+}
