@@ -1,4 +1,5 @@
-//! What a forked child does to itself until it is the job: session, streams, cgroup, audit, limits, keyring, user, directory, program.
+//! What a forked child does to itself until it is the job: session, streams, cgroup, audit, place when memory runs out, limits, keyring,
+//! user, directory, program.
 //!
 //! All that could be prepared was, before the fork: a [`Plan`]. A step that fails ends it; which one is told to the warden.
 
@@ -85,6 +86,7 @@ pub(super) fn become_job(
     }
     close_others(ends.status.as_raw_fd());
     audit_as(plan.launch.uid());
+    be_spared_no_longer();
     limit(plan).map_err(|error| failed(Step::Limits, error))?;
     prepare(join_own_keyring())?;
     become_user(plan).map_err(|error| failed(Step::User, error))?;
@@ -119,6 +121,16 @@ fn move_into(place: Option<BorrowedFd<'_>>) -> Result<(), Error> {
 /// where the kernel does not keep that, or it was set before and this user may not change it.
 fn audit_as(uid: u32) {
     let _ = std::fs::write("/proc/self/loginuid", uid.to_string());
+}
+
+/// The daemon may be one of the last to go where the host has no memory left (`OOMScoreAdjust=` of its unit); what it starts is not. Still
+/// with root's rights: what root has set, the job cannot lower again. Without /proc nobody can be spared either.
+fn be_spared_no_longer() {
+    let file = "/proc/self/oom_score_adj";
+    let is_spared = std::fs::read_to_string(file).is_ok_and(|score| score.starts_with('-'));
+    if is_spared {
+        let _ = std::fs::write(file, "0");
+    }
 }
 
 fn limit(plan: &Plan<'_>) -> Result<(), Error> {

@@ -1,11 +1,12 @@
-//! What jobs do not share: keys, and who the kernel's audit says they are.
+//! What jobs do not share: keys, and who the kernel's audit says they are; and what the daemon has for itself alone.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use nix::libc;
 
 use super::{Host, Known, NOBODY, quoted, run_now};
-use crate::solo::rig::{await_end, leading};
+use crate::solo::rig::{await_end, leading, warden_of};
 use crate::support::node::Node;
 use crate::support::{LONG, skipped};
 
@@ -92,10 +93,52 @@ fn in_the_kernels_audit_a_job_is_its_users() {
 "
     )));
     for (job, uid) in [("nobodys", NOBODY), ("own", 0)] {
-        let run = run_now(&node, job);
-        assert_eq!(await_end(&node, &run).text("outcome"), "success");
-        let lines = node.events().named("run.output").into_iter().filter(|line| line.text("run") == run);
-        let lines: Vec<String> = lines.map(|line| line.text("line").to_owned()).collect();
-        assert_eq!(lines, [uid.to_string()], "{job}");
+        assert_eq!(lines_of(&node, job), [uid.to_string()], "{job}");
     }
+}
+
+fn lines_of(node: &Node, job: &str) -> Vec<String> {
+    let run = run_now(node, job);
+    assert_eq!(await_end(node, &run).text("outcome"), "success", "{job}: {}", node.events().tail());
+    let lines = node.events().named("run.output").into_iter().filter(|line| line.text("run") == run);
+    lines.map(|line| line.text("line").to_owned()).collect()
+}
+
+/// What keeps the daemon's own files from others is not to keep jobs from anything.
+#[test]
+fn under_a_daemon_that_others_may_read_nothing_of_a_job_finds_its_umask_and_its_cgroup() {
+    let Some(host) = Host::new(Known::Cgroup, "umask 077") else { return };
+    let look =
+        "findmnt -rn -t cgroup2 -o TARGET | head -n 1 | tr -d '\\n'; sed -n 's/^0:://p' /proc/self/cgroup; umask";
+    let node = leading(&host.node().jobs(&format!(
+        "jobs:
+  nobodys: {{schedule: '@yearly', user: nobody, command: {}}}
+",
+        quoted(&format!("({look}) | {{ read cgroup; read umask; ls \"$cgroup\" >/dev/null && echo $umask; }}"))
+    )));
+    assert_eq!(lines_of(&node, "nobodys"), ["0022"]);
+    let socket = node.spec().runtime_dir().join("api.sock").metadata().unwrap();
+    assert_eq!(socket.permissions().mode() & 0o777, 0o660);
+}
+
+#[test]
+fn a_daemon_that_is_spared_when_memory_runs_out_spares_no_job() {
+    let Some(host) = Host::new(Known::Cgroup, "(echo -500 >/proc/$$/oom_score_adj) 2>/dev/null") else { return };
+    let score = "cat /proc/self/oom_score_adj; (echo -500 >/proc/self/oom_score_adj) 2>/dev/null || echo refused";
+    let node = leading(&host.node().jobs(&format!(
+        "jobs:
+  nobodys: {{schedule: '@yearly', user: nobody, command: {0}}}
+  own: {{schedule: '@yearly', command: cat /proc/self/oom_score_adj}}
+",
+        quoted(score)
+    )));
+    let of = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
+    if of(node.pid()) != "-500\n" {
+        return skipped("this root may spare nobody when memory runs out");
+    }
+    assert_eq!(of(warden_of(&node)), "-500\n");
+    assert_eq!(
+        (lines_of(&node, "nobodys"), lines_of(&node, "own")),
+        (vec!["0".into(), "refused".into()], vec!["0".into()])
+    );
 }
