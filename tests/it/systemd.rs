@@ -10,6 +10,7 @@ use jiff::Timestamp;
 
 use self::host::Host;
 use crate::support::node::Event;
+use crate::support::skipped;
 use crate::support::zookeeper::shared;
 
 mod host;
@@ -153,6 +154,38 @@ fn a_reload_with_a_wrong_file_is_refused_and_the_jobs_go_on() {
     host.write("/etc/cronkeeper/jobs.yaml", &TICKER.replace("ticker", "other"));
     host.done(&["systemctl", "reload", FIRST]);
     host.await_line(seen, "the other job runs", |event| event.name() == "run.started" && event.text("job") == "other");
+}
+
+#[test]
+fn what_the_unit_keeps_for_the_daemon_is_kept_from_no_job() {
+    let look = "umask; cat /proc/self/oom_score_adj; grep ^NoNewPrivs: /proc/self/status; echo done";
+    let jobs = format!("jobs: {{looker: {{schedule: '@every 1s', command: '{look}'}}}}");
+    let Some(cluster) = Cluster::or_skip("kept", &jobs, &[]) else { return };
+    let (host, leader) = (&cluster.host, cluster.leader());
+    let run = host.await_event(0, &leader, "run.started").text("run").to_owned();
+    let of_run = |event: &Event, name: &str| event.name() == name && event.text("run") == run;
+    host.await_line(0, "the run's end", |event| of_run(event, "run.finished"));
+    for line in ["0022", "0", "NoNewPrivs:\t0"] {
+        host.await_line(0, line, |event| of_run(event, "run.output") && event.text("line") == line);
+    }
+    let daemon = format!("/proc/{}/status", host.property(FIRST, "MainPID"));
+    assert_eq!(host.done(&["grep", "^Umask:", &daemon]), "Umask:\t0077");
+    assert_eq!(host.done(&["stat", "-c", "%a", "/run/cronkeeper"]), "711");
+    assert_eq!(host.done(&["stat", "-c", "%a %U %G", "/run/cronkeeper/api.sock"]), "660 root cronkeeper");
+}
+
+#[test]
+fn all_jobs_together_have_fewer_processes_than_the_unit() {
+    let Some(cluster) = Cluster::or_skip("crowded", SLEEPER, &[]) else { return };
+    let host = &cluster.host;
+    let of_jobs = "cat /sys/fs/cgroup/system.slice/cronkeeper.service/cronkeeper.*/jobs/pids.max";
+    let of_jobs = host.run(&["sh", "-c", of_jobs]);
+    if !of_jobs.status.success() {
+        return skipped("the controllers of memory and processes are not in use here");
+    }
+    let of_unit: u64 = host.property(FIRST, "TasksMax").parse().expect("the unit has a limit");
+    let of_jobs: u64 = String::from_utf8_lossy(&of_jobs.stdout).trim().parse().expect("jobs have one too");
+    assert_eq!(of_unit - of_jobs, 128);
 }
 
 #[test]
