@@ -42,6 +42,7 @@ ln -s ../systemd-journald.service "$root/etc/systemd/system/sysinit.target.wants
 
 echo "$name" >"$root/etc/hostname"
 echo "$pid" >"$dir/pid"
+until [ -e "$dir/alone" ]; do sleep 0.05; done
 cd "$root"
 pivot_root . .
 umount -l .

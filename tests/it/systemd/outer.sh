@@ -14,7 +14,7 @@ unshare --fork $namespaces true 2>>"$dir/log" || fail "no namespaces can be made
 cgroups=$(findmnt -rn -t cgroup2 -o TARGET | head -n 1)
 [ -n "$cgroups" ] || fail "no cgroup2 file system is mounted here"
 own=$cgroups/cronkeeper-it-$$
-mkdir "$own" 2>>"$dir/log" || fail "no cgroup can be made below $cgroups"
+mkdir "$own" "$own.owner" 2>>"$dir/log" || fail "no cgroup can be made below $cgroups"
 echo "$own" >"$dir/cgroup"
 
 (
@@ -24,12 +24,17 @@ echo "$own" >"$dir/cgroup"
 ) </dev/null >>"$dir/log" 2>&1 &
 parent=$!
 
+# Its child, which is systemd soon, is alone there then: a cgroup that has processes of its own shares no controllers out.
+until [ -s "$dir/pid" ] || ! kill -0 "$parent" 2>>"$dir/log"; do sleep 0.05; done
+kill -0 "$parent" 2>>"$dir/log" && echo "$parent" >"$own.owner/cgroup.procs"
+: >"$dir/alone"
+
 cat >/dev/null
 # With it dies process 1, and with that one all that is in there.
 kill -KILL "$parent"
 wait "$parent"
 for _ in $(seq 100); do
-    find "$own" -depth -type d -exec rmdir {} + 2>/dev/null
-    [ -d "$own" ] || exit 0
+    find "$own" "$own.owner" -depth -type d -exec rmdir {} + 2>/dev/null
+    [ -d "$own" ] || [ -d "$own.owner" ] || exit 0
     sleep 0.1
 done
