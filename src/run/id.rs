@@ -91,7 +91,8 @@ impl RunId {
             return Err(bad());
         }
         let scheduled_at = civil.to_zoned(TimeZone::UTC).map_err(|_| bad())?.timestamp();
-        Ok(Self { job, scheduled_at, manual })
+        // The format also takes fewer digits. What names a record must be its only name.
+        Some(Self { job, scheduled_at, manual }).filter(|id| id.to_string() == text).ok_or_else(bad)
     }
 }
 
@@ -162,6 +163,15 @@ mod tests {
     fn a_number_has_one_spelling() {
         for text in ["m07", "m+7", "m", "m-1", "m99999999999999999999", "7"] {
             let text = format!("backup.19700101T000100Z.{text}");
+            assert_eq!(RunId::parse(&text), Err(BadRunId(text.clone())));
+        }
+    }
+
+    #[test]
+    fn a_time_has_one_spelling() {
+        for time in ["19700101T00010Z", "1970101T000100Z", "19700101T0001 0Z", "+19700101T000100Z", "19700101T000100z"]
+        {
+            let text = format!("backup.{time}");
             assert_eq!(RunId::parse(&text), Err(BadRunId(text.clone())));
         }
     }
