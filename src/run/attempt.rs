@@ -70,7 +70,7 @@ impl Past {
         if end.run.attempt == 0 || self.end_of(&end.run).is_some() {
             return;
         }
-        self.failures += u32::from(end.outcome.is_failed());
+        self.failures = self.failures.saturating_add(u32::from(end.outcome.is_failed()));
         self.attempts.push(Attempt::of(end));
         let surplus = self.attempts.len().saturating_sub(LISTED);
         self.attempts.drain(..surplus);
@@ -98,6 +98,13 @@ mod tests {
             past.note(&failed(attempt, outcome));
         }
         assert_eq!((past.failures, past.attempts.len()), (2, 3));
+    }
+
+    #[test]
+    fn a_count_that_somebody_wrote_does_not_begin_anew() {
+        let mut past = Past { failures: u32::MAX, attempts: Vec::new() };
+        past.note(&failed(1, Outcome::Failure));
+        assert_eq!(past.failures, u32::MAX);
     }
 
     #[test]
