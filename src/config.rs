@@ -31,6 +31,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::job::{Digest, Group, Job, JobName, JobSet};
+use crate::telemetry::escape::is_harmful;
 use files::Source;
 use host::Host;
 use marked::{Fault, Position};
@@ -73,7 +74,7 @@ impl fmt::Display for Problem {
 /// A message may quote the file: it stays on its line, does nothing to a terminal, and ends.
 fn legible(message: &str) -> String {
     const LONGEST: usize = 600;
-    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    let escaped = |c: char| if is_harmful(c) { c.escape_default().to_string() } else { c.to_string() };
     let mut text: String = message.chars().take(LONGEST).map(escaped).collect();
     if message.chars().nth(LONGEST).is_some() {
         text.push('…');

@@ -153,6 +153,8 @@ fn bombs_do_not_go_off() {
 fn a_message_does_nothing_to_a_terminal_and_ends() {
     let said = said(format!("jobs: {{}}\n\"\\e[31m\\n{}\": x\n", "y".repeat(900)));
     assert!(said.starts_with("j:2:1: `\\u{1b}[31m\\nyyy") && said.len() < 300, "{said}");
+    let reordered = super::said("jobs: {a: {schedule: * * * * *\u{202e}, command: x}}");
+    assert!(reordered.contains("* * * * *\\u{202e}"), "{reordered}");
     let said = said_of(&format!("timeout: \"\\e[31m{}\"", "y".repeat(100_000)));
     assert!(said.len() < 800 && !said.contains('\u{1b}'), "{said}");
 }
