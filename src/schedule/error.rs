@@ -141,9 +141,12 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
         return None;
     }
     let word = word.to_ascii_lowercase();
-    let close = (word.chars().count() / 3).clamp(1, 3);
+    let length = word.chars().count();
+    let close = (length / 3).clamp(1, 3);
     candidates
         .into_iter()
+        // Each letter more is a difference, and a comparison costs the product of both lengths.
+        .filter(|candidate| candidate.chars().count().abs_diff(length) <= close)
         .map(|candidate| (strsim::osa_distance(&word, &candidate.to_ascii_lowercase()), candidate))
         .filter(|(distance, _)| *distance <= close)
         .min()
