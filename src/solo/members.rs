@@ -136,7 +136,7 @@ impl MemberName {
     fn parse(file: &str) -> Option<Self> {
         let (name, _) = file.rsplit_once('.').filter(|(_, kind)| KINDS.contains(kind))?;
         let (node, session) = name.split_once('@')?;
-        Some(Self { node: NodeName::parse(node).ok()?, session: SessionId(session.to_owned()) })
+        Some(Self { node: NodeName::parse(node).ok()?, session: SessionId::try_from(session.to_owned()).ok()? })
     }
 }
 

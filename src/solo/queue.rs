@@ -46,7 +46,7 @@ impl Queue {
         let door = FileLock::take(&self.door, Kind::Exclusive)?;
         // The listing matters only where the door's file was removed.
         let listed = self.entries()?.last().map_or(0, |entry| entry.sequence);
-        let sequence = door.text()?.trim().parse::<u64>().unwrap_or(0).max(listed) + 1;
+        let sequence = door.text()?.trim().parse::<u64>().unwrap_or(0).max(listed).saturating_add(1);
         door.set_text(&format!("{sequence:010}\n"))?;
         let entry = Entry { sequence, node: node.clone() };
         let lock = FileLock::make(&self.path(&entry))?;
@@ -148,6 +148,15 @@ mod tests {
         let (_dir, queue) = queue();
         let first = queue.join(&NodeName::new("a")).unwrap().entry().name();
         assert_ne!(queue.join(&NodeName::new("a")).unwrap().entry().name(), first);
+    }
+
+    #[test]
+    fn nobody_overtakes_by_a_count_that_is_at_its_end() {
+        let (_dir, queue) = queue();
+        let first = queue.join(&NodeName::new("a")).unwrap();
+        fs::write(&queue.door, u64::MAX.to_string()).unwrap();
+        let last = queue.join(&NodeName::new("b")).unwrap();
+        assert_eq!(queue.living().unwrap(), [&first.entry, &last.entry].map(Entry::clone));
     }
 
     #[test]
