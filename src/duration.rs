@@ -121,6 +121,7 @@ pub fn format(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::{Fuzz, text};
     use proptest::prelude::*;
 
     #[test]
@@ -171,5 +172,20 @@ mod tests {
         fn any_text_is_read_or_refused(text in "\\PC{0,40}|[0-9dhms]{0,30}") {
             let _ = parse(&text);
         }
+    }
+
+    #[test]
+    fn fuzz_duration() {
+        let words = &["d", "h", "m", "s", "ms", "min", "90", "0", "36525d", "1h30m"];
+        Fuzz { longest: 1 << 10, ..Fuzz::of("duration", words) }.run(|input| match parse(&text(input)) {
+            Ok(duration) => {
+                assert_eq!(parse(&format(duration)), Ok(duration));
+                true
+            }
+            Err(refused) => {
+                drop(refused.to_string());
+                false
+            }
+        });
     }
 }

@@ -36,3 +36,6 @@ pub mod api;
 pub mod daemon;
 pub mod crontab;
 pub mod cli;
+// What others wrote, as nobody means it.
+#[cfg(test)]
+mod fuzz;

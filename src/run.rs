@@ -5,6 +5,8 @@
 
 mod attempt;
 mod control;
+#[cfg(test)]
+pub(crate) mod fuzz;
 mod id;
 pub mod journal;
 mod link;

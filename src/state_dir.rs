@@ -248,6 +248,7 @@ mod tests {
 
     use super::birthplace::boot_id;
     use super::*;
+    use crate::fuzz::Fuzz;
 
     fn zookeeper(chroot: &str) -> Belongs {
         Belongs::Zookeeper { chroot: chroot.to_owned() }
@@ -417,5 +418,26 @@ mod tests {
         std::fs::write(dir.path().join("identity.json"), "{").unwrap();
         assert!(matches!(open(dir.path(), Belongs::Solo), Err(StateDirError::Damaged { .. })));
         assert_eq!(std::fs::read_to_string(dir.path().join("identity.json")).unwrap(), "{");
+    }
+
+    /// The same text as each of the directory's documents.
+    #[test]
+    fn fuzz_documents_of_a_state_directory() {
+        let words =
+            &["\"backend\":\"solo\"", "\"chroot\":\"/a\"", "\"sessions\":[]", "\"boot_id\":\"x\"", "{}", "null", "0x1"];
+        Fuzz { longest: 8 << 10, ..Fuzz::of("state-dir", words) }.run(|input| {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::write(dir.path().join("sessions.json"), input).unwrap();
+            std::fs::write(dir.path().join("identity.json"), input).unwrap();
+            let sessions = Sessions::read(dir.path());
+            let _ = sessions.as_ref().map(Sessions::made_here);
+            let identity = Identity::remembered(dir.path(), zookeeper("/a"));
+            let _ = identity.as_ref().map(|identity| (identity.instance().to_owned(), identity.cluster()));
+            let told = sessions.is_ok() | identity.is_ok();
+            for error in [sessions.err(), identity.err()].into_iter().flatten() {
+                assert!(error.to_string().contains(&*dir.path().to_string_lossy()), "{error}");
+            }
+            told
+        });
     }
 }

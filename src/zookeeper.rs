@@ -30,6 +30,8 @@ mod damage;
 mod desk;
 mod entry;
 mod forget;
+#[cfg(test)]
+mod fuzz;
 mod give_up;
 mod life;
 mod lower;

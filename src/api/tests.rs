@@ -1,6 +1,7 @@
 //! The API over real sockets: what it shows, and how it stands what is sent to it.
 
 mod daemon;
+mod fuzz;
 mod wishes;
 
 use std::io::Write as _;

@@ -73,6 +73,7 @@ pub(super) fn read(path: &Path, wanted: Wanted) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::{Fuzz, text};
 
     fn read_as(text: &str) -> Option<(Vec<(String, String)>, bool)> {
         let auth = identities(text)?;
@@ -98,5 +99,15 @@ mod tests {
         for bad in ["", "\n", "secret", ":secret", "world:anyone\n", "digest:cron:secret\nrubbish\n"] {
             assert_eq!(read_as(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn fuzz_authentication_file() {
+        let words = &["digest:", "world:anyone", "\n", "\r\n", ":", "user:password", " "];
+        Fuzz { longest: 8 << 10, ..Fuzz::of("auth-file", words) }.run(|input| {
+            let read = identities(&text(input));
+            assert!(read.as_ref().is_none_or(|auth| !auth.identities.is_empty()));
+            read.is_some()
+        });
     }
 }

@@ -2,6 +2,7 @@
 
 mod after;
 mod folders;
+mod fuzz;
 mod hooks;
 mod hostile;
 mod positions;

@@ -1,5 +1,6 @@
 //! What becomes of crontabs: to the letter, by their times, and whatever they hold.
 
+mod fuzz;
 mod golden;
 mod hostile;
 mod keys;

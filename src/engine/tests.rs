@@ -6,6 +6,7 @@ mod control;
 mod drift;
 mod due;
 mod ending;
+mod fuzz;
 mod heir;
 mod hooks;
 mod lost;

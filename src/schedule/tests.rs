@@ -5,6 +5,7 @@ mod brute;
 mod clock_shifts;
 mod counting;
 mod errors;
+mod fuzz;
 mod nonsense;
 mod promises;
 

@@ -179,3 +179,33 @@ fn describe(node: &NodeName) -> Description {
         published: Published::default(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz::{Fuzz, is_read_back, text};
+
+    #[test]
+    fn fuzz_names_of_members() {
+        let words = &["@", ".lock", ".json", ".journal", "..", "/", "host-a", "5f5b6a0e-3b1d-4c53-9a6e-0d9f0b7f5a11"];
+        Fuzz { longest: 1 << 10, ..Fuzz::of("solo-members", words) }.run(|input| {
+            let read = MemberName::parse(&text(input));
+            if let Some(name) = &read {
+                let path = Members::new(PathBuf::from("/members")).lock(name);
+                let file = path.file_name().and_then(|file| file.to_str());
+                assert_eq!(file.and_then(MemberName::parse).as_ref(), Some(name));
+                assert_eq!(path.parent(), Some(std::path::Path::new("/members")));
+            }
+            read.is_some()
+        });
+    }
+
+    #[test]
+    fn fuzz_description_of_a_member() {
+        let words = &["\"v\":1,", "\"node\":", "\"prefer\":4294967295,", "\"jobs_invalid\":true,", "null", "host-a"];
+        Fuzz { longest: 8 << 10, ..Fuzz::of("members", words) }.run(|input| {
+            let read = serde_json::from_slice::<Description>(input);
+            read.as_ref().map(is_read_back).is_ok()
+        });
+    }
+}

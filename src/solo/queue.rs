@@ -124,6 +124,7 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::{Fuzz, text};
 
     fn queue() -> (tempfile::TempDir, Queue) {
         let dir = tempfile::tempdir().unwrap();
@@ -166,5 +167,17 @@ mod tests {
         fs::write(&dead, "").unwrap();
         assert!(queue.living().unwrap().is_empty());
         assert!(!dead.exists());
+    }
+
+    #[test]
+    fn fuzz_names_of_candidates() {
+        let words = &["@", "0000000007", "18446744073709551615", "+7", "a", "..", "host-a"];
+        Fuzz { longest: 1 << 10, ..Fuzz::of("solo-candidates", words) }.run(|input| {
+            let read = Entry::parse(&text(input));
+            if let Some(entry) = &read {
+                assert_eq!(Entry::parse(&entry.name().0).as_ref(), Some(entry));
+            }
+            read.is_some()
+        });
     }
 }

@@ -270,3 +270,75 @@ fn make_first_tables(tx: &Transaction<'_>) -> Result<()> {
     )?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::params;
+
+    use super::*;
+    use crate::fuzz::{Fuzz, text};
+    use crate::ledger::Window;
+    use crate::run::fuzz::WORDS;
+    use crate::run::{KillRequest, Note, Pause, Reason, Resume};
+
+    fn in_memory() -> Store {
+        let mut db = Connection::open_in_memory().unwrap();
+        let tx = db.transaction().unwrap();
+        make_tables(&tx).unwrap();
+        forget::make_table(&tx).unwrap();
+        tx.commit().unwrap();
+        Store { db }
+    }
+
+    /// Puts `TABLE/KEY RECORD` into its table, and says whether there is one.
+    fn put(tx: &Transaction<'_>, line: &str) -> bool {
+        let Some((path, record)) = line.split_once(' ') else { return false };
+        let Some((table, key)) = path.split_once('/') else { return false };
+        let written = match table {
+            "jobs" => tx.execute("INSERT OR REPLACE INTO jobs VALUES (?1, -1, ?2)", params![key, record]),
+            "control" => tx.execute("INSERT OR REPLACE INTO control VALUES (?1, 7, ?2)", params![key, record]),
+            "running" => tx.execute("INSERT OR REPLACE INTO running VALUES (?1, 2147483647, ?2)", params![key, record]),
+            "triggers" => tx.execute("INSERT INTO triggers (record) VALUES (?1)", params![record]),
+            "history" => {
+                let job = key.split(['/', '.']).next();
+                let sql = "INSERT OR REPLACE INTO history VALUES (?1, ?2, 'run', 1, 0, ?3)";
+                tx.execute(sql, params![key.rsplit('/').next(), job, record])
+            }
+            _ => Ok(0),
+        };
+        written.unwrap() > 0
+    }
+
+    /// A ledger that somebody has written into: each line a record.
+    #[test]
+    fn fuzz_ledger_of_one_host() {
+        Fuzz { longest: 16 << 10, ..Fuzz::of("ledger", WORDS) }.run(|input| {
+            let mut store = in_memory();
+            let tx = store.db.transaction().unwrap();
+            let text = text(input);
+            let lines = text.lines().filter(|line| put(&tx, line)).count();
+            let (rows, runs) = (read::rows(&tx).unwrap(), read::running(&tx, &mut Vec::new()).unwrap());
+            let (_, _) = (read::history(&tx, None, Window::of(10)).unwrap(), read::lasts(&tx).unwrap());
+            let (by, at) = ("root".to_owned(), Timestamp::MAX);
+            for (run, version) in &runs {
+                read::outcome_before(&tx, &run.id()).unwrap();
+                let wish = KillRequest { reason: Reason::Operator, by: by.clone(), at, force: true };
+                wishes::kill(&tx, &run.id(), wish).unwrap();
+                commit::let_go_unstarted(&tx, run.clone(), *version).unwrap();
+            }
+            let notes = text.lines().filter_map(|line| Note::read(line.split_once(' ')?.1.as_bytes()).ok());
+            for note in notes {
+                if let Note::Trigger(wish) = &note {
+                    wishes::trigger(&tx, wish).unwrap();
+                }
+                let job = note.into_job();
+                wishes::pause(&tx, &job, uuid::Uuid::nil(), Pause { by: by.clone(), at, reason: None }).unwrap();
+                assert!(wishes::request_resume(&tx, &job, Resume { by: by.clone(), at }).unwrap().is_some());
+                commit::trim(&tx, &job).unwrap();
+            }
+            forget::all(&tx, &BTreeSet::new(), Timestamp::MAX, Duration::MAX).unwrap();
+            let snapshot = rows.with_owners(&crate::solo::members::Members::new("/nowhere".into()));
+            lines > snapshot.damaged.len()
+        });
+    }
+}

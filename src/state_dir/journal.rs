@@ -150,7 +150,10 @@ fn rewrite(path: &Path, here: &Birthplace, book: &Book) -> io::Result<File> {
 mod tests {
     use super::super::birthplace::boot_id;
     use super::*;
+    use crate::fuzz::Fuzz;
+    use crate::run::fuzz::WORDS;
     use crate::run::tests_support::{record, success};
+    use crate::term::NodeName;
 
     fn filled(path: &Path) -> FileJournal {
         let (mut journal, found) = FileJournal::open(path).unwrap();
@@ -230,5 +233,47 @@ mod tests {
         }
         assert!(std::fs::read(&path).unwrap().split(|&byte| byte == b'\n').count() < SMALL + 64);
         assert_eq!(read(&path).unwrap(), journal.book);
+    }
+
+    /// What is open in it is open too in the few lines that it is written anew as.
+    #[test]
+    fn fuzz_journal() {
+        Fuzz::of("journal", WORDS).run(|input| {
+            let here = Birthplace::here(Path::new("/")).unwrap();
+            let book = replay(input, &here);
+            let recovered = book.recovered();
+            let _ = (recovered.noted(), recovered.ends());
+            let mut text = serde_json::to_vec(&Header { v: 1, made: here.clone() }).unwrap();
+            for entry in book.entries() {
+                text.push(b'\n');
+                serde_json::to_writer(&mut text, &entry).unwrap();
+            }
+            assert_eq!(replay(&text, &here).recovered().runs, recovered.runs);
+            let mut own = recovered.clone();
+            own.keep_own(&NodeName::new("n"), &mut Deaf).unwrap();
+            own.end_dead(&mut Deaf, jiff::Timestamp::MAX).unwrap();
+            !book.is_empty()
+        });
+    }
+
+    /// A journal that keeps nothing.
+    struct Deaf;
+
+    impl Journal for Deaf {
+        fn begun(&mut self, _: &RunRecord, _: Version, _: &Traces) -> io::Result<()> {
+            Ok(())
+        }
+        fn started(&mut self, _: &RunId, _: u32, _: i32, _: u64, _: &KnownBy) -> io::Result<()> {
+            Ok(())
+        }
+        fn ended(&mut self, _: &RunEnd, _: Version) -> io::Result<()> {
+            Ok(())
+        }
+        fn settled(&mut self, _: &RunId) -> io::Result<()> {
+            Ok(())
+        }
+        fn open_runs(&self) -> Vec<RecoveredRun> {
+            Vec::new()
+        }
     }
 }

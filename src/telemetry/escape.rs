@@ -62,6 +62,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fuzz::{Fuzz, text};
 
     #[test]
     fn a_screen_clearing_line_stays_text() {
@@ -93,5 +94,36 @@ mod tests {
             prop_assert!(!plain(&text).contains(is_harmful));
             prop_assert!(!value(&text).contains(is_harmful));
         }
+    }
+
+    /// Whatever else is harmful: what moves a cursor, ends a line or turns the direction of text.
+    fn moves(c: char) -> bool {
+        c < ' ' || ('\u{7f}'..='\u{9f}').contains(&c) || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    }
+
+    #[test]
+    fn fuzz_escaped_text() {
+        let words =
+            &["\u{1b}[2J", "\u{9b}m", "\r", "\u{202e}", "\u{2069}", "\u{200f}", "\"", "\\", "\\n", "key=", "<3>"];
+        Fuzz::of("escape", words).run(|input| {
+            let text = text(input);
+            let (plain, value) = (super::plain(&text), super::value(&text));
+            for shown in [&plain, &value] {
+                assert!(!shown.contains(|c| is_harmful(c) || moves(c)), "{shown:?}");
+            }
+            assert_eq!(super::plain(&plain), plain);
+            // A value has one end, and what stands behind it is another's.
+            if let Some(inner) = value.strip_prefix('"') {
+                let ends = inner.char_indices().scan(false, |escaped, (at, c)| {
+                    let is_end = c == '"' && !*escaped;
+                    *escaped = c == '\\' && !*escaped;
+                    Some(is_end.then_some(at))
+                });
+                assert_eq!(ends.flatten().collect::<Vec<_>>(), [inner.len() - 1], "{value}");
+            } else {
+                assert!(!value.is_empty() && !value.contains([' ', '"', '=']), "{value}");
+            }
+            !matches!(plain, Cow::Borrowed(_))
+        });
     }
 }

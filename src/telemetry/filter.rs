@@ -65,6 +65,7 @@ fn is_bare(part: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::{Fuzz, text};
 
     fn read(text: &str) -> Result<String, String> {
         LogFilter::from_str(text).map(|filter| filter.to_string()).map_err(|error| error.to_string())
@@ -88,5 +89,32 @@ mod tests {
         assert!(read("inof").unwrap_err().starts_with("`inof` is no level"));
         assert!(read("cronkeeper=info,wran").unwrap_err().starts_with("`wran` is no level"));
         assert!(read("cronkeeper=inof").unwrap_err().starts_with("`cronkeeper=inof` is no log filter"));
+    }
+
+    #[test]
+    fn fuzz_log_filter() {
+        let words = &[
+            "cronkeeper",
+            "=",
+            ",",
+            "info",
+            "warn",
+            "off",
+            "TRACE",
+            "[",
+            "]",
+            "{",
+            "}",
+            "[span{field=\"x\"}]=debug",
+            "(a*)*",
+        ];
+        Fuzz { longest: 512, ..Fuzz::of("log-filter", words) }.run(|input| {
+            let read = LogFilter::from_str(&text(input));
+            if let Ok(filter) = &read {
+                assert_eq!(LogFilter::from_str(&filter.to_string()).unwrap(), *filter);
+                let _ = filter.to_env_filter();
+            }
+            read.is_ok()
+        });
     }
 }

@@ -103,6 +103,7 @@ mod tests {
     use tracing::Level;
 
     use super::*;
+    use crate::fuzz::{Fuzz, text};
 
     fn shown(level: Level, line: &Line) -> String {
         let json = Json { node: "host-a".into(), now: || "2026-11-20T18:40:01.5Z".parse().unwrap() };
@@ -153,5 +154,20 @@ mod tests {
         assert_eq!((&read["event"], &read["node"]), (&"log".into(), &"host-a".into()));
         assert_eq!((&read["field.event"], &read["field.node"]), (&"x".into(), &true.into()));
         assert_eq!((&read["target"], &read["n"]), (&"zookeeper_client::session".into(), &serde_json::Value::Null));
+    }
+
+    #[test]
+    fn fuzz_json_of_a_line() {
+        Fuzz { longest: 16 << 10, ..Fuzz::of("escape", &["\u{1b}[2J", "\u{9b}", "\"", "\\", "\u{1f980}", "\u{202e}"]) }
+            .run(|input| {
+                let text = text(input).into_owned();
+                let fields = vec![("line", Value::Text(text.clone()))];
+                let line = Line { event: "run.output".into(), message: Some(text.clone()), fields, ..Line::default() };
+                let shown = shown(Level::INFO, &line);
+                assert!(!shown.contains(is_harmful), "{shown}");
+                let read: serde_json::Value = serde_json::from_str(&shown).unwrap();
+                assert_eq!((&read["line"], &read["message"]), (&text.clone().into(), &text.into()));
+                true
+            });
     }
 }

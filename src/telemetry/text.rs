@@ -130,6 +130,8 @@ fn of_level(level: Level) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::{Fuzz, text};
+    use crate::telemetry::escape::is_harmful;
 
     fn shown(level: Level, line: &Line, colour: bool) -> String {
         written(false, level, line, colour)
@@ -188,5 +190,18 @@ mod tests {
     fn the_journal_is_told_the_priority_and_no_time() {
         let line = Line { event: "leader.lost".into(), ..Line::default() };
         assert_eq!(written(true, Level::WARN, &line, false), "<4>WARN  leader.lost        node=host-a\n");
+    }
+
+    #[test]
+    fn fuzz_text_of_a_line() {
+        Fuzz { longest: 16 << 10, ..Fuzz::of("escape", &["\u{1b}[2J", "\u{9b}", "\"", "\\", "\n<3>", "\u{202e}"]) }
+            .run(|input| {
+                let text = text(input).into_owned();
+                let fields = vec![("line", Value::Text(text.clone()))];
+                let line = Line { event: text.clone(), source: Some(text.clone()), message: Some(text), fields };
+                let shown = written(true, Level::INFO, &line, false);
+                assert!(shown.starts_with("<6>INFO ") && !shown.trim_end_matches('\n').contains(is_harmful), "{shown}");
+                shown.ends_with('\n')
+            });
     }
 }

@@ -184,6 +184,7 @@ fn remove_all(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::{Fuzz, text};
 
     #[test]
     fn a_process_is_known_by_its_cgroup_or_one_below_it() {
@@ -211,5 +212,30 @@ mod tests {
         assert!(!place.ran_out_of_memory());
         fs::write(place.path.join("memory.events"), "low 0\noom 2\noom_kill 1\n").unwrap();
         assert!(place.ran_out_of_memory());
+    }
+
+    #[test]
+    fn fuzz_files_of_a_cgroup() {
+        let words = &["populated ", "populated 0", "frozen 0", "oom_kill ", "oom ", "\n", " ", "18446744073709551615"];
+        Fuzz { longest: 8 << 10, ..Fuzz::of("cgroup-files", words) }.run(|input| {
+            let dir = tempfile::tempdir().unwrap();
+            for name in ["cgroup.events", "memory.events", "cgroup.procs"] {
+                fs::write(dir.path().join(name), input).unwrap();
+            }
+            let place = Place { path: dir.path().to_owned(), tail: tail(dir.path()), counts_memory: true };
+            let (pids, is_empty) = (place.pids(), is_empty(dir.path()));
+            assert_eq!(estate::pids_below(dir.path()), pids);
+            is_empty | place.ran_out_of_memory() | !pids.is_empty()
+        });
+    }
+
+    #[test]
+    fn fuzz_cgroup_of_a_process() {
+        let words = &["0::", "/", "\n", "/cronkeeper.1.2.3", "/free/4", "/free", "44", "name=systemd:/"];
+        Fuzz { longest: 8 << 10, ..Fuzz::of("proc-cgroup", words) }.run(|input| {
+            let tail = "/cronkeeper.1.2.3/free/4";
+            let text = text(input);
+            text.lines().any(|line| is_at_or_below(line, tail))
+        });
     }
 }

@@ -95,9 +95,10 @@ impl Decoder {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::wire::{Cgroup, Deadline, Launch, Limits, Notice, Order, Slot, Stream, User};
+    use super::super::wire::{Cgroup, Deadline, Launch, Limits, Notice, Order, Slot, Stream, Urgent, User};
     use super::*;
     use crate::clock::Uptime;
+    use crate::fuzz::Fuzz;
 
     fn orders() -> impl Strategy<Value = Order> {
         prop_oneof![
@@ -170,5 +171,86 @@ mod tests {
         let mut bytes = vec![7];
         assert!(encode(&"x".repeat(MAX_MESSAGE), &mut bytes).is_err());
         assert_eq!(bytes, [7]);
+    }
+
+    const WORDS: &[&str] = &[
+        "\0\0\0\0",
+        "\u{1}\0\0\0",
+        "\u{7f}\u{7f}\u{7f}\u{7f}",
+        "\"start\"",
+        "\"stop\"",
+        "\"kill\"",
+        "\"lease\"",
+        "\"ping\"",
+        "\"pong\"",
+        "\"ended\"",
+        "\"slot\"",
+        "\"deadline\"",
+        "\"environment\"",
+        "\"\\ud800\"",
+        "null",
+        "[]",
+        "{}",
+        ":",
+        ",",
+    ];
+
+    /// All messages of a stream that comes in such pieces, up to the first that is none.
+    fn decoded<T: DeserializeOwned>(bytes: &[u8], cut: usize) -> (Vec<T>, bool) {
+        let (mut decoder, mut got) = (Decoder::default(), Vec::new());
+        for piece in bytes.chunks(cut) {
+            decoder.push(piece);
+            loop {
+                match decoder.take() {
+                    Ok(Some(message)) => got.push(message),
+                    Ok(None) => break,
+                    Err(_) => return (got, true),
+                }
+            }
+            assert!(decoder.bytes.capacity() <= 4 * bytes.len().max(KEEP), "{}", decoder.bytes.capacity());
+        }
+        (got, false)
+    }
+
+    /// Whole or cut, a stream is the same messages, and what was understood is sent and understood again.
+    fn is_decoded<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> bool {
+        let (messages, is_broken) = decoded::<T>(bytes, usize::MAX);
+        for cut in [1, 7, 4096] {
+            if bytes.len() / cut < 10_000 {
+                let (again, is_again_broken) = decoded::<T>(bytes, cut);
+                assert_eq!((&again, is_again_broken), (&messages, is_broken));
+                let mut sent = Vec::new();
+                messages.iter().for_each(|message| encode(message, &mut sent).unwrap());
+                let (again, is_again_broken) = decoded::<T>(&sent, cut);
+                assert_eq!((&again, is_again_broken), (&messages, false));
+            }
+        }
+        !messages.is_empty()
+    }
+
+    /// Bytes behind the lines of an input, each line a message whose length is told as it is; then what follows as it is.
+    fn framed(input: &[u8]) -> Vec<u8> {
+        let (mut bytes, mut rest) = (Vec::new(), input);
+        while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
+            bytes.extend(u32::try_from(end).unwrap().to_le_bytes());
+            bytes.extend(&rest[..end]);
+            rest = &rest[end + 1..];
+        }
+        bytes.extend(rest);
+        bytes
+    }
+
+    #[test]
+    fn fuzz_orders_to_the_warden() {
+        Fuzz::of("warden-orders", WORDS).run(|input| {
+            let bytes = framed(input);
+            is_decoded::<Order>(&bytes) | is_decoded::<Urgent>(&bytes) | is_decoded::<Order>(input)
+        });
+    }
+
+    #[test]
+    fn fuzz_notices_of_the_warden() {
+        Fuzz::of("warden-notices", WORDS)
+            .run(|input| is_decoded::<Notice>(&framed(input)) | is_decoded::<Notice>(input));
     }
 }

@@ -169,6 +169,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fuzz::Fuzz;
 
     fn texts(pieces: &[Piece]) -> Vec<&str> {
         pieces.iter().map(|(_, line, _)| line.as_str()).collect()
@@ -240,5 +241,24 @@ mod tests {
             let last = &all[all.len().saturating_sub(TAIL)..];
             prop_assert_eq!(output.tail().into_bytes(), last);
         }
+    }
+
+    /// Nothing is lost: what is handed on and what is dropped are all bytes, and no piece is longer than a line may be.
+    #[test]
+    fn fuzz_output_of_jobs() {
+        Fuzz { longest: 200 << 10, ..Fuzz::of("output", &["\n", "\r\n", "äöü", "🦀", "<3>"]) }.run(|input| {
+            let allowance = input.first().map_or(0, |&byte| u64::from(byte) * 1_000);
+            let mut output = Output::new(allowance);
+            let mut pieces = Vec::new();
+            for (index, chunk) in input.chunks(1 + input.len() / 7).enumerate() {
+                pieces.extend(output.take([Stream::Stdout, Stream::Stderr][index % 2], chunk));
+            }
+            pieces.extend(output.finish());
+            // A byte that is not UTF-8 becomes a character of three.
+            assert!(pieces.iter().all(|(_, line, _)| line.len() <= 3 * MAX_LINE && !line.contains('\n')));
+            assert_eq!(output.dropped(), (input.len() as u64).saturating_sub(allowance));
+            assert!(output.tail().len() <= 3 * TAIL);
+            !pieces.is_empty()
+        });
     }
 }

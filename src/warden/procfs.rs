@@ -232,6 +232,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fuzz::{Fuzz, text};
 
     const REST: &str = "1 4242 4242 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 777 0 0";
 
@@ -336,5 +337,45 @@ mod tests {
         fn no_status_panics(status in any::<String>()) {
             let _ = parse_uids(&status);
         }
+    }
+
+    #[test]
+    fn fuzz_stat_of_a_process() {
+        let words = &[")", "(", " ", "Z", "X", "-1", "0", "4242"];
+        Fuzz { longest: LONGEST_STAT, ..Fuzz::of("proc-stat", words) }.run(|input| Process::parse(1, input).is_some());
+    }
+
+    #[test]
+    fn fuzz_status_of_a_process() {
+        Fuzz {
+            longest: LONGEST_STATUS as usize,
+            ..Fuzz::of("proc-status", &["Uid:", "\t", "Gid:", "Name:\t", "1000"])
+        }
+        .run(|input| parse_uids(&text(input)).is_some());
+    }
+
+    #[test]
+    fn fuzz_environment_of_a_process() {
+        let words = &["\0", "=", "CRONKEEPER_RUN_ID=", "CRONKEEPER_NODE=", "a.20261120T023000Z", "PATH=/bin"];
+        Fuzz { longest: 2 * LONGEST_ENVIRONMENT as usize, ..Fuzz::of("proc-environ", words) }.run(|input| {
+            let names = ["CRONKEEPER_RUN_ID", "CRONKEEPER_NODE"];
+            let found = variables(input, &names);
+            let seen = &input[..input.len().min(LONGEST_ENVIRONMENT as usize)];
+            let whole = &seen[..seen.iter().rposition(|&byte| byte == 0).map_or(0, |last| last + 1)];
+            let first = |name: &str| {
+                let begin = format!("{name}=");
+                whole.split(|&byte| byte == 0).find_map(|entry| entry.strip_prefix(begin.as_bytes()))
+            };
+            let expected: Vec<_> = names.iter().map(|name| first(name).map(<[u8]>::to_owned)).collect();
+            assert_eq!(found.values, expected);
+            assert_eq!(found.is_empty, input.is_empty());
+            found.values.iter().any(Option::is_some)
+        });
+    }
+
+    #[test]
+    fn fuzz_maps_of_a_process() {
+        let words = &["r-xp", "rwxp", "-", "/", "[vdso]", "ffffffffffffffff", "00:00", " "];
+        Fuzz::of("proc-maps", words).run(|input| text(input).lines().filter_map(code).count() > 0);
     }
 }

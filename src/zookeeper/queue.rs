@@ -93,6 +93,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fuzz::{Fuzz, text};
 
     fn ordered(names: &[&str]) -> Vec<String> {
         order(names.iter().map(|&name| Entry { name: name.into(), czxid: 0 }).collect())
@@ -178,5 +179,25 @@ mod tests {
         fn no_name_panics(name in ".*") {
             let _ = sequence(&name);
         }
+    }
+
+    /// A line is a name. The order is that of the names, whoever lists them how.
+    #[test]
+    fn fuzz_names_in_the_queue() {
+        let words =
+            &["-lock-", "_c_", "__lock__", "0000000001", "2147483647", "-2147483648", "-", "\n", "me-lock-0000000005"];
+        Fuzz { longest: 16 << 10, ..Fuzz::of("queue-names", words) }.run(|input| {
+            let text = text(input);
+            let entry = |(age, name): (usize, &str)| Entry { name: name.to_owned(), czxid: age as i64 };
+            let entries: Vec<Entry> = text.lines().enumerate().map(entry).collect();
+            let listed: Vec<String> = entries.iter().map(|entry| entry.name.clone()).collect();
+            let _ = needs_age(&listed);
+            let ordered = order(entries.clone());
+            assert_eq!(order(entries.into_iter().rev().collect()), ordered);
+            assert_eq!(ordered.len(), listed.iter().filter(|name| sequence(name).is_some()).count());
+            let place = place(&ordered, "me-lock-");
+            assert_eq!(place.first.as_ref(), ordered.first());
+            place.ours.is_some()
+        });
     }
 }

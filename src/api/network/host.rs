@@ -47,6 +47,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fuzz::{Fuzz, text};
 
     fn is_own(text: &str) -> bool {
         let names = [HostName::parse("Cron.example.org").unwrap(), HostName::parse("2001:db8::1").unwrap()];
@@ -83,5 +84,19 @@ mod tests {
         fn no_text_is_too_much(text in "\\PC*") {
             let _ = (HostName::of_authority(&text), HostName::parse(&text));
         }
+    }
+
+    #[test]
+    fn fuzz_host_of_a_request() {
+        let words =
+            &["localhost", ":7475", "[", "]", "::1", "::ffff:192.0.2.7", "192.0.2.7", "@", ".", "*", "%", "xn--"];
+        Fuzz { longest: 4 << 10, ..Fuzz::of("host", words) }.run(|input| {
+            let text = text(input);
+            for name in [HostName::of_authority(&text), HostName::parse(&text).ok()].into_iter().flatten() {
+                assert!(!name.0.is_empty() && !name.0.contains(['@', '/']) && name.0.is_ascii(), "{name:?}");
+                assert_eq!(name.0, name.0.to_ascii_lowercase());
+            }
+            HostName::of_authority(&text).is_some()
+        });
     }
 }

@@ -82,6 +82,8 @@ fn write_with_output(record: &HistoryEntry, out: &mut dyn Write) -> io::Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::{Fuzz, is_read_back};
+    use crate::run::fuzz::WORDS;
     use crate::run::{RunId, SkipReason};
     use crate::status::sample::{at, job};
     use crate::term::{FencingToken, NodeName};
@@ -156,5 +158,22 @@ mod tests {
     #[test]
     fn the_kept_output_stands_under_its_run_and_stays_text() {
         assert_eq!(shown(true), include_str!("output.txt"));
+    }
+
+    #[test]
+    fn fuzz_history_of_a_daemon() {
+        Fuzz { longest: 32 << 10, ..Fuzz::of("history", WORDS) }.run(|input| {
+            let read = serde_json::from_slice::<super::super::History>(input);
+            if let Ok(history) = &read {
+                is_read_back(&history.records);
+                for with_output in [false, true] {
+                    let mut out = Vec::new();
+                    write(&history.records, with_output, &mut out).unwrap();
+                    let shown = String::from_utf8(out).unwrap();
+                    assert!(!shown.contains(|c| c != '\n' && escape::is_harmful(c)), "{shown:?}");
+                }
+            }
+            read.is_ok()
+        });
     }
 }

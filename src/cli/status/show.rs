@@ -253,6 +253,8 @@ fn listed<'a>(jobs: impl Iterator<Item = &'a JobName>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::{Fuzz, is_read_back};
+    use crate::run::fuzz::WORDS;
     use crate::run::{Answer, Link, Span};
     use crate::status::sample;
 
@@ -354,5 +356,18 @@ mod tests {
         let mut status = sample::cut_off();
         status.jobs_file.errors = vec!["x\u{1b}[2J\ny".into()];
         assert!(shown(&status).contains("x\\u{1b}[2J\\ny"));
+    }
+
+    /// What a daemon answers that may be another version, or tell of what somebody wrote into the ledger.
+    #[test]
+    fn fuzz_status_of_a_daemon() {
+        Fuzz { longest: 32 << 10, ..Fuzz::of("status", WORDS) }.run(|input| {
+            let read = serde_json::from_slice::<Status>(input);
+            if let Ok(status) = &read {
+                is_read_back(status);
+                assert!(!shown(status).contains(|c| c != '\n' && escape::is_harmful(c)));
+            }
+            read.is_ok()
+        });
     }
 }

@@ -68,7 +68,7 @@ fn crontabs() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// The entries of the crontab that stand neither in the jobs nor in the notes.
-fn assert_complete(bytes: &[u8], system: bool, imported: &Imported) {
+pub(super) fn assert_complete(bytes: &[u8], system: bool, imported: &Imported) {
     let jobs = valid(&imported.yaml);
     let lines = line::read(bytes, system);
     let entries = lines.iter().filter(|line| matches!(line.what, What::Entry(_)));

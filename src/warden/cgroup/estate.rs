@@ -255,6 +255,7 @@ fn is_dead(folder: &str, namespace: u64, look: impl FnOnce(i32) -> io::Result<Op
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::{Fuzz, text};
 
     const MOUNTS: &str = "\
 31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw
@@ -332,5 +333,28 @@ mod tests {
         says(&slice, "max");
         says(&unit, "100");
         assert_eq!(left(), "50", "of little, half");
+    }
+
+    /// The cgroups of a process, an empty line, and its mounts.
+    #[test]
+    fn fuzz_cgroup_and_mounts() {
+        let words = &["0::", "/", " - ", "cgroup2", " ", "\n", "\\040", "/sys/fs/cgroup", "..", "/system.slice"];
+        Fuzz::of("cgroup-mounts", words).run(|input| {
+            let text = text(input);
+            let (cgroup, mounts) = text.split_once("\n\n").unwrap_or((&text, MOUNTS));
+            let found = own_path(cgroup).and_then(|path| mounted(path, mounts));
+            found.is_some()
+        });
+    }
+
+    #[test]
+    fn fuzz_name_of_a_daemons_folder() {
+        let words = &["cronkeeper.", ".", "1", "18446744073709551615", "-1", "+1"];
+        Fuzz { longest: 1 << 10, ..Fuzz::of("cgroup-folders", words) }.run(|input| {
+            let text = text(input);
+            // Whoever cannot be looked at lives.
+            assert!(!is_dead(&text, 1, |_| Err(io::ErrorKind::Other.into())));
+            is_dead(&text, 1, |_| Ok(None))
+        });
     }
 }

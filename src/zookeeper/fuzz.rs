@@ -1,0 +1,48 @@
+//! A ledger in ZooKeeper that somebody has written into: each line a path below `/cronkeeper` and its data.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+
+use super::tests_support::{ByHand, Server};
+use super::{desk, forget, paths, place, reader, snapshot, wishes};
+use crate::election::Defined;
+use crate::fuzz::{Fuzz, text};
+use crate::job::Digest;
+use crate::run::fuzz::WORDS;
+
+fn done<T>(future: impl Future<Output = Result<T, desk::Trouble>>) -> T {
+    future.now_or_never().unwrap().unwrap()
+}
+
+#[test]
+fn fuzz_ledger_in_zookeeper() {
+    Fuzz { longest: 16 << 10, ..Fuzz::of("ledger", WORDS) }.run(|input| {
+        let server = Server::new();
+        // 2026-11-20T10:00:00Z, or servers without a clock.
+        server.tree().time_ms = if input.len() % 2 == 0 { 1_795_168_800_000 } else { 0 };
+        let text = text(input);
+        let mut lines = 0;
+        for (path, data) in text.lines().filter_map(|line| line.split_once(' ')) {
+            server.tree().put(&format!("{}/{path}", paths::ROOT), data);
+            server.tree().put(&format!("{}/{path}", paths::LEADER), data);
+            lines += 1;
+        }
+        let (found, damaged) = done(snapshot::read(&server, &BTreeSet::new()));
+        let _ = (done(place::ordered(&server)), done(snapshot::members(&server)));
+        for running in &found.running {
+            let _ = done(reader::outcome_before(&server, &running.record.id()));
+        }
+        for job in found.jobs.keys() {
+            let _ = (done(wishes::triggered(&server, job)), done(wishes::control(&server, job)));
+        }
+        let defined = Arc::new(Defined { digest: Digest::of(b"jobs"), jobs: BTreeSet::new() });
+        let (fence, after) = ("/leader/x".to_owned(), Duration::from_secs(1));
+        let order = forget::Order { fence, defined, after, now_ms: i64::MAX, behind: None };
+        let _ = forget::look(server.desk(ByHand::default()), order).now_or_never().unwrap();
+        let _ = damaged.iter().map(ToString::to_string).count();
+        lines > damaged.len()
+    });
+}
