@@ -24,6 +24,8 @@ need libslf4j-java test -e "$jars/slf4j-simple.jar"
 need libcurator-recipes-java test -e "$jars/curator-recipes.jar"
 need python3-kazoo /usr/bin/python3 -c 'import kazoo'
 need util-linux command -v setpriv
+# Gives a command a terminal.
+need bsdutils command -v script
 # A host in namespaces is started with it; nothing else on the machine is touched.
 need systemd test -x /lib/systemd/systemd
 # Hosts of their own for the nemesis, and rules that cut the lines between them.
