@@ -280,7 +280,7 @@ fn an_expression_is_read_in_plain_words() {
 fn an_imported_crontab_is_valid_and_due_when_it_was() {
     let desk = Desk::with("crontab", "MAILTO=ops\n# Full backup\n30 2 * * * /usr/local/bin/backup\n@reboot x\n");
     let said = transcript(desk.line(&["import", "crontab"]).env("TZ", "Europe/Berlin"));
-    let (yaml, rest) = said.split_once("| ").unwrap();
+    let (yaml, rest) = said.split_once("\n| ").unwrap();
     assert_said(
         &format!("| {rest}"),
         "
