@@ -10,8 +10,14 @@ use cronkeeper::job::JobSet;
 use jiff::{SignedDuration, Timestamp};
 
 /// Where the tests read their own settings.
-const TESTS: [&str; 3] = [include_str!("nemesis.rs"), include_str!("simulation/trial.rs"), include_str!("../run.sh")];
+const TESTS: [&str; 4] = [
+    include_str!("nemesis.rs"),
+    include_str!("simulation/trial.rs"),
+    include_str!("../run.sh"),
+    include_str!("../../src/fuzz.rs"),
+];
 const README: &str = include_str!("../../README.md");
+const CONTRIBUTING: &str = include_str!("../../docs/CONTRIBUTING.md");
 const EXAMPLE: &str = include_str!("../../jobs/jobs.yaml");
 const ENVIRONMENT: &str = include_str!("../../systemd/cronkeeper.env");
 
@@ -84,8 +90,8 @@ fn the_files_in_the_readme_are_there() {
 }
 
 #[test]
-fn the_settings_in_the_readme_and_in_the_environment_file_exist() {
-    for text in [README, ENVIRONMENT] {
+fn the_settings_in_the_texts_and_in_the_environment_file_exist() {
+    for text in [README, CONTRIBUTING, ENVIRONMENT] {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         // `CRONKEEPER_` alone stands for all of them.
         let names = words.filter(|word| word.starts_with("CRONKEEPER_") && *word != "CRONKEEPER_");
