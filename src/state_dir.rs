@@ -426,16 +426,17 @@ mod tests {
         let words =
             &["\"backend\":\"solo\"", "\"chroot\":\"/a\"", "\"sessions\":[]", "\"boot_id\":\"x\"", "{}", "null", "0x1"];
         Fuzz { longest: 8 << 10, ..Fuzz::of("state-dir", words) }.run(|input| {
-            let dir = tempfile::tempdir().unwrap();
-            std::fs::write(dir.path().join("sessions.json"), input).unwrap();
-            std::fs::write(dir.path().join("identity.json"), input).unwrap();
-            let sessions = Sessions::read(dir.path());
+            thread_local!(static DIR: tempfile::TempDir = tempfile::tempdir().unwrap());
+            let dir = DIR.with(|dir| dir.path().to_owned());
+            std::fs::write(dir.join("sessions.json"), input).unwrap();
+            std::fs::write(dir.join("identity.json"), input).unwrap();
+            let sessions = Sessions::read(&dir);
             let _ = sessions.as_ref().map(Sessions::made_here);
-            let identity = Identity::remembered(dir.path(), zookeeper("/a"));
+            let identity = Identity::remembered(&dir, zookeeper("/a"));
             let _ = identity.as_ref().map(|identity| (identity.instance().to_owned(), identity.cluster()));
             let told = sessions.is_ok() | identity.is_ok();
             for error in [sessions.err(), identity.err()].into_iter().flatten() {
-                assert!(error.to_string().contains(&*dir.path().to_string_lossy()), "{error}");
+                assert!(error.to_string().contains(&*dir.to_string_lossy()), "{error}");
             }
             told
         });

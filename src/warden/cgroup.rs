@@ -218,13 +218,14 @@ mod tests {
     fn fuzz_files_of_a_cgroup() {
         let words = &["populated ", "populated 0", "frozen 0", "oom_kill ", "oom ", "\n", " ", "18446744073709551615"];
         Fuzz { longest: 8 << 10, ..Fuzz::of("cgroup-files", words) }.run(|input| {
-            let dir = tempfile::tempdir().unwrap();
+            thread_local!(static DIR: tempfile::TempDir = tempfile::tempdir().unwrap());
+            let path = DIR.with(|dir| dir.path().to_owned());
             for name in ["cgroup.events", "memory.events", "cgroup.procs"] {
-                fs::write(dir.path().join(name), input).unwrap();
+                fs::write(path.join(name), input).unwrap();
             }
-            let place = Place { path: dir.path().to_owned(), tail: tail(dir.path()), counts_memory: true };
-            let (pids, is_empty) = (place.pids(), is_empty(dir.path()));
-            assert_eq!(estate::pids_below(dir.path()), pids);
+            let place = Place { tail: tail(&path), path, counts_memory: true };
+            let (pids, is_empty) = (place.pids(), is_empty(place.path()));
+            assert_eq!(estate::pids_below(place.path()), pids);
             is_empty | place.ran_out_of_memory() | !pids.is_empty()
         });
     }
