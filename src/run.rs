@@ -138,6 +138,7 @@ pub struct RunRecord {
     /// The job.
     pub job: JobName,
     /// The occurrence, or when the trigger was made.
+    #[serde(deserialize_with = "id::occurrence")]
     pub scheduled_at: Timestamp,
     /// The trigger it answers; absent for a scheduled run.
     #[serde(default, skip_serializing_if = "Option::is_none")]

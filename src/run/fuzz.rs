@@ -95,8 +95,11 @@ fn follow(run: &RunRecord) {
 }
 
 fn show(record: &HistoryRecord) {
-    let _ = (record.at(), record.id(), record.trigger());
-    is_read_back(&HistoryEntry::from(record.clone()));
+    let _ = (record.at(), record.trigger());
+    // An id tells whole seconds, and no occurrence has others.
+    if record.id().scheduled_at().subsec_nanosecond() == 0 {
+        is_read_back(&HistoryEntry::from(record.clone()));
+    }
 }
 
 /// A name a line: of runs, jobs, nodes and sessions.

@@ -9,7 +9,8 @@ use std::ops::RangeInclusive;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::TriggerSeq;
 use crate::job::JobName;
@@ -96,6 +97,16 @@ impl RunId {
     }
 }
 
+/// Reads the time that a record has in its run's id. An id with any other is read by nobody, and whoever shows it with others would
+/// show none of them.
+pub(super) fn occurrence<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
+    let at = Timestamp::deserialize(deserializer)?;
+    match YEARS.contains(&TimeZone::UTC.to_datetime(at).year()) {
+        true => Ok(at),
+        false => Err(D::Error::custom(format_args!("{at} is no time that a schedule has"))),
+    }
+}
+
 /// A number as it is written: no sign, no leading zeros.
 fn sequence(text: &str) -> Option<TriggerSeq> {
     let number: u64 = text.parse().ok()?;
@@ -157,6 +168,18 @@ mod tests {
             assert!(RunId::parse(&format!("backup.{time}")).is_err(), "{time}");
         }
         assert!(RunId::parse("backup.21010101T000000Z").is_ok());
+    }
+
+    #[test]
+    fn a_record_of_such_a_time_is_not_read() {
+        let skip = serde_json::to_string(&crate::run::tests_support::skip("backup", 0)).unwrap();
+        let run = serde_json::to_string(&crate::run::tests_support::record("backup", 0, "0x1")).unwrap();
+        let of = |json: &str, time| json.replace("1970-01-01T00:00:00Z", time);
+        for time in ["3026-11-20T09:58:00Z", "-009999-01-02T01:59:59Z"] {
+            assert!(serde_json::from_str::<crate::run::Skip>(&of(&skip, time)).is_err(), "{time}");
+            assert!(serde_json::from_str::<crate::run::RunRecord>(&of(&run, time)).is_err(), "{time}");
+        }
+        assert!(serde_json::from_str::<crate::run::Skip>(&of(&skip, "2026-11-20T09:58:00Z")).is_ok());
     }
 
     #[test]

@@ -43,6 +43,7 @@ pub struct Link {
     /// The job that runs after it.
     pub job: JobName,
     /// The occurrence, or trigger, of the chain's first job: the first of them, where several were skipped at once.
+    #[serde(deserialize_with = "super::id::occurrence")]
     pub scheduled_at: Timestamp,
     /// The last of them, and how many there are.
     #[serde(flatten)]

@@ -43,6 +43,7 @@ pub struct Skip {
     /// Why.
     pub reason: SkipReason,
     /// The first of them.
+    #[serde(deserialize_with = "super::id::occurrence")]
     pub first: Timestamp,
     /// The last of them.
     pub last: Timestamp,

@@ -42,6 +42,7 @@ pub struct TriggerRecord {
     /// See [`Trigger::by`].
     pub by: String,
     /// When it was asked for, in whole seconds: the run's `scheduled_at`.
+    #[serde(deserialize_with = "super::id::occurrence")]
     pub at: Timestamp,
 }
 
