@@ -40,8 +40,11 @@ fn main() -> ExitCode {
     let ensemble = Ensemble::start(3);
     let chroot = ensemble.chroot();
     let connect = format!("{}{chroot}", ensemble.connect_string());
-    let nodes = ["a", "b"].map(|name| Spec::new(CRONKEEPER, name).zookeeper(&connect).jobs(&jobs()).start());
-    nodes[0].await_event("takeover.done", LONG);
+    let spec = |name| Spec::new(CRONKEEPER, name).zookeeper(&connect).jobs(&jobs());
+    let first = spec("a").start();
+    // Of two that start at once either may lead.
+    first.await_event("takeover.done", LONG);
+    let nodes = [first, spec("b").start()];
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.expect("a runtime can be had");
     let client = runtime.block_on(Client::connect(&connect)).expect("the servers serve");
