@@ -8,9 +8,12 @@ use std::collections::BTreeMap;
 use super::Remark;
 use super::line::{Line, What};
 use super::setting::Setting;
-use super::yaml::comment;
+use super::yaml::{comment, quoted};
 use crate::config;
 use crate::schedule::known_zone;
+
+/// A little less than a key may have that stands on one line with its value.
+const LONGEST_KEY: usize = 1_000;
 
 /// Variables by name.
 pub(super) type Environment = BTreeMap<String, String>;
@@ -43,6 +46,7 @@ pub(super) fn refused(setting: &Setting) -> Option<&'static str> {
         "" => Some("it has no name"),
         "SHELL" if value.is_empty() => Some("a shell must be named"),
         _ if name.contains('=') => Some("its name holds a `=`"),
+        _ if quoted(name).len() > LONGEST_KEY => Some("its name is longer than a key of YAML can be"),
         _ if name.len() + 1 + value.len() >= config::LONGEST_STRING => Some("it is too long to be handed to a process"),
         _ => None,
     }

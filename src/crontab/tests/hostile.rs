@@ -148,6 +148,14 @@ fn large_files_are_read_or_refused_and_do_not_grow() {
 }
 
 #[test]
+fn a_name_that_is_too_long_for_a_key_is_not_carried_over() {
+    for (length, is_carried) in [(900, true), (1_100, false), (100_000, false)] {
+        let (imported, jobs) = imported(&format!("{}=b\n@daily x\n", "A".repeat(length)));
+        assert_eq!((jobs.jobs.len(), imported.notes.is_empty()), (1, is_carried), "{length}");
+    }
+}
+
+#[test]
 fn a_file_without_entries_has_no_jobs() {
     for text in ["", "\n\n", "# only\n\n# comments\n", "A=b\n"] {
         let (imported, jobs) = imported(text);
