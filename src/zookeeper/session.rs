@@ -28,6 +28,8 @@ pub use aside::Aside;
 
 /// After this long without a session another attempt is begun.
 const PATIENCE: Duration = Duration::from_millis(300);
+/// No server was reached by TLS.
+const NOT_BY_TLS: &str = "no server can be reached by TLS: `--log cronkeeper=info,zookeeper_client=debug` tells why";
 /// Attempts of one try, the first among them.
 const MOST_ATTEMPTS: u32 = 3;
 
@@ -152,6 +154,8 @@ impl Connector {
                 Ok(Session { states: client.state_watcher(), client, belongs })
             }
             Err(zk::Error::AuthFailed) => Err(ConnectError::AuthFailed(zk::Error::AuthFailed.to_string())),
+            // Whether nobody was there or a certificate was refused, the crate only tells its own log.
+            Err(zk::Error::NoHosts) if self.is_secure => Err(ConnectError::Unreachable(NOT_BY_TLS.to_owned())),
             Err(error) => Err(ConnectError::Unreachable(error.to_string())),
         }
     }

@@ -62,6 +62,18 @@ fn over_tls_with_and_without_a_certificate_of_its_own() {
     }
 }
 
+#[test]
+fn why_a_servers_certificate_is_refused_can_be_had() {
+    let ensemble = Ensemble::builder(1).tls(ClientCertificate::NotAsked).start();
+    // Any authority but that of the servers.
+    let foreign = ensemble.certificates().client_cert.clone();
+    let spec = usual(node("a", &ensemble.secure_connect_string())).option_path("--zookeeper-ca", &foreign);
+    let node = spec.option("--log", "cronkeeper=info,zookeeper_client=debug").start();
+    let said = node.await_event("coordination.unreachable", LONG);
+    assert!(said.text("message").contains("zookeeper_client=debug"), "{}", said.plain());
+    node.await_where("log", LONG, |line| line.text("message").contains("InvalidCertificate"));
+}
+
 const CERTIFICATE: [&str; 2] = ["--zookeeper-cert", "--zookeeper-key"];
 
 /// A node that shows the client's certificate.
