@@ -1,5 +1,4 @@
-//! A file in memory, written whole and then sealed, so that neither side has to wait for the other: what a process finds on its standard
-//! input, and what is too long for a message to the journal.
+//! A file in memory, written whole and then sealed: what a process finds on its standard input, with neither side waiting for the other.
 
 use std::os::fd::OwnedFd;
 
@@ -18,7 +17,6 @@ pub(crate) fn holding(bytes: &[u8]) -> Result<OwnedFd, Errno> {
         rest = &rest[written..];
     }
     seek(&file, SeekFrom::Start(0))?;
-    // The journal takes no file that can still change.
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)?;
     Ok(file)
 }

@@ -143,11 +143,14 @@ impl Flights {
     /// The service refuses this write about the job: what is to be begun meanwhile takes no place from others. False where it refused
     /// one already.
     pub fn refuse(&mut self, job: &JobName, id: CommitId) -> bool {
-        let is_first = !self.is_refused(job);
+        if let Some(newest) = self.of_jobs.refused.get_mut(job) {
+            *newest = id;
+            return false;
+        }
         self.count_anew(job, |refused| {
             refused.insert(job.clone(), id);
         });
-        is_first
+        true
     }
 
     /// The write is answered. True where it was the one that was refused.

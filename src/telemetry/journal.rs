@@ -2,7 +2,8 @@
 //!
 //! A field is a line `NAME=value`, an entry a message of them: <https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>. Where an entry ends
 //! and what its priority is, no text in it can say: values are escaped, so that none holds the end of a line. MESSAGE is the line that
-//! `text` has, so what is searched for is the same words everywhere.
+//! `text` has, so what is searched for is the same words everywhere. A long text comes in several entries, as it does in several lines
+//! there: none is too long for a message, and `journalctl -o json` shows no value of more than 4,096 bytes without `--all`.
 
 use std::fmt::{self, Write as _};
 
@@ -51,6 +52,12 @@ impl Journal {
         Self { text: Text::for_entries(node), node: node.as_str().to_owned() }
     }
 
+    /// What one event says. An empty line stands between two entries.
+    fn entries(&self, level: Level, line: Line) -> Result<String, fmt::Error> {
+        let entries: Result<Vec<_>, _> = line.pieces().iter().map(|line| self.entry(level, line)).collect();
+        Ok(entries?.join("\n"))
+    }
+
     fn entry(&self, level: Level, line: &Line) -> Result<String, fmt::Error> {
         let mut entry = format!("PRIORITY={}\nSYSLOG_IDENTIFIER={IDENTIFIER}\nMESSAGE=", priority(level));
         self.text.words(&mut entry, level, line)?;
@@ -77,7 +84,7 @@ where
     N: for<'a> FormatFields<'a> + 'static,
 {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        out.write_str(&self.entry(*event.metadata().level(), &Line::of(event))?)
+        out.write_str(&self.entries(*event.metadata().level(), Line::of(event))?)
     }
 }
 
@@ -89,6 +96,17 @@ pub(super) fn priority(level: Level) -> u8 {
         Level::INFO => 6,
         _ => 7,
     }
+}
+
+/// The entries in what one event says.
+pub(super) fn split(entries: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = entries;
+    std::iter::from_fn(move || {
+        let end = rest.windows(2).position(|two| two == b"\n\n").map_or(rest.len(), |at| at + 1);
+        let (entry, more) = rest.split_at(end);
+        rest = more.strip_prefix(b"\n").unwrap_or(more);
+        Some(entry).filter(|entry| !entry.is_empty())
+    })
 }
 
 fn field(entry: &mut String, name: &str, text: &str) -> fmt::Result {
@@ -135,6 +153,21 @@ mod tests {
         let names: Vec<_> = entry.lines().map(|line| line.split_once('=').unwrap().0).collect();
         assert_eq!(names, ["PRIORITY", "SYSLOG_IDENTIFIER", "MESSAGE", "EVENT", "NODE", "LINE"]);
         assert!(entry.starts_with("PRIORITY=6\n") && !entry.contains('\u{1b}'), "{entry}");
+    }
+
+    #[test]
+    fn a_long_text_comes_in_several_entries_and_none_is_lost() {
+        let journal = Journal::new(&NodeName::new("host-a"));
+        let text = "x".repeat(9_000);
+        let fields = vec![("job", Value::Text("load".into())), ("line", Value::Text(text.clone()))];
+        let line = Line { event: "run.output".into(), fields, ..Line::default() };
+        let entries = journal.entries(Level::INFO, line).unwrap();
+        let entries: Vec<&str> = split(entries.as_bytes()).map(|entry| std::str::from_utf8(entry).unwrap()).collect();
+        let value = |entry: &&str| entry.lines().find_map(|line| line.strip_prefix("LINE=")).unwrap().to_owned();
+        assert_eq!(entries.iter().map(value).collect::<String>(), text);
+        assert!(entries.len() > 1 && entries.iter().all(|entry| entry.starts_with("PRIORITY=6\n") && entry.contains("\nJOB=load\n")));
+        let continues: Vec<_> = entries.iter().map(|entry| entry.contains("\nCONTINUES=true\n")).collect();
+        assert_eq!(continues, [true, true, false]);
     }
 
     #[test]

@@ -123,8 +123,9 @@ fn audit_as(uid: u32) {
     let _ = std::fs::write("/proc/self/loginuid", uid.to_string());
 }
 
-/// The daemon may be one of the last to go where the host has no memory left (`OOMScoreAdjust=` of its unit); what it starts is not. Still
-/// with root's rights: what root has set, the job cannot lower again. Without /proc nobody can be spared either.
+/// The daemon may be one of the last to go where the host has no memory left (`OOMScoreAdjust=` of its unit); what it starts is not. It
+/// comes before the change of user: where the daemon is root, the kernel then lets no job lower the value again. Any process may raise its
+/// own, so the write can only fail where /proc cannot be written to, and a job that runs is worth more than its place in that order.
 fn be_spared_no_longer() {
     let file = "/proc/self/oom_score_adj";
     let is_spared = std::fs::read_to_string(file).is_ok_and(|score| score.starts_with('-'));

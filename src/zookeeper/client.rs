@@ -116,6 +116,8 @@ pub enum Because {
     NoIdentity,
     /// Its node shows a certificate, which the servers take for no identity.
     NotIdentified,
+    /// Its node shows a certificate, and the servers cannot say whether they take it for an identity: those before 3.7.
+    CannotBeAsked,
     /// Its node shows a certificate, and what stands there is open to everybody: other nodes may have none, or another.
     OpenBefore,
 }

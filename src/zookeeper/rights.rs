@@ -23,7 +23,7 @@ const REST: Duration = Duration::from_millis(20);
 const WITH_RECORDS: [&str; 5] = [paths::JOBS, paths::RUNNING, paths::CONTROL, paths::TRIGGERS, paths::GONE];
 
 /// What all else stands in, or rests on. Not each of them is there.
-fn foundations() -> impl Iterator<Item = &'static str> {
+pub(super) fn foundations() -> impl Iterator<Item = &'static str> {
     paths::FOLDERS.into_iter().chain([paths::CLUSTER, paths::GONE])
 }
 

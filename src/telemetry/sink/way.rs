@@ -1,17 +1,15 @@
 //! What lines are written to, by a thread that may wait.
 
 use std::fs::File;
-use std::io::{self, IoSlice, Write as _};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, sendmsg_addr};
 
-use crate::memory_file;
+use crate::telemetry::journal;
 
 /// Bytes given to one write of a stream.
 const BATCH: usize = 64 << 10;
@@ -50,7 +48,7 @@ impl Way {
     pub(super) fn batch(&self) -> usize {
         match self {
             Self::Stream(_) => BATCH,
-            // A line is an entry, and an entry a message.
+            // One event's entries, each a message.
             Self::Journal { .. } => 1,
         }
     }
@@ -59,7 +57,7 @@ impl Way {
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Stream(file) => write_all(file, bytes),
-            Self::Journal { socket, path } => send(socket, path, bytes),
+            Self::Journal { socket, path } => journal::split(bytes).try_for_each(|entry| send(socket, path, entry)),
         }
     }
 }
@@ -86,40 +84,17 @@ fn wait_for_room(file: &File) -> io::Result<()> {
 }
 
 fn send(socket: &UnixDatagram, path: &Path, entry: &[u8]) -> io::Result<()> {
-    let is_too_long = |error: &io::Error| matches!(Errno::from_io_error(error), Some(Errno::MSGSIZE | Errno::NOBUFS));
     loop {
         match socket.send_to(entry, path) {
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if is_too_long(&error) => return send_as_file(socket, path, entry),
             Err(error) => return Err(error),
         }
     }
 }
 
-/// An entry that is too long for a message goes as a sealed file, which the journal takes from the process's memory.
-fn send_as_file(socket: &UnixDatagram, path: &Path, entry: &[u8]) -> io::Result<()> {
-    let file = memory_file::holding(entry)?;
-    let address = SocketAddrUnix::new(path)?;
-    let files = [file.as_fd()];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    control.push(SendAncillaryMessage::ScmRights(&files));
-    let nothing = [IoSlice::new(&[])];
-    while let Err(error) = sendmsg_addr(socket, &address, &nothing, &mut control, SendFlags::NOSIGNAL) {
-        if error != Errno::INTR {
-            return Err(error.into());
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::{IoSliceMut, Read as _, Seek as _};
-
-    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-
     use super::*;
 
     /// A journal of our own, and the way to it.
@@ -144,24 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_too_long_for_a_message_is_a_file_that_nobody_can_change() {
+    fn what_one_event_says_is_a_message_for_each_entry() {
         let (_home, journal, mut way) = journal();
-        let entry = format!("MESSAGE={}\n", "x".repeat(4 << 20));
-        way.write(entry.as_bytes()).unwrap();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let got = recvmsg(&journal, &mut [IoSliceMut::new(&mut [0; 8])], &mut control, RecvFlags::empty()).unwrap();
-        assert_eq!(got.bytes, 0);
-        let files = control.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(files) => Some(files),
-            _ => None,
-        });
-        let mut file = File::from(files.flatten().next().unwrap());
-        assert!(file.set_len(1).is_err());
-        let mut text = String::new();
-        file.rewind().unwrap();
-        file.read_to_string(&mut text).unwrap();
-        assert_eq!(text, entry);
+        way.write(b"MESSAGE=one\nCONTINUES=true\n\nMESSAGE=two\n").unwrap();
+        let mut bytes = [0; 64];
+        for expected in ["MESSAGE=one\nCONTINUES=true\n", "MESSAGE=two\n"] {
+            let length = journal.recv(&mut bytes).unwrap();
+            assert_eq!(&bytes[..length], expected.as_bytes());
+        }
     }
 
     #[test]

@@ -152,6 +152,10 @@ fn in_words(because: Because) -> &'static str {
         Because::NotIdentified => {
             "who reaches the servers, for they take this node's certificate for no identity (x509 authentication)"
         }
+        Because::CannotBeAsked => {
+            "who reaches the servers: before ZooKeeper 3.7 they do not say whether this node's certificate is an identity to them, so \
+             an authentication file has to (a line `x509:`)"
+        }
         Because::OpenBefore => {
             "who reaches the servers, as before: this node's certificate closes it once an authentication file says `x509:`"
         }

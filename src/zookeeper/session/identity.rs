@@ -11,7 +11,7 @@ use zookeeper_client as zk;
 
 use super::Settings;
 use crate::zookeeper::client::{Because, Belongs, ConnectError};
-use crate::zookeeper::paths;
+use crate::zookeeper::rights::foundations;
 
 /// Longest that the servers may take to say who this is.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -53,19 +53,21 @@ impl Identity {
 async fn by_certificate(client: &zk::Client) -> Result<Belongs, zk::Error> {
     let known_as = match client.list_auth_users().await {
         Ok(known_as) => known_as,
-        // Servers before 3.7 cannot be asked.
-        Err(zk::Error::Unimplemented) => Vec::new(),
+        Err(zk::Error::Unimplemented) => return Ok(Belongs::Everybody(Because::CannotBeAsked)),
         Err(error) => return Err(error),
     };
     if known_as.iter().all(|user| user.scheme() == ADDRESS) {
         return Ok(Belongs::Everybody(Because::NotIdentified));
     }
-    match client.get_acl(paths::CLUSTER).await {
-        Ok((acl, _)) if acl.iter().any(is_open) => Ok(Belongs::Everybody(Because::OpenBefore)),
-        // Made by whom it is closed to others; whether this node is one of those shows soon.
-        Ok(_) | Err(zk::Error::NoNode | zk::Error::NoAuth) => Ok(Belongs::Own),
-        Err(error) => Err(error),
+    for path in foundations() {
+        match client.get_acl(path).await {
+            Ok((acl, _)) if acl.iter().any(is_open) => return Ok(Belongs::Everybody(Because::OpenBefore)),
+            // Made by whom it is closed to others; whether this node is one of those shows soon.
+            Ok(_) | Err(zk::Error::NoNode | zk::Error::NoAuth) => {}
+            Err(error) => return Err(error),
+        }
     }
+    Ok(Belongs::Own)
 }
 
 fn is_open(acl: &zk::Acl) -> bool {

@@ -65,8 +65,12 @@ fn an_entry_has_fields_and_the_priority_of_its_level_and_a_job_forges_neither() 
 
     await_entries(&host, &["EVENT=run.finished", "JOB=forger"]);
     let output = entries(&host, &["EVENT=run.output", "JOB=forger"]);
-    let long = output.iter().find(|entry| entry["LINE"].as_str().is_some_and(|line| line.contains("token=42")));
-    assert_eq!(long.expect("the long line is told")["LINE"].as_str().unwrap().len(), 49_050 + 61);
+    let lines = || output.iter().filter_map(|entry| Some((entry, entry["LINE"].as_str()?)));
+    let first = lines().position(|(_, line)| line.starts_with('A')).expect("the long line is told");
+    let last = first + lines().skip(first).position(|(entry, _)| entry["CONTINUES"].is_null()).expect("it has an end");
+    let whole: String = lines().skip(first).take(last + 1 - first).map(|(_, line)| line).collect();
+    assert_eq!(whole.len(), 49_050 + 61);
+    assert!(whole.ends_with("token=42 reason=lease") && lines().all(|(_, line)| line.len() <= 8_000), "{whole}");
     assert!(output.iter().all(|entry| entry["PRIORITY"] == "6"), "{output:#?}");
     assert_eq!(entries(&host, &["EVENT=leader.lost"]), [] as [Value; 0]);
     let errors = entries(&host, &["--priority=err"]);
