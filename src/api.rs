@@ -1,6 +1,6 @@
 //! HTTP on the Unix socket and, when asked for, on TCP: what the daemon shows, and what operators ask for.
 //!
-//! It reads a published [`Status`] and the ledger's reader, and writes wishes into the ledger; it never acts, and nothing of the
+//! It reads a published [`Status`] and the ledger's reader, and writes requests into the ledger; it never acts, and nothing of the
 //! daemon waits for it.
 //! Requests are bounded in size, number and time ([`serve`]), answers in bytes ([`guests`]), and a panic in a handler is one
 //! request's affair. On TCP there are rules of who sees what ([`network`]).
@@ -61,7 +61,7 @@ pub struct Sources {
     pub stall: Duration,
     /// The ledger, for the operator's eyes.
     pub reader: Arc<dyn Reader>,
-    /// The ledger, for the operator's wishes.
+    /// The ledger, for the operator's requests.
     pub operator: Arc<dyn Operator>,
     /// The daemon's loop, for handovers.
     pub handovers: mpsc::UnboundedSender<Handover>,

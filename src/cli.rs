@@ -12,7 +12,7 @@ pub mod exec;
 pub mod explain;
 mod handover;
 mod history;
-pub mod home;
+pub mod node_args;
 mod host;
 pub mod import;
 pub mod jobs;

@@ -8,12 +8,12 @@
 //! Every error is found in one go and has its place; none is found twice. `check`, the start and a reload share
 //! this path. Knows nothing of the running daemon: a reload is just another `JobSet`.
 
-mod advice;
+mod lint;
 mod after;
 mod files;
 mod hooks;
 mod host;
-mod marked;
+mod spanned;
 mod process;
 mod raw;
 mod schema;
@@ -34,9 +34,9 @@ use crate::job::{Digest, Group, Job, JobName, JobSet};
 use crate::telemetry::escape::is_harmful;
 use files::Source;
 use host::Host;
-use marked::{Fault, Position};
+use spanned::{Fault, Position};
 
-pub(crate) use advice::GIVEN_TO_JOBS;
+pub(crate) use lint::GIVEN_TO_JOBS;
 pub(crate) use source::LARGEST;
 pub(crate) use values::LONGEST_STRING;
 

@@ -105,7 +105,7 @@ impl Service {
     }
 }
 
-/// Both ends; `ledger` is for the operator's eyes and wishes.
+/// Both ends; `ledger` is for the operator's eyes and requests.
 pub fn channels<L: Reader + Operator + 'static>(ledger: Arc<L>) -> (Coordination, Service) {
     let (request_sender, requests) = unbounded_channel();
     let (event_sender, events) = unbounded_channel();

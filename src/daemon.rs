@@ -11,7 +11,7 @@ mod notices;
 pub mod orphans;
 mod perform;
 mod processes;
-mod pulse;
+mod liveness;
 pub mod reload;
 pub mod signals;
 #[cfg(test)]
@@ -28,8 +28,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::error;
 
 use self::launch::Launcher;
+use self::liveness::LivenessCheck;
 pub use self::processes::{Processes, WardenGone};
-use self::pulse::Pulse;
 use self::reload::Reloaded;
 pub use self::trees::Left;
 use self::trees::Trees;
@@ -37,7 +37,7 @@ use self::view::View;
 use crate::clock::{Clock, Now, Uptime, Wake};
 use crate::config::Loaded;
 use crate::coordination::{Coordination, Event as Told, Lease, Request};
-use crate::election::{Defined, Event as Election, Failure, Published, Request as Ask, Unappointable};
+use crate::election::{Defined, Event as Election, Failure, Published, Request as Ask, TransferError};
 use crate::engine::{Engine, Event};
 use crate::job::JobSet;
 use crate::run::journal::{Journal, Recovered};
@@ -80,7 +80,7 @@ pub enum Control {
 }
 
 /// Hears how a handover went. Dropped: the daemon ended first.
-pub type Answer = oneshot::Sender<Result<(), Unappointable>>;
+pub type Answer = oneshot::Sender<Result<(), TransferError>>;
 
 /// Why the daemon ended.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -146,7 +146,7 @@ pub struct Daemon<K, P, J> {
     settings: Settings,
     /// What each tree is, for its lines of output.
     trees: Trees,
-    pulse: Pulse,
+    liveness: LivenessCheck,
     /// Hooks that could not be handed to the warden: the engine is told once it has heard of all else.
     refused: VecDeque<Notice>,
     view: View,
@@ -187,7 +187,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             journal,
             settings,
             trees: Trees::default(),
-            pulse: Pulse::default(),
+            liveness: LivenessCheck::default(),
             refused: VecDeque::new(),
             view,
             shown,
@@ -294,7 +294,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             Gathered::Told(Some(event)) => self.told(now, event),
             Gathered::Notice(Err(WardenGone)) => Some(Stopped::WardenGone(self.left())),
             Gathered::Notice(Ok(notice)) => {
-                self.pulse.heard();
+                self.liveness.heard();
                 self.noticed(now, notice)
             }
         }
@@ -302,7 +302,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
 
     /// The loop turned by itself: there was nothing to hear.
     fn time_passed(&mut self, now: Now) -> Option<Stopped> {
-        match self.pulse.looked(now.up) {
+        match self.liveness.looked(now.up) {
             true => Some(self.give_warden_up()),
             false => self.turn(now, Event::Tick),
         }
@@ -340,7 +340,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
 
     fn hand_over(&mut self, now: Now, to: Option<NodeName>, answer: Option<Answer>) -> Option<Stopped> {
         if self.engine.term().is_none() {
-            answered(answer, Err(Unappointable::NotLeading));
+            answered(answer, Err(TransferError::NotLeading));
             return None;
         }
         // Of two that are asked for together, both hear how the first one went. Who asked over the API and left is not kept.
@@ -349,7 +349,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         self.turn(now, Event::HandOver { to })
     }
 
-    fn handed_over(&mut self, how: Result<(), Unappointable>) {
+    fn handed_over(&mut self, how: Result<(), TransferError>) {
         for answer in self.handovers.drain(..) {
             answered(Some(answer), how.clone());
         }
@@ -400,7 +400,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                 self.settings.watchdog.set(*timeout, &mut self.settings.notifier);
             }
             Election::Withdrawn => self.handed_over(Ok(())),
-            Election::NotAppointed { why, .. } => self.handed_over(Err(why.clone())),
+            Election::NotTransferred { why, .. } => self.handed_over(Err(why.clone())),
             _ => {}
         }
         self.turn(now, Event::Election(event))
@@ -428,7 +428,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
 
     fn wake(&self) -> Wake {
         let now = self.clock.now();
-        let beats = [self.settings.watchdog.next(), self.pulse.next_look()].into_iter().flatten();
+        let beats = [self.settings.watchdog.next(), self.liveness.next_look()].into_iter().flatten();
         let beat = beats.fold(now.up + self.heartbeat, Uptime::min);
         let at = if self.is_stale { beat.min(self.shown_at + SHOW_EVERY) } else { beat };
         self.engine.wake(now).or(Wake { wall: None, up: Some(at) })
@@ -465,7 +465,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
 }
 
 /// Whoever asked may have gone.
-fn answered(answer: Option<Answer>, how: Result<(), Unappointable>) {
+fn answered(answer: Option<Answer>, how: Result<(), TransferError>) {
     if let Some(answer) = answer {
         let _ = answer.send(how);
     }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::words::nearest;
+use crate::suggest::nearest;
 
 /// The units from large to small, in milliseconds.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];

@@ -24,9 +24,9 @@ pub enum Request {
     /// Answered by [`Event::Over`] if a term was open, and in any case by [`Event::Withdrawn`].
     Resign,
     /// Give leadership to this node, which waits in the queue. Commits already requested are answered first; the member stays.
-    /// Answered by [`Event::Over`] and [`Event::Withdrawn`]; or by [`Event::NotAppointed`], and the term goes on unless it was over.
+    /// Answered by [`Event::Over`] and [`Event::Withdrawn`]; or by [`Event::NotTransferred`], and the term goes on unless it was over.
     /// Where the queue changed at the last moment both come, [`Event::Withdrawn`] last.
-    Appoint(NodeName),
+    Transfer(NodeName),
     /// Whether this node has runs in flight: then the lease is kept also while it does not lead.
     Busy(bool),
     /// What this node has loaded, for the others to compare.
@@ -53,9 +53,9 @@ pub struct Published {
     pub digest: Digest,
     /// Version of the time zone data it evaluates schedules with.
     pub tzdata: String,
-    /// How much the operator wants it to lead: leadership is handed to the heaviest that is fit.
+    /// How much the operator wants it to lead: leadership is handed to the one with the highest priority that is fit.
     #[serde(default)]
-    pub prefer: u32,
+    pub priority: u32,
     /// Its jobs files are invalid now; `digest` is of those loaded before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub jobs_invalid: bool,
@@ -82,10 +82,10 @@ impl Published {
     }
 }
 
-/// The heaviest; of several the first by name, so that all nodes agree. Whether it is fit is another question.
-pub fn heaviest<'m>(members: impl Iterator<Item = &'m Member>) -> Option<&'m Member> {
+/// The one with the highest priority; of several the first by name, so that all nodes agree. Whether it is fit is another question.
+pub fn highest_priority<'m>(members: impl Iterator<Item = &'m Member>) -> Option<&'m Member> {
     members.max_by(|a, b| {
-        let weight = a.published.prefer.cmp(&b.published.prefer);
+        let weight = a.published.priority.cmp(&b.published.priority);
         weight.then_with(|| b.node.cmp(&a.node))
     })
 }
@@ -138,12 +138,12 @@ pub enum Event {
     },
     /// [`Request::Resign`] is done: the node is not in the queue.
     Withdrawn,
-    /// [`Request::Appoint`] cannot be done.
-    NotAppointed {
+    /// [`Request::Transfer`] cannot be done.
+    NotTransferred {
         /// Who was to lead.
         to: NodeName,
         /// Why it does not.
-        why: Unappointable,
+        why: TransferError,
     },
     /// The lease now ends at this instant: later than before after a quorum write, [`Uptime::ZERO`] when it was taken away.
     Lease {
@@ -236,7 +236,7 @@ pub struct Candidate {
 
 /// Why a node cannot be given leadership.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unappointable {
+pub enum TransferError {
     /// Only a leader has leadership to give.
     #[error("this node does not lead")]
     NotLeading,

@@ -15,12 +15,12 @@ mod clocks;
 mod flight;
 mod flights;
 pub mod group;
-mod heir;
+mod transfer;
 pub mod hooks;
 mod kill;
 mod leading;
 mod misfire;
-mod outlived;
+mod overdue;
 mod own;
 mod pending;
 mod report;
@@ -42,14 +42,14 @@ pub use report::Report;
 
 use self::admission::Admission;
 use self::clocks::Clocks;
-use self::flight::{Flight, Holder, News};
+use self::flight::{Flight, News, RunOwner};
 use self::flights::Flights;
-use self::heir::Succession;
 use self::hooks::{HookStart, Hooks};
 use self::leading::Leadership;
-use self::outlived::Outlived;
+use self::overdue::OverdueKills;
 use self::pending::{Asked, Pending, Told};
 use self::stage::Stage;
+use self::transfer::LeadershipTransfer;
 use self::turn::Turn;
 use crate::clock::{Now, Uptime, Wake, later};
 use crate::coordination::Request;
@@ -59,7 +59,7 @@ use crate::ledger::{Change, CommitId};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Nonce, RunEnd, RunId, RunRecord, Version};
 use crate::term::{NodeName, SessionId, TermEnd};
-use crate::warden::wire::{Deadline, Notice, Order, Slot};
+use crate::warden::wire::{Deadline, Notice, Order, TreeId};
 use crate::{election, ledger};
 
 /// A fact the engine is told.
@@ -114,7 +114,7 @@ pub enum Command {
     /// Tell the warden.
     Order(Order),
     /// Kill these trees without the warden, which has not said in time that they are dead.
-    EndTrees(Vec<Slot>),
+    EndTrees(Vec<TreeId>),
     /// Keep an end in the state directory until the ledger has it.
     KeepEnd {
         /// How the run ended.
@@ -134,7 +134,7 @@ pub enum Command {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
     /// The tree's name to the warden.
-    pub slot: Slot,
+    pub tree_id: TreeId,
     /// The run, as the ledger has it.
     pub run: RunRecord,
     /// Of the record.
@@ -159,19 +159,19 @@ pub struct Engine {
     leading: Option<Leadership>,
     flights: Flights,
     admission: Admission,
-    slots: BTreeMap<Slot, RunId>,
+    tree_ids: BTreeMap<TreeId, RunId>,
     /// When attempts have taken their `timeout`.
-    timeouts: BTreeSet<(Uptime, Slot)>,
+    timeouts: BTreeSet<(Uptime, TreeId)>,
     /// When own attempts are watched for what others want of them.
-    attend: BTreeSet<(Uptime, Slot)>,
-    outlived: Outlived,
+    watch_own: BTreeSet<(Uptime, TreeId)>,
+    overdue: OverdueKills,
     /// Commits without an answer.
     commits: BTreeMap<CommitId, Asked>,
-    /// Counts commits, slots and decisions: never used twice by one process.
+    /// Counts commits, tree ids and decisions: never used twice by one process.
     counter: u64,
     is_busy: bool,
     stage: Stage,
-    succession: Succession,
+    transfer: LeadershipTransfer,
     /// Other nodes live.
     has_others: bool,
     clocks: Clocks,
@@ -197,15 +197,15 @@ impl Engine {
             leading: None,
             flights: Flights::default(),
             admission: Admission::default(),
-            slots: BTreeMap::new(),
+            tree_ids: BTreeMap::new(),
             timeouts: BTreeSet::new(),
-            attend: BTreeSet::new(),
-            outlived: Outlived::default(),
+            watch_own: BTreeSet::new(),
+            overdue: OverdueKills::default(),
             commits: BTreeMap::new(),
             counter: 0,
             is_busy: false,
             stage: Stage::Running,
-            succession: Succession::default(),
+            transfer: LeadershipTransfer::default(),
             has_others: false,
             clocks: Clocks::default(),
             hooks: Hooks::default(),
@@ -213,8 +213,8 @@ impl Engine {
     }
 
     /// The same, of a node that is to lead rather than lighter ones.
-    pub fn preferring(mut self, weight: u32) -> Self {
-        self.succession.prefer = weight;
+    pub fn with_priority(mut self, weight: u32) -> Self {
+        self.transfer.priority = weight;
         self
     }
 
@@ -222,8 +222,8 @@ impl Engine {
     pub fn published(&self) -> Published {
         Published {
             digest: self.jobs.digest.clone(),
-            prefer: self.succession.prefer,
-            jobs_invalid: self.succession.has_invalid_file,
+            priority: self.transfer.priority,
+            jobs_invalid: self.transfer.has_invalid_file,
             draining: self.is_ending(),
             ..Published::default()
         }
@@ -240,10 +240,10 @@ impl Engine {
             Event::Ledger(event) => self.on_ledger(t, event),
             Event::Warden(notice) => self.on_notice(t, notice),
             Event::Loaded(jobs) => {
-                self.succession.has_invalid_file = false;
+                self.transfer.has_invalid_file = false;
                 self.on_loaded(t, jobs);
             }
-            Event::Rejected => self.succession.has_invalid_file = true,
+            Event::Rejected => self.transfer.has_invalid_file = true,
             Event::Recovered(runs) => self.on_recovered(t, runs),
             Event::Drain { timeout } => self.on_drain(t, timeout),
             Event::Stop => self.on_stop(t),
@@ -256,8 +256,8 @@ impl Engine {
 
     /// When something will next happen by itself, on either clock. Asking too often is harmless.
     pub fn wake(&self, now: Now) -> Wake {
-        let timers = [self.timeouts.first(), self.attend.first()].into_iter().flatten();
-        let timeout = Wake { wall: None, up: timers.map(|&(at, _)| at).chain(self.outlived.next_at()).min() };
+        let timers = [self.timeouts.first(), self.watch_own.first()].into_iter().flatten();
+        let timeout = Wake { wall: None, up: timers.map(|&(at, _)| at).chain(self.overdue.next_at()).min() };
         let agenda = match &self.leading {
             Some(leading) if self.may_decide(now) => {
                 let held = now.wall.duration_since(self.clocks.due(now)).unsigned_abs();
@@ -324,7 +324,7 @@ impl Engine {
         use election::Event as E;
         match event {
             E::Session { id, timeout } => {
-                self.outlived.under(timeout);
+                self.overdue.under(timeout);
                 self.admission.under(timeout);
                 self.on_session(t, id);
             }
@@ -341,7 +341,7 @@ impl Engine {
                 self.hold_to_their_time(t);
             }
             E::Withdrawn => self.on_withdrawn(t),
-            E::NotAppointed { to, why } => self.on_not_appointed(t, to, why),
+            E::NotTransferred { to, why } => self.on_not_transferred(t, to, why),
             E::Left => self.on_left(t),
             E::Time(_)
             | E::Joined { .. }
@@ -364,7 +364,7 @@ impl Engine {
             E::PutOff(id) => self.on_refused(id),
             E::Forgotten { job, records } => self.on_forgotten(t, &job, records),
             E::Job(job, entry, control) => self.on_job_read(t, &job, entry, control),
-            E::Wishes(wishes) => self.on_wishes(t, wishes),
+            E::OperatorRequests(requests) => self.on_requests(t, requests),
             E::Run(run, found) => self.on_run_read(t, &run, found),
             E::OwnerGone(run, owner, found) => self.on_news(t, &run, News::OwnerGone(owner, found)),
             E::Ended { end, .. } => self.on_ended_for_the_dead(t, *end),
@@ -388,7 +388,7 @@ impl Engine {
     /// A run is over, and this node has written how it ended.
     fn close(&mut self, run: &RunId) -> Option<Flight> {
         let closed = self.flights.remove(run);
-        self.stir_job(run.job());
+        self.mark_job_changed(run.job());
         closed
     }
 
@@ -398,7 +398,7 @@ impl Engine {
             // Read before the last write of this node, and heard of after it.
             Some(flight) if found.as_ref().is_some_and(|(_, version)| *version < flight.version) => {}
             Some(flight) if flight.commit.is_some() => flight.note_news(News::Changed(found)),
-            Some(Flight { holder: Holder::Own(_), .. }) => self.on_own_run_read(t, run, found),
+            Some(Flight { holder: RunOwner::Own(_), .. }) => self.on_own_run_read(t, run, found),
             Some(_) => self.on_news(t, run, News::Changed(found)),
             None => self.take_note(t, run, found),
         }
@@ -407,10 +407,10 @@ impl Engine {
     /// What follows from the passing of time, and from whatever the event changed.
     fn act(&mut self, t: &mut Turn) {
         self.watch_clocks(t);
-        self.end_outlived(t);
+        self.end_overdue(t);
         self.stop_overdue(t);
         self.lift_pauses(t);
-        self.attend_due(t);
+        self.watch_due(t);
         self.give_up_cut_off(t);
         self.begin_waiting(t);
         self.decide_due(t);
@@ -424,7 +424,7 @@ impl Engine {
 
     fn renew(&mut self, t: &mut Turn, until: Uptime) {
         self.lease_until = until;
-        self.outlived.lease(until, t.now.up);
+        self.overdue.lease(until, t.now.up);
         t.order(Order::Lease { until });
     }
 

@@ -61,9 +61,9 @@ impl Lease {
             return;
         }
         let step = (self.session_timeout / 40).as_nanos().max(1);
-        let slot = |write: &Acknowledged| write.sent.since(Uptime::ZERO).as_nanos() / step;
-        let at = self.unproven.partition_point(|earlier| slot(earlier) < slot(&write));
-        match self.unproven.get_mut(at).filter(|same| slot(same) == slot(&write)) {
+        let tree_id = |write: &Acknowledged| write.sent.since(Uptime::ZERO).as_nanos() / step;
+        let at = self.unproven.partition_point(|earlier| tree_id(earlier) < tree_id(&write));
+        match self.unproven.get_mut(at).filter(|same| tree_id(same) == tree_id(&write)) {
             Some(same) if write.sent < same.sent => *same = write,
             Some(_) => {}
             None => self.unproven.insert(at, write),
@@ -89,7 +89,7 @@ impl Lease {
     /// From the end of the lease, or from the order to kill, until the daemon kills by itself what the warden has not said is dead.
     /// A third of what is left of the session when the lease ends: the warden needs milliseconds of it, and two thirds are for
     /// killing. At most half of the second that kept runs end before the next of their job.
-    pub fn patience(session_timeout: Duration) -> Duration {
+    pub fn timeout(session_timeout: Duration) -> Duration {
         (session_timeout / 20).min(Duration::from_millis(500))
     }
 
@@ -129,8 +129,8 @@ mod tests {
     #[test]
     fn the_second_line_kills_well_before_the_session_can_end() {
         let left = T - lease().until().since(at(10_000));
-        assert_eq!(Lease::patience(T), left / 3);
-        assert_eq!(Lease::patience(Duration::MAX), Duration::from_millis(500));
+        assert_eq!(Lease::timeout(T), left / 3);
+        assert_eq!(Lease::timeout(Duration::MAX), Duration::from_millis(500));
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod operator;
 use std::collections::BTreeMap;
 use std::pin::Pin;
 
-pub use operator::{Asking, ControlEntry, Followed, Operator, OperatorError, TriggerEntry, Wishes};
+pub use operator::{ControlEntry, Followed, Operator, OperatorError, OperatorFuture, OperatorRequests, TriggerEntry};
 
 pub use self::chain::Chains;
 pub use self::newest::{Gathering, LastEnd, Newest, Window};
@@ -46,7 +46,7 @@ pub enum Request {
     Watch(RunId),
     /// Tell, by [`Event::Run`], when the record of an own run changes. Also when that happened before the request. Ends when the run
     /// goes, with a term, or with the session.
-    Attend(RunId),
+    WatchOwn(RunId),
 }
 
 /// One guarded write, whole or not at all.
@@ -73,12 +73,12 @@ pub enum Change {
         run: RunRecord,
     },
     /// Begin the run that a trigger asks for, in the trigger's place. The mark stays. Only the leader.
-    Fulfil {
+    BeginTriggered {
         /// The run, not yet in the ledger. Its record names the trigger.
         run: RunRecord,
     },
     /// Take away a trigger that leads to no run. Only the leader.
-    Dismiss {
+    DropTrigger {
         /// The job it names.
         job: JobName,
         /// The trigger.
@@ -89,7 +89,7 @@ pub enum Change {
         links: Vec<Link>,
     },
     /// Begin a run whose upstreams' runs have ended as it wants, in place of their links. Only the leader.
-    Follow {
+    BeginDownstream {
         /// The job's record as last read or written, and its new one; absent in a chain that a trigger began: then the mark stays.
         mark: Option<(Version, JobRecord)>,
         /// The run, not yet in the ledger.
@@ -98,7 +98,7 @@ pub enum Change {
         links: Vec<TriggerSeq>,
     },
     /// Take away links that lead to no run. The mark stays. Only the leader.
-    Forgo {
+    DropLinks {
         /// The job that they are for.
         job: JobName,
         /// The links.
@@ -106,7 +106,7 @@ pub enum Change {
         /// Why they lead to none. A record of the history that is there already stays as it is. Absent where there is nothing to say.
         skip: Option<Skip>,
         /// For the jobs that run after this one.
-        onward: Vec<Link>,
+        dependents: Vec<Link>,
     },
     /// End a job's pause. Only the leader.
     Resume {
@@ -120,7 +120,7 @@ pub enum Change {
         skip: Option<SkipWrite>,
     },
     /// Begin another attempt of a run, or mark it cut off. Only the leader.
-    Settle {
+    UpdateRun {
         /// The run's record as last read or written.
         at: Version,
         /// Its new record.
@@ -138,13 +138,13 @@ pub enum Change {
         links: Vec<Link>,
     },
     /// Put an own run under the node's new session, or let it go (`retrying`, `unstarted`). Its owner, whoever leads.
-    Reown {
+    ChangeOwner {
         /// The run's record as last read or written.
         at: Version,
         /// Its new record.
         run: RunRecord,
     },
-    /// Set the wish that a run end, for whoever has it. Only the leader.
+    /// Set the request that a run end, for whoever has it. Only the leader.
     Kill {
         /// The run's record as last read or written.
         at: Version,
@@ -167,14 +167,14 @@ impl Change {
     pub fn job(&self) -> &JobName {
         match self {
             Self::Advance { job, .. }
-            | Self::Dismiss { job, .. }
-            | Self::Forgo { job, .. }
+            | Self::DropTrigger { job, .. }
+            | Self::DropLinks { job, .. }
             | Self::Resume { job, .. } => job,
-            Self::Fulfil { run }
-            | Self::Follow { run, .. }
+            Self::BeginTriggered { run }
+            | Self::BeginDownstream { run, .. }
             | Self::Begin { run, .. }
-            | Self::Settle { run, .. }
-            | Self::Reown { run, .. }
+            | Self::UpdateRun { run, .. }
+            | Self::ChangeOwner { run, .. }
             | Self::Kill { run, .. } => &run.job,
             Self::Miss { run, .. } => run.job(),
             Self::End { end, .. } => &end.run.job,
@@ -186,15 +186,15 @@ impl Change {
         match self {
             Self::Advance { .. }
             | Self::Begin { .. }
-            | Self::Fulfil { .. }
-            | Self::Dismiss { .. }
-            | Self::Follow { .. }
-            | Self::Forgo { .. }
+            | Self::BeginTriggered { .. }
+            | Self::DropTrigger { .. }
+            | Self::BeginDownstream { .. }
+            | Self::DropLinks { .. }
             | Self::Resume { .. }
-            | Self::Settle { .. }
+            | Self::UpdateRun { .. }
             | Self::Miss { .. }
             | Self::Kill { .. } => true,
-            Self::Reown { .. } => false,
+            Self::ChangeOwner { .. } => false,
             Self::End { as_leader, .. } => *as_leader,
         }
     }
@@ -203,15 +203,17 @@ impl Change {
     pub fn links(&self) -> Vec<Link> {
         match self {
             Self::Advance { skip: Some(write), .. } | Self::Resume { skip: Some(write), .. } => write.links.clone(),
-            Self::Dismiss { links, .. } | Self::Forgo { onward: links, .. } | Self::Miss { links, .. } => links.clone(),
+            Self::DropTrigger { links, .. } | Self::DropLinks { dependents: links, .. } | Self::Miss { links, .. } => {
+                links.clone()
+            }
             Self::End { end, .. } => Link::of_end(end).collect(),
             Self::Advance { skip: None, .. }
             | Self::Resume { skip: None, .. }
             | Self::Begin { .. }
-            | Self::Fulfil { .. }
-            | Self::Follow { .. }
-            | Self::Settle { .. }
-            | Self::Reown { .. }
+            | Self::BeginTriggered { .. }
+            | Self::BeginDownstream { .. }
+            | Self::UpdateRun { .. }
+            | Self::ChangeOwner { .. }
             | Self::Kill { .. } => Vec::new(),
         }
     }
@@ -258,7 +260,7 @@ pub enum Event {
     /// A job's record as it stands, and its pause, read after that; absent: there is none.
     Job(JobName, Option<JobEntry>, Option<ControlEntry>),
     /// What operators want, as far as it was not told; told to the leader when something changed. It may lag behind.
-    Wishes(Wishes),
+    OperatorRequests(OperatorRequests),
     /// A run's record as it stands; absent: it is not in flight.
     Run(RunId, Option<(RunRecord, Version)>),
     /// A run of a dead process of this host ended: the backend has written that itself, before the process's entries went.
@@ -320,24 +322,24 @@ pub struct Snapshot {
     /// Every run in flight.
     pub running: Vec<Running>,
     /// What operators want, read after the jobs' records.
-    pub wishes: Wishes,
+    pub requests: OperatorRequests,
     /// Records that cannot be read, and why, for people.
     pub damaged: Vec<String>,
 }
 
 /// The future of a read.
-pub type Reading<'a, T> = Pin<Box<dyn Future<Output = Result<T, ReadError>> + Send + 'a>>;
+pub type ReadFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ReadError>> + Send + 'a>>;
 
 /// Reads for the operator's eyes: no decision rests on them.
 pub trait Reader: Send + Sync {
     /// The queue and the living nodes.
-    fn queue(&self) -> Reading<'_, Queue>;
+    fn queue(&self) -> ReadFuture<'_, Queue>;
     /// Jobs and runs in flight.
-    fn snapshot(&self) -> Reading<'_, Snapshot>;
+    fn snapshot(&self) -> ReadFuture<'_, Snapshot>;
     /// The newest records of one job or of all.
-    fn history(&self, job: Option<JobName>, window: Window) -> Reading<'_, Newest>;
+    fn history(&self, job: Option<JobName>, window: Window) -> ReadFuture<'_, Newest>;
     /// How each job's run ended that ended last, as far back as is looked.
-    fn lasts(&self) -> Reading<'_, BTreeMap<JobName, LastEnd>>;
+    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>>;
 }
 
 /// Why a read gave nothing.

@@ -6,7 +6,7 @@
 #![warn(missing_docs)]
 
 // Pure: words and decisions.
-pub mod words;
+pub mod suggest;
 pub mod duration;
 pub mod clock;
 pub mod schedule;

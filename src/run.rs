@@ -179,12 +179,12 @@ pub struct RunRecord {
     pub kill: Option<Box<KillRequest>>,
 }
 
-/// The wish that a run end.
+/// The request that a run end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KillRequest {
     /// Why: [`Reason::Operator`] or [`Reason::Replaced`].
     pub reason: Reason,
-    /// Whose wish it is, for people.
+    /// Whose request it is, for people.
     pub by: String,
     /// When it was made.
     pub at: Timestamp,
@@ -225,11 +225,11 @@ impl RunRecord {
 }
 
 impl RunRecord {
-    /// Takes a wish that it end, unless one stands that is as strong; true where it is taken.
-    pub fn wish_to_end(&mut self, wish: KillRequest) -> bool {
-        let is_new = self.kill.as_ref().is_none_or(|known| wish.force && !known.force);
+    /// Takes a request that it end, unless one stands that is as strong; true where it is taken.
+    pub fn request_to_end(&mut self, request: KillRequest) -> bool {
+        let is_new = self.kill.as_ref().is_none_or(|known| request.force && !known.force);
         if is_new {
-            self.kill = Some(Box::new(wish));
+            self.kill = Some(Box::new(request));
         }
         is_new
     }

@@ -104,7 +104,7 @@ impl Dst {
 
 /// How a shift of the clock touches an occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Peculiarity {
+pub enum DstEffect {
     /// It stands for local times that a shift forwards left out, of which this is the first.
     MovedOutOfGap(DateTime),
     /// Its local time comes again.
@@ -188,23 +188,23 @@ impl Schedule {
     }
 
     /// How a shift of the clock touches the occurrence `at`.
-    pub fn peculiarity(&self, at: Timestamp) -> Option<Peculiarity> {
+    pub fn dst_effect(&self, at: Timestamp) -> Option<DstEffect> {
         let at = second_of(at);
-        let stretch = self.0.zone.stretch_at(at);
-        let local = at + stretch.offset;
-        let swallowed = || self.timelines().filter_map(|timeline| timeline.gap_before(&stretch)).min();
+        let span = self.0.zone.span_at(at);
+        let local = at + span.offset;
+        let swallowed = || self.timelines().filter_map(|timeline| timeline.gap_before(&span)).min();
         let is_named = || self.timelines().any(|timeline| timeline.names(local));
-        if at == stretch.start
+        if at == span.start
             && !is_named()
             && let Some(first) = swallowed()
         {
-            return Some(Peculiarity::MovedOutOfGap(zone::civil(first)));
+            return Some(DstEffect::MovedOutOfGap(zone::civil(first)));
         }
-        if local < stretch.start.saturating_add(stretch.before) {
-            return Some(Peculiarity::SecondPass);
+        if local < span.start.saturating_add(span.before) {
+            return Some(DstEffect::SecondPass);
         }
-        let next_offset = if stretch.end == i64::MAX { stretch.offset } else { self.0.zone.offset_at(stretch.end) };
-        (local >= stretch.end.saturating_add(next_offset)).then_some(Peculiarity::FirstPass)
+        let next_offset = if span.end == i64::MAX { span.offset } else { self.0.zone.offset_at(span.end) };
+        (local >= span.end.saturating_add(next_offset)).then_some(DstEffect::FirstPass)
     }
 
     fn timelines(&self) -> impl Iterator<Item = &Timeline> {

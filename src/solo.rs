@@ -23,7 +23,7 @@
 //! and nothing here runs on the daemon's loop.
 
 mod backend;
-mod bury;
+mod reap;
 mod commit;
 mod contender;
 mod errand;
@@ -37,7 +37,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod watch;
-mod wishes;
+mod requests;
 
 use std::io;
 use std::path::PathBuf;
@@ -168,11 +168,11 @@ pub fn start(
 pub fn release(state_dir: &StateDir, node: &NodeName, leftovers: &Leftovers) -> Result<(), SoloError> {
     let members = members::Members::new(Folders::make(state_dir)?.members);
     let path = state_dir.path().join(LEDGER);
-    match bury::all(&members, &path, leftovers) {
+    match reap::all(&members, &path, leftovers) {
         Ok(_) => Ok(()),
-        Err(bury::BuryError::StillAlive(alive)) => Err(alive.into()),
-        Err(bury::BuryError::Files(source)) => Err(SoloError::System { node: node.clone(), source }),
-        Err(bury::BuryError::Ledger(source)) => Err(SoloError::Unread { path, source }),
+        Err(reap::ReapError::StillAlive(alive)) => Err(alive.into()),
+        Err(reap::ReapError::Files(source)) => Err(SoloError::System { node: node.clone(), source }),
+        Err(reap::ReapError::Ledger(source)) => Err(SoloError::Unread { path, source }),
     }
 }
 

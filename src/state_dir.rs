@@ -11,7 +11,7 @@
 //! leaders of three hosts, and the journal of one cluster would be settled in another. All calls here block on the disk.
 //! Knows no ZooKeeper and no SQLite.
 
-mod birthplace;
+mod boot_scope;
 pub(crate) mod file;
 mod identity;
 pub mod journal;
@@ -22,7 +22,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-pub use identity::Belongs;
+pub use identity::BackendIdentity;
 
 use self::identity::Identity;
 use self::journal::FileJournal;
@@ -78,9 +78,9 @@ pub enum StateDirError {
         /// The directory.
         path: PathBuf,
         /// What it remembers.
-        ours: Belongs,
+        ours: BackendIdentity,
         /// What was asked for.
-        asked: Belongs,
+        asked: BackendIdentity,
     },
     /// It belongs to another cluster.
     #[error(
@@ -137,7 +137,11 @@ impl StateDir {
     ///
     /// # Errors
     /// When it is in use, belongs to another, or cannot be read and written.
-    pub fn open_existing(path: &Path, belongs: Belongs, node: &NodeName) -> Result<Option<Self>, StateDirError> {
+    pub fn open_existing(
+        path: &Path,
+        belongs: BackendIdentity,
+        node: &NodeName,
+    ) -> Result<Option<Self>, StateDirError> {
         match Identity::is_kept(path)? {
             true => Self::open(path, belongs, node).map(Some),
             false => Ok(None),
@@ -148,7 +152,7 @@ impl StateDir {
     ///
     /// # Errors
     /// When it is in use, belongs to another, or cannot be read and written.
-    pub fn open(path: &Path, belongs: Belongs, node: &NodeName) -> Result<Self, StateDirError> {
+    pub fn open(path: &Path, belongs: BackendIdentity, node: &NodeName) -> Result<Self, StateDirError> {
         make_folder(path)?;
         let lock = hold(path, &belongs, node)?;
         let identity = Identity::remembered(path, belongs)?;
@@ -228,11 +232,11 @@ pub(crate) fn make_folder(path: &Path) -> Result<(), StateDirError> {
     })
 }
 
-fn hold(folder: &Path, belongs: &Belongs, node: &NodeName) -> Result<FileLock, StateDirError> {
+fn hold(folder: &Path, belongs: &BackendIdentity, node: &NodeName) -> Result<FileLock, StateDirError> {
     let path = folder.join("lock");
     let kind = match belongs {
-        Belongs::Zookeeper { .. } => Kind::Exclusive,
-        Belongs::Solo => Kind::Shared,
+        BackendIdentity::Zookeeper { .. } => Kind::Exclusive,
+        BackendIdentity::Solo => Kind::Shared,
     };
     let failed = |source| StateDirError::Write { path: path.clone(), source };
     let Some(lock) = FileLock::try_take(&path, kind).map_err(failed)? else {
@@ -246,15 +250,15 @@ fn hold(folder: &Path, belongs: &Belongs, node: &NodeName) -> Result<FileLock, S
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use super::birthplace::boot_id;
+    use super::boot_scope::boot_id;
     use super::*;
     use crate::fuzz::Fuzz;
 
-    fn zookeeper(chroot: &str) -> Belongs {
-        Belongs::Zookeeper { chroot: chroot.to_owned() }
+    fn zookeeper(chroot: &str) -> BackendIdentity {
+        BackendIdentity::Zookeeper { chroot: chroot.to_owned() }
     }
 
-    fn open(path: &Path, belongs: Belongs) -> Result<StateDir, StateDirError> {
+    fn open(path: &Path, belongs: BackendIdentity) -> Result<StateDir, StateDirError> {
         StateDir::open(path, belongs, &NodeName::new("host-a"))
     }
 
@@ -271,8 +275,8 @@ mod tests {
     #[test]
     fn a_directory_of_solo_is_shared() {
         let dir = tempfile::tempdir().unwrap();
-        let _first = open(dir.path(), Belongs::Solo).unwrap();
-        open(dir.path(), Belongs::Solo).unwrap();
+        let _first = open(dir.path(), BackendIdentity::Solo).unwrap();
+        open(dir.path(), BackendIdentity::Solo).unwrap();
         assert!(matches!(open(dir.path(), zookeeper("")), Err(StateDirError::InUse { .. })));
     }
 
@@ -280,7 +284,7 @@ mod tests {
     fn another_backend_or_chroot_is_refused_and_says_what_to_change() {
         let dir = tempfile::tempdir().unwrap();
         open(dir.path(), zookeeper("/c")).unwrap();
-        for other in [Belongs::Solo, zookeeper("/d")] {
+        for other in [BackendIdentity::Solo, zookeeper("/d")] {
             let refused = open(dir.path(), other).unwrap_err();
             assert!(refused.is_configuration());
             assert!(refused.to_string().contains("--zookeeper"), "{refused}");
@@ -353,10 +357,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
         let look = |belongs| StateDir::open_existing(&path, belongs, &NodeName::new("host-a"));
-        assert!(look(Belongs::Solo).unwrap().is_none());
+        assert!(look(BackendIdentity::Solo).unwrap().is_none());
         assert!(!path.exists());
-        drop(open(&path, Belongs::Solo).unwrap());
-        assert!(look(Belongs::Solo).unwrap().is_some());
+        drop(open(&path, BackendIdentity::Solo).unwrap());
+        assert!(look(BackendIdentity::Solo).unwrap().is_some());
         assert!(matches!(look(zookeeper("")), Err(StateDirError::OtherBackend { .. })));
     }
 
@@ -365,7 +369,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         std::fs::write(&path, "").unwrap();
-        let refused = open(&path.join("below"), Belongs::Solo).unwrap_err();
+        let refused = open(&path.join("below"), BackendIdentity::Solo).unwrap_err();
         assert!(matches!(&refused, StateDirError::Create { .. }), "{refused}");
         assert!(refused.to_string().contains("file/below"));
     }
@@ -376,7 +380,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let lock = dir.path().join("lock");
         std::fs::create_dir(&lock).unwrap();
-        let refused = open(dir.path(), Belongs::Solo).unwrap_err();
+        let refused = open(dir.path(), BackendIdentity::Solo).unwrap_err();
         assert!(matches!(&refused, StateDirError::Write { path, .. } if *path == lock), "{refused}");
         assert!(!refused.is_configuration());
     }
@@ -385,7 +389,7 @@ mod tests {
     fn a_directory_that_others_may_write_is_refused_and_nothing_is_written_there() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-        let refused = open(dir.path(), Belongs::Solo).unwrap_err();
+        let refused = open(dir.path(), BackendIdentity::Solo).unwrap_err();
         assert!(matches!(&refused, StateDirError::Unsafe { .. }) && refused.is_configuration(), "{refused}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
@@ -395,7 +399,7 @@ mod tests {
         for name in ["lock", "identity.json", "sessions.json"] {
             let (dir, precious) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
             std::os::unix::fs::symlink(precious.path(), dir.path().join(name)).unwrap();
-            let refused = open(dir.path(), Belongs::Solo).unwrap_err();
+            let refused = open(dir.path(), BackendIdentity::Solo).unwrap_err();
             assert!(refused.is_configuration(), "{refused}");
             assert_eq!(std::fs::read(precious.path()).unwrap(), b"");
         }
@@ -416,7 +420,7 @@ mod tests {
     fn a_damaged_identity_is_an_error_and_is_not_written_over() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("identity.json"), "{").unwrap();
-        assert!(matches!(open(dir.path(), Belongs::Solo), Err(StateDirError::Damaged { .. })));
+        assert!(matches!(open(dir.path(), BackendIdentity::Solo), Err(StateDirError::Damaged { .. })));
         assert_eq!(std::fs::read_to_string(dir.path().join("identity.json")).unwrap(), "{");
     }
 

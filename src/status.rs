@@ -21,7 +21,7 @@ use crate::election::{Member, Queue};
 use crate::job::{Digest, JobName};
 use crate::run::{Link, Outcome, Pause, RunId, RunRecord, RunState, millis};
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId};
-use crate::warden::cgroup::estate::Cgroups;
+use crate::warden::cgroup::hierarchy::Cgroups;
 
 /// A node, as an operator sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -355,7 +355,7 @@ mod tests {
     fn a_node_with_another_weight_or_on_its_way_out_has_the_same_jobs_all_the_same() {
         let mut queue = sample::queue();
         let same = queue.members[0].published.clone();
-        queue.members[1].published = Published { prefer: 10, draining: true, jobs_invalid: true, ..same.clone() };
+        queue.members[1].published = Published { priority: 10, draining: true, jobs_invalid: true, ..same.clone() };
         let mut status = sample::leader();
         status.put_queue(&queue);
         assert_eq!(status.drift, []);

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::shown;
+use crate::suggest::shown;
 
 /// Characters of what is refused that are enough to know it again: it may be of any length.
 const SHOWN: usize = 100;

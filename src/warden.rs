@@ -3,7 +3,7 @@
 //! ```text
 //!            orders: start                                       fork, exec
 //!            urgent: stop, kill, lease
-//!   daemon ───────────────────────────────────▶ warden ───────────────────────▶ a tree for each slot
+//!   daemon ───────────────────────────────────▶ warden ───────────────────────▶ a tree for each tree id
 //!          ◀───────────────────────────────────        ◀───────────────────────
 //!            notices: started, output, ended                output, SIGCHLD
 //! ```
@@ -19,7 +19,7 @@
 pub mod cgroup;
 mod child;
 mod codec;
-mod forest;
+mod process_table;
 pub mod handle;
 mod keeper;
 mod limits;

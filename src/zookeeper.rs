@@ -23,11 +23,11 @@
 //! - Where the daemon's loop stands still, a term is `Over` as well, and a longer standstill is told as an own entry that went.
 //! - After `Failed` nothing comes any more.
 
-mod appoint;
+mod transfer;
 pub mod client;
 mod committer;
 mod damage;
-mod desk;
+mod context;
 mod entry;
 mod forget;
 #[cfg(test)]
@@ -50,7 +50,7 @@ mod tests_support;
 mod time;
 mod trim;
 mod watcher;
-mod wishes;
+mod requests;
 
 use std::time::Duration;
 

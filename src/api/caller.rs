@@ -22,14 +22,14 @@ pub(super) enum Caller {
 }
 
 /// A connection that tells who made it.
-pub(super) trait Introduced {
+pub(super) trait KnowsPeer {
     /// Who made it.
     fn caller(&self) -> Caller;
     /// The address that it was made to.
     fn local(&self) -> Option<IpAddr>;
 }
 
-impl Introduced for UnixStream {
+impl KnowsPeer for UnixStream {
     fn caller(&self) -> Caller {
         self.peer_cred().map_or(Caller::Unknown, |peer| Caller::Local { uid: peer.uid() })
     }
@@ -39,7 +39,7 @@ impl Introduced for UnixStream {
     }
 }
 
-impl Introduced for TcpStream {
+impl KnowsPeer for TcpStream {
     fn caller(&self) -> Caller {
         self.peer_addr().map_or(Caller::Unknown, |peer| Caller::Remote(network_of(peer.ip())))
     }

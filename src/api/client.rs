@@ -18,10 +18,10 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-pub use find::{Places, Tried};
+pub use find::{SocketSearch, Tried};
 
 /// How long an answer may take. The daemon itself waits for the ledger at most three seconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Most bytes of an answer: far above 10,000 jobs, below what would hurt.
 const MOST_BYTES: usize = 64 << 20;
 
@@ -35,7 +35,7 @@ pub enum AskError {
     #[error("{} may not be opened by this user; members of the group `cronkeeper` may", .0.display())]
     Forbidden(PathBuf),
     /// The daemon is there and does not answer in time.
-    #[error("the daemon on {} gave no answer within {} s", .0.display(), PATIENCE.as_secs())]
+    #[error("the daemon on {} gave no answer within {} s", .0.display(), TIMEOUT.as_secs())]
     Silent(PathBuf),
     /// There is nothing of the name that was asked about.
     #[error("{0}")]
@@ -68,7 +68,7 @@ fn list(tried: &[Tried]) -> String {
 /// Asks the daemon of a place.
 #[derive(Debug)]
 pub struct Client {
-    places: Places,
+    places: SocketSearch,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -77,7 +77,7 @@ impl Client {
     ///
     /// # Errors
     /// Where the system gives no event queue.
-    pub fn new(places: Places) -> Result<Self, AskError> {
+    pub fn new(places: SocketSearch) -> Result<Self, AskError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AskError::Local)?;
         Ok(Self { places, runtime })
     }
@@ -94,8 +94,8 @@ impl Client {
     ///
     /// # Errors
     /// See [`AskError`].
-    pub fn post<T: DeserializeOwned>(&self, path: &str, wish: &impl Serialize) -> Result<T, AskError> {
-        let body = serde_json::to_vec(wish).map_err(|error| AskError::Local(error.into()))?;
+    pub fn post<T: DeserializeOwned>(&self, path: &str, request: &impl Serialize) -> Result<T, AskError> {
+        let body = serde_json::to_vec(request).map_err(|error| AskError::Local(error.into()))?;
         self.ask(Request::post(path), body.into())
     }
 
@@ -126,7 +126,7 @@ impl Client {
 }
 
 async fn within<T>(socket: &std::path::Path, what: impl Future<Output = T>) -> Result<T, AskError> {
-    timeout(PATIENCE, what).await.map_err(|_| AskError::Silent(socket.to_owned()))
+    timeout(TIMEOUT, what).await.map_err(|_| AskError::Silent(socket.to_owned()))
 }
 
 async fn exchange(stream: UnixStream, head: Builder, body: Bytes) -> Result<(StatusCode, Bytes), AskError> {

@@ -1,7 +1,7 @@
 //! What operators ask for: runs now, pauses and their end; and what became of a run.
 //!
-//! A wish is written into the ledger with the caller's name, and logged. The leader, wherever it is, does it. Only the Unix
-//! socket takes wishes: there the kernel says who asks.
+//! A request is written into the ledger with the caller's name, and logged. The leader, wherever it is, does it. Only the Unix
+//! socket takes requests: there the kernel says who asks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,29 +20,29 @@ use tracing::info;
 use uuid::Uuid;
 
 use super::caller::{self, Caller};
-use super::network::Sight;
+use super::network::Visibility;
 use super::show::no_such_job;
 use super::{Refusal, Shared};
 use crate::clock::system;
-use crate::election::Unappointable;
+use crate::election::TransferError;
 use crate::job::JobName;
-use crate::ledger::{Asking, Followed};
+use crate::ledger::{Followed, OperatorFuture};
 use crate::run::{KillRequest, Pause, Reason, Resume, RunId, RunState, TriggerRecord};
 use crate::status::{HistoryEntry, Status};
 use crate::telemetry::TARGET;
 use crate::term::NodeName;
 
-/// Most bytes of a wish.
+/// Most bytes of a request.
 pub(super) const MOST_BYTES: usize = 16 << 10;
 /// Most characters of a reason.
 const MOST_REASON: usize = 1_000;
-/// How long a wish may take to be written, and how long an end is waited for in one go: less than a client's patience.
-const PATIENCE: Duration = Duration::from_secs(8);
+/// How long a request may take to be written, and how long an end is waited for in one go: less than a client's timeout.
+const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The body of `POST /v1/jobs/{job}/trigger`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TriggerWish {
+pub struct TriggerBody {
     /// Drawn by whoever asks: asking again with the same one is harmless.
     pub uuid: Uuid,
 }
@@ -57,7 +57,7 @@ pub struct Triggered {
 /// The body of `POST /v1/jobs/{job}/pause`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PauseWish {
+pub struct PauseBody {
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -73,7 +73,7 @@ pub struct Paused {
 /// The body of `POST /v1/jobs/{job}/resume`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ResumeWish {}
+pub struct ResumeBody {}
 
 /// The answer to it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -85,7 +85,7 @@ pub struct Resumed {
 /// The body of `POST /v1/handover`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct HandoverWish {
+pub struct HandoverBody {
     /// Who is to lead; absent: the next in line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<NodeName>,
@@ -104,13 +104,13 @@ pub struct Handover {
     /// Who is to lead; absent: the next in line.
     pub to: Option<NodeName>,
     /// Who waits to hear how it went.
-    pub answer: oneshot::Sender<Result<(), Unappointable>>,
+    pub answer: oneshot::Sender<Result<(), TransferError>>,
 }
 
 /// The body of `POST /v1/runs/{run}/kill`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KillWish {
+pub struct KillBody {
     /// A run that is cut off ends too.
     #[serde(default)]
     pub force: bool,
@@ -149,7 +149,7 @@ pub(super) async fn trigger(
     body: Body,
 ) -> Result<Json<Triggered>, Refusal> {
     let by = shared.by(caller).await?;
-    let (job, TriggerWish { uuid }) = (shared.known_job(job)?, wish(body)?);
+    let (job, TriggerBody { uuid }) = (shared.known_job(job)?, request(body)?);
     let at = whole_second(system::now().wall);
     let record = TriggerRecord { v: 1, uuid, job: job.clone(), by: by.clone(), at };
     let run = written(shared.sources.operator.trigger(record)).await?;
@@ -165,7 +165,7 @@ pub(super) async fn pause(
     body: Body,
 ) -> Result<Json<Paused>, Refusal> {
     let by = shared.by(caller).await?;
-    let (job, PauseWish { reason }) = (shared.known_job(job)?, wish(body)?);
+    let (job, PauseBody { reason }) = (shared.known_job(job)?, request(body)?);
     if reason.as_ref().is_some_and(|reason| reason.chars().count() > MOST_REASON) {
         let error = format!("the reason has more than {MOST_REASON} characters");
         return Err(Refusal::new(StatusCode::BAD_REQUEST, error));
@@ -184,7 +184,7 @@ pub(super) async fn resume(
     body: Body,
 ) -> Result<Json<Resumed>, Refusal> {
     let by = shared.by(caller).await?;
-    let (job, ResumeWish {}) = (job_name(job)?, wish(body)?);
+    let (job, ResumeBody {}) = (job_name(job)?, request(body)?);
     let operator = &shared.sources.operator;
     let resume = Resume { by: by.clone(), at: whole_second(system::now().wall) };
     let Some(pause) = written(operator.request_resume(job.clone(), resume)).await? else {
@@ -192,12 +192,12 @@ pub(super) async fn resume(
         return Ok(Json(Resumed { was_paused: false }));
     };
     info!(target: TARGET, %job, "{by} wants the job resumed");
-    match timeout(PATIENCE, operator.resumed(job.clone(), pause)).await {
+    match timeout(TIMEOUT, operator.resumed(job.clone(), pause)).await {
         Ok(done) => done.map_err(away).map(|()| Json(Resumed { was_paused: true })),
         Err(_) => {
             let error = format!(
                 "no leader has resumed job `{job}` within {} s; one will, once there is one",
-                PATIENCE.as_secs()
+                TIMEOUT.as_secs()
             );
             Err(Refusal::new(StatusCode::GATEWAY_TIMEOUT, error))
         }
@@ -211,26 +211,26 @@ pub(super) async fn handover(
     body: Body,
 ) -> Result<Json<HandedOver>, Refusal> {
     let by = shared.by(caller).await?;
-    let HandoverWish { to } = wish(body)?;
+    let HandoverBody { to } = request(body)?;
     let status: Arc<Status> = Arc::clone(&shared.sources.status.borrow());
     info!(target: TARGET, to = to.as_ref().map(NodeName::as_str), "{by} wants leadership handed over");
     let (answer, answered) = oneshot::channel();
     // Where nobody takes it, nobody answers either.
     let _ = shared.sources.handovers.send(Handover { to, answer });
-    match timeout(PATIENCE, answered).await {
+    match timeout(TIMEOUT, answered).await {
         Ok(Ok(Ok(()))) => Ok(Json(HandedOver { node: status.node.clone() })),
         Ok(Ok(Err(why))) => Err(Refusal::new(StatusCode::CONFLICT, not_handed_over(&why, &status))),
         Ok(Err(_)) => Err(away("the node ends, and gives leadership up with that")),
         Err(_) => {
-            let error = format!("leadership was not given up within {} s; it will be", PATIENCE.as_secs());
+            let error = format!("leadership was not given up within {} s; it will be", TIMEOUT.as_secs());
             Err(Refusal::new(StatusCode::GATEWAY_TIMEOUT, error))
         }
     }
 }
 
-fn not_handed_over(why: &Unappointable, status: &Status) -> String {
+fn not_handed_over(why: &TransferError, status: &Status) -> String {
     match (why, &status.role.leader_node) {
-        (Unappointable::NotLeading, Some(leader)) if *leader != status.node => {
+        (TransferError::NotLeading, Some(leader)) if *leader != status.node => {
             format!("{} does not lead: {leader} does, ask there", status.node)
         }
         _ => format!("leadership stays: {why}"),
@@ -245,7 +245,7 @@ pub(super) async fn kill(
     body: Body,
 ) -> Result<Json<Killing>, Refusal> {
     let by = shared.by(caller).await?;
-    let (run, KillWish { force }) = (run_id(run)?, wish(body)?);
+    let (run, KillBody { force }) = (run_id(run)?, request(body)?);
     let kill = KillRequest { reason: Reason::Operator, by: by.clone(), at: system::now().wall, force };
     let Some(state) = written(shared.sources.operator.kill(run.clone(), kill)).await? else {
         return Err(Refusal::new(StatusCode::NOT_FOUND, format!("run `{run}` is not in flight")));
@@ -255,9 +255,13 @@ pub(super) async fn kill(
 }
 
 /// `GET /v1/runs/{run}`.
-pub(super) async fn run(State(shared): State<Arc<Shared>>, sight: Sight, run: Named) -> Result<Json<Fate>, Refusal> {
+pub(super) async fn run(
+    State(shared): State<Arc<Shared>>,
+    sight: Visibility,
+    run: Named,
+) -> Result<Json<Fate>, Refusal> {
     let run = run_id(run)?;
-    let fate = match timeout(PATIENCE, shared.sources.operator.followed(run)).await {
+    let fate = match timeout(TIMEOUT, shared.sources.operator.followed(run)).await {
         Err(_) => Fate::Pending,
         Ok(followed) => match followed.map_err(away)? {
             Followed::Ended(record) => Fate::Ended { record: sight.of_record((*record).into()) },
@@ -304,19 +308,19 @@ fn job_name(job: Named) -> Result<JobName, Refusal> {
     JobName::parse(&job).map_err(|bad| Refusal::new(StatusCode::NOT_FOUND, bad.to_string()))
 }
 
-/// An empty body wishes nothing in particular.
-fn wish<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
+/// An empty body requests nothing in particular.
+fn request<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
     let body = body.map_err(|bad| Refusal::new(bad.status(), bad.body_text()))?;
     let text: &[u8] = if body.is_empty() { b"{}" } else { &body };
     serde_json::from_slice(text).map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, format!("the body: {error}")))
 }
 
-/// Dropped late, a wish may yet be written: it says the same when it is sent again.
-async fn written<T>(asking: Asking<'_, T>) -> Result<T, Refusal> {
-    match timeout(PATIENCE, asking).await {
+/// Dropped late, a request may yet be written: it says the same when it is sent again.
+async fn written<T>(asking: OperatorFuture<'_, T>) -> Result<T, Refusal> {
+    match timeout(TIMEOUT, asking).await {
         Ok(done) => done.map_err(away),
         Err(_) => {
-            let error = format!("the ledger gave no answer within {} s", PATIENCE.as_secs());
+            let error = format!("the ledger gave no answer within {} s", TIMEOUT.as_secs());
             Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error))
         }
     }

@@ -33,7 +33,7 @@ use super::serve::Local;
 
 /// What a caller may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sight {
+pub(super) enum Visibility {
     /// Everything.
     All,
     /// Names, times and outcomes: neither what jobs printed, nor what operators or the jobs file say.
@@ -41,7 +41,7 @@ pub(super) enum Sight {
 }
 
 /// Whoever was not said to see more sees the outline.
-impl<S: Send + Sync> FromRequestParts<S> for Sight {
+impl<S: Send + Sync> FromRequestParts<S> for Visibility {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
@@ -136,7 +136,7 @@ impl Network {
         router.layer(middleware::from_fn_with_state(Arc::clone(network), guarded))
     }
 
-    fn admit(&self, request: &Request) -> Result<Sight, Refusal> {
+    fn admit(&self, request: &Request) -> Result<Visibility, Refusal> {
         let local = request.extensions().get::<Local>().and_then(|local| local.0);
         self.is_meant(local, request)?;
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -163,10 +163,12 @@ impl Network {
     }
 
     /// One who shows a token means to see all, and is told where it is wrong.
-    fn sight(&self, headers: &HeaderMap) -> Result<Sight, Refusal> {
-        let Some(shown) = headers.get(header::AUTHORIZATION) else { return Ok(Sight::Outline) };
+    fn sight(&self, headers: &HeaderMap) -> Result<Visibility, Refusal> {
+        let Some(shown) = headers.get(header::AUTHORIZATION) else { return Ok(Visibility::Outline) };
         let is_right = bearer(shown).zip(self.secrets().token.as_ref()).is_some_and(|(shown, token)| token.is(shown));
-        is_right.then_some(Sight::All).ok_or_else(|| Refusal::new(StatusCode::UNAUTHORIZED, "this is not the token"))
+        is_right
+            .then_some(Visibility::All)
+            .ok_or_else(|| Refusal::new(StatusCode::UNAUTHORIZED, "this is not the token"))
     }
 }
 

@@ -12,12 +12,12 @@ use super::guests::Guest;
 use crate::clock::{Uptime, system};
 use crate::election::Queue;
 use crate::job::JobName;
-use crate::ledger::{LastEnd, Newest, ReadError, Reader, Reading, Window};
+use crate::ledger::{LastEnd, Newest, ReadError, ReadFuture, Reader, Window};
 use crate::run::{Link, Pause};
 use crate::status::{LastRun, RunStatus};
 
 /// How long a read may take.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// How long the queue and what is in flight are shown again.
 const FRESH: Duration = Duration::from_secs(1);
 /// The same for last outcomes: on ZooKeeper they cost a request or two for each job.
@@ -56,12 +56,12 @@ impl Reads {
 
     /// What is in flight, on whichever node, and what is paused.
     pub async fn runs(&self) -> Result<Arc<Elsewhere>, ReadError> {
-        let read = || -> Reading<'_, Elsewhere> {
+        let read = || -> ReadFuture<'_, Elsewhere> {
             Box::pin(async {
                 let snapshot = self.reader.snapshot().await?;
                 let runs = snapshot.running.iter().map(|running| RunStatus::from(&running.record)).collect();
-                let paused = snapshot.wishes.control.into_iter().map(|(job, entry)| (job, entry.record.paused));
-                let links = snapshot.wishes.links.into_values().collect();
+                let paused = snapshot.requests.control.into_iter().map(|(job, entry)| (job, entry.record.paused));
+                let links = snapshot.requests.links.into_values().collect();
                 Ok(Elsewhere { runs, paused: paused.collect(), links })
             })
         };
@@ -71,7 +71,7 @@ impl Reads {
     /// How jobs ended last, as far back as is looked.
     pub async fn lasts(&self) -> Result<Arc<Lasts>, ReadError> {
         let shown = |LastEnd { run, outcome, at }| LastRun { run, outcome, at };
-        let read = || -> Reading<'_, Lasts> {
+        let read = || -> ReadFuture<'_, Lasts> {
             Box::pin(async {
                 Ok(self.reader.lasts().await?.into_iter().map(|(job, last)| (job, shown(last))).collect())
             })
@@ -105,7 +105,7 @@ impl<T> Default for Shared<T> {
 
 impl<T> Shared<T> {
     /// One reads, the others wait for it. Dropped while reading, nothing is kept, and the next one reads.
-    async fn get<'a>(&self, fresh: Duration, read: impl FnOnce() -> Reading<'a, T>) -> Result<Arc<T>, ReadError> {
+    async fn get<'a>(&self, fresh: Duration, read: impl FnOnce() -> ReadFuture<'a, T>) -> Result<Arc<T>, ReadError> {
         let mut kept = self.0.lock().await;
         if let Some((at, answer)) = &*kept
             && system::uptime().since(*at) < if answer.is_ok() { fresh } else { FRESH }
@@ -119,8 +119,8 @@ impl<T> Shared<T> {
 }
 
 async fn bounded<T>(read: impl Future<Output = Result<T, ReadError>>) -> Result<T, ReadError> {
-    let late = |_| Err(ReadError(format!("no answer within {} s", PATIENCE.as_secs())));
-    timeout(PATIENCE, read).await.unwrap_or_else(late)
+    let late = |_| Err(ReadError(format!("no answer within {} s", TIMEOUT.as_secs())));
+    timeout(TIMEOUT, read).await.unwrap_or_else(late)
 }
 
 #[cfg(test)]

@@ -21,9 +21,9 @@ use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-use super::caller::{Caller, Introduced};
+use super::caller::{Caller, KnowsPeer};
 use super::guests::{Guest, Guests, Limits};
-use super::network::{Network, Sight};
+use super::network::{Network, Visibility};
 use super::socket::{ApiSocket, Place};
 
 /// How long TLS may take to be agreed on.
@@ -80,7 +80,7 @@ pub(super) struct Local(pub Option<IpAddr>);
 async fn accept<L>(mut listener: L, house: House) -> Infallible
 where
     L: Listener,
-    L::Io: Introduced,
+    L::Io: KnowsPeer,
 {
     let mut connections = JoinSet::new();
     loop {
@@ -98,12 +98,12 @@ where
 impl House {
     async fn receive<S>(self, stream: S, guest: Arc<Guest>)
     where
-        S: Introduced + AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        S: KnowsPeer + AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let made = Made { caller: stream.caller(), local: Local(stream.local()), guest };
         let Some(network) = &self.network else {
             // The kernel has said who may ask here, and that one sees all.
-            return talk(stream, self.router, made, Some(Sight::All)).await;
+            return talk(stream, self.router, made, Some(Visibility::All)).await;
         };
         match network.tls() {
             None => talk(stream, self.router, made, None).await,
@@ -125,7 +125,7 @@ struct Made {
 }
 
 /// How it ends is the client's affair.
-async fn talk<S>(stream: S, router: Router, made: Made, sight: Option<Sight>)
+async fn talk<S>(stream: S, router: Router, made: Made, sight: Option<Visibility>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

@@ -9,20 +9,20 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::guests::Guest;
-use super::network::Sight;
+use super::network::Visibility;
 use super::reads::Elsewhere;
 use super::{Refusal, Shared};
 use crate::clock::system;
 use crate::job::JobName;
 use crate::ledger::ReadError;
 use crate::status::{self, HistoryEntry, JobStatus, Status};
-use crate::words::nearest;
+use crate::suggest::nearest;
 
 /// Most records of one answer.
 const MOST_RECORDS: usize = 1_000;
 
 /// `GET /v1/status`.
-pub(super) async fn status(State(shared): State<Arc<Shared>>, sight: Sight) -> Json<Status> {
+pub(super) async fn status(State(shared): State<Arc<Shared>>, sight: Visibility) -> Json<Status> {
     Json(shared.gathered(sight).await)
 }
 
@@ -33,14 +33,14 @@ pub(super) struct Jobs {
 }
 
 /// `GET /v1/jobs`.
-pub(super) async fn jobs(State(shared): State<Arc<Shared>>, sight: Sight) -> Json<Jobs> {
+pub(super) async fn jobs(State(shared): State<Arc<Shared>>, sight: Visibility) -> Json<Jobs> {
     Json(Jobs { jobs: shared.gathered(sight).await.jobs })
 }
 
 impl Shared {
     /// The daemon's word, completed from the ledger. What cannot be read is left as the daemon has it: status must
     /// be had above all when the coordination service is away.
-    async fn gathered(&self, sight: Sight) -> Status {
+    async fn gathered(&self, sight: Visibility) -> Status {
         let state = self.sources.status.borrow().state;
         let (queue, runs, lasts) =
             futures_util::join!(self.reads.queue(), self.runs_elsewhere(state), self.reads.lasts());
@@ -63,8 +63,8 @@ impl Shared {
         }
         let status = status.at(system::now());
         match sight {
-            Sight::All => status,
-            Sight::Outline => status.outlined(),
+            Visibility::All => status,
+            Visibility::Outline => status.outlined(),
         }
     }
 
@@ -140,7 +140,7 @@ pub(super) async fn history_of_all(
 }
 
 /// Who asks, and what he may see.
-type Visit = (Extension<Arc<Guest>>, Sight);
+type Visit = (Extension<Arc<Guest>>, Visibility);
 
 impl Shared {
     async fn history(&self, visit: Visit, job: Option<JobName>, limit: usize) -> Result<History, Refusal> {
@@ -152,7 +152,7 @@ impl Shared {
     }
 }
 
-impl Sight {
+impl Visibility {
     /// What of a record may be seen.
     pub(super) fn of_record(self, record: HistoryEntry) -> HistoryEntry {
         match self {

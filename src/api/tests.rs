@@ -2,7 +2,7 @@
 
 mod daemon;
 mod fuzz;
-mod wishes;
+mod requests;
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -12,15 +12,15 @@ use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use self::daemon::{Daemon, Mood, exchange};
-use super::client::{AskError, Client, Places};
+use self::daemon::{Behaviour, Daemon, exchange};
+use super::client::{AskError, Client, SocketSearch};
 use super::socket::NAME;
 use super::*;
 use crate::status::sample;
 
 #[tokio::test]
 async fn a_status_joins_what_the_daemon_says_with_what_the_ledger_knows() {
-    let daemon = Daemon::start(Mood::Well).await;
+    let daemon = Daemon::start(Behaviour::Well).await;
     let (code, status) = daemon.get("/v1/status").await;
     assert_eq!((code, &status["state"], &status["role"]["token"]), (200, &"leading".into(), &4_294_967_301_i64.into()));
     assert_eq!(status["queue"][2]["predecessor"], status["queue"][1]["candidate"]);
@@ -33,7 +33,7 @@ async fn a_status_joins_what_the_daemon_says_with_what_the_ledger_knows() {
 
 #[tokio::test]
 async fn a_status_is_had_also_when_the_ledger_is_away() {
-    let daemon = Daemon::start(Mood::Away).await;
+    let daemon = Daemon::start(Behaviour::Away).await;
     let (code, status) = daemon.get("/v1/status").await;
     assert_eq!((code, &status["unread"]), (200, &"nobody answers".into()));
     assert_eq!(status["jobs"][0]["name"], "nightly-backup");
@@ -43,14 +43,14 @@ async fn a_status_is_had_also_when_the_ledger_is_away() {
 
 #[tokio::test]
 async fn a_ledger_that_gives_no_answer_is_not_waited_for_long() {
-    let daemon = Daemon::start(Mood::Hung).await;
+    let daemon = Daemon::start(Behaviour::Hung).await;
     let (code, status) = daemon.get("/v1/status").await;
     assert_eq!((code, &status["unread"]), (200, &"no answer within 3 s".into()));
 }
 
 #[tokio::test]
 async fn many_who_ask_cost_one_read() {
-    let daemon = Daemon::start(Mood::Well).await;
+    let daemon = Daemon::start(Behaviour::Well).await;
     futures_util::future::join_all((0..10).map(|_| daemon.get("/v1/status"))).await;
     // A loaded machine may take longer over ten than an answer stays fresh.
     assert!(daemon.ledger.queues.load(Ordering::Relaxed) < 10);
@@ -58,7 +58,7 @@ async fn many_who_ask_cost_one_read() {
 
 #[tokio::test]
 async fn health_is_the_loops_and_readiness_the_nodes() {
-    let daemon = Daemon::start(Mood::Well).await;
+    let daemon = Daemon::start(Behaviour::Well).await;
     assert_eq!(daemon.get("/healthz").await.0, 200);
     assert_eq!(daemon.get("/readyz").await.0, 200);
 
@@ -76,7 +76,7 @@ async fn health_is_the_loops_and_readiness_the_nodes() {
 
 #[tokio::test]
 async fn a_history_is_of_one_job_or_of_all_and_bounded() {
-    let daemon = Daemon::start(Mood::Well).await;
+    let daemon = Daemon::start(Behaviour::Well).await;
     let (code, history) = daemon.get("/v1/jobs/load/history?limit=2").await;
     assert_eq!((code, history["records"].as_array().unwrap().len()), (200, 2));
     assert_eq!(history["records"][0]["kind"], "skip");
@@ -89,7 +89,7 @@ async fn a_history_is_of_one_job_or_of_all_and_bounded() {
 
 #[tokio::test]
 async fn what_is_not_there_is_said_in_json() {
-    let daemon = Daemon::start(Mood::Well).await;
+    let daemon = Daemon::start(Behaviour::Well).await;
     let unknown = daemon.get("/v1/jobs/nothing/history").await;
     assert_eq!(unknown, (404, serde_json::json!({ "error": "there is no job `nothing`" })));
     let defined = daemon.get("/v1/jobs/nightly-backup/history").await;
@@ -106,7 +106,7 @@ async fn what_is_not_there_is_said_in_json() {
 
 #[tokio::test]
 async fn a_panic_is_one_requests_affair() {
-    let daemon = Daemon::start(Mood::Broken).await;
+    let daemon = Daemon::start(Behaviour::Broken).await;
     for _ in 0..2 {
         let (code, refusal) = daemon.get("/v1/status").await;
         assert!(code == 500 && refusal["error"].is_string());
@@ -116,7 +116,7 @@ async fn a_panic_is_one_requests_affair() {
 
 #[tokio::test]
 async fn a_request_that_is_too_large_or_none_is_cut_off() {
-    let daemon = Daemon::start(Mood::Well).await;
+    let daemon = Daemon::start(Behaviour::Well).await;
     let large = format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
     assert_eq!(daemon.send(large).await.0, 431);
     assert_eq!(daemon.send(vec![0x16, 3, 1, 2, 0, 1, 0, 0]).await.0, 400);
@@ -126,7 +126,7 @@ async fn a_request_that_is_too_large_or_none_is_cut_off() {
 
 #[tokio::test]
 async fn slow_clients_on_tcp_shut_nobody_out_of_the_socket() {
-    let daemon = Daemon::start(Mood::Well).await;
+    let daemon = Daemon::start(Behaviour::Well).await;
     let (address, _tcp) = daemon.listen().await;
     let slow: Vec<_> = (0..100)
         .map(|_| {
@@ -148,10 +148,10 @@ async fn slow_clients_on_tcp_shut_nobody_out_of_the_socket() {
 
 #[tokio::test]
 async fn a_command_reads_what_the_daemon_writes() {
-    let daemon = Daemon::start(Mood::Well).await;
+    let daemon = Daemon::start(Behaviour::Well).await;
     let directory = daemon.directory.path().to_owned();
     let asked = spawn_blocking(move || {
-        let client = Client::new(Places::new(Some(&directory), None)).unwrap();
+        let client = Client::new(SocketSearch::new(Some(&directory), None)).unwrap();
         (client.get::<Status>("/v1/status"), client.get::<Value>("/v1/jobs/nothing/history"))
     });
     let (status, history) = asked.await.unwrap();
@@ -163,7 +163,7 @@ async fn a_command_reads_what_the_daemon_writes() {
 #[test]
 fn no_daemon_is_said_with_what_was_tried() {
     let directory = tempfile::tempdir().unwrap();
-    let client = Client::new(Places::new(Some(directory.path()), None)).unwrap();
+    let client = Client::new(SocketSearch::new(Some(directory.path()), None)).unwrap();
     let error = client.get::<Status>("/v1/status").unwrap_err();
     assert!(matches!(error, AskError::NoDaemon(_)));
     assert!(error.is_unreachable());

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::api::client::{AskError, Client, Places};
+use crate::api::client::{AskError, Client, SocketSearch};
 
 /// Where the daemon is.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub struct Whom {
+pub struct ClientArgs {
     /// The directory of the daemon's socket [default: $RUNTIME_DIRECTORY, else /run/cronkeeper, else the state directory]
     #[arg(long, value_name = "DIR", env = "CRONKEEPER_RUNTIME_DIR")]
     pub runtime_dir: Option<PathBuf>,
@@ -30,9 +30,9 @@ pub enum AskFailure {
     Output(#[from] io::Error),
 }
 
-impl Whom {
+impl ClientArgs {
     pub(super) fn client(&self) -> Result<Client, AskError> {
-        Client::new(Places::new(self.runtime_dir.as_deref(), self.state_dir.as_deref()))
+        Client::new(SocketSearch::new(self.runtime_dir.as_deref(), self.state_dir.as_deref()))
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{DEFAULT_JOBS, Error, Io};
 use crate::config::{self, Loaded};
-use crate::words::counted;
+use crate::suggest::counted;
 
 /// Validate a jobs file or folder: a summary, or every error with its file, line and column.
 #[derive(Debug, clap::Args)]

@@ -2,7 +2,7 @@
 
 use crate::cli::Error;
 use crate::config::GIVEN_TO_JOBS;
-use crate::words::nearest;
+use crate::suggest::nearest;
 
 const PREFIX: &str = "CRONKEEPER_";
 

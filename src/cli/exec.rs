@@ -28,9 +28,9 @@ use crate::job::{Job, JobSet};
 use crate::run::{Nonce, OnLoss, Owner, Past, RunRecord, RunState, Version};
 use crate::telemetry::escape;
 use crate::term::{FencingToken, NodeName, SessionId};
-use crate::warden::cgroup::estate::Cgroups;
+use crate::warden::cgroup::hierarchy::Cgroups;
 use crate::warden::handle::Warden;
-use crate::warden::wire::{self, Deadline, Slot, StartFailure, Step, Stream};
+use crate::warden::wire::{self, Deadline, StartFailure, Step, Stream, TreeId};
 
 /// What a command that took longer than its `timeout` ends with.
 pub(super) const TIMED_OUT: u8 = 124;
@@ -110,7 +110,7 @@ fn attempt(job: &Arc<Job>, now: Timestamp) -> Start {
         kill: None,
     };
     let (not_after, deadline) = (Uptime::NEVER, Deadline::None);
-    Start { slot: Slot(1), run, version: Version::FIRST, job: Arc::clone(job), not_after, deadline }
+    Start { tree_id: TreeId(1), run, version: Version::FIRST, job: Arc::clone(job), not_after, deadline }
 }
 
 /// Which of this process's streams lead to a terminal.

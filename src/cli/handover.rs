@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use super::ask::{AskFailure, Whom};
-use crate::api::control::{HandedOver, HandoverWish};
+use super::ask::{AskFailure, ClientArgs};
+use crate::api::control::{HandedOver, HandoverBody};
 use crate::term::NodeName;
 
 /// Have the leader give leadership up; to be asked of the node that leads
@@ -14,7 +14,7 @@ pub struct Args {
     pub to: Option<NodeName>,
     /// Whom to ask.
     #[command(flatten)]
-    pub whom: Whom,
+    pub whom: ClientArgs,
 }
 
 impl Args {
@@ -23,8 +23,8 @@ impl Args {
     /// # Errors
     /// When no daemon answers, it does not lead, leadership cannot be given to that node, or `out` takes no more.
     pub fn run(&self, out: &mut dyn Write) -> Result<(), AskFailure> {
-        let wish = HandoverWish { to: self.to.clone() };
-        let HandedOver { node } = self.whom.client()?.post("/v1/handover", &wish)?;
+        let request = HandoverBody { to: self.to.clone() };
+        let HandedOver { node } = self.whom.client()?.post("/v1/handover", &request)?;
         let to = self.to.as_ref().map_or("the next in line", NodeName::as_str);
         Ok(writeln!(out, "{node} gave leadership to {to}")?)
     }

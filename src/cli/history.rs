@@ -6,7 +6,7 @@ use std::io::Write;
 
 use serde::Deserialize;
 
-use super::ask::{AskFailure, Whom};
+use super::ask::{AskFailure, ClientArgs};
 use crate::job::JobName;
 use crate::status::HistoryEntry;
 
@@ -27,7 +27,7 @@ pub struct HistoryArgs {
     pub output: bool,
     /// Whom to ask.
     #[command(flatten)]
-    pub whom: Whom,
+    pub whom: ClientArgs,
 }
 
 /// What the daemon answers.

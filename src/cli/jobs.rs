@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{DEFAULT_JOBS, Error};
 use crate::config::{self, LoadError, Loaded};
 use crate::job::{Job, JobSet};
-use crate::words::nearest;
+use crate::suggest::nearest;
 
 /// The jobs file.
 #[derive(Clone, Debug, clap::Args)]

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use super::ask::{AskFailure, Whom};
-use crate::api::control::{KillWish, Killing};
+use super::ask::{AskFailure, ClientArgs};
+use crate::api::control::{KillBody, Killing};
 use crate::run::{RunId, RunState};
 
 /// End a run on whichever node has it
@@ -17,16 +17,16 @@ pub struct KillArgs {
     pub force: bool,
     /// Whom to ask.
     #[command(flatten)]
-    pub whom: Whom,
+    pub whom: ClientArgs,
 }
 
-/// Runs `kill`. Returns once the wish is written, which is before the run has ended.
+/// Runs `kill`. Returns once the request is written, which is before the run has ended.
 ///
 /// # Errors
 /// When no daemon answers, the run is not in flight, or `out` takes no more.
 pub fn run(args: &KillArgs, out: &mut dyn Write) -> Result<(), AskFailure> {
-    let wish = KillWish { force: args.force };
-    let Killing { state } = args.whom.client()?.post(&format!("/v1/runs/{}/kill", args.run), &wish)?;
+    let request = KillBody { force: args.force };
+    let Killing { state } = args.whom.client()?.post(&format!("/v1/runs/{}/kill", args.run), &request)?;
     let said = match state {
         RunState::CutOff if !args.force => "is cut off: its node ends it when it is back; --force gives it up now",
         RunState::CutOff => "is given up",

@@ -12,7 +12,7 @@ use crate::solo::StillAlive;
 use crate::state_dir::StateDir;
 use crate::state_dir::journal::FileJournal;
 use crate::term::NodeName;
-use crate::warden::cgroup::estate;
+use crate::warden::cgroup::hierarchy;
 use crate::warden::recover::{self, Recorded};
 
 /// Opens the journal of a node whose directory is held, and settles on this host what is open in it: nothing of it lives
@@ -36,7 +36,7 @@ pub(super) fn settle(
 pub(super) fn kill(runs: &[RecoveredRun], within: Duration) -> Result<(), StillAlive> {
     let until = uptime() + within;
     // Also what no journal tells of is found by its cgroup, where it had one.
-    if let Some(pid) = estate::bury(within).first() {
+    if let Some(pid) = hierarchy::reap(within).first() {
         return Err(StillAlive(format!("process {pid} in the cgroup of a dead node")));
     }
     let mut by_node: BTreeMap<&NodeName, Vec<Recorded>> = BTreeMap::new();

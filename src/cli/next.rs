@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::jobs::{JobsFile, find};
 use super::{Error, Io};
 use crate::job::{Job, JobName};
-use crate::schedule::{Dst, Peculiarity, Schedule};
+use crate::schedule::{Dst, DstEffect, Schedule};
 
 /// Show coming occurrences, of jobs or of one expression.
 #[derive(Debug, clap::Args)]
@@ -43,7 +43,7 @@ struct Occurrence {
     instant: Timestamp,
     job: Option<JobName>,
     local: Zoned,
-    peculiarity: Option<Peculiarity>,
+    dst_effect: Option<DstEffect>,
 }
 
 /// The same for programs; the contract fixes its fields.
@@ -153,7 +153,7 @@ fn coming(job: Option<&JobName>, schedule: &Schedule, from: Timestamp, count: us
         instant,
         job: job.cloned(),
         local: instant.to_zoned(zone.clone()),
-        peculiarity: schedule.peculiarity(instant),
+        dst_effect: schedule.dst_effect(instant),
     };
     std::iter::successors(schedule.next_after(from), |last| schedule.next_after(*last))
         .take(count)

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use super::ask::{AskFailure, Whom};
-use crate::api::control::{PauseWish, Paused, ResumeWish, Resumed};
+use super::ask::{AskFailure, ClientArgs};
+use crate::api::control::{PauseBody, Paused, ResumeBody, Resumed};
 use crate::job::JobName;
 
 /// Keep a job's occurrences from running until it is resumed
@@ -17,7 +17,7 @@ pub struct PauseArgs {
     pub reason: Option<String>,
     /// Whom to ask.
     #[command(flatten)]
-    pub whom: Whom,
+    pub whom: ClientArgs,
 }
 
 /// Let a paused job's occurrences run again, from now on
@@ -28,7 +28,7 @@ pub struct ResumeArgs {
     pub job: JobName,
     /// Whom to ask.
     #[command(flatten)]
-    pub whom: Whom,
+    pub whom: ClientArgs,
 }
 
 /// Runs `pause`.
@@ -36,8 +36,8 @@ pub struct ResumeArgs {
 /// # Errors
 /// When no daemon answers, there is no such job, or `out` takes no more.
 pub fn pause(args: &PauseArgs, out: &mut dyn Write) -> Result<(), AskFailure> {
-    let wish = PauseWish { reason: args.reason.clone() };
-    let Paused { paused } = args.whom.client()?.post(&format!("/v1/jobs/{}/pause", args.job), &wish)?;
+    let request = PauseBody { reason: args.reason.clone() };
+    let Paused { paused } = args.whom.client()?.post(&format!("/v1/jobs/{}/pause", args.job), &request)?;
     Ok(writeln!(out, "{} is paused by {}", args.job, paused.by)?)
 }
 
@@ -47,7 +47,7 @@ pub fn pause(args: &PauseArgs, out: &mut dyn Write) -> Result<(), AskFailure> {
 /// When no daemon answers, no leader does it in time, there is no such job, or `out` takes no more.
 pub fn resume(args: &ResumeArgs, out: &mut dyn Write) -> Result<(), AskFailure> {
     let Resumed { was_paused } =
-        args.whom.client()?.post(&format!("/v1/jobs/{}/resume", args.job), &ResumeWish::default())?;
+        args.whom.client()?.post(&format!("/v1/jobs/{}/resume", args.job), &ResumeBody::default())?;
     let said = if was_paused { "is resumed" } else { "was not paused" };
     Ok(writeln!(out, "{} {said}", args.job)?)
 }

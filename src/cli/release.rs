@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::home::{Home, chroot};
+use super::node_args::{NodeArgs, chroot};
 use super::{Error, Io, leftovers};
 use crate::clock::Uptime;
 use crate::clock::system::{self, SystemClock};
@@ -34,7 +34,7 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    home: Home,
+    home: NodeArgs,
 }
 
 impl Args {
@@ -78,14 +78,14 @@ impl Args {
         }
         let connector = self.home.connector(connect, SESSION_TIMEOUT)?;
         let mut store = KeptSessions::new(Arc::new(state), &recovered);
-        let estate = Estate { node: node.clone(), service: connect.to_owned(), chroot: chroot(connect).to_owned() };
+        let target = Estate { node: node.clone(), service: connect.to_owned(), chroot: chroot(connect).to_owned() };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|source| Error::System { what: "the runtime cannot be started", source })?;
-        let (heir, mut inherited) = unbounded_channel();
+        let (successor, mut inherited) = unbounded_channel();
         let released = runtime.block_on(async {
-            let releasing = zookeeper::release(&connector, SystemClock::default(), estate, &mut store, heir);
+            let releasing = zookeeper::release(&connector, SystemClock::default(), target, &mut store, successor);
             tokio::time::timeout(until.since(system::uptime()), releasing).await
         });
         // A name that is still being resolved may not hold the end up.

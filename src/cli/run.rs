@@ -4,7 +4,7 @@
 //! it could inherit; then the state directory; only then threads, the runtime and the network.
 
 mod backend;
-mod doors;
+mod listeners;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -17,9 +17,9 @@ use tokio::sync::{mpsc, watch};
 use tracing::{error, info};
 
 use self::backend::Backend;
-use self::doors::Doors;
-use super::home::Home;
+use self::listeners::Listeners;
 use super::jobs::JobsFile;
+use super::node_args::NodeArgs;
 use super::{Error, leftovers, listen};
 use crate::accounts::{Account, Accounts};
 use crate::api::Sources;
@@ -38,7 +38,7 @@ use crate::status::Confinement;
 use crate::systemd::{Notifier, Watchdog};
 use crate::telemetry::{self, Format, LogFilter, TARGET, event};
 use crate::term::NodeName;
-use crate::warden::cgroup::estate::{self, Cgroups};
+use crate::warden::cgroup::hierarchy::{self, Cgroups};
 use crate::warden::handle::Warden;
 
 /// A loop that has not turned for so long is stuck.
@@ -50,7 +50,7 @@ pub struct Args {
     #[command(flatten)]
     jobs: JobsFile,
     #[command(flatten)]
-    home: Home,
+    home: NodeArgs,
     /// How long after its last word a host counts as lost
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_SESSION_TIMEOUT", default_value = "10s", value_parser = duration::parse)]
     session_timeout: Duration,
@@ -65,9 +65,9 @@ pub struct Args {
     /// After how long what is kept of a job is removed that no node's jobs file has any more, or `never`
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_FORGET_JOBS_AFTER", default_value = "30d", value_parser = forget_after)]
     forget_jobs_after: ForgetAfter,
-    /// How much this node is to lead: leadership is handed to the heaviest that is fit for it
+    /// How much this node is to lead: leadership is handed to the one with the highest priority that is fit for it
     #[arg(long, value_name = "N", env = "CRONKEEPER_PREFER", default_value_t)]
-    prefer: u32,
+    priority: u32,
     /// How log lines look [default: journald where stderr is the journal, else text]
     #[arg(long, value_name = "FORMAT", env = "CRONKEEPER_LOG_FORMAT", value_enum)]
     log_format: Option<Format>,
@@ -116,7 +116,7 @@ impl Args {
         let open_files = raise_open_files();
         let _log = telemetry::init(self.log_format, &self.log, &plan.node)?;
         // What a dead daemon left in its cgroups; what else is left of it, the backend sees to by its records.
-        estate::bury(backend::DYING);
+        hierarchy::reap(backend::DYING);
         let backend = Backend::open(&self, &plan)?;
         // The daemon's loop is this thread; ZooKeeper, the API and the rest share one more, so that neither waits for the other.
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -124,9 +124,9 @@ impl Args {
             .enable_all()
             .build()
             .map_err(|source| Error::System { what: "the runtime cannot be started", source })?;
-        let outside = plan.network.as_ref().map(|_| doors::runtime()).transpose()?;
-        let doors = outside.as_ref().map(|outside| outside.handle().clone());
-        let ended = to_the_end(runtime, self.serve(plan, warden, Host { open_files, cgroups }, backend, doors));
+        let outside = plan.network.as_ref().map(|_| listeners::runtime()).transpose()?;
+        let listeners = outside.as_ref().map(|outside| outside.handle().clone());
+        let ended = to_the_end(runtime, self.serve(plan, warden, Host { open_files, cgroups }, backend, listeners));
         if let Some(outside) = outside {
             outside.shutdown_background();
         }
@@ -164,14 +164,14 @@ impl Args {
             warden.into_async().map_err(|source| Error::System { what: "the warden cannot be reached", source })?;
         let is_init = std::process::id() == 1;
         let _orphans = is_init.then(|| Owned(tokio::spawn(drop_error(orphans::reap(processes.pid())))));
-        let doors = Doors::open(network.zip(outside), &runtime_dir, self.home.zookeeper.is_none()).await?;
+        let listeners = Listeners::open(network.zip(outside), &runtime_dir, self.home.zookeeper.is_none()).await?;
         let now = system::now();
         let name = backend.name();
         info!(target: TARGET, event = event::NODE_STARTED, version = env!("CARGO_PKG_VERSION"), backend = name, jobs = jobs.set.jobs.len());
         let started = backend.start(&node, self.forget_jobs_after.0).await?;
         let mut view = View::new(node.clone(), name, self.jobs.path.clone(), &jobs.set, now);
         view.confined(Confinement::of(host.cgroups.as_ref()));
-        let engine = Engine::new(node.clone(), jobs.set.clone()).preferring(self.prefer);
+        let engine = Engine::new(node.clone(), jobs.set.clone()).with_priority(self.priority);
         let (status, seen) = watch::channel(Arc::new(view.status(now, &engine)));
         let (turned, turns) = watch::channel(Uptime::ZERO);
         let (handovers, wanted) = mpsc::unbounded_channel();
@@ -184,7 +184,7 @@ impl Args {
             handovers,
         };
         let (reloads, reloaded) = watch::channel(0);
-        let _api = doors.serve(sources, started.remote, reloaded, runtime_dir);
+        let _api = listeners.serve(sources, started.remote, reloaded, runtime_dir);
         let (controls, controlled) = mpsc::unbounded_channel();
         let _handovers = Owned(tokio::spawn(hand_over(wanted, controls.clone())));
         let trigger = Trigger::default();

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use std::thread;
 use std::time::Duration;
 
-use super::ask::{AskFailure, Whom};
+use super::ask::{AskFailure, ClientArgs};
 use crate::api::client::{AskError, Client};
 use crate::status::Status;
 
@@ -25,7 +25,7 @@ pub struct StatusArgs {
     pub watch: bool,
     /// Whom to ask.
     #[command(flatten)]
-    pub whom: Whom,
+    pub whom: ClientArgs,
 }
 
 /// Runs the command.

@@ -1,6 +1,6 @@
 //! `cronkeeper trigger`: a run now, through the leader, and with `--wait` its end.
 //!
-//! The wish bears a uuid drawn here, so that it is sent again wherever an answer is missing. Waiting survives restarts of the
+//! The request bears a uuid drawn here, so that it is sent again wherever an answer is missing. Waiting survives restarts of the
 //! daemon asked and changes of the leader; only a daemon that stays away ends it.
 
 use std::thread;
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use super::ask::{AskFailure, Whom};
+use super::ask::{AskFailure, ClientArgs};
 use super::exec::TIMED_OUT;
 use super::{Error, Exit, Io};
 use crate::api::client::{AskError, Client};
-use crate::api::control::{Fate, TriggerWish, Triggered};
+use crate::api::control::{Fate, TriggerBody, Triggered};
 use crate::job::JobName;
 use crate::run::{Outcome, Reason, RunId};
 use crate::status::{EndedRun, HistoryEntry};
 
-/// How long a wish is sent again.
+/// How long a request is sent again.
 const ASKS_FOR: Duration = Duration::from_secs(20);
 /// How long a daemon may be away while a run is waited for: a failover and more.
 const AWAY_FOR: Duration = Duration::from_secs(60);
@@ -35,7 +35,7 @@ pub struct Args {
     pub wait: bool,
     /// Whom to ask.
     #[command(flatten)]
-    pub whom: Whom,
+    pub whom: ClientArgs,
 }
 
 /// What a run's end means to the one who waits.
@@ -52,20 +52,20 @@ impl Args {
     /// When no daemon answers, there is no such job, or the result cannot be written.
     pub fn run(&self, io: &mut Io<'_>) -> Result<Exit, Error> {
         let client = self.whom.client().map_err(AskFailure::from)?;
-        let wish = TriggerWish { uuid: Uuid::new_v4() };
-        let run = self.ask(&client, &wish)?;
+        let request = TriggerBody { uuid: Uuid::new_v4() };
+        let run = self.ask(&client, &request)?;
         writeln!(io.out, "{run}")?;
         io.out.flush()?;
-        if self.wait { self.wait_for(&client, &wish, run, io) } else { Ok(Exit::Fine) }
+        if self.wait { self.wait_for(&client, &request, run, io) } else { Ok(Exit::Fine) }
     }
 
-    fn wait_for(&self, client: &Client, wish: &TriggerWish, mut run: RunId, io: &mut Io<'_>) -> Result<Exit, Error> {
+    fn wait_for(&self, client: &Client, request: &TriggerBody, mut run: RunId, io: &mut Io<'_>) -> Result<Exit, Error> {
         loop {
             if let Known::Ended(record) = follow(client, &run)? {
                 return judge(&record, io);
             }
-            // Another trigger of the same wish, one whose answer was lost, may have come first.
-            let other = self.ask(client, wish)?;
+            // Another trigger of the same request, one whose answer was lost, may have come first.
+            let other = self.ask(client, request)?;
             if other == run {
                 writeln!(io.err, "cronkeeper: run `{run}`: the ledger has nothing of it any more")?;
                 return Ok(Exit::Failed);
@@ -74,9 +74,9 @@ impl Args {
         }
     }
 
-    fn ask(&self, client: &Client, wish: &TriggerWish) -> Result<RunId, AskFailure> {
+    fn ask(&self, client: &Client, request: &TriggerBody) -> Result<RunId, AskFailure> {
         let path = format!("/v1/jobs/{}/trigger", self.job);
-        let Triggered { run } = patiently(ASKS_FOR, may_pass, || client.post(&path, wish))?;
+        let Triggered { run } = patiently(ASKS_FOR, may_pass, || client.post(&path, request))?;
         Ok(run)
     }
 }
@@ -98,11 +98,11 @@ fn may_pass(error: &AskError) -> bool {
 }
 
 fn patiently<T>(
-    patience: Duration,
+    timeout: Duration,
     may_pass: impl Fn(&AskError) -> bool,
     ask: impl Fn() -> Result<T, AskError>,
 ) -> Result<T, AskError> {
-    let until = Instant::now() + patience;
+    let until = Instant::now() + timeout;
     loop {
         match ask() {
             Err(error) if may_pass(&error) && Instant::now() < until => thread::sleep(PAUSE),

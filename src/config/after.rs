@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::Problem;
-use super::marked::{Fault, Position};
 use super::schema::meant;
+use super::spanned::{Fault, Position};
 use crate::job::{Condition, JobName};
 
 /// Most jobs that run directly after one, or one after: each is part of one write of the ledger.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::marked::Position;
 use super::schema::shown;
+use super::spanned::Position;
 use super::validate::{Placed, merged};
 use crate::accounts::{self, Unknown};
 use crate::job::RunAs;

@@ -5,8 +5,8 @@
 
 use std::rc::Rc;
 
-use super::marked::{Entry, Fault, Node, Position, Value};
-use crate::words::{self, nearest};
+use super::spanned::{Entry, Fault, Node, Position, Value};
+use crate::suggest::{self, nearest};
 
 /// The form of a value, as far as it can be seen without knowing what it means.
 #[derive(Clone, Copy)]
@@ -282,5 +282,5 @@ pub(super) fn shown_key(key: &str) -> String {
 
 /// A word of the file as part of a message: on one line, and no longer than one can read.
 pub(super) fn shown(word: &str) -> String {
-    words::shown(word, 100)
+    suggest::shown(word, 100)
 }

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use super::after::{self, Upstream};
 use super::hooks::{self, HookSettings};
-use super::marked::{Entry, Fault, Node, Position};
 use super::process::{self, LimitSettings};
 use super::raw::{self, Given, TextOrTexts};
 use super::schema::{self, meant, shown, shown_key};
+use super::spanned::{Entry, Fault, Node, Position};
 use super::{size, values};
 use crate::duration;
 use crate::job::{CommandLine, Condition, Group, Interrupted, JobName, Misfire, OnLeaseEnd, Overlap};

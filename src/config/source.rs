@@ -3,7 +3,7 @@
 //! Both parsers must see the same characters, so what they treat differently never reaches them: NUL ends the input
 //! for one, U+0085, U+2028 and U+2029 are line breaks for the other only.
 
-use super::marked::{Fault, Position};
+use super::spanned::{Fault, Position};
 
 /// A file may have this many bytes.
 pub(crate) const LARGEST: usize = 4 << 20;

@@ -5,16 +5,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::advice;
 use super::after::Outline;
 use super::hooks;
 use super::host::Host;
-use super::marked::{self, Entry, Fault, Node, Position};
+use super::lint;
 use super::process;
 use super::raw::{self, Given};
 use super::schema::{self, shown};
 use super::settings::{self, RetrySettings, Settings, Zones};
 use super::source::{self, Lines};
+use super::spanned::{self, Entry, Fault, Node, Position};
 use crate::job::{Due, Interrupted, Job, JobName, OnLeaseEnd, Retries, RunAs, Splay};
 use crate::schedule::{Place, Schedule};
 
@@ -42,7 +42,7 @@ pub(super) fn file(bytes: &[u8], host: &mut Host) -> Checked {
         Ok(text) => text,
         Err(fault) => return Checked { faults: vec![fault], ..Checked::default() },
     };
-    let marked::Marked { root, mut faults } = marked::read(text);
+    let spanned::Spanned { root, mut faults } = spanned::read(text);
     let names = root.as_ref().map(|root| names(root));
     let Some(sound) = root.and_then(|root| schema::sound_part(&root, &mut faults)) else {
         return Checked { faults, names, ..Checked::default() };
@@ -69,7 +69,7 @@ fn typed(text: &str, sound: &Node, is_faultless: bool) -> Result<raw::File, Faul
         serde_yaml::from_str(text)
     } else {
         let mut rest = String::new();
-        marked::write(sound, &mut rest);
+        spanned::write(sound, &mut rest);
         serde_yaml::from_str(&rest)
     };
     read.map_err(|error: serde_yaml::Error| {
@@ -138,7 +138,7 @@ impl FileCheck<'_> {
         self.contradictions(&title, &own, defaults);
         self.on_this_host(&title, &own, defaults);
         let schedule = self.schedule(&title, entry, &own.settings, &defaults.settings);
-        self.checked.warnings.extend(advice::about(&title, &own, defaults, schedule.as_ref(), &self.lines));
+        self.checked.warnings.extend(lint::about(&title, &own, defaults, schedule.as_ref(), &self.lines));
         let upstreams = own.settings.after.clone().flatten();
         if let Some(name) = name.clone() {
             let enabled = is_enabled(&own.settings, &defaults.settings);

@@ -5,7 +5,7 @@
 //! takes, are cut to the field; cronie's and OpenBSD's random `~` becomes the hashed `H`.
 
 use super::Remark;
-use crate::words;
+use crate::suggest;
 
 /// An expression, and what is to be said about it.
 #[derive(Debug, PartialEq, Eq)]
@@ -153,7 +153,7 @@ fn digits(text: &str) -> Option<u16> {
 
 /// A word of the crontab, fit for a message.
 pub(super) fn shown(text: &str) -> String {
-    words::shown(text, 40)
+    suggest::shown(text, 40)
 }
 
 #[cfg(test)]

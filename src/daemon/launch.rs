@@ -11,8 +11,8 @@ use crate::engine::Start;
 use crate::engine::hooks::HookStart;
 use crate::job::{CommandLine, Job};
 use crate::term::NodeName;
-use crate::warden::cgroup::estate::Cgroups;
-use crate::warden::wire::{Deadline, Launch, Limits, Slot, User};
+use crate::warden::cgroup::hierarchy::Cgroups;
+use crate::warden::wire::{Deadline, Launch, Limits, TreeId, User};
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -48,7 +48,7 @@ impl Launcher {
     pub fn launch(&self, start: &Start) -> Result<Launch, Unknown> {
         let job = &start.job;
         let facts = facts::of_run(&start.run, &self.node);
-        let launch = self.process(start.slot, job, job.command.argv(), self.limits(job), &facts)?;
+        let launch = self.process(start.tree_id, job, job.command.argv(), self.limits(job), &facts)?;
         let (not_after, deadline) = (start.not_after, start.deadline);
         Ok(Launch { nice: job.nice, not_after, deadline, max_output: job.max_output, ..launch })
     }
@@ -59,10 +59,10 @@ impl Launcher {
     /// # Errors
     /// When this host does not know the job's user or group, or the job has no such hook.
     pub fn hook(&self, start: &HookStart) -> Result<Launch, Unknown> {
-        let HookStart { slot, call, until } = start;
+        let HookStart { tree_id, call, until } = start;
         let argv = call.job.hooks.get(&call.hook).map(CommandLine::argv).unwrap_or_default();
         let limits = Limits { open_files: self.open_files, ..Limits::default() };
-        let launch = self.process(*slot, &call.job, argv, limits, &facts::of_hook(call, &self.node))?;
+        let launch = self.process(*tree_id, &call.job, argv, limits, &facts::of_hook(call, &self.node))?;
         let (input, deadline) = (call.input().to_owned(), Deadline::At(*until));
         Ok(Launch { input, deadline, max_output: HOOK_OUTPUT, ..launch })
     }
@@ -70,7 +70,7 @@ impl Launcher {
     /// A process of a job, without what it goes by.
     fn process(
         &self,
-        slot: Slot,
+        tree_id: TreeId,
         job: &Job,
         argv: Vec<String>,
         limits: Limits,
@@ -79,7 +79,7 @@ impl Launcher {
         let named = self.accounts.borrow().get(&job.run_as)?.cloned();
         let account = named.as_ref().unwrap_or(&self.own);
         Ok(Launch {
-            slot,
+            tree_id,
             argv,
             environment: environment(job, account, facts),
             input: String::new(),
@@ -89,7 +89,7 @@ impl Launcher {
             user: named.as_ref().and_then(|named| self.become_user(named)),
             nice: None,
             limits,
-            cgroup: self.cgroups.as_ref().map(|cgroups| cgroups.place(slot, &limits)),
+            cgroup: self.cgroups.as_ref().map(|cgroups| cgroups.place(tree_id, &limits)),
             not_after: Uptime::NEVER,
             deadline: Deadline::None,
             max_output: 0,

@@ -53,7 +53,7 @@ pub(super) fn election(what: &Election) {
         | Election::Over { .. }
         | Election::Lease { .. }
         | Election::Members(_)
-        | Election::NotAppointed { .. }
+        | Election::NotTransferred { .. }
         | Election::Left => {}
     }
 }
@@ -84,7 +84,7 @@ pub(super) fn report(report: &Report) {
             let to = to.as_ref().map_or("the next in line", |to| to.as_str());
             warn!(target: TARGET, to, "leadership is handed to {to}: {}", why.as_str());
         }
-        Report::NotAppointed { to, why } => warn!(target: TARGET, %to, "leadership was not handed to {to}: {why}"),
+        Report::NotTransferred { to, why } => warn!(target: TARGET, %to, "leadership was not handed to {to}: {why}"),
         Report::TakeoverDone { token, settled, missed, took } => {
             info!(target: TARGET, event = event::TAKEOVER_DONE, token = token.0, settled, missed, took_ms = millis(*took));
         }
@@ -259,7 +259,7 @@ pub(super) fn loaded(loaded: &Loaded, difference: &Difference) {
 }
 
 /// The warden has not said in time that a run is dead, which the daemon kills now.
-pub(super) fn outlived(run: &RunId) {
+pub(super) fn overdue(run: &RunId) {
     warn!(target: TARGET, event = event::RUN_OUTLIVED, job = %run.job(), %run);
 }
 

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use tracing::error;
 
-use super::trees::Deed;
+use super::trees::TreeKind;
 use super::{Daemon, Processes, Stopped, log};
 use crate::clock::{Clock, Now};
 use crate::engine::hooks::HookStart;
@@ -12,7 +12,7 @@ use crate::run::journal::Journal;
 use crate::run::{KnownBy, Traces};
 use crate::telemetry::TARGET;
 use crate::warden::recover::Recorded;
-use crate::warden::wire::{Launch, Notice, Order, Slot, StartFailure, Step};
+use crate::warden::wire::{Launch, Notice, Order, StartFailure, Step, TreeId};
 
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     pub(super) fn perform(&mut self, now: Now, commands: Vec<Command>) -> Option<Stopped> {
@@ -24,7 +24,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                 Command::Start(start) => stopped = stopped.or(self.start(now, *start)),
                 Command::RunHook(start) => self.run_hook(now, &start),
                 Command::Order(order) => self.order(&order),
-                Command::EndTrees(slots) => self.end_trees(&slots),
+                Command::EndTrees(tree_ids) => self.end_trees(&tree_ids),
                 Command::KeepEnd { end, version } => {
                     if let Err(error) = self.journal.ended(&end, version) {
                         error!(target: TARGET, job = %end.run.job, "the end of a run cannot be kept in the state directory: {error}");
@@ -52,10 +52,10 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         }
     }
 
-    fn end_trees(&mut self, slots: &[Slot]) {
-        let strays: Vec<Recorded> = slots.iter().filter_map(|slot| self.trees.recorded(*slot)).collect();
-        slots.iter().filter_map(|slot| self.trees.attempt(*slot)).for_each(|(run, _)| log::outlived(run));
-        self.processes.kill_trees(strays, &self.settings.launcher.node);
+    fn end_trees(&mut self, tree_ids: &[TreeId]) {
+        let orphans: Vec<Recorded> = tree_ids.iter().filter_map(|tree_id| self.trees.recorded(*tree_id)).collect();
+        tree_ids.iter().filter_map(|tree_id| self.trees.attempt(*tree_id)).for_each(|(run, _)| log::overdue(run));
+        self.processes.kill_trees(orphans, &self.settings.launcher.node);
     }
 
     /// Notes the run, then starts it: after a crash between the two, the note says what to look for.
@@ -72,21 +72,21 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             Err(unknown) => {
                 error!(target: TARGET, job = %start.run.job, %run, "not started: {unknown}");
                 let why = StartFailure::Step { step: Step::User, errno: 0 };
-                return self.turn(now, Event::Warden(Notice::NotStarted { slot: start.slot, why }));
+                return self.turn(now, Event::Warden(Notice::NotStarted { tree_id: start.tree_id, why }));
             }
         };
         if let Err(error) = self.processes.send(&Order::Start(Box::new(launch))) {
             error!(target: TARGET, job = %start.run.job, %run, "not started: {error}");
             return self.not_started(now, &start, Some(Errno::TOOBIG.raw_os_error()));
         }
-        self.trees.insert(start.slot, run, Deed::Attempt(start.run.attempt), traces);
+        self.trees.insert(start.tree_id, run, TreeKind::Attempt(start.run.attempt), traces);
         None
     }
 
     /// A hook that cannot be started must not lead to the next at once, and that to the next: thousands may wait.
     fn run_hook(&mut self, now: Now, start: &HookStart) {
-        let (slot, run) = (start.slot, start.call.run());
-        let refused = |step, errno| Notice::NotStarted { slot, why: StartFailure::Step { step, errno } };
+        let (tree_id, run) = (start.tree_id, start.call.run());
+        let refused = |step, errno| Notice::NotStarted { tree_id, why: StartFailure::Step { step, errno } };
         let Ok(launch) = self.settings.launcher.hook(start) else {
             return self.refused.push_back(refused(Step::User, 0));
         };
@@ -94,12 +94,12 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         if self.processes.send(&Order::Start(Box::new(launch))).is_err() {
             return self.refused.push_back(refused(Step::Prepare, Errno::TOOBIG.raw_os_error()));
         }
-        self.trees.insert(slot, run, Deed::Hook(start.call.hook), traces);
+        self.trees.insert(tree_id, run, TreeKind::Hook(start.call.hook), traces);
     }
 
     fn not_started(&mut self, now: Now, start: &Start, errno: Option<i32>) -> Option<Stopped> {
         let why = StartFailure::Step { step: Step::Prepare, errno: errno.unwrap_or_default() };
-        self.turn(now, Event::Warden(Notice::NotStarted { slot: start.slot, why }))
+        self.turn(now, Event::Warden(Notice::NotStarted { tree_id: start.tree_id, why }))
     }
 }
 

@@ -14,8 +14,8 @@ use crate::coordination::{Service, channels};
 use crate::election::Queue;
 use crate::job::JobName;
 use crate::ledger::{
-    Asking, Commit, CommitId, Followed, LastEnd, Newest, Operator, OperatorError, ReadError, Reader, Reading, Snapshot,
-    Window,
+    Commit, CommitId, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, ReadError, ReadFuture,
+    Reader, Snapshot, Window,
 };
 use crate::run::{KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
 use crate::state_dir::journal::FileJournal;
@@ -100,50 +100,50 @@ impl Processes for Trees {
 struct NoReader;
 
 impl Reader for NoReader {
-    fn queue(&self) -> Reading<'_, Queue> {
+    fn queue(&self) -> ReadFuture<'_, Queue> {
         Box::pin(async { Err(ReadError("nothing here".into())) })
     }
 
-    fn snapshot(&self) -> Reading<'_, Snapshot> {
+    fn snapshot(&self) -> ReadFuture<'_, Snapshot> {
         Box::pin(async { Err(ReadError("nothing here".into())) })
     }
 
-    fn history(&self, _: Option<JobName>, _: Window) -> Reading<'_, Newest> {
+    fn history(&self, _: Option<JobName>, _: Window) -> ReadFuture<'_, Newest> {
         Box::pin(async { Err(ReadError("nothing here".into())) })
     }
 
-    fn lasts(&self) -> Reading<'_, BTreeMap<JobName, LastEnd>> {
+    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>> {
         Box::pin(async { Err(ReadError("nothing here".into())) })
     }
 }
 
 impl Operator for NoReader {
-    fn pause(&self, _: JobName, _: Uuid, _: Pause) -> Asking<'_, ()> {
+    fn pause(&self, _: JobName, _: Uuid, _: Pause) -> OperatorFuture<'_, ()> {
         Box::pin(async { Err(OperatorError("nothing here".into())) })
     }
 
-    fn request_resume(&self, _: JobName, _: Resume) -> Asking<'_, Option<Uuid>> {
+    fn request_resume(&self, _: JobName, _: Resume) -> OperatorFuture<'_, Option<Uuid>> {
         Box::pin(async { Err(OperatorError("nothing here".into())) })
     }
 
-    fn resumed(&self, _: JobName, _: Uuid) -> Asking<'_, ()> {
+    fn resumed(&self, _: JobName, _: Uuid) -> OperatorFuture<'_, ()> {
         Box::pin(async { Err(OperatorError("nothing here".into())) })
     }
 
-    fn trigger(&self, _: TriggerRecord) -> Asking<'_, RunId> {
+    fn trigger(&self, _: TriggerRecord) -> OperatorFuture<'_, RunId> {
         Box::pin(async { Err(OperatorError("nothing here".into())) })
     }
 
-    fn kill(&self, _: RunId, _: KillRequest) -> Asking<'_, Option<RunState>> {
+    fn kill(&self, _: RunId, _: KillRequest) -> OperatorFuture<'_, Option<RunState>> {
         Box::pin(async { Err(OperatorError("nothing here".into())) })
     }
 
-    fn followed(&self, _: RunId) -> Asking<'_, Followed> {
+    fn followed(&self, _: RunId) -> OperatorFuture<'_, Followed> {
         Box::pin(async { Err(OperatorError("nothing here".into())) })
     }
 }
 
-struct Rig {
+struct Fixture {
     daemon: Daemon<Flying, Trees, FileJournal>,
     service: Service,
     clock: Flying,
@@ -154,7 +154,7 @@ struct Rig {
     _dir: TempDir,
 }
 
-fn rig(die: bool) -> Rig {
+fn fixture(die: bool) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let clock = Flying { up: Arc::new(Mutex::new(Uptime::ZERO)), flood: Arc::default() };
     let (coordination, service) = channels(Arc::new(NoReader));
@@ -186,7 +186,7 @@ fn rig(die: bool) -> Rig {
         view,
         shown: Shown { status, turned },
     });
-    Rig { daemon, service, clock, closed, killed, is_warden_gone, leases, _dir: dir }
+    Fixture { daemon, service, clock, closed, killed, is_warden_gone, leases, _dir: dir }
 }
 
 async fn ended(daemon: Daemon<Flying, Trees, FileJournal>, controls: mpsc::UnboundedReceiver<Control>) -> Stopped {
@@ -195,7 +195,7 @@ async fn ended(daemon: Daemon<Flying, Trees, FileJournal>, controls: mpsc::Unbou
 
 #[tokio::test]
 async fn a_panic_of_the_backend_ends_the_daemon_and_what_it_runs() {
-    let Rig { daemon, service, closed, _dir, .. } = rig(true);
+    let Fixture { daemon, service, closed, _dir, .. } = fixture(true);
     let (_controls, controlled) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         let _service = service;
@@ -207,7 +207,7 @@ async fn a_panic_of_the_backend_ends_the_daemon_and_what_it_runs() {
 
 #[tokio::test]
 async fn a_loop_that_nobody_controls_any_more_goes_on_hearing() {
-    let Rig { daemon, service, closed, _dir, .. } = rig(true);
+    let Fixture { daemon, service, closed, _dir, .. } = fixture(true);
     let (_, controlled) = mpsc::unbounded_channel();
     let failure = Failure::StateDir("gone".into());
     service.events.send(Told::Election(Election::Failed(failure.clone()))).unwrap();
@@ -217,7 +217,7 @@ async fn a_loop_that_nobody_controls_any_more_goes_on_hearing() {
 
 #[tokio::test]
 async fn what_does_not_die_holds_the_end_up_but_not_for_ever() {
-    let Rig { daemon, service, clock, closed, _dir, .. } = rig(false);
+    let Fixture { daemon, service, clock, closed, _dir, .. } = fixture(false);
     let (_controls, controlled) = mpsc::unbounded_channel();
     drop(service);
     assert_eq!(ended(daemon, controlled).await, Stopped::BackendGone);
@@ -226,7 +226,7 @@ async fn what_does_not_die_holds_the_end_up_but_not_for_ever() {
 
 #[tokio::test]
 async fn a_warden_that_says_nothing_is_killed_and_ends_the_daemon() {
-    let Rig { daemon, service: _service, clock, killed, _dir, .. } = rig(true);
+    let Fixture { daemon, service: _service, clock, killed, _dir, .. } = fixture(true);
     let (_controls, controlled) = mpsc::unbounded_channel();
     assert_eq!(ended(daemon, controlled).await, Stopped::WardenGone(Left::default()));
     assert!(killed.load(Ordering::Relaxed) && clock.now().up >= Uptime::ZERO + Duration::from_secs(5));
@@ -234,7 +234,7 @@ async fn a_warden_that_says_nothing_is_killed_and_ends_the_daemon() {
 
 /// The leases that the warden is told of where the backend says this, and then ends.
 async fn leases_told(events: impl IntoIterator<Item = Told>) -> Vec<Uptime> {
-    let Rig { daemon, service, leases, _dir, .. } = rig(true);
+    let Fixture { daemon, service, leases, _dir, .. } = fixture(true);
     let (_controls, controlled) = mpsc::unbounded_channel();
     events.into_iter().for_each(|event| service.tell(event));
     drop(service);
@@ -261,7 +261,7 @@ async fn a_longer_lease_overtakes_no_revocation() {
 
 #[tokio::test]
 async fn an_endless_flood_of_answers_does_not_keep_the_warden_unheard() {
-    let Rig { daemon, service, clock, is_warden_gone, _dir, .. } = rig(true);
+    let Fixture { daemon, service, clock, is_warden_gone, _dir, .. } = fixture(true);
     let (_controls, controlled) = mpsc::unbounded_channel();
     *clock.flood.lock().unwrap() = Some(service.events.clone());
     is_warden_gone.store(true, Ordering::Relaxed);

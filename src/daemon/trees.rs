@@ -9,18 +9,18 @@ use crate::run::journal::RecoveredRun;
 use crate::run::{KnownBy, RunId, Traces};
 use crate::telemetry::{OUTPUT, event};
 use crate::warden::recover::Recorded;
-use crate::warden::wire::{Slot, Stream};
+use crate::warden::wire::{Stream, TreeId};
 
 /// The trees that the warden was asked to start.
 #[derive(Debug, Default)]
-pub(super) struct Trees(BTreeMap<Slot, Tree>);
+pub(super) struct Trees(BTreeMap<TreeId, Tree>);
 
 /// One of them.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub job: JobName,
     pub run: RunId,
-    pub deed: Deed,
+    pub kind: TreeKind,
     /// Its main process and that one's start time, once the warden has told of it.
     main: Option<(i32, u64)>,
     /// What tells its processes from others, as far as is known.
@@ -29,7 +29,7 @@ pub(super) struct Tree {
 
 /// What it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Deed {
+pub(super) enum TreeKind {
     /// It is this attempt of the run.
     Attempt(u32),
     /// It follows the run.
@@ -55,51 +55,51 @@ impl Tree {
 impl Trees {
     /// All hooks' trees, to be found without the warden.
     pub fn hooks(&self) -> Vec<Recorded> {
-        let hooks = self.0.values().filter(|tree| matches!(tree.deed, Deed::Hook(_)));
+        let hooks = self.0.values().filter(|tree| matches!(tree.kind, TreeKind::Hook(_)));
         hooks.map(Tree::recorded).collect()
     }
 
-    pub fn insert(&mut self, slot: Slot, run: RunId, deed: Deed, traces: Traces) {
-        self.0.insert(slot, Tree { job: run.job().clone(), run, deed, main: None, traces });
+    pub fn insert(&mut self, tree_id: TreeId, run: RunId, kind: TreeKind, traces: Traces) {
+        self.0.insert(tree_id, Tree { job: run.job().clone(), run, kind, main: None, traces });
     }
 
-    pub fn started(&mut self, slot: Slot, main: Option<(i32, u64)>, known_by: &KnownBy) {
-        if let Some(tree) = self.0.get_mut(&slot) {
+    pub fn started(&mut self, tree_id: TreeId, main: Option<(i32, u64)>, known_by: &KnownBy) {
+        if let Some(tree) = self.0.get_mut(&tree_id) {
             tree.main = main;
             tree.traces.known_by = known_by.clone();
         }
     }
 
     /// How a tree is found without the warden.
-    pub fn recorded(&self, slot: Slot) -> Option<Recorded> {
-        self.0.get(&slot).map(Tree::recorded)
+    pub fn recorded(&self, tree_id: TreeId) -> Option<Recorded> {
+        self.0.get(&tree_id).map(Tree::recorded)
     }
 
     /// All runs' trees, to be found without the warden.
     pub fn attempts(&self) -> Vec<Recorded> {
-        let attempts = self.0.values().filter(|tree| matches!(tree.deed, Deed::Attempt(_)));
+        let attempts = self.0.values().filter(|tree| matches!(tree.kind, TreeKind::Attempt(_)));
         attempts.map(Tree::recorded).collect()
     }
 
-    pub fn remove(&mut self, slot: Slot) -> Option<Tree> {
-        self.0.remove(&slot)
+    pub fn remove(&mut self, tree_id: TreeId) -> Option<Tree> {
+        self.0.remove(&tree_id)
     }
 
     /// The run whose attempt it is.
-    pub fn attempt(&self, slot: Slot) -> Option<(&RunId, u32)> {
-        match self.0.get(&slot)? {
-            Tree { run, deed: Deed::Attempt(attempt), .. } => Some((run, *attempt)),
-            Tree { deed: Deed::Hook(_), .. } => None,
+    pub fn attempt(&self, tree_id: TreeId) -> Option<(&RunId, u32)> {
+        match self.0.get(&tree_id)? {
+            Tree { run, kind: TreeKind::Attempt(attempt), .. } => Some((run, *attempt)),
+            Tree { kind: TreeKind::Hook(_), .. } => None,
         }
     }
 
     /// A line of output; a hook's streams are one, named after it.
-    pub fn log_line(&self, slot: Slot, stream: Stream, line: &str, continues: bool) {
-        let Some(Tree { job, run, deed, .. }) = self.0.get(&slot) else { return };
-        let stream = match (deed, stream) {
-            (Deed::Hook(hook), _) => hook.as_str(),
-            (Deed::Attempt(_), Stream::Stdout) => "stdout",
-            (Deed::Attempt(_), Stream::Stderr) => "stderr",
+    pub fn log_line(&self, tree_id: TreeId, stream: Stream, line: &str, continues: bool) {
+        let Some(Tree { job, run, kind, .. }) = self.0.get(&tree_id) else { return };
+        let stream = match (kind, stream) {
+            (TreeKind::Hook(hook), _) => hook.as_str(),
+            (TreeKind::Attempt(_), Stream::Stdout) => "stdout",
+            (TreeKind::Attempt(_), Stream::Stderr) => "stderr",
         };
         let continues = continues.then_some(true);
         info!(target: OUTPUT, event = event::RUN_OUTPUT, %job, %run, stream, line, continues);

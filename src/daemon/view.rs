@@ -15,8 +15,8 @@ use crate::job::{JobName, JobSet};
 use crate::run::RunEnd;
 use crate::schedule;
 use crate::status::{Confinement, JobStatus, JobsFile, LastRun, Role, RunStatus, Session, State, Status};
+use crate::suggest::counted;
 use crate::term::NodeName;
-use crate::words::counted;
 
 /// What a node without one waits for.
 const PLACE: &str = "a place in the queue";
@@ -151,7 +151,7 @@ impl View {
             Election::Damaged { all, .. } => self.damaged.clone_from(all),
             Election::Failed(failure) => self.awaiting = Some(failure.to_string()),
             Election::Members(members) => return self.compare(members, jobs),
-            Election::Left | Election::NotAppointed { .. } | Election::Time(_) => {}
+            Election::Left | Election::NotTransferred { .. } | Election::Time(_) => {}
         }
         Vec::new()
     }

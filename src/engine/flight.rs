@@ -7,7 +7,7 @@ use crate::clock::Uptime;
 use crate::job::Job;
 use crate::ledger::{CommitId, OwnerState};
 use crate::run::{Reason, RunEnd, RunRecord, RunState, Version};
-use crate::warden::wire::Slot;
+use crate::warden::wire::TreeId;
 
 /// A run in flight.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub(super) struct Flight {
     /// Of the record.
     pub version: Version,
     /// Who has it.
-    pub holder: Holder,
+    pub holder: RunOwner,
     /// The commit about it that has no answer yet: there is never more than one.
     pub commit: Option<CommitId>,
     /// What was heard of another node's run while a commit about it was under way; looked at if that commit is refused.
@@ -35,7 +35,7 @@ pub(super) enum News {
 
 /// Who has a run.
 #[derive(Clone, Debug)]
-pub(super) enum Holder {
+pub(super) enum RunOwner {
     /// This node.
     Own(Own),
     /// Another node, alive when last heard of. Only a leader keeps these.
@@ -56,7 +56,7 @@ pub(super) struct Own {
     /// How far it is.
     pub phase: Phase,
     /// The node has a new session since the record was written.
-    pub needs_reown: bool,
+    pub needs_change_owner: bool,
     /// Its end was told to people.
     pub is_told: bool,
     /// Its end was asked to be written and never answered: it may be written.
@@ -71,7 +71,7 @@ impl Own {
 
     /// A run whose process is no more, or never was.
     pub fn dead(phase: Phase) -> Self {
-        Self { job: None, phase, needs_reown: false, is_told: false, may_be_written: false }
+        Self { job: None, phase, needs_change_owner: false, is_told: false, may_be_written: false }
     }
 }
 
@@ -110,7 +110,7 @@ impl LetGo {
 #[derive(Clone, Debug)]
 pub(super) struct Alive {
     /// Its name to the warden.
-    pub slot: Slot,
+    pub tree_id: TreeId,
     /// When the warden was asked to start it.
     pub ordered: Uptime,
     /// When it started; absent until the warden says so.
@@ -125,8 +125,8 @@ pub(super) struct Alive {
 
 impl Alive {
     /// A tree that the warden is about to be asked to start.
-    pub fn new(slot: Slot, ordered: Uptime) -> Self {
-        Self { slot, ordered, started: None, timeout_at: None, stopped: None, is_ended_here: false }
+    pub fn new(tree_id: TreeId, ordered: Uptime) -> Self {
+        Self { tree_id, ordered, started: None, timeout_at: None, stopped: None, is_ended_here: false }
     }
 }
 
@@ -147,7 +147,7 @@ pub(super) enum StopCause {
 
 impl Flight {
     /// A run as read.
-    pub fn new(record: RunRecord, version: Version, holder: Holder) -> Self {
+    pub fn new(record: RunRecord, version: Version, holder: RunOwner) -> Self {
         Self { record, version, holder, commit: None, news: None }
     }
 
@@ -167,7 +167,7 @@ impl Flight {
     /// The own part, where this node has it.
     pub fn own(&self) -> Option<&Own> {
         match &self.holder {
-            Holder::Own(own) => Some(own),
+            RunOwner::Own(own) => Some(own),
             _ => None,
         }
     }
@@ -175,14 +175,14 @@ impl Flight {
     /// The own part, to be changed.
     pub fn own_mut(&mut self) -> Option<&mut Own> {
         match &mut self.holder {
-            Holder::Own(own) => Some(own),
+            RunOwner::Own(own) => Some(own),
             _ => None,
         }
     }
 
     /// True while nobody has it and nothing is being written about it.
     pub fn is_nobodys(&self) -> bool {
-        matches!(self.holder, Holder::Nobody) && self.commit.is_none()
+        matches!(self.holder, RunOwner::Nobody) && self.commit.is_none()
     }
 
     /// True while it waits to be started, and no attempt of it ever had a process.

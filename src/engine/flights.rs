@@ -295,12 +295,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::engine::flight::{Alive, Holder, Own};
-    use crate::engine::tests::rig::{at, job, set};
+    use crate::engine::flight::{Alive, Own, RunOwner};
+    use crate::engine::tests::fixture::{at, job, set};
     use crate::job::Group;
     use crate::ledger::OwnerState;
     use crate::run::{RunState, Version};
-    use crate::warden::wire::Slot;
+    use crate::warden::wire::TreeId;
 
     fn jobs() -> JobSet {
         let grouped = |name: &str, group: &str| {
@@ -314,23 +314,23 @@ mod tests {
     fn flight(number: usize) -> (RunId, Flight) {
         let name = ["a", "b", "c", "d"][number % 4];
         let second = at(&format!("10:00:0{}", number / 4 % 4));
-        let found = crate::engine::tests::rig::running(&job(name, "* * * * * *"), second, OwnerState::Alive);
-        (found.record.id(), Flight::new(found.record, Version::FIRST, Holder::Other))
+        let found = crate::engine::tests::fixture::running(&job(name, "* * * * * *"), second, OwnerState::Alive);
+        (found.record.id(), Flight::new(found.record, Version::FIRST, RunOwner::Other))
     }
 
     fn change(flight: &mut Flight, how: u8) {
         match how {
-            0 => flight.holder = Holder::Own(Own::dead(Phase::Beginning)),
+            0 => flight.holder = RunOwner::Own(Own::dead(Phase::Beginning)),
             1 | 2 => {
                 let started = (how == 2).then_some(crate::clock::Uptime::ZERO);
-                flight.holder = Holder::Own(Own::dead(Phase::Alive(Alive {
+                flight.holder = RunOwner::Own(Own::dead(Phase::Alive(Alive {
                     started,
-                    ..Alive::new(Slot(1), crate::clock::Uptime::ZERO)
+                    ..Alive::new(TreeId(1), crate::clock::Uptime::ZERO)
                 })));
             }
-            3 => (flight.record.state, flight.holder, flight.commit) = (RunState::Queued, Holder::Nobody, None),
+            3 => (flight.record.state, flight.holder, flight.commit) = (RunState::Queued, RunOwner::Nobody, None),
             4 => flight.commit = Some(CommitId(7)),
-            _ => (flight.record.state, flight.holder) = (RunState::Running, Holder::Other),
+            _ => (flight.record.state, flight.holder) = (RunState::Running, RunOwner::Other),
         }
     }
 

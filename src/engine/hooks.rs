@@ -25,7 +25,7 @@ use super::{Command, Engine, Report, Told, Turn};
 use crate::clock::Uptime;
 use crate::job::{Hook, Job, JobName};
 use crate::run::{Outcome, RunEnd, RunId, Skip, SkipReason, millis};
-use crate::warden::wire::{EndedBy, Ending, Exit, Order, Slot, StartFailure};
+use crate::warden::wire::{EndedBy, Ending, Exit, Order, StartFailure, TreeId};
 
 /// How long a hook may take; then SIGTERM, and SIGKILL after the job's `kill_grace`.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
@@ -65,7 +65,7 @@ pub enum Cause {
 #[derive(Clone, Debug, PartialEq)]
 pub struct HookStart {
     /// The tree's name to the warden.
-    pub slot: Slot,
+    pub tree_id: TreeId,
     /// What to start, and why.
     pub call: HookCall,
     /// When it is killed without being told to.
@@ -159,28 +159,28 @@ impl Engine {
     /// Starts what waits, as far as there is room.
     pub(super) fn start_hooks(&mut self, t: &mut Turn) {
         while let Some(call) = self.hooks.next() {
-            let slot = Slot(self.count());
-            self.hooks.started(slot, &call);
+            let tree_id = TreeId(self.count());
+            self.hooks.started(tree_id, &call);
             let until = t.now.up + TIMEOUT + call.job.kill_grace + SLACK;
-            t.commands.push(Command::RunHook(Box::new(HookStart { slot, call, until })));
+            t.commands.push(Command::RunHook(Box::new(HookStart { tree_id, call, until })));
         }
     }
 
-    pub(super) fn on_hook_started(&mut self, slot: Slot, at: Uptime) {
-        if self.hooks.get(slot).is_some() {
-            self.timeouts.insert((at + TIMEOUT, slot));
+    pub(super) fn on_hook_started(&mut self, tree_id: TreeId, at: Uptime) {
+        if self.hooks.get(tree_id).is_some() {
+            self.timeouts.insert((at + TIMEOUT, tree_id));
         }
     }
 
-    pub(super) fn on_hook_not_started(&mut self, t: &mut Turn, slot: Slot, why: StartFailure) {
-        if let Some(Running { hook, run, .. }) = self.hooks.ended(slot) {
+    pub(super) fn on_hook_not_started(&mut self, t: &mut Turn, tree_id: TreeId, why: StartFailure) {
+        if let Some(Running { hook, run, .. }) = self.hooks.ended(tree_id) {
             t.tell(Report::HookFinished { hook, run, how: HookOutcome::NotStarted(why) });
         }
     }
 
     pub(super) fn on_hook_ended(&mut self, t: &mut Turn, ending: &Ending) {
-        let Some(Running { hook, run, .. }) = self.hooks.ended(ending.slot) else { return };
-        self.timeouts.retain(|&(_, slot)| slot != ending.slot);
+        let Some(Running { hook, run, .. }) = self.hooks.ended(ending.tree_id) else { return };
+        self.timeouts.retain(|&(_, tree_id)| tree_id != ending.tree_id);
         let how = match ending.ended_by {
             None => HookOutcome::Exited(ending.exit),
             Some(EndedBy::Order | EndedBy::Deadline) => HookOutcome::TimedOut,
@@ -189,17 +189,17 @@ impl Engine {
     }
 
     /// It took its time.
-    pub(super) fn stop_hook(&mut self, t: &mut Turn, slot: Slot) {
-        if let Some(Running { grace, .. }) = self.hooks.get(slot) {
-            t.order(Order::Stop { slot, grace_ms: millis(*grace) });
+    pub(super) fn stop_hook(&mut self, t: &mut Turn, tree_id: TreeId) {
+        if let Some(Running { grace, .. }) = self.hooks.get(tree_id) {
+            t.order(Order::Stop { tree_id, grace_ms: millis(*grace) });
         }
     }
 
     /// The node ends: nothing more is started, and what runs is killed.
     pub(super) fn give_up_hooks(&mut self, t: &mut Turn) {
         let (running, waiting) = self.hooks.close();
-        for (slot, Running { hook, run, .. }) in running {
-            t.order(Order::Kill { slot });
+        for (tree_id, Running { hook, run, .. }) in running {
+            t.order(Order::Kill { tree_id });
             t.tell(Report::HookFinished { hook, run, how: HookOutcome::Killed });
         }
         for call in waiting {

@@ -22,13 +22,13 @@ use self::manual::Triggers;
 pub(super) use self::manual::is_too_old;
 use self::paused::Pauses;
 use self::timeline::Timeline;
-use super::flight::{Flight, Holder, LetGo, Phase};
+use super::flight::{Flight, LetGo, Phase, RunOwner};
 use super::misfire::{self, Missed};
 use super::takeover::Takeover;
 use super::{Engine, Pending, Turn};
 use crate::clock::{Uptime, earlier};
 use crate::job::{Job, JobName, JobSet, Misfire, Overlap};
-use crate::ledger::{Commit, CommitId, JobEntry, Wishes};
+use crate::ledger::{Commit, CommitId, JobEntry, OperatorRequests};
 use crate::run::{RunId, RunState, SkipReason};
 use crate::term::Term;
 
@@ -49,7 +49,7 @@ pub(super) struct Leadership {
     /// When runs that no node has are begun again.
     pub retries: BTreeSet<(Timestamp, RunId)>,
     /// What changed that runs may have waited for.
-    pub stirred: Stirred,
+    pub changed: Changed,
     timelines: BTreeMap<JobName, Timeline>,
     /// When each job is next to be looked at.
     agenda: BTreeSet<(Timestamp, JobName)>,
@@ -75,7 +75,7 @@ impl Leadership {
             takeover: Some(takeover),
             keeps: BTreeSet::new(),
             retries: BTreeSet::new(),
-            stirred: Stirred::default(),
+            changed: Changed::default(),
             timelines: BTreeMap::new(),
             agenda: BTreeSet::new(),
             backlogs: BTreeSet::new(),
@@ -88,10 +88,10 @@ impl Leadership {
     }
 
     /// What operators wanted before this term. That a job is paused is no news then.
-    pub fn adopt_wishes(&mut self, wishes: Wishes) {
-        self.triggers.hear(wishes.triggers);
-        self.chains.hear(wishes.links);
-        for (name, entry) in wishes.control {
+    pub fn adopt_requests(&mut self, requests: OperatorRequests) {
+        self.triggers.hear(requests.triggers);
+        self.chains.hear(requests.links);
+        for (name, entry) in requests.control {
             self.pauses.hear(&name, entry);
         }
     }
@@ -114,17 +114,17 @@ impl Leadership {
     }
 
     /// Everything may have changed that runs waited for.
-    pub fn stir_all(&mut self) {
-        self.stirred.all = true;
-        self.chains.stir();
+    pub fn mark_all_changed(&mut self) {
+        self.changed.all = true;
+        self.chains.mark_changed();
     }
 
     /// A run of this job ended or came to wait.
-    pub fn stir_job(&mut self, job: &JobName, group: Option<&Arc<str>>, jobs: &JobSet) {
-        self.stirred.jobs.insert(job.clone());
-        self.stirred.groups.extend(group.cloned());
+    pub fn mark_job_changed(&mut self, job: &JobName, group: Option<&Arc<str>>, jobs: &JobSet) {
+        self.changed.jobs.insert(job.clone());
+        self.changed.groups.extend(group.cloned());
         self.look_at_backlog(job);
-        self.chains.stir_job(job, jobs);
+        self.chains.mark_job_changed(job, jobs);
     }
 
     /// Puts the job's backlog where it is looked at, if there is any.
@@ -177,18 +177,18 @@ impl Leadership {
             return;
         }
         match pending {
-            Pending::Settle { .. } | Pending::End { .. } | Pending::Miss { .. } => takeover.settled += 1,
+            Pending::UpdateRun { .. } | Pending::End { .. } | Pending::Miss { .. } => takeover.settled += 1,
             Pending::Advance { told: Some(told), .. } if told.skip.reason == SkipReason::Missed => {
                 takeover.missed += told.count;
             }
             Pending::Advance { .. }
             | Pending::Begin { .. }
-            | Pending::Fulfil { .. }
-            | Pending::Dismiss { .. }
-            | Pending::Follow { .. }
-            | Pending::Forgo { .. }
+            | Pending::BeginTriggered { .. }
+            | Pending::DropTrigger { .. }
+            | Pending::BeginDownstream { .. }
+            | Pending::DropLinks { .. }
             | Pending::Resume { .. }
-            | Pending::Reown { .. }
+            | Pending::ChangeOwner { .. }
             | Pending::Kill { .. } => {}
         }
     }
@@ -220,7 +220,7 @@ impl Engine {
         while self.may_decide(t.now) {
             let Some(leading) = &mut self.leading else { return };
             let Some((_, run)) = leading.keeps.pop_first_if_due(t.due) else { return };
-            if self.flights.get(&run).is_some_and(|flight| matches!(flight.holder, Holder::CutOff)) {
+            if self.flights.get(&run).is_some_and(|flight| matches!(flight.holder, RunOwner::CutOff)) {
                 self.abandon(t, &run);
             }
         }
@@ -251,7 +251,7 @@ impl Engine {
         {
             leading.schedule(name);
         }
-        self.stir_job(name);
+        self.mark_job_changed(name);
     }
 
     /// Decides on a job once something that it waits for is answered.
@@ -275,16 +275,16 @@ impl Engine {
             Some(Phase::Beginning | Phase::Unsure | Phase::LettingGo(LetGo { state: RunState::Unstarted, .. })) => {
                 overlap == Some(Overlap::Skip)
             }
-            _ => matches!(flight.holder, Holder::Settling),
+            _ => matches!(flight.holder, RunOwner::Settling),
         })
     }
 
     /// What operators want, as heard.
-    pub(super) fn on_wishes(&mut self, t: &mut Turn, wishes: Wishes) {
+    pub(super) fn on_requests(&mut self, t: &mut Turn, requests: OperatorRequests) {
         let Some(leading) = &mut self.leading else { return };
-        leading.triggers.hear(wishes.triggers);
-        leading.chains.hear(wishes.links);
-        self.hear_pauses(t, wishes.control);
+        leading.triggers.hear(requests.triggers);
+        leading.chains.hear(requests.links);
+        self.hear_pauses(t, requests.control);
     }
 
     /// Decides on one job's occurrences up to now.
@@ -430,7 +430,7 @@ enum Due {
 
 /// What changed that runs may have waited for.
 #[derive(Debug, Default)]
-pub(super) struct Stirred {
+pub(super) struct Changed {
     /// Everything.
     pub all: bool,
     /// A run of these jobs ended, or one of them came to wait.
@@ -439,7 +439,7 @@ pub(super) struct Stirred {
     pub groups: BTreeSet<Arc<str>>,
 }
 
-impl Stirred {
+impl Changed {
     pub fn is_none(&self) -> bool {
         !self.all && self.jobs.is_empty() && self.groups.is_empty()
     }

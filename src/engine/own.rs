@@ -1,14 +1,14 @@
 //! The life of a run that this node has: begun in the ledger, started, ended, its end written down.
 //!
-//! A run has at most one commit under way; [`Engine::pump`] asks for the next as soon as the last is answered.
+//! A run has at most one commit under way; [`Engine::commit_next`] asks for the next as soon as the last is answered.
 
 mod answers;
 mod ending;
 
 use std::time::Duration;
 
-use super::flight::{Alive, Flight, Holder, LetGo, Own, Phase, StopCause};
-use super::kill::ATTEND_AFTER;
+use super::flight::{Alive, Flight, LetGo, Own, Phase, RunOwner, StopCause};
+use super::kill::WATCH_AFTER;
 use super::takeover::LONGEST_CUT_OFF;
 use super::{Command, Engine, Pending, Report, Start, Turn};
 use crate::clock::{Now, earlier, later};
@@ -16,7 +16,7 @@ use crate::ledger::{Change, Request};
 use crate::run::journal::RecoveredRun;
 use crate::run::{OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, millis};
 use crate::term::{SessionId, TermEnd};
-use crate::warden::wire::{Deadline, Notice, Order, Slot};
+use crate::warden::wire::{Deadline, Notice, Order, TreeId};
 
 impl Engine {
     /// Runs of an earlier process, dead for sure: their ends are written, or they are let go for another attempt.
@@ -38,7 +38,7 @@ impl Engine {
                     Own::dead(Phase::Ended(Box::new(end)))
                 }
             };
-            self.flights.insert(record.id(), Flight::new(record, version, Holder::Own(own)));
+            self.flights.insert(record.id(), Flight::new(record, version, RunOwner::Own(own)));
         }
     }
 
@@ -51,13 +51,13 @@ impl Engine {
             self.flights.iter().filter(|(_, f)| f.own().is_some()).map(|(id, _)| id.clone()).collect();
         for run in own {
             let Some(own) = self.flights.get_mut(&run).and_then(Flight::own_mut) else { continue };
-            own.needs_reown = matches!(own.phase, Phase::Alive(_));
+            own.needs_change_owner = matches!(own.phase, Phase::Alive(_));
             match own.phase {
                 Phase::Unsure => t.ledger(Request::ReadRun(run)),
-                _ => self.pump(t, &run),
+                _ => self.commit_next(t, &run),
             }
         }
-        self.attend_all(t);
+        self.watch_all(t);
         self.ask_again(t);
     }
 
@@ -67,37 +67,39 @@ impl Engine {
         // A successor gives up what it found cut off after so long: this node's session was gone before that.
         let longest = t.now.up + LONGEST_CUT_OFF;
         let kept = self.flights.values().filter(|flight| flight.record.on_loss == OnLoss::CutOff);
-        let kept = kept.filter_map(Flight::alive).filter(|alive| !self.outlived.is_doomed(alive.slot));
-        let kept = kept.filter_map(|alive| match self.outlived.deadline(alive.slot) {
-            Some(Deadline::LeaseAnd(at)) => Some((alive.slot, Deadline::At(at.min(longest)))),
+        let kept = kept.filter_map(Flight::alive).filter(|alive| !self.overdue.is_kill_sent(alive.tree_id));
+        let kept = kept.filter_map(|alive| match self.overdue.deadline(alive.tree_id) {
+            Some(Deadline::LeaseAnd(at)) => Some((alive.tree_id, Deadline::At(at.min(longest)))),
             // None is not watched.
-            Some(Deadline::None) | None => Some((alive.slot, Deadline::At(longest))),
+            Some(Deadline::None) | None => Some((alive.tree_id, Deadline::At(longest))),
             Some(Deadline::Lease | Deadline::At(_)) => None,
         });
-        for (slot, deadline) in kept.collect::<Vec<_>>() {
-            self.set_deadline(t, slot, deadline);
+        for (tree_id, deadline) in kept.collect::<Vec<_>>() {
+            self.set_deadline(t, tree_id, deadline);
         }
     }
 
     /// The ledger has the run under this session: its lease protects it again.
     pub(super) fn release_to_the_lease(&mut self, t: &mut Turn, run: &RunId) {
         let Some(flight) = self.flights.get(run) else { return };
-        let Some(slot) = flight.alive().map(|alive| alive.slot).filter(|&slot| !self.outlived.is_doomed(slot)) else {
+        let Some(tree_id) =
+            flight.alive().map(|alive| alive.tree_id).filter(|&tree_id| !self.overdue.is_kill_sent(tree_id))
+        else {
             return;
         };
         let deadline = deadline_of(&flight.record, Now { wall: t.due, ..t.now });
-        if let Some(Deadline::At(_)) = self.outlived.deadline(slot) {
-            self.set_deadline(t, slot, deadline);
+        if let Some(Deadline::At(_)) = self.overdue.deadline(tree_id) {
+            self.set_deadline(t, tree_id, deadline);
         }
     }
 
-    fn set_deadline(&mut self, t: &mut Turn, slot: Slot, deadline: Deadline) {
-        self.outlived.watch(slot, deadline);
-        t.order(Order::Deadline { slot, deadline });
+    fn set_deadline(&mut self, t: &mut Turn, tree_id: TreeId, deadline: Deadline) {
+        self.overdue.watch(tree_id, deadline);
+        t.order(Order::Deadline { tree_id, deadline });
     }
 
     /// Asks for the commit that an own run waits for, if it waits for one and none is under way.
-    pub(super) fn pump(&mut self, t: &mut Turn, run: &RunId) {
+    pub(super) fn commit_next(&mut self, t: &mut Turn, run: &RunId) {
         let Some(session) = self.session.clone() else { return };
         let Some(flight) = self.flights.get(run).filter(|flight| flight.commit.is_none()) else { return };
         let Some(own) = flight.own() else { return };
@@ -111,17 +113,17 @@ impl Engine {
             Phase::LettingGo(LetGo { state, .. }) => {
                 record.state = *state;
                 record.nonce = self.nonce();
-                (Change::Reown { at, run: record }, Pending::Reown { run: run.clone() })
+                (Change::ChangeOwner { at, run: record }, Pending::ChangeOwner { run: run.clone() })
             }
-            Phase::Alive(alive) if own.needs_reown && alive.stopped != Some(StopCause::Superseded) => {
+            Phase::Alive(alive) if own.needs_change_owner && alive.stopped != Some(StopCause::Superseded) => {
                 record.state = RunState::Running;
                 record.owner = Owner { node: self.node.clone(), session };
                 record.nonce = self.nonce();
-                (Change::Reown { at, run: record }, Pending::Reown { run: run.clone() })
+                (Change::ChangeOwner { at, run: record }, Pending::ChangeOwner { run: run.clone() })
             }
             Phase::Alive(_) | Phase::Beginning | Phase::Unsure => return,
         };
-        if let Change::Reown { run: record, .. } = &change
+        if let Change::ChangeOwner { run: record, .. } = &change
             && let Some(flight) = self.flights.get_mut(run)
         {
             flight.record = record.clone();
@@ -136,7 +138,7 @@ impl Engine {
     pub(super) fn on_begun(&mut self, t: &mut Turn, run: &RunId) {
         let Some(flight) = self.flights.get(run) else { return };
         if flight.record.kill.is_some() {
-            return self.obey(t, run);
+            return self.apply_kill(t, run);
         }
         let leads = self.leading.as_ref().is_some_and(|leading| leading.term.token == flight.record.token);
         let job = flight.own().and_then(|own| own.job.clone());
@@ -148,24 +150,24 @@ impl Engine {
             return self.let_go_unstarted(t, run, None, Duration::ZERO);
         }
         let (record, version) = (flight.record.clone(), flight.version);
-        let slot = Slot(self.count());
-        self.slots.insert(slot, run.clone());
+        let tree_id = TreeId(self.count());
+        self.tree_ids.insert(tree_id, run.clone());
         // From now on: what comes before the program runs, a working directory on a dead mount for one, can take as long.
         let timeout_at = job.timeout.map(|timeout| t.now.up + timeout);
-        self.timeouts.extend(timeout_at.map(|at| (at, slot)));
+        self.timeouts.extend(timeout_at.map(|at| (at, tree_id)));
         if let Some(own) = self.flights.get_mut(run).and_then(Flight::own_mut) {
-            own.phase = Phase::Alive(Alive { timeout_at, ..Alive::new(slot, t.now.up) });
+            own.phase = Phase::Alive(Alive { timeout_at, ..Alive::new(tree_id, t.now.up) });
         }
         let deadline = deadline_of(&record, Now { wall: t.due, ..t.now });
-        self.outlived.watch(slot, deadline);
-        let start = Start { slot, run: record, version, job, not_after: self.lease_until, deadline };
+        self.overdue.watch(tree_id, deadline);
+        let start = Start { tree_id, run: record, version, job, not_after: self.lease_until, deadline };
         t.commands.push(Command::Start(Box::new(start)));
     }
 
     pub(super) fn on_notice(&mut self, t: &mut Turn, notice: Notice) {
         match notice {
-            Notice::Started { slot, pid, at, .. } => {
-                let Some(run) = self.slots.get(&slot).cloned() else { return self.on_hook_started(slot, at) };
+            Notice::Started { tree_id, pid, at, .. } => {
+                let Some(run) = self.tree_ids.get(&tree_id).cloned() else { return self.on_hook_started(tree_id, at) };
                 let Some(flight) = self.flights.get_mut(&run) else { return };
                 let (attempt, token) = (flight.record.attempt, flight.record.token);
                 let timeout = flight.own().and_then(|own| own.job.as_ref()?.timeout);
@@ -174,10 +176,10 @@ impl Engine {
                 let timeout_at = timeout.map(|timeout| at + timeout);
                 let (ordered, before) = (alive.ordered, std::mem::replace(&mut alive.timeout_at, timeout_at));
                 // One that has passed was acted on.
-                if before.is_some_and(|before| self.timeouts.remove(&(before, slot))) {
-                    self.timeouts.extend(timeout_at.map(|at| (at, slot)));
+                if before.is_some_and(|before| self.timeouts.remove(&(before, tree_id))) {
+                    self.timeouts.extend(timeout_at.map(|at| (at, tree_id)));
                 }
-                self.attend.insert((at + ATTEND_AFTER, slot));
+                self.watch_own.insert((at + WATCH_AFTER, tree_id));
                 self.admission.started(ordered, t.now.up, self.flights.starting());
                 let Some(flight) = self.flights.get(&run) else { return };
                 let started_at = earlier(t.now.wall, t.now.up.since(at));
@@ -189,19 +191,21 @@ impl Engine {
                 };
                 let lateness = started_at.duration_since(due_at);
                 let lateness = Duration::try_from(lateness).unwrap_or_default();
-                self.succession.failed_starts = 0;
+                self.transfer.failed_starts = 0;
                 t.tell(Report::Started { run, attempt, token, pid, lateness });
             }
-            Notice::NotStarted { slot, why } => {
-                self.outlived.forget(slot);
-                let Some(run) = self.slots.remove(&slot) else { return self.on_hook_not_started(t, slot, why) };
-                self.forget_times(&run, slot);
+            Notice::NotStarted { tree_id, why } => {
+                self.overdue.forget(tree_id);
+                let Some(run) = self.tree_ids.remove(&tree_id) else {
+                    return self.on_hook_not_started(t, tree_id, why);
+                };
+                self.forget_times(&run, tree_id);
                 self.on_not_started(t, &run, why);
             }
             Notice::Ended(ending) => {
-                self.outlived.forget(ending.slot);
-                let Some(run) = self.slots.remove(&ending.slot) else { return self.on_hook_ended(t, &ending) };
-                self.forget_times(&run, ending.slot);
+                self.overdue.forget(ending.tree_id);
+                let Some(run) = self.tree_ids.remove(&ending.tree_id) else { return self.on_hook_ended(t, &ending) };
+                self.forget_times(&run, ending.tree_id);
                 self.on_ended(t, &run, *ending);
             }
             Notice::Output { .. } | Notice::Pong => {}
@@ -209,11 +213,11 @@ impl Engine {
     }
 
     /// Nothing is to be done any more about a tree at its times.
-    fn forget_times(&mut self, run: &RunId, slot: Slot) {
+    fn forget_times(&mut self, run: &RunId, tree_id: TreeId) {
         let Some(alive) = self.flights.get(run).and_then(Flight::alive) else { return };
         let (timeout_at, started) = (alive.timeout_at, alive.started);
-        timeout_at.map(|at| self.timeouts.remove(&(at, slot)));
-        started.map(|at| self.attend.remove(&(at + ATTEND_AFTER, slot)));
+        timeout_at.map(|at| self.timeouts.remove(&(at, tree_id)));
+        started.map(|at| self.watch_own.remove(&(at + WATCH_AFTER, tree_id)));
     }
 
     /// The term is over. What another node may start again dies now, unless the node gave leadership up itself.
@@ -221,28 +225,28 @@ impl Engine {
         if why == TermEnd::Resigned {
             return;
         }
-        let doomed: Vec<RunId> = self
+        let kill_sent: Vec<RunId> = self
             .flights
             .iter()
             .filter(|(_, flight)| flight.record.on_loss != OnLoss::CutOff)
-            .filter(|(_, flight)| flight.alive().is_some_and(|alive| !self.outlived.is_doomed(alive.slot)))
+            .filter(|(_, flight)| flight.alive().is_some_and(|alive| !self.overdue.is_kill_sent(alive.tree_id)))
             .map(|(id, _)| id.clone())
             .collect();
-        for run in doomed {
+        for run in kill_sent {
             self.kill_run(t, &run, StopCause::Lease);
         }
     }
 
     /// Stops attempts that have taken their `timeout`.
     pub(super) fn stop_overdue(&mut self, t: &mut Turn) {
-        while let Some(&(at, slot)) = self.timeouts.first() {
+        while let Some(&(at, tree_id)) = self.timeouts.first() {
             if at > t.now.up {
                 return;
             }
-            self.timeouts.remove(&(at, slot));
-            match self.slots.get(&slot).cloned() {
+            self.timeouts.remove(&(at, tree_id));
+            match self.tree_ids.get(&tree_id).cloned() {
                 Some(run) => self.stop_run(t, &run, StopCause::Timeout),
-                None => self.stop_hook(t, slot),
+                None => self.stop_hook(t, tree_id),
             }
         }
     }
@@ -254,7 +258,7 @@ impl Engine {
         let Some(alive) = flight.alive_mut() else { return };
         if alive.stopped.is_none() {
             alive.stopped = Some(cause);
-            t.order(Order::Stop { slot: alive.slot, grace_ms: millis(grace) });
+            t.order(Order::Stop { tree_id: alive.tree_id, grace_ms: millis(grace) });
         }
     }
 
@@ -264,9 +268,9 @@ impl Engine {
         if alive.stopped.is_none() || cause == StopCause::Superseded {
             alive.stopped = Some(cause);
         }
-        let slot = alive.slot;
-        self.outlived.ordered(slot, t.now.up);
-        t.order(Order::Kill { slot });
+        let tree_id = alive.tree_id;
+        self.overdue.ordered(tree_id, t.now.up);
+        t.order(Order::Kill { tree_id });
     }
 }
 

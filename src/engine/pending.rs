@@ -16,23 +16,23 @@ pub(super) enum Pending {
     /// A run's beginning.
     Begin { run: RunId },
     /// A trigger's run.
-    Fulfil { run: RunId, by: String },
+    BeginTriggered { run: RunId, by: String },
     /// A trigger that leads to no run, with what is to be told once it is accepted.
-    Dismiss { told: Option<Told> },
+    DropTrigger { told: Option<Told> },
     /// A run after its upstreams' runs.
-    Follow { run: RunId },
+    BeginDownstream { run: RunId },
     /// A run after others that is given up, with what is to be told once that is accepted.
-    Forgo { run: RunId, told: Option<Told> },
+    DropLinks { run: RunId, told: Option<Told> },
     /// The end of a pause, with the mark that it moves.
     Resume { job: JobName, mark: Option<Timestamp>, told: Option<Told>, by: String },
     /// Another attempt of a run, or its mark as cut off.
-    Settle { run: RunId },
+    UpdateRun { run: RunId },
     /// A run that never had a process is recorded as missed, with what is to be told once that is accepted.
     Miss { run: RunId, told: Told },
     /// That a run of another node is to end.
     Kill { run: RunId },
     /// An own run under the new session, or let go.
-    Reown { run: RunId },
+    ChangeOwner { run: RunId },
     /// A run's end; of another node's run where `told` by the leader.
     End { run: RunId, settled: Option<Box<RunEnd>> },
 }
@@ -78,11 +78,11 @@ impl Engine {
                 }
                 self.on_attempt_answer(t, &run, id, answer);
             }
-            Pending::Fulfil { run, by } => {
-                self.on_fulfil_answer(t, &run, by, answer);
+            Pending::BeginTriggered { run, by } => {
+                self.on_begin_triggered_answer(t, &run, by, answer);
                 self.on_attempt_answer(t, &run, id, answer);
             }
-            Pending::Follow { run } => {
+            Pending::BeginDownstream { run } => {
                 if is_of_this_term {
                     if run.trigger().is_none() {
                         self.on_timeline_answer(t, run.job(), run.scheduled_at(), answer);
@@ -91,13 +91,13 @@ impl Engine {
                 }
                 self.on_attempt_answer(t, &run, id, answer);
             }
-            Pending::Forgo { run, told } => {
+            Pending::DropLinks { run, told } => {
                 self.on_skip_answer(t, answer, told);
                 if is_of_this_term {
-                    self.on_forgo_answer(&run, answer);
+                    self.on_drop_links_answer(&run, answer);
                 }
             }
-            Pending::Dismiss { told } => self.on_skip_answer(t, answer, told),
+            Pending::DropTrigger { told } => self.on_skip_answer(t, answer, told),
             Pending::Resume { job, mark, told, by } => {
                 self.on_skip_answer(t, answer, told);
                 if is_of_this_term {
@@ -107,10 +107,10 @@ impl Engine {
                     t.tell(Report::Resumed { job, by });
                 }
             }
-            Pending::Settle { run } => self.on_settle_answer(t, &run, id, answer),
+            Pending::UpdateRun { run } => self.on_update_answer(t, &run, id, answer),
             Pending::Miss { run, told } => self.on_miss_answer(t, &run, id, told, answer),
             Pending::Kill { run } => self.on_kill_answer(t, &run, id, answer),
-            Pending::Reown { run } => self.on_reown_answer(t, &run, id, answer),
+            Pending::ChangeOwner { run } => self.on_change_owner_answer(t, &run, id, answer),
             Pending::End { run, settled: None } => self.on_own_end_answer(t, &run, id, answer),
             Pending::End { run, settled: Some(end) } => self.on_settled_end_answer(t, &run, id, end, answer),
         }
@@ -130,7 +130,7 @@ impl Engine {
         }
         if self.flights.refuse(&job, id) {
             // Their places in a group are free.
-            self.stir_job(&job);
+            self.mark_job_changed(&job);
         }
     }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::MarkAhead;
-use super::heir::Unfit;
 use super::hooks::HookOutcome;
-use crate::election::Unappointable;
+use super::transfer::Unfit;
+use crate::election::TransferError;
 use crate::job::{Hook, JobName};
 use crate::run::{Pause, Reason, RunEnd, RunId, Skip};
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
@@ -39,11 +39,11 @@ pub enum Report {
         why: Unfit,
     },
     /// Leadership was not given to the node that was to have it.
-    NotAppointed {
+    NotTransferred {
         /// The node.
         to: NodeName,
         /// Why.
-        why: Unappointable,
+        why: TransferError,
     },
     /// What earlier leaders left is settled.
     TakeoverDone {

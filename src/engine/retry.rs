@@ -15,7 +15,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
-use super::flight::{Flight, Holder, LetGo, Own, Phase};
+use super::flight::{Flight, LetGo, Own, Phase, RunOwner};
 use super::unstarted::Window;
 use super::{Engine, Report, Turn};
 use crate::clock::later;
@@ -69,13 +69,13 @@ impl Engine {
         if let Some(own) = flight.own_mut() {
             own.phase = Phase::LettingGo(LetGo::retrying(Report::Retrying { end: Box::new(end.clone()), delay }));
         }
-        self.pump(t, run);
+        self.commit_next(t, run);
     }
 
     /// A run that this leader has just come to know waits for another attempt.
     pub(super) fn await_retry(&mut self, t: &mut Turn, run: &RunId) {
         self.retry_at_its_time(t, run);
-        if self.flights.get(run).is_some_and(|flight| matches!(flight.holder, Holder::Nobody)) {
+        if self.flights.get(run).is_some_and(|flight| matches!(flight.holder, RunOwner::Nobody)) {
             t.ledger(Request::Watch(run.clone()));
         }
     }
@@ -83,7 +83,7 @@ impl Engine {
     /// A run that nobody has is begun again at its time, by a leader whose lease holds: whatever it begins without one is not started.
     pub(super) fn retry_at_its_time(&mut self, t: &mut Turn, run: &RunId) {
         let Some(flight) = self.flights.get_mut(run) else { return };
-        flight.holder = Holder::Nobody;
+        flight.holder = RunOwner::Nobody;
         let at = retry_at(&flight.record, &self.node).unwrap_or_else(|| run.scheduled_at().min(t.due));
         if let Some(leading) = &mut self.leading {
             leading.retries.insert((at, run.clone()));
@@ -107,7 +107,7 @@ impl Engine {
     pub(super) fn begin_again(&mut self, t: &mut Turn, run: &RunId) {
         let Some(flight) = self.flights.get(run) else { return };
         if flight.record.kill.is_some() {
-            return self.obey(t, run);
+            return self.apply_kill(t, run);
         }
         let is_defined = self.jobs.jobs.contains_key(run.job());
         if flight.never_started() || (flight.is_queued() && !is_defined) {
@@ -144,7 +144,7 @@ impl Engine {
             nonce,
             ..flight.record.clone()
         };
-        flight.holder = Holder::Own(Own::beginning(job));
+        flight.holder = RunOwner::Own(Own::beginning(job));
         self.settle(t, run, record);
     }
 

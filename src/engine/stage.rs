@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::flight::StopCause;
 use super::{Command, Engine, Report, Turn};
 use crate::clock::{Uptime, Wake};
-use crate::election::{Request, Unappointable};
+use crate::election::{Request, TransferError};
 use crate::term::{NodeName, TermEnd};
 
 /// How long the last ends may take to be written, once no process is left or the time for that is over.
@@ -124,21 +124,21 @@ impl Engine {
     pub(super) fn on_hand_over(&mut self, t: &mut Turn, to: Option<NodeName>) {
         match to {
             Some(to) if self.stage != Stage::Running || self.leading.is_none() => {
-                t.tell(Report::NotAppointed { to, why: Unappointable::NotLeading });
+                t.tell(Report::NotTransferred { to, why: TransferError::NotLeading });
             }
             to if self.stage == Stage::Running && self.leading.is_some() => {
                 self.stage = Stage::HandingOver;
-                t.election(to.map_or(Request::Resign, Request::Appoint));
+                t.election(to.map_or(Request::Resign, Request::Transfer));
             }
             _ => {}
         }
     }
 
     /// The term goes on, unless it is over: then this changes nothing.
-    pub(super) fn on_not_appointed(&mut self, t: &mut Turn, to: NodeName, why: Unappointable) {
+    pub(super) fn on_not_transferred(&mut self, t: &mut Turn, to: NodeName, why: TransferError) {
         // Given up, though not to that one: the election is still to say that the place is free.
-        let is_given_up = why == Unappointable::Changed;
-        t.tell(Report::NotAppointed { to, why });
+        let is_given_up = why == TransferError::Changed;
+        t.tell(Report::NotTransferred { to, why });
         if self.stage == Stage::HandingOver && !is_given_up {
             self.stage = Stage::Running;
         }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::flight::{Flight, Holder, News};
+use super::flight::{Flight, News, RunOwner};
 use super::leading::Leadership;
 use super::{Command, Engine, Pending, Report, Turn};
 use crate::clock::{Uptime, later};
@@ -37,7 +37,7 @@ impl Engine {
         }
         let takeover = Takeover { since: t.now.up, open: BTreeSet::new(), settled: 0, missed: 0 };
         let mut leading = Leadership::new(term, takeover);
-        leading.adopt_wishes(snapshot.wishes);
+        leading.adopt_requests(snapshot.requests);
         self.leading = Some(leading);
         self.forget_unbegun();
         self.forget_last_outcomes();
@@ -73,9 +73,9 @@ impl Engine {
         let record = self.as_known_here(record);
         let state = record.state;
         let is_held = owner == OwnerState::Alive && !state.waits();
-        let holder = if is_held { Holder::Other } else { Holder::Nobody };
+        let holder = if is_held { RunOwner::Other } else { RunOwner::Nobody };
         self.flights.insert(run.clone(), Flight::new(record, version, holder));
-        self.stir_job(run.job());
+        self.mark_job_changed(run.job());
         match (state, owner) {
             (RunState::Queued, _) => self.await_others(t, run),
             (RunState::Retrying | RunState::Unstarted, _) => self.await_retry(t, run),
@@ -85,7 +85,7 @@ impl Engine {
             (RunState::CutOff, OwnerState::Dead) => self.settle_dead(t, run),
             (RunState::CutOff, OwnerState::Gone) => self.keep_cut_off(t, run),
         }
-        self.obey(t, run);
+        self.apply_kill(t, run);
     }
 
     /// A run that the ledger has under a session of this very process, and that is not among the own runs: it was begun, never answered,
@@ -119,7 +119,7 @@ impl Engine {
         let Some(flight) = self.flights.get_mut(run) else { return };
         flight.record = record.clone();
         let at = flight.version;
-        let id = self.commit(t, Change::Settle { at, run: record }, Pending::Settle { run: run.clone() });
+        let id = self.commit(t, Change::UpdateRun { at, run: record }, Pending::UpdateRun { run: run.clone() });
         self.note_settling(run, id);
     }
 
@@ -141,7 +141,7 @@ impl Engine {
     /// Ends a run that no node has.
     pub(super) fn settle_as(&mut self, t: &mut Turn, run: &RunId, end: RunEnd) {
         let Some(flight) = self.flights.get_mut(run).filter(|flight| flight.commit.is_none()) else { return };
-        flight.holder = Holder::Settling;
+        flight.holder = RunOwner::Settling;
         let change = Change::End { at: flight.version, end: end.clone(), as_leader: true };
         let id = self.commit(t, change, Pending::End { run: run.clone(), settled: Some(Box::new(end)) });
         self.note_settling(run, id);
@@ -156,7 +156,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn on_settle_answer(&mut self, t: &mut Turn, run: &RunId, id: CommitId, answer: Commit) {
+    pub(super) fn on_update_answer(&mut self, t: &mut Turn, run: &RunId, id: CommitId, answer: Commit) {
         let Some(flight) = self.answered_flight(run, id) else { return };
         let is_own = flight.own().is_some();
         match answer {
@@ -187,7 +187,7 @@ impl Engine {
     fn give_up_at_its_time(&mut self, run: &RunId) {
         let margin = self.margin(run);
         let Some(flight) = self.flights.get_mut(run) else { return };
-        flight.holder = Holder::CutOff;
+        flight.holder = RunOwner::CutOff;
         if let (Some(until), Some(leading)) = (flight.record.keep_until, &mut self.leading) {
             leading.keeps.insert((later(until, margin), run.clone()));
         }
@@ -219,7 +219,7 @@ impl Engine {
     /// meanwhile may be older than that.
     pub(super) fn settled_by_another(&mut self, t: &mut Turn, run: &RunId) {
         let Some(flight) = self.flights.get_mut(run) else { return };
-        flight.holder = Holder::Nobody;
+        flight.holder = RunOwner::Nobody;
         let news = flight.news.take();
         t.ledger(Request::Watch(run.clone()));
         t.ledger(Request::ReadRun(run.clone()));
@@ -256,15 +256,15 @@ impl Engine {
         if let (Some((record, version)), true) = (found, self.leading.is_some()) {
             let record = self.as_known_here(record);
             let state = record.state;
-            self.flights.insert(run.clone(), Flight::new(record, version, Holder::Other));
-            self.stir_job(run.job());
+            self.flights.insert(run.clone(), Flight::new(record, version, RunOwner::Other));
+            self.mark_job_changed(run.job());
             match state {
                 RunState::Queued => self.await_others(t, run),
                 RunState::Running => t.ledger(Request::Watch(run.clone())),
                 RunState::Retrying | RunState::Unstarted => self.await_retry(t, run),
                 RunState::CutOff => self.keep_cut_off(t, run),
             }
-            self.obey(t, run);
+            self.apply_kill(t, run);
         }
     }
 
@@ -275,15 +275,15 @@ impl Engine {
         };
         let record = self.as_known_here(record);
         let Some(flight) = self.flights.get_mut(run) else { return };
-        let was_lost = matches!(flight.holder, Holder::Nobody) && flight.record.state == RunState::Running;
-        let (state, wish) = (record.state, flight.record.kill.take());
-        let is_unwritten = record.kill.is_none() && wish.is_some();
+        let was_lost = matches!(flight.holder, RunOwner::Nobody) && flight.record.state == RunState::Running;
+        let (state, request) = (record.state, flight.record.kill.take());
+        let is_unwritten = record.kill.is_none() && request.is_some();
         (flight.record, flight.version) = (record, version);
-        flight.record.kill = flight.record.kill.take().or(wish);
+        flight.record.kill = flight.record.kill.take().or(request);
         match state {
             RunState::Queued => self.queue_again(run),
             RunState::Running => {
-                flight.holder = Holder::Other;
+                flight.holder = RunOwner::Other;
                 if was_lost {
                     // That its owner is gone was told once: it is to be told again, if it is so.
                     t.ledger(Request::Watch(run.clone()));
@@ -292,7 +292,7 @@ impl Engine {
             RunState::Retrying | RunState::Unstarted => self.retry_at_its_time(t, run),
             RunState::CutOff => self.give_up_at_its_time(run),
         }
-        if is_unwritten { self.write_kill(t, run) } else { self.obey(t, run) }
+        if is_unwritten { self.write_kill(t, run) } else { self.apply_kill(t, run) }
     }
 
     pub(super) fn on_term_over(&mut self, t: &mut Turn, term: &Term, why: TermEnd) {
@@ -302,7 +302,7 @@ impl Engine {
         self.leading = None;
         self.forget_last_outcomes();
         self.flights.retain(|flight| flight.own().is_some());
-        self.attend_all(t);
+        self.watch_all(t);
         t.tell(Report::TermOver { token: term.token, why });
         self.kill_for_lease(t, why);
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::flight::{Flight, Holder};
+use super::flight::{Flight, RunOwner};
 use super::leading::is_too_old;
 use super::misfire::{DEFAULT_WINDOW, LATE, is_in_window};
 use super::{Engine, Pending, Told, Turn};
@@ -97,7 +97,7 @@ impl Engine {
         let answer = if is_in_chain { Answer::Skipped } else { Answer::NotBegun };
         let links = Link::of_skip(&skip, skip.first, 1, answer, &record.dependents);
         let change = Change::Miss { at: flight.version, run: run.clone(), skip: skip.clone(), links };
-        flight.holder = Holder::Settling;
+        flight.holder = RunOwner::Settling;
         let told = Told { first: skip.first, count: 1, skip };
         let id = self.commit(t, change, Pending::Miss { run: run.clone(), told });
         self.note_settling(run, id);

@@ -7,16 +7,16 @@
 //!
 //! What waits stands in the ledger from the write that moved the mark, so it is neither lost nor begun twice by a change
 //! of leader. It begins when the runs before it are gone from the ledger, the oldest first. `replace` is to wait and to ask
-//! those before to end; it asks again under every leader, so a wish that was lost with one is made by the next.
+//! those before to end; it asks again under every leader, so a request that was lost with one is made by the next.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::flight::{Flight, Holder};
+use super::flight::{Flight, RunOwner};
 use super::flights::Place;
-use super::leading::Stirred;
+use super::leading::Changed;
 use super::misfire::Missed;
 use super::{Engine, Turn};
 use crate::job::{Job, JobName, Overlap};
@@ -37,16 +37,16 @@ impl Engine {
     }
 
     /// Everything may have changed that runs waited for.
-    pub(super) fn stir_all(&mut self) {
+    pub(super) fn mark_all_changed(&mut self) {
         if let Some(leading) = &mut self.leading {
-            leading.stir_all();
+            leading.mark_all_changed();
         }
     }
 
     /// A run of this job ended or came to wait: what that concerns is looked at, and nothing else.
-    pub(super) fn stir_job(&mut self, job: &JobName) {
+    pub(super) fn mark_job_changed(&mut self, job: &JobName) {
         if let Some(leading) = &mut self.leading {
-            leading.stir_job(job, self.flights.group_of(job), &self.jobs);
+            leading.mark_job_changed(job, self.flights.group_of(job), &self.jobs);
         }
     }
 
@@ -101,26 +101,26 @@ impl Engine {
     /// A run that this leader has just come to know waits for others.
     pub(super) fn await_others(&mut self, t: &mut Turn, run: &RunId) {
         self.queue_again(run);
-        self.obey(t, run);
-        if self.flights.get(run).is_some_and(|flight| matches!(flight.holder, Holder::Nobody)) {
+        self.apply_kill(t, run);
+        if self.flights.get(run).is_some_and(|flight| matches!(flight.holder, RunOwner::Nobody)) {
             t.ledger(Request::Watch(run.clone()));
         }
     }
 
     pub(super) fn queue_again(&mut self, run: &RunId) {
         if let Some(flight) = self.flights.get_mut(run) {
-            flight.holder = Holder::Nobody;
-            self.stir_job(run.job());
+            flight.holder = RunOwner::Nobody;
+            self.mark_job_changed(run.job());
         }
     }
 
     /// Begins what waits and has nothing in its way any more, in the order of the occurrences. Only what something changed for is looked
     /// at: the waiting runs of a job, and those of a group as far as it has room.
     pub(super) fn begin_waiting(&mut self, t: &mut Turn) {
-        if self.leading.as_ref().is_none_or(|leading| leading.stirred.is_none()) || !self.may_begin(t.now) {
+        if self.leading.as_ref().is_none_or(|leading| leading.changed.is_none()) || !self.may_begin(t.now) {
             return;
         }
-        let Some(Stirred { all, jobs, mut groups }) = self.leading.as_mut().map(|l| std::mem::take(&mut l.stirred))
+        let Some(Changed { all, jobs, mut groups }) = self.leading.as_mut().map(|l| std::mem::take(&mut l.changed))
         else {
             return;
         };
@@ -144,7 +144,7 @@ impl Engine {
             }
         }
         for (_, run) in left {
-            self.stir_job(run.job());
+            self.mark_job_changed(run.job());
         }
         for group in groups {
             self.begin_in_group(t, &group);
@@ -160,7 +160,7 @@ impl Engine {
             }
             if !self.may_begin(t.now) {
                 if let Some(leading) = &mut self.leading {
-                    leading.stirred.groups.insert(Arc::clone(group));
+                    leading.changed.groups.insert(Arc::clone(group));
                 }
                 return;
             }
@@ -202,6 +202,6 @@ impl Engine {
     fn replace(&mut self, t: &mut Turn, run: &RunId) {
         let by = format!("the next run, on {}", self.node);
         let kill = KillRequest { reason: Reason::Replaced, by, at: t.now.wall, force: false };
-        self.wish_to_end(t, run, kill);
+        self.request_to_end(t, run, kill);
     }
 }

@@ -41,7 +41,7 @@ impl Change {
         match self {
             Self::Advance { .. } | Self::Begin { .. } => true,
             Self::Resume { mark, .. } => mark.is_some(),
-            Self::Follow { mark, .. } => mark.is_some(),
+            Self::BeginDownstream { mark, .. } => mark.is_some(),
             _ => false,
         }
     }

@@ -1,6 +1,6 @@
 //! What operators ask of the ledger: to pause and resume a job, and to run one now.
 //!
-//! Whoever is asked, on whatever node, writes the wish down; the leader sees to it. Every wish may be repeated: a pause says
+//! Whoever is asked, on whatever node, writes the request down; the leader sees to it. Every request may be repeated: a pause says
 //! the same again, a trigger is known by its uuid. Nothing here decides anything.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::run::{
 
 /// All that operators want, or jobs that run after others wait for, and the leader has not seen to.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Wishes {
+pub struct OperatorRequests {
     /// The paused jobs.
     pub control: BTreeMap<JobName, ControlEntry>,
     /// The triggers, by number.
@@ -51,28 +51,28 @@ pub enum Followed {
     Gone,
 }
 
-/// The future of a wish. Dropped, the wish may be written or not.
-pub type Asking<'a, T> = Pin<Box<dyn Future<Output = Result<T, OperatorError>> + Send + 'a>>;
+/// The future of a request. Dropped, the request may be written or not.
+pub type OperatorFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, OperatorError>> + Send + 'a>>;
 
 /// Writes down what operators want. Whoever asks bounds the wait.
 pub trait Operator: Send + Sync {
     /// Pauses a job, by the id drawn for it; of one that is paused already, says who, when and why anew. Once it is done, no
     /// occurrence begins that the leader had not begun before.
-    fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> Asking<'_, ()>;
+    fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> OperatorFuture<'_, ()>;
     /// Asks the leader to end a job's pause, whose id is given back; absent: the job is not paused.
-    fn request_resume(&self, job: JobName, resume: Resume) -> Asking<'_, Option<Uuid>>;
+    fn request_resume(&self, job: JobName, resume: Resume) -> OperatorFuture<'_, Option<Uuid>>;
     /// Returns once the leader has ended that pause.
-    fn resumed(&self, job: JobName, pause: Uuid) -> Asking<'_, ()>;
+    fn resumed(&self, job: JobName, pause: Uuid) -> OperatorFuture<'_, ()>;
     /// Wants a run now; under which id it will run. The same for the same uuid, as long as the ledger knows of it.
-    fn trigger(&self, wish: TriggerRecord) -> Asking<'_, RunId>;
+    fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId>;
     /// Wants a run in flight to end, whoever has it: its record says so from then on. Where it stands; absent: it is not in flight.
-    /// The first wish counts; one that is to be met by force stands over one that is not.
-    fn kill(&self, run: RunId, wish: KillRequest) -> Asking<'_, Option<RunState>>;
+    /// The first request counts; one that is to be met by force stands over one that is not.
+    fn kill(&self, run: RunId, request: KillRequest) -> OperatorFuture<'_, Option<RunState>>;
     /// Returns once a run has ended, or is not known any more.
-    fn followed(&self, run: RunId) -> Asking<'_, Followed>;
+    fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed>;
 }
 
-/// Why a wish could not be written.
+/// Why a request could not be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the ledger cannot be asked: {0}")]
 pub struct OperatorError(pub String);

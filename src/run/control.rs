@@ -34,7 +34,7 @@ pub struct ControlRecord {
     pub id: Uuid,
     /// See [`Pause`].
     pub paused: Pause,
-    /// The wish to end it, until the leader has.
+    /// The request to end it, until the leader has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<Resume>,
 }

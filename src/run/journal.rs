@@ -178,12 +178,12 @@ pub trait Journal: Send {
 
 /// The state that notes add up to. Total: notes that contradict what stands before them change nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Book {
+pub struct JournalState {
     open: BTreeMap<RunId, RecoveredRun>,
     written: Written,
 }
 
-impl Book {
+impl JournalState {
     /// Takes one note.
     pub fn take(&mut self, entry: Entry) {
         match entry {
@@ -277,22 +277,22 @@ mod tests {
 
     #[test]
     fn another_attempt_begins_without_the_process_of_the_last() {
-        let mut book = Book::default();
+        let mut state = JournalState::default();
         for entry in [begun(1), started(1, 77), begun(2), started(1, 78)] {
-            book.take(entry);
+            state.take(entry);
         }
-        let runs = book.recovered().runs;
+        let runs = state.recovered().runs;
         assert_eq!((runs.len(), runs[0].record.attempt, runs[0].pid), (1, 2, None));
     }
 
     #[test]
     fn what_a_process_is_known_by_is_forgotten_where_it_cannot_be() {
-        let mut book = Book::default();
-        [begun(1), started(1, 77)].into_iter().for_each(|entry| book.take(entry));
-        let traces = |book: &Book| book.recovered().runs[0].traces.clone();
-        assert_eq!(traces(&book), Traces { uid: Some(7), since: None, known_by: KnownBy::AuditSession(1) });
-        book.found(Written::BeforeBoot);
-        assert_eq!(traces(&book), Traces { uid: Some(7), since: None, known_by: KnownBy::Environment });
+        let mut state = JournalState::default();
+        [begun(1), started(1, 77)].into_iter().for_each(|entry| state.take(entry));
+        let traces = |state: &JournalState| state.recovered().runs[0].traces.clone();
+        assert_eq!(traces(&state), Traces { uid: Some(7), since: None, known_by: KnownBy::AuditSession(1) });
+        state.found(Written::BeforeBoot);
+        assert_eq!(traces(&state), Traces { uid: Some(7), since: None, known_by: KnownBy::Environment });
     }
 
     #[test]
@@ -301,9 +301,9 @@ mod tests {
         let begun = serde_json::json!({ "begun": { "record": record, "version": 3 } });
         let started =
             serde_json::json!({ "started": { "run": "a.19700101T000000Z", "attempt": 1, "pid": 7, "start_time": 9 } });
-        let mut book = Book::default();
-        [begun, started].into_iter().for_each(|note| book.take(serde_json::from_value(note).unwrap()));
-        let run = book.recovered().runs.remove(0);
+        let mut state = JournalState::default();
+        [begun, started].into_iter().for_each(|note| state.take(serde_json::from_value(note).unwrap()));
+        let run = state.recovered().runs.remove(0);
         assert_eq!((run.pid, run.traces), (Some((7, 9)), Traces::default()));
     }
 
@@ -315,20 +315,20 @@ mod tests {
     #[test]
     fn an_end_without_a_begin_is_kept_whole() {
         for before in [vec![], vec![begun(1), started(1, 77)]] {
-            let mut book = Book::default();
-            before.into_iter().chain([ended(2)]).for_each(|entry| book.take(entry));
+            let mut state = JournalState::default();
+            before.into_iter().chain([ended(2)]).for_each(|entry| state.take(entry));
             let run = RunRecord { attempt: 2, ..record("a", 0, "s") };
             let (version, traces, end) = (Version(5), Traces::default(), Some(success(run.clone())));
             let open = RecoveredRun { record: run, version, pid: None, traces, end };
-            assert_eq!(book.recovered().runs, [open]);
+            assert_eq!(state.recovered().runs, [open]);
         }
     }
 
     #[test]
     fn the_end_of_an_earlier_attempt_is_no_news() {
-        let mut book = Book::default();
-        [begun(2), ended(1)].into_iter().for_each(|entry| book.take(entry));
-        assert_eq!(book.recovered().runs[0].end, None);
+        let mut state = JournalState::default();
+        [begun(2), ended(1)].into_iter().for_each(|entry| state.take(entry));
+        assert_eq!(state.recovered().runs[0].end, None);
     }
 
     /// Notes nothing.
@@ -361,14 +361,14 @@ mod tests {
         let again = RunRecord { on_loss: OnLoss::Rerun, ..record("again", 0, "s") };
         let mut foreign = record("foreign", 0, "s");
         foreign.owner.node = NodeName::new("another");
-        let mut book = Book::default();
+        let mut state = JournalState::default();
         for record in [record("own", 0, "s"), again, foreign] {
-            book.take(Entry::Begun { record: Box::new(record), version: Version(0), traces: Traces::default() });
+            state.take(Entry::Begun { record: Box::new(record), version: Version(0), traces: Traces::default() });
         }
         let end = Box::new(success(record("ended", 0, "s")));
-        book.take(Entry::Ended { end, version: Version(0) });
+        state.take(Entry::Ended { end, version: Version(0) });
         let kept = |written| {
-            let mut recovered = Recovered { written, ..book.recovered() };
+            let mut recovered = Recovered { written, ..state.recovered() };
             recovered.keep_own(&record("own", 0, "s").owner.node, &mut Blank).unwrap();
             recovered.runs.into_iter().map(|run| run.record.job.to_string()).collect::<Vec<_>>()
         };
@@ -389,11 +389,11 @@ mod tests {
     proptest! {
         #[test]
         fn the_short_form_amounts_to_the_same(notes in prop::collection::vec(entry(), 0..12)) {
-            let mut book = Book::default();
-            notes.into_iter().for_each(|entry| book.take(entry));
-            let mut again = Book::default();
-            book.entries().into_iter().for_each(|entry| again.take(entry));
-            prop_assert_eq!(again, book);
+            let mut state = JournalState::default();
+            notes.into_iter().for_each(|entry| state.take(entry));
+            let mut again = JournalState::default();
+            state.entries().into_iter().for_each(|entry| again.take(entry));
+            prop_assert_eq!(again, state);
         }
     }
 }

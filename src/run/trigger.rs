@@ -19,7 +19,7 @@ impl fmt::Display for TriggerSeq {
     }
 }
 
-/// Whose wish a manual run, or its skip, answers.
+/// Whose request a manual run, or its skip, answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trigger {
     /// The trigger's number.

@@ -13,12 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::day::{DAY, Days, Seconds};
 use super::parse::{Fields, Meaning};
 use super::timeline::{EARLIEST, LATEST, Timeline};
-use super::zone::{Stretch, Zone, civil};
+use super::zone::{OffsetSpan, Zone, civil};
 use super::{Expression, Occurrences};
 
 /// The occurrences from second `from` to second `to`, both included.
 pub(super) fn count(expressions: &[Expression], zone: &Zone, from: i64, to: i64) -> u64 {
-    if from > to { 0 } else { Count::of(expressions).span(zone, from, to) }
+    if from > to { 0 } else { Count::of(expressions).total(zone, from, to) }
 }
 
 /// A list of expressions, sorted by how their instants are counted.
@@ -60,41 +60,41 @@ impl<'a> Count<'a> {
         count
     }
 
-    fn span(mut self, zone: &Zone, from: i64, to: i64) -> u64 {
+    fn total(mut self, zone: &Zone, from: i64, to: i64) -> u64 {
         let mut total = multiples(&self.periods, from, to);
         let (mut at, last) = (from.max(EARLIEST), to.min(LATEST));
         while at <= last && !self.patterns.is_empty() {
-            let stretch = zone.stretch_at(at);
-            if at == stretch.start && self.patterns.iter().any(|one| one.timeline.gap_before(&stretch).is_some()) {
+            let span = zone.span_at(at);
+            if at == span.start && self.patterns.iter().any(|one| one.timeline.gap_before(&span).is_some()) {
                 self.alone.insert(at);
             }
-            total += self.stretch(&stretch, at, last.min(stretch.end - 1));
-            at = stretch.end;
+            total += self.span(&span, at, last.min(span.end - 1));
+            at = span.end;
         }
         let alone = self.alone.range(from..=to).filter(|&&at| !self.is_counted(zone, at));
         total + alone.count() as u64
     }
 
     /// What patterns name from `first` to `last`, which are in the stretch. Its beginning may be the second pass of local times.
-    fn stretch(&mut self, stretch: &Stretch, first: i64, last: i64) -> u64 {
-        let (first, last) = (first + stretch.offset, last + stretch.offset);
-        let fresh = stretch.start.saturating_add(stretch.offset.max(stretch.before));
-        self.local(stretch, first, last.min(fresh.saturating_sub(1))) + self.local(stretch, first.max(fresh), last)
+    fn span(&mut self, span: &OffsetSpan, first: i64, last: i64) -> u64 {
+        let (first, last) = (first + span.offset, last + span.offset);
+        let fresh = span.start.saturating_add(span.offset.max(span.before));
+        self.local(span, first, last.min(fresh.saturating_sub(1))) + self.local(span, first.max(fresh), last)
     }
 
     /// The same in local time; all of it counts alike.
-    fn local(&mut self, stretch: &Stretch, first: i64, last: i64) -> u64 {
+    fn local(&mut self, span: &OffsetSpan, first: i64, last: i64) -> u64 {
         if first > last {
             return 0;
         }
-        let counts: Vec<bool> = self.patterns.iter().map(|one| one.timeline.first_local(stretch) <= first).collect();
+        let counts: Vec<bool> = self.patterns.iter().map(|one| one.timeline.first_local(span) <= first).collect();
         let mut date = civil(first).date();
         let mut total = 0;
         let mut kind = Vec::new();
         for day in first.div_euclid(DAY)..=last.div_euclid(DAY) {
             let start = day * DAY;
             kind.clear();
-            kind.extend(self.periods.iter().map(|period| (stretch.offset - start).rem_euclid(*period)));
+            kind.extend(self.periods.iter().map(|period| (span.offset - start).rem_euclid(*period)));
             let matching =
                 (0..).zip(&self.patterns).zip(&counts).filter(|((_, one), counts)| **counts && one.days.holds(date));
             kind.extend(matching.map(|((index, _), _)| index));
@@ -134,9 +134,9 @@ impl<'a> Count<'a> {
 
     /// True for an instant that a period or a pattern names.
     fn is_counted(&self, zone: &Zone, at: i64) -> bool {
-        let stretch = zone.stretch_at(at);
-        let local = at + stretch.offset;
-        let names = |timeline: &Timeline| timeline.first_local(&stretch) <= local && timeline.names(local);
+        let span = zone.span_at(at);
+        let local = at + span.offset;
+        let names = |timeline: &Timeline| timeline.first_local(&span) <= local && timeline.names(local);
         self.periods.iter().any(|period| at % period == 0) || self.patterns.iter().any(|one| names(one.timeline))
     }
 }

@@ -7,7 +7,7 @@
 use super::Dst;
 use super::parse::Fields;
 use super::pattern::Pattern;
-use super::zone::{Stretch, Zone};
+use super::zone::{OffsetSpan, Zone};
 
 /// One expression's instants.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,19 +40,19 @@ impl Timeline {
     pub(super) fn at_or_after(&self, zone: &Zone, from: i64) -> Option<i64> {
         let mut from = from.max(EARLIEST);
         loop {
-            let stretch = zone.stretch_at(from);
-            if from == stretch.start && self.gap_before(&stretch).is_some() {
-                return Some(stretch.start);
+            let span = zone.span_at(from);
+            if from == span.start && self.gap_before(&span).is_some() {
+                return Some(span.start);
             }
-            let local = self.pattern.at_or_after(self.first_local(&stretch).max(from + stretch.offset));
-            if let Some(at) = local.map(|local| local - stretch.offset).filter(|at| *at < stretch.end) {
+            let local = self.pattern.at_or_after(self.first_local(&span).max(from + span.offset));
+            if let Some(at) = local.map(|local| local - span.offset).filter(|at| *at < span.end) {
                 return Some(at);
             }
             // Shortly before a shift backwards, an earlier local time can still come again.
-            from = if stretch.end.saturating_sub(from) <= LONGEST_SHIFT {
-                stretch.end
+            from = if span.end.saturating_sub(from) <= LONGEST_SHIFT {
+                span.end
             } else {
-                stretch.end.max(local? - stretch.offset - LONGEST_SHIFT)
+                span.end.max(local? - span.offset - LONGEST_SHIFT)
             };
         }
     }
@@ -61,36 +61,36 @@ impl Timeline {
     pub(super) fn at_or_before(&self, zone: &Zone, to: i64) -> Option<i64> {
         let mut to = to.min(LATEST);
         loop {
-            let stretch = zone.stretch_at(to);
-            let local = self.pattern.at_or_before(to + stretch.offset);
-            if let Some(local) = local.filter(|local| *local >= self.first_local(&stretch)) {
-                return Some(local - stretch.offset);
+            let span = zone.span_at(to);
+            let local = self.pattern.at_or_before(to + span.offset);
+            if let Some(local) = local.filter(|local| *local >= self.first_local(&span)) {
+                return Some(local - span.offset);
             }
-            if self.gap_before(&stretch).is_some() {
-                return Some(stretch.start);
+            if self.gap_before(&span).is_some() {
+                return Some(span.start);
             }
-            let before = stretch.start.saturating_sub(1);
-            to = if to.saturating_sub(stretch.start) <= LONGEST_SHIFT {
+            let before = span.start.saturating_sub(1);
+            to = if to.saturating_sub(span.start) <= LONGEST_SHIFT {
                 before
             } else {
-                before.min(local? - stretch.offset + LONGEST_SHIFT)
+                before.min(local? - span.offset + LONGEST_SHIFT)
             };
         }
     }
 
     /// The first local time of a stretch that counts.
-    pub(super) fn first_local(&self, stretch: &Stretch) -> i64 {
-        let offset = if self.first_pass_only { stretch.offset.max(stretch.before) } else { stretch.offset };
-        stretch.start.saturating_add(offset)
+    pub(super) fn first_local(&self, span: &OffsetSpan) -> i64 {
+        let offset = if self.first_pass_only { span.offset.max(span.before) } else { span.offset };
+        span.start.saturating_add(offset)
     }
 
     /// The first local time that the gap at the start of a stretch swallowed, if one is made up for.
-    pub(super) fn gap_before(&self, stretch: &Stretch) -> Option<i64> {
-        if !self.makes_up || stretch.before >= stretch.offset {
+    pub(super) fn gap_before(&self, span: &OffsetSpan) -> Option<i64> {
+        if !self.makes_up || span.before >= span.offset {
             return None;
         }
-        let named = self.pattern.at_or_after(stretch.start + stretch.before)?;
-        (named < stretch.start + stretch.offset).then_some(named)
+        let named = self.pattern.at_or_after(span.start + span.before)?;
+        (named < span.start + span.offset).then_some(named)
     }
 
     /// True when local time itself names the instant, so that nothing was moved.

@@ -18,7 +18,7 @@ pub(super) struct Zone {
 
 /// A stretch of time in which local time keeps its distance from UTC. All in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Stretch {
+pub(super) struct OffsetSpan {
     /// Its first second; `i64::MIN` if it has none.
     pub(super) start: i64,
     /// The first second behind it; `i64::MAX` if there is none.
@@ -56,12 +56,12 @@ impl Zone {
     }
 
     /// The stretch that `at` is in.
-    pub(super) fn stretch_at(&self, at: i64) -> Stretch {
+    pub(super) fn span_at(&self, at: i64) -> OffsetSpan {
         let offset = self.offset_at(at);
         let start =
             self.zone.preceding(timestamp(at.saturating_add(1))).next().map(|shift| second_of(shift.timestamp()));
         let end = self.zone.following(timestamp(at)).next().map(|shift| second_of(shift.timestamp()));
-        Stretch {
+        OffsetSpan {
             start: start.unwrap_or(i64::MIN),
             end: end.unwrap_or(i64::MAX),
             offset,

@@ -184,11 +184,11 @@ impl Backend {
                 self.watch.could_not_wait(&name);
                 Err(error.into())
             }
-            Notice::MemberBuried(name, result) => {
+            Notice::MemberReaped(name, result) => {
                 // Its last ends may leave links for jobs that run after others.
                 self.wished = true;
                 let Self { watch, store, errands, service, .. } = self;
-                watch.member_buried(&name, result, store, errands, &service.events)
+                watch.member_reaped(&name, result, store, errands, &service.events)
             }
             Notice::MemberTouched => self.check_member(),
             Notice::Wished => {
@@ -270,7 +270,7 @@ impl Backend {
         // A former leader that drains leaves links for jobs that run after its own.
         self.wished |= self.watch.look(&self.store, &self.errands, &self.service.events)? && self.contender.leads();
         if self.wished {
-            self.answer(ledger::Event::Wishes(self.store.wishes()?));
+            self.answer(ledger::Event::OperatorRequests(self.store.requests()?));
             self.wished = false;
         }
         self.timers.watch = (!self.watch.is_idle()).then(|| Instant::now() + watch::EVERY);

@@ -4,7 +4,7 @@ use rusqlite::types::ToSqlOutput;
 use rusqlite::{OptionalExtension, ToSql, Transaction, params};
 use serde::Serialize;
 
-use super::{read, wishes};
+use super::{read, requests};
 use crate::job::JobName;
 use crate::ledger::{Change, Commit, SkipWrite};
 use crate::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, RunState, Skip, TriggerSeq, Version};
@@ -17,19 +17,21 @@ pub(super) fn apply(tx: &Transaction<'_>, change: &Change) -> rusqlite::Result<C
     let written = match change {
         Change::Advance { job, at, record, skip } => advance(tx, job, *at, record, skip.as_ref()),
         Change::Begin { at, record, run } => begin(tx, *at, record, run),
-        Change::Fulfil { run } => fulfil(tx, run),
-        Change::Dismiss { seq, skip, .. } => dismiss(tx, *seq, skip.as_ref()),
-        Change::Follow { mark, run, links } => follow(tx, mark.as_ref(), run, links),
-        Change::Forgo { links, skip, .. } => forgo(tx, links, skip.as_ref()),
+        Change::BeginTriggered { run } => begin_triggered(tx, run),
+        Change::DropTrigger { seq, skip, .. } => drop_trigger(tx, *seq, skip.as_ref()),
+        Change::BeginDownstream { mark, run, links } => follow(tx, mark.as_ref(), run, links),
+        Change::DropLinks { links, skip, .. } => drop_links(tx, links, skip.as_ref()),
         Change::Resume { job, control, mark, skip } => resume(tx, job, *control, mark.as_ref(), skip.as_ref()),
-        Change::Settle { at, run } | Change::Reown { at, run } | Change::Kill { at, run } => set_run(tx, *at, run),
+        Change::UpdateRun { at, run } | Change::ChangeOwner { at, run } | Change::Kill { at, run } => {
+            set_run(tx, *at, run)
+        }
         Change::Miss { at, run, skip, .. } => close_run(tx, *at, run, &HistoryRecord::Skip(skip.clone())),
         Change::End { at, end, .. } => close_run(tx, *at, &end.run.id(), &HistoryRecord::Run(end.clone())),
     }?;
     if !written {
         return Ok(Commit::Superseded);
     }
-    change.links().iter().try_for_each(|link| wishes::leave(tx, link))?;
+    change.links().iter().try_for_each(|link| requests::leave(tx, link))?;
     Ok(Commit::Accepted)
 }
 
@@ -50,7 +52,7 @@ pub(super) fn let_go_unstarted(tx: &Transaction<'_>, run: RunRecord, at: Version
         return Ok(());
     }
     let run = RunRecord { state: RunState::Unstarted, ..run };
-    apply(tx, &Change::Reown { at, run }).map(drop)
+    apply(tx, &Change::ChangeOwner { at, run }).map(drop)
 }
 
 /// Drops all but the newest runs and the newest skips of a job.
@@ -92,18 +94,18 @@ fn begin(tx: &Transaction<'_>, at: Version, record: &JobRecord, run: &RunRecord)
     Ok(true)
 }
 
-fn fulfil(tx: &Transaction<'_>, run: &RunRecord) -> rusqlite::Result<bool> {
+fn begin_triggered(tx: &Transaction<'_>, run: &RunRecord) -> rusqlite::Result<bool> {
     let id = run.id();
     let Some(trigger) = &run.trigger else { return Ok(false) };
-    if version(tx, "running", &id.to_string())?.is_some() || !wishes::take(tx, trigger.seq)? {
+    if version(tx, "running", &id.to_string())?.is_some() || !requests::take(tx, trigger.seq)? {
         return Ok(false);
     }
     put_run(tx, &id, Version::FIRST, run)?;
     Ok(true)
 }
 
-fn dismiss(tx: &Transaction<'_>, seq: TriggerSeq, skip: Option<&Skip>) -> rusqlite::Result<bool> {
-    let taken = wishes::take(tx, seq)?;
+fn drop_trigger(tx: &Transaction<'_>, seq: TriggerSeq, skip: Option<&Skip>) -> rusqlite::Result<bool> {
+    let taken = requests::take(tx, seq)?;
     if let Some(skip) = skip.filter(|_| taken) {
         put_history(tx, &skip.id(), None, &HistoryRecord::Skip(skip.clone()))?;
     }
@@ -133,12 +135,12 @@ fn follow(
 }
 
 /// A record of the history that is there already stays: it may say what became of the run.
-fn forgo(tx: &Transaction<'_>, links: &[TriggerSeq], skip: Option<&Skip>) -> rusqlite::Result<bool> {
+fn drop_links(tx: &Transaction<'_>, links: &[TriggerSeq], skip: Option<&Skip>) -> rusqlite::Result<bool> {
     if !take_links(tx, links)? {
         return Ok(false);
     }
     match skip {
-        Some(skip) if wishes::ended(tx, &skip.id())?.is_none() => {
+        Some(skip) if requests::ended(tx, &skip.id())?.is_none() => {
             put_history(tx, &skip.id(), None, &HistoryRecord::Skip(skip.clone()))?;
         }
         Some(_) | None => {}
@@ -149,11 +151,11 @@ fn forgo(tx: &Transaction<'_>, links: &[TriggerSeq], skip: Option<&Skip>) -> rus
 /// Takes all of them away, or none.
 fn take_links(tx: &Transaction<'_>, links: &[TriggerSeq]) -> rusqlite::Result<bool> {
     for &link in links {
-        if !wishes::is_there(tx, link)? {
+        if !requests::is_there(tx, link)? {
             return Ok(false);
         }
     }
-    links.iter().try_for_each(|&link| wishes::take(tx, link).map(drop))?;
+    links.iter().try_for_each(|&link| requests::take(tx, link).map(drop))?;
     Ok(true)
 }
 
@@ -171,7 +173,7 @@ fn resume(
         Some((at, record)) => advance(tx, job, *at, record, skip)?,
         None => true,
     };
-    Ok(is_written && wishes::lift(tx, job, control)?)
+    Ok(is_written && requests::lift(tx, job, control)?)
 }
 
 fn set_run(tx: &Transaction<'_>, at: Version, run: &RunRecord) -> rusqlite::Result<bool> {

@@ -14,13 +14,13 @@ use std::path::PathBuf;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::backend::Trouble;
-use super::bury::{Buried, BuryError};
 use super::errand::{Errands, Notice, Turn};
 use super::queue::{Entry, Place, Queue};
+use super::reap::{DeadMember, ReapError};
 use super::store::Store;
 use crate::clock::{Uptime, system};
 use crate::coordination::Event;
-use crate::election::{self, Unappointable};
+use crate::election::{self, TransferError};
 use crate::state_dir::lock::FileLock;
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
 
@@ -65,7 +65,7 @@ enum Dead {
     UnderWay,
     /// Some live on; again at the next retry.
     Failed,
-    Seen(Vec<Buried>),
+    Seen(Vec<DeadMember>),
 }
 
 impl Contender {
@@ -107,16 +107,16 @@ impl Contender {
     }
 
     /// Whether resigning makes `to` the leader: on one host the next in line leads, and only a candidate itself can leave the queue.
-    pub(super) fn may_appoint(&self, to: &NodeName) -> io::Result<Result<(), Unappointable>> {
-        let Stand::Leading { place, .. } = &self.stand else { return Ok(Err(Unappointable::NotLeading)) };
+    pub(super) fn may_transfer(&self, to: &NodeName) -> io::Result<Result<(), TransferError>> {
+        let Stand::Leading { place, .. } = &self.stand else { return Ok(Err(TransferError::NotLeading)) };
         if *to == self.node {
-            return Ok(Err(Unappointable::Leads));
+            return Ok(Err(TransferError::Leads));
         }
         let behind: Vec<Entry> = self.queue.living()?.into_iter().filter(|entry| entry > place.entry()).collect();
         Ok(match behind.iter().position(|entry| entry.node == *to) {
             Some(0) => Ok(()),
-            Some(_) => Err(Unappointable::NotNext),
-            None => Err(Unappointable::NotQueued),
+            Some(_) => Err(TransferError::NotNext),
+            None => Err(TransferError::NotQueued),
         })
     }
 
@@ -133,7 +133,7 @@ impl Contender {
         match notice {
             Notice::Ahead(turn, result) if turn == current => self.predecessor_gone(result),
             Notice::LeaderLock(turn, result) if turn == current => self.got_lock(result),
-            Notice::AllBuried(turn, result) if turn == current => self.dead_seen(result),
+            Notice::AllReaped(turn, result) if turn == current => self.dead_seen(result),
             _ => Ok(()),
         }
     }
@@ -159,10 +159,10 @@ impl Contender {
         Ok(())
     }
 
-    fn dead_seen(&mut self, result: Result<Vec<Buried>, BuryError>) -> Result<(), Trouble> {
+    fn dead_seen(&mut self, result: Result<Vec<DeadMember>, ReapError>) -> Result<(), Trouble> {
         let Stand::Settling { dead, .. } = &mut self.stand else { return Ok(()) };
         match result {
-            Ok(buried) => *dead = Dead::Seen(buried),
+            Ok(reaped) => *dead = Dead::Seen(reaped),
             Err(error) => {
                 *dead = Dead::Failed;
                 return Err(error.into());
@@ -237,19 +237,19 @@ impl Contender {
 
     fn settle(&mut self, store: &mut Store, errands: &Errands, events: &UnboundedSender<Event>) -> Result<(), Trouble> {
         let Stand::Settling { place, since, dead, .. } = &mut self.stand else { return Ok(()) };
-        let buried = match dead {
+        let reaped = match dead {
             Dead::UnderWay | Dead::Failed => return Ok(()),
             Dead::ToDo => {
                 self.turn += 1;
-                errands.bury_all(Turn(self.turn))?;
+                errands.reap_all(Turn(self.turn))?;
                 *dead = Dead::UnderWay;
                 return Ok(());
             }
-            Dead::Seen(buried) => buried,
+            Dead::Seen(reaped) => reaped,
         };
-        let (token, rows, ended) = store.open_term(buried)?;
+        let (token, rows, ended) = store.open_term(reaped)?;
         // Files that cannot be removed now are found again by the next leader, who finds nothing to do.
-        buried.iter().try_for_each(|member| errands.members.remove(&member.name)).ok();
+        reaped.iter().try_for_each(|member| errands.members.remove(&member.name)).ok();
         let snapshot = Box::new(rows.with_owners(&errands.members));
         let term = Term { token, candidate: place.entry().name() };
         let took = system::uptime().since(*since);

@@ -10,8 +10,8 @@ use std::thread;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Leftovers;
-use super::bury::{self, Buried, BuryError};
 use super::members::{MemberName, Members};
+use super::reap::{self, DeadMember, ReapError};
 use crate::state_dir::lock::{self, FileLock, Kind};
 
 /// Which wait of the contender a notice answers; those of an earlier turn are stale.
@@ -26,11 +26,11 @@ pub(super) enum Notice {
     /// The leader's lock is ours.
     LeaderLock(Turn, io::Result<FileLock>),
     /// The dead members were seen to, before a term.
-    AllBuried(Turn, Result<Vec<Buried>, BuryError>),
+    AllReaped(Turn, Result<Vec<DeadMember>, ReapError>),
     /// The owner of a watched run is gone.
     MemberGone(MemberName, io::Result<()>),
     /// It was seen to.
-    MemberBuried(MemberName, Result<Vec<Buried>, BuryError>),
+    MemberReaped(MemberName, Result<Vec<DeadMember>, ReapError>),
     /// An operator wants something.
     Wished,
     /// Something was done to the own lock file.
@@ -57,9 +57,9 @@ impl Errands {
         self.run("solo-leader", move || Notice::LeaderLock(turn, FileLock::take(&path, Kind::Exclusive)))
     }
 
-    pub(super) fn bury_all(&self, turn: Turn) -> io::Result<()> {
+    pub(super) fn reap_all(&self, turn: Turn) -> io::Result<()> {
         let (members, ledger, leftovers) = (self.members.clone(), self.ledger.clone(), self.leftovers.clone());
-        self.run("solo-bury", move || Notice::AllBuried(turn, bury::all(&members, &ledger, &leftovers)))
+        self.run("solo-bury", move || Notice::AllReaped(turn, reap::all(&members, &ledger, &leftovers)))
     }
 
     pub(super) fn wait_for_member(&self, name: MemberName) -> io::Result<()> {
@@ -67,11 +67,11 @@ impl Errands {
         self.run("solo-member", move || Notice::MemberGone(name, lock::wait_until_free(&path)))
     }
 
-    pub(super) fn bury(&self, name: MemberName) -> io::Result<()> {
+    pub(super) fn reap(&self, name: MemberName) -> io::Result<()> {
         let (members, ledger, leftovers) = (self.members.clone(), self.ledger.clone(), self.leftovers.clone());
         self.run("solo-bury", move || {
-            let buried = bury::one(&members, name.clone(), &ledger, &leftovers);
-            Notice::MemberBuried(name, buried)
+            let reaped = reap::one(&members, name.clone(), &ledger, &leftovers);
+            Notice::MemberReaped(name, reaped)
         })
     }
 

@@ -105,7 +105,7 @@ impl Members {
     }
 
     /// True once nothing is left of a member: it was settled by a leader, or left in order.
-    pub(super) fn is_buried(&self, name: &MemberName) -> bool {
+    pub(super) fn is_reaped(&self, name: &MemberName) -> bool {
         KINDS.iter().all(|kind| matches!(self.file(name, kind).try_exists(), Ok(false)))
     }
 
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn fuzz_description_of_a_member() {
-        let words = &["\"v\":1,", "\"node\":", "\"prefer\":4294967295,", "\"jobs_invalid\":true,", "null", "host-a"];
+        let words = &["\"v\":1,", "\"node\":", "\"priority\":4294967295,", "\"jobs_invalid\":true,", "null", "host-a"];
         Fuzz { longest: 8 << 10, ..Fuzz::of("members", words) }.run(|input| {
             let read = serde_json::from_slice::<Description>(input);
             read.as_ref().map(is_read_back).is_ok()

@@ -1,7 +1,7 @@
-//! What operators want, each wish on a connection and a thread of its own: people ask seldom.
+//! What operators want, each request on a connection and a thread of its own: people ask seldom.
 //!
-//! The process that serves the API socket leads, so its backend is told of each wish at once. Were another to lead by then, it
-//! finds the wish at its takeover, or at one of its regular looks.
+//! The process that serves the API socket leads, so its backend is told of each request at once. Were another to lead by then, it
+//! finds the request at its takeover, or at one of its regular looks.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,44 +13,44 @@ use uuid::Uuid;
 
 use super::errand::Notice;
 use super::reader::SoloReader;
+use super::requests;
 use super::store::BUSY;
-use super::wishes;
 use crate::job::JobName;
-use crate::ledger::{Asking, Followed, Operator, OperatorError};
+use crate::ledger::{Followed, Operator, OperatorError, OperatorFuture};
 use crate::run::{KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
 
 /// Another process's writes have no sign: how often to look without one.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Operator for SoloReader {
-    fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> Asking<'_, ()> {
-        self.write(move |tx| wishes::pause(tx, &job, id, pause))
+    fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> OperatorFuture<'_, ()> {
+        self.write(move |tx| requests::pause(tx, &job, id, pause))
     }
 
-    fn request_resume(&self, job: JobName, resume: Resume) -> Asking<'_, Option<Uuid>> {
-        self.write(move |tx| wishes::request_resume(tx, &job, resume))
+    fn request_resume(&self, job: JobName, resume: Resume) -> OperatorFuture<'_, Option<Uuid>> {
+        self.write(move |tx| requests::request_resume(tx, &job, resume))
     }
 
-    fn resumed(&self, job: JobName, pause: Uuid) -> Asking<'_, ()> {
+    fn resumed(&self, job: JobName, pause: Uuid) -> OperatorFuture<'_, ()> {
         self.until(move |db| {
-            let stands = wishes::control(db, &job)?.is_some_and(|entry| entry.record.id == pause);
+            let stands = requests::control(db, &job)?.is_some_and(|entry| entry.record.id == pause);
             Ok((!stands).then_some(()))
         })
     }
 
-    fn trigger(&self, wish: TriggerRecord) -> Asking<'_, RunId> {
-        self.write(move |tx| wishes::trigger(tx, &wish))
+    fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId> {
+        self.write(move |tx| requests::trigger(tx, &request))
     }
 
-    fn kill(&self, run: RunId, wish: KillRequest) -> Asking<'_, Option<RunState>> {
-        self.write(move |tx| wishes::kill(tx, &run, wish))
+    fn kill(&self, run: RunId, request: KillRequest) -> OperatorFuture<'_, Option<RunState>> {
+        self.write(move |tx| requests::kill(tx, &run, request))
     }
 
-    fn followed(&self, run: RunId) -> Asking<'_, Followed> {
+    fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed> {
         self.until(move |db| {
             // Looked for in this order: an end written between the two is found.
-            let is_open = wishes::is_open(db, &run)?;
-            let ended = wishes::ended(db, &run)?.map(|record| Followed::Ended(Box::new(record)));
+            let is_open = requests::is_open(db, &run)?;
+            let ended = requests::ended(db, &run)?.map(|record| Followed::Ended(Box::new(record)));
             Ok(ended.or_else(|| (!is_open).then_some(Followed::Gone)))
         })
     }
@@ -60,7 +60,7 @@ impl SoloReader {
     fn write<T: Send + 'static>(
         &self,
         change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Asking<'_, T> {
+    ) -> OperatorFuture<'_, T> {
         let (ledger, notices) = (self.ledger.clone(), self.notices.clone());
         Box::pin(off_the_loop(move || {
             let mut db = open(&ledger)?;
@@ -76,7 +76,7 @@ impl SoloReader {
     fn until<T: Send + 'static>(
         &self,
         look: impl Fn(&Connection) -> rusqlite::Result<Option<T>> + Clone + Send + Sync + 'static,
-    ) -> Asking<'_, T> {
+    ) -> OperatorFuture<'_, T> {
         let (ledger, mut written) = (self.ledger.clone(), self.written.clone());
         Box::pin(async move {
             loop {
@@ -108,7 +108,7 @@ async fn off_the_loop<T: Send + 'static>(
 fn open(ledger: &Path) -> rusqlite::Result<Connection> {
     let db = Connection::open_with_flags(ledger, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     db.busy_timeout(BUSY)?;
-    // As the backend's own: a wish that was written outlives the host's power.
+    // As the backend's own: a request that was written outlives the host's power.
     db.pragma_update(None, "synchronous", "FULL")?;
     Ok(db)
 }

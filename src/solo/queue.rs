@@ -14,7 +14,7 @@ use crate::term::{CandidateName, NodeName};
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     folder: PathBuf,
-    door: PathBuf,
+    lock: PathBuf,
 }
 
 /// The own place in the queue, until dropped.
@@ -32,22 +32,22 @@ pub(super) struct Entry {
 }
 
 impl Queue {
-    pub(super) fn new(folder: PathBuf, door: PathBuf) -> Self {
-        Self { folder, door }
+    pub(super) fn new(folder: PathBuf, lock: PathBuf) -> Self {
+        Self { folder, lock }
     }
 
     /// Runs `step` while no other process of this directory is in such a step.
     pub(super) fn at_the_door<T>(&self, step: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        let _door = FileLock::take(&self.door, Kind::Exclusive)?;
+        let _door = FileLock::take(&self.lock, Kind::Exclusive)?;
         step()
     }
 
     pub(super) fn join(&self, node: &NodeName) -> io::Result<Place> {
-        let door = FileLock::take(&self.door, Kind::Exclusive)?;
+        let lock = FileLock::take(&self.lock, Kind::Exclusive)?;
         // The listing matters only where the door's file was removed.
         let listed = self.entries()?.last().map_or(0, |entry| entry.sequence);
-        let sequence = door.text()?.trim().parse::<u64>().unwrap_or(0).max(listed).saturating_add(1);
-        door.set_text(&format!("{sequence:010}\n"))?;
+        let sequence = lock.text()?.trim().parse::<u64>().unwrap_or(0).max(listed).saturating_add(1);
+        lock.set_text(&format!("{sequence:010}\n"))?;
         let entry = Entry { sequence, node: node.clone() };
         let lock = FileLock::make(&self.path(&entry))?;
         Ok(Place { entry, lock })
@@ -155,7 +155,7 @@ mod tests {
     fn nobody_overtakes_by_a_count_that_is_at_its_end() {
         let (_dir, queue) = queue();
         let first = queue.join(&NodeName::new("a")).unwrap();
-        fs::write(&queue.door, u64::MAX.to_string()).unwrap();
+        fs::write(&queue.lock, u64::MAX.to_string()).unwrap();
         let last = queue.join(&NodeName::new("b")).unwrap();
         assert_eq!(queue.living().unwrap(), [&first.entry, &last.entry].map(Entry::clone));
     }

@@ -6,9 +6,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 use serde::de::DeserializeOwned;
 
 use super::members::{MemberName, Members};
-use super::wishes;
+use super::requests;
 use crate::job::JobName;
-use crate::ledger::{Gathering, JobEntry, LastEnd, Newest, OwnerState, Running, Snapshot, Window, Wishes};
+use crate::ledger::{Gathering, JobEntry, LastEnd, Newest, OperatorRequests, OwnerState, Running, Snapshot, Window};
 use crate::run::{HistoryRecord, Outcome, RunId, RunRecord, Version};
 
 /// All but the history. What is known of the owners is found out after this was read.
@@ -16,7 +16,7 @@ use crate::run::{HistoryRecord, Outcome, RunId, RunRecord, Version};
 pub(super) struct Rows {
     jobs: BTreeMap<JobName, JobEntry>,
     running: Vec<(RunRecord, Version)>,
-    wishes: Wishes,
+    requests: OperatorRequests,
     damaged: Vec<String>,
 }
 
@@ -25,12 +25,12 @@ impl Rows {
     /// processes seen dead, and whoever watches the run is told then.
     pub(super) fn with_owners(self, members: &Members) -> Snapshot {
         let owned = |(record, version): (RunRecord, Version)| {
-            let buried = members.is_buried(&owner(&record));
-            let owner = if buried { OwnerState::Dead } else { OwnerState::Alive };
+            let reaped = members.is_reaped(&owner(&record));
+            let owner = if reaped { OwnerState::Dead } else { OwnerState::Alive };
             Running { record, version, owner }
         };
         let running = self.running.into_iter().map(owned).collect();
-        Snapshot { jobs: self.jobs, running, wishes: self.wishes, damaged: self.damaged }
+        Snapshot { jobs: self.jobs, running, requests: self.requests, damaged: self.damaged }
     }
 
     pub(super) fn running(self) -> Vec<(RunRecord, Version)> {
@@ -55,7 +55,7 @@ pub(super) fn rows(db: &Connection) -> rusqlite::Result<Rows> {
         }
     }
     rows.running = running(db, &mut rows.damaged)?;
-    rows.wishes = wishes::read(db, &mut rows.damaged)?;
+    rows.requests = requests::read(db, &mut rows.damaged)?;
     // Oldest first, as a new leader settles them.
     rows.running.sort_by(|(a, _), (b, _)| (a.scheduled_at, &a.job).cmp(&(b.scheduled_at, &b.job)));
     Ok(rows)

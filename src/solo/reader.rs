@@ -13,7 +13,7 @@ use super::queue::{Entry, Queue};
 use super::read;
 use crate::election;
 use crate::job::JobName;
-use crate::ledger::{LastEnd, Newest, ReadError, Reader, Reading, Snapshot, Window};
+use crate::ledger::{LastEnd, Newest, ReadError, ReadFuture, Reader, Snapshot, Window};
 use crate::run::{RunRecord, Version};
 
 pub(super) struct SoloReader {
@@ -24,9 +24,9 @@ pub(super) struct SoloReader {
     pub(super) written: watch::Receiver<u64>,
 }
 
-/// Between whoever writes wishes and the backend of this process.
+/// Between whoever writes requests and the backend of this process.
 pub(super) struct Signals {
-    /// Where the backend hears of wishes.
+    /// Where the backend hears of requests.
     pub(super) notices: UnboundedSender<Notice>,
     /// Counts what the backend wrote.
     pub(super) written: watch::Receiver<u64>,
@@ -40,7 +40,7 @@ impl SoloReader {
 }
 
 impl Reader for SoloReader {
-    fn queue(&self) -> Reading<'_, election::Queue> {
+    fn queue(&self) -> ReadFuture<'_, election::Queue> {
         let (queue, members) = (self.queue.clone(), self.members.clone());
         off_the_loop(move || {
             let candidates = queue.living().map_err(said)?.iter().map(Entry::candidate).collect();
@@ -48,17 +48,17 @@ impl Reader for SoloReader {
         })
     }
 
-    fn snapshot(&self) -> Reading<'_, Snapshot> {
+    fn snapshot(&self) -> ReadFuture<'_, Snapshot> {
         let (ledger, members) = (self.ledger.clone(), self.members.clone());
         off_the_loop(move || Ok(read::rows(&open(&ledger)?).map_err(said)?.with_owners(&members)))
     }
 
-    fn history(&self, job: Option<JobName>, window: Window) -> Reading<'_, Newest> {
+    fn history(&self, job: Option<JobName>, window: Window) -> ReadFuture<'_, Newest> {
         let ledger = self.ledger.clone();
         off_the_loop(move || read::history(&open(&ledger)?, job.as_ref(), window).map_err(said))
     }
 
-    fn lasts(&self) -> Reading<'_, BTreeMap<JobName, LastEnd>> {
+    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>> {
         let ledger = self.ledger.clone();
         off_the_loop(move || read::lasts(&open(&ledger)?).map_err(said))
     }
@@ -72,7 +72,7 @@ pub(super) fn running(ledger: &Path) -> Result<Vec<(RunRecord, Version)>, ReadEr
 /// Dropping the future does not stop the read, only its answer is lost.
 fn off_the_loop<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
-) -> Reading<'static, T> {
+) -> ReadFuture<'static, T> {
     Box::pin(async { tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| Err(said(error))) })
 }
 

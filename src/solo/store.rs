@@ -15,13 +15,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
-use super::bury::Buried;
 use super::commit;
 use super::forget;
 use super::read::{self, Rows};
-use super::wishes;
+use super::reap::DeadMember;
+use super::requests;
 use crate::job::JobName;
-use crate::ledger::{Chains, Change, Commit, ControlEntry, Event, JobEntry, Wishes};
+use crate::ledger::{Chains, Change, Commit, ControlEntry, Event, JobEntry, OperatorRequests};
 use crate::run::{Outcome, RunEnd, RunId, RunRecord, Version};
 use crate::safe_path;
 use crate::term::FencingToken;
@@ -118,7 +118,7 @@ impl Store {
 
     /// Opens a term: a new token, and the ends that dead members left; then reads all, in the same transaction. Of the ends, those
     /// that were written are told.
-    pub(super) fn open_term(&mut self, dead: &[Buried]) -> Result<(FencingToken, Rows, Vec<Event>)> {
+    pub(super) fn open_term(&mut self, dead: &[DeadMember]) -> Result<(FencingToken, Rows, Vec<Event>)> {
         let tx = self.write()?;
         let token = FencingToken(newest_token(&tx)?.0 + 1);
         tx.execute("UPDATE term SET token = ?1", [token.0])?;
@@ -129,7 +129,7 @@ impl Store {
     }
 
     /// Writes the ends that dead members left, and lets go what they never started; what is to be told of it.
-    pub(super) fn settle_dead(&mut self, dead: &[Buried]) -> Result<Vec<Event>> {
+    pub(super) fn settle_dead(&mut self, dead: &[DeadMember]) -> Result<Vec<Event>> {
         let tx = self.write()?;
         let ended = settle_dead(&tx, dead)?;
         tx.commit()?;
@@ -165,11 +165,11 @@ impl Store {
     }
 
     pub(super) fn control(&self, job: &JobName) -> Result<Option<ControlEntry>> {
-        Ok(wishes::control(&self.db, job)?)
+        Ok(requests::control(&self.db, job)?)
     }
 
-    pub(super) fn wishes(&self) -> Result<Wishes> {
-        Ok(wishes::read(&self.db, &mut Vec::new())?)
+    pub(super) fn requests(&self) -> Result<OperatorRequests> {
+        Ok(requests::read(&self.db, &mut Vec::new())?)
     }
 
     pub(super) fn run(&self, run: &RunId) -> Result<Option<(RunRecord, Version)>> {
@@ -201,7 +201,7 @@ impl Store {
     }
 }
 
-fn settle_dead(tx: &Transaction<'_>, dead: &[Buried]) -> rusqlite::Result<Vec<Event>> {
+fn settle_dead(tx: &Transaction<'_>, dead: &[DeadMember]) -> rusqlite::Result<Vec<Event>> {
     let ended = |end: &RunEnd| {
         let at = commit::end_left_open(tx, end).transpose()?;
         Some(at.map(|at| Event::Ended { end: Box::new(end.clone()), at }))
@@ -331,17 +331,17 @@ mod tests {
         let (by, at) = ("root".to_owned(), Timestamp::MAX);
         for (run, version) in &runs {
             read::outcome_before(tx, &run.id()).unwrap();
-            let wish = KillRequest { reason: Reason::Operator, by: by.clone(), at, force: true };
-            wishes::kill(tx, &run.id(), wish).unwrap();
+            let request = KillRequest { reason: Reason::Operator, by: by.clone(), at, force: true };
+            requests::kill(tx, &run.id(), request).unwrap();
             commit::let_go_unstarted(tx, run.clone(), *version).unwrap();
         }
         for note in text.lines().filter_map(|line| Note::read(line.split_once(' ')?.1.as_bytes()).ok()) {
-            if let Note::Trigger(wish) = &note {
-                wishes::trigger(tx, wish).unwrap();
+            if let Note::Trigger(request) = &note {
+                requests::trigger(tx, request).unwrap();
             }
             let job = note.into_job();
-            wishes::pause(tx, &job, uuid::Uuid::nil(), Pause { by: by.clone(), at, reason: None }).unwrap();
-            assert!(wishes::request_resume(tx, &job, Resume { by: by.clone(), at }).unwrap().is_some());
+            requests::pause(tx, &job, uuid::Uuid::nil(), Pause { by: by.clone(), at, reason: None }).unwrap();
+            assert!(requests::request_resume(tx, &job, Resume { by: by.clone(), at }).unwrap().is_some());
             commit::trim(tx, &job).unwrap();
         }
         forget::all(tx, &BTreeSet::new(), Timestamp::MAX, Duration::MAX).unwrap();

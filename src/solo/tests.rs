@@ -5,7 +5,7 @@ mod electing;
 mod forgetting;
 mod succession;
 mod trouble;
-mod wishes;
+mod requests;
 mod writing;
 
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::run::tests_support::{self, record, success};
 use crate::run::{
     HistoryRecord, JobRecord, Nonce, Outcome, Owner, RunId, RunRecord, Skip, SkipReason, Traces, Version,
 };
-use crate::state_dir::Belongs;
+use crate::state_dir::BackendIdentity;
 use crate::term::{FencingToken, SessionId, Term, TermEnd};
 use crate::{clock::Uptime, election, ledger};
 
@@ -51,7 +51,7 @@ impl Node {
 
     async fn start_forgetting(dir: &Path, name: &str, leftovers: Leftovers, after: Option<Duration>) -> Self {
         let node = NodeName::new(name);
-        let state = StateDir::open(dir, Belongs::Solo, &node).unwrap();
+        let state = StateDir::open(dir, BackendIdentity::Solo, &node).unwrap();
         let mut solo = start(&state, &node, leftovers, after).unwrap();
         let Some(Event::Election(election::Event::Session { id, .. })) = solo.coordination.events.recv().await else {
             panic!("no session first")

@@ -12,10 +12,10 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
 use super::backend::Trouble;
-use super::bury::{Buried, BuryError};
 use super::errand::Errands;
 use super::members::MemberName;
 use super::read::owner;
+use super::reap::{DeadMember, ReapError};
 use super::store::Store;
 use crate::coordination::Event;
 use crate::ledger;
@@ -68,7 +68,7 @@ impl Watch {
     }
 
     /// Watches an own run, in no term.
-    pub(super) fn attend(
+    pub(super) fn watch_own(
         &mut self,
         run: &RunId,
         store: &Store,
@@ -133,7 +133,7 @@ impl Watch {
             self.awaited.remove(&name); // whoever leads next sees to it
             return Ok(());
         }
-        errands.bury(name.clone()).inspect_err(|_| {
+        errands.reap(name.clone()).inspect_err(|_| {
             self.unburied.insert(name);
         })?;
         Ok(())
@@ -150,10 +150,10 @@ impl Watch {
     }
 
     /// Tells what became of the runs of a member that was seen to.
-    pub(super) fn member_buried(
+    pub(super) fn member_reaped(
         &mut self,
         name: &MemberName,
-        result: Result<Vec<Buried>, BuryError>,
+        result: Result<Vec<DeadMember>, ReapError>,
         store: &mut Store,
         errands: &Errands,
         events: &UnboundedSender<Event>,
@@ -163,7 +163,7 @@ impl Watch {
             return Ok(());
         }
         let written = match result {
-            Ok(buried) => store.settle_dead(&buried).map_err(Trouble::from),
+            Ok(reaped) => store.settle_dead(&reaped).map_err(Trouble::from),
             Err(error) => Err(error.into()),
         };
         let ended = written.inspect_err(|_| {

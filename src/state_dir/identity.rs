@@ -10,7 +10,7 @@ use super::{StateDirError, file};
 /// The backend that a state directory is used with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "backend", rename_all = "kebab-case")]
-pub enum Belongs {
+pub enum BackendIdentity {
     /// ZooKeeper, below this path.
     Zookeeper {
         /// The path; empty for the root.
@@ -20,7 +20,7 @@ pub enum Belongs {
     Solo,
 }
 
-impl fmt::Display for Belongs {
+impl fmt::Display for BackendIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Zookeeper { chroot } if chroot.is_empty() => f.write_str("ZooKeeper"),
@@ -34,7 +34,7 @@ impl fmt::Display for Belongs {
 pub(super) struct Identity {
     v: u32,
     #[serde(flatten)]
-    belongs: Belongs,
+    belongs: BackendIdentity,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cluster: Option<String>,
     instance: String,
@@ -48,7 +48,7 @@ impl Identity {
     }
 
     /// What the directory remembers; a new directory remembers `belongs` from now on.
-    pub(super) fn remembered(folder: &Path, belongs: Belongs) -> Result<Self, StateDirError> {
+    pub(super) fn remembered(folder: &Path, belongs: BackendIdentity) -> Result<Self, StateDirError> {
         let path = folder.join("identity.json");
         let new = Self { v: 1, belongs, cluster: None, instance: uuid::Uuid::new_v4().to_string() };
         let known = match file::read::<Self>(&path)? {

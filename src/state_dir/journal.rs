@@ -1,7 +1,7 @@
 //! The journal in a file: one line of JSON an entry, appended by one write each, read back at the next start.
 //!
 //! Nothing is synced: what was written survives the death of the process, which is all it is for. After a crash of the host the
-//! file may lack its last lines or all of them, and then no process of it lives either. Its first line names its [`Birthplace`], so
+//! file may lack its last lines or all of them, and then no process of it lives either. Its first line names its [`BootScope`], so
 //! that process ids of another boot, or another node's, are never taken for ours. A line that cannot be read, torn by a full disk for
 //! example, is passed over.
 
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::birthplace::Birthplace;
+use super::boot_scope::BootScope;
 use super::{StateDirError, file};
-use crate::run::journal::{Book, Entry, Journal, Recovered, RecoveredRun, Written};
+use crate::run::journal::{Entry, Journal, JournalState, Recovered, RecoveredRun, Written};
 use crate::run::{KnownBy, RunEnd, RunId, RunRecord, Traces, Version};
 
 /// With fewer lines than this the file is not worth writing anew.
@@ -23,9 +23,9 @@ const SMALL: usize = 1024;
 #[derive(Debug)]
 pub struct FileJournal {
     path: PathBuf,
-    here: Birthplace,
+    here: BootScope,
     file: File,
-    book: Book,
+    state: JournalState,
     lines: usize,
     torn: bool,
 }
@@ -34,7 +34,7 @@ pub struct FileJournal {
 struct Header {
     v: u32,
     #[serde(flatten)]
-    made: Birthplace,
+    made: BootScope,
 }
 
 impl FileJournal {
@@ -44,21 +44,21 @@ impl FileJournal {
     /// When it cannot be read and written.
     pub fn open(path: &Path) -> Result<(Self, Recovered), StateDirError> {
         let unread = |source| StateDirError::Read { path: path.to_owned(), source };
-        let here = birthplace(path).map_err(unread)?;
-        let mut book = read(path).map_err(unread)?;
-        let recovered = book.recovered();
+        let here = boot_scope(path).map_err(unread)?;
+        let mut state = read(path).map_err(unread)?;
+        let recovered = state.recovered();
         // From now on, for it is written anew.
-        book.found(Written::Here);
+        state.found(Written::Here);
         let file =
-            rewrite(path, &here, &book).map_err(|source| StateDirError::Write { path: path.to_owned(), source })?;
-        let lines = book.len();
-        Ok((Self { path: path.to_owned(), here, file, book, lines, torn: false }, recovered))
+            rewrite(path, &here, &state).map_err(|source| StateDirError::Write { path: path.to_owned(), source })?;
+        let lines = state.len();
+        Ok((Self { path: path.to_owned(), here, file, state, lines, torn: false }, recovered))
     }
 
     fn take(&mut self, entry: Entry) -> io::Result<()> {
         self.append(&entry)?;
-        self.book.take(entry);
-        if self.lines > SMALL && self.lines > 8 * self.book.len() {
+        self.state.take(entry);
+        if self.lines > SMALL && self.lines > 8 * self.state.len() {
             self.compact();
         }
         Ok(())
@@ -78,11 +78,11 @@ impl FileJournal {
 
     /// A longer file is no harm: where it cannot be written anew, the old one goes on.
     fn compact(&mut self) {
-        if let Ok(file) = rewrite(&self.path, &self.here, &self.book) {
+        if let Ok(file) = rewrite(&self.path, &self.here, &self.state) {
             self.file = file;
             self.torn = false;
         }
-        self.lines = self.book.len();
+        self.lines = self.state.len();
     }
 }
 
@@ -104,7 +104,7 @@ impl Journal for FileJournal {
     }
 
     fn open_runs(&self) -> Vec<RecoveredRun> {
-        self.book.recovered().runs
+        self.state.recovered().runs
     }
 }
 
@@ -112,34 +112,34 @@ impl Journal for FileJournal {
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn read(path: &Path) -> io::Result<Book> {
+pub fn read(path: &Path) -> io::Result<JournalState> {
     let Some(text) = file::read_bytes(path)? else {
-        let mut book = Book::default();
-        book.found(Written::Nowhere);
-        return Ok(book);
+        let mut state = JournalState::default();
+        state.found(Written::Nowhere);
+        return Ok(state);
     };
-    Ok(replay(&text, &birthplace(path)?))
+    Ok(replay(&text, &boot_scope(path)?))
 }
 
 /// Of a journal written now.
-fn birthplace(path: &Path) -> io::Result<Birthplace> {
-    Birthplace::here(path.parent().unwrap_or(Path::new("/")))
+fn boot_scope(path: &Path) -> io::Result<BootScope> {
+    BootScope::here(path.parent().unwrap_or(Path::new("/")))
 }
 
-fn replay(text: &[u8], here: &Birthplace) -> Book {
-    let mut book = Book::default();
+fn replay(text: &[u8], here: &BootScope) -> JournalState {
+    let mut state = JournalState::default();
     let mut lines = text.split(|&byte| byte == b'\n');
     let header = lines.next().and_then(|line| serde_json::from_slice::<Header>(line).ok());
-    lines.filter_map(|line| serde_json::from_slice(line).ok()).for_each(|entry| book.take(entry));
+    lines.filter_map(|line| serde_json::from_slice(line).ok()).for_each(|entry| state.take(entry));
     // Without its first line it is of nowhere.
-    book.found(header.map_or(Written::Elsewhere, |header| header.made.seen_from(here)));
-    book
+    state.found(header.map_or(Written::Elsewhere, |header| header.made.seen_from(here)));
+    state
 }
 
-fn rewrite(path: &Path, here: &Birthplace, book: &Book) -> io::Result<File> {
+fn rewrite(path: &Path, here: &BootScope, state: &JournalState) -> io::Result<File> {
     let mut text = serde_json::to_vec(&Header { v: 1, made: here.clone() })?;
     text.push(b'\n');
-    for entry in book.entries() {
+    for entry in state.entries() {
         serde_json::to_writer(&mut text, &entry)?;
         text.push(b'\n');
     }
@@ -148,7 +148,7 @@ fn rewrite(path: &Path, here: &Birthplace, book: &Book) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::birthplace::boot_id;
+    use super::super::boot_scope::boot_id;
     use super::*;
     use crate::fuzz::Fuzz;
     use crate::run::fuzz::WORDS;
@@ -207,7 +207,7 @@ mod tests {
         let path = dir.path().join("journal");
         drop(filled(&path));
         let text = std::fs::read_to_string(&path).unwrap().replace(&boot_id(), "another-boot");
-        let found = replay(text.as_bytes(), &birthplace(&path).unwrap()).recovered();
+        let found = replay(text.as_bytes(), &boot_scope(&path).unwrap()).recovered();
         assert_eq!((found.written, found.runs[0].pid), (Written::BeforeBoot, None));
     }
 
@@ -232,19 +232,19 @@ mod tests {
             journal.settled(&record("d", second, "s").id()).unwrap();
         }
         assert!(std::fs::read(&path).unwrap().split(|&byte| byte == b'\n').count() < SMALL + 64);
-        assert_eq!(read(&path).unwrap(), journal.book);
+        assert_eq!(read(&path).unwrap(), journal.state);
     }
 
     /// What is open in it is open too in the few lines that it is written anew as.
     #[test]
     fn fuzz_journal() {
         Fuzz::of("journal", WORDS).run(|input| {
-            let here = Birthplace::here(Path::new("/")).unwrap();
-            let book = replay(input, &here);
-            let recovered = book.recovered();
+            let here = BootScope::here(Path::new("/")).unwrap();
+            let state = replay(input, &here);
+            let recovered = state.recovered();
             let _ = (recovered.noted(), recovered.ends());
             let mut text = serde_json::to_vec(&Header { v: 1, made: here.clone() }).unwrap();
-            for entry in book.entries() {
+            for entry in state.entries() {
                 text.push(b'\n');
                 serde_json::to_writer(&mut text, &entry).unwrap();
             }
@@ -252,7 +252,7 @@ mod tests {
             let mut own = recovered.clone();
             own.keep_own(&NodeName::new("n"), &mut Deaf).unwrap();
             own.end_dead(&mut Deaf, jiff::Timestamp::MAX).unwrap();
-            !book.is_empty()
+            !state.is_empty()
         });
     }
 

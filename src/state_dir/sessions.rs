@@ -1,6 +1,6 @@
 //! The sessions of this node whose entries may still stand in the coordination service.
 //!
-//! Each is recorded with its [`Birthplace`]. A cloned disk, a copied folder and a directory moved to another host bring the
+//! Each is recorded with its [`BootScope`]. A cloned disk, a copied folder and a directory moved to another host bring the
 //! sessions of a process that may be alive elsewhere; nobody may remove their entries but the server. So they are passed over,
 //! and gone from the file with the next session that is recorded.
 
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::birthplace::Birthplace;
+use super::boot_scope::BootScope;
 use super::{StateDirError, file};
 use crate::run::journal::Written;
 use crate::term::SessionId;
@@ -16,7 +16,7 @@ use crate::term::SessionId;
 /// Those in the file, and where the file is.
 #[derive(Clone, Debug)]
 pub(super) struct Sessions {
-    here: Birthplace,
+    here: BootScope,
     kept: Kept,
 }
 
@@ -30,13 +30,12 @@ struct Kept {
 struct Recorded {
     id: SessionId,
     #[serde(flatten)]
-    made: Birthplace,
+    made: BootScope,
 }
 
 impl Sessions {
     pub(super) fn read(folder: &Path) -> Result<Self, StateDirError> {
-        let here =
-            Birthplace::here(folder).map_err(|source| StateDirError::Read { path: folder.to_owned(), source })?;
+        let here = BootScope::here(folder).map_err(|source| StateDirError::Read { path: folder.to_owned(), source })?;
         let kept = file::read(&folder.join("sessions.json"))?.unwrap_or(Kept { v: 1, sessions: Vec::new() });
         Ok(Self { here, kept })
     }

@@ -165,7 +165,10 @@ mod tests {
         let entries: Vec<&str> = split(entries.as_bytes()).map(|entry| std::str::from_utf8(entry).unwrap()).collect();
         let value = |entry: &&str| entry.lines().find_map(|line| line.strip_prefix("LINE=")).unwrap().to_owned();
         assert_eq!(entries.iter().map(value).collect::<String>(), text);
-        assert!(entries.len() > 1 && entries.iter().all(|entry| entry.starts_with("PRIORITY=6\n") && entry.contains("\nJOB=load\n")));
+        assert!(
+            entries.len() > 1
+                && entries.iter().all(|entry| entry.starts_with("PRIORITY=6\n") && entry.contains("\nJOB=load\n"))
+        );
         let continues: Vec<_> = entries.iter().map(|entry| entry.contains("\nCONTINUES=true\n")).collect();
         assert_eq!(continues, [true, true, false]);
     }

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
     use crate::term::NodeName;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     fn pipe() -> (File, OwnedFd) {
         let (read, write) = rustix::pipe::pipe().unwrap();
@@ -253,7 +253,7 @@ mod tests {
         let written = text.iter().filter(|&&byte| byte == b'\n').count();
         assert!(written >= OUTPUT_LIMIT / line.len(), "{written}");
         let dropped = 6_001 - u64::try_from(written).unwrap();
-        let (lost, _) = TOLD.wait_timeout_while(LOST.lock().unwrap(), PATIENCE, |lost| *lost < dropped).unwrap();
+        let (lost, _) = TOLD.wait_timeout_while(LOST.lock().unwrap(), TIMEOUT, |lost| *lost < dropped).unwrap();
         assert_eq!(*lost, dropped);
     }
 
@@ -264,7 +264,7 @@ mod tests {
         let sink = Sink::start(Way::stream(write), |_| panic!("there is nobody to tell")).unwrap();
         for _ in 0..3 {
             sink.push(Kind::Other, b"a run ended\n");
-            assert!(sink.flush(PATIENCE));
+            assert!(sink.flush(TIMEOUT));
         }
         assert_eq!(sink.shared.lock().lost, Lost { output: 0, other: 3 });
     }
@@ -296,7 +296,7 @@ mod tests {
             tracing::info!(target: OUTPUT, event = event::RUN_OUTPUT, %job, line = "a\nb");
             tracing::debug!(target: "cronkeeper::daemon", "looked {} times", 2);
         });
-        assert!(sink.flush(PATIENCE));
+        assert!(sink.flush(TIMEOUT));
         let mut text = [0; 8192];
         let n = read.read(&mut text).unwrap();
         let lines: Vec<serde_json::Value> = text[..n]

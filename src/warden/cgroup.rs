@@ -2,17 +2,17 @@
 //!
 //! ```text
 //!   the daemon's cgroup
-//!   └─ cronkeeper.<pid namespace>.<pid>.<start time>     this daemon's, made and found again by [`estate`]
+//!   └─ cronkeeper.<pid namespace>.<pid>.<start time>     this daemon's, made and found again by [`hierarchy`]
 //!      ├─ daemon                                         daemon and warden, where controllers are in use
-//!      └─ jobs                                           has fewer processes than all together may have: see [`estate`]
-//!         ├─ free/<slot>                                 a run
-//!         └─ limited/<slot>                              a run with limits that the kernel's controllers keep
+//!      └─ jobs                                           has fewer processes than all together may have: see [`hierarchy`]
+//!         ├─ free/<tree id>                                 a run
+//!         └─ limited/<tree id>                              a run with limits that the kernel's controllers keep
 //! ```
 //!
 //! Runs without limits stand apart, so that the memory controller keeps no books on them. Only cgroup v2, from Linux 5.14
 //! on, which brought `cgroup.kill`. Where that is not to be had, sessions, groups and descent serve alone (`sweep`).
 
-pub mod estate;
+pub mod hierarchy;
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -148,8 +148,8 @@ pub(super) fn end(path: &Path, until: Uptime) -> Option<Vec<i32>> {
     }
     // Gone: so is all that was in it.
     let _ = kill(path);
-    estate::wait_empty(path, until);
-    Some(if is_empty(path) { Vec::new() } else { estate::pids_below(path) })
+    hierarchy::wait_empty(path, until);
+    Some(if is_empty(path) { Vec::new() } else { hierarchy::pids_below(path) })
 }
 
 /// Whether it could be seen if it were there.
@@ -225,7 +225,7 @@ mod tests {
             }
             let place = Place { tail: tail(&path), path, counts_memory: true };
             let (pids, is_empty) = (place.pids(), is_empty(place.path()));
-            assert_eq!(estate::pids_below(place.path()), pids);
+            assert_eq!(hierarchy::pids_below(place.path()), pids);
             is_empty | place.ran_out_of_memory() | !pids.is_empty()
         });
     }

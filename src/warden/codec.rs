@@ -95,18 +95,18 @@ impl Decoder {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::wire::{Cgroup, Deadline, Launch, Limits, Notice, Order, Slot, Stream, Urgent, User};
+    use super::super::wire::{Cgroup, Deadline, Launch, Limits, Notice, Order, Stream, TreeId, Urgent, User};
     use super::*;
     use crate::clock::Uptime;
     use crate::fuzz::Fuzz;
 
     fn orders() -> impl Strategy<Value = Order> {
         prop_oneof![
-            any::<u64>().prop_map(|slot| Order::Kill { slot: Slot(slot) }),
-            any::<(u64, u64)>().prop_map(|(slot, grace_ms)| Order::Stop { slot: Slot(slot), grace_ms }),
+            any::<u64>().prop_map(|tree_id| Order::Kill { tree_id: TreeId(tree_id) }),
+            any::<(u64, u64)>().prop_map(|(tree_id, grace_ms)| Order::Stop { tree_id: TreeId(tree_id), grace_ms }),
             any::<u64>().prop_map(|nanos| Order::Lease { until: Uptime::from_nanos(nanos) }),
-            any::<(u64, u64)>().prop_map(|(slot, nanos)| Order::Deadline {
-                slot: Slot(slot),
+            any::<(u64, u64)>().prop_map(|(tree_id, nanos)| Order::Deadline {
+                tree_id: TreeId(tree_id),
                 deadline: Deadline::At(Uptime::from_nanos(nanos)),
             }),
             launches().prop_map(|launch| Order::Start(Box::new(launch))),
@@ -114,13 +114,13 @@ mod tests {
     }
 
     prop_compose! {
-        fn launches()(slot in any::<u64>(), argv in prop::collection::vec(".*", 0..4), environment in prop::collection::vec((".*", ".*"), 0..4),
+        fn launches()(tree_id in any::<u64>(), argv in prop::collection::vec(".*", 0..4), environment in prop::collection::vec((".*", ".*"), 0..4),
             input in ".*", directory in ".*", umask in any::<u32>(), open_files in any::<Option<(u64, u64)>>(), at in any::<u64>(), max_output in any::<u64>()) -> Launch {
             let not_after = Uptime::from_nanos(at);
             let limits = Limits { open_files, memory: open_files.map(|(soft, _)| soft), ..Limits::default() };
             let user = open_files.map(|_| User { uid: umask, gid: 7, groups: vec![umask, 7] });
             let cgroup = Some(Cgroup { path: directory.clone(), memory: Some(at), processes: None });
-            Launch { slot: Slot(slot), argv, environment, input, directory, or_root: true, umask, user, nice: Some(-7), limits, cgroup, not_after, deadline: Deadline::LeaseAnd(not_after), max_output }
+            Launch { tree_id: TreeId(tree_id), argv, environment, input, directory, or_root: true, umask, user, nice: Some(-7), limits, cgroup, not_after, deadline: Deadline::LeaseAnd(not_after), max_output }
         }
     }
 
@@ -150,7 +150,7 @@ mod tests {
 
         #[test]
         fn any_line_of_output_arrives(line in ".*", continues in any::<bool>()) {
-            let notice = Notice::Output { slot: Slot(1), stream: Stream::Stderr, line, continues };
+            let notice = Notice::Output { tree_id: TreeId(1), stream: Stream::Stderr, line, continues };
             let mut bytes = Vec::new();
             encode(&notice, &mut bytes).unwrap();
             let mut decoder = Decoder::default();

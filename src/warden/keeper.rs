@@ -13,11 +13,11 @@ use std::time::Duration;
 use super::cgroup::Place;
 use super::codec::Decoder;
 use super::outbox::Outbox;
-use super::poller::{Poller, Ready, SLOTS};
+use super::poller::{Poller, Ready, TREE_IDS};
 use super::procfs;
 use super::spawn::{self, Spawner};
 use super::tree::{Tree, Trees};
-use super::wire::{Deadline, EndedBy, Launch, Notice, Order, Slot, StartFailure, Step, Stream, Urgent};
+use super::wire::{Deadline, EndedBy, Launch, Notice, Order, StartFailure, Step, Stream, TreeId, Urgent};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
 use crate::run::KnownBy;
@@ -55,7 +55,7 @@ pub(super) struct Keeper {
     pub(super) lease_until: Uptime,
     pub(super) trees: Trees,
     /// Inherited children of which it is known whose they are.
-    pub(super) adopted: BTreeMap<i32, Slot>,
+    pub(super) adopted: BTreeMap<i32, TreeId>,
     /// Inherited children without environment and arguments, and since when.
     pub(super) puzzling: BTreeMap<i32, Uptime>,
     /// Inherited children whose environment names none of the trees that they may be of.
@@ -70,7 +70,7 @@ pub(super) struct Keeper {
     pub(super) reap_from: Uptime,
     /// Nothing but trees' main processes was left when children were last looked at.
     pub(super) is_alone: bool,
-    to_terminate: Vec<Slot>,
+    to_terminate: Vec<TreeId>,
     /// The cgroup that was made last: those it stands in are removed at the end.
     places: Option<PathBuf>,
     spawner: Spawner,
@@ -117,11 +117,11 @@ impl Keeper {
                     Ready::Children => self.must_reap = true,
                     // What is urgent is read in every turn, and so is the clock.
                     Ready::Urgent | Ready::Timer => {}
-                    Ready::Status(slot) => self.start_decided(slot),
+                    Ready::Status(tree_id) => self.start_decided(tree_id),
                     Ready::Outputs => self.read_outputs()?,
                 }
             }
-            self.obey();
+            self.execute();
             self.keep_time(uptime());
             self.reap_and_kill();
             self.tell_ends();
@@ -160,8 +160,8 @@ impl Keeper {
         self.trees.condemn_all();
     }
 
-    fn obey(&mut self) {
-        self.obey_urgent();
+    fn execute(&mut self) {
+        self.execute_urgent();
         for _ in 0..STARTS_A_TURN {
             if !self.has_orders {
                 break;
@@ -169,22 +169,22 @@ impl Keeper {
             match self.orders.take() {
                 Ok(Some(Order::Start(launch))) => self.start(*launch),
                 // Where it comes by the way of the starts, all starts before it were read.
-                Ok(Some(order)) => self.obey_one(order, self.starts),
+                Ok(Some(order)) => self.execute_one(order, self.starts),
                 Ok(None) => self.has_orders = false,
                 // The daemon is the same binary: nonsense means that it is broken.
                 Err(_) => self.close(),
             }
-            self.obey_urgent();
+            self.execute_urgent();
             self.keep_time(uptime());
         }
-        let slots = std::mem::take(&mut self.to_terminate);
-        if !slots.is_empty() {
-            self.terminate(&slots);
+        let tree_ids = std::mem::take(&mut self.to_terminate);
+        if !tree_ids.is_empty() {
+            self.terminate(&tree_ids);
         }
     }
 
     /// Reads and obeys all that is urgent; where there is nothing it costs one system call.
-    fn obey_urgent(&mut self) {
+    fn execute_urgent(&mut self) {
         for _ in 0..URGENT_READS {
             if self.is_closing {
                 return;
@@ -197,7 +197,7 @@ impl Keeper {
             }
             loop {
                 match self.urgent_orders.take() {
-                    Ok(Some(Urgent { after, order })) => self.obey_one(order, after),
+                    Ok(Some(Urgent { after, order })) => self.execute_one(order, after),
                     Ok(None) => break,
                     Err(_) => return self.close(),
                 }
@@ -206,43 +206,43 @@ impl Keeper {
     }
 
     /// Obeys an order that was given after so many starts.
-    fn obey_one(&mut self, order: Order, after: u64) {
+    fn execute_one(&mut self, order: Order, after: u64) {
         match order {
             Order::Start(launch) => self.start(*launch),
-            Order::Stop { slot, .. } | Order::Kill { slot } if self.is_unread(slot, after) => {
-                self.early.at(slot, after).is_over = true;
+            Order::Stop { tree_id, .. } | Order::Kill { tree_id } if self.is_unread(tree_id, after) => {
+                self.early.at(tree_id, after).is_over = true;
             }
-            Order::Deadline { slot, deadline } if self.is_unread(slot, after) => {
-                self.early.at(slot, after).deadline = Some(deadline);
+            Order::Deadline { tree_id, deadline } if self.is_unread(tree_id, after) => {
+                self.early.at(tree_id, after).deadline = Some(deadline);
             }
-            Order::Stop { slot, grace_ms } => self.stop(slot, Duration::from_millis(grace_ms)),
-            Order::Kill { slot } => self.kill(slot, EndedBy::Order),
+            Order::Stop { tree_id, grace_ms } => self.stop(tree_id, Duration::from_millis(grace_ms)),
+            Order::Kill { tree_id } => self.kill(tree_id, EndedBy::Order),
             Order::Lease { until } => self.lease_until = until,
-            Order::Deadline { slot, deadline } => self.trees.set_deadline(slot, deadline),
+            Order::Deadline { tree_id, deadline } => self.trees.set_deadline(tree_id, deadline),
             Order::Ping => self.tell(&Notice::Pong),
         }
     }
 
-    /// True where the start of this slot may be among those that were ordered and are still to be read. Any other slot that is not
+    /// True where the start of this tree id may be among those that were ordered and are still to be read. Any other tree id that is not
     /// known is over.
-    fn is_unread(&self, slot: Slot, after: u64) -> bool {
-        after > self.starts && !self.trees.contains(slot)
+    fn is_unread(&self, tree_id: TreeId, after: u64) -> bool {
+        after > self.starts && !self.trees.contains(tree_id)
     }
 
     fn start(&mut self, mut launch: Launch) {
-        let slot = launch.slot;
+        let tree_id = launch.tree_id;
         self.starts += 1;
-        let early = self.early.take(slot, self.starts);
+        let early = self.early.take(tree_id, self.starts);
         launch.deadline = early.deadline.unwrap_or(launch.deadline);
         let started = if early.is_over { Err(StartFailure::TooLate) } else { self.try_start(&launch) };
         if let Err(why) = started {
-            self.tell(&Notice::NotStarted { slot, why });
+            self.tell(&Notice::NotStarted { tree_id, why });
         }
     }
 
     fn try_start(&mut self, launch: &Launch) -> Result<(), StartFailure> {
-        let slot = launch.slot;
-        if slot.0 >= SLOTS || self.trees.contains(slot) {
+        let tree_id = launch.tree_id;
+        if tree_id.0 >= TREE_IDS || self.trees.contains(tree_id) {
             return Err(StartFailure::Step { step: Step::Prepare, errno: rustix::io::Errno::EXIST.raw_os_error() });
         }
         // What would have to be killed at once is not started.
@@ -256,26 +256,26 @@ impl Keeper {
             place.as_ref().map(Place::remove);
         })?;
         let tree = Tree::new(launch, child, place);
-        let watched = self.watch(slot, &tree);
-        self.trees.insert(slot, tree);
+        let watched = self.watch(tree_id, &tree);
+        self.trees.insert(tree_id, tree);
         if watched.is_err() {
             // Without its pipes it must not go on; no memory for three more entries of epoll is no memory for a job.
-            self.trees.condemn(slot);
+            self.trees.condemn(tree_id);
         }
         Ok(())
     }
 
-    fn watch(&self, slot: Slot, tree: &Tree) -> io::Result<()> {
+    fn watch(&self, tree_id: TreeId, tree: &Tree) -> io::Result<()> {
         let pipes = (tree.starting.as_ref(), tree.stdout.as_ref(), tree.stderr.as_ref());
         let (Some(status), Some(stdout), Some(stderr)) = pipes else { return Ok(()) };
-        self.poller.watch_status(slot, status)?;
-        self.poller.watch_output(slot, Stream::Stdout, stdout)?;
-        self.poller.watch_output(slot, Stream::Stderr, stderr)
+        self.poller.watch_status(tree_id, status)?;
+        self.poller.watch_output(tree_id, Stream::Stdout, stdout)?;
+        self.poller.watch_output(tree_id, Stream::Stderr, stderr)
     }
 
     /// Reads from the child whether it reached its program, and says so. It has: the pipe is at its end, or holds why not.
-    pub(super) fn start_decided(&mut self, slot: Slot) {
-        let Some(tree) = self.trees.get_mut(slot) else { return };
+    pub(super) fn start_decided(&mut self, tree_id: TreeId) {
+        let Some(tree) = self.trees.get_mut(tree_id) else { return };
         let Some(status) = tree.starting.take() else { return };
         let mut report = [0; 8];
         let read = match rustix::io::read(&status, &mut report) {
@@ -293,37 +293,37 @@ impl Keeper {
                     tree.known_by = session.map_or(KnownBy::Environment, KnownBy::AuditSession);
                 }
                 let (pid, at, known_by) = (tree.pid(), tree.forked_at, tree.known_by.clone());
-                self.tell(&Notice::Started { slot, pid, at, known_by });
+                self.tell(&Notice::Started { tree_id, pid, at, known_by });
             }
             Some(why) => {
-                self.discard(slot);
-                self.tell(&Notice::NotStarted { slot, why });
+                self.discard(tree_id);
+                self.tell(&Notice::NotStarted { tree_id, why });
             }
         }
     }
 
-    fn stop(&mut self, slot: Slot, grace: Duration) {
-        self.note_exit(slot);
-        let Some(tree) = self.trees.live(slot) else { return };
+    fn stop(&mut self, tree_id: TreeId, grace: Duration) {
+        self.note_exit(tree_id);
+        let Some(tree) = self.trees.live(tree_id) else { return };
         tree.ended_by.get_or_insert(EndedBy::Order);
         if !tree.is_killing() {
-            self.to_terminate.push(slot);
+            self.to_terminate.push(tree_id);
         }
-        self.trees.stop(slot, uptime() + grace);
+        self.trees.stop(tree_id, uptime() + grace);
     }
 
     /// Has it killed, unless it has ended by itself, be that a moment ago.
-    fn kill(&mut self, slot: Slot, by: EndedBy) {
-        self.note_exit(slot);
-        let Some(tree) = self.trees.live(slot) else { return };
+    fn kill(&mut self, tree_id: TreeId, by: EndedBy) {
+        self.note_exit(tree_id);
+        let Some(tree) = self.trees.live(tree_id) else { return };
         tree.ended_by.get_or_insert(by);
-        self.trees.condemn(slot);
+        self.trees.condemn(tree_id);
     }
 
     /// Has those killed that are due.
     fn keep_time(&mut self, now: Uptime) {
-        while let Some((_, slot)) = self.trees.next_due(self.lease_until).filter(|&(at, _)| at <= now) {
-            self.kill(slot, EndedBy::Deadline);
+        while let Some((_, tree_id)) = self.trees.next_due(self.lease_until).filter(|&(at, _)| at <= now) {
+            self.kill(tree_id, EndedBy::Deadline);
         }
     }
 
@@ -338,21 +338,21 @@ impl Keeper {
             if self.is_pressed() {
                 break;
             }
-            let Some((slot, stream)) = self.poller.next_output()? else { break };
-            self.read_output(slot, stream, CHUNK);
+            let Some((tree_id, stream)) = self.poller.next_output()? else { break };
+            self.read_output(tree_id, stream, CHUNK);
         }
         Ok(())
     }
 
     /// Reads at most `limit` bytes; says how many. At the end of the stream the pipe is closed.
-    fn read_output(&mut self, slot: Slot, stream: Stream, limit: usize) -> usize {
-        let Some(tree) = self.trees.get_mut(slot) else { return 0 };
+    fn read_output(&mut self, tree_id: TreeId, stream: Stream, limit: usize) -> usize {
+        let Some(tree) = self.trees.get_mut(tree_id) else { return 0 };
         let Some(pipe) = tree.pipe(stream) else { return 0 };
         let limit = limit.min(self.buffer.len());
         match rustix::io::read(&*pipe, &mut self.buffer[..limit]) {
             Ok(bytes) if bytes > 0 => {
                 let pieces = tree.output.take(stream, &self.buffer[..bytes]);
-                self.hand_on(slot, pieces);
+                self.hand_on(tree_id, pieces);
                 bytes
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => 0,
@@ -365,27 +365,27 @@ impl Keeper {
     }
 
     /// Reads what is in the pipes now and closes them: whoever else may hold their other end delays nothing.
-    pub(super) fn drain(&mut self, slot: Slot) {
+    pub(super) fn drain(&mut self, tree_id: TreeId) {
         for stream in [Stream::Stdout, Stream::Stderr] {
-            let pipe = self.trees.get_mut(slot).and_then(|tree| tree.pipe(stream).as_ref());
+            let pipe = self.trees.get_mut(tree_id).and_then(|tree| tree.pipe(stream).as_ref());
             let mut left = pipe.and_then(|pipe| rustix::io::ioctl_fionread(pipe).ok()).unwrap_or(0);
             while left > 0 {
-                match self.read_output(slot, stream, usize::try_from(left).unwrap_or(CHUNK)) {
+                match self.read_output(tree_id, stream, usize::try_from(left).unwrap_or(CHUNK)) {
                     0 => break,
                     read => left = left.saturating_sub(read as u64),
                 }
             }
-            if let Some(pipe) = self.trees.get_mut(slot).and_then(|tree| tree.pipe(stream).take()) {
+            if let Some(pipe) = self.trees.get_mut(tree_id).and_then(|tree| tree.pipe(stream).take()) {
                 self.poller.forget_output(&pipe);
             }
         }
-        let rest = self.trees.get_mut(slot).map(|tree| tree.output.finish()).unwrap_or_default();
-        self.hand_on(slot, rest);
+        let rest = self.trees.get_mut(tree_id).map(|tree| tree.output.finish()).unwrap_or_default();
+        self.hand_on(tree_id, rest);
     }
 
-    fn hand_on(&mut self, slot: Slot, pieces: Vec<super::output::Piece>) {
+    fn hand_on(&mut self, tree_id: TreeId, pieces: Vec<super::output::Piece>) {
         for (stream, line, continues) in pieces {
-            self.tell(&Notice::Output { slot, stream, line, continues });
+            self.tell(&Notice::Output { tree_id, stream, line, continues });
         }
     }
 
@@ -417,7 +417,7 @@ impl Keeper {
 /// What was ordered about trees whose start is still unread.
 #[derive(Debug, Default)]
 struct Early {
-    orders: BTreeMap<Slot, EarlyOrder>,
+    orders: BTreeMap<TreeId, EarlyOrder>,
     /// As many starts as were ordered before the last of them: once they are read, none of them can come any more.
     until: u64,
 }
@@ -431,14 +431,14 @@ struct EarlyOrder {
 }
 
 impl Early {
-    fn at(&mut self, slot: Slot, after: u64) -> &mut EarlyOrder {
+    fn at(&mut self, tree_id: TreeId, after: u64) -> &mut EarlyOrder {
         self.until = self.until.max(after);
-        self.orders.entry(slot).or_default()
+        self.orders.entry(tree_id).or_default()
     }
 
     /// What was ordered about this one, the latest of so many that were read.
-    fn take(&mut self, slot: Slot, starts: u64) -> EarlyOrder {
-        let order = self.orders.remove(&slot).unwrap_or_default();
+    fn take(&mut self, tree_id: TreeId, starts: u64) -> EarlyOrder {
+        let order = self.orders.remove(&tree_id).unwrap_or_default();
         if starts >= self.until {
             self.orders.clear();
         }
@@ -453,11 +453,11 @@ mod tests {
     #[test]
     fn what_was_ordered_too_early_is_kept_until_all_starts_before_it_are_read() {
         let mut early = Early::default();
-        early.at(Slot(7), 3).is_over = true;
-        early.at(Slot(9), 2).deadline = Some(Deadline::None);
-        assert!(!early.take(Slot(1), 1).is_over);
-        assert!(early.take(Slot(7), 2).is_over && !early.orders.is_empty());
-        early.take(Slot(2), 3);
+        early.at(TreeId(7), 3).is_over = true;
+        early.at(TreeId(9), 2).deadline = Some(Deadline::None);
+        assert!(!early.take(TreeId(1), 1).is_over);
+        assert!(early.take(TreeId(7), 2).is_over && !early.orders.is_empty());
+        early.take(TreeId(2), 3);
         assert!(early.orders.is_empty(), "of the ninth no start was ever sent");
     }
 }

@@ -11,7 +11,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-use super::wire::{Slot, Stream};
+use super::wire::{Stream, TreeId};
 use crate::clock::Uptime;
 
 /// What is ready.
@@ -28,7 +28,7 @@ pub(super) enum Ready {
     /// The instant that was asked for has come.
     Timer,
     /// A child has reached its program, or failed to.
-    Status(Slot),
+    Status(TreeId),
     /// Output can be read, see [`Poller::next_output`].
     Outputs,
 }
@@ -51,8 +51,8 @@ const TIMER: u64 = u64::MAX - 2;
 const OUTPUTS: u64 = u64::MAX - 3;
 const URGENT: u64 = u64::MAX - 4;
 
-/// Slots below are told apart by the poller; a daemon counts from 0.
-pub(super) const SLOTS: u64 = 1 << 62;
+/// Tree ids below are told apart by the poller; a daemon counts from 0.
+pub(super) const TREE_IDS: u64 = 1 << 62;
 
 const READ: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 const GONE: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
@@ -98,7 +98,7 @@ impl Poller {
                 CHILDREN => self.children_ended()?,
                 TIMER => self.timer_fired(),
                 OUTPUTS => Ready::Outputs,
-                slot => Ready::Status(Slot(slot)),
+                tree_id => Ready::Status(TreeId(tree_id)),
             });
         }
         Ok(ready)
@@ -106,20 +106,20 @@ impl Poller {
 
     /// Output that can be read now, if any. One at a time: the kernel puts what it reported at the end of its queue, so
     /// that whoever stops asking early is unfair to nobody.
-    pub(super) fn next_output(&self) -> io::Result<Option<(Slot, Stream)>> {
+    pub(super) fn next_output(&self) -> io::Result<Option<(TreeId, Stream)>> {
         let event = events(&self.outputs, 1, Some(NOW))?.pop();
         let stream = |token: u64| if token & 1 == 0 { Stream::Stdout } else { Stream::Stderr };
-        Ok(event.map(|(token, _)| (Slot(token >> 1), stream(token))))
+        Ok(event.map(|(token, _)| (TreeId(token >> 1), stream(token))))
     }
 
     /// Waits on a status pipe until it is forgotten.
-    pub(super) fn watch_status(&self, slot: Slot, pipe: impl AsFd) -> io::Result<()> {
-        Ok(epoll::add(&self.all, pipe, EventData::new_u64(slot.0), EventFlags::IN)?)
+    pub(super) fn watch_status(&self, tree_id: TreeId, pipe: impl AsFd) -> io::Result<()> {
+        Ok(epoll::add(&self.all, pipe, EventData::new_u64(tree_id.0), EventFlags::IN)?)
     }
 
     /// Waits on output until it is forgotten.
-    pub(super) fn watch_output(&self, slot: Slot, stream: Stream, pipe: impl AsFd) -> io::Result<()> {
-        let token = slot.0 << 1 | u64::from(stream == Stream::Stderr);
+    pub(super) fn watch_output(&self, tree_id: TreeId, stream: Stream, pipe: impl AsFd) -> io::Result<()> {
+        let token = tree_id.0 << 1 | u64::from(stream == Stream::Stderr);
         Ok(epoll::add(&self.outputs, pipe, EventData::new_u64(token), EventFlags::IN)?)
     }
 

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus};
 use super::keeper::Keeper;
 use super::procfs::{self, Process};
 use super::tree::{self, Orphan, Owner};
-use super::wire::{Ending, Exit, Notice, Slot};
+use super::wire::{Ending, Exit, Notice, TreeId};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
 use crate::run::KnownBy;
@@ -50,7 +50,7 @@ impl Keeper {
             return;
         }
         self.reap_at = None;
-        self.trees.living().into_iter().for_each(|slot| self.note_exit(slot));
+        self.trees.living().into_iter().for_each(|tree_id| self.note_exit(tree_id));
         self.must_reap = false;
         // /proc can be out of reach for a while, for want of memory or files in the whole system. To end would help nobody.
         let is_settled = self.adopt().unwrap_or_else(|_| {
@@ -64,12 +64,12 @@ impl Keeper {
     }
 
     /// Looks whether a main process has ended, without reaping it.
-    pub(super) fn note_exit(&mut self, slot: Slot) {
-        let Some(main) = self.trees.live(slot).map(|tree| tree.main) else { return };
+    pub(super) fn note_exit(&mut self, tree_id: TreeId) {
+        let Some(main) = self.trees.live(tree_id).map(|tree| tree.main) else { return };
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let Some(status) = rustix::process::waitid(WaitId::Pid(main), look).ok().flatten() else { return };
-        self.start_decided(slot);
-        self.trees.exited(slot, exit(&status), uptime());
+        self.start_decided(tree_id);
+        self.trees.exited(tree_id, exit(&status), uptime());
         self.must_reap = true;
     }
 
@@ -98,7 +98,7 @@ impl Keeper {
     /// Finds out whose these are. False if one has ended meanwhile or is just executing a program: what it has left behind,
     /// or what it carries, is to be seen in a moment.
     fn attribute(&mut self, orphans: &[i32]) -> bool {
-        let is_new = |pid: &&i32| !self.adopted.get(pid).is_some_and(|&slot| self.trees.contains(slot));
+        let is_new = |pid: &&i32| !self.adopted.get(pid).is_some_and(|&tree_id| self.trees.contains(tree_id));
         let new: Vec<i32> = orphans.iter().filter(is_new).copied().collect();
         let read_until = uptime() + READING;
         let mut is_sure = true;
@@ -108,34 +108,35 @@ impl Keeper {
                 continue;
             };
             match tree::owner(&orphan, self.trees.all()) {
-                Owner::Tree(slot) => {
-                    self.adopted.insert(pid, slot);
+                Owner::Tree(tree_id) => {
+                    self.adopted.insert(pid, tree_id);
                 }
                 Owner::Nobody => orphan.process.signal(Signal::KILL),
-                Owner::OneOf(slots) => is_sure &= self.tell_apart(&orphan, &slots, read_until),
+                Owner::OneOf(tree_ids) => is_sure &= self.tell_apart(&orphan, &tree_ids, read_until),
             }
         }
         is_sure
     }
 
     /// Asks the environment, which of these trees' users all can write. False if it is to be asked again in a moment.
-    fn tell_apart(&mut self, orphan: &Orphan, slots: &[Slot], read_until: Uptime) -> bool {
+    fn tell_apart(&mut self, orphan: &Orphan, tree_ids: &[TreeId], read_until: Uptime) -> bool {
         let pid = orphan.process.pid;
-        let loose = |slot: &&Slot| self.trees.get(**slot).is_some_and(|tree| tree.known_by == KnownBy::Environment);
-        let mut loose = slots.iter().filter(loose).peekable();
+        let loose =
+            |tree_id: &&TreeId| self.trees.get(**tree_id).is_some_and(|tree| tree.known_by == KnownBy::Environment);
+        let mut loose = tree_ids.iter().filter(loose).peekable();
         if loose.peek().is_none() || self.unmarked.contains(&pid) || uptime() >= read_until {
             return true;
         }
         let environment = procfs::environment(pid, &[tree::RUN_ID]);
         let run = environment.values.into_iter().next().flatten();
-        let is_of = |slot: &&Slot| run.is_some() && self.trees.get(**slot).is_some_and(|tree| tree.run == run);
+        let is_of = |tree_id: &&TreeId| run.is_some() && self.trees.get(**tree_id).is_some_and(|tree| tree.run == run);
         // Of two attempts of one run, the newer: when it started, nothing was left of the other.
         let owner = loose.rfind(is_of).copied();
         if Process::read(pid).is_none_or(|now| now.is_dead) {
             return false;
         }
         match owner {
-            Some(slot) => drop(self.adopted.insert(pid, slot)),
+            Some(tree_id) => drop(self.adopted.insert(pid, tree_id)),
             None if environment.is_empty => return !self.may_be_executing(pid),
             None => drop(self.unmarked.insert(pid)),
         }
@@ -151,16 +152,16 @@ impl Keeper {
     /// A tree is cleared when its main process has ended and no inherited child is its own: all that is left of a tree
     /// hangs below those.
     fn clear(&mut self, is_settled: bool) {
-        for slot in self.trees.ended() {
-            let has_adopted = self.adopted.values().any(|&owner| owner == slot);
-            let Some(tree) = self.trees.get_mut(slot) else { continue };
+        for tree_id in self.trees.ended() {
+            let has_adopted = self.adopted.values().any(|&owner| owner == tree_id);
+            let Some(tree) = self.trees.get_mut(tree_id) else { continue };
             // Nothing in its cgroup but zombies, whatever became of their ancestry.
             let is_empty = tree.leave_cgroup();
             if has_adopted || !is_empty {
-                self.trees.condemn(slot);
+                self.trees.condemn(tree_id);
             } else if is_settled {
                 reap(tree.pid());
-                self.trees.clear(slot);
+                self.trees.clear(tree_id);
                 // Of inherited children whose tree was unclear, one candidate less is left.
                 if !self.is_alone {
                     self.look_again();
@@ -175,20 +176,20 @@ impl Keeper {
 
     /// Reports the trees that are cleared, when the daemon reads: until then their last output waits in their pipes.
     pub(super) fn tell_ends(&mut self) {
-        while let Some(slot) = self.trees.first_cleared() {
+        while let Some(tree_id) = self.trees.first_cleared() {
             if self.is_pressed() && !self.is_closing {
                 break;
             }
-            self.drain(slot);
-            self.tell_end(slot);
+            self.drain(tree_id);
+            self.tell_end(tree_id);
         }
     }
 
-    fn tell_end(&mut self, slot: Slot) {
-        let Some(tree) = self.trees.remove(slot) else { return };
+    fn tell_end(&mut self, tree_id: TreeId) {
+        let Some(tree) = self.trees.remove(tree_id) else { return };
         let Some((exit, at)) = tree.exit() else { return };
         self.tell(&Notice::Ended(Box::new(Ending {
-            slot,
+            tree_id,
             exit,
             ended_by: tree.ended_by(),
             at,
@@ -200,8 +201,8 @@ impl Keeper {
     }
 
     /// Forgets a child that did not reach its program. It is about to end, so waiting for it is short.
-    pub(super) fn discard(&mut self, slot: Slot) {
-        let Some(mut tree) = self.trees.remove(slot) else { return };
+    pub(super) fn discard(&mut self, tree_id: TreeId) {
+        let Some(mut tree) = self.trees.remove(tree_id) else { return };
         let _ = rustix::process::waitid(WaitId::Pid(tree.main), WaitIdOptions::EXITED);
         tree.leave_cgroup();
         for pipe in [&tree.stdout, &tree.stderr].into_iter().flatten() {

@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::cgroup;
-use super::forest::Forest;
+use super::process_table::ProcessTable;
 use super::procfs::{self, Environment, Identity, Process};
 use super::tree::RUN_ID;
 use crate::clock::Uptime;
@@ -91,14 +91,14 @@ pub fn start_time(pid: i32) -> Option<u64> {
 ///
 /// # Errors
 /// When /proc cannot be read.
-pub fn kill_strays(strays: &[Recorded], node: &str, within: Duration) -> io::Result<Vec<Survivor>> {
-    kill_cgroups(strays);
+pub fn kill_strays(orphans: &[Recorded], node: &str, within: Duration) -> io::Result<Vec<Survivor>> {
+    kill_cgroups(orphans);
     // Before the search, which a process that is stuck can hold up.
-    let mains = strays.iter().filter_map(|stray| stray.main);
+    let mains = orphans.iter().filter_map(|orphan| orphan.main);
     for process in mains.filter_map(|(pid, start)| Process::read(pid).filter(|process| Some(process.start) == start)) {
         drop(kill(&process));
     }
-    kill_leftovers(strays, node, within)
+    kill_leftovers(orphans, node, within)
 }
 
 /// Kills all that is left of these runs of `node` and returns when it is dead, or after `within`. Says what did not die. Where there
@@ -211,17 +211,18 @@ impl<'a> Search<'a> {
     }
 
     fn find(&mut self) -> io::Result<Leftovers> {
-        let forest = Forest::read()?;
-        let spared = forest.ancestry(rustix::process::getpid().as_raw_nonzero().get());
-        let mut roots = self.in_audit_sessions(&forest);
-        for (run, pids) in self.marked(&forest)? {
+        let process_table = ProcessTable::read()?;
+        let spared = process_table.ancestry(rustix::process::getpid().as_raw_nonzero().get());
+        let mut roots = self.in_audit_sessions(&process_table);
+        for (run, pids) in self.marked(&process_table)? {
             roots.entry(run).or_default().extend(pids);
         }
         let mut leftovers = Leftovers::new();
         for (index, record) in self.recorded.iter().enumerate() {
-            let main = record.main.and_then(|(pid, start)| forest.get(pid).filter(|now| Some(now.start) == start));
+            let main =
+                record.main.and_then(|(pid, start)| process_table.get(pid).filter(|now| Some(now.start) == start));
             let roots = roots.remove(&index).unwrap_or_default();
-            for process in forest.members(main.map(|main| main.pid), roots) {
+            for process in process_table.members(main.map(|main| main.pid), roots) {
                 if !spared.contains(&process.pid) {
                     leftovers.insert(process.identity(), (process.clone(), index));
                 }
@@ -230,7 +231,7 @@ impl<'a> Search<'a> {
         Ok(leftovers)
     }
 
-    fn in_audit_sessions(&self, forest: &Forest) -> BTreeMap<usize, BTreeSet<i32>> {
+    fn in_audit_sessions(&self, process_table: &ProcessTable) -> BTreeMap<usize, BTreeSet<i32>> {
         let sessions = self.recorded.iter().enumerate();
         let sessions: BTreeMap<u32, usize> =
             sessions.filter_map(|(index, record)| Some((record.audit_session()?, index))).collect();
@@ -238,7 +239,7 @@ impl<'a> Search<'a> {
         if sessions.is_empty() {
             return found;
         }
-        for process in forest.processes().filter(|process| !process.is_dead) {
+        for process in process_table.processes().filter(|process| !process.is_dead) {
             if let Some(index) = procfs::audit_session(process.pid).and_then(|session| sessions.get(&session)) {
                 found.entry(*index).or_default().insert(process.pid);
             }
@@ -247,9 +248,12 @@ impl<'a> Search<'a> {
     }
 
     /// The processes whose environment names a run that is known by nothing else, by run.
-    fn marked(&mut self, forest: &Forest) -> io::Result<BTreeMap<usize, BTreeSet<i32>>> {
-        let living: BTreeMap<i32, &Process> =
-            forest.processes().filter(|process| !process.is_dead).map(|process| (process.pid, process)).collect();
+    fn marked(&mut self, process_table: &ProcessTable) -> io::Result<BTreeMap<usize, BTreeSet<i32>>> {
+        let living: BTreeMap<i32, &Process> = process_table
+            .processes()
+            .filter(|process| !process.is_dead)
+            .map(|process| (process.pid, process))
+            .collect();
         let asked = self.to_be_read(&living);
         let pids: Vec<i32> = asked.values().flatten().copied().collect();
         for (pid, environment) in read_in_time(asked, self.read_until)? {

@@ -11,10 +11,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::cgroup::Place;
-use super::forest::Forest;
 use super::keeper::Keeper;
+use super::process_table::ProcessTable;
 use super::procfs::Process;
-use super::wire::Slot;
+use super::wire::TreeId;
 use crate::clock::system::uptime;
 
 /// Readings of /proc in one turn; whoever forks faster is met again in the next.
@@ -29,15 +29,16 @@ const LOOKS: usize = 64;
 
 impl Keeper {
     /// Asks trees to end: SIGTERM, and SIGCONT so that what is stopped hears it.
-    pub(super) fn terminate(&mut self, slots: &[Slot]) {
+    pub(super) fn terminate(&mut self, tree_ids: &[TreeId]) {
         self.must_reap = true;
         // Without /proc the group of the main process is still reached.
-        let forest = Forest::read().ok();
-        for slot in slots {
-            let Some(tree) = self.trees.get(*slot).filter(|tree| tree.is_live()) else { continue };
+        let process_table = ProcessTable::read().ok();
+        for tree_id in tree_ids {
+            let Some(tree) = self.trees.get(*tree_id).filter(|tree| tree.is_live()) else { continue };
             let _ = rustix::process::kill_process_group(tree.main, Signal::TERM);
             let _ = rustix::process::kill_process_group(tree.main, Signal::CONT);
-            let members = forest.as_ref().map(|forest| self.members(forest, *slot)).unwrap_or_default();
+            let members =
+                process_table.as_ref().map(|process_table| self.members(process_table, *tree_id)).unwrap_or_default();
             for process in members.iter().filter(|process| process.group != tree.pid()) {
                 process.signal(Signal::TERM);
                 process.signal(Signal::CONT);
@@ -49,44 +50,44 @@ impl Keeper {
     pub(super) fn sweep(&mut self) {
         let now = uptime();
         let due = self.trees.killing().filter(|(_, tree)| tree.next_sweep <= now);
-        let slots: Vec<Slot> = due.map(|(slot, _)| slot).collect();
-        if slots.is_empty() {
+        let tree_ids: Vec<TreeId> = due.map(|(tree_id, _)| tree_id).collect();
+        if tree_ids.is_empty() {
             return;
         }
         // Without /proc the groups of the main processes are still reached; the next sweep is soon.
-        let has_no_place = |slot: &Slot| self.trees.get(*slot).is_some_and(|tree| tree.place.is_none());
-        let loose: Vec<Slot> = slots.iter().copied().filter(has_no_place).collect();
-        let forest = if loose.is_empty() { Forest::read() } else { self.freeze(&loose) }.ok();
-        for slot in slots {
-            self.kill_members(forest.as_ref(), slot);
+        let has_no_place = |tree_id: &TreeId| self.trees.get(*tree_id).is_some_and(|tree| tree.place.is_none());
+        let loose: Vec<TreeId> = tree_ids.iter().copied().filter(has_no_place).collect();
+        let process_table = if loose.is_empty() { ProcessTable::read() } else { self.freeze(&loose) }.ok();
+        for tree_id in tree_ids {
+            self.kill_members(process_table.as_ref(), tree_id);
         }
     }
 
     /// Stops all of these trees. Returns the last reading, in which nothing was new, or as little as could be reached.
-    fn freeze(&mut self, slots: &[Slot]) -> io::Result<Forest> {
-        let mut forest = Forest::read()?;
+    fn freeze(&mut self, tree_ids: &[TreeId]) -> io::Result<ProcessTable> {
+        let mut process_table = ProcessTable::read()?;
         for _ in 1..ROUNDS {
-            let mut is_news = self.stop_inherited(slots)?;
-            for &slot in slots {
-                is_news |= self.stop_new(&forest, slot);
+            let mut is_news = self.stop_inherited(tree_ids)?;
+            for &tree_id in tree_ids {
+                is_news |= self.stop_new(&process_table, tree_id);
             }
             if !is_news {
                 break;
             }
-            forest = Forest::read()?;
+            process_table = ProcessTable::read()?;
         }
-        Ok(forest)
+        Ok(process_table)
     }
 
     /// Stops what the warden inherits from these trees while it inherits more. What leaves parent and session with every
     /// fork passes by here each time, and its next fork takes longer than this look.
-    fn stop_inherited(&mut self, slots: &[Slot]) -> io::Result<bool> {
+    fn stop_inherited(&mut self, tree_ids: &[TreeId]) -> io::Result<bool> {
         let mut is_news = false;
         for _ in 0..LOOKS {
             self.adopt()?;
-            let of_these = self.adopted.iter().filter(|(_, slot)| slots.contains(slot));
-            let inherited: Vec<(i32, Slot)> = of_these.map(|(&pid, &slot)| (pid, slot)).collect();
-            let new = inherited.into_iter().filter(|&(pid, slot)| self.stop_one(pid, slot)).count();
+            let of_these = self.adopted.iter().filter(|(_, tree_id)| tree_ids.contains(tree_id));
+            let inherited: Vec<(i32, TreeId)> = of_these.map(|(&pid, &tree_id)| (pid, tree_id)).collect();
+            let new = inherited.into_iter().filter(|&(pid, tree_id)| self.stop_one(pid, tree_id)).count();
             if new == 0 {
                 break;
             }
@@ -96,8 +97,8 @@ impl Keeper {
     }
 
     /// Stops an inherited child; false if that was done before.
-    fn stop_one(&mut self, pid: i32, slot: Slot) -> bool {
-        let Some(tree) = self.trees.get_mut(slot) else { return false };
+    fn stop_one(&mut self, pid: i32, tree_id: TreeId) -> bool {
+        let Some(tree) = self.trees.get_mut(tree_id) else { return false };
         // By pid alone, which costs no reading: of a pid used again while its tree dies, the next reading of /proc knows.
         if tree.found.range((pid, 0)..=(pid, u64::MAX)).next().is_some() {
             return false;
@@ -108,9 +109,9 @@ impl Keeper {
         true
     }
 
-    fn stop_new(&mut self, forest: &Forest, slot: Slot) -> bool {
-        let members = self.members(forest, slot);
-        let Some(tree) = self.trees.get_mut(slot) else { return false };
+    fn stop_new(&mut self, process_table: &ProcessTable, tree_id: TreeId) -> bool {
+        let members = self.members(process_table, tree_id);
+        let Some(tree) = self.trees.get_mut(tree_id) else { return false };
         let new: Vec<_> = members.into_iter().filter(|process| !tree.found.contains_key(&process.identity())).collect();
         for process in &new {
             process.signal(Signal::STOP);
@@ -119,9 +120,9 @@ impl Keeper {
         !new.is_empty()
     }
 
-    fn kill_members(&mut self, forest: Option<&Forest>, slot: Slot) {
-        let members = forest.map(|forest| self.members(forest, slot)).unwrap_or_default();
-        let Some(tree) = self.trees.get_mut(slot) else { return };
+    fn kill_members(&mut self, process_table: Option<&ProcessTable>, tree_id: TreeId) {
+        let members = process_table.map(|process_table| self.members(process_table, tree_id)).unwrap_or_default();
+        let Some(tree) = self.trees.get_mut(tree_id) else { return };
         // The main process is not reaped, so its group's number is its own.
         let _ = rustix::process::kill_process_group(tree.main, Signal::KILL);
         if let Some(place) = &tree.place {
@@ -138,10 +139,10 @@ impl Keeper {
         tree.next_sweep = uptime() + tree.sweep_pause;
     }
 
-    fn members<'a>(&self, forest: &'a Forest, slot: Slot) -> Vec<&'a Process> {
-        let Some(tree) = self.trees.get(slot) else { return Vec::new() };
-        let adopted = self.adopted.iter().filter(|(_, owner)| **owner == slot).map(|(pid, _)| *pid);
+    fn members<'a>(&self, process_table: &'a ProcessTable, tree_id: TreeId) -> Vec<&'a Process> {
+        let Some(tree) = self.trees.get(tree_id) else { return Vec::new() };
+        let adopted = self.adopted.iter().filter(|(_, owner)| **owner == tree_id).map(|(pid, _)| *pid);
         let placed = tree.place.as_ref().map(Place::pids).unwrap_or_default();
-        forest.members(Some(tree.pid()), adopted.chain(placed))
+        process_table.members(Some(tree.pid()), adopted.chain(placed))
     }
 }

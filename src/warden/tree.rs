@@ -1,4 +1,4 @@
-//! One slot: a main process, all that came of it, and how far its end has come.
+//! One tree id: a main process, all that came of it, and how far its end has come.
 //!
 //! ```text
 //!   starting ──▶ running ──▶ exited ──▶ cleared ──▶ Ended is sent
@@ -28,7 +28,7 @@ pub(super) use self::owner::{Orphan, Owner, owner};
 /// What the environment of every process of a run carries, unless a job takes it out.
 pub(super) const RUN_ID: &str = "CRONKEEPER_RUN_ID";
 
-/// A slot in use.
+/// A tree id in use.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) main: Pid,
@@ -51,7 +51,7 @@ pub(super) struct Tree {
     pub(super) ended_by: Option<EndedBy>,
     /// It was asked to end, by a signal that it could answer.
     was_asked: bool,
-    /// When a stop's patience ends.
+    /// When a stop's timeout ends.
     kill_at: Option<Uptime>,
     /// Everything of it is to die.
     is_killing: bool,
@@ -142,14 +142,14 @@ impl Tree {
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::{Limits, Slot};
+    use super::super::wire::{Limits, TreeId};
     use super::*;
 
     pub(super) fn tree(main: i32, run: &str, forked_at: u64) -> Tree {
         let pipe = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
         let at = Uptime::ZERO + Duration::from_secs(forked_at);
         let launch = Launch {
-            slot: Slot(0),
+            tree_id: TreeId(0),
             argv: vec!["x".into()],
             environment: vec![(RUN_ID.into(), run.into())],
             input: String::new(),

@@ -14,7 +14,7 @@ use crate::run::KnownBy;
 /// Names a process tree between daemon and warden; never used twice by one daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Slot(pub u64);
+pub struct TreeId(pub u64);
 
 /// From the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,14 +26,14 @@ pub enum Order {
     /// End a tree: SIGTERM now (with SIGCONT, so that a stopped process hears it), SIGKILL after `grace_ms`. Answered by `Ended`.
     Stop {
         /// Which.
-        slot: Slot,
+        tree_id: TreeId,
         /// Milliseconds until SIGKILL.
         grace_ms: u64,
     },
     /// End a tree by SIGKILL now. Answered by `Ended`.
     Kill {
         /// Which.
-        slot: Slot,
+        tree_id: TreeId,
     },
     /// The lease now ends here; trees are killed by it as their `deadline` says.
     Lease {
@@ -43,7 +43,7 @@ pub enum Order {
     /// A tree is killed by this from now on.
     Deadline {
         /// Which.
-        slot: Slot,
+        tree_id: TreeId,
         /// In place of the one it was started with.
         deadline: Deadline,
     },
@@ -54,7 +54,7 @@ pub enum Order {
 /// An order that waits for no start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Urgent {
-    /// How many starts were ordered before it: a slot that is not known may be among those of them that are still unread.
+    /// How many starts were ordered before it: a tree id that is not known may be among those of them that are still unread.
     pub after: u64,
     /// Anything but a start.
     pub order: Order,
@@ -64,7 +64,7 @@ pub struct Urgent {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Launch {
     /// The tree's name.
-    pub slot: Slot,
+    pub tree_id: TreeId,
     /// The program, searched in the PATH of `environment` unless it has a slash, and its arguments. Not empty.
     pub argv: Vec<String>,
     /// The whole environment.
@@ -169,7 +169,7 @@ pub enum Notice {
     /// A tree was started.
     Started {
         /// Which.
-        slot: Slot,
+        tree_id: TreeId,
         /// Its main process, leader of a session and process group of its own.
         pid: i32,
         /// When it was forked.
@@ -180,14 +180,14 @@ pub enum Notice {
     /// A tree was not started.
     NotStarted {
         /// Which.
-        slot: Slot,
+        tree_id: TreeId,
         /// Why.
         why: StartFailure,
     },
     /// A line of output, without its end.
     Output {
         /// Of which tree.
-        slot: Slot,
+        tree_id: TreeId,
         /// From where.
         stream: Stream,
         /// The line; bytes that are not UTF-8 are replaced.
@@ -205,7 +205,7 @@ pub enum Notice {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ending {
     /// Which.
-    pub slot: Slot,
+    pub tree_id: TreeId,
     /// How the main process ended.
     pub exit: Exit,
     /// The first thing the warden did to end it, before it had ended; absent where it ended by itself.

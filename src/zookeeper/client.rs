@@ -100,18 +100,18 @@ impl Acl {
 
 /// To whom belongs what a session makes: who may read and change it, and say who else may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Belongs {
+pub enum Ownership {
     /// To the identities of its node, and to nobody else.
     Own,
     /// To them and to everybody, as its node was told.
     OwnAndEverybody,
     /// To everybody.
-    Everybody(Because),
+    Everybody(OpenReason),
 }
 
 /// Why what a session makes is open to everybody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Because {
+pub enum OpenReason {
     /// Its node has no identity.
     NoIdentity,
     /// Its node shows a certificate, which the servers take for no identity.
@@ -292,8 +292,8 @@ pub trait Client: Clone + Send + Sync + 'static {
     }
 
     /// To whom belongs what this session makes.
-    fn belongs(&self) -> Belongs {
-        Belongs::Everybody(Because::NoIdentity)
+    fn belongs(&self) -> Ownership {
+        Ownership::Everybody(OpenReason::NoIdentity)
     }
 
     /// Who may do what with a node, in no order.

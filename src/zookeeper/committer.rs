@@ -19,8 +19,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use super::client::{Client, Done, Error, Mode, MultiError, Op, Read};
+use super::context::{SessionContext, SessionError};
 use super::damage::Damage;
-use super::desk::{Desk, Trouble};
 use super::paths;
 use super::trim::Written;
 use crate::clock::{Clock, Uptime};
@@ -44,10 +44,10 @@ const BREATH: Duration = Duration::from_millis(20);
 /// An answer to give.
 pub type Answer = (CommitId, Commit);
 
-type Flight = Pin<Box<dyn Future<Output = Landed> + Send>>;
+type Flight = Pin<Box<dyn Future<Output = Completed> + Send>>;
 
 /// What came back.
-pub enum Landed {
+pub enum Completed {
     /// The answer to a group's multi.
     Multi { group: u64, sent: Uptime, result: Result<Vec<Done>, MultiError> },
     /// What stands where a group of unknown fate would have left its traces.
@@ -56,7 +56,7 @@ pub enum Landed {
     Folder { job: Option<JobName>, is_there: bool },
 }
 
-impl Landed {
+impl Completed {
     /// Of this group.
     fn group(&self) -> Option<u64> {
         match self {
@@ -76,7 +76,7 @@ pub struct Outcome {
     /// A group found the own candidate gone.
     pub is_fenced: bool,
     /// The session is over.
-    pub trouble: Option<Trouble>,
+    pub error: Option<SessionError>,
     /// Changes that the server refuses, told once each: they are tried again.
     pub put_off: Vec<CommitId>,
     /// The paths that this is about.
@@ -103,7 +103,7 @@ struct Refusal {
 
 /// The commits of one session.
 pub struct Committer<C, K> {
-    desk: Desk<C, K>,
+    context: SessionContext<C, K>,
     waiting: Queue,
     groups: BTreeMap<u64, Group>,
     /// Groups to be sent, and not before when.
@@ -122,9 +122,9 @@ pub struct Committer<C, K> {
 
 impl<C: Client, K: Clock> Committer<C, K> {
     /// Nothing to commit yet.
-    pub fn new(desk: Desk<C, K>) -> Self {
+    pub fn new(context: SessionContext<C, K>) -> Self {
         Self {
-            desk,
+            context,
             waiting: Queue::default(),
             groups: BTreeMap::new(),
             due: BTreeMap::new(),
@@ -202,7 +202,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
     }
 
     /// The next answer of a server; `None` at once where nothing is under way. Cancel safe.
-    pub async fn landed(&mut self) -> Option<Landed> {
+    pub async fn completed(&mut self) -> Option<Completed> {
         self.flights.next().await
     }
 
@@ -258,11 +258,11 @@ impl<C: Client, K: Clock> Committer<C, K> {
     }
 
     /// Sends what is due, if a server answers.
-    pub fn pump(&mut self) {
-        if self.desk.line().is_err() {
+    pub fn start_next(&mut self) {
+        if self.context.line().is_err() {
             return;
         }
-        let now = self.desk.clock.now().up;
+        let now = self.context.clock.now().up;
         self.take_up(now);
         self.gather();
         let due: Vec<u64> = self.due.iter().filter(|&(_, &at)| at <= now).map(|(&group, _)| group).collect();
@@ -296,7 +296,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
 
     fn send(&mut self, id: u64) {
         let Some(group) = self.groups.get(&id) else { return };
-        let Ok(client) = self.desk.line() else {
+        let Ok(client) = self.context.line() else {
             self.due.insert(id, Uptime::ZERO);
             return;
         };
@@ -305,36 +305,36 @@ impl<C: Client, K: Clock> Committer<C, K> {
             let create = client.create(&paths::job_history(&job), Vec::new(), Mode::Persistent);
             self.flights.push(Box::pin(async move {
                 let is_there = matches!(create.await, Ok(_) | Err(Error::NodeExists));
-                Landed::Folder { job: Some(job), is_there }
+                Completed::Folder { job: Some(job), is_there }
             }));
         }
-        let sent = self.desk.clock.now().up;
+        let sent = self.context.clock.now().up;
         let multi = client.multi(group.ops());
         self.last_sent = sent;
-        self.flights.push(Box::pin(async move { Landed::Multi { group: id, sent, result: multi.await } }));
+        self.flights.push(Box::pin(async move { Completed::Multi { group: id, sent, result: multi.await } }));
     }
 
     /// Takes what came back.
-    pub fn land(&mut self, landed: Landed) -> Outcome {
+    pub fn complete(&mut self, completed: Completed) -> Outcome {
         let mut outcome = Outcome::default();
-        let group = landed.group();
+        let group = completed.group();
         let jobs = group.and_then(|group| self.groups.get(&group)).map(Group::jobs).unwrap_or_default();
-        match landed {
-            Landed::Folder { job, is_there } => {
+        match completed {
+            Completed::Folder { job, is_there } => {
                 if is_there {
                     self.histories.extend(job);
                 }
             }
-            Landed::Multi { group, sent, result: Ok(_) } => {
+            Completed::Multi { group, sent, result: Ok(_) } => {
                 outcome.acknowledged = Some(sent);
                 self.accept(group, &mut outcome);
             }
-            Landed::Multi { group, result: Err(failed), .. } => self.refused(group, failed, &mut outcome),
-            Landed::Traces { group, failed, found: Ok(found) } => self.judge(group, failed, &found, &mut outcome),
-            Landed::Traces { group, found: Err(error), .. } => match error {
+            Completed::Multi { group, result: Err(failed), .. } => self.refused(group, failed, &mut outcome),
+            Completed::Traces { group, failed, found: Ok(found) } => self.judge(group, failed, &found, &mut outcome),
+            Completed::Traces { group, found: Err(error), .. } => match error {
                 Error::SessionOver => self.refused(group, MultiError { index: None, error }, &mut outcome),
                 // Asked again by sending the multi again: it must be answered once more anyway.
-                _ => drop(self.due.insert(group, self.desk.clock.now().up + BREATH)),
+                _ => drop(self.due.insert(group, self.context.clock.now().up + BREATH)),
             },
         }
         let rest = group.and_then(|group| self.groups.get(&group)).map(Group::jobs).unwrap_or_default();
@@ -359,12 +359,12 @@ impl<C: Client, K: Clock> Committer<C, K> {
         match failed.error {
             Error::Unanswered(_) => {
                 group.is_in_doubt = true;
-                self.due.insert(id, self.desk.clock.now().up + BREATH);
+                self.due.insert(id, self.context.clock.now().up + BREATH);
             }
             Error::SessionOver => {
                 let members = self.groups.remove(&id).map(|group| group.members).unwrap_or_default();
                 outcome.answers.extend(members.into_iter().map(|pending| (pending.id, Commit::Unknown)));
-                outcome.trouble = Some(Trouble::SessionOver);
+                outcome.error = Some(SessionError::SessionOver);
             }
             _ if group.is_in_doubt || group.is_end_refused(&failed) => self.look_for_traces(id, failed),
             _ => self.settle(id, &failed, outcome),
@@ -374,12 +374,12 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// An earlier try may have been carried out, and be what this one failed on. An end may also have been sent by an earlier
     /// process, which did not live to hear of it.
     fn look_for_traces(&mut self, id: u64, failed: MultiError) {
-        let (Some(group), Ok(client)) = (self.groups.get(&id), self.desk.line()) else {
+        let (Some(group), Ok(client)) = (self.groups.get(&id), self.context.line()) else {
             self.due.insert(id, Uptime::ZERO);
             return;
         };
         let read = client.get_many(group.traces().map(|trace| trace.path).collect());
-        self.flights.push(Box::pin(async move { Landed::Traces { group: id, failed, found: read.await } }));
+        self.flights.push(Box::pin(async move { Completed::Traces { group: id, failed, found: read.await } }));
     }
 
     fn judge(&mut self, id: u64, failed: MultiError, found: &[Read], outcome: &mut Outcome) {
@@ -459,7 +459,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
             self.waiting.put(pending);
         } else {
             self.waiting.hold(&job);
-            self.put_off.insert(job, PutOff { pending, until: self.desk.clock.now().up + pause });
+            self.put_off.insert(job, PutOff { pending, until: self.context.clock.now().up + pause });
         }
     }
 
@@ -479,12 +479,12 @@ impl<C: Client, K: Clock> Committer<C, K> {
 
     /// Makes the folders above a path again; handed over now, so there before what is sent next.
     fn make_folders(&mut self, path: &str) {
-        let Ok(client) = self.desk.line() else { return };
+        let Ok(client) = self.context.line() else { return };
         for folder in paths::ancestors(path) {
             let create = client.create(folder, Vec::new(), Mode::Persistent);
             self.flights.push(Box::pin(async move {
                 let _ = create.await;
-                Landed::Folder { job: None, is_there: true }
+                Completed::Folder { job: None, is_there: true }
             }));
         }
     }

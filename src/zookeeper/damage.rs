@@ -51,7 +51,7 @@ pub enum Source {
     /// Jobs and runs, as a leader reads them.
     Ledger,
     /// What operators want, and links.
-    Wishes,
+    OperatorRequests,
     /// What is written to the ledger.
     Writes,
     /// The writes that keep the lease and tell the time.

@@ -16,7 +16,7 @@ use futures_util::future::try_join3;
 
 use super::client::{Client, Error, Mode, MultiError, Op};
 use super::committer::check;
-use super::desk::{self, At as _, Desk, Trouble};
+use super::context::{self, At as _, SessionContext, SessionError};
 use super::paths;
 use crate::clock::Clock;
 use crate::election::{Defined, Member};
@@ -52,15 +52,15 @@ pub struct Look {
 }
 
 /// Looks at the next jobs that are gone, and removes what is due.
-pub async fn look<C: Client, K: Clock>(desk: Desk<C, K>, order: Order) -> Result<Look, Trouble> {
-    if !all_define_the_same(&desk, &order.defined).await? {
+pub async fn look<C: Client, K: Clock>(context: SessionContext<C, K>, order: Order) -> Result<Look, SessionError> {
+    if !all_define_the_same(&context, &order.defined).await? {
         return Ok(Look::default());
     }
-    let noted = desk::children(desk.line()?, paths::GONE).await?;
+    let noted = context::children(context.line()?, paths::GONE).await?;
     let back = noted.iter().filter(|name| JobName::parse(name).is_ok_and(|job| order.defined.jobs.contains(&job)));
-    remove(&desk, &order, back.map(|name| paths::under(paths::GONE, name)).collect()).await?;
+    remove(&context, &order, back.map(|name| paths::under(paths::GONE, name)).collect()).await?;
 
-    let mut gone = kept(&desk).await?;
+    let mut gone = kept(&context).await?;
     gone.retain(|job| !order.defined.jobs.contains(job));
     let after = |job: &&JobName| order.behind.as_ref().is_none_or(|behind| *job > behind);
     let here: Vec<JobName> = gone.iter().filter(after).take(MOST_JOBS).cloned().collect();
@@ -68,24 +68,27 @@ pub async fn look<C: Client, K: Clock>(desk: Desk<C, K>, order: Order) -> Result
         return Ok(Look::default());
     }
     let is_all = gone.last() == here.last();
-    let busy = busy(&desk).await?;
+    let busy = busy(&context).await?;
     let mut look = Look { forgotten: Vec::new(), behind: here.last().filter(|_| !is_all).cloned() };
     for job in here.into_iter().filter(|job| !busy.contains(job)) {
-        match see_to(&desk, &order, &job).await {
+        match see_to(&context, &order, &job).await {
             Ok(Some(records)) => look.forgotten.push((job, records)),
             Ok(None) => {}
             // That job's affair: whoever has to write to it names it.
-            Err(Trouble::NoAuth(_)) => {}
-            Err(trouble) => return Err(trouble),
+            Err(SessionError::NoAuth(_)) => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(look)
 }
 
 /// True where every living node has the same jobs as this one. One that cannot be read may have others.
-async fn all_define_the_same<C: Client, K: Clock>(desk: &Desk<C, K>, defined: &Defined) -> Result<bool, Trouble> {
-    let names = desk::children(desk.line()?, paths::NODES).await?;
-    let members = desk.get_small(paths::NODES, names).await?;
+async fn all_define_the_same<C: Client, K: Clock>(
+    context: &SessionContext<C, K>,
+    defined: &Defined,
+) -> Result<bool, SessionError> {
+    let names = context::children(context.line()?, paths::NODES).await?;
+    let members = context.get_small(paths::NODES, names).await?;
     let has_the_same = |data: &[u8]| {
         serde_json::from_slice::<Member>(data).is_ok_and(|member| member.published.defines(&defined.digest))
     };
@@ -93,22 +96,22 @@ async fn all_define_the_same<C: Client, K: Clock>(desk: &Desk<C, K>, defined: &D
 }
 
 /// The jobs of which anything is kept.
-async fn kept<C: Client, K: Clock>(desk: &Desk<C, K>) -> Result<BTreeSet<JobName>, Trouble> {
-    let client = desk.line()?;
+async fn kept<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<BTreeSet<JobName>, SessionError> {
+    let client = context.line()?;
     let (jobs, history, control) = try_join3(
-        desk::children(client, paths::JOBS),
-        desk::children(client, paths::HISTORY),
-        desk::children(client, paths::CONTROL),
+        context::children(client, paths::JOBS),
+        context::children(client, paths::HISTORY),
+        context::children(client, paths::CONTROL),
     )
     .await?;
     Ok(jobs.iter().chain(&history).chain(&control).filter_map(|name| JobName::parse(name).ok()).collect())
 }
 
 /// The jobs that have a run in flight, or that are to run.
-async fn busy<C: Client, K: Clock>(desk: &Desk<C, K>) -> Result<BTreeSet<JobName>, Trouble> {
-    let running = desk::children(desk.line()?, paths::RUNNING).await?;
-    let names = desk::children(desk.line()?, paths::TRIGGERS).await?;
-    let triggers = desk.get_small(paths::TRIGGERS, names).await?;
+async fn busy<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<BTreeSet<JobName>, SessionError> {
+    let running = context::children(context.line()?, paths::RUNNING).await?;
+    let names = context::children(context.line()?, paths::TRIGGERS).await?;
+    let triggers = context.get_small(paths::TRIGGERS, names).await?;
     let wanted = triggers.found.iter().filter_map(|(_, data, _)| Note::read(data).ok().map(Note::into_job));
     let running = running.iter().filter_map(|name| Some(RunId::parse(name).ok()?.job().clone()));
     Ok(running.chain(wanted).collect())
@@ -116,30 +119,30 @@ async fn busy<C: Client, K: Clock>(desk: &Desk<C, K>) -> Result<BTreeSet<JobName
 
 /// Notes that a job is gone, or removes all of it where its time is over: then how many records of the history it had.
 async fn see_to<C: Client, K: Clock>(
-    desk: &Desk<C, K>,
+    context: &SessionContext<C, K>,
     order: &Order,
     job: &JobName,
-) -> Result<Option<usize>, Trouble> {
+) -> Result<Option<usize>, SessionError> {
     let note = paths::gone(job);
-    let Some(noted) = desk.line()?.stat(&note).await.at(&note)? else {
-        make_note(desk, order, &note).await?;
+    let Some(noted) = context.line()?.stat(&note).await.at(&note)? else {
+        make_note(context, order, &note).await?;
         return Ok(None);
     };
     let (record, control, folder) = (paths::job(job), paths::control(job), paths::job_history(job));
-    let record_stat = desk.line()?.stat(&record).await.at(&record)?;
-    let control_stat = desk.line()?.stat(&control).await.at(&control)?;
-    let folder_stat = desk.line()?.stat(&folder).await.at(&folder)?;
-    let newest = desk::newest_history(desk.line()?, job, desk::MOST_LOOKED_AT).await?;
-    let newest = desk::stats(desk.line()?, &folder, newest).await?;
+    let record_stat = context.line()?.stat(&record).await.at(&record)?;
+    let control_stat = context.line()?.stat(&control).await.at(&control)?;
+    let folder_stat = context.line()?.stat(&folder).await.at(&folder)?;
+    let newest = context::newest_history(context.line()?, job, context::MOST_LOOKED_AT).await?;
+    let newest = context::stats(context.line()?, &folder, newest).await?;
     let stats = [Some(noted), record_stat, control_stat].into_iter().flatten();
     let newest = stats.chain(newest.into_iter().map(|(_, stat)| stat)).map(|stat| stat.mtime_ms).max();
     let after = i64::try_from(order.after.as_millis()).unwrap_or(i64::MAX);
     if newest.is_none_or(|newest| order.now_ms.saturating_sub(newest) < after) {
         return Ok(None);
     }
-    let names = desk::children(desk.line()?, &folder).await?;
+    let names = context::children(context.line()?, &folder).await?;
     let records = names.len();
-    if !remove(desk, order, names.iter().map(|name| paths::under(&folder, name)).collect()).await? {
+    if !remove(context, order, names.iter().map(|name| paths::under(&folder, name)).collect()).await? {
         return Ok(None);
     }
     // The mark last: until it is gone, what is left of the job is found.
@@ -147,27 +150,35 @@ async fn see_to<C: Client, K: Clock>(
     let parts = parts.into_iter().chain([(note, Some(-1)), (record, record_stat.map(|stat| stat.version))]);
     let deletes = parts.filter_map(|(path, version)| Some(Op::Delete { path, version: version? }));
     let ops = std::iter::once(check(&order.fence)).chain(deletes).collect();
-    Ok(done(desk.line()?.multi(ops).await, job.as_str())?.then_some(records))
+    Ok(done(context.line()?.multi(ops).await, job.as_str())?.then_some(records))
 }
 
-async fn make_note<C: Client, K: Clock>(desk: &Desk<C, K>, order: &Order, note: &str) -> Result<(), Trouble> {
+async fn make_note<C: Client, K: Clock>(
+    context: &SessionContext<C, K>,
+    order: &Order,
+    note: &str,
+) -> Result<(), SessionError> {
     let create = |path: &str| Op::Create { path: path.to_owned(), data: Vec::new(), mode: Mode::Persistent };
     let ops = vec![check(&order.fence), create(note)];
-    match desk.line()?.multi(ops).await {
+    match context.line()?.multi(ops).await {
         Err(MultiError { index: Some(1), error: Error::NoNode }) => {
             let folder = vec![check(&order.fence), create(paths::GONE), create(note)];
-            done(desk.line()?.multi(folder).await, note).map(drop)
+            done(context.line()?.multi(folder).await, note).map(drop)
         }
         answer => done(answer, note).map(drop),
     }
 }
 
 /// Removes these nodes, some at a time. False where one was changed meanwhile: the next look sees to it.
-async fn remove<C: Client, K: Clock>(desk: &Desk<C, K>, order: &Order, paths: Vec<String>) -> Result<bool, Trouble> {
+async fn remove<C: Client, K: Clock>(
+    context: &SessionContext<C, K>,
+    order: &Order,
+    paths: Vec<String>,
+) -> Result<bool, SessionError> {
     for paths in paths.chunks(MOST_DELETES) {
         let deletes = paths.iter().map(|path| Op::Delete { path: path.clone(), version: -1 });
         let ops = std::iter::once(check(&order.fence)).chain(deletes).collect();
-        if !done(desk.line()?.multi(ops).await, &paths[0])? {
+        if !done(context.line()?.multi(ops).await, &paths[0])? {
             return Ok(false);
         }
     }
@@ -175,11 +186,11 @@ async fn remove<C: Client, K: Clock>(desk: &Desk<C, K>, order: &Order, paths: Ve
 }
 
 /// False where something stood otherwise than it was read. Where that is the candidate the term is over, as others will find.
-fn done<T>(answer: Result<T, MultiError>, path: &str) -> Result<bool, Trouble> {
+fn done<T>(answer: Result<T, MultiError>, path: &str) -> Result<bool, SessionError> {
     match answer {
         Ok(_) => Ok(true),
         Err(MultiError { index: Some(0), error: Error::NoNode | Error::BadVersion }) => {
-            Err(Trouble::Again("this node leads no more".into()))
+            Err(SessionError::Again("this node leads no more".into()))
         }
         Err(failed) if failed.error.is_of_state() => Ok(false),
         Err(failed) => Err(failed).at(path).map(|()| false),

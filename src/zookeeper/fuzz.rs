@@ -7,13 +7,13 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 
 use super::tests_support::{ByHand, Server};
-use super::{desk, forget, paths, place, reader, snapshot, wishes};
+use super::{context, forget, paths, place, reader, requests, snapshot};
 use crate::election::Defined;
 use crate::fuzz::{Fuzz, text};
 use crate::job::Digest;
 use crate::run::fuzz::WORDS;
 
-fn done<T>(future: impl Future<Output = Result<T, desk::Trouble>>) -> T {
+fn done<T>(future: impl Future<Output = Result<T, context::SessionError>>) -> T {
     future.now_or_never().unwrap().unwrap()
 }
 
@@ -36,12 +36,12 @@ fn fuzz_ledger_in_zookeeper() {
             let _ = done(reader::outcome_before(&server, &running.record.id()));
         }
         for job in found.jobs.keys() {
-            let _ = (done(wishes::triggered(&server, job)), done(wishes::control(&server, job)));
+            let _ = (done(requests::triggered(&server, job)), done(requests::control(&server, job)));
         }
         let defined = Arc::new(Defined { digest: Digest::of(b"jobs"), jobs: BTreeSet::new() });
         let (fence, after) = ("/leader/x".to_owned(), Duration::from_secs(1));
         let order = forget::Order { fence, defined, after, now_ms: i64::MAX, behind: None };
-        let _ = forget::look(server.desk(ByHand::default()), order).now_or_never().unwrap();
+        let _ = forget::look(server.context(ByHand::default()), order).now_or_never().unwrap();
         let _ = damaged.iter().map(ToString::to_string).count();
         lines > damaged.len()
     });

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::client::{Client, Connect, ConnectError, Error, Mode, MultiError, Op};
-use super::desk::{self, At as _, Desk, Me, Trouble};
+use super::context::{self, At as _, LocalNode, SessionContext, SessionError};
 use super::store::{ClaimError, SessionStore};
 use super::{lower, paths, session_id, snapshot};
 use crate::clock::Clock;
@@ -34,7 +34,7 @@ pub(super) struct Leftover {
     /// What they handed to their wardens, where that is known.
     pub(super) noted: Option<Noted>,
     /// Who wants to know of every end that was written.
-    pub(super) heir: Option<UnboundedSender<Event>>,
+    pub(super) successor: Option<UnboundedSender<Event>>,
 }
 
 impl Leftover {
@@ -42,13 +42,13 @@ impl Leftover {
     pub(super) fn of_the_dead(store: &dyn SessionStore) -> Self {
         let sessions = store.removable();
         let dead = sessions.iter().copied().map(session_id).collect();
-        Self { sessions, dead, ends: store.open_ends(), noted: store.noted(), heir: None }
+        Self { sessions, dead, ends: store.open_ends(), noted: store.noted(), successor: None }
     }
 
     /// Whoever wanted to know may have gone.
     fn inherit(&self, end: RunEnd, version: Version) {
-        if let Some(heir) = &self.heir {
-            let _ = heir.send(Event::Ledger(ledger::Event::Ended { end: Box::new(end), at: version }));
+        if let Some(successor) = &self.successor {
+            let _ = successor.send(Event::Ledger(ledger::Event::Ended { end: Box::new(end), at: version }));
         }
     }
 
@@ -63,7 +63,7 @@ impl Leftover {
             return end(known.clone());
         }
         if self.noted.as_ref().is_some_and(|noted| noted.never_started(run)) {
-            return Some(Change::Reown { at, run: RunRecord { state: RunState::Unstarted, ..run.clone() } });
+            return Some(Change::ChangeOwner { at, run: RunRecord { state: RunState::Unstarted, ..run.clone() } });
         }
         if run.on_loss == OnLoss::Rerun {
             return None;
@@ -94,7 +94,7 @@ pub enum ReleaseError {
     Failed(#[from] Failure),
 }
 
-/// Gives up what the dead processes of a node left, under a session that makes nothing. `heir` hears of every end that was written,
+/// Gives up what the dead processes of a node left, under a session that makes nothing. `successor` hears of every end that was written,
 /// whatever becomes of the rest.
 ///
 /// # Errors
@@ -102,19 +102,22 @@ pub enum ReleaseError {
 pub async fn release<C: Connect, K: Clock>(
     connect: &C,
     clock: K,
-    estate: Estate,
+    target: Estate,
     store: &mut dyn SessionStore,
-    heir: UnboundedSender<Event>,
+    successor: UnboundedSender<Event>,
 ) -> Result<(), ReleaseError> {
-    let client = connect.connect().await.map_err(|error| estate.not_connected(error))?;
-    let (cluster, _) =
-        client.get(paths::CLUSTER).await.at(paths::CLUSTER).map_err(|trouble| estate.in_trouble(trouble))?;
-    store.claim(&String::from_utf8_lossy(&cluster)).map_err(|error| estate.refused(error, &cluster))?;
-    let me =
-        Me { node: estate.node.clone(), owner: client.owner_id(), prefix: String::new(), candidate_data: Vec::new() };
-    let left = Leftover { heir: Some(heir), ..Leftover::of_the_dead(store) };
+    let client = connect.connect().await.map_err(|error| target.not_connected(error))?;
+    let (cluster, _) = client.get(paths::CLUSTER).await.at(paths::CLUSTER).map_err(|error| target.failed(error))?;
+    store.claim(&String::from_utf8_lossy(&cluster)).map_err(|error| target.refused(error, &cluster))?;
+    let me = LocalNode {
+        node: target.node.clone(),
+        owner: client.owner_id(),
+        prefix: String::new(),
+        candidate_data: Vec::new(),
+    };
+    let left = Leftover { successor: Some(successor), ..Leftover::of_the_dead(store) };
     let sessions = left.sessions.clone();
-    give_up(&Desk::new(client, clock, me), left).await.map_err(|trouble| estate.in_trouble(trouble))?;
+    give_up(&SessionContext::new(client, clock, me), left).await.map_err(|error| target.failed(error))?;
     store.forget(&sessions);
     Ok(())
 }
@@ -127,13 +130,13 @@ impl Estate {
         }
     }
 
-    fn in_trouble(&self, trouble: Trouble) -> ReleaseError {
+    fn failed(&self, error: SessionError) -> ReleaseError {
         let service = self.service.clone();
-        match trouble {
-            Trouble::Again(error) => ReleaseError::NotNow(error),
-            Trouble::SessionOver => ReleaseError::NotNow(Error::SessionOver.to_string()),
-            Trouble::NoAuth(detail) => Failure::Refused { service, detail }.into(),
-            Trouble::NoChroot => Failure::NoChroot { chroot: self.chroot.clone(), service }.into(),
+        match error {
+            SessionError::Again(error) => ReleaseError::NotNow(error),
+            SessionError::SessionOver => ReleaseError::NotNow(Error::SessionOver.to_string()),
+            SessionError::NoAuth(detail) => Failure::Refused { service, detail }.into(),
+            SessionError::NoChroot => Failure::NoChroot { chroot: self.chroot.clone(), service }.into(),
         }
     }
 
@@ -149,47 +152,50 @@ impl Estate {
 }
 
 /// Ends the runs, then removes the entries.
-pub(super) async fn give_up<C: Client, K: Clock>(desk: &Desk<C, K>, left: Leftover) -> Result<(), Trouble> {
+pub(super) async fn give_up<C: Client, K: Clock>(
+    context: &SessionContext<C, K>,
+    left: Leftover,
+) -> Result<(), SessionError> {
     if left.sessions.is_empty() {
         return Ok(());
     }
-    end_runs(desk, &left).await?;
-    remove_entries(desk, &left.sessions).await?;
+    end_runs(context, &left).await?;
+    remove_entries(context, &left.sessions).await?;
     // A begin that was still on its way may have arrived meanwhile. Without the candidate none does any more.
-    end_runs(desk, &left).await
+    end_runs(context, &left).await
 }
 
-async fn end_runs<C: Client, K: Clock>(desk: &Desk<C, K>, left: &Leftover) -> Result<(), Trouble> {
+async fn end_runs<C: Client, K: Clock>(context: &SessionContext<C, K>, left: &Leftover) -> Result<(), SessionError> {
     if left.dead.is_empty() {
         return Ok(());
     }
     // A server that lags behind does not know of the newest runs yet; once it has answered a write it does.
-    match desk.line()?.multi(vec![Op::Check { path: paths::RUNNING.to_owned(), version: -1 }]).await {
+    match context.line()?.multi(vec![Op::Check { path: paths::RUNNING.to_owned(), version: -1 }]).await {
         Ok(_) | Err(MultiError { error: Error::NoNode | Error::NoAuth, .. }) => {}
         Err(failed) => return Err(failed).at(paths::RUNNING),
     }
     // What cannot be read is the leader's to name: nobody gives it up.
-    let names = desk::or_none(desk::children(desk.line()?, paths::RUNNING).await)?;
-    let found = desk.get_small(paths::RUNNING, names).await?.found;
+    let names = context::or_none(context::children(context.line()?, paths::RUNNING).await)?;
+    let found = context.get_small(paths::RUNNING, names).await?.found;
     let runs = found.into_iter().filter_map(|(name, data, stat)| snapshot::run_record(&name, &data, &stat).ok());
     // All are waited for, whatever the first one says: what was handed over is never dropped.
-    let ended = join_all(runs.map(|(run, version)| settle_run(desk, left, run, version))).await;
+    let ended = join_all(runs.map(|(run, version)| settle_run(context, left, run, version))).await;
     ended.into_iter().collect()
 }
 
 /// Ends a run of a dead process, or lets it go, unless it was settled otherwise. What the servers refuse is left to the daemon, whose committer
 /// says so.
 async fn settle_run<C: Client, K: Clock>(
-    desk: &Desk<C, K>,
+    context: &SessionContext<C, K>,
     left: &Leftover,
     mut run: RunRecord,
     mut version: Version,
-) -> Result<(), Trouble> {
+) -> Result<(), SessionError> {
     let path = paths::running(&run.id());
-    while let Some(change) = left.settle(&run, version, &desk.me.node, desk.clock.now().wall) {
+    while let Some(change) = left.settle(&run, version, &context.me.node, context.clock.now().wall) {
         // There already, in most cases; the multi says what else is wrong.
-        let _ = desk.line()?.create(&paths::job_history(&run.job), Vec::new(), Mode::Persistent).await;
-        match desk.line()?.multi(lower::ops(&change)).await.map_err(|failed| failed.error) {
+        let _ = context.line()?.create(&paths::job_history(&run.job), Vec::new(), Mode::Persistent).await;
+        match context.line()?.multi(lower::ops(&change)).await.map_err(|failed| failed.error) {
             Ok(_) => {
                 if let Change::End { end, .. } = change {
                     left.inherit(end, version);
@@ -200,7 +206,7 @@ async fn settle_run<C: Client, K: Clock>(
             Err(error) if error.is_of_path() => return Ok(()),
             Err(error) => return Err(error).at(&path),
         }
-        let (data, stat) = match desk.line()?.get(&path).await {
+        let (data, stat) = match context.line()?.get(&path).await {
             Ok(found) => found,
             Err(error) if error.is_of_path() => return Ok(()),
             Err(error) => return Err(error).at(&path),
@@ -211,9 +217,12 @@ async fn settle_run<C: Client, K: Clock>(
     Ok(())
 }
 
-async fn remove_entries<C: Client, K: Clock>(desk: &Desk<C, K>, sessions: &[i64]) -> Result<(), Trouble> {
-    let names = desk::children(desk.line()?, paths::LEADER).await?;
-    let found = desk::stats(desk.line()?, paths::LEADER, names).await?;
+async fn remove_entries<C: Client, K: Clock>(
+    context: &SessionContext<C, K>,
+    sessions: &[i64],
+) -> Result<(), SessionError> {
+    let names = context::children(context.line()?, paths::LEADER).await?;
+    let found = context::stats(context.line()?, paths::LEADER, names).await?;
     let theirs = found.into_iter().filter(|(_, stat)| sessions.contains(&stat.ephemeral_owner));
-    desk.remove_entries(theirs.map(|(name, _)| name).collect(), sessions).await
+    context.remove_entries(theirs.map(|(name, _)| name).collect(), sessions).await
 }

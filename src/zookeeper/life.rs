@@ -5,11 +5,11 @@
 //! is waited for as long as the session lives. A connection lost is nothing but a pause: nothing is asked meanwhile,
 //! and after it the own entries are verified.
 //!
-//! What is asked of the daemon's side is in [`request`] and [`wishes`], of the election's in [`errand`], with its answers in
+//! What is asked of the daemon's side is in [`request`] and [`requests`], of the election's in [`errand`], with its answers in
 //! [`found`]; [`term`] says how long the node may act, [`standstill`] what becomes of it when the daemon's loop does not turn,
 //! [`ending`] how a life ends.
 
-mod appointment;
+mod transfer;
 mod ending;
 mod errand;
 mod failing;
@@ -20,7 +20,7 @@ mod request;
 mod rights;
 mod standstill;
 mod term;
-mod wishes;
+mod requests;
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -30,8 +30,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use super::client::{Client, Connect, Done, MultiError, State, Watch};
-use super::committer::{Committer, Landed};
-use super::desk::{self, Desk, Me, Trouble};
+use super::committer::{Committer, Completed};
+use super::context::{self, LocalNode, SessionContext, SessionError};
 use super::node::{Node, Waiting};
 use super::trim::{self, Trimmer};
 use super::watcher::{Step, Watcher};
@@ -42,20 +42,20 @@ use crate::election::Event;
 use crate::lease::Lease;
 use crate::ledger;
 use crate::term::{CandidateName, SessionId, Term, TermEnd};
-use appointment::Appointment;
 use errand::Errand;
 use failing::{Failing, Task};
 use forgetting::Forgetting;
 use found::Found;
-use wishes::{Heard, Listening};
+use requests::{Heard, Listening};
+use transfer::Transfer;
 
-pub use ending::Ended;
+pub use ending::SessionEnd;
 
 type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// When a renewal was sent, and its answer.
 type Renewed = (Uptime, Result<Vec<Done>, MultiError>);
 /// A read, and what it brought.
-type ReadDone = (ledger::Request, Result<ledger::Event, Trouble>);
+type ReadDone = (ledger::Request, Result<ledger::Event, SessionError>);
 
 /// How often a node reads the queue and the members, without a watch.
 const SURVEY_EVERY: Duration = Duration::from_secs(15);
@@ -74,26 +74,26 @@ enum Role {
 
 enum Happened<W> {
     State(State),
-    Errand(Result<Found<W>, Trouble>),
-    Landed(Landed),
+    Errand(Result<Found<W>, SessionError>),
+    Completed(Completed),
     Renewed(Renewed),
     OwnEntry,
     Predecessor,
     Run(Step),
-    Wishes(Heard),
+    OperatorRequests(Heard),
     Read(Box<ReadDone>),
     Taken(rights::Taken),
     Trimmed(trim::Step),
-    Forgot(Result<forget::Look, Trouble>),
+    Forgot(Result<forget::Look, SessionError>),
     Request(Option<Request>),
     Time,
 }
 
 /// A node under one session.
-pub struct Life<'n, C: Connect, K> {
+pub struct SessionLoop<'n, C: Connect, K> {
     node: &'n mut Node<C, K>,
     states: C::Client,
-    desk: Desk<C::Client, K>,
+    context: SessionContext<C::Client, K>,
     id: SessionId,
     timeout: Duration,
 
@@ -154,7 +154,7 @@ pub struct Life<'n, C: Connect, K> {
     renewals: FuturesUnordered<Pending<Renewed>>,
     renewed_at: Uptime,
     /// Who is to be given leadership.
-    appointment: Appointment,
+    transfer: Transfer,
     /// When a renewal asked for the servers' time last.
     timed_at: Option<Uptime>,
     /// It was told: nothing is decided by the node's clock alone.
@@ -166,7 +166,7 @@ pub struct Life<'n, C: Connect, K> {
     watcher: Watcher<C::Client, K>,
     listening: Listening,
     /// What the last look found of each trigger that is still there.
-    answered: super::wishes::Answered,
+    answered: super::requests::Answered,
     reads: FuturesUnordered<Pending<Box<ReadDone>>>,
     /// Reads under way, and those that wait.
     asked: Vec<ledger::Request>,
@@ -177,22 +177,22 @@ pub struct Life<'n, C: Connect, K> {
     taking: rights::Taking,
     trimmer: Trimmer<C::Client, K>,
     forgetting: Forgetting,
-    forgets: FuturesUnordered<Pending<Result<forget::Look, Trouble>>>,
-    ended: Option<Ended>,
+    forgets: FuturesUnordered<Pending<Result<forget::Look, SessionError>>>,
+    ended: Option<SessionEnd>,
 }
 
-impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
+impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
     /// A life under this session, which was asked for at `asked`.
     pub fn new(node: &'n mut Node<C, K>, client: C::Client, asked: Uptime) -> Self {
         let uuid = (node.options.uuid)();
-        let me = Me {
+        let me = LocalNode {
             node: node.identity.node.clone(),
             owner: client.owner_id(),
             prefix: queue::prefix(uuid),
             candidate_data: candidate_data(node),
         };
         let timeout = client.timeout();
-        let desk = Desk::new(client.clone(), node.clock.clone(), me);
+        let context = SessionContext::new(client.clone(), node.clock.clone(), me);
         let (now, turned) = (node.clock.now().up, *node.service.turned.borrow());
         let mut life = Self {
             id: session_id(client.owner_id()),
@@ -234,26 +234,26 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             lease_from: Uptime::ZERO,
             renewals: FuturesUnordered::new(),
             renewed_at: Uptime::ZERO,
-            appointment: Appointment::None,
+            transfer: Transfer::None,
             timed_at: None,
             has_time: false,
             over: None,
-            committer: Committer::new(desk.clone()),
-            watcher: Watcher::new(desk.clone()),
+            committer: Committer::new(context.clone()),
+            watcher: Watcher::new(context.clone()),
             listening: Listening::From(Uptime::ZERO),
-            answered: super::wishes::Answered::new(),
+            answered: super::requests::Answered::new(),
             reads: FuturesUnordered::new(),
             asked: Vec::new(),
             unread: VecDeque::new(),
             refused: Vec::new(),
             read_from: Uptime::ZERO,
             taking: rights::Taking::default(),
-            trimmer: Trimmer::new(desk.clone()),
+            trimmer: Trimmer::new(context.clone()),
             forgetting: Forgetting::default(),
             forgets: FuturesUnordered::new(),
             ended: None,
             states: client,
-            desk,
+            context,
             timeout,
             node,
         };
@@ -271,7 +271,7 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
     }
 
     /// Lives until the session is over or the daemon is done.
-    pub async fn run(mut self) -> Ended {
+    pub async fn run(mut self) -> SessionEnd {
         loop {
             self.turn();
             if let Some(ended) = self.ended.take() {
@@ -301,12 +301,12 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
             biased;
             state = self.states.state_changed() => Happened::State(state),
             Some(renewed) = self.renewals.next() => Happened::Renewed(renewed),
-            Some(landed) = self.committer.landed() => Happened::Landed(landed),
+            Some(completed) = self.committer.completed() => Happened::Completed(completed),
             Some(()) = self.own_watches.next() => Happened::OwnEntry,
             found = under_way(self.errand.as_mut()) => Happened::Errand(found),
             () = under_way(predecessor) => Happened::Predecessor,
             Some(step) = self.watcher.step() => Happened::Run(step),
-            heard = self.listening.heard() => Happened::Wishes(heard),
+            heard = self.listening.heard() => Happened::OperatorRequests(heard),
             Some(done) = self.reads.next() => Happened::Read(done),
             taken = under_way(self.taking.under_way.as_mut()) => Happened::Taken(taken),
             Some(step) = self.trimmer.step() => Happened::Trimmed(step),
@@ -322,24 +322,24 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
         match happened {
             Happened::State(state) => self.note_state(state),
             Happened::Errand(found) => self.finish_errand(found),
-            Happened::Landed(landed) => self.land(landed),
+            Happened::Completed(completed) => self.complete(completed),
             Happened::Renewed((sent, result)) => self.renewed(sent, result),
             Happened::OwnEntry => self.must_verify = true,
             // A place that is not known is looked up.
             Happened::Predecessor => self.role = Role::None,
-            Happened::Run(step) => match self.watcher.land(step, now) {
+            Happened::Run(step) => match self.watcher.complete(step, now) {
                 Ok(events) => {
                     self.succeeded(Task::Watch);
                     events.into_iter().for_each(|event| self.node.tell_ledger(event));
                 }
-                Err(trouble) => self.failed(Task::Watch, &trouble.to_string()),
+                Err(error) => self.failed(Task::Watch, &error.to_string()),
             },
-            Happened::Wishes(heard) => self.heard(heard, now),
+            Happened::OperatorRequests(heard) => self.heard(heard, now),
             Happened::Read(done) => self.finish_read(*done),
             Happened::Taken(taken) => self.taken(taken),
-            Happened::Trimmed(step) => self.trimmer.land(step, now),
+            Happened::Trimmed(step) => self.trimmer.complete(step, now),
             Happened::Forgot(look) => self.forgot(look, now),
-            Happened::Request(None) => self.ended = Some(Ended::Done),
+            Happened::Request(None) => self.ended = Some(SessionEnd::Done),
             Happened::Request(Some(request)) => self.take_requests(request),
             Happened::Time => {}
         }
@@ -348,31 +348,31 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
     /// Starts what follows from how things stand.
     fn turn(&mut self) {
         let now = self.now();
-        self.end_late_appointment(now);
-        self.appoint_when_answered();
+        self.end_late_transfer(now);
+        self.transfer_when_answered();
         self.resign_when_answered();
         self.tell_over();
-        if self.node.wishes.leave.is_some_and(|until| now >= until) {
+        if self.node.desired.leave.is_some_and(|until| now >= until) {
             self.left();
         }
         if !self.is_connected || self.ended.is_some() {
             return;
         }
         self.renew(now);
-        self.committer.pump();
+        self.committer.start_next();
         self.start_errand(now);
-        self.watcher.pump(now);
+        self.watcher.start_next(now);
         self.listen(now);
         self.start_reads(now);
         self.start_taking(now);
-        self.trimmer.pump(now, matches!(self.role, Role::Leading(_)));
+        self.trimmer.start_next(now, matches!(self.role, Role::Leading(_)));
         self.start_forgetting(now);
     }
 
     /// When something happens by itself.
     fn wake(&self) -> Option<Uptime> {
         let lease = self.has_acted.then(|| self.lease.until());
-        let waits = [self.node.wishes.leave, self.appointment.until(), self.resign_at(), self.loops.next(self.timeout)];
+        let waits = [self.node.desired.leave, self.transfer.until(), self.resign_at(), self.loops.next(self.timeout)];
         let always = lease.into_iter().chain(waits.into_iter().flatten());
         if !self.is_connected {
             return always.min();
@@ -411,9 +411,9 @@ impl<'n, C: Connect, K: Clock> Life<'n, C, K> {
                     self.node.tell(Event::Suspended { session: self.id.clone() });
                 }
             }
-            State::Expired => self.ended = Some(Ended::Expired),
+            State::Expired => self.ended = Some(SessionEnd::Expired),
             // After its start a node does not end by this: it asks for another session, and says why it gets none.
-            State::AuthFailed if self.node.has_joined => self.ended = Some(Ended::Expired),
+            State::AuthFailed if self.node.has_joined => self.ended = Some(SessionEnd::Expired),
             State::AuthFailed => self.fail_auth("authentication failed".into()),
         }
     }
@@ -437,7 +437,7 @@ fn fired<W: Watch>(watch: W) -> Pending<()> {
 
 fn candidate_data<C: Connect, K: Clock>(node: &Node<C, K>) -> Vec<u8> {
     let identity = &node.identity;
-    desk::json(&serde_json::json!({
+    context::json(&serde_json::json!({
         "v": 1,
         "node": identity.node,
         "host": identity.host,

@@ -8,8 +8,8 @@ pub(super) mod tests;
 use serde::de::DeserializeOwned;
 
 use super::client::{Mode, Op};
-use super::desk::json;
-use super::{paths, wishes};
+use super::context::json;
+use super::{paths, requests};
 use crate::ledger::Change;
 use crate::run::{HistoryRecord, JobRecord, Link, Nonce, RunRecord, RunState, Skip, TriggerSeq, Version};
 
@@ -24,7 +24,7 @@ pub fn ops(change: &Change) -> Vec<Op> {
 fn leave(links: &[Link]) -> impl Iterator<Item = Op> {
     let path = || paths::under(paths::TRIGGERS, "");
     let create = move |link| Op::Create { path: path(), data: json(link), mode: Mode::PersistentSequential };
-    links.iter().map(create).chain((!links.is_empty()).then(|| wishes::ring(paths::TRIGGERS)))
+    links.iter().map(create).chain((!links.is_empty()).then(|| requests::ring(paths::TRIGGERS)))
 }
 
 fn own_ops(change: &Change) -> Vec<Op> {
@@ -40,20 +40,20 @@ fn own_ops(change: &Change) -> Vec<Op> {
                 write(paths::running(&run.id()), json(run), None),
             ]
         }
-        Change::Fulfil { run } => {
+        Change::BeginTriggered { run } => {
             let mut ops = vec![write(paths::running(&run.id()), json(run), None)];
             ops.extend(run.trigger.as_ref().map(|trigger| take_away(trigger.seq)));
             ops
         }
-        Change::Dismiss { seq, skip, .. } => {
+        Change::DropTrigger { seq, skip, .. } => {
             std::iter::once(take_away(*seq)).chain(skip.as_ref().map(|skip| say(skip, None))).collect()
         }
-        Change::Follow { mark, run, links } => {
+        Change::BeginDownstream { mark, run, links } => {
             let mark = mark.as_ref().map(|(at, record)| write(paths::job(&run.job), json(record), Some(*at)));
             let begin = write(paths::running(&run.id()), json(run), None);
             mark.into_iter().chain([begin]).chain(links.iter().copied().map(take_away)).collect()
         }
-        Change::Forgo { links, skip, .. } => {
+        Change::DropLinks { links, skip, .. } => {
             let taken = links.iter().copied().map(take_away);
             taken.chain(skip.as_ref().map(|skip| say(skip, None))).collect()
         }
@@ -62,7 +62,7 @@ fn own_ops(change: &Change) -> Vec<Op> {
             let lift = Op::Delete { path: paths::control(job), version: control.0 };
             mark.into_iter().chain([lift]).chain(skip.as_ref().map(|skip| say(&skip.skip, skip.at))).collect()
         }
-        Change::Settle { at, run } | Change::Reown { at, run } | Change::Kill { at, run } => {
+        Change::UpdateRun { at, run } | Change::ChangeOwner { at, run } | Change::Kill { at, run } => {
             vec![write(paths::running(&run.id()), json(run), Some(*at))]
         }
         Change::Miss { at, run, skip, .. } => {
@@ -93,14 +93,16 @@ fn write(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
 /// True when the change was decided in a term other than that of `token`: it says which by the token in its record.
 pub fn is_of_another_term(change: &Change, token: i64) -> bool {
     match change {
-        Change::Begin { run, .. } | Change::Fulfil { run } | Change::Follow { run, .. } => run.token.0 != token,
-        Change::Settle { run, .. } => run.state == RunState::Running && run.token.0 != token,
+        Change::Begin { run, .. } | Change::BeginTriggered { run } | Change::BeginDownstream { run, .. } => {
+            run.token.0 != token
+        }
+        Change::UpdateRun { run, .. } => run.state == RunState::Running && run.token.0 != token,
         Change::Advance { .. }
-        | Change::Dismiss { .. }
-        | Change::Forgo { .. }
+        | Change::DropTrigger { .. }
+        | Change::DropLinks { .. }
         | Change::Resume { .. }
         | Change::Miss { .. }
-        | Change::Reown { .. }
+        | Change::ChangeOwner { .. }
         | Change::Kill { .. }
         | Change::End { .. } => false,
     }
@@ -112,7 +114,7 @@ pub struct Trace {
     /// Where.
     pub path: String,
     /// What.
-    pub mark: Mark,
+    pub mark: Evidence,
     /// The version it was written at, where what stands at the path is never removed and made again; absent: nothing follows
     /// from what stands there otherwise.
     pub base: Option<Base>,
@@ -129,7 +131,7 @@ pub enum Base {
 
 /// How an own write is told from another's.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Mark {
+pub enum Evidence {
     /// A nonce, drawn for this one decision: it proves the whole multi.
     Nonce(Nonce),
     /// The record as written. Another may have written the same, so it proves this change alone.
@@ -138,8 +140,8 @@ pub enum Mark {
 
 /// Where to look for a change, each place enough by itself.
 pub fn traces(change: &Change) -> Vec<Trace> {
-    let nonce = |path, nonce: &Nonce, base| Trace { path, mark: Mark::Nonce(nonce.clone()), base };
-    let record = |path, record, base| Trace { path, mark: Mark::Record(record), base };
+    let nonce = |path, nonce: &Nonce, base| Trace { path, mark: Evidence::Nonce(nonce.clone()), base };
+    let record = |path, record, base| Trace { path, mark: Evidence::Record(record), base };
     match change {
         Change::Advance { job, at, record, .. } => {
             let base = at.map_or(Base::Absent, Base::Version);
@@ -150,16 +152,16 @@ pub fn traces(change: &Change) -> Vec<Trace> {
             nonce(paths::running(&run.id()), &run.nonce, None),
             nonce(paths::history(&run.id()), &run.nonce, None),
         ],
-        Change::Fulfil { run } => {
+        Change::BeginTriggered { run } => {
             vec![nonce(paths::running(&run.id()), &run.nonce, None), nonce(paths::history(&run.id()), &run.nonce, None)]
         }
-        Change::Follow { mark, run, .. } => {
+        Change::BeginDownstream { mark, run, .. } => {
             let mark =
                 mark.iter().map(|(at, record)| nonce(paths::job(&run.job), &record.nonce, Some(Base::Version(*at))));
             let run_at = [paths::running(&run.id()), paths::history(&run.id())];
             mark.chain(run_at.map(|path| nonce(path, &run.nonce, None))).collect()
         }
-        Change::Dismiss { skip, .. } | Change::Forgo { skip, .. } => {
+        Change::DropTrigger { skip, .. } | Change::DropLinks { skip, .. } => {
             let skip = skip.iter().map(|skip| (paths::history(&skip.id()), HistoryRecord::Skip(skip.clone())));
             skip.map(|(path, skip)| record(path, json(&skip), None)).collect()
         }
@@ -170,7 +172,7 @@ pub fn traces(change: &Change) -> Vec<Trace> {
             let mark = mark.iter().map(|(at, written)| (written, at.map_or(Base::Absent, Base::Version)));
             mark.map(|(written, base)| nonce(paths::job(job), &written.nonce, Some(base))).collect()
         }
-        Change::Settle { at, run } | Change::Reown { at, run } | Change::Kill { at, run } => {
+        Change::UpdateRun { at, run } | Change::ChangeOwner { at, run } | Change::Kill { at, run } => {
             vec![record(paths::running(&run.id()), json(run), Some(Base::Version(*at)))]
         }
         Change::End { end, .. } => {
@@ -192,7 +194,7 @@ impl Base {
     }
 }
 
-impl Mark {
+impl Evidence {
     /// True when what was found is the own write.
     pub fn is_in(&self, data: &[u8]) -> bool {
         match self {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::client::{Client, Connect, ConnectError, State};
 use super::damage::Damages;
-use super::life::{Ended, Life};
+use super::life::{SessionEnd, SessionLoop};
 use super::{NodeIdentity, Options, SessionStore};
 use crate::clock::server::ServerTime;
 use crate::clock::{Clock, Uptime, Wake};
@@ -36,7 +36,7 @@ pub struct Node<C: Connect, K> {
     /// What else was given.
     pub options: Options,
     /// What the daemon wants.
-    pub wishes: Wishes,
+    pub desired: Desired,
     /// Changes and reads that wait for a session.
     pub backlog: VecDeque<Waiting>,
     /// The cluster, once known.
@@ -55,7 +55,7 @@ pub struct Node<C: Connect, K> {
 
 /// What the daemon wants.
 #[derive(Default)]
-pub struct Wishes {
+pub struct Desired {
     /// A place in the queue.
     pub campaign: bool,
     /// To be out of the queue, and to hear of it.
@@ -108,7 +108,7 @@ impl<C: Connect, K: Clock> Node<C, K> {
             store,
             service,
             options,
-            wishes: Wishes::default(),
+            desired: Desired::default(),
             backlog: VecDeque::new(),
             cluster: None,
             earlier: Vec::new(),
@@ -128,10 +128,10 @@ impl<C: Connect, K: Clock> Node<C, K> {
                 Some(false) => continue,
                 None => return,
             }
-            match Life::new(&mut self, client, asked).run().await {
-                Ended::Expired => self.earlier.push(owner),
-                Ended::Done => return,
-                Ended::Failed(failure) => return self.tell(election::Event::Failed(failure)),
+            match SessionLoop::new(&mut self, client, asked).run().await {
+                SessionEnd::Expired => self.earlier.push(owner),
+                SessionEnd::Done => return,
+                SessionEnd::Failed(failure) => return self.tell(election::Event::Failed(failure)),
             }
         }
     }
@@ -210,7 +210,7 @@ impl<C: Connect, K: Clock> Node<C, K> {
                 }
             }
             // Watches end with the term, and there is none.
-            coordination::Request::Ledger(ledger::Request::Watch(_) | ledger::Request::Attend(_)) => {}
+            coordination::Request::Ledger(ledger::Request::Watch(_) | ledger::Request::WatchOwn(_)) => {}
             coordination::Request::Ledger(read) => self.backlog.push_back(Waiting::Read(read)),
         }
         false
@@ -218,11 +218,11 @@ impl<C: Connect, K: Clock> Node<C, K> {
 
     fn note_away(&mut self, request: election::Request) -> bool {
         let is_leave = request == election::Request::Leave;
-        if let election::Request::Appoint(to) = &request {
-            self.tell(election::Event::NotAppointed { to: to.clone(), why: election::Unappointable::NotLeading });
+        if let election::Request::Transfer(to) = &request {
+            self.tell(election::Event::NotTransferred { to: to.clone(), why: election::TransferError::NotLeading });
         }
         self.note(request);
-        if std::mem::take(&mut self.wishes.resign) {
+        if std::mem::take(&mut self.desired.resign) {
             self.tell(election::Event::Withdrawn);
         }
         if is_leave {
@@ -234,17 +234,17 @@ impl<C: Connect, K: Clock> Node<C, K> {
     /// Notes what the daemon wants; [`election::Request::Leave`] is left to the caller.
     pub fn note(&mut self, request: election::Request) {
         match request {
-            election::Request::Campaign => self.wishes.campaign = true,
+            election::Request::Campaign => self.desired.campaign = true,
             election::Request::Resign => {
-                self.wishes.campaign = false;
-                self.wishes.resign = true;
+                self.desired.campaign = false;
+                self.desired.resign = true;
             }
-            election::Request::Busy(busy) => self.wishes.busy = busy,
-            election::Request::Publish(published) => self.wishes.published = published,
-            election::Request::Define(defined) => self.wishes.defined = Some(defined),
-            election::Request::Leave => self.wishes.campaign = false,
+            election::Request::Busy(busy) => self.desired.busy = busy,
+            election::Request::Publish(published) => self.desired.published = published,
+            election::Request::Define(defined) => self.desired.defined = Some(defined),
+            election::Request::Leave => self.desired.campaign = false,
             // The affair of a session that leads.
-            election::Request::Appoint(_) => {}
+            election::Request::Transfer(_) => {}
         }
     }
 
@@ -267,7 +267,7 @@ impl<C: Connect, K: Clock> Node<C, K> {
     pub fn member(&self, session_timeout: Duration) -> Member {
         let session_timeout_ms = Some(millis(session_timeout));
         let NodeIdentity { node, host, pid, version, started_at } = self.identity.clone();
-        let published = self.wishes.published.clone();
+        let published = self.desired.published.clone();
         Member { v: 1, node, host, pid, version, started_at, session_timeout_ms, published }
     }
 }

@@ -1,6 +1,6 @@
 //! What operators want, written by the sessions that people are lent.
 //!
-//! A wish whose fate stays unknown is written again by whoever asked: a pause says the same twice, and a trigger is looked for by
+//! A request whose fate stays unknown is written again by whoever asked: a pause says the same twice, and a trigger is looked for by
 //! its uuid first. Where that looks in vain, because the server lags behind, the leader finds the second one out.
 
 use futures_util::future::{BoxFuture, select_all};
@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::client::{Client, Done, Error, Lend, Mode, MultiError, Op, Watch};
-use super::desk::{self, At as _, Trouble, json};
-use super::{LedgerReader, paths, snapshot, wishes};
+use super::context::{self, At as _, SessionError, json};
+use super::{LedgerReader, paths, requests, snapshot};
 use crate::job::JobName;
-use crate::ledger::{Asking, Followed, Operator, OperatorError};
+use crate::ledger::{Followed, Operator, OperatorError, OperatorFuture};
 use crate::run::{
     ControlRecord, HistoryRecord, JobRecord, KillRequest, Nonce, Pause, Resume, RunId, RunRecord, RunState,
     TriggerRecord, TriggerSeq, Version,
@@ -22,37 +22,37 @@ use crate::run::{
 const TRIES: usize = 100;
 
 impl<L: Lend> Operator for LedgerReader<L> {
-    fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> Asking<'_, ()> {
+    fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> OperatorFuture<'_, ()> {
         Box::pin(async move { said(self.paused(&job, id, pause).await) })
     }
 
-    fn request_resume(&self, job: JobName, resume: Resume) -> Asking<'_, Option<Uuid>> {
+    fn request_resume(&self, job: JobName, resume: Resume) -> OperatorFuture<'_, Option<Uuid>> {
         Box::pin(async move { said(self.resume_requested(&job, resume).await) })
     }
 
-    fn resumed(&self, job: JobName, pause: Uuid) -> Asking<'_, ()> {
+    fn resumed(&self, job: JobName, pause: Uuid) -> OperatorFuture<'_, ()> {
         Box::pin(async move { said(self.gone(&job, pause).await) })
     }
 
-    fn trigger(&self, wish: TriggerRecord) -> Asking<'_, RunId> {
-        Box::pin(async move { said(self.triggered(wish).await) })
+    fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId> {
+        Box::pin(async move { said(self.triggered(request).await) })
     }
 
-    fn kill(&self, run: RunId, wish: KillRequest) -> Asking<'_, Option<RunState>> {
-        Box::pin(async move { said(self.killed(&run, wish).await) })
+    fn kill(&self, run: RunId, request: KillRequest) -> OperatorFuture<'_, Option<RunState>> {
+        Box::pin(async move { said(self.killed(&run, request).await) })
     }
 
-    fn followed(&self, run: RunId) -> Asking<'_, Followed> {
+    fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed> {
         Box::pin(async move { said(self.ended(&run).await) })
     }
 }
 
 impl<L: Lend> LedgerReader<L> {
     /// The job's record is set as it stands: whatever a leader has under way for it is refused.
-    async fn paused(&self, job: &JobName, id: Uuid, pause: Pause) -> Result<(), Trouble> {
+    async fn paused(&self, job: &JobName, id: Uuid, pause: Pause) -> Result<(), SessionError> {
         for _ in 0..TRIES {
             let client = self.line().await?;
-            let (record, control) = join!(client.get(&paths::job(job)), wishes::control(&client, job));
+            let (record, control) = join!(client.get(&paths::job(job)), requests::control(&client, job));
             let (at, id) = control?.map_or((None, id), |entry| (Some(entry.version), entry.record.id));
             let control = write(paths::control(job), json(&ControlRecord::new(id, pause.clone())), at);
             let touch = match record {
@@ -60,7 +60,7 @@ impl<L: Lend> LedgerReader<L> {
                 Err(Error::NoNode) => write(paths::job(job), json(&undecided(id)), None),
                 Err(error) => return Err(error).at(&paths::job(job)),
             };
-            if done(client.multi(vec![control, touch, wishes::ring(paths::CONTROL)]).await, &paths::control(job))?
+            if done(client.multi(vec![control, touch, requests::ring(paths::CONTROL)]).await, &paths::control(job))?
                 .is_some()
             {
                 return Ok(());
@@ -69,21 +69,21 @@ impl<L: Lend> LedgerReader<L> {
         Err(busy())
     }
 
-    async fn resume_requested(&self, job: &JobName, resume: Resume) -> Result<Option<Uuid>, Trouble> {
+    async fn resume_requested(&self, job: &JobName, resume: Resume) -> Result<Option<Uuid>, SessionError> {
         for _ in 0..TRIES {
             let client = self.line().await?;
-            let Some(entry) = wishes::control(&client, job).await? else { return Ok(None) };
+            let Some(entry) = requests::control(&client, job).await? else { return Ok(None) };
             let id = entry.record.id;
             let record = ControlRecord { resume: Some(resume.clone()), ..entry.record };
             let set = write(paths::control(job), json(&record), Some(entry.version));
-            if done(client.multi(vec![set, wishes::ring(paths::CONTROL)]).await, &paths::control(job))?.is_some() {
+            if done(client.multi(vec![set, requests::ring(paths::CONTROL)]).await, &paths::control(job))?.is_some() {
                 return Ok(Some(id));
             }
         }
         Err(busy())
     }
 
-    async fn gone(&self, job: &JobName, pause: Uuid) -> Result<(), Trouble> {
+    async fn gone(&self, job: &JobName, pause: Uuid) -> Result<(), SessionError> {
         loop {
             match self.line().await?.get_and_watch(&paths::control(job)).await {
                 Err(Error::NoNode) => return Ok(()),
@@ -94,24 +94,24 @@ impl<L: Lend> LedgerReader<L> {
         }
     }
 
-    async fn triggered(&self, wish: TriggerRecord) -> Result<RunId, Trouble> {
+    async fn triggered(&self, request: TriggerRecord) -> Result<RunId, SessionError> {
         let client = self.line().await?;
-        if let Some(known) = known(&client, &wish).await? {
+        if let Some(known) = known(&client, &request).await? {
             return Ok(known);
         }
         let path = paths::under(paths::TRIGGERS, "");
-        let create = Op::Create { path, data: json(&wish), mode: Mode::PersistentSequential };
-        let made = client.multi(vec![create, wishes::ring(paths::TRIGGERS)]).await.at(paths::TRIGGERS)?;
+        let create = Op::Create { path, data: json(&request), mode: Mode::PersistentSequential };
+        let made = client.multi(vec![create, requests::ring(paths::TRIGGERS)]).await.at(paths::TRIGGERS)?;
         let seq = made.first().and_then(|made| match made {
             Done::Created(path) => paths::trigger_seq(paths::name(path)),
             Done::Nothing | Done::Set(_) => None,
         });
-        let seq = seq.ok_or_else(|| Trouble::Again("the server names no trigger".to_owned()))?;
-        Ok(RunId::manual(wish.job, wish.at, seq))
+        let seq = seq.ok_or_else(|| SessionError::Again("the server names no trigger".to_owned()))?;
+        Ok(RunId::manual(request.job, request.at, seq))
     }
 
     /// Set at the version read: whoever has the run watches its record.
-    async fn killed(&self, run: &RunId, wish: KillRequest) -> Result<Option<RunState>, Trouble> {
+    async fn killed(&self, run: &RunId, request: KillRequest) -> Result<Option<RunState>, SessionError> {
         for _ in 0..TRIES {
             let client = self.line().await?;
             let path = paths::running(run);
@@ -121,8 +121,8 @@ impl<L: Lend> LedgerReader<L> {
                 Err(error) => return Err(error).at(&path),
             };
             let (mut record, version) =
-                snapshot::run_record(paths::name(&path), &data, &stat).map_err(Trouble::Again)?;
-            if !record.wish_to_end(wish.clone()) {
+                snapshot::run_record(paths::name(&path), &data, &stat).map_err(SessionError::Again)?;
+            if !record.request_to_end(request.clone()) {
                 return Ok(Some(record.state));
             }
             let set = write(paths::running(run), json(&record), Some(version));
@@ -134,7 +134,7 @@ impl<L: Lend> LedgerReader<L> {
     }
 
     /// From trigger to run to history everything moves in one transaction: looked for in that order, it is not missed.
-    async fn ended(&self, run: &RunId) -> Result<Followed, Trouble> {
+    async fn ended(&self, run: &RunId) -> Result<Followed, SessionError> {
         loop {
             let client = self.line().await?;
             let mut watches: Vec<BoxFuture<'static, ()>> = Vec::new();
@@ -156,35 +156,38 @@ impl<L: Lend> LedgerReader<L> {
 }
 
 /// The run that a trigger of this uuid leads, or led, to.
-async fn known<C: Client>(client: &C, wish: &TriggerRecord) -> Result<Option<RunId>, Trouble> {
-    let names = desk::children(client, paths::TRIGGERS).await?;
-    let waiting = desk::get_small(client, paths::TRIGGERS, names).await?.found;
+async fn known<C: Client>(client: &C, request: &TriggerRecord) -> Result<Option<RunId>, SessionError> {
+    let names = context::children(client, paths::TRIGGERS).await?;
+    let waiting = context::get_small(client, paths::TRIGGERS, names).await?.found;
     let waiting = waiting.into_iter().filter_map(|(name, data, _)| {
         let record: TriggerRecord = serde_json::from_slice(&data).ok()?;
         let seq: TriggerSeq = paths::trigger_seq(&name)?;
-        (record.uuid == wish.uuid).then(|| RunId::manual(record.job, record.at, seq))
+        (record.uuid == request.uuid).then(|| RunId::manual(record.job, record.at, seq))
     });
     if let Some(first) = waiting.min_by_key(RunId::trigger) {
         return Ok(Some(first));
     }
-    let names = desk::children(client, paths::RUNNING).await?;
+    let names = context::children(client, paths::RUNNING).await?;
     let is_manual =
-        |name: &String| RunId::parse(name).is_ok_and(|run| *run.job() == wish.job && run.trigger().is_some());
+        |name: &String| RunId::parse(name).is_ok_and(|run| *run.job() == request.job && run.trigger().is_some());
     let running = names.into_iter().filter(is_manual).collect();
-    let running = desk::get_small(client, paths::RUNNING, running).await?.found;
+    let running = context::get_small(client, paths::RUNNING, running).await?.found;
     let running = running.into_iter().filter_map(|(_, data, _)| serde_json::from_slice::<RunRecord>(&data).ok());
-    if let Some(run) = running.into_iter().find(|run| run.trigger.as_ref().is_some_and(|own| own.uuid == wish.uuid)) {
+    if let Some(run) = running.into_iter().find(|run| run.trigger.as_ref().is_some_and(|own| own.uuid == request.uuid))
+    {
         return Ok(Some(run.id()));
     }
-    let history = wishes::triggered(client, &wish.job).await?;
-    let answer = history.iter().find(|record| record.trigger().is_some_and(|own| own.uuid == wish.uuid));
+    let history = requests::triggered(client, &request.job).await?;
+    let answer = history.iter().find(|record| record.trigger().is_some_and(|own| own.uuid == request.uuid));
     Ok(answer.map(HistoryRecord::id))
 }
 
-async fn ended<C: Client>(client: &C, run: &RunId) -> Result<Option<HistoryRecord>, Trouble> {
+async fn ended<C: Client>(client: &C, run: &RunId) -> Result<Option<HistoryRecord>, SessionError> {
     let path = paths::history(run);
     match client.get(&path).await {
-        Ok((data, _)) => serde_json::from_slice(&data).map(Some).map_err(|error| Trouble::Again(error.to_string())),
+        Ok((data, _)) => {
+            serde_json::from_slice(&data).map(Some).map_err(|error| SessionError::Again(error.to_string()))
+        }
         Err(Error::NoNode) => Ok(None),
         Err(error) => Err(error).at(&path),
     }
@@ -213,7 +216,7 @@ fn write(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
 }
 
 /// `None` where another wrote what it rests on.
-fn done(answer: Result<Vec<Done>, MultiError>, path: &str) -> Result<Option<Vec<Done>>, Trouble> {
+fn done(answer: Result<Vec<Done>, MultiError>, path: &str) -> Result<Option<Vec<Done>>, SessionError> {
     match answer {
         Ok(done) => Ok(Some(done)),
         Err(MultiError { error: Error::BadVersion | Error::NodeExists | Error::NoNode, .. }) => Ok(None),
@@ -221,10 +224,10 @@ fn done(answer: Result<Vec<Done>, MultiError>, path: &str) -> Result<Option<Vec<
     }
 }
 
-fn busy() -> Trouble {
-    Trouble::Again("others keep changing what is to be changed".to_owned())
+fn busy() -> SessionError {
+    SessionError::Again("others keep changing what is to be changed".to_owned())
 }
 
-fn said<T>(result: Result<T, Trouble>) -> Result<T, OperatorError> {
-    result.map_err(|trouble| OperatorError(trouble.to_string()))
+fn said<T>(result: Result<T, SessionError>) -> Result<T, OperatorError> {
+    result.map_err(|error| OperatorError(error.to_string()))
 }

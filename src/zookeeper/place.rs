@@ -6,8 +6,8 @@ use futures_util::future::join3;
 
 use super::client::{Client, Error, Mode, Op, Stat};
 use super::committer::check;
+use super::context::{self, At as _, SessionContext, SessionError};
 use super::damage::Damage;
-use super::desk::{self, At as _, Desk, Trouble};
 use super::queue::{self, Entry, Place};
 use super::{paths, snapshot, time};
 use crate::clock::server::ServerTime;
@@ -103,42 +103,45 @@ pub struct Survey {
 }
 
 /// Joins the queue. After a create whose fate is unclear (`is_unclear`) a write is committed first: then a list shows it.
-pub async fn join<C: Client, K: Clock>(desk: Desk<C, K>, is_unclear: bool) -> Result<CandidateName, Trouble> {
+pub async fn join<C: Client, K: Clock>(
+    context: SessionContext<C, K>,
+    is_unclear: bool,
+) -> Result<CandidateName, SessionError> {
     if is_unclear {
-        settle(&desk).await?;
-        if let Some(ours) = find_own(&desk).await?.ours {
+        settle(&context).await?;
+        if let Some(ours) = find_own(&context).await?.ours {
             return Ok(CandidateName(ours));
         }
     }
-    let path = paths::under(paths::LEADER, &desk.me.prefix);
-    let made = desk.line()?.create(&path, desk.me.candidate_data.clone(), Mode::EphemeralSequential).await;
+    let path = paths::under(paths::LEADER, &context.me.prefix);
+    let made = context.line()?.create(&path, context.me.candidate_data.clone(), Mode::EphemeralSequential).await;
     match made {
         Ok((path, _)) => Ok(CandidateName(paths::name(&path).to_owned())),
         Err(Error::NoNode) => {
             // Removed by hand with all that stood in it.
-            let _ = desk.line()?.create(paths::LEADER, Vec::new(), Mode::Persistent).await;
-            Err(Trouble::Again(format!("{} was gone", paths::LEADER)))
+            let _ = context.line()?.create(paths::LEADER, Vec::new(), Mode::Persistent).await;
+            Err(SessionError::Again(format!("{} was gone", paths::LEADER)))
         }
         Err(error) => Err(error).at(paths::LEADER),
     }
 }
 
 /// Commits a write: what was on its way before has arrived then, or never will.
-async fn settle<C: Client, K: Clock>(desk: &Desk<C, K>) -> Result<(), Trouble> {
-    let member = desk.member();
-    desk.line()?.multi(vec![Op::Check { path: member.clone(), version: -1 }]).await.at(&member).map(drop)
+async fn settle<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<(), SessionError> {
+    let member = context.member();
+    context.line()?.multi(vec![Op::Check { path: member.clone(), version: -1 }]).await.at(&member).map(drop)
 }
 
 /// Looks who is before the own entry and watches that one alone: no herd.
-pub async fn look<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<Look<C::Watch>, Trouble> {
+pub async fn look<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<Look<C::Watch>, SessionError> {
     loop {
-        let place = find_own(&desk).await?;
+        let place = find_own(&context).await?;
         let Some(ours) = place.ours else { return Ok(Look::Gone) };
         let candidate = CandidateName(ours);
         let Some(predecessor) = place.predecessor else { return Ok(Look::First(candidate)) };
         let path = paths::under(paths::LEADER, &predecessor);
-        let Some((node, stat, watch)) = watch_entry(&desk, &path).await? else { continue };
-        let behind = behind(&desk, candidate, predecessor, node, place.first).await?;
+        let Some((node, stat, watch)) = watch_entry(&context, &path).await? else { continue };
+        let behind = behind(&context, candidate, predecessor, node, place.first).await?;
         let lasts = "it is before this node in the queue, and is not ephemeral: it never goes by itself";
         let damage = (stat.ephemeral_owner == 0).then(|| Damage::new(path, lasts));
         return Ok(Look::Behind(behind, watch, damage));
@@ -147,52 +150,52 @@ pub async fn look<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<Look<C::Watch
 
 /// Whose an entry is, and a watch on it; `None` where it is gone. One that cannot be read is not cronkeeper's.
 async fn watch_entry<C: Client, K: Clock>(
-    desk: &Desk<C, K>,
+    context: &SessionContext<C, K>,
     path: &str,
-) -> Result<Option<(Option<NodeName>, Stat, C::Watch)>, Trouble> {
+) -> Result<Option<(Option<NodeName>, Stat, C::Watch)>, SessionError> {
     // Reading data leaves no watch where there is no node; a watch on its existence would.
-    match desk.line()?.get_and_watch(path).await {
-        Ok((data, stat, watch)) => return Ok(Some((desk::node_in(&data), stat, watch))),
+    match context.line()?.get_and_watch(path).await {
+        Ok((data, stat, watch)) => return Ok(Some((context::node_in(&data), stat, watch))),
         Err(Error::NoNode) => return Ok(None),
         Err(error) if error.is_of_path() => {}
         Err(error) => return Err(error).at(path),
     }
-    let (stat, watch) = desk.line()?.stat_and_watch(path).await.at(path)?;
+    let (stat, watch) = context.line()?.stat_and_watch(path).await.at(path)?;
     Ok(stat.map(|stat| (None, stat, watch)))
 }
 
 async fn behind<C: Client, K: Clock>(
-    desk: &Desk<C, K>,
+    context: &SessionContext<C, K>,
     candidate: CandidateName,
     predecessor: String,
     predecessor_node: Option<NodeName>,
     first: Option<String>,
-) -> Result<Behind, Trouble> {
+) -> Result<Behind, SessionError> {
     let leader_node = match first {
-        Some(first) if first != predecessor => desk.node_of(&first).await?,
+        Some(first) if first != predecessor => context.node_of(&first).await?,
         _ => predecessor_node.clone(),
     };
     Ok(Behind { candidate, predecessor: CandidateName(predecessor), predecessor_node, leader_node })
 }
 
 /// The own place; surplus entries are removed on the way.
-async fn find_own<C: Client, K: Clock>(desk: &Desk<C, K>) -> Result<Place, Trouble> {
-    let place = queue::place(&read_order(desk).await?, &desk.me.prefix);
+async fn find_own<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<Place, SessionError> {
+    let place = queue::place(&read_order(context).await?, &context.me.prefix);
     for surplus in &place.surplus {
-        remove(desk, surplus).await?;
+        remove(context, surplus).await?;
     }
     Ok(place)
 }
 
-async fn read_order<C: Client, K: Clock>(desk: &Desk<C, K>) -> Result<Vec<String>, Trouble> {
-    ordered(desk.line()?).await
+async fn read_order<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<Vec<String>, SessionError> {
+    ordered(context.line()?).await
 }
 
 /// The queue in order.
-pub async fn ordered<C: Client>(client: &C) -> Result<Vec<String>, Trouble> {
-    let names = desk::children(client, paths::LEADER).await?;
+pub async fn ordered<C: Client>(client: &C) -> Result<Vec<String>, SessionError> {
+    let names = context::children(client, paths::LEADER).await?;
     let entries = if queue::needs_age(&names) {
-        let found = desk::stats(client, paths::LEADER, names).await?;
+        let found = context::stats(client, paths::LEADER, names).await?;
         found.into_iter().map(|(name, stat)| Entry { name, czxid: stat.czxid }).collect()
     } else {
         names.into_iter().map(|name| Entry { name, czxid: 0 }).collect()
@@ -200,9 +203,9 @@ pub async fn ordered<C: Client>(client: &C) -> Result<Vec<String>, Trouble> {
     Ok(queue::order(entries))
 }
 
-async fn remove<C: Client, K: Clock>(desk: &Desk<C, K>, candidate: &str) -> Result<(), Trouble> {
+async fn remove<C: Client, K: Clock>(context: &SessionContext<C, K>, candidate: &str) -> Result<(), SessionError> {
     let path = paths::under(paths::LEADER, candidate);
-    match desk.line()?.delete(&path, -1).await {
+    match context.line()?.delete(&path, -1).await {
         Ok(()) | Err(Error::NoNode) => Ok(()),
         Err(error) => Err(error).at(&path),
     }
@@ -214,17 +217,17 @@ async fn remove<C: Client, K: Clock>(desk: &Desk<C, K>, candidate: &str) -> Resu
 /// one, and all that these ever guarded before it: what it answers from now on is complete, with a write in front or without. The
 /// write shows that the session lives, and a lease that holds shows it too.
 pub async fn open<C: Client, K: Clock>(
-    desk: Desk<C, K>,
+    context: SessionContext<C, K>,
     candidate: CandidateName,
     dead: BTreeSet<SessionId>,
     proof: Proof,
     at: OpenAt,
-) -> Result<Option<Opened<C::Watch>>, Trouble> {
-    let (path, own) = (paths::candidate(&candidate), desk.member());
-    let line = desk.line()?;
+) -> Result<Option<Opened<C::Watch>>, SessionError> {
+    let (path, own) = (paths::candidate(&candidate), context.member());
+    let line = context.line()?;
     // All is handed over before the first answer, for a takeover is as long as its round trips: a session's requests are
     // carried out in their order, so the reads come after the write, and show nothing that counts if it fails.
-    let writing = (proof == Proof::Write).then(|| hand_over_opening(&desk, line, &path, at));
+    let writing = (proof == Proof::Write).then(|| hand_over_opening(&context, line, &path, at));
     let (standing, member) = (line.stat_and_watch(&path), line.stat_and_watch(&own));
     let standing = async { Ok((standing.await.at(&path)?, member.await.at(&own)?)) };
     let writing = async {
@@ -237,7 +240,7 @@ pub async fn open<C: Client, K: Clock>(
     let Some(written) = written? else { return Ok(None) };
     let ((stat, candidate_watch), (member, member_watch)) = standing?;
     let (snapshot, damaged) = snapshot?;
-    let is_ours = |stat: &Stat| stat.ephemeral_owner == desk.me.owner;
+    let is_ours = |stat: &Stat| stat.ephemeral_owner == context.me.owner;
     let Some(stat) = stat.filter(is_ours) else { return Ok(None) };
     if !member.as_ref().is_some_and(is_ours) {
         return Ok(None);
@@ -257,26 +260,26 @@ pub enum OpenAt {
 
 /// Writes who leads, guarded by the own candidate. `None`: that is gone.
 pub async fn write_opening<C: Client, K: Clock>(
-    desk: Desk<C, K>,
+    context: SessionContext<C, K>,
     candidate: CandidateName,
     at: OpenAt,
-) -> Result<Option<Written>, Trouble> {
-    hand_over_opening(&desk, desk.line()?, &paths::candidate(&candidate), at).await
+) -> Result<Option<Written>, SessionError> {
+    hand_over_opening(&context, context.line()?, &paths::candidate(&candidate), at).await
 }
 
 /// It is handed over when this returns.
 fn hand_over_opening<C: Client, K: Clock>(
-    desk: &Desk<C, K>,
+    context: &SessionContext<C, K>,
     line: &C,
     candidate: &str,
     at: OpenAt,
-) -> impl Future<Output = Result<Option<Written>, Trouble>> + Send {
+) -> impl Future<Output = Result<Option<Written>, SessionError>> + Send {
     let (path, data) = match at {
-        OpenAt::Queue => (paths::LEADER.to_owned(), desk.me.candidate_data.clone()),
-        OpenAt::Member(data) => (desk.member(), data),
+        OpenAt::Queue => (paths::LEADER.to_owned(), context.me.candidate_data.clone()),
+        OpenAt::Member(data) => (context.member(), data),
     };
     let ops = vec![check(candidate), Op::Set { path: path.clone(), data, version: -1 }];
-    let (clock, candidate) = (desk.clock.clone(), candidate.to_owned());
+    let (clock, candidate) = (context.clock.clone(), candidate.to_owned());
     let sent = clock.now().up;
     let multi = line.multi(ops);
     async move {
@@ -294,74 +297,77 @@ fn hand_over_opening<C: Client, K: Clock>(
 
 /// Looks whether the own entries still stand and are this session's, and watches them where asked to.
 pub async fn verify<C: Client, K: Clock>(
-    desk: Desk<C, K>,
+    context: SessionContext<C, K>,
     candidate: Option<CandidateName>,
     watch_candidate: bool,
     watch_member: bool,
-) -> Result<Verified<C::Watch>, Trouble> {
+) -> Result<Verified<C::Watch>, SessionError> {
     let mut watches = Vec::new();
     let has_candidate = match &candidate {
-        Some(name) => is_own(&desk, &paths::candidate(name), watch_candidate, &mut watches).await?,
+        Some(name) => is_own(&context, &paths::candidate(name), watch_candidate, &mut watches).await?,
         None => false,
     };
-    let has_member = is_own(&desk, &desk.member(), watch_member, &mut watches).await?;
+    let has_member = is_own(&context, &context.member(), watch_member, &mut watches).await?;
     Ok(Verified { has_candidate, has_member, watches })
 }
 
 async fn is_own<C: Client, K: Clock>(
-    desk: &Desk<C, K>,
+    context: &SessionContext<C, K>,
     path: &str,
     watch: bool,
     watches: &mut Vec<C::Watch>,
-) -> Result<bool, Trouble> {
+) -> Result<bool, SessionError> {
     let stat = if watch {
-        let (stat, watch) = desk.line()?.stat_and_watch(path).await.at(path)?;
+        let (stat, watch) = context.line()?.stat_and_watch(path).await.at(path)?;
         watches.push(watch);
         stat
     } else {
-        desk.line()?.stat(path).await.at(path)?
+        context.line()?.stat(path).await.at(path)?
     };
-    Ok(stat.is_some_and(|stat| stat.ephemeral_owner == desk.me.owner))
+    Ok(stat.is_some_and(|stat| stat.ephemeral_owner == context.me.owner))
 }
 
 /// Gives the place up.
-pub async fn withdraw<C: Client, K: Clock>(desk: Desk<C, K>, candidate: CandidateName) -> Result<(), Trouble> {
-    remove(&desk, &candidate.0).await
+pub async fn withdraw<C: Client, K: Clock>(
+    context: SessionContext<C, K>,
+    candidate: CandidateName,
+) -> Result<(), SessionError> {
+    remove(&context, &candidate.0).await
 }
 
 /// Removes every own candidate, also one that an unclear create may have left.
-pub async fn clear<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<(), Trouble> {
-    settle(&desk).await?;
-    let place = find_own(&desk).await?;
+pub async fn clear<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<(), SessionError> {
+    settle(&context).await?;
+    let place = find_own(&context).await?;
     match place.ours {
-        Some(ours) => remove(&desk, &ours).await,
+        Some(ours) => remove(&context, &ours).await,
         None => Ok(()),
     }
 }
 
 /// Removes all own entries in one multi: those known, and those that an unclear create may have left.
-pub async fn leave<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<(), Trouble> {
-    let mut names = desk::children(desk.line()?, paths::LEADER).await?;
-    names.retain(|name| name.starts_with(&desk.me.prefix));
-    desk.remove_entries(names, &[desk.me.owner]).await
+pub async fn leave<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<(), SessionError> {
+    let mut names = context::children(context.line()?, paths::LEADER).await?;
+    names.retain(|name| name.starts_with(&context.me.prefix));
+    context.remove_entries(names, &[context.me.owner]).await
 }
 
 /// Reads the queue and the members, for the log and for status.
-pub async fn survey<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<Survey, Trouble> {
-    let place = queue::place(&read_order(&desk).await?, &desk.me.prefix);
+pub async fn survey<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<Survey, SessionError> {
+    let place = queue::place(&read_order(&context).await?, &context.me.prefix);
     let has_candidate = place.ours.is_some();
     let behind = match (place.ours, place.predecessor) {
         (Some(ours), Some(predecessor)) => {
-            let node = desk.node_of(&predecessor).await?;
-            Some(behind(&desk, CandidateName(ours), predecessor, node, place.first).await?)
+            let node = context.node_of(&predecessor).await?;
+            Some(behind(&context, CandidateName(ours), predecessor, node, place.first).await?)
         }
         _ => None,
     };
-    let (members, damaged) = snapshot::members(desk.line()?).await?;
-    let path = desk.member();
+    let (members, damaged) = snapshot::members(context.line()?).await?;
+    let path = context.member();
     // Not judged by what it says: that may have been overwritten.
-    let own = desk.line()?.stat(&path).await.at(&path)?;
-    let has_member = own.is_some_and(|stat| stat.ephemeral_owner == desk.me.owner);
+    let own = context.line()?.stat(&path).await.at(&path)?;
+    let has_member = own.is_some_and(|stat| stat.ephemeral_owner == context.me.owner);
     Ok(Survey { behind, has_candidate, has_member, members, damaged })
 }
 

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::client::{Client, ConnectError, Lend, State};
-use super::desk::{self, Trouble};
+use super::context::{self, SessionError};
 use super::{paths, place, snapshot};
 use crate::election::{Candidate, Queue};
 use crate::job::JobName;
-use crate::ledger::{Gathering, LastEnd, Newest, ReadError, Reader, Reading, Snapshot, Window};
+use crate::ledger::{Gathering, LastEnd, Newest, ReadError, ReadFuture, Reader, Snapshot, Window};
 use crate::run::{HistoryRecord, Outcome, RunId};
 use crate::term::CandidateName;
 
@@ -21,13 +21,15 @@ impl<L: Lend> LedgerReader<L> {
     }
 
     /// A session, if a server answers now.
-    pub(super) async fn line(&self) -> Result<L::Client, Trouble> {
-        let none = |why: &str| Trouble::Again(format!("no ZooKeeper server answers{why}"));
+    pub(super) async fn line(&self) -> Result<L::Client, SessionError> {
+        let none = |why: &str| SessionError::Again(format!("no ZooKeeper server answers{why}"));
         match self.0.session().await {
             Ok(session) if session.state() == State::Connected => Ok(session),
             Ok(_) => Err(none("")),
             Err(ConnectError::Unreachable(why)) => Err(none(&format!(": {why}"))),
-            Err(ConnectError::AuthFailed(why)) => Err(Trouble::Again(format!("authentication was refused: {why}"))),
+            Err(ConnectError::AuthFailed(why)) => {
+                Err(SessionError::Again(format!("authentication was refused: {why}")))
+            }
         }
     }
 
@@ -37,11 +39,11 @@ impl<L: Lend> LedgerReader<L> {
 }
 
 impl<L: Lend> Reader for LedgerReader<L> {
-    fn queue(&self) -> Reading<'_, Queue> {
+    fn queue(&self) -> ReadFuture<'_, Queue> {
         Box::pin(async { queue(&self.client().await?).await.map_err(read_error) })
     }
 
-    fn snapshot(&self) -> Reading<'_, Snapshot> {
+    fn snapshot(&self) -> ReadFuture<'_, Snapshot> {
         Box::pin(async {
             let (snapshot, damaged) =
                 snapshot::read(&self.client().await?, &BTreeSet::new()).await.map_err(read_error)?;
@@ -49,20 +51,20 @@ impl<L: Lend> Reader for LedgerReader<L> {
         })
     }
 
-    fn history(&self, job: Option<JobName>, window: Window) -> Reading<'_, Newest> {
+    fn history(&self, job: Option<JobName>, window: Window) -> ReadFuture<'_, Newest> {
         Box::pin(async move { history(&self.client().await?, job, window).await.map_err(read_error) })
     }
 
-    fn lasts(&self) -> Reading<'_, BTreeMap<JobName, LastEnd>> {
+    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>> {
         Box::pin(async move { lasts(&self.client().await?).await.map_err(read_error) })
     }
 }
 
-async fn queue<C: Client>(client: &C) -> Result<Queue, Trouble> {
+async fn queue<C: Client>(client: &C) -> Result<Queue, SessionError> {
     let order = place::ordered(client).await?;
-    let entries = desk::get_small(client, paths::LEADER, order.clone()).await?;
+    let entries = context::get_small(client, paths::LEADER, order.clone()).await?;
     let nodes: BTreeMap<_, _> =
-        entries.found.iter().map(|(name, data, _)| (name.as_str(), desk::node_in(data))).collect();
+        entries.found.iter().map(|(name, data, _)| (name.as_str(), context::node_in(data))).collect();
     let is_there = |name: &str| nodes.contains_key(name) || entries.unread.iter().any(|(unread, _)| unread == name);
     let candidates = order.iter().filter(|name| is_there(name)).map(|name| {
         let node = nodes.get(name.as_str()).cloned().flatten();
@@ -71,21 +73,21 @@ async fn queue<C: Client>(client: &C) -> Result<Queue, Trouble> {
     Ok(Queue { candidates: candidates.collect(), members: snapshot::members(client).await?.0 })
 }
 
-async fn history<C: Client>(client: &C, job: Option<JobName>, window: Window) -> Result<Newest, Trouble> {
+async fn history<C: Client>(client: &C, job: Option<JobName>, window: Window) -> Result<Newest, SessionError> {
     let jobs = match job {
         Some(job) => vec![job],
         None => jobs_with_history(client).await?,
     };
     let mut gathering = Gathering::new(window);
     for job in jobs {
-        let most = window.records.max(desk::MOST_LOOKED_AT);
+        let most = window.records.max(context::MOST_LOOKED_AT);
         each_of_history(client, &job, most, |records| gathering.extend(records)).await?;
     }
     Ok(gathering.newest())
 }
 
 /// The outputs in the records are dropped as they are read.
-async fn lasts<C: Client>(client: &C) -> Result<BTreeMap<JobName, LastEnd>, Trouble> {
+async fn lasts<C: Client>(client: &C) -> Result<BTreeMap<JobName, LastEnd>, SessionError> {
     let mut lasts = BTreeMap::new();
     for job in jobs_with_history(client).await? {
         let mut last: Option<LastEnd> = None;
@@ -96,14 +98,14 @@ async fn lasts<C: Client>(client: &C) -> Result<BTreeMap<JobName, LastEnd>, Trou
             });
             last = ends.chain(last.take()).max_by_key(|end| end.at);
         };
-        each_of_history(client, &job, desk::MOST_LOOKED_AT, newest).await?;
+        each_of_history(client, &job, context::MOST_LOOKED_AT, newest).await?;
         lasts.extend(last.map(|last| (job, last)));
     }
     Ok(lasts)
 }
 
-async fn jobs_with_history<C: Client>(client: &C) -> Result<Vec<JobName>, Trouble> {
-    let names = desk::children(client, paths::HISTORY).await?;
+async fn jobs_with_history<C: Client>(client: &C) -> Result<Vec<JobName>, SessionError> {
+    let names = context::children(client, paths::HISTORY).await?;
     Ok(names.iter().filter_map(|name| JobName::parse(name).ok()).collect())
 }
 
@@ -114,12 +116,12 @@ async fn each_of_history<C: Client>(
     job: &JobName,
     most: usize,
     mut take: impl FnMut(Vec<(HistoryRecord, usize)>),
-) -> Result<(), Trouble> {
+) -> Result<(), SessionError> {
     let folder = paths::job_history(job);
-    let names = desk::or_none(desk::newest_history(client, job, most).await)?;
-    for names in names.chunks(desk::HISTORY_CHUNK) {
-        let found = desk::get_all(client, &folder, names.to_vec(), desk::HISTORY_CHUNK).await?.found;
-        let read = |(_, data, _): desk::Found| Some((serde_json::from_slice(&data).ok()?, data.len()));
+    let names = context::or_none(context::newest_history(client, job, most).await)?;
+    for names in names.chunks(context::HISTORY_CHUNK) {
+        let found = context::get_all(client, &folder, names.to_vec(), context::HISTORY_CHUNK).await?.found;
+        let read = |(_, data, _): context::Found| Some((serde_json::from_slice(&data).ok()?, data.len()));
         take(found.into_iter().filter_map(read).collect());
     }
     Ok(())
@@ -127,14 +129,14 @@ async fn each_of_history<C: Client>(
 
 /// How the run ended whose end was written before that of this one: the servers' order of writes says which, not the nodes' clocks. In
 /// a history that nobody trimmed it is looked for among the newest.
-pub(super) async fn outcome_before<C: Client>(client: &C, run: &RunId) -> Result<Option<Outcome>, Trouble> {
+pub(super) async fn outcome_before<C: Client>(client: &C, run: &RunId) -> Result<Option<Outcome>, SessionError> {
     let folder = paths::job_history(run.job());
-    let mut names = desk::or_none(desk::newest_history(client, run.job(), desk::MOST_LOOKED_AT).await)?;
+    let mut names = context::or_none(context::newest_history(client, run.job(), context::MOST_LOOKED_AT).await)?;
     let own = run.to_string();
     if !names.contains(&own) {
         names.push(own);
     }
-    let found = desk::get_history(client, &folder, names).await?.found;
+    let found = context::get_history(client, &folder, names).await?.found;
     let ends = found.into_iter().filter_map(|(_, data, stat)| match serde_json::from_slice(&data) {
         // What shares a write is told apart by its time.
         Ok(HistoryRecord::Run(end)) => Some(((stat.czxid, end.ended_at), end)),
@@ -146,8 +148,8 @@ pub(super) async fn outcome_before<C: Client>(client: &C, run: &RunId) -> Result
     Ok(own.and_then(|own| own.checked_sub(1)).map(|before| ends[before].1.outcome))
 }
 
-fn read_error(trouble: Trouble) -> ReadError {
-    ReadError(trouble.to_string())
+fn read_error(error: SessionError) -> ReadError {
+    ReadError(error.to_string())
 }
 
 #[cfg(test)]
@@ -157,7 +159,7 @@ mod tests {
     use super::*;
     use crate::run::RunEnd;
     use crate::run::tests_support::{record, success};
-    use crate::zookeeper::desk::json;
+    use crate::zookeeper::context::json;
     use crate::zookeeper::tests_support::Server;
 
     fn put(server: &Server, second: i64, outcome: Outcome) -> RunId {
@@ -180,7 +182,7 @@ mod tests {
         assert_eq!(before(&own), Some(Outcome::Failure));
         assert_eq!(before(&old), Some(Outcome::Success));
         let tree = server.tree();
-        assert!(tree.reads <= 2 * (desk::MOST_LOOKED_AT + 1), "{}", tree.reads);
+        assert!(tree.reads <= 2 * (context::MOST_LOOKED_AT + 1), "{}", tree.reads);
     }
 
     #[test]
@@ -192,6 +194,6 @@ mod tests {
         let times: Vec<_> = found.records.iter().map(|record| record.id().scheduled_at().as_second()).collect();
         assert_eq!(times, (9_800..10_000).rev().collect::<Vec<_>>());
         let tree = server.tree();
-        assert_eq!((tree.reads, tree.most_read), (200, desk::HISTORY_CHUNK));
+        assert_eq!((tree.reads, tree.most_read), (200, context::HISTORY_CHUNK));
     }
 }

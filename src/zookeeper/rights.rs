@@ -9,8 +9,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::client::{Acl, Client, Error};
+use super::context::{self, At as _, SessionContext, SessionError};
 use super::damage::Damage;
-use super::desk::{self, At as _, Desk, Trouble};
 use super::paths;
 use crate::clock::{Clock, Wake};
 
@@ -37,9 +37,9 @@ pub struct Taken {
 }
 
 /// Takes every path into possession that is not as the own entries are.
-pub async fn take<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<Taken, Trouble> {
-    let own = own(&desk).await?;
-    let mut taking = Taking { desk, own, looked_at: 0, taken: Taken::default() };
+pub async fn take<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<Taken, SessionError> {
+    let own = own(&context).await?;
+    let mut taking = Taking { context, own, looked_at: 0, taken: Taken::default() };
     for path in foundations() {
         taking.take(path.to_owned()).await?;
     }
@@ -73,11 +73,11 @@ impl fmt::Display for Open {
 }
 
 /// Looks what all else stands in.
-pub async fn look<C: Client, K: Clock>(desk: Desk<C, K>) -> Result<Open, Trouble> {
-    let own = own(&desk).await?;
+pub async fn look<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<Open, SessionError> {
+    let own = own(&context).await?;
     let mut open = Open::default();
     for path in foundations() {
-        let others = match desk.line()?.acl(path).await {
+        let others = match context.line()?.acl(path).await {
             Ok((acl, _)) => acl.iter().filter(|one| !own.iter().any(|own| own.is_of(one))).map(in_words).collect(),
             Err(Error::NoNode) => Vec::new(),
             Err(error) if error.is_of_path() => vec!["whom this node is not told".to_owned()],
@@ -100,37 +100,37 @@ fn in_words(acl: &Acl) -> String {
 }
 
 /// The access list that the servers have given the own member.
-async fn own<C: Client, K: Clock>(desk: &Desk<C, K>) -> Result<Vec<Acl>, Trouble> {
-    let member = desk.member();
-    let (own, _) = desk.line()?.acl(&member).await.at(&member)?;
+async fn own<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<Vec<Acl>, SessionError> {
+    let member = context.member();
+    let (own, _) = context.line()?.acl(&member).await.at(&member)?;
     Ok(sorted(own))
 }
 
 struct Taking<C, K> {
-    desk: Desk<C, K>,
+    context: SessionContext<C, K>,
     own: Vec<Acl>,
     looked_at: usize,
     taken: Taken,
 }
 
 impl<C: Client, K: Clock> Taking<C, K> {
-    async fn children(&mut self, folder: &str) -> Result<Vec<String>, Trouble> {
+    async fn children(&mut self, folder: &str) -> Result<Vec<String>, SessionError> {
         // That it cannot be read is told as the reason why it cannot be taken.
-        desk::or_none(desk::children(self.desk.line()?, folder).await)
+        context::or_none(context::children(self.context.line()?, folder).await)
     }
 
-    async fn take_children(&mut self, folder: &str) -> Result<(), Trouble> {
+    async fn take_children(&mut self, folder: &str) -> Result<(), SessionError> {
         for name in self.children(folder).await? {
             self.take(paths::under(folder, &name)).await?;
         }
         Ok(())
     }
 
-    async fn take(&mut self, path: String) -> Result<(), Trouble> {
+    async fn take(&mut self, path: String) -> Result<(), SessionError> {
         self.rest().await;
-        let taken = match self.desk.line()?.acl(&path).await {
+        let taken = match self.context.line()?.acl(&path).await {
             Ok((acl, stat)) if stat.ephemeral_owner != 0 || sorted(acl.clone()) == self.own => return Ok(()),
-            Ok(_) => self.desk.line()?.set_acl(&path, self.own.clone()).await,
+            Ok(_) => self.context.line()?.set_acl(&path, self.own.clone()).await,
             Err(error) => Err(error),
         };
         match taken {
@@ -150,8 +150,8 @@ impl<C: Client, K: Clock> Taking<C, K> {
     async fn rest(&mut self) {
         self.looked_at += 1;
         if self.looked_at.is_multiple_of(AT_ONCE) {
-            let until = self.desk.clock.now().up + REST;
-            self.desk.clock.sleep_until(Wake { wall: None, up: Some(until) }).await;
+            let until = self.context.clock.now().up + REST;
+            self.context.clock.sleep_until(Wake { wall: None, up: Some(until) }).await;
         }
     }
 }

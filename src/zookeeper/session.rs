@@ -18,7 +18,7 @@ use futures_util::stream::FuturesUnordered;
 use zookeeper_client as zk;
 
 use super::client::{
-    Acl, Belongs, Client, Connect, ConnectError, Data, Done, Error, Mode, MultiError, Op, Read, Stat, State, Watch,
+    Acl, Client, Connect, ConnectError, Data, Done, Error, Mode, MultiError, Op, Ownership, Read, Stat, State, Watch,
 };
 use super::session_id;
 use crate::term::SessionId;
@@ -27,7 +27,7 @@ use identity::Identity;
 pub use aside::Aside;
 
 /// After this long without a session another attempt is begun.
-const PATIENCE: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_millis(300);
 /// No server was reached by TLS.
 const NOT_BY_TLS: &str = "no server can be reached by TLS: `--log cronkeeper=info,zookeeper_client=debug` tells why";
 /// Attempts of one try, the first among them.
@@ -131,7 +131,7 @@ impl Connect for Connector {
                     Err(ConnectError::Unreachable(_)) if !attempts.is_empty() => {}
                     result => return result,
                 },
-                () = tokio::time::sleep(PATIENCE), if left > 0 => {
+                () = tokio::time::sleep(TIMEOUT), if left > 0 => {
                     left -= 1;
                     attempts.push(self.attempt());
                 }
@@ -166,7 +166,7 @@ impl Connector {
 pub struct Session {
     client: zk::Client,
     states: zk::StateWatcher,
-    belongs: Belongs,
+    belongs: Ownership,
 }
 
 /// A watch at real servers.
@@ -291,7 +291,7 @@ impl Client for Session {
         handed_over(async move { Ok(client.check_stat(&path).await.map_err(error)?.as_ref().map(stat)) })
     }
 
-    fn belongs(&self) -> Belongs {
+    fn belongs(&self) -> Ownership {
         self.belongs
     }
 

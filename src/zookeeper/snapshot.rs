@@ -9,9 +9,9 @@ use futures_util::future::{try_join, try_join3};
 use jiff::Timestamp;
 
 use super::client::{Client, Stat};
+use super::context::{self, Reads, SessionError};
 use super::damage::Damage;
-use super::desk::{self, Reads, Trouble};
-use super::{paths, session_id, wishes};
+use super::{paths, requests, session_id};
 use crate::election::Member;
 use crate::job::JobName;
 use crate::ledger::{JobEntry, OwnerState, Running, Snapshot};
@@ -22,20 +22,20 @@ use crate::term::{NodeName, SessionId};
 ///
 /// A takeover waits for this, so what need not wait for an answer is asked together: the names, then the records, then
 /// the owners, where there are runs at all.
-pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(Snapshot, Vec<Damage>), Trouble> {
+pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(Snapshot, Vec<Damage>), SessionError> {
     let mut snapshot = Snapshot::default();
     let (mut damaged, mut more) = (Vec::new(), Vec::new());
-    let jobs = desk::children_or_damaged(client, paths::JOBS, &mut damaged);
-    let runs = desk::children_or_damaged(client, paths::RUNNING, &mut more);
+    let jobs = context::children_or_damaged(client, paths::JOBS, &mut damaged);
+    let runs = context::children_or_damaged(client, paths::RUNNING, &mut more);
     let (jobs, runs) = try_join(jobs, runs).await?;
-    let jobs = desk::get_small(client, paths::JOBS, jobs);
-    let runs = desk::get_small(client, paths::RUNNING, runs);
+    let jobs = context::get_small(client, paths::JOBS, jobs);
+    let runs = context::get_small(client, paths::RUNNING, runs);
     // Handed over after the jobs' records: a pause changes them too, so of one that came later the versions read tell.
-    let none_known = wishes::Answered::new();
-    let wishes = wishes::read(client, &none_known);
-    let (jobs, found, (wishes, unheard)) = try_join3(jobs, runs, wishes).await?;
+    let none_known = requests::Answered::new();
+    let requests = requests::read(client, &none_known);
+    let (jobs, found, (requests, unheard)) = try_join3(jobs, runs, requests).await?;
     damaged.extend(more.into_iter().chain(unheard));
-    snapshot.wishes = wishes;
+    snapshot.requests = requests;
     snapshot.jobs = job_entries(client, jobs, &mut damaged).await?;
     let mut runs = Vec::new();
     for (name, data, stat) in found.or_damaged(paths::RUNNING, &mut damaged) {
@@ -56,11 +56,11 @@ async fn job_entries<C: Client>(
     client: &C,
     jobs: Reads,
     damaged: &mut Vec<Damage>,
-) -> Result<BTreeMap<JobName, JobEntry>, Trouble> {
+) -> Result<BTreeMap<JobName, JobEntry>, SessionError> {
     let mut entries = BTreeMap::new();
     let unread: Vec<String> = jobs.unread.iter().map(|(name, _)| name.clone()).collect();
     // What they say is not known, but what they are written at is.
-    let versions = desk::stats(client, paths::JOBS, unread).await?;
+    let versions = context::stats(client, paths::JOBS, unread).await?;
     let versions = versions.into_iter().map(|(name, stat)| (name, Version(stat.version)));
     let unread = versions.filter_map(|(name, version)| Some((JobName::parse(&name).ok()?, version)));
     entries.extend(unread.map(|(job, version)| (job, JobEntry { record: None, version })));
@@ -77,18 +77,18 @@ async fn job_entries<C: Client>(
 async fn living_owners<C: Client>(
     client: &C,
     runs: &[(RunRecord, Version)],
-) -> Result<BTreeMap<String, SessionId>, Trouble> {
+) -> Result<BTreeMap<String, SessionId>, SessionError> {
     let nodes: BTreeSet<&NodeName> = runs.iter().map(|(record, _)| &record.owner.node).collect();
     let names = nodes.into_iter().map(|node| node.as_str().to_owned()).collect();
-    let found = desk::stats(client, paths::NODES, names).await?;
+    let found = context::stats(client, paths::NODES, names).await?;
     Ok(found.into_iter().map(|(name, stat)| (name, session_id(stat.ephemeral_owner))).collect())
 }
 
 /// The nodes that live, and those of them that cannot be read.
-pub async fn members<C: Client>(client: &C) -> Result<(Vec<Member>, Vec<Damage>), Trouble> {
+pub async fn members<C: Client>(client: &C) -> Result<(Vec<Member>, Vec<Damage>), SessionError> {
     let mut damaged = Vec::new();
-    let names = desk::children_or_damaged(client, paths::NODES, &mut damaged).await?;
-    let found = desk::get_small(client, paths::NODES, names).await?.or_damaged(paths::NODES, &mut damaged);
+    let names = context::children_or_damaged(client, paths::NODES, &mut damaged).await?;
+    let found = context::get_small(client, paths::NODES, names).await?.or_damaged(paths::NODES, &mut damaged);
     let mut members = Vec::with_capacity(found.len());
     for (name, data, _) in found {
         match member(&name, &data) {
@@ -158,7 +158,7 @@ fn owner_state(record: &RunRecord, living: &BTreeMap<String, SessionId>, dead: &
 mod tests {
     use super::*;
     use crate::run::tests_support::record;
-    use crate::zookeeper::desk::json;
+    use crate::zookeeper::context::json;
 
     /// Written in the first second of 1970, or a moment after.
     const STAMP: Stat = Stat { czxid: 1, mzxid: 1, mtime_ms: 1_000, version: 0, ephemeral_owner: 0 };

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use super::client::{Client, Data, Done, Error, Mode, MultiError, Op, Read, Stat, State, Watch};
-use super::desk::{Desk, Me};
+use super::context::{LocalNode, SessionContext};
 use super::{paths, session_id};
 use crate::clock::{Clock, Now, Uptime, Wake};
 use crate::term::{NodeName, SessionId};
@@ -194,11 +194,15 @@ impl Server {
         self.0.lock().unwrap()
     }
 
-    /// A desk of a node under this session.
-    pub fn desk(&self, clock: ByHand) -> Desk<Self, ByHand> {
-        let me =
-            Me { node: NodeName::new("host-a"), owner: OWNER, prefix: "_c_1-lock-".into(), candidate_data: Vec::new() };
-        Desk::new(self.clone(), clock, me)
+    /// A context of a node under this session.
+    pub fn context(&self, clock: ByHand) -> SessionContext<Self, ByHand> {
+        let me = LocalNode {
+            node: NodeName::new("host-a"),
+            owner: OWNER,
+            prefix: "_c_1-lock-".into(),
+            candidate_data: Vec::new(),
+        };
+        SessionContext::new(self.clone(), clock, me)
     }
 }
 

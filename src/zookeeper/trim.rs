@@ -32,7 +32,7 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 
 use super::client::{Client, Error, MultiError, Op};
-use super::desk::{self, Desk, Trouble};
+use super::context::{self, SessionContext, SessionError};
 use super::paths;
 use crate::clock::{Clock, Uptime};
 use crate::job::JobName;
@@ -67,10 +67,10 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 pub struct Step(Brought);
 
 enum Brought {
-    Listed { job: JobName, result: Result<Vec<Listed>, Trouble> },
+    Listed { job: JobName, result: Result<Vec<Listed>, SessionError> },
     Deleted(Vec<(Delete, Result<(), Error>)>),
-    Folders(Result<Vec<String>, Trouble>),
-    Swept { job: JobName, result: Result<usize, Trouble> },
+    Folders(Result<Vec<String>, SessionError>),
+    Swept { job: JobName, result: Result<usize, SessionError> },
 }
 
 #[derive(Clone, Debug)]
@@ -92,7 +92,7 @@ enum Sweep {
 
 /// Trims under one session.
 pub struct Trimmer<C, K> {
-    desk: Desk<C, K>,
+    context: SessionContext<C, K>,
     known: BTreeMap<JobName, History>,
     /// The known jobs by when they grew last, for a count of growths.
     by_growth: BTreeMap<u64, JobName>,
@@ -117,9 +117,9 @@ pub struct Trimmer<C, K> {
 
 impl<C: Client, K: Clock> Trimmer<C, K> {
     /// Nothing to trim yet.
-    pub fn new(desk: Desk<C, K>) -> Self {
+    pub fn new(context: SessionContext<C, K>) -> Self {
         Self {
-            desk,
+            context,
             known: BTreeMap::new(),
             by_growth: BTreeMap::new(),
             growths: 0,
@@ -185,9 +185,9 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
     }
 
     /// Starts what waits, if a server answers. Only a leader looks into folders that did not grow here.
-    pub fn pump(&mut self, now: Uptime, leads: bool) {
+    pub fn start_next(&mut self, now: Uptime, leads: bool) {
         self.lead(now, leads);
-        if now < self.from || self.desk.line().is_err() {
+        if now < self.from || self.context.line().is_err() {
             return;
         }
         while self.listing.len() < MOST_LISTINGS
@@ -227,7 +227,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
     }
 
     /// Takes an answer.
-    pub fn land(&mut self, step: Step, now: Uptime) {
+    pub fn complete(&mut self, step: Step, now: Uptime) {
         match step.0 {
             Brought::Listed { job, result } => self.listed(job, result, now),
             Brought::Deleted(deletes) => self.deleted(deletes, now),
@@ -238,14 +238,14 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
 
     fn list(&mut self, job: JobName) {
         self.listing.insert(job.clone(), Vec::new());
-        let desk = self.desk.clone();
+        let context = self.context.clone();
         self.steps.push(Box::pin(async move {
-            let result = list(&desk, &job).await;
+            let result = list(&context, &job).await;
             Step(Brought::Listed { job, result })
         }));
     }
 
-    fn listed(&mut self, job: JobName, result: Result<Vec<Listed>, Trouble>, now: Uptime) {
+    fn listed(&mut self, job: JobName, result: Result<Vec<Listed>, SessionError>, now: Uptime) {
         let meanwhile = self.listing.remove(&job).unwrap_or_default();
         match result {
             Ok(listed) => {
@@ -257,7 +257,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
                 self.note_growth(&job);
                 self.note_surplus(job, now);
             }
-            Err(Trouble::NoAuth(why)) => self.refuse(job, &why, now),
+            Err(SessionError::NoAuth(why)) => self.refuse(job, &why, now),
             Err(_) => self.again(job, now),
         }
     }
@@ -283,15 +283,15 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
             return;
         }
         self.deleting += 1;
-        let desk = self.desk.clone();
+        let context = self.context.clone();
         // Handed over now: the commits that are requested later come later.
-        let multi = desk.line().ok().map(|client| client.multi(deletes.iter().map(Delete::op).collect()));
+        let multi = context.line().ok().map(|client| client.multi(deletes.iter().map(Delete::op).collect()));
         self.steps.push(Box::pin(async move {
             let answer = match multi {
                 Some(multi) => multi.await.map(drop),
                 None => Err(unanswered()),
             };
-            Step(Brought::Deleted(delete_singly(&desk, deletes, answer).await))
+            Step(Brought::Deleted(delete_singly(&context, deletes, answer).await))
         }));
     }
 
@@ -350,25 +350,25 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
             self.sweep = Sweep::Next(now + SWEEP_EVERY, left);
             return;
         }
-        let desk = self.desk.clone();
+        let context = self.context.clone();
         self.steps.push(match left.pop_front() {
-            None => Box::pin(async move { Step(Brought::Folders(folders(&desk).await)) }),
+            None => Box::pin(async move { Step(Brought::Folders(folders(&context).await)) }),
             Some(job) => Box::pin(async move {
-                let result = ours(&desk, &job).await.map(|names| names.len());
+                let result = ours(&context, &job).await.map(|names| names.len());
                 Step(Brought::Swept { job, result })
             }),
         });
         self.sweep = Sweep::Looking(left);
     }
 
-    fn found_folders(&mut self, result: Result<Vec<String>, Trouble>, now: Uptime) {
+    fn found_folders(&mut self, result: Result<Vec<String>, SessionError>, now: Uptime) {
         let names = result.unwrap_or_default();
         let left: VecDeque<JobName> = names.iter().filter_map(|name| JobName::parse(name).ok()).collect();
         let next = if left.is_empty() { SWEEP_AFTER[1] } else { SWEEP_EVERY };
         self.sweep = Sweep::Next(now + next, left);
     }
 
-    fn swept(&mut self, job: JobName, result: Result<usize, Trouble>, now: Uptime) {
+    fn swept(&mut self, job: JobName, result: Result<usize, SessionError>, now: Uptime) {
         let left = match std::mem::replace(&mut self.sweep, Sweep::Off) {
             Sweep::Looking(left) | Sweep::Next(_, left) => left,
             Sweep::Off => VecDeque::new(),
@@ -404,7 +404,7 @@ fn unanswered() -> MultiError {
 
 /// What became of each delete. One that fails a multi fails it for all, so then each goes by itself.
 async fn delete_singly<C: Client, K: Clock>(
-    desk: &Desk<C, K>,
+    context: &SessionContext<C, K>,
     deletes: Vec<Delete>,
     answer: Result<(), MultiError>,
 ) -> Vec<(Delete, Result<(), Error>)> {
@@ -412,7 +412,7 @@ async fn delete_singly<C: Client, K: Clock>(
         Ok(()) => return deletes.into_iter().map(|delete| (delete, Ok(()))).collect(),
         Err(MultiError { error, .. }) => error,
     };
-    let client = match desk.line() {
+    let client = match context.line() {
         Ok(client) if !matches!(error, Error::Unanswered(_) | Error::SessionOver) => client,
         _ => return deletes.into_iter().map(|delete| (delete, Err(unanswered().error))).collect(),
     };
@@ -422,24 +422,24 @@ async fn delete_singly<C: Client, K: Clock>(
 }
 
 /// A job's records as they stand, of no order. Only names, kinds and stamps are kept of what is read.
-async fn list<C: Client, K: Clock>(desk: &Desk<C, K>, job: &JobName) -> Result<Vec<Listed>, Trouble> {
-    let names = ours(desk, job).await?;
+async fn list<C: Client, K: Clock>(context: &SessionContext<C, K>, job: &JobName) -> Result<Vec<Listed>, SessionError> {
+    let names = ours(context, job).await?;
     let mut listed = Vec::with_capacity(names.len());
     let folder = paths::job_history(job);
-    for names in names.chunks(desk::HISTORY_CHUNK) {
-        let found = desk::get_history(desk.line()?, &folder, names.to_vec()).await?;
+    for names in names.chunks(context::HISTORY_CHUNK) {
+        let found = context::get_history(context.line()?, &folder, names.to_vec()).await?;
         listed.extend(found.found.iter().filter_map(|(name, data, stat)| Listed::new(job, name, data, stat)));
     }
     Ok(listed)
 }
 
 /// The names of a job's records. What is called otherwise is not ours to remove.
-async fn ours<C: Client, K: Clock>(desk: &Desk<C, K>, job: &JobName) -> Result<Vec<String>, Trouble> {
-    let mut names = desk::children(desk.line()?, &paths::job_history(job)).await?;
+async fn ours<C: Client, K: Clock>(context: &SessionContext<C, K>, job: &JobName) -> Result<Vec<String>, SessionError> {
+    let mut names = context::children(context.line()?, &paths::job_history(job)).await?;
     names.retain(|name| Key::in_name(job, name).is_some());
     Ok(names)
 }
 
-async fn folders<C: Client, K: Clock>(desk: &Desk<C, K>) -> Result<Vec<String>, Trouble> {
-    desk::children(desk.line()?, paths::HISTORY).await
+async fn folders<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<Vec<String>, SessionError> {
+    context::children(context.line()?, paths::HISTORY).await
 }

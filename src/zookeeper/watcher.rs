@@ -1,7 +1,7 @@
 //! Runs of other nodes, watched for a leader: each run by itself, and the member of each owner once for all its runs.
 //!
 //! Watches on runs are set as long as their paths have room in what every reconnect has to carry ([`MOST_BYTES`], some three thousand
-//! runs). The runs beyond that are read together every few seconds, in requests of [`desk::SMALL`], and at once when an owner's member may
+//! runs). The runs beyond that are read together every few seconds, in requests of [`context::SMALL`], and at once when an owner's member may
 //! have gone.
 //!
 //! Bounded are the steps under way: one for each run with a watch, one for each member, one for all runs without a watch. A run that is
@@ -19,7 +19,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::oneshot;
 
 use super::client::{Client, Error, Read, Watch};
-use super::desk::{self, At as _, Desk, Trouble};
+use super::context::{self, At as _, SessionContext, SessionError};
 use super::{paths, session_id, snapshot};
 use crate::clock::{Clock, Uptime};
 use crate::ledger::{Event, OwnerState};
@@ -58,15 +58,15 @@ pub struct Step(Brought);
 enum Brought {
     OfRun {
         run: RunId,
-        wish: u64,
+        request: u64,
         told: Told,
-        result: Result<Looked, Trouble>,
+        result: Result<Looked, SessionError>,
     },
     OfMember {
         node: NodeName,
-        result: Result<(), Trouble>,
+        result: Result<(), SessionError>,
     },
-    OfUnwatched(Result<Vec<Polled>, Trouble>),
+    OfUnwatched(Result<Vec<Polled>, SessionError>),
     /// Nobody wants it any more.
     Nothing,
 }
@@ -85,7 +85,7 @@ enum Looked {
 /// A run without a watch, as it was read.
 struct Polled {
     run: RunId,
-    wish: u64,
+    request: u64,
     told: Told,
     event: Option<Event>,
 }
@@ -98,7 +98,7 @@ struct Watched {
     /// With a watch, or one too many for that.
     has_watch: bool,
     /// The newest: only that is answered.
-    wish: u64,
+    request: u64,
     told: Told,
     keep: Option<Keep>,
 }
@@ -110,17 +110,17 @@ struct Followed {
 }
 
 enum Look {
-    Run { run: RunId, wish: u64, told: Told },
+    Run { run: RunId, request: u64, told: Told },
     Member(NodeName),
 }
 
 /// The watched runs of a term.
 pub struct Watcher<C, K> {
-    desk: Desk<C, K>,
+    context: SessionContext<C, K>,
     watched: BTreeMap<RunId, Watched>,
     /// Those without a watch.
     unwatched: BTreeSet<RunId>,
-    wishes: u64,
+    requests: u64,
     bytes: usize,
     members: BTreeMap<NodeName, Followed>,
     /// With more members than that, those without a run are given up.
@@ -138,12 +138,12 @@ pub struct Watcher<C, K> {
 
 impl<C: Client, K: Clock> Watcher<C, K> {
     /// Nothing watched yet.
-    pub fn new(desk: Desk<C, K>) -> Self {
+    pub fn new(context: SessionContext<C, K>) -> Self {
         Self {
-            desk,
+            context,
             watched: BTreeMap::new(),
             unwatched: BTreeSet::new(),
-            wishes: 0,
+            requests: 0,
             bytes: 0,
             members: BTreeMap::new(),
             most_members: IDLE_MEMBERS,
@@ -163,12 +163,12 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         let has_room = self.bytes + bytes <= MOST_BYTES;
         let watched = self.watched.entry(run.clone()).or_insert_with(|| {
             self.bytes += if has_room { bytes } else { 0 };
-            Watched { has_watch: has_room, wish: 0, told: Told::default(), keep: None }
+            Watched { has_watch: has_room, request: 0, told: Told::default(), keep: None }
         });
-        self.wishes += 1;
-        (watched.wish, watched.told, watched.keep) = (self.wishes, Told::default(), None);
+        self.requests += 1;
+        (watched.request, watched.told, watched.keep) = (self.requests, Told::default(), None);
         if watched.has_watch {
-            self.waiting.push_back(Look::Run { run, wish: watched.wish, told: Told::default() });
+            self.waiting.push_back(Look::Run { run, request: watched.request, told: Told::default() });
         } else {
             self.unwatched.insert(run);
             self.poll_soon();
@@ -203,8 +203,8 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         }
     }
 
-    fn is_wanted(&self, run: &RunId, wish: u64) -> bool {
-        self.watched.get(run).is_some_and(|watched| watched.wish == wish)
+    fn is_wanted(&self, run: &RunId, request: u64) -> bool {
+        self.watched.get(run).is_some_and(|watched| watched.request == request)
     }
 
     fn poll_soon(&mut self) {
@@ -214,17 +214,17 @@ impl<C: Client, K: Clock> Watcher<C, K> {
 
     /// The term is over. Only reads and watches are dropped by it.
     pub fn clear(&mut self) {
-        *self = Self { wishes: self.wishes, not_before: self.not_before, ..Self::new(self.desk.clone()) };
+        *self = Self { requests: self.requests, not_before: self.not_before, ..Self::new(self.context.clone()) };
     }
 
     /// Starts what waits, if a server answers.
-    pub fn pump(&mut self, now: Uptime) {
-        if now < self.not_before || self.desk.line().is_err() {
+    pub fn start_next(&mut self, now: Uptime) {
+        if now < self.not_before || self.context.line().is_err() {
             return;
         }
         while let Some(look) = self.waiting.pop_front() {
             match look {
-                Look::Run { run, wish, told } => self.look_at(run, wish, told),
+                Look::Run { run, request, told } => self.look_at(run, request, told),
                 Look::Member(node) => self.follow(node),
             }
         }
@@ -233,15 +233,15 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         }
     }
 
-    fn look_at(&mut self, run: RunId, wish: u64, mut told: Told) {
-        if !self.is_wanted(&run, wish) {
+    fn look_at(&mut self, run: RunId, request: u64, mut told: Told) {
+        if !self.is_wanted(&run, request) {
             return;
         }
         let member = told.owner.as_ref().map(|owner| self.member(&owner.node).seen.hearer());
-        let (desk, id) = (self.desk.clone(), run.clone());
+        let (context, id) = (self.context.clone(), run.clone());
         let keep = self.start(async move {
-            let result = look_at_run(&desk, &run, &mut told, member).await;
-            Brought::OfRun { run, wish, told, result }
+            let result = look_at_run(&context, &run, &mut told, member).await;
+            Brought::OfRun { run, request, told, result }
         });
         if let Some(watched) = self.watched.get_mut(&id) {
             watched.keep = Some(keep);
@@ -250,9 +250,9 @@ impl<C: Client, K: Clock> Watcher<C, K> {
 
     fn follow(&mut self, node: NodeName) {
         let Some(followed) = self.members.get(&node) else { return };
-        let (desk, seen, name) = (self.desk.clone(), followed.seen.clone(), node.clone());
+        let (context, seen, name) = (self.context.clone(), followed.seen.clone(), node.clone());
         let keep = self.start(async move {
-            let result = look_at_member(&desk, &name, &seen).await;
+            let result = look_at_member(&context, &name, &seen).await;
             Brought::OfMember { node: name, result }
         });
         if let Some(followed) = self.members.get_mut(&node) {
@@ -263,9 +263,9 @@ impl<C: Client, K: Clock> Watcher<C, K> {
     /// Reads all runs without a watch.
     fn poll(&mut self) {
         let watched = self.unwatched.iter().filter_map(|run| Some((run, self.watched.get(run)?)));
-        let polled = watched.map(|(run, Watched { wish, told, .. })| Polled {
+        let polled = watched.map(|(run, Watched { request, told, .. })| Polled {
             run: run.clone(),
-            wish: *wish,
+            request: *request,
             told: told.clone(),
             event: None,
         });
@@ -273,9 +273,9 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         let seen = self.members.iter().map(|(node, followed)| (node.clone(), followed.seen.value()));
         let changed = std::mem::take(&mut self.changed).into_iter().map(|node| (node, Member::Lives(None)));
         let seen: BTreeMap<NodeName, Member> = seen.chain(changed).collect();
-        let desk = self.desk.clone();
+        let context = self.context.clone();
         self.poll_at = None;
-        self.steps.push(Box::pin(async move { Step(Brought::OfUnwatched(poll(&desk, polled, &seen).await)) }));
+        self.steps.push(Box::pin(async move { Step(Brought::OfUnwatched(poll(&context, polled, &seen).await)) }));
     }
 
     /// Starts a step, which ends early when what is returned is dropped.
@@ -312,7 +312,7 @@ impl<C: Client, K: Clock> Watcher<C, K> {
     }
 
     /// Takes a step's result; what to tell. What failed is looked at again.
-    pub fn land(&mut self, step: Step, now: Uptime) -> Result<Vec<Event>, Trouble> {
+    pub fn complete(&mut self, step: Step, now: Uptime) -> Result<Vec<Event>, SessionError> {
         match step.0 {
             Brought::Nothing => Ok(Vec::new()),
             Brought::OfUnwatched(result) => self.polled(result, now),
@@ -324,7 +324,7 @@ impl<C: Client, K: Clock> Watcher<C, K> {
                 }
                 self.again(Look::Member(node), result.map(|()| None), now)
             }
-            Brought::OfRun { run, wish, .. } if !self.is_wanted(&run, wish) => Ok(Vec::new()),
+            Brought::OfRun { run, request, .. } if !self.is_wanted(&run, request) => Ok(Vec::new()),
             Brought::OfRun { run, result: Ok(Looked::News(event @ Event::Run(_, None))), .. } => {
                 self.unwatch(&run);
                 Ok(vec![event])
@@ -333,13 +333,13 @@ impl<C: Client, K: Clock> Watcher<C, K> {
                 self.give_watch_up(run);
                 Ok(Vec::new())
             }
-            Brought::OfRun { run, wish, told, result } => {
+            Brought::OfRun { run, request, told, result } => {
                 self.tell(&run, &told);
                 let result = result.map(|looked| match looked {
                     Looked::News(event) => Some(event),
                     Looked::Same | Looked::Closed => None,
                 });
-                self.again(Look::Run { run, wish, told }, result, now)
+                self.again(Look::Run { run, request, told }, result, now)
             }
         }
     }
@@ -347,38 +347,38 @@ impl<C: Client, K: Clock> Watcher<C, K> {
     fn again(
         &mut self,
         look: Look,
-        result: Result<Option<Event>, Trouble>,
+        result: Result<Option<Event>, SessionError>,
         now: Uptime,
-    ) -> Result<Vec<Event>, Trouble> {
+    ) -> Result<Vec<Event>, SessionError> {
         match result {
             Ok(event) => {
                 self.waiting.push_front(look);
                 Ok(event.into_iter().collect())
             }
-            Err(trouble) => {
+            Err(error) => {
                 self.waiting.push_back(look);
                 self.not_before = now + PAUSE;
-                Err(trouble)
+                Err(error)
             }
         }
     }
 
-    fn polled(&mut self, result: Result<Vec<Polled>, Trouble>, now: Uptime) -> Result<Vec<Event>, Trouble> {
+    fn polled(&mut self, result: Result<Vec<Polled>, SessionError>, now: Uptime) -> Result<Vec<Event>, SessionError> {
         let polled = match result {
             Ok(polled) => polled,
-            Err(trouble) => {
+            Err(error) => {
                 (self.poll_at, self.not_before) = (Some(now), now + PAUSE);
                 // What they were read for is not known yet.
                 self.changed.extend(self.members.keys().cloned());
-                return Err(trouble);
+                return Err(error);
             }
         };
         // What was asked for meanwhile waits no longer.
         let is_late = std::mem::take(&mut self.is_poll_late);
         self.poll_at = Some(if is_late { now } else { now + LOOK_EVERY });
         let mut events = Vec::new();
-        for Polled { run, wish, told, event } in polled {
-            if !self.is_wanted(&run, wish) {
+        for Polled { run, request, told, event } in polled {
+            if !self.is_wanted(&run, request) {
                 continue;
             }
             if let Some(Event::Run(_, None)) = event {
@@ -402,12 +402,12 @@ impl<C: Client, K: Clock> Watcher<C, K> {
 }
 
 async fn look_at_member<C: Client, K: Clock>(
-    desk: &Desk<C, K>,
+    context: &SessionContext<C, K>,
     node: &NodeName,
     member: &Known<Member>,
-) -> Result<(), Trouble> {
+) -> Result<(), SessionError> {
     let path = paths::member(node);
-    let (stat, watch) = desk.line()?.stat_and_watch(&path).await.at(&path)?;
+    let (stat, watch) = context.line()?.stat_and_watch(&path).await.at(&path)?;
     // Said also when it is as before: it may have come and gone between two looks, and been seen in between.
     member.say(Member::Lives(stat.map(|stat| session_id(stat.ephemeral_owner))));
     watch.fired().await;
@@ -416,13 +416,13 @@ async fn look_at_member<C: Client, K: Clock>(
 
 /// One look; where nothing is new, waits until something may be.
 async fn look_at_run<C: Client, K: Clock>(
-    desk: &Desk<C, K>,
+    context: &SessionContext<C, K>,
     run: &RunId,
     told: &mut Told,
     member: Option<Hearer<Member>>,
-) -> Result<Looked, Trouble> {
+) -> Result<Looked, SessionError> {
     let path = paths::running(run);
-    let (data, stat, watch) = match desk.line()?.get_and_watch(&path).await {
+    let (data, stat, watch) = match context.line()?.get_and_watch(&path).await {
         Ok(found) => found,
         Err(Error::NoNode) => return Ok(Looked::News(Event::Run(run.clone(), None))),
         Err(Error::NoAuth) => return Ok(Looked::Closed),
@@ -440,8 +440,8 @@ async fn look_at_run<C: Client, K: Clock>(
     let mut member = member;
     let seems_gone = member.as_mut().is_some_and(|member| is_without(&member.hear(), &owner.session));
     // What the watch brought may be behind the record, if the owner has just come back: the facts are read again.
-    if seems_gone && told.gone.as_ref() != Some(&owner.session) && !lives(desk, owner).await? {
-        let found = read_run(desk, run).await?;
+    if seems_gone && told.gone.as_ref() != Some(&owner.session) && !lives(context, owner).await? {
+        let found = read_run(context, run).await?;
         if found.as_ref().is_none_or(|(now, _)| now.owner != record.owner) {
             return Ok(Looked::Same);
         }
@@ -457,9 +457,9 @@ fn is_without(member: &Member, session: &SessionId) -> bool {
     matches!(member, Member::Lives(living) if living.as_ref() != Some(session))
 }
 
-async fn lives<C: Client, K: Clock>(desk: &Desk<C, K>, owner: &Owner) -> Result<bool, Trouble> {
+async fn lives<C: Client, K: Clock>(context: &SessionContext<C, K>, owner: &Owner) -> Result<bool, SessionError> {
     let path = paths::member(&owner.node);
-    let stat = desk.line()?.stat(&path).await.at(&path)?;
+    let stat = context.line()?.stat(&path).await.at(&path)?;
     Ok(stat.is_some_and(|stat| session_id(stat.ephemeral_owner) == owner.session))
 }
 
@@ -477,11 +477,11 @@ async fn changed<W: Watch>(watch: W, member: Option<Hearer<Member>>) {
 
 /// Reads runs without a watch, and finds out what is new of each.
 async fn poll<C: Client, K: Clock>(
-    desk: &Desk<C, K>,
+    context: &SessionContext<C, K>,
     mut polled: Vec<Polled>,
     members: &BTreeMap<NodeName, Member>,
-) -> Result<Vec<Polled>, Trouble> {
-    let found = read_runs(desk, polled.iter().map(|polled| &polled.run)).await?;
+) -> Result<Vec<Polled>, SessionError> {
+    let found = read_runs(context, polled.iter().map(|polled| &polled.run)).await?;
     let mut lost = BTreeMap::new();
     for (index, (polled, found)) in polled.iter_mut().zip(found).enumerate() {
         let (data, stat) = match found {
@@ -507,10 +507,10 @@ async fn poll<C: Client, K: Clock>(
     // What the watch brought may be behind the record, if the owner has just come back: the facts are read again.
     let nodes: BTreeSet<&NodeName> = lost.values().map(|owner| &owner.node).collect();
     let names = nodes.iter().map(|node| node.as_str().to_owned()).collect();
-    let living = desk::stats(desk.line()?, paths::NODES, names).await?;
+    let living = context::stats(context.line()?, paths::NODES, names).await?;
     let living: BTreeSet<SessionId> = living.iter().map(|(_, stat)| session_id(stat.ephemeral_owner)).collect();
     lost.retain(|_, owner| !living.contains(&owner.session));
-    let found = read_runs(desk, lost.keys().map(|&index| &polled[index].run)).await?;
+    let found = read_runs(context, lost.keys().map(|&index| &polled[index].run)).await?;
     for ((index, owner), found) in lost.into_iter().zip(found) {
         let Polled { run, told, event, .. } = &mut polled[index];
         let found = found.ok().and_then(|(data, stat)| snapshot::run_record(&run.to_string(), &data, &stat).ok());
@@ -523,24 +523,24 @@ async fn poll<C: Client, K: Clock>(
 }
 
 async fn read_runs<'r, C: Client, K: Clock>(
-    desk: &Desk<C, K>,
+    context: &SessionContext<C, K>,
     runs: impl Iterator<Item = &'r RunId>,
-) -> Result<Vec<Read>, Trouble> {
+) -> Result<Vec<Read>, SessionError> {
     let runs: Vec<String> = runs.map(paths::running).collect();
     let mut found = Vec::with_capacity(runs.len());
-    for chunk in runs.chunks(desk::SMALL) {
-        found.extend(desk.line()?.get_many(chunk.to_vec()).await.at(paths::RUNNING)?);
+    for chunk in runs.chunks(context::SMALL) {
+        found.extend(context.line()?.get_many(chunk.to_vec()).await.at(paths::RUNNING)?);
     }
     Ok(found)
 }
 
 /// A run as it stands; one whose record cannot be read is told as absent, for nothing can be decided on it.
 pub async fn read_run<C: Client, K: Clock>(
-    desk: &Desk<C, K>,
+    context: &SessionContext<C, K>,
     run: &RunId,
-) -> Result<Option<(RunRecord, Version)>, Trouble> {
+) -> Result<Option<(RunRecord, Version)>, SessionError> {
     let path = paths::running(run);
-    match desk.line()?.get(&path).await {
+    match context.line()?.get(&path).await {
         Ok((data, stat)) => Ok(snapshot::run_record(paths::name(&path), &data, &stat).ok()),
         Err(Error::NoNode) => Ok(None),
         Err(error) => Err(error).at(&path),

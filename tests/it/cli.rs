@@ -15,19 +15,19 @@ use crate::support::command::{command, texts};
 use crate::support::scratch::Scratch;
 
 /// A directory to type in.
-struct Desk {
+struct SessionContext {
     dir: Scratch,
 }
 
-impl Desk {
+impl SessionContext {
     fn new() -> Self {
         Self { dir: Scratch::new("cli") }
     }
 
     fn with(name: &str, text: &str) -> Self {
-        let desk = Self::new();
-        desk.dir.write(name, text);
-        desk
+        let context = Self::new();
+        context.dir.write(name, text);
+        context
     }
 
     fn path(&self) -> &Path {

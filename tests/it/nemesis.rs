@@ -13,13 +13,13 @@
 //! interleaving: these are real processes. Needs root, and a kernel that allows namespaces; where there are none the test
 //! says so and is skipped.
 
-mod crew;
-mod hand;
+mod supervisors;
+mod admin;
 mod history;
-mod lab;
+mod testbed;
 mod net;
 mod plan;
-mod storm;
+mod injector;
 mod txnlog;
 mod work;
 
@@ -31,12 +31,12 @@ use std::time::{Duration, Instant, SystemTime};
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use self::crew::Crew;
-use self::hand::Hand;
+use self::admin::Admin;
 use self::history::History;
-use self::lab::{Lab, SERVERS};
+use self::injector::FaultInjector;
 use self::plan::{Plan, ROUND};
-use self::storm::Storm;
+use self::supervisors::Supervisors;
+use self::testbed::{SERVERS, Testbed};
 use self::work::Work;
 use crate::support::node::Event;
 
@@ -63,8 +63,8 @@ fn seeds() -> impl Iterator<Item = u64> {
 fn whatever_befalls_hosts_and_lines_the_promises_are_kept() {
     // On a thread of its own, which moves onto the lab's network.
     let ordeals = thread::spawn(|| {
-        if let Some(mut lab) = or_say(Lab::new()) {
-            seeds().for_each(|seed| suffer(&mut lab, seed));
+        if let Some(mut testbed) = or_say(Testbed::new()) {
+            seeds().for_each(|seed| suffer(&mut testbed, seed));
         }
     });
     if let Err(panic) = ordeals.join() {
@@ -82,18 +82,18 @@ fn or_say<T>(had: Result<T, String>) -> Option<T> {
 }
 
 /// One seed, from the start of the nodes to the verdict, in a place of its own on the servers.
-fn suffer(lab: &mut Lab, seed: u64) {
+fn suffer(testbed: &mut Testbed, seed: u64) {
     let (plan, began) = (Plan::of(seed), SystemTime::now());
     let chroot = format!("/{}", Uuid::new_v4());
-    lab.ensemble.await_serving();
-    let hand = Hand::new(&lab.ensemble.connect_string(), &chroot);
+    testbed.ensemble.await_serving();
+    let admin = Admin::new(&testbed.ensemble.connect_string(), &chroot);
     let work = Work::new();
-    let mut crew = Crew::start(lab, &hand, &work);
-    let mut storm = Storm::new(lab, &mut crew, &hand);
-    storm.rage(&plan);
-    let peace = storm.await_peace(&work);
-    let (transcript, still) = storm.into_account();
-    let folders: Vec<PathBuf> = (0..SERVERS).map(|i| lab.ensemble.data_of(i)).collect();
+    let mut supervisors = Supervisors::start(testbed, &admin, &work);
+    let mut injector = FaultInjector::new(testbed, &mut supervisors, &admin);
+    injector.rage(&plan);
+    let peace = injector.await_peace(&work);
+    let (transcript, still) = injector.into_account();
+    let folders: Vec<PathBuf> = (0..SERVERS).map(|i| testbed.ensemble.data_of(i)).collect();
     let seen = work.witness.entries();
     let committed = txnlog::committed(&folders, &chroot, began);
     let horizon = peace.as_ref().copied().unwrap_or(Timestamp::MAX);
@@ -102,7 +102,7 @@ fn suffer(lab: &mut Lab, seed: u64) {
         Ok(_) => history.broken(&work),
         Err(missing) => missing.into_iter().map(|what| format!("no peace: {what}")).collect(),
     };
-    let story = crew.story();
+    let story = supervisors.story();
     let panics = story.iter().filter_map(|event| event.json().as_str()).filter(|line| line.contains("panicked"));
     let broken: Vec<String> = broken.into_iter().chain(panics.map(str::to_owned)).collect();
     assert!(

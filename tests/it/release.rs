@@ -1,7 +1,7 @@
 //! `cronkeeper release`, and a restart after a crash: what a dead process held is given up, in order, and nothing of it is lost.
 
 mod copies;
-mod outlived;
+mod overdue;
 
 use std::process::{Command, Output};
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //! ```text
 //! programs   the processes of the nodes: polled only while they run          executor, clock
 //! world      ZooKeeper's servers, the client crate, links, wardens, jobs     zookeeper, network, warden
-//! faults     what goes wrong and when, from the seed                         faults, ambush
+//! faults     what goes wrong and when, from the seed                         faults, targeted fault
 //! facts      what came true, judged after every step                         facts, invariants
 //! ```
 //!
@@ -13,7 +13,7 @@
 //! `CRONKEEPER_SIM_SURVEY=1` goes on after a seed that fails, and says of each what is broken. No
 //! real time, no threads within a seed, no chance but the seed's.
 
-mod ambush;
+mod targeted_fault;
 mod backend;
 mod clock;
 mod executor;
@@ -22,9 +22,9 @@ mod faults;
 pub mod invariants;
 mod jobs;
 #[cfg(test)]
-mod lab;
+mod testbed;
 #[cfg(test)]
-mod moments;
+mod scripted;
 mod network;
 mod nodes;
 mod operators;

@@ -14,7 +14,7 @@ mod hooks;
 pub mod log;
 mod reload;
 mod retrying;
-pub mod rig;
+pub mod fixture;
 mod signals;
 mod succession;
 mod waiting;

@@ -7,7 +7,7 @@ mod times;
 
 use serde_json::Value;
 
-use crate::solo::rig::{await_run, kib, leading, node, warden_of};
+use crate::solo::fixture::{await_run, kib, leading, node, warden_of};
 use crate::support::LONG;
 use crate::support::node::{Event, Node, Spec};
 

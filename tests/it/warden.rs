@@ -1,6 +1,6 @@
 //! The warden and jobs that misbehave. Every test ends by looking that no process of its run is left.
 
-pub mod bench;
+pub mod fixture;
 mod cgroups;
 mod ends;
 mod input;

@@ -5,6 +5,6 @@ mod damage;
 mod election;
 mod ledger;
 mod operator;
-pub mod rig;
+pub mod fixture;
 mod time;
 mod trouble;

@@ -28,14 +28,14 @@ impl fmt::Display for Tried {
 
 /// The directories that count, before any is looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct SocketSearch {
     /// Named by the user or by systemd: no other counts.
     named: Option<PathBuf>,
     packaged: PathBuf,
     state: PathBuf,
 }
 
-impl Places {
+impl SocketSearch {
     /// From the options given and this process's environment.
     pub fn new(runtime_dir: Option<&Path>, state_dir: Option<&Path>) -> Self {
         Self::of(runtime_dir, state_dir, |name| std::env::var_os(name), nix::unistd::geteuid().is_root())
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     fn state_of(variables: &[(&str, &str)], is_root: bool) -> PathBuf {
-        Places::of(None, None, lookup(variables), is_root).state
+        SocketSearch::of(None, None, lookup(variables), is_root).state
     }
 
     fn lookup(variables: &[(&str, &str)]) -> impl Fn(&str) -> Option<OsString> {
@@ -104,16 +104,16 @@ mod tests {
     #[test]
     fn a_named_directory_is_the_only_one() {
         let systemd = [("RUNTIME_DIRECTORY", "/run/cronkeeper/b:/run/other")];
-        let places = Places::of(Some(Path::new("/x")), None, lookup(&systemd), true);
+        let places = SocketSearch::of(Some(Path::new("/x")), None, lookup(&systemd), true);
         assert_eq!(places.socket(), ("/x/api.sock".into(), vec![]));
-        let places = Places::of(None, None, lookup(&systemd), true);
+        let places = SocketSearch::of(None, None, lookup(&systemd), true);
         assert_eq!(places.socket(), ("/run/cronkeeper/b/api.sock".into(), vec![]));
     }
 
     #[test]
     fn the_packaged_place_counts_when_it_has_a_socket() {
         let dir = tempfile::tempdir().unwrap();
-        let mut places = Places::of(None, Some(Path::new("/state")), lookup(&[]), true);
+        let mut places = SocketSearch::of(None, Some(Path::new("/state")), lookup(&[]), true);
         places.packaged = dir.path().to_owned();
         let (socket, tried) = places.socket();
         assert_eq!(socket, Path::new("/state/api.sock"));

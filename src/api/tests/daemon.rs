@@ -25,7 +25,7 @@ use crate::clock::{Uptime, system};
 use crate::election::Queue;
 use crate::job::JobName;
 use crate::ledger::{
-    Asking, Followed, LastEnd, Newest, Operator, OperatorError, ReadError, Reader, Reading, Snapshot, Window,
+    Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, ReadError, ReadFuture, Reader, Snapshot, Window,
 };
 use crate::run::tests_support::skip;
 use crate::run::{HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord, TriggerSeq};
@@ -33,7 +33,7 @@ use crate::status::{Status, sample};
 
 /// What the ledger does when it is asked.
 #[derive(Clone, Copy)]
-pub enum Mood {
+pub enum Behaviour {
     Well,
     Away,
     Hung,
@@ -41,46 +41,46 @@ pub enum Mood {
 }
 
 pub struct Ledger {
-    mood: Mood,
+    behaviour: Behaviour,
     pub queues: AtomicUsize,
     /// What was asked for.
-    wishes: Mutex<Vec<String>>,
+    requests: Mutex<Vec<String>>,
 }
 
 impl Ledger {
-    fn note(&self, wish: String) {
-        self.wishes.lock().unwrap().push(wish);
+    fn note(&self, request: String) {
+        self.requests.lock().unwrap().push(request);
     }
 
-    fn do_it<T: Send + 'static>(&self, answer: T) -> Asking<'_, T> {
-        match self.mood {
-            Mood::Away => Box::pin(async { Err(OperatorError("nobody answers".into())) }),
-            Mood::Hung => Box::pin(std::future::pending()),
-            Mood::Well | Mood::Broken => Box::pin(async { Ok(answer) }),
+    fn do_it<T: Send + 'static>(&self, answer: T) -> OperatorFuture<'_, T> {
+        match self.behaviour {
+            Behaviour::Away => Box::pin(async { Err(OperatorError("nobody answers".into())) }),
+            Behaviour::Hung => Box::pin(std::future::pending()),
+            Behaviour::Well | Behaviour::Broken => Box::pin(async { Ok(answer) }),
         }
     }
 
-    fn answer<T: Send + 'static>(&self, answer: T) -> Reading<'_, T> {
-        match self.mood {
-            Mood::Well => Box::pin(async { Ok(answer) }),
-            Mood::Away => Box::pin(async { Err(ReadError("nobody answers".into())) }),
-            Mood::Hung => Box::pin(std::future::pending()),
-            Mood::Broken => Box::pin(async { panic!("a bug of the reader") }),
+    fn answer<T: Send + 'static>(&self, answer: T) -> ReadFuture<'_, T> {
+        match self.behaviour {
+            Behaviour::Well => Box::pin(async { Ok(answer) }),
+            Behaviour::Away => Box::pin(async { Err(ReadError("nobody answers".into())) }),
+            Behaviour::Hung => Box::pin(std::future::pending()),
+            Behaviour::Broken => Box::pin(async { panic!("a bug of the reader") }),
         }
     }
 }
 
 impl Reader for Ledger {
-    fn queue(&self) -> Reading<'_, Queue> {
+    fn queue(&self) -> ReadFuture<'_, Queue> {
         self.queues.fetch_add(1, Ordering::Relaxed);
         self.answer(sample::queue())
     }
 
-    fn snapshot(&self) -> Reading<'_, Snapshot> {
+    fn snapshot(&self) -> ReadFuture<'_, Snapshot> {
         self.answer(Snapshot::default())
     }
 
-    fn history(&self, job: Option<JobName>, window: Window) -> Reading<'_, Newest> {
+    fn history(&self, job: Option<JobName>, window: Window) -> ReadFuture<'_, Newest> {
         let at = sample::at("2026-11-20T02:40:00Z");
         let known = job.is_none_or(|job| job == sample::job("load"));
         let missed = HistoryRecord::Skip(skip("load", at.as_second()));
@@ -88,37 +88,37 @@ impl Reader for Ledger {
         self.answer(Newest { records, is_cut: false })
     }
 
-    fn lasts(&self) -> Reading<'_, BTreeMap<JobName, LastEnd>> {
+    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>> {
         self.answer(BTreeMap::new())
     }
 }
 
 impl Operator for Ledger {
-    fn pause(&self, job: JobName, _: Uuid, pause: Pause) -> Asking<'_, ()> {
+    fn pause(&self, job: JobName, _: Uuid, pause: Pause) -> OperatorFuture<'_, ()> {
         self.note(format!("pause {job} by {} for {:?}", pause.by, pause.reason));
         self.do_it(())
     }
 
-    fn request_resume(&self, job: JobName, resume: Resume) -> Asking<'_, Option<Uuid>> {
+    fn request_resume(&self, job: JobName, resume: Resume) -> OperatorFuture<'_, Option<Uuid>> {
         self.note(format!("resume {job} by {}", resume.by));
         self.do_it((job == sample::job("load")).then(Uuid::nil))
     }
 
-    fn resumed(&self, _: JobName, _: Uuid) -> Asking<'_, ()> {
+    fn resumed(&self, _: JobName, _: Uuid) -> OperatorFuture<'_, ()> {
         self.do_it(())
     }
 
-    fn trigger(&self, wish: TriggerRecord) -> Asking<'_, RunId> {
-        self.note(format!("trigger {} by {}", wish.job, wish.by));
-        self.do_it(RunId::manual(wish.job, wish.at, TriggerSeq(7)))
+    fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId> {
+        self.note(format!("trigger {} by {}", request.job, request.by));
+        self.do_it(RunId::manual(request.job, request.at, TriggerSeq(7)))
     }
 
-    fn kill(&self, run: RunId, wish: KillRequest) -> Asking<'_, Option<RunState>> {
-        self.note(format!("kill {run} by {}{}", wish.by, if wish.force { " by force" } else { "" }));
+    fn kill(&self, run: RunId, request: KillRequest) -> OperatorFuture<'_, Option<RunState>> {
+        self.note(format!("kill {run} by {}{}", request.by, if request.force { " by force" } else { "" }));
         self.do_it((*run.job() == sample::job("load")).then_some(RunState::Running))
     }
 
-    fn followed(&self, run: RunId) -> Asking<'_, Followed> {
+    fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed> {
         let missed = |run: &RunId| HistoryRecord::Skip(skip("load", run.scheduled_at().as_second()));
         self.do_it(if run.trigger().is_some() { Followed::Ended(Box::new(missed(&run))) } else { Followed::Gone })
     }
@@ -136,9 +136,9 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    pub async fn start(mood: Mood) -> Self {
+    pub async fn start(behaviour: Behaviour) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let ledger = Arc::new(Ledger { mood, queues: AtomicUsize::new(0), wishes: Mutex::default() });
+        let ledger = Arc::new(Ledger { behaviour, queues: AtomicUsize::new(0), requests: Mutex::default() });
         let status = watch::Sender::new(Arc::new(published()));
         let turns = watch::Sender::new(system::uptime());
         let (handovers, wanted) = mpsc::unbounded_channel();
@@ -179,8 +179,8 @@ impl Daemon {
     }
 
     /// What was asked of the ledger since the last look.
-    pub fn wishes(&self) -> Vec<String> {
-        std::mem::take(&mut *self.ledger.wishes.lock().unwrap())
+    pub fn requests(&self) -> Vec<String> {
+        std::mem::take(&mut *self.ledger.requests.lock().unwrap())
     }
 
     pub async fn get(&self, path: &str) -> (u16, Value) {

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use tokio::runtime::Runtime;
 
-use super::daemon::{Daemon, Mood};
+use super::daemon::{Behaviour, Daemon};
 use crate::fuzz::Fuzz;
 
 const WORDS: &[&str] = &[
@@ -57,11 +57,11 @@ const REST: usize = 32 << 10;
 
 #[test]
 fn fuzz_requests() {
-    static RIG: OnceLock<(Runtime, Daemon)> = OnceLock::new();
+    static FIXTURE: OnceLock<(Runtime, Daemon)> = OnceLock::new();
     Fuzz { longest: 24 << 10, ..Fuzz::of("requests", WORDS) }.run(|input| {
-        let (runtime, daemon) = RIG.get_or_init(|| {
+        let (runtime, daemon) = FIXTURE.get_or_init(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let mut daemon = runtime.block_on(Daemon::start(Mood::Well));
+            let mut daemon = runtime.block_on(Daemon::start(Behaviour::Well));
             // Nobody leads here, so nobody takes a handover.
             daemon.wanted.close();
             (runtime, daemon)
@@ -70,7 +70,7 @@ fn fuzz_requests() {
         request.extend(b"\r\n\r\n");
         request.resize(request.len() + REST, b'x');
         let (code, answer) = runtime.block_on(daemon.send(request));
-        daemon.wishes();
+        daemon.requests();
         // What is no request at all is refused without words.
         assert!(code != 500 && (code <= 400 || answer["error"].is_string() || answer.is_null()), "{code} {answer}");
         code == 200

@@ -15,7 +15,7 @@ use crate::clock::{Clock as _, Uptime, Wake};
 use crate::job::Job;
 use crate::run::millis;
 use crate::warden::handle::{Handle, Warden, WardenGone};
-use crate::warden::wire::{EndedBy, Ending, Launch, Notice, Order, Slot, StartFailure, Step, Stream};
+use crate::warden::wire::{EndedBy, Ending, Launch, Notice, Order, StartFailure, Step, Stream, TreeId};
 
 /// Output: from where, the text, and whether the line goes on in the next piece.
 pub(super) type Piece = (Stream, String, bool);
@@ -50,7 +50,7 @@ pub(super) fn supervise(warden: Warden, launch: Launch, job: &Job, pieces: Sende
     let ended = runtime.block_on(async {
         let signals = Signals::new(SIGNALS).map_err(system("signals cannot be caught"))?;
         let warden = warden.into_async().map_err(system("the warden cannot be spoken to"))?;
-        let mut watch = Watch { warden, signals, slot: launch.slot, job, pieces, due: None, stopped: None };
+        let mut watch = Watch { warden, signals, tree_id: launch.tree_id, job, pieces, due: None, stopped: None };
         let ended = watch.run(launch).await;
         // It has nothing left to do; that it cannot be waited for changes nothing.
         let _ = watch.warden.close().await;
@@ -70,7 +70,7 @@ enum Cause {
 struct Watch<'a> {
     warden: Handle,
     signals: Signals,
-    slot: Slot,
+    tree_id: TreeId,
     job: &'a Job,
     pieces: Sender<Piece>,
     /// When its `timeout` passes.
@@ -126,7 +126,7 @@ impl Watch<'_> {
     fn interrupt(&mut self) {
         self.due = None;
         if self.stopped.is_some() {
-            self.order(&Order::Kill { slot: self.slot });
+            self.order(&Order::Kill { tree_id: self.tree_id });
         } else {
             self.stop(Cause::Signal);
         }
@@ -135,7 +135,7 @@ impl Watch<'_> {
     fn stop(&mut self, cause: Cause) {
         self.stopped = Some(cause);
         let grace_ms = millis(self.job.kill_grace);
-        self.order(&Order::Stop { slot: self.slot, grace_ms });
+        self.order(&Order::Stop { tree_id: self.tree_id, grace_ms });
     }
 
     fn order(&mut self, order: &Order) {

@@ -7,23 +7,23 @@ use jiff::{Timestamp, Zoned};
 use super::Occurrence;
 use crate::cli::table::Table;
 use crate::duration;
-use crate::schedule::Peculiarity;
+use crate::schedule::DstEffect;
 
 /// Writes them in the order given; columns that would be empty are left out.
 pub(super) fn table(occurrences: &[Occurrence], from: Timestamp, out: &mut dyn Write) -> io::Result<()> {
     let has_jobs = occurrences.iter().any(|occurrence| occurrence.job.is_some());
-    let has_marks = occurrences.iter().any(|occurrence| occurrence.peculiarity.is_some());
+    let has_marks = occurrences.iter().any(|occurrence| occurrence.dst_effect.is_some());
     let heading = ["LOCAL TIME", "ZONE", "TIME UNTIL"].into_iter();
     let heading = heading.chain(has_jobs.then_some("JOB")).chain(has_marks.then_some("CLOCK SHIFT"));
     let mut table = Table::new(&heading.collect::<Vec<_>>());
     for occurrence in occurrences {
-        let Occurrence { instant, job, local, peculiarity } = occurrence;
+        let Occurrence { instant, job, local, dst_effect } = occurrence;
         let cells = [
             local.strftime("%a %Y-%m-%d %H:%M:%S").to_string(),
             zone(local),
             format!("in {}", briefly(*instant, from)),
         ];
-        let mark = has_marks.then(|| peculiarity.map(|peculiarity| mark(peculiarity, local)).unwrap_or_default());
+        let mark = has_marks.then(|| dst_effect.map(|dst_effect| mark(dst_effect, local)).unwrap_or_default());
         let name = has_jobs.then(|| job.as_ref().map(ToString::to_string).unwrap_or_default());
         table.row(cells.into_iter().chain(name).chain(mark));
     }
@@ -37,12 +37,12 @@ fn zone(local: &Zoned) -> String {
     if name == abbreviation { abbreviation } else { format!("{name} {abbreviation}") }
 }
 
-fn mark(peculiarity: Peculiarity, local: &Zoned) -> String {
+fn mark(dst_effect: DstEffect, local: &Zoned) -> String {
     let shown = local.strftime("%H:%M");
-    match peculiarity {
-        Peculiarity::MovedOutOfGap(named) => format!("for {}, which is left out", named.strftime("%H:%M")),
-        Peculiarity::FirstPass => format!("the first {shown} of two"),
-        Peculiarity::SecondPass => format!("the second {shown} of two"),
+    match dst_effect {
+        DstEffect::MovedOutOfGap(named) => format!("for {}, which is left out", named.strftime("%H:%M")),
+        DstEffect::FirstPass => format!("the first {shown} of two"),
+        DstEffect::SecondPass => format!("the second {shown} of two"),
     }
 }
 

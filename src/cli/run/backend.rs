@@ -6,7 +6,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{Args, Plan};
-use crate::cli::home::chroot;
+use crate::cli::node_args::chroot;
 use crate::cli::{Error, host, leftovers};
 use crate::clock::system::{self, SystemClock};
 use crate::coordination::{Coordination, channels};

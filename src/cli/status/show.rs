@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::super::ask::{span, stamp};
 use super::super::table::Table;
-use crate::election::{Published, heaviest};
+use crate::election::{Published, highest_priority};
 use crate::job::JobName;
 use crate::run::RunState;
 use crate::status::{Confinement, JobStatus, LimitedBy, Place, State, Status};
@@ -15,8 +15,8 @@ use crate::term::NodeName;
 
 pub(super) fn write(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     line(out, "LEADER", &leader(status))?;
-    if let Some(heir) = heir(status) {
-        line(out, "NEXT", &heir)?;
+    if let Some(successor) = successor(status) {
+        line(out, "NEXT", &successor)?;
     }
     line(out, "NODE", &node(status))?;
     if !status.ready {
@@ -70,14 +70,14 @@ fn leader(status: &Status) -> String {
 }
 
 /// Whom the operator prefers to the one that leads.
-fn heir(status: &Status) -> Option<String> {
+fn successor(status: &Status) -> Option<String> {
     let weight = |node: &NodeName| {
-        status.members.iter().find(|member| member.node == *node).map(|member| member.published.prefer)
+        status.members.iter().find(|member| member.node == *node).map(|member| member.published.priority)
     };
     let leads = weight(status.role.leader_node.as_ref()?)?;
-    let heavier = status.members.iter().filter(|member| member.published.prefer > leads);
-    let heir = heaviest(heavier)?;
-    Some(format!("{}, preferred: is handed leadership once it has been fit for a while", heir.node))
+    let preferred = status.members.iter().filter(|member| member.published.priority > leads);
+    let successor = highest_priority(preferred)?;
+    Some(format!("{}, preferred: is handed leadership once it has been fit for a while", successor.node))
 }
 
 fn node(status: &Status) -> String {
@@ -183,10 +183,10 @@ fn members(status: &Status) -> Table {
 
 /// What is not as it is with most nodes.
 fn notes(published: &Published) -> String {
-    let prefer = (published.prefer > 0).then(|| format!("prefer {}", published.prefer));
+    let priority = (published.priority > 0).then(|| format!("priority {}", published.priority));
     let draining = published.draining.then(|| "draining".to_owned());
     let invalid = published.jobs_invalid.then(|| "jobs file INVALID".to_owned());
-    prefer.into_iter().chain(draining).chain(invalid).collect::<Vec<_>>().join(", ")
+    priority.into_iter().chain(draining).chain(invalid).collect::<Vec<_>>().join(", ")
 }
 
 fn runs(status: &Status) -> Table {
@@ -303,15 +303,15 @@ mod tests {
         let leads = |status: &Status| shown(status).lines().find(|line| line.starts_with("NEXT")).map(str::to_owned);
         assert_eq!(leads(&status), None, "nobody is preferred");
         status.members[0].published.draining = true;
-        status.members[1].published.prefer = 10;
+        status.members[1].published.priority = 10;
         status.members[1].published.jobs_invalid = true;
         let next = "NEXT     host-b, preferred: is handed leadership once it has been fit for a while";
         assert_eq!(leads(&status).as_deref(), Some(next));
         let shown = shown(&status);
-        for line in ["2d  draining", "2d  prefer 10, jobs file INVALID"] {
+        for line in ["2d  draining", "2d  priority 10, jobs file INVALID"] {
             assert!(shown.lines().any(|shown| shown.ends_with(line)), "{shown}");
         }
-        status.members[0].published.prefer = 10;
+        status.members[0].published.priority = 10;
         assert_eq!(leads(&status), None, "the one that leads weighs as much");
     }
 

@@ -117,14 +117,14 @@ fn fuzz_jobs_file_in_both_passes() {
         // Without a line break at the end one of them adds it to a last `|` block.
         let text = text(input) + "\n";
         let Ok(text) = source::text(text.as_bytes()) else { return false };
-        let marked::Marked { root: Some(root), mut faults } = marked::read(text) else { return false };
-        let written = |node: &marked::Node| {
+        let spanned::Spanned { root: Some(root), mut faults } = spanned::read(text) else { return false };
+        let written = |node: &spanned::Node| {
             let mut written = String::new();
-            marked::write(node, &mut written);
+            spanned::write(node, &mut written);
             written
         };
         let whole = written(&root);
-        let again = marked::read(&whole);
+        let again = spanned::read(&whole);
         assert_eq!((again.root.as_deref().map(written), again.faults), (Some(whole), Vec::new()));
         let Some(sound) = schema::sound_part(&root, &mut faults) else { return false };
         let second = |text: &str| serde_yaml::from_str::<raw::File>(text).map(|file| format!("{file:?}")).ok();

@@ -266,9 +266,9 @@ impl<'de> serde::de::Visitor<'de> for ShapeVisitor {
     }
 }
 
-fn marked_shape(node: &marked::Node) -> String {
+fn marked_shape(node: &spanned::Node) -> String {
     let mut text = String::new();
-    marked::write(node, &mut text);
+    spanned::write(node, &mut text);
     serde_yaml::from_str::<Shape>(&text).unwrap_or_else(|error| panic!("{error}: {text}")).0
 }
 
@@ -280,8 +280,8 @@ fn both_passes_read_the_same() {
     let mut runner =
         TestRunner::new(ProptestConfig { cases: 60_000, failure_persistence: None, ..ProptestConfig::default() });
     let result = runner.run(&pieces, |text| {
-        let marked = marked::read(&text);
-        let (Some(root), true) = (marked.root, marked.faults.is_empty()) else { return Ok(()) };
+        let spanned = spanned::read(&text);
+        let (Some(root), true) = (spanned.root, spanned.faults.is_empty()) else { return Ok(()) };
         if root.entries().is_empty() {
             return Ok(());
         }

@@ -120,10 +120,10 @@ proptest! {
             2 => format!("{key}{i}:\n  - {value}\n  - {{q: {value}}}\n"),
             _ => format!("# {value}\r\n{key}{i}:\r\n\r\n    {value}\r\n"),
         }).collect();
-        let marked = marked::read(&text);
-        prop_assert_eq!(&marked.faults, &[]);
+        let spanned = spanned::read(&text);
+        prop_assert_eq!(&spanned.faults, &[]);
         let lines = source::Lines::of(&text);
-        let Some(root) = marked.root else { return Err(TestCaseError::fail("no root")) };
+        let Some(root) = spanned.root else { return Err(TestCaseError::fail("no root")) };
         let mut open = vec![root];
         while let Some(node) = open.pop() {
             open.extend(node.items().iter().cloned());

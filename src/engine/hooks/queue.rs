@@ -9,7 +9,7 @@ use super::recovery::Recovery;
 use super::{AT_ONCE, Cause, HookCall};
 use crate::job::Hook;
 use crate::run::{RunEnd, RunId};
-use crate::warden::wire::Slot;
+use crate::warden::wire::TreeId;
 
 /// Most that wait; what comes then is dropped, and that is told.
 const LONGEST: usize = 20_000;
@@ -22,7 +22,7 @@ pub(in crate::engine) struct Hooks {
     waiting: VecDeque<HookCall>,
     /// Bytes of output that wait.
     bytes: usize,
-    running: BTreeMap<Slot, Running>,
+    running: BTreeMap<TreeId, Running>,
     pub(super) recovery: Recovery,
     /// The node ends, and starts no more.
     is_closed: bool,
@@ -68,17 +68,17 @@ impl Hooks {
         Some(call)
     }
 
-    pub fn started(&mut self, slot: Slot, call: &HookCall) {
+    pub fn started(&mut self, tree_id: TreeId, call: &HookCall) {
         let running = Running { hook: call.hook, run: call.run(), grace: call.job.kill_grace };
-        self.running.insert(slot, running);
+        self.running.insert(tree_id, running);
     }
 
-    pub fn get(&self, slot: Slot) -> Option<&Running> {
-        self.running.get(&slot)
+    pub fn get(&self, tree_id: TreeId) -> Option<&Running> {
+        self.running.get(&tree_id)
     }
 
-    pub fn ended(&mut self, slot: Slot) -> Option<Running> {
-        self.running.remove(&slot)
+    pub fn ended(&mut self, tree_id: TreeId) -> Option<Running> {
+        self.running.remove(&tree_id)
     }
 
     /// True while none runs, waits, or may be found to have to.
@@ -87,7 +87,7 @@ impl Hooks {
     }
 
     /// Starts no more, and forgets those that run and those that waited.
-    pub fn close(&mut self) -> (BTreeMap<Slot, Running>, Vec<HookCall>) {
+    pub fn close(&mut self) -> (BTreeMap<TreeId, Running>, Vec<HookCall>) {
         self.is_closed = true;
         self.bytes = 0;
         let waiting = std::mem::take(&mut self.waiting).into_iter().chain(self.recovery.close());

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::{Cause, HookCall, drop_call};
-use crate::engine::flight::Holder;
+use crate::engine::flight::RunOwner;
 use crate::engine::{Engine, Turn};
 use crate::job::{Hook, Job, JobName};
 use crate::ledger::Request;
@@ -62,7 +62,7 @@ impl Engine {
     /// What a run of another node comes to is known to that node first.
     fn sees_all_runs_of(&self, job: &JobName) -> bool {
         self.leading.is_some()
-            && !self.flights_of(job).any(|flight| matches!(flight.holder, Holder::Other | Holder::CutOff))
+            && !self.flights_of(job).any(|flight| matches!(flight.holder, RunOwner::Other | RunOwner::CutOff))
     }
 
     fn recover(&mut self, t: &mut Turn, job: &Arc<Job>, end: Arc<RunEnd>, before: Option<Outcome>) {

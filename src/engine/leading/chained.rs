@@ -43,7 +43,7 @@ pub(super) struct Chains {
     /// The runs that were begun for triggers in this term.
     followed: BTreeSet<(TriggerSeq, JobName)>,
     /// Runs that something changed for: they are to be looked at.
-    stirred: BTreeSet<RunId>,
+    changed: BTreeSet<RunId>,
     /// When runs are given up.
     give_up: BTreeSet<(Uptime, RunId)>,
 }
@@ -66,23 +66,23 @@ impl Chains {
             if !self.decided.contains(&seq) {
                 let run = link.run();
                 self.open.entry(run.clone()).or_default().links.insert(seq, link);
-                self.stirred.insert(run);
+                self.changed.insert(run);
             }
         }
     }
 
     /// Everything may have changed that decisions waited for.
-    pub fn stir(&mut self) {
-        self.stirred = self.open.keys().cloned().collect();
+    pub fn mark_changed(&mut self) {
+        self.changed = self.open.keys().cloned().collect();
     }
 
     /// A run of this job ended, or its mark moved: what waits for it, or for a place beside it, is looked at.
-    pub fn stir_job(&mut self, job: &JobName, jobs: &JobSet) {
+    pub fn mark_job_changed(&mut self, job: &JobName, jobs: &JobSet) {
         if self.open.is_empty() {
             return;
         }
         for name in jobs.descendants_of(job) {
-            self.stirred.extend(self.open.range(RunId::all_of(&name)).map(|(run, _)| run.clone()));
+            self.changed.extend(self.open.range(RunId::all_of(&name)).map(|(run, _)| run.clone()));
         }
     }
 
@@ -94,9 +94,9 @@ impl Chains {
     /// The next run to be looked at now, the oldest of each job first.
     fn pop_due(&mut self, now: Uptime) -> Option<RunId> {
         while self.next_at().is_some_and(|at| at <= now) {
-            self.stirred.extend(self.give_up.pop_first().map(|(_, run)| run));
+            self.changed.extend(self.give_up.pop_first().map(|(_, run)| run));
         }
-        while let Some(run) = self.stirred.pop_first() {
+        while let Some(run) = self.changed.pop_first() {
             if self.open.get(&run).is_some_and(|waiting| waiting.asked.is_empty()) {
                 return Some(run);
             }
@@ -136,7 +136,7 @@ impl Chains {
         if waiting.links.is_empty() {
             self.close(run);
         } else {
-            self.stirred.insert(run.clone());
+            self.changed.insert(run.clone());
         }
         while self.decided.len() > REMEMBERED {
             self.decided.pop_first();
@@ -159,7 +159,7 @@ impl Chains {
         if let Some(waiting) = self.open.get_mut(run) {
             waiting.asked.clear();
             waiting.refused += 1;
-            self.stirred.insert(run.clone());
+            self.changed.insert(run.clone());
         }
     }
 }
@@ -175,13 +175,13 @@ impl Waiting {
     }
 
     /// How much longer a missing link is waited for that nobody can leave.
-    fn patience(&self, now: Timestamp) -> Duration {
+    fn timeout(&self, now: Timestamp) -> Duration {
         let waited = Duration::try_from(now.duration_since(self.newest())).unwrap_or_default();
         GIVE_UP_AFTER.saturating_sub(waited).max(LISTEN_FOR)
     }
 
     /// What those behind it are told when it is not run.
-    fn onward(&self) -> Answer {
+    fn dependents(&self) -> Answer {
         let is_not_begun = self.links.values().any(|link| link.answer == Answer::NotBegun);
         if is_not_begun { Answer::NotBegun } else { Answer::Skipped }
     }
@@ -202,14 +202,14 @@ impl Engine {
             let is_stuck = matches!(verdict, Err(Objection::Stuck | Objection::Undefined));
             match verdict {
                 Ok(job) => self.follow(t, &job, &run),
-                Err(Objection::Skip(reason)) => self.forgo(t, &run, Some(reason), true),
-                Err(Objection::Pass) => self.forgo(t, &run, None, true),
-                Err(Objection::Drop) => self.forgo(t, &run, None, false),
+                Err(Objection::Skip(reason)) => self.drop_links(t, &run, Some(reason), true),
+                Err(Objection::Pass) => self.drop_links(t, &run, None, true),
+                Err(Objection::Drop) => self.drop_links(t, &run, None, false),
                 Err(Objection::Stuck) if self.is_given_up(&run, t.now) => {
-                    self.forgo(t, &run, Some(SkipReason::Upstream), true);
+                    self.drop_links(t, &run, Some(SkipReason::Upstream), true);
                 }
                 Err(Objection::Undefined) if self.is_given_up(&run, t.now) => {
-                    self.forgo(t, &run, Some(SkipReason::Missed), true);
+                    self.drop_links(t, &run, Some(SkipReason::Missed), true);
                 }
                 Err(Objection::Wait | Objection::Stuck | Objection::Undefined) => {}
             }
@@ -225,7 +225,7 @@ impl Engine {
     fn note_stuck(&mut self, run: &RunId, since: Option<Now>) {
         let Some(leading) = &mut self.leading else { return };
         let Some(waiting) = leading.chains.open.get(run) else { return };
-        let at = since.map(|now| waiting.give_up_at.unwrap_or(now.up + waiting.patience(now.wall)));
+        let at = since.map(|now| waiting.give_up_at.unwrap_or(now.up + waiting.timeout(now.wall)));
         leading.chains.give_up_at(run, at);
     }
 
@@ -240,13 +240,13 @@ impl Engine {
         let mark = moves_mark.then(|| self.step_mark(job, id.scheduled_at(), nonce)).flatten();
         let Some(leading) = self.leading.as_mut().filter(|_| mark.is_some() == moves_mark) else { return };
         let links = leading.chains.ask(id);
-        let change = Change::Follow { mark, run: run.clone(), links };
-        let commit = self.commit(t, change, Pending::Follow { run: id.clone() });
+        let change = Change::BeginDownstream { mark, run: run.clone(), links };
+        let commit = self.commit(t, change, Pending::BeginDownstream { run: id.clone() });
         self.enter(run, job, commit);
     }
 
     /// Takes the links away, says why where there is a reason, and tells those behind.
-    fn forgo(&mut self, t: &mut Turn, id: &RunId, why: Option<SkipReason>, is_told_onward: bool) {
+    fn drop_links(&mut self, t: &mut Turn, id: &RunId, why: Option<SkipReason>, is_told_dependents: bool) {
         let Some(token) = self.term().map(|term| term.token) else { return };
         let Some(link) = self.first_link(id).cloned() else { return };
         let skip = Skip {
@@ -262,14 +262,14 @@ impl Engine {
             decided_at: t.now.wall,
         };
         let Some(leading) = &mut self.leading else { return };
-        let answer = leading.chains.open.get(id).map_or(Answer::Skipped, Waiting::onward);
-        let behind = if is_told_onward { self.jobs.dependents_of(id.job()) } else { &[] };
-        let onward = Link::of_skip(&skip, skip.first, skip.count, answer, behind);
+        let answer = leading.chains.open.get(id).map_or(Answer::Skipped, Waiting::dependents);
+        let behind = if is_told_dependents { self.jobs.dependents_of(id.job()) } else { &[] };
+        let dependents = Link::of_skip(&skip, skip.first, skip.count, answer, behind);
         let links = leading.chains.ask(id);
         let skip = why.map(|_| skip);
         let told = skip.clone().map(|skip| Told { first: skip.first, count: skip.count, skip });
-        let change = Change::Forgo { job: id.job().clone(), links, skip, onward };
-        self.commit(t, change, Pending::Forgo { run: id.clone(), told });
+        let change = Change::DropLinks { job: id.job().clone(), links, skip, dependents };
+        self.commit(t, change, Pending::DropLinks { run: id.clone(), told });
     }
 
     fn first_link(&self, run: &RunId) -> Option<&Link> {
@@ -278,7 +278,7 @@ impl Engine {
 
     /// Refused: the job's record is read again, or some of the links are gone, which is found out by trying.
     pub(in crate::engine) fn on_follow_answer(&mut self, run: &RunId, answer: Commit) {
-        self.stir_job(run.job());
+        self.mark_job_changed(run.job());
         let Some(leading) = &mut self.leading else { return };
         match answer {
             Commit::Accepted => {
@@ -290,8 +290,8 @@ impl Engine {
         }
     }
 
-    pub(in crate::engine) fn on_forgo_answer(&mut self, run: &RunId, answer: Commit) {
-        self.stir_job(run.job());
+    pub(in crate::engine) fn on_drop_links_answer(&mut self, run: &RunId, answer: Commit) {
+        self.mark_job_changed(run.job());
         let Some(leading) = &mut self.leading else { return };
         match answer {
             Commit::Accepted => leading.chains.taken(run),

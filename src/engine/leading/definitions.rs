@@ -102,7 +102,7 @@ impl Engine {
         if self.leading.is_none() {
             return;
         }
-        self.stir_all();
+        self.mark_all_changed();
         let names: BTreeSet<JobName> = old.jobs.keys().chain(self.jobs.jobs.keys()).cloned().collect();
         for name in names {
             self.redefine(t, &name);
@@ -148,7 +148,7 @@ impl Engine {
         let Some(job) = new else { return };
         let entry = self.leading.as_mut().and_then(|leading| leading.undefined.remove(name));
         self.adopt_job(t, name, Some(job), entry, true);
-        self.stir_job(name);
+        self.mark_job_changed(name);
     }
 
     /// A job's record and its pause after a conflict: deciding starts again from what they say.
@@ -160,7 +160,7 @@ impl Engine {
         control: Option<ControlEntry>,
     ) {
         let is_pause_new = self.read_pause(t, name, control);
-        self.stir_job(name);
+        self.mark_job_changed(name);
         let Some(leading) = &mut self.leading else { return };
         let Some(timeline) = leading.timelines.get_mut(name).filter(|timeline| timeline.is_in_conflict) else { return };
         let (written, is_new) = (timeline.written, timeline.is_new);

@@ -18,7 +18,7 @@ use crate::ledger::{Change, Commit, TriggerEntry};
 use crate::run::{Answer, Link, RunId, Skip, SkipReason, TriggerSeq};
 
 /// Where the owner of a job names no window, a trigger is good for at least so long: a failover must not eat it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// A trigger says the second in which it was made.
 const STAMP: Duration = Duration::from_secs(1);
 /// Most triggers that are remembered once decided on. The ledger knows of the others.
@@ -101,16 +101,16 @@ impl Engine {
             return;
         }
         // This node's file may be about to have the job again.
-        let give_up_at = later(entry.record.at, PATIENCE);
+        let give_up_at = later(entry.record.at, TIMEOUT);
         if !self.jobs.jobs.contains_key(&entry.record.job) && t.due < give_up_at {
             return self.look_at_triggers_at(give_up_at);
         }
         let verdict = self.judge(seq, &entry, t.due);
         self.note_decided(seq, entry.record.uuid);
         match verdict {
-            Verdict::Begin(job) => self.fulfil(t, &job, seq, &entry),
-            Verdict::Skip(reason) => self.dismiss(t, seq, &entry, Some(reason)),
-            Verdict::Seen => self.dismiss(t, seq, &entry, None),
+            Verdict::Begin(job) => self.begin_triggered(t, &job, seq, &entry),
+            Verdict::Skip(reason) => self.drop_trigger(t, seq, &entry, Some(reason)),
+            Verdict::Seen => self.drop_trigger(t, seq, &entry, None),
         }
     }
 
@@ -129,13 +129,17 @@ impl Engine {
     }
 
     fn judge(&self, seq: TriggerSeq, entry: &TriggerEntry, now: Timestamp) -> Verdict {
-        let wish = &entry.record;
-        if entry.is_in_history || self.is_seen(seq, wish.uuid) {
+        let request = &entry.record;
+        if entry.is_in_history || self.is_seen(seq, request.uuid) {
             return Verdict::Seen;
         }
-        match self.jobs.jobs.get(&wish.job) {
-            Some(job) if !is_too_old(job, self.jobs.root_of(job).unwrap_or(job), later(wish.at, STAMP), now) => {
-                if self.overlaps(job) { Verdict::Skip(SkipReason::Overlap) } else { Verdict::Begin(job.clone()) }
+        match self.jobs.jobs.get(&request.job) {
+            Some(job) if !is_too_old(job, self.jobs.root_of(job).unwrap_or(job), later(request.at, STAMP), now) => {
+                if self.overlaps(job) {
+                    Verdict::Skip(SkipReason::Overlap)
+                } else {
+                    Verdict::Begin(job.clone())
+                }
             }
             // The leader's file may lack a job that another node's has: to say so is all that can be done.
             Some(_) | None => Verdict::Skip(SkipReason::Missed),
@@ -148,37 +152,47 @@ impl Engine {
         decided.any(|(&other, &same)| other != seq && same == uuid) || self.flights.has_trigger(uuid, seq)
     }
 
-    fn fulfil(&mut self, t: &mut Turn, job: &Arc<Job>, seq: TriggerSeq, entry: &TriggerEntry) {
+    fn begin_triggered(&mut self, t: &mut Turn, job: &Arc<Job>, seq: TriggerSeq, entry: &TriggerEntry) {
         let nonce = self.nonce();
         let trigger = Some(entry.record.numbered(seq));
         let Some(run) = self.new_run(t, job, entry.record.at, trigger, nonce) else { return };
-        let pending = Pending::Fulfil { run: run.id(), by: entry.record.by.clone() };
-        let commit = self.commit(t, Change::Fulfil { run: run.clone() }, pending);
+        let pending = Pending::BeginTriggered { run: run.id(), by: entry.record.by.clone() };
+        let commit = self.commit(t, Change::BeginTriggered { run: run.clone() }, pending);
         self.enter(run, job, commit);
     }
 
-    fn dismiss(&mut self, t: &mut Turn, seq: TriggerSeq, entry: &TriggerEntry, why: Option<SkipReason>) {
+    fn drop_trigger(&mut self, t: &mut Turn, seq: TriggerSeq, entry: &TriggerEntry, why: Option<SkipReason>) {
         let Some(token) = self.term().map(|term| term.token) else { return };
-        let wish = &entry.record;
+        let request = &entry.record;
         let skip = why.map(|reason| Skip {
             v: 1,
-            job: wish.job.clone(),
+            job: request.job.clone(),
             reason,
-            first: wish.at,
-            last: wish.at,
+            first: request.at,
+            last: request.at,
             count: 1,
-            trigger: Some(wish.numbered(seq)),
+            trigger: Some(request.numbered(seq)),
             token,
             node: self.node.clone(),
             decided_at: t.now.wall,
         });
-        let behind = self.jobs.dependents_of(&wish.job);
+        let behind = self.jobs.dependents_of(&request.job);
         let links = skip.iter().flat_map(|skip| Link::of_skip(skip, skip.first, 1, Answer::NotBegun, behind)).collect();
         let told = skip.clone().map(|skip| Told { first: skip.first, count: 1, skip });
-        self.commit(t, Change::Dismiss { job: wish.job.clone(), seq, skip, links }, Pending::Dismiss { told });
+        self.commit(
+            t,
+            Change::DropTrigger { job: request.job.clone(), seq, skip, links },
+            Pending::DropTrigger { told },
+        );
     }
 
-    pub(in crate::engine) fn on_fulfil_answer(&mut self, t: &mut Turn, run: &RunId, by: String, answer: Commit) {
+    pub(in crate::engine) fn on_begin_triggered_answer(
+        &mut self,
+        t: &mut Turn,
+        run: &RunId,
+        by: String,
+        answer: Commit,
+    ) {
         match (answer, &mut self.leading, run.trigger()) {
             (Commit::Accepted, ..) => t.tell(Report::Triggered { run: run.clone(), by }),
             // The trigger is gone, or it is told again when the ledger is read next.
@@ -199,7 +213,7 @@ pub(in crate::engine) fn is_too_old(job: &Job, root: &Job, made: Timestamp, now:
     let age = now.duration_since(made).unsigned_abs();
     match job.misfire_window {
         Some(window) => age > window.max(LATE),
-        None if age <= PATIENCE => false,
+        None if age <= TIMEOUT => false,
         None => age > DEFAULT_WINDOW || root.next_after(made).is_some_and(|next| next <= now),
     }
 }

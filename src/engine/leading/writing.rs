@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::clock::{earlier, later};
-use crate::engine::flight::{Flight, Holder, Own};
+use crate::engine::flight::{Flight, Own, RunOwner};
 use crate::engine::misfire::Missed;
 use crate::engine::{Engine, Pending, Told, Turn};
 use crate::job::{Job, JobName, Overlap};
@@ -130,7 +130,7 @@ impl Engine {
     /// A run that the ledger is just asked to accept.
     pub(super) fn enter(&mut self, run: RunRecord, job: &Arc<Job>, commit: CommitId) {
         let is_queued = run.state == RunState::Queued;
-        let holder = if is_queued { Holder::Nobody } else { Holder::Own(Own::beginning(job.clone())) };
+        let holder = if is_queued { RunOwner::Nobody } else { RunOwner::Own(Own::beginning(job.clone())) };
         let flight = Flight::new(run, Version::FIRST, holder);
         self.flights.insert(flight.record.id(), Flight { commit: Some(commit), ..flight });
     }

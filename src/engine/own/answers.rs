@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::engine::flight::{Flight, Holder, Own, Phase, StopCause};
+use crate::engine::flight::{Flight, Own, Phase, RunOwner, StopCause};
 use crate::engine::{Command, Engine, Report, Turn};
 use crate::ledger::{Commit, CommitId, Request};
 use crate::run::{Reason, RunId, RunRecord, Version};
@@ -32,19 +32,25 @@ impl Engine {
         }
     }
 
-    pub(in crate::engine) fn on_reown_answer(&mut self, t: &mut Turn, run: &RunId, id: CommitId, answer: Commit) {
+    pub(in crate::engine) fn on_change_owner_answer(
+        &mut self,
+        t: &mut Turn,
+        run: &RunId,
+        id: CommitId,
+        answer: Commit,
+    ) {
         let Some(flight) = self.answered_flight(run, id) else { return };
         match answer {
             Commit::Accepted => {
                 flight.version = flight.version.next();
                 let is_let_go = flight.record.state.is_let_go();
                 let Some(own) = flight.own_mut() else { return };
-                own.needs_reown = false;
+                own.needs_change_owner = false;
                 // What was accepted may also be the new session, asked for while the process still lived.
                 if is_let_go && matches!(own.phase, Phase::LettingGo(_)) {
                     self.on_let_go(t, run)
                 } else {
-                    self.pump(t, run)
+                    self.commit_next(t, run)
                 }
                 self.release_to_the_lease(t, run);
                 self.hear_news(t, run);
@@ -52,7 +58,7 @@ impl Engine {
             Commit::Superseded | Commit::Fenced => t.ledger(Request::ReadRun(run.clone())),
             Commit::Unknown => {
                 if self.session.is_some() {
-                    self.pump(t, run);
+                    self.commit_next(t, run);
                 }
             }
         }
@@ -75,7 +81,7 @@ impl Engine {
         match answer {
             Commit::Accepted => {
                 t.commands.push(Command::Forget(run.clone()));
-                let Some(Holder::Own(own)) = self.close(run).map(|flight| flight.holder) else { return };
+                let Some(RunOwner::Own(own)) = self.close(run).map(|flight| flight.holder) else { return };
                 let Phase::Ended(end) = own.phase else { return };
                 if !own.is_told {
                     t.tell(Report::Finished(end.clone()));
@@ -88,7 +94,7 @@ impl Engine {
                     own.may_be_written = true;
                 }
                 if self.session.is_some() {
-                    self.pump(t, run);
+                    self.commit_next(t, run);
                 }
             }
         }
@@ -118,8 +124,8 @@ impl Engine {
                 if is_unsure {
                     return self.on_begun_unsure(t, run);
                 }
-                self.obey(t, run);
-                self.pump(t, run);
+                self.apply_kill(t, run);
+                self.commit_next(t, run);
             }
             found if is_unsure => {
                 self.forget(run);

@@ -65,7 +65,7 @@ impl Engine {
             own.phase = Phase::LettingGo(LetGo { state: RunState::Unstarted, report: Some(Box::new(report)) });
         }
         t.commands.push(Command::Forget(run.clone()));
-        self.pump(t, run);
+        self.commit_next(t, run);
     }
 
     pub(super) fn on_ended(&mut self, t: &mut Turn, run: &RunId, ending: Ending) {
@@ -133,8 +133,8 @@ impl Engine {
         }
         t.commands.push(Command::KeepEnd { end: Box::new(end.clone()), version });
         t.tell(Report::Finished(Box::new(end)));
-        self.pump(t, run);
-        self.stir_job(run.job());
+        self.commit_next(t, run);
+        self.mark_job_changed(run.job());
     }
 }
 

@@ -4,10 +4,10 @@ mod cluster;
 
 use std::time::Duration;
 
-use super::rig::*;
+use super::fixture::*;
 use crate::engine::{Command, Event};
 use crate::job::{Condition, Due, Job, Overlap};
-use crate::ledger::{self, Wishes};
+use crate::ledger::{self, OperatorRequests};
 use crate::run::{Link, TriggerSeq};
 use crate::warden::wire::Exit;
 use cluster::Cluster;
@@ -42,10 +42,10 @@ fn a_job_begins_when_the_one_before_it_has_succeeded_under_the_roots_time() {
     assert_eq!(cluster.told(), lines(&["begin a"]));
     cluster.end("a", 0);
     assert_eq!(cluster.told(), lines(&["begin b"]));
-    assert_eq!(cluster.book.jobs[&name("b")].0.last_scheduled, at("10:00:10"));
-    assert!(cluster.book.links.is_empty());
+    assert_eq!(cluster.ledger.jobs[&name("b")].0.last_scheduled, at("10:00:10"));
+    assert!(cluster.ledger.links.is_empty());
     cluster.end("b", 0);
-    assert_eq!((cluster.told(), cluster.book.running.len()), (vec![], 0));
+    assert_eq!((cluster.told(), cluster.ledger.running.len()), (vec![], 0));
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_job_with_several_upstreams_waits_for_all_and_runs_once() {
     cluster.end("a", 0);
     cluster.end("c", 1);
     assert_eq!(cluster.told(), lines(&["begin a", "begin b", "begin c"]));
-    let links: Vec<_> = cluster.rig.engine.links().map(|link| link.upstream.to_string()).collect();
+    let links: Vec<_> = cluster.fixture.engine.links().map(|link| link.upstream.to_string()).collect();
     assert_eq!(links, ["c"], "status names what is missing");
     cluster.end("b", 0);
     assert_eq!(cluster.told(), lines(&["begin d"]));
@@ -132,13 +132,13 @@ fn a_pause_that_comes_between_refuses_the_begin() {
 fn a_triggered_chain_goes_on_also_where_a_job_is_paused_and_moves_no_mark() {
     let mut cluster = Cluster::new([root(), after("b", &[("a", Success)])]);
     cluster.pause("b");
-    let before = cluster.book.jobs[&name("b")].0.clone();
+    let before = cluster.ledger.jobs[&name("b")].0.clone();
     cluster.trigger("a");
     cluster.end("a", 0);
     assert_eq!(cluster.told(), ["begin a.20261120T100000Z.m7", "begin b.20261120T100000Z.m7"]);
-    assert_eq!(cluster.book.jobs[&name("b")].0, before);
+    assert_eq!(cluster.ledger.jobs[&name("b")].0, before);
     cluster.end("b", 0);
-    assert!(cluster.book.links.is_empty());
+    assert!(cluster.ledger.links.is_empty());
 }
 
 /// It ran already, by what its job runs after since the edit.
@@ -159,7 +159,7 @@ fn a_link_of_a_job_after_which_a_triggered_run_ran_before_an_edit_leads_to_nothi
         }
         cluster.end("c", 0);
         assert_eq!(cluster.told(), [""; 0]);
-        assert!(cluster.book.links.is_empty());
+        assert!(cluster.ledger.links.is_empty());
     }
 }
 
@@ -169,10 +169,10 @@ fn a_chain_that_was_overtaken_is_missed() {
     beside.overlap = Overlap::Allow;
     let mut cluster = Cluster::new([beside, after("b", &[("a", Success)])]);
     cluster.pass(10);
-    let first = cluster.slots.remove("a").unwrap();
+    let first = cluster.tree_ids.remove("a").unwrap();
     cluster.pass(10);
     cluster.end("a", 0);
-    cluster.rig.ended(first, Exit::Code(0), None);
+    cluster.fixture.ended(first, Exit::Code(0), None);
     cluster.work();
     let told = cluster.told();
     assert_eq!(told[2..], ["begin b.20261120T100020Z".to_owned(), format!("skip b.{AT} missed")]);
@@ -183,15 +183,18 @@ fn a_link_that_nobody_can_leave_is_waited_for_for_a_minute() {
     let jobs = [root(), after("b", &[("a", Success)]), after("d", &[("a", Success), ("b", Success)])];
     let mut cluster = Cluster::new(jobs);
     // The chain of 10:00:00 was begun before `b` ran after `a`: of `b` there is nothing, and nothing will come.
-    cluster.book.jobs.get_mut(&name("d")).unwrap().0.last_scheduled = at("09:00:00");
-    cluster.book.links.insert(TriggerSeq(99), link("a", "d", "10:00:00"));
+    cluster.ledger.jobs.get_mut(&name("d")).unwrap().0.last_scheduled = at("09:00:00");
+    cluster.ledger.links.insert(TriggerSeq(99), link("a", "d", "10:00:00"));
     cluster.replace_leader();
-    cluster.rig.pass(59);
-    assert_eq!(cluster.rig.engine.wake(cluster.rig.now).up, Some(cluster.rig.now.up + Duration::from_secs(1)));
+    cluster.fixture.pass(59);
+    assert_eq!(
+        cluster.fixture.engine.wake(cluster.fixture.now).up,
+        Some(cluster.fixture.now.up + Duration::from_secs(1))
+    );
     cluster.work();
-    assert!(cluster.book.links.contains_key(&TriggerSeq(99)));
+    assert!(cluster.ledger.links.contains_key(&TriggerSeq(99)));
     cluster.pass(1);
-    assert!(!cluster.book.links.contains_key(&TriggerSeq(99)));
+    assert!(!cluster.ledger.links.contains_key(&TriggerSeq(99)));
     assert!(cluster.told().contains(&"skip d.20261120T100000Z upstream".to_owned()));
 }
 
@@ -199,16 +202,16 @@ fn a_link_that_nobody_can_leave_is_waited_for_for_a_minute() {
 fn the_minute_for_a_link_goes_on_under_the_next_leader() {
     let jobs = [root(), after("b", &[("a", Success)]), after("d", &[("a", Success), ("b", Success)])];
     let mut cluster = Cluster::new(jobs);
-    cluster.book.jobs.get_mut(&name("d")).unwrap().0.last_scheduled = at("09:00:00");
-    cluster.book.links.insert(TriggerSeq(99), link("a", "d", "10:00:00"));
-    cluster.rig.pass(45);
+    cluster.ledger.jobs.get_mut(&name("d")).unwrap().0.last_scheduled = at("09:00:00");
+    cluster.ledger.links.insert(TriggerSeq(99), link("a", "d", "10:00:00"));
+    cluster.fixture.pass(45);
     cluster.replace_leader();
-    cluster.rig.pass(14);
+    cluster.fixture.pass(14);
     cluster.work();
-    assert!(cluster.book.links.contains_key(&TriggerSeq(99)));
-    cluster.rig.pass(1);
+    assert!(cluster.ledger.links.contains_key(&TriggerSeq(99)));
+    cluster.fixture.pass(1);
     cluster.work();
-    assert!(!cluster.book.links.contains_key(&TriggerSeq(99)));
+    assert!(!cluster.ledger.links.contains_key(&TriggerSeq(99)));
 }
 
 fn link(upstream: &str, job: &str, time: &str) -> Link {
@@ -263,8 +266,8 @@ fn a_link_that_nobody_took_in_time_leads_to_a_missed_run() {
         Job { misfire_window: Some(Duration::from_secs(120)), ..after("b", &[("a", Success)]) },
     ]);
     let old = Link { at: at("09:57:00"), ..link("a", "b", "09:57:00") };
-    cluster.book.jobs.get_mut(&name("b")).unwrap().0.last_scheduled = at("09:00:00");
-    cluster.book.links.insert(TriggerSeq(1), old);
+    cluster.ledger.jobs.get_mut(&name("b")).unwrap().0.last_scheduled = at("09:00:00");
+    cluster.ledger.links.insert(TriggerSeq(1), old);
     cluster.replace_leader();
     assert_eq!(cluster.told(), ["skip b.20261120T095700Z missed"]);
 }
@@ -276,8 +279,8 @@ fn a_link_that_was_left_before_its_occurrence_counts_from_that() {
     let jobs = [job("a", "0 0 * * * *"), Job { misfire_window: window, ..after("b", &[("a", Success)]) }];
     let mut cluster = Cluster::new(jobs);
     let early = Link { at: at("09:58:50"), ..link("a", "b", "09:59:50") };
-    cluster.book.jobs.get_mut(&name("b")).unwrap().0.last_scheduled = at("09:00:00");
-    cluster.book.links.insert(TriggerSeq(1), early);
+    cluster.ledger.jobs.get_mut(&name("b")).unwrap().0.last_scheduled = at("09:00:00");
+    cluster.ledger.links.insert(TriggerSeq(1), early);
     cluster.replace_leader();
     assert_eq!(cluster.told(), ["begin b.20261120T095950Z"]);
 }
@@ -287,7 +290,7 @@ fn a_run_is_kept_while_cut_off_until_its_root_is_due_again() {
     let mut cluster = Cluster::new([root(), after("b", &[("a", Success)])]);
     cluster.pass(10);
     cluster.end("a", 0);
-    let (run, _) = cluster.book.running.values().next().unwrap();
+    let (run, _) = cluster.ledger.running.values().next().unwrap();
     assert_eq!((run.job.as_str(), run.keep_until), ("b", Some(at("10:00:19"))));
 }
 
@@ -296,19 +299,19 @@ fn a_start_is_not_late_for_the_time_that_its_upstreams_took() {
     let mut cluster = Cluster::new([root(), after("b", &[("a", Success)])]);
     cluster.pass(10);
     cluster.pass(5);
-    let slot = cluster.slots.remove("a").unwrap();
-    cluster.rig.ended(slot, Exit::Code(0), None);
+    let tree_id = cluster.tree_ids.remove("a").unwrap();
+    cluster.fixture.ended(tree_id, Exit::Code(0), None);
     let mut late = Vec::new();
     for _ in 0..20 {
-        let commands = cluster.rig.take();
-        let links = cluster.book.links.clone();
+        let commands = cluster.fixture.take();
+        let links = cluster.ledger.links.clone();
         for command in commands {
             if let Command::Tell(crate::engine::Report::Started { run, lateness, .. }) = &command {
                 late.push((run.job().to_string(), *lateness));
             }
-            cluster.obey(command);
+            cluster.apply_kill(command);
         }
-        if cluster.book.links != links {
+        if cluster.ledger.links != links {
             cluster.hear();
         }
     }
@@ -324,7 +327,7 @@ fn interrupted_after(answers: usize, condition: Condition) -> Cluster {
     cluster.pass(10);
     let finish = |cluster: &mut Cluster| {
         for job in ["a", "b", "c", "d"] {
-            if cluster.slots.contains_key(job) {
+            if cluster.tree_ids.contains_key(job) {
                 cluster.end(job, 0);
             }
         }
@@ -350,7 +353,7 @@ fn whenever_the_leader_changes_each_step_of_a_chain_is_run_or_skipped_once() {
                 let decided = told.iter().filter(|line| line.contains(&format!(" {job}.{AT}"))).count();
                 assert_eq!(decided, 1, "`{job}` after {answers} commits: {told:?}");
             }
-            assert!(cluster.book.links.is_empty() && cluster.book.running.is_empty(), "after {answers}: {told:?}");
+            assert!(cluster.ledger.links.is_empty() && cluster.ledger.running.is_empty(), "after {answers}: {told:?}");
             let is_in_order = |first: &str, second: &str| {
                 let place = |job: &str| told.iter().position(|line| line.contains(&format!(" {job}.")));
                 place(first) < place(second)
@@ -364,11 +367,12 @@ fn whenever_the_leader_changes_each_step_of_a_chain_is_run_or_skipped_once() {
 fn a_link_heard_of_again_leads_to_no_second_run() {
     let mut cluster = Cluster::new([root(), after("b", &[("a", Success)])]);
     cluster.pass(10);
-    let slot = cluster.slots.remove("a").unwrap();
-    cluster.rig.ended(slot, Exit::Code(0), None);
+    let tree_id = cluster.tree_ids.remove("a").unwrap();
+    cluster.fixture.ended(tree_id, Exit::Code(0), None);
     cluster.work();
-    let stale = Wishes { links: [(TriggerSeq(1), link("a", "b", "10:00:10"))].into(), ..Wishes::default() };
-    cluster.rig.tell(Event::Ledger(ledger::Event::Wishes(stale)));
+    let stale =
+        OperatorRequests { links: [(TriggerSeq(1), link("a", "b", "10:00:10"))].into(), ..OperatorRequests::default() };
+    cluster.fixture.tell(Event::Ledger(ledger::Event::OperatorRequests(stale)));
     cluster.work();
     cluster.end("b", 0);
     cluster.work();

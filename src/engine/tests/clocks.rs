@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::rig::*;
+use super::fixture::*;
 use crate::clock::server::ServerTime;
 use crate::engine::{Event, Report};
 use crate::job::Misfire;
@@ -16,7 +16,7 @@ use crate::{election, ledger};
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
-impl Rig {
+impl Fixture {
     /// The service's clock is read, and shows this.
     fn read(&mut self, server: Timestamp) {
         let up = self.now.up;
@@ -33,8 +33,8 @@ impl Rig {
     fn run_all(&mut self) -> Vec<String> {
         let begun = begun(&self.accept_all());
         for start in self.starts() {
-            self.started(start.slot);
-            self.ended(start.slot, Exit::Code(0), None);
+            self.started(start.tree_id);
+            self.ended(start.tree_id, Exit::Code(0), None);
         }
         self.accept_all();
         begun
@@ -56,42 +56,42 @@ impl Rig {
 
 #[test]
 fn a_clock_set_back_repeats_nothing() {
-    let mut rig = Rig::settled("10:00:30", vec![job("a", "* * * * *")]);
-    rig.pass(30);
-    assert_eq!(rig.run_all(), ["a.20261120T100100Z"]);
-    rig.set_clock(-HOUR);
+    let mut fixture = Fixture::settled("10:00:30", vec![job("a", "* * * * *")]);
+    fixture.pass(30);
+    assert_eq!(fixture.run_all(), ["a.20261120T100100Z"]);
+    fixture.set_clock(-HOUR);
     for _ in 0..59 {
-        rig.pass(60);
-        assert!(rig.run_all().is_empty(), "at {}", rig.now.wall);
+        fixture.pass(60);
+        assert!(fixture.run_all().is_empty(), "at {}", fixture.now.wall);
     }
-    rig.pass(120);
-    assert_eq!(rig.run_all(), ["a.20261120T100200Z"]);
+    fixture.pass(120);
+    assert_eq!(fixture.run_all(), ["a.20261120T100200Z"]);
 }
 
 #[test]
 fn a_clock_set_forwards_settles_what_it_passed_and_goes_on() {
-    let mut rig = Rig::settled("10:00:30", vec![job("a", "* * * * *")]);
-    rig.set_clock(HOUR);
-    let accepted = rig.accept_all();
+    let mut fixture = Fixture::settled("10:00:30", vec![job("a", "* * * * *")]);
+    fixture.set_clock(HOUR);
+    let accepted = fixture.accept_all();
     assert_eq!(skipped(&accepted), ["missed 2026-11-20T10:01:00Z 2026-11-20T10:59:00Z 59"]);
     assert_eq!(begun(&accepted), ["a.20261120T110000Z"]);
 }
 
 #[test]
 fn a_step_is_told_once_and_the_passing_of_time_is_none() {
-    let mut rig = Rig::settled("10:00:30", vec![]);
-    rig.pass(86_400);
-    assert!(rig.told_of_clocks().is_empty());
-    rig.set_clock(SignedDuration::from_millis(999));
-    assert!(rig.told_of_clocks().is_empty());
-    rig.set_clock(SignedDuration::from_millis(-90_500));
-    rig.pass(10);
-    assert_eq!(rig.told_of_clocks(), ["stepped -90500"]);
+    let mut fixture = Fixture::settled("10:00:30", vec![]);
+    fixture.pass(86_400);
+    assert!(fixture.told_of_clocks().is_empty());
+    fixture.set_clock(SignedDuration::from_millis(999));
+    assert!(fixture.told_of_clocks().is_empty());
+    fixture.set_clock(SignedDuration::from_millis(-90_500));
+    fixture.pass(10);
+    assert_eq!(fixture.told_of_clocks(), ["stepped -90500"]);
 }
 
 #[test]
 fn a_skew_is_told_when_it_comes_changes_and_goes() {
-    let mut rig = Rig::settled("10:00:30", vec![]);
+    let mut fixture = Fixture::settled("10:00:30", vec![]);
     for (skew, told) in [
         (900, vec![]),
         (1_800, vec!["skewed 1"]),
@@ -106,9 +106,9 @@ fn a_skew_is_told_when_it_comes_changes_and_goes() {
         (62_500, vec![]),
         (0, vec!["skewed 0"]),
     ] {
-        rig.pass(60);
-        rig.read(rig.now.wall - SignedDuration::from_millis(skew));
-        assert_eq!(rig.told_of_clocks(), told, "at a skew of {skew} ms");
+        fixture.pass(60);
+        fixture.read(fixture.now.wall - SignedDuration::from_millis(skew));
+        assert_eq!(fixture.told_of_clocks(), told, "at a skew of {skew} ms");
     }
 }
 
@@ -117,75 +117,75 @@ fn a_skew_is_told_when_it_comes_changes_and_goes() {
 fn nothing_is_begun_more_than_a_minute_ahead_of_the_service() {
     let mut minutely = job("a", "* * * * *");
     minutely.misfire = Misfire::Skip;
-    let mut rig = Rig::settled("10:00:30", vec![minutely]);
-    rig.read(at("10:00:30"));
-    rig.set_clock(HOUR);
+    let mut fixture = Fixture::settled("10:00:30", vec![minutely]);
+    fixture.read(at("10:00:30"));
+    fixture.set_clock(HOUR);
     // The minute itself is jumped over like any other time.
-    assert_eq!(skipped(&rig.accept_all()), ["missed 2026-11-20T10:01:00Z 2026-11-20T10:01:00Z 1"]);
-    let wake = rig.engine.wake(rig.now).wall.unwrap();
+    assert_eq!(skipped(&fixture.accept_all()), ["missed 2026-11-20T10:01:00Z 2026-11-20T10:01:00Z 1"]);
+    let wake = fixture.engine.wake(fixture.now).wall.unwrap();
     assert_eq!(wake, at("11:01:00"));
     for expected in ["a.20261120T100200Z", "a.20261120T100300Z"] {
-        rig.pass(29);
-        assert!(rig.run_all().is_empty());
-        rig.pass(1);
-        assert_eq!(rig.run_all(), [expected]);
-        rig.pass(30);
+        fixture.pass(29);
+        assert!(fixture.run_all().is_empty());
+        fixture.pass(1);
+        assert_eq!(fixture.run_all(), [expected]);
+        fixture.pass(30);
     }
     // Set right again: the minute's lead is waited for, and nothing comes twice.
-    rig.set_clock(-HOUR);
-    rig.pass(30);
-    assert!(rig.run_all().is_empty());
-    rig.pass(60);
-    assert_eq!(rig.run_all(), ["a.20261120T100400Z"]);
+    fixture.set_clock(-HOUR);
+    fixture.pass(30);
+    assert!(fixture.run_all().is_empty());
+    fixture.pass(60);
+    assert_eq!(fixture.run_all(), ["a.20261120T100400Z"]);
 }
 
 #[test]
 fn a_service_whose_clock_is_ahead_holds_nothing_up() {
-    let mut rig = Rig::settled("10:00:30", vec![job("a", "* * * * *")]);
-    rig.read(at("10:00:30") + HOUR);
-    rig.pass(30);
-    assert_eq!(rig.run_all(), ["a.20261120T100100Z"]);
+    let mut fixture = Fixture::settled("10:00:30", vec![job("a", "* * * * *")]);
+    fixture.read(at("10:00:30") + HOUR);
+    fixture.pass(30);
+    assert_eq!(fixture.run_all(), ["a.20261120T100100Z"]);
 }
 
 #[test]
 fn a_schedule_edited_while_the_clock_is_ahead_does_not_lose_the_time_between() {
-    let mut rig = Rig::settled("10:00:30", vec![job("a", "0 0 * * *")]);
-    rig.read(at("10:00:30"));
-    rig.set_clock(HOUR);
-    rig.tell(Event::Loaded(set([job("a", "30 10 * * *")])));
-    rig.accept_all();
-    rig.read(at("10:00:30"));
-    rig.set_clock(-HOUR);
+    let mut fixture = Fixture::settled("10:00:30", vec![job("a", "0 0 * * *")]);
+    fixture.read(at("10:00:30"));
+    fixture.set_clock(HOUR);
+    fixture.tell(Event::Loaded(set([job("a", "30 10 * * *")])));
+    fixture.accept_all();
+    fixture.read(at("10:00:30"));
+    fixture.set_clock(-HOUR);
     for _ in 0..29 {
-        rig.pass(60);
-        assert!(rig.run_all().is_empty());
+        fixture.pass(60);
+        assert!(fixture.run_all().is_empty());
     }
-    rig.pass(30);
-    assert_eq!(rig.run_all(), ["a.20261120T103000Z"]);
+    fixture.pass(30);
+    assert_eq!(fixture.run_all(), ["a.20261120T103000Z"]);
 }
 
-fn found(mark: Timestamp, counted: Option<Timestamp>) -> Rig {
+fn found(mark: Timestamp, counted: Option<Timestamp>) -> Fixture {
     let hourly = job("a", "0 * * * *");
     let schedule = Some(hourly.schedule_digest());
     let record = JobRecord { v: 1, last_scheduled: mark, counted, schedule, nonce: Nonce("1-1".into()) };
     let entry = JobEntry { record: Some(record), version: Version(4) };
     let jobs = [(hourly.name.clone(), entry)].into();
-    Rig::leading("10:30:00", set([hourly]), Snapshot { jobs, ..Snapshot::default() })
+    Fixture::leading("10:30:00", set([hourly]), Snapshot { jobs, ..Snapshot::default() })
 }
 
-fn errors(rig: &Rig) -> Vec<bool> {
-    rig.engine.marks_ahead(rig.now).map(|(_, ahead)| ahead.is_ignored).collect()
+fn errors(fixture: &Fixture) -> Vec<bool> {
+    fixture.engine.marks_ahead(fixture.now).map(|(_, ahead)| ahead.is_ignored).collect()
 }
 
 /// Every begin moves both, so what was not counted was not begun.
 #[test]
 fn a_mark_that_no_leader_set_ahead_hides_nothing() {
     let year = SignedDuration::from_hours(24 * 365);
-    let mut rig = found(at("10:00:00") + year, Some(at("09:00:00")));
-    assert_eq!(errors(&rig), [true]);
-    let reports = rig.reports();
+    let mut fixture = found(at("10:00:00") + year, Some(at("09:00:00")));
+    assert_eq!(errors(&fixture), [true]);
+    let reports = fixture.reports();
     assert!(reports.iter().any(|report| matches!(report, Report::MarkAhead { .. })), "{reports:?}");
-    let accepted = rig.accept_all();
+    let accepted = fixture.accept_all();
     assert_eq!(begun(&accepted), ["a.20261120T100000Z"]);
     // The mark does not go back, and how far was counted stands beside it.
     let ledger::Change::Begin { record, .. } = accepted.last().unwrap() else { panic!("{accepted:?}") };
@@ -195,36 +195,36 @@ fn a_mark_that_no_leader_set_ahead_hides_nothing() {
 #[test]
 fn a_mark_that_a_leader_set_ahead_stands_and_is_an_error() {
     for counted in [None, Some(at("10:00:00") + HOUR * 24)] {
-        let mut rig = found(at("10:00:00") + HOUR * 24, counted);
-        assert_eq!(errors(&rig), [false]);
-        rig.pass(3600);
-        assert!(rig.run_all().is_empty());
-        rig.set_clock(HOUR * 24);
-        assert!(errors(&rig).is_empty());
-        assert_eq!(rig.run_all(), ["a.20261121T110000Z"]);
+        let mut fixture = found(at("10:00:00") + HOUR * 24, counted);
+        assert_eq!(errors(&fixture), [false]);
+        fixture.pass(3600);
+        assert!(fixture.run_all().is_empty());
+        fixture.set_clock(HOUR * 24);
+        assert!(errors(&fixture).is_empty());
+        assert_eq!(fixture.run_all(), ["a.20261121T110000Z"]);
     }
 }
 
 #[test]
 fn a_mark_within_a_minute_is_no_error() {
-    let rig = found(at("10:30:00") + MINUTE, None);
-    assert!(errors(&rig).is_empty());
+    let fixture = found(at("10:30:00") + MINUTE, None);
+    assert!(errors(&fixture).is_empty());
 }
 
 /// A slow answer says little of the time: it does not replace a good reading, until that is old.
 #[test]
 fn a_slow_answer_does_not_spoil_a_good_reading() {
-    let mut rig = Rig::settled("10:00:30", vec![]);
-    rig.read(at("10:00:30"));
-    let slow = |rig: &mut Rig| {
-        let up = rig.now.up;
-        let stamp = rig.now.wall.as_millisecond() - 100_000;
+    let mut fixture = Fixture::settled("10:00:30", vec![]);
+    fixture.read(at("10:00:30"));
+    let slow = |fixture: &mut Fixture| {
+        let up = fixture.now.up;
+        let stamp = fixture.now.wall.as_millisecond() - 100_000;
         let time = ServerTime::new(stamp, up - Duration::from_secs(5), up).unwrap();
-        rig.tell(Event::Election(election::Event::Time(time)));
+        fixture.tell(Event::Election(election::Event::Time(time)));
     };
-    slow(&mut rig);
-    assert_eq!(rig.engine.skew(rig.now), Some(SignedDuration::ZERO));
-    rig.pass(301);
-    slow(&mut rig);
-    assert_eq!(rig.engine.skew(rig.now).map(|skew| skew.as_secs()), Some(94));
+    slow(&mut fixture);
+    assert_eq!(fixture.engine.skew(fixture.now), Some(SignedDuration::ZERO));
+    fixture.pass(301);
+    slow(&mut fixture);
+    assert_eq!(fixture.engine.skew(fixture.now).map(|skew| skew.as_secs()), Some(94));
 }

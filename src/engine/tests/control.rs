@@ -4,25 +4,27 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::rig::*;
+use super::fixture::*;
 use crate::coordination::Request;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Job, JobName, Misfire, Overlap};
-use crate::ledger::{self, Change, Commit, ControlEntry, JobEntry, OwnerState, Snapshot, TriggerEntry, Wishes};
+use crate::ledger::{
+    self, Change, Commit, ControlEntry, JobEntry, OperatorRequests, OwnerState, Snapshot, TriggerEntry,
+};
 use crate::run::{
     ControlRecord, JobRecord, Nonce, Pause, Resume, RunRecord, Trigger, TriggerRecord, TriggerSeq, Version,
 };
 use crate::warden::wire::Exit;
 
-fn wish(job: &str, at_text: &str, uuid: u128) -> TriggerEntry {
+fn request(job: &str, at_text: &str, uuid: u128) -> TriggerEntry {
     let record =
         TriggerRecord { v: 1, uuid: Uuid::from_u128(uuid), job: name(job), by: "alice".into(), at: at(at_text) };
     TriggerEntry { record, is_in_history: false }
 }
 
-fn wishes(triggers: impl IntoIterator<Item = (u64, TriggerEntry)>) -> Wishes {
+fn requests(triggers: impl IntoIterator<Item = (u64, TriggerEntry)>) -> OperatorRequests {
     let triggers = triggers.into_iter().map(|(seq, entry)| (TriggerSeq(seq), entry)).collect();
-    Wishes { triggers, ..Wishes::default() }
+    OperatorRequests { triggers, ..OperatorRequests::default() }
 }
 
 fn paused(id: u128, version: i32, resume: bool) -> ControlEntry {
@@ -32,13 +34,13 @@ fn paused(id: u128, version: i32, resume: bool) -> ControlEntry {
     ControlEntry { record, version: Version(version) }
 }
 
-fn pause_of(job: &str, entry: ControlEntry) -> Wishes {
-    Wishes { control: [(name(job), entry)].into(), ..Wishes::default() }
+fn pause_of(job: &str, entry: ControlEntry) -> OperatorRequests {
+    OperatorRequests { control: [(name(job), entry)].into(), ..OperatorRequests::default() }
 }
 
-impl Rig {
-    fn hear(&mut self, wishes: Wishes) {
-        self.tell(Event::Ledger(ledger::Event::Wishes(wishes)));
+impl Fixture {
+    fn hear(&mut self, requests: OperatorRequests) {
+        self.tell(Event::Ledger(ledger::Event::OperatorRequests(requests)));
     }
 
     fn read_job(&mut self, entry: (JobName, JobEntry), control: Option<ControlEntry>) {
@@ -55,9 +57,9 @@ impl Rig {
 /// What these changes do about triggers, one word each.
 fn done(changes: &[Change]) -> Vec<String> {
     let done = changes.iter().filter_map(|change| match change {
-        Change::Fulfil { run } => Some(format!("run {}", run.id())),
-        Change::Dismiss { seq, skip: Some(skip), .. } => Some(format!("skip {seq} {}", skip.reason.as_str())),
-        Change::Dismiss { seq, skip: None, .. } => Some(format!("drop {seq}")),
+        Change::BeginTriggered { run } => Some(format!("run {}", run.id())),
+        Change::DropTrigger { seq, skip: Some(skip), .. } => Some(format!("skip {seq} {}", skip.reason.as_str())),
+        Change::DropTrigger { seq, skip: None, .. } => Some(format!("drop {seq}")),
         _ => None,
     });
     done.collect()
@@ -65,35 +67,35 @@ fn done(changes: &[Change]) -> Vec<String> {
 
 #[test]
 fn a_trigger_starts_a_run_once_it_is_begun_in_the_triggers_place() {
-    let mut rig = Rig::settled("10:00:00", vec![job("backup", "30 2 * * *")]);
-    rig.hear(wishes([(7, wish("backup", "10:00:00", 1))]));
-    assert!(rig.starts().is_empty());
-    assert_eq!(done(&rig.accept_all()), ["run backup.20261120T100000Z.m7"]);
-    let starts = rig.starts();
+    let mut fixture = Fixture::settled("10:00:00", vec![job("backup", "30 2 * * *")]);
+    fixture.hear(requests([(7, request("backup", "10:00:00", 1))]));
+    assert!(fixture.starts().is_empty());
+    assert_eq!(done(&fixture.accept_all()), ["run backup.20261120T100000Z.m7"]);
+    let starts = fixture.starts();
     assert_eq!(starts.len(), 1);
     assert_eq!(starts[0].run.trigger.as_ref().map(|trigger| trigger.by.as_str()), Some("alice"));
-    assert!(rig.reports().iter().any(|report| matches!(report, Report::Triggered { by, .. } if by == "alice")));
+    assert!(fixture.reports().iter().any(|report| matches!(report, Report::Triggered { by, .. } if by == "alice")));
 }
 
 #[test]
 fn a_trigger_heard_of_again_is_decided_on_once() {
-    let mut rig = Rig::settled("10:00:00", vec![job("backup", "30 2 * * *")]);
-    let told = wishes([(7, wish("backup", "10:00:00", 1))]);
-    rig.hear(told.clone());
-    rig.hear(told.clone());
-    assert_eq!(done(&rig.accept_all()).len(), 1);
-    rig.hear(told);
-    assert!(rig.accept_all().is_empty());
+    let mut fixture = Fixture::settled("10:00:00", vec![job("backup", "30 2 * * *")]);
+    let told = requests([(7, request("backup", "10:00:00", 1))]);
+    fixture.hear(told.clone());
+    fixture.hear(told.clone());
+    assert_eq!(done(&fixture.accept_all()).len(), 1);
+    fixture.hear(told);
+    assert!(fixture.accept_all().is_empty());
 }
 
 #[test]
 fn a_second_trigger_of_one_uuid_leads_to_nothing() {
     let mut allow = job("backup", "30 2 * * *");
     allow.overlap = Overlap::Allow;
-    let mut rig = Rig::settled("10:00:00", vec![allow]);
-    let both = [(7, wish("backup", "10:00:00", 1)), (8, wish("backup", "10:00:00", 1))];
-    rig.hear(wishes(both));
-    assert_eq!(done(&rig.accept_all()), ["run backup.20261120T100000Z.m7", "drop 8"]);
+    let mut fixture = Fixture::settled("10:00:00", vec![allow]);
+    let both = [(7, request("backup", "10:00:00", 1)), (8, request("backup", "10:00:00", 1))];
+    fixture.hear(requests(both));
+    assert_eq!(done(&fixture.accept_all()), ["run backup.20261120T100000Z.m7", "drop 8"]);
 }
 
 #[test]
@@ -102,20 +104,23 @@ fn a_uuid_that_an_earlier_term_saw_leads_to_nothing() {
     let mut found = running(&backup, at("09:59:00"), OwnerState::Alive);
     found.record.trigger = Some(Trigger { seq: TriggerSeq(6), uuid: Uuid::from_u128(1), by: "alice".into() });
     let jobs = [entry(&backup, at("10:00:00"), 0)].into();
-    let in_history = TriggerEntry { is_in_history: true, ..wish("backup", "10:00:00", 2) };
-    let wishes = wishes([(7, wish("backup", "10:00:00", 1)), (8, in_history)]);
-    let mut rig =
-        Rig::leading("10:00:00", set([backup]), Snapshot { jobs, running: vec![found], wishes, ..Snapshot::default() });
-    assert_eq!(done(&rig.accept_all()), ["drop 7", "drop 8"]);
+    let in_history = TriggerEntry { is_in_history: true, ..request("backup", "10:00:00", 2) };
+    let requests = requests([(7, request("backup", "10:00:00", 1)), (8, in_history)]);
+    let mut fixture = Fixture::leading(
+        "10:00:00",
+        set([backup]),
+        Snapshot { jobs, running: vec![found], requests, ..Snapshot::default() },
+    );
+    assert_eq!(done(&fixture.accept_all()), ["drop 7", "drop 8"]);
 }
 
 #[test]
 fn a_trigger_left_by_the_last_leader_is_run_by_this_one() {
     let backup = job("backup", "30 2 * * *");
     let jobs = [entry(&backup, at("10:00:00"), 0)].into();
-    let wishes = wishes([(7, wish("backup", "09:59:30", 1))]);
-    let mut rig = Rig::leading("10:00:00", set([backup]), Snapshot { jobs, wishes, ..Snapshot::default() });
-    assert_eq!(done(&rig.accept_all()), ["run backup.20261120T095930Z.m7"]);
+    let requests = requests([(7, request("backup", "09:59:30", 1))]);
+    let mut fixture = Fixture::leading("10:00:00", set([backup]), Snapshot { jobs, requests, ..Snapshot::default() });
+    assert_eq!(done(&fixture.accept_all()), ["run backup.20261120T095930Z.m7"]);
 }
 
 #[test]
@@ -123,21 +128,21 @@ fn a_trigger_beside_a_run_in_flight_is_skipped_where_overlap_says_so() {
     for (overlap, expected) in [(Overlap::Skip, "skip 7 overlap"), (Overlap::Allow, "run tick.20261120T100001Z.m7")] {
         let mut tick = job("tick", "1 0 10 * * *");
         tick.overlap = overlap;
-        let mut rig = Rig::settled("10:00:00", vec![tick]);
-        rig.pass(1);
-        rig.accept_all();
-        rig.hear(wishes([(7, wish("tick", "10:00:01", 1))]));
-        assert_eq!(done(&rig.accept_all()), [expected]);
+        let mut fixture = Fixture::settled("10:00:00", vec![tick]);
+        fixture.pass(1);
+        fixture.accept_all();
+        fixture.hear(requests([(7, request("tick", "10:00:01", 1))]));
+        assert_eq!(done(&fixture.accept_all()), [expected]);
     }
 }
 
 #[test]
 fn an_occurrence_beside_a_manual_run_is_skipped() {
-    let mut rig = Rig::settled("10:00:00", vec![job("tick", "1 0 10 * * *")]);
-    rig.hear(wishes([(7, wish("tick", "10:00:00", 1))]));
-    rig.accept_all();
-    rig.pass(1);
-    let passed = skipped(&rig.accept_all());
+    let mut fixture = Fixture::settled("10:00:00", vec![job("tick", "1 0 10 * * *")]);
+    fixture.hear(requests([(7, request("tick", "10:00:00", 1))]));
+    fixture.accept_all();
+    fixture.pass(1);
+    let passed = skipped(&fixture.accept_all());
     assert_eq!(passed, ["overlap 2026-11-20T10:00:01Z 2026-11-20T10:00:01Z 1"]);
 }
 
@@ -163,43 +168,43 @@ fn a_trigger_older_than_the_window_is_missed() {
         (with(Some(60), "30 2 * * *"), "10:05:00", "run a.20261120T100500Z.m7"),
     ];
     for (job, made, expected) in cases {
-        let mut rig = Rig::settled("10:00:00", vec![job]);
-        rig.hear(wishes([(7, wish("a", made, 1))]));
-        assert_eq!(done(&rig.accept_all()), [expected], "made at {made}");
+        let mut fixture = Fixture::settled("10:00:00", vec![job]);
+        fixture.hear(requests([(7, request("a", made, 1))]));
+        assert_eq!(done(&fixture.accept_all()), [expected], "made at {made}");
     }
 }
 
 #[test]
 fn a_trigger_of_a_job_that_the_leader_does_not_know_is_said_to_be_missed_after_a_minute() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "@daily")]);
-    rig.hear(wishes([(7, wish("other", "10:00:00", 1))]));
-    assert!(rig.accept_all().is_empty());
-    assert_eq!(rig.engine.wake(rig.now).wall, Some(at("10:01:00")));
-    rig.pass(60);
-    assert_eq!(done(&rig.accept_all()), ["skip 7 missed"]);
-    assert!(rig.reports().iter().any(|report| matches!(report, Report::Skipped { .. })));
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "@daily")]);
+    fixture.hear(requests([(7, request("other", "10:00:00", 1))]));
+    assert!(fixture.accept_all().is_empty());
+    assert_eq!(fixture.engine.wake(fixture.now).wall, Some(at("10:01:00")));
+    fixture.pass(60);
+    assert_eq!(done(&fixture.accept_all()), ["skip 7 missed"]);
+    assert!(fixture.reports().iter().any(|report| matches!(report, Report::Skipped { .. })));
 }
 
 #[test]
 fn a_trigger_of_a_job_that_is_away_from_the_file_for_a_moment_leads_to_its_run() {
     let both = || set([job("a", "@daily"), job("other", "@daily")]);
-    let mut rig = Rig::leading("10:00:00", both(), Snapshot::default());
-    rig.accept_all();
-    rig.tell(Event::Loaded(set([job("a", "@daily")])));
-    rig.accept_all();
-    rig.hear(wishes([(7, wish("other", "10:00:00", 1))]));
-    assert!(rig.accept_all().is_empty());
-    rig.tell(Event::Loaded(both()));
-    assert!(done(&rig.accept_all()).contains(&"run other.20261120T100000Z.m7".to_owned()));
+    let mut fixture = Fixture::leading("10:00:00", both(), Snapshot::default());
+    fixture.accept_all();
+    fixture.tell(Event::Loaded(set([job("a", "@daily")])));
+    fixture.accept_all();
+    fixture.hear(requests([(7, request("other", "10:00:00", 1))]));
+    assert!(fixture.accept_all().is_empty());
+    fixture.tell(Event::Loaded(both()));
+    assert!(done(&fixture.accept_all()).contains(&"run other.20261120T100000Z.m7".to_owned()));
 }
 
 #[test]
 fn a_disabled_job_and_a_paused_one_can_be_triggered() {
     let disabled = Job { enabled: false, ..job("a", "* * * * * *") };
-    let mut rig = Rig::settled("10:00:00", vec![disabled, job("b", "@daily")]);
-    rig.hear(pause_of("b", paused(1, 0, false)));
-    rig.hear(wishes([(7, wish("a", "10:00:00", 1)), (8, wish("b", "10:00:00", 2))]));
-    assert_eq!(done(&rig.accept_all()), ["run a.20261120T100000Z.m7", "run b.20261120T100000Z.m8"]);
+    let mut fixture = Fixture::settled("10:00:00", vec![disabled, job("b", "@daily")]);
+    fixture.hear(pause_of("b", paused(1, 0, false)));
+    fixture.hear(requests([(7, request("a", "10:00:00", 1)), (8, request("b", "10:00:00", 2))]));
+    assert_eq!(done(&fixture.accept_all()), ["run a.20261120T100000Z.m7", "run b.20261120T100000Z.m8"]);
 }
 
 #[test]
@@ -207,13 +212,16 @@ fn a_trigger_waits_for_the_end_of_a_run_that_is_being_settled() {
     let backup = job("backup", "30 2 * * *");
     let dead = running(&backup, at("09:59:00"), OwnerState::Dead);
     let jobs = [entry(&backup, at("10:00:00"), 0)].into();
-    let wishes = wishes([(7, wish("backup", "10:00:00", 1))]);
-    let mut rig =
-        Rig::leading("10:00:00", set([backup]), Snapshot { jobs, running: vec![dead], wishes, ..Snapshot::default() });
-    let commits = rig.commits();
+    let requests = requests([(7, request("backup", "10:00:00", 1))]);
+    let mut fixture = Fixture::leading(
+        "10:00:00",
+        set([backup]),
+        Snapshot { jobs, running: vec![dead], requests, ..Snapshot::default() },
+    );
+    let commits = fixture.commits();
     let [(end, Change::End { .. })] = commits.as_slice() else { panic!("{commits:?}") };
-    rig.answer(*end, Commit::Accepted);
-    assert_eq!(done(&rig.accept_all()), ["run backup.20261120T100000Z.m7"]);
+    fixture.answer(*end, Commit::Accepted);
+    assert_eq!(done(&fixture.accept_all()), ["run backup.20261120T100000Z.m7"]);
 }
 
 #[test]
@@ -223,31 +231,31 @@ fn a_manual_run_whose_node_died_is_settled_by_its_own_rule() {
     let mut found = running(&backup, at("09:59:00"), OwnerState::Dead);
     found.record = RunRecord { trigger: Some(trigger.clone()), ..found.record };
     let jobs = [entry(&backup, at("10:00:00"), 0)].into();
-    let mut rig =
-        Rig::leading("10:00:00", set([backup]), Snapshot { jobs, running: vec![found], ..Snapshot::default() });
-    rig.accept_all();
-    let starts = rig.starts();
+    let mut fixture =
+        Fixture::leading("10:00:00", set([backup]), Snapshot { jobs, running: vec![found], ..Snapshot::default() });
+    fixture.accept_all();
+    let starts = fixture.starts();
     assert_eq!((starts[0].run.attempt, starts[0].run.trigger.as_ref()), (2, Some(&trigger)));
 }
 
 #[test]
 fn nothing_wanted_is_decided_on_once_the_lease_has_ended() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "@daily")]);
-    rig.pass_cut_off(LEASE.as_secs());
-    rig.hear(wishes([(7, wish("a", "10:00:00", 1))]));
-    assert!(rig.commits().is_empty());
-    rig.pass(1);
-    assert_eq!(done(&rig.accept_all()).len(), 1, "it waits for the lease");
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "@daily")]);
+    fixture.pass_cut_off(LEASE.as_secs());
+    fixture.hear(requests([(7, request("a", "10:00:00", 1))]));
+    assert!(fixture.commits().is_empty());
+    fixture.pass(1);
+    assert_eq!(done(&fixture.accept_all()).len(), 1, "it waits for the lease");
 }
 
 #[test]
 fn while_paused_every_occurrence_passes_and_neighbours_share_a_record() {
-    let mut rig = Rig::settled("10:00:00", vec![job("tick", "* * * * * *")]);
-    rig.hear(pause_of("tick", paused(1, 0, false)));
+    let mut fixture = Fixture::settled("10:00:00", vec![job("tick", "* * * * * *")]);
+    fixture.hear(pause_of("tick", paused(1, 0, false)));
     let mut changes = Vec::new();
     for _ in 0..3 {
-        rig.pass(1);
-        changes.extend(rig.accept_all());
+        fixture.pass(1);
+        changes.extend(fixture.accept_all());
     }
     assert!(begun(&changes).is_empty());
     assert_eq!(skipped(&changes).last().unwrap(), "paused 2026-11-20T10:00:01Z 2026-11-20T10:00:03Z 3");
@@ -256,15 +264,15 @@ fn while_paused_every_occurrence_passes_and_neighbours_share_a_record() {
 #[test]
 fn a_begin_that_a_pause_overtook_is_not_decided_on_again() {
     let tick = job("tick", "* * * * * *");
-    let mut rig = Rig::settled("10:00:00", vec![tick.clone()]);
-    rig.pass(1);
-    let commits = rig.commits();
-    rig.answer(commits[0].0, Commit::Superseded);
-    assert!(rig.asks_for_job());
+    let mut fixture = Fixture::settled("10:00:00", vec![tick.clone()]);
+    fixture.pass(1);
+    let commits = fixture.commits();
+    fixture.answer(commits[0].0, Commit::Superseded);
+    assert!(fixture.asks_for_job());
     // The pause changed the job's record, and is read after it.
-    rig.read_job(entry(&tick, at("10:00:00"), 1), Some(paused(1, 0, false)));
-    let changes = rig.accept_all();
-    assert!(begun(&changes).is_empty() && rig.starts().is_empty());
+    fixture.read_job(entry(&tick, at("10:00:00"), 1), Some(paused(1, 0, false)));
+    let changes = fixture.accept_all();
+    assert!(begun(&changes).is_empty() && fixture.starts().is_empty());
     assert_eq!(skipped(&changes), ["paused 2026-11-20T10:00:01Z 2026-11-20T10:00:01Z 1"]);
 }
 
@@ -274,9 +282,9 @@ fn what_was_missed_before_a_takeover_passes_where_the_job_is_paused() {
     all.misfire = Misfire::RunAll;
     all.misfire_window = Some(Duration::from_secs(3600));
     let jobs = [entry(&all, at("09:57:00"), 4)].into();
-    let wishes = pause_of("tick", paused(1, 0, false));
-    let mut rig = Rig::leading("10:00:30", set([all]), Snapshot { jobs, wishes, ..Snapshot::default() });
-    let changes = rig.accept_all();
+    let requests = pause_of("tick", paused(1, 0, false));
+    let mut fixture = Fixture::leading("10:00:30", set([all]), Snapshot { jobs, requests, ..Snapshot::default() });
+    let changes = fixture.accept_all();
     assert!(begun(&changes).is_empty());
     assert_eq!(skipped(&changes), ["paused 2026-11-20T09:58:00Z 2026-11-20T10:00:00Z 3"]);
 }
@@ -285,53 +293,53 @@ fn what_was_missed_before_a_takeover_passes_where_the_job_is_paused() {
 fn a_resume_moves_the_mark_to_now_and_nothing_that_passed_is_made_up() {
     let tick = job("tick", "* * * * *");
     let jobs = [entry(&tick, at("09:57:00"), 4)].into();
-    let wishes = pause_of("tick", paused(1, 2, true));
-    let mut rig = Rig::leading("10:00:30", set([tick]), Snapshot { jobs, wishes, ..Snapshot::default() });
-    let changes = rig.accept_all();
+    let requests = pause_of("tick", paused(1, 2, true));
+    let mut fixture = Fixture::leading("10:00:30", set([tick]), Snapshot { jobs, requests, ..Snapshot::default() });
+    let changes = fixture.accept_all();
     let [Change::Resume { control, mark: Some((version, record)), skip: Some(skip), .. }] = changes.as_slice() else {
         panic!("{changes:?}")
     };
     assert_eq!((*control, *version, record.last_scheduled), (Version(2), Some(Version(4)), at("10:00:30")));
     assert_eq!((skip.skip.reason.as_str(), skip.skip.count), ("paused", 3));
-    assert!(rig.reports().contains(&Report::Resumed { job: name("tick"), by: "bob".into() }));
-    rig.pass(30);
-    assert_eq!(begun(&rig.accept_all()), ["tick.20261120T100100Z"]);
+    assert!(fixture.reports().contains(&Report::Resumed { job: name("tick"), by: "bob".into() }));
+    fixture.pass(30);
+    assert_eq!(begun(&fixture.accept_all()), ["tick.20261120T100100Z"]);
 }
 
 #[test]
 fn old_news_of_a_pause_that_was_ended_changes_nothing() {
-    let mut rig = Rig::settled("10:00:00", vec![job("tick", "* * * * *")]);
-    rig.hear(pause_of("tick", paused(1, 0, false)));
-    rig.hear(pause_of("tick", paused(1, 1, true)));
-    assert_eq!(rig.accept_all().len(), 1);
-    rig.hear(pause_of("tick", paused(1, 0, false)));
-    rig.pass(60);
-    assert_eq!(begun(&rig.accept_all()).len(), 1);
-    rig.hear(pause_of("tick", paused(2, 0, false)));
-    rig.pass(60);
-    assert!(begun(&rig.accept_all()).is_empty(), "another pause counts");
+    let mut fixture = Fixture::settled("10:00:00", vec![job("tick", "* * * * *")]);
+    fixture.hear(pause_of("tick", paused(1, 0, false)));
+    fixture.hear(pause_of("tick", paused(1, 1, true)));
+    assert_eq!(fixture.accept_all().len(), 1);
+    fixture.hear(pause_of("tick", paused(1, 0, false)));
+    fixture.pass(60);
+    assert_eq!(begun(&fixture.accept_all()).len(), 1);
+    fixture.hear(pause_of("tick", paused(2, 0, false)));
+    fixture.pass(60);
+    assert!(begun(&fixture.accept_all()).is_empty(), "another pause counts");
 }
 
 #[test]
 fn a_resume_that_another_pause_overtook_leaves_the_job_paused() {
     let tick = job("tick", "* * * * *");
-    let mut rig = Rig::settled("10:00:00", vec![tick.clone()]);
-    rig.hear(pause_of("tick", paused(1, 1, true)));
-    let commits = rig.commits();
-    rig.answer(commits[0].0, Commit::Superseded);
-    assert!(rig.asks_for_job());
-    rig.read_job(entry(&tick, at("10:00:00"), 1), Some(paused(1, 2, false)));
-    rig.pass(60);
-    let changes = rig.accept_all();
+    let mut fixture = Fixture::settled("10:00:00", vec![tick.clone()]);
+    fixture.hear(pause_of("tick", paused(1, 1, true)));
+    let commits = fixture.commits();
+    fixture.answer(commits[0].0, Commit::Superseded);
+    assert!(fixture.asks_for_job());
+    fixture.read_job(entry(&tick, at("10:00:00"), 1), Some(paused(1, 2, false)));
+    fixture.pass(60);
+    let changes = fixture.accept_all();
     assert!(begun(&changes).is_empty());
     assert_eq!(skipped(&changes).len(), 1);
 }
 
 #[test]
 fn a_paused_job_without_occurrences_here_is_resumed_all_the_same() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "@daily")]);
-    rig.hear(pause_of("gone", paused(1, 0, true)));
-    let changes = rig.accept_all();
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "@daily")]);
+    fixture.hear(pause_of("gone", paused(1, 0, true)));
+    let changes = fixture.accept_all();
     assert!(matches!(changes.as_slice(), [Change::Resume { mark: None, skip: None, .. }]), "{changes:?}");
 }
 
@@ -346,34 +354,34 @@ fn a_record_that_a_pause_made_counts_from_now() {
         nonce: Nonce("pause".into()),
     };
     let jobs = [(name("tick"), JobEntry { record: Some(undecided), version: Version(0) })].into();
-    let wishes = pause_of("tick", paused(1, 0, false));
-    let mut rig = Rig::leading("10:00:30", set([tick]), Snapshot { jobs, wishes, ..Snapshot::default() });
-    assert!(skipped(&rig.accept_all()).is_empty());
-    rig.pass(30);
-    assert_eq!(skipped(&rig.accept_all()), ["paused 2026-11-20T10:01:00Z 2026-11-20T10:01:00Z 1"]);
+    let requests = pause_of("tick", paused(1, 0, false));
+    let mut fixture = Fixture::leading("10:00:30", set([tick]), Snapshot { jobs, requests, ..Snapshot::default() });
+    assert!(skipped(&fixture.accept_all()).is_empty());
+    fixture.pass(30);
+    assert_eq!(skipped(&fixture.accept_all()), ["paused 2026-11-20T10:01:00Z 2026-11-20T10:01:00Z 1"]);
 }
 
 #[test]
 fn a_pause_is_told_once() {
-    let mut rig = Rig::settled("10:00:00", vec![job("tick", "* * * * *")]);
-    rig.hear(pause_of("tick", paused(1, 0, false)));
-    rig.hear(pause_of("tick", paused(1, 0, false)));
-    rig.hear(pause_of("tick", paused(1, 1, false)));
-    let told = rig.reports().into_iter().filter(|report| matches!(report, Report::Paused { .. }));
+    let mut fixture = Fixture::settled("10:00:00", vec![job("tick", "* * * * *")]);
+    fixture.hear(pause_of("tick", paused(1, 0, false)));
+    fixture.hear(pause_of("tick", paused(1, 0, false)));
+    fixture.hear(pause_of("tick", paused(1, 1, false)));
+    let told = fixture.reports().into_iter().filter(|report| matches!(report, Report::Paused { .. }));
     assert_eq!(told.count(), 1);
 }
 
 #[test]
 fn a_trigger_whose_begin_was_refused_is_taken_up_when_it_is_heard_of_again() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "@daily")]);
-    let told = wishes([(7, wish("a", "10:00:00", 1))]);
-    rig.hear(told.clone());
-    let commits = rig.commits();
-    rig.answer(commits[0].0, Commit::Superseded);
-    rig.hear(told);
-    rig.accept_all();
-    let slot = rig.starts()[0].slot;
-    rig.started(slot);
-    rig.ended(slot, Exit::Code(0), None);
-    assert!(matches!(rig.accept_all().as_slice(), [Change::End { .. }]));
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "@daily")]);
+    let told = requests([(7, request("a", "10:00:00", 1))]);
+    fixture.hear(told.clone());
+    let commits = fixture.commits();
+    fixture.answer(commits[0].0, Commit::Superseded);
+    fixture.hear(told);
+    fixture.accept_all();
+    let tree_id = fixture.starts()[0].tree_id;
+    fixture.started(tree_id);
+    fixture.ended(tree_id, Exit::Code(0), None);
+    assert!(matches!(fixture.accept_all().as_slice(), [Change::End { .. }]));
 }

@@ -1,6 +1,6 @@
 //! Nodes whose files differ: a job that one of them does not define.
 
-use super::rig::*;
+use super::fixture::*;
 use crate::engine::Event;
 use crate::job::{Job, Misfire};
 use crate::ledger::{self, Commit, JobEntry, Snapshot};
@@ -21,49 +21,49 @@ fn recorded() -> Snapshot {
 
 #[test]
 fn a_leader_leaves_the_records_of_jobs_that_its_file_does_not_define() {
-    let mut rig = Rig::leading("10:00:01", set([]), recorded());
-    rig.pass(60);
-    assert!(rig.commits().is_empty());
-    assert!(rig.engine.is_settled());
+    let mut fixture = Fixture::leading("10:00:01", set([]), recorded());
+    fixture.pass(60);
+    assert!(fixture.commits().is_empty());
+    assert!(fixture.engine.is_settled());
 }
 
 /// An older file led in between: what passed meanwhile is what the job's own misfire rule says.
 #[test]
 fn what_passed_under_a_leader_without_the_job_is_made_up_by_one_that_has_it() {
-    let mut rig = Rig::leading("10:00:03", set([all()]), recorded());
+    let mut fixture = Fixture::leading("10:00:03", set([all()]), recorded());
     let mut runs = Vec::new();
     for _ in 0..3 {
-        let (changes, slots) = rig.start_all();
+        let (changes, tree_ids) = fixture.start_all();
         runs.extend(begun(&changes));
-        slots.iter().for_each(|&slot| rig.ended(slot, crate::warden::wire::Exit::Code(0), None));
+        tree_ids.iter().for_each(|&tree_id| fixture.ended(tree_id, crate::warden::wire::Exit::Code(0), None));
     }
     assert_eq!(runs, ["a.20261120T100001Z", "a.20261120T100002Z", "a.20261120T100003Z"]);
 }
 
 #[test]
 fn a_job_that_comes_to_a_leaders_file_counts_from_then_and_the_gap_is_recorded() {
-    let mut rig = Rig::leading("10:00:01", set([]), recorded());
-    rig.pass(8);
-    rig.tell(Event::Loaded(set([all()])));
-    let changes = rig.accept_all();
+    let mut fixture = Fixture::leading("10:00:01", set([]), recorded());
+    fixture.pass(8);
+    fixture.tell(Event::Loaded(set([all()])));
+    let changes = fixture.accept_all();
     assert_eq!(skipped(&changes), ["missed 2026-11-20T10:00:01Z 2026-11-20T10:00:09Z 9"]);
-    rig.pass(1);
-    assert_eq!(begun(&rig.accept_all()), ["a.20261120T100010Z"]);
+    fixture.pass(1);
+    assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100010Z"]);
 }
 
 /// A pause has written the record since it was read.
 #[test]
 fn so_it_does_where_its_record_has_changed_since_it_was_read() {
-    let mut rig = Rig::leading("10:00:01", set([]), recorded());
-    rig.pass(8);
-    rig.tell(Event::Loaded(set([all()])));
-    let commits = rig.commits();
-    rig.answer(commits[0].0, Commit::Superseded);
+    let mut fixture = Fixture::leading("10:00:01", set([]), recorded());
+    fixture.pass(8);
+    fixture.tell(Event::Loaded(set([all()])));
+    let commits = fixture.commits();
+    fixture.answer(commits[0].0, Commit::Superseded);
     let (name, entry) = entry(&all(), at("10:00:00"), 5);
     let entry = JobEntry { record: entry.record.map(|record| JobRecord { v: 1, ..record }), version: Version(5) };
-    rig.commands.clear();
-    rig.tell(Event::Ledger(ledger::Event::Job(name, Some(entry), None)));
-    let changes = rig.accept_all();
+    fixture.commands.clear();
+    fixture.tell(Event::Ledger(ledger::Event::Job(name, Some(entry), None)));
+    let changes = fixture.accept_all();
     assert_eq!(skipped(&changes), ["missed 2026-11-20T10:00:01Z 2026-11-20T10:00:09Z 9"]);
     assert!(begun(&changes).is_empty());
 }

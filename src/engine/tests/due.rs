@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::rig::*;
+use super::fixture::*;
 use crate::clock::Uptime;
 use crate::coordination::Request;
 use crate::election;
@@ -15,45 +15,45 @@ use crate::warden::wire::{Deadline, Exit};
 
 #[test]
 fn an_occurrence_starts_only_after_its_begin_is_accepted() {
-    let mut rig = Rig::settled("02:29:59", vec![job("backup", "30 2 * * *")]);
-    rig.pass(1);
-    assert!(rig.starts().is_empty());
-    let accepted = rig.accept_all();
+    let mut fixture = Fixture::settled("02:29:59", vec![job("backup", "30 2 * * *")]);
+    fixture.pass(1);
+    assert!(fixture.starts().is_empty());
+    let accepted = fixture.accept_all();
     assert_eq!(begun(&accepted), ["backup.20261120T023000Z"]);
-    let starts = rig.starts();
+    let starts = fixture.starts();
     assert_eq!(starts.len(), 1);
-    assert_eq!(starts[0].not_after, rig.now.up + LEASE);
-    assert_eq!(starts[0].deadline, Deadline::LeaseAnd(rig.now.up + Duration::from_secs(86_399)));
+    assert_eq!(starts[0].not_after, fixture.now.up + LEASE);
+    assert_eq!(starts[0].deadline, Deadline::LeaseAnd(fixture.now.up + Duration::from_secs(86_399)));
 }
 
 #[test]
 fn one_occurrence_leads_to_one_begin() {
-    let mut rig = Rig::settled("02:29:59", vec![job("backup", "30 2 * * *")]);
-    rig.pass(1);
-    rig.tell(Event::Tick);
-    rig.tell(Event::Tick);
-    assert_eq!(rig.commits().len(), 1);
+    let mut fixture = Fixture::settled("02:29:59", vec![job("backup", "30 2 * * *")]);
+    fixture.pass(1);
+    fixture.tell(Event::Tick);
+    fixture.tell(Event::Tick);
+    assert_eq!(fixture.commits().len(), 1);
 }
 
 #[test]
 fn a_clock_set_back_repeats_nothing() {
-    let mut rig = Rig::settled("02:29:59", vec![job("backup", "30 2 * * *")]);
-    rig.pass(1);
-    rig.accept_all();
-    rig.now.wall = at("02:29:59");
-    rig.commands.clear();
-    rig.pass(1);
-    assert!(rig.commits().is_empty());
+    let mut fixture = Fixture::settled("02:29:59", vec![job("backup", "30 2 * * *")]);
+    fixture.pass(1);
+    fixture.accept_all();
+    fixture.now.wall = at("02:29:59");
+    fixture.commands.clear();
+    fixture.pass(1);
+    assert!(fixture.commits().is_empty());
 }
 
 #[test]
 fn begins_of_one_job_are_chained_by_version() {
     let mut tight = job("tick", "* * * * * *");
     tight.overlap = Overlap::Allow;
-    let mut rig = Rig::settled("10:00:00", vec![tight]);
-    rig.pass(1);
-    rig.pass(1);
-    let versions: Vec<_> = rig
+    let mut fixture = Fixture::settled("10:00:00", vec![tight]);
+    fixture.pass(1);
+    fixture.pass(1);
+    let versions: Vec<_> = fixture
         .commits()
         .into_iter()
         .map(|(_, change)| match change {
@@ -66,127 +66,128 @@ fn begins_of_one_job_are_chained_by_version() {
 
 #[test]
 fn a_fenced_leader_starts_nothing_more() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *"), job("b", "* * * * * *")]);
-    rig.pass(1);
-    let commits = rig.commits();
-    rig.answer(commits[0].0, Commit::Fenced);
-    rig.answer(commits[1].0, Commit::Fenced);
-    rig.pass(1);
-    assert!(rig.starts().is_empty());
-    assert!(rig.commits().is_empty());
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "* * * * * *"), job("b", "* * * * * *")]);
+    fixture.pass(1);
+    let commits = fixture.commits();
+    fixture.answer(commits[0].0, Commit::Fenced);
+    fixture.answer(commits[1].0, Commit::Fenced);
+    fixture.pass(1);
+    assert!(fixture.starts().is_empty());
+    assert!(fixture.commits().is_empty());
 }
 
 #[test]
 fn a_late_refusal_of_an_earlier_term_does_not_fence_this_one() {
     let tick = job("a", "* * * * * *");
-    let mut rig = Rig::settled("10:00:00", vec![tick.clone()]);
-    rig.pass(1);
-    let late = rig.commits()[0].0;
-    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::LeaseOver }));
+    let mut fixture = Fixture::settled("10:00:00", vec![tick.clone()]);
+    fixture.pass(1);
+    let late = fixture.commits()[0].0;
+    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::LeaseOver }));
     let entries = [entry(&tick, at("10:00:00"), 0)].into();
-    rig.elect(11, crate::ledger::Snapshot { jobs: entries, ..Default::default() });
-    rig.answer(late, Commit::Fenced);
-    assert_eq!(begun(&rig.accept_all()), ["a.20261120T100001Z"]);
-    assert_eq!(rig.starts().len(), 1);
+    fixture.elect(11, crate::ledger::Snapshot { jobs: entries, ..Default::default() });
+    fixture.answer(late, Commit::Fenced);
+    assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100001Z"]);
+    assert_eq!(fixture.starts().len(), 1);
 }
 
 #[test]
 fn nothing_is_begun_once_the_lease_has_ended() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *")]);
-    rig.pass_cut_off(LEASE.as_secs());
-    assert!(rig.commits().is_empty());
-    assert_eq!(rig.engine.wake(rig.now).wall, None);
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "* * * * * *")]);
+    fixture.pass_cut_off(LEASE.as_secs());
+    assert!(fixture.commits().is_empty());
+    assert_eq!(fixture.engine.wake(fixture.now).wall, None);
 }
 
 #[test]
 fn what_was_begun_as_the_lease_ended_is_not_started_and_goes_back() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
-    rig.pass(1);
-    let commits = rig.commits();
-    rig.now.up = rig.now.up + LEASE;
-    rig.answer(commits[0].0, Commit::Accepted);
-    assert!(rig.starts().is_empty());
-    let commits = rig.commits();
-    let [(_, Change::Reown { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
+    fixture.pass(1);
+    let commits = fixture.commits();
+    fixture.now.up = fixture.now.up + LEASE;
+    fixture.answer(commits[0].0, Commit::Accepted);
+    assert!(fixture.starts().is_empty());
+    let commits = fixture.commits();
+    let [(_, Change::ChangeOwner { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
     assert_eq!((run.state, run.attempt), (RunState::Unstarted, 1));
 }
 
 #[test]
 fn an_occurrence_beside_a_run_in_flight_is_skipped_and_said() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *")]);
-    rig.pass(1);
-    rig.accept_all();
-    let slot = rig.starts()[0].slot;
-    rig.started(slot);
-    rig.pass(1);
-    rig.pass(1);
-    let accepted = rig.accept_all();
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "* * * * * *")]);
+    fixture.pass(1);
+    fixture.accept_all();
+    let tree_id = fixture.starts()[0].tree_id;
+    fixture.started(tree_id);
+    fixture.pass(1);
+    fixture.pass(1);
+    let accepted = fixture.accept_all();
     assert_eq!(
         skipped(&accepted),
         ["overlap 2026-11-20T10:00:02Z 2026-11-20T10:00:02Z 1", "overlap 2026-11-20T10:00:02Z 2026-11-20T10:00:03Z 2"]
     );
-    let told = rig.reports().into_iter().filter(|report| matches!(report, Report::Skipped { count: 1, .. }));
+    let told = fixture.reports().into_iter().filter(|report| matches!(report, Report::Skipped { count: 1, .. }));
     assert_eq!(told.count(), 2);
 }
 
 #[test]
 fn the_next_occurrence_after_the_end_runs_again() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *")]);
-    rig.pass(1);
-    rig.accept_all();
-    let slot = rig.starts()[0].slot;
-    rig.started(slot);
-    rig.ended(slot, Exit::Code(0), None);
-    rig.accept_all();
-    rig.commands.clear();
-    rig.pass(1);
-    assert_eq!(begun(&rig.accept_all()), ["a.20261120T100002Z"]);
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "* * * * * *")]);
+    fixture.pass(1);
+    fixture.accept_all();
+    let tree_id = fixture.starts()[0].tree_id;
+    fixture.started(tree_id);
+    fixture.ended(tree_id, Exit::Code(0), None);
+    fixture.accept_all();
+    fixture.commands.clear();
+    fixture.pass(1);
+    assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100002Z"]);
 }
 
 #[test]
 fn a_refused_begin_is_decided_anew_from_what_the_record_says() {
     let touched = job("a", "* * * * * *");
     let digest = Some(touched.schedule_digest());
-    let mut rig = Rig::settled("10:00:00", vec![touched]);
-    rig.pass(1);
-    let commits = rig.commits();
-    rig.answer(commits[0].0, Commit::Superseded);
-    let asked = rig.take();
+    let mut fixture = Fixture::settled("10:00:00", vec![touched]);
+    fixture.pass(1);
+    let commits = fixture.commits();
+    fixture.answer(commits[0].0, Commit::Superseded);
+    let asked = fixture.take();
     assert!(asked.contains(&Command::Ask(Request::Ledger(ledger::Request::ReadJob(name("a"))))), "{asked:?}");
     let record =
         JobRecord { v: 1, last_scheduled: at("10:00:00"), counted: None, schedule: digest, nonce: Nonce("op".into()) };
     let entry = JobEntry { record: Some(record), version: Version(5) };
-    rig.tell(Event::Ledger(ledger::Event::Job(name("a"), Some(entry), None)));
-    let commits = rig.commits();
+    fixture.tell(Event::Ledger(ledger::Event::Job(name("a"), Some(entry), None)));
+    let commits = fixture.commits();
     let [(_, Change::Begin { at: version, run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
     assert_eq!((*version, run.scheduled_at), (Version(5), at("10:00:01")));
 }
 
 /// The begin of the first occurrence is refused though the job's record is as it was: its place is taken. What follows is asked for.
-fn obstructed(rig: &mut Rig) -> Vec<Change> {
-    rig.pass(1);
-    let commits = rig.commits();
+fn obstructed(fixture: &mut Fixture) -> Vec<Change> {
+    fixture.pass(1);
+    let commits = fixture.commits();
     let (id, Change::Begin { record, .. }) = &commits[0] else { panic!("{commits:?}") };
-    rig.answer(*id, Commit::Superseded);
-    rig.commands.clear();
+    fixture.answer(*id, Commit::Superseded);
+    fixture.commands.clear();
     let record = JobRecord { last_scheduled: at("10:00:00"), ..record.clone() };
     let entry = JobEntry { record: Some(record), version: Version(0) };
-    rig.tell(Event::Ledger(ledger::Event::Job(name("a"), Some(entry), None)));
+    fixture.tell(Event::Ledger(ledger::Event::Job(name("a"), Some(entry), None)));
     assert!(
-        rig.reports()
+        fixture
+            .reports()
             .contains(&Report::Obstructed { job: name("a"), run: RunId::scheduled(name("a"), at("10:00:01")) })
     );
-    rig.accept_all()
+    fixture.accept_all()
 }
 
 #[test]
 fn an_occurrence_whose_place_is_taken_by_something_else_is_missed_and_said_to_be() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *")]);
-    let asked = obstructed(&mut rig);
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "* * * * * *")]);
+    let asked = obstructed(&mut fixture);
     assert_eq!(skipped(&asked), ["missed 2026-11-20T10:00:01Z 2026-11-20T10:00:01Z 1"]);
-    assert!(rig.reports().iter().any(|report| matches!(report, Report::Skipped { count: 1, .. })));
-    rig.pass(1);
-    assert_eq!(begun(&rig.accept_all()), ["a.20261120T100002Z"]);
+    assert!(fixture.reports().iter().any(|report| matches!(report, Report::Skipped { count: 1, .. })));
+    fixture.pass(1);
+    assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100002Z"]);
 }
 
 #[test]
@@ -196,83 +197,83 @@ fn an_occurrence_that_has_its_run_although_the_mark_was_set_back_gets_no_second_
     let jobs = [entry(&every_second, at("10:00:00"), 0)].into();
     let running = vec![running(&every_second, at("10:00:01"), OwnerState::Alive)];
     let snapshot = Snapshot { jobs, running, ..Snapshot::default() };
-    let mut rig = Rig::leading("10:00:00", set([every_second]), snapshot);
-    rig.commands.clear();
-    rig.pass(2);
-    let asked = rig.accept_all();
+    let mut fixture = Fixture::leading("10:00:00", set([every_second]), snapshot);
+    fixture.commands.clear();
+    fixture.pass(2);
+    let asked = fixture.accept_all();
     assert_eq!((begun(&asked), skipped(&asked)), (vec!["a.20261120T100002Z".to_owned()], Vec::new()));
 }
 
 #[test]
 fn a_mark_whose_fate_is_unknown_while_the_term_goes_on_is_read_again() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *")]);
-    rig.pass(1);
-    let commits = rig.commits();
-    rig.answer(commits[0].0, Commit::Unknown);
-    assert!(rig.starts().is_empty());
-    assert!(rig.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadJob(name("a"))))));
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "* * * * * *")]);
+    fixture.pass(1);
+    let commits = fixture.commits();
+    fixture.answer(commits[0].0, Commit::Unknown);
+    assert!(fixture.starts().is_empty());
+    assert!(fixture.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadJob(name("a"))))));
 }
 
 /// A node that asked for a begin and lost its session before it was answered, and the record it asked for.
-fn unsure() -> (Rig, RunRecord) {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
-    rig.pass(1);
-    let commits = rig.commits();
+fn unsure() -> (Fixture, RunRecord) {
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
+    fixture.pass(1);
+    let commits = fixture.commits();
     let (id, Change::Begin { run, .. }) = commits[0].clone() else { panic!() };
-    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::SessionExpired }));
-    rig.tell(Event::Election(election::Event::Expired { session: SessionId("a".into()) }));
-    rig.answer(id, Commit::Unknown);
-    assert!(rig.starts().is_empty());
-    (rig, run)
+    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::SessionExpired }));
+    fixture.tell(Event::Election(election::Event::Expired { session: SessionId("a".into()) }));
+    fixture.answer(id, Commit::Unknown);
+    assert!(fixture.starts().is_empty());
+    (fixture, run)
 }
 
 #[test]
 fn a_begin_whose_fate_is_unknown_is_not_started_and_looked_up_under_the_next_session() {
-    let (mut rig, run) = unsure();
-    rig.join();
+    let (mut fixture, run) = unsure();
+    fixture.join();
     let id = run.id();
-    assert!(rig.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadRun(id.clone())))));
-    rig.tell(Event::Ledger(ledger::Event::Run(id, Some((run, Version(0))))));
-    let commits = rig.commits();
-    let [(_, Change::Reown { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
+    assert!(fixture.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadRun(id.clone())))));
+    fixture.tell(Event::Ledger(ledger::Event::Run(id, Some((run, Version(0))))));
+    let commits = fixture.commits();
+    let [(_, Change::ChangeOwner { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
     assert_eq!(run.state, RunState::Unstarted);
 }
 
 #[test]
 fn a_begin_never_answered_goes_back_also_where_another_leader_has_cut_the_run_off() {
-    let (mut rig, mut run) = unsure();
-    rig.join();
+    let (mut fixture, mut run) = unsure();
+    fixture.join();
     (run.state, run.nonce) = (RunState::CutOff, Nonce("12-1".into()));
-    rig.take();
-    rig.tell(Event::Ledger(ledger::Event::Run(run.id(), Some((run, Version(1))))));
-    let commits = rig.commits();
-    let [(_, Change::Reown { at: Version(1), run })] = commits.as_slice() else { panic!("{commits:?}") };
+    fixture.take();
+    fixture.tell(Event::Ledger(ledger::Event::Run(run.id(), Some((run, Version(1))))));
+    let commits = fixture.commits();
+    let [(_, Change::ChangeOwner { at: Version(1), run })] = commits.as_slice() else { panic!("{commits:?}") };
     assert_eq!(run.state, RunState::Unstarted);
 }
 
 #[test]
 fn a_begin_never_answered_is_begun_again_where_its_node_leads_again_before_it_could_look() {
-    let (mut rig, run) = unsure();
-    rig.tell(Event::Election(election::Event::Session { id: SessionId("a2".into()), timeout: LEASE * 2 }));
-    rig.take();
+    let (mut fixture, run) = unsure();
+    fixture.tell(Event::Election(election::Event::Session { id: SessionId("a2".into()), timeout: LEASE * 2 }));
+    fixture.take();
     let jobs = [entry(&job("a", "1 0 10 * * *"), at("10:00:01"), 1)].into();
     let running = vec![Running { record: run, version: Version(0), owner: OwnerState::Gone }];
-    rig.elect(12, Snapshot { jobs, running, ..Snapshot::default() });
-    let accepted = rig.accept_all();
-    let [Change::Settle { at: Version(0), run }] = accepted.as_slice() else { panic!("{accepted:?}") };
+    fixture.elect(12, Snapshot { jobs, running, ..Snapshot::default() });
+    let accepted = fixture.accept_all();
+    let [Change::UpdateRun { at: Version(0), run }] = accepted.as_slice() else { panic!("{accepted:?}") };
     assert_eq!((run.attempt, run.past.attempts.len()), (2, 0));
 }
 
 #[test]
 fn the_node_says_when_it_is_busy_and_when_no_longer() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
-    rig.pass(1);
-    rig.accept_all();
-    let slot = rig.starts()[0].slot;
-    rig.started(slot);
-    rig.ended(slot, Exit::Code(1), None);
-    rig.accept_all();
-    let busy: Vec<_> = rig
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
+    fixture.pass(1);
+    fixture.accept_all();
+    let tree_id = fixture.starts()[0].tree_id;
+    fixture.started(tree_id);
+    fixture.ended(tree_id, Exit::Code(1), None);
+    fixture.accept_all();
+    let busy: Vec<_> = fixture
         .take()
         .into_iter()
         .filter_map(|command| match command {
@@ -286,78 +287,78 @@ fn the_node_says_when_it_is_busy_and_when_no_longer() {
 #[test]
 fn a_new_schedule_counts_from_now_and_the_gap_is_missed() {
     let old = job("a", "* * * * * *");
-    let mut rig = Rig::settled("10:00:00", vec![old]);
-    rig.pass_cut_off(LEASE.as_secs());
-    rig.tell(Event::Loaded(set([job("a", "*/5 * * * * *")])));
-    let accepted = rig.accept_all();
+    let mut fixture = Fixture::settled("10:00:00", vec![old]);
+    fixture.pass_cut_off(LEASE.as_secs());
+    fixture.tell(Event::Loaded(set([job("a", "*/5 * * * * *")])));
+    let accepted = fixture.accept_all();
     assert_eq!(skipped(&accepted), ["missed 2026-11-20T10:00:01Z 2026-11-20T10:00:05Z 5"]);
-    rig.pass(4);
-    assert!(rig.commits().is_empty());
-    rig.pass(1);
-    assert_eq!(begun(&rig.accept_all()), ["a.20261120T100010Z"]);
+    fixture.pass(4);
+    assert!(fixture.commits().is_empty());
+    fixture.pass(1);
+    assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100010Z"]);
 }
 
 #[test]
 fn a_job_taken_out_and_put_back_does_not_fire_for_the_past() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *")]);
-    rig.tell(Event::Loaded(set([])));
-    rig.accept_all();
-    rig.pass(100);
-    rig.tell(Event::Loaded(set([job("a", "* * * * * *")])));
-    assert!(begun(&rig.accept_all()).is_empty());
-    rig.pass(1);
-    assert_eq!(begun(&rig.accept_all()), ["a.20261120T100141Z"]);
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "* * * * * *")]);
+    fixture.tell(Event::Loaded(set([])));
+    fixture.accept_all();
+    fixture.pass(100);
+    fixture.tell(Event::Loaded(set([job("a", "* * * * * *")])));
+    assert!(begun(&fixture.accept_all()).is_empty());
+    fixture.pass(1);
+    assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100141Z"]);
 }
 
 #[test]
 fn a_follower_never_decides() {
-    let mut rig = Rig::new("10:00:00", set([job("a", "* * * * * *")]));
-    rig.join();
-    rig.now.up = Uptime::ZERO + Duration::from_secs(5000);
-    rig.pass(10);
-    assert!(rig.commits().is_empty());
+    let mut fixture = Fixture::new("10:00:00", set([job("a", "* * * * * *")]));
+    fixture.join();
+    fixture.now.up = Uptime::ZERO + Duration::from_secs(5000);
+    fixture.pass(10);
+    assert!(fixture.commits().is_empty());
 }
 
 #[test]
 fn a_run_cut_off_meanwhile_is_taken_over_again_by_its_owner() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
-    rig.pass(1);
-    rig.accept_all();
-    let start = rig.starts()[0].clone();
-    rig.started(start.slot);
-    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::SessionExpired }));
-    rig.tell(Event::Election(election::Event::Expired { session: SessionId("a".into()) }));
-    rig.commands.clear();
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
+    fixture.pass(1);
+    fixture.accept_all();
+    let start = fixture.starts()[0].clone();
+    fixture.started(start.tree_id);
+    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::SessionExpired }));
+    fixture.tell(Event::Election(election::Event::Expired { session: SessionId("a".into()) }));
+    fixture.commands.clear();
     let session = election::Event::Session { id: SessionId("a2".into()), timeout: LEASE * 2 };
-    rig.tell(Event::Election(session));
-    let commits = rig.commits();
-    let [(id, Change::Reown { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
+    fixture.tell(Event::Election(session));
+    let commits = fixture.commits();
+    let [(id, Change::ChangeOwner { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
     assert_eq!(run.owner.session.0, "a2");
-    rig.answer(*id, Commit::Superseded);
+    fixture.answer(*id, Commit::Superseded);
     let mut found = start.run.clone();
     found.state = RunState::CutOff;
     let id = RunId::scheduled(found.job.clone(), found.scheduled_at);
-    rig.tell(Event::Ledger(ledger::Event::Run(id, Some((found, Version(1))))));
-    let commits = rig.commits();
-    let [(_, Change::Reown { at, run })] = commits.as_slice() else { panic!("{commits:?}") };
+    fixture.tell(Event::Ledger(ledger::Event::Run(id, Some((found, Version(1))))));
+    let commits = fixture.commits();
+    let [(_, Change::ChangeOwner { at, run })] = commits.as_slice() else { panic!("{commits:?}") };
     assert_eq!((*at, run.state), (Version(1), RunState::Running));
 }
 
 #[test]
 fn a_run_settled_meanwhile_is_killed_and_not_written_again() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
-    rig.pass(1);
-    rig.accept_all();
-    let start = rig.starts()[0].clone();
-    rig.started(start.slot);
-    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::SessionExpired }));
-    rig.commands.clear();
-    rig.join();
-    let commits = rig.commits();
-    rig.answer(commits[0].0, Commit::Superseded);
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
+    fixture.pass(1);
+    fixture.accept_all();
+    let start = fixture.starts()[0].clone();
+    fixture.started(start.tree_id);
+    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::SessionExpired }));
+    fixture.commands.clear();
+    fixture.join();
+    let commits = fixture.commits();
+    fixture.answer(commits[0].0, Commit::Superseded);
     let id = RunId::scheduled(start.run.job.clone(), start.run.scheduled_at);
-    rig.tell(Event::Ledger(ledger::Event::Run(id.clone(), None)));
-    assert!(rig.reports().contains(&Report::Superseded { run: id }));
-    rig.ended(start.slot, Exit::Signal { signal: 9, core: false }, Some(crate::warden::wire::EndedBy::Order));
-    assert!(rig.commits().is_empty());
+    fixture.tell(Event::Ledger(ledger::Event::Run(id.clone(), None)));
+    assert!(fixture.reports().contains(&Report::Superseded { run: id }));
+    fixture.ended(start.tree_id, Exit::Signal { signal: 9, core: false }, Some(crate::warden::wire::EndedBy::Order));
+    assert!(fixture.commits().is_empty());
 }

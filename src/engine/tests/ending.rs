@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::rig::*;
+use super::fixture::*;
 use crate::coordination::Request;
-use crate::election::Unappointable;
+use crate::election::TransferError;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Interrupted, Job, OnLeaseEnd};
 use crate::ledger::{self, Change, Commit};
@@ -29,13 +29,13 @@ fn end_of(changes: &[Change]) -> RunEnd {
 
 #[test]
 fn an_end_is_kept_before_it_is_committed_and_forgotten_after() {
-    let (mut rig, slot) = running_one(once());
-    rig.ended(slot, Exit::Code(0), None);
-    let kept = rig.commands.iter().position(|command| matches!(command, Command::KeepEnd { .. }));
-    let asked = rig.commands.iter().position(|command| matches!(command, Command::Ask(Request::Ledger(_))));
+    let (mut fixture, tree_id) = running_one(once());
+    fixture.ended(tree_id, Exit::Code(0), None);
+    let kept = fixture.commands.iter().position(|command| matches!(command, Command::KeepEnd { .. }));
+    let asked = fixture.commands.iter().position(|command| matches!(command, Command::Ask(Request::Ledger(_))));
     assert!(kept < asked && kept.is_some());
-    assert_eq!(end_of(&rig.accept_all()).outcome, Outcome::Success);
-    assert!(rig.commands.iter().any(|command| matches!(command, Command::Forget(_))));
+    assert_eq!(end_of(&fixture.accept_all()).outcome, Outcome::Success);
+    assert!(fixture.commands.iter().any(|command| matches!(command, Command::Forget(_))));
 }
 
 #[test]
@@ -49,9 +49,9 @@ fn exit_codes_and_signals_are_told_apart() {
         (Exit::Signal { signal: 9, core: false }, Outcome::Failure, None),
         (Exit::Signal { signal: 11, core: true }, Outcome::Failure, Some(Reason::CoreDump)),
     ] {
-        let (mut rig, slot) = running_one(lenient.clone());
-        rig.ended(slot, exit, None);
-        let end = end_of(&rig.accept_all());
+        let (mut fixture, tree_id) = running_one(lenient.clone());
+        fixture.ended(tree_id, exit, None);
+        let end = end_of(&fixture.accept_all());
         assert_eq!((end.outcome, end.reason), (outcome, reason), "{exit:?}");
     }
 }
@@ -65,10 +65,10 @@ fn a_run_that_the_kernel_killed_for_its_memory_says_so() {
         (Exit::Code(0), None, Outcome::Success, None),
         (Exit::Signal { signal: 9, core: false }, Some(EndedBy::Deadline), Outcome::Interrupted, Some(Reason::Lease)),
     ] {
-        let (mut rig, slot) = running_one(once());
-        let ending = Ending { out_of_memory: true, ..rig.ending(slot, exit, ended_by) };
-        rig.tell(Event::Warden(Notice::Ended(Box::new(ending))));
-        let end = end_of(&rig.accept_all());
+        let (mut fixture, tree_id) = running_one(once());
+        let ending = Ending { out_of_memory: true, ..fixture.ending(tree_id, exit, ended_by) };
+        fixture.tell(Event::Warden(Notice::Ended(Box::new(ending))));
+        let end = end_of(&fixture.accept_all());
         assert_eq!((end.outcome, end.reason), (outcome, reason), "{exit:?}");
     }
 }
@@ -77,13 +77,13 @@ fn a_run_that_the_kernel_killed_for_its_memory_says_so() {
 fn an_attempt_over_its_timeout_is_stopped_with_its_grace() {
     let mut slow = once();
     slow.timeout = Some(Duration::from_secs(3));
-    let (mut rig, slot) = running_one(slow);
-    rig.pass(1);
-    assert_eq!(rig.engine.wake(rig.now).up, Some(rig.now.up + Duration::from_secs(2)));
-    rig.pass(2);
-    assert!(rig.take().contains(&Command::Order(Order::Stop { slot, grace_ms: 10_000 })));
-    rig.ended(slot, Exit::Code(0), Some(EndedBy::Order));
-    assert_eq!(end_of(&rig.accept_all()).outcome, Outcome::Timeout);
+    let (mut fixture, tree_id) = running_one(slow);
+    fixture.pass(1);
+    assert_eq!(fixture.engine.wake(fixture.now).up, Some(fixture.now.up + Duration::from_secs(2)));
+    fixture.pass(2);
+    assert!(fixture.take().contains(&Command::Order(Order::Stop { tree_id, grace_ms: 10_000 })));
+    fixture.ended(tree_id, Exit::Code(0), Some(EndedBy::Order));
+    assert_eq!(end_of(&fixture.accept_all()).outcome, Outcome::Timeout);
 }
 
 #[test]
@@ -97,94 +97,94 @@ fn what_cannot_be_started_ends_with_its_reason() {
         (why(Step::Exec, 0), Outcome::Failure, Reason::NotExecutable),
         (why(Step::Exec, 11), Outcome::Failure, Reason::NoMemory),
     ] {
-        let mut rig = Rig::settled("10:00:00", vec![once()]);
-        rig.pass(1);
-        rig.accept_all();
-        let slot = rig.starts()[0].slot;
-        rig.commands.clear();
-        rig.tell(Event::Warden(Notice::NotStarted { slot, why }));
-        let end = end_of(&rig.accept_all());
+        let mut fixture = Fixture::settled("10:00:00", vec![once()]);
+        fixture.pass(1);
+        fixture.accept_all();
+        let tree_id = fixture.starts()[0].tree_id;
+        fixture.commands.clear();
+        fixture.tell(Event::Warden(Notice::NotStarted { tree_id, why }));
+        let end = end_of(&fixture.accept_all());
         assert_eq!((end.outcome, end.reason), (outcome, Some(reason)));
     }
 }
 
 #[test]
 fn an_end_that_another_version_refused_is_written_again_at_that_version() {
-    let (mut rig, slot) = running_one(once());
-    let record = rig.engine.runs().next().unwrap().clone();
-    rig.ended(slot, Exit::Code(0), None);
-    let commits = rig.commits();
-    rig.answer(commits[0].0, Commit::Superseded);
+    let (mut fixture, tree_id) = running_one(once());
+    let record = fixture.engine.runs().next().unwrap().clone();
+    fixture.ended(tree_id, Exit::Code(0), None);
+    let commits = fixture.commits();
+    fixture.answer(commits[0].0, Commit::Superseded);
     let id = RunId::scheduled(record.job.clone(), record.scheduled_at);
-    rig.tell(Event::Ledger(ledger::Event::Run(id, Some((record, Version(4))))));
-    let commits = rig.commits();
+    fixture.tell(Event::Ledger(ledger::Event::Run(id, Some((record, Version(4))))));
+    let commits = fixture.commits();
     assert!(matches!(commits.as_slice(), [(_, Change::End { at: Version(4), .. })]), "{commits:?}");
 }
 
 #[test]
 fn a_drained_node_resigns_first_then_waits_then_leaves_then_ends() {
-    let (mut rig, slot) = running_one(once());
-    rig.tell(Event::Drain { timeout: MINUTE });
-    assert!(rig.take().contains(&Command::Ask(Request::Election(election::Request::Resign))));
-    rig.tell(Event::Election(election::Event::Withdrawn));
-    rig.pass(30);
+    let (mut fixture, tree_id) = running_one(once());
+    fixture.tell(Event::Drain { timeout: MINUTE });
+    assert!(fixture.take().contains(&Command::Ask(Request::Election(election::Request::Resign))));
+    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.pass(30);
     let leave = Command::Ask(Request::Election(election::Request::Leave));
-    assert!(!rig.commands.contains(&leave));
-    rig.ended(slot, Exit::Code(0), None);
-    assert!(!rig.commands.contains(&leave), "the end is not written yet");
-    rig.accept_all();
-    assert!(rig.commands.contains(&leave));
-    rig.tell(Event::Election(election::Event::Left));
-    assert!(rig.take().contains(&Command::Exit));
+    assert!(!fixture.commands.contains(&leave));
+    fixture.ended(tree_id, Exit::Code(0), None);
+    assert!(!fixture.commands.contains(&leave), "the end is not written yet");
+    fixture.accept_all();
+    assert!(fixture.commands.contains(&leave));
+    fixture.tell(Event::Election(election::Event::Left));
+    assert!(fixture.take().contains(&Command::Exit));
 }
 
 #[test]
 fn a_draining_node_that_is_out_of_the_queue_sleeps_until_its_timeout() {
-    let (mut rig, _) = running_one(once());
-    rig.tell(Event::Drain { timeout: MINUTE });
-    rig.tell(Event::Election(election::Event::Withdrawn));
-    rig.pass(10);
-    assert_eq!(rig.engine.wake(rig.now).up, Some(rig.now.up + Duration::from_secs(50)));
+    let (mut fixture, _) = running_one(once());
+    fixture.tell(Event::Drain { timeout: MINUTE });
+    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.pass(10);
+    assert_eq!(fixture.engine.wake(fixture.now).up, Some(fixture.now.up + Duration::from_secs(50)));
 }
 
 #[test]
 fn a_draining_node_begins_nothing() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *")]);
-    rig.tell(Event::Drain { timeout: MINUTE });
-    rig.commands.clear();
-    rig.pass(1);
-    assert!(rig.commits().is_empty());
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "* * * * * *")]);
+    fixture.tell(Event::Drain { timeout: MINUTE });
+    fixture.commands.clear();
+    fixture.pass(1);
+    assert!(fixture.commits().is_empty());
 }
 
 #[test]
 fn runs_that_outlast_the_drain_timeout_are_stopped_and_end_interrupted() {
-    let (mut rig, slot) = running_one(once());
-    rig.tell(Event::Drain { timeout: MINUTE });
-    rig.tell(Event::Election(election::Event::Withdrawn));
-    rig.pass(60);
-    assert!(rig.take().contains(&Command::Order(Order::Stop { slot, grace_ms: 10_000 })));
-    rig.ended(slot, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
-    let end = end_of(&rig.accept_all());
+    let (mut fixture, tree_id) = running_one(once());
+    fixture.tell(Event::Drain { timeout: MINUTE });
+    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.pass(60);
+    assert!(fixture.take().contains(&Command::Order(Order::Stop { tree_id, grace_ms: 10_000 })));
+    fixture.ended(tree_id, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
+    let end = end_of(&fixture.accept_all());
     assert_eq!((end.outcome, end.reason), (Outcome::Interrupted, Some(Reason::Drain)));
 }
 
 #[test]
 fn a_second_signal_kills_at_once() {
-    let (mut rig, slot) = running_one(once());
-    rig.tell(Event::Drain { timeout: MINUTE });
-    rig.tell(Event::Stop);
-    assert!(rig.take().contains(&Command::Order(Order::Kill { slot })));
+    let (mut fixture, tree_id) = running_one(once());
+    fixture.tell(Event::Drain { timeout: MINUTE });
+    fixture.tell(Event::Stop);
+    assert!(fixture.take().contains(&Command::Order(Order::Kill { tree_id })));
 }
 
 #[test]
 fn a_tree_that_does_not_die_keeps_the_member() {
-    let (mut rig, _) = running_one(once());
-    rig.tell(Event::Drain { timeout: MINUTE });
-    rig.tell(Event::Election(election::Event::Withdrawn));
-    rig.pass(60);
-    rig.commands.clear();
-    rig.pass(60);
-    let commands = rig.take();
+    let (mut fixture, _) = running_one(once());
+    fixture.tell(Event::Drain { timeout: MINUTE });
+    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.pass(60);
+    fixture.commands.clear();
+    fixture.pass(60);
+    let commands = fixture.take();
     assert!(commands.contains(&Command::Exit));
     assert!(!commands.contains(&Command::Ask(Request::Election(election::Request::Leave))));
 }
@@ -195,95 +195,95 @@ fn leave() -> Command {
 
 #[test]
 fn ends_that_nobody_writes_hold_the_end_up_for_a_moment_only_and_the_member_stays() {
-    let (mut rig, slot) = running_one(once());
-    rig.tell(Event::Election(election::Event::Suspended { session: SessionId("a".into()) }));
-    rig.tell(Event::Drain { timeout: MINUTE });
-    rig.tell(Event::Election(election::Event::Withdrawn));
-    rig.pass_cut_off(30);
-    rig.ended(slot, Exit::Code(0), None);
-    assert!(!rig.commands.contains(&Command::Exit), "it may be written yet");
-    let ends_at = rig.now.up + Duration::from_secs(2);
-    assert_eq!(rig.engine.wake(rig.now).up, Some(ends_at));
-    rig.commands.clear();
-    rig.pass_cut_off(2);
-    assert!(rig.reports().contains(&Report::Unsettled { runs: 1 }));
-    let commands = rig.take();
+    let (mut fixture, tree_id) = running_one(once());
+    fixture.tell(Event::Election(election::Event::Suspended { session: SessionId("a".into()) }));
+    fixture.tell(Event::Drain { timeout: MINUTE });
+    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.pass_cut_off(30);
+    fixture.ended(tree_id, Exit::Code(0), None);
+    assert!(!fixture.commands.contains(&Command::Exit), "it may be written yet");
+    let ends_at = fixture.now.up + Duration::from_secs(2);
+    assert_eq!(fixture.engine.wake(fixture.now).up, Some(ends_at));
+    fixture.commands.clear();
+    fixture.pass_cut_off(2);
+    assert!(fixture.reports().contains(&Report::Unsettled { runs: 1 }));
+    let commands = fixture.take();
     assert!(commands.contains(&Command::Exit) && !commands.contains(&leave()), "{commands:?}");
 }
 
 #[test]
 fn the_node_never_leaves_while_an_end_is_known_only_here() {
-    let (mut rig, slot) = running_one(once());
-    rig.tell(Event::Drain { timeout: MINUTE });
-    rig.tell(Event::Election(election::Event::Withdrawn));
-    rig.pass(60);
-    rig.ended(slot, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
+    let (mut fixture, tree_id) = running_one(once());
+    fixture.tell(Event::Drain { timeout: MINUTE });
+    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.pass(60);
+    fixture.ended(tree_id, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
     for _ in 0..20 {
-        rig.pass(1);
+        fixture.pass(1);
     }
-    let commands = rig.take();
+    let commands = fixture.take();
     assert!(commands.contains(&Command::Exit) && !commands.contains(&leave()), "{commands:?}");
 }
 
 #[test]
 fn a_node_that_cannot_take_part_any_more_lets_its_runs_end_and_writes_nothing() {
-    let (mut rig, slot) = running_one(once());
-    rig.tell(Event::Failed { timeout: MINUTE });
-    let lost = Report::TermOver { token: Rig::term(9).token, why: TermEnd::SessionExpired };
-    assert!(rig.reports().contains(&lost));
-    assert!(rig.reports().contains(&Report::Draining { runs: 1, timeout: MINUTE }));
-    rig.pass_cut_off(30);
-    let commands = rig.take();
+    let (mut fixture, tree_id) = running_one(once());
+    fixture.tell(Event::Failed { timeout: MINUTE });
+    let lost = Report::TermOver { token: Fixture::term(9).token, why: TermEnd::SessionExpired };
+    assert!(fixture.reports().contains(&lost));
+    assert!(fixture.reports().contains(&Report::Draining { runs: 1, timeout: MINUTE }));
+    fixture.pass_cut_off(30);
+    let commands = fixture.take();
     assert!(!commands.iter().any(|command| matches!(command, Command::Exit | Command::Order(Order::Stop { .. }))));
-    rig.ended(slot, Exit::Code(0), None);
-    assert!(rig.commands.iter().any(|command| matches!(command, Command::KeepEnd { .. })));
-    let commands = rig.take();
+    fixture.ended(tree_id, Exit::Code(0), None);
+    assert!(fixture.commands.iter().any(|command| matches!(command, Command::KeepEnd { .. })));
+    let commands = fixture.take();
     assert!(commands.contains(&Command::Exit) && !commands.contains(&leave()), "{commands:?}");
     assert!(!commands.iter().any(|command| matches!(command, Command::Ask(Request::Ledger(_)))));
 }
 
 #[test]
 fn a_node_that_cannot_take_part_stops_what_outlasts_the_drain_timeout() {
-    let (mut rig, slot) = running_one(once());
-    rig.tell(Event::Failed { timeout: MINUTE });
-    rig.pass_cut_off(60);
-    assert!(rig.take().contains(&Command::Order(Order::Stop { slot, grace_ms: 10_000 })));
-    rig.tell(Event::Stop);
-    assert!(rig.take().contains(&Command::Order(Order::Kill { slot })));
-    rig.ended(slot, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
-    assert!(rig.take().contains(&Command::Exit));
+    let (mut fixture, tree_id) = running_one(once());
+    fixture.tell(Event::Failed { timeout: MINUTE });
+    fixture.pass_cut_off(60);
+    assert!(fixture.take().contains(&Command::Order(Order::Stop { tree_id, grace_ms: 10_000 })));
+    fixture.tell(Event::Stop);
+    assert!(fixture.take().contains(&Command::Order(Order::Kill { tree_id })));
+    fixture.ended(tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
+    assert!(fixture.take().contains(&Command::Exit));
 }
 
 #[test]
 fn a_node_that_cannot_take_part_and_runs_nothing_ends_at_once() {
-    let mut rig = Rig::settled("10:00:00", vec![once()]);
-    rig.tell(Event::Failed { timeout: MINUTE });
-    assert!(rig.take().contains(&Command::Exit));
+    let mut fixture = Fixture::settled("10:00:00", vec![once()]);
+    fixture.tell(Event::Failed { timeout: MINUTE });
+    assert!(fixture.take().contains(&Command::Exit));
 }
 
 #[test]
 fn handing_over_leaves_the_queue_and_joins_it_again() {
-    let mut rig = Rig::settled("10:00:00", vec![once()]);
-    rig.tell(Event::HandOver { to: None });
-    assert!(rig.take().contains(&Command::Ask(Request::Election(election::Request::Resign))));
-    rig.pass(1);
-    assert!(rig.commits().is_empty(), "nothing is decided meanwhile");
-    rig.tell(Event::Election(election::Event::Withdrawn));
-    assert!(rig.take().contains(&Command::Ask(Request::Election(election::Request::Campaign))));
+    let mut fixture = Fixture::settled("10:00:00", vec![once()]);
+    fixture.tell(Event::HandOver { to: None });
+    assert!(fixture.take().contains(&Command::Ask(Request::Election(election::Request::Resign))));
+    fixture.pass(1);
+    assert!(fixture.commits().is_empty(), "nothing is decided meanwhile");
+    fixture.tell(Event::Election(election::Event::Withdrawn));
+    assert!(fixture.take().contains(&Command::Ask(Request::Election(election::Request::Campaign))));
 }
 
 #[test]
-fn an_appointment_that_cannot_be_made_changes_nothing() {
-    let mut rig = Rig::settled("10:00:00", vec![once()]);
+fn an_transfer_that_cannot_be_made_changes_nothing() {
+    let mut fixture = Fixture::settled("10:00:00", vec![once()]);
     let to = NodeName::new("host-z");
-    rig.tell(Event::HandOver { to: Some(to.clone()) });
-    assert!(rig.take().contains(&Command::Ask(Request::Election(election::Request::Appoint(to.clone())))));
-    rig.pass(1);
-    assert!(rig.commits().is_empty(), "nothing is decided meanwhile");
-    let why = Unappointable::NotQueued;
-    rig.tell(Event::Election(election::Event::NotAppointed { to: to.clone(), why: why.clone() }));
-    let commands = rig.take();
-    assert!(commands.contains(&Command::Tell(Report::NotAppointed { to, why })));
+    fixture.tell(Event::HandOver { to: Some(to.clone()) });
+    assert!(fixture.take().contains(&Command::Ask(Request::Election(election::Request::Transfer(to.clone())))));
+    fixture.pass(1);
+    assert!(fixture.commits().is_empty(), "nothing is decided meanwhile");
+    let why = TransferError::NotQueued;
+    fixture.tell(Event::Election(election::Event::NotTransferred { to: to.clone(), why: why.clone() }));
+    let commands = fixture.take();
+    assert!(commands.contains(&Command::Tell(Report::NotTransferred { to, why })));
     let is_commit =
         |command: &&Command| matches!(command, Command::Ask(Request::Ledger(ledger::Request::Commit { .. })));
     assert_eq!(commands.iter().filter(is_commit).count(), 1, "what came due meanwhile is begun");
@@ -291,22 +291,22 @@ fn an_appointment_that_cannot_be_made_changes_nothing() {
 
 #[test]
 fn a_node_that_does_not_lead_has_no_leadership_to_give() {
-    let mut rig = Rig::new("10:00:00", set([once()]));
+    let mut fixture = Fixture::new("10:00:00", set([once()]));
     let to = NodeName::new("host-z");
-    rig.tell(Event::HandOver { to: Some(to.clone()) });
-    let refused = Command::Tell(Report::NotAppointed { to, why: Unappointable::NotLeading });
-    assert_eq!(rig.take(), [refused]);
+    fixture.tell(Event::HandOver { to: Some(to.clone()) });
+    let refused = Command::Tell(Report::NotTransferred { to, why: TransferError::NotLeading });
+    assert_eq!(fixture.take(), [refused]);
 }
 
 #[test]
 fn an_earlier_process_of_the_node_leaves_ends_to_be_written() {
     let record = running(&once(), at("09:00:00"), OwnerState::Gone).record;
-    let mut rig = Rig::new("10:00:00", set([once()]));
+    let mut fixture = Fixture::new("10:00:00", set([once()]));
     let run = RecoveredRun { record, version: Version(0), pid: None, traces: Traces::default(), end: None };
-    rig.tell(Event::Recovered(vec![run]));
-    assert!(rig.commits().is_empty(), "there is no session yet");
-    rig.join();
-    let end = end_of(&rig.accept_all());
+    fixture.tell(Event::Recovered(vec![run]));
+    assert!(fixture.commits().is_empty(), "there is no session yet");
+    fixture.join();
+    let end = end_of(&fixture.accept_all());
     assert_eq!((end.outcome, end.reason), (Outcome::Interrupted, Some(Reason::NodeDied)));
 }
 
@@ -315,45 +315,45 @@ fn an_earlier_process_of_the_node_leaves_ends_to_be_written() {
 fn an_exit_code_wins_over_a_deadline_that_comes_in_the_same_moment() {
     let rerun = Job { interrupted: Interrupted::Rerun, on_lease_end: OnLeaseEnd::Kill, ..once() };
     for (exit, outcome) in [(Exit::Code(0), Outcome::Success), (Exit::Code(1), Outcome::Failure)] {
-        let (mut rig, slot) = running_one(rerun.clone());
-        rig.ended(slot, exit, Some(EndedBy::Deadline));
-        assert_eq!(end_of(&rig.accept_all()).outcome, outcome);
+        let (mut fixture, tree_id) = running_one(rerun.clone());
+        fixture.ended(tree_id, exit, Some(EndedBy::Deadline));
+        assert_eq!(end_of(&fixture.accept_all()).outcome, outcome);
     }
-    let (mut rig, slot) = running_one(rerun);
-    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::EntryGone }));
-    rig.ended(slot, Exit::Code(0), Some(EndedBy::Order));
-    assert_eq!(end_of(&rig.accept_all()).outcome, Outcome::Success);
+    let (mut fixture, tree_id) = running_one(rerun);
+    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::EntryGone }));
+    fixture.ended(tree_id, Exit::Code(0), Some(EndedBy::Order));
+    assert_eq!(end_of(&fixture.accept_all()).outcome, Outcome::Success);
 }
 
 #[test]
 fn a_timeout_counts_from_the_order_to_start_until_the_program_runs() {
     let slow = Job { timeout: Some(Duration::from_secs(3)), ..once() };
-    let mut rig = Rig::settled("10:00:00", vec![slow]);
-    rig.pass(1);
-    rig.accept_all();
-    let slot = rig.starts()[0].slot;
-    let stop = Command::Order(Order::Stop { slot, grace_ms: 10_000 });
-    rig.pass(2);
-    assert!(!rig.commands.contains(&stop));
+    let mut fixture = Fixture::settled("10:00:00", vec![slow]);
+    fixture.pass(1);
+    fixture.accept_all();
+    let tree_id = fixture.starts()[0].tree_id;
+    let stop = Command::Order(Order::Stop { tree_id, grace_ms: 10_000 });
+    fixture.pass(2);
+    assert!(!fixture.commands.contains(&stop));
     // It is late, and the time counts from when it runs.
-    rig.started(slot);
-    rig.pass(2);
-    assert!(!rig.commands.contains(&stop));
-    rig.pass(1);
-    assert!(rig.take().contains(&stop));
+    fixture.started(tree_id);
+    fixture.pass(2);
+    assert!(!fixture.commands.contains(&stop));
+    fixture.pass(1);
+    assert!(fixture.take().contains(&stop));
 }
 
 #[test]
 fn one_that_does_not_come_to_run_is_stopped_by_its_timeout_and_started_no_more() {
     let stuck = Job { timeout: Some(Duration::from_secs(3)), ..once() };
-    let mut rig = Rig::settled("10:00:00", vec![stuck]);
-    rig.pass(1);
-    rig.accept_all();
-    let slot = rig.starts()[0].slot;
-    rig.pass(3);
-    assert!(rig.take().contains(&Command::Order(Order::Stop { slot, grace_ms: 10_000 })));
-    rig.ended(slot, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
-    assert_eq!(end_of(&rig.accept_all()).outcome, Outcome::Timeout);
+    let mut fixture = Fixture::settled("10:00:00", vec![stuck]);
+    fixture.pass(1);
+    fixture.accept_all();
+    let tree_id = fixture.starts()[0].tree_id;
+    fixture.pass(3);
+    assert!(fixture.take().contains(&Command::Order(Order::Stop { tree_id, grace_ms: 10_000 })));
+    fixture.ended(tree_id, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
+    assert_eq!(end_of(&fixture.accept_all()).outcome, Outcome::Timeout);
 }
 
 /// Nothing that a file, a command or a record can name is beyond the instants that there are.
@@ -364,14 +364,14 @@ fn the_last_of_all_instants_ends_no_node() {
         overlap: crate::job::Overlap::Queue,
         ..job("a", "@at 9999-12-30T21:59:58Z")
     };
-    let mut rig = Rig::settled("10:00:00", vec![last]);
-    rig.pass(1);
-    assert!(rig.accept_all().is_empty());
-    let _ = rig.engine.wake(rig.now);
-    rig.now.wall = "9999-12-30T21:59:59Z".parse().unwrap();
-    rig.tell(Event::Tick);
-    rig.accept_all();
-    rig.now.wall = jiff::Timestamp::MAX;
-    rig.tell(Event::Tick);
-    rig.accept_all();
+    let mut fixture = Fixture::settled("10:00:00", vec![last]);
+    fixture.pass(1);
+    assert!(fixture.accept_all().is_empty());
+    let _ = fixture.engine.wake(fixture.now);
+    fixture.now.wall = "9999-12-30T21:59:59Z".parse().unwrap();
+    fixture.tell(Event::Tick);
+    fixture.accept_all();
+    fixture.now.wall = jiff::Timestamp::MAX;
+    fixture.tell(Event::Tick);
+    fixture.accept_all();
 }

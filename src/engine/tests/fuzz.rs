@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 
-use super::rig::*;
+use super::fixture::*;
 use crate::engine::Event;
 use crate::fuzz::{Fuzz, text};
 use crate::job::{Condition, Due, Interrupted, Job, JobName, JobSet, OnLeaseEnd, Overlap, Retries};
@@ -38,15 +38,15 @@ fn put(snapshot: &mut Snapshot, line: &str) -> Option<()> {
         }
         "control" => {
             let job = JobName::parse(key).ok()?;
-            snapshot.wishes.control.insert(job, ControlEntry { record: read(json)?, version });
+            snapshot.requests.control.insert(job, ControlEntry { record: read(json)?, version });
         }
         "triggers" => {
             let seq = TriggerSeq(key.parse().ok()?);
             match Note::read(json.as_bytes()).ok()? {
-                Note::Link(link) => drop(snapshot.wishes.links.insert(seq, link)),
+                Note::Link(link) => drop(snapshot.requests.links.insert(seq, link)),
                 Note::Trigger(record) => {
                     let entry = TriggerEntry { record, is_in_history: json.len() % 5 == 0 };
-                    snapshot.wishes.triggers.insert(seq, entry);
+                    snapshot.requests.triggers.insert(seq, entry);
                 }
             }
         }
@@ -60,16 +60,16 @@ fn fuzz_takeover() {
     Fuzz { longest: 8 << 10, ..Fuzz::of("ledger", WORDS) }.run(|input| {
         let mut snapshot = Snapshot::default();
         let read = text(input).lines().filter(|line| put(&mut snapshot, line).is_some()).count();
-        let mut rig = Rig::new("10:00:00", jobs());
-        rig.join();
-        rig.elect(9, snapshot);
-        rig.start_all();
+        let mut fixture = Fixture::new("10:00:00", jobs());
+        fixture.join();
+        fixture.elect(9, snapshot);
+        fixture.start_all();
         for seconds in [1, 10, 4, 3_600] {
-            rig.pass(seconds);
-            rig.start_all();
-            let _ = rig.engine.wake(rig.now);
+            fixture.pass(seconds);
+            fixture.start_all();
+            let _ = fixture.engine.wake(fixture.now);
         }
-        rig.tell(Event::Tick);
+        fixture.tell(Event::Tick);
         read > 0
     });
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::rig::*;
+use super::fixture::*;
 use crate::engine::misfire;
 use crate::engine::{Event, Report};
 use crate::job::{Job, Misfire, Overlap};
@@ -13,9 +13,9 @@ use crate::warden::wire::Exit;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn taken_over(job: Job, mark: &str, now: &str) -> Rig {
+fn taken_over(job: Job, mark: &str, now: &str) -> Fixture {
     let entries = [entry(&job, at(mark), 3)].into();
-    Rig::leading(now, set([job]), Snapshot { jobs: entries, ..Snapshot::default() })
+    Fixture::leading(now, set([job]), Snapshot { jobs: entries, ..Snapshot::default() })
 }
 
 #[test]
@@ -57,16 +57,16 @@ fn one_second_late_is_lateness_more_is_missed() {
 fn run_all_runs_one_after_the_other_and_what_comes_due_joins_the_end() {
     let mut tick = job("a", "* * * * * *");
     (tick.misfire, tick.misfire_window) = (Misfire::RunAll, Some(HOUR));
-    let mut rig = taken_over(tick, "10:00:00", "10:00:03.5");
+    let mut fixture = taken_over(tick, "10:00:00", "10:00:03.5");
     for expected in ["1", "2", "3", "4"] {
-        assert_eq!(begun(&rig.accept_all()), [format!("a.20261120T10000{expected}Z")]);
-        let slot = rig.starts()[0].slot;
-        rig.commands.clear();
-        rig.started(slot);
+        assert_eq!(begun(&fixture.accept_all()), [format!("a.20261120T10000{expected}Z")]);
+        let tree_id = fixture.starts()[0].tree_id;
+        fixture.commands.clear();
+        fixture.started(tree_id);
         if expected == "2" {
-            rig.pass(1);
+            fixture.pass(1);
         }
-        rig.ended(slot, Exit::Code(0), None);
+        fixture.ended(tree_id, Exit::Code(0), None);
     }
 }
 
@@ -89,25 +89,25 @@ const TEN_YEARS: Duration = Duration::from_secs(10 * 366 * 86_400);
 #[test]
 fn ten_years_of_a_job_of_every_second_are_one_skip() {
     let tick = job("a", "* * * * * *");
-    let mut rig = Rig::settled("10:00:00", vec![tick]);
-    rig.now.wall += TEN_YEARS;
-    rig.tell(Event::Tick);
-    let accepted = rig.accept_all();
+    let mut fixture = Fixture::settled("10:00:00", vec![tick]);
+    fixture.now.wall += TEN_YEARS;
+    fixture.tell(Event::Tick);
+    let accepted = fixture.accept_all();
     // The newest two are not missed: the one is a second late, the other comes while it runs.
     assert_eq!(begun(&accepted), ["a.20361127T095959Z"]);
     let missed = "missed 2026-11-20T10:00:01Z 2036-11-27T09:59:58Z 316223998";
     assert_eq!(skipped(&accepted), [missed, "overlap 2036-11-27T10:00:00Z 2036-11-27T10:00:00Z 1"]);
-    let told = rig.reports().into_iter().filter(|report| matches!(report, Report::Skipped { .. })).count();
+    let told = fixture.reports().into_iter().filter(|report| matches!(report, Report::Skipped { .. })).count();
     assert_eq!(told, 2);
 }
 
 #[test]
 fn ten_years_of_a_thousand_jobs_are_settled_at_once_with_one_commit_each() {
     let jobs = (0..1000).map(|number| job(&format!("job-{number:03}"), "* * * * * *"));
-    let mut rig = Rig::settled("10:00:00.5", jobs.collect());
-    rig.now.wall += TEN_YEARS;
-    rig.tell(Event::Tick);
-    let (changes, _) = rig.start_all();
+    let mut fixture = Fixture::settled("10:00:00.5", jobs.collect());
+    fixture.now.wall += TEN_YEARS;
+    fixture.tell(Event::Tick);
+    let (changes, _) = fixture.start_all();
     let missed = skipped(&changes).into_iter().filter(|skip| skip.starts_with("missed 2026-11-20T10:00:01Z"));
     assert_eq!(missed.count(), 1000);
     assert!(changes.len() <= 3000, "{}", changes.len());

@@ -4,42 +4,42 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::rig::*;
+use super::fixture::*;
 use crate::engine::Event;
 use crate::job::{Group, Interrupted, Job, OnLeaseEnd, Overlap};
-use crate::ledger::{self, Change, Commit, CommitId, OwnerState, Snapshot, TriggerEntry, Wishes};
+use crate::ledger::{self, Change, Commit, CommitId, OperatorRequests, OwnerState, Snapshot, TriggerEntry};
 use crate::run::{RunState, TriggerRecord, TriggerSeq};
 use crate::warden::wire::{Exit, Notice, StartFailure, Step};
 
 /// More than are begun at once.
 const MANY: u64 = 200;
 
-impl Rig {
+impl Fixture {
     fn refuse(&mut self, id: CommitId) {
         self.tell(Event::Ledger(ledger::Event::PutOff(id)));
     }
 }
 
 /// A job of every second whose first begin, at 10:00:01, is refused, beside these.
-fn refused(overlap: Overlap, others: impl IntoIterator<Item = Job>) -> (Rig, CommitId) {
+fn refused(overlap: Overlap, others: impl IntoIterator<Item = Job>) -> (Fixture, CommitId) {
     let refused = Job { overlap, ..job("refused", "* * * * * *") };
-    let mut rig = Rig::settled("10:00:00", others.into_iter().chain([refused]).collect());
-    rig.pass(1);
-    let commits = rig.commits();
+    let mut fixture = Fixture::settled("10:00:00", others.into_iter().chain([refused]).collect());
+    fixture.pass(1);
+    let commits = fixture.commits();
     let [(begin, Change::Begin { .. })] = commits.as_slice() else { panic!("{commits:?}") };
-    rig.refuse(*begin);
-    (rig, *begin)
+    fixture.refuse(*begin);
+    (fixture, *begin)
 }
 
 #[test]
 fn a_job_whose_begin_is_refused_takes_no_start_from_others() {
-    let (mut rig, begin) = refused(Overlap::Allow, [job("other", "0 1 10 * * *")]);
+    let (mut fixture, begin) = refused(Overlap::Allow, [job("other", "0 1 10 * * *")]);
     for _ in 0..MANY {
-        rig.pass(1);
+        fixture.pass(1);
     }
-    assert_eq!(begun(&rig.accept_all()), ["other.20261120T100100Z"], "nothing more is asked for of the job itself");
-    rig.answer(begin, Commit::Accepted);
-    assert!(begun(&rig.accept_all()).iter().any(|run| run.starts_with("refused.")));
+    assert_eq!(begun(&fixture.accept_all()), ["other.20261120T100100Z"], "nothing more is asked for of the job itself");
+    fixture.answer(begin, Commit::Accepted);
+    assert!(begun(&fixture.accept_all()).iter().any(|run| run.starts_with("refused.")));
 }
 
 #[test]
@@ -48,30 +48,33 @@ fn a_job_whose_begin_is_refused_takes_no_place_in_its_group() {
         let concurrency_group = Some(Group { name: "database".into(), limit: 1 });
         Job { concurrency_group, ..job(name, schedule) }
     };
-    let mut rig = Rig::settled("10:00:00", vec![grouped("a", "1 0 10 * * *"), grouped("b", "1 0 10 * * *")]);
-    rig.pass(1);
-    let commits = rig.commits();
+    let mut fixture = Fixture::settled("10:00:00", vec![grouped("a", "1 0 10 * * *"), grouped("b", "1 0 10 * * *")]);
+    fixture.pass(1);
+    let commits = fixture.commits();
     let [(begin, Change::Begin { .. }), (queued, Change::Begin { run, .. })] = commits.as_slice() else {
         panic!("{commits:?}")
     };
     assert_eq!(run.state, RunState::Queued);
-    rig.answer(*queued, Commit::Accepted);
-    assert!(rig.accept_all().is_empty());
-    rig.refuse(*begin);
-    let changes = rig.accept_all();
-    assert!(matches!(changes.as_slice(), [Change::Settle { run, .. }] if run.job.as_str() == "b"), "{changes:?}");
+    fixture.answer(*queued, Commit::Accepted);
+    assert!(fixture.accept_all().is_empty());
+    fixture.refuse(*begin);
+    let changes = fixture.accept_all();
+    assert!(matches!(changes.as_slice(), [Change::UpdateRun { run, .. }] if run.job.as_str() == "b"), "{changes:?}");
 }
 
 #[test]
 fn the_triggers_of_a_job_whose_begin_is_refused_wait_for_the_answer() {
-    let (mut rig, begin) = refused(Overlap::Allow, []);
+    let (mut fixture, begin) = refused(Overlap::Allow, []);
     let uuid = Uuid::from_u128(1);
     let record = TriggerRecord { v: 1, uuid, job: name("refused"), by: "alice".into(), at: at("10:00:01") };
     let triggers = [(TriggerSeq(7), TriggerEntry { record, is_in_history: false })].into();
-    rig.tell(Event::Ledger(ledger::Event::Wishes(Wishes { triggers, ..Wishes::default() })));
-    assert!(rig.commits().is_empty());
-    rig.answer(begin, Commit::Accepted);
-    assert!(rig.accept_all().iter().any(|change| matches!(change, Change::Fulfil { .. })));
+    fixture.tell(Event::Ledger(ledger::Event::OperatorRequests(OperatorRequests {
+        triggers,
+        ..OperatorRequests::default()
+    })));
+    assert!(fixture.commits().is_empty());
+    fixture.answer(begin, Commit::Accepted);
+    assert!(fixture.accept_all().iter().any(|change| matches!(change, Change::BeginTriggered { .. })));
 }
 
 #[test]
@@ -80,25 +83,25 @@ fn a_takeover_does_not_wait_for_any_write_about_a_job_that_is_refused() {
     a.on_lease_end = OnLeaseEnd::Kill;
     let running = ["09:58:00", "09:59:00"].map(|time| running(&a, at(time), OwnerState::Gone)).to_vec();
     let jobs = [entry(&a, at("10:00:00"), 1)].into();
-    let mut rig = Rig::leading("10:00:00", set([a]), Snapshot { jobs, running, ..Snapshot::default() });
-    let commits = rig.commits();
+    let mut fixture = Fixture::leading("10:00:00", set([a]), Snapshot { jobs, running, ..Snapshot::default() });
+    let commits = fixture.commits();
     assert_eq!(commits.len(), 2, "{commits:?}");
-    rig.refuse(commits[0].0);
-    assert!(rig.engine.is_settled());
+    fixture.refuse(commits[0].0);
+    assert!(fixture.engine.is_settled());
 }
 
 /// As on a full disk: nothing is refused, and nothing is answered.
 #[test]
 fn what_is_due_while_a_begin_has_no_answer_is_decided_on_when_it_has_one() {
     let minutely = Job { misfire_window: Some(Duration::from_secs(30)), ..job("a", "1 * * * * *") };
-    let mut rig = Rig::settled("10:00:00", vec![minutely]);
-    rig.pass(1);
-    let begin = rig.commits()[0].0;
-    rig.pass(60);
-    rig.pass(60);
-    assert!(rig.commits().is_empty(), "whether the first overlaps is not known");
-    rig.answer(begin, Commit::Accepted);
-    let changes = rig.accept_all();
+    let mut fixture = Fixture::settled("10:00:00", vec![minutely]);
+    fixture.pass(1);
+    let begin = fixture.commits()[0].0;
+    fixture.pass(60);
+    fixture.pass(60);
+    assert!(fixture.commits().is_empty(), "whether the first overlaps is not known");
+    fixture.answer(begin, Commit::Accepted);
+    let changes = fixture.accept_all();
     assert_eq!(begun(&changes), ["a.20261120T100201Z"], "{changes:?}");
     let missed =
         changes.iter().any(|change| matches!(change, Change::Miss { run, .. } if run.to_string().contains("100001")));
@@ -108,11 +111,11 @@ fn what_is_due_while_a_begin_has_no_answer_is_decided_on_when_it_has_one() {
 
 #[test]
 fn however_long_nothing_is_answered_only_so_much_is_asked_for() {
-    let mut rig = Rig::settled("10:00:00", vec![Job { overlap: Overlap::Allow, ..job("a", "* * * * * *") }]);
+    let mut fixture = Fixture::settled("10:00:00", vec![Job { overlap: Overlap::Allow, ..job("a", "* * * * * *") }]);
     let mut asked = 0;
     for _ in 0..10_000 {
-        rig.pass(1);
-        asked += rig.commits().len();
+        fixture.pass(1);
+        asked += fixture.commits().len();
     }
     assert!(asked <= 64, "{asked}");
 }
@@ -120,16 +123,16 @@ fn however_long_nothing_is_answered_only_so_much_is_asked_for() {
 /// The pauses of one that cannot be started grow until it is over its own window: it takes the next occurrence with it no more.
 #[test]
 fn an_unstarted_run_that_is_over_its_window_is_not_in_the_way_of_the_next() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "1 * * * * *")]);
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "1 * * * * *")]);
     let mut changes = Vec::new();
     for _ in 0..61 {
-        rig.pass(1);
-        changes.extend(rig.accept_all());
-        for start in rig.starts() {
-            rig.commands.clear();
+        fixture.pass(1);
+        changes.extend(fixture.accept_all());
+        for start in fixture.starts() {
+            fixture.commands.clear();
             let why = StartFailure::Step { step: Step::Fork, errno: 11 };
-            rig.tell(Event::Warden(Notice::NotStarted { slot: start.slot, why }));
-            changes.extend(rig.accept_all());
+            fixture.tell(Event::Warden(Notice::NotStarted { tree_id: start.tree_id, why }));
+            changes.extend(fixture.accept_all());
         }
     }
     assert!(skipped(&changes).is_empty(), "{changes:?}");
@@ -139,19 +142,19 @@ fn an_unstarted_run_that_is_over_its_window_is_not_in_the_way_of_the_next() {
 
 #[test]
 fn an_ended_run_whose_record_is_refused_keeps_its_own_job_back_alone() {
-    let mut rig = Rig::settled("10:00:00", vec![job("a", "* * * * * *"), job("b", "* * * * * *")]);
-    rig.pass(1);
-    rig.accept_all();
-    for start in rig.starts() {
-        rig.started(start.slot);
-        rig.ended(start.slot, Exit::Code(0), None);
+    let mut fixture = Fixture::settled("10:00:00", vec![job("a", "* * * * * *"), job("b", "* * * * * *")]);
+    fixture.pass(1);
+    fixture.accept_all();
+    for start in fixture.starts() {
+        fixture.started(start.tree_id);
+        fixture.ended(start.tree_id, Exit::Code(0), None);
     }
-    let commits = rig.commits();
+    let commits = fixture.commits();
     let [(a, Change::End { .. }), (b, Change::End { .. })] = commits.as_slice() else { panic!("{commits:?}") };
-    rig.refuse(*a);
-    rig.answer(*b, Commit::Accepted);
-    rig.pass(1);
-    assert_eq!(begun(&rig.accept_all()), ["b.20261120T100002Z"]);
-    rig.answer(*a, Commit::Accepted);
-    assert_eq!(begun(&rig.accept_all()), ["a.20261120T100002Z"]);
+    fixture.refuse(*a);
+    fixture.answer(*b, Commit::Accepted);
+    fixture.pass(1);
+    assert_eq!(begun(&fixture.accept_all()), ["b.20261120T100002Z"]);
+    fixture.answer(*a, Commit::Accepted);
+    assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100002Z"]);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use proptest::prelude::*;
 
-use super::rig::*;
+use super::fixture::*;
 use crate::coordination::Request;
 use crate::engine::retry::delay;
 use crate::engine::{Command, Event, Report};
@@ -27,7 +27,7 @@ fn tried_again() -> Job {
 
 fn let_go(changes: &[Change]) -> RunRecord {
     match changes {
-        [Change::Reown { run, .. }] if run.state == RunState::Retrying => run.clone(),
+        [Change::ChangeOwner { run, .. }] if run.state == RunState::Retrying => run.clone(),
         other => panic!("{other:?}"),
     }
 }
@@ -52,46 +52,46 @@ fn unseen(run: &RunRecord) -> RunEnd {
     RunEnd::unseen(run, Outcome::Interrupted, None, run.scheduled_at)
 }
 
-fn taken_over(wall: &str, job: Option<Job>, found: ledger::Running) -> Rig {
+fn taken_over(wall: &str, job: Option<Job>, found: ledger::Running) -> Fixture {
     let jobs = [entry(&tried_again(), at("10:00:01"), 1)].into();
-    Rig::leading(wall, set(job), Snapshot { jobs, running: vec![found], ..Snapshot::default() })
+    Fixture::leading(wall, set(job), Snapshot { jobs, running: vec![found], ..Snapshot::default() })
 }
 
 #[test]
 fn a_failed_attempt_is_let_go_and_the_next_begins_at_its_time() {
-    let (mut rig, slot) = running_one(tried_again());
-    rig.ended(slot, Exit::Code(3), None);
-    let told = rig.reports();
+    let (mut fixture, tree_id) = running_one(tried_again());
+    fixture.ended(tree_id, Exit::Code(3), None);
+    let told = fixture.reports();
     assert!(!told.iter().any(|report| matches!(report, Report::Finished(_))), "{told:?}");
-    let record = let_go(&rig.accept_all());
+    let record = let_go(&fixture.accept_all());
     let retry_at = record.retry_at.unwrap();
     let expected = delay(&tried_again().retries, &record.id(), 1);
-    assert_eq!(retry_at, rig.now.wall + expected);
-    assert_eq!(rig.engine.wake(rig.now).wall, Some(retry_at));
-    rig.pass(8);
-    assert!(rig.commits().is_empty(), "not before its time");
-    rig.pass(3);
-    let accepted = rig.accept_all();
-    let [Change::Settle { at: Version(1), run }] = accepted.as_slice() else { panic!("{accepted:?}") };
+    assert_eq!(retry_at, fixture.now.wall + expected);
+    assert_eq!(fixture.engine.wake(fixture.now).wall, Some(retry_at));
+    fixture.pass(8);
+    assert!(fixture.commits().is_empty(), "not before its time");
+    fixture.pass(3);
+    let accepted = fixture.accept_all();
+    let [Change::UpdateRun { at: Version(1), run }] = accepted.as_slice() else { panic!("{accepted:?}") };
     assert_eq!((run.attempt, run.state, run.retry_at, run.past.failures), (2, RunState::Running, None, 1));
-    assert_eq!(rig.starts()[0].run.attempt, 2);
+    assert_eq!(fixture.starts()[0].run.attempt, 2);
 }
 
 #[test]
 fn after_the_last_retry_the_run_ends_with_all_its_attempts() {
-    let (mut rig, mut slot) = running_one(tried_again());
+    let (mut fixture, mut tree_id) = running_one(tried_again());
     for attempt in 2..=3 {
-        rig.ended(slot, Exit::Code(attempt), None);
-        rig.accept_all();
-        rig.commands.clear();
-        rig.pass(11);
-        rig.accept_all();
-        slot = rig.starts()[0].slot;
-        rig.started(slot);
-        rig.commands.clear();
+        fixture.ended(tree_id, Exit::Code(attempt), None);
+        fixture.accept_all();
+        fixture.commands.clear();
+        fixture.pass(11);
+        fixture.accept_all();
+        tree_id = fixture.starts()[0].tree_id;
+        fixture.started(tree_id);
+        fixture.commands.clear();
     }
-    rig.ended(slot, Exit::Code(9), None);
-    let end = ended(&rig.accept_all());
+    fixture.ended(tree_id, Exit::Code(9), None);
+    let end = ended(&fixture.accept_all());
     assert_eq!((end.outcome, end.exit_code, end.run.attempt), (Outcome::Failure, Some(9), 3));
     let codes: Vec<_> = end.run.past.attempts.iter().map(|past| (past.attempt, past.exit_code)).collect();
     assert_eq!(codes, [(1, Some(2)), (2, Some(3))]);
@@ -99,44 +99,44 @@ fn after_the_last_retry_the_run_ends_with_all_its_attempts() {
 
 #[test]
 fn a_success_after_a_failure_is_a_success() {
-    let (mut rig, slot) = running_one(tried_again());
-    rig.ended(slot, Exit::Code(1), None);
-    rig.pass(11);
-    rig.accept_all();
-    rig.pass(11);
-    rig.accept_all();
-    let slot = rig.starts()[0].slot;
-    rig.started(slot);
-    rig.ended(slot, Exit::Code(0), None);
-    assert_eq!(ended(&rig.accept_all()).outcome, Outcome::Success);
+    let (mut fixture, tree_id) = running_one(tried_again());
+    fixture.ended(tree_id, Exit::Code(1), None);
+    fixture.pass(11);
+    fixture.accept_all();
+    fixture.pass(11);
+    fixture.accept_all();
+    let tree_id = fixture.starts()[0].tree_id;
+    fixture.started(tree_id);
+    fixture.ended(tree_id, Exit::Code(0), None);
+    assert_eq!(ended(&fixture.accept_all()).outcome, Outcome::Success);
 }
 
 #[test]
 fn timeouts_and_failed_starts_are_tried_again() {
     let mut slow = tried_again();
     slow.timeout = Some(Duration::from_secs(3));
-    let (mut rig, slot) = running_one(slow);
-    rig.pass(3);
-    rig.ended(slot, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
-    assert_eq!(let_go(&rig.accept_all()).past.attempts[0].outcome, Outcome::Timeout);
+    let (mut fixture, tree_id) = running_one(slow);
+    fixture.pass(3);
+    fixture.ended(tree_id, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
+    assert_eq!(let_go(&fixture.accept_all()).past.attempts[0].outcome, Outcome::Timeout);
 
-    let mut rig = Rig::settled("10:00:00", vec![tried_again()]);
-    rig.pass(1);
-    rig.accept_all();
-    let slot = rig.starts()[0].slot;
-    rig.commands.clear();
+    let mut fixture = Fixture::settled("10:00:00", vec![tried_again()]);
+    fixture.pass(1);
+    fixture.accept_all();
+    let tree_id = fixture.starts()[0].tree_id;
+    fixture.commands.clear();
     let why = StartFailure::Step { step: Step::Exec, errno: 2 };
-    rig.tell(Event::Warden(Notice::NotStarted { slot, why }));
-    assert_eq!(let_go(&rig.accept_all()).past.attempts[0].reason, Some(Reason::NotFound));
+    fixture.tell(Event::Warden(Notice::NotStarted { tree_id, why }));
+    assert_eq!(let_go(&fixture.accept_all()).past.attempts[0].reason, Some(Reason::NotFound));
 }
 
 #[test]
 fn an_interrupted_attempt_is_not_tried_again() {
-    let (mut rig, slot) = running_one(tried_again());
-    rig.tell(Event::Stop);
-    rig.ended(slot, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
-    rig.commands.retain(|command| !matches!(command, Command::Ask(Request::Election(_))));
-    let end = ended(&rig.accept_all());
+    let (mut fixture, tree_id) = running_one(tried_again());
+    fixture.tell(Event::Stop);
+    fixture.ended(tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
+    fixture.commands.retain(|command| !matches!(command, Command::Ask(Request::Election(_))));
+    let end = ended(&fixture.accept_all());
     assert_eq!((end.outcome, end.reason), (Outcome::Interrupted, Some(Reason::Drain)));
 }
 
@@ -144,9 +144,9 @@ fn an_interrupted_attempt_is_not_tried_again() {
 fn a_rerun_takes_no_retry_away() {
     let mut job = tried_again();
     (job.interrupted, job.on_lease_end) = (Interrupted::Rerun, OnLeaseEnd::Kill);
-    let mut rig = taken_over("10:00:30", Some(job.clone()), running(&job, at("10:00:01"), OwnerState::Gone));
-    let accepted = rig.accept_all();
-    let [Change::Settle { run, .. }] = accepted.as_slice() else { panic!("{accepted:?}") };
+    let mut fixture = taken_over("10:00:30", Some(job.clone()), running(&job, at("10:00:01"), OwnerState::Gone));
+    let accepted = fixture.accept_all();
+    let [Change::UpdateRun { run, .. }] = accepted.as_slice() else { panic!("{accepted:?}") };
     let told: Vec<_> = run.past.attempts.iter().map(|past: &Attempt| past.outcome).collect();
     assert_eq!((run.attempt, run.past.failures, told.as_slice()), (2, 0, [Outcome::Interrupted].as_slice()));
 }
@@ -156,92 +156,92 @@ fn a_rerun_takes_no_retry_away() {
 fn an_attempt_that_ends_while_it_is_taken_over_again_is_still_let_go() {
     let mut job = tried_again();
     (job.interrupted, job.on_lease_end) = (Interrupted::Rerun, OnLeaseEnd::Kill);
-    let (mut rig, slot) = running_one(job);
-    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::EntryGone }));
-    rig.join();
-    let commits = rig.commits();
-    let [(id, Change::Reown { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
+    let (mut fixture, tree_id) = running_one(job);
+    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::EntryGone }));
+    fixture.join();
+    let commits = fixture.commits();
+    let [(id, Change::ChangeOwner { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
     assert_eq!(run.state, RunState::Running);
-    rig.ended(slot, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
-    rig.answer(*id, Commit::Accepted);
-    assert_eq!(let_go(&rig.accept_all()).attempt, 1);
-    assert!(rig.reports().iter().any(|report| matches!(report, Report::Retrying { .. })));
+    fixture.ended(tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
+    fixture.answer(*id, Commit::Accepted);
+    assert_eq!(let_go(&fixture.accept_all()).attempt, 1);
+    assert!(fixture.reports().iter().any(|report| matches!(report, Report::Retrying { .. })));
 }
 
 #[test]
 fn the_next_leader_makes_a_waiting_retry_at_its_time() {
-    let mut rig = taken_over("10:00:05", Some(tried_again()), waiting(at("10:00:11")));
-    assert!(rig.accept_all().is_empty());
-    rig.pass(5);
-    assert!(rig.accept_all().is_empty());
-    rig.pass(1);
-    let accepted = rig.accept_all();
+    let mut fixture = taken_over("10:00:05", Some(tried_again()), waiting(at("10:00:11")));
+    assert!(fixture.accept_all().is_empty());
+    fixture.pass(5);
+    assert!(fixture.accept_all().is_empty());
+    fixture.pass(1);
+    let accepted = fixture.accept_all();
     assert!(
-        matches!(accepted.as_slice(), [Change::Settle { at: Version(0), run }] if run.attempt == 2),
+        matches!(accepted.as_slice(), [Change::UpdateRun { at: Version(0), run }] if run.attempt == 2),
         "{accepted:?}"
     );
-    assert_eq!(rig.starts().len(), 1);
+    assert_eq!(fixture.starts().len(), 1);
 }
 
 #[test]
 fn a_retry_that_is_overdue_at_a_takeover_is_made_at_once() {
-    let mut rig = taken_over("10:03:00", Some(tried_again()), waiting(at("10:00:11")));
-    assert!(matches!(rig.accept_all().as_slice(), [Change::Settle { run, .. }] if run.attempt == 2));
+    let mut fixture = taken_over("10:03:00", Some(tried_again()), waiting(at("10:00:11")));
+    assert!(matches!(fixture.accept_all().as_slice(), [Change::UpdateRun { run, .. }] if run.attempt == 2));
 }
 
 #[test]
 fn a_waiting_retry_counts_for_overlap() {
     let mut often = tried_again();
     often.due = job("a", "* * * * * *").due;
-    let (mut rig, slot) = running_one(often);
-    rig.ended(slot, Exit::Code(1), None);
-    let_go(&rig.accept_all());
-    rig.pass(1);
-    assert_eq!(skipped(&rig.accept_all()), ["overlap 2026-11-20T10:00:02Z 2026-11-20T10:00:02Z 1"]);
+    let (mut fixture, tree_id) = running_one(often);
+    fixture.ended(tree_id, Exit::Code(1), None);
+    let_go(&fixture.accept_all());
+    fixture.pass(1);
+    assert_eq!(skipped(&fixture.accept_all()), ["overlap 2026-11-20T10:00:02Z 2026-11-20T10:00:02Z 1"]);
 }
 
 #[test]
 fn a_node_that_leads_no_more_lets_go_and_forgets() {
-    let (mut rig, slot) = running_one(tried_again());
-    rig.tell(Event::Drain { timeout: Duration::from_secs(600) });
-    rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::Resigned }));
-    rig.tell(Event::Election(election::Event::Withdrawn));
-    rig.ended(slot, Exit::Code(1), None);
-    let_go(&rig.accept_all());
+    let (mut fixture, tree_id) = running_one(tried_again());
+    fixture.tell(Event::Drain { timeout: Duration::from_secs(600) });
+    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::Resigned }));
+    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.ended(tree_id, Exit::Code(1), None);
+    let_go(&fixture.accept_all());
     let leave = Command::Ask(Request::Election(election::Request::Leave));
-    assert!(rig.take().contains(&leave), "a run that waits elsewhere does not hold the node");
+    assert!(fixture.take().contains(&leave), "a run that waits elsewhere does not hold the node");
 }
 
 #[test]
 fn a_retry_goes_by_the_present_definition_and_without_one_the_run_ends_as_it_did() {
     let mut eager = tried_again();
     eager.retries.delay = Duration::from_secs(1);
-    let mut rig = taken_over("10:00:05", Some(tried_again()), waiting(at("10:00:11")));
-    rig.tell(Event::Loaded(set([eager])));
-    rig.pass(6);
+    let mut fixture = taken_over("10:00:05", Some(tried_again()), waiting(at("10:00:11")));
+    fixture.tell(Event::Loaded(set([eager])));
+    fixture.pass(6);
     let starts = {
-        rig.accept_all();
-        rig.starts()
+        fixture.accept_all();
+        fixture.starts()
     };
     assert_eq!(starts[0].job.retries.delay, Duration::from_secs(1));
 
-    let mut rig = taken_over("10:00:05", None, waiting(at("10:00:11")));
-    rig.accept_all();
-    rig.pass(6);
-    let end = ended(&rig.accept_all());
+    let mut fixture = taken_over("10:00:05", None, waiting(at("10:00:11")));
+    fixture.accept_all();
+    fixture.pass(6);
+    let end = ended(&fixture.accept_all());
     assert_eq!((end.outcome, end.exit_code, end.run.attempt), (Outcome::Failure, Some(3), 1));
 }
 
 #[test]
 fn a_refused_letting_go_is_written_again_at_the_version_found() {
-    let (mut rig, slot) = running_one(tried_again());
-    let record = rig.engine.runs().next().unwrap().clone();
-    rig.ended(slot, Exit::Code(1), None);
-    let commits = rig.commits();
-    rig.answer(commits[0].0, Commit::Superseded);
-    rig.tell(Event::Ledger(ledger::Event::Run(record.id(), Some((record, Version(4))))));
-    let accepted = rig.accept_all();
-    assert!(matches!(accepted.as_slice(), [Change::Reown { at: Version(4), .. }]), "{accepted:?}");
+    let (mut fixture, tree_id) = running_one(tried_again());
+    let record = fixture.engine.runs().next().unwrap().clone();
+    fixture.ended(tree_id, Exit::Code(1), None);
+    let commits = fixture.commits();
+    fixture.answer(commits[0].0, Commit::Superseded);
+    fixture.tell(Event::Ledger(ledger::Event::Run(record.id(), Some((record, Version(4))))));
+    let accepted = fixture.accept_all();
+    assert!(matches!(accepted.as_slice(), [Change::ChangeOwner { at: Version(4), .. }]), "{accepted:?}");
     assert_eq!(let_go(&accepted).past.failures, 1);
 }
 
@@ -249,18 +249,18 @@ fn a_refused_letting_go_is_written_again_at_the_version_found() {
 fn a_run_that_an_earlier_process_had_let_go_is_left_to_the_leader() {
     let found = waiting(at("10:00:11"));
     let begun = running(&tried_again(), at("10:00:01"), OwnerState::Gone).record;
-    let mut rig = Rig::new("10:00:05", set([tried_again()]));
+    let mut fixture = Fixture::new("10:00:05", set([tried_again()]));
     let noted = RecoveredRun { record: begun, version: Version(0), pid: None, traces: Traces::default(), end: None };
-    rig.tell(Event::Recovered(vec![noted]));
-    rig.join();
-    let commits = rig.commits();
-    rig.answer(commits[0].0, Commit::Superseded);
-    rig.commands.clear();
+    fixture.tell(Event::Recovered(vec![noted]));
+    fixture.join();
+    let commits = fixture.commits();
+    fixture.answer(commits[0].0, Commit::Superseded);
+    fixture.commands.clear();
     let id = found.record.id();
-    rig.tell(Event::Ledger(ledger::Event::Run(id.clone(), Some((found.record, Version(1))))));
-    assert!(rig.commands.contains(&Command::Forget(id)));
-    assert!(rig.commits().is_empty(), "it is not ended a second time");
-    assert_eq!(rig.engine.own_runs(), 0);
+    fixture.tell(Event::Ledger(ledger::Event::Run(id.clone(), Some((found.record, Version(1))))));
+    assert!(fixture.commands.contains(&Command::Forget(id)));
+    assert!(fixture.commits().is_empty(), "it is not ended a second time");
+    assert_eq!(fixture.engine.own_runs(), 0);
 }
 
 fn some_run() -> RunId {
@@ -299,11 +299,11 @@ fn a_delay_grows_by_its_factor_and_is_spread_by_a_tenth() {
 
 #[test]
 fn a_run_that_waits_is_nobodys_whoever_let_it_go() {
-    let mut rig = taken_over("10:00:05", Some(tried_again()), waiting(at("10:00:11")));
-    rig.commands.clear();
+    let mut fixture = taken_over("10:00:05", Some(tried_again()), waiting(at("10:00:11")));
+    fixture.commands.clear();
     let found = waiting(at("10:00:11")).record;
     assert_eq!(found.owner.node, NodeName::new("host-b"));
     let gone = ledger::Event::OwnerGone(found.id(), OwnerState::Dead, Some((found, run::Version(0))));
-    rig.tell(Event::Ledger(gone));
-    assert!(rig.commits().is_empty());
+    fixture.tell(Event::Ledger(gone));
+    assert!(fixture.commits().is_empty());
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::rig::*;
+use super::fixture::*;
 use crate::engine::{Engine, Event, Report};
 use crate::job::{Job, Misfire, Splay};
 use crate::ledger::{Change, Snapshot};
@@ -28,18 +28,18 @@ fn marks(changes: &[Change]) -> Vec<jiff::Timestamp> {
 #[test]
 fn the_start_is_put_off_and_the_run_keeps_the_schedules_instant() {
     let (job, delay) = splayed("0 10 * * *");
-    let mut rig = Rig::settled("09:59:59", vec![job]);
-    assert_eq!(rig.engine.wake(rig.now).wall, Some(at("10:00:00") + delay));
-    rig.pass(1);
-    rig.pass(delay.as_secs());
-    assert!(rig.accept_all().is_empty());
-    rig.pass(1);
-    let accepted = rig.accept_all();
+    let mut fixture = Fixture::settled("09:59:59", vec![job]);
+    assert_eq!(fixture.engine.wake(fixture.now).wall, Some(at("10:00:00") + delay));
+    fixture.pass(1);
+    fixture.pass(delay.as_secs());
+    assert!(fixture.accept_all().is_empty());
+    fixture.pass(1);
+    let accepted = fixture.accept_all();
     assert_eq!(begun(&accepted), ["report.20261120T100000Z"]);
     assert_eq!(marks(&accepted), [at("10:00:00")]);
-    let slot = rig.starts()[0].slot;
-    rig.started(slot);
-    let lateness = rig.reports().into_iter().find_map(|report| match report {
+    let tree_id = fixture.starts()[0].tree_id;
+    fixture.started(tree_id);
+    let lateness = fixture.reports().into_iter().find_map(|report| match report {
         Report::Started { lateness, .. } => Some(lateness),
         _ => None,
     });
@@ -52,11 +52,11 @@ fn an_occurrence_is_missed_only_after_its_delayed_instant() {
     job.misfire = Misfire::Skip;
     let taken_over = |late: Duration| {
         let entries = [entry(&job, at("09:00:00"), 3)].into();
-        let mut rig = Rig::new("10:00:00", set([job.clone()]));
-        rig.now.wall += delay + late;
-        rig.join();
-        rig.elect(9, Snapshot { jobs: entries, ..Snapshot::default() });
-        rig.accept_all()
+        let mut fixture = Fixture::new("10:00:00", set([job.clone()]));
+        fixture.now.wall += delay + late;
+        fixture.join();
+        fixture.elect(9, Snapshot { jobs: entries, ..Snapshot::default() });
+        fixture.accept_all()
     };
     assert_eq!(begun(&taken_over(Duration::from_secs(1))), ["report.20261120T100000Z"]);
     let accepted = taken_over(Duration::from_millis(1001));
@@ -68,12 +68,12 @@ fn an_occurrence_is_missed_only_after_its_delayed_instant() {
 fn a_splay_beyond_the_next_occurrence_only_shifts() {
     let (mut job, delay) = splayed("* * * * *");
     job.overlap = crate::job::Overlap::Allow;
-    let mut rig = Rig::settled("09:59:59", vec![job]);
-    rig.now.wall += delay;
+    let mut fixture = Fixture::settled("09:59:59", vec![job]);
+    fixture.now.wall += delay;
     let mut all = Vec::new();
     for _ in 0..3 {
-        rig.pass(60);
-        all.extend(begun(&rig.accept_all()));
+        fixture.pass(60);
+        all.extend(begun(&fixture.accept_all()));
     }
     assert_eq!(all.len(), 3, "{all:?}");
     assert!(all.is_sorted(), "{all:?}");
@@ -83,13 +83,13 @@ fn a_splay_beyond_the_next_occurrence_only_shifts() {
 #[test]
 fn another_splay_is_another_schedule_and_counts_from_now() {
     let (job, _) = splayed("0 10 * * *");
-    let mut rig = Rig::settled("09:00:00", vec![job.clone()]);
-    rig.pass(3601);
+    let mut fixture = Fixture::settled("09:00:00", vec![job.clone()]);
+    fixture.pass(3601);
     let mut other = job.clone();
     other.splay = Splay::default();
     assert_ne!(job.schedule_digest(), other.schedule_digest());
-    rig.tell(Event::Loaded(set([other])));
-    let accepted = rig.accept_all();
+    fixture.tell(Event::Loaded(set([other])));
+    let accepted = fixture.accept_all();
     assert!(begun(&accepted).is_empty());
     assert_eq!(skipped(&accepted), ["missed 2026-11-20T10:00:00Z 2026-11-20T10:00:00Z 1"]);
 }

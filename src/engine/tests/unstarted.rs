@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::rig::*;
+use super::fixture::*;
 use crate::clock::{self, Uptime};
 use crate::coordination::Request;
 use crate::election;
@@ -29,7 +29,7 @@ fn kinds() -> [Job; 3] {
 /// The record that a change lets go, as one that never had a process.
 fn let_go(changes: &[Change]) -> RunRecord {
     match changes {
-        [Change::Reown { run, .. }] if run.state == RunState::Unstarted => run.clone(),
+        [Change::ChangeOwner { run, .. }] if run.state == RunState::Unstarted => run.clone(),
         other => panic!("{other:?}"),
     }
 }
@@ -37,124 +37,126 @@ fn let_go(changes: &[Change]) -> RunRecord {
 /// The attempt that a change begins.
 fn begun_again(changes: &[Change]) -> RunRecord {
     match changes {
-        [Change::Settle { run, .. }] if run.state == RunState::Running => run.clone(),
+        [Change::UpdateRun { run, .. }] if run.state == RunState::Running => run.clone(),
         other => panic!("{other:?}"),
     }
 }
 
 /// A leader whose run was accepted, and that has asked the warden to start it.
-fn handed_over(job: Job) -> Rig {
-    let mut rig = Rig::settled("10:00:00", vec![job]);
-    rig.pass(1);
-    rig.accept_all();
-    assert_eq!(rig.starts().len(), 1);
-    rig
+fn handed_over(job: Job) -> Fixture {
+    let mut fixture = Fixture::settled("10:00:00", vec![job]);
+    fixture.pass(1);
+    fixture.accept_all();
+    assert_eq!(fixture.starts().len(), 1);
+    fixture
 }
 
-fn not_started(rig: &mut Rig, why: StartFailure) {
-    let slot = rig.starts()[0].slot;
-    rig.commands.clear();
-    rig.tell(Event::Warden(Notice::NotStarted { slot, why }));
+fn not_started(fixture: &mut Fixture, why: StartFailure) {
+    let tree_id = fixture.starts()[0].tree_id;
+    fixture.commands.clear();
+    fixture.tell(Event::Warden(Notice::NotStarted { tree_id, why }));
 }
 
-fn renew(rig: &mut Rig) {
-    let until = rig.now.up + LEASE;
-    rig.tell(Event::Election(election::Event::Lease { until }));
+fn renew(fixture: &mut Fixture) {
+    let until = fixture.now.up + LEASE;
+    fixture.tell(Event::Election(election::Event::Lease { until }));
 }
 
 /// A leader at `second` after 10:00 that finds this run, let go by a node that never started it.
-fn found(second: &str, job: &Job, change: impl FnOnce(&mut RunRecord)) -> Rig {
+fn found(second: &str, job: &Job, change: impl FnOnce(&mut RunRecord)) -> Fixture {
     let mut run = running(job, at("10:00:01"), OwnerState::Alive);
     run.record.state = RunState::Unstarted;
     change(&mut run.record);
     taking_over(second, set([job.clone()]), run)
 }
 
-fn taking_over(second: &str, jobs: JobSet, run: Running) -> Rig {
+fn taking_over(second: &str, jobs: JobSet, run: Running) -> Fixture {
     let entries = jobs.jobs.values().map(|job| entry(job, at("10:00:01"), 1)).collect();
-    Rig::leading(second, jobs, Snapshot { jobs: entries, running: vec![run], ..Snapshot::default() })
+    Fixture::leading(second, jobs, Snapshot { jobs: entries, running: vec![run], ..Snapshot::default() })
 }
 
 /// At 10:00:09, and finds this run.
-fn elected_without_a_lease(job: &Job, run: Running) -> Rig {
-    let mut rig = Rig::new("10:00:09", set([job.clone()]));
-    rig.join();
+fn elected_without_a_lease(job: &Job, run: Running) -> Fixture {
+    let mut fixture = Fixture::new("10:00:09", set([job.clone()]));
+    fixture.join();
     let jobs = [entry(job, at("10:00:01"), 1)].into();
     let snapshot = Box::new(Snapshot { jobs, running: vec![run], ..Snapshot::default() });
-    let (term, took) = (Rig::term(9), Duration::ZERO);
-    rig.tell(Event::Election(election::Event::Elected { term, lease_until: Uptime::ZERO, snapshot, took }));
-    rig
+    let (term, took) = (Fixture::term(9), Duration::ZERO);
+    fixture.tell(Event::Election(election::Event::Elected { term, lease_until: Uptime::ZERO, snapshot, took }));
+    fixture
 }
 
 #[test]
 fn an_answer_that_comes_after_the_lease_costs_no_job_its_run() {
     for job in kinds() {
-        let mut rig = Rig::settled("10:00:00", vec![job]);
-        rig.pass(1);
-        let commits = rig.commits();
-        rig.now = crate::clock::Now { wall: at("10:00:08"), up: rig.now.up + Duration::from_secs(7) };
-        rig.answer(commits[0].0, Commit::Accepted);
-        assert!(rig.starts().is_empty());
+        let mut fixture = Fixture::settled("10:00:00", vec![job]);
+        fixture.pass(1);
+        let commits = fixture.commits();
+        fixture.now = crate::clock::Now { wall: at("10:00:08"), up: fixture.now.up + Duration::from_secs(7) };
+        fixture.answer(commits[0].0, Commit::Accepted);
+        assert!(fixture.starts().is_empty());
         // The term may go on: the servers were silent, and so was everybody else.
-        let_go(&rig.accept_all());
-        assert!(rig.starts().is_empty() && rig.commits().is_empty(), "nothing is begun without a lease");
-        renew(&mut rig);
-        let run = begun_again(&rig.accept_all());
+        let_go(&fixture.accept_all());
+        assert!(fixture.starts().is_empty() && fixture.commits().is_empty(), "nothing is begun without a lease");
+        renew(&mut fixture);
+        let run = begun_again(&fixture.accept_all());
         assert_eq!((run.attempt, run.past.failures, run.past.attempts.len()), (2, 0, 0));
-        assert_eq!(rig.starts().len(), 1);
+        assert_eq!(fixture.starts().len(), 1);
     }
 }
 
 #[test]
 fn the_wardens_refusal_costs_no_job_its_run() {
     for job in kinds() {
-        let mut rig = handed_over(job);
-        not_started(&mut rig, StartFailure::TooLate);
-        assert!(rig.commands.iter().any(|command| matches!(command, Command::Forget(_))), "nothing of it is noted");
-        rig.now.up = rig.now.up + LEASE;
-        let_go(&rig.accept_all());
-        renew(&mut rig);
-        assert_eq!(begun_again(&rig.accept_all()).attempt, 2);
+        let mut fixture = handed_over(job);
+        not_started(&mut fixture, StartFailure::TooLate);
+        assert!(fixture.commands.iter().any(|command| matches!(command, Command::Forget(_))), "nothing of it is noted");
+        fixture.now.up = fixture.now.up + LEASE;
+        let_go(&fixture.accept_all());
+        renew(&mut fixture);
+        assert_eq!(begun_again(&fixture.accept_all()).attempt, 2);
     }
 }
 
 #[test]
 fn what_is_let_go_is_said_once_it_is_written() {
-    let mut rig = handed_over(once());
-    not_started(&mut rig, StartFailure::TooLate);
-    let is_said = |rig: &Rig| rig.reports().iter().any(|report| matches!(report, Report::Unstarted { attempt: 1, .. }));
-    assert!(!is_said(&rig));
-    rig.accept_all();
-    assert!(is_said(&rig));
-    assert!(!rig.reports().iter().any(|report| matches!(report, Report::Finished(_) | Report::Retrying { .. })));
+    let mut fixture = handed_over(once());
+    not_started(&mut fixture, StartFailure::TooLate);
+    let is_said = |fixture: &Fixture| {
+        fixture.reports().iter().any(|report| matches!(report, Report::Unstarted { attempt: 1, .. }))
+    };
+    assert!(!is_said(&fixture));
+    fixture.accept_all();
+    assert!(is_said(&fixture));
+    assert!(!fixture.reports().iter().any(|report| matches!(report, Report::Finished(_) | Report::Retrying { .. })));
 }
 
 #[test]
 fn a_node_that_ends_lets_go_what_it_has_not_started() {
-    let mut rig = Rig::settled("10:00:00", vec![once()]);
-    rig.pass(1);
-    let commits = rig.commits();
-    rig.tell(Event::Stop);
-    rig.answer(commits[0].0, Commit::Accepted);
-    assert!(rig.starts().is_empty());
-    let changes: Vec<Change> = rig.commits().into_iter().map(|(_, change)| change).collect();
+    let mut fixture = Fixture::settled("10:00:00", vec![once()]);
+    fixture.pass(1);
+    let commits = fixture.commits();
+    fixture.tell(Event::Stop);
+    fixture.answer(commits[0].0, Commit::Accepted);
+    assert!(fixture.starts().is_empty());
+    let changes: Vec<Change> = fixture.commits().into_iter().map(|(_, change)| change).collect();
     let_go(&changes);
 }
 
 #[test]
 fn a_start_that_fails_for_want_of_means_is_tried_again_after_growing_pauses() {
-    let mut rig = Rig::settled("10:00:00", vec![once()]);
-    rig.pass(1);
+    let mut fixture = Fixture::settled("10:00:00", vec![once()]);
+    fixture.pass(1);
     let mut pauses = Vec::new();
     for _ in 0..4 {
-        rig.accept_all();
-        not_started(&mut rig, StartFailure::Step { step: Step::Fork, errno: 11 });
-        let run = let_go(&rig.accept_all());
-        pauses.push(run.retry_at.unwrap().duration_since(rig.now.wall).as_millis());
-        assert!(rig.starts().is_empty());
-        while rig.starts().is_empty() {
-            rig.pass(1);
-            rig.accept_all();
+        fixture.accept_all();
+        not_started(&mut fixture, StartFailure::Step { step: Step::Fork, errno: 11 });
+        let run = let_go(&fixture.accept_all());
+        pauses.push(run.retry_at.unwrap().duration_since(fixture.now.wall).as_millis());
+        assert!(fixture.starts().is_empty());
+        while fixture.starts().is_empty() {
+            fixture.pass(1);
+            fixture.accept_all();
         }
     }
     assert_eq!(pauses, [500, 1_000, 2_000, 4_000]);
@@ -165,12 +167,12 @@ fn what_was_let_go_is_begun_by_whoever_leads_once_its_lease_holds() {
     for job in kinds() {
         let mut run = running(&job, at("10:00:01"), OwnerState::Alive);
         run.record.state = RunState::Unstarted;
-        let mut rig = elected_without_a_lease(&job, run);
-        assert!(rig.commits().is_empty());
-        assert!(!rig.engine.is_settled());
-        renew(&mut rig);
-        assert_eq!(begun_again(&rig.accept_all()).attempt, 2);
-        assert!(rig.engine.is_settled());
+        let mut fixture = elected_without_a_lease(&job, run);
+        assert!(fixture.commits().is_empty());
+        assert!(!fixture.engine.is_settled());
+        renew(&mut fixture);
+        assert_eq!(begun_again(&fixture.accept_all()).attempt, 2);
+        assert!(fixture.engine.is_settled());
     }
 }
 
@@ -181,55 +183,55 @@ fn a_leader_without_a_lease_begins_no_rerun_and_no_retry() {
     let mut retrying = running(&retries, at("10:00:01"), OwnerState::Gone);
     retrying.record.state = RunState::Retrying;
     for (job, run) in [(rerun.clone(), running(&rerun, at("10:00:01"), OwnerState::Gone)), (retries, retrying)] {
-        let mut rig = elected_without_a_lease(&job, run);
-        assert!(rig.commits().is_empty());
-        rig.pass(1);
-        assert_eq!(begun_again(&rig.accept_all()).attempt, 2);
-        assert_eq!(rig.starts().len(), 1);
+        let mut fixture = elected_without_a_lease(&job, run);
+        assert!(fixture.commits().is_empty());
+        fixture.pass(1);
+        assert_eq!(begun_again(&fixture.accept_all()).attempt, 2);
+        assert_eq!(fixture.starts().len(), 1);
     }
 }
 
 #[test]
 fn past_its_window_it_is_missed_and_that_is_written_in_place_of_the_run() {
-    let mut rig = found("11:00:02", &once(), |_| {});
-    let changes = rig.accept_all();
+    let mut fixture = found("11:00:02", &once(), |_| {});
+    let changes = fixture.accept_all();
     let [Change::Miss { at: Version(0), run, skip, .. }] = changes.as_slice() else { panic!("{changes:?}") };
     assert_eq!((run.to_string().as_str(), skip.reason.as_str(), skip.count), ("a.20261120T100001Z", "missed", 1));
-    assert!(rig.reports().iter().any(|report| matches!(report, Report::Skipped { count: 1, .. })));
-    assert_eq!(rig.engine.runs().count(), 0);
+    assert!(fixture.reports().iter().any(|report| matches!(report, Report::Skipped { count: 1, .. })));
+    assert_eq!(fixture.engine.runs().count(), 0);
 }
 
 #[test]
 fn within_its_window_it_is_begun_however_often_it_was_not_started() {
-    let mut rig = found("11:00:01", &once(), |run| run.attempt = 9);
-    assert_eq!(begun_again(&rig.accept_all()).attempt, 10);
+    let mut fixture = found("11:00:01", &once(), |run| run.attempt = 9);
+    assert_eq!(begun_again(&fixture.accept_all()).attempt, 10);
 }
 
 #[test]
 fn with_misfire_skip_the_window_is_the_second_in_which_a_start_is_on_time() {
     let job = Job { misfire: Misfire::Skip, ..once() };
-    assert!(matches!(found("10:00:02", &job, |_| {}).accept_all().as_slice(), [Change::Settle { .. }]));
+    assert!(matches!(found("10:00:02", &job, |_| {}).accept_all().as_slice(), [Change::UpdateRun { .. }]));
     assert!(matches!(found("10:00:03", &job, |_| {}).accept_all().as_slice(), [Change::Miss { .. }]));
 }
 
 /// ZooKeeper refuses the begin until an operator has mended its rights; the lease is renewed all the time.
-fn accepted_after(wait: Duration) -> Rig {
-    let mut rig = Rig::settled("10:00:00", vec![once()]);
-    rig.pass(1);
-    let begin = rig.commits()[0].0;
-    rig.now = crate::clock::Now { wall: clock::later(rig.now.wall, wait), up: rig.now.up + wait };
-    renew(&mut rig);
-    rig.answer(begin, Commit::Accepted);
-    rig
+fn accepted_after(wait: Duration) -> Fixture {
+    let mut fixture = Fixture::settled("10:00:00", vec![once()]);
+    fixture.pass(1);
+    let begin = fixture.commits()[0].0;
+    fixture.now = crate::clock::Now { wall: clock::later(fixture.now.wall, wait), up: fixture.now.up + wait };
+    renew(&mut fixture);
+    fixture.answer(begin, Commit::Accepted);
+    fixture
 }
 
 #[test]
 fn a_begin_that_is_accepted_after_its_window_is_missed() {
-    let mut rig = accepted_after(HOUR + Duration::from_secs(1));
-    assert!(rig.starts().is_empty());
-    let changes = rig.accept_all();
-    assert!(matches!(changes.as_slice(), [Change::Reown { .. }, Change::Miss { .. }]), "{changes:?}");
-    assert!(rig.starts().is_empty());
+    let mut fixture = accepted_after(HOUR + Duration::from_secs(1));
+    assert!(fixture.starts().is_empty());
+    let changes = fixture.accept_all();
+    assert!(matches!(changes.as_slice(), [Change::ChangeOwner { .. }, Change::Miss { .. }]), "{changes:?}");
+    assert!(fixture.starts().is_empty());
 }
 
 #[test]
@@ -240,16 +242,16 @@ fn a_begin_that_is_accepted_late_and_within_its_window_is_started() {
 #[test]
 fn the_window_of_one_that_waited_counts_from_when_it_could_start() {
     let ready = at("11:30:00");
-    let mut rig = found("12:20:00", &once(), |run| run.ready_at = Some(ready));
-    assert_eq!(begun_again(&rig.accept_all()).ready_at, Some(ready));
+    let mut fixture = found("12:20:00", &once(), |run| run.ready_at = Some(ready));
+    assert_eq!(begun_again(&fixture.accept_all()).ready_at, Some(ready));
 }
 
 /// A leader whose clock was behind said that it could start before it was due: its window ended when it came due, and it was missed.
 #[test]
 fn the_window_of_one_that_waited_counts_from_its_occurrence_at_the_earliest() {
     let minutely = job("a", "1 * * * * *");
-    let mut rig = found("10:00:05", &minutely, |run| run.ready_at = Some(at("09:59:55")));
-    assert_eq!(begun_again(&rig.accept_all()).attempt, 2);
+    let mut fixture = found("10:00:05", &minutely, |run| run.ready_at = Some(at("09:59:55")));
+    assert_eq!(begun_again(&fixture.accept_all()).attempt, 2);
 }
 
 #[test]
@@ -264,20 +266,20 @@ fn a_run_of_which_an_attempt_had_a_process_is_begun_again_without_a_limit() {
         ended_at: at("10:00:02"),
         duration_ms: Some(7),
     };
-    let mut rig = found("14:00:00", &once(), |run| {
+    let mut fixture = found("14:00:00", &once(), |run| {
         run.attempt = 2;
         run.past.failures = 1;
         run.past.attempts.push(earlier);
     });
-    let run = begun_again(&rig.accept_all());
+    let run = begun_again(&fixture.accept_all());
     assert_eq!((run.attempt, run.past.failures, run.past.attempts.len()), (3, 1, 1));
 }
 
 #[test]
 fn one_that_an_operator_kills_ends_killed() {
     let kill = KillRequest { reason: Reason::Operator, by: "uid 0".into(), at: at("10:00:02"), force: false };
-    let mut rig = found("10:00:03", &once(), |run| run.kill = Some(Box::new(kill)));
-    let changes = rig.accept_all();
+    let mut fixture = found("10:00:03", &once(), |run| run.kill = Some(Box::new(kill)));
+    let changes = fixture.accept_all();
     assert!(matches!(changes.as_slice(), [Change::End { end, .. }] if end.outcome == Outcome::Killed), "{changes:?}");
 }
 
@@ -286,43 +288,43 @@ fn one_whose_job_is_not_defined_here_waits_for_a_node_that_knows_it() {
     let mut run = running(&once(), at("10:00:01"), OwnerState::Alive);
     for state in [RunState::Unstarted, RunState::Queued] {
         run.record.state = state;
-        let mut rig = taking_over("10:00:09", set([]), run.clone());
-        rig.pass(3_600);
-        assert!(rig.commits().is_empty());
-        rig.tell(Event::Loaded(set([Job { misfire_window: Some(HOUR * 3), ..once() }])));
-        rig.pass(3);
-        let changes = rig.accept_all();
-        assert!(changes.iter().any(|change| matches!(change, Change::Settle { .. })), "{state:?} {changes:?}");
+        let mut fixture = taking_over("10:00:09", set([]), run.clone());
+        fixture.pass(3_600);
+        assert!(fixture.commits().is_empty());
+        fixture.tell(Event::Loaded(set([Job { misfire_window: Some(HOUR * 3), ..once() }])));
+        fixture.pass(3);
+        let changes = fixture.accept_all();
+        assert!(changes.iter().any(|change| matches!(change, Change::UpdateRun { .. })), "{state:?} {changes:?}");
     }
 }
 
 /// A pause that another node wrote, for what it lacks, does not bind this one.
 #[test]
 fn the_pause_of_a_node_that_could_not_start_it_holds_no_other_back() {
-    let mut rig = found("10:00:05", &once(), |run| run.retry_at = Some(at("10:59:00")));
-    assert_eq!(begun_again(&rig.accept_all()).attempt, 2);
+    let mut fixture = found("10:00:05", &once(), |run| run.retry_at = Some(at("10:59:00")));
+    assert_eq!(begun_again(&fixture.accept_all()).attempt, 2);
 }
 
 /// Where an hour of clock skew lay between them, half a second of pause took an hour.
 #[test]
 fn a_pause_is_measured_by_the_clock_that_ends_it() {
-    let mut rig = handed_over(once());
-    let (up, behind) = (rig.now.up, clock::earlier(rig.now.wall, HOUR));
+    let mut fixture = handed_over(once());
+    let (up, behind) = (fixture.now.up, clock::earlier(fixture.now.wall, HOUR));
     let time = clock::server::ServerTime::new(behind.as_millisecond(), up, up).unwrap();
-    rig.tell(Event::Election(election::Event::Time(time)));
-    not_started(&mut rig, StartFailure::Step { step: Step::Fork, errno: 11 });
-    let_go(&rig.accept_all());
-    rig.pass(1);
-    assert_eq!(begun_again(&rig.accept_all()).attempt, 2);
+    fixture.tell(Event::Election(election::Event::Time(time)));
+    not_started(&mut fixture, StartFailure::Step { step: Step::Fork, errno: 11 });
+    let_go(&fixture.accept_all());
+    fixture.pass(1);
+    assert_eq!(begun_again(&fixture.accept_all()).attempt, 2);
 }
 
 /// Its upstreams' runs ended long ago; then it waited for a place in its group.
 #[test]
 fn the_window_of_one_that_waited_in_line_counts_from_its_turn() {
-    let mut rig = found("12:20:00", &once(), |run| {
+    let mut fixture = found("12:20:00", &once(), |run| {
         (run.state, run.attempt, run.ready_at) = (RunState::Queued, 0, Some(at("10:00:02")));
     });
-    assert_eq!(begun_again(&rig.accept_all()).ready_at, Some(at("12:20:00")));
+    assert_eq!(begun_again(&fixture.accept_all()).ready_at, Some(at("12:20:00")));
 }
 
 /// A leader that had known the job, or whose job runs after another, left what waited where it was until its window was over.
@@ -333,17 +335,17 @@ fn one_whose_job_comes_back_to_the_file_is_begun_again() {
         let mut run = running(&job, at("10:00:01"), OwnerState::Alive);
         run.record.state = RunState::Unstarted;
         (run.record.retry_at, run.record.owner.node) = (Some(at("10:00:20")), NodeName::new("host-a"));
-        let both = set([job, super::rig::job("b", "@yearly")]);
-        let mut rig = taking_over("10:00:09", both.clone(), run);
-        rig.accept_all();
-        rig.tell(Event::Loaded(set([])));
-        rig.accept_all();
-        rig.pass(60);
-        assert!(rig.accept_all().is_empty(), "it waits for its definition");
-        rig.tell(Event::Loaded(both));
-        rig.pass(1);
-        let changes = rig.accept_all();
-        assert!(changes.iter().any(|change| matches!(change, Change::Settle { .. })), "{changes:?}");
+        let both = set([job, super::fixture::job("b", "@yearly")]);
+        let mut fixture = taking_over("10:00:09", both.clone(), run);
+        fixture.accept_all();
+        fixture.tell(Event::Loaded(set([])));
+        fixture.accept_all();
+        fixture.pass(60);
+        assert!(fixture.accept_all().is_empty(), "it waits for its definition");
+        fixture.tell(Event::Loaded(both));
+        fixture.pass(1);
+        let changes = fixture.accept_all();
+        assert!(changes.iter().any(|change| matches!(change, Change::UpdateRun { .. })), "{changes:?}");
     }
 }
 
@@ -351,32 +353,32 @@ fn one_whose_job_comes_back_to_the_file_is_begun_again() {
 fn one_whose_job_nobody_defines_any_more_is_missed_in_the_end() {
     let mut run = running(&once(), at("10:00:01"), OwnerState::Alive);
     run.record.state = RunState::Unstarted;
-    let mut rig = taking_over("10:00:09", set([]), run);
-    rig.pass(13 * 3_600);
-    assert!(matches!(rig.accept_all().as_slice(), [Change::Miss { .. }]));
+    let mut fixture = taking_over("10:00:09", set([]), run);
+    fixture.pass(13 * 3_600);
+    assert!(matches!(fixture.accept_all().as_slice(), [Change::Miss { .. }]));
 }
 
 #[test]
 fn a_run_missed_that_another_wrote_is_looked_at_again() {
-    let mut rig = found("11:00:02", &once(), |_| {});
-    let commits = rig.commits();
-    rig.answer(commits[0].0, Commit::Superseded);
-    let run = rig.engine.runs().next().unwrap().clone();
-    assert!(rig.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadRun(run.id())))));
-    rig.tell(Event::Ledger(ledger::Event::Run(run.id(), Some((run, Version(3))))));
-    let changes = rig.accept_all();
+    let mut fixture = found("11:00:02", &once(), |_| {});
+    let commits = fixture.commits();
+    fixture.answer(commits[0].0, Commit::Superseded);
+    let run = fixture.engine.runs().next().unwrap().clone();
+    assert!(fixture.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadRun(run.id())))));
+    fixture.tell(Event::Ledger(ledger::Event::Run(run.id(), Some((run, Version(3))))));
+    let changes = fixture.accept_all();
     assert!(matches!(changes.as_slice(), [Change::Miss { at: Version(3), .. }]), "{changes:?}");
 }
 
 #[test]
 fn a_begin_accepted_after_the_term_is_let_go_to_the_next_leader() {
     for job in kinds() {
-        let mut rig = Rig::settled("10:00:00", vec![job]);
-        rig.pass(1);
-        let commits = rig.commits();
-        rig.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::LeaseOver }));
-        rig.answer(commits[0].0, Commit::Accepted);
-        let_go(&rig.accept_all());
-        assert_eq!((rig.starts().len(), rig.engine.own_runs()), (0, 0));
+        let mut fixture = Fixture::settled("10:00:00", vec![job]);
+        fixture.pass(1);
+        let commits = fixture.commits();
+        fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::LeaseOver }));
+        fixture.answer(commits[0].0, Commit::Accepted);
+        let_go(&fixture.accept_all());
+        assert_eq!((fixture.starts().len(), fixture.engine.own_runs()), (0, 0));
     }
 }

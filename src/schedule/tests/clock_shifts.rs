@@ -5,7 +5,7 @@
 //! beside each zone.
 
 use super::{Dst, Schedule, at};
-use crate::schedule::Peculiarity;
+use crate::schedule::DstEffect;
 
 use Dst::{Once, Skip, Twice};
 
@@ -263,14 +263,14 @@ fn a_question_inside_the_overlap_still_sees_the_second_pass() {
 #[test]
 fn what_a_shift_did_to_an_occurrence_is_told() {
     let daily = Schedule::parse(&["30 2 * * *"], "Europe/Berlin", Twice, "job").expect("valid");
-    let moved = daily.peculiarity(at("2026-03-29T03:00:00+02:00"));
-    assert_eq!(moved, Some(Peculiarity::MovedOutOfGap("2026-03-29T02:30:00".parse().expect("a local time"))));
-    assert_eq!(daily.peculiarity(at("2026-10-25T02:30:00+02:00")), Some(Peculiarity::FirstPass));
-    assert_eq!(daily.peculiarity(at("2026-10-25T02:30:00+01:00")), Some(Peculiarity::SecondPass));
-    assert_eq!(daily.peculiarity(at("2026-10-26T02:30:00+01:00")), None);
+    let moved = daily.dst_effect(at("2026-03-29T03:00:00+02:00"));
+    assert_eq!(moved, Some(DstEffect::MovedOutOfGap("2026-03-29T02:30:00".parse().expect("a local time"))));
+    assert_eq!(daily.dst_effect(at("2026-10-25T02:30:00+02:00")), Some(DstEffect::FirstPass));
+    assert_eq!(daily.dst_effect(at("2026-10-25T02:30:00+01:00")), Some(DstEffect::SecondPass));
+    assert_eq!(daily.dst_effect(at("2026-10-26T02:30:00+01:00")), None);
     let hourly = super::schedule("0 * * * *", "Europe/Berlin");
-    assert_eq!(hourly.peculiarity(at("2026-03-29T03:00:00+02:00")), None);
-    assert_eq!(super::schedule("0 * * * *", "UTC").peculiarity(at("2026-03-29T03:00:00Z")), None);
+    assert_eq!(hourly.dst_effect(at("2026-03-29T03:00:00+02:00")), None);
+    assert_eq!(super::schedule("0 * * * *", "UTC").dst_effect(at("2026-03-29T03:00:00Z")), None);
 }
 
 /// The search treats each shift by itself; this is what allows it.

@@ -102,7 +102,7 @@ fn assert_sound(schedule: &Schedule) {
         let Some(next) = schedule.next_after(instant) else { continue };
         assert!(next > instant && next.subsec_nanosecond() == 0, "{next}");
         assert_eq!(schedule.last_before_or_at(next, instant), Some(next));
-        let _ = schedule.peculiarity(next);
+        let _ = schedule.dst_effect(next);
         let before = next.checked_sub(SignedDuration::from_hours(30 * 24)).unwrap_or(Timestamp::MIN).max(instant);
         assert_eq!(schedule.count(before, next), 1);
     }

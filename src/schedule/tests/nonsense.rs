@@ -80,7 +80,7 @@ fn assert_harmless(text: &str) {
             for instant in [Timestamp::MIN, at("1970-01-01T00:00:00Z"), at("2026-11-20T00:00:00.5Z"), Timestamp::MAX] {
                 schedule.next_after(instant);
                 schedule.last_before_or_at(instant, Timestamp::MIN);
-                schedule.peculiarity(instant);
+                schedule.dst_effect(instant);
             }
             assert!(!schedule.describe().is_empty() && !schedule.canonical().is_empty());
         }

@@ -39,7 +39,7 @@ impl Backend {
         for answer in answers {
             if let Some(Request::Ledger(ledger::Request::Commit { id, change })) = self.line.pop_front() {
                 self.note_history(&change, answer);
-                // What is left for jobs that run after others is heard as the operators' wishes are.
+                // What is left for jobs that run after others is heard as the operators' requests are.
                 self.wished |= answer == Commit::Accepted && !change.links().is_empty();
                 self.answer(ledger::Event::Answered { id, answer });
             }
@@ -58,8 +58,8 @@ impl Backend {
             Change::End { .. }
                 | Change::Miss { .. }
                 | Change::Advance { skip: Some(_), .. }
-                | Change::Dismiss { skip: Some(_), .. }
-                | Change::Forgo { skip: Some(_), .. }
+                | Change::DropTrigger { skip: Some(_), .. }
+                | Change::DropLinks { skip: Some(_), .. }
                 | Change::Resume { skip: Some(_), .. }
         );
         if writes_history && answer == Commit::Accepted {
@@ -94,8 +94,8 @@ impl Backend {
                 self.answer(ledger::Event::Before(run, before));
             }
             ledger::Request::Watch(run) => self.watch.add(&run, &self.store, &self.errands, &self.service.events)?,
-            ledger::Request::Attend(run) => {
-                self.watch.attend(&run, &self.store, &self.errands, &self.service.events)?;
+            ledger::Request::WatchOwn(run) => {
+                self.watch.watch_own(&run, &self.store, &self.errands, &self.service.events)?;
             }
         }
         Ok(())
@@ -108,9 +108,9 @@ impl Backend {
                 self.contender.withdraw(TermEnd::Resigned, &self.service.events);
                 self.tell(election::Event::Withdrawn);
             }
-            election::Request::Appoint(to) => match self.contender.may_appoint(&to)? {
+            election::Request::Transfer(to) => match self.contender.may_transfer(&to)? {
                 Ok(()) => self.elect(election::Request::Resign)?,
-                Err(why) => self.tell(election::Event::NotAppointed { to, why }),
+                Err(why) => self.tell(election::Event::NotTransferred { to, why }),
             },
             election::Request::Define(defined) => self.forgetting.define(defined),
             election::Request::Busy(_) => {} // the lease of a living process never ends

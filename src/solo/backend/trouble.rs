@@ -8,7 +8,7 @@ use super::{Backend, RETRY, Timers};
 use crate::clock::Uptime;
 use crate::coordination::Request;
 use crate::ledger::Commit;
-use crate::solo::bury::BuryError;
+use crate::solo::reap::ReapError;
 use crate::solo::store::StoreError;
 use crate::term::TermEnd;
 use crate::{election, ledger};
@@ -21,7 +21,7 @@ pub(in crate::solo) enum Trouble {
     #[error("the state directory: {0}")]
     Files(#[from] io::Error),
     #[error(transparent)]
-    Bury(#[from] BuryError),
+    Reap(#[from] ReapError),
     #[error("the lock file of this node's member was removed")]
     MemberGone,
 }
@@ -32,7 +32,7 @@ impl Trouble {
         match self {
             Self::Store(error) => error.is_lasting(),
             Self::MemberGone => true,
-            Self::Files(_) | Self::Bury(_) => false,
+            Self::Files(_) | Self::Reap(_) => false,
         }
     }
 }
@@ -68,7 +68,7 @@ impl Backend {
 
     fn wait_out(&mut self, trouble: &Trouble) {
         // Processes that do not die keep a run from being settled, but nothing from being written.
-        if !self.suspended && !matches!(trouble, Trouble::Bury(_)) {
+        if !self.suspended && !matches!(trouble, Trouble::Reap(_)) {
             self.suspended = true;
             self.tell(election::Event::Suspended { session: self.session() });
         }

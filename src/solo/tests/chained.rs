@@ -1,7 +1,7 @@
 //! Links for jobs that run after others: left with an end or a skip, heard by the leader, taken away with what they lead to.
 
 use super::*;
-use crate::ledger::Wishes;
+use crate::ledger::OperatorRequests;
 use crate::run::{Answer, Link, TriggerSeq};
 
 fn name(job: &str) -> JobName {
@@ -11,13 +11,15 @@ fn name(job: &str) -> JobName {
 impl Node {
     /// The links that the leader hears of, once there are so many.
     async fn links(&mut self, count: usize) -> Vec<(TriggerSeq, Link)> {
-        let wishes: Wishes = self
+        let requests: OperatorRequests = self
             .until(|event| match event {
-                Event::Ledger(ledger::Event::Wishes(wishes)) if wishes.links.len() == count => Some(wishes),
+                Event::Ledger(ledger::Event::OperatorRequests(requests)) if requests.links.len() == count => {
+                    Some(requests)
+                }
                 _ => None,
             })
             .await;
-        wishes.links.into_iter().collect()
+        requests.links.into_iter().collect()
     }
 
     /// A run of `a` at second 60, after which `b` and `c` run.
@@ -30,10 +32,10 @@ impl Node {
     }
 }
 
-fn forgo(job: &str, links: &[TriggerSeq], onward: &[JobName]) -> Change {
+fn drop_links(job: &str, links: &[TriggerSeq], dependents: &[JobName]) -> Change {
     let skip = Skip { reason: SkipReason::Upstream, ..skip(job, 60, 1, None).skip };
-    let onward = Link::of_skip(&skip, skip.first, 1, Answer::Skipped, onward);
-    Change::Forgo { job: name(job), links: links.to_vec(), skip: Some(skip), onward }
+    let dependents = Link::of_skip(&skip, skip.first, 1, Answer::Skipped, dependents);
+    Change::DropLinks { job: name(job), links: links.to_vec(), skip: Some(skip), dependents }
 }
 
 #[tokio::test]
@@ -49,7 +51,7 @@ async fn an_end_leaves_links_and_what_they_lead_to_takes_them_away() {
     assert_eq!(said, [(format!("b.{at}"), Answer::Success), (format!("c.{at}"), Answer::Success)]);
     assert_eq!(a.commit(advance("b", None, 59, None)).await, Commit::Accepted);
     let next = RunRecord { owner: run.owner.clone(), ..record("b", 60, "") };
-    let follow = |at, links: &[(TriggerSeq, Link)]| Change::Follow {
+    let follow = |at, links: &[(TriggerSeq, Link)]| Change::BeginDownstream {
         mark: Some((at, job_record(60))),
         run: next.clone(),
         links: links.iter().map(|(seq, _)| *seq).collect(),
@@ -60,9 +62,9 @@ async fn an_end_leaves_links_and_what_they_lead_to_takes_them_away() {
     assert_eq!(a.commit(end(&next, 0, false)).await, Commit::Accepted);
     a.read_job("b").await;
     assert_eq!(a.commit(follow(Version(1), &links[..1])).await, Commit::Superseded, "its link is gone");
-    assert_eq!(a.commit(forgo("c", &[links[1].0], &[name("d")])).await, Commit::Accepted);
-    let (last, onward) = a.links(1).await.remove(0);
-    assert_eq!((onward.job, onward.upstream, onward.answer), (name("d"), name("c"), Answer::Skipped));
+    assert_eq!(a.commit(drop_links("c", &[links[1].0], &[name("d")])).await, Commit::Accepted);
+    let (last, dependents) = a.links(1).await.remove(0);
+    assert_eq!((dependents.job, dependents.upstream, dependents.answer), (name("d"), name("c"), Answer::Skipped));
     assert!(last > links[1].0, "no number is used again");
 }
 
@@ -76,10 +78,10 @@ async fn what_is_given_up_is_no_news_where_the_history_knows_better() {
     let run = a.begin_first().await;
     assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Accepted);
     let links = a.links(2).await;
-    assert_eq!(a.commit(forgo("b", &[links[0].0], &[])).await, Commit::Accepted);
+    assert_eq!(a.commit(drop_links("b", &[links[0].0], &[])).await, Commit::Accepted);
     assert!(matches!(a.history("b").await.as_slice(), [HistoryRecord::Run(_)]));
-    assert_eq!(a.commit(forgo("b", &[links[0].0, links[1].0], &[])).await, Commit::Superseded, "all or none");
-    assert_eq!(a.commit(forgo("c", &[links[1].0], &[])).await, Commit::Accepted);
+    assert_eq!(a.commit(drop_links("b", &[links[0].0, links[1].0], &[])).await, Commit::Superseded, "all or none");
+    assert_eq!(a.commit(drop_links("c", &[links[1].0], &[])).await, Commit::Accepted);
 }
 
 #[tokio::test]
@@ -109,7 +111,7 @@ async fn links_left_by_a_dead_leader_are_in_the_snapshot_of_the_next() {
     drop(a);
     let mut b = Node::start(dir.path(), "b").await;
     let (_, snapshot) = b.lead().await;
-    let jobs: Vec<_> = snapshot.wishes.links.values().map(|link| link.job.to_string()).collect();
+    let jobs: Vec<_> = snapshot.requests.links.values().map(|link| link.job.to_string()).collect();
     assert_eq!(jobs, ["b", "c"]);
-    assert!(snapshot.damaged.is_empty() && snapshot.wishes.triggers.is_empty());
+    assert!(snapshot.damaged.is_empty() && snapshot.requests.triggers.is_empty());
 }

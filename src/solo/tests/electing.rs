@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn on_one_host_only_the_next_in_line_can_be_appointed() {
+async fn on_one_host_only_the_next_in_line_can_be_transferred() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
@@ -12,13 +12,13 @@ async fn on_one_host_only_the_next_in_line_can_be_appointed() {
         follower.ask(election::Request::Campaign);
         follower.until(|event| matches!(event, Event::Election(election::Event::Following { .. })).then_some(())).await;
     }
-    a.ask(election::Request::Appoint(NodeName::new("c")));
+    a.ask(election::Request::Transfer(NodeName::new("c")));
     let refused = |event| match event {
-        Event::Election(election::Event::NotAppointed { why, .. }) => Some(why),
+        Event::Election(election::Event::NotTransferred { why, .. }) => Some(why),
         _ => None,
     };
-    assert_eq!(a.until(refused).await, election::Unappointable::NotNext);
-    a.ask(election::Request::Appoint(NodeName::new("b")));
+    assert_eq!(a.until(refused).await, election::TransferError::NotNext);
+    a.ask(election::Request::Transfer(NodeName::new("b")));
     b.elected().await;
 }
 
@@ -90,7 +90,7 @@ async fn the_lease_never_ends() {
 async fn a_name_that_lives_is_taken() {
     let dir = tempfile::tempdir().unwrap();
     let a = Node::start(dir.path(), "a").await;
-    let state = StateDir::open(dir.path(), Belongs::Solo, &NodeName::new("a")).unwrap();
+    let state = StateDir::open(dir.path(), BackendIdentity::Solo, &NodeName::new("a")).unwrap();
     let refused = start(&state, &NodeName::new("a"), Arc::new(|_| Ok(())), None).err().unwrap();
     assert!(matches!(refused, SoloError::Refused(Failure::NameTaken { .. })), "{refused}");
     drop(a);

@@ -8,29 +8,29 @@ use crate::run::RunEnd;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-struct Bench {
+struct Fixture {
     store: Store,
     token: FencingToken,
     now: Timestamp,
     _dir: tempfile::TempDir,
 }
 
-impl Bench {
+impl Fixture {
     /// A term in which the jobs `kept` and `old` have ended three runs each.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut store = Store::open(&dir.path().join("ledger.db")).unwrap();
         let (token, ..) = store.open_term(&[]).unwrap();
-        let mut bench = Self { store, token, now: Timestamp::UNIX_EPOCH + DAY * 100, _dir: dir };
+        let mut fixture = Self { store, token, now: Timestamp::UNIX_EPOCH + DAY * 100, _dir: dir };
         for job in ["kept", "old"] {
-            bench.commit(advance(job, None, 0, None));
+            fixture.commit(advance(job, None, 0, None));
             for (at, second) in (1..4).enumerate() {
                 let run = record(job, second, "s");
-                bench.commit(begin(&run, Version(i32::try_from(at).unwrap())));
-                bench.commit(end(&run, 0, false));
+                fixture.commit(begin(&run, Version(i32::try_from(at).unwrap())));
+                fixture.commit(end(&run, 0, false));
             }
         }
-        bench
+        fixture
     }
 
     fn commit(&mut self, change: Change) {
@@ -51,53 +51,53 @@ impl Bench {
 
 #[test]
 fn a_job_that_is_gone_is_forgotten_after_its_time_and_not_before() {
-    let mut bench = Bench::new();
-    assert_eq!(bench.forget(&["kept"]), [], "its time counts from when it was found gone");
-    bench.now += DAY * 29;
-    assert_eq!(bench.forget(&["kept"]), []);
-    bench.now += DAY;
-    assert_eq!(bench.forget(&["kept"]), [("old".to_owned(), 3)]);
-    assert!(bench.has("kept") && !bench.has("old"));
-    bench.now += DAY * 100;
-    assert_eq!(bench.forget(&["kept"]), []);
+    let mut fixture = Fixture::new();
+    assert_eq!(fixture.forget(&["kept"]), [], "its time counts from when it was found gone");
+    fixture.now += DAY * 29;
+    assert_eq!(fixture.forget(&["kept"]), []);
+    fixture.now += DAY;
+    assert_eq!(fixture.forget(&["kept"]), [("old".to_owned(), 3)]);
+    assert!(fixture.has("kept") && !fixture.has("old"));
+    fixture.now += DAY * 100;
+    assert_eq!(fixture.forget(&["kept"]), []);
 }
 
 #[test]
 fn a_job_that_came_back_is_gone_anew() {
-    let mut bench = Bench::new();
-    bench.forget(&["kept"]);
-    bench.now += DAY * 20;
-    bench.forget(&["kept", "old"]);
-    bench.now += DAY * 20;
-    assert_eq!(bench.forget(&["kept"]), []);
-    bench.now += DAY * 30;
-    assert_eq!(bench.forget(&["kept"]).len(), 1);
+    let mut fixture = Fixture::new();
+    fixture.forget(&["kept"]);
+    fixture.now += DAY * 20;
+    fixture.forget(&["kept", "old"]);
+    fixture.now += DAY * 20;
+    assert_eq!(fixture.forget(&["kept"]), []);
+    fixture.now += DAY * 30;
+    assert_eq!(fixture.forget(&["kept"]).len(), 1);
 }
 
 #[test]
 fn what_runs_or_was_recorded_since_is_left_alone() {
-    let mut bench = Bench::new();
-    bench.forget(&["kept"]);
-    bench.now += DAY * 30;
+    let mut fixture = Fixture::new();
+    fixture.forget(&["kept"]);
+    fixture.now += DAY * 30;
     let run = record("old", 10, "s");
-    bench.commit(begin(&run, Version(3)));
-    assert_eq!(bench.forget(&["kept"]), []);
-    let ended = RunEnd { ended_at: bench.now, ..success(run) };
-    bench.commit(Change::End { at: Version(0), end: ended, as_leader: false });
-    bench.now += DAY * 29;
-    assert_eq!(bench.forget(&["kept"]), []);
-    bench.now += DAY * 2;
-    assert_eq!(bench.forget(&["kept"]), [("old".to_owned(), 4)]);
+    fixture.commit(begin(&run, Version(3)));
+    assert_eq!(fixture.forget(&["kept"]), []);
+    let ended = RunEnd { ended_at: fixture.now, ..success(run) };
+    fixture.commit(Change::End { at: Version(0), end: ended, as_leader: false });
+    fixture.now += DAY * 29;
+    assert_eq!(fixture.forget(&["kept"]), []);
+    fixture.now += DAY * 2;
+    assert_eq!(fixture.forget(&["kept"]), [("old".to_owned(), 4)]);
 }
 
 #[test]
 fn a_leader_of_another_term_forgets_nothing() {
-    let mut bench = Bench::new();
-    bench.forget(&["kept"]);
-    bench.now += DAY * 40;
-    bench.store.open_term(&[]).unwrap();
-    assert_eq!(bench.forget(&["kept"]), []);
-    assert!(bench.has("old"));
+    let mut fixture = Fixture::new();
+    fixture.forget(&["kept"]);
+    fixture.now += DAY * 40;
+    fixture.store.open_term(&[]).unwrap();
+    assert_eq!(fixture.forget(&["kept"]), []);
+    assert!(fixture.has("old"));
 }
 
 fn say(node: &Node, jobs: &[&str]) {

@@ -125,13 +125,13 @@ async fn a_former_leader_hears_what_is_wanted_of_its_run_and_of_no_others() {
     let (mut a, mut b) = (Node::start(dir.path(), "a").await, Node::start(dir.path(), "b").await);
     a.lead().await;
     let run = a.begin("j", 60).await;
-    a.ask_ledger(ledger::Request::Attend(run.id()));
+    a.ask_ledger(ledger::Request::WatchOwn(run.id()));
     assert_eq!(a.run_told(&run.id()).await, Some((run.clone(), Version::FIRST)));
     a.ask(election::Request::Resign);
     b.lead().await;
     let mut wanted = run.clone();
-    let wish = KillRequest { reason: Reason::Replaced, by: "b".into(), at: run.begun_at, force: false };
-    assert!(wanted.wish_to_end(wish));
+    let request = KillRequest { reason: Reason::Replaced, by: "b".into(), at: run.begun_at, force: false };
+    assert!(wanted.request_to_end(request));
     assert_eq!(b.commit(Change::Kill { at: Version::FIRST, run: wanted.clone() }).await, Commit::Accepted);
     assert_eq!(a.run_told(&run.id()).await, Some((wanted.clone(), Version(1))));
     assert_eq!(b.commit(Change::Kill { at: Version::FIRST, run: wanted }).await, Commit::Superseded);

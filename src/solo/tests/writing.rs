@@ -29,7 +29,7 @@ async fn a_run_begins_once_and_ends_once() {
     a.read_job("j").await;
     // Whole or not at all: the refused begins have not moved the mark.
     assert_eq!(a.commit(advance("j", Some(1), 61, None)).await, Commit::Accepted);
-    assert_eq!(a.commit(Change::Settle { at: Version(0), run: run.clone() }).await, Commit::Accepted);
+    assert_eq!(a.commit(Change::UpdateRun { at: Version(0), run: run.clone() }).await, Commit::Accepted);
     assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Superseded);
     assert_eq!(a.commit(end(&run, 1, false)).await, Commit::Accepted);
     assert_eq!(a.commit(end(&run, 1, false)).await, Commit::Superseded);

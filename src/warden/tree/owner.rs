@@ -10,7 +10,7 @@ use super::Tree;
 use crate::clock::Uptime;
 use crate::run::KnownBy;
 use crate::warden::procfs::{self, Process, TICKS_PER_SECOND, Uids};
-use crate::warden::wire::Slot;
+use crate::warden::wire::TreeId;
 
 const ROOT: u32 = 0;
 
@@ -37,53 +37,53 @@ impl Orphan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::warden) enum Owner {
     /// This tree's.
-    Tree(Slot),
+    Tree(TreeId),
     /// Of a tree that is no more.
     Nobody,
     /// Of one of these, oldest first: it changed session and group. It is looked at again whenever one of them ends, and so it dies
     /// with the last of them at the latest.
-    OneOf(Vec<Slot>),
+    OneOf(Vec<TreeId>),
 }
 
 /// Says whose `orphan` is: by its cgroup, by its audit session, by what was seen of the tree, session or group, then by being
 /// younger than only one tree of its user.
-pub(in crate::warden) fn owner(orphan: &Orphan, trees: &BTreeMap<Slot, Tree>) -> Owner {
+pub(in crate::warden) fn owner(orphan: &Orphan, trees: &BTreeMap<TreeId, Tree>) -> Owner {
     let holds = |tree: &Tree| tree.place.as_ref().is_some_and(|place| place.holds(&orphan.cgroup));
-    if let Some((slot, _)) = trees.iter().find(|(_, tree)| holds(tree)) {
-        return Owner::Tree(*slot);
+    if let Some((tree_id, _)) = trees.iter().find(|(_, tree)| holds(tree)) {
+        return Owner::Tree(*tree_id);
     }
     let older = trees.iter().filter(|(_, tree)| !tree.is_cleared && tree.is_older_than(&orphan.process));
-    let older: Vec<(Slot, &Tree)> = older.map(|(slot, tree)| (*slot, tree)).collect();
-    if let Some((slot, _)) = older.iter().find(|(_, tree)| tree.is_known_to_have(orphan)) {
-        return Owner::Tree(*slot);
+    let older: Vec<(TreeId, &Tree)> = older.map(|(tree_id, tree)| (*tree_id, tree)).collect();
+    if let Some((tree_id, _)) = older.iter().find(|(_, tree)| tree.is_known_to_have(orphan)) {
+        return Owner::Tree(*tree_id);
     }
     match likely(orphan, &older).as_slice() {
         [] => Owner::Nobody,
-        [slot] => Owner::Tree(*slot),
+        [tree_id] => Owner::Tree(*tree_id),
         several => Owner::OneOf(several.to_vec()),
     }
 }
 
 /// The trees that it may be of. Out of a cgroup or an audit session it takes root's rights to get: trees known by one are meant only
 /// where there are no others.
-fn likely(orphan: &Orphan, older: &[(Slot, &Tree)]) -> Vec<Slot> {
-    let loose = |(_, tree): &&(Slot, &Tree)| tree.known_by == KnownBy::Environment;
-    let is_users = |(_, tree): &&(Slot, &Tree)| orphan.uids.is_none_or(|uids| uids.contains(&tree.uid));
+fn likely(orphan: &Orphan, older: &[(TreeId, &Tree)]) -> Vec<TreeId> {
+    let loose = |(_, tree): &&(TreeId, &Tree)| tree.known_by == KnownBy::Environment;
+    let is_users = |(_, tree): &&(TreeId, &Tree)| orphan.uids.is_none_or(|uids| uids.contains(&tree.uid));
     // Who is root can become anybody.
-    let is_roots = |(_, tree): &&(Slot, &Tree)| tree.uid == ROOT;
+    let is_roots = |(_, tree): &&(TreeId, &Tree)| tree.uid == ROOT;
     let all = narrowed(older.iter().collect(), loose);
     let all = match all.iter().any(is_users) {
         true => narrowed(all, is_users),
         false => narrowed(all, is_roots),
     };
-    all.into_iter().map(|(slot, _)| *slot).collect()
+    all.into_iter().map(|(tree_id, _)| *tree_id).collect()
 }
 
 /// Those of which this is so, if there are any.
 fn narrowed<'a, 'b>(
-    all: Vec<&'a (Slot, &'b Tree)>,
-    is_so: impl Fn(&&'a (Slot, &'b Tree)) -> bool,
-) -> Vec<&'a (Slot, &'b Tree)> {
+    all: Vec<&'a (TreeId, &'b Tree)>,
+    is_so: impl Fn(&&'a (TreeId, &'b Tree)) -> bool,
+) -> Vec<&'a (TreeId, &'b Tree)> {
     let some: Vec<_> = all.iter().copied().filter(|tree| is_so(tree)).collect();
     if some.is_empty() { all } else { some }
 }
@@ -119,11 +119,11 @@ mod tests {
         Orphan { process, cgroup: "/".into(), audit_session: None, uids: Some([7, 7, 7]) }
     }
 
-    fn two_trees() -> BTreeMap<Slot, Tree> {
-        BTreeMap::from([(Slot(1), tree(10, "a", 5)), (Slot(2), tree(20, "b", 50))])
+    fn two_trees() -> BTreeMap<TreeId, Tree> {
+        BTreeMap::from([(TreeId(1), tree(10, "a", 5)), (TreeId(2), tree(20, "b", 50))])
     }
 
-    fn of(uids: [u32; 2]) -> BTreeMap<Slot, Tree> {
+    fn of(uids: [u32; 2]) -> BTreeMap<TreeId, Tree> {
         let mut trees = two_trees();
         trees.values_mut().zip(uids).for_each(|(tree, uid)| tree.uid = uid);
         trees
@@ -131,50 +131,50 @@ mod tests {
 
     #[test]
     fn an_orphan_belongs_by_session() {
-        assert_eq!(owner(&orphan(20, 60), &two_trees()), Owner::Tree(Slot(2)));
+        assert_eq!(owner(&orphan(20, 60), &two_trees()), Owner::Tree(TreeId(2)));
     }
 
     #[test]
     fn an_orphan_without_a_mark_is_of_the_only_tree_older_than_it() {
-        assert_eq!(owner(&orphan(77, 10), &two_trees()), Owner::Tree(Slot(1)));
-        assert_eq!(owner(&orphan(77, 60), &two_trees()), Owner::OneOf(vec![Slot(1), Slot(2)]));
+        assert_eq!(owner(&orphan(77, 10), &two_trees()), Owner::Tree(TreeId(1)));
+        assert_eq!(owner(&orphan(77, 60), &two_trees()), Owner::OneOf(vec![TreeId(1), TreeId(2)]));
         assert_eq!(owner(&orphan(77, 1), &two_trees()), Owner::Nobody);
     }
 
     #[test]
     fn an_orphan_found_while_its_parents_lived_is_known_again() {
         let mut trees = two_trees();
-        trees.get_mut(&Slot(2)).unwrap().found.insert(orphan(77, 60).process.identity(), true);
-        assert_eq!(owner(&orphan(77, 60), &trees), Owner::Tree(Slot(2)));
+        trees.get_mut(&TreeId(2)).unwrap().found.insert(orphan(77, 60).process.identity(), true);
+        assert_eq!(owner(&orphan(77, 60), &trees), Owner::Tree(TreeId(2)));
     }
 
     #[test]
     fn nothing_that_changed_all_it_could_leaves_its_audit_session() {
         let mut trees = two_trees();
-        trees.get_mut(&Slot(1)).unwrap().known_by = KnownBy::AuditSession(4);
+        trees.get_mut(&TreeId(1)).unwrap().known_by = KnownBy::AuditSession(4);
         let escaped = Orphan { audit_session: Some(4), ..orphan(77, 60) };
-        assert_eq!(owner(&escaped, &trees), Owner::Tree(Slot(1)));
+        assert_eq!(owner(&escaped, &trees), Owner::Tree(TreeId(1)));
         let other = Orphan { audit_session: Some(5), ..escaped };
-        assert_eq!(owner(&other, &trees), Owner::Tree(Slot(2)));
+        assert_eq!(owner(&other, &trees), Owner::Tree(TreeId(2)));
     }
 
     #[test]
     fn of_several_trees_those_of_the_same_user_are_meant_then_those_of_root() {
-        assert_eq!(owner(&orphan(77, 60), &of([7, 8])), Owner::Tree(Slot(1)));
-        assert_eq!(owner(&orphan(77, 60), &of([8, 7])), Owner::Tree(Slot(2)));
-        assert_eq!(owner(&orphan(77, 60), &of([0, 7])), Owner::Tree(Slot(2)));
-        assert_eq!(owner(&orphan(77, 60), &of([8, 0])), Owner::Tree(Slot(2)));
-        assert_eq!(owner(&orphan(77, 60), &of([8, 9])), Owner::OneOf(vec![Slot(1), Slot(2)]));
+        assert_eq!(owner(&orphan(77, 60), &of([7, 8])), Owner::Tree(TreeId(1)));
+        assert_eq!(owner(&orphan(77, 60), &of([8, 7])), Owner::Tree(TreeId(2)));
+        assert_eq!(owner(&orphan(77, 60), &of([0, 7])), Owner::Tree(TreeId(2)));
+        assert_eq!(owner(&orphan(77, 60), &of([8, 0])), Owner::Tree(TreeId(2)));
+        assert_eq!(owner(&orphan(77, 60), &of([8, 9])), Owner::OneOf(vec![TreeId(1), TreeId(2)]));
         let by_sudo = Orphan { uids: Some([7, 0, 0]), ..orphan(77, 60) };
-        assert_eq!(owner(&by_sudo, &of([7, 8])), Owner::Tree(Slot(1)));
+        assert_eq!(owner(&by_sudo, &of([7, 8])), Owner::Tree(TreeId(1)));
     }
 
     #[test]
     fn an_orphan_in_no_cgroup_is_of_a_tree_that_has_none() {
         let mut trees = two_trees();
-        trees.get_mut(&Slot(1)).unwrap().known_by = KnownBy::Cgroup("/c".into());
-        assert_eq!(owner(&orphan(77, 60), &trees), Owner::Tree(Slot(2)));
-        trees.remove(&Slot(2));
-        assert_eq!(owner(&orphan(77, 60), &trees), Owner::Tree(Slot(1)), "root can leave a cgroup");
+        trees.get_mut(&TreeId(1)).unwrap().known_by = KnownBy::Cgroup("/c".into());
+        assert_eq!(owner(&orphan(77, 60), &trees), Owner::Tree(TreeId(2)));
+        trees.remove(&TreeId(2));
+        assert_eq!(owner(&orphan(77, 60), &trees), Owner::Tree(TreeId(1)), "root can leave a cgroup");
     }
 }

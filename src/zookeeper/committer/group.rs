@@ -4,7 +4,7 @@ use crate::job::JobName;
 use crate::ledger::{Change, Commit, CommitId};
 use crate::run::{RunId, RunRecord, RunState, Version};
 use crate::zookeeper::client::{Error, Mode, MultiError, Op, Read};
-use crate::zookeeper::lower::{self, Mark, Trace};
+use crate::zookeeper::lower::{self, Evidence, Trace};
 use crate::zookeeper::paths;
 use crate::zookeeper::trim::{Kind, Written};
 
@@ -92,8 +92,10 @@ impl Pending {
     /// The attempt that it begins, and the version of its record then.
     pub fn begun(&self) -> Option<(RunRecord, Version)> {
         let (run, version) = match &self.change {
-            Change::Begin { run, .. } | Change::Fulfil { run } | Change::Follow { run, .. } => (run, Version::FIRST),
-            Change::Settle { at, run } => (run, at.next()),
+            Change::Begin { run, .. } | Change::BeginTriggered { run } | Change::BeginDownstream { run, .. } => {
+                (run, Version::FIRST)
+            }
+            Change::UpdateRun { at, run } => (run, at.next()),
             _ => return None,
         };
         (run.state == RunState::Running).then(|| (run.clone(), version))
@@ -187,7 +189,7 @@ impl Group {
                     }
                 };
                 let hit = found.is_some_and(|(data, _)| trace.mark.is_in(data));
-                if hit && matches!(trace.mark, Mark::Nonce(_)) {
+                if hit && matches!(trace.mark, Evidence::Nonce(_)) {
                     return Verdict::All;
                 }
                 is_here |= hit;
@@ -324,7 +326,7 @@ fn closed_by(op: &Op) -> String {
 
 /// What is given up in a chain may have been decided on before: then the history knows better.
 fn keeps_history(change: &Change) -> bool {
-    matches!(change, Change::Forgo { .. })
+    matches!(change, Change::DropLinks { .. })
 }
 
 /// Lets a record of the history be as it is.

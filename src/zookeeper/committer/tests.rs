@@ -12,13 +12,13 @@ use super::*;
 use crate::ledger::{Commit, CommitId};
 use crate::run::{JobRecord, Version};
 use crate::term::NodeName;
-use crate::zookeeper::desk::{Me, json};
+use crate::zookeeper::context::{LocalNode, json};
 use crate::zookeeper::lower::tests::{begin, end, mark, name, skip};
 use server::{Fate, Right, Server, Ticks, Tree};
 
 const CANDIDATE: &str = "/leader/_c_1-lock-0000000001";
 
-struct Bench {
+struct Fixture {
     tree: Arc<Mutex<Tree>>,
     committer: Committer<Server, Ticks>,
     answers: BTreeMap<CommitId, Commit>,
@@ -29,18 +29,22 @@ struct Bench {
     last: u64,
 }
 
-impl Bench {
+impl Fixture {
     fn new() -> Self {
         let tree = Arc::new(Mutex::new(Tree::default()));
         for folder in paths::FOLDERS.into_iter().chain([CANDIDATE]) {
             tree.lock().unwrap().nodes.insert(folder.into(), (Vec::new(), 0));
         }
-        let me =
-            Me { node: NodeName::new("host-a"), owner: 1, prefix: "_c_1-lock-".into(), candidate_data: Vec::new() };
-        let desk = Desk::new(Server(Arc::clone(&tree)), Ticks::default(), me);
+        let me = LocalNode {
+            node: NodeName::new("host-a"),
+            owner: 1,
+            prefix: "_c_1-lock-".into(),
+            candidate_data: Vec::new(),
+        };
+        let context = SessionContext::new(Server(Arc::clone(&tree)), Ticks::default(), me);
         Self {
             tree,
-            committer: Committer::new(desk),
+            committer: Committer::new(context),
             answers: BTreeMap::new(),
             is_fenced: false,
             put_off: Vec::new(),
@@ -67,9 +71,9 @@ impl Bench {
 
     /// One thing lands, after what is due was sent; false when nothing is under way.
     fn turn(&mut self) -> bool {
-        self.committer.pump();
-        let Some(landed) = self.committer.landed().now_or_never().flatten() else { return false };
-        let outcome = self.committer.land(landed);
+        self.committer.start_next();
+        let Some(completed) = self.committer.completed().now_or_never().flatten() else { return false };
+        let outcome = self.committer.complete(completed);
         self.is_fenced |= outcome.is_fenced;
         self.put_off.extend(outcome.put_off);
         self.refused.extend(outcome.refused);
@@ -102,90 +106,90 @@ impl Bench {
 
 #[test]
 fn a_begin_whose_answer_was_lost_began_then() {
-    let mut bench = Bench::new();
-    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
-    bench.fates([Fate::AnswerLost]);
-    assert_eq!(bench.commit(begin("backup", 0, 60, "7-1")), Commit::Accepted);
-    assert_eq!(bench.version("/cronkeeper/jobs/backup"), Some(1));
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    fixture.fates([Fate::AnswerLost]);
+    assert_eq!(fixture.commit(begin("backup", 0, 60, "7-1")), Commit::Accepted);
+    assert_eq!(fixture.version("/cronkeeper/jobs/backup"), Some(1));
 }
 
 #[test]
 fn an_end_whose_answer_was_lost_ended_then_and_is_counted_once() {
-    let mut bench = Bench::new();
-    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
-    bench.commit(begin("backup", 0, 60, "7-1"));
-    bench.fates([Fate::AnswerLost, Fate::RequestLost, Fate::AnswerLost]);
-    assert_eq!(bench.commit(end("backup", 0, 60, "7-1")), Commit::Accepted);
-    assert_eq!(bench.version("/cronkeeper/history/backup/backup.19700101T000100Z"), Some(0));
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    fixture.commit(begin("backup", 0, 60, "7-1"));
+    fixture.fates([Fate::AnswerLost, Fate::RequestLost, Fate::AnswerLost]);
+    assert_eq!(fixture.commit(end("backup", 0, 60, "7-1")), Commit::Accepted);
+    assert_eq!(fixture.version("/cronkeeper/history/backup/backup.19700101T000100Z"), Some(0));
 }
 
 #[test]
 fn an_end_that_an_earlier_process_had_written_is_accepted() {
-    let mut bench = Bench::new();
-    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
-    bench.commit(begin("backup", 0, 60, "7-1"));
-    assert_eq!(bench.commit(end("backup", 0, 60, "7-1")), Commit::Accepted);
-    assert_eq!(bench.commit(end("backup", 0, 60, "7-1")), Commit::Accepted);
-    assert_eq!(bench.version("/cronkeeper/history/backup/backup.19700101T000100Z"), Some(0));
-    assert_eq!(bench.commit(end("backup", 0, 60, "7-2")), Commit::Superseded, "another end was written");
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    fixture.commit(begin("backup", 0, 60, "7-1"));
+    assert_eq!(fixture.commit(end("backup", 0, 60, "7-1")), Commit::Accepted);
+    assert_eq!(fixture.commit(end("backup", 0, 60, "7-1")), Commit::Accepted);
+    assert_eq!(fixture.version("/cronkeeper/history/backup/backup.19700101T000100Z"), Some(0));
+    assert_eq!(fixture.commit(end("backup", 0, 60, "7-2")), Commit::Superseded, "another end was written");
 }
 
 #[test]
 fn a_lost_begin_that_another_leader_forestalled_is_superseded() {
-    let mut bench = Bench::new();
-    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
-    bench.fates([Fate::RequestLost]);
-    bench.request(begin("backup", 0, 60, "7-1"));
-    bench.turn();
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    fixture.fates([Fate::RequestLost]);
+    fixture.request(begin("backup", 0, 60, "7-1"));
+    fixture.turn();
     // The same occurrence, begun under another term's nonce.
-    bench.tree.lock().unwrap().apply(&crate::zookeeper::lower::ops(&begin("backup", 0, 60, "9-1"))).unwrap();
-    bench.settle();
-    assert_eq!(bench.answers[&CommitId(1)], Commit::Superseded);
+    fixture.tree.lock().unwrap().apply(&crate::zookeeper::lower::ops(&begin("backup", 0, 60, "9-1"))).unwrap();
+    fixture.settle();
+    assert_eq!(fixture.answers[&CommitId(1)], Commit::Superseded);
 }
 
 #[test]
 fn a_written_begin_is_accepted_though_the_candidate_went_before_its_answer() {
-    let mut bench = Bench::new();
-    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
-    bench.fates([Fate::AnswerLost]);
-    bench.request(begin("backup", 0, 60, "7-1"));
-    bench.turn();
-    bench.tree.lock().unwrap().nodes.remove(CANDIDATE);
-    bench.settle();
-    assert_eq!(bench.answers[&CommitId(1)], Commit::Accepted, "it is on record: its owner must end it");
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    fixture.fates([Fate::AnswerLost]);
+    fixture.request(begin("backup", 0, 60, "7-1"));
+    fixture.turn();
+    fixture.tree.lock().unwrap().nodes.remove(CANDIDATE);
+    fixture.settle();
+    assert_eq!(fixture.answers[&CommitId(1)], Commit::Accepted, "it is on record: its owner must end it");
 }
 
 #[test]
 fn a_begin_whose_answer_was_lost_and_that_others_wrote_over_is_unknown() {
-    let mut bench = Bench::new();
-    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
-    bench.fates([Fate::AnswerLost]);
-    bench.request(begin("backup", 0, 60, "7-1"));
-    bench.turn();
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    fixture.fates([Fate::AnswerLost]);
+    fixture.request(begin("backup", 0, 60, "7-1"));
+    fixture.turn();
     // The next term has settled the run, dropped its history, and moved the mark.
     {
-        let mut tree = bench.tree.lock().unwrap();
+        let mut tree = fixture.tree.lock().unwrap();
         tree.nodes.remove(CANDIDATE);
         tree.nodes.remove("/cronkeeper/running/backup.19700101T000100Z");
         tree.apply(&crate::zookeeper::lower::ops(&begin("backup", 1, 120, "9-1"))).unwrap();
     }
-    bench.settle();
-    assert_eq!(bench.answers[&CommitId(1)], Commit::Unknown);
-    assert!(bench.is_fenced, "the term is over all the same");
+    fixture.settle();
+    assert_eq!(fixture.answers[&CommitId(1)], Commit::Unknown);
+    assert!(fixture.is_fenced, "the term is over all the same");
 }
 
 /// Found by the simulation: it was called superseded, and what it skipped was told by nobody.
 #[test]
 fn a_written_mark_that_others_wrote_over_is_unknown_also_where_its_version_failed_first() {
-    let mut bench = Bench::new();
-    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
-    bench.fates([Fate::AnswerLost]);
-    bench.request(advance("7-1"));
-    bench.turn();
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    fixture.fates([Fate::AnswerLost]);
+    fixture.request(advance("7-1"));
+    fixture.turn();
     // The second try fails on the version that the first has made; what it left is written over before it is looked for.
-    bench.tree.lock().unwrap().apply(&crate::zookeeper::lower::ops(&begin("backup", 1, 120, "9-1"))).unwrap();
-    bench.settle();
-    assert_eq!(bench.answers[&CommitId(1)], Commit::Unknown);
+    fixture.tree.lock().unwrap().apply(&crate::zookeeper::lower::ops(&begin("backup", 1, 120, "9-1"))).unwrap();
+    fixture.settle();
+    assert_eq!(fixture.answers[&CommitId(1)], Commit::Unknown);
 }
 
 fn advance(nonce: &str) -> Change {
@@ -194,120 +198,120 @@ fn advance(nonce: &str) -> Change {
 
 #[test]
 fn a_begin_that_was_lost_before_the_next_term_moved_the_mark_is_fenced() {
-    let mut bench = Bench::new();
-    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
-    bench.fates([Fate::RequestLost]);
-    bench.request(begin("backup", 0, 60, "7-1"));
-    bench.turn();
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    fixture.fates([Fate::RequestLost]);
+    fixture.request(begin("backup", 0, 60, "7-1"));
+    fixture.turn();
     {
-        let mut tree = bench.tree.lock().unwrap();
+        let mut tree = fixture.tree.lock().unwrap();
         tree.nodes.remove(CANDIDATE);
         tree.apply(&crate::zookeeper::lower::ops(&begin("backup", 0, 60, "9-1"))).unwrap();
     }
-    bench.settle();
-    assert_eq!(bench.answers[&CommitId(1)], Commit::Fenced);
+    fixture.settle();
+    assert_eq!(fixture.answers[&CommitId(1)], Commit::Fenced);
 }
 
 #[test]
 fn without_the_candidate_the_leaders_changes_are_fenced_and_the_owners_go_on() {
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     for job in ["backup", "other"] {
-        bench.put(paths::job(&name(job)), &mark(0, "1-0"));
+        fixture.put(paths::job(&name(job)), &mark(0, "1-0"));
     }
-    bench.commit(begin("backup", 0, 60, "7-1"));
-    bench.tree.lock().unwrap().nodes.remove(CANDIDATE);
-    let fenced = bench.request(begin("other", 0, 60, "7-2"));
-    let ended = bench.request(end("backup", 0, 60, "7-1"));
-    bench.settle();
-    assert_eq!((bench.answers[&fenced], bench.answers[&ended]), (Commit::Fenced, Commit::Accepted));
-    assert!(bench.is_fenced);
-    assert_eq!(bench.version("/cronkeeper/jobs/other"), Some(0));
+    fixture.commit(begin("backup", 0, 60, "7-1"));
+    fixture.tree.lock().unwrap().nodes.remove(CANDIDATE);
+    let fenced = fixture.request(begin("other", 0, 60, "7-2"));
+    let ended = fixture.request(end("backup", 0, 60, "7-1"));
+    fixture.settle();
+    assert_eq!((fixture.answers[&fenced], fixture.answers[&ended]), (Commit::Fenced, Commit::Accepted));
+    assert!(fixture.is_fenced);
+    assert_eq!(fixture.version("/cronkeeper/jobs/other"), Some(0));
 }
 
 #[test]
 fn of_changes_that_share_a_multi_only_the_failed_one_and_its_followers_fail() {
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     for job in ["a", "b", "c"] {
-        bench.put(paths::job(&name(job)), &mark(0, "1-0"));
+        fixture.put(paths::job(&name(job)), &mark(0, "1-0"));
     }
     let ids = [
-        bench.request(begin("a", 0, 60, "7-1")),
-        bench.request(begin("b", 5, 60, "7-2")),
-        bench.request(begin("b", 6, 120, "7-3")),
-        bench.request(begin("c", 0, 60, "7-4")),
+        fixture.request(begin("a", 0, 60, "7-1")),
+        fixture.request(begin("b", 5, 60, "7-2")),
+        fixture.request(begin("b", 6, 120, "7-3")),
+        fixture.request(begin("c", 0, 60, "7-4")),
     ];
-    bench.settle();
+    fixture.settle();
     let expected = [Commit::Accepted, Commit::Superseded, Commit::Superseded, Commit::Accepted];
-    assert_eq!(ids.map(|id| bench.answers[&id]), expected);
-    assert_eq!(bench.tree.lock().unwrap().multis, 2);
+    assert_eq!(ids.map(|id| fixture.answers[&id]), expected);
+    assert_eq!(fixture.tree.lock().unwrap().multis, 2);
 }
 
 /// A pause changes the job's record as well, and makes the version that a later decision of the chain names.
 #[test]
 fn what_rests_on_a_refused_decision_is_refused_though_its_version_is_there() {
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     let paused = (json(&mark(0, "1-0")), 1);
-    bench.tree.lock().unwrap().nodes.insert(paths::job(&name("a")), paused);
-    let ids = [bench.request(begin("a", 0, 60, "7-1")), bench.request(begin("a", 1, 120, "7-2"))];
-    bench.settle();
-    assert_eq!(ids.map(|id| bench.answers[&id]), [Commit::Superseded; 2]);
-    assert_eq!(bench.commit(begin("a", 1, 120, "7-3")), Commit::Superseded, "the leader has not heard of it yet");
-    bench.committer.read(&name("a"));
-    assert_eq!(bench.commit(begin("a", 1, 180, "7-4")), Commit::Accepted);
+    fixture.tree.lock().unwrap().nodes.insert(paths::job(&name("a")), paused);
+    let ids = [fixture.request(begin("a", 0, 60, "7-1")), fixture.request(begin("a", 1, 120, "7-2"))];
+    fixture.settle();
+    assert_eq!(ids.map(|id| fixture.answers[&id]), [Commit::Superseded; 2]);
+    assert_eq!(fixture.commit(begin("a", 1, 120, "7-3")), Commit::Superseded, "the leader has not heard of it yet");
+    fixture.committer.read(&name("a"));
+    assert_eq!(fixture.commit(begin("a", 1, 180, "7-4")), Commit::Accepted);
 }
 
 #[test]
 fn what_waits_together_shares_a_multi_of_at_most_two_hundred_operations() {
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     for at in 0..500 {
-        bench.put(paths::job(&name(&format!("job-{at}"))), &mark(0, "1-0"));
-        bench.request(begin(&format!("job-{at}"), 0, 60, &format!("7-{at}")));
+        fixture.put(paths::job(&name(&format!("job-{at}"))), &mark(0, "1-0"));
+        fixture.request(begin(&format!("job-{at}"), 0, 60, &format!("7-{at}")));
     }
-    bench.settle();
-    assert!(bench.answers.values().all(|&answer| answer == Commit::Accepted));
-    assert_eq!(bench.tree.lock().unwrap().multis, 6, "500 begins of two operations, 99 to a multi with its fence");
+    fixture.settle();
+    assert!(fixture.answers.values().all(|&answer| answer == Commit::Accepted));
+    assert_eq!(fixture.tree.lock().unwrap().multis, 6, "500 begins of two operations, 99 to a multi with its fence");
 }
 
 #[test]
 fn a_trimmed_skip_record_is_made_again() {
-    let mut bench = Bench::new();
-    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("backup")), &mark(0, "1-0"));
     let grow = Change::Advance {
         job: name("backup"),
         at: Some(Version(0)),
         record: mark(60, "7-1"),
         skip: Some(crate::ledger::SkipWrite { at: Some(Version(4)), skip: skip("backup", 60), links: Vec::new() }),
     };
-    assert_eq!(bench.commit(grow), Commit::Accepted);
-    assert_eq!(bench.version("/cronkeeper/history/backup/backup.19700101T000100Z"), Some(0));
+    assert_eq!(fixture.commit(grow), Commit::Accepted);
+    assert_eq!(fixture.version("/cronkeeper/history/backup/backup.19700101T000100Z"), Some(0));
 }
 
 #[test]
 fn a_term_that_is_over_sends_nothing_of_it_until_its_candidate_is_removed() {
-    let mut bench = Bench::new();
-    bench.put(paths::job(&name("backup")), &mark(0, "1-0"));
-    bench.fates([Fate::RequestLost]);
-    bench.request(begin("backup", 0, 60, "7-1"));
-    bench.turn();
-    bench.committer.fence_off(Some(CANDIDATE.into()));
-    assert!(!bench.turn());
-    bench.tree.lock().unwrap().nodes.remove(CANDIDATE);
-    bench.committer.release();
-    bench.settle();
-    assert_eq!(bench.answers[&CommitId(1)], Commit::Fenced);
-    assert_eq!(bench.version("/cronkeeper/jobs/backup"), Some(0));
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("backup")), &mark(0, "1-0"));
+    fixture.fates([Fate::RequestLost]);
+    fixture.request(begin("backup", 0, 60, "7-1"));
+    fixture.turn();
+    fixture.committer.fence_off(Some(CANDIDATE.into()));
+    assert!(!fixture.turn());
+    fixture.tree.lock().unwrap().nodes.remove(CANDIDATE);
+    fixture.committer.release();
+    fixture.settle();
+    assert_eq!(fixture.answers[&CommitId(1)], Commit::Fenced);
+    assert_eq!(fixture.version("/cronkeeper/jobs/backup"), Some(0));
 }
 
 #[test]
 fn the_loss_of_the_session_leaves_what_was_sent_unknown_and_keeps_what_was_not() {
-    let mut bench = Bench::new();
-    bench.put(paths::job(&name("a")), &mark(0, "1-0"));
-    bench.fates([Fate::AnswerLost]);
-    bench.request(begin("a", 0, 60, "7-1"));
-    bench.turn();
-    bench.request(begin("b", 0, 60, "7-2"));
-    bench.request(end("c", 0, 60, "7-3"));
-    let (answers, unsent) = bench.committer.into_rest();
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
+    fixture.fates([Fate::AnswerLost]);
+    fixture.request(begin("a", 0, 60, "7-1"));
+    fixture.turn();
+    fixture.request(begin("b", 0, 60, "7-2"));
+    fixture.request(end("c", 0, 60, "7-3"));
+    let (answers, unsent) = fixture.committer.into_rest();
     assert_eq!(answers, [(CommitId(1), Commit::Unknown), (CommitId(2), Commit::Fenced)]);
     assert_eq!(unsent.into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [CommitId(3)]);
 }
@@ -325,31 +329,31 @@ proptest! {
         fates in prop::collection::vec(fate(), 0..60),
         pauses in prop::collection::vec(0usize..4, 0..40),
     ) {
-        let mut bench = Bench::new();
+        let mut fixture = Fixture::new();
         let jobs: Vec<String> = (0..jobs).map(|at| format!("job-{at}")).collect();
         for job in &jobs {
-            bench.put(paths::job(&name(job)), &mark(0, "1-0"));
+            fixture.put(paths::job(&name(job)), &mark(0, "1-0"));
         }
-        bench.fates(fates);
+        fixture.fates(fates);
         let mut pauses = pauses.into_iter();
         for round in 0..runs {
             for job in &jobs {
                 let (second, nonce) = (60 * (i64::from(round) + 1), format!("7-{job}-{round}"));
-                bench.request(begin(job, round, second, &nonce));
-                bench.request(end(job, 0, second, &nonce));
+                fixture.request(begin(job, round, second, &nonce));
+                fixture.request(end(job, 0, second, &nonce));
                 for _ in 0..pauses.next().unwrap_or(0) {
-                    bench.turn();
+                    fixture.turn();
                 }
             }
         }
-        bench.settle();
-        prop_assert_eq!(bench.answers.len() as u64, bench.last);
-        for (id, answer) in &bench.answers {
+        fixture.settle();
+        prop_assert_eq!(fixture.answers.len() as u64, fixture.last);
+        for (id, answer) in &fixture.answers {
             prop_assert_eq!(*answer, Commit::Accepted, "{:?}", id);
         }
         for job in &jobs {
-            prop_assert_eq!(bench.version(&paths::job(&name(job))), Some(runs));
-            let tree = bench.tree.lock().unwrap();
+            prop_assert_eq!(fixture.version(&paths::job(&name(job))), Some(runs));
+            let tree = fixture.tree.lock().unwrap();
             let folder = format!("{}/", paths::job_history(&name(job)));
             let ended: Vec<_> = tree.nodes.iter().filter(|(path, _)| path.starts_with(&folder)).collect();
             prop_assert_eq!(ended.len() as i32, runs);
@@ -363,32 +367,32 @@ proptest! {
         fates in prop::collection::vec(fate(), 0..40),
         touched in prop::collection::vec((0usize..6, 0usize..5), 0..6),
     ) {
-        let mut bench = Bench::new();
+        let mut fixture = Fixture::new();
         let jobs: Vec<String> = (0..6).map(|at| format!("job-{at}")).collect();
         for job in &jobs {
-            bench.put(paths::job(&name(job)), &mark(0, "1-0"));
+            fixture.put(paths::job(&name(job)), &mark(0, "1-0"));
         }
-        bench.fates(fates);
-        let ids: Vec<_> = jobs.iter().map(|job| bench.request(begin(job, 0, 60, &format!("7-{job}")))).collect();
+        fixture.fates(fates);
+        let ids: Vec<_> = jobs.iter().map(|job| fixture.request(begin(job, 0, 60, &format!("7-{job}")))).collect();
         for (job, turns) in touched {
             for _ in 0..turns {
-                bench.turn();
+                fixture.turn();
             }
             let path = paths::job(&name(&jobs[job]));
-            if let Some((_, version)) = bench.tree.lock().unwrap().nodes.get_mut(&path) {
+            if let Some((_, version)) = fixture.tree.lock().unwrap().nodes.get_mut(&path) {
                 *version += 1;
             }
         }
-        bench.settle();
+        fixture.settle();
         for (job, id) in jobs.iter().zip(ids) {
-            let is_there = bench.version(&format!("/cronkeeper/running/{job}.19700101T000100Z")).is_some();
+            let is_there = fixture.version(&format!("/cronkeeper/running/{job}.19700101T000100Z")).is_some();
             let expected = if is_there { Commit::Accepted } else { Commit::Superseded };
-            prop_assert_eq!(bench.answers[&id], expected, "{}", job);
+            prop_assert_eq!(fixture.answers[&id], expected, "{}", job);
         }
     }
 }
 
-impl Bench {
+impl Fixture {
     fn close(&self, path: &str, right: Right) {
         self.tree.lock().unwrap().closed.insert((path.to_owned(), right));
     }
@@ -411,143 +415,143 @@ impl Bench {
 
 #[test]
 fn a_change_that_the_server_refuses_is_put_off_and_holds_up_its_own_job_alone() {
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     for job in ["a", "b", "c"] {
-        bench.put(paths::job(&name(job)), &mark(0, "1-0"));
+        fixture.put(paths::job(&name(job)), &mark(0, "1-0"));
     }
-    bench.close("/cronkeeper/jobs/b", Right::Write);
+    fixture.close("/cronkeeper/jobs/b", Right::Write);
     let ids = [
-        bench.request(begin("a", 0, 60, "7-1")),
-        bench.request(begin("b", 0, 60, "7-2")),
-        bench.request(begin("b", 1, 120, "7-3")),
-        bench.request(begin("c", 0, 60, "7-4")),
+        fixture.request(begin("a", 0, 60, "7-1")),
+        fixture.request(begin("b", 0, 60, "7-2")),
+        fixture.request(begin("b", 1, 120, "7-3")),
+        fixture.request(begin("c", 0, 60, "7-4")),
     ];
-    bench.settle();
+    fixture.settle();
     let accepted = Some(&Commit::Accepted);
-    assert_eq!(ids.map(|id| bench.answers.get(&id)), [accepted, None, None, accepted]);
-    assert_eq!(bench.put_off, [ids[1]], "it is told once");
-    assert_eq!(bench.refused.iter().map(|damage| damage.path.as_str()).next(), Some("/cronkeeper/jobs/b"));
-    assert_eq!(bench.commit(begin("a", 1, 120, "7-5")), Commit::Accepted, "others go on");
+    assert_eq!(ids.map(|id| fixture.answers.get(&id)), [accepted, None, None, accepted]);
+    assert_eq!(fixture.put_off, [ids[1]], "it is told once");
+    assert_eq!(fixture.refused.iter().map(|damage| damage.path.as_str()).next(), Some("/cronkeeper/jobs/b"));
+    assert_eq!(fixture.commit(begin("a", 1, 120, "7-5")), Commit::Accepted, "others go on");
 
-    bench.open("/cronkeeper/jobs/b", Right::Write);
-    assert_eq!(bench.await_answer(ids[2]), Some(Commit::Accepted));
-    assert_eq!((bench.answers[&ids[1]], bench.version("/cronkeeper/jobs/b")), (Commit::Accepted, Some(2)));
-    assert_eq!(bench.mended, ["/cronkeeper/jobs/b"]);
+    fixture.open("/cronkeeper/jobs/b", Right::Write);
+    assert_eq!(fixture.await_answer(ids[2]), Some(Commit::Accepted));
+    assert_eq!((fixture.answers[&ids[1]], fixture.version("/cronkeeper/jobs/b")), (Commit::Accepted, Some(2)));
+    assert_eq!(fixture.mended, ["/cronkeeper/jobs/b"]);
 }
 
 #[test]
 fn a_refused_change_is_tried_after_pauses_that_grow() {
-    let mut bench = Bench::new();
-    bench.put(paths::job(&name("a")), &mark(0, "1-0"));
-    bench.close("/cronkeeper/running", Right::Write);
-    let id = bench.request(begin("a", 0, 60, "7-1"));
-    assert_eq!(bench.await_answer(id), None);
-    let (multis, seconds) = (bench.tree.lock().unwrap().multis, bench.committer.desk.clock.now().up);
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
+    fixture.close("/cronkeeper/running", Right::Write);
+    let id = fixture.request(begin("a", 0, 60, "7-1"));
+    assert_eq!(fixture.await_answer(id), None);
+    let (multis, seconds) = (fixture.tree.lock().unwrap().multis, fixture.committer.context.clock.now().up);
     assert!(multis < 15, "{multis} tries in {seconds:?}");
-    assert!(bench.refused.iter().all(|damage| damage.path == "/cronkeeper/running"), "{:?}", bench.refused);
+    assert!(fixture.refused.iter().all(|damage| damage.path == "/cronkeeper/running"), "{:?}", fixture.refused);
 }
 
 #[test]
 fn many_refused_jobs_leave_room_for_the_others() {
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     let jobs: Vec<String> = (0..20).map(|at| format!("job-{at}")).collect();
     for job in &jobs {
-        bench.put(paths::job(&name(job)), &mark(0, "1-0"));
-        bench.close(&format!("/cronkeeper/jobs/{job}"), Right::Write);
-        bench.request(begin(job, 0, 60, &format!("7-{job}")));
+        fixture.put(paths::job(&name(job)), &mark(0, "1-0"));
+        fixture.close(&format!("/cronkeeper/jobs/{job}"), Right::Write);
+        fixture.request(begin(job, 0, 60, &format!("7-{job}")));
     }
-    bench.settle();
-    bench.put(paths::job(&name("other")), &mark(0, "1-0"));
-    assert_eq!(bench.commit(begin("other", 0, 60, "7-1")), Commit::Accepted);
-    assert_eq!(bench.answers.len(), 1);
+    fixture.settle();
+    fixture.put(paths::job(&name("other")), &mark(0, "1-0"));
+    assert_eq!(fixture.commit(begin("other", 0, 60, "7-1")), Commit::Accepted);
+    assert_eq!(fixture.answers.len(), 1);
 }
 
 #[test]
 fn a_written_begin_is_accepted_though_its_path_was_closed_before_its_answer() {
-    let mut bench = Bench::new();
-    bench.put(paths::job(&name("a")), &mark(0, "1-0"));
-    bench.fates([Fate::AnswerLost]);
-    bench.request(begin("a", 0, 60, "7-1"));
-    bench.turn();
-    bench.close("/cronkeeper/jobs/a", Right::Write);
-    bench.close("/cronkeeper/jobs/a", Right::Read);
-    bench.settle();
-    assert_eq!(bench.answers[&CommitId(1)], Commit::Accepted, "the run's own record tells");
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
+    fixture.fates([Fate::AnswerLost]);
+    fixture.request(begin("a", 0, 60, "7-1"));
+    fixture.turn();
+    fixture.close("/cronkeeper/jobs/a", Right::Write);
+    fixture.close("/cronkeeper/jobs/a", Right::Read);
+    fixture.settle();
+    assert_eq!(fixture.answers[&CommitId(1)], Commit::Accepted, "the run's own record tells");
 }
 
 /// What was in doubt and cannot be found out stays so for each that was part of it, also for one that was put off meanwhile.
 #[test]
 fn what_is_split_off_a_group_of_unknown_fate_stays_unknown() {
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     for job in ["a", "b"] {
-        bench.put(paths::job(&name(job)), &mark(0, "1-0"));
+        fixture.put(paths::job(&name(job)), &mark(0, "1-0"));
     }
-    bench.fates([Fate::AnswerLost]);
-    let ids = [bench.request(begin("a", 0, 60, "7-1")), bench.request(begin("b", 0, 60, "7-2"))];
-    bench.turn();
+    fixture.fates([Fate::AnswerLost]);
+    let ids = [fixture.request(begin("a", 0, 60, "7-1")), fixture.request(begin("b", 0, 60, "7-2"))];
+    fixture.turn();
     for job in ["a", "b"] {
-        let mut tree = bench.tree.lock().unwrap();
+        let mut tree = fixture.tree.lock().unwrap();
         tree.nodes.remove(&format!("/cronkeeper/running/{job}.19700101T000100Z"));
         tree.apply(&crate::zookeeper::lower::ops(&begin(job, 1, 120, "9-1"))).unwrap();
     }
-    bench.close("/cronkeeper/jobs/a", Right::Write);
-    bench.settle();
-    assert_eq!((bench.answers.get(&ids[0]), bench.answers.get(&ids[1])), (None, Some(&Commit::Unknown)));
-    bench.open("/cronkeeper/jobs/a", Right::Write);
-    assert_eq!(bench.await_answer(ids[0]), Some(Commit::Unknown));
+    fixture.close("/cronkeeper/jobs/a", Right::Write);
+    fixture.settle();
+    assert_eq!((fixture.answers.get(&ids[0]), fixture.answers.get(&ids[1])), (None, Some(&Commit::Unknown)));
+    fixture.open("/cronkeeper/jobs/a", Right::Write);
+    assert_eq!(fixture.await_answer(ids[0]), Some(Commit::Unknown));
 }
 
 #[test]
 fn a_term_that_ends_does_not_wait_for_what_is_refused() {
-    let mut bench = Bench::new();
-    bench.put(paths::job(&name("a")), &mark(0, "1-0"));
-    bench.close("/cronkeeper/jobs/a", Right::Write);
-    let ids = [bench.request(begin("a", 0, 60, "7-1")), bench.request(begin("a", 1, 120, "7-2"))];
-    bench.settle();
-    assert!(!bench.committer.has_fenced());
-    let answers = bench.committer.fence_off(Some(CANDIDATE.into()));
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
+    fixture.close("/cronkeeper/jobs/a", Right::Write);
+    let ids = [fixture.request(begin("a", 0, 60, "7-1")), fixture.request(begin("a", 1, 120, "7-2"))];
+    fixture.settle();
+    assert!(!fixture.committer.has_fenced());
+    let answers = fixture.committer.fence_off(Some(CANDIDATE.into()));
     assert_eq!(answers, ids.map(|id| (id, Commit::Fenced)));
 }
 
 #[test]
 fn a_refused_change_is_given_up_before_too_many_wait_behind_it() {
-    let mut bench = Bench::new();
-    bench.put(paths::job(&name("a")), &mark(0, "1-0"));
-    bench.close("/cronkeeper/jobs/a", Right::Write);
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
+    fixture.close("/cronkeeper/jobs/a", Right::Write);
     for at in 0..300 {
-        bench.request(begin("a", at, 60 + i64::from(at), &format!("7-{at}")));
-        bench.settle();
+        fixture.request(begin("a", at, 60 + i64::from(at), &format!("7-{at}")));
+        fixture.settle();
     }
-    assert!(bench.answers.values().all(|&answer| answer == Commit::Superseded));
-    assert_eq!(bench.answers.len(), 300, "and all that rests on it, until the job is read");
-    assert!(bench.committer.waiting.iter().next().is_none() && bench.committer.put_off.is_empty());
+    assert!(fixture.answers.values().all(|&answer| answer == Commit::Superseded));
+    assert_eq!(fixture.answers.len(), 300, "and all that rests on it, until the job is read");
+    assert!(fixture.committer.waiting.iter().next().is_none() && fixture.committer.put_off.is_empty());
 }
 
 #[test]
 fn a_candidate_that_is_closed_to_its_own_node_ends_the_term() {
-    let mut bench = Bench::new();
-    bench.put(paths::job(&name("a")), &mark(0, "1-0"));
-    bench.close(CANDIDATE, Right::Read);
-    assert_eq!(bench.commit(begin("a", 0, 60, "7-1")), Commit::Fenced);
-    assert!(bench.is_fenced);
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
+    fixture.close(CANDIDATE, Right::Read);
+    assert_eq!(fixture.commit(begin("a", 0, 60, "7-1")), Commit::Fenced);
+    assert!(fixture.is_fenced);
 }
 
 /// The servers do not count on from 2^31 - 1: they say that the node exists.
 #[test]
 fn a_folder_without_more_numbers_makes_no_hot_loop_of_the_ends_that_leave_links() {
-    let mut bench = Bench::new();
-    bench.put(paths::job(&name("a")), &mark(0, "1-0"));
-    bench.commit(begin("a", 0, 60, "7-1"));
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
+    fixture.commit(begin("a", 0, 60, "7-1"));
     let stuck = paths::under(paths::TRIGGERS, "");
-    bench.tree.lock().unwrap().nodes.insert(stuck.clone(), (Vec::new(), 0));
+    fixture.tree.lock().unwrap().nodes.insert(stuck.clone(), (Vec::new(), 0));
     let mut change = end("a", 0, 60, "7-1");
     if let Change::End { end, .. } = &mut change {
         end.run.dependents = vec![name("b")];
     }
-    let id = bench.request(change);
-    bench.settle();
-    assert_eq!(bench.answers.get(&id), None);
-    assert_eq!(bench.put_off, [id]);
-    bench.tree.lock().unwrap().nodes.remove(&stuck);
-    assert_eq!(bench.await_answer(id), Some(Commit::Accepted));
+    let id = fixture.request(change);
+    fixture.settle();
+    assert_eq!(fixture.answers.get(&id), None);
+    assert_eq!(fixture.put_off, [id]);
+    fixture.tree.lock().unwrap().nodes.remove(&stuck);
+    assert_eq!(fixture.await_answer(id), Some(Commit::Accepted));
 }

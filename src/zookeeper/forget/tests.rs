@@ -8,28 +8,28 @@ use crate::job::Digest;
 use crate::run::tests_support::{record, success};
 use crate::run::{HistoryRecord, TriggerRecord, TriggerSeq};
 use crate::term::NodeName;
-use crate::zookeeper::desk::json;
+use crate::zookeeper::context::json;
 use crate::zookeeper::lower::tests::{at, mark, name};
 use crate::zookeeper::tests_support::{ByHand, Server};
 
 const CANDIDATE: &str = "/leader/_c_1-lock-0000000001";
 const DAY: Duration = Duration::from_secs(86_400);
 
-struct Bench {
+struct Fixture {
     server: Server,
     defined: Arc<Defined>,
     behind: Option<JobName>,
 }
 
-impl Bench {
+impl Fixture {
     /// A leader whose file has the job `kept`.
     fn new() -> Self {
         let server = Server::new();
         server.tree().put(CANDIDATE, "");
         let defined = Defined { digest: Digest::of(b"now"), jobs: [name("kept")].into() };
-        let bench = Self { server, defined: Arc::new(defined), behind: None };
-        bench.member("host-a", b"now");
-        bench
+        let fixture = Self { server, defined: Arc::new(defined), behind: None };
+        fixture.member("host-a", b"now");
+        fixture
     }
 
     fn member(&self, node: &str, jobs: &[u8]) {
@@ -65,7 +65,7 @@ impl Bench {
         self.server.tree().time_ms += i64::try_from(time.as_millis()).unwrap();
     }
 
-    fn try_look(&mut self) -> Result<Look, Trouble> {
+    fn try_look(&mut self) -> Result<Look, SessionError> {
         let order = Order {
             fence: CANDIDATE.into(),
             defined: self.defined.clone(),
@@ -73,7 +73,7 @@ impl Bench {
             now_ms: self.server.tree().time_ms,
             behind: self.behind.take(),
         };
-        look(self.server.desk(ByHand::default()), order).now_or_never().unwrap()
+        look(self.server.context(ByHand::default()), order).now_or_never().unwrap()
     }
 
     fn look(&mut self) -> Vec<(String, usize)> {
@@ -91,125 +91,125 @@ impl Bench {
 
 #[test]
 fn a_job_that_is_gone_from_every_file_is_forgotten_after_its_time_and_not_before() {
-    let mut bench = Bench::new();
-    bench.put("kept", 25);
-    bench.put("old", 250);
-    let kept = bench.of("kept");
-    bench.pass(DAY * 100);
-    assert_eq!(bench.look(), [], "its time counts from when it was found gone");
-    bench.pass(DAY * 30 - Duration::from_secs(1));
-    assert_eq!(bench.look(), []);
-    assert!(bench.of("old").len() > 250);
-    bench.pass(Duration::from_secs(1));
-    assert_eq!(bench.look(), [("old".to_owned(), 250)]);
-    assert_eq!((bench.of("old"), bench.of("kept")), (vec![], kept));
-    assert!(bench.server.tree().multis.iter().all(|&ops| ops <= MOST_DELETES + 1));
-    assert_eq!(bench.look(), []);
+    let mut fixture = Fixture::new();
+    fixture.put("kept", 25);
+    fixture.put("old", 250);
+    let kept = fixture.of("kept");
+    fixture.pass(DAY * 100);
+    assert_eq!(fixture.look(), [], "its time counts from when it was found gone");
+    fixture.pass(DAY * 30 - Duration::from_secs(1));
+    assert_eq!(fixture.look(), []);
+    assert!(fixture.of("old").len() > 250);
+    fixture.pass(Duration::from_secs(1));
+    assert_eq!(fixture.look(), [("old".to_owned(), 250)]);
+    assert_eq!((fixture.of("old"), fixture.of("kept")), (vec![], kept));
+    assert!(fixture.server.tree().multis.iter().all(|&ops| ops <= MOST_DELETES + 1));
+    assert_eq!(fixture.look(), []);
 }
 
 #[test]
 fn a_node_with_other_jobs_or_that_cannot_be_read_keeps_all_as_it_is() {
-    let mut bench = Bench::new();
-    bench.put("old", 3);
-    bench.member("host-b", b"before");
-    assert_eq!(bench.look(), []);
-    assert!(!bench.server.tree().has("/cronkeeper/gone/old"), "host-b may have it");
-    bench.member("host-b", b"now");
-    bench.look();
-    bench.pass(DAY * 40);
-    bench.member("host-b", b"before");
-    assert_eq!(bench.look(), []);
-    bench.server.tree().put("/cronkeeper/nodes/host-b", "garbage");
-    assert_eq!(bench.look(), []);
-    bench.server.tree().remove("/cronkeeper/nodes/host-b");
-    assert_eq!(bench.look(), [("old".to_owned(), 3)]);
+    let mut fixture = Fixture::new();
+    fixture.put("old", 3);
+    fixture.member("host-b", b"before");
+    assert_eq!(fixture.look(), []);
+    assert!(!fixture.server.tree().has("/cronkeeper/gone/old"), "host-b may have it");
+    fixture.member("host-b", b"now");
+    fixture.look();
+    fixture.pass(DAY * 40);
+    fixture.member("host-b", b"before");
+    assert_eq!(fixture.look(), []);
+    fixture.server.tree().put("/cronkeeper/nodes/host-b", "garbage");
+    assert_eq!(fixture.look(), []);
+    fixture.server.tree().remove("/cronkeeper/nodes/host-b");
+    assert_eq!(fixture.look(), [("old".to_owned(), 3)]);
 }
 
 #[test]
 fn a_job_that_came_back_is_gone_anew() {
-    let mut bench = Bench::new();
-    bench.put("old", 3);
-    bench.look();
-    bench.pass(DAY * 20);
+    let mut fixture = Fixture::new();
+    fixture.put("old", 3);
+    fixture.look();
+    fixture.pass(DAY * 20);
     let before = std::mem::replace(
-        &mut bench.defined,
+        &mut fixture.defined,
         Arc::new(Defined { digest: Digest::of(b"now"), jobs: [name("kept"), name("old")].into() }),
     );
-    bench.look();
-    assert!(!bench.server.tree().has("/cronkeeper/gone/old"));
-    bench.defined = before;
-    bench.look();
-    bench.pass(DAY * 20);
-    assert_eq!(bench.look(), []);
-    bench.pass(DAY * 10);
-    assert_eq!(bench.look(), [("old".to_owned(), 3)]);
+    fixture.look();
+    assert!(!fixture.server.tree().has("/cronkeeper/gone/old"));
+    fixture.defined = before;
+    fixture.look();
+    fixture.pass(DAY * 20);
+    assert_eq!(fixture.look(), []);
+    fixture.pass(DAY * 10);
+    assert_eq!(fixture.look(), [("old".to_owned(), 3)]);
 }
 
 #[test]
 fn what_is_newer_than_the_note_counts() {
     for path in ["/cronkeeper/jobs/old", "/cronkeeper/control/old", "/cronkeeper/history/old/old.19700101T000002Z"] {
-        let mut bench = Bench::new();
-        bench.put("old", 3);
-        bench.look();
-        bench.pass(DAY * 20);
-        bench.server.tree().put(path, "written");
-        bench.pass(DAY * 20);
-        assert_eq!(bench.look(), [], "{path}");
-        bench.pass(DAY * 10);
-        assert_eq!(bench.look().len(), 1, "{path}");
+        let mut fixture = Fixture::new();
+        fixture.put("old", 3);
+        fixture.look();
+        fixture.pass(DAY * 20);
+        fixture.server.tree().put(path, "written");
+        fixture.pass(DAY * 20);
+        assert_eq!(fixture.look(), [], "{path}");
+        fixture.pass(DAY * 10);
+        assert_eq!(fixture.look().len(), 1, "{path}");
     }
 }
 
 #[test]
 fn a_job_that_runs_or_is_wanted_is_left_alone() {
-    let mut bench = Bench::new();
-    bench.put("old", 3);
-    bench.look();
-    bench.pass(DAY * 40);
+    let mut fixture = Fixture::new();
+    fixture.put("old", 3);
+    fixture.look();
+    fixture.pass(DAY * 40);
     let run = record("old", 60, "0x1");
-    bench.server.tree().put(&paths::running(&run.id()), json(&run));
-    assert_eq!(bench.look(), []);
-    bench.server.tree().remove(&paths::running(&run.id()));
+    fixture.server.tree().put(&paths::running(&run.id()), json(&run));
+    assert_eq!(fixture.look(), []);
+    fixture.server.tree().remove(&paths::running(&run.id()));
     let uuid = uuid::Uuid::from_u128(7);
-    let wish = TriggerRecord { v: 1, job: name("old"), uuid, at: at(60), by: "root".into() };
-    bench.server.tree().put(&paths::trigger(TriggerSeq(7)), json(&wish));
-    assert_eq!(bench.look(), []);
-    bench.server.tree().remove(&paths::trigger(TriggerSeq(7)));
-    assert_eq!(bench.look().len(), 1);
+    let request = TriggerRecord { v: 1, job: name("old"), uuid, at: at(60), by: "root".into() };
+    fixture.server.tree().put(&paths::trigger(TriggerSeq(7)), json(&request));
+    assert_eq!(fixture.look(), []);
+    fixture.server.tree().remove(&paths::trigger(TriggerSeq(7)));
+    assert_eq!(fixture.look().len(), 1);
 }
 
 #[test]
 fn a_leader_whose_candidate_is_gone_removes_nothing() {
-    let mut bench = Bench::new();
-    bench.put("old", 3);
-    bench.look();
-    bench.pass(DAY * 40);
-    bench.server.tree().remove(CANDIDATE);
-    let before = bench.of("old");
-    assert!(matches!(bench.try_look(), Err(Trouble::Again(_))));
-    assert_eq!(bench.of("old"), before);
+    let mut fixture = Fixture::new();
+    fixture.put("old", 3);
+    fixture.look();
+    fixture.pass(DAY * 40);
+    fixture.server.tree().remove(CANDIDATE);
+    let before = fixture.of("old");
+    assert!(matches!(fixture.try_look(), Err(SessionError::Again(_))));
+    assert_eq!(fixture.of("old"), before);
 }
 
 #[test]
 fn thousands_of_jobs_are_forgotten_some_at_a_time() {
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     for number in 0..250 {
-        bench.put(&format!("old-{number:03}"), 2);
+        fixture.put(&format!("old-{number:03}"), 2);
     }
-    (0..3).for_each(|_| drop(bench.look()));
-    bench.pass(DAY * 30);
-    let looks: Vec<_> = (0..4).map(|_| bench.look().len()).collect();
-    assert_eq!((looks, bench.of("old")), (vec![100, 100, 50, 0], vec![]));
+    (0..3).for_each(|_| drop(fixture.look()));
+    fixture.pass(DAY * 30);
+    let looks: Vec<_> = (0..4).map(|_| fixture.look().len()).collect();
+    assert_eq!((looks, fixture.of("old")), (vec![100, 100, 50, 0], vec![]));
 }
 
 #[test]
 fn one_job_that_may_not_be_removed_keeps_no_other() {
-    let mut bench = Bench::new();
-    bench.put("bad", 3);
-    bench.put("old", 3);
-    bench.look();
-    bench.pass(DAY * 40);
-    bench.server.tree().forbidden = Some("/cronkeeper/history/bad".into());
-    assert_eq!(bench.look(), [("old".to_owned(), 3)]);
-    assert!(bench.server.tree().has("/cronkeeper/jobs/bad"));
+    let mut fixture = Fixture::new();
+    fixture.put("bad", 3);
+    fixture.put("old", 3);
+    fixture.look();
+    fixture.pass(DAY * 40);
+    fixture.server.tree().forbidden = Some("/cronkeeper/history/bad".into());
+    assert_eq!(fixture.look(), [("old".to_owned(), 3)]);
+    assert!(fixture.server.tree().has("/cronkeeper/jobs/bad"));
 }

@@ -4,20 +4,20 @@
 
 use std::time::Duration;
 
-use super::Life;
+use super::SessionLoop;
 use crate::clock::Clock;
 use crate::election::{Event, Failure};
 use crate::term::TermEnd;
 use crate::zookeeper::client::Connect;
 use crate::zookeeper::committer::Committer;
-use crate::zookeeper::desk::Trouble;
+use crate::zookeeper::context::SessionError;
 use crate::zookeeper::node::Waiting;
 
 /// How long a node that ends waits for its entries to be removed.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// How a session ended.
-pub enum Ended {
+pub enum SessionEnd {
     /// It is gone; the node lives on under the next.
     Expired,
     /// The daemon is done.
@@ -26,47 +26,47 @@ pub enum Ended {
     Failed(Failure),
 }
 
-impl<C: Connect, K: Clock> Life<'_, C, K> {
-    pub(super) fn note_trouble(&mut self, trouble: Trouble) {
-        match trouble {
-            Trouble::Again(_) | Trouble::NoAuth(_) => {}
+impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
+    pub(super) fn note_error(&mut self, error: SessionError) {
+        match error {
+            SessionError::Again(_) | SessionError::NoAuth(_) => {}
             // The server's word; the client may not know yet.
-            Trouble::SessionOver => self.ended = Some(Ended::Expired),
-            Trouble::NoChroot => {
+            SessionError::SessionOver => self.ended = Some(SessionEnd::Expired),
+            SessionError::NoChroot => {
                 let (chroot, service) = (self.node.options.chroot.clone(), self.node.options.service.clone());
-                self.ended = Some(Ended::Failed(Failure::NoChroot { chroot, service }));
+                self.ended = Some(SessionEnd::Failed(Failure::NoChroot { chroot, service }));
             }
         }
     }
 
     pub(super) fn fail_auth(&mut self, detail: String) {
         let service = self.node.options.service.clone();
-        self.ended = Some(Ended::Failed(Failure::Refused { service, detail }));
+        self.ended = Some(SessionEnd::Failed(Failure::Refused { service, detail }));
     }
 
     pub(super) fn leave(&mut self) {
         let until = self.now() + LEAVE_WITHIN;
-        self.node.wishes.leave.get_or_insert(until);
+        self.node.desired.leave.get_or_insert(until);
     }
 
     /// Nothing stands of this session any more, nor of those that were removed when the member was made.
     pub(super) fn forget_own(&mut self) {
         let mut gone = if self.is_member { self.removable() } else { Vec::new() };
-        gone.push(self.desk.me.owner);
+        gone.push(self.context.me.owner);
         self.node.store.forget(&gone);
     }
 
     /// Done, or as much as the time allowed.
     pub(super) fn left(&mut self) {
         self.node.tell(Event::Left);
-        self.ended = Some(Ended::Done);
+        self.ended = Some(SessionEnd::Done);
     }
 
     /// The last words of a session, in the order that the daemon relies on.
-    pub(super) fn end(mut self, ended: Ended) -> Ended {
-        let Ended::Expired = ended else { return ended };
+    pub(super) fn end(mut self, ended: SessionEnd) -> SessionEnd {
+        let SessionEnd::Expired = ended else { return ended };
         self.forget_failures();
-        let committer = std::mem::replace(&mut self.committer, Committer::new(self.desk.clone()));
+        let committer = std::mem::replace(&mut self.committer, Committer::new(self.context.clone()));
         let (answers, unsent) = committer.into_rest();
         for (id, answer) in answers {
             self.answer(id, answer);
@@ -81,16 +81,16 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         self.forget_refusals();
         self.is_connected = false;
         self.tell_over();
-        if std::mem::take(&mut self.node.wishes.resign) {
+        if std::mem::take(&mut self.node.desired.resign) {
             self.node.tell(Event::Withdrawn);
         }
         if self.is_told {
             self.node.tell(Event::Expired { session: self.id.clone() });
         }
-        if self.node.wishes.leave.is_some() {
+        if self.node.desired.leave.is_some() {
             self.node.tell(Event::Left);
-            return Ended::Done;
+            return SessionEnd::Done;
         }
-        Ended::Expired
+        SessionEnd::Expired
     }
 }

@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use super::failing::Task;
 use super::found::Found;
-use super::{Ended, Life, Pending, Role, relook};
+use super::{Pending, Role, SessionEnd, SessionLoop, relook};
 use crate::clock::{Clock, Uptime};
 use crate::election::Event;
 use crate::telemetry::TARGET;
 use crate::term::SessionId;
 use crate::zookeeper::client::{Client, Connect, Error};
+use crate::zookeeper::context::{self, SessionError};
 use crate::zookeeper::damage::{Damage, Source};
-use crate::zookeeper::desk::{self, Trouble};
 use crate::zookeeper::give_up::Leftover;
 use crate::zookeeper::place::{OpenAt, Proof};
-use crate::zookeeper::{appoint, entry, paths, place, session_id, wishes};
+use crate::zookeeper::{entry, paths, place, requests, session_id, transfer};
 
 /// An errand under way.
-pub type Errand<W> = Pending<Result<Found<W>, Trouble>>;
+pub type Errand<W> = Pending<Result<Found<W>, SessionError>>;
 
 /// When a failed errand is tried again: after growing pauses.
 #[derive(Clone, Copy)]
@@ -54,7 +54,7 @@ impl Retry {
     }
 }
 
-impl<C: Connect, K: Clock> Life<'_, C, K> {
+impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// Starts the errand that is wanted most, if none is under way.
     pub(super) fn start_errand(&mut self, now: Uptime) {
         if self.errand.is_none()
@@ -66,16 +66,16 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     }
 
     fn next_errand(&mut self, now: Uptime) -> Option<(Task, Errand<<C::Client as Client>::Watch>)> {
-        let desk = self.desk.clone();
-        if self.node.wishes.leave.is_some() {
-            return Some((Task::Leave, Box::pin(async { place::leave(desk).await.map(|()| Found::Left) })));
+        let context = self.context.clone();
+        if self.node.desired.leave.is_some() {
+            return Some((Task::Leave, Box::pin(async { place::leave(context).await.map(|()| Found::Left) })));
         }
         if let Some(retired) = self.retired.clone() {
-            if let Some(heir) = self.appointment.heir() {
-                let handing = async { appoint::hand_over(desk, retired, heir).await.map(Found::HandedOver) };
+            if let Some(successor) = self.transfer.successor() {
+                let handing = async { transfer::hand_over(context, retired, successor).await.map(Found::HandedOver) };
                 return Some((Task::HandOver, Box::pin(handing)));
             }
-            let withdrawing = async { place::withdraw(desk, retired).await.map(|()| Found::Withdrawn) };
+            let withdrawing = async { place::withdraw(context, retired).await.map(|()| Found::Withdrawn) };
             return Some((Task::Withdraw, Box::pin(withdrawing)));
         }
         if let Some(going) = self.go_out() {
@@ -87,34 +87,37 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         if !self.is_prepared {
             let known = self.node.cluster.clone().or_else(|| self.node.store.cluster());
             let new = (self.node.options.uuid)().to_string();
-            let preparing = async { entry::prepare(desk, known, new).await.map(Found::Cluster) };
+            let preparing = async { entry::prepare(context, known, new).await.map(Found::Cluster) };
             return Some((Task::Prepare, Box::pin(preparing)));
         }
         if !self.is_member {
             let (member, left, is_closed) = (self.node.member(self.timeout), self.leftover(), self.is_member_closed);
             self.must_publish = false;
-            let entering = async move { entry::enter(desk, member, left, is_closed).await.map(Found::Entered) };
+            let entering = async move { entry::enter(context, member, left, is_closed).await.map(Found::Entered) };
             return Some((Task::Enter, Box::pin(entering)));
         }
         if self.must_verify || self.watches_member != self.wants_watch() {
             return Some((Task::Verify, self.verify()));
         }
-        if self.node.wishes.resign && self.is_join_unclear && self.candidate.is_none() {
-            return Some((Task::Clear, Box::pin(async { place::clear(desk).await.map(|()| Found::Withdrawn) })));
+        if self.node.desired.resign && self.is_join_unclear && self.candidate.is_none() {
+            return Some((Task::Clear, Box::pin(async { place::clear(context).await.map(|()| Found::Withdrawn) })));
         }
-        if let (Some(to), Some(own)) = (self.appointment.wanted(), self.candidate.clone()) {
-            return Some((Task::Find, Box::pin(async { appoint::find(desk, own, to).await.map(Found::Heir) })));
+        if let (Some(to), Some(own)) = (self.transfer.wanted(), self.candidate.clone()) {
+            return Some((
+                Task::Find,
+                Box::pin(async { transfer::find(context, own, to).await.map(Found::Successor) }),
+            ));
         }
         if let Some(step) = self.next_step(now) {
             return Some(step);
         }
         if std::mem::take(&mut self.must_publish) {
             let member = self.node.member(self.timeout);
-            let publishing = async { entry::publish(desk, member).await.map(Found::Published) };
+            let publishing = async { entry::publish(context, member).await.map(Found::Published) };
             return Some((Task::Publish, Box::pin(publishing)));
         }
         if let Some(candidate) = self.renumbers_by() {
-            let counting = async { wishes::renumber(desk, candidate).await.map(Found::Renumbered) };
+            let counting = async { requests::renumber(context, candidate).await.map(Found::Renumbered) };
             return Some((Task::Renumber, Box::pin(counting)));
         }
         (now >= self.survey_at).then(|| (Task::Survey, self.survey()))
@@ -122,24 +125,26 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
 
     /// The way into the queue, to its front and into a term.
     fn next_step(&mut self, now: Uptime) -> Option<(Task, Errand<<C::Client as Client>::Watch>)> {
-        let desk = self.desk.clone();
-        let wants_place = self.node.wishes.campaign && !self.node.wishes.resign && self.loop_turns();
+        let context = self.context.clone();
+        let wants_place = self.node.desired.campaign && !self.node.desired.resign && self.loop_turns();
         match (&self.candidate, &self.role) {
             (None, _) if wants_place => {
                 let is_unclear = std::mem::replace(&mut self.is_join_unclear, true);
-                let joining = async move { place::join(desk, is_unclear).await.map(Found::Candidate) };
+                let joining = async move { place::join(context, is_unclear).await.map(Found::Candidate) };
                 Some((Task::Join, Box::pin(joining)))
             }
-            (Some(_), Role::None) => Some((Task::Look, Box::pin(async { place::look(desk).await.map(Found::Place) }))),
+            (Some(_), Role::None) => {
+                Some((Task::Look, Box::pin(async { place::look(context).await.map(Found::Place) })))
+            }
             (Some(candidate), Role::First(_)) => {
                 let (candidate, dead, at) = (candidate.clone(), self.dead(), self.open_at());
                 let proof = if self.lease.holds(now) && self.has_time { Proof::Lease } else { Proof::Write };
-                let opening = async move { place::open(desk, candidate, dead, proof, at).await.map(Found::Opened) };
+                let opening = async move { place::open(context, candidate, dead, proof, at).await.map(Found::Opened) };
                 Some((Task::Open, Box::pin(opening)))
             }
             (Some(candidate), Role::Leading(_)) if !self.is_written => {
                 let (candidate, at) = (candidate.clone(), self.open_at());
-                let writing = async { place::write_opening(desk, candidate, at).await.map(Found::Written) };
+                let writing = async { place::write_opening(context, candidate, at).await.map(Found::Written) };
                 Some((Task::WriteOpening, Box::pin(writing)))
             }
             _ => None,
@@ -148,37 +153,37 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
 
     fn open_at(&self) -> OpenAt {
         match self.is_queue_closed {
-            true => OpenAt::Member(desk::json(&self.node.member(self.timeout))),
+            true => OpenAt::Member(context::json(&self.node.member(self.timeout))),
             false => OpenAt::Queue,
         }
     }
 
     /// A leader also looks again at what it could not read.
     fn survey(&self) -> Errand<<C::Client as Client>::Watch> {
-        let desk = self.desk.clone();
+        let context = self.context.clone();
         let is_leader = matches!(self.role, Role::Leading(_));
         let known = self.node.cluster.clone().filter(|_| is_leader);
         let damaged = if is_leader { self.node.damages.paths(Source::Ledger) } else { Vec::new() };
         Box::pin(async move {
             if let Some(known) = known {
-                entry::keep_cluster(&desk, known).await?;
+                entry::keep_cluster(&context, known).await?;
             }
-            let again = relook::look_again(&desk, damaged).await?;
-            Ok(Found::Survey(place::survey(desk).await?, again))
+            let again = relook::look_again(&context, damaged).await?;
+            Ok(Found::Survey(place::survey(context).await?, again))
         })
     }
 
     fn verify(&mut self) -> Errand<<C::Client as Client>::Watch> {
         self.must_verify = false;
-        let (desk, candidate) = (self.desk.clone(), self.candidate.clone());
+        let (context, candidate) = (self.context.clone(), self.candidate.clone());
         let (is_leader, wants_watch) = (matches!(self.role, Role::Leading(_)), self.wants_watch());
         self.watches_member = wants_watch;
-        Box::pin(async move { place::verify(desk, candidate, is_leader, wants_watch).await.map(Found::Verified) })
+        Box::pin(async move { place::verify(context, candidate, is_leader, wants_watch).await.map(Found::Verified) })
     }
 
     /// A node that leads or runs jobs watches its own entries.
     fn wants_watch(&self) -> bool {
-        matches!(self.role, Role::Leading(_)) || self.node.wishes.busy
+        matches!(self.role, Role::Leading(_)) || self.node.desired.busy
     }
 
     /// Sessions whose entries go at once: this process's own earlier ones, and those of dead processes.
@@ -187,26 +192,28 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     }
 
     fn leftover(&self) -> Leftover {
-        let heir = Some(self.node.service.events.clone());
-        Leftover { sessions: self.removable(), heir, ..Leftover::of_the_dead(self.node.store.as_ref()) }
+        let successor = Some(self.node.service.events.clone());
+        Leftover { sessions: self.removable(), successor, ..Leftover::of_the_dead(self.node.store.as_ref()) }
     }
 
     fn dead(&self) -> BTreeSet<SessionId> {
         self.node.store.removable().into_iter().map(session_id).collect()
     }
 
-    pub(super) fn retry_errand(&mut self, trouble: Trouble) {
+    pub(super) fn retry_errand(&mut self, error: SessionError) {
         let now = self.now();
         self.retry.put_off(now);
         // Whatever failed may have failed because an own entry is gone.
         self.must_verify = self.is_member;
         self.must_publish = true;
-        match trouble {
-            Trouble::SessionOver => self.note_trouble(trouble),
-            Trouble::NoChroot if !self.node.has_joined => self.note_trouble(trouble),
-            Trouble::NoAuth(detail) if !self.node.has_joined && self.task.is_of_the_start() => self.fail_auth(detail),
-            Trouble::NoAuth(detail) => self.not_allowed(&detail),
-            Trouble::Again(_) | Trouble::NoChroot => self.failed(self.task, &trouble.to_string()),
+        match error {
+            SessionError::SessionOver => self.note_error(error),
+            SessionError::NoChroot if !self.node.has_joined => self.note_error(error),
+            SessionError::NoAuth(detail) if !self.node.has_joined && self.task.is_of_the_start() => {
+                self.fail_auth(detail)
+            }
+            SessionError::NoAuth(detail) => self.not_allowed(&detail),
+            SessionError::Again(_) | SessionError::NoChroot => self.failed(self.task, &error.to_string()),
         }
     }
 
@@ -219,7 +226,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             }
             Task::Publish => {
                 self.must_publish = false;
-                let path = self.desk.member();
+                let path = self.context.member();
                 self.damaged(Source::Renewals, Damage::unwritten(path, &Error::NoAuth));
             }
             // An entry that its own node cannot remove would block all behind it. It goes with its session, which nobody renews any more.
@@ -228,7 +235,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                     target: TARGET,
                     "the node's entry in the queue cannot be removed, and is left to expire with its session: {detail}"
                 );
-                self.ended = Some(Ended::Expired);
+                self.ended = Some(SessionEnd::Expired);
             }
             Task::Renumber => self.may_renumber = false,
             task => self.failed(task, detail),

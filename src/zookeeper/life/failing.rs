@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::Life;
+use super::SessionLoop;
 use crate::clock::{Clock, Uptime};
 use crate::election::Event;
 use crate::zookeeper::client::Connect;
@@ -143,7 +143,7 @@ impl Failing {
     }
 }
 
-impl<C: Connect, K: Clock> Life<'_, C, K> {
+impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// A task has failed and is tried again.
     pub(super) fn failed(&mut self, task: Task, error: &str) {
         // Without a connection everything fails, and that is told already.
@@ -189,7 +189,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
 
     /// This node leads no more: what only a leader looks at again is the next one's to name.
     pub(super) fn forget_damage(&mut self) {
-        for source in [Source::Ledger, Source::Wishes, Source::Rights] {
+        for source in [Source::Ledger, Source::OperatorRequests, Source::Rights] {
             self.found_damage(source, None);
         }
         let refused: Vec<Damage> = self.committer.refusals().collect();

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Life, Role};
+use super::{Role, SessionLoop};
 use crate::clock::{Clock, Uptime};
 use crate::job::JobName;
 use crate::ledger::{self, forgetting};
 use crate::zookeeper::client::Connect;
-use crate::zookeeper::desk::Trouble;
+use crate::zookeeper::context::SessionError;
 use crate::zookeeper::forget::{self, Look, Order};
 
 /// Where a look did not come to all jobs, or failed.
@@ -21,7 +21,7 @@ pub struct Forgetting {
     is_under_way: bool,
 }
 
-impl<C: Connect, K: Clock> Life<'_, C, K> {
+impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// When the next look is due.
     pub(super) fn forget_at(&self) -> Option<Uptime> {
         self.forgetting.at.filter(|_| !self.forgetting.is_under_way)
@@ -38,7 +38,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         if self.forgetting.is_under_way || now < at {
             return;
         }
-        let (fence, defined, time) = (self.fence(), self.node.wishes.defined.clone(), self.node.time);
+        let (fence, defined, time) = (self.fence(), self.node.desired.defined.clone(), self.node.time);
         let (Some((fence, _)), Some(defined), Some(time)) = (fence, defined, time) else {
             self.forgetting.at = Some(now + forgetting::every(after));
             return;
@@ -46,16 +46,16 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         let now_ms = time.earliest(now).as_millisecond();
         let order = Order { fence, defined, after, now_ms, behind: self.forgetting.behind.take() };
         self.forgetting.is_under_way = true;
-        self.forgets.push(Box::pin(forget::look(self.desk.clone(), order)));
+        self.forgets.push(Box::pin(forget::look(self.context.clone(), order)));
     }
 
-    pub(super) fn forgot(&mut self, look: Result<Look, Trouble>, now: Uptime) {
+    pub(super) fn forgot(&mut self, look: Result<Look, SessionError>, now: Uptime) {
         self.forgetting.is_under_way = false;
         let pause = self.node.options.forget_after.map_or(SOON, forgetting::every);
         let Look { forgotten, behind } = match look {
             Ok(look) => look,
-            Err(trouble) => {
-                tracing::debug!("what is kept of jobs that are gone cannot be looked at: {trouble}");
+            Err(error) => {
+                tracing::debug!("what is kept of jobs that are gone cannot be looked at: {error}");
                 self.forgetting.at = self.forgetting.at.map(|_| now + pause.max(SOON));
                 return;
             }

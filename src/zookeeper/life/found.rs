@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use super::errand::Retry;
 use super::relook::Again;
-use super::{Ended, Life, Role, SURVEY_EVERY, fired};
+use super::{Role, SURVEY_EVERY, SessionEnd, SessionLoop, fired};
 use crate::clock::{Clock, Uptime};
-use crate::election::{Event, Failure, Unappointable};
+use crate::election::{Event, Failure, TransferError};
 use crate::telemetry::TARGET;
 use crate::term::{CandidateName, Term, TermEnd};
-use crate::zookeeper::appoint::Heir;
 use crate::zookeeper::client::{Client, Connect};
+use crate::zookeeper::context::SessionError;
 use crate::zookeeper::damage::Source;
-use crate::zookeeper::desk::Trouble;
 use crate::zookeeper::entry::Entered;
 use crate::zookeeper::place::{Behind, Look, Opened, Survey, Verified, Written};
 use crate::zookeeper::store::ClaimError;
+use crate::zookeeper::transfer::Successor;
 use crate::zookeeper::{paths, queue};
 
 /// The longest session that servers grant by default, at their usual tick of 2 s.
@@ -35,7 +35,7 @@ pub enum Found<W> {
     Opened(Option<Opened<W>>),
     Written(Option<Written>),
     Verified(Verified<W>),
-    Heir(Result<Heir, Unappointable>),
+    Successor(Result<Successor, TransferError>),
     HandedOver(bool),
     Withdrawn,
     Out,
@@ -45,15 +45,15 @@ pub enum Found<W> {
     Survey(Survey, Again),
 }
 
-impl<C: Connect, K: Clock> Life<'_, C, K> {
+impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// Takes what an errand brought back.
-    pub(super) fn finish_errand(&mut self, found: Result<Found<<C::Client as Client>::Watch>, Trouble>) {
+    pub(super) fn finish_errand(&mut self, found: Result<Found<<C::Client as Client>::Watch>, SessionError>) {
         self.errand = None;
         let task = self.task;
         self.is_going_out = false;
         let found = match found {
             Ok(found) => found,
-            Err(trouble) => return self.retry_errand(trouble),
+            Err(error) => return self.retry_errand(error),
         };
         // What is only looked at between two tries of something else does not make its pauses short again.
         if !matches!(found, Found::Verified(_)) {
@@ -70,8 +70,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             Found::Opened(opened) => self.opened(opened),
             Found::Written(written) => self.written(written),
             Found::Verified(verified) => self.verified(verified),
-            Found::Heir(heir) => self.found_heir(heir),
-            Found::HandedOver(is_to_heir) => self.handed_over(is_to_heir),
+            Found::Successor(successor) => self.found_successor(successor),
+            Found::HandedOver(is_to_successor) => self.handed_over(is_to_successor),
             Found::Withdrawn => self.withdrawn(),
             Found::Out => self.went_out(),
             Found::Left => {
@@ -101,7 +101,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             Err(ClaimError::OtherCluster { ours }) => {
                 let service = self.node.options.service.clone();
                 let failure = Failure::OtherCluster { ours, theirs: cluster, service };
-                self.ended = Some(Ended::Failed(failure));
+                self.ended = Some(SessionEnd::Failed(failure));
             }
             // A disk that is full has room again some day.
             Err(ClaimError::Store(error)) => self.put_off(self.timeout / 5, error.to_string()),
@@ -137,7 +137,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         let until = *self.name_wanted_until.get_or_insert(now + timeout * 2);
         let node = self.node.identity.node.clone();
         if now >= until && !self.removable().contains(&owner) {
-            self.ended = Some(Ended::Failed(Failure::NameTaken { node, holder }));
+            self.ended = Some(SessionEnd::Failed(Failure::NameTaken { node, holder }));
             return;
         }
         self.put_off(self.timeout / 5, format!("node name `{node}` is still held by {holder}"));
@@ -217,7 +217,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
         let now = self.now();
         let is_proven = opened.written.is_some() || self.lease.holds(now);
-        let is_wanted = !self.node.wishes.resign && self.node.wishes.leave.is_none();
+        let is_wanted = !self.node.desired.resign && self.node.desired.leave.is_none();
         if !self.is_connected || !is_proven || !is_wanted {
             return;
         }
@@ -242,7 +242,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// runs are here, that lease is theirs too, and is not taken from them.
     fn lease_to_act_by(&mut self, now: Uptime) -> Uptime {
         let until = self.lease.until();
-        if until >= now + self.timeout / 4 || self.node.wishes.busy {
+        if until >= now + self.timeout / 4 || self.node.desired.busy {
             return until;
         }
         self.acts_beyond = until;
@@ -302,7 +302,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             };
         }
         let lost = !verified.has_member || (is_leader && !verified.has_candidate);
-        if lost && (is_leader || self.node.wishes.busy) {
+        if lost && (is_leader || self.node.desired.busy) {
             self.revoke_lease();
             self.lose_term(TermEnd::EntryGone);
         } else {
@@ -321,7 +321,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             self.is_join_unclear = false;
         }
         self.committer.release();
-        if std::mem::take(&mut self.node.wishes.resign) {
+        if std::mem::take(&mut self.node.desired.resign) {
             self.node.tell(Event::Withdrawn);
         }
     }
@@ -338,9 +338,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 Some(_) | None => self.role = Role::None,
             }
         }
-        self.must_publish |= self.is_member && !survey.members.iter().any(|member| member.node == self.desk.me.node);
+        self.must_publish |= self.is_member && !survey.members.iter().any(|member| member.node == self.context.me.node);
         self.unread.extend(self.refused.drain(..));
-        if !self.node.damages.paths(Source::Wishes).is_empty() {
+        if !self.node.damages.paths(Source::OperatorRequests).is_empty() {
             self.listen_again();
         }
         self.take_rights_of(&survey.members);

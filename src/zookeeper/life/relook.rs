@@ -1,11 +1,11 @@
 //! A leader looks again at what it could not read when it took over.
 
-use super::Life;
+use super::SessionLoop;
 use crate::clock::Clock;
 use crate::ledger::Event;
 use crate::zookeeper::client::{Client, Connect, Error};
+use crate::zookeeper::context::{self, SessionContext, SessionError};
 use crate::zookeeper::damage::{Damage, Source};
-use crate::zookeeper::desk::{self, Desk, Trouble};
 use crate::zookeeper::{paths, snapshot};
 
 /// What another look showed.
@@ -20,14 +20,17 @@ pub struct Again {
 }
 
 /// Looks again at these paths.
-pub(super) async fn look_again<C: Client, K: Clock>(desk: &Desk<C, K>, damaged: Vec<String>) -> Result<Again, Trouble> {
+pub(super) async fn look_again<C: Client, K: Clock>(
+    context: &SessionContext<C, K>,
+    damaged: Vec<String>,
+) -> Result<Again, SessionError> {
     let mut again = Again::default();
     for path in damaged {
         let seen = match path.rsplit_once('/') {
-            Some((paths::RUNNING, name)) => look_at_run(desk, &path, name, &mut again.events).await?,
-            Some((paths::JOBS, name)) => look_at_job(desk, &path, name).await?,
-            _ if path == paths::RUNNING => look_at_runs(desk, &mut again.events).await?,
-            _ => look_at_folder(desk, &path).await?,
+            Some((paths::RUNNING, name)) => look_at_run(context, &path, name, &mut again.events).await?,
+            Some((paths::JOBS, name)) => look_at_job(context, &path, name).await?,
+            _ if path == paths::RUNNING => look_at_runs(context, &mut again.events).await?,
+            _ => look_at_folder(context, &path).await?,
         };
         match seen {
             Ok(()) => again.mended.push(path),
@@ -37,12 +40,17 @@ pub(super) async fn look_again<C: Client, K: Clock>(desk: &Desk<C, K>, damaged: 
     Ok(again)
 }
 
-type Seen = Result<Result<(), Damage>, Trouble>;
+type Seen = Result<Result<(), Damage>, SessionError>;
 
 /// Each by itself: these are few, and nothing waits for them.
-async fn look_at_run<C: Client, K: Clock>(desk: &Desk<C, K>, path: &str, name: &str, events: &mut Vec<Event>) -> Seen {
+async fn look_at_run<C: Client, K: Clock>(
+    context: &SessionContext<C, K>,
+    path: &str,
+    name: &str,
+    events: &mut Vec<Event>,
+) -> Seen {
     let mut damaged = Vec::new();
-    let found = desk.get_small(paths::RUNNING, vec![name.to_owned()]).await?;
+    let found = context.get_small(paths::RUNNING, vec![name.to_owned()]).await?;
     for (name, data, stat) in found.or_damaged(paths::RUNNING, &mut damaged) {
         match snapshot::run_record(&name, &data, &stat) {
             Ok((record, version)) => events.push(Event::Run(record.id(), Some((record, version)))),
@@ -52,13 +60,13 @@ async fn look_at_run<C: Client, K: Clock>(desk: &Desk<C, K>, path: &str, name: &
     Ok(damaged.pop().map_or(Ok(()), Err))
 }
 
-async fn look_at_job<C: Client, K: Clock>(desk: &Desk<C, K>, path: &str, name: &str) -> Seen {
+async fn look_at_job<C: Client, K: Clock>(context: &SessionContext<C, K>, path: &str, name: &str) -> Seen {
     let mut damaged = Vec::new();
     if let Err(bad) = crate::job::JobName::parse(name) {
-        let is_there = desk.line()?.stat(path).await;
+        let is_there = context.line()?.stat(path).await;
         return Ok(if matches!(is_there, Ok(None)) { Ok(()) } else { Err(Damage::new(path, bad)) });
     }
-    let found = desk.get_small(paths::JOBS, vec![name.to_owned()]).await?;
+    let found = context.get_small(paths::JOBS, vec![name.to_owned()]).await?;
     for (name, data, stat) in found.or_damaged(paths::JOBS, &mut damaged) {
         snapshot::job_entry(&name, &data, &stat, &mut damaged);
     }
@@ -66,13 +74,13 @@ async fn look_at_job<C: Client, K: Clock>(desk: &Desk<C, K>, path: &str, name: &
 }
 
 /// The folder of the runs: all that is in it was unknown.
-async fn look_at_runs<C: Client, K: Clock>(desk: &Desk<C, K>, events: &mut Vec<Event>) -> Seen {
+async fn look_at_runs<C: Client, K: Clock>(context: &SessionContext<C, K>, events: &mut Vec<Event>) -> Seen {
     let mut damaged = Vec::new();
-    let names = desk::children_or_damaged(desk.line()?, paths::RUNNING, &mut damaged).await?;
+    let names = context::children_or_damaged(context.line()?, paths::RUNNING, &mut damaged).await?;
     if let Some(damage) = damaged.pop() {
         return Ok(Err(damage));
     }
-    for (name, data, stat) in desk.get_small(paths::RUNNING, names).await?.found {
+    for (name, data, stat) in context.get_small(paths::RUNNING, names).await?.found {
         if let Ok((record, version)) = snapshot::run_record(&name, &data, &stat) {
             events.push(Event::Run(record.id(), Some((record, version))));
         }
@@ -80,16 +88,16 @@ async fn look_at_runs<C: Client, K: Clock>(desk: &Desk<C, K>, events: &mut Vec<E
     Ok(Ok(()))
 }
 
-async fn look_at_folder<C: Client, K: Clock>(desk: &Desk<C, K>, path: &str) -> Seen {
+async fn look_at_folder<C: Client, K: Clock>(context: &SessionContext<C, K>, path: &str) -> Seen {
     let mut damaged = Vec::new();
-    match desk.line()?.children(path).await {
+    match context.line()?.children(path).await {
         Ok(_) | Err(Error::NoNode) => {}
         Err(error) => damaged.push(Damage::unread(path, &error)),
     }
     Ok(damaged.pop().map_or(Ok(()), Err))
 }
 
-impl<C: Connect, K: Clock> Life<'_, C, K> {
+impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     pub(super) fn looked_again(&mut self, again: Again) {
         for damage in again.damaged {
             self.damaged(Source::Ledger, damage);

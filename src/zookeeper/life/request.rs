@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::failing::Task;
-use super::{Life, ReadDone};
+use super::{ReadDone, SessionLoop};
 use crate::clock::{Clock, Uptime};
 use crate::coordination::Request;
 use crate::election;
@@ -12,12 +12,12 @@ use crate::ledger::{self, Change, Commit, CommitId, Event, JobEntry};
 use crate::run::{RunId, RunState, Version};
 use crate::telemetry::TARGET;
 use crate::zookeeper::client::{Client, Connect, Error, Stat};
-use crate::zookeeper::desk::{At as _, Desk, Trouble};
-use crate::zookeeper::{lower, paths, reader, snapshot, watcher, wishes};
+use crate::zookeeper::context::{At as _, SessionContext, SessionError};
+use crate::zookeeper::{lower, paths, reader, requests, snapshot, watcher};
 
 const PAUSE: Duration = Duration::from_millis(200);
 
-impl<C: Connect, K: Clock> Life<'_, C, K> {
+impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// Takes a request and all that wait behind it: commits requested together share a multi.
     pub(super) fn take_requests(&mut self, first: Request) {
         self.take_request(first);
@@ -28,14 +28,14 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
 
     fn take_request(&mut self, request: Request) {
         match request {
-            Request::Election(request) => self.take_wish(request),
+            Request::Election(request) => self.take_election_request(request),
             Request::Ledger(ledger::Request::Commit { id, change }) => self.commit(id, change),
             Request::Ledger(ledger::Request::Watch(run)) => {
                 if self.fence().is_some() {
                     self.watcher.watch(run);
                 }
             }
-            Request::Ledger(ledger::Request::Attend(run)) => self.watcher.watch(run),
+            Request::Ledger(ledger::Request::WatchOwn(run)) => self.watcher.watch(run),
             Request::Ledger(read) => {
                 if let ledger::Request::ReadJob(job) = &read {
                     self.committer.read(job);
@@ -55,11 +55,11 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         }
     }
 
-    fn take_wish(&mut self, request: election::Request) {
+    fn take_election_request(&mut self, request: election::Request) {
         match &request {
-            election::Request::Publish(published) => self.must_publish |= *published != self.node.wishes.published,
+            election::Request::Publish(published) => self.must_publish |= *published != self.node.desired.published,
             election::Request::Leave => self.leave(),
-            election::Request::Appoint(to) => self.appoint(to.clone()),
+            election::Request::Transfer(to) => self.transfer(to.clone()),
             election::Request::Campaign
             | election::Request::Resign
             | election::Request::Busy(_)
@@ -73,7 +73,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         if !change.is_fenced() {
             match &change {
                 // For a session that is gone. A run that is let go still bears the session it ran under.
-                Change::Reown { run, .. } if run.state == RunState::Running && run.owner.session != self.id => {
+                Change::ChangeOwner { run, .. } if run.state == RunState::Running && run.owner.session != self.id => {
                     self.node.answer(id, Commit::Superseded);
                 }
                 _ => self.put_on_its_way(id, change, None),
@@ -99,10 +99,10 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             return;
         }
         while let Some(request) = self.unread.pop_front() {
-            let desk = self.desk.clone();
+            let context = self.context.clone();
             self.asked.push(request.clone());
             self.reads.push(Box::pin(async move {
-                let result = read(&desk, &request).await;
+                let result = read(&context, &request).await;
                 Box::new((request, result))
             }));
         }
@@ -118,38 +118,41 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 self.node.tell_ledger(event);
             }
             // Nothing can be decided on what cannot be read.
-            Err(Trouble::NoAuth(detail)) => {
+            Err(SessionError::NoAuth(detail)) => {
                 tracing::debug!(%detail, "a read is put off");
                 self.refused.push(request);
             }
-            Err(trouble) => {
+            Err(error) => {
                 self.unread.push_back(request);
                 self.read_from = self.now() + PAUSE;
-                self.failed(Task::Read, &trouble.to_string());
-                self.note_trouble(trouble);
+                self.failed(Task::Read, &error.to_string());
+                self.note_error(error);
             }
         }
     }
 }
 
-async fn read<C: Client, K: Clock>(desk: &Desk<C, K>, request: &ledger::Request) -> Result<Event, Trouble> {
+async fn read<C: Client, K: Clock>(
+    context: &SessionContext<C, K>,
+    request: &ledger::Request,
+) -> Result<Event, SessionError> {
     match request {
-        ledger::Request::ReadJob(job) => read_job(desk, job).await,
-        ledger::Request::ReadRun(run) => read_run(desk, run).await,
+        ledger::Request::ReadJob(job) => read_job(context, job).await,
+        ledger::Request::ReadRun(run) => read_run(context, run).await,
         ledger::Request::ReadBefore(run) => {
-            Ok(Event::Before(run.clone(), reader::outcome_before(desk.line()?, run).await?))
+            Ok(Event::Before(run.clone(), reader::outcome_before(context.line()?, run).await?))
         }
         // Neither is a read; they never come here.
-        ledger::Request::Watch(run) | ledger::Request::Attend(run) => read_run(desk, run).await,
-        ledger::Request::Commit { change, .. } => read_job(desk, change.job()).await,
+        ledger::Request::Watch(run) | ledger::Request::WatchOwn(run) => read_run(context, run).await,
+        ledger::Request::Commit { change, .. } => read_job(context, change.job()).await,
     }
 }
 
-async fn read_job<C: Client, K: Clock>(desk: &Desk<C, K>, job: &JobName) -> Result<Event, Trouble> {
-    let client = desk.line()?;
+async fn read_job<C: Client, K: Clock>(context: &SessionContext<C, K>, job: &JobName) -> Result<Event, SessionError> {
+    let client = context.line()?;
     // Both are handed over now, in this order: a pause that came between them has changed the record too.
     let path = paths::job(job);
-    let (found, control) = futures_util::join!(client.get(&path), wishes::control(client, job));
+    let (found, control) = futures_util::join!(client.get(&path), requests::control(client, job));
     let entry = match found {
         Ok((data, stat)) => Some(job_entry(job, &data, &stat)),
         Err(Error::NoNode) => None,
@@ -173,6 +176,6 @@ fn job_entry(job: &JobName, data: &[u8], stat: &Stat) -> JobEntry {
     entry
 }
 
-async fn read_run<C: Client, K: Clock>(desk: &Desk<C, K>, run: &RunId) -> Result<Event, Trouble> {
-    Ok(Event::Run(run.clone(), watcher::read_run(desk, run).await?))
+async fn read_run<C: Client, K: Clock>(context: &SessionContext<C, K>, run: &RunId) -> Result<Event, SessionError> {
+    Ok(Event::Run(run.clone(), watcher::read_run(context, run).await?))
 }

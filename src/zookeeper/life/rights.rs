@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Life, Pending, Role};
+use super::{Pending, Role, SessionLoop};
 use crate::clock::{Clock, Uptime};
 use crate::election::Member;
 use crate::telemetry::TARGET;
 use crate::term::NodeName;
-use crate::zookeeper::client::{Because, Belongs, Client, Connect};
+use crate::zookeeper::client::{Client, Connect, OpenReason, Ownership};
+use crate::zookeeper::context::{SessionContext, SessionError};
 use crate::zookeeper::damage::Source;
-use crate::zookeeper::desk::{Desk, Trouble};
 use crate::zookeeper::rights;
 
 /// A takeover, and a node that has just come, have more urgent things to do.
@@ -30,7 +30,7 @@ pub enum Done {
 }
 
 /// See [`Done`].
-pub type Taken = Result<Done, Trouble>;
+pub type Taken = Result<Done, SessionError>;
 
 /// What is under way, and when the next time is.
 #[derive(Default)]
@@ -50,7 +50,7 @@ impl Taking {
     }
 }
 
-impl<C: Connect, K: Clock> Life<'_, C, K> {
+impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// Without an identity there is nothing to take.
     pub(super) fn take_rights(&mut self) {
         if self.has_identity() {
@@ -59,15 +59,15 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     }
 
     fn has_identity(&self) -> bool {
-        !matches!(self.states.belongs(), Belongs::Everybody(_))
+        !matches!(self.states.belongs(), Ownership::Everybody(_))
     }
 
     /// The node has a member: it is known to whom belongs what it makes.
     pub(super) fn tell_what_is_open(&mut self) {
         let told = match self.states.belongs() {
-            Belongs::Own => return,
-            Belongs::OwnAndEverybody => AS_TOLD,
-            Belongs::Everybody(because) => in_words(because),
+            Ownership::Own => return,
+            Ownership::OwnAndEverybody => AS_TOLD,
+            Ownership::Everybody(because) => in_words(because),
         };
         if !std::mem::replace(&mut self.node.is_openness_told, true) {
             tracing::warn!(target: TARGET, "{OPEN} to everybody {told}. {DEEDS}");
@@ -76,7 +76,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
 
     /// A node that follows takes nothing; what it finds open may be the leader's to close.
     pub(super) fn look_what_is_open(&mut self) {
-        if !self.node.is_openness_told && self.states.belongs() == Belongs::Own {
+        if !self.node.is_openness_told && self.states.belongs() == Ownership::Own {
             self.taking.at = Some(self.now());
         }
     }
@@ -95,10 +95,10 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             return;
         }
         self.taking.at = None;
-        let desk = self.desk.clone();
+        let context = self.context.clone();
         self.taking.under_way = match self.role {
-            Role::Leading(_) => Some(Box::pin(async { rights::take(desk).await.map(Done::Taken) })),
-            Role::None | Role::Waiting(_) | Role::First(_) => Some(look(desk)),
+            Role::Leading(_) => Some(Box::pin(async { rights::take(context).await.map(Done::Taken) })),
+            Role::None | Role::Waiting(_) | Role::First(_) => Some(look(context)),
         };
     }
 
@@ -116,12 +116,12 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 }
                 self.found_damage(Source::Rights, refused);
                 if !self.node.is_openness_told {
-                    self.taking.under_way = Some(look(self.desk.clone()));
+                    self.taking.under_way = Some(look(self.context.clone()));
                 }
                 is_done
             }
-            Err(trouble) => {
-                tracing::debug!(%trouble, "access lists are looked at again later");
+            Err(error) => {
+                tracing::debug!(%error, "access lists are looked at again later");
                 false
             }
         };
@@ -146,22 +146,24 @@ const OPEN: &str = "what cronkeeper keeps in ZooKeeper stands open";
 const DEEDS: &str = "Who may write there can trigger, pause and kill any job and stop the cluster; who may read there sees what jobs print";
 const AS_TOLD: &str = "who reaches the servers, for the authentication file says `world:anyone`";
 
-fn in_words(because: Because) -> &'static str {
+fn in_words(because: OpenReason) -> &'static str {
     match because {
-        Because::NoIdentity => "who reaches the servers, for this node has no identity there (`--zookeeper-auth-file`)",
-        Because::NotIdentified => {
+        OpenReason::NoIdentity => {
+            "who reaches the servers, for this node has no identity there (`--zookeeper-auth-file`)"
+        }
+        OpenReason::NotIdentified => {
             "who reaches the servers, for they take this node's certificate for no identity (x509 authentication)"
         }
-        Because::CannotBeAsked => {
+        OpenReason::CannotBeAsked => {
             "who reaches the servers: before ZooKeeper 3.7 they do not say whether this node's certificate is an identity to them, so \
              an authentication file has to (a line `x509:`)"
         }
-        Because::OpenBefore => {
+        OpenReason::OpenBefore => {
             "who reaches the servers, as before: this node's certificate closes it once an authentication file says `x509:`"
         }
     }
 }
 
-fn look<C: Client, K: Clock>(desk: Desk<C, K>) -> Pending<Taken> {
-    Box::pin(async { rights::look(desk).await.map(Done::Looked) })
+fn look<C: Client, K: Clock>(context: SessionContext<C, K>) -> Pending<Taken> {
+    Box::pin(async { rights::look(context).await.map(Done::Looked) })
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use super::errand::{Errand, Retry};
 use super::found::Found;
-use super::{Life, Role};
+use super::{Role, SessionLoop};
 use crate::clock::{Clock, Uptime};
 use crate::lease::longest_standstill;
 use crate::ledger::{Change, CommitId};
@@ -87,7 +87,7 @@ impl Watch {
     }
 }
 
-impl<C: Connect, K: Clock> Life<'_, C, K> {
+impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// Does what follows from how long the loop has not turned.
     pub(super) fn watch_loop(&mut self) {
         let (now, turned) = (self.now(), *self.node.service.turned.borrow());
@@ -146,8 +146,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     pub(super) fn go_out(&mut self) -> Option<Errand<<C::Client as Client>::Watch>> {
         let is_wanted = self.loops.is == Standstill::Out && self.is_member && self.retired.is_none();
         self.is_going_out = is_wanted && self.unheard.under_way.is_empty();
-        let desk = self.desk.clone();
-        self.is_going_out.then(|| Box::pin(async { place::leave(desk).await.map(|()| Found::Out) }) as _)
+        let context = self.context.clone();
+        self.is_going_out.then(|| Box::pin(async { place::leave(context).await.map(|()| Found::Out) }) as _)
     }
 
     /// The member is gone, by this node's own hand. What a watch on it says of that is known.
@@ -190,7 +190,7 @@ impl Unheard {
             self.given_back += 1;
             self.under_way.insert(id);
             let nonce = Nonce(format!("{}-unheard", run.nonce.0));
-            changes.push((id, Change::Reown { at, run: RunRecord { state: RunState::Unstarted, nonce, ..run } }));
+            changes.push((id, Change::ChangeOwner { at, run: RunRecord { state: RunState::Unstarted, nonce, ..run } }));
         }
         changes
     }
@@ -252,7 +252,7 @@ mod tests {
         unheard.begun(vec![(record("b"), Version(3))], at(3_000));
         unheard.heard(at(2_000));
         let given = unheard.give_back();
-        let [(id, Change::Reown { at: Version(3), run })] = &given[..] else { panic!("{given:?}") };
+        let [(id, Change::ChangeOwner { at: Version(3), run })] = &given[..] else { panic!("{given:?}") };
         assert_eq!((run.job.as_str(), run.state), ("b", RunState::Unstarted));
         assert_ne!(run.nonce, record("b").nonce);
         assert!(unheard.is_done(*id) && !unheard.is_done(*id) && unheard.under_way.is_empty());

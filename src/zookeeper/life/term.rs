@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use super::failing::Task;
+use super::requests::Listening;
 use super::rights::Taking;
 use super::standstill::Standstill;
-use super::wishes::Listening;
-use super::{Life, Role};
+use super::{Role, SessionLoop};
 use crate::clock::{Clock, Uptime};
 use crate::election::Event;
 use crate::ledger::{self, Commit, CommitId};
 use crate::term::TermEnd;
 use crate::zookeeper::client::{Client, Connect, Done, Error, MultiError, Op};
-use crate::zookeeper::committer::Landed;
+use crate::zookeeper::committer::Completed;
+use crate::zookeeper::context::{self, SessionError};
 use crate::zookeeper::damage::{Damage, Source};
-use crate::zookeeper::desk::{self, Trouble};
 use crate::zookeeper::{paths, time};
 
 /// How long resigning waits for the answers to commits.
@@ -22,10 +22,10 @@ const RESIGN_WITHIN: Duration = Duration::from_secs(5);
 /// Renewals under way at once: by then the oldest would renew nothing.
 const RENEWALS: usize = 5;
 
-impl<C: Connect, K: Clock> Life<'_, C, K> {
+impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// Takes what came back of a commit.
-    pub(super) fn land(&mut self, landed: Landed) {
-        let outcome = self.committer.land(landed);
+    pub(super) fn complete(&mut self, completed: Completed) {
+        let outcome = self.committer.complete(completed);
         if let Some(sent) = outcome.acknowledged {
             self.acknowledge(sent);
         }
@@ -53,8 +53,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
             self.revoke_lease();
             self.lose_term(TermEnd::Fenced);
         }
-        if let Some(trouble) = outcome.trouble {
-            self.note_trouble(trouble);
+        if let Some(error) = outcome.error {
+            self.note_error(error);
         }
     }
 
@@ -69,7 +69,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// commit is such a write.
     /// However much it commits, it asks for the servers' time now and then.
     pub(super) fn renew_at(&self) -> Option<Uptime> {
-        let acts = self.node.wishes.busy || matches!(self.role, Role::First(_) | Role::Leading(_));
+        let acts = self.node.desired.busy || matches!(self.role, Role::First(_) | Role::Leading(_));
         let may = (acts || self.candidate.is_some()) && self.is_member && self.renewals.len() < RENEWALS;
         let every = if acts { self.lease.write_every() } else { self.lease.write_every_in_queue() };
         let renewal = self.renewed_at.max(self.committer.last_sent()) + every;
@@ -81,8 +81,8 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         if self.renew_at().is_none_or(|at| now < at) {
             return;
         }
-        let check = Op::Check { path: self.desk.member(), version: -1 };
-        let Ok(line) = self.desk.line() else { return };
+        let check = Op::Check { path: self.context.member(), version: -1 };
+        let Ok(line) = self.context.line() else { return };
         let asks_for_time = self.timed_at.is_none_or(|at| now >= at + time::EVERY);
         let ops = if asks_for_time { vec![check, self.touch()] } else { vec![check] };
         let sent = self.node.clock.now().up;
@@ -96,7 +96,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
 
     fn touch(&self) -> Op {
         match self.is_folder_closed {
-            true => time::touch_member(self.desk.member(), desk::json(&self.node.member(self.timeout))),
+            true => time::touch_member(self.context.member(), context::json(&self.node.member(self.timeout))),
             false => time::touch(),
         }
     }
@@ -121,9 +121,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
                 self.damaged(Source::Renewals, Damage::unwritten(paths::NODES, &Error::NoAuth));
             }
             Err(failed) => {
-                let trouble = Trouble::of(&failed.error, &self.desk.member());
-                self.failed(Task::Renew, &trouble.to_string());
-                self.note_trouble(trouble);
+                let error = SessionError::of(&failed.error, &self.context.member());
+                self.failed(Task::Renew, &error.to_string());
+                self.note_error(error);
             }
         }
     }
@@ -159,9 +159,9 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         (self.is_member, self.is_member_closed) = (false, true);
         self.damaged(
             Source::Renewals,
-            Damage::new(self.desk.member(), "it is closed to its own node, and is made anew"),
+            Damage::new(self.context.member(), "it is closed to its own node, and is made anew"),
         );
-        if self.node.wishes.busy || matches!(self.role, Role::Leading(_)) {
+        if self.node.desired.busy || matches!(self.role, Role::Leading(_)) {
             self.revoke_lease();
             self.lose_term(TermEnd::EntryGone);
         }
@@ -182,7 +182,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         let role = std::mem::replace(&mut self.role, Role::None);
         (self.has_acted, self.acts_beyond) = (false, Uptime::ZERO);
         self.following = None;
-        self.forget_appointment();
+        self.forget_transfer();
         if let Some(candidate) = self.candidate.take() {
             self.retired = Some(candidate);
         }
@@ -221,12 +221,12 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// would wake the loop again at once, for as long as that takes.
     pub(super) fn resign_at(&self) -> Option<Uptime> {
         let now = self.now();
-        self.resign_by.filter(|&by| now < by && self.node.wishes.resign && self.retired.is_none())
+        self.resign_by.filter(|&by| now < by && self.node.desired.resign && self.retired.is_none())
     }
 
     /// Resigning waits for the answers to what was requested before it, but not for ever: nothing is decided meanwhile.
     pub(super) fn resign_when_answered(&mut self) {
-        if !self.node.wishes.resign || self.retired.is_some() {
+        if !self.node.desired.resign || self.retired.is_some() {
             self.resign_by = None;
             return;
         }
@@ -242,7 +242,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
         if self.candidate.is_some() {
             self.lose_term(TermEnd::Resigned);
         } else {
-            self.node.wishes.resign = false;
+            self.node.desired.resign = false;
             self.node.tell(Event::Withdrawn);
         }
     }
@@ -250,7 +250,7 @@ impl<C: Connect, K: Clock> Life<'_, C, K> {
     /// The path of the candidate that guards what the leader writes; absent where this node does not lead.
     pub(super) fn fence(&self) -> Option<(String, i64)> {
         match &self.role {
-            Role::Leading(term) if !self.node.wishes.resign => Some((paths::candidate(&term.candidate), term.token.0)),
+            Role::Leading(term) if !self.node.desired.resign => Some((paths::candidate(&term.candidate), term.token.0)),
             _ => None,
         }
     }

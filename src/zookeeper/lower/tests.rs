@@ -91,30 +91,30 @@ fn a_skip_and_the_mark_that_covers_it_share_a_multi() {
 }
 
 #[test]
-fn settle_and_reown_set_the_run_at_its_version() {
+fn settle_and_change_owner_set_the_run_at_its_version() {
     let run = run("backup", 60, "7-1");
     let expected = ["set /cronkeeper/running/backup.19700101T000100Z 5"];
-    assert_eq!(shapes(&Change::Settle { at: Version(5), run: run.clone() }), expected);
+    assert_eq!(shapes(&Change::UpdateRun { at: Version(5), run: run.clone() }), expected);
     assert_eq!(shapes(&Change::Kill { at: Version(5), run: run.clone() }), expected);
-    assert_eq!(shapes(&Change::Reown { at: Version(5), run }), expected);
+    assert_eq!(shapes(&Change::ChangeOwner { at: Version(5), run }), expected);
 }
 
-fn fulfil(job: &str, second: i64, nonce: &str) -> Change {
+fn begin_triggered(job: &str, second: i64, nonce: &str) -> Change {
     let trigger = Trigger { seq: TriggerSeq(3), uuid: Uuid::from_u128(1), by: "alice".into() };
-    Change::Fulfil { run: RunRecord { trigger: Some(trigger), ..run(job, second, nonce) } }
+    Change::BeginTriggered { run: RunRecord { trigger: Some(trigger), ..run(job, second, nonce) } }
 }
 
 #[test]
 fn a_triggers_run_is_made_in_the_triggers_place_and_moves_no_mark() {
     let expected =
         ["create /cronkeeper/running/backup.19700101T000100Z.m3", "delete /cronkeeper/triggers/0000000003 -1"];
-    assert_eq!(shapes(&fulfil("backup", 60, "7-1")), expected);
+    assert_eq!(shapes(&begin_triggered("backup", 60, "7-1")), expected);
 }
 
 #[test]
 fn a_triggers_run_is_known_by_its_nonce_in_the_run_and_the_history() {
-    let ours = fulfil("backup", 60, "7-1");
-    let Change::Fulfil { run } = &ours else { unreachable!() };
+    let ours = begin_triggered("backup", 60, "7-1");
+    let Change::BeginTriggered { run } = &ours else { unreachable!() };
     let end = RunEnd::unseen(run, Outcome::Success, None, at(61));
     let ended = Change::End { at: Version::FIRST, end, as_leader: false };
     for trace in traces(&ours) {
@@ -132,8 +132,11 @@ fn a_trigger_that_leads_to_no_run_leaves_its_reason() {
         Skip { trigger: Some(Trigger { seq, uuid: Uuid::from_u128(1), by: "alice".into() }), ..skip("backup", 60) };
     let expected =
         ["delete /cronkeeper/triggers/0000000003 -1", "create /cronkeeper/history/backup/backup.19700101T000100Z.m3"];
-    assert_eq!(shapes(&Change::Dismiss { job: name("backup"), seq, skip: Some(skip), links: Vec::new() }), expected);
-    assert_eq!(shapes(&Change::Dismiss { job: name("backup"), seq, skip: None, links: Vec::new() }), expected[..1]);
+    assert_eq!(
+        shapes(&Change::DropTrigger { job: name("backup"), seq, skip: Some(skip), links: Vec::new() }),
+        expected
+    );
+    assert_eq!(shapes(&Change::DropTrigger { job: name("backup"), seq, skip: None, links: Vec::new() }), expected[..1]);
 }
 
 #[test]
@@ -176,7 +179,7 @@ fn an_end_leaves_a_link_for_each_job_that_runs_after_it_and_rings() {
 fn a_run_that_follows_others_is_made_in_the_place_of_their_links_and_known_by_its_nonce() {
     let links = vec![TriggerSeq(3), TriggerSeq(4)];
     let mark = Some((Version(4), mark(60, "7-1")));
-    let follow = |mark| Change::Follow { mark, run: run("report", 60, "7-1"), links: links.clone() };
+    let follow = |mark| Change::BeginDownstream { mark, run: run("report", 60, "7-1"), links: links.clone() };
     let expected = [
         "set /cronkeeper/jobs/report 4",
         "create /cronkeeper/running/report.19700101T000100Z",
@@ -195,7 +198,7 @@ fn a_run_that_follows_others_is_made_in_the_place_of_their_links_and_known_by_it
 #[test]
 fn a_run_that_is_given_up_says_why_and_tells_those_behind() {
     let skip = skip("report", 60);
-    let onward = Link::of_skip(&skip, skip.first, 1, Answer::Skipped, &[name("mail")]);
+    let dependents = Link::of_skip(&skip, skip.first, 1, Answer::Skipped, &[name("mail")]);
     let links = vec![TriggerSeq(3)];
     let expected = [
         "delete /cronkeeper/triggers/0000000003 -1",
@@ -203,7 +206,7 @@ fn a_run_that_is_given_up_says_why_and_tells_those_behind() {
         "create /cronkeeper/triggers/",
         "set /cronkeeper/triggers -1",
     ];
-    assert_eq!(shapes(&Change::Forgo { job: name("report"), links, skip: Some(skip), onward }), expected);
+    assert_eq!(shapes(&Change::DropLinks { job: name("report"), links, skip: Some(skip), dependents }), expected);
 }
 
 #[test]
@@ -211,8 +214,8 @@ fn the_largest_step_of_a_chain_fits_a_multi() {
     let many: Vec<_> = (0..64).map(|number| name(&format!("job-{number}"))).collect();
     let links = (0..64).map(TriggerSeq).collect();
     let skip = skip("report", 60);
-    let onward = Link::of_skip(&skip, skip.first, 1, Answer::Skipped, &many);
-    let largest = Change::Forgo { job: name("report"), links, skip: Some(skip), onward };
+    let dependents = Link::of_skip(&skip, skip.first, 1, Answer::Skipped, &many);
+    let largest = Change::DropLinks { job: name("report"), links, skip: Some(skip), dependents };
     assert!(ops(&largest).len() < 200);
 }
 

@@ -13,7 +13,7 @@ use crate::clock::{Now, Wake};
 use crate::run::RunRecord;
 use crate::run::tests_support::record;
 use crate::zookeeper::client::{Data, Done, MultiError, Read, State, Watch};
-use crate::zookeeper::desk::{Me, json};
+use crate::zookeeper::context::{LocalNode, json};
 use crate::zookeeper::session_id;
 
 const OWNER: i64 = 7;
@@ -145,17 +145,18 @@ fn candidate() -> CandidateName {
 /// Opens a term on a ledger with these jobs and runs: what it read, and in how many round trips.
 fn opened(jobs: usize, runs: &[RunRecord], proof: Proof) -> (Snapshot, usize) {
     let server = Server::default();
-    let me = Me { node: NodeName::new("a"), owner: OWNER, prefix: "_c_1-lock-".into(), candidate_data: Vec::new() };
+    let me =
+        LocalNode { node: NodeName::new("a"), owner: OWNER, prefix: "_c_1-lock-".into(), candidate_data: Vec::new() };
     server.put(&paths::candidate(&candidate()), Vec::new());
     server.put(&paths::member(&me.node), Vec::new());
     (0..jobs).for_each(|n| server.put(&paths::under(paths::JOBS, &format!("job-{n}")), b"{}".to_vec()));
     runs.iter().for_each(|run| server.put(&paths::running(&run.id()), json(run)));
     let mut opening =
-        pin!(open(Desk::new(server.clone(), Still, me), candidate(), BTreeSet::new(), proof, OpenAt::Queue));
+        pin!(open(SessionContext::new(server.clone(), Still, me), candidate(), BTreeSet::new(), proof, OpenAt::Queue));
     let mut context = Context::from_waker(Waker::noop());
     for rounds in 0..100 {
         if let Poll::Ready(opened) = opening.poll_unpin(&mut context) {
-            let opened = opened.unwrap_or_else(|trouble| panic!("{trouble:?}")).expect("the candidate is there");
+            let opened = opened.unwrap_or_else(|error| panic!("{error:?}")).expect("the candidate is there");
             assert_eq!(opened.written.is_some(), proof == Proof::Write);
             return (*opened.snapshot, rounds);
         }

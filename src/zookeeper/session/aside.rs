@@ -13,7 +13,7 @@ use super::{Connector, Session, Settings};
 use crate::zookeeper::client::{Client as _, Connect as _, ConnectError, Lend, State};
 
 /// How long a new one may take: less than whoever asks is ready to wait.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// For so long nobody tries again after that failed.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Unused for so long, it is closed. What waits on it for a run's end waits less.
@@ -62,8 +62,8 @@ impl Lend for Aside {
         {
             return Err(error.clone());
         }
-        let late = || ConnectError::Unreachable(format!("no session within {} s", PATIENCE.as_secs()));
-        match timeout(PATIENCE, self.0.connector.connect()).await.unwrap_or_else(|_| Err(late())) {
+        let late = || ConnectError::Unreachable(format!("no session within {} s", TIMEOUT.as_secs()));
+        match timeout(TIMEOUT, self.0.connector.connect()).await.unwrap_or_else(|_| Err(late())) {
             Ok(session) => {
                 held.failed = None;
                 held.session = Some(session.clone());

@@ -154,7 +154,7 @@ fn is_skip(data: &[u8]) -> bool {
 mod tests {
     use super::*;
     use crate::run::HistoryRecord;
-    use crate::zookeeper::desk::json;
+    use crate::zookeeper::context::json;
     use crate::zookeeper::lower::tests::{at, name, skip};
 
     fn listed(second: i64, kind: Kind, written: i64) -> Listed {

@@ -4,21 +4,21 @@ use futures_util::FutureExt;
 
 use super::*;
 use crate::run::{HistoryRecord, RunId};
-use crate::zookeeper::desk::json;
+use crate::zookeeper::context::json;
 use crate::zookeeper::lower::tests::{at, name, skip};
 use crate::zookeeper::tests_support::{ByHand, Server};
 
-struct Bench {
+struct Fixture {
     server: Server,
     clock: ByHand,
     trimmer: Trimmer<Server, ByHand>,
     leads: bool,
 }
 
-impl Bench {
+impl Fixture {
     fn new() -> Self {
         let (server, clock) = (Server::new(), ByHand::default());
-        let trimmer = Trimmer::new(server.desk(clock.clone()));
+        let trimmer = Trimmer::new(server.context(clock.clone()));
         Self { server, clock, trimmer, leads: false }
     }
 
@@ -48,9 +48,9 @@ impl Bench {
 
     /// One answer is taken; false where none is under way.
     fn turn(&mut self) -> bool {
-        self.trimmer.pump(self.now(), self.leads);
+        self.trimmer.start_next(self.now(), self.leads);
         let Some(step) = self.trimmer.step().now_or_never().flatten() else { return false };
-        self.trimmer.land(step, self.now());
+        self.trimmer.complete(step, self.now());
         true
     }
 
@@ -78,83 +78,83 @@ impl Bench {
 
 #[test]
 fn a_job_is_listed_once_and_each_further_end_costs_one_delete_and_no_read() {
-    let mut bench = Bench::new();
-    (0..20).for_each(|second| bench.end("backup", second));
-    bench.settle();
-    assert_eq!(bench.server.tree().multis, [0; 0]);
-    let asked = |bench: &Bench| {
-        let tree = bench.server.tree();
+    let mut fixture = Fixture::new();
+    (0..20).for_each(|second| fixture.end("backup", second));
+    fixture.settle();
+    assert_eq!(fixture.server.tree().multis, [0; 0]);
+    let asked = |fixture: &Fixture| {
+        let tree = fixture.server.tree();
         (tree.listings, tree.reads)
     };
-    assert_eq!(asked(&bench), (1, 20));
+    assert_eq!(asked(&fixture), (1, 20));
     for second in 20..50 {
-        bench.end("backup", second);
-        bench.pass(GATHER);
-        assert_eq!(bench.left("backup"), (second - 19..=second).collect::<Vec<_>>());
+        fixture.end("backup", second);
+        fixture.pass(GATHER);
+        assert_eq!(fixture.left("backup"), (second - 19..=second).collect::<Vec<_>>());
     }
-    assert_eq!((asked(&bench), bench.server.tree().multis.clone()), ((1, 20), vec![1; 30]));
+    assert_eq!((asked(&fixture), fixture.server.tree().multis.clone()), ((1, 20), vec![1; 30]));
 }
 
 #[test]
 fn a_burst_of_ends_is_trimmed_without_a_pause_and_its_deletes_share_multis() {
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     let jobs: Vec<String> = (0..2_000).map(|number| format!("job-{number}")).collect();
     for job in &jobs {
-        (0..20).for_each(|second| drop(bench.put(job, second, Kind::Run)));
-        bench.end(job, 60);
+        (0..20).for_each(|second| drop(fixture.put(job, second, Kind::Run)));
+        fixture.end(job, 60);
     }
-    bench.settle();
-    bench.pass(GATHER);
+    fixture.settle();
+    fixture.pass(GATHER);
     for job in &jobs {
-        assert_eq!(bench.left(job).len(), 20, "{job}");
+        assert_eq!(fixture.left(job).len(), 20, "{job}");
     }
-    let multis = bench.server.tree().multis.clone();
+    let multis = fixture.server.tree().multis.clone();
     assert!(multis.len() <= 40 && multis.iter().all(|&deletes| deletes <= MOST_DELETES), "{multis:?}");
     for second in 61..71 {
-        jobs.iter().for_each(|job| bench.end(job, second));
-        bench.settle();
-        bench.pass(GATHER);
-        assert!(jobs.iter().all(|job| bench.left(job).len() == 20), "after second {second}");
+        jobs.iter().for_each(|job| fixture.end(job, second));
+        fixture.settle();
+        fixture.pass(GATHER);
+        assert!(jobs.iter().all(|job| fixture.left(job).len() == 20), "after second {second}");
     }
 }
 
 #[test]
 fn at_most_so_many_requests_are_under_way() {
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     for number in 0..1_000 {
         let job = format!("job-{number}");
-        (0..20).for_each(|second| drop(bench.put(&job, second, Kind::Run)));
-        bench.end(&job, 60);
+        (0..20).for_each(|second| drop(fixture.put(&job, second, Kind::Run)));
+        fixture.end(&job, 60);
     }
     let mut most = 0;
-    while bench.turn() {
-        bench.trimmer.pump(bench.now(), false);
-        assert!(bench.trimmer.listing.len() <= MOST_LISTINGS && bench.trimmer.deleting <= MOST_MULTIS);
-        most = most.max(bench.trimmer.steps.len());
+    while fixture.turn() {
+        fixture.trimmer.start_next(fixture.now(), false);
+        assert!(fixture.trimmer.listing.len() <= MOST_LISTINGS && fixture.trimmer.deleting <= MOST_MULTIS);
+        most = most.max(fixture.trimmer.steps.len());
     }
     assert!(most <= MOST_LISTINGS + MOST_MULTIS, "{most}");
 }
 
 #[test]
 fn what_was_written_while_the_job_was_listed_counts_once() {
-    let mut bench = Bench::new();
-    (0..20).for_each(|second| drop(bench.put("backup", second, Kind::Run)));
-    bench.end("backup", 60);
-    bench.trimmer.pump(bench.now(), false);
-    bench.end("backup", 61);
-    let step = bench.trimmer.step().now_or_never().flatten().unwrap();
-    bench.end("backup", 62);
-    bench.trimmer.land(step, bench.now());
-    bench.pass(GATHER);
-    let left = bench.left("backup");
+    let mut fixture = Fixture::new();
+    (0..20).for_each(|second| drop(fixture.put("backup", second, Kind::Run)));
+    fixture.end("backup", 60);
+    fixture.trimmer.start_next(fixture.now(), false);
+    fixture.end("backup", 61);
+    let step = fixture.trimmer.step().now_or_never().flatten().unwrap();
+    fixture.end("backup", 62);
+    fixture.trimmer.complete(step, fixture.now());
+    fixture.pass(GATHER);
+    let left = fixture.left("backup");
     assert_eq!((left.len(), left[0], left[19]), (20, 3, 62));
 }
 
 #[test]
 fn two_nodes_that_trim_one_job_leave_the_newest_twenty() {
-    let mut first = Bench::new();
-    let trimmer = Trimmer::new(first.server.desk(first.clock.clone()));
-    let mut second = Bench { server: first.server.clone(), clock: first.clock.clone(), trimmer, leads: false };
+    let mut first = Fixture::new();
+    let trimmer = Trimmer::new(first.server.context(first.clock.clone()));
+    let mut second = Fixture { server: first.server.clone(), clock: first.clock.clone(), trimmer, leads: false };
     (0..20).for_each(|at| drop(first.put("backup", at, Kind::Run)));
     for at in (100..160).step_by(2) {
         first.end("backup", at);
@@ -173,106 +173,106 @@ fn two_nodes_that_trim_one_job_leave_the_newest_twenty() {
 
 #[test]
 fn a_backlog_of_thousands_is_worked_off_in_pieces_and_holds_nobody_up() {
-    let mut bench = Bench::new();
-    (0..10_000).for_each(|second| drop(bench.put("backup", second, Kind::Run)));
-    (0..20).for_each(|second| drop(bench.put("other", second, Kind::Run)));
-    (0..30).for_each(|second| drop(bench.put("backup", 20_000 + second, Kind::Skip)));
-    bench.end("backup", 10_000);
-    bench.end("other", 60);
-    bench.settle();
-    bench.clock.pass(GATHER);
-    while bench.left("other").len() > 20 {
-        assert!(bench.turn());
+    let mut fixture = Fixture::new();
+    (0..10_000).for_each(|second| drop(fixture.put("backup", second, Kind::Run)));
+    (0..20).for_each(|second| drop(fixture.put("other", second, Kind::Run)));
+    (0..30).for_each(|second| drop(fixture.put("backup", 20_000 + second, Kind::Skip)));
+    fixture.end("backup", 10_000);
+    fixture.end("other", 60);
+    fixture.settle();
+    fixture.clock.pass(GATHER);
+    while fixture.left("other").len() > 20 {
+        assert!(fixture.turn());
     }
-    assert!(bench.left("backup").len() > 9_000, "the other did not wait for it");
-    bench.settle();
+    assert!(fixture.left("backup").len() > 9_000, "the other did not wait for it");
+    fixture.settle();
     let expected: Vec<_> = (9_981..=10_000).chain(20_010..20_030).collect();
-    assert_eq!(bench.left("backup"), expected);
-    let tree = bench.server.tree();
-    assert_eq!(tree.most_read, desk::HISTORY_CHUNK);
+    assert_eq!(fixture.left("backup"), expected);
+    let tree = fixture.server.tree();
+    assert_eq!(tree.most_read, context::HISTORY_CHUNK);
     assert!(tree.multis.iter().all(|&deletes| deletes <= MOST_DELETES));
 }
 
 #[test]
 fn a_history_that_may_not_be_trimmed_is_left_alone_and_harms_no_other() {
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     for job in ["bad", "good"] {
-        (0..20).for_each(|second| drop(bench.put(job, second, Kind::Run)));
-        bench.end(job, 60);
+        (0..20).for_each(|second| drop(fixture.put(job, second, Kind::Run)));
+        fixture.end(job, 60);
     }
-    bench.settle();
-    bench.server.tree().forbidden = Some("/cronkeeper/history/bad".into());
-    bench.pass(GATHER);
-    assert_eq!((bench.left("bad").len(), bench.left("good").len()), (21, 20));
-    let asked = bench.server.tree().listings;
-    (61..70).for_each(|second| bench.end("bad", second));
-    bench.pass(GATHER);
-    assert_eq!(bench.server.tree().listings, asked, "it is not tried again and again");
-    bench.server.tree().forbidden = None;
-    bench.clock.pass(LEFT_ALONE);
-    bench.end("bad", 70);
-    bench.settle();
-    bench.pass(GATHER);
-    assert_eq!(bench.left("bad").len(), 20);
+    fixture.settle();
+    fixture.server.tree().forbidden = Some("/cronkeeper/history/bad".into());
+    fixture.pass(GATHER);
+    assert_eq!((fixture.left("bad").len(), fixture.left("good").len()), (21, 20));
+    let asked = fixture.server.tree().listings;
+    (61..70).for_each(|second| fixture.end("bad", second));
+    fixture.pass(GATHER);
+    assert_eq!(fixture.server.tree().listings, asked, "it is not tried again and again");
+    fixture.server.tree().forbidden = None;
+    fixture.clock.pass(LEFT_ALONE);
+    fixture.end("bad", 70);
+    fixture.settle();
+    fixture.pass(GATHER);
+    assert_eq!(fixture.left("bad").len(), 20);
 }
 
 #[test]
 fn what_was_not_answered_is_looked_at_again_after_a_pause() {
-    let mut bench = Bench::new();
-    (0..20).for_each(|second| drop(bench.put("backup", second, Kind::Run)));
-    bench.end("backup", 60);
-    bench.settle();
-    bench.server.tree().is_silent = true;
-    bench.pass(GATHER);
-    bench.pass(GATHER);
-    assert_eq!((bench.left("backup").len(), bench.trimmer.wake()), (21, Some(bench.now() - GATHER + PAUSE)));
-    bench.server.tree().is_silent = false;
-    bench.pass(PAUSE);
-    bench.pass(GATHER);
-    assert_eq!(bench.left("backup").len(), 20);
+    let mut fixture = Fixture::new();
+    (0..20).for_each(|second| drop(fixture.put("backup", second, Kind::Run)));
+    fixture.end("backup", 60);
+    fixture.settle();
+    fixture.server.tree().is_silent = true;
+    fixture.pass(GATHER);
+    fixture.pass(GATHER);
+    assert_eq!((fixture.left("backup").len(), fixture.trimmer.wake()), (21, Some(fixture.now() - GATHER + PAUSE)));
+    fixture.server.tree().is_silent = false;
+    fixture.pass(PAUSE);
+    fixture.pass(GATHER);
+    assert_eq!(fixture.left("backup").len(), 20);
 }
 
 #[test]
 fn only_so_many_records_are_known_and_all_are_trimmed_nevertheless() {
-    let mut bench = Bench::new();
-    bench.trimmer.most_known = 100;
+    let mut fixture = Fixture::new();
+    fixture.trimmer.most_known = 100;
     for job in 0..50 {
-        (0..20).for_each(|second| drop(bench.put(&format!("job-{job}"), second, Kind::Run)));
+        (0..20).for_each(|second| drop(fixture.put(&format!("job-{job}"), second, Kind::Run)));
     }
     for second in 60..70 {
         for job in 0..50 {
-            bench.end(&format!("job-{job}"), second);
-            bench.settle();
-            assert!(bench.trimmer.records <= 100 + 8 * 21, "{}", bench.trimmer.records);
+            fixture.end(&format!("job-{job}"), second);
+            fixture.settle();
+            assert!(fixture.trimmer.records <= 100 + 8 * 21, "{}", fixture.trimmer.records);
         }
-        (0..10).for_each(|_| bench.pass(GATHER));
+        (0..10).for_each(|_| fixture.pass(GATHER));
     }
-    assert!((0..50).all(|job| bench.left(&format!("job-{job}")).len() == 20));
-    let known: usize = bench.trimmer.known.values().map(History::len).sum();
-    assert_eq!((known, bench.trimmer.by_growth.len()), (bench.trimmer.records, bench.trimmer.known.len()));
+    assert!((0..50).all(|job| fixture.left(&format!("job-{job}")).len() == 20));
+    let known: usize = fixture.trimmer.known.values().map(History::len).sum();
+    assert_eq!((known, fixture.trimmer.by_growth.len()), (fixture.trimmer.records, fixture.trimmer.known.len()));
 }
 
 #[test]
 fn a_leader_finds_what_nobody_trimmed() {
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     for job in 0..30 {
-        (0..40).for_each(|second| drop(bench.put(&format!("job-{job}"), second, Kind::Run)));
+        (0..40).for_each(|second| drop(fixture.put(&format!("job-{job}"), second, Kind::Run)));
     }
-    bench.server.tree().put("/cronkeeper/history/not a job", "");
-    bench.pass(SWEEP_AFTER[0] * 2);
-    assert_eq!(bench.server.tree().listings, 0, "a follower does not look");
-    bench.leads = true;
-    bench.settle();
-    bench.pass(SWEEP_AFTER[0]);
+    fixture.server.tree().put("/cronkeeper/history/not a job", "");
+    fixture.pass(SWEEP_AFTER[0] * 2);
+    assert_eq!(fixture.server.tree().listings, 0, "a follower does not look");
+    fixture.leads = true;
+    fixture.settle();
+    fixture.pass(SWEEP_AFTER[0]);
     for _ in 0..100 {
-        bench.pass(SWEEP_EVERY);
+        fixture.pass(SWEEP_EVERY);
     }
-    assert!((0..30).all(|job| bench.left(&format!("job-{job}")).len() == 20));
-    let asked = bench.server.tree().listings;
-    assert!(bench.trimmer.wake() > Some(bench.now() + SWEEP_AFTER[0] * 10), "all was looked into");
-    bench.pass(SWEEP_AFTER[1]);
+    assert!((0..30).all(|job| fixture.left(&format!("job-{job}")).len() == 20));
+    let asked = fixture.server.tree().listings;
+    assert!(fixture.trimmer.wake() > Some(fixture.now() + SWEEP_AFTER[0] * 10), "all was looked into");
+    fixture.pass(SWEEP_AFTER[1]);
     for _ in 0..40 {
-        bench.pass(SWEEP_EVERY);
+        fixture.pass(SWEEP_EVERY);
     }
-    assert_eq!(bench.server.tree().listings, asked + 31, "what is known is not listed again");
+    assert_eq!(fixture.server.tree().listings, asked + 31, "what is known is not listed again");
 }

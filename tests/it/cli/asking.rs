@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Desk, assert_said, transcript};
+use super::{SessionContext, assert_said, transcript};
 use crate::support::LONG;
 use crate::support::command::{CRONKEEPER, run, texts};
 use crate::support::node::Spec;
@@ -17,19 +17,19 @@ fn json(line: &[&str]) -> Vec<Value> {
 
 #[test]
 fn without_a_daemon_it_says_where_it_looked() {
-    let desk = Desk::new();
+    let context = SessionContext::new();
     let commands: [&[&str]; 5] =
         [&["status"], &["history"], &["trigger", "backup", "--wait"], &["pause", "backup"], &["resume", "backup"]];
     for command in commands {
         assert_said(
-            &desk.enter(&[command, &["--runtime-dir", "run"]].concat()),
+            &context.enter(&[command, &["--runtime-dir", "run"]].concat()),
             "
         | cronkeeper: no daemon to be reached: run/api.sock: No such file or directory (os error 2)
         | hint: is `cronkeeper run` running here? `--runtime-dir` says where its socket is
         exit 69",
         );
     }
-    let said = transcript(desk.line(&["status"]).env("RUNTIME_DIRECTORY", "named/by/systemd"));
+    let said = transcript(context.line(&["status"]).env("RUNTIME_DIRECTORY", "named/by/systemd"));
     assert_said(
         &said,
         "
@@ -136,7 +136,7 @@ fn a_job_that_is_not_there_is_said() {
     let _node = spec.start();
     let runtime = spec.runtime_dir();
     until("the leader serves the socket", || runtime.join("api.sock").exists());
-    let said = Desk::new().enter(&["history", "gret", "--runtime-dir", runtime.to_str().unwrap()]);
+    let said = SessionContext::new().enter(&["history", "gret", "--runtime-dir", runtime.to_str().unwrap()]);
     assert_said(
         &said,
         "

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Desk, assert_said, transcript};
+use super::{SessionContext, assert_said, transcript};
 use crate::support::command::CRONKEEPER;
 use crate::support::until;
 
@@ -24,7 +24,7 @@ jobs:
   flood: {schedule: '@daily', command: 'echo 12345678; echo 12345678', max_output: 10B}
   daemonizes: {schedule: '@daily', command: 'sleep 1000 & exit 0'}
   waits: {schedule: '@daily', command: 'trap \"echo asked; exit 7\" TERM; echo ready; while :; do sleep 0.1; done'}
-  dies: {schedule: '@daily', environment: {DESK: DIR}, command: 'echo ready; exec sleep 1000'}
+  dies: {schedule: '@daily', environment: {CONTEXT: DIR}, command: 'echo ready; exec sleep 1000'}
   script: {schedule: '@daily', command: [./script, one], working_directory: DIR}
   limited: {schedule: '@daily', command: 'ulimit -n; nice', nice: 19, limits: {open_files: 77}}
   stranger: {schedule: '@daily', command: id, user: no-such-user}
@@ -32,11 +32,11 @@ jobs:
   last: {schedule: '@daily', command: 'printf \"no end of line\"'}
 ";
 
-fn desk() -> Desk {
-    let desk = Desk::new();
-    let here = desk.path().to_str().unwrap().to_owned();
-    desk.dir.write("jobs.yaml", &JOBS.replace("DIR", &here));
-    desk
+fn context() -> SessionContext {
+    let context = SessionContext::new();
+    let here = context.path().to_str().unwrap().to_owned();
+    context.dir.write("jobs.yaml", &JOBS.replace("DIR", &here));
+    context
 }
 
 fn line(job: &str) -> [&str; 4] {
@@ -45,7 +45,7 @@ fn line(job: &str) -> [&str; 4] {
 
 #[track_caller]
 fn assert_ends(job: &str, expected: &str) {
-    assert_said(&desk().enter(&line(job)), expected);
+    assert_said(&context().enter(&line(job)), expected);
 }
 
 #[test]
@@ -56,18 +56,19 @@ fn output_and_exit_code_are_the_commands_own() {
 
 #[test]
 fn the_job_finds_what_the_daemon_would_give_it_and_nothing_else() {
-    let said = transcript(desk().line(&line("asks")).env("SECRET", "of the shell"));
+    let said = transcript(context().line(&line("asks")).env("SECRET", "of the shell"));
     assert_said(&said, "here\n/tmp\n0027\nasks 1 0\n[]\nexit 0");
 }
 
 #[test]
 fn a_terminal_is_not_given_what_it_would_obey() {
-    let desk = desk();
+    let context = context();
     // Debian's `script` gives a command a terminal; it writes what the command wrote there.
     let command = format!("{CRONKEEPER} {}", line("paints").join(" "));
-    let said = Command::new("script").args(["-qec", &command, "/dev/null"]).current_dir(desk.path()).output().unwrap();
+    let said =
+        Command::new("script").args(["-qec", &command, "/dev/null"]).current_dir(context.path()).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&said.stdout), "\\u{1b}[2Jred\\u{200b}\tok\r\n");
-    assert_said(&desk.enter(&line("paints")), "\u{1b}[2Jred\u{200b}\tok\nexit 0");
+    assert_said(&context.enter(&line("paints")), "\u{1b}[2Jred\u{200b}\tok\nexit 0");
 }
 
 #[test]
@@ -139,10 +140,10 @@ fn limits_and_nice_value_are_those_of_the_job() {
 #[test]
 fn a_script_without_a_shebang_runs_as_in_a_shell() {
     use std::os::unix::fs::PermissionsExt as _;
-    let desk = desk();
-    let script = desk.dir.write("script", "echo $1; exit 9\n");
+    let context = context();
+    let script = context.dir.write("script", "echo $1; exit 9\n");
     std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    assert_said(&desk.enter(&line("script")), "one\nexit 9");
+    assert_said(&context.enter(&line("script")), "one\nexit 9");
 }
 
 #[test]
@@ -169,8 +170,8 @@ fn what_outlives_the_command_is_killed_and_said() {
 
 /// Sends the command a signal once the job has said that it is ready.
 fn interrupted(job: &str, signal: Signal) -> (String, Option<i32>) {
-    let desk = desk();
-    let mut child = desk.line(&line(job)).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let context = context();
+    let mut child = context.line(&line(job)).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut out = child.stdout.take().unwrap();
     let mut ready = [0; 6];
     out.read_exact(&mut ready).unwrap();
@@ -189,27 +190,27 @@ fn a_signal_ends_the_job_as_its_timeout_would() {
 
 #[test]
 fn a_reader_who_has_enough_changes_no_exit_code() {
-    let desk = desk();
-    let mut child = desk.line(&line("code")).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let context = context();
+    let mut child = context.line(&line("code")).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(3));
 }
 
 #[test]
 fn killed_outright_it_leaves_nothing_behind() {
-    let desk = desk();
-    let mut child = desk.line(&line("dies")).stdout(Stdio::piped()).spawn().unwrap();
+    let context = context();
+    let mut child = context.line(&line("dies")).stdout(Stdio::piped()).spawn().unwrap();
     let mut ready = [0; 6];
     child.stdout.take().unwrap().read_exact(&mut ready).unwrap();
-    let job = || is_alive("CRONKEEPER_JOB=dies", &here(&desk));
+    let job = || is_alive("CRONKEEPER_JOB=dies", &here(&context));
     assert!(job());
     kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
     child.wait().unwrap();
     until("nothing is left", || !job());
 }
 
-fn here(desk: &Desk) -> String {
-    format!("DESK={}", desk.path().display())
+fn here(context: &SessionContext) -> String {
+    format!("DESK={}", context.path().display())
 }
 
 /// A process with both in its environment.

@@ -1,6 +1,6 @@
 //! `run` that cannot start: it says what to change, and ends at once.
 
-use super::{Desk, assert_said, transcript};
+use super::{SessionContext, assert_said, transcript};
 use crate::support::LONG;
 use crate::support::command::CRONKEEPER;
 use crate::support::node::Spec;
@@ -13,7 +13,7 @@ const ZOOKEEPER: &str = "127.0.0.1:1/chroot";
 
 #[test]
 fn a_directory_of_another_backend_says_what_to_change() {
-    let desk = Desk::with("jobs.yaml", JOBS);
+    let context = SessionContext::with("jobs.yaml", JOBS);
     let solo = Spec::new(CRONKEEPER, "solo");
     let node = solo.start();
     node.await_event("leader.elected", LONG);
@@ -24,7 +24,7 @@ fn a_directory_of_another_backend_says_what_to_change() {
     for command in ["run", "release"] {
         let mut line = vec![command, "--zookeeper", ZOOKEEPER, "--state-dir", state];
         line.extend(if command == "run" { &["--jobs", "jobs.yaml"][..] } else { &[] });
-        assert_said(&desk.enter(&line).replace(state, "<state>"), "
+        assert_said(&context.enter(&line).replace(state, "<state>"), "
         | cronkeeper: state directory `<state>` belongs to the solo backend (no --zookeeper), but this start asks for ZooKeeper under `/chroot`: correct --zookeeper (CRONKEEPER_ZOOKEEPER), or give another --state-dir
         exit 78");
     }
@@ -37,7 +37,7 @@ fn a_taken_directory_names_its_holder() {
     node.await_event("leader.elected", LONG);
     let (state, jobs) = (spec.state_dir(), spec.jobs_file());
     let (state, jobs) = (state.to_str().unwrap(), jobs.to_str().unwrap());
-    let said = Desk::new().enter(&["run", "--zookeeper", ZOOKEEPER, "--jobs", jobs, "--state-dir", state]);
+    let said = SessionContext::new().enter(&["run", "--zookeeper", ZOOKEEPER, "--jobs", jobs, "--state-dir", state]);
     let said = said.replace(state, "<state>").replace(&node.pid().to_string(), "<pid>").replace(node.name(), "<node>");
     assert_said(&said, "
         | cronkeeper: state directory `<state>` is in use by process <pid> (node <node>): give this one another by --state-dir, or stop that one
@@ -46,19 +46,19 @@ fn a_taken_directory_names_its_holder() {
 
 #[test]
 fn a_file_with_a_secret_that_is_not_there_or_not_one_is_named() {
-    let desk = Desk::with("jobs.yaml", JOBS);
-    desk.dir.write("auth", "no colon");
+    let context = SessionContext::with("jobs.yaml", JOBS);
+    context.dir.write("auth", "no colon");
     let line =
         ["run", "--jobs", "jobs.yaml", "--state-dir", "state", "--zookeeper", ZOOKEEPER, "--zookeeper-auth-file"];
     assert_said(
-        &desk.enter(&[&line[..], &["absent"]].concat()),
+        &context.enter(&[&line[..], &["absent"]].concat()),
         "
         | cronkeeper: cannot read absent: No such file or directory (os error 2)
         | hint: the user that cronkeeper runs as must be able to read it
         exit 78",
     );
     assert_said(
-        &desk.enter(&[&line[..], &["auth"]].concat()),
+        &context.enter(&[&line[..], &["auth"]].concat()),
         "
         | cronkeeper: auth does not hold `scheme:credential`, one identity a line
         | hint: for the scheme digest it reads `digest:user:password`
@@ -67,7 +67,7 @@ fn a_file_with_a_secret_that_is_not_there_or_not_one_is_named() {
     let line =
         ["run", "--jobs", "jobs.yaml", "--state-dir", "state", "--zookeeper", ZOOKEEPER, "--zookeeper-ca", "auth"];
     assert_said(
-        &desk.enter(&line),
+        &context.enter(&line),
         "
         | cronkeeper: the options for ZooKeeper cannot be used: bad arguments: no valid tls trust anchor in pem
         | hint: certificates and keys are read as PEM
@@ -77,12 +77,12 @@ fn a_file_with_a_secret_that_is_not_there_or_not_one_is_named() {
 
 #[test]
 fn an_address_that_cannot_be_listened_on_is_named() {
-    let desk = Desk::with("jobs.yaml", JOBS);
+    let context = SessionContext::with("jobs.yaml", JOBS);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let line = ["run", "--jobs", "jobs.yaml", "--state-dir", "state", "--log", "error", "--listen", &address];
     assert_said(
-        &desk.enter(&line).replace(&address, "<address>"),
+        &context.enter(&line).replace(&address, "<address>"),
         "
         | cronkeeper: cannot listen on <address>: Address already in use (os error 98)
         | hint: another process may have the port; `--listen` names another
@@ -92,8 +92,8 @@ fn an_address_that_cannot_be_listened_on_is_named() {
 
 #[test]
 fn a_directory_that_cannot_be_made_is_named() {
-    let desk = Desk::with("jobs.yaml", JOBS);
-    let said = desk.enter(&["run", "--jobs", "jobs.yaml", "--state-dir", "jobs.yaml/state"]);
+    let context = SessionContext::with("jobs.yaml", JOBS);
+    let said = context.enter(&["run", "--jobs", "jobs.yaml", "--state-dir", "jobs.yaml/state"]);
     assert_said(&said, "
         | cronkeeper: state directory `jobs.yaml/state` cannot be made: Not a directory (os error 20)
         | hint: the state directory must belong to the user that cronkeeper runs as, on a disk with room; `--state-dir` names another
@@ -102,7 +102,7 @@ fn a_directory_that_cannot_be_made_is_named() {
 
 #[test]
 fn settings_come_from_the_environment_too() {
-    let desk = Desk::new();
-    let said = transcript(desk.line(&["run"]).env("CRONKEEPER_JOBS", "elsewhere.yaml"));
+    let context = SessionContext::new();
+    let said = transcript(context.line(&["run"]).env("CRONKEEPER_JOBS", "elsewhere.yaml"));
     assert!(said.starts_with("| cronkeeper: cannot read elsewhere.yaml"), "{said}");
 }

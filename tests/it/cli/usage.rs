@@ -1,6 +1,6 @@
 //! Wrong usage, wrong files, and the two commands that need nothing but a jobs file.
 
-use super::{Desk, assert_said, transcript};
+use super::{SessionContext, assert_said, transcript};
 
 const GOOD: &str = "\
 jobs:
@@ -22,9 +22,9 @@ jobs:
 
 #[test]
 fn no_command_or_an_unknown_one_is_wrong_usage() {
-    let desk = Desk::new();
+    let context = SessionContext::new();
     assert_said(
-        &desk.enter(&["chekc"]),
+        &context.enter(&["chekc"]),
         "
         | error: unrecognized subcommand 'chekc'
         |
@@ -35,14 +35,14 @@ fn no_command_or_an_unknown_one_is_wrong_usage() {
         | For more information, try '--help'.
         exit 2",
     );
-    assert!(desk.enter(&[]).contains("| Usage: cronkeeper <COMMAND>"));
-    assert!(desk.enter(&[]).ends_with("exit 2\n"));
+    assert!(context.enter(&[]).contains("| Usage: cronkeeper <COMMAND>"));
+    assert!(context.enter(&[]).ends_with("exit 2\n"));
 }
 
 #[test]
 fn help_lists_what_there_is() {
     assert_said(
-        &Desk::new().enter(&["--help"]),
+        &SessionContext::new().enter(&["--help"]),
         "
         Cron that survives the loss of a host
 
@@ -74,13 +74,13 @@ fn help_lists_what_there_is() {
 
 #[test]
 fn every_command_has_help() {
-    let desk = Desk::new();
+    let context = SessionContext::new();
     let commands = [
         "run", "check", "next", "status", "history", "trigger", "pause", "resume", "handover", "kill", "exec",
         "release",
     ];
     for command in commands.into_iter().chain(["import", "completions", "man"]) {
-        let said = desk.enter(&[command, "--help"]);
+        let said = context.enter(&[command, "--help"]);
         assert!(said.contains(&format!("Usage: cronkeeper {command}")) && said.ends_with("exit 0\n"), "{said}");
     }
 }
@@ -88,7 +88,7 @@ fn every_command_has_help() {
 #[test]
 fn a_bad_duration_says_how_one_is_written() {
     assert_said(
-        &Desk::new().enter(&["run", "--session-timeout", "10"]),
+        &SessionContext::new().enter(&["run", "--session-timeout", "10"]),
         "
         | error: invalid value '10' for '--session-timeout <DURATION>': `10` has no unit: write `10s` for seconds, `10m` for minutes
         |
@@ -96,7 +96,7 @@ fn a_bad_duration_says_how_one_is_written() {
         exit 2",
     );
     assert_said(
-        &Desk::new().enter(&["run", "--drain-timeout", "1.5h"]),
+        &SessionContext::new().enter(&["run", "--drain-timeout", "1.5h"]),
         "
         | error: invalid value '1.5h' for '--drain-timeout <DURATION>': `1.5h` is no duration: integers with units, such as `500ms`, `90s`, `1h30m` or `2d`
         |
@@ -107,15 +107,15 @@ fn a_bad_duration_says_how_one_is_written() {
 
 #[test]
 fn an_empty_connect_string_is_wrong_usage_and_not_the_solo_backend() {
-    let desk = Desk::new();
+    let context = SessionContext::new();
     let expected = "
         | error: a value is required for '--zookeeper <CONNECT>' but none was supplied
         |
         | For more information, try '--help'.
         exit 2";
-    assert_said(&desk.enter(&["run", "--zookeeper", ""]), expected);
-    assert_said(&transcript(desk.line(&["run"]).env("CRONKEEPER_ZOOKEEPER", "")), expected);
-    assert_said(&desk.enter(&["release", "--zookeeper", ""]), expected);
+    assert_said(&context.enter(&["run", "--zookeeper", ""]), expected);
+    assert_said(&transcript(context.line(&["run"]).env("CRONKEEPER_ZOOKEEPER", "")), expected);
+    assert_said(&context.enter(&["release", "--zookeeper", ""]), expected);
 }
 
 #[test]
@@ -128,15 +128,15 @@ fn a_name_that_is_none_is_wrong_usage_and_asks_nobody() {
         | For more information, try '--help'.
         exit 2"
     );
-    assert_said(&Desk::new().enter(&["handover", "--to", "../../x"]), &expected);
-    let refused = Desk::new().enter(&["handover", "--to", ""]);
+    assert_said(&SessionContext::new().enter(&["handover", "--to", "../../x"]), &expected);
+    let refused = SessionContext::new().enter(&["handover", "--to", ""]);
     assert!(refused.contains("'--to <NODE>'") && refused.contains("exit 2"), "{refused}");
 }
 
 #[test]
 fn credentials_without_zookeeper_are_wrong_usage() {
     assert_said(
-        &Desk::new().enter(&["release", "--zookeeper-auth-file", "auth"]),
+        &SessionContext::new().enter(&["release", "--zookeeper-auth-file", "auth"]),
         "
         | error: the following required arguments were not provided:
         |   --zookeeper <CONNECT>
@@ -150,9 +150,9 @@ fn credentials_without_zookeeper_are_wrong_usage() {
 
 #[test]
 fn an_unknown_variable_is_wrong_usage_with_the_nearest_name() {
-    let desk = Desk::with("jobs.yaml", GOOD);
+    let context = SessionContext::with("jobs.yaml", GOOD);
     assert_said(
-        &transcript(desk.line(&["check", "jobs.yaml"]).env("CRONKEEPER_ZOKEEPER", "zk:2181")),
+        &transcript(context.line(&["check", "jobs.yaml"]).env("CRONKEEPER_ZOKEEPER", "zk:2181")),
         "
         | cronkeeper: the environment variable `CRONKEEPER_ZOKEEPER` means nothing to cronkeeper
         | hint: did you mean `CRONKEEPER_ZOOKEEPER`?
@@ -162,10 +162,10 @@ fn an_unknown_variable_is_wrong_usage_with_the_nearest_name() {
 
 #[test]
 fn a_file_that_is_not_there_says_where_another_is_named() {
-    let desk = Desk::new();
+    let context = SessionContext::new();
     for line in [&["check", "jobs.yaml"][..], &["next", "--jobs", "jobs.yaml"], &["run", "--jobs", "jobs.yaml"]] {
         assert_said(
-            &desk.enter(line),
+            &context.enter(line),
             "
         | cronkeeper: cannot read jobs.yaml: No such file or directory (os error 2)
         | hint: say where the jobs are with `--jobs PATH` or CRONKEEPER_JOBS; `check` takes the path itself
@@ -176,7 +176,7 @@ fn a_file_that_is_not_there_says_where_another_is_named() {
 
 #[test]
 fn an_invalid_file_is_told_with_all_its_errors() {
-    let desk = Desk::with("jobs.yaml", BAD);
+    let context = SessionContext::with("jobs.yaml", BAD);
     let expected = "
         | jobs.yaml:2:3: job `backup`: `schedule` is missing
         | jobs.yaml:3:5: job `backup`: `schedul` is not a key of a job, did you mean `schedule`?
@@ -184,13 +184,13 @@ fn an_invalid_file_is_told_with_all_its_errors() {
         | jobs.yaml:7:14: job `report`: `timeout`: `soon` is no duration: integers with units, such as `500ms`, `90s`, `1h30m` or `2d`
         exit 78";
     for line in [&["check", "jobs.yaml"][..], &["next", "--jobs", "jobs.yaml"], &["run", "--jobs", "jobs.yaml"]] {
-        assert_said(&desk.enter(line), expected);
+        assert_said(&context.enter(line), expected);
     }
 }
 
 #[test]
 fn a_valid_file_is_summed_up() {
-    let said = Desk::with("jobs.yaml", GOOD).enter(&["check", "jobs.yaml"]);
+    let said = SessionContext::with("jobs.yaml", GOOD).enter(&["check", "jobs.yaml"]);
     let (digest, rest) = said.split_once("digest ").unwrap().1.split_once('\n').unwrap();
     assert_eq!((digest.len(), rest), (16, "exit 0\n"));
     assert_said(&said.replace(digest, "<digest>"), "jobs.yaml: valid, 3 jobs (1 disabled), digest <digest>\nexit 0");
@@ -198,10 +198,10 @@ fn a_valid_file_is_summed_up() {
 
 #[test]
 fn coming_occurrences_are_shown_by_time_and_in_each_jobs_zone() {
-    let desk = Desk::with("jobs.yaml", GOOD);
+    let context = SessionContext::with("jobs.yaml", GOOD);
     let from = ["--jobs", "jobs.yaml", "--from", "2026-11-20T00:00:00Z"];
     assert_said(
-        &desk.enter(&[&["next"], &from[..]].concat()),
+        &context.enter(&[&["next"], &from[..]].concat()),
         "
         LOCAL TIME               ZONE               TIME UNTIL  JOB
         Fri 2026-11-20 02:30:00  Europe/Berlin CET  in 1h30m    backup
@@ -210,27 +210,27 @@ fn coming_occurrences_are_shown_by_time_and_in_each_jobs_zone() {
         exit 0",
     );
     assert_said(
-        &desk.enter(&[&["next", "report", "-n", "2", "--json"], &from[..]].concat()),
+        &context.enter(&[&["next", "report", "-n", "2", "--json"], &from[..]].concat()),
         r#"
         {"job":"report","at":"2026-11-20T06:00:00+00:00"}
         {"job":"report","at":"2026-11-23T06:00:00+00:00"}
         exit 0"#,
     );
     assert_said(
-        &desk.enter(&[&["next", "repotr"], &from[..]].concat()),
+        &context.enter(&[&["next", "repotr"], &from[..]].concat()),
         "
         | cronkeeper: no job is called `repotr`
         | hint: did you mean `report`?
         exit 2",
     );
     assert_said(
-        &desk.enter(&[&["next", "old"], &from[..]].concat()),
+        &context.enter(&[&["next", "old"], &from[..]].concat()),
         "
         | job `old` is disabled: it has no occurrences
         exit 0",
     );
     assert_said(
-        &desk.enter(&["next", "--schedule", "0 0 30 2 *"]),
+        &context.enter(&["next", "--schedule", "0 0 30 2 *"]),
         "
         | cronkeeper: `0 0 30 2 *` is no schedule: never comes: February has no day 30
         |   0 0 30 2 *
@@ -241,9 +241,9 @@ fn coming_occurrences_are_shown_by_time_and_in_each_jobs_zone() {
 
 #[test]
 fn a_wrong_expression_is_marked_at_the_fault() {
-    let desk = Desk::new();
+    let context = SessionContext::new();
     assert_said(
-        &desk.enter(&["next", "--schedule", "0 2 * * mno-fri"]),
+        &context.enter(&["next", "--schedule", "0 2 * * mno-fri"]),
         "
         | cronkeeper: `0 2 * * mno-fri` is no schedule: day of week: `mno` is neither a number nor a name, did you mean `mon`?; allowed: 0 to 7 (0 and 7 are Sunday), sun to sat
         |   0 2 * * mno-fri
@@ -255,7 +255,7 @@ fn a_wrong_expression_is_marked_at_the_fault() {
 #[test]
 fn an_expression_is_read_in_plain_words() {
     assert_said(
-        &Desk::new().enter(&[
+        &SessionContext::new().enter(&[
             "next",
             "--schedule",
             "30 2 * * *",
@@ -278,8 +278,9 @@ fn an_expression_is_read_in_plain_words() {
 
 #[test]
 fn an_imported_crontab_is_valid_and_due_when_it_was() {
-    let desk = Desk::with("crontab", "MAILTO=ops\n# Full backup\n30 2 * * * /usr/local/bin/backup\n@reboot x\n");
-    let said = transcript(desk.line(&["import", "crontab"]).env("TZ", "Europe/Berlin"));
+    let context =
+        SessionContext::with("crontab", "MAILTO=ops\n# Full backup\n30 2 * * * /usr/local/bin/backup\n@reboot x\n");
+    let said = transcript(context.line(&["import", "crontab"]).env("TZ", "Europe/Berlin"));
     let (yaml, rest) = said.split_once("\n| ").unwrap();
     assert_said(
         &format!("| {rest}"),
@@ -288,14 +289,15 @@ fn an_imported_crontab_is_valid_and_due_when_it_was() {
         | crontab:4: not carried over: `@reboot`: a cluster has no single boot; use a systemd unit on each host
         exit 0",
     );
-    let path = desk.dir.write("jobs.yaml", yaml);
-    assert!(desk.enter(&["check", path.to_str().unwrap()]).contains("valid, 1 job,"));
+    let path = context.dir.write("jobs.yaml", yaml);
+    assert!(context.enter(&["check", path.to_str().unwrap()]).contains("valid, 1 job,"));
     assert_said(
-        &desk.enter(&["next", "--jobs", path.to_str().unwrap(), "--json", "--from", "2026-11-20T00:00:00Z"]),
+        &context.enter(&["next", "--jobs", path.to_str().unwrap(), "--json", "--from", "2026-11-20T00:00:00Z"]),
         r#"
         {"job":"backup","at":"2026-11-20T02:30:00+01:00"}
         exit 0"#,
     );
-    let piped = desk.line(&["import", "-"]).stdin(std::fs::File::open(desk.path().join("crontab")).unwrap()).output();
+    let piped =
+        context.line(&["import", "-"]).stdin(std::fs::File::open(context.path().join("crontab")).unwrap()).output();
     assert!(String::from_utf8_lossy(&piped.unwrap().stderr).contains("stdin:4: not carried over"));
 }

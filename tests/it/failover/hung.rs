@@ -57,8 +57,8 @@ fn what_a_warden_that_hangs_does_not_kill_at_lease_end_is_dead_before_it_is_begu
     lines.part();
     stop_warden(&a);
     a.await_event("leader.lost", LONG);
-    let outlived = a.await_event("run.outlived", LONG);
-    assert_eq!((outlived.text("job"), outlived.text("run")), ("again", run_id("again", at).as_str()));
+    let overdue = a.await_event("run.outlived", LONG);
+    assert_eq!((overdue.text("job"), overdue.text("run")), ("again", run_id("again", at).as_str()));
     until("the daemon has killed it", || living(&witness, "again").is_empty());
     b.await_event("takeover.done", LONG);
     await_begun(&witness, "again", 2);

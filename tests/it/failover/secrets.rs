@@ -129,7 +129,7 @@ fn a_node_with_a_certificate_of_another_subject_is_not_let_in_and_is_told() {
 fn a_certificate_closes_nothing_while_any_part_of_the_tree_was_open_before() {
     let ensemble = Ensemble::builder(1).tls(ClientCertificate::Needed).start();
     let place = Place::on(&ensemble);
-    place.zk.create(&place.path("/leader"), b"");
+    place.zk.create(&place.path("/leader"));
     let [node] = in_line([with_certificate("a", &ensemble, &place.chroot, "jobs: {}\n")]);
     assert!(the_line_of(&node).contains("before"));
 }

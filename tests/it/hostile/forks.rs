@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use rustix::fs::{XattrFlags, setxattr};
 
 use super::local::run_now;
-use crate::solo::rig::{await_end, cli_text, leading, of};
+use crate::solo::fixture::{await_end, cli_text, leading, of};
 use crate::support::command::CRONKEEPER;
 use crate::support::node::{Node, Spec};
 use crate::support::scratch::Scratch;

@@ -10,7 +10,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use crate::solo::rig::{await_start, cli_text, status};
+use crate::solo::fixture::{await_start, cli_text, status};
 use crate::support::command::CRONKEEPER;
 use crate::support::host::WITHOUT_AUDIT;
 use crate::support::node::{Node, Spec};

@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 
-use crate::solo::rig::{leading, node};
+use crate::solo::fixture::{leading, node};
 use crate::support::command::{command, run, texts};
 use crate::support::node::Node;
 use crate::support::process::Process;
@@ -30,14 +30,14 @@ fn is_root() -> bool {
 }
 
 /// A jobs file of root's own, and what is needed to run it, in folders of root's own.
-struct Desk(Scratch);
+struct SessionContext(Scratch);
 
-impl Desk {
+impl SessionContext {
     fn new() -> Self {
-        let desk = Self(Scratch::new("paths"));
-        desk.0.write("open/jobs.yaml", "jobs: {}\n");
-        desk.0.write("jobs.yaml", "jobs: {}\n");
-        desk
+        let context = Self(Scratch::new("paths"));
+        context.0.write("open/jobs.yaml", "jobs: {}\n");
+        context.0.write("jobs.yaml", "jobs: {}\n");
+        context
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -51,7 +51,7 @@ impl Desk {
         path
     }
 
-    /// What a line says that ends with 78, in which each `@name` is a file of the desk.
+    /// What a line says that ends with 78, in which each `@name` is a file of the context.
     #[track_caller]
     fn refused(&self, line: &[&str]) -> String {
         let line: Vec<String> = line
@@ -97,11 +97,11 @@ fn a_jobs_file_in_a_folder_of_somebody_else_is_refused_whoever_owns_the_file() {
     if !is_root() {
         return;
     }
-    let desk = Desk::new();
-    desk.folder("open", NOBODY, 0o755);
-    desk.folder("open/below", 0, 0o755);
-    desk.0.write("open/below/jobs.yaml", "jobs: {}\n");
-    symlink(desk.path("open/jobs.yaml"), desk.path("by-link.yaml")).unwrap();
+    let context = SessionContext::new();
+    context.folder("open", NOBODY, 0o755);
+    context.folder("open/below", 0, 0o755);
+    context.0.write("open/below/jobs.yaml", "jobs: {}\n");
+    symlink(context.path("open/jobs.yaml"), context.path("by-link.yaml")).unwrap();
     let owner = ["`<desk>/open` belongs to user 65534", "`chown 0 <desk>/open`"];
     for line in [
         &["check", "@open/jobs.yaml"][..],
@@ -111,42 +111,42 @@ fn a_jobs_file_in_a_folder_of_somebody_else_is_refused_whoever_owns_the_file() {
         &["check", "@by-link.yaml"],
         &["run", "--jobs", "@open/jobs.yaml", "--state-dir", "@state"],
     ] {
-        assert_says(&desk.refused(line), &owner);
+        assert_says(&context.refused(line), &owner);
     }
-    desk.folder("open", 0, 0o777);
+    context.folder("open", 0, 0o777);
     assert_says(
-        &desk.refused(&["check", "@open/jobs.yaml"]),
+        &context.refused(&["check", "@open/jobs.yaml"]),
         &["anybody may write to `<desk>/open` (mode 0777)", "`chmod go-w <desk>/open`"],
     );
-    desk.folder("open", 0, 0o775);
+    context.folder("open", 0, 0o775);
     assert_says(
-        &desk.refused(&["check", "@open/jobs.yaml"]),
+        &context.refused(&["check", "@open/jobs.yaml"]),
         &["group 0 may write to `<desk>/open` (mode 0775)", "`chmod g-w <desk>/open`"],
     );
     // As in /tmp: what is root's stays root's.
-    desk.folder("open", 0, 0o1777);
-    assert_eq!(run(&["check", desk.path("open/jobs.yaml").to_str().unwrap()]).status.code(), Some(0));
+    context.folder("open", 0, 0o1777);
+    assert_eq!(run(&["check", context.path("open/jobs.yaml").to_str().unwrap()]).status.code(), Some(0));
     // But for what others may have put there.
-    fs::hard_link(desk.path("jobs.yaml"), desk.path("open/linked.yaml")).unwrap();
-    assert_says(&desk.refused(&["check", "@open/linked.yaml"]), &["`<desk>/open/linked.yaml` has 2 names"]);
-    symlink(desk.path("jobs.yaml"), desk.path("open/link.yaml")).unwrap();
+    fs::hard_link(context.path("jobs.yaml"), context.path("open/linked.yaml")).unwrap();
+    assert_says(&context.refused(&["check", "@open/linked.yaml"]), &["`<desk>/open/linked.yaml` has 2 names"]);
+    symlink(context.path("jobs.yaml"), context.path("open/link.yaml")).unwrap();
     rustix::fs::chownat(
         rustix::fs::CWD,
-        desk.path("open/link.yaml"),
+        context.path("open/link.yaml"),
         Some(rustix::fs::Uid::from_raw(NOBODY)),
         None,
         rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
     )
     .unwrap();
-    assert_says(&desk.refused(&["check", "@open/link.yaml"]), &["the link `<desk>/open/link.yaml` is user 65534's"]);
+    assert_says(&context.refused(&["check", "@open/link.yaml"]), &["the link `<desk>/open/link.yaml` is user 65534's"]);
 }
 
 #[test]
 fn what_a_process_says_of_itself_is_no_jobs_file() {
-    let desk = Desk::new();
-    symlink(format!("/proc/{}/cmdline", std::process::id()), desk.path("open/link.yaml")).unwrap();
+    let context = SessionContext::new();
+    symlink(format!("/proc/{}/cmdline", std::process::id()), context.path("open/link.yaml")).unwrap();
     for line in [&["check", "@open/link.yaml"][..], &["check", "/proc/self/environ"]] {
-        assert_says(&desk.refused(line), &["`/proc` is in a file system of the kernel's own"]);
+        assert_says(&context.refused(line), &["`/proc` is in a file system of the kernel's own"]);
     }
 }
 
@@ -210,32 +210,32 @@ fn a_state_directory_of_somebody_else_is_refused_and_left_as_it_is() {
     if !is_root() {
         return;
     }
-    let desk = Desk::new();
-    let state = desk.folder("state", NOBODY, 0o700);
-    desk.folder("theirs", NOBODY, 0o755);
-    desk.folder("theirs/state", 0, 0o700);
+    let context = SessionContext::new();
+    let state = context.folder("state", NOBODY, 0o700);
+    context.folder("theirs", NOBODY, 0o755);
+    context.folder("theirs/state", 0, 0o700);
     let owned = "belongs to user 65534, who is neither root nor the user of this process (0)";
     for (dir, part) in [("@state", "state"), ("@theirs/state", "theirs"), ("@theirs/new/state", "theirs")] {
         let line = ["run", "--jobs", "@jobs.yaml", "--state-dir", dir];
         let remedy = format!("`chown 0 <desk>/{part}`");
-        assert_says(&desk.refused(&line), &["state directory `<desk>/", "is not safe", owned, &remedy]);
-        assert_says(&desk.refused(&[&line[..], &["--zookeeper", ZOOKEEPER]].concat()), &[owned, &remedy]);
+        assert_says(&context.refused(&line), &["state directory `<desk>/", "is not safe", owned, &remedy]);
+        assert_says(&context.refused(&[&line[..], &["--zookeeper", ZOOKEEPER]].concat()), &[owned, &remedy]);
     }
     give(&state, 0, 0o777);
     let line = ["run", "--jobs", "@jobs.yaml", "--state-dir", "@state"];
     assert_says(
-        &desk.refused(&line),
+        &context.refused(&line),
         &["anybody may write to `<desk>/state` (mode 0777)", "`chmod go-w <desk>/state`"],
     );
     give(&state, 0, 0o1777);
-    assert_says(&desk.refused(&line), &["anybody may write to `<desk>/state` (mode 1777)"]);
+    assert_says(&context.refused(&line), &["anybody may write to `<desk>/state` (mode 1777)"]);
     for folder in ["state", "theirs/state"] {
-        assert_eq!(fs::read_dir(desk.path(folder)).unwrap().count(), 0, "{folder}");
+        assert_eq!(fs::read_dir(context.path(folder)).unwrap().count(), 0, "{folder}");
     }
-    assert!(!desk.path("theirs/new").exists());
+    assert!(!context.path("theirs/new").exists());
     // What a stranger left in his directory is not for `release` to believe either.
     fs::write(state.join("identity.json"), r#"{"v":1,"backend":"solo","instance":"x"}"#).unwrap();
-    assert_says(&desk.refused(&["release", "--state-dir", "@state"]), &["anybody may write to `<desk>/state`"]);
+    assert_says(&context.refused(&["release", "--state-dir", "@state"]), &["anybody may write to `<desk>/state`"]);
 }
 
 #[test]
@@ -243,28 +243,28 @@ fn what_a_stranger_left_in_the_state_directory_is_refused() {
     if !is_root() {
         return;
     }
-    let desk = Desk::new();
-    let precious = desk.0.write("precious", "of root's own\n");
+    let context = SessionContext::new();
+    let precious = context.0.write("precious", "of root's own\n");
     let solo = ["lock", "identity.json", "leader.lock", "queue.door", "ledger.db", "ledger.db-wal"];
     for name in solo {
-        let state = desk.folder(&format!("state-{name}"), 0, 0o700);
+        let state = context.folder(&format!("state-{name}"), 0, 0o700);
         symlink(&precious, state.join(name)).unwrap();
-        let said = desk.refused(&["run", "--jobs", "@jobs.yaml", "--state-dir", &format!("@state-{name}")]);
+        let said = context.refused(&["run", "--jobs", "@jobs.yaml", "--state-dir", &format!("@state-{name}")]);
         assert_says(&said, &[&format!("`<desk>/state-{name}/{name}` is a symbolic link, where none is followed")]);
     }
     for name in ["lock", "identity.json", "sessions.json", "journal"] {
-        let state = desk.folder(&format!("zk-{name}"), 0, 0o700);
+        let state = context.folder(&format!("zk-{name}"), 0, 0o700);
         fs::write(state.join(name), "").unwrap();
         give(&state.join(name), NOBODY, 0o644);
         let state = format!("@zk-{name}");
-        let said = desk.refused(&["run", "--jobs", "@jobs.yaml", "--zookeeper", ZOOKEEPER, "--state-dir", &state]);
+        let said = context.refused(&["run", "--jobs", "@jobs.yaml", "--zookeeper", ZOOKEEPER, "--state-dir", &state]);
         assert_says(&said, &[&format!("`<desk>/zk-{name}/{name}` belongs to user 65534")]);
     }
     // A folder in it, which another user could fill.
-    let state = desk.folder("state-members", 0, 0o700);
+    let state = context.folder("state-members", 0, 0o700);
     fs::create_dir(state.join("members")).unwrap();
     give(&state.join("members"), NOBODY, 0o700);
-    let said = desk.refused(&["run", "--jobs", "@jobs.yaml", "--state-dir", "@state-members"]);
+    let said = context.refused(&["run", "--jobs", "@jobs.yaml", "--state-dir", "@state-members"]);
     assert_says(&said, &["`<desk>/state-members/members` belongs to user 65534"]);
     assert_eq!(fs::read_to_string(precious).unwrap(), "of root's own\n");
 }
@@ -274,14 +274,14 @@ fn a_runtime_directory_of_somebody_else_gets_no_socket() {
     if !is_root() {
         return;
     }
-    let desk = Desk::new();
+    let context = SessionContext::new();
     let line = ["run", "--jobs", "@jobs.yaml", "--log", "error", "--runtime-dir", "@run"];
     for (owner, mode, fault) in
         [(NOBODY, 0o755, "belongs to user 65534"), (0, 0o1777, "anybody may write"), (0, 0o770, "group 0 may write")]
     {
-        let dir = desk.folder("run", owner, mode);
+        let dir = context.folder("run", owner, mode);
         for backend in [&["--state-dir", "@solo"][..], &["--state-dir", "@replicated", "--zookeeper", ZOOKEEPER]] {
-            let said = desk.refused(&[&line[..], backend].concat());
+            let said = context.refused(&[&line[..], backend].concat());
             assert_says(&said, &["runtime directory `<desk>/run` is not safe", fault]);
         }
         assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
@@ -290,19 +290,19 @@ fn a_runtime_directory_of_somebody_else_gets_no_socket() {
 
 #[test]
 fn a_secret_that_others_may_read_is_refused_with_what_to_do() {
-    let desk = Desk::new();
+    let context = SessionContext::new();
     let line = ["run", "--jobs", "@jobs.yaml", "--state-dir", "@state", "--log", "error", "--zookeeper", ZOOKEEPER];
     for (name, option) in [
         ("auth", &["--zookeeper-auth-file", "@auth"][..]),
         ("key", &["--zookeeper-key", "@key", "--zookeeper-cert", "@cert", "--zookeeper-ca", "@cert"]),
     ] {
         // Nothing of what it should be: what is refused for that has been read.
-        let secret = desk.0.write(name, "nothing");
-        desk.0.write("cert", "nothing");
+        let secret = context.0.write(name, "nothing");
+        context.0.write("cert", "nothing");
         let line = [&line[..], option].concat();
         for mode in [0o604, 0o640, 0o602, 0o620, 0o666, 0o644] {
             fs::set_permissions(&secret, Permissions::from_mode(mode)).unwrap();
-            let said = desk.refused(&line);
+            let said = context.refused(&line);
             assert_says(
                 &said,
                 &[&format!("<desk>/{name}`"), &format!("(mode {mode:04o})"), &format!("`chmod 600 <desk>/{name}`")],
@@ -310,7 +310,7 @@ fn a_secret_that_others_may_read_is_refused_with_what_to_do() {
         }
         for mode in [0o600, 0o400] {
             fs::set_permissions(&secret, Permissions::from_mode(mode)).unwrap();
-            let said = desk.refused(&line);
+            let said = context.refused(&line);
             assert!(!said.contains("take that away"), "{said}");
         }
     }

@@ -48,14 +48,14 @@ impl Network {
     }
 
     /// A host's line gets worse.
-    pub fn suffer(&mut self, stroke: usize, host: &Arc<Host>, trouble: Trouble) {
-        self.troubles.push((stroke, Arc::clone(host), trouble));
+    pub fn suffer(&mut self, fault: usize, host: &Arc<Host>, trouble: Trouble) {
+        self.troubles.push((fault, Arc::clone(host), trouble));
         self.enforce(host).expect("nftables took such rules before");
     }
 
     /// What a stroke brought goes.
-    pub fn heal(&mut self, stroke: usize) {
-        let (healed, left) = std::mem::take(&mut self.troubles).into_iter().partition(|(of, ..)| *of == stroke);
+    pub fn heal(&mut self, fault: usize) {
+        let (healed, left) = std::mem::take(&mut self.troubles).into_iter().partition(|(of, ..)| *of == fault);
         self.troubles = left;
         let healed: Vec<(usize, Arc<Host>, Trouble)> = healed;
         for (_, host, _) in healed {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::lab::SERVERS;
+use super::testbed::SERVERS;
 
 /// The session timeout of the nodes, on servers with a tick of 500 ms.
 pub const TIMEOUT: Duration = Duration::from_secs(4);
@@ -115,7 +115,7 @@ pub enum Pick {
 
 /// One trouble.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stroke {
+pub struct Fault {
     /// After the beginning.
     pub at: Duration,
     pub lasts: Duration,
@@ -129,7 +129,7 @@ pub struct Stroke {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub seed: u64,
-    pub strokes: Vec<Stroke>,
+    pub faults: Vec<Fault>,
 }
 
 impl Plan {
@@ -137,37 +137,36 @@ impl Plan {
         let mut rng = Rng::with_seed(seed);
         // By then runs of all jobs are in flight.
         let mut at = TIMEOUT.mul_f64(0.6);
-        let mut strokes = Vec::new();
-        for kind in hand(seed) {
-            strokes.extend(strokes_of(kind, at, &mut rng));
+        let mut faults = Vec::new();
+        for kind in admin(seed) {
+            faults.extend(faults_of(kind, at, &mut rng));
             // Mostly while the one before lasts, or is being got over.
             at += TIMEOUT.mul_f64(1.6 * rng.f64());
         }
-        strokes.sort_by_key(|stroke| stroke.at);
-        Self { seed, strokes }
+        faults.sort_by_key(|fault| fault.at);
+        Self { seed, faults }
     }
 }
 
 /// The kinds of a seed.
-fn hand(seed: u64) -> Vec<Kind> {
+fn admin(seed: u64) -> Vec<Kind> {
     let mut deck = DECK;
     Rng::with_seed(FIRST_DEAL + seed / ROUND).shuffle(&mut deck);
     let first = HAND * usize::try_from(seed % ROUND).expect("it is small");
     deck[first..first + HAND].to_vec()
 }
 
-fn strokes_of(kind: Kind, at: Duration, rng: &mut Rng) -> Vec<Stroke> {
+fn faults_of(kind: Kind, at: Duration, rng: &mut Rng) -> Vec<Fault> {
     let node = if rng.u8(..5) > 0 { Pick::Leader } else { Pick::Other(rng.usize(..2)) };
     let server = rng.bool().then(|| rng.usize(..SERVERS));
-    let stroke = Stroke { at, lasts: length(kind, rng), kind, node, server };
+    let fault = Fault { at, lasts: length(kind, rng), kind, node, server };
     match kind {
         Kind::RollingRestart => {
             // Time enough for one to serve again before the next goes, where the machine is not too busy.
-            let one =
-                |i: usize| Stroke { at: at + Duration::from_secs(3 * i as u64), server: Some(i), ..stroke.clone() };
+            let one = |i: usize| Fault { at: at + Duration::from_secs(3 * i as u64), server: Some(i), ..fault.clone() };
             (0..SERVERS).map(one).collect()
         }
-        _ => vec![stroke],
+        _ => vec![fault],
     }
 }
 
@@ -189,7 +188,7 @@ fn length(kind: Kind, rng: &mut Rng) -> Duration {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Stroke { at, lasts, kind, node, server } in &self.strokes {
+        for Fault { at, lasts, kind, node, server } in &self.faults {
             let (at, lasts) = (at.as_secs_f64(), lasts.as_secs_f64());
             writeln!(f, "  at {at:5.2} s for {lasts:5.2} s: {kind:?}, node {node:?}, server {server:?}")?;
         }
@@ -211,16 +210,16 @@ mod tests {
     fn every_round_of_seeds_has_every_kind() {
         for round in 0..20 {
             let seeds = round * ROUND..(round + 1) * ROUND;
-            let kinds: Vec<Kind> = seeds.flat_map(|seed| Plan::of(seed).strokes).map(|stroke| stroke.kind).collect();
+            let kinds: Vec<Kind> = seeds.flat_map(|seed| Plan::of(seed).faults).map(|fault| fault.kind).collect();
             assert!(DECK.iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
         }
     }
 
     #[test]
     fn what_is_to_outlast_the_session_does() {
-        let strokes = (0..200).flat_map(|seed| Plan::of(seed).strokes);
+        let faults = (0..200).flat_map(|seed| Plan::of(seed).faults);
         let long =
             |kind| matches!(kind, Kind::Signal(Blow::Stop, _) | Kind::Suspended | Kind::HostLost | Kind::Blackout);
-        assert!(strokes.filter(|stroke| long(stroke.kind)).all(|stroke| stroke.lasts > TIMEOUT));
+        assert!(faults.filter(|fault| long(fault.kind)).all(|fault| fault.lasts > TIMEOUT));
     }
 }

@@ -9,9 +9,9 @@ use cronkeeper::clock::Uptime;
 use fastrand::Rng;
 use jiff::SignedDuration;
 
-use super::ambush::Ambush;
 use super::network::Host;
 use super::strays::Stray;
+use super::targeted_fault::TargetedFault;
 use super::traps::{Moment, Stall, Trap};
 use super::world::{Event, Health, World};
 use super::zookeeper::{SERVERS, Server};
@@ -105,7 +105,7 @@ pub enum Fault {
         node: usize,
     },
     /// What chooses its moment itself.
-    Ambush(Ambush),
+    TargetedFault(TargetedFault),
 }
 
 /// Draws the faults of one run, from `begin` to `end`, with the instants at which they happen and end.
@@ -123,8 +123,8 @@ pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: 
         if kind < 4 {
             match kind {
                 0 | 1 => {
-                    plan.push((at, Fault::Ambush(ambush(rng, at + timeout))));
-                    plan.push((at, Fault::Ambush(Ambush::Clog { until: at + timeout })));
+                    plan.push((at, Fault::TargetedFault(targeted_fault(rng, at + timeout))));
+                    plan.push((at, Fault::TargetedFault(TargetedFault::Clog { until: at + timeout })));
                 }
                 2 => plan.push((at, trap(rng, timeout, at + 2 * timeout).into())),
                 _ => plan.extend(stall(rng, nodes, timeout, at)),
@@ -168,11 +168,11 @@ fn hang(rng: &mut Rng, nodes: usize, timeout: Duration, at: Uptime) -> Vec<(Upti
 }
 
 /// One that gives its moment up at `until`.
-fn ambush(rng: &mut Rng, until: Uptime) -> Ambush {
+fn targeted_fault(rng: &mut Rng, until: Uptime) -> TargetedFault {
     match rng.u8(..3) {
-        0 => Ambush::Doze,
-        1 => Ambush::Echo { until },
-        _ => Ambush::Island { until },
+        0 => TargetedFault::Doze,
+        1 => TargetedFault::Echo { until },
+        _ => TargetedFault::Island { until },
     }
 }
 
@@ -305,8 +305,8 @@ impl World {
         if self.env.network.is_calm() {
             return;
         }
-        // An ambush looks often; what it does in the end is a fault of its own.
-        if !matches!(fault, Fault::Ambush(_)) {
+        // An targeted fault looks often; what it does in the end is a fault of its own.
+        if !matches!(fault, Fault::TargetedFault(_)) {
             self.env.note(|| format!("fault: {fault:?}"));
         }
         match fault {
@@ -342,7 +342,7 @@ impl World {
             Fault::QuickStarts => self.wardens.slow(None),
             Fault::Stray { stray, is_closed } => self.leave_stray(stray, is_closed),
             Fault::Unclog { node } => self.wardens.unclog(&mut self.env, node),
-            Fault::Ambush(ambush) => self.ambush(ambush),
+            Fault::TargetedFault(targeted_fault) => self.targeted_fault(targeted_fault),
             Fault::ResumeServer { server } => self.ensemble.servers[server].resume(&mut self.env),
         }
     }

@@ -17,7 +17,7 @@ mod proofs;
 mod starts_are_in_time;
 mod tokens_grow;
 mod what_is_due_has_had_its_process;
-mod wishes_are_heeded;
+mod requests_are_heeded;
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -60,7 +60,7 @@ pub fn all(nodes: usize, timeout: Duration, successors: Successors) -> Vec<Box<d
         Box::new(no_two_processes_of_a_run::NoTwoProcesses::new(nodes, successors)),
         Box::<answers_are_true::AnswersAreTrue>::default(),
         Box::<nothing_vanishes::NothingVanishes>::default(),
-        Box::<wishes_are_heeded::WishesAreHeeded>::default(),
+        Box::<requests_are_heeded::RequestsAreHeeded>::default(),
         Box::new(nothing_begins_ahead::NothingBeginsAhead),
         Box::<hooks_follow_what_is_written::HooksFollowWhatIsWritten>::default(),
         Box::<chains_go_on::ChainsGoOn>::default(),

@@ -12,10 +12,10 @@ use cronkeeper::coordination::{Coordination, Event as Told, Request};
 use cronkeeper::daemon::launch::Launcher;
 use cronkeeper::daemon::view::View;
 use cronkeeper::daemon::{Control, Daemon, Parts, Processes, Settings, Shown, WardenGone};
-use cronkeeper::election::{self, Unappointable};
+use cronkeeper::election::{self, TransferError};
 use cronkeeper::engine::Engine;
 use cronkeeper::job::JobSet;
-use cronkeeper::run::journal::{Book, Entry, Journal, RecoveredRun, Written};
+use cronkeeper::run::journal::{JournalState, Entry, Journal, RecoveredRun, Written};
 use cronkeeper::run::{ControlRecord, KnownBy, Note, RunEnd, RunId, RunRecord, RunState, Traces, Version};
 use cronkeeper::systemd::{Notifier, Watchdog};
 use cronkeeper::term::{FencingToken, NodeName};
@@ -32,7 +32,7 @@ use super::executor::{Executor, Program, Task};
 use super::facts::Fact;
 use super::faults::Fault;
 use super::jobs::{Cast, GROUP};
-use super::operators::{Asking, Wished};
+use super::operators::{OperatorFuture, Wished};
 use super::strays::STRAY;
 use super::transcript::Transcript;
 use super::trial::{Length, Plan, Subject, attempt, many, tally};
@@ -46,9 +46,9 @@ fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// What a host keeps when its process dies.
 #[derive(Default)]
-struct Home {
+struct NodeArgs {
     disk: Arc<Mutex<Disk>>,
-    book: Arc<Mutex<Book>>,
+    book: Arc<Mutex<JournalState>>,
 }
 
 /// What a node last said of itself.
@@ -67,7 +67,7 @@ const MOMENT: jiff::SignedDuration = jiff::SignedDuration::from_secs(5);
 /// See the module. With `STEADY` clocks agree: then also a run that is kept while cut off never has its successor beside it.
 pub struct Nodes<const STEADY: bool> {
     rng: Rng,
-    homes: Vec<Home>,
+    homes: Vec<NodeArgs>,
     said: Arc<Mutex<Vec<Said>>>,
     is_calm: Arc<AtomicBool>,
     wished: Wished,
@@ -83,7 +83,7 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
         Self {
             jobs: if length == Length::Long { Cast::all() } else { Cast::drawn(&mut rng) },
             rng,
-            homes: (0..nodes).map(|_| Home::default()).collect(),
+            homes: (0..nodes).map(|_| NodeArgs::default()).collect(),
             said: Arc::new(Mutex::new(vec![NOTHING; nodes])),
             is_calm: Arc::default(),
             wished: Wished::default(),
@@ -151,8 +151,8 @@ fn left_waiting(tree: &Tree, now: jiff::Timestamp) -> Result<(), String> {
     for name in ours(tree, "/cronkeeper/triggers") {
         let data = tree.get(&format!("/cronkeeper/triggers/{name}")).map(|(data, _)| data).unwrap_or_default();
         match Note::read(&data).map_err(|error| format!("`{name}`: {error}"))? {
-            Note::Trigger(wish) if is_old(wish.at) => {
-                return Err(format!("in peace trigger {name} waits: {wish:?}"));
+            Note::Trigger(request) if is_old(request.at) => {
+                return Err(format!("in peace trigger {name} waits: {request:?}"));
             }
             Note::Trigger(_) | Note::Link(_) => {}
         }
@@ -187,7 +187,7 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
         guard(&self.said)[node] = NOTHING;
         let (coordination, tap) = tapped(world, node, coordination, self.said.clone());
         let (controls, controlled) = unbounded_channel();
-        let asking = Asking {
+        let asking = OperatorFuture {
             world: world.clone(),
             node,
             operator: coordination.operator.clone(),
@@ -242,7 +242,7 @@ fn daemon(
     clock: NodeClock,
     coordination: Coordination,
     notices: UnboundedReceiver<Notice>,
-    book: Arc<Mutex<Book>>,
+    book: Arc<Mutex<JournalState>>,
 ) -> Daemon<NodeClock, Wired, Noted> {
     let name = node_name(node);
     let view = View::new(name.clone(), "simulated", "jobs.yaml".into(), &jobs, clock.now());
@@ -284,7 +284,7 @@ fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<S
                     if let Request::Ledger(request) = &request {
                         world.lock().env.note(|| format!("node-{node} asks: {request:?}"));
                     }
-                    if let Request::Election(election::Request::Resign | election::Request::Appoint(_)) = &request {
+                    if let Request::Election(election::Request::Resign | election::Request::Transfer(_)) = &request {
                         resign(&world, node, &mut guard(&said)[node]);
                     }
                     if requests.send(request).is_err() {
@@ -331,7 +331,7 @@ fn listen(world: &Shared, node: usize, said: &mut Said, event: &election::Event)
             env.facts.push(Fact::Over { node, token: term.token });
         }
         // Nothing came of the handover: the term goes on.
-        election::Event::NotAppointed { why, .. } if *why != Unappointable::Changed => {
+        election::Event::NotTransferred { why, .. } if *why != TransferError::Changed => {
             if let Some(token) = said.token {
                 said.leads = true;
                 env.facts.push(Fact::Elected { node, token, lease_until: said.lease_until });
@@ -385,7 +385,7 @@ impl Processes for Wired {
 
 /// The journal of a host.
 struct Noted {
-    book: Arc<Mutex<Book>>,
+    book: Arc<Mutex<JournalState>>,
     world: Shared,
 }
 

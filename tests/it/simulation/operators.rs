@@ -16,12 +16,12 @@ use super::clock::NodeClock;
 use super::jobs::Cast;
 use super::world::Shared;
 
-/// Wishes that were made anywhere: some are made again, elsewhere, with the same uuid.
+/// Requests that were made anywhere: some are made again, elsewhere, with the same uuid.
 #[derive(Clone, Default)]
 pub struct Wished(Arc<Mutex<Vec<(JobName, Uuid)>>>);
 
 /// An operator at one node.
-pub struct Asking {
+pub struct OperatorFuture {
     pub world: Shared,
     pub node: usize,
     pub operator: Arc<dyn Operator>,
@@ -32,7 +32,7 @@ pub struct Asking {
     pub jobs: Cast,
 }
 
-impl Asking {
+impl OperatorFuture {
     pub async fn work(mut self) {
         loop {
             let wait = if self.is_calm() { 1_000..2_000 } else { 500..15_000 };
@@ -93,16 +93,16 @@ impl Asking {
         self.note(|| format!("triggers {job} by {uuid}: {answer:?}"));
     }
 
-    /// A new wish, or one that somebody made before.
+    /// A new request, or one that somebody made before.
     fn drawn(&mut self, job: JobName) -> (JobName, Uuid) {
         let mut wished = self.wished.0.lock().unwrap_or_else(PoisonError::into_inner);
         let recent = wished.len().saturating_sub(3);
         if self.rng.u8(..3) == 0 && !wished.is_empty() {
             return wished[self.rng.usize(recent..wished.len())].clone();
         }
-        let wish = (job, Uuid::from_u128(self.rng.u128(..)));
-        wished.push(wish.clone());
-        wish
+        let request = (job, Uuid::from_u128(self.rng.u128(..)));
+        wished.push(request.clone());
+        request
     }
 
     async fn pause(&mut self, job: JobName) {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use cronkeeper::clock::Uptime;
 use cronkeeper::zookeeper::client::Op;
 
-use super::ambush::Ambush;
 use super::faults::Fault;
+use super::targeted_fault::TargetedFault;
 use super::world::{Event, World};
 use super::zookeeper::ClientId;
 use super::zookeeper::wire::Request;
@@ -109,6 +109,6 @@ fn stalled(stall: Stall, node: usize, server: Option<usize>) -> Vec<(Fault, Faul
 
 impl From<Trap> for Fault {
     fn from(trap: Trap) -> Self {
-        Self::Ambush(Ambush::Trap(trap))
+        Self::TargetedFault(TargetedFault::Trap(trap))
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
 use cronkeeper::run::{KnownBy, RunId};
-use cronkeeper::warden::wire::{Deadline, EndedBy, Ending, Exit, Launch, Notice, Order, Slot, StartFailure};
+use cronkeeper::warden::wire::{Deadline, EndedBy, Ending, Exit, Launch, Notice, Order, StartFailure, TreeId};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::facts::Fact;
@@ -32,16 +32,16 @@ pub struct Process {
 pub struct Step {
     node: usize,
     life: u64,
-    deed: Deed,
+    action: Action,
 }
 
-enum Deed {
-    Obey(Order),
+enum Action {
+    Execute(Order),
     /// The daemon's end of the socket is closed.
     DaemonGone,
     LookAtDeadlines,
     /// A tree ends.
-    End(Slot, Exit, Option<EndedBy>),
+    End(TreeId, Exit, Option<EndedBy>),
     /// A notice comes to the daemon.
     Tell(Notice),
 }
@@ -53,7 +53,7 @@ struct Warden {
     lease_until: Uptime,
     /// When it looks at the deadlines next.
     alarm: Option<Uptime>,
-    trees: BTreeMap<Slot, Tree>,
+    trees: BTreeMap<TreeId, Tree>,
     /// What came while it was frozen, or hung.
     inbox: Vec<Step>,
     /// When the last start is made that was ordered: the next is after it.
@@ -61,7 +61,7 @@ struct Warden {
     /// When the last other order is obeyed.
     obeyed: Uptime,
     /// What was ordered and is not started yet, and what was ordered about it meanwhile.
-    starting: BTreeMap<Slot, Early>,
+    starting: BTreeMap<TreeId, Early>,
     /// What the daemon has not written to its socket yet, while it cannot.
     unsent: Option<Vec<Order>>,
     daemon: Option<UnboundedSender<Notice>>,
@@ -140,7 +140,7 @@ impl Wardens {
         let at = env.now() + Duration::from_micros(env.rng.u64(20..500));
         let at = match &order {
             Order::Start(launch) => {
-                warden.starting.insert(launch.slot, Early::default());
+                warden.starting.insert(launch.tree_id, Early::default());
                 warden.started = at.max(warden.started + STEP).max(warden.obeyed) + slow.unwrap_or_default();
                 warden.started
             }
@@ -149,7 +149,7 @@ impl Wardens {
                 warden.obeyed
             }
         };
-        env.queue.at(at, Event::Warden(Step { node, life: warden.life, deed: Deed::Obey(order) }));
+        env.queue.at(at, Event::Warden(Step { node, life: warden.life, action: Action::Execute(order) }));
     }
 
     /// What a start takes from now on.
@@ -181,7 +181,7 @@ impl Wardens {
         if !with_host {
             // systemd ends the rest of the control group, and that does not depend on the warden.
             self.go_on(env, node);
-            return self.later(env, node, Duration::from_micros(50)..Duration::from_millis(5), Deed::DaemonGone);
+            return self.later(env, node, Duration::from_micros(50)..Duration::from_millis(5), Action::DaemonGone);
         }
         self.wardens[node].life += 1;
         self.end_leftovers(env, node);
@@ -197,12 +197,12 @@ impl Wardens {
     /// The daemon kills the process of a run by itself.
     pub fn kill_without(&mut self, env: &mut Env, node: usize, run: &str) {
         let of_run = |tree: &Tree| tree.process.run == run && !tree.dead;
-        let slots: Vec<Slot> =
-            self.wardens[node].trees.iter().filter(|(_, tree)| of_run(tree)).map(|(slot, _)| *slot).collect();
+        let tree_ids: Vec<TreeId> =
+            self.wardens[node].trees.iter().filter(|(_, tree)| of_run(tree)).map(|(tree_id, _)| *tree_id).collect();
         let exit = Exit::Signal { signal: 9, core: false };
-        for slot in slots {
+        for tree_id in tree_ids {
             let within = Duration::from_millis(1)..Duration::from_millis(20);
-            self.later(env, node, within, Deed::End(slot, exit, None));
+            self.later(env, node, within, Action::End(tree_id, exit, None));
         }
     }
 
@@ -276,44 +276,46 @@ impl Wardens {
             return;
         }
         if warden.frozen || warden.hangs {
-            if let (false, Deed::End(slot, ..)) = (warden.frozen, &step.deed) {
-                let slot = *slot;
-                self.die(env, node, slot);
+            if let (false, Action::End(tree_id, ..)) = (warden.frozen, &step.action) {
+                let tree_id = *tree_id;
+                self.die(env, node, tree_id);
             }
             return self.wardens[node].inbox.push(step);
         }
-        match step.deed {
-            Deed::Obey(Order::Start(launch)) => self.start(env, node, *launch),
-            Deed::Obey(Order::Stop { slot, .. } | Order::Kill { slot }) if warden.starting.contains_key(&slot) => {
-                warden.starting.entry(slot).or_default().is_over = true;
+        match step.action {
+            Action::Execute(Order::Start(launch)) => self.start(env, node, *launch),
+            Action::Execute(Order::Stop { tree_id, .. } | Order::Kill { tree_id })
+                if warden.starting.contains_key(&tree_id) =>
+            {
+                warden.starting.entry(tree_id).or_default().is_over = true;
             }
-            Deed::Obey(Order::Deadline { slot, deadline }) if warden.starting.contains_key(&slot) => {
-                warden.starting.entry(slot).or_default().deadline = Some(deadline);
+            Action::Execute(Order::Deadline { tree_id, deadline }) if warden.starting.contains_key(&tree_id) => {
+                warden.starting.entry(tree_id).or_default().deadline = Some(deadline);
             }
-            Deed::Obey(Order::Stop { slot, grace_ms }) => self.stop(env, node, slot, grace_ms),
-            Deed::Obey(Order::Kill { slot }) => self.kill(env, node, slot, EndedBy::Order),
-            Deed::Obey(Order::Lease { until }) => {
+            Action::Execute(Order::Stop { tree_id, grace_ms }) => self.stop(env, node, tree_id, grace_ms),
+            Action::Execute(Order::Kill { tree_id }) => self.kill(env, node, tree_id, EndedBy::Order),
+            Action::Execute(Order::Lease { until }) => {
                 warden.lease_until = until;
                 self.watch_deadlines(env, node);
             }
-            Deed::Obey(Order::Deadline { slot, deadline }) => {
-                if let Some(tree) = warden.trees.get_mut(&slot) {
+            Action::Execute(Order::Deadline { tree_id, deadline }) => {
+                if let Some(tree) = warden.trees.get_mut(&tree_id) {
                     tree.deadline = deadline;
                 }
                 self.watch_deadlines(env, node);
             }
-            Deed::Obey(Order::Ping) => self.tell(env, node, Notice::Pong),
-            Deed::DaemonGone => {
-                for slot in warden.trees.keys().copied().collect::<Vec<_>>() {
-                    self.kill(env, node, slot, EndedBy::Order);
+            Action::Execute(Order::Ping) => self.tell(env, node, Notice::Pong),
+            Action::DaemonGone => {
+                for tree_id in warden.trees.keys().copied().collect::<Vec<_>>() {
+                    self.kill(env, node, tree_id, EndedBy::Order);
                 }
             }
-            Deed::LookAtDeadlines => {
+            Action::LookAtDeadlines => {
                 warden.alarm = None;
                 self.watch_deadlines(env, node);
             }
-            Deed::End(slot, exit, ended_by) => self.end(env, node, slot, exit, ended_by),
-            Deed::Tell(notice) => {
+            Action::End(tree_id, exit, ended_by) => self.end(env, node, tree_id, exit, ended_by),
+            Action::Tell(notice) => {
                 if let Some(daemon) = &warden.daemon {
                     let _ = daemon.send(notice);
                 }
@@ -322,11 +324,11 @@ impl Wardens {
     }
 
     fn start(&mut self, env: &mut Env, node: usize, mut launch: Launch) {
-        let slot = launch.slot;
-        let early = self.wardens[node].starting.remove(&slot).unwrap_or_default();
+        let tree_id = launch.tree_id;
+        let early = self.wardens[node].starting.remove(&tree_id).unwrap_or_default();
         launch.deadline = early.deadline.unwrap_or(launch.deadline);
         if early.is_over || launch.not_after <= env.now() {
-            return self.tell(env, node, Notice::NotStarted { slot, why: StartFailure::TooLate });
+            return self.tell(env, node, Notice::NotStarted { tree_id, why: StartFailure::TooLate });
         }
         self.pids += 1;
         if let Some(hook) = variable(&launch, "CRONKEEPER_HOOK") {
@@ -335,44 +337,55 @@ impl Wardens {
         let process = Process::of(node, self.pids, &launch);
         env.note(|| format!("node-{node} pid {} is attempt {} of {}", process.pid, process.attempt, process.run));
         env.facts.push(Fact::Spawned(process.clone()));
-        self.tell(env, node, Notice::Started { slot, pid: process.pid, at: env.now(), known_by: KnownBy::default() });
-        self.wardens[node].trees.insert(slot, Tree { process, deadline: launch.deadline, ending: false, dead: false });
+        self.tell(
+            env,
+            node,
+            Notice::Started { tree_id, pid: process.pid, at: env.now(), known_by: KnownBy::default() },
+        );
+        self.wardens[node]
+            .trees
+            .insert(tree_id, Tree { process, deadline: launch.deadline, ending: false, dead: false });
         // From an instant to longer than most periods.
         let lasts = Duration::from_millis(20).mul_f64(1500_f64.powf(env.rng.f64()));
         let exit = Exit::Code(i32::from(env.rng.u8(..5) == 0));
-        self.later(env, node, lasts..lasts * 2, Deed::End(slot, exit, None));
+        self.later(env, node, lasts..lasts * 2, Action::End(tree_id, exit, None));
         self.watch_deadlines(env, node);
     }
 
     /// No run's process, and none of it is looked at but its start. It ends soon; or the daemon stops it, or ends.
     fn start_hook(&mut self, env: &mut Env, node: usize, launch: &Launch, hook: String) {
-        let (slot, run) = (launch.slot, variable(launch, "CRONKEEPER_RUN_ID").unwrap_or_default());
+        let (tree_id, run) = (launch.tree_id, variable(launch, "CRONKEEPER_RUN_ID").unwrap_or_default());
         env.facts.push(Fact::Hooked { node, hook, run });
         let at = env.now();
-        self.tell(env, node, Notice::Started { slot, pid: self.pids, at, known_by: KnownBy::default() });
-        let ending = ending(slot, Exit::Code(0), None, at);
+        self.tell(env, node, Notice::Started { tree_id, pid: self.pids, at, known_by: KnownBy::default() });
+        let ending = ending(tree_id, Exit::Code(0), None, at);
         self.later(
             env,
             node,
             Duration::from_millis(1)..Duration::from_secs(2),
-            Deed::Tell(Notice::Ended(Box::new(ending))),
+            Action::Tell(Notice::Ended(Box::new(ending))),
         );
     }
 
-    fn stop(&mut self, env: &mut Env, node: usize, slot: Slot, grace_ms: u64) {
+    fn stop(&mut self, env: &mut Env, node: usize, tree_id: TreeId, grace_ms: u64) {
         let grace = Duration::from_millis(grace_ms);
         let heeds = env.rng.bool();
         let exit = Exit::Signal { signal: if heeds { 15 } else { 9 }, core: false };
         let delay = if heeds { Duration::ZERO..grace.max(Duration::from_micros(1)) } else { grace..grace * 2 };
-        self.later(env, node, delay, Deed::End(slot, exit, Some(EndedBy::Order)));
+        self.later(env, node, delay, Action::End(tree_id, exit, Some(EndedBy::Order)));
     }
 
-    fn kill(&mut self, env: &mut Env, node: usize, slot: Slot, by: EndedBy) {
-        if let Some(tree) = self.wardens[node].trees.get_mut(&slot)
+    fn kill(&mut self, env: &mut Env, node: usize, tree_id: TreeId, by: EndedBy) {
+        if let Some(tree) = self.wardens[node].trees.get_mut(&tree_id)
             && !std::mem::replace(&mut tree.ending, true)
         {
             let exit = Exit::Signal { signal: 9, core: false };
-            self.later(env, node, Duration::from_micros(50)..Duration::from_millis(2), Deed::End(slot, exit, Some(by)));
+            self.later(
+                env,
+                node,
+                Duration::from_micros(50)..Duration::from_millis(2),
+                Action::End(tree_id, exit, Some(by)),
+            );
         }
     }
 
@@ -380,31 +393,31 @@ impl Wardens {
     fn watch_deadlines(&mut self, env: &mut Env, node: usize) {
         let warden = &self.wardens[node];
         let due = |tree: &Tree| tree.deadline.due(warden.lease_until);
-        let deadlines: Vec<(Slot, Uptime)> =
-            warden.trees.iter().filter(|(_, tree)| !tree.ending).map(|(slot, tree)| (*slot, due(tree))).collect();
+        let deadlines: Vec<(TreeId, Uptime)> =
+            warden.trees.iter().filter(|(_, tree)| !tree.ending).map(|(tree_id, tree)| (*tree_id, due(tree))).collect();
         let (now, life) = (env.now(), warden.life);
-        for &(slot, _) in deadlines.iter().filter(|(_, at)| *at <= now) {
-            self.kill(env, node, slot, EndedBy::Deadline);
+        for &(tree_id, _) in deadlines.iter().filter(|(_, at)| *at <= now) {
+            self.kill(env, node, tree_id, EndedBy::Deadline);
         }
         let next = deadlines.iter().map(|(_, at)| *at).filter(|at| *at > now && *at != Uptime::NEVER).min();
         let alarm = &mut self.wardens[node].alarm;
         if let Some(at) = next.filter(|at| alarm.is_none_or(|set| *at < set)) {
             *alarm = Some(at);
-            env.queue.at(at, Event::Warden(Step { node, life, deed: Deed::LookAtDeadlines }));
+            env.queue.at(at, Event::Warden(Step { node, life, action: Action::LookAtDeadlines }));
         }
     }
 
-    fn end(&mut self, env: &mut Env, node: usize, slot: Slot, exit: Exit, ended_by: Option<EndedBy>) {
-        self.die(env, node, slot);
-        if self.wardens[node].trees.remove(&slot).is_some() {
+    fn end(&mut self, env: &mut Env, node: usize, tree_id: TreeId, exit: Exit, ended_by: Option<EndedBy>) {
+        self.die(env, node, tree_id);
+        if self.wardens[node].trees.remove(&tree_id).is_some() {
             let at = env.now();
-            self.tell(env, node, Notice::Ended(Box::new(ending(slot, exit, ended_by, at))));
+            self.tell(env, node, Notice::Ended(Box::new(ending(tree_id, exit, ended_by, at))));
         }
     }
 
     /// The process is gone, whether the warden sees it or not.
-    fn die(&mut self, env: &mut Env, node: usize, slot: Slot) {
-        let Some(tree) = self.wardens[node].trees.get_mut(&slot).filter(|tree| !tree.dead) else { return };
+    fn die(&mut self, env: &mut Env, node: usize, tree_id: TreeId) {
+        let Some(tree) = self.wardens[node].trees.get_mut(&tree_id).filter(|tree| !tree.dead) else { return };
         tree.dead = true;
         let process = tree.process.clone();
         env.note(|| format!("node-{node} pid {} of {} has ended", process.pid, process.run));
@@ -413,13 +426,13 @@ impl Wardens {
     }
 
     fn tell(&mut self, env: &mut Env, node: usize, notice: Notice) {
-        self.later(env, node, Duration::from_micros(20)..Duration::from_micros(500), Deed::Tell(notice));
+        self.later(env, node, Duration::from_micros(20)..Duration::from_micros(500), Action::Tell(notice));
     }
 
-    fn later(&mut self, env: &mut Env, node: usize, within: std::ops::Range<Duration>, deed: Deed) {
+    fn later(&mut self, env: &mut Env, node: usize, within: std::ops::Range<Duration>, action: Action) {
         let spread = (within.end - within.start).as_nanos() as u64;
         let delay = within.start + Duration::from_nanos(env.rng.u64(..spread.max(1)));
-        env.queue.after(delay, Event::Warden(Step { node, life: self.wardens[node].life, deed }));
+        env.queue.after(delay, Event::Warden(Step { node, life: self.wardens[node].life, action }));
     }
 }
 
@@ -427,9 +440,9 @@ fn variable(launch: &Launch, name: &str) -> Option<String> {
     launch.environment.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
 }
 
-fn ending(slot: Slot, exit: Exit, ended_by: Option<EndedBy>, at: Uptime) -> Ending {
+fn ending(tree_id: TreeId, exit: Exit, ended_by: Option<EndedBy>, at: Uptime) -> Ending {
     let (tail, out_of_memory) = (String::new(), false);
-    Ending { slot, exit, ended_by, at, leftovers: 0, tail, dropped_bytes: 0, out_of_memory }
+    Ending { tree_id, exit, ended_by, at, leftovers: 0, tail, dropped_bytes: 0, out_of_memory }
 }
 
 impl Process {
@@ -448,33 +461,33 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use super::super::faults::Fault;
-    use super::super::lab::Lab;
+    use super::super::testbed::Testbed;
     use super::super::world::Health;
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn order(lab: &Lab, order: Order) {
-        let world = &mut *lab.executor.world.lock();
+    fn order(testbed: &Testbed, order: Order) {
+        let world = &mut *testbed.executor.world.lock();
         world.wardens.order(&mut world.env, 0, order);
     }
 
     /// A node with a warden, and a tree that runs until something ends it.
-    fn with_tree(deadline: Deadline) -> (Lab, UnboundedReceiver<Notice>) {
+    fn with_tree(deadline: Deadline) -> (Testbed, UnboundedReceiver<Notice>) {
         // A seed whose job lasts longer than the tests.
-        let mut lab = Lab::new(3, 1);
-        let notices = lab.executor.world.lock().wardens.attach(0);
-        order(&lab, Order::Lease { until: lab.now() + 100 * MS });
-        order(&lab, Order::Start(Box::new(launch(lab.now() + 100 * MS, deadline))));
-        lab.run(10 * MS);
-        assert!(lab.executor.world.lock().wardens.has_trees(0));
-        (lab, notices)
+        let mut testbed = Testbed::new(3, 1);
+        let notices = testbed.executor.world.lock().wardens.attach(0);
+        order(&testbed, Order::Lease { until: testbed.now() + 100 * MS });
+        order(&testbed, Order::Start(Box::new(launch(testbed.now() + 100 * MS, deadline))));
+        testbed.run(10 * MS);
+        assert!(testbed.executor.world.lock().wardens.has_trees(0));
+        (testbed, notices)
     }
 
     fn launch(not_after: Uptime, deadline: Deadline) -> Launch {
         use cronkeeper::warden::wire::Limits;
         Launch {
-            slot: Slot(1),
+            tree_id: TreeId(1),
             argv: vec!["true".into()],
             environment: vec![("CRONKEEPER_RUN_ID".into(), "a.20261120T000000Z".into())],
             input: String::new(),
@@ -493,62 +506,65 @@ mod tests {
 
     #[test]
     fn a_tree_is_killed_at_lease_end_though_the_daemon_stands_still() {
-        let (mut lab, _notices) = with_tree(Deadline::Lease);
-        lab.executor.fault(Fault::Pause { node: 0 });
-        lab.run(80 * MS);
-        assert!(lab.executor.world.lock().wardens.has_trees(0));
-        lab.run(20 * MS);
-        assert!(!lab.executor.world.lock().wardens.has_trees(0));
+        let (mut testbed, _notices) = with_tree(Deadline::Lease);
+        testbed.executor.fault(Fault::Pause { node: 0 });
+        testbed.run(80 * MS);
+        assert!(testbed.executor.world.lock().wardens.has_trees(0));
+        testbed.run(20 * MS);
+        assert!(!testbed.executor.world.lock().wardens.has_trees(0));
     }
 
     #[test]
     fn a_kept_tree_outlives_the_lease_until_its_own_deadline() {
-        let start = Lab::new(3, 1).now();
-        let (mut lab, _notices) = with_tree(Deadline::LeaseAnd(start + 300 * MS));
-        lab.run(200 * MS);
-        assert!(lab.executor.world.lock().wardens.has_trees(0));
-        lab.run(100 * MS);
-        assert!(!lab.executor.world.lock().wardens.has_trees(0));
+        let start = Testbed::new(3, 1).now();
+        let (mut testbed, _notices) = with_tree(Deadline::LeaseAnd(start + 300 * MS));
+        testbed.run(200 * MS);
+        assert!(testbed.executor.world.lock().wardens.has_trees(0));
+        testbed.run(100 * MS);
+        assert!(!testbed.executor.world.lock().wardens.has_trees(0));
     }
 
     #[test]
     fn the_daemons_death_kills_all_its_trees() {
-        let (mut lab, _notices) = with_tree(Deadline::None);
+        let (mut testbed, _notices) = with_tree(Deadline::None);
         {
-            let world = &mut *lab.executor.world.lock();
+            let world = &mut *testbed.executor.world.lock();
             world.wardens.daemon_gone(&mut world.env, 0, false);
         }
-        lab.run(10 * MS);
-        assert!(!lab.executor.world.lock().wardens.has_trees(0));
+        testbed.run(10 * MS);
+        assert!(!testbed.executor.world.lock().wardens.has_trees(0));
     }
 
     #[test]
     fn a_start_that_comes_too_late_starts_nothing() {
-        let mut lab = Lab::new(3, 1);
-        let mut notices = lab.executor.world.lock().wardens.attach(0);
-        order(&lab, Order::Start(Box::new(launch(lab.now(), Deadline::Lease))));
-        lab.run(10 * MS);
-        assert_eq!(notices.try_recv().ok(), Some(Notice::NotStarted { slot: Slot(1), why: StartFailure::TooLate }));
+        let mut testbed = Testbed::new(3, 1);
+        let mut notices = testbed.executor.world.lock().wardens.attach(0);
+        order(&testbed, Order::Start(Box::new(launch(testbed.now(), Deadline::Lease))));
+        testbed.run(10 * MS);
+        assert_eq!(
+            notices.try_recv().ok(),
+            Some(Notice::NotStarted { tree_id: TreeId(1), why: StartFailure::TooLate })
+        );
     }
 
     #[test]
     fn slow_starts_wait_for_each_other_and_nothing_waits_for_them() {
-        let mut lab = Lab::new(3, 1);
-        let mut notices = lab.executor.world.lock().wardens.attach(0);
-        lab.executor.fault(Fault::SlowStarts { each: 20 * MS });
-        for slot in 1..=3 {
-            let launch = launch(lab.now() + 100 * MS, Deadline::None);
-            order(&lab, Order::Start(Box::new(Launch { slot: Slot(slot), ..launch })));
+        let mut testbed = Testbed::new(3, 1);
+        let mut notices = testbed.executor.world.lock().wardens.attach(0);
+        testbed.executor.fault(Fault::SlowStarts { each: 20 * MS });
+        for tree_id in 1..=3 {
+            let launch = launch(testbed.now() + 100 * MS, Deadline::None);
+            order(&testbed, Order::Start(Box::new(Launch { tree_id: TreeId(tree_id), ..launch })));
         }
-        order(&lab, Order::Kill { slot: Slot(2) });
-        order(&lab, Order::Ping);
+        order(&testbed, Order::Kill { tree_id: TreeId(2) });
+        order(&testbed, Order::Ping);
         let mut heard = Vec::new();
         for _ in 0..4 {
-            lab.run(20 * MS);
+            testbed.run(20 * MS);
             heard.extend(std::iter::from_fn(|| notices.try_recv().ok()).map(|notice| match notice {
                 Notice::Pong => 0,
-                Notice::Started { slot, .. } => slot.0,
-                Notice::NotStarted { slot: Slot(2), why: StartFailure::TooLate } => 20,
+                Notice::Started { tree_id, .. } => tree_id.0,
+                Notice::NotStarted { tree_id: TreeId(2), why: StartFailure::TooLate } => 20,
                 other => panic!("{other:?}"),
             }));
         }
@@ -557,32 +573,32 @@ mod tests {
 
     #[test]
     fn a_warden_that_hangs_kills_nothing_and_its_daemon_can() {
-        let (mut lab, mut notices) = with_tree(Deadline::Lease);
+        let (mut testbed, mut notices) = with_tree(Deadline::Lease);
         while notices.try_recv().is_ok() {}
-        lab.executor.world.lock().nodes[0].health = Health::Running;
-        lab.executor.fault(Fault::HangWarden { node: 0 });
-        lab.run(200 * MS);
-        assert!(lab.executor.world.lock().wardens.has_trees(0));
+        testbed.executor.world.lock().nodes[0].health = Health::Running;
+        testbed.executor.fault(Fault::HangWarden { node: 0 });
+        testbed.run(200 * MS);
+        assert!(testbed.executor.world.lock().wardens.has_trees(0));
         {
-            let world = &mut *lab.executor.world.lock();
+            let world = &mut *testbed.executor.world.lock();
             world.wardens.kill_without(&mut world.env, 0, "a.20261120T000000Z");
         }
-        lab.run(20 * MS);
-        assert!(!lab.executor.world.lock().wardens.has_trees(0));
+        testbed.run(20 * MS);
+        assert!(!testbed.executor.world.lock().wardens.has_trees(0));
         assert!(notices.try_recv().is_err(), "it says nothing");
-        lab.executor.fault(Fault::WakeWarden { node: 0 });
-        lab.run(10 * MS);
+        testbed.executor.fault(Fault::WakeWarden { node: 0 });
+        testbed.run(10 * MS);
         assert!(matches!(notices.try_recv(), Ok(Notice::Ended(_))));
     }
 
     #[test]
     fn a_frozen_host_kills_nothing_until_it_thaws() {
-        let (mut lab, _notices) = with_tree(Deadline::Lease);
-        lab.executor.fault(Fault::Freeze { node: 0 });
-        lab.run(200 * MS);
-        assert!(lab.executor.world.lock().wardens.has_trees(0));
-        lab.executor.fault(Fault::Thaw { node: 0 });
-        lab.run(10 * MS);
-        assert!(!lab.executor.world.lock().wardens.has_trees(0));
+        let (mut testbed, _notices) = with_tree(Deadline::Lease);
+        testbed.executor.fault(Fault::Freeze { node: 0 });
+        testbed.run(200 * MS);
+        assert!(testbed.executor.world.lock().wardens.has_trees(0));
+        testbed.executor.fault(Fault::Thaw { node: 0 });
+        testbed.run(10 * MS);
+        assert!(!testbed.executor.world.lock().wardens.has_trees(0));
     }
 }

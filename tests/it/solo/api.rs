@@ -2,7 +2,9 @@
 
 use crate::support::{LONG, until};
 
-use super::rig::{await_end, await_run, await_start, cli, cli_text, following, get, history, leading, node, status};
+use super::fixture::{
+    await_end, await_run, await_start, cli, cli_text, following, get, history, leading, node, status,
+};
 
 #[test]
 fn the_leaders_socket_answers_for_all_and_the_next_leader_takes_it_over() {

@@ -3,7 +3,7 @@
 use crate::support::LONG;
 use crate::support::witness::Witness;
 
-use super::rig::{
+use super::fixture::{
     Gate, await_end, await_record, await_run, await_start, cli, cli_text, following, leading, node, of, status,
 };
 

@@ -5,7 +5,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use super::rig::{Gate, await_record, cli, cli_text, following, get, history, leading, node, post, status};
+use super::fixture::{Gate, await_record, cli, cli_text, following, get, history, leading, node, post, status};
 use crate::support::node::{Node, Spec};
 use crate::support::{LONG, until};
 
@@ -75,11 +75,11 @@ fn a_run_beside_another_is_skipped_and_the_command_that_waits_says_so() {
 }
 
 #[test]
-fn the_same_wish_twice_is_one_run() {
+fn the_same_request_twice_is_one_run() {
     let spec = spec("true", ", overlap: allow");
     let node = serving(&spec);
-    let wish = json!({ "uuid": "6f7ae15e-4e0f-4c5e-9d0f-6f3f0a1b2c3d" });
-    let ask = || post(&spec, "/v1/jobs/seldom/trigger", &wish);
+    let request = json!({ "uuid": "6f7ae15e-4e0f-4c5e-9d0f-6f3f0a1b2c3d" });
+    let ask = || post(&spec, "/v1/jobs/seldom/trigger", &request);
     let first = ask();
     assert_eq!((first.0, ask()), (200, first.clone()));
     let run = first.1["run"].as_str().unwrap().to_owned();

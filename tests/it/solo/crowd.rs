@@ -8,7 +8,7 @@ use crate::support::node::{Node, Spec};
 use crate::support::witness::{Mark, Witness};
 use crate::support::{LONG, poll};
 
-use super::rig::{leading, node};
+use super::fixture::{leading, node};
 
 const JOBS: usize = 500;
 

@@ -5,14 +5,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::support::node::{Node, Spec};
 use crate::support::{LONG, until};
 
-use super::rig::{await_end, await_run, await_start, leading, node, warden_of};
+use super::fixture::{await_end, await_run, await_start, leading, node, warden_of};
 
 /// A tree that ignores SIGTERM, with a process that left its session and one that is nobody's child.
-const FOREST: &str =
+const PROCESSES: &str =
     r#"trap "" TERM; setsid sleep 1000 & (setsid sh -c "sleep 1000 & sleep 1000" &); echo up; sleep 1000"#;
 
-fn forest() -> (Spec, Node, String) {
-    let spec = node("only").jobs(&format!("jobs: {{forest: {{schedule: '* * * * * *', command: {FOREST:?}}}}}"));
+fn process_table() -> (Spec, Node, String) {
+    let spec = node("only").jobs(&format!("jobs: {{forest: {{schedule: '* * * * * *', command: {PROCESSES:?}}}}}"));
     let a = leading(&spec);
     let run = await_start(&a, 0, "forest");
     until("the whole tree stands", || a.job_processes().len() >= 5);
@@ -33,7 +33,7 @@ fn kill(pid: u32) {
 
 #[test]
 fn the_warden_ends_the_trees_of_a_killed_daemon() {
-    let (spec, a, run) = forest();
+    let (spec, a, run) = process_table();
     let warden = warden_of(&a);
     a.kill9();
     assert_eq!(a.await_no_job_processes(LONG), Vec::<u32>::new());
@@ -44,7 +44,7 @@ fn the_warden_ends_the_trees_of_a_killed_daemon() {
 
 #[test]
 fn a_daemon_without_its_warden_ends_the_trees_and_itself() {
-    let (spec, a, run) = forest();
+    let (spec, a, run) = process_table();
     kill(warden_of(&a));
     assert_eq!(a.wait_exit(LONG).code(), Some(1));
     assert_eq!(a.job_processes(), Vec::<u32>::new());
@@ -55,7 +55,7 @@ fn a_daemon_without_its_warden_ends_the_trees_and_itself() {
 
 #[test]
 fn what_outlives_daemon_and_warden_is_dead_before_the_next_leads() {
-    let (spec, a, run) = forest();
+    let (spec, a, run) = process_table();
     let warden = warden_of(&a);
     // Stopped, the daemon cannot see to what the warden leaves.
     a.stop();

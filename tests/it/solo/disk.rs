@@ -12,7 +12,7 @@ use crate::support::scratch::{Scratch, fill};
 use crate::support::witness::Witness;
 use crate::support::{LONG, until};
 
-use super::rig::{PROGRAM, await_starts, cli_text, leading};
+use super::fixture::{PROGRAM, await_starts, cli_text, leading};
 
 /// A node whose state directory is a file system of its own, mounted with `options`. None: this may not be done here.
 fn on_own_file_system(options: &str) -> Option<(Scratch, Spec)> {

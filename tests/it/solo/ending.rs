@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use crate::support::LONG;
 use crate::support::node::{Node, Spec};
 
-use super::rig::{Gate, await_end, await_run, await_start, following, leading, node, of};
+use super::fixture::{Gate, await_end, await_run, await_start, following, leading, node, of};
 
 /// One job a second that ends when the gate is open.
 fn gated(gate: &Gate) -> Spec {

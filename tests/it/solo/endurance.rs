@@ -10,7 +10,7 @@ use crate::support::LONG;
 use crate::support::node::{Node, Spec};
 use crate::support::witness::{Mark, Witness};
 
-use super::rig::{await_starts, following, history, leading, node, of};
+use super::fixture::{await_starts, following, history, leading, node, of};
 
 const FAILOVERS: usize = 10;
 

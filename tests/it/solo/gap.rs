@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::support::LONG;
 use crate::support::witness::Witness;
 
-use super::rig::{await_end, await_record, await_run, await_start, await_starts, history, leading, node};
+use super::fixture::{await_end, await_record, await_run, await_start, await_starts, history, leading, node};
 
 fn instant(value: &Value) -> Timestamp {
     value.as_str().unwrap().parse().unwrap()

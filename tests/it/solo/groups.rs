@@ -7,7 +7,7 @@ use crate::support::node::Node;
 use crate::support::process::processor_time;
 use crate::support::until;
 
-use super::rig::{node, status};
+use super::fixture::{node, status};
 
 /// A node that has the jobs some time before they are due.
 fn in_time(jobs: usize) -> (Burst, [Node; 1]) {

@@ -6,7 +6,7 @@ use crate::support::node::{Event, Node};
 use crate::support::scratch::Scratch;
 use crate::support::{LONG, until};
 
-use super::rig::{Gate, PROGRAM, await_end, await_start, await_starts, following, leading, node, of, warden_of};
+use super::fixture::{Gate, PROGRAM, await_end, await_start, await_starts, following, leading, node, of, warden_of};
 
 /// A job that is due every second.
 fn job(name: &str, command: &str, more: &str) -> String {

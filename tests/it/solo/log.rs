@@ -13,7 +13,7 @@ use crate::support::scratch::Scratch;
 use crate::support::witness::{Mark, Witness};
 use crate::support::{LONG, until};
 
-use super::rig::PROGRAM;
+use super::fixture::PROGRAM;
 
 /// A daemon with one job a second, and its log line by line.
 fn lines(format: &str) -> (Scratch, Process, Receiver<String>) {

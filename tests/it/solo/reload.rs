@@ -8,7 +8,7 @@ use crate::support::node::{Event, Node};
 use crate::support::scratch::Scratch;
 use crate::support::{LONG, until};
 
-use super::rig::{Gate, await_end, await_start, await_starts, cli_text, following, leading, node, status};
+use super::fixture::{Gate, await_end, await_start, await_starts, cli_text, following, leading, node, status};
 
 const TICK: &str = "  tick: {schedule: '* * * * * *', command: 'true'}\n";
 

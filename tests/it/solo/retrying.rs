@@ -3,7 +3,7 @@
 use crate::support::LONG;
 use crate::support::witness::Witness;
 
-use super::rig::{await_run, await_start, cli_text, following, leading, node, of};
+use super::fixture::{await_run, await_start, cli_text, following, leading, node, of};
 
 #[test]
 fn a_failing_run_is_tried_again_and_its_history_tells_of_all_attempts() {

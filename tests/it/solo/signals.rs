@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::LONG;
 
-use super::rig::{Gate, await_end, await_start, following, leading, node, of};
+use super::fixture::{Gate, await_end, await_start, following, leading, node, of};
 
 /// A child inherits the mask of the thread that starts it.
 #[test]

@@ -4,7 +4,7 @@ use crate::support::node::{Node, Spec};
 use crate::support::witness::Witness;
 use crate::support::{LONG, until};
 
-use super::rig::{await_end, await_run, await_start, following, leading, node, of};
+use super::fixture::{await_end, await_run, await_start, following, leading, node, of};
 
 /// A tree that no signal but SIGKILL ends and that leaves its session.
 const STUBBORN: &str = r#"trap "" TERM; setsid sh -c "sleep 1000" & sleep 1000"#;

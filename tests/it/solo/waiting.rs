@@ -3,7 +3,7 @@
 use crate::support::LONG;
 use crate::support::witness::Witness;
 
-use super::rig::{Gate, await_end, await_run, await_start, following, leading, node, of};
+use super::fixture::{Gate, await_end, await_run, await_start, following, leading, node, of};
 
 #[test]
 fn what_waits_when_the_leader_drains_is_begun_by_the_next_after_the_end_of_the_other() {

@@ -170,13 +170,13 @@ pub struct Node {
     process: Process,
     events: Arc<Events>,
     /// What is left of its jobs is for another process of the node to see to.
-    has_heir: bool,
+    has_successor: bool,
 }
 
 impl Node {
     fn new(spec: Spec, mut process: Process) -> Self {
         let events = Events::read(process.take(|child| child.stderr.take()));
-        Self { spec, process, events, has_heir: false }
+        Self { spec, process, events, has_successor: false }
     }
 
     /// What it was started with.
@@ -227,7 +227,7 @@ impl Node {
 
     /// Starts it again after its end, be it with processes of its jobs left: those are for the new process to see to.
     pub fn again(mut self) -> Self {
-        self.has_heir = true;
+        self.has_successor = true;
         let spec = self.spec.clone();
         drop(self);
         spec.start()
@@ -279,7 +279,7 @@ impl Drop for Node {
             eprintln!("the log of {}:\n{}", self.name(), self.events.tail());
         }
         self.kill9();
-        if self.has_heir {
+        if self.has_successor {
             return;
         }
         // The warden's work comes first: the group, which may hold the warden, is killed only when `process` is dropped.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::solo::rig::node;
+use crate::solo::fixture::node;
 use crate::support::scratch::Scratch;
 
 use super::{Trial, is_root, sh};

@@ -1,6 +1,6 @@
 //! Output: bounded, complete as far as promised, and no burden to anyone.
 
-use crate::solo::rig::{await_start, cli_text, kib, leading, node, warden_of};
+use crate::solo::fixture::{await_start, cli_text, kib, leading, node, warden_of};
 use crate::support::LONG;
 
 use super::{Trial, job, sh};

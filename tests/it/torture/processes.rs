@@ -5,7 +5,7 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::solo::rig::{PROGRAM, leading, node, warden_of};
+use crate::solo::fixture::{PROGRAM, leading, node, warden_of};
 use crate::support::process::Process;
 use crate::support::scratch::Scratch;
 use crate::support::{LONG, until};
@@ -67,7 +67,7 @@ fn a_job_that_breeds_is_ended_whole() {
 #[test]
 fn zombies_of_jobs_are_reaped() {
     let trial = Trial::of(&sh("for i in 1 2 3 4 5; do (sleep 0.01 & exec sleep 0.1) & done; exec sleep 0.3"));
-    let warden = crate::solo::rig::warden_of(&trial.node);
+    let warden = crate::solo::fixture::warden_of(&trial.node);
     let is_zombie_below = |stat: &str| {
         let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
         fields.first() == Some(&"Z") && fields.get(1) == Some(&warden.to_string().as_str())

@@ -1,6 +1,6 @@
 //! Timeouts, overlaps.
 
-use crate::solo::rig::{await_start, await_starts, leading, node};
+use crate::solo::fixture::{await_start, await_starts, leading, node};
 use crate::support::LONG;
 use crate::support::witness::{Mark, Witness};
 

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cronkeeper::warden::cgroup::estate::{self, Cgroups};
+use cronkeeper::warden::cgroup::hierarchy::{self, Cgroups};
 use cronkeeper::warden::recover::start_time;
-use cronkeeper::warden::wire::{Cgroup, Exit, Limits, Order, Slot};
+use cronkeeper::warden::wire::{Cgroup, Exit, Limits, Order, TreeId};
 
-use super::bench::{Bench, PATIENCE, eventually};
+use super::fixture::{Fixture, TIMEOUT, eventually};
 
 /// Where the cgroups of these tests are; the next daemon that starts removes what is left there. One that is never used keeps
 /// the first warden that ends from removing it.
@@ -20,81 +20,81 @@ static CGROUPS: LazyLock<Option<Cgroups>> = LazyLock::new(|| {
 /// A cgroup for a run; `None`, and said, where there is none to be had.
 fn cgroup() -> Option<Cgroup> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    let slot = Slot(COUNT.fetch_add(1, Ordering::Relaxed));
+    let tree_id = TreeId(COUNT.fetch_add(1, Ordering::Relaxed));
     if CGROUPS.is_none() {
         eprintln!("skipped: no cgroup v2 that can be written to");
     }
-    Some(CGROUPS.as_ref()?.place(slot, &Limits::default()))
+    Some(CGROUPS.as_ref()?.place(tree_id, &Limits::default()))
 }
 
 #[tokio::test]
 async fn a_run_has_a_cgroup_of_its_own_which_goes_with_it() {
     let (Some(wanted), Some(unused)) = (cgroup(), cgroup()) else { return };
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     // Born there: the first thing it reads is its cgroup.
-    let mut launch = bench.launch(&["grep", "^0::", "/proc/self/cgroup"]);
+    let mut launch = fixture.launch(&["grep", "^0::", "/proc/self/cgroup"]);
     launch.cgroup = Some(wanted.clone());
-    let ending = bench.run(launch).await;
+    let ending = fixture.run(launch).await;
     assert_eq!((ending.exit, ending.leftovers), (Exit::Code(0), 0));
     let (_, named) = wanted.path.split_once("/cronkeeper.").unwrap();
-    assert!(bench.lines()[0].ends_with(named), "{:?} in {named}", bench.lines());
+    assert!(fixture.lines()[0].ends_with(named), "{:?} in {named}", fixture.lines());
     assert!(!Path::new(&wanted.path).exists());
     // A program that is missing leaves none behind either.
-    let mut launch = bench.launch(&["no-such-program"]);
+    let mut launch = fixture.launch(&["no-such-program"]);
     launch.cgroup = Some(unused.clone());
-    bench.refused(launch).await;
+    fixture.refused(launch).await;
     assert!(!Path::new(&unused.path).exists());
-    bench.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn whatever_a_process_does_to_be_forgotten_its_cgroup_knows_it() {
     let Some(wanted) = cgroup() else { return };
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     // Another run, so that nothing but the cgroup says whose the escaped process is.
-    let other = bench.sh("echo ready; sleep 1000");
-    let (other, _) = bench.start(other).await;
-    bench.line("ready").await;
-    let mut launch = bench.sh("sleep 0.05; (setsid env -i sleep 1000 >/dev/null 2>&1 & echo $! >pid); exit 3");
+    let other = fixture.sh("echo ready; sleep 1000");
+    let (other, _) = fixture.start(other).await;
+    fixture.line("ready").await;
+    let mut launch = fixture.sh("sleep 0.05; (setsid env -i sleep 1000 >/dev/null 2>&1 & echo $! >pid); exit 3");
     launch.cgroup = Some(wanted);
-    let ending = bench.run(launch).await;
-    let pid: i32 = fs::read_to_string(bench.directory.path().join("pid")).unwrap().trim().parse().unwrap();
+    let ending = fixture.run(launch).await;
+    let pid: i32 = fs::read_to_string(fixture.directory.path().join("pid")).unwrap().trim().parse().unwrap();
     assert_eq!((ending.exit, ending.leftovers, start_time(pid)), (Exit::Code(3), 1, None));
-    bench.order(Order::Kill { slot: other });
-    bench.end().await;
-    bench.close().await;
+    fixture.order(Order::Kill { tree_id: other });
+    fixture.end().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn a_fork_storm_in_a_cgroup_ends_at_one_word() {
     let Some(wanted) = cgroup() else { return };
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     // Each leaves session and parent behind at once, and is followed by one: some dozens live at a time.
-    let storm = bench.file("storm", "echo 1 >>count\nsetsid -f \"$0\" >/dev/null 2>&1\nsleep 0.05\n", 0o755);
-    let mut launch = bench.sh("for i in 1 2 3; do setsid -f ./storm >/dev/null 2>&1; done; echo ready; sleep 1000");
+    let storm = fixture.file("storm", "echo 1 >>count\nsetsid -f \"$0\" >/dev/null 2>&1\nsleep 0.05\n", 0o755);
+    let mut launch = fixture.sh("for i in 1 2 3; do setsid -f ./storm >/dev/null 2>&1; done; echo ready; sleep 1000");
     launch.cgroup = Some(wanted.clone());
-    let count = bench.directory.path().join("count");
-    let (slot, _) = bench.start(launch).await;
-    bench.line("ready").await;
+    let count = fixture.directory.path().join("count");
+    let (tree_id, _) = fixture.start(launch).await;
+    fixture.line("ready").await;
     eventually("the storm rages", || fs::metadata(&count).is_ok_and(|count| count.len() > 200)).await;
-    bench.order(Order::Kill { slot });
-    bench.end().await;
+    fixture.order(Order::Kill { tree_id });
+    fixture.end().await;
     assert!(!Path::new(&wanted.path).exists());
     drop(storm);
-    bench.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn a_cgroup_that_the_job_made_below_its_own_goes_too() {
     let Some(wanted) = cgroup() else { return };
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     let mut launch =
-        bench.sh(&format!("mkdir -p {0}/a/b && sleep 1000 & sleep 0.1; echo $! >{0}/a/b/cgroup.procs", wanted.path));
+        fixture.sh(&format!("mkdir -p {0}/a/b && sleep 1000 & sleep 0.1; echo $! >{0}/a/b/cgroup.procs", wanted.path));
     launch.cgroup = Some(wanted.clone());
-    let ending = bench.run(launch).await;
+    let ending = fixture.run(launch).await;
     assert_eq!((ending.exit, ending.leftovers), (Exit::Code(0), 1));
     assert!(!Path::new(&wanted.path).exists());
-    bench.close().await;
+    fixture.close().await;
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn what_lives_in_the_cgroup_of_a_dead_daemon_is_ended_and_that_of_a_living_one_i
     // As if another process had had this one's pid.
     let dead = PathBuf::from(format!("{}0", cgroups.path().display()));
     let (mut left, mut kept) = (start(&dead.join("jobs/free/1/deeper")), start(Path::new(&own.path)));
-    assert_eq!(estate::bury(PATIENCE), [0; 0]);
+    assert_eq!(hierarchy::reap(TIMEOUT), [0; 0]);
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&left.wait().unwrap()), Some(9));
     assert!(!dead.exists());
     assert!(kept.try_wait().unwrap().is_none() && Path::new(&own.path).exists());
@@ -122,11 +122,11 @@ fn what_lives_in_the_cgroup_of_a_dead_daemon_is_ended_and_that_of_a_living_one_i
 
 #[tokio::test]
 async fn a_cgroup_that_cannot_be_made_stops_no_job() {
-    let mut bench = Bench::new();
-    let mut launch = bench.sh("ulimit -d");
+    let mut fixture = Fixture::new();
+    let mut launch = fixture.sh("ulimit -d");
     launch.limits.memory = Some(512 << 20);
     launch.cgroup = Some(Cgroup { path: "/no/such/cgroup".into(), memory: Some(512 << 20), processes: None });
-    assert_eq!(bench.run(launch).await.exit, Exit::Code(0));
-    assert_eq!(bench.lines(), ["524288"]);
-    bench.close().await;
+    assert_eq!(fixture.run(launch).await.exit, Exit::Code(0));
+    assert_eq!(fixture.lines(), ["524288"]);
+    fixture.close().await;
 }

@@ -3,19 +3,19 @@
 use cronkeeper::clock::system::uptime;
 use cronkeeper::warden::wire::{Deadline, Exit, Limits, Order, StartFailure, Step};
 
-use super::bench::{Bench, is_root, nobody};
+use super::fixture::{Fixture, is_root, nobody};
 
 #[tokio::test]
 async fn a_job_finds_its_directory_environment_umask_and_nothing_else() {
-    let mut bench = Bench::new();
-    let directory = bench.launch(&[]).directory;
-    let launch = bench.sh("pwd; umask; env | sort; ls /proc/self/fd | wc -l; readlink /proc/self/fd/0; grep -E '^Sig(Blk|Ign)' /proc/self/status");
-    let ending = bench.run(launch).await;
+    let mut fixture = Fixture::new();
+    let directory = fixture.launch(&[]).directory;
+    let launch = fixture.sh("pwd; umask; env | sort; ls /proc/self/fd | wc -l; readlink /proc/self/fd/0; grep -E '^Sig(Blk|Ign)' /proc/self/status");
+    let ending = fixture.run(launch).await;
     assert_eq!(ending.exit, Exit::Code(0));
-    let text = bench.lines().join("\n");
+    let text = fixture.lines().join("\n");
     assert!(text.starts_with(&format!("{directory}\n0027\n")), "{text}");
     let set_by_sh = ["PWD=", "OLDPWD=", "SHLVL=", "_="];
-    let variables = bench
+    let variables = fixture
         .lines()
         .into_iter()
         .filter(|line| line.contains('=') && !set_by_sh.iter().any(|own| line.starts_with(own)));
@@ -25,20 +25,20 @@ async fn a_job_finds_its_directory_environment_umask_and_nothing_else() {
     let ignored = text.rsplit_once("SigIgn:\t").map(|(_, mask)| u64::from_str_radix(mask, 16).unwrap()).unwrap();
     // 32 and 33 belong to the C library, which lets nobody change them.
     assert_eq!(ignored & !(0b11 << 31), 0, "{text}");
-    bench.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn the_limit_of_open_files_is_the_daemons_unless_another_is_given_back() {
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     let own = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap();
-    let launch = bench.sh("ulimit -n");
-    bench.run(launch).await;
-    let mut launch = bench.sh("ulimit -n");
+    let launch = fixture.sh("ulimit -n");
+    fixture.run(launch).await;
+    let mut launch = fixture.sh("ulimit -n");
     launch.limits.open_files = Some((77, 99));
-    bench.run(launch).await;
-    assert_eq!(bench.lines(), [own.to_string(), "77".to_owned()]);
-    bench.close().await;
+    fixture.run(launch).await;
+    assert_eq!(fixture.lines(), [own.to_string(), "77".to_owned()]);
+    fixture.close().await;
 }
 
 #[tokio::test]
@@ -46,105 +46,105 @@ async fn a_job_is_its_user_with_the_groups_of_that_user_and_nobody_else() {
     if !is_root() {
         return;
     }
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     let mut launch =
-        bench.sh("id -ru; id -rg; id -G; grep -E '^(Uid|Gid|CapEff)' /proc/self/status; echo ready; sleep 1000");
+        fixture.sh("id -ru; id -rg; id -G; grep -E '^(Uid|Gid|CapEff)' /proc/self/status; echo ready; sleep 1000");
     launch.user = Some(nobody());
     launch.directory = "/".into();
-    let (slot, _) = bench.start(launch).await;
-    bench.line("ready").await;
+    let (tree_id, _) = fixture.start(launch).await;
+    fixture.line("ready").await;
     let uid = "Uid:\t65534\t65534\t65534\t65534";
     let gid = "Gid:\t65533\t65533\t65533\t65533";
-    assert_eq!(bench.lines(), ["65534", "65533", "65533 7 9", uid, gid, "CapEff:\t0000000000000000", "ready"]);
-    bench.order(Order::Kill { slot });
-    bench.end().await;
-    bench.close().await;
+    assert_eq!(fixture.lines(), ["65534", "65533", "65533 7 9", uid, gid, "CapEff:\t0000000000000000", "ready"]);
+    fixture.order(Order::Kill { tree_id });
+    fixture.end().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn limits_and_nice_value_hold_for_the_job() {
-    let mut bench = Bench::new();
-    let mut launch = bench.sh("nice; ulimit -d; ulimit -t; ulimit -Ht; cat /proc/self/limits | grep processes");
+    let mut fixture = Fixture::new();
+    let mut launch = fixture.sh("nice; ulimit -d; ulimit -t; ulimit -Ht; cat /proc/self/limits | grep processes");
     launch.nice = Some(15);
     let memory = Some(512 << 20);
     launch.limits = Limits { memory, processes: Some(12_345), open_files: None, cpu_time: Some(60) };
-    bench.run(launch).await;
-    assert_eq!(bench.lines()[..4], ["15", "524288", "60", "65"]);
-    assert!(bench.lines()[4].contains(" 12345 "), "{:?}", bench.lines());
-    bench.close().await;
+    fixture.run(launch).await;
+    assert_eq!(fixture.lines()[..4], ["15", "524288", "60", "65"]);
+    assert!(fixture.lines()[4].contains(" 12345 "), "{:?}", fixture.lines());
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn a_limit_of_memory_or_time_that_is_passed_ends_the_job() {
-    let mut bench = Bench::new();
-    let mut launch = bench.sh("x=x; while :; do x=$x$x; done");
+    let mut fixture = Fixture::new();
+    let mut launch = fixture.sh("x=x; while :; do x=$x$x; done");
     launch.limits.memory = Some(64 << 20);
-    assert_ne!(bench.run(launch).await.exit, Exit::Code(0));
-    let mut launch = bench.sh("while :; do :; done");
+    assert_ne!(fixture.run(launch).await.exit, Exit::Code(0));
+    let mut launch = fixture.sh("while :; do :; done");
     launch.limits.cpu_time = Some(1);
-    let ending = bench.run(launch).await;
+    let ending = fixture.run(launch).await;
     assert!(matches!(ending.exit, Exit::Signal { signal: 24, .. }), "{ending:?}");
-    bench.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn a_home_that_cannot_be_entered_is_the_root_directory() {
-    let mut bench = Bench::new();
-    let mut launch = bench.sh("pwd");
+    let mut fixture = Fixture::new();
+    let mut launch = fixture.sh("pwd");
     (launch.directory, launch.or_root) = ("/no/such/home".into(), true);
-    bench.run(launch).await;
-    assert_eq!(bench.lines(), ["/"]);
-    bench.close().await;
+    fixture.run(launch).await;
+    assert_eq!(fixture.lines(), ["/"]);
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn each_step_that_can_fail_is_named() {
-    let mut bench = Bench::new();
-    let plain = bench.file("plain", "exit 0\n", 0o644);
+    let mut fixture = Fixture::new();
+    let plain = fixture.file("plain", "exit 0\n", 0o644);
     let step = |step, errno| StartFailure::Step { step, errno };
-    let launch = bench.launch(&["no-such-program-anywhere"]);
-    assert_eq!(bench.refused(launch).await, step(Step::Exec, 2));
-    let launch = bench.launch(&[plain.to_str().unwrap()]);
-    assert_eq!(bench.refused(launch).await, step(Step::Exec, 13));
-    let launch = bench.launch(&["a\0b"]);
-    assert_eq!(bench.refused(launch).await, step(Step::Exec, 22));
-    let mut launch = bench.launch(&["true"]);
+    let launch = fixture.launch(&["no-such-program-anywhere"]);
+    assert_eq!(fixture.refused(launch).await, step(Step::Exec, 2));
+    let launch = fixture.launch(&[plain.to_str().unwrap()]);
+    assert_eq!(fixture.refused(launch).await, step(Step::Exec, 13));
+    let launch = fixture.launch(&["a\0b"]);
+    assert_eq!(fixture.refused(launch).await, step(Step::Exec, 22));
+    let mut launch = fixture.launch(&["true"]);
     launch.directory = "/no/such/folder".into();
-    assert_eq!(bench.refused(launch).await, step(Step::Directory, 2));
-    bench.close().await;
+    assert_eq!(fixture.refused(launch).await, step(Step::Directory, 2));
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn the_program_is_searched_in_the_jobs_own_path() {
-    let mut bench = Bench::new();
-    let script = bench.file("hello-there", "#!/bin/sh\necho found $1\n", 0o755);
-    let mut launch = bench.launch(&["hello-there", "me"]);
+    let mut fixture = Fixture::new();
+    let script = fixture.file("hello-there", "#!/bin/sh\necho found $1\n", 0o755);
+    let mut launch = fixture.launch(&["hello-there", "me"]);
     launch.environment[0].1 = format!("/nowhere:{}", script.parent().unwrap().display());
     launch.environment.push(("HOME".into(), "/".into()));
-    bench.run(launch).await;
-    assert_eq!(bench.lines(), ["found me"]);
-    bench.close().await;
+    fixture.run(launch).await;
+    assert_eq!(fixture.lines(), ["found me"]);
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn a_script_without_a_shebang_is_run_by_sh() {
-    let mut bench = Bench::new();
-    let script = bench.file("script", "echo \"$1 of $0\"\n", 0o755);
-    let launch = bench.launch(&[script.to_str().unwrap(), "one"]);
-    assert_eq!(bench.run(launch).await.exit, Exit::Code(0));
-    assert_eq!(bench.lines(), [format!("one of {}", script.display())]);
-    bench.close().await;
+    let mut fixture = Fixture::new();
+    let script = fixture.file("script", "echo \"$1 of $0\"\n", 0o755);
+    let launch = fixture.launch(&[script.to_str().unwrap(), "one"]);
+    assert_eq!(fixture.run(launch).await.exit, Exit::Code(0));
+    assert_eq!(fixture.lines(), [format!("one of {}", script.display())]);
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn nothing_starts_when_it_is_too_late() {
-    let mut bench = Bench::new();
-    let mut launch = bench.sh("echo started");
+    let mut fixture = Fixture::new();
+    let mut launch = fixture.sh("echo started");
     launch.not_after = uptime();
-    assert_eq!(bench.refused(launch).await, StartFailure::TooLate);
+    assert_eq!(fixture.refused(launch).await, StartFailure::TooLate);
     // No lease was ever given.
-    let mut launch = bench.sh("echo started");
+    let mut launch = fixture.sh("echo started");
     launch.deadline = Deadline::Lease;
-    assert_eq!(bench.refused(launch).await, StartFailure::TooLate);
-    bench.close().await;
+    assert_eq!(fixture.refused(launch).await, StartFailure::TooLate);
+    fixture.close().await;
 }

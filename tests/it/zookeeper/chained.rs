@@ -6,30 +6,33 @@ use cronkeeper::ledger::{Change, Commit, Event, Window};
 use cronkeeper::run::{Answer, HistoryRecord, Link, RunRecord, SkipReason, TriggerSeq, Version};
 use cronkeeper::term::{SessionId, Term};
 
-use super::rig::{Rig, begin, end, first_mark, job, leader, mark, run, skip};
+use super::fixture::{Fixture, begin, end, first_mark, job, leader, mark, run, skip};
 use crate::support::zookeeper::shared;
 
 /// The links that the leader hears of, once there are so many.
-async fn links(rig: &mut Rig, count: usize) -> Vec<(TriggerSeq, Link)> {
-    rig.ledger("links", |event| match event {
-        Event::Wishes(wishes) if wishes.links.len() == count => Some(wishes.links.clone().into_iter().collect()),
-        _ => None,
-    })
-    .await
+async fn links(fixture: &mut Fixture, count: usize) -> Vec<(TriggerSeq, Link)> {
+    fixture
+        .ledger("links", |event| match event {
+            Event::OperatorRequests(requests) if requests.links.len() == count => {
+                Some(requests.links.clone().into_iter().collect())
+            }
+            _ => None,
+        })
+        .await
 }
 
 /// Runs `a` at second 60, with these jobs behind it, to its end.
-async fn run_first(rig: &mut Rig, behind: &[JobName], session: &SessionId, term: &Term) -> RunRecord {
-    rig.commit(first_mark("a", "1")).await;
+async fn run_first(fixture: &mut Fixture, behind: &[JobName], session: &SessionId, term: &Term) -> RunRecord {
+    fixture.commit(first_mark("a", "1")).await;
     let first = RunRecord { dependents: behind.to_vec(), ..run("a", 60, "a", session, term.token) };
-    assert_eq!(rig.commit(begin(0, &first)).await, Commit::Accepted);
-    assert_eq!(rig.commit(end(0, &first)).await, Commit::Accepted);
+    assert_eq!(fixture.commit(begin(0, &first)).await, Commit::Accepted);
+    assert_eq!(fixture.commit(end(0, &first)).await, Commit::Accepted);
     first
 }
 
-fn forgo(name: &str, links: Vec<TriggerSeq>, term: &Term) -> Change {
+fn drop_links(name: &str, links: Vec<TriggerSeq>, term: &Term) -> Change {
     let skip = skip(name, 60, SkipReason::Upstream, "a", term.token);
-    Change::Forgo { job: job(name), links, skip: Some(skip), onward: Vec::new() }
+    Change::DropLinks { job: job(name), links, skip: Some(skip), dependents: Vec::new() }
 }
 
 #[tokio::test]
@@ -44,12 +47,12 @@ async fn an_end_leaves_links_and_the_run_they_lead_to_takes_them_away_once() {
     let next = run("b", 60, "a", &session, term.token);
     let follow = |version| {
         let mark = Some((Version(version), mark(60, &next.nonce.0)));
-        Change::Follow { mark, run: next.clone(), links: vec![said[0].0] }
+        Change::BeginDownstream { mark, run: next.clone(), links: vec![said[0].0] }
     };
     assert_eq!(leader.commit(follow(0)).await, Commit::Accepted);
     assert_eq!(leader.commit(end(0, &next)).await, Commit::Accepted);
     assert_eq!(leader.commit(follow(1)).await, Commit::Superseded, "its link is gone");
-    assert_eq!(leader.commit(forgo("c", vec![said[1].0], &term)).await, Commit::Accepted);
+    assert_eq!(leader.commit(drop_links("c", vec![said[1].0], &term)).await, Commit::Accepted);
 }
 
 #[tokio::test]
@@ -62,9 +65,9 @@ async fn what_is_given_up_is_no_news_where_the_history_knows_better() {
     leader.commit(end(0, &ended)).await;
     run_first(&mut leader, &[job("b")], &session, &term).await;
     let said = links(&mut leader, 1).await;
-    let forgo = forgo("b", vec![said[0].0], &term);
-    assert_eq!(leader.commit(forgo.clone()).await, Commit::Accepted);
-    assert_eq!(leader.commit(forgo).await, Commit::Superseded);
+    let drop_links = drop_links("b", vec![said[0].0], &term);
+    assert_eq!(leader.commit(drop_links.clone()).await, Commit::Accepted);
+    assert_eq!(leader.commit(drop_links).await, Commit::Superseded);
     let history = leader.reader().history(Some(job("b")), Window::of(10)).await.unwrap().records;
     assert!(matches!(history.as_slice(), [HistoryRecord::Run(_)]), "{history:?}");
 }
@@ -73,7 +76,7 @@ async fn what_is_given_up_is_no_news_where_the_history_knows_better() {
 async fn sixty_four_jobs_behind_one_hear_of_its_end_and_the_next_leader_knows_of_all() {
     let connect = shared();
     let (mut leader, term, session) = leader(&connect).await;
-    let mut follower = Rig::start(&connect, "b");
+    let mut follower = Fixture::start(&connect, "b");
     follower.ask(Request::Campaign);
     follower.following(Some("a")).await;
     let behind: Vec<_> = (0..64).map(|number| job(&format!("b{number}"))).collect();
@@ -81,5 +84,5 @@ async fn sixty_four_jobs_behind_one_hear_of_its_end_and_the_next_leader_knows_of
     assert_eq!(links(&mut leader, 64).await.len(), 64);
     leader.crash();
     let (_, snapshot) = follower.elected().await;
-    assert_eq!((snapshot.wishes.links.len(), snapshot.damaged), (64, Vec::new()));
+    assert_eq!((snapshot.requests.links.len(), snapshot.damaged), (64, Vec::new()));
 }

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use cronkeeper::clock::system::uptime;
 use cronkeeper::coordination::Event as Told;
-use cronkeeper::election::{Event, Request, Unappointable};
+use cronkeeper::election::{Event, Request, TransferError};
 use cronkeeper::ledger::{self, Commit};
 use cronkeeper::run::{TriggerRecord, Version};
 use cronkeeper::term::{NodeName, SessionId, TermEnd};
 use uuid::Uuid;
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
-use super::rig::{Rig, TIMEOUT, at, begin, end, first_mark, hand, job, leader, mark, run};
+use super::fixture::{Fixture, TIMEOUT, at, begin, end, first_mark, hand, job, leader, mark, run};
 use crate::support::LONG;
 use crate::support::zookeeper::shared;
 
@@ -47,13 +47,13 @@ impl Stranger {
 }
 
 /// Waits until a path is named as damaged.
-async fn named(rig: &mut Rig, path: &str) {
+async fn named(fixture: &mut Fixture, path: &str) {
     let is_it =
         |event: &Event| matches!(event, Event::Damaged { new, .. } if new.iter().any(|new| new.starts_with(path)));
-    if rig.seen_election(is_it) {
+    if fixture.seen_election(is_it) {
         return;
     }
-    rig.election(path, |event| is_it(event).then_some(())).await;
+    fixture.election(path, |event| is_it(event).then_some(())).await;
 }
 
 #[tokio::test]
@@ -64,7 +64,7 @@ async fn a_member_that_cannot_be_read_or_is_none_ends_nobody_and_hides_nobody() 
     stranger.create("/cronkeeper/nodes/ghost", b"boo").await;
     stranger.close("/cronkeeper/nodes/ghost").await;
     stranger.create("/cronkeeper/nodes/other", br#"{"v":1,"node":"a"}"#).await;
-    let mut second = Rig::start(&connect, "b");
+    let mut second = Fixture::start(&connect, "b");
     second.ask(Request::Campaign);
     named(&mut second, "/cronkeeper/nodes/ghost").await;
     named(&mut second, "/cronkeeper/nodes/other").await;
@@ -107,7 +107,7 @@ async fn a_takeover_reads_what_it_can_and_names_the_rest() {
     }
     first.crash();
 
-    let (mut second, _, snapshot) = Rig::leading(&connect, "b").await;
+    let (mut second, _, snapshot) = Fixture::leading(&connect, "b").await;
     for path in closed.into_iter().chain([bad_path.as_str(), swapped]) {
         named(&mut second, path).await;
     }
@@ -116,7 +116,7 @@ async fn a_takeover_reads_what_it_can_and_names_the_rest() {
     assert_eq!(snapshot.jobs[&job("closed")].record, None);
     assert_eq!(snapshot.jobs[&job("closed")].version, Version(1));
     assert_eq!(snapshot.jobs[&job("good")].record, Some(mark(60, &format!("{}-good-60", term.token))));
-    assert!(snapshot.wishes.control[&job("closed")].record.resume.is_none(), "it counts as a pause");
+    assert!(snapshot.requests.control[&job("closed")].record.resume.is_none(), "it counts as a pause");
     assert_eq!(second.commit(first_mark("new", "1")).await, Commit::Accepted);
 
     // Readable again, it is found by the next look, and told.
@@ -136,38 +136,38 @@ async fn an_entry_before_the_own_one_that_cannot_be_read_is_watched_all_the_same
     let stranger = Stranger::at(&connect).await;
     let options = CreateMode::Persistent.with_acls(Acls::creator_all());
     stranger.0.create("/leader/x-0000000000", b"", &options).await.unwrap();
-    let mut rig = Rig::start(&connect, "b");
-    rig.ask(Request::Campaign);
-    rig.following(None).await;
-    named(&mut rig, "/leader/x-0000000000").await;
+    let mut fixture = Fixture::start(&connect, "b");
+    fixture.ask(Request::Campaign);
+    fixture.following(None).await;
+    named(&mut fixture, "/leader/x-0000000000").await;
     stranger.0.delete("/leader/x-0000000000", None).await.unwrap();
-    rig.elected().await;
-    assert!(rig.seen_election(|event| matches!(event, Event::Damaged { all, .. } if all.is_empty())));
+    fixture.elected().await;
+    assert!(fixture.seen_election(|event| matches!(event, Event::Damaged { all, .. } if all.is_empty())));
 }
 
 #[tokio::test]
 async fn an_end_that_may_not_be_written_is_put_off_until_it_may_and_the_term_goes_on() {
     let connect = shared();
-    let (mut rig, term, session) = leader(&connect).await;
+    let (mut fixture, term, session) = leader(&connect).await;
     for name in ["bad", "good"] {
-        rig.commit(first_mark(name, "1")).await;
+        fixture.commit(first_mark(name, "1")).await;
     }
     let runs = ["bad", "good"].map(|name| run(name, 60, "a", &session, term.token));
     for run in &runs {
-        rig.commit(begin(0, run)).await;
+        fixture.commit(begin(0, run)).await;
     }
     let stranger = Stranger::at(&connect).await;
     stranger.create("/cronkeeper/history/bad", b"").await;
     stranger.close("/cronkeeper/history/bad").await;
-    let ends = [rig.request(end(0, &runs[0])), rig.request(end(0, &runs[1]))];
-    assert_eq!(rig.answer(ends[1]).await, Commit::Accepted);
-    named(&mut rig, "/cronkeeper/history/bad").await;
+    let ends = [fixture.request(end(0, &runs[0])), fixture.request(end(0, &runs[1]))];
+    assert_eq!(fixture.answer(ends[1]).await, Commit::Accepted);
+    named(&mut fixture, "/cronkeeper/history/bad").await;
     let put_off = Told::Ledger(ledger::Event::PutOff(ends[0]));
-    assert_eq!(rig.seen.iter().filter(|&event| *event == put_off).count(), 1);
-    assert_eq!(rig.commit(first_mark("other", "1")).await, Commit::Accepted);
+    assert_eq!(fixture.seen.iter().filter(|&event| *event == put_off).count(), 1);
+    assert_eq!(fixture.commit(first_mark("other", "1")).await, Commit::Accepted);
     stranger.open("/cronkeeper/history/bad").await;
-    assert_eq!(rig.answer(ends[0]).await, Commit::Accepted);
-    assert!(!rig.seen_election(|event| matches!(event, Event::Over { .. } | Event::Failed(_))));
+    assert_eq!(fixture.answer(ends[0]).await, Commit::Accepted);
+    assert!(!fixture.seen_election(|event| matches!(event, Event::Over { .. } | Event::Failed(_))));
 }
 
 #[tokio::test]
@@ -177,48 +177,48 @@ async fn the_lease_is_renewed_and_the_time_read_though_the_members_folder_may_no
     let stranger = Stranger::at(&connect).await;
     stranger.leave("/cronkeeper/nodes", Permission::READ | Permission::CREATE | Permission::DELETE).await;
     stranger.leave("/leader", Permission::READ | Permission::CREATE | Permission::DELETE).await;
-    let mut rig = Rig::start(&connect, "b");
-    rig.ask(Request::Campaign);
-    rig.elected().await;
-    assert!(rig.seen_election(|event| matches!(event, Event::Time(_))), "nothing is decided without");
-    named(&mut rig, "/leader").await;
+    let mut fixture = Fixture::start(&connect, "b");
+    fixture.ask(Request::Campaign);
+    fixture.elected().await;
+    assert!(fixture.seen_election(|event| matches!(event, Event::Time(_))), "nothing is decided without");
+    named(&mut fixture, "/leader").await;
     let from = uptime();
     let later = |event: &Event| match event {
         Event::Lease { until } => (*until > from + TIMEOUT).then_some(()),
         _ => None,
     };
-    rig.election("the lease", later).await;
+    fixture.election("the lease", later).await;
 }
 
 #[tokio::test]
 async fn a_leader_whose_member_or_candidate_is_closed_to_it_makes_them_anew() {
     let connect = shared();
-    let (mut rig, term, _) = leader(&connect).await;
+    let (mut fixture, term, _) = leader(&connect).await;
     let stranger = Stranger::at(&connect).await;
     stranger.close("/cronkeeper/nodes/a").await;
-    assert_eq!(rig.over().await.1, TermEnd::EntryGone);
-    let (next, _) = rig.elected().await;
+    assert_eq!(fixture.over().await.1, TermEnd::EntryGone);
+    let (next, _) = fixture.elected().await;
     assert!(next.token > term.token);
     stranger.close(&format!("/leader/{}", next.candidate)).await;
-    assert_eq!(rig.commit(first_mark("backup", "1")).await, Commit::Fenced);
-    let (last, _) = rig.elected().await;
+    assert_eq!(fixture.commit(first_mark("backup", "1")).await, Commit::Fenced);
+    let (last, _) = fixture.elected().await;
     assert!(last.token > next.token);
-    assert_eq!(rig.commit(first_mark("backup", "1")).await, Commit::Accepted);
+    assert_eq!(fixture.commit(first_mark("backup", "1")).await, Commit::Accepted);
 }
 
 #[tokio::test]
-async fn an_appointment_of_an_impossible_node_is_refused_and_the_term_goes_on() {
+async fn an_transfer_of_an_impossible_node_is_refused_and_the_term_goes_on() {
     let connect = shared();
-    let (mut rig, ..) = leader(&connect).await;
+    let (mut fixture, ..) = leader(&connect).await;
     for to in ["", "../../x", "a/b"] {
-        rig.ask(Request::Appoint(NodeName::new(to)));
+        fixture.ask(Request::Transfer(NodeName::new(to)));
         let refused = |event: &Event| match event {
-            Event::NotAppointed { to: of, why } => (of.as_str() == to).then(|| why.clone()),
+            Event::NotTransferred { to: of, why } => (of.as_str() == to).then(|| why.clone()),
             _ => None,
         };
-        assert_eq!(rig.election("refused", refused).await, Unappointable::NotQueued);
+        assert_eq!(fixture.election("refused", refused).await, TransferError::NotQueued);
     }
-    assert_eq!(rig.commit(first_mark("backup", "1")).await, Commit::Accepted);
+    assert_eq!(fixture.commit(first_mark("backup", "1")).await, Commit::Accepted);
 }
 
 #[tokio::test]
@@ -234,7 +234,7 @@ async fn a_clusters_id_that_was_removed_or_overwritten_is_written_anew_by_who_kn
             true => hand.delete("/cronkeeper/cluster", None).await.unwrap(),
             false => drop(hand.set_data("/cronkeeper/cluster", b"\xffgarbage", None).await.unwrap()),
         }
-        let mut again = Rig::remembering(&connect, "a", memory.clone());
+        let mut again = Fixture::remembering(&connect, "a", memory.clone());
         again.ask(Request::Campaign);
         tokio::time::timeout(Duration::from_secs(60), again.elected()).await.expect("it takes part");
         assert_eq!(hand.get_data("/cronkeeper/cluster").await.unwrap().0, id);
@@ -246,7 +246,7 @@ async fn a_clusters_id_that_was_removed_or_overwritten_is_written_anew_by_who_kn
 #[tokio::test]
 async fn the_triggers_are_numbered_anew_once_half_of_the_numbers_are_used_and_none_is_left() {
     let connect = shared();
-    let (mut rig, ..) = leader(&connect).await;
+    let (mut fixture, ..) = leader(&connect).await;
     let stranger = Stranger::at(&connect).await;
     let folder = "/cronkeeper/triggers";
     let trigger = TriggerRecord { v: 1, uuid: Uuid::from_u128(1), job: job("backup"), by: "alice".into(), at: at(60) };
@@ -255,10 +255,10 @@ async fn the_triggers_are_numbered_anew_once_half_of_the_numbers_are_used_and_no
     let ring = || stranger.0.set_data(folder, b"", None);
     ring().await.unwrap();
     let is_heard = |event: &ledger::Event| match event {
-        ledger::Event::Wishes(wishes) => (wishes.triggers.len() == 1).then_some(()),
+        ledger::Event::OperatorRequests(requests) => (requests.triggers.len() == 1).then_some(()),
         _ => None,
     };
-    rig.ledger("the trigger", is_heard).await;
+    fixture.ledger("the trigger", is_heard).await;
     let made = stranger.0.check_stat(folder).await.unwrap().unwrap().czxid;
     stranger.0.delete(&high, None).await.unwrap();
     ring().await.unwrap();
@@ -270,8 +270,8 @@ async fn the_triggers_are_numbered_anew_once_half_of_the_numbers_are_used_and_no
     })
     .await
     .expect("it is made anew");
-    let wish = TriggerRecord { uuid: Uuid::from_u128(2), ..trigger };
-    let run = rig.operator().trigger(wish).await.unwrap();
+    let request = TriggerRecord { uuid: Uuid::from_u128(2), ..trigger };
+    let run = fixture.operator().trigger(request).await.unwrap();
     assert_eq!(run.trigger().map(|seq| seq.0), Some(0));
-    rig.ledger("the next trigger", is_heard).await;
+    fixture.ledger("the next trigger", is_heard).await;
 }

@@ -1,20 +1,20 @@
 //! Places and terms.
 
 use cronkeeper::coordination::Event as Told;
-use cronkeeper::election::{Event, Failure, Request, Unappointable};
+use cronkeeper::election::{Event, Failure, Request, TransferError};
 use cronkeeper::term::{CandidateName, NodeName, TermEnd};
 use cronkeeper::zookeeper::session::{Auth, Settings};
 use zookeeper_client::{Acls, CreateMode};
 
-use super::rig::{Memory, Rig, TIMEOUT, hand};
+use super::fixture::{Fixture, Memory, TIMEOUT, hand};
 use crate::support::until;
 use crate::support::zookeeper::{Ensemble, shared};
 
 #[tokio::test]
 async fn the_second_follows_the_first_and_leads_under_a_larger_token_when_it_resigns() {
     let connect = shared();
-    let (mut first, term, _) = Rig::leading(&connect, "a").await;
-    let mut second = Rig::start(&connect, "b");
+    let (mut first, term, _) = Fixture::leading(&connect, "a").await;
+    let mut second = Fixture::start(&connect, "b");
     second.ask(Request::Campaign);
     second.following(Some("a")).await;
 
@@ -29,13 +29,13 @@ async fn the_second_follows_the_first_and_leads_under_a_larger_token_when_it_res
 async fn a_follower_watches_its_predecessor_alone() {
     let ensemble = Ensemble::start(1);
     let connect = ensemble.connect_string();
-    let (_leader, term, _) = Rig::leading(&connect, "a").await;
+    let (_leader, term, _) = Fixture::leading(&connect, "a").await;
     let mut followers = Vec::new();
     for (node, before) in [("b", "a"), ("c", "b"), ("d", "c")] {
-        let mut rig = Rig::start(&connect, node);
-        rig.ask(Request::Campaign);
-        rig.following(Some(before)).await;
-        followers.push(rig);
+        let mut fixture = Fixture::start(&connect, node);
+        fixture.ask(Request::Campaign);
+        fixture.following(Some(before)).await;
+        followers.push(fixture);
     }
     // The leader watches its own candidate and member, and what operators want; each follower one candidate.
     until("seven watches", || ensemble.watch_count(0) == 7);
@@ -47,11 +47,11 @@ async fn a_follower_watches_its_predecessor_alone() {
 #[tokio::test]
 async fn when_the_one_in_the_middle_goes_the_next_follows_the_one_before_it() {
     let connect = shared();
-    let (_leader, ..) = Rig::leading(&connect, "a").await;
-    let mut middle = Rig::start(&connect, "b");
+    let (_leader, ..) = Fixture::leading(&connect, "a").await;
+    let mut middle = Fixture::start(&connect, "b");
     middle.ask(Request::Campaign);
     middle.following(Some("a")).await;
-    let mut last = Rig::start(&connect, "c");
+    let mut last = Fixture::start(&connect, "c");
     last.ask(Request::Campaign);
     last.following(Some("b")).await;
 
@@ -63,21 +63,21 @@ async fn when_the_one_in_the_middle_goes_the_next_follows_the_one_before_it() {
 #[tokio::test]
 async fn a_candidate_removed_by_hand_ends_the_term_and_the_node_joins_anew() {
     let connect = shared();
-    let (mut rig, term, _) = Rig::leading(&connect, "a").await;
+    let (mut fixture, term, _) = Fixture::leading(&connect, "a").await;
     hand(&connect).await.delete(&format!("/leader/{}", term.candidate), None).await.unwrap();
-    assert_eq!(rig.over().await, (term.clone(), TermEnd::EntryGone));
-    let (next, _) = rig.elected().await;
+    assert_eq!(fixture.over().await, (term.clone(), TermEnd::EntryGone));
+    let (next, _) = fixture.elected().await;
     assert!(next.token > term.token);
 }
 
 #[tokio::test]
 async fn a_member_removed_by_hand_ends_the_term_and_the_node_comes_back() {
     let connect = shared();
-    let (mut rig, term, _) = Rig::leading(&connect, "a").await;
+    let (mut fixture, term, _) = Fixture::leading(&connect, "a").await;
     let hand = hand(&connect).await;
     hand.delete("/cronkeeper/nodes/a", None).await.unwrap();
-    assert_eq!(rig.over().await, (term.clone(), TermEnd::EntryGone));
-    let (next, _) = rig.elected().await;
+    assert_eq!(fixture.over().await, (term.clone(), TermEnd::EntryGone));
+    let (next, _) = fixture.elected().await;
     assert!(next.token > term.token);
     assert!(hand.check_stat("/cronkeeper/nodes/a").await.unwrap().is_some());
     assert_eq!(hand.list_children("/leader").await.unwrap(), [next.candidate.0]);
@@ -86,63 +86,63 @@ async fn a_member_removed_by_hand_ends_the_term_and_the_node_comes_back() {
 #[tokio::test]
 async fn a_followers_removed_candidate_is_made_again_at_the_end_of_the_queue() {
     let connect = shared();
-    let (_leader, ..) = Rig::leading(&connect, "a").await;
-    let mut rig = Rig::start(&connect, "b");
-    rig.ask(Request::Campaign);
-    rig.ask(Request::Busy(true));
+    let (_leader, ..) = Fixture::leading(&connect, "a").await;
+    let mut fixture = Fixture::start(&connect, "b");
+    fixture.ask(Request::Campaign);
+    fixture.ask(Request::Busy(true));
     let joined = |event: &Event| match event {
         Event::Joined { candidate } => Some(candidate.clone()),
         _ => None,
     };
-    let first = rig.election("joined", joined).await;
-    rig.following(Some("a")).await;
+    let first = fixture.election("joined", joined).await;
+    fixture.following(Some("a")).await;
     let hand = hand(&connect).await;
     hand.delete(&format!("/leader/{first}"), None).await.unwrap();
     // Nobody watches it but its successor, and there is none: the member's going makes the node look.
     hand.delete("/cronkeeper/nodes/b", None).await.unwrap();
-    let second = rig.election("joined again", joined).await;
+    let second = fixture.election("joined again", joined).await;
     assert_ne!(first, second);
-    rig.following(Some("a")).await;
+    fixture.following(Some("a")).await;
 }
 
 #[tokio::test]
 async fn foreign_entries_hold_their_place_in_the_queue() {
     let connect = shared();
-    let (mut rig, ..) = Rig::leading(&connect, "a").await;
+    let (mut fixture, ..) = Fixture::leading(&connect, "a").await;
     let hand = hand(&connect).await;
     let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
     let (_, sequence) = hand.create("/leader/4b0ad6db__lock__", b"kazoo", &options).await.unwrap();
-    rig.ask(Request::Resign);
-    rig.over().await;
-    rig.election("withdrawn", |event| (*event == Event::Withdrawn).then_some(())).await;
-    rig.ask(Request::Campaign);
-    rig.following(None).await;
+    fixture.ask(Request::Resign);
+    fixture.over().await;
+    fixture.election("withdrawn", |event| (*event == Event::Withdrawn).then_some(())).await;
+    fixture.ask(Request::Campaign);
+    fixture.following(None).await;
     hand.delete(&format!("/leader/4b0ad6db__lock__{sequence}"), None).await.unwrap();
-    rig.elected().await;
+    fixture.elected().await;
 }
 
 /// Some that follow, in this order.
-async fn followers<const N: usize>(connect: &str, nodes: [&str; N]) -> [Rig; N] {
+async fn followers<const N: usize>(connect: &str, nodes: [&str; N]) -> [Fixture; N] {
     let mut rigs = Vec::new();
     for node in nodes {
-        let mut rig = Rig::start(connect, node);
-        rig.ask(Request::Campaign);
-        rig.election("following", |event| matches!(event, Event::Following { .. }).then_some(())).await;
-        rigs.push(rig);
+        let mut fixture = Fixture::start(connect, node);
+        fixture.ask(Request::Campaign);
+        fixture.election("following", |event| matches!(event, Event::Following { .. }).then_some(())).await;
+        rigs.push(fixture);
     }
     rigs.try_into().unwrap_or_else(|_| unreachable!("one for each"))
 }
 
 #[tokio::test]
-async fn an_appointed_node_leads_next_and_those_between_join_again_behind_it() {
+async fn an_transferred_node_leads_next_and_those_between_join_again_behind_it() {
     let connect = shared();
-    let (mut leader, term, _) = Rig::leading(&connect, "a").await;
-    let [mut next, mut heir] = followers(&connect, ["b", "c"]).await;
+    let (mut leader, term, _) = Fixture::leading(&connect, "a").await;
+    let [mut next, mut successor] = followers(&connect, ["b", "c"]).await;
 
-    leader.ask(Request::Appoint(NodeName::new("c")));
+    leader.ask(Request::Transfer(NodeName::new("c")));
     assert_eq!(leader.over().await, (term.clone(), TermEnd::Resigned));
     leader.election("withdrawn", |event| (*event == Event::Withdrawn).then_some(())).await;
-    let (new, _) = heir.elected().await;
+    let (new, _) = successor.elected().await;
     assert!(new.token > term.token);
     next.following(Some("c")).await;
     leader.ask(Request::Campaign);
@@ -150,29 +150,29 @@ async fn an_appointed_node_leads_next_and_those_between_join_again_behind_it() {
 }
 
 #[tokio::test]
-async fn an_appointment_that_cannot_be_made_is_refused_and_the_term_goes_on() {
+async fn an_transfer_that_cannot_be_made_is_refused_and_the_term_goes_on() {
     let connect = shared();
-    let (mut leader, term, _) = Rig::leading(&connect, "a").await;
+    let (mut leader, term, _) = Fixture::leading(&connect, "a").await;
     let hand = hand(&connect).await;
     let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
     let (_, sequence) = hand.create("/leader/4b0ad6db__lock__", b"kazoo", &options).await.unwrap();
     let [mut follower] = followers(&connect, ["b"]).await;
 
     for (to, expected) in [
-        ("b", Unappointable::Foreign { entry: CandidateName(format!("4b0ad6db__lock__{sequence}")) }),
-        ("c", Unappointable::NotQueued),
-        ("a", Unappointable::Leads),
+        ("b", TransferError::Foreign { entry: CandidateName(format!("4b0ad6db__lock__{sequence}")) }),
+        ("c", TransferError::NotQueued),
+        ("a", TransferError::Leads),
     ] {
-        leader.ask(Request::Appoint(NodeName::new(to)));
+        leader.ask(Request::Transfer(NodeName::new(to)));
         let refused = |event: &Event| match event {
-            Event::NotAppointed { to, why } => Some((to.clone(), why.clone())),
+            Event::NotTransferred { to, why } => Some((to.clone(), why.clone())),
             _ => None,
         };
         assert_eq!(leader.election("refused", refused).await, (NodeName::new(to), expected));
     }
     assert!(!leader.seen.iter().any(|event| matches!(event, Told::Election(Event::Over { .. }))));
     hand.delete(&format!("/leader/4b0ad6db__lock__{sequence}"), None).await.unwrap();
-    leader.ask(Request::Appoint(NodeName::new("b")));
+    leader.ask(Request::Transfer(NodeName::new("b")));
     assert_eq!(leader.over().await, (term, TermEnd::Resigned));
     follower.elected().await;
 }
@@ -180,17 +180,17 @@ async fn an_appointment_that_cannot_be_made_is_refused_and_the_term_goes_on() {
 #[tokio::test]
 async fn a_chroot_that_does_not_exist_is_refused_by_name() {
     let connect = shared() + "/absent";
-    let mut rig = Rig::start(&connect, "a");
-    let failure = rig.election("failed", failed).await;
+    let mut fixture = Fixture::start(&connect, "a");
+    let failure = fixture.election("failed", failed).await;
     assert!(matches!(failure, Failure::NoChroot { ref chroot, .. } if chroot.ends_with("/absent")), "{failure}");
 }
 
 #[tokio::test]
 async fn a_name_that_another_living_node_has_is_refused_by_its_holder() {
     let connect = shared();
-    let (_holder, ..) = Rig::leading(&connect, "a").await;
-    let mut rig = Rig::start(&connect, "a");
-    let failure = rig.election("failed", failed).await;
+    let (_holder, ..) = Fixture::leading(&connect, "a").await;
+    let mut fixture = Fixture::start(&connect, "a");
+    let failure = fixture.election("failed", failed).await;
     assert!(
         matches!(failure, Failure::NameTaken { ref node, ref holder } if *node == NodeName::new("a") && holder.contains("localhost")),
         "{failure}"
@@ -203,7 +203,7 @@ async fn a_name_is_waited_for_as_long_as_its_holders_session_lasts() {
     let connect = shared();
     let with = |session_timeout| {
         let settings = Settings { connect: connect.clone(), session_timeout, ..Settings::default() };
-        Rig::with(settings, "a", Memory::default())
+        Fixture::with(settings, "a", Memory::default())
     };
     let mut first = with(TIMEOUT * 2);
     first.ask(Request::Campaign);
@@ -218,13 +218,13 @@ async fn a_name_is_waited_for_as_long_as_its_holders_session_lasts() {
 #[tokio::test]
 async fn entries_of_a_dead_process_go_at_once_when_its_sessions_are_known_dead() {
     let connect = shared();
-    let (first, term, _) = Rig::leading(&connect, "a").await;
+    let (first, term, _) = Fixture::leading(&connect, "a").await;
     let sessions = first.memory.with(|remembered| remembered.sessions.clone());
     first.crash();
     let memory = Memory::default();
     memory.with(|remembered| remembered.removable = sessions);
     let settings = Settings { connect: connect.clone(), session_timeout: TIMEOUT, ..Settings::default() };
-    let mut second = Rig::with(settings, "a", memory);
+    let mut second = Fixture::with(settings, "a", memory);
     second.ask(Request::Campaign);
     let (next, _) = second.elected().await;
     assert!(next.token > term.token);
@@ -237,8 +237,8 @@ async fn another_cluster_than_the_state_directorys_is_refused() {
     let memory = Memory::default();
     memory.with(|remembered| remembered.cluster = Some("another".into()));
     let settings = Settings { connect: shared(), session_timeout: TIMEOUT, ..Settings::default() };
-    let mut rig = Rig::with(settings, "a", memory);
-    let failure = rig.election("failed", failed).await;
+    let mut fixture = Fixture::with(settings, "a", memory);
+    let failure = fixture.election("failed", failed).await;
     assert!(matches!(failure, Failure::OtherCluster { ref ours, .. } if ours == "another"), "{failure}");
 }
 
@@ -247,21 +247,21 @@ async fn with_a_credential_only_its_holders_may_take_part() {
     let connect = shared();
     let auth = digest(["cron:secret"], false);
     let settings = Settings { connect: connect.clone(), session_timeout: TIMEOUT, auth, ..Settings::default() };
-    let mut rig = Rig::with(settings, "a", Memory::default());
-    rig.ask(Request::Campaign);
-    let (term, _) = rig.elected().await;
+    let mut fixture = Fixture::with(settings, "a", Memory::default());
+    fixture.ask(Request::Campaign);
+    let (term, _) = fixture.elected().await;
     let refused = hand(&connect).await.delete(&format!("/leader/{}", term.candidate), None).await;
     assert_eq!(refused, Err(zookeeper_client::Error::NoAuth));
-    let failure = Rig::start(&connect, "b").election("failed", failed).await;
+    let failure = Fixture::start(&connect, "b").election("failed", failed).await;
     assert!(matches!(failure, Failure::Refused { .. }), "{failure}");
 }
 
 #[tokio::test]
 async fn leaving_removes_member_and_candidate() {
     let connect = shared();
-    let (mut rig, ..) = Rig::leading(&connect, "a").await;
-    rig.ask(Request::Leave);
-    rig.election("left", |event| (*event == Event::Left).then_some(())).await;
+    let (mut fixture, ..) = Fixture::leading(&connect, "a").await;
+    fixture.ask(Request::Leave);
+    fixture.election("left", |event| (*event == Event::Left).then_some(())).await;
     let hand = hand(&connect).await;
     assert!(hand.list_children("/leader").await.unwrap().is_empty());
     assert!(hand.list_children("/cronkeeper/nodes").await.unwrap().is_empty());

@@ -10,128 +10,128 @@ use cronkeeper::run::{HistoryRecord, KillRequest, Reason, RunRecord, Version};
 use cronkeeper::term::TermEnd;
 use cronkeeper::zookeeper::session::Settings;
 
-use super::rig::{Memory, Rig, TIMEOUT, begin, end, first_mark, hand, job, leader, run, run_id};
+use super::fixture::{Fixture, Memory, TIMEOUT, begin, end, first_mark, hand, job, leader, run, run_id};
 use crate::support::LONG;
 use crate::support::zookeeper::shared;
 
 /// One that resigned while its run was in flight.
-async fn former_leader(connect: &str) -> (Rig, RunRecord) {
-    let (mut rig, term, session) = leader(connect).await;
-    rig.commit(first_mark("backup", "1")).await;
+async fn former_leader(connect: &str) -> (Fixture, RunRecord) {
+    let (mut fixture, term, session) = leader(connect).await;
+    fixture.commit(first_mark("backup", "1")).await;
     let run = run("backup", 60, "a", &session, term.token);
-    rig.commit(begin(0, &run)).await;
-    rig.ask(Request::Resign);
-    rig.over().await;
-    (rig, run)
+    fixture.commit(begin(0, &run)).await;
+    fixture.ask(Request::Resign);
+    fixture.over().await;
+    (fixture, run)
 }
 
 #[tokio::test]
 async fn a_run_begins_and_ends_and_its_successor_finds_the_mark_and_the_history() {
     let connect = shared();
-    let (mut rig, term, session) = leader(&connect).await;
-    assert_eq!(rig.commit(first_mark("backup", "1")).await, Commit::Accepted);
+    let (mut fixture, term, session) = leader(&connect).await;
+    assert_eq!(fixture.commit(first_mark("backup", "1")).await, Commit::Accepted);
     let run = run("backup", 60, "a", &session, term.token);
-    assert_eq!(rig.commit(begin(0, &run)).await, Commit::Accepted);
-    let found = rig.reader().snapshot().await.unwrap();
+    assert_eq!(fixture.commit(begin(0, &run)).await, Commit::Accepted);
+    let found = fixture.reader().snapshot().await.unwrap();
     assert_eq!(found.running.len(), 1);
     assert_eq!(found.running[0].owner, OwnerState::Alive);
     assert_eq!(found.running[0].record, run);
     assert_eq!(found.jobs[&job("backup")].version, Version(1));
-    assert_eq!(rig.commit(end(0, &run)).await, Commit::Accepted);
-    assert!(rig.reader().snapshot().await.unwrap().running.is_empty());
-    let history = rig.reader().history(None, Window::of(10)).await.unwrap().records;
+    assert_eq!(fixture.commit(end(0, &run)).await, Commit::Accepted);
+    assert!(fixture.reader().snapshot().await.unwrap().running.is_empty());
+    let history = fixture.reader().history(None, Window::of(10)).await.unwrap().records;
     assert!(matches!(&history[..], [HistoryRecord::Run(ended)] if ended.run == run), "{history:?}");
 }
 
 #[tokio::test]
 async fn a_job_touched_by_another_supersedes_the_begin() {
     let connect = shared();
-    let (mut rig, term, session) = leader(&connect).await;
-    rig.commit(first_mark("backup", "1")).await;
+    let (mut fixture, term, session) = leader(&connect).await;
+    fixture.commit(first_mark("backup", "1")).await;
     let hand = hand(&connect).await;
     let (data, _) = hand.get_data("/cronkeeper/jobs/backup").await.unwrap();
     hand.set_data("/cronkeeper/jobs/backup", &data, None).await.unwrap();
     let run = run("backup", 60, "a", &session, term.token);
-    assert_eq!(rig.commit(begin(0, &run)).await, Commit::Superseded);
+    assert_eq!(fixture.commit(begin(0, &run)).await, Commit::Superseded);
     assert_eq!(hand.list_children("/cronkeeper/running").await.unwrap(), [""; 0]);
-    assert_eq!(rig.commit(begin(1, &run)).await, Commit::Superseded, "what it rests on was refused");
-    rig.ask_ledger(ledger::Request::ReadJob(run.job.clone()));
-    assert_eq!(rig.commit(begin(1, &run)).await, Commit::Accepted, "the term goes on");
+    assert_eq!(fixture.commit(begin(1, &run)).await, Commit::Superseded, "what it rests on was refused");
+    fixture.ask_ledger(ledger::Request::ReadJob(run.job.clone()));
+    assert_eq!(fixture.commit(begin(1, &run)).await, Commit::Accepted, "the term goes on");
 }
 
 #[tokio::test]
 async fn nothing_is_written_once_the_candidate_is_gone() {
     let connect = shared();
-    let (mut rig, term, session) = leader(&connect).await;
-    rig.commit(first_mark("backup", "1")).await;
+    let (mut fixture, term, session) = leader(&connect).await;
+    fixture.commit(first_mark("backup", "1")).await;
     let hand = hand(&connect).await;
     let run = run("backup", 60, "a", &session, term.token);
     let deleted = hand.delete(&format!("/leader/{}", term.candidate), None).await;
-    let id = rig.request(begin(0, &run));
-    assert_eq!(rig.answer(id).await, Commit::Fenced);
+    let id = fixture.request(begin(0, &run));
+    assert_eq!(fixture.answer(id).await, Commit::Fenced);
     deleted.unwrap();
     assert_eq!(hand.list_children("/cronkeeper/running").await.unwrap(), [""; 0]);
-    let over = rig.seen.iter().any(|event| format!("{event:?}").contains("Over"));
+    let over = fixture.seen.iter().any(|event| format!("{event:?}").contains("Over"));
     if !over {
-        assert!(matches!(rig.over().await.1, TermEnd::Fenced | TermEnd::EntryGone));
+        assert!(matches!(fixture.over().await.1, TermEnd::Fenced | TermEnd::EntryGone));
     }
 }
 
 #[tokio::test]
 async fn five_hundred_begins_share_multis_and_one_that_fails_fails_alone() {
     let connect = shared();
-    let (mut rig, term, session) = leader(&connect).await;
+    let (mut fixture, term, session) = leader(&connect).await;
     let names: Vec<String> = (0..500).map(|at| format!("job-{at}")).collect();
-    let marks: Vec<_> = names.iter().map(|name| rig.request(first_mark(name, "1"))).collect();
+    let marks: Vec<_> = names.iter().map(|name| fixture.request(first_mark(name, "1"))).collect();
     for id in marks {
-        assert_eq!(rig.answer(id).await, Commit::Accepted);
+        assert_eq!(fixture.answer(id).await, Commit::Accepted);
     }
     hand(&connect).await.set_data("/cronkeeper/jobs/job-250", b"{}", None).await.unwrap();
     let begins: Vec<_> =
-        names.iter().map(|name| rig.request(begin(0, &run(name, 60, "a", &session, term.token)))).collect();
+        names.iter().map(|name| fixture.request(begin(0, &run(name, 60, "a", &session, term.token)))).collect();
     for (at, id) in begins.into_iter().enumerate() {
         let expected = if at == 250 { Commit::Superseded } else { Commit::Accepted };
-        assert_eq!(rig.answer(id).await, expected, "job-{at}");
+        assert_eq!(fixture.answer(id).await, expected, "job-{at}");
     }
-    assert_eq!(rig.reader().snapshot().await.unwrap().running.len(), 499);
+    assert_eq!(fixture.reader().snapshot().await.unwrap().running.len(), 499);
 }
 
 #[tokio::test]
 async fn one_jobs_commits_take_effect_in_the_order_requested() {
     let connect = shared();
-    let (mut rig, term, session) = leader(&connect).await;
-    let first = rig.request(first_mark("backup", "1"));
+    let (mut fixture, term, session) = leader(&connect).await;
+    let first = fixture.request(first_mark("backup", "1"));
     let runs: Vec<_> = (1..=20).map(|at| run("backup", at * 60, "a", &session, term.token)).collect();
-    let begins: Vec<_> = runs.iter().enumerate().map(|(at, run)| rig.request(begin(at as i32, run))).collect();
-    let ends: Vec<_> = runs.iter().map(|run| rig.request(end(0, run))).collect();
+    let begins: Vec<_> = runs.iter().enumerate().map(|(at, run)| fixture.request(begin(at as i32, run))).collect();
+    let ends: Vec<_> = runs.iter().map(|run| fixture.request(end(0, run))).collect();
     for id in [first].into_iter().chain(begins).chain(ends) {
-        assert_eq!(rig.answer(id).await, Commit::Accepted);
+        assert_eq!(fixture.answer(id).await, Commit::Accepted);
     }
 }
 
 #[tokio::test]
 async fn folders_removed_by_hand_are_made_again() {
     let connect = shared();
-    let (mut rig, term, session) = leader(&connect).await;
-    rig.commit(first_mark("backup", "1")).await;
+    let (mut fixture, term, session) = leader(&connect).await;
+    fixture.commit(first_mark("backup", "1")).await;
     let hand = hand(&connect).await;
     hand.delete("/cronkeeper/running", None).await.unwrap();
     hand.delete("/cronkeeper/history", None).await.unwrap();
     let run = run("backup", 60, "a", &session, term.token);
-    assert_eq!(rig.commit(begin(0, &run)).await, Commit::Accepted);
-    assert_eq!(rig.commit(end(0, &run)).await, Commit::Accepted);
-    assert_eq!(rig.reader().history(Some(job("backup")), Window::of(10)).await.unwrap().records.len(), 1);
+    assert_eq!(fixture.commit(begin(0, &run)).await, Commit::Accepted);
+    assert_eq!(fixture.commit(end(0, &run)).await, Commit::Accepted);
+    assert_eq!(fixture.reader().history(Some(job("backup")), Window::of(10)).await.unwrap().records.len(), 1);
 }
 
 #[tokio::test]
 async fn of_a_long_history_the_newest_twenty_runs_stay() {
     let connect = shared();
-    let (mut rig, term, session) = leader(&connect).await;
-    rig.commit(first_mark("backup", "1")).await;
+    let (mut fixture, term, session) = leader(&connect).await;
+    fixture.commit(first_mark("backup", "1")).await;
     for at in 0..30 {
         let run = run("backup", 60 + i64::from(at), "a", &session, term.token);
-        assert_eq!(rig.commit(begin(at, &run)).await, Commit::Accepted);
-        assert_eq!(rig.commit(end(0, &run)).await, Commit::Accepted);
+        assert_eq!(fixture.commit(begin(at, &run)).await, Commit::Accepted);
+        assert_eq!(fixture.commit(end(0, &run)).await, Commit::Accepted);
     }
     let hand = hand(&connect).await;
     let names = tokio::time::timeout(LONG, async {
@@ -150,21 +150,21 @@ async fn of_a_long_history_the_newest_twenty_runs_stay() {
 #[tokio::test]
 async fn the_histories_of_two_hundred_jobs_that_end_all_the_time_stay_short() {
     let connect = shared();
-    let (mut rig, term, session) = leader(&connect).await;
+    let (mut fixture, term, session) = leader(&connect).await;
     let names: Vec<String> = (0..200).map(|number| format!("job-{number}")).collect();
     for name in &names {
-        rig.request(first_mark(name, "1"));
+        fixture.request(first_mark(name, "1"));
     }
     for at in 0..60 {
         let mut last = None;
         for name in &names {
             let run = run(name, 60 + i64::from(at), "a", &session, term.token);
-            rig.request(begin(at, &run));
-            last = Some(rig.request(end(0, &run)));
+            fixture.request(begin(at, &run));
+            last = Some(fixture.request(end(0, &run)));
         }
         let last = last.expect("there are jobs");
-        assert_eq!(rig.answer(last).await, Commit::Accepted);
-        rig.seen.clear();
+        assert_eq!(fixture.answer(last).await, Commit::Accepted);
+        fixture.seen.clear();
     }
     let hand = hand(&connect).await;
     let trimmed = async {
@@ -187,23 +187,23 @@ async fn nothing_is_left_of_a_job_that_every_nodes_file_lacks_and_one_of_its_nam
     let connect = shared();
     let settings = Settings { connect: connect.clone(), session_timeout: TIMEOUT, ..Settings::default() };
     let after = Duration::from_secs(1);
-    let mut rig = Rig::forgetting(settings, "a", Memory::default(), Some(after));
-    rig.ask(Request::Campaign);
-    let session = rig.session().await;
-    let (term, _) = rig.elected().await;
+    let mut fixture = Fixture::forgetting(settings, "a", Memory::default(), Some(after));
+    fixture.ask(Request::Campaign);
+    let session = fixture.session().await;
+    let (term, _) = fixture.elected().await;
     for name in ["old", "kept"] {
-        rig.commit(first_mark(name, "1")).await;
+        fixture.commit(first_mark(name, "1")).await;
         for at in 0..3 {
             let run = run(name, 60 + i64::from(at), "a", &session, term.token);
-            assert_eq!(rig.commit(begin(at, &run)).await, Commit::Accepted);
-            assert_eq!(rig.commit(end(0, &run)).await, Commit::Accepted);
+            assert_eq!(fixture.commit(begin(at, &run)).await, Commit::Accepted);
+            assert_eq!(fixture.commit(end(0, &run)).await, Commit::Accepted);
         }
     }
     let digest = Digest::of(b"kept");
     let defined = Defined { digest: digest.clone(), jobs: [job("kept")].into() };
-    rig.ask(Request::Define(Arc::new(defined)));
-    rig.ask(Request::Publish(Published { digest, ..Published::default() }));
-    let forgotten = rig.ledger("that it is forgotten", |event| match event {
+    fixture.ask(Request::Define(Arc::new(defined)));
+    fixture.ask(Request::Publish(Published { digest, ..Published::default() }));
+    let forgotten = fixture.ledger("that it is forgotten", |event| match event {
         ledger::Event::Forgotten { job, records } => Some((job.clone(), *records)),
         _ => None,
     });
@@ -212,11 +212,11 @@ async fn nothing_is_left_of_a_job_that_every_nodes_file_lacks_and_one_of_its_nam
     for path in ["jobs/old", "history/old", "control/old", "gone/old"] {
         assert!(hand.check_stat(&format!("/cronkeeper/{path}")).await.unwrap().is_none(), "{path}");
     }
-    assert_eq!(rig.reader().history(Some(job("kept")), Window::of(10)).await.unwrap().records.len(), 3);
-    assert_eq!(rig.commit(first_mark("old", "2")).await, Commit::Accepted);
+    assert_eq!(fixture.reader().history(Some(job("kept")), Window::of(10)).await.unwrap().records.len(), 3);
+    assert_eq!(fixture.commit(first_mark("old", "2")).await, Commit::Accepted);
     let again = run("old", 90, "a", &session, term.token);
-    assert_eq!(rig.commit(begin(0, &again)).await, Commit::Accepted);
-    assert_eq!(rig.commit(end(0, &again)).await, Commit::Accepted);
+    assert_eq!(fixture.commit(begin(0, &again)).await, Commit::Accepted);
+    assert_eq!(fixture.commit(end(0, &again)).await, Commit::Accepted);
 }
 
 #[tokio::test]
@@ -224,7 +224,7 @@ async fn a_leader_hears_of_a_watched_runs_change_and_of_its_owners_end() {
     let connect = shared();
     let (first, run) = former_leader(&connect).await;
 
-    let (mut second, _, snapshot) = Rig::leading(&connect, "b").await;
+    let (mut second, _, snapshot) = Fixture::leading(&connect, "b").await;
     assert_eq!(snapshot.running[0].owner, OwnerState::Alive);
     second.ask_ledger(ledger::Request::Watch(run_id("backup", 60)));
     first.ask(Request::Leave);
@@ -241,14 +241,14 @@ async fn a_leader_hears_of_a_watched_runs_change_and_of_its_owners_end() {
 async fn a_former_leader_hears_that_its_run_is_to_end_and_ends_it_at_the_new_version() {
     let connect = shared();
     let (mut first, run) = former_leader(&connect).await;
-    first.ask_ledger(ledger::Request::Attend(run.id()));
+    first.ask_ledger(ledger::Request::WatchOwn(run.id()));
 
-    let (mut second, _, _) = Rig::leading(&connect, "b").await;
+    let (mut second, _, _) = Fixture::leading(&connect, "b").await;
     let kill = KillRequest { reason: Reason::Replaced, by: "b".into(), at: run.begun_at, force: false };
     let wanted = RunRecord { kill: Some(Box::new(kill)), ..run.clone() };
-    let wish = Change::Kill { at: Version(0), run: wanted.clone() };
-    assert_eq!(second.commit(wish.clone()).await, Commit::Accepted);
-    assert_eq!(second.commit(wish).await, Commit::Superseded, "it was written before");
+    let request = Change::Kill { at: Version(0), run: wanted.clone() };
+    assert_eq!(second.commit(request.clone()).await, Commit::Accepted);
+    assert_eq!(second.commit(request).await, Commit::Superseded, "it was written before");
     let heard = first
         .ledger("the wish", |event| match event {
             ledger::Event::Run(id, Some((record, version))) if record.kill.is_some() => {

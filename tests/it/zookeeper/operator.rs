@@ -1,35 +1,36 @@
 //! What operators write at one node, and the leader does at another.
 
 use cronkeeper::election::Request;
-use cronkeeper::ledger::{self, Change, Commit, Event, Followed, Wishes};
+use cronkeeper::ledger::{self, Change, Commit, Event, Followed, OperatorRequests};
 use cronkeeper::run::{Pause, Resume, RunRecord, TriggerRecord, Version};
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::rig::{Rig, begin, end, first_mark, job, leader, mark, run};
+use super::fixture::{Fixture, begin, end, first_mark, job, leader, mark, run};
 use crate::support::zookeeper::shared;
 
 fn pause(reason: &str) -> Pause {
     Pause { by: "alice".into(), at: Timestamp::UNIX_EPOCH, reason: Some(reason.into()) }
 }
 
-fn wish(name: &str, uuid: u128) -> TriggerRecord {
+fn request(name: &str, uuid: u128) -> TriggerRecord {
     let at = Timestamp::from_second(60).unwrap();
     TriggerRecord { v: 1, uuid: Uuid::from_u128(uuid), job: job(name), by: "alice".into(), at }
 }
 
-async fn heard(rig: &mut Rig, wanted: impl Fn(&Wishes) -> bool) -> Wishes {
-    rig.ledger("wishes", |event| match event {
-        Event::Wishes(wishes) if wanted(wishes) => Some(wishes.clone()),
-        _ => None,
-    })
-    .await
+async fn heard(fixture: &mut Fixture, wanted: impl Fn(&OperatorRequests) -> bool) -> OperatorRequests {
+    fixture
+        .ledger("wishes", |event| match event {
+            Event::OperatorRequests(requests) if wanted(requests) => Some(requests.clone()),
+            _ => None,
+        })
+        .await
 }
 
 /// The leader, and a follower to ask.
-async fn two(connect: &str) -> (Rig, cronkeeper::term::Term, cronkeeper::term::SessionId, Rig) {
+async fn two(connect: &str) -> (Fixture, cronkeeper::term::Term, cronkeeper::term::SessionId, Fixture) {
     let (leader, term, session) = leader(connect).await;
-    let mut follower = Rig::start(connect, "b");
+    let mut follower = Fixture::start(connect, "b");
     follower.ask(Request::Campaign);
     follower.following(Some("a")).await;
     (leader, term, session, follower)
@@ -63,14 +64,15 @@ async fn the_leader_hears_of_a_pause_and_ends_it_when_asked_to() {
     let operator = follower.operator();
     operator.pause(job("backup"), Uuid::from_u128(1), pause("disks")).await.unwrap();
     operator.pause(job("backup"), Uuid::from_u128(2), pause("more disks")).await.unwrap();
-    let wishes = heard(&mut leader, |wishes| wishes.control.values().any(|entry| entry.version == Version(1))).await;
-    let control = &wishes.control[&job("backup")];
+    let requests =
+        heard(&mut leader, |requests| requests.control.values().any(|entry| entry.version == Version(1))).await;
+    let control = &requests.control[&job("backup")];
     assert_eq!((control.record.id, &control.record.paused), (Uuid::from_u128(1), &pause("more disks")));
 
     let resume = Resume { by: "bob".into(), at: Timestamp::UNIX_EPOCH };
     let id = operator.request_resume(job("backup"), resume.clone()).await.unwrap();
     assert_eq!(id, Some(Uuid::from_u128(1)));
-    heard(&mut leader, |wishes| wishes.control.values().any(|entry| entry.record.resume.is_some())).await;
+    heard(&mut leader, |requests| requests.control.values().any(|entry| entry.record.resume.is_some())).await;
     let at = Version(2);
     let lift =
         |control| Change::Resume { job: job("backup"), control, mark: Some((Some(at), mark(120, "2"))), skip: None };
@@ -95,42 +97,42 @@ async fn a_trigger_becomes_a_run_and_its_end_is_told_to_whoever_waits() {
     let connect = shared();
     let (mut leader, term, session, follower) = two(&connect).await;
     let operator = follower.operator();
-    let id = operator.trigger(wish("backup", 7)).await.unwrap();
-    assert_eq!(operator.trigger(wish("backup", 7)).await, Ok(id.clone()), "the same wish again");
+    let id = operator.trigger(request("backup", 7)).await.unwrap();
+    assert_eq!(operator.trigger(request("backup", 7)).await, Ok(id.clone()), "the same wish again");
     let seq = id.trigger().unwrap();
-    let wishes = heard(&mut leader, |wishes| wishes.triggers.contains_key(&seq)).await;
-    assert_eq!(wishes.triggers.len(), 1);
-    assert_eq!(wishes.triggers[&seq].record, wish("backup", 7));
+    let requests = heard(&mut leader, |requests| requests.triggers.contains_key(&seq)).await;
+    assert_eq!(requests.triggers.len(), 1);
+    assert_eq!(requests.triggers[&seq].record, request("backup", 7));
 
-    let trigger = Some(wish("backup", 7).numbered(seq));
+    let trigger = Some(request("backup", 7).numbered(seq));
     let run = RunRecord { trigger, ..run("backup", 60, "a", &session, term.token) };
     assert_eq!(run.id(), id);
-    assert_eq!(leader.commit(Change::Fulfil { run: run.clone() }).await, Commit::Accepted);
-    assert_eq!(leader.commit(Change::Fulfil { run: run.clone() }).await, Commit::Superseded);
-    assert_eq!(operator.trigger(wish("backup", 7)).await, Ok(id.clone()), "it runs");
+    assert_eq!(leader.commit(Change::BeginTriggered { run: run.clone() }).await, Commit::Accepted);
+    assert_eq!(leader.commit(Change::BeginTriggered { run: run.clone() }).await, Commit::Superseded);
+    assert_eq!(operator.trigger(request("backup", 7)).await, Ok(id.clone()), "it runs");
     let (followed, answer) = futures_util::join!(operator.followed(id.clone()), leader.commit(end(0, &run)));
     let Ok(Followed::Ended(record)) = followed else { panic!("{followed:?}") };
     assert_eq!((answer, record.id()), (Commit::Accepted, id.clone()));
-    assert_eq!(operator.trigger(wish("backup", 7)).await, Ok(id), "it has ended");
+    assert_eq!(operator.trigger(request("backup", 7)).await, Ok(id), "it has ended");
 }
 
 #[tokio::test]
 async fn a_uuid_in_the_history_is_known_to_the_next_leader() {
     let connect = shared();
     let (mut leader, term, session, mut follower) = two(&connect).await;
-    let id = follower.operator().trigger(wish("backup", 7)).await.unwrap();
-    let trigger = Some(wish("backup", 7).numbered(id.trigger().unwrap()));
+    let id = follower.operator().trigger(request("backup", 7)).await.unwrap();
+    let trigger = Some(request("backup", 7).numbered(id.trigger().unwrap()));
     let run = RunRecord { trigger, ..run("backup", 60, "a", &session, term.token) };
-    leader.commit(Change::Fulfil { run: run.clone() }).await;
+    leader.commit(Change::BeginTriggered { run: run.clone() }).await;
     leader.commit(end(0, &run)).await;
     // As a second node would leave it that had not heard of the first.
-    let hand = super::rig::hand(&connect).await;
+    let hand = super::fixture::hand(&connect).await;
     let options = zookeeper_client::CreateMode::PersistentSequential.with_acls(zookeeper_client::Acls::anyone_all());
-    let again = serde_json::to_vec(&wish("backup", 7)).unwrap();
+    let again = serde_json::to_vec(&request("backup", 7)).unwrap();
     hand.create("/cronkeeper/triggers/", &again, &options).await.unwrap();
     leader.crash();
     let (_, snapshot) = follower.elected().await;
-    let triggers: Vec<_> = snapshot.wishes.triggers.values().map(|entry| entry.is_in_history).collect();
+    let triggers: Vec<_> = snapshot.requests.triggers.values().map(|entry| entry.is_in_history).collect();
     assert_eq!(triggers, [true]);
 }
 

@@ -6,7 +6,7 @@ use cronkeeper::coordination::Event as Told;
 use cronkeeper::election::{Event, Request};
 use jiff::SignedDuration;
 
-use super::rig::{Rig, System, hand};
+use super::fixture::{Fixture, System, hand};
 use crate::support::zookeeper::shared;
 
 /// True, and no worse than its answer was slow.
@@ -24,13 +24,13 @@ fn assert_is_now(time: ServerTime) {
 
 #[tokio::test]
 async fn a_leader_knows_the_servers_time_before_it_leads() {
-    let (rig, ..) = Rig::leading(&shared(), "a").await;
+    let (fixture, ..) = Fixture::leading(&shared(), "a").await;
     let told = |wanted: fn(&Event) -> bool| {
-        rig.seen.iter().position(|event| matches!(event, Told::Election(event) if wanted(event)))
+        fixture.seen.iter().position(|event| matches!(event, Told::Election(event) if wanted(event)))
     };
     let time = told(|event| matches!(event, Event::Time(_))).expect("a reading");
     assert!(time < told(|event| matches!(event, Event::Elected { .. })).expect("elected"));
-    if let Told::Election(Event::Time(time)) = &rig.seen[time] {
+    if let Told::Election(Event::Time(time)) = &fixture.seen[time] {
         assert_is_now(*time);
     }
 }
@@ -38,8 +38,8 @@ async fn a_leader_knows_the_servers_time_before_it_leads() {
 #[tokio::test]
 async fn a_node_that_waits_in_the_queue_asks_for_the_time_and_its_members_stay_as_they_are() {
     let connect = shared();
-    let (_leader, ..) = Rig::leading(&connect, "a").await;
-    let mut follower = Rig::start(&connect, "b");
+    let (_leader, ..) = Fixture::leading(&connect, "a").await;
+    let mut follower = Fixture::start(&connect, "b");
     follower.ask(Request::Campaign);
     let time = follower.election("the time", |event| match event {
         Event::Time(time) => Some(*time),

@@ -1,6 +1,6 @@
 //! A ledger that is kept by hand, and whoever leads on it.
 //!
-//! The [`Book`] accepts what is guarded by what stands in it, and tells what became true; the [`Cluster`] answers its leader from
+//! The [`FakeLedger`] accepts what is guarded by what stands in it, and tells what became true; the [`Cluster`] answers its leader from
 //! it, as often as the test wants, and puts another in the leader's place.
 
 use std::collections::BTreeMap;
@@ -8,18 +8,18 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use crate::coordination::Request;
-use crate::engine::tests::rig::*;
+use crate::engine::tests::fixture::*;
 use crate::engine::{Command, Event};
 use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{
-    self, Change, Commit, ControlEntry, JobEntry, OwnerState, Running, Snapshot, TriggerEntry, Wishes,
+    self, Change, Commit, ControlEntry, JobEntry, OperatorRequests, OwnerState, Running, Snapshot, TriggerEntry,
 };
 use crate::run::{ControlRecord, JobRecord, Link, Pause, RunId, RunRecord, TriggerRecord, TriggerSeq, Version};
-use crate::warden::wire::{Exit, Slot};
+use crate::warden::wire::{Exit, TreeId};
 
 /// The ledger: it accepts what is guarded by what stands in it.
 #[derive(Default)]
-pub struct Book {
+pub struct FakeLedger {
     pub jobs: BTreeMap<JobName, (JobRecord, Version)>,
     control: BTreeMap<JobName, ControlEntry>,
     pub running: BTreeMap<RunId, (RunRecord, Version)>,
@@ -30,7 +30,7 @@ pub struct Book {
     told: Vec<String>,
 }
 
-impl Book {
+impl FakeLedger {
     fn apply(&mut self, change: &Change) -> Commit {
         if !self.write(change) {
             return Commit::Superseded;
@@ -49,25 +49,25 @@ impl Book {
                 self.mark(job, *at, record)
             }
             Change::Begin { at, record, run } => self.mark(&run.job, Some(*at), record) && self.begin(run),
-            Change::Fulfil { run } => {
+            Change::BeginTriggered { run } => {
                 run.trigger.as_ref().is_some_and(|trigger| self.triggers.remove(&trigger.seq).is_some())
                     && self.begin(run)
             }
-            Change::Follow { mark, run, links } => {
+            Change::BeginDownstream { mark, run, links } => {
                 let stands = mark.as_ref().is_none_or(|(at, _)| self.version(&run.job) == Some(*at));
                 if !stands || !self.take(links) {
                     return false;
                 }
                 mark.as_ref().is_none_or(|(at, record)| self.mark(&run.job, Some(*at), record)) && self.begin(run)
             }
-            Change::Forgo { links, skip, .. } => {
+            Change::DropLinks { links, skip, .. } => {
                 if !self.take(links) {
                     return false;
                 }
                 self.tell_skip(skip.as_ref().map(|skip| (skip, skip.count)));
                 true
             }
-            Change::Settle { at, run } | Change::Reown { at, run } | Change::Kill { at, run } => {
+            Change::UpdateRun { at, run } | Change::ChangeOwner { at, run } | Change::Kill { at, run } => {
                 let known = self.running.get_mut(&run.id()).filter(|(_, version)| version == at);
                 known.map(|known| *known = (run.clone(), at.next())).is_some()
             }
@@ -77,7 +77,7 @@ impl Book {
                 self.told.extend(stands.then(|| format!("end {} {}", end.run.id(), end.outcome.as_str())));
                 stands
             }
-            Change::Dismiss { .. } | Change::Resume { .. } | Change::Miss { .. } => panic!("{change:?}"),
+            Change::DropTrigger { .. } | Change::Resume { .. } | Change::Miss { .. } => panic!("{change:?}"),
         }
     }
 
@@ -114,11 +114,11 @@ impl Book {
         self.told.push(format!("skip {} {}{many}", skip.id(), skip.reason.as_str()));
     }
 
-    fn wishes(&self) -> Wishes {
+    fn requests(&self) -> OperatorRequests {
         let triggers = self.triggers.iter();
         let triggers =
             triggers.map(|(seq, record)| (*seq, TriggerEntry { record: record.clone(), is_in_history: false }));
-        Wishes { control: self.control.clone(), triggers: triggers.collect(), links: self.links.clone() }
+        OperatorRequests { control: self.control.clone(), triggers: triggers.collect(), links: self.links.clone() }
     }
 
     fn snapshot(&self, owner: OwnerState) -> Snapshot {
@@ -130,7 +130,7 @@ impl Book {
             running: running
                 .map(|(record, version)| Running { record: record.clone(), version: *version, owner })
                 .collect(),
-            wishes: self.wishes(),
+            requests: self.requests(),
             damaged: Vec::new(),
         }
     }
@@ -138,10 +138,10 @@ impl Book {
 
 /// A ledger and whoever leads.
 pub struct Cluster {
-    pub book: Book,
-    pub rig: Rig,
+    pub ledger: FakeLedger,
+    pub fixture: Fixture,
     jobs: JobSet,
-    pub slots: BTreeMap<String, Slot>,
+    pub tree_ids: BTreeMap<String, TreeId>,
     token: i64,
     /// How many more commits this leader gets answered.
     pub answers: usize,
@@ -152,34 +152,34 @@ impl Cluster {
     /// A leader since 10:00:00.
     pub fn new(jobs: impl IntoIterator<Item = Job>) -> Self {
         let jobs = set(jobs);
-        let rig = Rig::new("10:00:00", jobs.clone());
+        let fixture = Fixture::new("10:00:00", jobs.clone());
         let mut cluster = Self {
-            book: Book::default(),
-            rig,
+            ledger: FakeLedger::default(),
+            fixture,
             jobs,
-            slots: BTreeMap::new(),
+            tree_ids: BTreeMap::new(),
             token: 1,
             answers: usize::MAX,
             commits: 0,
         };
-        cluster.rig.join();
+        cluster.fixture.join();
         cluster.lead(OwnerState::Dead);
         cluster
     }
 
     fn lead(&mut self, owner: OwnerState) {
         self.token += 1;
-        self.rig.elect(self.token, self.book.snapshot(owner));
+        self.fixture.elect(self.token, self.ledger.snapshot(owner));
         self.work();
     }
 
     /// The leader dies with its runs; another leads.
     pub fn replace_leader(&mut self) {
-        let now = self.rig.now;
-        self.rig = Rig::new("10:00:00", self.jobs.clone());
-        self.rig.now = now;
-        self.slots.clear();
-        self.rig.join();
+        let now = self.fixture.now;
+        self.fixture = Fixture::new("10:00:00", self.jobs.clone());
+        self.fixture.now = now;
+        self.tree_ids.clear();
+        self.fixture.join();
         self.answers = usize::MAX;
         self.lead(OwnerState::Dead);
     }
@@ -187,80 +187,83 @@ impl Cluster {
     /// Answers all that is asked, until nothing more is.
     pub fn work(&mut self) {
         loop {
-            let commands = self.rig.take();
+            let commands = self.fixture.take();
             if commands.is_empty() || self.answers == 0 {
                 return;
             }
-            let links = self.book.links.clone();
-            commands.into_iter().for_each(|command| self.obey(command));
-            if self.book.links != links {
+            let links = self.ledger.links.clone();
+            commands.into_iter().for_each(|command| self.apply_kill(command));
+            if self.ledger.links != links {
                 self.hear();
             }
         }
     }
 
-    pub fn obey(&mut self, command: Command) {
+    pub fn apply_kill(&mut self, command: Command) {
         match command {
             Command::Ask(Request::Ledger(ledger::Request::Commit { id, change })) if self.answers > 0 => {
                 self.answers -= 1;
                 self.commits += 1;
-                let answer = self.book.apply(&change);
-                self.rig.answer(id, answer);
+                let answer = self.ledger.apply(&change);
+                self.fixture.answer(id, answer);
             }
             Command::Ask(Request::Ledger(ledger::Request::ReadJob(job))) => {
-                let known = self.book.jobs.get(&job);
+                let known = self.ledger.jobs.get(&job);
                 let entry = known.map(|(record, version)| JobEntry { record: Some(record.clone()), version: *version });
-                let control = self.book.control.get(&job).cloned();
-                self.rig.tell(Event::Ledger(ledger::Event::Job(job, entry, control)));
+                let control = self.ledger.control.get(&job).cloned();
+                self.fixture.tell(Event::Ledger(ledger::Event::Job(job, entry, control)));
             }
             Command::Start(start) => {
-                self.slots.insert(start.job.name.to_string(), start.slot);
-                self.rig.started(start.slot);
+                self.tree_ids.insert(start.job.name.to_string(), start.tree_id);
+                self.fixture.started(start.tree_id);
             }
             _ => {}
         }
     }
 
     pub fn hear(&mut self) {
-        self.rig.tell(Event::Ledger(ledger::Event::Wishes(self.book.wishes())));
+        self.fixture.tell(Event::Ledger(ledger::Event::OperatorRequests(self.ledger.requests())));
     }
 
     /// An operator triggers a job, at 10:00:00 and as number 7.
     pub fn trigger(&mut self, job: &str) {
         let (uuid, at) = (Uuid::from_u128(1), at("10:00:00"));
-        self.book.triggers.insert(TriggerSeq(7), TriggerRecord { v: 1, uuid, job: name(job), by: "alice".into(), at });
-        self.book.last = 7;
+        self.ledger
+            .triggers
+            .insert(TriggerSeq(7), TriggerRecord { v: 1, uuid, job: name(job), by: "alice".into(), at });
+        self.ledger.last = 7;
         self.hear();
         self.work();
     }
 
     pub fn pass(&mut self, seconds: u64) {
-        self.rig.pass(seconds);
+        self.fixture.pass(seconds);
         self.work();
     }
 
     pub fn end(&mut self, job: &str, code: i32) {
-        let slot = self.slots.remove(job).unwrap_or_else(|| panic!("`{job}` does not run: {:?}", self.book.told));
-        self.rig.ended(slot, Exit::Code(code), None);
+        let tree_id =
+            self.tree_ids.remove(job).unwrap_or_else(|| panic!("`{job}` does not run: {:?}", self.ledger.told));
+        self.fixture.ended(tree_id, Exit::Code(code), None);
         self.work();
     }
 
     pub fn load(&mut self, jobs: impl IntoIterator<Item = Job>) {
         self.jobs = set(jobs);
-        self.rig.tell(Event::Loaded(self.jobs.clone()));
+        self.fixture.tell(Event::Loaded(self.jobs.clone()));
         self.work();
     }
 
     /// What was told of jobs since this was asked last, ends left out.
     pub fn told(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.book.told).into_iter().filter(|line| !line.starts_with("end ")).collect()
+        std::mem::take(&mut self.ledger.told).into_iter().filter(|line| !line.starts_with("end ")).collect()
     }
 
     pub fn pause(&mut self, job: &str) {
         let pause = Pause { by: "alice".into(), at: at("09:00:00"), reason: None };
         let entry = ControlEntry { record: ControlRecord::new(Uuid::from_u128(1), pause), version: Version::FIRST };
-        self.book.control.insert(name(job), entry);
-        let (_, version) = self.book.jobs.get_mut(&name(job)).unwrap();
+        self.ledger.control.insert(name(job), entry);
+        let (_, version) = self.ledger.jobs.get_mut(&name(job)).unwrap();
         *version = version.next();
     }
 }

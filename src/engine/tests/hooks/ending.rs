@@ -5,79 +5,79 @@ use crate::coordination::Request;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-impl Rig {
+impl Fixture {
     fn leaves(&self) -> bool {
         self.commands.iter().any(|one| matches!(one, Command::Ask(Request::Election(election::Request::Leave))))
     }
 
     fn draining(&mut self, timeout: Duration) {
         self.tell(Event::Drain { timeout });
-        self.tell(Event::Election(election::Event::Over { term: Rig::term(9), why: TermEnd::Resigned }));
+        self.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::Resigned }));
         self.tell(Event::Election(election::Event::Withdrawn));
     }
 }
 
 #[test]
 fn a_node_that_drains_waits_for_its_hooks() {
-    let (mut rig, HookStart { slot, .. }) = failed();
-    rig.started(slot);
-    rig.draining(MINUTE);
-    assert!(!rig.leaves());
-    assert_eq!(rig.engine.wake(rig.now).up, Some(rig.now.up + MINUTE), "and does not turn in vain");
-    rig.ended(slot, Exit::Code(0), None);
-    assert!(rig.leaves());
+    let (mut fixture, HookStart { tree_id, .. }) = failed();
+    fixture.started(tree_id);
+    fixture.draining(MINUTE);
+    assert!(!fixture.leaves());
+    assert_eq!(fixture.engine.wake(fixture.now).up, Some(fixture.now.up + MINUTE), "and does not turn in vain");
+    fixture.ended(tree_id, Exit::Code(0), None);
+    assert!(fixture.leaves());
 }
 
 #[test]
 fn the_hook_of_a_run_that_ends_while_the_node_drains_is_run() {
-    let (mut rig, slot) = running_one(once());
-    rig.draining(MINUTE);
-    rig.ended(slot, Exit::Code(1), None);
-    rig.accept_all();
-    assert!(!rig.leaves());
-    let HookStart { slot, .. } = rig.calls().remove(0);
-    rig.started(slot);
-    rig.ended(slot, Exit::Code(0), None);
-    assert!(rig.leaves());
+    let (mut fixture, tree_id) = running_one(once());
+    fixture.draining(MINUTE);
+    fixture.ended(tree_id, Exit::Code(1), None);
+    fixture.accept_all();
+    assert!(!fixture.leaves());
+    let HookStart { tree_id, .. } = fixture.calls().remove(0);
+    fixture.started(tree_id);
+    fixture.ended(tree_id, Exit::Code(0), None);
+    assert!(fixture.leaves());
 }
 
 #[test]
 fn what_the_drain_timeout_finds_running_is_killed() {
-    let (mut rig, HookStart { slot, .. }) = failed();
-    rig.started(slot);
-    rig.draining(MINUTE / 4);
-    rig.pass_cut_off(14);
-    assert!(!rig.leaves());
-    rig.pass_cut_off(1);
-    assert!(rig.leaves() && rig.commands.contains(&Command::Order(Order::Kill { slot })));
-    assert_eq!(rig.finished(), [(Hook::Failure, HookOutcome::Killed)]);
-    rig.ended(slot, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
-    assert_eq!(rig.finished().len(), 1, "it is told once");
+    let (mut fixture, HookStart { tree_id, .. }) = failed();
+    fixture.started(tree_id);
+    fixture.draining(MINUTE / 4);
+    fixture.pass_cut_off(14);
+    assert!(!fixture.leaves());
+    fixture.pass_cut_off(1);
+    assert!(fixture.leaves() && fixture.commands.contains(&Command::Order(Order::Kill { tree_id })));
+    assert_eq!(fixture.finished(), [(Hook::Failure, HookOutcome::Killed)]);
+    fixture.ended(tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
+    assert_eq!(fixture.finished().len(), 1, "it is told once");
 }
 
 #[test]
 fn the_hook_of_a_run_that_the_drain_timeout_ended_has_its_moment() {
-    let (mut rig, slot) = running_one(once());
-    rig.draining(Duration::from_secs(3));
-    rig.pass_cut_off(3);
-    rig.ended(slot, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
-    rig.accept_all();
-    let HookStart { slot, .. } = rig.calls().remove(0);
-    rig.started(slot);
-    rig.pass_cut_off(3);
-    assert!(!rig.leaves());
-    rig.pass_cut_off(20);
-    assert!(rig.leaves());
-    assert_eq!(rig.finished(), [(Hook::Failure, HookOutcome::Killed)]);
+    let (mut fixture, tree_id) = running_one(once());
+    fixture.draining(Duration::from_secs(3));
+    fixture.pass_cut_off(3);
+    fixture.ended(tree_id, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
+    fixture.accept_all();
+    let HookStart { tree_id, .. } = fixture.calls().remove(0);
+    fixture.started(tree_id);
+    fixture.pass_cut_off(3);
+    assert!(!fixture.leaves());
+    fixture.pass_cut_off(20);
+    assert!(fixture.leaves());
+    assert_eq!(fixture.finished(), [(Hook::Failure, HookOutcome::Killed)]);
 }
 
 #[test]
 fn a_node_that_is_told_to_end_at_once_runs_no_hooks() {
-    let (mut rig, slot) = running_one(once());
-    rig.tell(Event::Stop);
-    rig.tell(Event::Election(election::Event::Withdrawn));
-    rig.ended(slot, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
-    rig.accept_all();
-    assert_eq!(rig.finished(), [(Hook::Failure, HookOutcome::Dropped)], "and says so");
-    assert!(rig.leaves() && rig.hooks().is_empty());
+    let (mut fixture, tree_id) = running_one(once());
+    fixture.tell(Event::Stop);
+    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.ended(tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
+    fixture.accept_all();
+    assert_eq!(fixture.finished(), [(Hook::Failure, HookOutcome::Dropped)], "and says so");
+    assert!(fixture.leaves() && fixture.hooks().is_empty());
 }

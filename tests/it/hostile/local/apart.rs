@@ -6,7 +6,7 @@ use std::process::Command;
 use nix::libc;
 
 use super::{Host, Known, NOBODY, quoted, run_now};
-use crate::solo::rig::{await_end, leading, warden_of};
+use crate::solo::fixture::{await_end, leading, warden_of};
 use crate::support::node::Node;
 use crate::support::{LONG, skipped};
 

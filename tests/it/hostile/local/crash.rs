@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::huge::huge;
 use super::{Host, Known, WAYS, is_alive, quoted, stranger};
-use crate::solo::rig::{leading, warden_of};
+use crate::solo::fixture::{leading, warden_of};
 use crate::support::command;
 use crate::support::node::{Node, Spec};
 use crate::support::process::Process;

@@ -4,7 +4,7 @@ use cronkeeper::warden::recover::start_time;
 use cronkeeper::warden::wire::{Exit, Order, User};
 
 use super::{Known, apart};
-use crate::warden::bench::{Bench, is_root, nobody};
+use crate::warden::fixture::{Fixture, is_root, nobody};
 
 /// Another user, under whom nothing else runs.
 fn games() -> User {
@@ -12,36 +12,36 @@ fn games() -> User {
 }
 
 /// A warden where runs are known like that; no launch of these names a cgroup.
-fn bench(known: Known) -> Bench {
-    if known == Known::Environment { Bench::without_audit() } else { Bench::new() }
+fn fixture(known: Known) -> Fixture {
+    if known == Known::Environment { Fixture::without_audit() } else { Fixture::new() }
 }
 
 /// A run of nobody's leaves this behind, while an older run of `older` goes on: how many were counted as its leftovers, and whether one
 /// outlived it.
 async fn left_behind(known: Known, older: User, leaves: &str) -> (u32, bool) {
-    let mut bench = bench(known);
-    let mut launch = bench.sh("echo ready; sleep 1000");
+    let mut fixture = fixture(known);
+    let mut launch = fixture.sh("echo ready; sleep 1000");
     (launch.user, launch.directory) = (Some(older), "/".into());
     let other = launch.environment[1].1.clone();
-    let (older, _) = bench.start(launch).await;
-    bench.line("ready").await;
+    let (older, _) = fixture.start(launch).await;
+    fixture.line("ready").await;
     // Start times count in hundredths of a second: it must be younger than both by more than that. It has said its number, and lost its
     // parent, when the run ends.
     let script =
         "sleep 0.1; (setsid LEAVES sh -c 'trap \"\" TERM; echo $$; exec sleep 1000 2>&-' &); sleep 0.5; exit 0";
     let script = script.replace("LEAVES", leaves).replace("OTHER", &other);
-    let mut launch = bench.sh(&script);
+    let mut launch = fixture.sh(&script);
     launch.environment[1].1 = format!("another-{other}");
     (launch.user, launch.directory) = (Some(nobody()), "/".into());
-    let ending = bench.run(launch).await;
+    let ending = fixture.run(launch).await;
     assert_eq!(ending.exit, Exit::Code(0));
-    let pid: i32 = bench.lines().iter().find_map(|line| line.parse().ok()).expect("it said its number");
-    let outlived = start_time(pid).is_some();
-    bench.order(Order::Kill { slot: older });
-    bench.end().await;
+    let pid: i32 = fixture.lines().iter().find_map(|line| line.parse().ok()).expect("it said its number");
+    let overdue = start_time(pid).is_some();
+    fixture.order(Order::Kill { tree_id: older });
+    fixture.end().await;
     assert_eq!(start_time(pid), None, "it dies with the last at the latest");
-    bench.close().await;
-    (ending.leftovers, outlived)
+    fixture.close().await;
+    (ending.leftovers, overdue)
 }
 
 const SCRUBBED: &str = "env -i PATH=/bin:/usr/bin";
@@ -54,8 +54,8 @@ async fn whoever_scrubs_or_forges_his_environment_dies_with_his_own_run() {
     }
     for known in [Known::AuditSession, Known::Environment] {
         for leaves in [SCRUBBED, FORGED] {
-            let (leftovers, outlived) = left_behind(known, games(), leaves).await;
-            assert!(leftovers > 0 && !outlived, "{known:?}, {leaves}: {leftovers}");
+            let (leftovers, overdue) = left_behind(known, games(), leaves).await;
+            assert!(leftovers > 0 && !overdue, "{known:?}, {leaves}: {leftovers}");
         }
     }
 }
@@ -66,8 +66,8 @@ async fn in_its_audit_session_it_is_known_also_beside_another_run_of_its_user() 
         return;
     }
     for leaves in [SCRUBBED, FORGED] {
-        let (leftovers, outlived) = left_behind(Known::AuditSession, nobody(), leaves).await;
-        assert!(leftovers > 0 && !outlived, "{leaves}: {leftovers}");
+        let (leftovers, overdue) = left_behind(Known::AuditSession, nobody(), leaves).await;
+        assert!(leftovers > 0 && !overdue, "{leaves}: {leftovers}");
     }
 }
 

@@ -4,7 +4,7 @@ use nix::libc;
 use rustix::process::Signal;
 
 use super::{Host, Known, WAYS, quoted, run_now};
-use crate::solo::rig::{kib, leading, warden_of};
+use crate::solo::fixture::{kib, leading, warden_of};
 use crate::support::node::Spec;
 use crate::support::{LONG, skipped};
 

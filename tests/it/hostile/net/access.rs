@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::{Answer, caller, dial, exchange, get, get_with, listening, opened, request, secret, text, unused};
-use crate::solo::rig::{self, await_end, await_start, cli_text, leading, node};
+use crate::solo::fixture::{self, await_end, await_start, cli_text, leading, node};
 use crate::support::node::Node;
 use crate::support::scratch::Scratch;
 use crate::support::{LONG, until};
@@ -34,7 +34,7 @@ fn a_stranger_sees_names_and_outcomes_and_who_has_the_token_sees_all() {
     let a = leading(&spec);
     let run = await_start(&a, 0, "fail");
     await_end(&a, &run);
-    rig::await_run(&spec, &run);
+    fixture::await_run(&spec, &run);
     cli_text(&spec, &["pause", "idle", "--reason", "said-hunter2"]);
     spec.write_jobs(&JOBS.replace("command: 'true'", "overlap: written-hunter2, command: 'true'"));
     a.await_event("jobs.rejected", LONG);
@@ -154,8 +154,8 @@ fn what_is_wrong_with_a_secret_is_told_without_it() {
     spec.write_jobs(&JOBS.replace("command: 'true'", wrong));
     let said = a.await_event("jobs.rejected", LONG);
     assert!(said.text("first").contains("in quotes"), "{said:?}");
-    until("the socket tells it", || !rig::status(&spec)["jobs_file"]["errors"].as_array().unwrap().is_empty());
-    let shown = rig::status(&spec)["jobs_file"]["errors"].to_string();
+    until("the socket tells it", || !fixture::status(&spec)["jobs_file"]["errors"].as_array().unwrap().is_empty());
+    let shown = fixture::status(&spec)["jobs_file"]["errors"].to_string();
     assert!(shown.contains("in quotes") && !shown.contains("env-hunter2"), "{shown}");
     assert!(!a.events().tail().contains("env-hunter2"), "{}", a.events().tail());
     let status: serde_json::Value = serde_json::from_str(&get(at, "/v1/status").body).unwrap();

@@ -13,7 +13,7 @@ use zookeeper_client::{Acls, Client, CreateMode};
 
 use super::{dial, exchange, listening, request, unused};
 use crate::failover::cluster::{Place, is_long, job, jobs, usual};
-use crate::solo::rig::{get as get_local, kib};
+use crate::solo::fixture::{get as get_local, kib};
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 

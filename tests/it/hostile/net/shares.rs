@@ -5,7 +5,7 @@ use std::net::{SocketAddrV4, TcpStream};
 
 use super::{caller, dial, exchange, listening, request, unused};
 use crate::failover::cluster::{Place, usual};
-use crate::solo::rig::{get as get_local, leading, node};
+use crate::solo::fixture::{get as get_local, leading, node};
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 

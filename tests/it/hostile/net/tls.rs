@@ -13,7 +13,7 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 
 use super::access::refused;
 use super::{Answer, caller, closed, dial, exchange, listening, opened, request, text, unused};
-use crate::solo::rig::{leading, node};
+use crate::solo::fixture::{leading, node};
 use crate::support::node::Spec;
 use crate::support::scratch::Scratch;
 use crate::support::tls::Certificates;
@@ -82,7 +82,7 @@ fn who_does_not_begin_tls_is_cut_off() {
     let (own, at) = (Certificates::new(), unused());
     let _a = leading(&with_tls(listening(node("a"), at), &own));
     let mut silent = dial(caller(1), at).unwrap();
-    // Bounded by the test's own patience, which is far longer.
+    // Bounded by the test's own timeout, which is far longer.
     assert_eq!(silent.read(&mut [0]).expect("it is closed before that"), 0);
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::*;
 use crate::simulation::zookeeper::Change;
-use crate::zookeeper::rig;
+use crate::zookeeper::fixture;
 
 /// When the first term opens.
 const BEGIN: i64 = 1_795_132_800;
@@ -17,14 +17,14 @@ const FIRST: i64 = 1;
 const SECOND: i64 = 2;
 
 /// Two terms. In each, `tick` runs once; the second run begins two seconds after the first.
-struct Life {
+struct SessionLoop {
     work: Work,
     seen: Vec<Entry>,
     committed: Vec<Txn>,
     still: Vec<Span>,
 }
 
-impl Life {
+impl SessionLoop {
     fn sound() -> Self {
         let mut life = Self { work: Work::new(), seen: Vec::new(), committed: Vec::new(), still: Vec::new() };
         life.commit(0, vec![create("/leader/a", &())]);
@@ -73,7 +73,7 @@ impl Life {
     }
 
     fn skip(&mut self, second: i64, reason: SkipReason) {
-        let skip = rig::skip("tick", BEGIN + second, reason, "b", FencingToken(SECOND));
+        let skip = fixture::skip("tick", BEGIN + second, reason, "b", FencingToken(SECOND));
         let mark = set("/cronkeeper/jobs/tick", &self.mark(second));
         let history = format!("/cronkeeper/history/tick/{}.skip", id(second));
         self.commit(second * 1_000 + 600, vec![check("b"), mark, create(&history, &HistoryRecord::Skip(skip))]);
@@ -123,7 +123,7 @@ fn set(path: &str, data: &impl Serialize) -> Op {
 }
 
 fn record(token: i64, second: i64) -> RunRecord {
-    let run = rig::run("tick", BEGIN + second, "node", &SessionId("0x1".into()), FencingToken(token));
+    let run = fixture::run("tick", BEGIN + second, "node", &SessionId("0x1".into()), FencingToken(token));
     RunRecord { nonce: Nonce(format!("{token}-{second}")), ..run }
 }
 
@@ -143,19 +143,19 @@ fn line(mark: Mark, token: i64, second: i64, after_ms: i64) -> Entry {
 
 #[test]
 fn nothing_is_wrong_with_a_sound_life() {
-    assert_eq!(Life::sound().broken(), [""; 0]);
+    assert_eq!(SessionLoop::sound().broken(), [""; 0]);
 }
 
 #[test]
 fn an_attempt_that_begins_twice_is_seen() {
-    let mut life = Life::sound();
+    let mut life = SessionLoop::sound();
     life.start(FIRST, 1);
     life.assert_broken("Twice");
 }
 
 #[test]
 fn an_occurrence_that_is_begun_twice_on_record_is_seen() {
-    let mut life = Life::sound();
+    let mut life = SessionLoop::sound();
     life.commit(4_000, vec![check("b"), create(&running(3), &record(SECOND, 3))]);
     life.assert_broken("begun a second time");
 }
@@ -163,7 +163,7 @@ fn an_occurrence_that_is_begun_twice_on_record_is_seen() {
 #[test]
 fn an_overlap_is_seen_and_excused_only_while_a_whole_node_stood_still() {
     let overlapping = |still: Vec<Span>| {
-        let mut life = Life::sound();
+        let mut life = SessionLoop::sound();
         life.seen.push(line(Mark::Overlap, SECOND, 3, 50));
         life.still = still;
         life
@@ -175,7 +175,7 @@ fn an_overlap_is_seen_and_excused_only_while_a_whole_node_stood_still() {
 
 #[test]
 fn an_occurrence_without_run_and_without_word_is_seen() {
-    let mut life = Life::sound();
+    let mut life = SessionLoop::sound();
     life.begin("b", SECOND, 5);
     life.end(SECOND, 5);
     life.assert_broken("passes 2 occurrences");
@@ -183,46 +183,46 @@ fn an_occurrence_without_run_and_without_word_is_seen() {
 
 #[test]
 fn a_run_without_end_is_seen() {
-    let mut life = Life::sound();
+    let mut life = SessionLoop::sound();
     life.begin("b", SECOND, 4);
     life.assert_broken("has 0 ends");
 }
 
 #[test]
 fn a_run_with_two_ends_is_seen() {
-    let mut life = Life::sound();
+    let mut life = SessionLoop::sound();
     life.end(SECOND, 3);
     life.assert_broken("has 2 ends");
 }
 
 #[test]
 fn what_is_missed_though_it_was_to_be_made_up_for_is_seen() {
-    let mut life = Life::sound();
+    let mut life = SessionLoop::sound();
     life.skip(4, SkipReason::Missed);
     life.assert_broken("missed within its window");
 }
 
 #[test]
 fn a_token_that_goes_back_at_the_resource_is_seen() {
-    let mut life = Life::sound();
+    let mut life = SessionLoop::sound();
     life.seen.rotate_left(2);
     life.assert_broken("TokenWentBack");
 }
 
 #[test]
 fn a_write_of_a_former_leader_is_seen() {
-    let mut life = Life::sound();
+    let mut life = SessionLoop::sound();
     life.begin("a", FIRST, 4);
     life.assert_broken("fenced by the token 1");
 }
 
 #[test]
 fn a_start_after_the_end_of_its_nodes_lease_is_seen() {
-    let mut life = Life::sound();
+    let mut life = SessionLoop::sound();
     let in_time = 2_500 + 1_900;
     life.first_start().at_ns = line(Mark::Start, FIRST, 0, in_time).at_ns;
     assert_eq!(life.broken(), [""; 0]);
-    let mut life = Life::sound();
+    let mut life = SessionLoop::sound();
     life.first_start().at_ns = line(Mark::Start, FIRST, 0, in_time + 200).at_ns;
     life.assert_broken("then began");
 }
@@ -237,7 +237,7 @@ fn a_start_that_is_not_on_record_is_seen() {
         |start| start.at_ns = line(Mark::Start, FIRST, 0, 0).at_ns,
     ];
     for change in changes {
-        let mut life = Life::sound();
+        let mut life = SessionLoop::sound();
         change(life.first_start());
         life.assert_broken("not on record as it began");
     }
@@ -246,7 +246,7 @@ fn a_start_that_is_not_on_record_is_seen() {
 #[test]
 fn a_success_that_nobody_saw_is_seen() {
     for mark in [Mark::Start, Mark::End] {
-        let mut life = Life::sound();
+        let mut life = SessionLoop::sound();
         life.seen.retain(|entry| (entry.mark, entry.token) != (mark, FIRST));
         life.assert_broken("was not seen");
     }

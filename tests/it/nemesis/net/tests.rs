@@ -5,7 +5,7 @@
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::thread;
 
-use super::super::lab::join;
+use super::super::testbed::join;
 use super::*;
 use crate::support::LONG;
 

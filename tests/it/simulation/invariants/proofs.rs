@@ -254,7 +254,7 @@ fn a_hook_of_another_outcome_is_seen() {
     assert_broken(vec![hooked("on_missed", RUN)], "which is not missed");
 }
 
-fn wish(zxid: i64, number: &str, uuid: u128) -> Fact {
+fn request(zxid: i64, number: &str, uuid: u128) -> Fact {
     let record = TriggerRecord {
         v: 1,
         uuid: Uuid::from_u128(uuid),
@@ -278,17 +278,17 @@ fn manual(seq: u64, uuid: u128) -> Op {
 }
 
 #[test]
-fn a_wish_that_is_run_twice_is_seen() {
+fn a_request_that_is_run_twice_is_seen() {
     let done = |zxid, seq| committed(zxid, vec![manual(seq, 1), taken_away(&format!("{seq:010}"))], &[]);
-    let wishes = || vec![wish(1, "0000000001", 1), wish(2, "0000000002", 1), done(3, 1)];
+    let requests = || vec![request(1, "0000000001", 1), request(2, "0000000002", 1), done(3, 1)];
     let dropped = committed(4, vec![taken_away("0000000002")], &[]);
-    assert_eq!(verdict(wishes().into_iter().chain([dropped]).collect()), Ok(()));
-    assert_broken(wishes().into_iter().chain([done(4, 2)]).collect(), "and now to");
+    assert_eq!(verdict(requests().into_iter().chain([dropped]).collect()), Ok(()));
+    assert_broken(requests().into_iter().chain([done(4, 2)]).collect(), "and now to");
 }
 
 #[test]
-fn a_wish_that_vanishes_is_seen() {
-    assert_broken(vec![wish(1, "0000000001", 1), committed(2, vec![taken_away("0000000001")], &[])], "vanished");
+fn a_request_that_vanishes_is_seen() {
+    assert_broken(vec![request(1, "0000000001", 1), committed(2, vec![taken_away("0000000001")], &[])], "vanished");
 }
 
 #[test]

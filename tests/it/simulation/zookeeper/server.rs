@@ -443,10 +443,10 @@ impl Server {
         let Some(client) = self.clients.get_mut(&conn) else { return };
         let mut answer = Some((zxid, answer));
         for pending in &mut client.pending {
-            if let Pending::Write { xid: of, answer: slot } = pending
+            if let Pending::Write { xid: of, answer: tree_id } = pending
                 && *of == xid
             {
-                *slot = answer.take();
+                *tree_id = answer.take();
             }
         }
         self.drain(env, conn);

@@ -265,12 +265,12 @@ fn parent(path: &str) -> &str {
 mod tests {
     use super::*;
 
-    struct Bench {
+    struct Fixture {
         tree: Tree,
         zxid: i64,
     }
 
-    impl Bench {
+    impl Fixture {
         fn new() -> Self {
             Self { tree: Tree::new(), zxid: 0 }
         }
@@ -299,62 +299,62 @@ mod tests {
 
     #[test]
     fn a_multi_that_fails_names_the_operation_and_leaves_nothing_behind() {
-        let mut bench = Bench::new();
-        bench.ops(vec![create("/a", Mode::Persistent)]).unwrap();
-        let failed = bench.ops(vec![
+        let mut fixture = Fixture::new();
+        fixture.ops(vec![create("/a", Mode::Persistent)]).unwrap();
+        let failed = fixture.ops(vec![
             set("/a", 0),
             create("/e", Mode::Ephemeral),
             create("/a/s-", Mode::EphemeralSequential),
             set("/a", 0),
         ]);
         assert_eq!(failed, Err(MultiError { index: Some(3), error: Error::BadVersion }));
-        assert_eq!(bench.tree.stat("/a").unwrap().version, 0);
-        assert_eq!(bench.tree.children("/"), Some(vec!["a".to_owned()]));
-        assert_eq!(bench.tree.children("/a"), Some(vec![]));
-        assert!(bench.change(7, Change::CloseSession).touched.is_empty());
+        assert_eq!(fixture.tree.stat("/a").unwrap().version, 0);
+        assert_eq!(fixture.tree.children("/"), Some(vec!["a".to_owned()]));
+        assert_eq!(fixture.tree.children("/a"), Some(vec![]));
+        assert!(fixture.change(7, Change::CloseSession).touched.is_empty());
     }
 
     #[test]
     fn operations_of_a_multi_see_those_before_them() {
-        let mut bench = Bench::new();
+        let mut fixture = Fixture::new();
         let ops =
             vec![create("/a", Mode::Persistent), create("/a/b", Mode::Persistent), set("/a/b", 0), set("/a/b", 1)];
-        assert!(bench.ops(ops).is_ok());
-        assert_eq!(bench.tree.stat("/a/b").unwrap().version, 2);
+        assert!(fixture.ops(ops).is_ok());
+        assert_eq!(fixture.tree.stat("/a/b").unwrap().version, 2);
     }
 
     #[test]
     fn sequence_numbers_count_children_made_and_removed() {
-        let mut bench = Bench::new();
-        bench.ops(vec![create("/q", Mode::Persistent)]).unwrap();
-        let first = bench.ops(vec![create("/q/c-", Mode::EphemeralSequential)]).unwrap();
+        let mut fixture = Fixture::new();
+        fixture.ops(vec![create("/q", Mode::Persistent)]).unwrap();
+        let first = fixture.ops(vec![create("/q/c-", Mode::EphemeralSequential)]).unwrap();
         assert_eq!(first, vec![Done::Created("/q/c-0000000000".into())]);
-        bench.ops(vec![delete("/q/c-0000000000")]).unwrap();
-        let second = bench.ops(vec![create("/q/c-", Mode::EphemeralSequential)]).unwrap();
+        fixture.ops(vec![delete("/q/c-0000000000")]).unwrap();
+        let second = fixture.ops(vec![create("/q/c-", Mode::EphemeralSequential)]).unwrap();
         assert_eq!(second, vec![Done::Created("/q/c-0000000002".into())]);
     }
 
     #[test]
     fn a_session_takes_its_ephemeral_nodes_along_and_no_others() {
-        let mut bench = Bench::new();
-        bench.change(7, Change::OpenSession);
-        bench.ops(vec![create("/p", Mode::Persistent), create("/e", Mode::Ephemeral)]).unwrap();
-        bench.change(8, Change::Ops(vec![create("/other", Mode::Ephemeral)]));
-        assert_eq!(bench.change(7, Change::CloseSession).touched, vec!["/e".to_owned()]);
-        assert_eq!(bench.tree.children("/"), Some(vec!["p".to_owned(), "other".to_owned()]));
-        assert!(!bench.tree.has_session(7));
+        let mut fixture = Fixture::new();
+        fixture.change(7, Change::OpenSession);
+        fixture.ops(vec![create("/p", Mode::Persistent), create("/e", Mode::Ephemeral)]).unwrap();
+        fixture.change(8, Change::Ops(vec![create("/other", Mode::Ephemeral)]));
+        assert_eq!(fixture.change(7, Change::CloseSession).touched, vec!["/e".to_owned()]);
+        assert_eq!(fixture.tree.children("/"), Some(vec!["p".to_owned(), "other".to_owned()]));
+        assert!(!fixture.tree.has_session(7));
     }
 
     #[test]
     fn refusals_are_those_of_a_real_server() {
-        let mut bench = Bench::new();
-        bench.ops(vec![create("/a", Mode::Persistent), create("/a/e", Mode::Ephemeral)]).unwrap();
-        let error = |bench: &mut Bench, op| bench.ops(vec![op]).unwrap_err().error;
-        assert_eq!(error(&mut bench, create("/a", Mode::Persistent)), Error::NodeExists);
-        assert_eq!(error(&mut bench, create("/b/c", Mode::Persistent)), Error::NoNode);
-        assert!(matches!(error(&mut bench, create("/a/e/f", Mode::Persistent)), Error::Refused(_)));
-        assert_eq!(error(&mut bench, delete("/a")), Error::NotEmpty);
-        assert_eq!(error(&mut bench, set("/a", 4)), Error::BadVersion);
-        assert_eq!(error(&mut bench, Op::Check { path: "/x".into(), version: -1 }), Error::NoNode);
+        let mut fixture = Fixture::new();
+        fixture.ops(vec![create("/a", Mode::Persistent), create("/a/e", Mode::Ephemeral)]).unwrap();
+        let error = |fixture: &mut Fixture, op| fixture.ops(vec![op]).unwrap_err().error;
+        assert_eq!(error(&mut fixture, create("/a", Mode::Persistent)), Error::NodeExists);
+        assert_eq!(error(&mut fixture, create("/b/c", Mode::Persistent)), Error::NoNode);
+        assert!(matches!(error(&mut fixture, create("/a/e/f", Mode::Persistent)), Error::Refused(_)));
+        assert_eq!(error(&mut fixture, delete("/a")), Error::NotEmpty);
+        assert_eq!(error(&mut fixture, set("/a", 4)), Error::BadVersion);
+        assert_eq!(error(&mut fixture, Op::Check { path: "/x".into(), version: -1 }), Error::NoNode);
     }
 }

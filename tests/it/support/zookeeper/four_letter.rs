@@ -11,8 +11,8 @@ impl Ensemble {
     /// What a server answers to `word`; empty if nothing, as a paused or starting server does.
     pub fn four_letter(&self, i: usize, word: &str) -> String {
         // A server that is starting can take the question and never answer: ask anew, a little more patient each time.
-        let patience = [100, 300, 1_000].map(Duration::from_millis);
-        patience.iter().find_map(|&patience| ask(self.address_of(i), word, patience)).unwrap_or_default()
+        let timeout = [100, 300, 1_000].map(Duration::from_millis);
+        timeout.iter().find_map(|&timeout| ask(self.address_of(i), word, timeout)).unwrap_or_default()
     }
 
     /// `leader`, `follower`, `standalone`; `None` while it does not serve.
@@ -62,9 +62,9 @@ impl Ensemble {
     }
 }
 
-fn ask(address: SocketAddr, word: &str, patience: Duration) -> Option<String> {
-    let mut stream = TcpStream::connect_timeout(&address, patience).ok()?;
-    stream.set_read_timeout(Some(patience)).ok()?;
+fn ask(address: SocketAddr, word: &str, timeout: Duration) -> Option<String> {
+    let mut stream = TcpStream::connect_timeout(&address, timeout).ok()?;
+    stream.set_read_timeout(Some(timeout)).ok()?;
     stream.write_all(word.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;

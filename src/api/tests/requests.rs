@@ -1,0 +1,126 @@
+//! What operators ask for: written into the ledger, handed to the loop, or refused.
+
+use std::net::TcpStream;
+
+use super::daemon::{Behaviour, Daemon, exchange, post, published};
+use crate::api::*;
+use crate::election::TransferError;
+use crate::term::NodeName;
+
+const TRIGGER: &str = r#"{"uuid":"6f7ae15e-4e0f-4c5e-9d0f-6f3f0a1b2c3d"}"#;
+
+#[tokio::test]
+async fn a_request_is_written_with_the_callers_name() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let uid = nix::unistd::geteuid();
+    let user = nix::unistd::User::from_uid(uid).unwrap().map(|user| format!(" ({})", user.name)).unwrap_or_default();
+    let by = format!("by uid {uid}{user} on host-a");
+
+    let (code, triggered) = daemon.post("/v1/jobs/load/trigger", TRIGGER).await;
+    let run = triggered["run"].as_str().unwrap_or_default();
+    assert!(code == 200 && run.starts_with("load.") && run.ends_with("Z.m7"), "{code} {triggered}");
+    assert_eq!(daemon.requests(), [format!("trigger load {by}")]);
+
+    let (code, paused) = daemon.post("/v1/jobs/load/pause", r#"{"reason":"new disks"}"#).await;
+    assert_eq!((code, &paused["paused"]["reason"]), (200, &"new disks".into()));
+    assert_eq!(daemon.post("/v1/jobs/load/pause", "").await.0, 200);
+    let paused = |reason: &str| format!("pause load {by} for {reason}");
+    assert_eq!(daemon.requests(), [paused(r#"Some("new disks")"#), paused("None")]);
+
+    let resumed = daemon.post("/v1/jobs/load/resume", "{}").await;
+    assert_eq!(resumed, (200, serde_json::json!({ "was_paused": true })));
+    let resumed = daemon.post("/v1/jobs/nightly-backup/resume", "{}").await;
+    assert_eq!(resumed, (200, serde_json::json!({ "was_paused": false })));
+    daemon.requests();
+
+    let run = "load.20261120T024000Z";
+    let killing = daemon.post(&format!("/v1/runs/{run}/kill"), r#"{"force":true}"#).await;
+    assert_eq!(killing, (200, serde_json::json!({ "state": "running" })));
+    assert_eq!(daemon.requests(), [format!("kill {run} {by} by force")]);
+    let (code, refusal) = daemon.post("/v1/runs/nightly-backup.20261120T024000Z/kill", "").await;
+    let error = "run `nightly-backup.20261120T024000Z` is not in flight";
+    assert_eq!((code, &refusal["error"]), (404, &error.into()));
+}
+
+#[tokio::test]
+async fn a_request_for_a_job_that_is_not_there_is_refused_with_the_nearest_name() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    for (request, body) in [("trigger", TRIGGER), ("pause", "{}"), ("resume", "{}")] {
+        let (code, refusal) = daemon.post(&format!("/v1/jobs/nightly-backp/{request}"), body).await;
+        let error = "there is no job `nightly-backp`, did you mean `nightly-backup`?";
+        assert_eq!((code, &refusal["error"]), (404, &error.into()), "{request}");
+    }
+    assert!(
+        daemon.requests().iter().all(|request| request.starts_with("resume")),
+        "nothing but the resume is looked for"
+    );
+}
+
+#[tokio::test]
+async fn a_request_that_is_none_is_refused_and_a_large_one_is_not_read() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    for body in ["{}", "x", r#"{"uuid":"7"}"#, r#"{"uuid":"6f7ae15e-4e0f-4c5e-9d0f-6f3f0a1b2c3d","at":0}"#] {
+        assert_eq!(daemon.post("/v1/jobs/load/trigger", body).await.0, 400, "{body}");
+    }
+    let long = format!(r#"{{"reason":"{}"}}"#, "x".repeat(1_001));
+    assert_eq!(daemon.post("/v1/jobs/load/pause", &long).await.0, 400);
+    let large = format!(r#"{{"reason":"{}"}}"#, "x".repeat(1 << 20));
+    assert_eq!(daemon.post("/v1/jobs/load/pause", &large).await.0, 413);
+    assert_eq!(daemon.get("/v1/jobs/load/pause").await.0, 405);
+    assert!(daemon.requests().is_empty());
+}
+
+#[tokio::test]
+async fn nothing_can_be_asked_for_over_tcp() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let (address, _tcp) = daemon.listen().await;
+    let answer = exchange(move || TcpStream::connect(address), post("/v1/jobs/load/trigger", TRIGGER));
+    assert_eq!(answer.await.0, 403);
+    assert!(daemon.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_request_that_the_ledger_does_not_take_is_not_said_to_be_taken() {
+    for behaviour in [Behaviour::Away, Behaviour::Hung] {
+        let daemon = Daemon::start(behaviour).await;
+        let (code, refusal) = daemon.post("/v1/jobs/load/trigger", TRIGGER).await;
+        assert!(code == 503 && refusal["error"].is_string(), "{code} {refusal}");
+    }
+}
+
+#[tokio::test]
+async fn what_became_of_a_run_can_be_waited_for() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let (code, fate) = daemon.get("/v1/runs/load.20261120T024000Z.m7").await;
+    assert_eq!((code, &fate["state"], &fate["record"]["reason"]), (200, &"ended".into(), &"missed".into()));
+    assert_eq!(daemon.get("/v1/runs/load.20261120T024000Z").await.1["state"], "gone");
+    assert_eq!(daemon.get("/v1/runs/load").await.0, 404);
+}
+
+#[tokio::test]
+async fn a_handover_goes_to_the_loop_and_its_answer_comes_back() {
+    let mut daemon = Daemon::start(Behaviour::Well).await;
+    let mut wanted = std::mem::replace(&mut daemon.wanted, mpsc::unbounded_channel().1);
+    let looped = tokio::spawn(async move {
+        let mut asked = Vec::new();
+        for how in [Ok(()), Err(TransferError::NotQueued), Err(TransferError::NotLeading)] {
+            let Handover { to, answer } = wanted.recv().await.expect("three are asked for");
+            asked.push(to);
+            answer.send(how).expect("the caller waits");
+        }
+        asked
+    });
+    assert_eq!(daemon.post("/v1/handover", "").await, (200, serde_json::json!({ "node": "host-a" })));
+    for impossible in [r#"{"to":""}"#, r#"{"to":"../../x"}"#] {
+        assert_eq!(daemon.post("/v1/handover", impossible).await.0, 400, "{impossible}");
+    }
+    let (code, refused) = daemon.post("/v1/handover", r#"{"to":"host-z"}"#).await;
+    assert_eq!((code, &refused["error"]), (409, &"leadership stays: it has no place in the queue".into()));
+    let mut follower = published();
+    follower.role.leader_node = Some(NodeName::new("host-b"));
+    daemon.status.send_replace(Arc::new(follower));
+    let (code, refused) = daemon.post("/v1/handover", "").await;
+    assert_eq!((code, &refused["error"]), (409, &"host-a does not lead: host-b does, ask there".into()));
+    assert_eq!(looped.await.unwrap(), [None, Some(NodeName::new("host-z")), None]);
+    assert_eq!(daemon.post("/v1/handover", "").await.0, 503, "the loop is gone");
+}

@@ -1,0 +1,368 @@
+//! The first pass over a jobs file: what stands where.
+//!
+//! serde_yaml says where the first thing is wrong and stops, keeps the last of two equal keys, and takes seconds
+//! over a megabyte of `[`. This pass reads the events of `saphyr-parser` into a tree that knows the place of
+//! every key and value, and refuses what the second pass would choke on or read in silence: a second document, a
+//! duplicate key, `<<`, tags, endless nesting, aliases that multiply. It gives no meaning to anything;
+//! that is for `schema` and `validate`.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
+
+use super::{schema, source};
+
+/// Deeper than any jobs file, shallower than the 128 levels at which serde_yaml gives up.
+const DEEPEST: usize = 32;
+/// More values than four mebibytes of sensible jobs have.
+const MOST_NODES: usize = 500_000;
+/// How much text aliases may add to a file, so that none grows by repeating itself.
+const MOST_REPEATED: usize = 16 << 20;
+
+/// A place in a file, both from 1, the column in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Position {
+    pub line: usize,
+    pub column: usize,
+}
+
+impl Position {
+    pub const START: Self = Self { line: 1, column: 1 };
+
+    /// So many characters later in the same line.
+    pub fn column_later(self, by: usize) -> Self {
+        Self { column: self.column + by, ..self }
+    }
+}
+
+impl From<Marker> for Position {
+    fn from(marker: Marker) -> Self {
+        Self { line: marker.line().max(1), column: marker.col() + 1 }
+    }
+}
+
+/// Something wrong, and where.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Fault {
+    pub at: Position,
+    pub message: String,
+}
+
+impl Fault {
+    pub fn new(at: Position, message: impl Into<String>) -> Self {
+        Self { at, message: message.into() }
+    }
+}
+
+/// A value and its place.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub at: Position,
+    /// Behind its last character.
+    pub end: Position,
+    pub value: Value,
+    /// Its size with all that is in it.
+    size: usize,
+}
+
+/// What a value is, before anyone asks what it should be.
+#[derive(Debug)]
+pub(super) enum Value {
+    /// A text as written; `plain` when it stands without quotes.
+    Text {
+        text: String,
+        plain: bool,
+    },
+    List(Vec<Rc<Node>>),
+    Map(Vec<Entry>),
+}
+
+/// A key with its value.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub key: String,
+    pub at: Position,
+    pub value: Rc<Node>,
+}
+
+impl Node {
+    pub fn new(span: Span, value: Value) -> Self {
+        let size = 32
+            + match &value {
+                Value::Text { text, .. } => text.len(),
+                Value::List(items) => sum(items.iter().map(|item| item.size)),
+                Value::Map(entries) => sum(entries.iter().map(|entry| entry.key.len() + entry.value.size)),
+            };
+        Self { at: span.start.into(), end: span.end.into(), value, size }
+    }
+
+    /// The same place with another value.
+    pub fn with(&self, value: Value) -> Self {
+        Self { at: self.at, end: self.end, value, size: self.size }
+    }
+
+    /// The text, quoted or not.
+    pub fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Text { text, .. } => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The text where it stands without quotes.
+    pub fn plain(&self) -> Option<&str> {
+        match &self.value {
+            Value::Text { text, plain: true } => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The items, if it is a list.
+    pub fn items(&self) -> &[Rc<Node>] {
+        match &self.value {
+            Value::List(items) => items,
+            _ => &[],
+        }
+    }
+
+    /// The entries, if it is a map.
+    pub fn entries(&self) -> &[Entry] {
+        match &self.value {
+            Value::Map(entries) => entries,
+            _ => &[],
+        }
+    }
+
+    /// The entry under `key`, if it is a map that has one.
+    pub fn entry(&self, key: &str) -> Option<&Entry> {
+        self.entries().iter().find(|entry| entry.key == key)
+    }
+
+    /// True for what YAML calls null: nothing, `~`, `null`.
+    pub fn is_null(&self) -> bool {
+        matches!(self.plain(), Some("" | "~" | "null" | "Null" | "NULL"))
+    }
+}
+
+fn sum(weights: impl Iterator<Item = usize>) -> usize {
+    weights.fold(0, usize::saturating_add)
+}
+
+/// What the pass found. Without a root the file cannot be read further, and there is at least one fault.
+pub(super) struct Spanned {
+    pub root: Option<Rc<Node>>,
+    pub faults: Vec<Fault>,
+}
+
+/// Reads a whole file. `text` has no byte order mark and only characters that YAML allows ([`source::text`]).
+pub(super) fn read(text: &str) -> Spanned {
+    let mut builder = Builder::default();
+    for event in Parser::new_from_str(text) {
+        let step = match event {
+            Ok((event, span)) => builder.take(event, span),
+            Err(error) => Err(source::explain_syntax(text, (*error.marker()).into(), error.info())),
+        };
+        if let Err(fault) = step {
+            builder.faults.push(fault);
+            return Spanned { root: None, faults: builder.faults };
+        }
+    }
+    if builder.root.is_none() && builder.faults.is_empty() {
+        builder.faults.push(empty_file());
+    }
+    Spanned { root: builder.root, faults: builder.faults }
+}
+
+fn empty_file() -> Fault {
+    Fault::new(Position::START, "the file is empty; no jobs at all is `jobs: {}`")
+}
+
+/// Puts the tree together without recursion.
+#[derive(Default)]
+struct Builder {
+    open: Vec<Open>,
+    anchors: HashMap<usize, Rc<Node>>,
+    root: Option<Rc<Node>>,
+    faults: Vec<Fault>,
+    documents: usize,
+    nodes: usize,
+    repeated: usize,
+}
+
+/// A list or map whose end was not seen yet.
+struct Open {
+    start: Marker,
+    anchor: usize,
+    what: Collecting,
+}
+
+enum Collecting {
+    List(Vec<Rc<Node>>),
+    Map { entries: Vec<Entry>, lines: HashMap<String, usize>, key: Option<Key> },
+}
+
+/// A key that waits for its value.
+enum Key {
+    Good(String, Position),
+    /// Its fault is reported; its value is read and forgotten.
+    Bad,
+}
+
+impl Builder {
+    /// An error ends the pass: behind it nothing could be trusted, or the file would cost too much.
+    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Fault> {
+        let at = Position::from(span.start);
+        self.nodes += 1;
+        if self.nodes > MOST_NODES {
+            return Err(Fault::new(at, format!("the file holds more than {MOST_NODES} values")));
+        }
+        match event {
+            Event::DocumentStart(_) => self.document(at),
+            Event::Alias(anchor) => self.alias(anchor, at),
+            Event::Scalar(text, style, anchor, tag) => {
+                self.refuse_tag(tag.is_some(), at);
+                // A copy, because the parser leaves room for growth in every one of its texts.
+                let value = Value::Text { text: text.as_ref().to_owned(), plain: style == ScalarStyle::Plain };
+                self.place(Rc::new(Node::new(span, value)), anchor);
+                Ok(())
+            }
+            Event::SequenceStart(anchor, tag) => {
+                self.refuse_tag(tag.is_some(), at);
+                self.open(span.start, anchor, Collecting::List(Vec::new()))
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.refuse_tag(tag.is_some(), at);
+                let what = Collecting::Map { entries: Vec::new(), lines: HashMap::new(), key: None };
+                self.open(span.start, anchor, what)
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                self.close(span.end);
+                Ok(())
+            }
+            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),
+        }
+    }
+
+    fn document(&mut self, at: Position) -> Result<(), Fault> {
+        self.documents += 1;
+        if self.documents == 1 {
+            return Ok(());
+        }
+        Err(Fault::new(at, "a second document begins here; a jobs file is one document"))
+    }
+
+    fn refuse_tag(&mut self, tagged: bool, at: Position) {
+        if tagged {
+            self.faults.push(Fault::new(at, "tags (`!…`) are not supported; quote what is meant as text"));
+        }
+    }
+
+    fn open(&mut self, start: Marker, anchor: usize, what: Collecting) -> Result<(), Fault> {
+        if self.open.len() == DEEPEST {
+            return Err(Fault::new(start.into(), format!("nested more than {DEEPEST} levels deep")));
+        }
+        self.open.push(Open { start, anchor, what });
+        Ok(())
+    }
+
+    fn close(&mut self, end: Marker) {
+        let Some(open) = self.open.pop() else { return };
+        let value = match open.what {
+            Collecting::List(items) => Value::List(items),
+            Collecting::Map { entries, .. } => Value::Map(entries),
+        };
+        self.place(Rc::new(Node::new(Span::new(open.start, end), value)), open.anchor);
+    }
+
+    fn alias(&mut self, anchor: usize, at: Position) -> Result<(), Fault> {
+        let Some(node) = self.anchors.get(&anchor).cloned() else {
+            return Err(Fault::new(at, "this alias stands for something that it is itself a part of"));
+        };
+        self.repeated = self.repeated.saturating_add(node.size);
+        if self.repeated > MOST_REPEATED {
+            return Err(Fault::new(at, format!("aliases repeat more than {} MiB of text", MOST_REPEATED >> 20)));
+        }
+        self.place(node, 0);
+        Ok(())
+    }
+
+    /// Puts a finished value where it belongs.
+    fn place(&mut self, node: Rc<Node>, anchor: usize) {
+        if anchor != 0 {
+            self.anchors.insert(anchor, Rc::clone(&node));
+        }
+        match self.open.last_mut().map(|open| &mut open.what) {
+            None => self.root = Some(node),
+            Some(Collecting::List(items)) => items.push(node),
+            Some(Collecting::Map { entries, lines, key }) => match key.take() {
+                None => *key = Some(check_key(&node, lines, &mut self.faults)),
+                Some(Key::Good(key, at)) => entries.push(Entry { key, at, value: node }),
+                Some(Key::Bad) => {}
+            },
+        }
+    }
+}
+
+fn check_key(node: &Node, lines: &mut HashMap<String, usize>, faults: &mut Vec<Fault>) -> Key {
+    let wrong = match (&node.value, node.text().and_then(|key| lines.get(key))) {
+        (Value::Text { text, plain: true }, _) if text == "<<" => {
+            "`<<` is not supported; what several jobs share belongs under `defaults`".to_owned()
+        }
+        (Value::Text { text, .. }, Some(line)) => {
+            format!("`{}` is already given in line {line}", schema::shown_key(text))
+        }
+        (Value::Text { text, .. }, None) => {
+            lines.insert(text.clone(), node.at.line);
+            return Key::Good(text.clone(), node.at);
+        }
+        _ => "a key is a text, not a list or a map".to_owned(),
+    };
+    faults.push(Fault::new(node.at, wrong));
+    Key::Bad
+}
+
+/// Writes the tree as YAML that reads back as the same: used where only the sound part of a file is read on.
+pub(super) fn write(node: &Node, out: &mut String) {
+    match &node.value {
+        Value::Text { text, plain: true } if text.is_empty() => out.push('~'),
+        Value::Text { text, plain: true } if is_simple(text) => out.push_str(text),
+        Value::Text { text, .. } => quote(text, out),
+        Value::List(items) => {
+            out.push('[');
+            for item in items {
+                write(item, out);
+                out.push_str(", ");
+            }
+            out.push(']');
+        }
+        Value::Map(entries) => {
+            out.push('{');
+            for entry in entries {
+                out.push_str("? ");
+                quote(&entry.key, out);
+                out.push_str(" : ");
+                write(&entry.value, out);
+                out.push_str(", ");
+            }
+            out.push('}');
+        }
+    }
+}
+
+/// What may stand without quotes anywhere, and must where a number, a boolean or null is meant.
+fn is_simple(text: &str) -> bool {
+    text == "~" || text.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+fn quote(text: &str, out: &mut String) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            ' '..='~' => out.push(c),
+            _ => out.push_str(&format!("\\U{:08X}", u32::from(c))),
+        }
+    }
+    out.push('"');
+}

@@ -1,0 +1,282 @@
+//! An engine with time moved by hand, and short words for what is told to it and what it asks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::clock::{Now, Uptime};
+use crate::coordination::Request;
+use crate::engine::{Command, Engine, Event, Report, Start};
+use crate::job::{
+    CommandLine, Digest, Due, Hooks, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
+    RunAs, Splay,
+};
+use crate::ledger::{Change, Commit, CommitId, JobEntry, Running, Snapshot};
+use crate::run::{JobRecord, KnownBy, Nonce, OnLoss, Owner, Past, RunRecord, RunState, Version};
+use crate::schedule::{Dst, Schedule};
+use crate::term::{CandidateName, FencingToken, NodeName, SessionId, Term};
+use crate::warden::wire::{Ending, Exit, Notice, TreeId};
+use crate::{election, ledger};
+
+/// Half of the session timeout of the tests.
+pub const LEASE: Duration = Duration::from_secs(5);
+
+pub fn at(text: &str) -> Timestamp {
+    format!("2026-11-20T{text}Z").parse().unwrap()
+}
+
+pub fn name(job: &str) -> JobName {
+    JobName::parse(job).unwrap()
+}
+
+/// A job that is due by `schedule`, with every key at its default.
+pub fn job(job: &str, schedule: &str) -> Job {
+    Job {
+        name: name(job),
+        description: None,
+        due: Due::At(Schedule::parse(&[schedule], "UTC", Dst::Once, job).unwrap()),
+        splay: Splay::default(),
+        command: CommandLine::Shell("true".into()),
+        enabled: true,
+        environment: BTreeMap::new(),
+        run_as: RunAs::default(),
+        nice: None,
+        limits: Limits::default(),
+        working_directory: None,
+        umask: 0o022,
+        timeout: None,
+        kill_grace: Duration::from_secs(10),
+        retries: Retries::default(),
+        overlap: Overlap::Skip,
+        concurrency_group: None,
+        misfire: Misfire::RunOnce,
+        misfire_window: None,
+        misfire_limit: 100,
+        interrupted: Interrupted::Skip,
+        on_lease_end: OnLeaseEnd::Keep,
+        success_exit_codes: BTreeSet::from([0]),
+        max_output: 1 << 20,
+        hooks: Hooks::new(),
+    }
+}
+
+pub fn set(jobs: impl IntoIterator<Item = Job>) -> JobSet {
+    let jobs = jobs.into_iter().map(|job| (job.name.clone(), Arc::new(job))).collect();
+    JobSet::new(jobs, Digest::of(b"set"))
+}
+
+/// `jobs/<job>` as an earlier leader left it.
+pub fn entry(job: &Job, mark: Timestamp, version: i32) -> (JobName, JobEntry) {
+    let schedule = Some(job.schedule_digest());
+    let record = JobRecord { v: 1, last_scheduled: mark, counted: None, schedule, nonce: Nonce("1-1".into()) };
+    (job.name.clone(), JobEntry { record: Some(record), version: Version(version) })
+}
+
+/// A run in flight as an earlier leader, `host-b`, left it.
+pub fn running(job: &Job, scheduled_at: Timestamp, owner: ledger::OwnerState) -> Running {
+    let record = RunRecord {
+        v: 1,
+        job: job.name.clone(),
+        scheduled_at,
+        trigger: None,
+        state: RunState::Running,
+        owner: Owner { node: NodeName::new("host-b"), session: SessionId("b".into()) },
+        token: FencingToken(7),
+        attempt: 1,
+        nonce: Nonce("7-1".into()),
+        begun_at: scheduled_at,
+        on_loss: OnLoss::of(job),
+        keep_until: Engine::keep_until(job, job, scheduled_at, scheduled_at),
+        ready_at: None,
+        retry_at: None,
+        past: Past::default(),
+        dependents: Vec::new(),
+        kill: None,
+    };
+    Running { record, version: Version(0), owner }
+}
+
+pub struct Fixture {
+    pub engine: Engine,
+    pub now: Now,
+    /// All that was asked since it was looked at last.
+    pub commands: Vec<Command>,
+}
+
+impl Fixture {
+    pub fn new(wall: &str, jobs: JobSet) -> Self {
+        let now = Now { wall: at(wall), up: Uptime::ZERO + Duration::from_secs(1000) };
+        Self { engine: Engine::new(NodeName::new("host-a"), jobs), now, commands: Vec::new() }
+    }
+
+    /// A node that leads, with the lease fresh, and the ledger as in `snapshot`.
+    pub fn leading(wall: &str, jobs: JobSet, snapshot: Snapshot) -> Self {
+        let mut fixture = Self::new(wall, jobs);
+        fixture.join();
+        fixture.elect(9, snapshot);
+        fixture
+    }
+
+    /// A node that leads, whose ledger says of every job that it was decided on until now.
+    pub fn settled(wall: &str, jobs: Vec<Job>) -> Self {
+        let entries = jobs.iter().map(|job| entry(job, at(wall), 0)).collect();
+        let mut fixture = Self::leading(wall, set(jobs), Snapshot { jobs: entries, ..Snapshot::default() });
+        fixture.commands.clear();
+        fixture
+    }
+
+    pub fn join(&mut self) {
+        let session = election::Event::Session { id: SessionId("a".into()), timeout: LEASE * 2 };
+        self.tell(Event::Election(session));
+    }
+
+    pub fn elect(&mut self, token: i64, snapshot: Snapshot) {
+        let term = Self::term(token);
+        let snapshot = Box::new(snapshot);
+        let (lease_until, took) = (self.now.up + LEASE, Duration::from_millis(3));
+        self.tell(Event::Election(election::Event::Elected { term, lease_until, snapshot, took }));
+    }
+
+    pub fn term(token: i64) -> Term {
+        Term { token: FencingToken(token), candidate: CandidateName(format!("_c_a-lock-{token:010}")) }
+    }
+
+    pub fn tell(&mut self, event: Event) {
+        self.commands.extend(self.engine.handle(self.now, event));
+    }
+
+    /// Time passes; the lease is renewed.
+    pub fn pass(&mut self, seconds: u64) {
+        self.pass_cut_off(seconds);
+        let until = self.now.up + LEASE;
+        self.tell(Event::Election(election::Event::Lease { until }));
+    }
+
+    /// Time passes, and nobody is heard of.
+    pub fn pass_cut_off(&mut self, seconds: u64) {
+        let by = Duration::from_secs(seconds);
+        self.now = Now { wall: self.now.wall + by, up: self.now.up + by };
+        self.tell(Event::Tick);
+    }
+
+    pub fn take(&mut self) -> Vec<Command> {
+        std::mem::take(&mut self.commands)
+    }
+
+    /// The commits asked for since the last look; everything else is forgotten.
+    pub fn commits(&mut self) -> Vec<(CommitId, Change)> {
+        let asked = self.take().into_iter().filter_map(|command| match command {
+            Command::Ask(Request::Ledger(ledger::Request::Commit { id, change })) => Some((id, change)),
+            _ => None,
+        });
+        asked.collect()
+    }
+
+    pub fn answer(&mut self, id: CommitId, answer: Commit) {
+        self.tell(Event::Ledger(ledger::Event::Answered { id, answer }));
+    }
+
+    /// Accepts all that is asked for, until nothing more is.
+    pub fn accept_all(&mut self) -> Vec<Change> {
+        let mut accepted = Vec::new();
+        let mut others = Vec::new();
+        loop {
+            let commands = self.take();
+            let (commits, rest): (Vec<_>, Vec<_>) = commands
+                .into_iter()
+                .partition(|command| matches!(command, Command::Ask(Request::Ledger(ledger::Request::Commit { .. }))));
+            others.extend(rest);
+            if commits.is_empty() {
+                self.commands = others;
+                return accepted;
+            }
+            for commit in commits {
+                if let Command::Ask(Request::Ledger(ledger::Request::Commit { id, change })) = commit {
+                    accepted.push(change);
+                    self.answer(id, Commit::Accepted);
+                }
+            }
+        }
+    }
+
+    pub fn starts(&self) -> Vec<Start> {
+        let starts = self.commands.iter().filter_map(|command| match command {
+            Command::Start(start) => Some(start.as_ref().clone()),
+            _ => None,
+        });
+        starts.collect()
+    }
+
+    pub fn reports(&self) -> Vec<Report> {
+        let reports = self.commands.iter().filter_map(|command| match command {
+            Command::Tell(report) => Some(report.clone()),
+            _ => None,
+        });
+        reports.collect()
+    }
+
+    pub fn started(&mut self, tree_id: TreeId) {
+        let at = self.now.up;
+        self.tell(Event::Warden(Notice::Started { tree_id, pid: 4242, at, known_by: KnownBy::default() }));
+    }
+
+    /// Accepts and starts all that is due, however many at a time are begun; the changes, and the tree ids in order.
+    pub fn start_all(&mut self) -> (Vec<Change>, Vec<TreeId>) {
+        let (mut changes, mut tree_ids) = (Vec::new(), Vec::new());
+        loop {
+            changes.extend(self.accept_all());
+            let new: Vec<TreeId> =
+                self.starts().iter().map(|start| start.tree_id).filter(|tree_id| !tree_ids.contains(tree_id)).collect();
+            if new.is_empty() {
+                return (changes, tree_ids);
+            }
+            self.commands.retain(|command| !matches!(command, Command::Start(_)));
+            new.iter().for_each(|&tree_id| self.started(tree_id));
+            tree_ids.extend(new);
+        }
+    }
+
+    pub fn ended(&mut self, tree_id: TreeId, exit: Exit, ended_by: Option<crate::warden::wire::EndedBy>) {
+        let ending = self.ending(tree_id, exit, ended_by);
+        self.tell(Event::Warden(Notice::Ended(Box::new(ending))));
+    }
+
+    pub fn ending(&self, tree_id: TreeId, exit: Exit, ended_by: Option<crate::warden::wire::EndedBy>) -> Ending {
+        let (at, tail) = (self.now.up, "bye\n".into());
+        Ending { tree_id, exit, ended_by, at, leftovers: 0, tail, dropped_bytes: 0, out_of_memory: false }
+    }
+}
+
+/// The ids of the runs that these changes begin.
+pub fn begun(changes: &[Change]) -> Vec<String> {
+    let ids = changes.iter().filter_map(|change| match change {
+        Change::Begin { run, .. } => Some(run.id().to_string()),
+        _ => None,
+    });
+    ids.collect()
+}
+
+/// The skips that these changes write, as `reason first last count`.
+pub fn skipped(changes: &[Change]) -> Vec<String> {
+    let skips = changes.iter().filter_map(|change| match change {
+        Change::Advance { skip: Some(write), .. } => {
+            let skip = &write.skip;
+            Some(format!("{} {} {} {}", skip.reason.as_str(), skip.first, skip.last, skip.count))
+        }
+        _ => None,
+    });
+    skips.collect()
+}
+
+/// A leader whose run of `job`, due at 10:00:01, has just started.
+pub fn running_one(job: Job) -> (Fixture, TreeId) {
+    let mut fixture = Fixture::settled("10:00:00", vec![job]);
+    fixture.pass(1);
+    fixture.accept_all();
+    let tree_id = fixture.starts()[0].tree_id;
+    fixture.started(tree_id);
+    fixture.commands.clear();
+    (fixture, tree_id)
+}

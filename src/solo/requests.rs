@@ -1,0 +1,190 @@
+//! What operators want, in the tables `control` and `triggers`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+use uuid::Uuid;
+
+use super::commit::{Json, put_job, put_run, version};
+use super::read::{self, parsed};
+use crate::job::JobName;
+use crate::ledger::{ControlEntry, OperatorRequests, TriggerEntry, Window};
+use crate::run::{
+    ControlRecord, HistoryRecord, JobRecord, KillRequest, Link, Nonce, Note, Pause, Resume, RunId, RunRecord, RunState,
+    TriggerRecord, TriggerSeq, Version,
+};
+
+/// Every record of a job's history.
+const ALL: usize = 1_000;
+
+/// All requests. A record that cannot be read is named, and blocks no other.
+pub(super) fn read(db: &Connection, damaged: &mut Vec<String>) -> rusqlite::Result<OperatorRequests> {
+    let mut requests = OperatorRequests::default();
+    for (key, version, text) in read::triples(db, "SELECT job, version, record FROM control ORDER BY job")? {
+        match JobName::parse(&key) {
+            Ok(job) => {
+                let record = parsed(&text).inspect_err(|why| damaged.push(format!("control/{key}: {why}")));
+                let record = record.unwrap_or_else(|_| ControlRecord::unreadable());
+                requests.control.insert(job, ControlEntry { record, version });
+            }
+            Err(why) => damaged.push(format!("control/{key}: {why}")),
+        }
+    }
+    let mut answered = BTreeMap::new();
+    for (seq, text) in triggers(db)? {
+        let record = match Note::read(text.as_bytes()) {
+            Ok(Note::Trigger(record)) => record,
+            Ok(Note::Link(link)) => {
+                requests.links.insert(seq, link);
+                continue;
+            }
+            Err(why) => {
+                damaged.push(format!("triggers/{seq}: {why}"));
+                continue;
+            }
+        };
+        let job = record.job.clone();
+        let uuids = match answered.entry(job.clone()) {
+            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::btree_map::Entry::Vacant(new) => new.insert(in_history(db, &job)?),
+        };
+        let is_in_history = uuids.contains(&record.uuid);
+        requests.triggers.insert(seq, TriggerEntry { record, is_in_history });
+    }
+    Ok(requests)
+}
+
+/// A job's pause.
+pub(super) fn control(db: &Connection, job: &JobName) -> rusqlite::Result<Option<ControlEntry>> {
+    let found = read::versioned(db, "SELECT version, record FROM control WHERE job = ?1", job.as_str())?;
+    Ok(found.map(|(version, text)| ControlEntry {
+        record: parsed(&text).unwrap_or_else(|_| ControlRecord::unreadable()),
+        version,
+    }))
+}
+
+/// Pauses a job. Its record is written as it stands: whatever a leader has under way for it is refused.
+pub(super) fn pause(tx: &Transaction<'_>, job: &JobName, id: Uuid, pause: Pause) -> rusqlite::Result<()> {
+    let known = control(tx, job)?;
+    let (at, id) = known.map_or((None, id), |entry| (Some(entry.version), entry.record.id));
+    put_control(tx, job, at, &ControlRecord::new(id, pause))?;
+    let touched = tx.execute("UPDATE jobs SET version = version + 1 WHERE job = ?1", [job.as_str()])?;
+    if touched == 0 {
+        // No leader has decided on it: its occurrences count from whenever one does.
+        let nonce = Nonce(format!("pause-{id}"));
+        let undecided =
+            JobRecord { v: 1, last_scheduled: jiff::Timestamp::UNIX_EPOCH, counted: None, schedule: None, nonce };
+        put_job(tx, job, None, &undecided)?;
+    }
+    Ok(())
+}
+
+/// Asks for the end of a job's pause; absent: it is not paused.
+pub(super) fn request_resume(tx: &Transaction<'_>, job: &JobName, resume: Resume) -> rusqlite::Result<Option<Uuid>> {
+    let Some(entry) = control(tx, job)? else { return Ok(None) };
+    let id = entry.record.id;
+    put_control(tx, job, Some(entry.version), &ControlRecord { resume: Some(resume), ..entry.record })?;
+    Ok(Some(id))
+}
+
+/// Wants a run; its id, the same for the same uuid.
+pub(super) fn trigger(tx: &Transaction<'_>, request: &TriggerRecord) -> rusqlite::Result<RunId> {
+    if let Some(known) = known(tx, request)? {
+        return Ok(known);
+    }
+    tx.execute("INSERT INTO triggers (record) VALUES (?1)", params![Json(request)])?;
+    let seq = TriggerSeq(u64::try_from(tx.last_insert_rowid()).unwrap_or_default());
+    Ok(RunId::manual(request.job.clone(), request.at, seq))
+}
+
+/// Wants a run in flight to end; where it stands.
+pub(super) fn kill(tx: &Transaction<'_>, run: &RunId, request: KillRequest) -> rusqlite::Result<Option<RunState>> {
+    let Some((mut record, at)) = read::run(tx, run)? else { return Ok(None) };
+    if record.request_to_end(request) {
+        put_run(tx, run, at.next(), &record)?;
+    }
+    Ok(Some(record.state))
+}
+
+/// Leaves a link for a job that runs after another.
+pub(super) fn leave(tx: &Transaction<'_>, link: &Link) -> rusqlite::Result<()> {
+    tx.prepare_cached("INSERT INTO triggers (record) VALUES (?1)")?.execute(params![Json(link)]).map(drop)
+}
+
+/// True while a trigger, or a link, is there.
+pub(super) fn is_there(db: &Connection, seq: TriggerSeq) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM triggers WHERE seq = ?1)";
+    db.prepare_cached(sql)?.query_row([seq.0.cast_signed()], |row| row.get(0))
+}
+
+/// Takes a trigger, or a link, away, if it is there.
+pub(super) fn take(tx: &Transaction<'_>, seq: TriggerSeq) -> rusqlite::Result<bool> {
+    let taken = tx.prepare_cached("DELETE FROM triggers WHERE seq = ?1")?.execute([seq.0.cast_signed()])?;
+    Ok(taken > 0)
+}
+
+/// Ends a pause, if it stands as it was read.
+pub(super) fn lift(tx: &Transaction<'_>, job: &JobName, at: Version) -> rusqlite::Result<bool> {
+    if version(tx, "control", job.as_str())? != Some(at) {
+        return Ok(false);
+    }
+    tx.prepare_cached("DELETE FROM control WHERE job = ?1")?.execute([job.as_str()])?;
+    Ok(true)
+}
+
+/// How a run ended; absent: it has not.
+pub(super) fn ended(db: &Connection, run: &RunId) -> rusqlite::Result<Option<HistoryRecord>> {
+    let sql = "SELECT record FROM history WHERE run = ?1";
+    let text: Option<String> = db.query_row(sql, [run.to_string()], |row| row.get(0)).optional()?;
+    Ok(text.and_then(|text| parsed(&text).ok()))
+}
+
+/// True while a run, or its trigger, waits for its end.
+pub(super) fn is_open(db: &Connection, run: &RunId) -> rusqlite::Result<bool> {
+    let running = read::run(db, run)?.is_some();
+    let waits = || run.trigger().map_or(Ok(false), |seq| is_there(db, seq));
+    Ok(running || waits()?)
+}
+
+fn known(tx: &Transaction<'_>, request: &TriggerRecord) -> rusqlite::Result<Option<RunId>> {
+    for (seq, text) in triggers(tx)? {
+        if let Some(record) = parsed::<TriggerRecord>(&text).ok().filter(|record| record.uuid == request.uuid) {
+            return Ok(Some(RunId::manual(record.job, record.at, seq)));
+        }
+    }
+    let running = read::rows(tx)?.running().into_iter().map(|(run, _)| run);
+    // The runs of the jobs that run after it bear the same trigger.
+    let is_its =
+        |run: &RunRecord| run.job == request.job && run.trigger.as_ref().is_some_and(|own| own.uuid == request.uuid);
+    if let Some(run) = running.into_iter().find(is_its) {
+        return Ok(Some(run.id()));
+    }
+    let history = read::history(tx, Some(&request.job), Window::of(ALL))?.records;
+    let answer = history.iter().find(|record| record.trigger().is_some_and(|own| own.uuid == request.uuid));
+    Ok(answer.map(HistoryRecord::id))
+}
+
+fn in_history(db: &Connection, job: &JobName) -> rusqlite::Result<BTreeSet<Uuid>> {
+    let history = read::history(db, Some(job), Window::of(ALL))?.records;
+    Ok(history.iter().filter_map(|record| Some(record.trigger()?.uuid)).collect())
+}
+
+fn triggers(db: &Connection) -> rusqlite::Result<Vec<(TriggerSeq, String)>> {
+    let mut statement = db.prepare_cached("SELECT seq, record FROM triggers ORDER BY seq")?;
+    let rows = statement.query_map([], |row| Ok((TriggerSeq(row.get::<_, i64>(0)?.cast_unsigned()), row.get(1)?)))?;
+    rows.collect()
+}
+
+fn put_control(
+    tx: &Transaction<'_>,
+    job: &JobName,
+    at: Option<Version>,
+    record: &ControlRecord,
+) -> rusqlite::Result<()> {
+    let version = at.map_or(Version::FIRST, Version::next);
+    tx.execute(
+        "REPLACE INTO control (job, version, record) VALUES (?1, ?2, ?3)",
+        params![job.as_str(), version.0, Json(record)],
+    )
+    .map(drop)
+}

@@ -1,0 +1,60 @@
+//! Who leads because it was wanted, not because it was next.
+
+use std::time::Duration;
+
+use super::cluster::{Place, in_line, token, usual};
+use crate::support::command::command;
+use crate::support::node::{Event, Node};
+use crate::support::{LONG, until};
+
+/// The one with the highest priority waits until it was fit for 30 s, as read every 15 s; the rest is for a loaded machine.
+const SETTLED: Duration = Duration::from_secs(150);
+
+#[test]
+fn leadership_is_handed_to_the_highest_priority_and_stays_there() {
+    let place = Place::shared();
+    let weights = [("a", "0"), ("b", "1"), ("c", "2")];
+    let [a, b, c] = in_line(weights.map(|(name, weight)| usual(place.node(name)).option("--priority", weight)));
+    c.await_event("takeover.done", SETTLED);
+    assert!(token(&c) > token(&a));
+    a.await_event("leader.resigned", LONG);
+    let follows_c = |said: &Event| said.text("leader_node") == c.name();
+    a.await_where("election.following", LONG, follows_c);
+    b.await_where("election.following", LONG, follows_c);
+    assert_eq!(b.events().named("leader.elected").len(), 0, "those between never lead");
+}
+
+/// `cronkeeper handover`, asked of a node: its exit code and what it said.
+fn hand_over(node: &Node, to: &str) -> (Option<i32>, String) {
+    let mut command = command(&["handover", "--to", to, "--runtime-dir"]);
+    command.arg(node.spec().runtime_dir());
+    let output = command.output().expect("the program runs");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn the_operator_says_who_leads_next() {
+    let place = Place::shared();
+    let [a, b, c] = in_line(["a", "b", "c"].map(|name| usual(place.node(name))));
+    let refused = format!("{} does not lead: {} does", b.name(), a.name());
+    // What the node shows follows its log by a moment.
+    until("the follower says who leads", || {
+        let (code, said) = hand_over(&b, c.name());
+        assert_eq!(code, Some(1), "{said}");
+        said.contains(&refused)
+    });
+    let (code, said) = hand_over(&a, "nobody");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("it has no place in the queue"), "{said}");
+    assert_eq!(a.events().named("leader.resigned").len(), 0, "{said}");
+
+    let (code, said) = hand_over(&a, c.name());
+    assert_eq!((code, said), (Some(0), format!("{} gave leadership to {}\n", a.name(), c.name())));
+    c.await_event("takeover.done", LONG);
+    assert!(token(&c) > token(&a));
+    assert_eq!(b.events().named("leader.elected").len(), 0, "those between never lead");
+    // Whoever of the two joined again first.
+    let follows = |said: &Event| [c.name(), a.name()].contains(&said.text("predecessor_node"));
+    b.await_where("election.following", LONG, |said| follows(said) && said.text("leader_node") == c.name());
+}

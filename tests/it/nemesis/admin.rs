@@ -1,0 +1,153 @@
+//! The operator's hand: looks into ZooKeeper, and deletes what should not be deleted.
+//!
+//! From the middle, with a session of its own each time: servers that are away cost a moment, never the test.
+
+use std::time::Duration;
+
+use cronkeeper::run::{JobRecord, RunId};
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+use zookeeper_client::{Acls, Client, CreateMode, Error};
+
+use super::work::Work;
+
+/// How long servers are waited for.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What is deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Of the node of this name.
+    Candidate(String),
+    /// Likewise.
+    Member(String),
+    /// `/leader` with all that is in it.
+    Queue,
+}
+
+pub struct Admin {
+    runtime: Runtime,
+    /// With a chroot.
+    connect: String,
+}
+
+impl Admin {
+    /// A hand in a new place on these servers.
+    pub fn new(servers: &str, chroot: &str) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be had");
+        let root = Self { runtime, connect: servers.to_owned() };
+        let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        let made = root.ask(async |client| client.create(chroot, b"", &options).await);
+        assert!(made.is_some(), "the servers serve, and the name is new");
+        Self { connect: format!("{servers}{chroot}"), ..root }
+    }
+
+    pub fn connect(&self) -> &str {
+        &self.connect
+    }
+
+    /// True when it is done; what is not there counts as deleted.
+    pub fn delete(&self, target: &Target) -> bool {
+        let done = self.ask(async |client| match target {
+            Target::Candidate(node) => match candidate_of(client, node).await? {
+                Some(name) => remove(client, &format!("/leader/{name}")).await,
+                None => Ok(()),
+            },
+            Target::Member(node) => remove(client, &format!("/cronkeeper/nodes/{node}")).await,
+            Target::Queue => remove_queue(client).await,
+        });
+        done.is_some()
+    }
+
+    /// What is not yet as it must be when all is well: every job's mark and every run up to `horizon` settled, and these
+    /// nodes in the queue and among the members, nobody else. `None` while no server says.
+    pub fn unsettled(&self, work: &Work, horizon: Timestamp, nodes: &[&str]) -> Option<Vec<String>> {
+        self.ask(async |client| {
+            let mut missing = Vec::new();
+            for (name, job) in &work.jobs.jobs {
+                let mark = data(client, &format!("/cronkeeper/jobs/{name}")).await?;
+                let mark = mark.and_then(|data| serde_json::from_slice::<JobRecord>(&data).ok());
+                let due = |mark: &JobRecord| job.last_before_or_at(horizon, mark.last_scheduled).is_some();
+                if mark.as_ref().is_none_or(due) {
+                    missing.push(format!("the mark of {name} is {:?}", mark.map(|mark| mark.last_scheduled)));
+                }
+            }
+            let runs = client.list_children("/cronkeeper/running").await?;
+            let is_old = |run: &&String| RunId::parse(run).is_ok_and(|run| run.scheduled_at() <= horizon);
+            missing.extend(runs.iter().filter(is_old).map(|run| format!("{run} has not ended")));
+            let mut queue = Vec::new();
+            for name in client.list_children("/leader").await? {
+                queue.extend(node_of(client, &name).await?);
+            }
+            let mut members = client.list_children("/cronkeeper/nodes").await?;
+            for (what, found) in [("the queue", &mut queue), ("the members", &mut members)] {
+                found.sort();
+                if found.iter().ne(nodes.iter().copied()) {
+                    missing.push(format!("in {what} are {found:?}"));
+                }
+            }
+            Ok(missing)
+        })
+    }
+
+    fn ask<T>(&self, question: impl AsyncFnOnce(&Client) -> Result<T, Error>) -> Option<T> {
+        let asked = async {
+            let connector = Client::connector().with_session_timeout(TIMEOUT).with_fail_eagerly();
+            let client = connector.connect(&self.connect).await.ok()?;
+            question(&client).await.ok()
+        };
+        self.runtime.block_on(async { tokio::time::timeout(TIMEOUT, asked).await }).ok()?
+    }
+}
+
+async fn candidate_of(client: &Client, node: &str) -> Result<Option<String>, Error> {
+    for name in children(client, "/leader").await? {
+        if node_of(client, &name).await?.as_deref() == Some(node) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
+/// The node whose candidate this is.
+async fn node_of(client: &Client, candidate: &str) -> Result<Option<String>, Error> {
+    let data = data(client, &format!("/leader/{candidate}")).await?;
+    let said = data.and_then(|data| serde_json::from_slice::<Value>(&data).ok());
+    Ok(said.and_then(|said| said["node"].as_str().map(str::to_owned)))
+}
+
+async fn children(client: &Client, path: &str) -> Result<Vec<String>, Error> {
+    match client.list_children(path).await {
+        Err(Error::NoNode) => Ok(Vec::new()),
+        other => other,
+    }
+}
+
+async fn data(client: &Client, path: &str) -> Result<Option<Vec<u8>>, Error> {
+    match client.get_data(path).await {
+        Ok((data, _)) => Ok(Some(data)),
+        Err(Error::NoNode) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn remove(client: &Client, path: &str) -> Result<(), Error> {
+    match client.delete(path, None).await {
+        Err(Error::NoNode) => Ok(()),
+        other => other,
+    }
+}
+
+/// Nodes join again meanwhile: the folder goes when it is found empty for a moment.
+async fn remove_queue(client: &Client) -> Result<(), Error> {
+    loop {
+        for name in children(client, "/leader").await? {
+            remove(client, &format!("/leader/{name}")).await?;
+        }
+        match remove(client, "/leader").await {
+            Err(Error::NotEmpty) => {}
+            other => return other,
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The nodes, and who starts them again when they end: here that is the test, elsewhere systemd.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::admin::Admin;
+use super::plan::{Blow, Part, Pick, TIMEOUT};
+use super::testbed::Testbed;
+use super::work::Work;
+use crate::support::LONG;
+use crate::support::host::Host;
+use crate::support::node::{Event, Events, Node, Spec};
+use crate::support::process::children_of;
+use crate::support::scratch::fill;
+
+/// Room for the state of a node, as long as nobody fills it.
+const DISK: &str = "mode=700,size=4m";
+
+/// All nodes.
+pub struct Supervisors {
+    tree_ids: Vec<TreeId>,
+}
+
+struct TreeId {
+    host: Arc<Host>,
+    /// Only taken out to be started again.
+    node: Option<Node>,
+    /// Of all its processes so far.
+    logs: Vec<Arc<Events>>,
+    /// Somebody has ended it, or its warden.
+    may_end: bool,
+    /// A process that is started meanwhile ends at once.
+    is_disk_full: bool,
+}
+
+impl TreeId {
+    /// Its warden stood still for so long that the daemon took it for dead.
+    fn is_silent(&self) -> bool {
+        self.logs.last().is_some_and(|log| !log.named("warden.silent").is_empty())
+    }
+}
+
+impl Supervisors {
+    /// One node on each host, in line.
+    pub fn start(testbed: &Testbed, admin: &Admin, work: &Work) -> Self {
+        let mut tree_ids = Vec::new();
+        for (host, name) in testbed.nodes.iter().zip(["a", "b", "c"]) {
+            let spec = Spec::new(env!("CARGO_BIN_EXE_cronkeeper"), name).zookeeper(admin.connect()).on(host);
+            let timeout = format!("{}s", TIMEOUT.as_secs());
+            let spec = spec.option("--session-timeout", &timeout).option("--drain-timeout", "5s").jobs(&work.yaml);
+            let state = spec.state_dir();
+            let mount = ["mount", "-t", "tmpfs", "-o", DISK, "tmpfs", state.to_str().expect("it is text")];
+            host.run(&mount, "").expect("a host can mount what it likes");
+            let node = spec.start();
+            let joined = if tree_ids.is_empty() { "takeover.done" } else { "election.following" };
+            node.await_event(joined, LONG);
+            tree_ids.push(TreeId {
+                host: Arc::clone(host),
+                logs: vec![node.log()],
+                node: Some(node),
+                may_end: false,
+                is_disk_full: false,
+            });
+        }
+        Self { tree_ids }
+    }
+
+    pub fn names(&self) -> Vec<&str> {
+        (0..self.tree_ids.len()).map(|i| self.node(i).name()).collect()
+    }
+
+    pub fn name(&self, i: usize) -> &str {
+        self.node(i).name()
+    }
+
+    pub fn host(&self, i: usize) -> &Arc<Host> {
+        &self.tree_ids[i].host
+    }
+
+    /// Leaves no room for the node's state.
+    pub fn fill_disk(&mut self, i: usize) {
+        fill(&self.filler(i));
+        self.tree_ids[i].is_disk_full = true;
+    }
+
+    /// There is room again, also for a node that could not do without.
+    pub fn make_room(&mut self, i: usize) {
+        std::fs::remove_file(self.filler(i)).expect("it was made before");
+        self.tree_ids[i].is_disk_full = false;
+        if !self.may_end(i) {
+            self.revive(i);
+        }
+    }
+
+    fn filler(&self, i: usize) -> PathBuf {
+        self.host(i).file(&self.node(i).spec().state_dir().join("filler"))
+    }
+
+    /// The node that is meant. The leader is who was elected last.
+    pub fn pick(&self, pick: Pick) -> usize {
+        let newest = |tree_id: &TreeId| {
+            let elected = tree_id.logs.iter().flat_map(|log| log.named("leader.elected"));
+            elected.filter_map(|event| event.number("token")).max()
+        };
+        let leader = (0..self.tree_ids.len()).max_by_key(|&i| newest(&self.tree_ids[i])).expect("there are nodes");
+        match pick {
+            Pick::Leader => leader,
+            Pick::Other(n) => (0..self.tree_ids.len()).filter(|&i| i != leader).nth(n).expect("there are two others"),
+        }
+    }
+
+    /// Sends a signal. What was stopped is to be continued; `None`: there was nobody to send it to.
+    pub fn strike(&mut self, i: usize, blow: Blow, part: Part) -> Option<Vec<OwnedFd>> {
+        let node = self.node(i);
+        if node.status().is_some() {
+            return None;
+        }
+        let (daemon, warden) = (open(node.pid())?, warden_of(node));
+        let hit: Vec<OwnedFd> = match part {
+            Part::Daemon => vec![daemon],
+            Part::Warden => vec![warden?],
+            Part::Both => vec![daemon, warden?],
+        };
+        // The warden takes no SIGTERM: it ends with its daemon.
+        self.tree_ids[i].may_end |= blow != Blow::Stop && (blow, part) != (Blow::Term, Part::Warden);
+        let send = |signal| hit.iter().for_each(|process| self::send(process, signal));
+        match blow {
+            Blow::Term => send(Signal::TERM),
+            Blow::Stop => send(Signal::STOP),
+            Blow::Kill => {
+                // Neither shall see the other die.
+                send(Signal::STOP);
+                send(Signal::KILL);
+            }
+        }
+        Some(hit)
+    }
+
+    /// Stops all processes of a node's host; to be continued.
+    pub fn suspend(&mut self, i: usize) -> Option<Vec<OwnedFd>> {
+        let mut stopped = self.strike(i, Blow::Stop, Part::Both)?;
+        let mut known = Vec::new();
+        loop {
+            let found = self.node(i).job_processes();
+            let news: Vec<u32> = found.into_iter().filter(|pid| !known.contains(pid)).collect();
+            if news.is_empty() {
+                return Some(stopped);
+            }
+            for process in news.iter().filter_map(|pid| open(*pid)) {
+                send(&process, Signal::STOP);
+                stopped.push(process);
+            }
+            known.extend(news);
+        }
+    }
+
+    /// Kills all processes of a node's host; what is killed, to be started again.
+    pub fn kill_all(&mut self, i: usize) -> Option<Vec<OwnedFd>> {
+        // Stopped first: none of them shall see another die.
+        let all = self.suspend(i)?;
+        all.iter().for_each(|process| send(process, Signal::KILL));
+        self.tree_ids[i].may_end = true;
+        Some(all)
+    }
+
+    /// True where a node has been ended: then it is to be started again.
+    pub fn may_end(&self, i: usize) -> bool {
+        self.tree_ids[i].may_end
+    }
+
+    /// Starts a node again that somebody has ended; false as long as it lives.
+    pub fn revive(&mut self, i: usize) -> bool {
+        let tree_id = &mut self.tree_ids[i];
+        if tree_id.node.as_ref().is_none_or(|node| node.status().is_none()) {
+            return false;
+        }
+        let node = tree_id.node.take().expect("it was there").again();
+        tree_id.logs.push(node.log());
+        (tree_id.node, tree_id.may_end) = (Some(node), false);
+        true
+    }
+
+    /// Starts those nodes again that have ended because their warden said nothing any more.
+    pub fn revive_silent(&mut self) -> Vec<usize> {
+        (0..self.tree_ids.len()).filter(|&i| self.tree_ids[i].is_silent() && self.revive(i)).collect()
+    }
+
+    /// Nodes that have ended though nobody had ended them.
+    pub fn unexplained_ends(&self) -> Vec<String> {
+        let is_unexplained = |tree_id: &&TreeId| !tree_id.may_end && !tree_id.is_disk_full && !tree_id.is_silent();
+        let each = self.tree_ids.iter().filter(is_unexplained).filter_map(|tree_id| tree_id.node.as_ref());
+        each.filter_map(|node| Some(format!("{} ended by itself, with {}", node.name(), node.status()?))).collect()
+    }
+
+    /// All that all nodes logged, in time.
+    pub fn story(&self) -> Vec<Event> {
+        let mut story: Vec<Event> =
+            self.tree_ids.iter().flat_map(|tree_id| &tree_id.logs).flat_map(|log| log.all()).collect();
+        story.sort_by(|one, other| one.text("timestamp").cmp(other.text("timestamp")));
+        story
+    }
+
+    fn node(&self, i: usize) -> &Node {
+        self.tree_ids[i].node.as_ref().expect("it is only taken out to be started again")
+    }
+}
+
+impl Drop for Supervisors {
+    fn drop(&mut self) {
+        for tree_id in &mut self.tree_ids {
+            let Some(node) = tree_id.node.take() else { continue };
+            let state = node.spec().state_dir();
+            drop(node);
+            // Where that fails it goes with its host.
+            let _left = tree_id.host.run(&["umount", "--lazy", &state.display().to_string()], "");
+        }
+    }
+}
+
+fn warden_of(node: &Node) -> Option<OwnedFd> {
+    let found = children_of(node.pid()).into_iter().next()?;
+    let warden = open(found)?;
+    // Opened, its number stands for nobody else; it is the warden if it is still there.
+    children_of(node.pid()).contains(&found).then_some(warden)
+}
+
+fn open(pid: u32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok()
+}
+
+/// What has ended takes no signal, and needs none.
+pub fn send(process: &OwnedFd, signal: Signal) {
+    let _ended = pidfd_send_signal(process, signal);
+}

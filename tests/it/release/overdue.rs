@@ -1,0 +1,88 @@
+//! Processes that outlived daemon and warden: nothing is given up before they are dead.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
+use rustix::process::{Pid, kill_process};
+
+use super::*;
+use crate::support::skipped;
+
+/// A node whose daemon and warden are dead, while a child of its run lives; and the run.
+fn overdue(spec: &Spec, jobs: &str) -> (Node, String) {
+    let node = spec.clone().jobs(jobs).start();
+    let run = node.await_event("run.started", LONG).text("run").to_owned();
+    until("the job has its child", || node.job_processes().len() >= 3);
+    // Stopped first, or it would see the warden go and end what is left itself.
+    node.stop();
+    kill_process(child_of(node.pid()), Signal::KILL).unwrap();
+    node.kill9();
+    until("a child is left alone", || !node.job_processes().is_empty());
+    (node, run)
+}
+
+#[test]
+fn on_one_host_the_processes_that_overdue_daemon_and_warden_are_killed() {
+    let spec = Spec::new(CRONKEEPER, "solo");
+    let (node, _) = overdue(&spec, "jobs: {parent: {schedule: '@every 1s', command: 'sleep 1000 & sleep 1000'}}");
+    assert_quiet(&release(&spec, None));
+    assert_eq!(node.job_processes(), Vec::<u32>::new());
+}
+
+/// Of a daemon the warden is the only child.
+fn child_of(parent: u32) -> Pid {
+    let wanted = parent.to_string();
+    let is_child = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let behind_name = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
+        behind_name.split_whitespace().nth(1) == Some(wanted.as_str())
+    };
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    Pid::from_raw(pids.find(is_child).expect("the warden lives")).unwrap()
+}
+
+/// Runs what stands behind it where no cgroups are found: others who start here kill what a dead daemon left in its cgroup.
+const WITHOUT_CGROUPS: &str = r#"#!/bin/sh
+exec unshare --mount --propagation private sh -c 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"' sh "$@"
+"#;
+
+/// The same, as root who may not kill another user's processes.
+const HARMLESS: [&str; 4] = ["setpriv", "--bounding-set=-kill", "--inh-caps=-kill", "--"];
+
+/// What SIGKILL does not end sleeps uninterruptibly, as on a disk that is gone. Here it belongs to another user, which looks the
+/// same to whoever kills it in vain.
+#[tokio::test]
+async fn while_a_process_does_not_die_nothing_is_given_up() {
+    let scripts = Scratch::new("scripts");
+    let script = |name: &str, text: &str| {
+        let path = scripts.write(name, text);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let apart = script("apart", WITHOUT_CGROUPS);
+    let can = Command::new(&apart).args(HARMLESS).arg("true").output().unwrap();
+    if !can.status.success() {
+        skipped(&format!("only root with all rights can be without one: {can:?}"));
+        return;
+    }
+    let connect = shared();
+    let program = script("cronkeeper", &WITHOUT_CGROUPS.replace("sh \"$@\"\n", &format!("sh {CRONKEEPER} \"$@\"\n")));
+    let spec = Spec::new(&program, "node").zookeeper(&connect).option("--session-timeout", "10s");
+    let jobs = "jobs: {parent: {schedule: '@every 1s', user: nobody, command: 'sleep 1000 & sleep 1000'}}";
+    let (node, run) = overdue(&spec, jobs);
+    let (code, out, err) = command::texts(&harmless(&apart, &command(&spec, Some(&connect))));
+    assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
+    assert!(err.contains("does not die"), "{err}");
+    let client = Client::connect(&connect).await.unwrap();
+    assert_eq!(client.list_children("/leader").await.unwrap().len(), 1);
+    assert!(is_in_flight(&connect, &run).await);
+    assert_eq!(recorded_sessions(&spec), 1);
+
+    assert_gave_up(&spec, &release(&spec, Some(&connect)));
+    assert_eq!(node.job_processes(), Vec::<u32>::new());
+}
+
+fn harmless(apart: &str, command: &Command) -> Output {
+    Command::new(apart).args(HARMLESS).arg(command.get_program()).args(command.get_args()).output().unwrap()
+}

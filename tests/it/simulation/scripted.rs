@@ -1,0 +1,196 @@
+//! Single moments of the real backend, brought about by hand: what the invariants cannot see, or chance never brings.
+
+use std::time::Duration;
+
+use cronkeeper::coordination::{Coordination, Event, Request};
+use cronkeeper::election;
+use cronkeeper::ledger;
+use cronkeeper::run::RunId;
+use cronkeeper::run::journal::Recovered;
+use cronkeeper::term::TermEnd;
+use cronkeeper::zookeeper::client::{Client, Connect, Mode};
+use fastrand::Rng;
+
+use super::backend::backend;
+use super::faults::Fault;
+use super::network::Host;
+use super::testbed::{T, Testbed};
+use super::zookeeper::SERVERS;
+
+/// What an answer takes at most, where nothing is wrong.
+const SOON: Duration = Duration::from_millis(60);
+
+/// A process of `node` that takes part by the real backend.
+fn join(testbed: &mut Testbed, node: usize) -> Coordination {
+    let rng = Rng::with_seed(node as u64);
+    let (task, coordination) = backend(&testbed.executor.world, node, &Default::default(), &Recovered::default(), rng);
+    testbed.executor.spawn(node, task);
+    ask(&coordination, election::Request::Campaign);
+    coordination
+}
+
+fn ask(coordination: &Coordination, request: election::Request) {
+    coordination.requests.send(Request::Election(request)).unwrap();
+}
+
+/// Runs until the node says what is wanted.
+fn hear<T>(testbed: &mut Testbed, from: &mut Coordination, mut wanted: impl FnMut(election::Event) -> Option<T>) -> T {
+    let mut heard = None;
+    testbed.run_until(|_| {
+        while let (None, Ok(event)) = (&heard, from.events.try_recv()) {
+            if let Event::Election(event) = event {
+                heard = wanted(event);
+            }
+        }
+        heard.is_some()
+    });
+    heard.unwrap()
+}
+
+fn elected(testbed: &mut Testbed, node: &mut Coordination) -> String {
+    hear(testbed, node, |event| match event {
+        election::Event::Elected { term, .. } => Some(format!("/leader/{}", term.candidate.0)),
+        _ => None,
+    })
+}
+
+/// A leader, and others in line behind it.
+fn in_line(testbed: &mut Testbed, nodes: usize) -> Vec<Coordination> {
+    let mut line = vec![join(testbed, 0)];
+    elected(testbed, &mut line[0]);
+    for node in 1..nodes {
+        let mut next = join(testbed, node);
+        hear(testbed, &mut next, |event| matches!(event, election::Event::Following { .. }).then_some(()));
+        line.push(next);
+    }
+    line
+}
+
+fn operator(testbed: &mut Testbed, node: usize) -> impl Client + use<> {
+    let connector = testbed.connector(node);
+    testbed.on(node, async move { connector.connect().await }).unwrap()
+}
+
+#[test]
+fn each_waits_for_the_one_before_it_and_the_end_of_a_leader_wakes_one() {
+    let mut testbed = Testbed::new(1, 6);
+    let line = in_line(&mut testbed, 6);
+    testbed.run(T);
+    let watched = testbed.executor.world.lock().clients.watched("/leader/");
+    assert!(watched.values().all(|&nodes| nodes <= 2), "besides its own node one watches a candidate: {watched:?}");
+    assert_eq!(watched.len(), 5, "all but the last are waited for: {watched:?}");
+    let woken = testbed.executor.world.lock().clients.woken;
+    ask(&line[0], election::Request::Resign);
+    testbed.run(SOON);
+    let woken = testbed.executor.world.lock().clients.woken - woken;
+    assert!(woken <= 2, "the former leader and its heir hear of it: {woken}");
+}
+
+#[test]
+fn a_node_that_runs_jobs_hears_at_once_that_its_member_is_gone_though_it_leads_no_more() {
+    for seed in 0..10 {
+        let mut testbed = Testbed::new(seed, 2);
+        let mut line = in_line(&mut testbed, 1);
+        ask(&line[0], election::Request::Busy(true));
+        ask(&line[0], election::Request::Resign);
+        hear(&mut testbed, &mut line[0], |event| matches!(event, election::Event::Withdrawn).then_some(()));
+        let hand = operator(&mut testbed, 1);
+        testbed.executor.world.lock().env.network.calm();
+        testbed.run(T);
+        testbed.on(1, async move { hand.delete("/cronkeeper/nodes/node-0", -1).await }).unwrap();
+        let gone = testbed.now();
+        hear(&mut testbed, &mut line[0], |event| match event {
+            election::Event::Lease { until } => (until == cronkeeper::clock::Uptime::ZERO).then_some(()),
+            _ => None,
+        });
+        let took = testbed.now().since(gone);
+        assert!(took < SOON, "seed {seed}: what it runs is killed {took:?} after its member went");
+    }
+}
+
+/// What the ensemble says of who leads.
+fn leader_data(testbed: &Testbed) -> String {
+    let world = testbed.executor.world.lock();
+    let data = world.ensemble.leader().and_then(|leader| leader.tree().get("/leader")).map(|(data, _)| data);
+    String::from_utf8_lossy(&data.unwrap_or_default()).into_owned()
+}
+
+#[test]
+fn an_successor_with_a_lease_leads_without_waiting_for_its_opening_write() {
+    let mut testbed = Testbed::new(1, 2);
+    let mut line = in_line(&mut testbed, 2);
+    testbed.run(T);
+    ask(&line[0], election::Request::Resign);
+    elected(&mut testbed, &mut line[1]);
+    assert!(leader_data(&testbed).contains("node-0"), "what it wrote is not yet committed");
+    testbed.run_until(|testbed| leader_data(testbed).contains("node-1"));
+}
+
+#[test]
+fn an_successor_without_a_lease_leads_only_once_a_quorum_has_heard_it() {
+    for seed in 0..10 {
+        let mut testbed = Testbed::new(seed, 2);
+        let mut line = in_line(&mut testbed, 2);
+        testbed.run(T);
+        testbed.executor.fault(Fault::Pause { node: 1 });
+        ask(&line[0], election::Request::Resign);
+        // Its session still lives, its lease does not.
+        testbed.run(T.mul_f64(0.88));
+        testbed.executor.fault(Fault::Resume { node: 1 });
+        elected(&mut testbed, &mut line[1]);
+        assert!(leader_data(&testbed).contains("node-1"), "seed {seed}: it said that it leads before it was heard");
+    }
+}
+
+/// Else a leader that watched a run before it led would know it only as it stood when the ledger was read.
+#[test]
+fn a_watched_run_is_told_as_it_is_to_whoever_asks_again() {
+    let mut testbed = Testbed::new(1, 2);
+    let mut nodes = in_line(&mut testbed, 1);
+    let hand = operator(&mut testbed, 1);
+    let run = RunId::parse("backup.20261120T023000Z").unwrap();
+    let record = serde_json::json!({
+        "v": 1, "job": "backup", "scheduled_at": "2026-11-20T02:30:00Z", "state": "running",
+        "node": "node-1", "session": "0x1", "token": 7, "attempt": 1, "nonce": "7-1",
+        "begun_at": "2026-11-20T02:30:00Z", "on_loss": "rerun",
+    });
+    let path = format!("/cronkeeper/running/{run}");
+    testbed.on(1, async move { hand.create(&path, record.to_string().into_bytes(), Mode::Persistent).await }).unwrap();
+    for _ in 0..2 {
+        nodes[0].requests.send(Request::Ledger(ledger::Request::WatchOwn(run.clone()))).unwrap();
+        let mut told = None;
+        testbed.run_until(|_| {
+            while let (None, Ok(event)) = (&told, nodes[0].events.try_recv()) {
+                if let Event::Ledger(ledger::Event::Run(of, found)) = event {
+                    told = Some((of, found.is_some()));
+                }
+            }
+            told.is_some()
+        });
+        assert_eq!(told, Some((run.clone(), true)));
+    }
+}
+
+#[test]
+fn a_candidate_that_bears_the_own_name_under_another_session_is_not_the_own() {
+    let mut testbed = Testbed::new(1, 2);
+    let mut leader = join(&mut testbed, 0);
+    let candidate = elected(&mut testbed, &mut leader);
+    let hand = operator(&mut testbed, 1);
+    let links = || (0..SERVERS).map(Host::Server).flat_map(|server| [(server, Host::Node(0)), (Host::Node(0), server)]);
+    links().for_each(|(from, to)| testbed.executor.fault(Fault::Cut { from, to }));
+    // Kept, for its session is to live on.
+    let theirs = hand.clone();
+    testbed.on(1, async move {
+        theirs.delete(&candidate, -1).await.unwrap();
+        theirs.create(&candidate, Vec::new(), Mode::Ephemeral).await.unwrap();
+    });
+    testbed.run(T / 4);
+    links().for_each(|(from, to)| testbed.executor.fault(Fault::Heal { from, to }));
+    testbed.run(SOON);
+    let mut ends = std::iter::from_fn(|| leader.events.try_recv().ok()).filter_map(|event| match event {
+        Event::Election(election::Event::Over { why, .. }) => Some(why),
+        _ => None,
+    });
+    assert_eq!(ends.next(), Some(TermEnd::EntryGone));
+}

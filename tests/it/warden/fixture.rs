@@ -1,0 +1,219 @@
+//! A warden of its own and the processes of one run, and what can be seen of them from outside.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cronkeeper::clock::Uptime;
+use cronkeeper::clock::system::uptime;
+use cronkeeper::warden::handle::{Handle, Warden};
+use cronkeeper::warden::wire::{Deadline, Ending, Launch, Limits, Notice, Order, StartFailure, Stream, TreeId, User};
+
+use crate::support::host::WITHOUT_AUDIT;
+use crate::support::process::environment;
+
+/// Longer than anything takes on the slowest machine; only a failing test waits it out.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// A warden of its own and the processes of one run, which no other test has.
+pub struct Fixture {
+    pub warden: Handle,
+    pub run: String,
+    pub directory: tempfile::TempDir,
+    pub output: Vec<(Stream, String, bool)>,
+    next: u64,
+}
+
+impl Fixture {
+    pub fn new() -> Self {
+        Self::of(Path::new(env!("CARGO_BIN_EXE_cronkeeper")), tempfile::tempdir().unwrap())
+    }
+
+    /// With a warden that may not give its trees audit sessions of their own.
+    pub fn without_audit() -> Self {
+        let program = env!("CARGO_BIN_EXE_cronkeeper");
+        let directory = tempfile::tempdir().unwrap();
+        let script = directory.path().join("warden");
+        fs::write(&script, format!("#!/bin/sh\nexec {WITHOUT_AUDIT} {program} \"$@\"\n")).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        Self::of(&script, directory)
+    }
+
+    fn of(program: &Path, directory: tempfile::TempDir) -> Self {
+        let run = format!("torture-{}.20261120T023000Z", uuid::Uuid::new_v4());
+        let warden = Warden::spawn_from(program).unwrap();
+        Self { warden: warden.into_async().unwrap(), run, directory, output: Vec::new(), next: 0 }
+    }
+
+    /// Stops the warden: what is ordered from now on it finds all at once.
+    pub fn stop(&self) {
+        self.signal(rustix::process::Signal::STOP);
+    }
+
+    pub fn go_on(&self) {
+        self.signal(rustix::process::Signal::CONT);
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let warden = rustix::process::Pid::from_raw(i32::try_from(self.warden.pid()).unwrap()).unwrap();
+        rustix::process::kill_process(warden, signal).unwrap();
+    }
+
+    pub fn launch(&mut self, argv: &[&str]) -> Launch {
+        self.next += 1;
+        Launch {
+            tree_id: TreeId(self.next),
+            argv: argv.iter().map(|&argument| argument.to_owned()).collect(),
+            environment: vec![
+                ("PATH".into(), PATH.into()),
+                ("CRONKEEPER_RUN_ID".into(), self.run.clone()),
+                ("CRONKEEPER_NODE".into(), "bench".into()),
+            ],
+            input: String::new(),
+            directory: self.directory.path().to_str().unwrap().into(),
+            umask: 0o027,
+            or_root: false,
+            user: None,
+            nice: None,
+            limits: Limits::default(),
+            cgroup: None,
+            not_after: Uptime::NEVER,
+            deadline: Deadline::None,
+            max_output: 1 << 20,
+        }
+    }
+
+    pub fn sh(&mut self, script: &str) -> Launch {
+        self.launch(&["/bin/sh", "-c", script])
+    }
+
+    pub fn order(&mut self, order: Order) {
+        self.warden.send(&order).unwrap();
+    }
+
+    pub async fn notice(&mut self) -> Notice {
+        tokio::time::timeout(TIMEOUT, self.warden.notice()).await.expect("a notice in time").expect("a living warden")
+    }
+
+    pub async fn start(&mut self, launch: Launch) -> (TreeId, i32) {
+        self.order(Order::Start(Box::new(launch)));
+        loop {
+            match self.notice().await {
+                Notice::Started { tree_id, pid, .. } => return (tree_id, pid),
+                Notice::Output { stream, line, continues, .. } => self.output.push((stream, line, continues)),
+                other => panic!("{other:?} instead of a start"),
+            }
+        }
+    }
+
+    pub async fn refused(&mut self, launch: Launch) -> StartFailure {
+        self.order(Order::Start(Box::new(launch)));
+        match self.notice().await {
+            Notice::NotStarted { why, .. } => why,
+            other => panic!("{other:?} instead of a refusal"),
+        }
+    }
+
+    pub async fn end(&mut self) -> Ending {
+        loop {
+            match self.notice().await {
+                Notice::Ended(ending) => return *ending,
+                Notice::Output { stream, line, continues, .. } => self.output.push((stream, line, continues)),
+                other => panic!("{other:?} instead of an end"),
+            }
+        }
+    }
+
+    /// The end of what was ordered to start.
+    pub async fn end_of_start(&mut self) -> Ending {
+        match self.notice().await {
+            Notice::Started { .. } => self.end().await,
+            other => panic!("{other:?} instead of a start"),
+        }
+    }
+
+    pub async fn run(&mut self, launch: Launch) -> Ending {
+        self.start(launch).await;
+        self.end().await
+    }
+
+    /// Waits until the job has written this line.
+    pub async fn line(&mut self, wanted: &str) {
+        while !self.output.iter().any(|(_, line, _)| line == wanted) {
+            match self.notice().await {
+                Notice::Output { stream, line, continues, .. } => self.output.push((stream, line, continues)),
+                other => panic!("{other:?} instead of the line {wanted}"),
+            }
+        }
+    }
+
+    pub fn lines(&self) -> Vec<&str> {
+        self.output.iter().map(|(_, line, _)| line.as_str()).collect()
+    }
+
+    pub fn file(&self, name: &str, content: &str, mode: u32) -> PathBuf {
+        let path = self.directory.path().join(name);
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    /// Ends the warden and looks that nothing is left.
+    pub async fn close(self) {
+        assert_eq!(living(&self.run), [0; 0]);
+        assert_eq!(children(self.warden.pid()), [0; 0]);
+        let status = tokio::time::timeout(TIMEOUT, self.warden.close()).await.expect("an end in time").unwrap();
+        assert!(status.success(), "{status}");
+    }
+}
+
+/// All processes that carry the run in their environment, and are more than zombies.
+pub fn living(run: &str) -> Vec<i32> {
+    let entry = format!("CRONKEEPER_RUN_ID={run}");
+    let carries = |pid: &i32| {
+        environment(pid.cast_unsigned()).split(|&byte| byte == 0).any(|variable| variable == entry.as_bytes())
+    };
+    let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter(carries).collect()
+}
+
+/// The children of the warden, zombies included.
+pub fn children(warden: u32) -> Vec<i32> {
+    let list = fs::read_to_string(format!("/proc/{warden}/task/{warden}/children")).unwrap();
+    list.split_ascii_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+pub fn memory_kib(warden: u32, key: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{warden}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(key)).unwrap();
+    line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+pub fn state(pid: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Waits until `gone` of processes that nobody here is told about.
+pub async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = uptime();
+    while !is_so() {
+        assert!(uptime().since(started) < TIMEOUT, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+pub fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("skipped: only root becomes another user");
+    }
+    is_root
+}
+
+pub fn nobody() -> User {
+    User { uid: 65_534, gid: 65_533, groups: vec![65_533, 7, 9] }
+}
