@@ -15,7 +15,7 @@ use cronkeeper::daemon::{Control, Daemon, Parts, Processes, Settings, Shown, War
 use cronkeeper::election::{self, TransferError};
 use cronkeeper::engine::Engine;
 use cronkeeper::job::JobSet;
-use cronkeeper::run::journal::{JournalState, Entry, Journal, RecoveredRun, Written};
+use cronkeeper::run::journal::{Entry, Journal, JournalState, RecoveredRun, Written};
 use cronkeeper::run::{ControlRecord, KnownBy, Note, RunEnd, RunId, RunRecord, RunState, Traces, Version};
 use cronkeeper::systemd::{Notifier, Watchdog};
 use cronkeeper::term::{FencingToken, NodeName};
