@@ -3,7 +3,6 @@
 //! From the top down, a module may use those above it, never those below. The upper part is pure: no clock, no I/O, no waiting.
 
 #![deny(unsafe_code)]
-#![warn(missing_docs)]
 
 // Pure: words and decisions.
 pub mod suggest;

@@ -164,6 +164,11 @@ pub(super) fn report(report: &Report) {
             %run,
             "the occurrence was not run: its place in the ledger is taken by something else",
         ),
+        Report::IllegalStep { run, why } => error!(
+            target: TARGET,
+            %run,
+            "internal error, please report it: {why}; the run was left as it is",
+        ),
     }
 }
 

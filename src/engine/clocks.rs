@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Engine, Report, Turn};
+use super::context::Context;
+use super::report::Report;
 use crate::clock::server::ServerTime;
 use crate::clock::{Now, Uptime};
 
@@ -23,13 +24,13 @@ const SLOW: Duration = Duration::from_secs(1);
 /// ... unless that has become old.
 const OLD: Duration = Duration::from_secs(300);
 
-/// See the module.
+/// The clocks of the node and of the coordination service.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
     before: Option<Now>,
     server: Option<ServerTime>,
     /// The skew that people know of.
-    told: SignedDuration,
+    reported: SignedDuration,
 }
 
 impl Clocks {
@@ -71,30 +72,23 @@ impl Clocks {
 
     /// The skew, where it is news: a second or more has come or gone, or it is half as large again, or occurrences begin to wait.
     fn news(&mut self, now: Now) -> Option<SignedDuration> {
-        let (skew, told) = (self.skew(now)?, self.told);
-        let (is_known, was_known) = (skew.abs() >= SKEW, told.abs() >= SKEW);
+        let (skew, reported) = (self.skew(now)?, self.reported);
+        let (is_known, was_known) = (skew.abs() >= SKEW, reported.abs() >= SKEW);
         // Not each time that it passes the second.
         let is_over = was_known && skew.abs() < SKEW / 2;
-        let is_other = is_known && ((skew - told).abs() > SKEW.max(told.abs() / 2) || !was_known);
-        let is_rule = (skew > AHEAD) != (told > AHEAD);
-        (is_over || is_other || is_rule).then(|| std::mem::replace(&mut self.told, skew)).map(|_| skew)
-    }
-}
-
-impl Engine {
-    /// Says what is to be said of clocks in this turn.
-    pub(super) fn watch_clocks(&mut self, t: &mut Turn) {
-        if let Some(by) = self.clocks.step(t.now) {
-            t.tell(Report::ClockStepped { by });
-        }
-        if let Some(by) = self.clocks.news(t.now) {
-            t.tell(Report::ClockSkewed { by, holds: by > AHEAD });
-        }
+        let is_other = is_known && ((skew - reported).abs() > SKEW.max(reported.abs() / 2) || !was_known);
+        let is_rule = (skew > AHEAD) != (reported > AHEAD);
+        (is_over || is_other || is_rule).then(|| std::mem::replace(&mut self.reported, skew)).map(|_| skew)
     }
 
-    /// How far this node's clock is ahead of the coordination service's, as far as is sure.
-    pub fn skew(&self, now: Now) -> Option<SignedDuration> {
-        self.clocks.skew(now)
+    /// Reports a step of the clock, and a skew that is news.
+    pub fn report(&mut self, cx: &mut Context) {
+        if let Some(by) = self.step(cx.now) {
+            cx.report(Report::ClockStepped { by });
+        }
+        if let Some(by) = self.news(cx.now) {
+            cx.report(Report::ClockSkewed { by, holds: by > AHEAD });
+        }
     }
 }
 

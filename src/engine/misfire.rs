@@ -14,6 +14,9 @@ pub const LATE: Duration = Duration::from_secs(1);
 /// The longest window where the job names none.
 pub const DEFAULT_WINDOW: Duration = Duration::from_secs(12 * 3600);
 
+/// Where the owner of a job names no window, a trigger is good for at least so long: a failover must not eat it.
+pub(super) const LEAST_AGE: Duration = Duration::from_secs(60);
+
 /// Instants have this resolution.
 pub(super) const NANOSECOND: Duration = Duration::from_nanos(1);
 
@@ -72,6 +75,20 @@ pub fn is_in_window(job: &Job, at: Timestamp, now: Timestamp) -> bool {
     match job.misfire_window {
         Some(window) => age <= window,
         None => age <= DEFAULT_WINDOW && job.next_after(at).is_none_or(|next| now < next),
+    }
+}
+
+/// True where a trigger, or a link, that was made then is too old to lead to a run. The window is the owner's; where none is named, at most
+/// the time to the next occurrence (of `root`, with `after`), as for missed ones.
+pub(super) fn is_too_old(job: &Job, root: &Job, made: Timestamp, now: Timestamp) -> bool {
+    if now <= made {
+        return false;
+    }
+    let age = now.duration_since(made).unsigned_abs();
+    match job.misfire_window {
+        Some(window) => age > window.max(LATE),
+        None if age <= LEAST_AGE => false,
+        None => age > DEFAULT_WINDOW || root.next_after(made).is_some_and(|next| next <= now),
     }
 }
 

@@ -2,17 +2,16 @@
 //!
 //! The engine stays silent itself; whoever performs its commands logs these, counts them, and shows them.
 
+use std::fmt;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::MarkAhead;
-use super::hooks::HookOutcome;
-use super::transfer::Unfit;
 use crate::election::TransferError;
 use crate::job::{Hook, JobName};
 use crate::run::{Pause, Reason, RunEnd, RunId, Skip};
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
+use crate::warden::wire::{Exit, StartFailure};
 
 /// A fact worth a log line.
 #[derive(Clone, Debug, PartialEq)]
@@ -187,4 +186,77 @@ pub enum Report {
         /// The run.
         run: RunId,
     },
+    /// The state of a run did not allow a step, so nothing was done about it: a bug.
+    IllegalStep { run: RunId, why: IllegalStep },
+}
+
+/// How a hook went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HookOutcome {
+    /// It ended by itself.
+    Exited(Exit),
+    /// It could not be started.
+    NotStarted(StartFailure),
+    /// It took too long.
+    TimedOut,
+    /// The node ended.
+    Killed,
+    /// It was not started: too many waited, or the node ended.
+    Dropped,
+}
+
+impl HookOutcome {
+    /// The word in logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exited(Exit::Code(0)) => "success",
+            Self::Exited(_) | Self::NotStarted(_) => "failure",
+            Self::TimedOut => "timeout",
+            Self::Killed => "killed",
+            Self::Dropped => "dropped",
+        }
+    }
+}
+
+/// Why a node gives leadership away by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// It cannot start processes.
+    NoStarts,
+    /// Its jobs file is invalid, the other's is not.
+    InvalidFile,
+    /// The operator prefers the other.
+    LowerPriority,
+}
+
+impl Unfit {
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NoStarts => "processes cannot be started here",
+            Self::InvalidFile => "the jobs file here is invalid, and there it is not",
+            Self::LowerPriority => "it is preferred",
+        }
+    }
+}
+
+/// A job's mark that lies ahead of the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MarkAhead {
+    pub mark: Timestamp,
+    /// True where occurrences before it are decided on all the same.
+    pub is_ignored: bool,
+}
+
+/// A step that the run's state does not allow: a bug. The state stays as it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IllegalStep {
+    pub state: &'static str,
+    pub step: &'static str,
+}
+
+impl fmt::Display for IllegalStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a run that is {} cannot {}", self.state, self.step)
+    }
 }

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Engine, Report, Turn};
-use crate::clock::{Now, Uptime};
+use super::context::Context;
+use super::report::Unfit;
+use crate::clock::Uptime;
 use crate::election::{Member, highest_priority};
 use crate::term::NodeName;
 
@@ -24,7 +25,7 @@ const FAILED_STARTS: u32 = 3;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct LeadershipTransfer {
-    /// The own weight.
+    /// The own priority.
     pub(super) priority: u32,
     /// Who would lead better, which process of it, and since when.
     successor: Option<(NodeName, Timestamp, Uptime)>,
@@ -33,31 +34,18 @@ pub(super) struct LeadershipTransfer {
     /// The jobs file on disk is invalid; the jobs loaded before stay.
     pub(super) has_invalid_file: bool,
     /// In a row.
-    pub(super) failed_starts: u32,
+    failed_starts: u32,
     /// How often leadership was given up for want of fitness, and when last.
     given_up: Option<(u32, Uptime)>,
+    /// Other nodes are alive.
+    has_others: bool,
 }
 
-/// Why a node gives leadership away by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfit {
-    /// It cannot start processes.
-    NoStarts,
-    /// Its jobs file is invalid, the other's is not.
-    InvalidFile,
-    /// The operator prefers the other.
-    Lighter,
-}
-
-impl Unfit {
-    /// In words.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::NoStarts => "processes cannot be started here",
-            Self::InvalidFile => "the jobs file here is invalid, and there it is not",
-            Self::Lighter => "it is preferred",
-        }
-    }
+/// Leadership is to be given up.
+pub(super) struct GivingUp {
+    /// To whom; absent: to the next in line.
+    pub to: Option<NodeName>,
+    pub why: Unfit,
 }
 
 impl LeadershipTransfer {
@@ -84,58 +72,61 @@ impl LeadershipTransfer {
         self.successor = Some((successor.node.clone(), successor.started_at, since));
         (now.since(since) >= self.settle(&successor.node)).then(|| successor.node.clone())
     }
+
+    /// Whether and to whom to give leadership, by the living members as just read.
+    pub fn on_members(&mut self, cx: &Context, members: &[Member]) -> Option<GivingUp> {
+        self.has_others = members.iter().any(|member| member.node != cx.node);
+        if !may_hand_over(cx) {
+            self.successor = None;
+            return None;
+        }
+        let others = members.iter().filter(|member| member.node != cx.node && !member.published.jobs_invalid);
+        let (successor, why) = if self.has_invalid_file {
+            (highest_priority(others), Unfit::InvalidFile)
+        } else {
+            let like = others.filter(|member| member.published.digest == cx.jobs.digest);
+            let preferred = like.filter(|member| member.published.priority > self.priority);
+            (highest_priority(preferred), Unfit::LowerPriority)
+        };
+        let to = self.settled(successor, cx.now.up)?;
+        if why == Unfit::InvalidFile && !self.may_give_up(cx.now.up) {
+            return None;
+        }
+        self.successor = None;
+        *self.given.entry(to.clone()).or_default() += 1;
+        Some(self.give_up(cx, Some(to), why))
+    }
+
+    /// The warden has started a process.
+    pub fn on_started(&mut self) {
+        self.failed_starts = 0;
+    }
+
+    /// A process was not started, and the job is not to blame.
+    pub fn on_failed_start(&mut self, cx: &Context) -> Option<GivingUp> {
+        self.failed_starts += 1;
+        let is_unfit = self.failed_starts >= FAILED_STARTS;
+        if !(is_unfit && self.has_others && may_hand_over(cx) && self.may_give_up(cx.now.up)) {
+            return None;
+        }
+        self.failed_starts = 0;
+        Some(self.give_up(cx, None, Unfit::NoStarts))
+    }
+
+    fn give_up(&mut self, cx: &Context, to: Option<NodeName>, why: Unfit) -> GivingUp {
+        if why != Unfit::LowerPriority {
+            let times = self.given_up.map_or(0, |(times, _)| times + 1);
+            self.given_up = Some((times, cx.now.up));
+        }
+        GivingUp { to, why }
+    }
+}
+
+/// A term is not given up before it has settled what it took over.
+fn may_hand_over(cx: &Context) -> bool {
+    cx.is_settled() && cx.may_decide()
 }
 
 fn doubled(first: Duration, times: u32) -> Duration {
     first.saturating_mul(2u32.saturating_pow(times)).min(LONGEST)
-}
-
-impl Engine {
-    /// The living members, as just read.
-    pub(super) fn on_members(&mut self, t: &mut Turn, members: &[Member]) {
-        self.has_others = members.iter().any(|member| member.node != self.node);
-        if !self.may_hand_over(t.now) {
-            self.transfer.successor = None;
-            return;
-        }
-        let others = members.iter().filter(|member| member.node != self.node && !member.published.jobs_invalid);
-        let (successor, why) = if self.transfer.has_invalid_file {
-            (highest_priority(others), Unfit::InvalidFile)
-        } else {
-            let like = others.filter(|member| member.published.digest == self.jobs.digest);
-            let preferred = like.filter(|member| member.published.priority > self.transfer.priority);
-            (highest_priority(preferred), Unfit::Lighter)
-        };
-        let Some(to) = self.transfer.settled(successor, t.now.up) else { return };
-        if why == Unfit::InvalidFile && !self.transfer.may_give_up(t.now.up) {
-            return;
-        }
-        self.transfer.successor = None;
-        *self.transfer.given.entry(to.clone()).or_default() += 1;
-        self.give_up(t, Some(to), why);
-    }
-
-    /// A process was not started, and the job is not to blame.
-    pub(super) fn note_failed_start(&mut self, t: &mut Turn) {
-        self.transfer.failed_starts += 1;
-        let is_unfit = self.transfer.failed_starts >= FAILED_STARTS;
-        if is_unfit && self.has_others && self.may_hand_over(t.now) && self.transfer.may_give_up(t.now.up) {
-            self.transfer.failed_starts = 0;
-            self.give_up(t, None, Unfit::NoStarts);
-        }
-    }
-
-    /// A term is not given up before it has settled what it took over.
-    fn may_hand_over(&self, now: Now) -> bool {
-        self.is_settled() && self.may_decide(now)
-    }
-
-    fn give_up(&mut self, t: &mut Turn, to: Option<NodeName>, why: Unfit) {
-        if why != Unfit::Lighter {
-            let times = self.transfer.given_up.map_or(0, |(times, _)| times + 1);
-            self.transfer.given_up = Some((times, t.now.up));
-        }
-        t.tell(Report::GivingUp { to: to.clone(), why });
-        self.on_hand_over(t, to);
-    }
 }

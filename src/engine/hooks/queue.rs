@@ -5,44 +5,44 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::recovery::Recovery;
-use super::{AT_ONCE, Cause, HookCall};
+use super::call::{Cause, HookCall};
 use crate::job::Hook;
 use crate::run::{RunEnd, RunId};
 use crate::warden::wire::TreeId;
 
+/// How many run at once on a node; the others wait in order.
+pub const AT_ONCE: usize = 16;
 /// Most that wait; what comes then is dropped, and that is told.
 const LONGEST: usize = 20_000;
 /// Most bytes of output that wait with them; what comes then waits without.
 const LARGEST: usize = 4 << 20;
 
-/// See the module.
+/// Hooks in the order of their causes.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Hooks {
+pub(super) struct HookQueue {
     waiting: VecDeque<HookCall>,
     /// Bytes of output that wait.
     bytes: usize,
     running: BTreeMap<TreeId, Running>,
-    pub(super) recovery: Recovery,
     /// The node ends, and starts no more.
     is_closed: bool,
 }
 
 /// A hook that the warden was asked to start.
 #[derive(Debug)]
-pub(in crate::engine) struct Running {
+pub(super) struct Running {
     pub hook: Hook,
     pub run: RunId,
     pub grace: Duration,
 }
 
-impl Hooks {
+impl HookQueue {
     /// Puts a hook at the end of the line.
     ///
     /// # Errors
     /// It is given back where there is no room.
-    pub fn wait(&mut self, mut call: HookCall) -> Result<(), HookCall> {
-        if !self.has_room() {
+    pub fn wait(&mut self, mut call: HookCall, asked: usize) -> Result<(), HookCall> {
+        if !self.has_room(asked) {
             return Err(call);
         }
         if self.bytes + call.input().len() > LARGEST {
@@ -53,9 +53,9 @@ impl Hooks {
         Ok(())
     }
 
-    /// True while one more may wait.
-    pub fn has_room(&self) -> bool {
-        !self.is_closed && self.waiting.len() + self.recovery.len() < LONGEST
+    /// True while one more may wait, beside so many of which it is asked whether they have to.
+    pub fn has_room(&self, asked: usize) -> bool {
+        !self.is_closed && self.waiting.len() + asked < LONGEST
     }
 
     /// The next that may be started.
@@ -81,17 +81,16 @@ impl Hooks {
         self.running.remove(&tree_id)
     }
 
-    /// True while none runs, waits, or may be found to have to.
+    /// True while none runs or waits.
     pub fn is_idle(&self) -> bool {
-        self.running.is_empty() && self.waiting.is_empty() && self.recovery.len() == 0
+        self.running.is_empty() && self.waiting.is_empty()
     }
 
     /// Starts no more, and forgets those that run and those that waited.
-    pub fn close(&mut self) -> (BTreeMap<TreeId, Running>, Vec<HookCall>) {
+    pub fn close(&mut self) -> (BTreeMap<TreeId, Running>, VecDeque<HookCall>) {
         self.is_closed = true;
         self.bytes = 0;
-        let waiting = std::mem::take(&mut self.waiting).into_iter().chain(self.recovery.close());
-        (std::mem::take(&mut self.running), waiting.collect())
+        (std::mem::take(&mut self.running), std::mem::take(&mut self.waiting))
     }
 }
 

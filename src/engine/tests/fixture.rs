@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use crate::clock::{Now, Uptime};
 use crate::coordination::Request;
+use crate::engine::runs::keep_until;
 use crate::engine::{Command, Engine, Event, Report, Start};
 use crate::job::{
     CommandLine, Digest, Due, Hooks, Interrupted, Job, JobName, JobSet, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
@@ -88,7 +89,7 @@ pub fn running(job: &Job, scheduled_at: Timestamp, owner: ledger::OwnerState) ->
         nonce: Nonce("7-1".into()),
         begun_at: scheduled_at,
         on_loss: OnLoss::of(job),
-        keep_until: Engine::keep_until(job, job, scheduled_at, scheduled_at),
+        keep_until: keep_until(job, job, scheduled_at, scheduled_at),
         ready_at: None,
         retry_at: None,
         past: Past::default(),

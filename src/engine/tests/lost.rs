@@ -2,7 +2,7 @@
 
 use super::fixture::*;
 use crate::coordination::Request;
-use crate::engine::flight::{Flight, News, RunOwner};
+use crate::engine::runs::active_run::{ActiveRun, News, State};
 use crate::engine::{Command, Event, Report};
 use crate::job::{Interrupted, Job, OnLeaseEnd};
 use crate::ledger::{self, Change, Commit, OwnerState, Snapshot};
@@ -277,11 +277,11 @@ fn a_lost_run_whose_record_changes_is_watched_again() {
 #[test]
 fn that_an_owner_is_gone_stays_known_while_a_commit_is_open() {
     let record = running(&job("a", "* * * * *"), at("10:00:00"), OwnerState::Alive).record;
-    let mut flight = Flight::new(record.clone(), Version(0), RunOwner::Other);
+    let mut run = ActiveRun::new(record.clone(), Version(0), State::Remote);
     let found = |version| Some((record.clone(), Version(version)));
-    flight.note_news(News::OwnerGone(OwnerState::Gone, found(0)));
-    flight.note_news(News::Changed(found(1)));
-    let news = flight.news.take();
+    run.note_news(News::OwnerGone(OwnerState::Gone, found(0)));
+    run.note_news(News::Changed(found(1)));
+    let news = run.news.take();
     assert!(matches!(news, Some(News::OwnerGone(_, Some((_, Version(1)))))), "{news:?}");
 }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::fixture::*;
 use crate::coordination::Request;
-use crate::engine::retry::delay;
+use crate::engine::runs::retry::delay;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Interrupted, Job, OnLeaseEnd, Retries};
 use crate::ledger::{self, Change, Commit, OwnerState, Snapshot};

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::fixture::*;
-use crate::engine::{Engine, Event, Report};
+use crate::engine::runs::keep_until;
+use crate::engine::{Event, Report};
 use crate::job::{Job, Misfire, Splay};
 use crate::ledger::{Change, Snapshot};
 
@@ -97,6 +98,6 @@ fn another_splay_is_another_schedule_and_counts_from_now() {
 #[test]
 fn a_cut_off_run_may_go_on_until_the_next_start() {
     let (job, delay) = splayed("0 * * * *");
-    let keep_until = Engine::keep_until(&job, &job, at("10:00:00"), at("10:00:00") + delay);
+    let keep_until = keep_until(&job, &job, at("10:00:00"), at("10:00:00") + delay);
     assert_eq!(keep_until, Some(at("11:00:00") + delay - Duration::from_secs(1)));
 }

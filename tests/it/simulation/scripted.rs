@@ -116,7 +116,7 @@ fn leader_data(testbed: &Testbed) -> String {
 }
 
 #[test]
-fn an_successor_with_a_lease_leads_without_waiting_for_its_opening_write() {
+fn a_successor_with_a_lease_leads_without_waiting_for_its_opening_write() {
     let mut testbed = Testbed::new(1, 2);
     let mut line = in_line(&mut testbed, 2);
     testbed.run(T);
@@ -127,7 +127,7 @@ fn an_successor_with_a_lease_leads_without_waiting_for_its_opening_write() {
 }
 
 #[test]
-fn an_successor_without_a_lease_leads_only_once_a_quorum_has_heard_it() {
+fn a_successor_without_a_lease_leads_only_once_a_quorum_has_heard_it() {
     for seed in 0..10 {
         let mut testbed = Testbed::new(seed, 2);
         let mut line = in_line(&mut testbed, 2);

@@ -7,11 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::flight::{Flight, StopCause};
-use super::{Command, Engine, Turn};
 use crate::clock::Uptime;
 use crate::lease::Lease;
-use crate::run::RunId;
 use crate::warden::wire::{Deadline, TreeId};
 
 /// The trees that something is to kill, and when.
@@ -89,33 +86,11 @@ impl OverdueKills {
         firsts.map(|&(deadline, tree_id)| (deadline.due(self.lease_ends) + self.timeout, tree_id)).min()
     }
 
-    fn pop_due(&mut self, now: Uptime) -> Option<TreeId> {
+    /// The next that is overdue.
+    pub fn pop_due(&mut self, now: Uptime) -> Option<TreeId> {
         let (_, tree_id) = self.first().filter(|&(at, _)| at <= now)?;
         self.forget(tree_id);
         Some(tree_id)
-    }
-}
-
-impl Engine {
-    /// Has those killed that the warden should have.
-    pub(super) fn end_overdue(&mut self, t: &mut Turn) {
-        let mut overdue = Vec::new();
-        while let Some(tree_id) = self.overdue.pop_due(t.now.up) {
-            let Some(run) = self.tree_ids.get(&tree_id).cloned() else { continue };
-            self.note_overdue(t, &run);
-            self.overdue.forget(tree_id);
-            overdue.push(tree_id);
-        }
-        if !overdue.is_empty() {
-            t.commands.push(Command::EndTrees(overdue));
-        }
-    }
-
-    /// The order stands before the next lease in the warden's socket.
-    fn note_overdue(&mut self, t: &mut Turn, run: &RunId) {
-        let Some(alive) = self.flights.get_mut(run).and_then(Flight::alive_mut) else { return };
-        alive.is_ended_here = true;
-        self.kill_run(t, run, StopCause::Lease);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The runs in flight, and what is asked of all of them together: how many are this node's, how full a group is, which wait.
+//! The runs in flight, with an index for questions about all of them: how many are this node's, how full a group is, which wait.
 //!
 //! Each such question costs a look into an index, however many runs there are. A run that was handed out to be changed is counted by
 //! what it is when the question comes.
@@ -10,18 +10,18 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::flight::{Flight, Phase};
+use super::active_run::{ActiveRun, Phase};
 use crate::job::{JobName, JobSet};
 use crate::ledger::CommitId;
 use crate::run::{RunId, TriggerSeq};
 
-/// A run's place among those that wait: the oldest occurrence first.
-pub(super) type Place = (Timestamp, RunId);
+/// A run's position among those that wait: the oldest occurrence first.
+pub(in crate::engine) type WaitingPosition = (Timestamp, RunId);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Flights {
-    by_run: BTreeMap<RunId, Flight>,
+pub(in crate::engine) struct ActiveRuns {
+    by_run: BTreeMap<RunId, ActiveRun>,
     index: Index,
     /// Handed out to be changed, and so not in the index.
     handed_out: Option<RunId>,
@@ -43,7 +43,7 @@ struct Index {
     trees: usize,
     starting: usize,
     in_group: BTreeMap<Arc<str>, usize>,
-    waiting: BTreeMap<Arc<str>, BTreeSet<Place>>,
+    waiting: BTreeMap<Arc<str>, BTreeSet<WaitingPosition>>,
     triggers: BTreeMap<Uuid, BTreeSet<TriggerSeq>>,
 }
 
@@ -53,29 +53,28 @@ struct Facts {
     is_own: bool,
     has_tree: bool,
     is_starting: bool,
-    /// The group in which it takes a place.
+    /// The group in which it takes a position.
     in_group: Option<Arc<str>>,
-    /// The group in which it waits for a place.
-    waiting: Option<(Arc<str>, Place)>,
+    /// The group in which it waits for a position.
+    waiting: Option<(Arc<str>, WaitingPosition)>,
     trigger: Option<(Uuid, TriggerSeq)>,
 }
 
 impl Facts {
-    fn of(run: &RunId, flight: &Flight, of_jobs: &OfJobs) -> Self {
-        let own = flight.own();
-        let is_beginning = matches!(own.map(|own| &own.phase), Some(Phase::Beginning));
+    fn of(run: &RunId, active: &ActiveRun, of_jobs: &OfJobs) -> Self {
+        let is_beginning = matches!(active.phase(), Some(Phase::Beginning));
         let is_refused = is_beginning && of_jobs.refused.contains_key(run.job());
         let group = of_jobs.groups.get(run.job()).filter(|_| !is_refused).cloned();
-        let (in_group, waiting) = if flight.is_queued() { (None, group) } else { (group, None) };
-        let waiting = waiting.filter(|_| flight.is_waiting()).map(|group| (group, (run.scheduled_at(), run.clone())));
-        let alive = flight.alive();
+        let (in_group, waiting) = if active.is_queued() { (None, group) } else { (group, None) };
+        let waiting = waiting.filter(|_| active.is_waiting()).map(|group| (group, (run.scheduled_at(), run.clone())));
+        let process = active.process();
         Self {
-            is_own: own.is_some(),
-            has_tree: alive.is_some(),
-            is_starting: (is_beginning && !is_refused) || alive.is_some_and(|alive| alive.started.is_none()),
+            is_own: active.is_local(),
+            has_tree: process.is_some(),
+            is_starting: (is_beginning && !is_refused) || process.is_some_and(|process| process.started.is_none()),
             in_group,
             waiting,
-            trigger: flight.record.trigger.as_ref().map(|trigger| (trigger.uuid, trigger.seq)),
+            trigger: active.record.trigger.as_ref().map(|trigger| (trigger.uuid, trigger.seq)),
         }
     }
 }
@@ -88,8 +87,8 @@ impl Index {
         if let Some(group) = facts.in_group {
             *self.in_group.entry(group).or_default() += 1;
         }
-        if let Some((group, place)) = facts.waiting {
-            self.waiting.entry(group).or_default().insert(place);
+        if let Some((group, position)) = facts.waiting {
+            self.waiting.entry(group).or_default().insert(position);
         }
         if let Some((uuid, seq)) = facts.trigger {
             self.triggers.entry(uuid).or_default().insert(seq);
@@ -108,11 +107,11 @@ impl Index {
                 self.in_group.remove(group);
             }
         }
-        if let Some((group, place)) = &facts.waiting
-            && let Some(places) = self.waiting.get_mut(group)
+        if let Some((group, position)) = &facts.waiting
+            && let Some(positions) = self.waiting.get_mut(group)
         {
-            places.remove(place);
-            if places.is_empty() {
+            positions.remove(position);
+            if positions.is_empty() {
                 self.waiting.remove(group);
             }
         }
@@ -127,7 +126,7 @@ impl Index {
     }
 }
 
-impl Flights {
+impl ActiveRuns {
     /// Takes the jobs' groups as they are now.
     pub fn define(&mut self, jobs: &JobSet) {
         let group = |job: &crate::job::Job| job.concurrency_group.as_ref().map(|group| Arc::from(group.name.as_str()));
@@ -140,7 +139,7 @@ impl Flights {
         self.of_jobs.refused.contains_key(job)
     }
 
-    /// The service refuses this write about the job: what is to be begun meanwhile takes no place from others. False where it refused
+    /// The service refuses this write about the job: what is to be begun meanwhile takes no position from others. False where it refused
     /// one already.
     pub fn refuse(&mut self, job: &JobName, id: CommitId) -> bool {
         if let Some(newest) = self.of_jobs.refused.get_mut(job) {
@@ -167,28 +166,28 @@ impl Flights {
     /// Changes which jobs are refused, and counts this one's runs by that.
     fn count_anew(&mut self, job: &JobName, change: impl FnOnce(&mut BTreeMap<JobName, CommitId>)) {
         self.take_back();
-        for (run, flight) in self.by_run.range(RunId::all_of(job)) {
-            self.index.remove(&Facts::of(run, flight, &self.of_jobs));
+        for (run, active) in self.by_run.range(RunId::all_of(job)) {
+            self.index.remove(&Facts::of(run, active, &self.of_jobs));
         }
         change(&mut self.of_jobs.refused);
-        for (run, flight) in self.by_run.range(RunId::all_of(job)) {
-            self.index.add(Facts::of(run, flight, &self.of_jobs));
+        for (run, active) in self.by_run.range(RunId::all_of(job)) {
+            self.index.add(Facts::of(run, active, &self.of_jobs));
         }
     }
 
     fn count_all(&mut self) {
         self.handed_out = None;
         self.index = Index::default();
-        for (run, flight) in &self.by_run {
-            self.index.add(Facts::of(run, flight, &self.of_jobs));
+        for (run, active) in &self.by_run {
+            self.index.add(Facts::of(run, active, &self.of_jobs));
         }
     }
 
     /// What was handed out is counted as it is now.
     fn take_back(&mut self) {
         let Some(run) = self.handed_out.take() else { return };
-        if let Some(flight) = self.by_run.get(&run) {
-            self.index.add(Facts::of(&run, flight, &self.of_jobs));
+        if let Some(active) = self.by_run.get(&run) {
+            self.index.add(Facts::of(&run, active, &self.of_jobs));
         }
     }
 
@@ -198,51 +197,51 @@ impl Flights {
         Some(Facts::of(run, self.by_run.get(run)?, &self.of_jobs))
     }
 
-    pub fn get(&self, run: &RunId) -> Option<&Flight> {
+    pub fn get(&self, run: &RunId) -> Option<&ActiveRun> {
         self.by_run.get(run)
     }
 
-    pub fn get_mut(&mut self, run: &RunId) -> Option<&mut Flight> {
+    pub fn get_mut(&mut self, run: &RunId) -> Option<&mut ActiveRun> {
         self.take_back();
-        let flight = self.by_run.get_mut(run)?;
-        self.index.remove(&Facts::of(run, flight, &self.of_jobs));
+        let active = self.by_run.get_mut(run)?;
+        self.index.remove(&Facts::of(run, active, &self.of_jobs));
         self.handed_out = Some(run.clone());
-        Some(flight)
+        Some(active)
     }
 
     pub fn contains_key(&self, run: &RunId) -> bool {
         self.by_run.contains_key(run)
     }
 
-    pub fn insert(&mut self, run: RunId, flight: Flight) {
+    pub fn insert(&mut self, run: RunId, active: ActiveRun) {
         self.remove(&run);
-        self.index.add(Facts::of(&run, &flight, &self.of_jobs));
-        self.by_run.insert(run, flight);
+        self.index.add(Facts::of(&run, &active, &self.of_jobs));
+        self.by_run.insert(run, active);
     }
 
-    pub fn remove(&mut self, run: &RunId) -> Option<Flight> {
+    pub fn remove(&mut self, run: &RunId) -> Option<ActiveRun> {
         self.take_back();
-        let flight = self.by_run.remove(run)?;
-        self.index.remove(&Facts::of(run, &flight, &self.of_jobs));
-        Some(flight)
+        let active = self.by_run.remove(run)?;
+        self.index.remove(&Facts::of(run, &active, &self.of_jobs));
+        Some(active)
     }
 
     /// Keeps those of which `keep` is true.
-    pub fn retain(&mut self, mut keep: impl FnMut(&Flight) -> bool) {
-        self.by_run.retain(|_, flight| keep(flight));
+    pub fn retain(&mut self, mut keep: impl FnMut(&ActiveRun) -> bool) {
+        self.by_run.retain(|_, active| keep(active));
         self.count_all();
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&RunId, &Flight)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&RunId, &ActiveRun)> {
         self.by_run.iter()
     }
 
-    pub fn values(&self) -> impl Iterator<Item = &Flight> {
+    pub fn values(&self) -> impl Iterator<Item = &ActiveRun> {
         self.by_run.values()
     }
 
     /// Those of one job, by their occurrences.
-    pub fn of_job(&self, job: &JobName) -> impl Iterator<Item = (&RunId, &Flight)> {
+    pub fn of_job(&self, job: &JobName) -> impl Iterator<Item = (&RunId, &ActiveRun)> {
         self.by_run.range(RunId::all_of(job))
     }
 
@@ -261,7 +260,7 @@ impl Flights {
         self.index.starting + usize::from(self.uncounted().is_some_and(|facts| facts.is_starting))
     }
 
-    /// How many take a place in a group.
+    /// How many take a position in a group.
     pub fn in_group(&self, group: &str) -> usize {
         let is_of = |facts: Facts| facts.in_group.as_deref() == Some(group);
         self.index.in_group.get(group).copied().unwrap_or_default() + usize::from(self.uncounted().is_some_and(is_of))
@@ -272,17 +271,17 @@ impl Flights {
         self.of_jobs.groups.get(job)
     }
 
-    /// The next that waits for a place in a group, after this one.
-    pub fn next_waiting(&mut self, group: &str, after: Option<&Place>) -> Option<Place> {
+    /// The next that waits for a position in a group, after this one.
+    pub fn next_waiting(&mut self, group: &str, after: Option<&WaitingPosition>) -> Option<WaitingPosition> {
         self.take_back();
-        let places = self.index.waiting.get(group)?;
+        let positions = self.index.waiting.get(group)?;
         match after {
-            Some(after) => places.range((Bound::Excluded(after), Bound::Unbounded)).next().cloned(),
-            None => places.first().cloned(),
+            Some(after) => positions.range((Bound::Excluded(after), Bound::Unbounded)).next().cloned(),
+            None => positions.first().cloned(),
         }
     }
 
-    /// True where a run of a trigger of this uuid, other than `seq`, is in flight.
+    /// True where a run of a trigger of this uuid, other than `seq`, is in active.
     pub fn has_trigger(&self, uuid: Uuid, seq: TriggerSeq) -> bool {
         let is_other = |facts: Facts| facts.trigger.is_some_and(|(same, other)| same == uuid && other != seq);
         self.index.triggers.get(&uuid).is_some_and(|seqs| seqs.iter().any(|&other| other != seq))
@@ -295,7 +294,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::engine::flight::{Alive, Own, RunOwner};
+    use crate::clock::Uptime;
+    use crate::engine::runs::active_run::{Process, State};
     use crate::engine::tests::fixture::{at, job, set};
     use crate::job::Group;
     use crate::ledger::OwnerState;
@@ -311,27 +311,37 @@ mod tests {
     }
 
     /// A run of one of four jobs at one of four seconds.
-    fn flight(number: usize) -> (RunId, Flight) {
+    fn active(number: usize) -> (RunId, ActiveRun) {
         let name = ["a", "b", "c", "d"][number % 4];
         let second = at(&format!("10:00:0{}", number / 4 % 4));
         let found = crate::engine::tests::fixture::running(&job(name, "* * * * * *"), second, OwnerState::Alive);
-        (found.record.id(), Flight::new(found.record, Version::FIRST, RunOwner::Other))
+        (found.record.id(), ActiveRun::new(found.record, Version::FIRST, State::Remote))
     }
 
-    fn change(flight: &mut Flight, how: u8) {
-        match how {
-            0 => flight.holder = RunOwner::Own(Own::dead(Phase::Beginning)),
+    fn change(active: &mut ActiveRun, how: u8) {
+        let (mut record, mut commit) = (active.record.clone(), active.commit);
+        let state = match how {
+            0 => State::recovered(Phase::Beginning),
             1 | 2 => {
-                let started = (how == 2).then_some(crate::clock::Uptime::ZERO);
-                flight.holder = RunOwner::Own(Own::dead(Phase::Alive(Alive {
-                    started,
-                    ..Alive::new(TreeId(1), crate::clock::Uptime::ZERO)
-                })));
+                let mut process = Process::new(TreeId(1), Uptime::ZERO, None);
+                process.started = (how == 2).then_some(Uptime::ZERO);
+                State::recovered(Phase::Alive(process))
             }
-            3 => (flight.record.state, flight.holder, flight.commit) = (RunState::Queued, RunOwner::Nobody, None),
-            4 => flight.commit = Some(CommitId(7)),
-            _ => (flight.record.state, flight.holder) = (RunState::Running, RunOwner::Other),
-        }
+            3 => {
+                (record.state, commit) = (RunState::Queued, None);
+                State::Unowned
+            }
+            4 => {
+                commit = Some(CommitId(7));
+                active.state().clone()
+            }
+            _ => {
+                record.state = RunState::Running;
+                State::Remote
+            }
+        };
+        *active = ActiveRun::new(record, Version::FIRST, state);
+        active.commit = commit;
     }
 
     proptest! {
@@ -339,44 +349,44 @@ mod tests {
         fn what_is_counted_is_what_a_look_at_all_would_count(
             steps in prop::collection::vec((0usize..16, 0u8..10), 1..80),
         ) {
-            let mut flights = Flights::default();
-            flights.define(&jobs());
+            let mut runs = ActiveRuns::default();
+            runs.define(&jobs());
             for (number, how) in steps {
-                let (run, flight) = flight(number);
+                let (run, active) = active(number);
                 match how {
-                    6 => flights.insert(run, flight),
-                    7 => drop(flights.remove(&run)),
-                    8 => { flights.refuse(run.job(), CommitId(7)); }
-                    9 => { flights.answer(run.job(), CommitId(7)); }
-                    how => if let Some(flight) = flights.get_mut(&run) { change(flight, how) },
+                    6 => runs.insert(run, active),
+                    7 => drop(runs.remove(&run)),
+                    8 => { runs.refuse(run.job(), CommitId(7)); }
+                    9 => { runs.answer(run.job(), CommitId(7)); }
+                    how => if let Some(active) = runs.get_mut(&run) { change(active, how) },
                 }
-                let count = |of: &dyn Fn(&Flight) -> bool| flights.values().filter(|&flight| of(flight)).count();
-                prop_assert_eq!(flights.own(), count(&|flight| flight.own().is_some()));
-                prop_assert_eq!(flights.trees(), count(&|flight| flight.alive().is_some()));
-                let is_refused = |flight: &Flight| {
-                    let is_beginning = matches!(flight.own().map(|own| &own.phase), Some(Phase::Beginning));
-                    is_beginning && flights.is_refused(&flight.record.job)
+                let count = |of: &dyn Fn(&ActiveRun) -> bool| runs.values().filter(|&active| of(active)).count();
+                prop_assert_eq!(runs.own(), count(&|active| active.is_local()));
+                prop_assert_eq!(runs.trees(), count(&|active| active.process().is_some()));
+                let is_refused = |active: &ActiveRun| {
+                    let is_beginning = matches!(active.phase(), Some(Phase::Beginning));
+                    is_beginning && runs.is_refused(&active.record.job)
                 };
-                let in_x = count(&|flight| {
-                    !flight.is_queued() && !is_refused(flight) && ["a", "b"].contains(&flight.record.job.as_str())
+                let in_x = count(&|active| {
+                    !active.is_queued() && !is_refused(active) && ["a", "b"].contains(&active.record.job.as_str())
                 });
-                let is_starting = |flight: &Flight| match flight.own().map(|own| &own.phase) {
-                    Some(Phase::Beginning) => !is_refused(flight),
-                    Some(Phase::Alive(alive)) => alive.started.is_none(),
+                let is_starting = |active: &ActiveRun| match active.phase() {
+                    Some(Phase::Beginning) => !is_refused(active),
+                    Some(Phase::Alive(process)) => process.started.is_none(),
                     _ => false,
                 };
-                prop_assert_eq!(flights.starting(), count(&is_starting));
-                prop_assert_eq!(flights.in_group("x"), in_x);
-                let expected: Vec<Place> = {
-                    let waiting = flights.iter().filter(|(run, flight)| flight.is_waiting() && run.job().as_str() < "c");
-                    let mut places: Vec<Place> = waiting.map(|(run, _)| (run.scheduled_at(), run.clone())).collect();
-                    places.sort();
-                    places
+                prop_assert_eq!(runs.starting(), count(&is_starting));
+                prop_assert_eq!(runs.in_group("x"), in_x);
+                let expected: Vec<WaitingPosition> = {
+                    let waiting = runs.iter().filter(|(run, active)| active.is_waiting() && run.job().as_str() < "c");
+                    let mut positions: Vec<WaitingPosition> = waiting.map(|(run, _)| (run.scheduled_at(), run.clone())).collect();
+                    positions.sort();
+                    positions
                 };
                 let (mut found, mut last) = (Vec::new(), None);
-                while let Some(place) = flights.next_waiting("x", last.as_ref()) {
-                    found.push(place.clone());
-                    last = Some(place);
+                while let Some(position) = runs.next_waiting("x", last.as_ref()) {
+                    found.push(position.clone());
+                    last = Some(position);
                 }
                 prop_assert_eq!(found, expected);
             }

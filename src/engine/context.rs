@@ -1,0 +1,253 @@
+//! What every part of the engine needs to know and to say: the node, its term, its lease, and the commands of this turn.
+//!
+//! The parts do not call upwards. What one has to pass on to another that it does not know goes through [`Fact`]s, which the engine
+//! hands on before the turn goes on.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::command::Command;
+use super::commits::{Pending, Requested, Takeover, UnreportedSkip};
+use super::report::Report;
+use crate::clock::{Now, Uptime, earlier};
+use crate::coordination::Request;
+use crate::job::{Job, JobName, JobSet};
+use crate::ledger::{Change, Commit, CommitId};
+use crate::run::{Nonce, RunEnd, RunId};
+use crate::term::{FencingToken, NodeName, SessionId, Term};
+use crate::warden::wire::Order;
+use crate::{election, ledger};
+
+/// Passed on from one part of the engine to others.
+#[derive(Debug)]
+pub(super) enum Fact {
+    /// A run of this job ended, or came to wait: others may have waited for that.
+    JobChanged(JobName),
+    /// A write about this job was answered, so the job can be decided on again.
+    JobReleased(JobName),
+    /// A run ended without this node writing its end: how the job's last run ended is not known any more.
+    OutcomeUnknown(JobName),
+    /// The ledger accepted this end from this node; with the job as it was for the run.
+    Ended(Option<Arc<Job>>, Box<RunEnd>),
+    /// The ledger accepted this skip from this node.
+    Skipped(UnreportedSkip),
+    /// The warden started a process.
+    Started,
+    /// The warden could not start a process, and the job is not to blame.
+    StartFailed,
+}
+
+/// The node's own facts, and what one turn leads to, gathered in order.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub now: Now,
+    /// The time of day by which occurrences are due: see [`Clocks::due`](super::clocks::Clocks::due).
+    pub due: Timestamp,
+    /// The later of the node's clock and the coordination service's.
+    pub latest: Timestamp,
+    pub commands: Vec<Command>,
+    pub facts: VecDeque<Fact>,
+    pub node: NodeName,
+    pub jobs: JobSet,
+    pub session: Option<SessionId>,
+    /// All sessions that this process has had.
+    sessions: BTreeSet<SessionId>,
+    pub lease_until: Uptime,
+    term: Option<LeadersTerm>,
+    /// The node was told to end.
+    pub is_ending: bool,
+    /// The node waits for no run any more: nothing that has not started yet is started.
+    pub is_at_once: bool,
+    /// The node gives leadership up, or was told to end.
+    pub is_leaving_the_term: bool,
+    commits: BTreeMap<CommitId, Requested>,
+    /// Counts commits, tree ids and decisions: never used twice by one process.
+    counter: u64,
+}
+
+/// The term that this node leads in.
+#[derive(Debug)]
+struct LeadersTerm {
+    term: Term,
+    /// A write found the own candidate gone. Nothing more is decided; the election will report that the term is over.
+    is_fenced: bool,
+    takeover: Option<Takeover>,
+}
+
+impl Context {
+    pub fn new(node: NodeName) -> Self {
+        Self {
+            now: Now { wall: Timestamp::UNIX_EPOCH, up: Uptime::ZERO },
+            due: Timestamp::UNIX_EPOCH,
+            latest: Timestamp::UNIX_EPOCH,
+            commands: Vec::new(),
+            facts: VecDeque::new(),
+            node,
+            jobs: JobSet::default(),
+            session: None,
+            sessions: BTreeSet::new(),
+            lease_until: Uptime::ZERO,
+            term: None,
+            is_ending: false,
+            is_at_once: false,
+            is_leaving_the_term: false,
+            commits: BTreeMap::new(),
+            counter: 0,
+        }
+    }
+
+    pub fn election(&mut self, request: election::Request) {
+        self.commands.push(Command::Ask(Request::Election(request)));
+    }
+
+    pub fn ledger(&mut self, request: ledger::Request) {
+        self.commands.push(Command::Ask(Request::Ledger(request)));
+    }
+
+    pub fn order(&mut self, order: Order) {
+        self.commands.push(Command::Order(order));
+    }
+
+    pub fn report(&mut self, report: Report) {
+        self.commands.push(Command::Tell(report));
+    }
+
+    /// The state directory need not remember the run any more.
+    pub fn forget(&mut self, run: &RunId) {
+        self.commands.push(Command::Forget(run.clone()));
+    }
+
+    /// The instant up to which occurrences of `job` are to be decided on: its splay ago.
+    pub fn due_for(&self, job: &Job) -> Timestamp {
+        earlier(self.due, job.splay.delay())
+    }
+
+    pub fn job(&self, name: &JobName) -> Option<&Arc<Job>> {
+        self.jobs.jobs.get(name)
+    }
+
+    /// The job that the time of `job`'s chain comes from: itself, where it runs after no other.
+    pub fn root_of<'a>(&'a self, job: &'a Job) -> &'a Job {
+        self.jobs.root_of(job).unwrap_or(job)
+    }
+
+    /// The node's member exists under this session.
+    pub fn begin_session(&mut self, session: SessionId) {
+        self.sessions.insert(session.clone());
+        self.session = Some(session);
+    }
+
+    /// True for a session that this process has or had.
+    pub fn is_own_session(&self, session: &SessionId) -> bool {
+        self.sessions.contains(session)
+    }
+
+    pub fn begin_term(&mut self, term: Term) {
+        let takeover = Some(Takeover::new(self.now.up));
+        self.term = Some(LeadersTerm { term, is_fenced: false, takeover });
+    }
+
+    pub fn end_term(&mut self) {
+        self.term = None;
+    }
+
+    /// The term this node leads in.
+    pub fn term(&self) -> Option<&Term> {
+        self.term.as_ref().map(|own| &own.term)
+    }
+
+    pub fn token(&self) -> Option<FencingToken> {
+        self.term().map(|term| term.token)
+    }
+
+    pub fn leads(&self) -> bool {
+        self.term.is_some()
+    }
+
+    /// True once the takeover is done, while leading.
+    pub fn is_settled(&self) -> bool {
+        self.term.as_ref().is_some_and(|own| own.takeover.is_none())
+    }
+
+    /// True while this node may begin runs and move marks.
+    pub fn may_decide(&self) -> bool {
+        self.may_decide_at(self.now)
+    }
+
+    pub fn may_decide_at(&self, now: Now) -> bool {
+        let leads = self.term.as_ref().is_some_and(|own| !own.is_fenced);
+        leads && self.session.is_some() && now.up < self.lease_until && !self.is_leaving_the_term
+    }
+
+    pub fn count(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter
+    }
+
+    pub fn nonce(&mut self) -> Nonce {
+        let count = self.count();
+        let by = match (self.token(), &self.session) {
+            (Some(token), _) => token.to_string(),
+            (None, Some(session)) => session.to_string(),
+            (None, None) => self.node.to_string(),
+        };
+        Nonce(format!("{by}-{count}"))
+    }
+
+    pub fn commit(&mut self, change: Change, pending: Pending) -> CommitId {
+        let id = CommitId(self.count());
+        let token = self.token();
+        self.commits.insert(id, Requested { token, job: change.job().clone(), pending });
+        self.ledger(ledger::Request::Commit { id, change });
+        id
+    }
+
+    /// The takeover waits for this commit.
+    pub fn is_of_the_takeover(&mut self, id: CommitId) {
+        if let Some(takeover) = self.takeover() {
+            takeover.open.insert(id);
+        }
+    }
+
+    fn takeover(&mut self) -> Option<&mut Takeover> {
+        self.term.as_mut()?.takeover.as_mut()
+    }
+
+    /// The commit is answered. Absent for one that this process did not request. True where the answer is about this term: one may
+    /// come when the node leads in another already.
+    pub fn answered(&mut self, id: CommitId, answer: Commit) -> Option<(Requested, bool)> {
+        let requested = self.commits.remove(&id)?;
+        let is_of_this_term = requested.token == self.token();
+        if let Some(own) = self.term.as_mut().filter(|_| is_of_this_term) {
+            own.is_fenced |= answer == Commit::Fenced;
+            if let Some(takeover) = &mut own.takeover {
+                takeover.answered(id, &requested.pending, answer);
+            }
+        }
+        Some((requested, is_of_this_term))
+    }
+
+    /// The service refuses this commit for now. Which job it is about; absent for one that this process did not request. The takeover
+    /// waits for none of that job's writes.
+    pub fn refused(&mut self, id: CommitId) -> Option<JobName> {
+        let job = self.commits.get(&id)?.job.clone();
+        let commits = &self.commits;
+        if let Some(takeover) = self.term.as_mut().and_then(|own| own.takeover.as_mut()) {
+            takeover.open.retain(|open| commits.get(open).is_some_and(|requested| requested.job != job));
+        }
+        Some(job)
+    }
+
+    /// Reports that the takeover is done, once none of its commits is open. What is to be begun again waits for the lease, and belongs
+    /// to it.
+    pub fn report_takeover(&mut self) {
+        let may = self.may_decide();
+        let (up, Some(own)) = (self.now.up, self.term.as_mut().filter(|_| may)) else { return };
+        let Some(done) = own.takeover.take_if(|takeover| takeover.open.is_empty()) else { return };
+        let token = own.term.token;
+        let took = up.since(done.since);
+        self.report(Report::TakeoverDone { token, settled: done.settled, missed: done.missed, took });
+    }
+}

@@ -1,0 +1,438 @@
+//! What a leader does with time: every job's occurrences, in order, each decided on once.
+//!
+//! ```text
+//!   leader ─┬─ book       the jobs' timelines, and the commits that move their marks
+//!           ├─ pauses     jobs that operators paused
+//!           ├─ triggers   runs that operators requested
+//!           └─ chains     jobs that run after others
+//! ```
+
+mod book;
+mod chains;
+mod pauses;
+mod timeline;
+mod triggers;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use self::book::{Book, Due};
+use self::chains::Chains;
+use self::pauses::Pauses;
+use self::timeline::{Counted, Timeline};
+use self::triggers::Triggers;
+use super::context::Context;
+use super::misfire::{self, Missed};
+use super::report::{MarkAhead, Report};
+use super::runs::Runs;
+use crate::clock::{Uptime, earlier, later};
+use crate::engine::clocks::AHEAD;
+use crate::job::{Digest, Job, JobName, JobSet, Misfire, Overlap};
+use crate::ledger::{Commit, ControlEntry, JobEntry, OperatorRequests};
+use crate::run::{Link, RunId, SkipReason, Version};
+
+/// Most jobs and runs that are decided on in one turn.
+const DECISIONS_A_TURN: usize = 200;
+
+/// What only a leader keeps, for one term.
+#[derive(Debug, Default)]
+pub(super) struct Leader {
+    book: Book,
+    pauses: Pauses,
+    triggers: Triggers,
+    chains: Chains,
+}
+
+/// What a job's record says of itself.
+struct Recorded {
+    /// Its version; absent: there is no record.
+    version: Option<Version>,
+    /// The schedule that its mark was counted with.
+    schedule: Option<Digest>,
+    /// The job has come to this node's file since the record was written.
+    is_new: bool,
+}
+
+impl Leader {
+    /// A new leader, with what operators requested before its term. That a job is paused is not news then.
+    pub fn new(requests: OperatorRequests) -> Self {
+        let mut leader = Self::default();
+        leader.triggers.add(requests.triggers);
+        leader.chains.add(requests.links);
+        for (name, entry) in requests.control {
+            leader.pauses.add(&name, entry);
+        }
+        leader
+    }
+
+    /// The pauses that the leader knows of.
+    pub fn pauses(&self) -> impl Iterator<Item = (&JobName, &ControlEntry)> {
+        self.pauses.iter()
+    }
+
+    /// The links that runs wait with for other links.
+    pub fn links(&self) -> impl Iterator<Item = &Link> {
+        self.chains.links()
+    }
+
+    /// The jobs whose marks lie ahead of `latest`.
+    pub fn marks_ahead(&self, latest: Timestamp) -> impl Iterator<Item = (&JobName, MarkAhead)> {
+        self.book.marks_ahead(latest)
+    }
+
+    /// When an occurrence is next due, or a trigger is given up.
+    pub fn next_at(&self) -> Option<Timestamp> {
+        self.book.next_at().into_iter().chain(self.triggers.give_up_at()).min()
+    }
+
+    /// When a run is given up that waits for a link nobody can leave any more.
+    pub fn give_up_at(&self) -> Option<Uptime> {
+        self.chains.next_at()
+    }
+
+    /// Everything may have changed that runs waited for.
+    fn mark_all_changed(&mut self, runs: &mut Runs) {
+        runs.mark_all_changed();
+        self.chains.mark_changed();
+    }
+
+    /// A run of this job ended or came to wait.
+    pub fn on_job_changed(&mut self, cx: &Context, job: &JobName) {
+        self.book.look_at_backlog(job);
+        self.chains.mark_job_changed(job, &cx.jobs);
+    }
+
+    /// A commit about the job is answered: it can be decided on.
+    pub fn on_job_released(&mut self, job: &JobName) {
+        self.book.release(job);
+    }
+
+    /// What operators request now.
+    pub fn on_requests(&mut self, cx: &mut Context, requests: OperatorRequests) {
+        self.triggers.add(requests.triggers);
+        self.chains.add(requests.links);
+        for (name, entry) in requests.control {
+            self.pauses.on_read(cx, &mut self.book, &name, entry);
+        }
+    }
+
+    /// What follows from the passing of time, and from whatever changed.
+    pub fn act(&mut self, cx: &mut Context, runs: &mut Runs) {
+        self.decide_due(cx, runs);
+        self.triggers.decide(cx, runs);
+        self.chains.decide(cx, runs, &mut self.book, &self.pauses);
+    }
+
+    /// Ends the pauses that operators want ended.
+    pub fn lift_pauses(&mut self, cx: &mut Context) {
+        if cx.may_decide() {
+            self.pauses.lift_all(cx, &mut self.book);
+        }
+    }
+
+    /// Decides on what is due, the oldest first, as far as it can be started soon. The rest waits undecided: it is in nobody's way, and
+    /// whoever leads next finds it as if its time had just come.
+    fn decide_due(&mut self, cx: &mut Context, runs: &mut Runs) {
+        // A turn has an end: what is left is due, so the next one comes at once, after what was received meanwhile.
+        for _ in 0..DECISIONS_A_TURN {
+            if !runs.may_begin(cx) {
+                return;
+            }
+            let is_run_first = runs.retry_at().is_some_and(|at| self.book.next_at().is_none_or(|next| at <= next));
+            if is_run_first {
+                let Some(run) = runs.pop_retry(cx) else { return };
+                runs.retry(cx, &run);
+                continue;
+            }
+            match self.book.pop_due(cx.due) {
+                Some(Due::Backlog(name)) => self.make_up(cx, runs, &name),
+                Some(Due::Job(name)) => self.decide(cx, runs, &name),
+                None => return,
+            }
+        }
+    }
+
+    /// Decides on one job's occurrences up to now.
+    fn decide(&mut self, cx: &mut Context, runs: &mut Runs, name: &JobName) {
+        if runs.is_refused(name) || self.book.has_too_many_open(name) {
+            return self.book.hold(name);
+        }
+        if self.pauses.has(name) {
+            return self.pauses.pass(cx, &mut self.book, name);
+        }
+        runs.miss_overdue(cx, name);
+        if runs.is_undecidable(cx, name) {
+            return self.book.hold(name);
+        }
+        let Some(timeline) = self.book.decidable(name) else { return };
+        let Some(job) = timeline.job.clone() else { return };
+        let now = cx.due_for(&job);
+        if timeline.backlog.is_empty() {
+            let plan = misfire::plan(&job, timeline.cursor, now);
+            if let Some(missed) = plan.skipped {
+                self.book.advance(cx, name, missed.last, Some((SkipReason::Missed, missed)));
+            }
+            for at in plan.run {
+                if job.misfire == Misfire::RunAll {
+                    self.book.enqueue(name, at);
+                } else {
+                    self.decide_one(cx, runs, &job, at);
+                }
+            }
+        } else {
+            self.join_backlog(cx, &job, now);
+        }
+        self.decide_fresh(cx, runs, &job, now);
+        self.make_up(cx, runs, name);
+        self.book.schedule(name);
+    }
+
+    /// Decides on one occurrence by itself.
+    fn decide_one(&mut self, cx: &mut Context, runs: &mut Runs, job: &Arc<Job>, at: Timestamp) {
+        if runs.overlaps(job) {
+            let one = Missed { first: at, last: at, count: 1 };
+            self.book.advance(cx, &job.name, at, Some((SkipReason::Overlap, one)));
+        } else {
+            self.book.begin(cx, runs, job, at);
+        }
+    }
+
+    /// The occurrences that are on time.
+    fn decide_fresh(&mut self, cx: &mut Context, runs: &mut Runs, job: &Arc<Job>, now: Timestamp) {
+        while let Some(timeline) = self.book.decidable(&job.name) {
+            let from = timeline.cursor.max(earlier(now, misfire::LATE + misfire::NANOSECOND));
+            let Some(at) = job.next_after(from).filter(|&at| at <= now) else { return };
+            if timeline.backlog.is_empty() {
+                self.decide_one(cx, runs, job, at);
+            } else {
+                self.book.enqueue(&job.name, at);
+            }
+            if self.book.decidable(&job.name).is_none_or(|timeline| timeline.cursor < at) {
+                return;
+            }
+        }
+    }
+
+    /// What comes due while missed occurrences are made up joins their end; the oldest beyond `misfire_limit` are missed.
+    fn join_backlog(&mut self, cx: &mut Context, job: &Arc<Job>, now: Timestamp) {
+        let Some(timeline) = self.book.decidable(&job.name) else { return };
+        let limit = job.misfire_limit;
+        let mut newest = VecDeque::new();
+        let mut until = now;
+        while newest.len() < limit {
+            let Some(at) = job.last_before_or_at(until, timeline.cursor) else { break };
+            newest.push_front(at);
+            until = earlier(at, misfire::NANOSECOND);
+        }
+        timeline.backlog.extend(&newest);
+        let surplus = timeline.backlog.len().saturating_sub(limit);
+        timeline.backlog.drain(..surplus);
+        timeline.cursor = timeline.cursor.max(newest.back().copied().unwrap_or(timeline.cursor));
+        let (mark, first) = (timeline.mark, timeline.backlog.front().copied());
+        let before = first.map_or(now, |first| earlier(first, misfire::NANOSECOND));
+        let is_cut = surplus > 0 || newest.len() == limit;
+        if let Some(missed) = is_cut.then(|| misfire::missed(job, mark, before)).flatten() {
+            self.book.advance(cx, &job.name, missed.last, Some((SkipReason::Missed, missed)));
+        }
+    }
+
+    /// Begins what waits to be made up, as far as `overlap` and the starts under way let it. Where a run of the job is in the way, its
+    /// end has the backlog looked at again.
+    fn make_up(&mut self, cx: &mut Context, runs: &mut Runs, name: &JobName) {
+        while !runs.is_refused(name)
+            && let Some(timeline) = self.book.decidable(name)
+        {
+            let (Some(job), Some(&at)) = (timeline.job.clone(), timeline.backlog.front()) else { return };
+            if !runs.may_begin(cx) {
+                return self.book.look_at_backlog(name);
+            }
+            let now = cx.due_for(&job);
+            let is_late = at < earlier(now, misfire::LATE);
+            if is_late && !misfire::is_in_window(&job, at, now) {
+                timeline.backlog.pop_front();
+                let one = Missed { first: at, last: at, count: 1 };
+                self.book.advance(cx, name, at, Some((SkipReason::Missed, one)));
+            } else if job.overlap == Overlap::Allow || !runs.is_in_flight(name) {
+                timeline.backlog.pop_front();
+                self.book.begin(cx, runs, &job, at);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Takes the records that earlier leaders left, matched with the jobs as loaded here. Those of jobs that are not defined here stay as
+    /// they are: another node's file may define them, and when that one leads it is to find what passed meanwhile.
+    pub fn adopt_jobs(&mut self, cx: &mut Context, mut entries: BTreeMap<JobName, JobEntry>) {
+        let jobs: Vec<Arc<Job>> = cx.jobs.jobs.values().cloned().collect();
+        for job in jobs {
+            let entry = entries.remove(&job.name);
+            let name = job.name.clone();
+            let job = Some(job).filter(|job| job.enabled);
+            if job.is_some() || entry.is_some() {
+                self.adopt_job(cx, &name, job, entry, false);
+            }
+        }
+        self.book.undefined = entries;
+    }
+
+    /// Takes a job's record for what it says. A schedule that `is_new` to this node's file, or another than recorded, counts from now.
+    fn adopt_job(
+        &mut self,
+        cx: &mut Context,
+        name: &JobName,
+        job: Option<Arc<Job>>,
+        entry: Option<JobEntry>,
+        is_new: bool,
+    ) {
+        let version = entry.as_ref().map(|entry| entry.version);
+        let record = entry.and_then(|entry| entry.record);
+        let counted = record.as_ref().map_or(Counted { from: cx.due, ahead: None }, Counted::of);
+        let recorded = Recorded { version, schedule: record.and_then(|record| record.schedule), is_new };
+        self.count_from(cx, name, job, counted, recorded);
+        let limit = later(cx.latest, AHEAD.unsigned_abs());
+        if let Some(ahead) = self.book.get(name).and_then(|timeline| timeline.mark_ahead(limit)) {
+            cx.report(Report::MarkAhead { job: name.clone(), ahead });
+        }
+    }
+
+    fn count_from(
+        &mut self,
+        cx: &mut Context,
+        name: &JobName,
+        job: Option<Arc<Job>>,
+        counted: Counted,
+        Recorded { version, schedule, is_new }: Recorded,
+    ) {
+        let digest = job.as_deref().map(Job::schedule_digest);
+        let mark = counted.from;
+        self.book.insert(name.clone(), Timeline::new(job.clone(), version, counted, is_new));
+        let is_new = is_new || digest != schedule;
+        if is_new || (version.is_none() && job.is_some()) {
+            let gap = job.as_ref().filter(|_| is_new && schedule.is_some());
+            let gap = gap.and_then(|job| misfire::missed(job, mark, cx.due));
+            let to = if is_new && digest.is_some() { mark.max(cx.due) } else { mark };
+            self.book.advance(cx, name, to, gap.map(|gap| (self.pauses.passing(name), gap)));
+        }
+        self.book.schedule(name);
+    }
+
+    /// A valid set of jobs was read and replaces `old`. Runs in flight keep their definitions.
+    pub fn on_loaded(&mut self, cx: &mut Context, runs: &mut Runs, old: &JobSet) {
+        self.mark_all_changed(runs);
+        let names: BTreeSet<JobName> = old.jobs.keys().chain(cx.jobs.jobs.keys()).cloned().collect();
+        for name in names {
+            self.redefine(cx, runs, &name);
+            if !old.jobs.contains_key(&name) {
+                runs.retry_all_of(cx, &name);
+            }
+        }
+    }
+
+    fn redefine(&mut self, cx: &mut Context, runs: &mut Runs, name: &JobName) {
+        let new = cx.job(name).filter(|job| job.enabled).cloned();
+        let Some(timeline) = self.book.get_mut(name) else { return self.define(cx, runs, name, new) };
+        let was = timeline.job.as_deref().map(Job::schedule_digest);
+        let is = new.as_deref().map(Job::schedule_digest);
+        let old = std::mem::replace(&mut timeline.job, new);
+        if was == is || timeline.is_in_conflict {
+            return;
+        }
+        let (mark, now) = (timeline.mark, cx.due);
+        timeline.backlog.clear();
+        timeline.skip = None;
+        let gap = old.and_then(|old| misfire::missed(&old, mark, now));
+        self.book.advance(cx, name, mark.max(now), gap.map(|gap| (self.pauses.passing(name), gap)));
+        self.book.look_at_backlog(name);
+        self.book.schedule(name);
+    }
+
+    /// A job that this node's file did not define until now. It never fires for the past.
+    fn define(&mut self, cx: &mut Context, runs: &mut Runs, name: &JobName, new: Option<Arc<Job>>) {
+        let Some(job) = new else { return };
+        let entry = self.book.undefined.remove(name);
+        self.adopt_job(cx, name, Some(job), entry, true);
+        runs.changed(cx, name);
+    }
+
+    /// A job's record and its pause after a conflict: deciding starts again from what they say.
+    pub fn on_job_read(
+        &mut self,
+        cx: &mut Context,
+        runs: &mut Runs,
+        name: &JobName,
+        entry: Option<JobEntry>,
+        control: Option<ControlEntry>,
+    ) {
+        let is_pause_new = match control {
+            Some(entry) => self.pauses.on_read(cx, &mut self.book, name, entry),
+            None => self.pauses.remove(name),
+        };
+        runs.changed(cx, name);
+        let Some(timeline) = self.book.get(name).filter(|timeline| timeline.is_in_conflict) else { return };
+        let (written, is_new, job) = (timeline.written, timeline.is_new, timeline.job.clone());
+        let Some(entry) = entry else {
+            // Somebody removed the record: it is made again as it was.
+            let schedule = job.as_deref().map(Job::schedule_digest);
+            let counted = Counted { from: written.1, ahead: None };
+            return self.count_from(cx, name, job, counted, Recorded { version: None, schedule, is_new: false });
+        };
+        let is_unchanged = Some(entry.version) == written.0 && !is_pause_new;
+        self.adopt_job(cx, name, job.clone(), Some(entry), is_new);
+        if let (true, false, Some(job)) = (is_unchanged, self.pauses.has(name), job) {
+            self.pass_over(cx, &job);
+        }
+    }
+
+    /// Nothing is left of a job that no node's files define. One of that name that comes later is a new one.
+    pub fn on_forgotten(&mut self, cx: &Context, name: &JobName) {
+        if cx.job(name).is_none() {
+            self.book.forget(name);
+            self.pauses.forget(name);
+        }
+    }
+
+    /// The record was not in the way, so something else is: the next occurrence's place among the runs in flight is taken by what nobody
+    /// knows as its run. It is missed, and that is written down.
+    fn pass_over(&mut self, cx: &mut Context, job: &Arc<Job>) {
+        let Some(timeline) = self.book.decidable(&job.name) else { return };
+        let Some(at) = job.next_after(timeline.mark).filter(|&at| at <= cx.due_for(job)) else { return };
+        let run = RunId::scheduled(job.name.clone(), at);
+        let one = Missed { first: at, last: at, count: 1 };
+        cx.report(Report::Obstructed { job: job.name.clone(), run });
+        self.book.advance(cx, &job.name, at, Some((SkipReason::Missed, one)));
+        self.book.schedule(&job.name);
+    }
+
+    /// The answer to a commit that moves a job's mark.
+    pub fn on_mark_answer(&mut self, cx: &mut Context, job: &JobName, mark: Timestamp, answer: Commit) {
+        self.book.on_answer(cx, job, mark, answer);
+    }
+
+    /// The answer to the end of a pause.
+    pub fn on_resume_answer(&mut self, cx: &mut Context, job: &JobName, mark: Option<Timestamp>, answer: Commit) {
+        self.pauses.on_resume_answer(cx, &mut self.book, job, mark, answer);
+    }
+
+    /// The answer to the begin of a trigger's run.
+    pub fn on_triggered_answer(&mut self, run: &RunId, answer: Commit) {
+        self.triggers.on_begin_answer(run, answer);
+    }
+
+    /// The answer to the begin of a run after its upstreams' runs.
+    pub fn on_downstream_answer(&mut self, cx: &mut Context, runs: &mut Runs, run: &RunId, answer: Commit) {
+        if run.trigger().is_none() {
+            self.book.on_answer(cx, run.job(), run.scheduled_at(), answer);
+        }
+        runs.changed(cx, run.job());
+        self.chains.on_begin_answer(run, answer);
+    }
+
+    /// The answer to links that were taken away without a run.
+    pub fn on_drop_links_answer(&mut self, cx: &mut Context, runs: &mut Runs, run: &RunId, answer: Commit) {
+        runs.changed(cx, run.job());
+        self.chains.on_drop_answer(run, answer);
+    }
+}

@@ -1,0 +1,302 @@
+//! The parts of the engine, and the routes between them.
+
+use super::command::Event;
+use super::commits::{Pending, UnreportedSkip};
+use super::context::{Context, Fact};
+use super::hooks::Hooks;
+use super::leader::Leader;
+use super::report::Report;
+use super::runs::{News, Runs};
+use super::shutdown::Shutdown;
+use super::transfer::{GivingUp, LeadershipTransfer};
+use crate::clock::Uptime;
+use crate::job::JobSet;
+use crate::ledger::{Commit, CommitId, Snapshot};
+use crate::term::{Term, TermEnd};
+use crate::warden::wire::Notice;
+use crate::{election, ledger};
+
+/// The parts, each of which owns its fields.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    pub runs: Runs,
+    pub leader: Option<Leader>,
+    pub hooks: Hooks,
+    pub transfer: LeadershipTransfer,
+    pub shutdown: Shutdown,
+    /// The election knows that runs are in flight here.
+    is_busy: bool,
+}
+
+impl Parts {
+    /// Hands an observed fact to the part that it concerns, and what follows from it to the others.
+    pub fn take(&mut self, cx: &mut Context, event: Event) {
+        self.shutdown.note_in(cx);
+        self.route(cx, event);
+        self.pass_on_facts(cx);
+        self.shutdown.note_in(cx);
+    }
+
+    fn route(&mut self, cx: &mut Context, event: Event) {
+        let Self { runs, hooks, shutdown, .. } = self;
+        match event {
+            Event::Tick => {}
+            Event::Election(event) => self.on_election(cx, event),
+            Event::Ledger(event) => self.on_ledger(cx, event),
+            Event::Warden(notice) => self.on_notice(cx, notice),
+            Event::Loaded(jobs) => self.on_loaded(cx, jobs),
+            Event::Rejected => self.transfer.has_invalid_file = true,
+            Event::Recovered(recovered) => runs.on_recovered(cx, recovered),
+            Event::Drain { timeout } => shutdown.on_drain(cx, runs, timeout),
+            Event::Stop => shutdown.on_stop(cx, runs, hooks),
+            Event::HandOver { to } => shutdown.on_hand_over(cx, to),
+            Event::Failed { timeout } => {
+                cx.session = None;
+                if let Some(term) = cx.term().cloned() {
+                    self.on_term_over(cx, &term, TermEnd::SessionExpired);
+                }
+                self.shutdown.on_failed(cx, &self.runs, timeout);
+            }
+        }
+    }
+
+    fn on_election(&mut self, cx: &mut Context, event: election::Event) {
+        use election::Event as E;
+        let Self { runs, hooks, shutdown, transfer, .. } = self;
+        match event {
+            E::Session { id, timeout } => {
+                runs.under(timeout);
+                cx.begin_session(id);
+                runs.on_session(cx);
+                hooks.ask_again(cx);
+            }
+            E::Elected { term, lease_until, snapshot, took } => {
+                self.renew(cx, lease_until);
+                cx.report(Report::Elected { term: term.clone(), took });
+                self.take_over(cx, term, *snapshot);
+            }
+            E::Over { term, why } => self.on_term_over(cx, &term, why),
+            E::Lease { until } => self.renew(cx, until),
+            E::Expired { .. } => {
+                cx.session = None;
+                // Also of a node that led no more.
+                runs.kill_for_lease(cx, TermEnd::SessionExpired);
+                runs.hold_to_their_time(cx);
+            }
+            E::Withdrawn => shutdown.on_withdrawn(cx),
+            E::NotTransferred { to, why } => shutdown.on_not_transferred(cx, to, why),
+            E::Left => shutdown.on_left(cx),
+            E::Members(members) => {
+                let giving_up = transfer.on_members(cx, &members);
+                self.give_up(cx, giving_up);
+            }
+            E::Time(_)
+            | E::Joined { .. }
+            | E::Following { .. }
+            | E::Suspended { .. }
+            | E::Resumed { .. }
+            | E::Unreachable { .. }
+            | E::Stalled(_)
+            | E::Damaged { .. }
+            // It comes as an event of its own, with the time that runs have.
+            | E::Failed(_) => {}
+        }
+    }
+
+    fn on_ledger(&mut self, cx: &mut Context, event: ledger::Event) {
+        use ledger::Event as E;
+        let Self { runs, leader, hooks, .. } = self;
+        match (event, leader) {
+            (E::Answered { id, answer }, _) => self.on_answer(cx, id, answer),
+            (E::PutOff(id), _) => {
+                // Nothing more is decided about its job: what is due waits undecided.
+                if let Some(job) = cx.refused(id) {
+                    runs.refused(cx, &job, id);
+                }
+            }
+            (E::Forgotten { job, records }, leader) => {
+                cx.report(Report::Forgotten { job: job.clone(), records });
+                leader.iter_mut().for_each(|leader| leader.on_forgotten(cx, &job));
+            }
+            (E::Job(job, entry, control), Some(leader)) => leader.on_job_read(cx, runs, &job, entry, control),
+            (E::OperatorRequests(requests), Some(leader)) => leader.on_requests(cx, requests),
+            (E::Job(..) | E::OperatorRequests(_), None) => {}
+            (E::Run(run, found), _) => runs.on_read(cx, &run, found),
+            (E::OwnerGone(run, owner, found), _) => runs.on_news(cx, &run, News::OwnerGone(owner, found)),
+            (E::Before(run, before), _) => hooks.on_before_read(cx, &run, before),
+            // The backend has ended a run of a dead process. Of one that this process took over the own end comes, which is the same.
+            (E::Ended { end, .. }, _) if runs.is_own(&end.run.id()) => {}
+            (E::Ended { end, .. }, _) => cx.facts.push_back(Fact::Ended(None, end)),
+        }
+    }
+
+    fn on_notice(&mut self, cx: &mut Context, notice: Notice) {
+        let Self { runs, hooks, .. } = self;
+        match notice {
+            Notice::Started { tree_id, pid, at, .. } => match runs.of_tree(tree_id) {
+                Some(run) => runs.on_started(cx, run, tree_id, pid, at),
+                None => hooks.on_started(tree_id, at),
+            },
+            Notice::NotStarted { tree_id, why } => match runs.end_tree(tree_id) {
+                Some(run) => runs.on_not_started(cx, &run, why),
+                None => hooks.on_not_started(cx, tree_id, why),
+            },
+            Notice::Ended(ending) => match runs.end_tree(ending.tree_id) {
+                Some(run) => runs.on_ended(cx, &run, &ending),
+                None => hooks.on_ended(cx, &ending),
+            },
+            Notice::Output { .. } | Notice::Pong => {}
+        }
+    }
+
+    fn on_answer(&mut self, cx: &mut Context, id: CommitId, answer: Commit) {
+        let Self { runs, leader, .. } = self;
+        let Some((requested, is_of_this_term)) = cx.answered(id, answer) else { return };
+        let mut leader = leader.as_mut().filter(|_| is_of_this_term);
+        match requested.pending {
+            Pending::Advance { job, mark, skip } => {
+                note_skip(cx, answer, skip);
+                leader.iter_mut().for_each(|leader| leader.on_mark_answer(cx, &job, mark, answer));
+            }
+            Pending::Begin { run } => {
+                leader.iter_mut().for_each(|leader| leader.on_mark_answer(cx, run.job(), run.scheduled_at(), answer));
+                runs.on_attempt_answer(cx, &run, id, answer);
+            }
+            Pending::BeginTriggered { run, by } => {
+                if answer == Commit::Accepted {
+                    cx.report(Report::Triggered { run: run.clone(), by });
+                }
+                self.leader.iter_mut().for_each(|leader| leader.on_triggered_answer(&run, answer));
+                runs.on_attempt_answer(cx, &run, id, answer);
+            }
+            Pending::BeginDownstream { run } => {
+                leader.iter_mut().for_each(|leader| leader.on_downstream_answer(cx, runs, &run, answer));
+                runs.on_attempt_answer(cx, &run, id, answer);
+            }
+            Pending::DropLinks { run, skip } => {
+                note_skip(cx, answer, skip);
+                leader.iter_mut().for_each(|leader| leader.on_drop_links_answer(cx, runs, &run, answer));
+            }
+            Pending::DropTrigger { skip } => note_skip(cx, answer, skip),
+            Pending::Resume { job, mark, skip, by } => {
+                note_skip(cx, answer, skip);
+                leader.iter_mut().for_each(|leader| leader.on_resume_answer(cx, &job, mark, answer));
+                if answer == Commit::Accepted {
+                    cx.report(Report::Resumed { job, by });
+                }
+            }
+            Pending::UpdateRun { run } => runs.on_update_answer(cx, &run, id, answer),
+            Pending::Miss { run, skip } => runs.on_miss_answer(cx, &run, id, skip, answer),
+            Pending::Kill { run } => runs.on_kill_answer(cx, &run, id, answer),
+            Pending::ChangeOwner { run } => runs.on_change_owner_answer(cx, &run, id, answer),
+            Pending::End { run, settled: None } => runs.on_own_end_answer(cx, &run, id, answer),
+            Pending::End { run, settled: Some(end) } => runs.on_settled_end_answer(cx, &run, id, end, answer),
+        }
+        runs.answered(cx, &requested.job, id);
+        cx.facts.push_back(Fact::JobReleased(requested.job));
+    }
+
+    /// Passes on what parts have found out for others.
+    fn pass_on_facts(&mut self, cx: &mut Context) {
+        while let Some(fact) = cx.facts.pop_front() {
+            let Self { runs, leader, hooks, transfer, .. } = self;
+            match fact {
+                Fact::JobChanged(job) => leader.iter_mut().for_each(|leader| leader.on_job_changed(cx, &job)),
+                Fact::JobReleased(job) => {
+                    leader.iter_mut().for_each(|leader| leader.on_job_released(&job));
+                    runs.changed(cx, &job);
+                }
+                Fact::OutcomeUnknown(job) => hooks.forget_last_outcome(&job),
+                Fact::Ended(job, end) => {
+                    let sees_all = cx.leads() && !runs.has_other_nodes_runs(&end.run.job);
+                    hooks.follow_end(cx, job, *end, sees_all);
+                }
+                Fact::Skipped(UnreportedSkip { skip, first, count }) => {
+                    cx.report(Report::Skipped { skip: skip.clone(), first, count });
+                    hooks.follow_skip(cx, UnreportedSkip { skip, first, count });
+                }
+                Fact::Started => transfer.on_started(),
+                Fact::StartFailed => {
+                    let giving_up = transfer.on_failed_start(cx);
+                    self.give_up(cx, giving_up);
+                }
+            }
+        }
+    }
+
+    /// What follows from the passing of time, and from whatever the event changed.
+    pub fn act(&mut self, cx: &mut Context) {
+        let Self { runs, leader, hooks, shutdown, .. } = self;
+        runs.act_on_processes(cx);
+        hooks.stop_overdue(cx);
+        leader.iter_mut().for_each(|leader| leader.lift_pauses(cx));
+        runs.watch_due(cx);
+        runs.give_up_cut_off(cx);
+        runs.begin_waiting(cx);
+        leader.iter_mut().for_each(|leader| leader.act(cx, runs));
+        cx.report_takeover();
+        hooks.act(cx);
+        shutdown.act(cx, runs, hooks);
+        let is_busy = runs.own_count() > 0;
+        if is_busy != self.is_busy {
+            self.is_busy = is_busy;
+            cx.election(election::Request::Busy(is_busy));
+        }
+        self.pass_on_facts(cx);
+    }
+
+    fn renew(&mut self, cx: &mut Context, until: Uptime) {
+        cx.lease_until = until;
+        self.runs.renew(cx, until);
+    }
+
+    /// A term begins, with the ledger as earlier leaders left it.
+    fn take_over(&mut self, cx: &mut Context, term: Term, snapshot: Snapshot) {
+        let Self { runs, hooks, .. } = self;
+        for damage in snapshot.damaged {
+            cx.report(Report::Damaged(damage));
+        }
+        cx.begin_term(term);
+        let mut leader = Leader::new(snapshot.requests);
+        hooks.forget_last_outcomes();
+        runs.begin_term(cx, snapshot.running);
+        leader.adopt_jobs(cx, snapshot.jobs);
+        self.leader = Some(leader);
+    }
+
+    fn on_term_over(&mut self, cx: &mut Context, term: &Term, why: TermEnd) {
+        let Self { runs, hooks, .. } = self;
+        if cx.token() != Some(term.token) {
+            return;
+        }
+        self.leader = None;
+        cx.end_term();
+        hooks.forget_last_outcomes();
+        runs.end_term(cx);
+        cx.report(Report::TermOver { token: term.token, why });
+        runs.kill_for_lease(cx, why);
+    }
+
+    /// A valid set of jobs was read: it replaces the running one at once.
+    fn on_loaded(&mut self, cx: &mut Context, jobs: JobSet) {
+        let Self { runs, leader, .. } = self;
+        self.transfer.has_invalid_file = false;
+        let old = std::mem::replace(&mut cx.jobs, jobs);
+        runs.define(&cx.jobs);
+        leader.iter_mut().for_each(|leader| leader.on_loaded(cx, runs, &old));
+    }
+
+    fn give_up(&mut self, cx: &mut Context, giving_up: Option<GivingUp>) {
+        if let Some(GivingUp { to, why }) = giving_up {
+            cx.report(Report::GivingUp { to: to.clone(), why });
+            self.shutdown.on_hand_over(cx, to);
+        }
+    }
+}
+
+/// A skip is reported once it is written.
+fn note_skip(cx: &mut Context, answer: Commit, skip: Option<UnreportedSkip>) {
+    if answer == Commit::Accepted {
+        cx.facts.extend(skip.map(Fact::Skipped));
+    }
+}

@@ -1,0 +1,306 @@
+//! The runs in flight that this node knows of: its own, and, while it leads, all others.
+//!
+//! ```text
+//!   runs ─┬─ active_run    the state of one run, and the steps that it may take
+//!         ├─ active_runs   all of them, with an index
+//!         ├─ own           the protocol of a run that this node has: begun, started, ended, its end written down
+//!         ├─ unowned       what a leader does about runs that no node has, and about other nodes' runs
+//!         ├─ trees         processes, their deadlines, how many may start at once
+//!         └─ agenda        when unowned runs are due, and which of them something changed for
+//! ```
+//!
+//! Knows nothing of occurrences, triggers or hooks: what those have to know leaves as a [`Fact`](super::context::Fact).
+
+pub(super) mod active_run;
+mod active_runs;
+mod admission;
+mod agenda;
+mod ending;
+mod overdue;
+mod own;
+pub(super) mod retry;
+mod trees;
+mod unowned;
+mod waiting;
+mod window;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use self::active_run::{ActiveRun, State, Step};
+pub(super) use self::active_run::{News, StopCause};
+use self::active_runs::ActiveRuns;
+use self::agenda::Agenda;
+use self::trees::Trees;
+pub(super) use self::waiting::keep_until;
+use super::context::{Context, Fact};
+use super::report::Report;
+use crate::clock::{Now, Uptime};
+use crate::job::{Job, JobName, JobSet};
+use crate::ledger::{CommitId, Request};
+use crate::run::{KillRequest, Nonce, OnLoss, Owner, Past, RunId, RunRecord, RunState, Trigger, TriggerSeq, Version};
+use crate::warden::wire::TreeId;
+
+/// The runs in flight.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    active: ActiveRuns,
+    trees: Trees,
+    agenda: Agenda,
+}
+
+impl Runs {
+    /// Takes the jobs' groups as they are now.
+    pub fn define(&mut self, jobs: &JobSet) {
+        self.active.define(jobs);
+    }
+
+    /// Takes the negotiated timeout of a new session.
+    pub fn under(&mut self, session_timeout: Duration) {
+        self.trees.under(session_timeout);
+    }
+
+    pub fn records(&self) -> impl Iterator<Item = &RunRecord> {
+        self.active.values().map(|run| &run.record)
+    }
+
+    pub fn contains(&self, run: &RunId) -> bool {
+        self.active.contains_key(run)
+    }
+
+    /// True where this node has the run.
+    pub fn is_own(&self, run: &RunId) -> bool {
+        self.active.get(run).is_some_and(ActiveRun::is_local)
+    }
+
+    /// True where the ledger is known to have the run in flight.
+    pub fn is_begun(&self, run: &RunId) -> bool {
+        self.active.get(run).is_some_and(ActiveRun::is_begun)
+    }
+
+    /// How many runs this node has.
+    pub fn own_count(&self) -> usize {
+        self.active.own()
+    }
+
+    /// True while a process of a run is here, or about to be.
+    pub fn has_trees(&self) -> bool {
+        self.active.trees() > 0
+    }
+
+    pub fn is_in_flight(&self, job: &JobName) -> bool {
+        self.active.is_in_flight(job)
+    }
+
+    pub fn overlaps(&self, job: &Job) -> bool {
+        self.active.overlaps(job)
+    }
+
+    pub fn is_undecidable(&self, cx: &Context, job: &JobName) -> bool {
+        self.active.is_undecidable(cx, job)
+    }
+
+    /// True while the service refuses a write about this job.
+    pub fn is_refused(&self, job: &JobName) -> bool {
+        self.active.is_refused(job)
+    }
+
+    pub fn has_trigger(&self, uuid: uuid::Uuid, seq: TriggerSeq) -> bool {
+        self.active.has_trigger(uuid, seq)
+    }
+
+    pub fn group_of(&self, job: &JobName) -> Option<Arc<str>> {
+        self.active.group_of(job).cloned()
+    }
+
+    /// True where another node may have, or had, a run of the job: that node knows first how it ends.
+    pub fn has_other_nodes_runs(&self, job: &JobName) -> bool {
+        self.active.runs_of(job).any(|run| matches!(run.state(), State::Remote | State::CutOff))
+    }
+
+    /// The run that a tree belongs to; absent: a hook's.
+    pub fn of_tree(&self, tree_id: TreeId) -> Option<RunId> {
+        self.trees.run(tree_id).cloned()
+    }
+
+    /// True while the leader may begin one more run, and it can be started soon.
+    pub fn may_begin(&mut self, cx: &Context) -> bool {
+        cx.may_decide() && self.trees.admission.admits(self.active.starting())
+    }
+
+    /// True while one more run could be started soon.
+    pub fn has_room(&self) -> bool {
+        self.trees.admission.has_room(self.active.starting())
+    }
+
+    /// When something about a process is due next.
+    pub fn process_due_at(&self) -> Option<Uptime> {
+        self.trees.next_at()
+    }
+
+    /// When the leader has something to do about an unowned run.
+    pub fn next_at(&self) -> Option<Timestamp> {
+        [self.agenda.keeps.first(), self.agenda.retries.first()].into_iter().flatten().map(|&(at, _)| at).min()
+    }
+
+    /// When the oldest of the runs that are to be begun again is due.
+    pub fn retry_at(&self) -> Option<Timestamp> {
+        self.agenda.retries.first().map(|&(at, _)| at)
+    }
+
+    /// When a cut-off run is given up.
+    pub fn give_up_at(&self) -> Option<Timestamp> {
+        self.agenda.keeps.first().map(|&(at, _)| at)
+    }
+
+    /// The record of a run that this node is about to begin, or to let wait for others; absent while it may not.
+    pub fn new_record(
+        &self,
+        cx: &Context,
+        job: &Job,
+        at: Timestamp,
+        trigger: Option<Trigger>,
+        nonce: Nonce,
+    ) -> Option<RunRecord> {
+        let waits = self.active.must_wait(job);
+        Some(RunRecord {
+            v: 1,
+            job: job.name.clone(),
+            scheduled_at: at,
+            trigger,
+            state: if waits { RunState::Queued } else { RunState::Running },
+            owner: Owner { node: cx.node.clone(), session: cx.session.clone()? },
+            token: cx.token()?,
+            attempt: u32::from(!waits),
+            nonce,
+            begun_at: cx.now.wall,
+            on_loss: OnLoss::of(job),
+            keep_until: keep_until(job, cx.root_of(job), at, cx.due),
+            ready_at: None,
+            retry_at: None,
+            past: Past::default(),
+            dependents: cx.jobs.dependents_of(&job.name).to_vec(),
+            kill: None,
+        })
+    }
+
+    /// A run that the ledger is just asked to accept.
+    pub fn begin(&mut self, record: RunRecord, job: &Arc<Job>, commit: CommitId) {
+        let state = if record.state == RunState::Queued { State::Unowned } else { State::beginning(Arc::clone(job)) };
+        let mut run = ActiveRun::new(record, Version::FIRST, state);
+        run.commit = Some(commit);
+        self.active.insert(run.record.id(), run);
+    }
+
+    /// The service refuses this write about the job. A first one frees its runs' places in a group.
+    pub fn refused(&mut self, cx: &mut Context, job: &JobName, id: CommitId) {
+        if self.active.refuse(job, id) {
+            self.changed(cx, job);
+        }
+    }
+
+    /// The write is answered. What waited for another attempt meanwhile is looked at where it was the one that was refused.
+    pub fn answered(&mut self, cx: &Context, job: &JobName, id: CommitId) {
+        if self.active.answer(job, id) {
+            self.retry_all_of(cx, job);
+        }
+    }
+
+    /// Everything may have changed that queued runs waited for.
+    pub fn mark_all_changed(&mut self) {
+        self.agenda.changed.all = true;
+    }
+
+    /// A run of this job ended or came to wait: what that concerns is looked at, and nothing else.
+    pub fn changed(&mut self, cx: &mut Context, job: &JobName) {
+        if cx.leads() {
+            self.agenda.changed.jobs.insert(job.clone());
+            self.agenda.changed.groups.extend(self.group_of(job));
+            cx.facts.push_back(Fact::JobChanged(job.clone()));
+        }
+    }
+
+    /// The run that a commit was about, if it still waits for that commit and not for a later one.
+    fn answered_run(&mut self, run: &RunId, id: CommitId) -> Option<&mut ActiveRun> {
+        let active = self.active.get_mut(run).filter(|active| active.commit == Some(id))?;
+        active.commit = None;
+        Some(active)
+    }
+
+    /// Takes the step. False where the state does not allow it, which is a bug: then nothing is to follow from it.
+    fn step(&mut self, cx: &mut Context, run: &RunId, step: Step) -> bool {
+        let Some(active) = self.active.get_mut(run) else { return false };
+        match active.step(step) {
+            Ok(()) => true,
+            Err(why) => {
+                cx.report(Report::IllegalStep { run: run.clone(), why });
+                false
+            }
+        }
+    }
+
+    /// A run is none of this node's affairs any more, or over: what waits for it may begin.
+    fn forget(&mut self, cx: &mut Context, run: &RunId) {
+        cx.facts.push_back(Fact::OutcomeUnknown(run.job().clone()));
+        self.close(cx, run);
+    }
+
+    /// A run is over, and this node has written how it ended.
+    fn close(&mut self, cx: &mut Context, run: &RunId) -> Option<ActiveRun> {
+        let closed = self.active.remove(run);
+        self.changed(cx, run.job());
+        closed
+    }
+
+    /// Ends a run, whoever has it. The first request counts.
+    pub fn request_to_end(&mut self, cx: &mut Context, run: &RunId, kill: KillRequest) {
+        let Some(active) = self.active.get_mut(run) else { return };
+        if !active.record.request_to_end(kill) {
+            return;
+        }
+        if matches!(active.state(), State::Remote) { self.write_kill(cx, run) } else { self.apply_kill(cx, run) }
+    }
+
+    /// The record of a run, of an own one or of one that this leader watches.
+    pub fn on_read(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
+        match self.active.get_mut(run) {
+            // Read before the last write of this node, and received after it.
+            Some(active) if found.as_ref().is_some_and(|(_, version)| *version < active.version) => {}
+            Some(active) if active.commit.is_some() => active.note_news(News::Changed(found)),
+            Some(active) if active.is_local() => self.on_own_read(cx, run, found),
+            Some(_) => self.on_news(cx, run, News::Changed(found)),
+            None => self.take_note(cx, run, found),
+        }
+    }
+
+    /// Takes up news that came while a commit about the run was in flight, and that are newer than that.
+    fn take_up_news(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(active) = self.active.get_mut(run).filter(|active| active.commit.is_none()) else { return };
+        match active.news.take() {
+            Some(News::Changed(found)) => self.on_read(cx, run, found),
+            Some(news) => self.on_news(cx, run, news),
+            None => {}
+        }
+    }
+
+    /// What follows for processes from the passing of time.
+    pub fn act_on_processes(&mut self, cx: &mut Context) {
+        self.kill_overdue(cx);
+        while let Some(run) = self.trees.pop_timeout(cx.now.up) {
+            self.stop(cx, &run, StopCause::Timeout);
+        }
+    }
+
+    /// Watches the records of the attempts that last.
+    pub fn watch_due(&mut self, cx: &mut Context) {
+        while let Some(run) = self.trees.pop_watch(cx.now.up) {
+            cx.ledger(Request::WatchOwn(run));
+        }
+    }
+}
+
+fn at_due(cx: &Context) -> Now {
+    Now { wall: cx.due, ..cx.now }
+}

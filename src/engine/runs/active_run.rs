@@ -1,0 +1,487 @@
+//! A run in flight: its record, its state at this node, and the steps that the state may take.
+//!
+//! ```text
+//!             Begin                 Start              End
+//!   Unowned ────────► Beginning ───────────► Alive ──────────► Ended
+//!      ▲                 │  LoseAnswer         │                 ▲
+//!      │                 ├──────────► Unconfirmed                │ End
+//!      │ Disown          │    Release   │      │ Release         │
+//!      └─────────────────┴───► Releasing ◄─────┴─────────────────┘
+//!
+//!   Unowned, Remote, CutOff: what the ledger says of a run that this node does not have. Only a leader keeps these.
+//!   Unowned, CutOff ─ Settle ─► Settling ─ Disown ─► Unowned
+//! ```
+
+use std::sync::Arc;
+
+use crate::clock::Uptime;
+use crate::engine::report::{IllegalStep, Report};
+use crate::job::Job;
+use crate::ledger::{CommitId, OwnerState};
+use crate::run::{Reason, RunEnd, RunRecord, RunState, Version};
+use crate::warden::wire::TreeId;
+
+/// A run in flight.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct ActiveRun {
+    /// As last read or written.
+    pub record: RunRecord,
+    /// Of the record.
+    pub version: Version,
+    state: State,
+    /// The commit about it that has no answer yet: there is never more than one.
+    pub commit: Option<CommitId>,
+    /// News of another node's run that came while a commit about it was in flight; taken up if that commit is rejected.
+    pub news: Option<News>,
+}
+
+/// News from the ledger of a watched run.
+#[derive(Clone, Debug)]
+pub(in crate::engine) enum News {
+    /// Its record; absent: it is not in flight.
+    Changed(Option<(RunRecord, Version)>),
+    /// Its owner is gone, with what is known of it; and its record as read after that.
+    OwnerGone(OwnerState, Option<(RunRecord, Version)>),
+}
+
+/// Who has a run, and how far it is.
+#[derive(Clone, Debug)]
+pub(in crate::engine) enum State {
+    /// This node.
+    Local(LocalRun),
+    /// Another node, which was alive when last heard of.
+    Remote,
+    /// Unknown: its owner is gone and may still run it.
+    CutOff,
+    /// Nobody: the leader is to begin it, or another attempt of it, or is just marking it cut off.
+    Unowned,
+    /// Nobody: the leader is writing its end. Its job is decided on when that is answered.
+    Settling,
+}
+
+/// A run that this node has.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct LocalRun {
+    /// The job as it was when the attempt began; absent for a run of an earlier process.
+    pub job: Option<Arc<Job>>,
+    pub phase: Phase,
+}
+
+/// How far a local run is.
+#[derive(Clone, Debug)]
+pub(in crate::engine) enum Phase {
+    /// The ledger was asked to accept it.
+    Beginning,
+    /// The session ended before the ledger answered: the run is looked up under the next one. Nothing was started.
+    Unconfirmed,
+    /// The warden was asked to start it, or has started it.
+    Alive(Process),
+    /// It has ended; the ledger is still to accept that.
+    Ended(Ended),
+    /// Another attempt is to follow, under whichever leader; the ledger is still to accept that.
+    Releasing(Release),
+}
+
+/// An end that the ledger does not have yet.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct Ended {
+    pub end: Box<RunEnd>,
+    /// It is in the log.
+    pub is_reported: bool,
+    /// A write of it was never answered: the ledger may have it.
+    pub may_be_written: bool,
+}
+
+impl Ended {
+    pub fn new(end: RunEnd, is_reported: bool) -> Self {
+        Self { end: Box::new(end), is_reported, may_be_written: false }
+    }
+}
+
+/// What becomes of a run that this node releases.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct Release {
+    /// As what it waits in the ledger: `retrying`, or `unstarted`.
+    pub state: RunState,
+    /// Reported once the ledger has it.
+    pub report: Option<Box<Report>>,
+}
+
+impl Release {
+    /// After an attempt that ended.
+    pub fn retrying(report: Report) -> Self {
+        Self { state: RunState::Retrying, report: Some(Box::new(report)) }
+    }
+}
+
+/// A process tree, or one that the warden was asked to start.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct Process {
+    pub tree_id: TreeId,
+    /// When the warden was asked to start it.
+    pub ordered: Uptime,
+    /// When it started; absent until the warden reports it.
+    pub started: Option<Uptime>,
+    /// When it has taken its `timeout`.
+    pub timeout_at: Option<Uptime>,
+    /// Why it was told to stop.
+    pub stopped: Option<StopCause>,
+    /// The daemon has killed it, because the warden had not.
+    pub is_killed_here: bool,
+    /// The node has a new session since the record was written.
+    pub needs_change_owner: bool,
+}
+
+impl Process {
+    /// A tree that the warden is about to be asked to start.
+    pub fn new(tree_id: TreeId, ordered: Uptime, timeout_at: Option<Uptime>) -> Self {
+        Self {
+            tree_id,
+            ordered,
+            started: None,
+            timeout_at,
+            stopped: None,
+            is_killed_here: false,
+            needs_change_owner: false,
+        }
+    }
+}
+
+/// Why a tree was told to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum StopCause {
+    /// It took longer than its `timeout`.
+    Timeout,
+    /// The drain timeout passed, or the node was told to end at once.
+    Drain,
+    /// The term ended otherwise than by resigning.
+    Lease,
+    /// Somebody requested it, for this reason.
+    Killed(Reason),
+    /// Another node settled the run: whatever comes of it counts no more.
+    Superseded,
+}
+
+/// What happens to a run.
+#[derive(Clone, Debug)]
+pub(in crate::engine) enum Step {
+    /// The ledger is asked to accept an attempt of this node.
+    Begin(Arc<Job>),
+    /// The ledger has accepted the attempt: the warden is asked to start it.
+    Start(Process),
+    /// The answer to the begin was lost with the session.
+    LoseAnswer,
+    /// It ended here, or is ended before it was started.
+    End(Ended),
+    /// Another attempt is to follow.
+    Release(Release),
+    /// No node has it: it waits to be begun.
+    Disown,
+    /// Another node has it.
+    FindRemote,
+    /// Its owner is gone and may still run it.
+    CutOff,
+    /// The leader writes its end.
+    Settle,
+}
+
+impl State {
+    /// A new attempt of this node.
+    pub fn beginning(job: Arc<Job>) -> Self {
+        Self::Local(LocalRun { job: Some(job), phase: Phase::Beginning })
+    }
+
+    /// A run of an earlier process of this node, which is dead.
+    pub fn recovered(phase: Phase) -> Self {
+        Self::Local(LocalRun { job: None, phase })
+    }
+
+    /// The state after a step. Total: a step that is not allowed gives the state back unchanged.
+    ///
+    /// # Errors
+    /// When the state does not allow the step.
+    pub fn after(self, step: Step) -> Result<Self, (Self, IllegalStep)> {
+        use Phase as P;
+        let local = |job, phase| Ok(Self::Local(LocalRun { job, phase }));
+        match (self, step) {
+            // What the ledger says of a run that no longer has a process here counts, whatever this node was about to write.
+            (_, Step::Disown) => Ok(Self::Unowned),
+            (Self::Unowned, Step::Begin(job)) => Ok(Self::beginning(job)),
+            (Self::Local(LocalRun { job, phase: P::Beginning }), Step::Start(process)) => local(job, P::Alive(process)),
+            (Self::Local(LocalRun { job, phase: P::Beginning }), Step::LoseAnswer) => local(job, P::Unconfirmed),
+            (Self::Local(LocalRun { job, phase: P::Beginning | P::Alive(_) | P::Releasing(_) }), Step::End(end)) => {
+                local(job, P::Ended(end))
+            }
+            (
+                Self::Local(LocalRun { job, phase: P::Beginning | P::Unconfirmed | P::Alive(_) }),
+                Step::Release(release),
+            ) => local(job, P::Releasing(release)),
+            (Self::Unowned | Self::Remote | Self::CutOff, Step::FindRemote) => Ok(Self::Remote),
+            (Self::Unowned | Self::Remote | Self::CutOff, Step::CutOff) => Ok(Self::CutOff),
+            (Self::Unowned | Self::CutOff, Step::Settle) => Ok(Self::Settling),
+            (state, step) => {
+                let illegal = IllegalStep { state: state.name(), step: step.name() };
+                Err((state, illegal))
+            }
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Local(LocalRun { phase, .. }) => match phase {
+                Phase::Beginning => "beginning",
+                Phase::Unconfirmed => "unconfirmed",
+                Phase::Alive(_) => "alive",
+                Phase::Ended(_) => "ended",
+                Phase::Releasing(_) => "being released",
+            },
+            Self::Remote => "remote",
+            Self::CutOff => "cut off",
+            Self::Unowned => "unowned",
+            Self::Settling => "being settled",
+        }
+    }
+}
+
+impl Step {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Begin(_) => "begin",
+            Self::Start(_) => "start",
+            Self::LoseAnswer => "lose its answer",
+            Self::End(_) => "end",
+            Self::Release(_) => "be released",
+            Self::Disown => "be disowned",
+            Self::FindRemote => "be remote",
+            Self::CutOff => "be cut off",
+            Self::Settle => "be settled",
+        }
+    }
+}
+
+impl ActiveRun {
+    /// A run as read or written.
+    pub fn new(record: RunRecord, version: Version, state: State) -> Self {
+        Self { record, version, state, commit: None, news: None }
+    }
+
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Takes the step.
+    ///
+    /// # Errors
+    /// When the state does not allow it; then nothing changes.
+    pub fn step(&mut self, step: Step) -> Result<(), IllegalStep> {
+        let (state, taken) = match std::mem::replace(&mut self.state, State::Unowned).after(step) {
+            Ok(state) => (state, Ok(())),
+            Err((state, illegal)) => (state, Err(illegal)),
+        };
+        self.state = state;
+        debug_assert_eq!(taken, Ok(()), "of {}", self.record.id());
+        taken
+    }
+
+    /// Keeps the news for when the commit in flight is answered. A gone owner is reported once: a newer record of the same owner does
+    /// not make that untrue.
+    pub fn note_news(&mut self, news: News) {
+        self.news = Some(match (self.news.take(), news) {
+            (Some(News::OwnerGone(state, Some((old, _)))), News::Changed(Some((record, version))))
+                if record.owner == old.owner =>
+            {
+                News::OwnerGone(state, Some((record, version)))
+            }
+            (_, news) => news,
+        });
+    }
+
+    pub fn local(&self) -> Option<&LocalRun> {
+        match &self.state {
+            State::Local(local) => Some(local),
+            _ => None,
+        }
+    }
+
+    pub fn phase(&self) -> Option<&Phase> {
+        self.local().map(|local| &local.phase)
+    }
+
+    fn phase_mut(&mut self) -> Option<&mut Phase> {
+        match &mut self.state {
+            State::Local(local) => Some(&mut local.phase),
+            _ => None,
+        }
+    }
+
+    /// The job as it was when the attempt began here.
+    pub fn job(&self) -> Option<&Arc<Job>> {
+        self.local()?.job.as_ref()
+    }
+
+    pub fn is_local(&self) -> bool {
+        self.local().is_some()
+    }
+
+    pub fn is_unowned(&self) -> bool {
+        matches!(self.state, State::Unowned)
+    }
+
+    /// True while nobody has it and nothing is being written about it.
+    pub fn is_idle(&self) -> bool {
+        self.is_unowned() && self.commit.is_none()
+    }
+
+    /// True while it waits to be started, and no attempt of it ever had a process.
+    pub fn never_started(&self) -> bool {
+        self.record.state == RunState::Unstarted && !self.record.has_past()
+    }
+
+    /// True while it waits for other runs.
+    pub fn is_queued(&self) -> bool {
+        self.record.state == RunState::Queued
+    }
+
+    /// True while the leader is to begin it once nothing is in its way.
+    pub fn is_waiting(&self) -> bool {
+        self.is_queued() && self.is_idle()
+    }
+
+    /// True where the ledger is known to have the run in flight.
+    pub fn is_begun(&self) -> bool {
+        !matches!(self.phase(), Some(Phase::Beginning | Phase::Unconfirmed))
+    }
+
+    /// The process tree, where there is one here.
+    pub fn process(&self) -> Option<&Process> {
+        match self.phase() {
+            Some(Phase::Alive(process)) => Some(process),
+            _ => None,
+        }
+    }
+
+    pub fn process_mut(&mut self) -> Option<&mut Process> {
+        match self.phase_mut() {
+            Some(Phase::Alive(process)) => Some(process),
+            _ => None,
+        }
+    }
+
+    pub fn ended(&self) -> Option<&Ended> {
+        match self.phase() {
+            Some(Phase::Ended(ended)) => Some(ended),
+            _ => None,
+        }
+    }
+
+    pub fn ended_mut(&mut self) -> Option<&mut Ended> {
+        match self.phase_mut() {
+            Some(Phase::Ended(ended)) => Some(ended),
+            _ => None,
+        }
+    }
+
+    pub fn release_mut(&mut self) -> Option<&mut Release> {
+        match self.phase_mut() {
+            Some(Phase::Releasing(release)) => Some(release),
+            _ => None,
+        }
+    }
+
+    /// The job as it was for the run, and its end where that is known here.
+    pub fn into_end(self) -> (Option<Arc<Job>>, Option<Ended>) {
+        match self.state {
+            State::Local(LocalRun { job, phase: Phase::Ended(ended) }) => (job, Some(ended)),
+            State::Local(LocalRun { job, .. }) => (job, None),
+            _ => (None, None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::tests::fixture::{at, job};
+    use crate::run::Outcome;
+    use crate::run::tests_support::record;
+
+    fn ended() -> Ended {
+        Ended::new(RunEnd::unseen(&record("load", 60, "s"), Outcome::Killed, None, at("10:00:00")), false)
+    }
+
+    fn release() -> Release {
+        Release { state: RunState::Unstarted, report: None }
+    }
+
+    fn process() -> Process {
+        Process::new(TreeId(1), Uptime::ZERO, None)
+    }
+
+    fn states() -> Vec<State> {
+        let phases = [
+            Phase::Beginning,
+            Phase::Unconfirmed,
+            Phase::Alive(process()),
+            Phase::Ended(ended()),
+            Phase::Releasing(release()),
+        ];
+        let local = phases.map(|phase| State::Local(LocalRun { job: None, phase }));
+        local.into_iter().chain([State::Remote, State::CutOff, State::Unowned, State::Settling]).collect()
+    }
+
+    fn steps() -> Vec<Step> {
+        vec![
+            Step::Begin(Arc::new(job("load", "* * * * * *"))),
+            Step::Start(process()),
+            Step::LoseAnswer,
+            Step::End(ended()),
+            Step::Release(release()),
+            Step::Disown,
+            Step::FindRemote,
+            Step::CutOff,
+            Step::Settle,
+        ]
+    }
+
+    /// A row for each state, a column for each step, in the order above; `-` is not allowed.
+    const TABLE: &str = "
+        state            Begin      Start  LoseAnswer   End    Release         Disown   FindRemote  CutOff   Settle
+        beginning        -          alive  unconfirmed  ended  being_released  unowned  -           -        -
+        unconfirmed      -          -      -            -      being_released  unowned  -           -        -
+        alive            -          -      -            ended  being_released  unowned  -           -        -
+        ended            -          -      -            -      -               unowned  -           -        -
+        being_released   -          -      -            ended  -               unowned  -           -        -
+        remote           -          -      -            -      -               unowned  remote      cut_off  -
+        cut_off          -          -      -            -      -               unowned  remote      cut_off  being_settled
+        unowned          beginning  -      -            -      -               unowned  remote      cut_off  being_settled
+        being_settled    -          -      -            -      -               unowned  -           -        -
+    ";
+
+    #[test]
+    fn every_state_takes_the_steps_of_the_table_and_no_other() {
+        let rows = TABLE.lines().map(str::trim).filter(|line| !line.is_empty()).skip(1);
+        for (state, row) in states().into_iter().zip(rows) {
+            let mut cells = row.split_whitespace();
+            assert_eq!(cells.next(), Some(state.name().replace(' ', "_").as_str()));
+            for (step, expected) in steps().into_iter().zip(cells) {
+                let (from, named) = (state.name(), step.name());
+                let found = match state.clone().after(step) {
+                    Ok(after) => after.name().replace(' ', "_"),
+                    Err((unchanged, illegal)) => {
+                        assert_eq!((unchanged.name(), illegal), (from, IllegalStep { state: from, step: named }));
+                        "-".to_owned()
+                    }
+                };
+                assert_eq!(found, expected, "{from}: {named}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_job_of_an_attempt_stays_with_it() {
+        let begun = State::Unowned.after(Step::Begin(Arc::new(job("load", "* * * * * *")))).unwrap();
+        let alive = begun.after(Step::Start(process())).unwrap();
+        let State::Local(local) = alive.after(Step::End(ended())).unwrap() else { panic!("it is local") };
+        assert_eq!(local.job.unwrap().name.as_str(), "load");
+    }
+}

@@ -1,0 +1,535 @@
+//! The protocol of a run that this node has: begun in the ledger, started, ended, its end written down.
+//!
+//! A run has at most one commit in flight; [`Runs::commit_next`] requests the next as soon as the last is answered.
+
+use std::time::Duration;
+
+use super::active_run::{ActiveRun, Ended, Phase, Process, Release, State, Step, StopCause};
+use super::ending::{is_for_lack_of_resources, judge, pause_after, reason_of};
+use super::unowned::LONGEST_CUT_OFF;
+use super::{Runs, at_due, retry, window};
+use crate::clock::{Now, Uptime, earlier, later};
+use crate::engine::command::{Command, Start};
+use crate::engine::commits::Pending;
+use crate::engine::context::{Context, Fact};
+use crate::engine::report::Report;
+use crate::ledger::{Change, Commit, CommitId, Request};
+use crate::run::journal::RecoveredRun;
+use crate::run::{OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Version, millis};
+use crate::term::TermEnd;
+use crate::warden::wire::{Deadline, Ending, Order, StartFailure, Step as StartStep, TreeId};
+
+impl Runs {
+    /// Runs of an earlier process, dead for sure: their ends are written, or they are released for another attempt.
+    pub fn on_recovered(&mut self, cx: &mut Context, runs: Vec<RecoveredRun>) {
+        for RecoveredRun { record, version, end, .. } in runs {
+            let died = || RunEnd::unseen(&record, Outcome::Interrupted, Some(Reason::NodeDied), cx.now.wall);
+            let phase = match end {
+                Some(end) => {
+                    // The death of the node is news; all other ends were reported when they came.
+                    let is_reported = end.reason != Some(Reason::NodeDied);
+                    Phase::Ended(Ended::new(end, is_reported))
+                }
+                None if record.on_loss == OnLoss::Rerun => {
+                    let report = Report::Retrying { end: Box::new(died()), delay: Duration::ZERO };
+                    Phase::Releasing(Release::retrying(report))
+                }
+                None => Phase::Ended(Ended::new(died(), false)),
+            };
+            self.active.insert(record.id(), ActiveRun::new(record, version, State::recovered(phase)));
+        }
+    }
+
+    /// The member exists under a new session: every own run is put under it, and what waited for a session is requested.
+    pub fn on_session(&mut self, cx: &mut Context) {
+        self.hold_to_their_time(cx);
+        let own: Vec<RunId> = self.active.iter().filter(|(_, run)| run.is_local()).map(|(id, _)| id.clone()).collect();
+        for run in own {
+            let Some(active) = self.active.get_mut(&run) else { continue };
+            if let Some(process) = active.process_mut() {
+                process.needs_change_owner = true;
+            }
+            match active.phase() {
+                Some(Phase::Unconfirmed) => cx.ledger(Request::ReadRun(run)),
+                _ => self.commit_next(cx, &run),
+            }
+        }
+        self.watch_all(cx);
+    }
+
+    /// Under its new session a node has a lease again before it has its runs again: until the ledger has them, a successor may begin
+    /// the next of a job when a kept run's time has come, whatever this lease says.
+    pub fn hold_to_their_time(&mut self, cx: &mut Context) {
+        // A successor gives up what it found cut off after so long: this node's session was gone before that.
+        let longest = cx.now.up + LONGEST_CUT_OFF;
+        let overdue = &self.trees.overdue;
+        let kept = self.active.values().filter(|run| run.record.on_loss == OnLoss::CutOff);
+        let kept = kept.filter_map(ActiveRun::process).filter(|process| !overdue.is_kill_sent(process.tree_id));
+        let kept = kept.filter_map(|process| match overdue.deadline(process.tree_id) {
+            Some(Deadline::LeaseAnd(at)) => Some((process.tree_id, Deadline::At(at.min(longest)))),
+            // None is not watched.
+            Some(Deadline::None) | None => Some((process.tree_id, Deadline::At(longest))),
+            Some(Deadline::Lease | Deadline::At(_)) => None,
+        });
+        for (tree_id, deadline) in kept.collect::<Vec<_>>() {
+            self.set_deadline(cx, tree_id, deadline);
+        }
+    }
+
+    /// The ledger has the run under this session: its lease protects it again.
+    fn protect_by_the_lease(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(active) = self.active.get(run) else { return };
+        let overdue = &self.trees.overdue;
+        let Some(tree_id) =
+            active.process().map(|process| process.tree_id).filter(|&tree_id| !overdue.is_kill_sent(tree_id))
+        else {
+            return;
+        };
+        let deadline = deadline_of(&active.record, at_due(cx));
+        if let Some(Deadline::At(_)) = overdue.deadline(tree_id) {
+            self.set_deadline(cx, tree_id, deadline);
+        }
+    }
+
+    fn set_deadline(&mut self, cx: &mut Context, tree_id: TreeId, deadline: Deadline) {
+        self.trees.overdue.watch(tree_id, deadline);
+        cx.order(Order::Deadline { tree_id, deadline });
+    }
+
+    /// The lease ends at another instant.
+    pub fn renew(&mut self, cx: &mut Context, until: Uptime) {
+        self.trees.overdue.lease(until, cx.now.up);
+        cx.order(Order::Lease { until });
+    }
+
+    /// Requests the commit that an own run waits for, if it waits for one and none is in flight.
+    pub(super) fn commit_next(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(session) = cx.session.clone() else { return };
+        let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
+        let at = active.version;
+        let mut record = active.record.clone();
+        let (change, pending) = match active.phase() {
+            Some(Phase::Ended(ended)) => {
+                let end = RunEnd::clone(&ended.end);
+                (Change::End { at, end, as_leader: false }, Pending::End { run: run.clone(), settled: None })
+            }
+            Some(Phase::Releasing(Release { state, .. })) => {
+                record.state = *state;
+                record.nonce = cx.nonce();
+                (Change::ChangeOwner { at, run: record }, Pending::ChangeOwner { run: run.clone() })
+            }
+            Some(Phase::Alive(process))
+                if process.needs_change_owner && process.stopped != Some(StopCause::Superseded) =>
+            {
+                record.state = RunState::Running;
+                record.owner = Owner { node: cx.node.clone(), session };
+                record.nonce = cx.nonce();
+                (Change::ChangeOwner { at, run: record }, Pending::ChangeOwner { run: run.clone() })
+            }
+            Some(Phase::Alive(_) | Phase::Beginning | Phase::Unconfirmed) | None => return,
+        };
+        if let Change::ChangeOwner { run: record, .. } = &change
+            && let Some(active) = self.active.get_mut(run)
+        {
+            active.record = record.clone();
+        }
+        let id = cx.commit(change, pending);
+        if let Some(active) = self.active.get_mut(run) {
+            active.commit = Some(id);
+        }
+    }
+
+    /// The answer to a begin, or to another attempt, of a run that does not wait for others.
+    pub fn on_attempt_answer(&mut self, cx: &mut Context, run: &RunId, id: CommitId, answer: Commit) {
+        let Some(active) = self.answered_run(run, id) else { return };
+        if active.is_queued() {
+            return self.on_queued_answer(cx, run, answer);
+        }
+        match answer {
+            Commit::Accepted => self.on_begun(cx, run),
+            Commit::Superseded | Commit::Fenced => self.forget(cx, run),
+            Commit::Unknown => self.look_up(cx, run),
+        }
+    }
+
+    /// Nobody knows whether an attempt was begun: the ledger is asked, under the next session if this one is gone.
+    pub(super) fn look_up(&mut self, cx: &mut Context, run: &RunId) {
+        self.step(cx, run, Step::LoseAnswer);
+        if cx.session.is_some() {
+            cx.ledger(Request::ReadRun(run.clone()));
+        }
+    }
+
+    /// The ledger has accepted an attempt of this node: now, and only now, it may start.
+    pub(super) fn on_begun(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(active) = self.active.get(run) else { return };
+        if active.record.kill.is_some() {
+            return self.apply_kill(cx, run);
+        }
+        let leads = cx.token() == Some(active.record.token);
+        let (Some(job), true) = (active.job().cloned(), leads && cx.now.up < cx.lease_until && !cx.is_at_once) else {
+            return self.release_unstarted(cx, run, Some(too_late(cx)), Duration::ZERO);
+        };
+        if window::is_accepted_too_late(cx, &active.record) {
+            return self.release_unstarted(cx, run, None, Duration::ZERO);
+        }
+        let (record, version) = (active.record.clone(), active.version);
+        let tree_id = TreeId(cx.count());
+        // From now on: what comes before the program runs, a working directory on a dead mount for one, can take as long.
+        let timeout_at = job.timeout.map(|timeout| cx.now.up + timeout);
+        let process = Process::new(tree_id, cx.now.up, timeout_at);
+        if !self.step(cx, run, Step::Start(process.clone())) {
+            return;
+        }
+        let deadline = deadline_of(&record, at_due(cx));
+        self.trees.ordered(run, &process, deadline);
+        let start = Start { tree_id, run: record, version, job, not_after: cx.lease_until, deadline };
+        cx.commands.push(Command::Start(Box::new(start)));
+    }
+
+    /// The warden has started the process of a run.
+    pub fn on_started(&mut self, cx: &mut Context, run: RunId, tree_id: TreeId, pid: i32, at: Uptime) {
+        let Some(active) = self.active.get_mut(&run) else { return };
+        let (attempt, token) = (active.record.attempt, active.record.token);
+        let timeout = active.job().and_then(|job| job.timeout);
+        let Some(process) = active.process_mut() else { return };
+        process.started = Some(at);
+        let timeout_at = timeout.map(|timeout| at + timeout);
+        let (ordered, old_timeout) = (process.ordered, std::mem::replace(&mut process.timeout_at, timeout_at));
+        self.trees.started(tree_id, at, old_timeout, timeout_at);
+        self.trees.admission.started(ordered, cx.now.up, self.active.starting());
+        let Some(active) = self.active.get(&run) else { return };
+        let started_at = earlier(cx.now.wall, cx.now.up.since(at));
+        let due_at = match active.job() {
+            // How long its upstreams took makes it not late.
+            Some(job) if job.schedule().is_none() => active.record.ready(),
+            job => later(run.scheduled_at(), job.map_or(Duration::ZERO, |job| job.splay.delay())),
+        };
+        let lateness = Duration::try_from(started_at.duration_since(due_at)).unwrap_or_default();
+        cx.facts.push_back(Fact::Started);
+        cx.report(Report::Started { run, attempt, token, pid, lateness });
+    }
+
+    /// A tree is gone, or was never started. The run that it belonged to; absent: it was a hook's.
+    pub fn end_tree(&mut self, tree_id: TreeId) -> Option<RunId> {
+        let run = self.trees.ended(tree_id)?;
+        if let Some(process) = self.active.get(&run).and_then(ActiveRun::process) {
+            self.trees.forget_times(process);
+        }
+        Some(run)
+    }
+
+    /// The warden has not started the process of a run.
+    pub fn on_not_started(&mut self, cx: &mut Context, run: &RunId, why: StartFailure) {
+        let Some(active) = self.active.get(run) else { return };
+        if active.record.kill.is_some() {
+            // Stopped before it was started.
+            return self.end_killed(cx, run);
+        }
+        match why {
+            StartFailure::TooLate => self.release_unstarted(cx, run, Some(too_late(cx)), Duration::ZERO),
+            // Any other job would have failed here too: what failed is this node, not the run.
+            StartFailure::Step { step: step @ (StartStep::Fork | StartStep::Prepare), errno } => {
+                let pause = pause_after(active.record.unstarted_attempts());
+                self.release_unstarted(cx, run, reason_of(step, errno), pause);
+                cx.facts.push_back(Fact::StartFailed);
+            }
+            StartFailure::Step { step, errno } => {
+                let end = RunEnd::unseen(&active.record, Outcome::Failure, reason_of(step, errno), cx.now.wall);
+                self.end_attempt(cx, run, end);
+                if is_for_lack_of_resources(errno) {
+                    cx.facts.push_back(Fact::StartFailed);
+                }
+            }
+        }
+    }
+
+    /// The process of a run has ended.
+    pub fn on_ended(&mut self, cx: &mut Context, run: &RunId, ending: &Ending) {
+        let Some(active) = self.active.get(run) else { return };
+        let Some(process) = active.process() else { return };
+        if process.stopped == Some(StopCause::Superseded) {
+            return self.drop_run(cx, run);
+        }
+        let verdict = judge(cx.now, active, process, ending);
+        if verdict.is_by_lease && active.record.on_loss == OnLoss::Rerun {
+            return self.try_again(cx, run, &verdict.end, Duration::ZERO);
+        }
+        self.end_attempt(cx, run, verdict.end);
+    }
+
+    /// An own attempt is over: another follows where `retries` leave one, else the run ends.
+    fn end_attempt(&mut self, cx: &mut Context, run: &RunId, end: RunEnd) {
+        match retry::delay_after(cx, &end) {
+            Some(delay) => self.try_again(cx, run, &end, delay),
+            None => self.end_run(cx, run, end),
+        }
+    }
+
+    /// Releases an own run, so that the leader begins another attempt.
+    fn try_again(&mut self, cx: &mut Context, run: &RunId, end: &RunEnd, delay: Duration) {
+        let release = Release::retrying(Report::Retrying { end: Box::new(end.clone()), delay });
+        if !self.step(cx, run, Step::Release(release)) {
+            return;
+        }
+        if let Some(active) = self.active.get_mut(run) {
+            active.record.past.note(end);
+            active.record.retry_at = (!delay.is_zero()).then(|| later(end.ended_at.min(cx.due), delay));
+        }
+        self.commit_next(cx, run);
+    }
+
+    /// No process was started for an attempt that the ledger has: the leader starts another after a pause.
+    /// Nothing of the run is here any more, so the state directory forgets it: what is not noted there was not started.
+    fn release_unstarted(&mut self, cx: &mut Context, run: &RunId, reason: Option<Reason>, pause: Duration) {
+        let Some(active) = self.active.get(run) else { return };
+        let report = Report::Unstarted { run: run.clone(), attempt: active.record.attempt, reason };
+        let release = Release { state: RunState::Unstarted, report: Some(Box::new(report)) };
+        if !self.step(cx, run, Step::Release(release)) {
+            return;
+        }
+        if let Some(active) = self.active.get_mut(run) {
+            active.record.retry_at = (!pause.is_zero()).then(|| later(cx.due, pause));
+        }
+        cx.forget(run);
+        self.commit_next(cx, run);
+    }
+
+    /// The run is over here: its end is kept until the ledger has it, reported, and requested to be written.
+    fn end_run(&mut self, cx: &mut Context, run: &RunId, end: RunEnd) {
+        let Some(version) = self.active.get(run).map(|active| active.version) else { return };
+        if !self.step(cx, run, Step::End(Ended::new(end.clone(), true))) {
+            return;
+        }
+        cx.commands.push(Command::KeepEnd { end: Box::new(end.clone()), version });
+        cx.report(Report::Finished(Box::new(end)));
+        self.commit_next(cx, run);
+        self.changed(cx, run.job());
+    }
+
+    pub(super) fn end_killed(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(active) = self.active.get(run) else { return };
+        let reason = active.record.kill.as_ref().map(|kill| kill.reason);
+        let end = RunEnd::unseen(&active.record, Outcome::Killed, reason, cx.now.wall);
+        self.end_run(cx, run, end);
+    }
+
+    /// The answer to a change of owner, or to a release.
+    pub fn on_change_owner_answer(&mut self, cx: &mut Context, run: &RunId, id: CommitId, answer: Commit) {
+        let Some(active) = self.answered_run(run, id) else { return };
+        match answer {
+            Commit::Accepted => {
+                active.version = active.version.next();
+                let is_released = active.record.state.is_let_go();
+                if !active.is_local() {
+                    return;
+                }
+                if let Some(process) = active.process_mut() {
+                    process.needs_change_owner = false;
+                }
+                // What was accepted may also be the new session, requested while the process was still alive.
+                if is_released && active.release_mut().is_some() {
+                    self.on_released(cx, run)
+                } else {
+                    self.commit_next(cx, run)
+                }
+                self.protect_by_the_lease(cx, run);
+                self.take_up_news(cx, run);
+            }
+            Commit::Superseded | Commit::Fenced => cx.ledger(Request::ReadRun(run.clone())),
+            Commit::Unknown => {
+                if cx.session.is_some() {
+                    self.commit_next(cx, run);
+                }
+            }
+        }
+    }
+
+    fn on_released(&mut self, cx: &mut Context, run: &RunId) {
+        if let Some(release) = self.active.get_mut(run).and_then(ActiveRun::release_mut) {
+            cx.commands.extend(release.report.take().map(|report| Command::Tell(*report)));
+        }
+        cx.forget(run);
+        if cx.leads() {
+            self.await_retry(cx, run);
+        } else {
+            self.forget(cx, run);
+        }
+    }
+
+    /// The answer to an own run's end.
+    pub fn on_own_end_answer(&mut self, cx: &mut Context, run: &RunId, id: CommitId, answer: Commit) {
+        let Some(active) = self.answered_run(run, id) else { return };
+        match answer {
+            Commit::Accepted => {
+                let is_local = active.is_local();
+                cx.forget(run);
+                let Some((job, Some(ended))) = self.close(cx, run).filter(|_| is_local).map(ActiveRun::into_end) else {
+                    return;
+                };
+                if !ended.is_reported {
+                    cx.report(Report::Finished(ended.end.clone()));
+                }
+                cx.facts.push_back(Fact::Ended(job, ended.end));
+            }
+            Commit::Superseded | Commit::Fenced => cx.ledger(Request::ReadRun(run.clone())),
+            Commit::Unknown => {
+                if let Some(ended) = active.ended_mut() {
+                    ended.may_be_written = true;
+                }
+                if cx.session.is_some() {
+                    self.commit_next(cx, run);
+                }
+            }
+        }
+    }
+
+    /// What the ledger says of an own run whose commit it did not take, or did not answer.
+    pub(super) fn on_own_read(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
+        let Some(active) = self.active.get_mut(run).filter(|active| active.commit.is_none()) else { return };
+        let is_unconfirmed = matches!(active.phase(), Some(Phase::Unconfirmed));
+        let may_be_written = active.ended().is_some_and(|ended| ended.may_be_written);
+        match found {
+            Some((record, version)) if active.record.is_same_attempt(&record) => {
+                // Of whichever decision of that term it is, and if another leader has cut it off since: nobody ever started it.
+                active.version = version;
+                active.record.kill = record.kill.clone().or(active.record.kill.take());
+                if record.state.is_let_go() && active.release_mut().is_none() {
+                    active.record = record;
+                    // By an earlier process of this node, which died before it got the answer.
+                    return self.on_released(cx, run);
+                }
+                if is_unconfirmed {
+                    // Begun by a write that was answered too late for it to be started.
+                    return self.release_unstarted(cx, run, Some(Reason::Lease), Duration::ZERO);
+                }
+                self.apply_kill(cx, run);
+                self.commit_next(cx, run);
+            }
+            found if is_unconfirmed => {
+                self.forget(cx, run);
+                self.take_note(cx, run, found);
+                cx.facts.push_back(Fact::JobReleased(run.job().clone()));
+            }
+            // What is not in flight any more was ended: by the write that was never answered.
+            None if may_be_written => self.drop_run(cx, run),
+            found => {
+                self.supersede(cx, run);
+                if !self.active.contains_key(run) {
+                    self.take_note(cx, run, found);
+                }
+            }
+        }
+    }
+
+    /// Another node settled an own run: what still runs of it is killed, and nothing more is written about it.
+    pub(super) fn supersede(&mut self, cx: &mut Context, run: &RunId) {
+        cx.report(Report::Superseded { run: run.clone() });
+        if self.active.get(run).is_some_and(|active| active.process().is_some()) {
+            self.kill(cx, run, StopCause::Superseded);
+        } else {
+            self.drop_run(cx, run);
+        }
+    }
+
+    /// What the ledger has of it, if anything, is another node's affair; a leader reads it.
+    fn drop_run(&mut self, cx: &mut Context, run: &RunId) {
+        self.forget(cx, run);
+        cx.forget(run);
+        if cx.leads() {
+            cx.ledger(Request::ReadRun(run.clone()));
+        }
+    }
+
+    /// Stops every own tree, with its grace or at once.
+    pub fn stop_all(&mut self, cx: &mut Context, at_once: bool) {
+        let alive = self.active.iter().filter(|(_, run)| run.process().is_some());
+        let alive: Vec<RunId> = alive.map(|(id, _)| id.clone()).collect();
+        for run in alive {
+            if at_once { self.kill(cx, &run, StopCause::Drain) } else { self.stop(cx, &run, StopCause::Drain) }
+        }
+    }
+
+    /// The longest `kill_grace` of an own run.
+    pub fn longest_grace(&self) -> Duration {
+        self.active.values().filter_map(|run| run.job().map(|job| job.kill_grace)).max().unwrap_or_default()
+    }
+
+    /// The term is over. What another node may start again dies now, unless the node gave leadership up itself.
+    pub fn kill_for_lease(&mut self, cx: &mut Context, why: TermEnd) {
+        if why == TermEnd::Resigned {
+            return;
+        }
+        let overdue = &self.trees.overdue;
+        let runs = self.active.iter().filter(|(_, run)| run.record.on_loss != OnLoss::CutOff);
+        let runs = runs.filter(|(_, run)| run.process().is_some_and(|process| !overdue.is_kill_sent(process.tree_id)));
+        let runs: Vec<RunId> = runs.map(|(id, _)| id.clone()).collect();
+        for run in runs {
+            self.kill(cx, &run, StopCause::Lease);
+        }
+    }
+
+    /// SIGTERM, and SIGKILL after the job's grace. The first cause counts.
+    pub(super) fn stop(&mut self, cx: &mut Context, run: &RunId, cause: StopCause) {
+        let Some(active) = self.active.get_mut(run) else { return };
+        let grace = active.job().map_or(Duration::ZERO, |job| job.kill_grace);
+        let Some(process) = active.process_mut() else { return };
+        if process.stopped.is_none() {
+            process.stopped = Some(cause);
+            cx.order(Order::Stop { tree_id: process.tree_id, grace_ms: millis(grace) });
+        }
+    }
+
+    /// SIGKILL now. The first cause counts, but for [`StopCause::Superseded`], which makes all others void.
+    fn kill(&mut self, cx: &mut Context, run: &RunId, cause: StopCause) {
+        let Some(process) = self.active.get_mut(run).and_then(ActiveRun::process_mut) else { return };
+        if process.stopped.is_none() || cause == StopCause::Superseded {
+            process.stopped = Some(cause);
+        }
+        let tree_id = process.tree_id;
+        self.trees.overdue.ordered(tree_id, cx.now.up);
+        cx.order(Order::Kill { tree_id });
+    }
+
+    /// Has the daemon kill the trees that the warden should have killed. The order to the warden is before the next lease in its socket.
+    pub(super) fn kill_overdue(&mut self, cx: &mut Context) {
+        let mut overdue = Vec::new();
+        while let Some(tree_id) = self.trees.overdue.pop_due(cx.now.up) {
+            let Some(run) = self.of_tree(tree_id) else { continue };
+            if let Some(process) = self.active.get_mut(&run).and_then(ActiveRun::process_mut) {
+                process.is_killed_here = true;
+                self.kill(cx, &run, StopCause::Lease);
+            }
+            self.trees.overdue.forget(tree_id);
+            overdue.push(tree_id);
+        }
+        if !overdue.is_empty() {
+            cx.commands.push(Command::EndTrees(overdue));
+        }
+    }
+
+    /// Watches own runs again: what was watched under another session, or in a term, is not watched any more.
+    pub fn watch_all(&mut self, cx: &mut Context) {
+        if cx.session.is_none() {
+            return;
+        }
+        let unwatched = self.trees.unwatched();
+        let lasts = |run: &ActiveRun| run.process().is_some_and(|process| !unwatched.contains(&process.tree_id));
+        let runs: Vec<RunId> = self.active.iter().filter(|(_, run)| lasts(run)).map(|(id, _)| id.clone()).collect();
+        runs.into_iter().for_each(|run| cx.ledger(Request::WatchOwn(run)));
+    }
+}
+
+/// Why an attempt is not started any more.
+fn too_late(cx: &Context) -> Reason {
+    if cx.is_ending { Reason::Drain } else { Reason::Lease }
+}
+
+/// When the warden kills the run by itself: the rule that a successor will go by.
+fn deadline_of(run: &RunRecord, now: Now) -> Deadline {
+    match (run.on_loss, run.keep_until) {
+        (OnLoss::Rerun | OnLoss::Interrupt, _) => Deadline::Lease,
+        (OnLoss::CutOff, Some(until)) => Deadline::LeaseAnd(now.up_at(until)),
+        (OnLoss::CutOff, None) => Deadline::None,
+    }
+}

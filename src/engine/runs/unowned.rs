@@ -1,0 +1,587 @@
+//! What a leader does about runs that no node has, and about those of other nodes.
+//!
+//! When it takes over, runs of living nodes are left alone and watched. Runs of dead ones are begun again, ended, or marked cut off, by
+//! the rule that was fixed when they began. What waits for another attempt, or for other runs, is begun at its time.
+//!
+//! ```text
+//!   an attempt ends ─ its owner ─► retrying, retry_at ─ whoever leads then ─► attempt + 1
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::active_run::{ActiveRun, News, Phase, State, Step, StopCause};
+use super::active_runs::WaitingPosition;
+use super::agenda::{Changed, pop_due};
+use super::waiting::margin;
+use super::window::{self, Window};
+use super::{Runs, retry};
+use crate::clock::later;
+use crate::engine::commits::{Pending, UnreportedSkip};
+use crate::engine::context::{Context, Fact};
+use crate::engine::report::Report;
+use crate::job::{JobName, Overlap};
+use crate::ledger::{Change, Commit, CommitId, OwnerState, Request, Running};
+use crate::run::{
+    Answer, KillRequest, Link, OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason, Version,
+};
+
+/// How long a run may be cut off at most: then a host that never comes back takes no place from others any more.
+pub(super) const LONGEST_CUT_OFF: Duration = Duration::from_secs(24 * 3600);
+
+impl Runs {
+    /// A term begins with these runs in flight, as an earlier leader left them.
+    pub fn begin_term(&mut self, cx: &mut Context, mut running: Vec<Running>) {
+        self.agenda = super::Agenda::default();
+        // Attempts of an earlier term that nobody answered for. What of them was written is in the snapshot, which was read after that
+        // term's candidate had gone; the rest can no longer be written.
+        self.active.retain(ActiveRun::is_begun);
+        running.sort_by_key(|found| (found.record.scheduled_at, found.record.job.clone()));
+        for Running { record, version, owner } in running {
+            let run = record.id();
+            match self.active.get(&run).filter(|active| active.is_local()) {
+                // An end that is still to be refused: another attempt has begun since, and counts from now on.
+                Some(own) if own.process().is_none() && !own.record.is_same_attempt(&record) => {
+                    self.supersede(cx, &run);
+                    self.adopt(cx, &run, record, version, owner);
+                }
+                Some(_) => self.on_own_read(cx, &run, Some((record, version))),
+                None => self.adopt(cx, &run, record, version, owner),
+            }
+        }
+    }
+
+    /// The term is over: what other nodes and nobody have is not this node's affair any more.
+    pub fn end_term(&mut self, cx: &mut Context) {
+        self.agenda = super::Agenda::default();
+        self.active.retain(ActiveRun::is_local);
+        self.watch_all(cx);
+    }
+
+    /// Takes a run of another node, or of nobody, for what its record and its owner's state say.
+    fn adopt(&mut self, cx: &mut Context, run: &RunId, record: RunRecord, version: Version, owner: OwnerState) {
+        let record = as_known_here(cx, record);
+        let state = record.state;
+        let is_held = owner == OwnerState::Alive && !state.waits();
+        let active = ActiveRun::new(record, version, if is_held { State::Remote } else { State::Unowned });
+        self.active.insert(run.clone(), active);
+        self.changed(cx, run.job());
+        match (state, owner) {
+            (RunState::Queued, _) => self.await_others(cx, run),
+            (RunState::Retrying | RunState::Unstarted, _) => self.await_retry(cx, run),
+            // Cut off and alive: its owner is back and about to say so. Until then nothing ends its process.
+            (RunState::Running | RunState::CutOff, OwnerState::Alive) => cx.ledger(Request::Watch(run.clone())),
+            (RunState::Running, owner) => self.settle_lost(cx, run, owner),
+            (RunState::CutOff, OwnerState::Dead) => self.settle_dead(cx, run),
+            (RunState::CutOff, OwnerState::Gone) => self.keep_cut_off(cx, run),
+        }
+        self.apply_kill(cx, run);
+    }
+
+    /// A run that is not among those this node knows of. A leader knows of all: whatever it is, it is watched.
+    pub(super) fn take_note(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
+        if let (Some((record, version)), true) = (found, cx.leads()) {
+            let record = as_known_here(cx, record);
+            let state = record.state;
+            self.active.insert(run.clone(), ActiveRun::new(record, version, State::Remote));
+            self.changed(cx, run.job());
+            match state {
+                RunState::Queued => self.await_others(cx, run),
+                RunState::Running => cx.ledger(Request::Watch(run.clone())),
+                RunState::Retrying | RunState::Unstarted => self.await_retry(cx, run),
+                RunState::CutOff => self.keep_cut_off(cx, run),
+            }
+            self.apply_kill(cx, run);
+        }
+    }
+
+    /// A run whose owner is gone: settled by the rule fixed at its beginning.
+    fn settle_lost(&mut self, cx: &mut Context, run: &RunId, owner: OwnerState) {
+        let Some(active) = self.active.get(run) else { return };
+        let margin = margin(cx, run);
+        let is_over = active.record.keep_until.is_some_and(|until| later(until, margin) <= cx.due);
+        match (active.record.on_loss, owner) {
+            (OnLoss::Rerun, _) => self.retry_at_its_time(cx, run),
+            (OnLoss::Interrupt, _) | (OnLoss::CutOff, OwnerState::Dead) => self.settle_dead(cx, run),
+            (OnLoss::CutOff, _) if is_over => self.abandon(cx, run),
+            (OnLoss::CutOff, _) => {
+                let record = active.record.clone();
+                let nonce = cx.nonce();
+                let longest = later(cx.due, LONGEST_CUT_OFF);
+                let keep_until = Some(record.keep_until.map_or(longest, |until| until.min(longest)));
+                self.update(cx, run, RunRecord { state: RunState::CutOff, keep_until, nonce, ..record });
+            }
+        }
+    }
+
+    /// Writes a run's new record: another attempt, or that it is cut off.
+    fn update(&mut self, cx: &mut Context, run: &RunId, record: RunRecord) {
+        let Some(active) = self.active.get_mut(run) else { return };
+        active.record = record.clone();
+        let at = active.version;
+        let id = cx.commit(Change::UpdateRun { at, run: record }, Pending::UpdateRun { run: run.clone() });
+        self.note_settling(cx, run, id);
+    }
+
+    fn settle_dead(&mut self, cx: &mut Context, run: &RunId) {
+        self.settle_end(cx, run, Outcome::Interrupted, Some(Reason::NodeDied));
+    }
+
+    /// A cut-off run whose time is over.
+    fn abandon(&mut self, cx: &mut Context, run: &RunId) {
+        self.settle_end(cx, run, Outcome::Abandoned, None);
+    }
+
+    fn settle_end(&mut self, cx: &mut Context, run: &RunId, outcome: Outcome, reason: Option<Reason>) {
+        let Some(active) = self.active.get(run) else { return };
+        let end = RunEnd::unseen(&active.record, outcome, reason, cx.now.wall);
+        self.settle_as(cx, run, end);
+    }
+
+    /// Ends a run that no node has.
+    fn settle_as(&mut self, cx: &mut Context, run: &RunId, end: RunEnd) {
+        let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
+        let change = Change::End { at: active.version, end: end.clone(), as_leader: true };
+        if self.step(cx, run, Step::Settle) {
+            let id = cx.commit(change, Pending::End { run: run.clone(), settled: Some(Box::new(end)) });
+            self.note_settling(cx, run, id);
+        }
+    }
+
+    fn note_settling(&mut self, cx: &mut Context, run: &RunId, id: CommitId) {
+        if let Some(active) = self.active.get_mut(run) {
+            active.commit = Some(id);
+        }
+        cx.is_of_the_takeover(id);
+    }
+
+    /// The answer to another attempt, or to the mark as cut off.
+    pub fn on_update_answer(&mut self, cx: &mut Context, run: &RunId, id: CommitId, answer: Commit) {
+        let Some(active) = self.answered_run(run, id) else { return };
+        let is_own = active.is_local();
+        match answer {
+            Commit::Accepted => {
+                active.version = active.version.next();
+                if is_own {
+                    self.on_begun(cx, run);
+                    return self.take_up_news(cx, run);
+                }
+                let (owner, keep_until) = (active.record.owner.node.clone(), active.record.keep_until);
+                cx.report(Report::CutOff { run: run.clone(), owner, keep_until });
+                self.keep_cut_off(cx, run);
+                self.take_up_news(cx, run);
+            }
+            Commit::Unknown if is_own => self.look_up(cx, run),
+            Commit::Superseded | Commit::Unknown => self.on_settled_by_another(cx, run),
+            Commit::Fenced => self.forget(cx, run),
+        }
+    }
+
+    /// Lets a cut-off run be until its time is over, and watches for its owner's return.
+    fn keep_cut_off(&mut self, cx: &mut Context, run: &RunId) {
+        self.give_up_at_its_time(cx, run);
+        cx.ledger(Request::Watch(run.clone()));
+    }
+
+    fn give_up_at_its_time(&mut self, cx: &mut Context, run: &RunId) {
+        if self.step(cx, run, Step::CutOff)
+            && let Some(until) = self.active.get(run).and_then(|active| active.record.keep_until)
+        {
+            self.agenda.keeps.insert((later(until, margin(cx, run)), run.clone()));
+        }
+    }
+
+    /// Gives up the cut-off runs whose time is over.
+    pub fn give_up_cut_off(&mut self, cx: &mut Context) {
+        while cx.may_decide() {
+            let Some(run) = pop_due(&mut self.agenda.keeps, cx.due) else { return };
+            if self.active.get(&run).is_some_and(|active| matches!(active.state(), State::CutOff)) {
+                self.abandon(cx, &run);
+            }
+        }
+    }
+
+    /// The answer to the end of a run that the leader settles.
+    pub fn on_settled_end_answer(
+        &mut self,
+        cx: &mut Context,
+        run: &RunId,
+        id: CommitId,
+        end: Box<RunEnd>,
+        answer: Commit,
+    ) {
+        if self.answered_run(run, id).is_none() {
+            return;
+        }
+        match answer {
+            Commit::Accepted => {
+                self.close(cx, run);
+                cx.report(Report::Finished(end.clone()));
+                cx.facts.push_back(Fact::Ended(None, end));
+            }
+            Commit::Superseded | Commit::Unknown => self.on_settled_by_another(cx, run),
+            Commit::Fenced => self.forget(cx, run),
+        }
+    }
+
+    /// Another wrote, or may have written, of a run that this leader was just settling: the ledger is asked. What was received
+    /// meanwhile may be older than that.
+    fn on_settled_by_another(&mut self, cx: &mut Context, run: &RunId) {
+        if !self.step(cx, run, Step::Disown) {
+            return;
+        }
+        let news = self.active.get_mut(run).and_then(|active| active.news.take());
+        cx.ledger(Request::Watch(run.clone()));
+        cx.ledger(Request::ReadRun(run.clone()));
+        if let Some(news) = news {
+            self.on_news(cx, run, news);
+        }
+    }
+
+    /// News of a run that this leader watches.
+    pub fn on_news(&mut self, cx: &mut Context, run: &RunId, news: News) {
+        if !cx.leads() {
+            return;
+        }
+        let Some(active) = self.active.get_mut(run) else { return };
+        if active.commit.is_some() {
+            return active.note_news(news);
+        }
+        if active.is_local() {
+            return;
+        }
+        match news {
+            News::OwnerGone(owner, Some((record, version)))
+                if record.state == RunState::Running || owner == OwnerState::Dead =>
+            {
+                self.adopt(cx, run, record, version, owner);
+            }
+            News::OwnerGone(_, found) | News::Changed(found) => self.on_other_read(cx, run, found),
+        }
+    }
+
+    fn on_other_read(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
+        let Some((record, version)) = found else { return self.forget(cx, run) };
+        let record = as_known_here(cx, record);
+        let Some(active) = self.active.get_mut(run) else { return };
+        let was_lost = active.is_unowned() && active.record.state == RunState::Running;
+        let (state, request) = (record.state, active.record.kill.take());
+        let is_unwritten = record.kill.is_none() && request.is_some();
+        (active.record, active.version) = (record, version);
+        active.record.kill = active.record.kill.take().or(request);
+        match state {
+            RunState::Queued => self.queue_again(cx, run),
+            RunState::Running => {
+                self.step(cx, run, Step::FindRemote);
+                if was_lost {
+                    // That its owner is gone was reported once: it is to be reported again, if it is so.
+                    cx.ledger(Request::Watch(run.clone()));
+                }
+            }
+            RunState::Retrying | RunState::Unstarted => self.retry_at_its_time(cx, run),
+            RunState::CutOff => self.give_up_at_its_time(cx, run),
+        }
+        if is_unwritten { self.write_kill(cx, run) } else { self.apply_kill(cx, run) }
+    }
+
+    /// Does what a run's record requests, as far as that is this node's to do.
+    pub(super) fn apply_kill(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(active) = self.active.get(run) else { return };
+        let Some(kill) = &active.record.kill else { return };
+        let (reason, force, leads) = (kill.reason, kill.force, cx.leads());
+        match active.state() {
+            State::Local(local) => match &local.phase {
+                Phase::Alive(_) => self.stop(cx, run, StopCause::Killed(reason)),
+                // The ledger has accepted it, and it was not started.
+                Phase::Beginning if active.commit.is_none() => self.end_killed(cx, run),
+                // The attempt is over, and no other is to follow.
+                Phase::Releasing(_) => self.end_killed(cx, run),
+                Phase::Beginning | Phase::Unconfirmed | Phase::Ended(_) => {}
+            },
+            State::Unowned if leads => self.settle_end(cx, run, Outcome::Killed, Some(reason)),
+            State::CutOff if leads && force => self.settle_end(cx, run, Outcome::Killed, Some(reason)),
+            State::Unowned | State::Remote | State::CutOff | State::Settling => {}
+        }
+    }
+
+    /// Writes the request to end a run of another node into its record.
+    pub(super) fn write_kill(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
+        if !matches!(active.state(), State::Remote) {
+            return self.apply_kill(cx, run);
+        }
+        let change = Change::Kill { at: active.version, run: active.record.clone() };
+        let id = cx.commit(change, Pending::Kill { run: run.clone() });
+        if let Some(active) = self.active.get_mut(run) {
+            active.commit = Some(id);
+        }
+    }
+
+    /// The answer to a request to end another node's run.
+    pub fn on_kill_answer(&mut self, cx: &mut Context, run: &RunId, id: CommitId, answer: Commit) {
+        let Some(active) = self.answered_run(run, id) else { return };
+        match answer {
+            Commit::Accepted => {
+                active.version = active.version.next();
+                self.take_up_news(cx, run);
+            }
+            // What its record says now decides whether the request is written again.
+            Commit::Superseded | Commit::Unknown => cx.ledger(Request::ReadRun(run.clone())),
+            Commit::Fenced => {}
+        }
+    }
+
+    /// A run that this leader has just come to know waits for another attempt.
+    pub(super) fn await_retry(&mut self, cx: &mut Context, run: &RunId) {
+        self.retry_at_its_time(cx, run);
+        self.watch_unowned(cx, run);
+    }
+
+    fn watch_unowned(&mut self, cx: &mut Context, run: &RunId) {
+        if self.active.get(run).is_some_and(ActiveRun::is_unowned) {
+            cx.ledger(Request::Watch(run.clone()));
+        }
+    }
+
+    /// A run that nobody has is begun again at its time, by a leader whose lease holds: whatever it begins without one is not started.
+    fn retry_at_its_time(&mut self, cx: &mut Context, run: &RunId) {
+        if !self.step(cx, run, Step::Disown) {
+            return;
+        }
+        let Some(active) = self.active.get(run).filter(|_| cx.leads()) else { return };
+        let at = retry::retry_at(&active.record, &cx.node).unwrap_or_else(|| run.scheduled_at().min(cx.due));
+        self.agenda.retries.insert((at, run.clone()));
+    }
+
+    /// Takes the next run that is to be begun again now.
+    pub fn pop_retry(&mut self, cx: &Context) -> Option<RunId> {
+        pop_due(&mut self.agenda.retries, cx.due)
+    }
+
+    /// What of a job waits for another attempt is looked at.
+    pub fn retry_all_of(&mut self, cx: &Context, job: &JobName) {
+        if cx.leads() {
+            let waiting = self.active.of_job(job).map(|(run, _)| (run.scheduled_at().min(cx.due), run.clone()));
+            self.agenda.retries.extend(waiting);
+        }
+    }
+
+    /// The time of an unowned run has come, unless something else became of it meanwhile.
+    pub fn retry(&mut self, cx: &mut Context, run: &RunId) {
+        let is_defined = cx.job(run.job()).is_some();
+        let waits = |active: &ActiveRun| {
+            let is_due = retry::retry_at(&active.record, &cx.node).is_none_or(|at| at <= cx.due);
+            // One that waits for others waits for its job, too, where that is not defined here.
+            active.is_idle() && is_due && (!active.is_queued() || !is_defined)
+        };
+        if self.active.get(run).is_some_and(waits) && !self.active.is_refused(run.job()) {
+            self.begin_again(cx, run);
+        }
+    }
+
+    /// Another attempt of a run that nobody has. Without its job it cannot be made: the run ends.
+    fn begin_again(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(active) = self.active.get(run) else { return };
+        if active.record.kill.is_some() {
+            return self.apply_kill(cx, run);
+        }
+        let job = cx.job(run.job()).cloned();
+        if active.never_started() || (active.is_queued() && job.is_none()) {
+            match window::of(cx, &active.record) {
+                Window::Over => return self.miss(cx, run),
+                // It waits until a node leads that knows its job.
+                Window::UndefinedUntil(at) => {
+                    if cx.leads() {
+                        self.agenda.retries.insert((at, run.clone()));
+                    }
+                    return;
+                }
+                Window::Open => {}
+            }
+        }
+        let Some((token, session)) = cx.token().zip(cx.session.clone()) else { return };
+        let Some(job) = job else {
+            let end = retry::end_without_job(cx, &active.record);
+            return self.settle_as(cx, run, end);
+        };
+        let nonce = cx.nonce();
+        let record = retry::next_attempt(cx, active, &job, (token, session, nonce));
+        if self.step(cx, run, Step::Begin(job)) {
+            self.update(cx, run, record);
+        }
+    }
+
+    /// Writes off the runs of a job that never had a process and may not be started any more: none is in the way of the job's next.
+    pub fn miss_overdue(&mut self, cx: &mut Context, job: &JobName) {
+        let is_over = |active: &ActiveRun| {
+            active.is_idle() && active.never_started() && matches!(window::of(cx, &active.record), Window::Over)
+        };
+        let overdue = self.active.of_job(job).filter(|(_, active)| is_over(active));
+        let overdue: Vec<RunId> = overdue.map(|(run, _)| run.clone()).collect();
+        overdue.iter().for_each(|run| self.begin_again(cx, run));
+    }
+
+    /// Records a run that nobody has as missed.
+    fn miss(&mut self, cx: &mut Context, run: &RunId) {
+        let Some(token) = cx.token() else { return };
+        let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
+        let record = &active.record;
+        let skip = Skip {
+            v: 1,
+            job: record.job.clone(),
+            reason: SkipReason::Missed,
+            first: record.scheduled_at,
+            last: record.scheduled_at,
+            count: 1,
+            trigger: record.trigger.clone(),
+            token,
+            node: cx.node.clone(),
+            decided_at: cx.now.wall,
+        };
+        let is_in_chain = cx.job(run.job()).is_some_and(|job| job.upstreams().is_some());
+        let answer = if is_in_chain { Answer::Skipped } else { Answer::NotBegun };
+        let links = Link::of_skip(&skip, skip.first, 1, answer, &record.dependents);
+        let change = Change::Miss { at: active.version, run: run.clone(), skip: skip.clone(), links };
+        if self.step(cx, run, Step::Settle) {
+            let id = cx.commit(change, Pending::Miss { run: run.clone(), skip: UnreportedSkip::of(skip) });
+            self.note_settling(cx, run, id);
+        }
+    }
+
+    /// The answer to a run's record as missed.
+    pub fn on_miss_answer(
+        &mut self,
+        cx: &mut Context,
+        run: &RunId,
+        id: CommitId,
+        skip: UnreportedSkip,
+        answer: Commit,
+    ) {
+        if self.answered_run(run, id).is_none() {
+            return;
+        }
+        match answer {
+            Commit::Accepted => {
+                self.close(cx, run);
+                cx.facts.push_back(Fact::Skipped(skip));
+            }
+            Commit::Superseded | Commit::Unknown => self.on_settled_by_another(cx, run),
+            Commit::Fenced => self.forget(cx, run),
+        }
+    }
+
+    /// The answer to the begin of a run that is to wait for others.
+    pub(super) fn on_queued_answer(&mut self, cx: &mut Context, run: &RunId, answer: Commit) {
+        match answer {
+            Commit::Accepted => self.await_others(cx, run),
+            Commit::Superseded | Commit::Fenced => self.forget(cx, run),
+            Commit::Unknown => {
+                self.forget(cx, run);
+                // A leader takes note of whatever it finds.
+                if cx.session.is_some() && cx.leads() {
+                    cx.ledger(Request::ReadRun(run.clone()));
+                }
+            }
+        }
+    }
+
+    /// A run that this leader has just come to know waits for others.
+    fn await_others(&mut self, cx: &mut Context, run: &RunId) {
+        self.queue_again(cx, run);
+        self.apply_kill(cx, run);
+        self.watch_unowned(cx, run);
+    }
+
+    fn queue_again(&mut self, cx: &mut Context, run: &RunId) {
+        if self.step(cx, run, Step::Disown) {
+            self.changed(cx, run.job());
+        }
+    }
+
+    /// Begins what waits and has nothing in its way any more, in the order of the occurrences. Only what something changed for is looked
+    /// at: the waiting runs of a job, and those of a group as far as it has room.
+    pub fn begin_waiting(&mut self, cx: &mut Context) {
+        if !cx.leads() || self.agenda.changed.is_none() || !self.may_begin(cx) {
+            return;
+        }
+        let Changed { all, jobs, mut groups } = std::mem::take(&mut self.agenda.changed);
+        let waits =
+            |(run, active): (&RunId, &ActiveRun)| active.is_waiting().then(|| (run.scheduled_at(), run.clone()));
+        let mut runs: Vec<WaitingPosition> = match all {
+            true => self.active.iter().filter_map(waits).collect(),
+            false => jobs.iter().flat_map(|job| self.active.of_job(job)).filter_map(waits).collect(),
+        };
+        runs.sort_unstable();
+        let mut left = runs.into_iter();
+        for (_, run) in left.by_ref() {
+            // Those of a group that has room come in the order of their occurrences, with all others of the group.
+            if let Some(group) = self.group_of(run.job()) {
+                self.ask_rivals(cx, &run);
+                groups.insert(group);
+            } else {
+                self.begin_if_free(cx, &run);
+            }
+            if !self.may_begin(cx) {
+                break;
+            }
+        }
+        for (_, run) in left {
+            self.changed(cx, run.job());
+        }
+        for group in groups {
+            self.begin_in_group(cx, &group);
+        }
+    }
+
+    /// Fills a group from those that wait for a place in it.
+    fn begin_in_group(&mut self, cx: &mut Context, group: &Arc<str>) {
+        let mut last: Option<WaitingPosition> = None;
+        while let Some(position) = self.active.next_waiting(group, last.as_ref()) {
+            if cx.job(position.1.job()).is_some_and(|job| self.active.is_group_full(job)) {
+                return;
+            }
+            if !self.may_begin(cx) {
+                self.agenda.changed.groups.insert(Arc::clone(group));
+                return;
+            }
+            self.begin_if_free(cx, &position.1);
+            last = Some(position);
+        }
+    }
+
+    /// Asks the runs whose place a waiting run is to take to end; those that are in its way.
+    fn ask_rivals(&mut self, cx: &mut Context, run: &RunId) -> Vec<RunId> {
+        let Some(overlap) = cx.job(run.job()).map(|job| job.overlap) else { return Vec::new() };
+        let before = self.active.runs_before(run);
+        if overlap == Overlap::Replace {
+            before.iter().for_each(|other| self.replace(cx, other));
+        }
+        if overlap == Overlap::Allow { Vec::new() } else { before }
+    }
+
+    /// Begins a waiting run, unless something is in its way.
+    fn begin_if_free(&mut self, cx: &mut Context, run: &RunId) {
+        if self.active.is_refused(run.job()) {
+            return;
+        }
+        let has_rivals = !self.ask_rivals(cx, run).is_empty();
+        let is_full = cx.job(run.job()).is_some_and(|job| self.active.is_group_full(job));
+        if !has_rivals && !is_full {
+            self.begin_again(cx, run);
+        }
+    }
+
+    fn replace(&mut self, cx: &mut Context, run: &RunId) {
+        let by = format!("the next run, on {}", cx.node);
+        let kill = KillRequest { reason: Reason::Replaced, by, at: cx.now.wall, force: false };
+        self.request_to_end(cx, run, kill);
+    }
+}
+
+/// A run that the ledger has under a session of this very process, and that is not among the own runs: it was begun, never answered,
+/// and never started.
+fn as_known_here(cx: &Context, record: RunRecord) -> RunRecord {
+    let is_ours = record.owner.node == cx.node && cx.is_own_session(&record.owner.session);
+    let state = if is_ours && !record.state.waits() { RunState::Unstarted } else { record.state };
+    RunRecord { state, ..record }
+}
