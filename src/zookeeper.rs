@@ -33,9 +33,9 @@ mod forget;
 #[cfg(test)]
 mod fuzz;
 mod give_up;
-mod life;
+mod session_loop;
 mod lower;
-mod node;
+mod supervisor;
 mod operator;
 pub mod paths;
 mod place;
@@ -104,7 +104,7 @@ pub async fn serve<C: client::Connect, K: Clock>(
     service: Service,
     options: Options,
 ) {
-    node::Node::new(connect, clock, identity, store, service, options).serve().await;
+    supervisor::Supervisor::new(connect, clock, identity, store, service, options).serve().await;
 }
 
 /// A session's name, from the id that the stat of its entries shows.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Pending, Role, SessionLoop};
+use super::candidacy::Role;
+use super::{Pending, SessionLoop};
 use crate::clock::{Clock, Uptime};
 use crate::election::Member;
 use crate::telemetry::TARGET;
@@ -54,56 +55,56 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// Without an identity there is nothing to take.
     pub(super) fn take_rights(&mut self) {
         if self.has_identity() {
-            self.taking.at = Some(self.now() + AFTER);
+            self.housekeeping.rights.at = Some(self.now() + AFTER);
         }
     }
 
     fn has_identity(&self) -> bool {
-        !matches!(self.states.belongs(), Ownership::Everybody(_))
+        !matches!(self.link.client.belongs(), Ownership::Everybody(_))
     }
 
     /// The node has a member: it is known to whom belongs what it makes.
     pub(super) fn tell_what_is_open(&mut self) {
-        let told = match self.states.belongs() {
+        let told = match self.link.client.belongs() {
             Ownership::Own => return,
             Ownership::OwnAndEverybody => AS_TOLD,
             Ownership::Everybody(because) => in_words(because),
         };
-        if !std::mem::replace(&mut self.node.is_openness_told, true) {
+        if !std::mem::replace(&mut self.supervisor.is_openness_told, true) {
             tracing::warn!(target: TARGET, "{OPEN} to everybody {told}. {DEEDS}");
         }
     }
 
     /// A node that follows takes nothing; what it finds open may be the leader's to close.
     pub(super) fn look_what_is_open(&mut self) {
-        if !self.node.is_openness_told && self.states.belongs() == Ownership::Own {
-            self.taking.at = Some(self.now());
+        if !self.supervisor.is_openness_told && self.link.client.belongs() == Ownership::Own {
+            self.housekeeping.rights.at = Some(self.now());
         }
     }
 
     /// The living members, as just read.
     pub(super) fn take_rights_of(&mut self, members: &[Member]) {
         let members: Vec<_> = members.iter().map(|member| (member.node.clone(), member.started_at)).collect();
-        if members != self.taking.members && matches!(self.role, Role::Leading(_)) {
-            self.taking.members = members;
+        if members != self.housekeeping.rights.members && self.candidacy.leads() {
+            self.housekeeping.rights.members = members;
             self.take_rights();
         }
     }
 
     pub(super) fn start_taking(&mut self, now: Uptime) {
-        if self.taking.at().is_none_or(|at| at > now) {
+        if self.housekeeping.rights.at().is_none_or(|at| at > now) {
             return;
         }
-        self.taking.at = None;
+        self.housekeeping.rights.at = None;
         let context = self.context.clone();
-        self.taking.under_way = match self.role {
+        self.housekeeping.rights.under_way = match self.candidacy.role {
             Role::Leading(_) => Some(Box::pin(async { rights::take(context).await.map(Done::Taken) })),
             Role::None | Role::Waiting(_) | Role::First(_) => Some(look(context)),
         };
     }
 
     pub(super) fn taken(&mut self, taken: Taken) {
-        self.taking.under_way = None;
+        self.housekeeping.rights.under_way = None;
         let is_done = match taken {
             Ok(Done::Looked(open)) => {
                 self.tell_open(&open);
@@ -111,12 +112,12 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             }
             Ok(Done::Taken(rights::Taken { changed, refused })) => {
                 let is_done = refused.is_empty();
-                if is_done && !std::mem::replace(&mut self.taking.is_told, changed == 0) {
+                if is_done && !std::mem::replace(&mut self.housekeeping.rights.is_told, changed == 0) {
                     tracing::info!(target: TARGET, changed, "ZooKeeper's access lists are as the authentication file here says");
                 }
                 self.found_damage(Source::Rights, refused);
-                if !self.node.is_openness_told {
-                    self.taking.under_way = Some(look(self.context.clone()));
+                if !self.supervisor.is_openness_told {
+                    self.housekeeping.rights.under_way = Some(look(self.context.clone()));
                 }
                 is_done
             }
@@ -126,14 +127,14 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             }
         };
         if !is_done {
-            let pause = if self.node.is_openness_told { AGAIN_AFTER } else { AFTER };
+            let pause = if self.supervisor.is_openness_told { AGAIN_AFTER } else { AFTER };
             let again = self.now() + pause;
-            self.taking.at.get_or_insert(again);
+            self.housekeeping.rights.at.get_or_insert(again);
         }
     }
 
     fn tell_open(&mut self, open: &rights::Open) {
-        if !std::mem::replace(&mut self.node.is_openness_told, true) && !open.is_nothing() {
+        if !std::mem::replace(&mut self.supervisor.is_openness_told, true) && !open.is_nothing() {
             tracing::warn!(
                 target: TARGET,
                 "{OPEN} to others than this node's identities, {open}. {DEEDS}. A leader with the same identities closes what it may"

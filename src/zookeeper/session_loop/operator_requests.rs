@@ -7,8 +7,9 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, select};
 
+use super::SessionLoop;
+use super::candidacy::Role;
 use super::failing::Task;
-use super::{Role, SessionLoop};
 use crate::clock::{Clock, Uptime};
 use crate::ledger::{Event, OperatorRequests};
 use crate::telemetry::TARGET;
@@ -54,10 +55,31 @@ impl Listening {
     }
 }
 
+/// What operators request, as a leader reads it.
+pub(super) struct Operators {
+    pub listening: Listening,
+    /// What the last read found of each trigger that still exists.
+    pub answered: requests::Answered,
+    /// The numbers of the triggers are to be counted again once no trigger exists.
+    pub must_renumber: bool,
+    pub may_renumber: bool,
+}
+
+impl Operators {
+    pub fn new() -> Self {
+        Self {
+            listening: Listening::From(Uptime::ZERO),
+            answered: requests::Answered::new(),
+            must_renumber: false,
+            may_renumber: false,
+        }
+    }
+}
+
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// When the next look is due.
     pub(super) fn listen_at(&self) -> Option<Uptime> {
-        match (&self.role, &self.listening) {
+        match (&self.candidacy.role, &self.operators.listening) {
             (Role::Leading(_), &Listening::From(at)) => Some(at),
             _ => None,
         }
@@ -65,17 +87,18 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     /// Starts a look where this node leads and none is under way; drops everything where it does not.
     pub(super) fn listen(&mut self, now: Uptime) {
-        if !matches!(self.role, Role::Leading(_)) {
-            self.listening = Listening::From(Uptime::ZERO);
-            self.answered.clear();
+        if !self.candidacy.leads() {
+            self.operators.listening = Listening::From(Uptime::ZERO);
+            self.operators.answered.clear();
         } else if self.listen_at().is_some_and(|at| at <= now) {
-            self.listening = Listening::Looking(look(self.context.clone(), self.answered.clone()).boxed());
+            self.operators.listening =
+                Listening::Looking(look(self.context.clone(), self.operators.answered.clone()).boxed());
         }
     }
 
     /// Half of the numbers of the triggers are used up: once none is left there, they are counted anew.
     fn note_numbers(&mut self, requests: &OperatorRequests) {
-        if requests::is_high(requests) && !std::mem::replace(&mut self.must_renumber, true) {
+        if requests::is_high(requests) && !std::mem::replace(&mut self.operators.must_renumber, true) {
             tracing::warn!(
                 target: TARGET,
                 "the sequence numbers of {} are half used up: they are counted anew once no trigger is left there",
@@ -83,39 +106,39 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             );
         }
         let is_empty = requests.triggers.is_empty() && requests.links.is_empty();
-        self.may_renumber = is_empty && self.node.damages.paths(Source::OperatorRequests).is_empty();
+        self.operators.may_renumber = is_empty && self.supervisor.damages.paths(Source::OperatorRequests).is_empty();
     }
 
     /// The candidate that guards it, where the numbers of the triggers are to be counted anew.
     pub(super) fn renumbers_by(&self) -> Option<String> {
-        let is_due = self.must_renumber && self.may_renumber;
+        let is_due = self.operators.must_renumber && self.operators.may_renumber;
         self.fence().filter(|_| is_due).map(|(candidate, _)| candidate)
     }
 
     pub(super) fn renumbered(&mut self, is_done: bool) {
-        self.may_renumber = false;
+        self.operators.may_renumber = false;
         if is_done {
-            self.must_renumber = false;
+            self.operators.must_renumber = false;
             tracing::info!(target: TARGET, "the sequence numbers of {} are counted anew", paths::TRIGGERS);
         }
     }
 
     /// Looks again where nothing is under way: what could not be read may be readable now.
     pub(super) fn listen_again(&mut self) {
-        if matches!(self.listening, Listening::Waiting(_)) {
-            self.listening = Listening::From(self.now());
+        if matches!(self.operators.listening, Listening::Waiting(_)) {
+            self.operators.listening = Listening::From(self.now());
         }
     }
 
     pub(super) fn heard(&mut self, heard: Heard, now: Uptime) {
-        self.listening = match heard {
+        self.operators.listening = match heard {
             Heard::Rang => Listening::From(now),
             Heard::Looked(Ok((requests, damaged, bell))) => {
                 self.succeeded(Task::Listen);
                 self.note_numbers(&requests);
                 self.found_damage(Source::OperatorRequests, damaged);
-                self.answered = requests::answered_in(&requests);
-                self.node.tell_ledger(Event::OperatorRequests(requests));
+                self.operators.answered = requests::answered_in(&requests);
+                self.supervisor.tell_ledger(Event::OperatorRequests(requests));
                 Listening::Waiting(bell)
             }
             Heard::Looked(Err(error)) => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Role, SessionLoop};
+use super::SessionLoop;
 use crate::clock::{Clock, Uptime};
 use crate::job::JobName;
 use crate::ledger::{self, forgetting};
@@ -24,49 +24,49 @@ pub struct Forgetting {
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// When the next look is due.
     pub(super) fn forget_at(&self) -> Option<Uptime> {
-        self.forgetting.at.filter(|_| !self.forgetting.is_under_way)
+        self.housekeeping.forgetting.at.filter(|_| !self.housekeeping.forgetting.is_under_way)
     }
 
     /// Starts a look where one is due; what the others' files have in common is known only to who leads.
     pub(super) fn start_forgetting(&mut self, now: Uptime) {
-        let Some(after) = self.node.options.forget_after else { return };
-        if !matches!(self.role, Role::Leading(_)) {
-            (self.forgetting.at, self.forgetting.behind) = (None, None);
+        let Some(after) = self.supervisor.options.forget_after else { return };
+        if !self.candidacy.leads() {
+            (self.housekeeping.forgetting.at, self.housekeeping.forgetting.behind) = (None, None);
             return;
         }
-        let at = *self.forgetting.at.get_or_insert(now + forgetting::first(after));
-        if self.forgetting.is_under_way || now < at {
+        let at = *self.housekeeping.forgetting.at.get_or_insert(now + forgetting::first(after));
+        if self.housekeeping.forgetting.is_under_way || now < at {
             return;
         }
-        let (fence, defined, time) = (self.fence(), self.node.desired.defined.clone(), self.node.time);
+        let (fence, defined, time) = (self.fence(), self.supervisor.desired.defined.clone(), self.supervisor.time);
         let (Some((fence, _)), Some(defined), Some(time)) = (fence, defined, time) else {
-            self.forgetting.at = Some(now + forgetting::every(after));
+            self.housekeeping.forgetting.at = Some(now + forgetting::every(after));
             return;
         };
         let now_ms = time.earliest(now).as_millisecond();
-        let order = Order { fence, defined, after, now_ms, behind: self.forgetting.behind.take() };
-        self.forgetting.is_under_way = true;
-        self.forgets.push(Box::pin(forget::look(self.context.clone(), order)));
+        let order = Order { fence, defined, after, now_ms, behind: self.housekeeping.forgetting.behind.take() };
+        self.housekeeping.forgetting.is_under_way = true;
+        self.housekeeping.forgets.push(Box::pin(forget::look(self.context.clone(), order)));
     }
 
     pub(super) fn forgot(&mut self, look: Result<Look, SessionError>, now: Uptime) {
-        self.forgetting.is_under_way = false;
-        let pause = self.node.options.forget_after.map_or(SOON, forgetting::every);
+        self.housekeeping.forgetting.is_under_way = false;
+        let pause = self.supervisor.options.forget_after.map_or(SOON, forgetting::every);
         let Look { forgotten, behind } = match look {
             Ok(look) => look,
             Err(error) => {
                 tracing::debug!("what is kept of jobs that are gone cannot be looked at: {error}");
-                self.forgetting.at = self.forgetting.at.map(|_| now + pause.max(SOON));
+                self.housekeeping.forgetting.at = self.housekeeping.forgetting.at.map(|_| now + pause.max(SOON));
                 return;
             }
         };
         let next = if behind.is_some() { pause.min(SOON) } else { pause };
-        self.forgetting.at = self.forgetting.at.map(|_| now + next);
-        self.forgetting.behind = behind;
+        self.housekeeping.forgetting.at = self.housekeeping.forgetting.at.map(|_| now + next);
+        self.housekeeping.forgetting.behind = behind;
         for (job, records) in forgotten {
-            self.trimmer.forget(&job);
+            self.housekeeping.trimmer.forget(&job);
             self.committer.forget(&job);
-            self.node.tell_ledger(ledger::Event::Forgotten { job, records });
+            self.supervisor.tell_ledger(ledger::Event::Forgotten { job, records });
         }
     }
 }

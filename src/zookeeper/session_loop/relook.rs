@@ -106,7 +106,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             self.mended(Source::Ledger, &path);
         }
         for event in again.events {
-            self.node.tell_ledger(event);
+            self.supervisor.tell_ledger(event);
         }
     }
 }

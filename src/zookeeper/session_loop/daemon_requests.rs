@@ -1,9 +1,12 @@
 //! What the daemon asks.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
+use futures_util::stream::FuturesUnordered;
+
 use super::failing::Task;
-use super::{ReadDone, SessionLoop};
+use super::{Pending, ReadDone, SessionLoop};
 use crate::clock::{Clock, Uptime};
 use crate::coordination::Request;
 use crate::election;
@@ -17,11 +20,35 @@ use crate::zookeeper::{lower, paths, reader, requests, snapshot, watcher};
 
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// Reads for the daemon: under way, waiting, and refused.
+pub(super) struct Reading {
+    pub under_way: FuturesUnordered<Pending<Box<ReadDone>>>,
+    /// What those under way read.
+    pub requested: Vec<ledger::Request>,
+    pub waiting: VecDeque<ledger::Request>,
+    /// Reads that the servers refuse: tried again with each survey.
+    pub refused: Vec<ledger::Request>,
+    /// Those that wait start then, after a pause where one has failed.
+    pub not_before: Uptime,
+}
+
+impl Reading {
+    pub fn new() -> Self {
+        Self {
+            under_way: FuturesUnordered::new(),
+            requested: Vec::new(),
+            waiting: VecDeque::new(),
+            refused: Vec::new(),
+            not_before: Uptime::ZERO,
+        }
+    }
+}
+
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// Takes a request and all that wait behind it: commits requested together share a multi.
     pub(super) fn take_requests(&mut self, first: Request) {
         self.take_request(first);
-        while let Ok(request) = self.node.service.requests.try_recv() {
+        while let Ok(request) = self.supervisor.service.requests.try_recv() {
             self.take_request(request);
         }
     }
@@ -42,9 +69,9 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 }
                 // Asked again with each session: what waits for one waits once.
                 if let ledger::Request::ReadBefore(_) = &read {
-                    self.unread.retain(|waiting| *waiting != read);
+                    self.reading.waiting.retain(|waiting| *waiting != read);
                 }
-                self.unread.push_back(read);
+                self.reading.waiting.push_back(read);
             }
         }
     }
@@ -57,7 +84,9 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     fn take_election_request(&mut self, request: election::Request) {
         match &request {
-            election::Request::Publish(published) => self.must_publish |= *published != self.node.desired.published,
+            election::Request::Publish(published) => {
+                self.membership.must_publish |= *published != self.supervisor.desired.published
+            }
             election::Request::Leave => self.leave(),
             election::Request::Transfer(to) => self.transfer(to.clone()),
             election::Request::Campaign
@@ -65,7 +94,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             | election::Request::Busy(_)
             | election::Request::Define(_) => {}
         }
-        self.node.note(request);
+        self.supervisor.note(request);
     }
 
     /// Puts a change on its way, or answers it at once where it cannot be written any more.
@@ -74,7 +103,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             match &change {
                 // For a session that is gone. A run that is let go still bears the session it ran under.
                 Change::ChangeOwner { run, .. } if run.state == RunState::Running && run.owner.session != self.id => {
-                    self.node.answer(id, Commit::Superseded);
+                    self.supervisor.answer(id, Commit::Superseded);
                 }
                 _ => self.put_on_its_way(id, change, None),
             }
@@ -84,24 +113,24 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             Some((candidate, token)) if !lower::is_of_another_term(&change, token) => {
                 self.put_on_its_way(id, change, Some(candidate));
             }
-            _ => self.node.answer(id, Commit::Fenced),
+            _ => self.supervisor.answer(id, Commit::Fenced),
         }
     }
 
     /// When reads that wait may start: once the member stands. Until then the candidate of an earlier session may guard a write
     /// of unknown fate that is still on its way; after that, what is absent stays absent.
     pub(super) fn read_at(&self) -> Option<Uptime> {
-        (self.is_member && !self.unread.is_empty()).then_some(self.read_from)
+        (self.membership.is_present() && !self.reading.waiting.is_empty()).then_some(self.reading.not_before)
     }
 
     pub(super) fn start_reads(&mut self, now: Uptime) {
         if self.read_at().is_none_or(|at| now < at) {
             return;
         }
-        while let Some(request) = self.unread.pop_front() {
+        while let Some(request) = self.reading.waiting.pop_front() {
             let context = self.context.clone();
-            self.asked.push(request.clone());
-            self.reads.push(Box::pin(async move {
+            self.reading.requested.push(request.clone());
+            self.reading.under_way.push(Box::pin(async move {
                 let result = read(&context, &request).await;
                 Box::new((request, result))
             }));
@@ -109,22 +138,22 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     pub(super) fn finish_read(&mut self, (request, result): ReadDone) {
-        if let Some(at) = self.asked.iter().position(|asked| *asked == request) {
-            self.asked.remove(at);
+        if let Some(at) = self.reading.requested.iter().position(|asked| *asked == request) {
+            self.reading.requested.remove(at);
         }
         match result {
             Ok(event) => {
                 self.succeeded(Task::Read);
-                self.node.tell_ledger(event);
+                self.supervisor.tell_ledger(event);
             }
             // Nothing can be decided on what cannot be read.
             Err(SessionError::NoAuth(detail)) => {
                 tracing::debug!(%detail, "a read is put off");
-                self.refused.push(request);
+                self.reading.refused.push(request);
             }
             Err(error) => {
-                self.unread.push_back(request);
-                self.read_from = self.now() + PAUSE;
+                self.reading.waiting.push_back(request);
+                self.reading.not_before = self.now() + PAUSE;
                 self.failed(Task::Read, &error.to_string());
                 self.note_error(error);
             }

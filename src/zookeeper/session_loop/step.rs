@@ -1,13 +1,15 @@
-//! What the election asks of the servers, one errand at a time: which is wanted most, and when a failed one is tried again.
+//! What the election asks of the servers, one request at a time: which is wanted most, and when a failed one is tried again.
 //!
-//! Asks only; what comes back is taken in [`found`](super::found).
+//! Asks only; what comes back is taken in [`step_result`](super::step_result).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::candidacy::{Leading, Role};
 use super::failing::Task;
-use super::found::Found;
-use super::{Pending, Role, SessionEnd, SessionLoop, relook};
+use super::membership::MemberState;
+use super::step_result::Found;
+use super::{Pending, SessionEnd, SessionLoop, relook};
 use crate::clock::{Clock, Uptime};
 use crate::election::Event;
 use crate::telemetry::TARGET;
@@ -19,10 +21,10 @@ use crate::zookeeper::give_up::Leftover;
 use crate::zookeeper::place::{OpenAt, Proof};
 use crate::zookeeper::{entry, paths, place, requests, session_id, transfer};
 
-/// An errand under way.
-pub type Errand<W> = Pending<Result<Found<W>, SessionError>>;
+/// An request under way.
+pub type Request<W> = Pending<Result<Found<W>, SessionError>>;
 
-/// When a failed errand is tried again: after growing pauses.
+/// When a failed request is tried again: after growing pauses.
 #[derive(Clone, Copy)]
 pub struct Retry {
     at: Uptime,
@@ -31,6 +33,20 @@ pub struct Retry {
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// The election's request to the servers: there is one at a time.
+pub(super) struct Step<W> {
+    pub under_way: Option<Request<W>>,
+    /// What it is, or was last.
+    pub task: Task,
+    pub retry: Retry,
+}
+
+impl<W> Step<W> {
+    pub fn new() -> Self {
+        Self { under_way: None, task: Task::Prepare, retry: Retry::default() }
+    }
+}
 
 impl Default for Retry {
     fn default() -> Self {
@@ -55,23 +71,23 @@ impl Retry {
 }
 
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
-    /// Starts the errand that is wanted most, if none is under way.
-    pub(super) fn start_errand(&mut self, now: Uptime) {
-        if self.errand.is_none()
-            && now >= self.retry.at()
-            && let Some((task, errand)) = self.next_errand(now)
+    /// Starts the request that is wanted most, if none is under way.
+    pub(super) fn start_step(&mut self, now: Uptime) {
+        if self.step.under_way.is_none()
+            && now >= self.step.retry.at()
+            && let Some((task, request)) = self.next_request(now)
         {
-            (self.task, self.errand) = (task, Some(errand));
+            (self.step.task, self.step.under_way) = (task, Some(request));
         }
     }
 
-    fn next_errand(&mut self, now: Uptime) -> Option<(Task, Errand<<C::Client as Client>::Watch>)> {
+    fn next_request(&mut self, now: Uptime) -> Option<(Task, Request<<C::Client as Client>::Watch>)> {
         let context = self.context.clone();
-        if self.node.desired.leave.is_some() {
+        if self.supervisor.desired.leave.is_some() {
             return Some((Task::Leave, Box::pin(async { place::leave(context).await.map(|()| Found::Left) })));
         }
-        if let Some(retired) = self.retired.clone() {
-            if let Some(successor) = self.transfer.successor() {
+        if let Some(retired) = self.candidacy.retired.clone() {
+            if let Some(successor) = self.candidacy.transfer.successor() {
                 let handing = async { transfer::hand_over(context, retired, successor).await.map(Found::HandedOver) };
                 return Some((Task::HandOver, Box::pin(handing)));
             }
@@ -84,25 +100,26 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if self.is_out() {
             return None;
         }
-        if !self.is_prepared {
-            let known = self.node.cluster.clone().or_else(|| self.node.store.cluster());
-            let new = (self.node.options.uuid)().to_string();
+        if self.membership.state == MemberState::Unprepared {
+            let known = self.supervisor.cluster.clone().or_else(|| self.supervisor.store.cluster());
+            let new = (self.supervisor.options.uuid)().to_string();
             let preparing = async { entry::prepare(context, known, new).await.map(Found::Cluster) };
             return Some((Task::Prepare, Box::pin(preparing)));
         }
-        if !self.is_member {
-            let (member, left, is_closed) = (self.node.member(self.timeout), self.leftover(), self.is_member_closed);
-            self.must_publish = false;
+        if !self.membership.is_present() {
+            let (member, left, is_closed) =
+                (self.supervisor.member(self.timeout), self.leftover(), self.membership.state == MemberState::Closed);
+            self.membership.must_publish = false;
             let entering = async move { entry::enter(context, member, left, is_closed).await.map(Found::Entered) };
             return Some((Task::Enter, Box::pin(entering)));
         }
-        if self.must_verify || self.watches_member != self.wants_watch() {
+        if self.membership.must_verify || self.membership.is_watched != self.wants_watch() {
             return Some((Task::Verify, self.verify()));
         }
-        if self.node.desired.resign && self.is_join_unclear && self.candidate.is_none() {
+        if self.supervisor.desired.resign && self.candidacy.is_join_unclear && self.candidacy.candidate.is_none() {
             return Some((Task::Clear, Box::pin(async { place::clear(context).await.map(|()| Found::Withdrawn) })));
         }
-        if let (Some(to), Some(own)) = (self.transfer.wanted(), self.candidate.clone()) {
+        if let (Some(to), Some(own)) = (self.candidacy.transfer.wanted(), self.candidacy.candidate.clone()) {
             return Some((
                 Task::Find,
                 Box::pin(async { transfer::find(context, own, to).await.map(Found::Successor) }),
@@ -111,8 +128,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if let Some(step) = self.next_step(now) {
             return Some(step);
         }
-        if std::mem::take(&mut self.must_publish) {
-            let member = self.node.member(self.timeout);
+        if std::mem::take(&mut self.membership.must_publish) {
+            let member = self.supervisor.member(self.timeout);
             let publishing = async { entry::publish(context, member).await.map(Found::Published) };
             return Some((Task::Publish, Box::pin(publishing)));
         }
@@ -120,16 +137,16 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             let counting = async { requests::renumber(context, candidate).await.map(Found::Renumbered) };
             return Some((Task::Renumber, Box::pin(counting)));
         }
-        (now >= self.survey_at).then(|| (Task::Survey, self.survey()))
+        (now >= self.candidacy.survey_at).then(|| (Task::Survey, self.survey()))
     }
 
     /// The way into the queue, to its front and into a term.
-    fn next_step(&mut self, now: Uptime) -> Option<(Task, Errand<<C::Client as Client>::Watch>)> {
+    fn next_step(&mut self, now: Uptime) -> Option<(Task, Request<<C::Client as Client>::Watch>)> {
         let context = self.context.clone();
-        let wants_place = self.node.desired.campaign && !self.node.desired.resign && self.loop_turns();
-        match (&self.candidate, &self.role) {
+        let wants_place = self.supervisor.desired.campaign && !self.supervisor.desired.resign && self.loop_turns();
+        match (&self.candidacy.candidate, &self.candidacy.role) {
             (None, _) if wants_place => {
-                let is_unclear = std::mem::replace(&mut self.is_join_unclear, true);
+                let is_unclear = std::mem::replace(&mut self.candidacy.is_join_unclear, true);
                 let joining = async move { place::join(context, is_unclear).await.map(Found::Candidate) };
                 Some((Task::Join, Box::pin(joining)))
             }
@@ -138,11 +155,12 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             }
             (Some(candidate), Role::First(_)) => {
                 let (candidate, dead, at) = (candidate.clone(), self.dead(), self.open_at());
-                let proof = if self.lease.holds(now) && self.has_time { Proof::Lease } else { Proof::Write };
+                let proof =
+                    if self.lease.lease.holds(now) && self.lease.has_time { Proof::Lease } else { Proof::Write };
                 let opening = async move { place::open(context, candidate, dead, proof, at).await.map(Found::Opened) };
                 Some((Task::Open, Box::pin(opening)))
             }
-            (Some(candidate), Role::Leading(_)) if !self.is_written => {
+            (Some(candidate), Role::Leading(Leading { is_written: false, .. })) => {
                 let (candidate, at) = (candidate.clone(), self.open_at());
                 let writing = async { place::write_opening(context, candidate, at).await.map(Found::Written) };
                 Some((Task::WriteOpening, Box::pin(writing)))
@@ -152,18 +170,18 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     fn open_at(&self) -> OpenAt {
-        match self.is_queue_closed {
-            true => OpenAt::Member(context::json(&self.node.member(self.timeout))),
+        match self.candidacy.is_queue_closed {
+            true => OpenAt::Member(context::json(&self.supervisor.member(self.timeout))),
             false => OpenAt::Queue,
         }
     }
 
     /// A leader also looks again at what it could not read.
-    fn survey(&self) -> Errand<<C::Client as Client>::Watch> {
+    fn survey(&self) -> Request<<C::Client as Client>::Watch> {
         let context = self.context.clone();
-        let is_leader = matches!(self.role, Role::Leading(_));
-        let known = self.node.cluster.clone().filter(|_| is_leader);
-        let damaged = if is_leader { self.node.damages.paths(Source::Ledger) } else { Vec::new() };
+        let is_leader = self.candidacy.leads();
+        let known = self.supervisor.cluster.clone().filter(|_| is_leader);
+        let damaged = if is_leader { self.supervisor.damages.paths(Source::Ledger) } else { Vec::new() };
         Box::pin(async move {
             if let Some(known) = known {
                 entry::keep_cluster(&context, known).await?;
@@ -173,59 +191,59 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         })
     }
 
-    fn verify(&mut self) -> Errand<<C::Client as Client>::Watch> {
-        self.must_verify = false;
-        let (context, candidate) = (self.context.clone(), self.candidate.clone());
-        let (is_leader, wants_watch) = (matches!(self.role, Role::Leading(_)), self.wants_watch());
-        self.watches_member = wants_watch;
+    fn verify(&mut self) -> Request<<C::Client as Client>::Watch> {
+        self.membership.must_verify = false;
+        let (context, candidate) = (self.context.clone(), self.candidacy.candidate.clone());
+        let (is_leader, wants_watch) = (self.candidacy.leads(), self.wants_watch());
+        self.membership.is_watched = wants_watch;
         Box::pin(async move { place::verify(context, candidate, is_leader, wants_watch).await.map(Found::Verified) })
     }
 
     /// A node that leads or runs jobs watches its own entries.
     fn wants_watch(&self) -> bool {
-        matches!(self.role, Role::Leading(_)) || self.node.desired.busy
+        self.candidacy.leads() || self.supervisor.desired.busy
     }
 
     /// Sessions whose entries go at once: this process's own earlier ones, and those of dead processes.
     pub(super) fn removable(&self) -> Vec<i64> {
-        self.node.store.removable().into_iter().chain(self.node.earlier.iter().copied()).collect()
+        self.supervisor.store.removable().into_iter().chain(self.supervisor.earlier.iter().copied()).collect()
     }
 
     fn leftover(&self) -> Leftover {
-        let successor = Some(self.node.service.events.clone());
-        Leftover { sessions: self.removable(), successor, ..Leftover::of_the_dead(self.node.store.as_ref()) }
+        let successor = Some(self.supervisor.service.events.clone());
+        Leftover { sessions: self.removable(), successor, ..Leftover::of_the_dead(self.supervisor.store.as_ref()) }
     }
 
     fn dead(&self) -> BTreeSet<SessionId> {
-        self.node.store.removable().into_iter().map(session_id).collect()
+        self.supervisor.store.removable().into_iter().map(session_id).collect()
     }
 
-    pub(super) fn retry_errand(&mut self, error: SessionError) {
+    pub(super) fn retry_step(&mut self, error: SessionError) {
         let now = self.now();
-        self.retry.put_off(now);
+        self.step.retry.put_off(now);
         // Whatever failed may have failed because an own entry is gone.
-        self.must_verify = self.is_member;
-        self.must_publish = true;
+        self.membership.must_verify = self.membership.is_present();
+        self.membership.must_publish = true;
         match error {
             SessionError::SessionOver => self.note_error(error),
-            SessionError::NoChroot if !self.node.has_joined => self.note_error(error),
-            SessionError::NoAuth(detail) if !self.node.has_joined && self.task.is_of_the_start() => {
+            SessionError::NoChroot if !self.supervisor.has_joined => self.note_error(error),
+            SessionError::NoAuth(detail) if !self.supervisor.has_joined && self.step.task.is_of_the_start() => {
                 self.fail_auth(detail)
             }
             SessionError::NoAuth(detail) => self.not_allowed(&detail),
-            SessionError::Again(_) | SessionError::NoChroot => self.failed(self.task, &error.to_string()),
+            SessionError::Again(_) | SessionError::NoChroot => self.failed(self.step.task, &error.to_string()),
         }
     }
 
-    /// The servers refuse an errand to a node that has taken part already: somebody has changed who may do what, and may change it back.
+    /// The servers refuse an request to a node that has taken part already: somebody has changed who may do what, and may change it back.
     fn not_allowed(&mut self, detail: &str) {
-        match self.task {
+        match self.step.task {
             Task::Open | Task::WriteOpening => {
-                self.is_queue_closed = true;
+                self.candidacy.is_queue_closed = true;
                 self.damaged(Source::Renewals, Damage::unwritten(paths::LEADER, &Error::NoAuth));
             }
             Task::Publish => {
-                self.must_publish = false;
+                self.membership.must_publish = false;
                 let path = self.context.member();
                 self.damaged(Source::Renewals, Damage::unwritten(path, &Error::NoAuth));
             }
@@ -235,16 +253,16 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                     target: TARGET,
                     "the node's entry in the queue cannot be removed, and is left to expire with its session: {detail}"
                 );
-                self.ended = Some(SessionEnd::Expired);
+                self.link.ended = Some(SessionEnd::Expired);
             }
-            Task::Renumber => self.may_renumber = false,
+            Task::Renumber => self.operators.may_renumber = false,
             task => self.failed(task, detail),
         }
     }
 
     /// What comes next is tried after this pause, and people are told why.
     pub(super) fn put_off(&mut self, retry: Duration, error: String) {
-        self.retry = Retry::from(self.now() + retry);
-        self.node.tell(Event::Unreachable { retry, error });
+        self.step.retry = Retry::from(self.now() + retry);
+        self.supervisor.tell(Event::Unreachable { retry, error });
     }
 }

@@ -16,9 +16,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::errand::{Errand, Retry};
-use super::found::Found;
-use super::{Role, SessionLoop};
+use super::SessionLoop;
+use super::step::{Request, Retry};
+use super::step_result::Found;
 use crate::clock::{Clock, Uptime};
 use crate::lease::longest_standstill;
 use crate::ledger::{Change, CommitId};
@@ -87,14 +87,29 @@ impl Watch {
     }
 }
 
+/// What this side does about a daemon whose loop stands still.
+pub(super) struct StandstillGuard {
+    pub watch: Watch,
+    /// What the loop may not have received.
+    pub unheard: Unheard,
+    /// The own entries are being removed.
+    pub is_leaving: bool,
+}
+
+impl StandstillGuard {
+    pub fn new(now: Uptime, turned: Uptime) -> Self {
+        Self { watch: Watch::from(now, turned), unheard: Unheard::default(), is_leaving: false }
+    }
+}
+
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// Does what follows from how long the loop has not turned.
     pub(super) fn watch_loop(&mut self) {
-        let (now, turned) = (self.now(), *self.node.service.turned.borrow());
-        let before = self.loops.is;
-        self.loops.is = self.loops.look(turned, now, self.timeout);
+        let (now, turned) = (self.now(), *self.supervisor.service.turned.borrow());
+        let before = self.standstill.watch.is;
+        self.standstill.watch.is = self.standstill.watch.look(turned, now, self.timeout);
         let stood_ms = millis(now.since(turned));
-        match (before, self.loops.is) {
+        match (before, self.standstill.watch.is) {
             (Standstill::None, Standstill::OutOfQueue) => tracing::warn!(
                 stood_ms,
                 "the daemon's loop stands still, as where the state directory's disk does not answer: this node leaves the queue \
@@ -107,57 +122,59 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 );
                 self.revoke_lease();
                 // It may turn just now. In that order: it says so before it looks at the lease.
-                if *self.node.service.turned.borrow() == turned {
+                if *self.supervisor.service.turned.borrow() == turned {
                     self.return_unheard();
                 } else {
-                    self.loops.is = Standstill::OutOfQueue;
+                    self.standstill.watch.is = Standstill::OutOfQueue;
                 }
             }
             (Standstill::OutOfQueue | Standstill::Out, Standstill::None) => {
                 tracing::warn!("the daemon's loop turns again: this node takes part again");
-                self.retry = Retry::default();
+                self.step.retry = Retry::default();
             }
             _ => {}
         }
-        self.unheard.heard(turned);
-        let has_place = self.candidate.is_some() || matches!(self.role, Role::Leading(_));
-        if self.loops.is != Standstill::None && has_place {
+        self.standstill.unheard.heard(turned);
+        let has_place = self.candidacy.candidate.is_some() || self.candidacy.leads();
+        if self.standstill.watch.is != Standstill::None && has_place {
             self.lose_term(TermEnd::Stalled);
         }
     }
 
     fn return_unheard(&mut self) {
-        for (id, change) in self.unheard.give_back() {
+        for (id, change) in self.standstill.unheard.give_back() {
             self.commit(id, change);
         }
     }
 
     /// True while the loop turns, as far as is known.
     pub(super) fn loop_turns(&self) -> bool {
-        self.loops.is == Standstill::None
+        self.standstill.watch.is == Standstill::None
     }
 
-    /// True where no errand is to be done before the loop turns again.
+    /// True where no request is to be done before the loop turns again.
     pub(super) fn is_out(&self) -> bool {
-        self.loops.is == Standstill::Out && !self.is_member && self.retired.is_none()
+        self.standstill.watch.is == Standstill::Out && !self.membership.is_present() && self.candidacy.retired.is_none()
     }
 
     /// The own entries go while the session stays; absent where they need not.
-    pub(super) fn go_out(&mut self) -> Option<Errand<<C::Client as Client>::Watch>> {
-        let is_wanted = self.loops.is == Standstill::Out && self.is_member && self.retired.is_none();
-        self.is_going_out = is_wanted && self.unheard.under_way.is_empty();
+    pub(super) fn go_out(&mut self) -> Option<Request<<C::Client as Client>::Watch>> {
+        let is_wanted = self.standstill.watch.is == Standstill::Out
+            && self.membership.is_present()
+            && self.candidacy.retired.is_none();
+        self.standstill.is_leaving = is_wanted && self.standstill.unheard.under_way.is_empty();
         let context = self.context.clone();
-        self.is_going_out.then(|| Box::pin(async { place::leave(context).await.map(|()| Found::Out) }) as _)
+        self.standstill.is_leaving.then(|| Box::pin(async { place::leave(context).await.map(|()| Found::Out) }) as _)
     }
 
     /// The member is gone, by this node's own hand. What a watch on it says of that is known.
     pub(super) fn went_out(&mut self) {
         self.revoke_lease();
-        self.is_member = false;
-        self.is_join_unclear = false;
-        self.own_watches.clear();
-        self.watches_member = false;
-        self.must_verify = false;
+        self.membership.lose();
+        self.candidacy.is_join_unclear = false;
+        self.membership.watches.clear();
+        self.membership.is_watched = false;
+        self.membership.must_verify = false;
     }
 }
 

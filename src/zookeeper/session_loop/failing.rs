@@ -147,24 +147,24 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     /// A task has failed and is tried again.
     pub(super) fn failed(&mut self, task: Task, error: &str) {
         // Without a connection everything fails, and that is told already.
-        if !self.is_connected {
+        if !self.link.is_connected {
             return;
         }
         tracing::debug!(error, "{} is tried again", task.as_str());
-        let is_due = self.failing.failed(task, self.node.clock.now().up, error);
+        let is_due = self.housekeeping.failing.failed(task, self.supervisor.clock.now().up, error);
         self.tell_failing(is_due);
     }
 
     pub(super) fn succeeded(&mut self, task: Task) {
-        if !self.failing.tasks.is_empty() {
-            self.failing.done(task);
+        if !self.housekeeping.failing.tasks.is_empty() {
+            self.housekeeping.failing.done(task);
             self.tell_failing(false);
         }
     }
 
     /// The session, or its connection, is gone: what failed under it is no longer what is wrong.
     pub(super) fn forget_failures(&mut self) {
-        self.failing.tasks.clear();
+        self.housekeeping.failing.tasks.clear();
         self.tell_failing(false);
     }
 
@@ -176,14 +176,14 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     fn tell_failing(&mut self, is_due: bool) {
-        if let Some(news) = self.failing.news(is_due) {
-            self.node.tell(Event::Stalled(news));
+        if let Some(news) = self.housekeeping.failing.news(is_due) {
+            self.supervisor.tell(Event::Stalled(news));
         }
     }
 
     /// All that is damaged, as `source` finds now.
     pub(super) fn found_damage(&mut self, source: Source, found: impl IntoIterator<Item = Damage>) {
-        let news = self.node.damages.found(source, found);
+        let news = self.supervisor.damages.found(source, found);
         self.tell_damage(news);
     }
 
@@ -198,18 +198,18 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     /// One more path is damaged.
     pub(super) fn damaged(&mut self, source: Source, damage: Damage) {
-        let news = self.node.damages.add(source, damage);
+        let news = self.supervisor.damages.add(source, damage);
         self.tell_damage(news);
     }
 
     pub(super) fn mended(&mut self, source: Source, path: &str) {
-        let news = self.node.damages.mend(source, path);
+        let news = self.supervisor.damages.mend(source, path);
         self.tell_damage(news);
     }
 
     fn tell_damage(&self, news: Option<News>) {
         if let Some(News { all, new }) = news {
-            self.node.tell(Event::Damaged { all, new });
+            self.supervisor.tell(Event::Damaged { all, new });
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Role, SessionLoop};
+use super::SessionLoop;
 use crate::clock::{Clock, Uptime};
 use crate::election::{self, Event, TransferError};
 use crate::term::{NodeName, TermEnd};
@@ -57,8 +57,8 @@ impl Transfer {
 
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     pub(super) fn transfer(&mut self, to: NodeName) {
-        if matches!(self.role, Role::Leading(_)) && matches!(self.transfer, Transfer::None) {
-            self.transfer = Transfer::Wanted(to, self.now() + WITHIN);
+        if self.candidacy.leads() && matches!(self.candidacy.transfer, Transfer::None) {
+            self.candidacy.transfer = Transfer::Wanted(to, self.now() + WITHIN);
         } else {
             self.not_transferred(to, TransferError::NotLeading);
         }
@@ -66,32 +66,34 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     pub(super) fn found_successor(&mut self, found: Result<Successor, TransferError>) {
         // The term may have ended meanwhile, and the answer with it.
-        let Transfer::Wanted(to, until) = std::mem::replace(&mut self.transfer, Transfer::None) else {
+        let Transfer::Wanted(to, until) = std::mem::replace(&mut self.candidacy.transfer, Transfer::None) else {
             return;
         };
         match found {
-            Ok(successor) => self.transfer = Transfer::Certain(successor, until),
+            Ok(successor) => self.candidacy.transfer = Transfer::Certain(successor, until),
             Err(why) => self.not_transferred(to, why),
         }
     }
 
     /// Like resigning, it waits for the answers to what was requested before it.
     pub(super) fn transfer_when_answered(&mut self) {
-        if !self.transfer.is_certain() || self.committer.has_fenced() {
+        if !self.candidacy.transfer.is_certain() || self.committer.has_fenced() {
             return;
         }
-        let Transfer::Certain(successor, _) = std::mem::replace(&mut self.transfer, Transfer::None) else { return };
-        self.node.note(election::Request::Resign);
+        let Transfer::Certain(successor, _) = std::mem::replace(&mut self.candidacy.transfer, Transfer::None) else {
+            return;
+        };
+        self.supervisor.note(election::Request::Resign);
         self.lose_term(TermEnd::Resigned);
-        self.transfer = Transfer::Due(successor);
+        self.candidacy.transfer = Transfer::Due(successor);
     }
 
     /// The leader decides nothing while it waits: not for longer than this.
     pub(super) fn end_late_transfer(&mut self, now: Uptime) {
-        if self.transfer.until().is_none_or(|until| now < until) {
+        if self.candidacy.transfer.until().is_none_or(|until| now < until) {
             return;
         }
-        match std::mem::replace(&mut self.transfer, Transfer::None) {
+        match std::mem::replace(&mut self.candidacy.transfer, Transfer::None) {
             Transfer::Wanted(to, _) | Transfer::Certain(Successor { node: to, .. }, _) => {
                 self.not_transferred(to, TransferError::NotInTime);
             }
@@ -100,7 +102,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     pub(super) fn handed_over(&mut self, is_to_successor: bool) {
-        let successor = std::mem::replace(&mut self.transfer, Transfer::None);
+        let successor = std::mem::replace(&mut self.candidacy.transfer, Transfer::None);
         if let (Transfer::Due(successor), false) = (successor, is_to_successor) {
             self.not_transferred(successor.node, TransferError::Changed);
         }
@@ -109,7 +111,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     /// The term ended otherwise before leadership could be given away.
     pub(super) fn forget_transfer(&mut self) {
-        match std::mem::replace(&mut self.transfer, Transfer::None) {
+        match std::mem::replace(&mut self.candidacy.transfer, Transfer::None) {
             Transfer::Wanted(to, _) | Transfer::Certain(Successor { node: to, .. }, _) => {
                 self.not_transferred(to, TransferError::NotLeading);
             }
@@ -118,6 +120,6 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     fn not_transferred(&self, to: NodeName, why: TransferError) {
-        self.node.tell(Event::NotTransferred { to, why });
+        self.supervisor.tell(Event::NotTransferred { to, why });
     }
 }

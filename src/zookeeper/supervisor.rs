@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::client::{Client, Connect, ConnectError, State};
 use super::damage::Damages;
-use super::life::{SessionEnd, SessionLoop};
+use super::session_loop::{SessionEnd, SessionLoop};
 use super::{NodeIdentity, Options, SessionStore};
 use crate::clock::server::ServerTime;
 use crate::clock::{Clock, Uptime, Wake};
@@ -23,7 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 
 /// What outlives a session.
-pub struct Node<C: Connect, K> {
+pub struct Supervisor<C: Connect, K> {
     connect: Arc<C>,
     /// The clocks.
     pub clock: K,
@@ -91,7 +91,7 @@ pub enum Waiting {
     Read(ledger::Request),
 }
 
-impl<C: Connect, K: Clock> Node<C, K> {
+impl<C: Connect, K: Clock> Supervisor<C, K> {
     /// A node that was never connected.
     pub fn new(
         connect: C,
