@@ -1,0 +1,92 @@
+//! The layers of the crate: a module uses those above it in `src/lib.rs`, never those below.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The modules in the order in which `lib.rs` declares them.
+fn order() -> Vec<String> {
+    let text = fs::read_to_string("src/lib.rs").expect("lib.rs can be read");
+    let declared = text.lines().filter_map(|line| line.strip_prefix("pub mod ").or_else(|| line.strip_prefix("mod ")));
+    declared.map(|name| name.trim_end_matches(';').to_owned()).collect()
+}
+
+/// Every source file that is part of the program, with its text less comments and unit tests.
+fn sources(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
+    for entry in fs::read_dir(folder).expect("src can be listed") {
+        let path = entry.expect("src can be listed").path();
+        let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_owned();
+        // `fuzz` is declared for tests only, here and in modules.
+        if name == "tests" || name == "tests_support" || name == "fuzz" {
+            continue;
+        }
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).expect("a source can be read");
+            let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            found.push((path, code.collect::<Vec<_>>().join("\n")));
+        }
+    }
+}
+
+/// The top-level module that a file belongs to; absent for the crate's root and the binary.
+fn module_of(path: &Path) -> Option<String> {
+    let inside = path.strip_prefix("src").ok()?.components().next()?;
+    let name = Path::new(inside.as_os_str()).file_stem()?.to_str()?.to_owned();
+    (name != "lib" && name != "main").then_some(name)
+}
+
+/// The modules that the text names as `crate::module`, or in `crate::{module, ...}`.
+fn used(text: &str) -> BTreeSet<String> {
+    let word = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+    let mut found = BTreeSet::new();
+    for (at, _) in text.match_indices("crate::") {
+        let rest = &text[at + "crate::".len()..];
+        match rest.strip_prefix('{') {
+            None => drop(found.insert(word(rest))),
+            Some(group) => {
+                let (mut depth, mut start) = (0_usize, true);
+                for (at, c) in group.char_indices() {
+                    if depth == 0 && start && !c.is_whitespace() {
+                        found.insert(word(&group[at..]));
+                        start = false;
+                    }
+                    match c {
+                        '{' => depth += 1,
+                        '}' if depth == 0 => break,
+                        '}' => depth -= 1,
+                        ',' if depth == 0 => start = true,
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_module_uses_only_modules_above_it() {
+    let order = order();
+    let position = |name: &str| order.iter().position(|module| module == name);
+    let mut files = Vec::new();
+    sources(Path::new("src"), &mut files);
+    let mut edges_up = Vec::new();
+    for (path, text) in &files {
+        let Some(own) = module_of(path) else { continue };
+        let own_position = position(&own).unwrap_or_else(|| panic!("{} is declared in lib.rs", path.display()));
+        let below = used(text).into_iter().filter(|name| position(name).is_some_and(|other| other > own_position));
+        edges_up.extend(below.map(|name| format!("{} uses `{name}`, which is below `{own}`", path.display())));
+    }
+    assert!(files.len() > 200, "the sources were found: {}", files.len());
+    assert!(edges_up.is_empty(), "{edges_up:#?}");
+}
+
+#[test]
+fn grouped_and_nested_imports_are_read() {
+    let text = "use crate::{election, ledger::{self, Commit}};\nlet x = crate::clock::Uptime::ZERO;";
+    let expected = ["clock", "election", "ledger"].map(str::to_owned);
+    assert_eq!(used(text), BTreeSet::from(expected));
+}
