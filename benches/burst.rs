@@ -1,9 +1,10 @@
-//! Jobs that are all due at one instant: `cargo bench --bench burst -- [WORD]`.
+//! Benchmark of jobs that are all due at one instant: `cargo bench --bench burst -- [WORD]`.
 //!
-//! How late each job's program ran after the instant: on one host, and on three real ZooKeeper servers with two nodes and
-//! sessions of 4 s and of 10 s; beside it a bare loop of the standard library's `Command` that starts the same programs. Slow
-//! is only said; a job that did not run exactly once, one that was ended without a process, a run in flight that was
-//! touched or a term that was lost fail the run. With a word, only the rows whose name has it are measured.
+//! It measures how late each job's program ran after the instant: on one host, and on three real ZooKeeper servers with
+//! two nodes and sessions of 4 s and of 10 s. For comparison, a bare loop of the standard library's `Command` starts
+//! the same programs. Slowness is only printed. The run fails if a job did not run exactly once, if a job ended without
+//! a process, if a run in flight was touched, or if a term was lost. With a word, it measures only the rows whose name
+//! contains it.
 
 #[path = "../tests/it/support/mod.rs"]
 mod support;
@@ -24,7 +25,7 @@ const JOBS: [usize; 4] = [200, 1_000, 6_000, 10_000];
 const SESSIONS: [u64; 2] = [4, 10];
 
 fn main() -> ExitCode {
-    // Cargo adds words of its own, which begin with a dash.
+    // Cargo adds arguments of its own, which begin with a dash.
     let word = std::env::args().skip(1).find(|word| !word.starts_with('-'));
     let mut table = Table::new(word);
     for jobs in JOBS {
@@ -57,7 +58,7 @@ fn measure(name: &str, jobs: usize, table: &mut Table, specs: impl Fn() -> Vec<S
     table.times(name, burst.lateness(), &[], &burst.faults(&nodes));
 }
 
-/// Nodes that have the jobs some time before they are due.
+/// Nodes that have loaded the jobs some time before they are due.
 fn in_time(jobs: usize, specs: impl Fn() -> Vec<Spec>) -> (Burst, Vec<Node>) {
     for seconds in [10, 20, 40, 80] {
         let burst = Burst::new(jobs, seconds);
@@ -69,7 +70,7 @@ fn in_time(jobs: usize, specs: impl Fn() -> Vec<Spec>) -> (Burst, Vec<Node>) {
     panic!("the nodes need more than 80 s to start with {jobs} jobs");
 }
 
-/// Starts all, then waits for all.
+/// Starts all programs, then waits for all.
 fn bare(jobs: usize) -> Vec<Duration> {
     let folder = Scratch::new("bare");
     let due = SystemTime::now();

@@ -1,10 +1,11 @@
-//! How long leadership takes to pass on, and that never two nodes lead: `cargo bench --bench failover -- [TRIALS] [WORD]`.
+//! Benchmark of failovers: `cargo bench --bench failover -- [TRIALS] [WORD]`.
 //!
-//! Real daemons, and three real ZooKeeper servers with a tick of 500 ms; the bench plays the supervisor. Every figure is the time
-//! of an event in a daemon's log less a time taken here: both are the machine's real-time clock. A case that is a session's time
-//! long is tried on several clusters at once, which do little but wait; all others are tried one after the other. Slow is
-//! only said; two leaders, a stale one that does anything, or a job that saw a promise broken, fail the run. With a word,
-//! only the rows whose name has it are measured.
+//! It measures how long leadership takes to pass on, and checks that two nodes never lead. It uses real daemons and
+//! three real ZooKeeper servers with a tick of 500 ms; the benchmark plays the supervisor. Every figure is the time of
+//! an event in a daemon's log minus a time taken here; both are the machine's real-time clock. Cases that take as long
+//! as a session are tried on several clusters at once, which mostly wait; all others are tried one after the other.
+//! Slowness is only printed. The run fails if there are two leaders, if a stale leader does anything, or if a job saw a
+//! broken promise. With a word, it measures only the rows whose name contains it.
 //!
 //! ```text
 //! cases      what is done to a leader      outage  what is done to the servers
@@ -42,15 +43,15 @@ use self::table::{Bound, Table, ms};
 
 /// Of the servers.
 const TICK: Duration = Duration::from_millis(500);
-/// Of the nodes: what is recommended for hosts near each other, and the default.
+/// Session timeouts: the recommended one for hosts near each other, and the default.
 const SESSIONS: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(10)];
-/// How long all servers are dead: longer than a session of the shorter kind lives.
+/// How long all servers are dead: longer than the shorter session timeout.
 const OUTAGE: Duration = Duration::from_secs(7);
-/// Trials of what takes all servers, so that nothing else can be tried meanwhile.
+/// Trials of cases that take down all servers, so that nothing else can be tried meanwhile.
 const FEW: usize = 5;
 
 fn main() -> ExitCode {
-    // Cargo adds words of its own, which begin with a dash.
+    // Cargo adds arguments of its own, which begin with a dash.
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let trials = words.iter().find_map(|word| word.parse().ok()).unwrap_or(20).max(1);
     let mut table = Table::new(words.into_iter().find(|word| word.parse::<usize>().is_err()));
@@ -84,7 +85,7 @@ fn servers_die(ensemble: &Ensemble, trials: usize, table: &mut Table) {
     }
 }
 
-/// Java just started is slow; servers at work are not. So they do for a while what an election asks of them.
+/// A freshly started Java is slow, so the servers first do for a while what an election asks of them.
 fn warm_up(ensemble: &Ensemble) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be had");
     let work = async |server: String| {

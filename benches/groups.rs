@@ -1,10 +1,10 @@
-//! Jobs that wait for one place in a group: `cargo bench --bench groups -- [WORD]`.
+//! Benchmark of jobs that wait for one place in a group: `cargo bench --bench groups -- [WORD]`.
 //!
-//! As many as are asked for come due at one instant while another has the place; after some seconds that one ends, and they run
-//! one after the other. Five jobs of every second beside them, each at its own part of the second, show whether the loop
-//! that decides turns: how late they are, while the others wait and while they run. The processor time is the daemon's.
-//! On one host and on one real ZooKeeper server. Slow is only said; a job that does not run exactly once, a run of another
-//! job that was touched, a second that was skipped and a term that was lost fail the run.
+//! As many jobs as requested are due at one instant while another job has the place. After some seconds that job ends,
+//! and they run one after the other. Beside them, five jobs run every second, each at its own part of the second; their
+//! lateness, while the others wait and while they run, shows whether the daemon's loop turns. The processor time is the
+//! daemon's. It runs on one host and on one real ZooKeeper server. Slowness is only printed. The run fails if a job
+//! does not run exactly once, if a run of another job was touched, if a second was skipped, or if a term was lost.
 
 #[path = "../tests/it/support/mod.rs"]
 mod support;
@@ -25,11 +25,11 @@ use self::support::zookeeper::Ensemble;
 use self::table::{Bound, Table, ms};
 
 const WAITING: [usize; 2] = [1_000, 3_000];
-/// How long they wait.
+/// How long the jobs wait.
 const HELD: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
-    // Cargo adds words of its own, which begin with a dash.
+    // Cargo adds arguments of its own, which begin with a dash.
     let mut table = Table::new(std::env::args().skip(1).find(|word| !word.starts_with('-')));
     for jobs in WAITING {
         measure(&format!("solo: {jobs}"), jobs, &mut table, || Spec::new(CRONKEEPER, "solo"));
@@ -70,7 +70,7 @@ fn measure(name: &str, jobs: usize, table: &mut Table, spec: impl Fn() -> Spec) 
     );
 }
 
-/// A node that has the jobs some time before they are due.
+/// A node that has loaded the jobs some time before they are due.
 fn in_time(jobs: usize, spec: impl Fn() -> Spec) -> (Burst, [Node; 1]) {
     for seconds in [8, 16, 32, 64] {
         let burst = Burst::new(jobs, seconds).grouped();

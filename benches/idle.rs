@@ -1,7 +1,7 @@
-//! What an idle node costs: `cargo bench --bench idle -- [SECONDS]`.
+//! Benchmark of the cost of an idle node: `cargo bench --bench idle -- [SECONDS]`.
 //!
-//! Real daemons with 100 jobs, none of which comes due, on a real ZooKeeper with sessions of 10 s, as operators have it:
-//! one leads, one follows; and one on no ZooKeeper.
+//! It runs real daemons with 100 jobs, none of which is due, on a real ZooKeeper with sessions of 10 s, as operators
+//! have it: one leader and one follower; and one node without ZooKeeper.
 
 #[path = "../tests/it/support/mod.rs"]
 mod support;
@@ -20,7 +20,7 @@ use support::{LONG, poll};
 const JOBS: usize = 100;
 
 fn main() {
-    // Cargo adds words of its own, which begin with a dash.
+    // Cargo adds arguments of its own, which begin with a dash.
     let seconds = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(30);
     let ensemble = Ensemble::start(1);
     let [leader, follower] = ["leader", "follower"].map(|name| {
@@ -31,7 +31,7 @@ fn main() {
     });
     let solo = spec("solo").start();
     solo.await_event("takeover.done", LONG);
-    // What the start needed is done, or given back, by then.
+    // By then the work of the start is done, and its memory given back.
     thread::sleep(Duration::from_secs(5));
     report(&[("leader", &leader), ("follower", &follower), ("solo", &solo)], seconds);
 }
@@ -71,7 +71,7 @@ fn report(nodes: &[(&str, &Node)], seconds: u64) {
     }
 }
 
-/// Processor time and voluntary switches of its threads so far, by thread: one may end meanwhile.
+/// Processor time and voluntary context switches so far, by thread. A thread may end meanwhile.
 struct Used(BTreeMap<OsString, (u64, u64)>);
 
 impl Used {
@@ -86,7 +86,7 @@ impl Used {
         Self(threads.filter_map(used).collect())
     }
 
-    /// Nanoseconds and wake-ups since then, of the threads that live.
+    /// Nanoseconds and wake-ups since then, of the threads that are alive.
     fn since(&self, before: &Self) -> (u64, u64) {
         let (nanos, wake_ups): (Vec<u64>, Vec<u64>) = self
             .0
@@ -113,7 +113,7 @@ impl Memory {
     }
 }
 
-/// The numbers of a file of lines `name: number`.
+/// The numbers in a file of lines `name: number`.
 fn figures(path: &Path) -> BTreeMap<String, u64> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let figure = |line: &str| {

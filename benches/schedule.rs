@@ -1,7 +1,7 @@
-//! What the next occurrence costs: `cargo bench --bench schedule`.
+//! Benchmark of schedules: `cargo bench --bench schedule`.
 //!
-//! Prints the mean over many successive occurrences, over rare ones the slowest single question, what it costs to count what
-//! a jump of the clock passed, and how long a large jobs file takes to load.
+//! It prints the mean time to compute an occurrence over many successive ones, the slowest single computation for rare
+//! ones, the time to count the occurrences that a jump of the clock passed, and the time to load a large jobs file.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -95,12 +95,12 @@ fn mean_last(schedule: &Schedule, start: Timestamp) -> u128 {
     begun.elapsed().as_nanos() / u128::from(ROUNDS)
 }
 
-/// The slowest single answer, asked from every month of the years that can be computed with.
+/// The slowest single computation, starting from every month of the years that can be computed with.
 fn slowest(schedule: &Schedule) -> (u128, u128) {
     const MONTH: i64 = 30 * 86_400;
     let instants = (0..1_600).filter_map(|month| Timestamp::from_second(month * MONTH).ok());
     let timed = |ask: &dyn Fn() -> Option<Timestamp>| {
-        // Of three, the fastest: what the machine does besides is not asked for.
+        // The fastest of three, so that other work of the machine does not count.
         let once = |_| {
             let begun = Instant::now();
             black_box(ask());

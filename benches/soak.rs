@@ -1,10 +1,10 @@
-//! Whether the ledger in ZooKeeper stops growing: `cargo bench --bench soak -- [MINUTES]`.
+//! Benchmark of the growth of the ledger in ZooKeeper: `cargo bench --bench soak -- [MINUTES]`.
 //!
-//! 200 jobs of every five seconds and 1,000 of every minute, for ten minutes, on two nodes and three real servers. Twenty
-//! records of each kind are to stay of each job. So the jobs of every five seconds must have all they will ever have after
-//! the first three minutes, while those of every minute may still gain one a minute each: those are counted apart. It fails if
-//! a job ever has more than thirty records of a kind, if the number of all other znodes grows after the third minute, or if a
-//! job does not run. Looked at in the middle of each minute, between the crowds.
+//! It runs 200 jobs every five seconds and 1,000 every minute, for ten minutes, on two nodes and three real servers.
+//! Twenty records of each kind must remain of each job. So the jobs of every five seconds must have all their records
+//! after the first three minutes, while those of every minute may still gain one a minute each; those are counted
+//! separately. The run fails if a job ever has more than thirty records of a kind, if the number of all other znodes
+//! grows after the third minute, or if a job does not run. It counts in the middle of each minute, between the crowds.
 
 #[path = "../tests/it/support/mod.rs"]
 mod support;
@@ -27,22 +27,22 @@ use self::support::zookeeper::Ensemble;
 
 const FAST: usize = 200;
 const SLOW: usize = 1_000;
-/// More records of one kind than this a job never has.
+/// A job never has more records of one kind than this.
 const MOST: usize = 30;
-/// Minutes after which the jobs of every five seconds have all that they will have.
+/// Minutes after which the jobs of every five seconds have all their records.
 const FULL: usize = 3;
 /// Requests at a time.
 const BESIDE: usize = 32;
 
 fn main() -> ExitCode {
-    // Cargo adds words of its own, which begin with a dash.
+    // Cargo adds arguments of its own, which begin with a dash.
     let minutes = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(10);
     let ensemble = Ensemble::start(3);
     let chroot = ensemble.chroot();
     let connect = format!("{}{chroot}", ensemble.connect_string());
     let spec = |name| Spec::new(CRONKEEPER, name).zookeeper(&connect).jobs(&jobs());
     let first = spec("a").start();
-    // Of two that start at once either may lead.
+    // Of two nodes that start at once, either may lead.
     first.await_event("takeover.done", LONG);
     let nodes = [first, spec("b").start()];
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -78,17 +78,17 @@ fn jobs() -> String {
 fn sleep_to_the_middle_of_a_minute() {
     let into = Timestamp::now().as_millisecond().rem_euclid(60_000);
     let rest = (30_000 - into).rem_euclid(60_000);
-    // Not the same one again.
+    // So that the same minute is not counted again.
     let rest = if rest < 1_000 { rest + 60_000 } else { rest };
     thread::sleep(Duration::from_millis(rest.unsigned_abs()));
 }
 
-/// What there is at one time.
+/// Counts at one time.
 struct Sample {
     znodes: usize,
     /// Records of the jobs of every minute.
     slow: usize,
-    /// The most records of one kind that a job has, and whose.
+    /// The most records of one kind that a job has, and the job's name.
     most: usize,
     of: String,
 }
@@ -125,7 +125,7 @@ async fn records(client: &Client, folder: &str) -> Counted {
     }
     let mut kinds = BTreeMap::<String, usize>::new();
     for name in names {
-        // Gone by now: it is not counted.
+        // Removed meanwhile, so not counted.
         let Ok((data, _)) = client.get_data(&format!("{folder}/{name}")).await else { continue };
         let record: serde_json::Value = serde_json::from_slice(&data).expect("records are JSON");
         *kinds.entry(record["kind"].as_str().unwrap_or_default().to_owned()).or_default() += 1;
@@ -139,7 +139,7 @@ fn verdict(samples: &[Sample], nodes: &[Node; 2]) -> ExitCode {
         broken.push(format!("minute {}: {} has {} records of a kind", minute + 1, sample.of, sample.most));
     }
     let full: Vec<usize> = samples.iter().skip(FULL).map(Sample::others).collect();
-    // Of each job that is trimmed now and then, a few may come and go.
+    // Of each job that is trimmed now and then, a few records may come and go.
     let room = FAST * (MOST - 20);
     if let (Some(first), Some(most)) = (full.first(), full.iter().max())
         && *most > first + room

@@ -1,8 +1,8 @@
-//! Runs a second: `cargo bench --bench spawn -- [RUNS]`.
+//! Benchmark of runs per second: `cargo bench --bench spawn -- [RUNS]`.
 //!
-//! Runs of /bin/true that are all due at one instant, through the whole path on the solo backend: decided, begun in the
-//! ledger, started by the warden, ended, written down, logged. Beside it a bare loop of the standard library's `Command` with
-//! as many in flight. Then the memory of daemon and warden with as many runs at once.
+//! It runs /bin/true many times, all due at one instant, through the whole path on the solo backend: decided, begun in
+//! the ledger, started by the warden, ended, recorded, logged. For comparison, a bare loop of the standard library's
+//! `Command` keeps as many in flight. Then it measures the memory of daemon and warden with as many runs at once.
 
 #[path = "../tests/it/support/mod.rs"]
 mod support;
@@ -17,11 +17,11 @@ use support::node::{Event, Node, Spec};
 use support::{LONG, poll};
 
 const ROUNDS: usize = 5;
-/// Seconds from one round to the next: the one before is over by then.
+/// Seconds from one round to the next, by which the previous round is over.
 const PAUSE: usize = 4;
 
 fn main() {
-    // Cargo adds words of its own, which begin with a dash.
+    // Cargo adds arguments of its own, which begin with a dash.
     let runs = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(1_000);
     let bare = median((0..ROUNDS).map(|_| bare(runs)).collect());
     let whole = median(whole(runs));
@@ -32,7 +32,7 @@ fn main() {
     println!("{:<28} {:>8.1} MB ({daemon:.1} daemon, {warden:.1} warden)", "memory with all at once", daemon + warden);
 }
 
-/// Starts all, then waits for all.
+/// Starts all programs, then waits for all.
 fn bare(runs: usize) -> f64 {
     let started = Instant::now();
     let start = |_| {
@@ -63,7 +63,7 @@ fn whole(runs: usize) -> Vec<f64> {
 fn ends(node: &Node, at: Timestamp, runs: usize) -> Vec<Event> {
     let of_round = at.strftime("%Y%m%dT%H%M%SZ").to_string();
     wait_until(at + 1.second());
-    // Looking costs time that the daemon lacks: not often.
+    // Seldom, because checking takes processor time from the daemon.
     let found = poll(LONG, || {
         thread::sleep(Duration::from_secs(1));
         let ends = node.events().named("run.finished").into_iter();
@@ -73,7 +73,7 @@ fn ends(node: &Node, at: Timestamp, runs: usize) -> Vec<Event> {
     found.unwrap_or_else(|| panic!("not all runs ended; the log:\n{}", node.events().tail()))
 }
 
-/// Of daemon and warden, in MB, while all runs are in flight.
+/// Memory of daemon and warden, in MB, while all runs are in flight.
 fn memory(runs: usize) -> [f64; 2] {
     let at = next_second(5);
     let node = node(runs, &[at], "[sleep, '20']");

@@ -1,7 +1,7 @@
 //! Users and groups of this host, as jobs name them.
 //!
-//! Looking one up may ask a directory service, and take its time: it is done when jobs are loaded, and again now and then,
-//! never on the daemon's loop and never between fork and exec. What was found is a value, [`Accounts`].
+//! A lookup may query a directory service and take long. It happens when jobs are loaded and periodically after that,
+//! but never on the daemon's loop and never between fork and exec. Its results are kept in [`Accounts`].
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -11,42 +11,36 @@ use nix::unistd::{Group, User, getegid, geteuid, getgrouplist};
 
 use crate::job::{JobSet, RunAs};
 
-/// Who a process is to be.
+/// The user and groups that a process runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// The user.
     pub uid: u32,
-    /// The group.
     pub gid: u32,
-    /// All groups of the user, `gid` among them.
+    /// All groups of the user, `gid` among them; empty in [`Account::own`].
     pub groups: Vec<u32>,
-    /// The user's name.
     pub name: String,
-    /// The user's home directory.
     pub home: String,
 }
 
-/// A name that this host does not know.
+/// The name of a user or group that does not exist on this host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unknown {
-    /// Of a user.
     #[error("no user `{0}` on this host")]
     User(String),
-    /// Of a group.
     #[error("no group `{0}` on this host")]
     Group(String),
 }
 
-/// Whether this process may become another user.
+/// True if this process may change to another user.
 pub fn is_root() -> bool {
     geteuid().is_root()
 }
 
 impl Account {
-    /// This process's own.
+    /// The user and group of this process.
     pub fn own() -> Self {
         let uid = geteuid();
-        // A user without an entry has a number for a name, and no home.
+        // A user that the host does not list gets its number as a name, and `/` as its home.
         let (name, home) = match User::from_uid(uid).ok().flatten() {
             Some(user) => (user.name, user.dir.to_string_lossy().into_owned()),
             None => (uid.to_string(), "/".to_owned()),
@@ -54,16 +48,16 @@ impl Account {
         Self { uid: uid.as_raw(), gid: getegid().as_raw(), groups: Vec::new(), name, home }
     }
 
-    /// True if a process of this one's user needs no change to be it.
+    /// True if this process already runs as this user and group.
     pub fn is_own(&self) -> bool {
         self.uid == geteuid().as_raw() && self.gid == getegid().as_raw()
     }
 }
 
-/// Looks up who `run_as` means. It may block.
+/// Looks up the account for `run_as`. It may block.
 ///
 /// # Errors
-/// When the host does not know the name.
+/// If the user or group does not exist on this host.
 pub fn look_up(run_as: &RunAs) -> Result<Account, Unknown> {
     let user = match &run_as.user {
         Some(name) => Some(user(name).ok_or_else(|| Unknown::User(name.clone()))?),
@@ -74,7 +68,7 @@ pub fn look_up(run_as: &RunAs) -> Result<Account, Unknown> {
         None => None,
     };
     let Some(user) = user else {
-        // A daemon whose own user has no entry, with a group for its job.
+        // This process's own user is not listed, and the job names only a group.
         let own = Account::own();
         let gid = group.unwrap_or(own.gid);
         return Ok(Account { gid, groups: vec![gid], ..own });
@@ -84,7 +78,7 @@ pub fn look_up(run_as: &RunAs) -> Result<Account, Unknown> {
     Ok(Account { uid: user.uid.as_raw(), gid, groups, name: user.name, home: user.dir.to_string_lossy().into_owned() })
 }
 
-/// By name, else by number, as chown(1) reads it.
+/// Looks up a name, then a number, as chown(1) does.
 fn user(name: &str) -> Option<User> {
     let by_number = || User::from_uid(name.parse::<u32>().ok()?.into()).ok().flatten();
     User::from_name(name).ok().flatten().or_else(by_number)
@@ -100,12 +94,12 @@ fn groups(user: &str, gid: u32) -> Vec<u32> {
     all.map_or_else(|| vec![gid], |all| all.into_iter().map(nix::unistd::Gid::as_raw).collect())
 }
 
-/// Who the jobs of a set run as, as found at one time.
+/// The accounts that the jobs of a set run as, looked up at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accounts(Arc<BTreeMap<RunAs, Result<Account, Unknown>>>);
 
 impl Accounts {
-    /// Looks up all that the jobs name. It may block.
+    /// Looks up the accounts of all jobs. It may block.
     pub fn of(jobs: &JobSet) -> Self {
         let mut found = BTreeMap::new();
         for job in jobs.jobs.values().filter(|job| job.run_as != RunAs::default()) {
@@ -114,23 +108,23 @@ impl Accounts {
         Self(Arc::new(found))
     }
 
-    /// Looks all of them up again. It may block.
+    /// Looks up the same accounts again. It may block.
     #[must_use]
     pub fn again(&self) -> Self {
         Self(Arc::new(self.0.keys().map(|run_as| (run_as.clone(), look_up(run_as))).collect()))
     }
 
-    /// Whoever `run_as` means; `None` where it names nobody.
+    /// The account for `run_as`; `None` if it names neither user nor group.
     ///
     /// # Errors
-    /// When the host did not know the name.
+    /// If the lookup found no such user or group.
     pub fn get(&self, run_as: &RunAs) -> Result<Option<&Account>, Unknown> {
         if *run_as == RunAs::default() {
             return Ok(None);
         }
         match self.0.get(run_as) {
             Some(found) => found.as_ref().map(Some).map_err(Clone::clone),
-            // What was never looked up is not known.
+            // It was never looked up, so it counts as unknown.
             None => Err(Unknown::User(run_as.user.clone().unwrap_or_default())),
         }
     }
@@ -153,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_group_takes_the_place_of_the_users_own() {
+    fn a_named_group_replaces_the_users_own() {
         let daemon = of(Some("root"), Some("daemon")).unwrap();
         assert_eq!((daemon.uid, daemon.groups.contains(&daemon.gid)), (0, true));
         assert_ne!(daemon.gid, 0);
@@ -161,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_the_host_lacks_is_said() {
+    fn a_name_unknown_to_the_host_is_an_error() {
         assert_eq!(of(Some("no-such-user"), None), Err(Unknown::User("no-such-user".into())));
         assert_eq!(of(Some("4000000000"), None), Err(Unknown::User("4000000000".into())));
         assert_eq!(of(None, Some("no-such-group")), Err(Unknown::Group("no-such-group".into())));

@@ -1,9 +1,9 @@
-//! HTTP on the Unix socket and, when asked for, on TCP: what the daemon shows, and what operators ask for.
+//! The HTTP API on the Unix socket and, with `--listen`, on TCP.
 //!
-//! It reads a published [`Status`] and the ledger's reader, and writes requests into the ledger; it never acts, and nothing of the
-//! daemon waits for it.
-//! Requests are bounded in size, number and time ([`serve`]), answers in bytes ([`guests`]), and a panic in a handler is one
-//! request's affair. On TCP there are rules of who sees what ([`network`]).
+//! It shows the published [`Status`] and what it reads from the ledger, and it writes operators' requests into the
+//! ledger. It never acts itself, and no part of the daemon waits for it. Requests are limited in size, number and time
+//! ([`serve`]), answers in bytes ([`admission`]). A panic in a handler fails only its own request. On TCP, [`network`]
+//! decides who may see what.
 //!
 //! ```text
 //! daemon ──watch──▶ Status, last turn ─┐
@@ -11,15 +11,16 @@
 //! ledger ◀Operator─ pauses, triggers ──┘                   network: --listen
 //! ```
 //!
-//! What is asked for is put together without a wait in between, so that a runtime of one thread holds one unfinished answer at a time;
-//! what there is no room for then is dropped at once.
+//! A handler reads everything it needs first, and then builds its answer without awaiting. A runtime of one thread
+//! therefore holds only one answer that is not yet counted against the limits. If it exceeds them, it is dropped at
+//! once.
 //!
-//! Deliberately absent: metrics, events, the page.
+//! Deliberately absent: metrics, events and a web page.
 
+mod admission;
 mod caller;
 pub mod client;
 pub mod control;
-mod guests;
 mod health;
 pub mod network;
 mod reads;
@@ -44,32 +45,30 @@ use futures_util::FutureExt as _;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
+use self::admission::{Admitted, NoMemory};
 use self::control::Handover;
-use self::guests::{Guest, NoRoom};
 use crate::clock::Uptime;
 use crate::ledger::{Operator, Reader};
 use crate::status::Status;
 
-/// What the API shows.
+/// What the API reads and writes.
 #[derive(Clone)]
 pub struct Sources {
-    /// What the daemon says of itself.
+    /// The status that the daemon publishes.
     pub status: watch::Receiver<Arc<Status>>,
-    /// When the daemon's loop turned last. It turns at least every third of `stall`, also when nothing happens.
+    /// Time of the daemon loop's last turn. Even when idle, it turns at least three times per `stall`.
     pub turns: watch::Receiver<Uptime>,
-    /// How long without a turn means that the loop is stuck.
+    /// The loop counts as stuck after this long without a turn.
     pub stall: Duration,
-    /// The ledger, for the operator's eyes.
     pub reader: Arc<dyn Reader>,
-    /// The ledger, for the operator's requests.
     pub operator: Arc<dyn Operator>,
-    /// The daemon's loop, for handovers.
+    /// Handover requests to the daemon's loop.
     pub handovers: mpsc::UnboundedSender<Handover>,
 }
 
-/// All that is served.
+/// All routes of the API.
 pub fn router(sources: Sources) -> Router {
-    let shared = Arc::new(Shared { reads: reads::Reads::new(Arc::clone(&sources.reader)), sources });
+    let state = Arc::new(ApiState { reads: reads::Reads::new(Arc::clone(&sources.reader)), sources });
     Router::new()
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
@@ -83,48 +82,49 @@ pub fn router(sources: Sources) -> Router {
         .route("/v1/handover", post(control::handover))
         .route("/v1/runs/{run}", get(control::run))
         .route("/v1/runs/{run}/kill", post(control::kill))
-        .fallback(async || Refusal::new(StatusCode::NOT_FOUND, "there is nothing here"))
-        .method_not_allowed_fallback(async || Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "not by this method"))
+        .fallback(async || Refusal::new(StatusCode::NOT_FOUND, "not found"))
+        .method_not_allowed_fallback(async || Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed"))
         .layer(DefaultBodyLimit::max(control::MOST_BYTES))
-        .layer(middleware::from_fn(survive))
-        .layer(middleware::from_fn(weigh))
-        .with_state(shared)
+        .layer(middleware::from_fn(catch_panic))
+        .layer(middleware::from_fn(limit_answer))
+        .with_state(state)
 }
 
-struct Shared {
+struct ApiState {
     sources: Sources,
     reads: reads::Reads,
 }
 
-/// A panic is our bug, but not the end of anything.
-async fn survive(request: Request, next: Next) -> Response {
+/// Turns a panic in a handler into an answer 500.
+async fn catch_panic(request: Request, next: Next) -> Response {
     let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     answer.unwrap_or_else(|_| {
-        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "a fault in cronkeeper; its log says more").into_response()
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal error; see the daemon's log").into_response()
     })
 }
 
-/// So many bytes are not counted.
+/// Answers up to this many bytes are not counted.
 const SMALL: u64 = 4 << 10;
 
-/// An answer is held until it was read, and there is only so much room.
-async fn weigh(request: Request, next: Next) -> Response {
-    let guest = request.extensions().get::<Arc<Guest>>().cloned();
+/// Counts an answer against the caller's limits, because it is kept in memory until the client has read it.
+async fn limit_answer(request: Request, next: Next) -> Response {
+    let admitted = request.extensions().get::<Arc<Admitted>>().cloned();
     let answer = next.run(request).await;
-    let Some(guest) = guest else { return answer };
+    let Some(admitted) = admitted else { return answer };
     let bytes = answer.body().size_hint().lower();
-    // Whether a node is well can be asked also while others hold all the room; of these there are no more than connections.
+    // Health checks must work even while other answers use all the memory. There are no more small answers than
+    // connections, so their memory is bounded too.
     if bytes <= SMALL {
         return answer;
     }
-    match guest.take(usize::try_from(bytes).unwrap_or(usize::MAX)) {
+    match admitted.reserve(usize::try_from(bytes).unwrap_or(usize::MAX)) {
         Ok(()) => answer,
-        Err(NoRoom::ForAny { most }) => {
-            let error = format!("the answer has {bytes} bytes, and {most} is all that one caller may have");
+        Err(NoMemory::TooLarge { limit }) => {
+            let error = format!("the answer has {bytes} bytes, more than the {limit} bytes that one caller may have");
             Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, error).into_response()
         }
-        Err(NoRoom::Now) => {
-            let error = "too many answers are on their way and were not read yet";
+        Err(NoMemory::Busy) => {
+            let error = "too many answers have not been read yet; try again later";
             let mut answer = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error).into_response();
             answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             answer
@@ -132,14 +132,14 @@ async fn weigh(request: Request, next: Next) -> Response {
     }
 }
 
-/// Why a request was not answered as asked.
+/// An error answer.
 #[derive(Debug)]
 struct Refusal {
     code: StatusCode,
     error: String,
 }
 
-/// The body of a refusal.
+/// The body of an error answer.
 #[derive(Debug, Serialize, Deserialize)]
 struct ErrorBody {
     error: String,

@@ -1,7 +1,7 @@
-//! The command line: which commands there are, and how one ends.
+//! The command line: the list of commands, their errors and exit codes.
 //!
-//! A command writes its result to `out` and what it has to say to `err`, and returns an [`Error`] that
-//! [`explain`] alone puts into words. Knows nothing of what the commands do.
+//! A command writes its result to `out` and its messages to `err`. On failure it returns an [`Error`]; only [`explain`]
+//! turns that into text and an exit code. This module does not know what the commands do.
 
 pub mod ask;
 pub mod check;
@@ -50,25 +50,23 @@ use crate::solo::{SoloError, StillAlive};
 use crate::state_dir::StateDirError;
 use crate::telemetry;
 
-/// Where jobs are looked for unless told otherwise.
+/// Path of the jobs file without `--jobs`.
 pub const DEFAULT_JOBS: &str = "/etc/cronkeeper/jobs.yaml";
 
-/// How the program ends, for scripts.
+/// Exit status of the program, for scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// Done.
     Fine,
-    /// Not done.
     Failed,
-    /// Not understood: options, arguments, environment variables.
+    /// Wrong options, arguments or environment variables.
     Usage,
-    /// Nobody to ask: no daemon, no ZooKeeper.
+    /// No daemon, or no ZooKeeper, can be reached.
     Unreachable,
-    /// Not now: a lock not had in time, a run that was skipped.
+    /// The triggered run was skipped.
     TempFail,
-    /// The configuration is invalid.
+    /// The node's own configuration is invalid.
     Config,
-    /// As the command that was run: 128 + signal, 127 not found, 126 not executable, 124 timeout.
+    /// The job's own code: 128 + signal, 127 not found, 126 not executable, 124 timeout.
     Command(u8),
 }
 
@@ -86,153 +84,110 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command did not do what it was asked for.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The jobs cannot be read, or are wrong.
     #[error(transparent)]
     Jobs(#[from] LoadError),
-    /// A job was named that is not there.
-    #[error("no job is called `{name}`")]
+    #[error("there is no job `{name}`")]
     NoSuchJob {
-        /// As typed.
         name: String,
-        /// The job that was likely meant.
+        /// The most similar name, if one is similar enough.
         nearest: Option<String>,
     },
-    /// The expression of `--schedule` is wrong.
-    #[error("`{}` is no schedule", crate::telemetry::escape::plain(expression))]
-    Schedule {
-        /// As typed.
-        expression: String,
-        /// Why.
-        source: ScheduleError,
-    },
-    /// The expression of `--schedule` has an `H`, and no job is named.
-    #[error("the times of `H` are fixed by the job's name")]
+    /// The expression of `--schedule` cannot be parsed.
+    #[error("`{}` is not a valid schedule", crate::telemetry::escape::plain(expression))]
+    Schedule { expression: String, source: ScheduleError },
+    /// The expression of `--schedule` has an `H`, but no job is named.
+    #[error("`H` takes its value from the job's name, and no job is named")]
     HashedWithoutName,
-    /// Several jobs are named beside `--schedule`.
-    #[error("one expression is of one job at most")]
+    #[error("`--schedule` takes at most one job name")]
     SeveralNames,
-    /// A time zone was named that there is not.
+    /// A time zone is unknown.
     #[error(transparent)]
     TimeZone(ScheduleError),
-    /// The crontab cannot be read.
     #[error("cannot read {}", path.display())]
-    CrontabFile {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// What is to be imported is no crontab.
-    #[error("{name} is no crontab")]
+    CrontabFile { path: PathBuf, source: io::Error },
+    #[error("{name} is not a crontab")]
     NoCrontab {
-        /// As it was named.
+        /// The path, or `stdin`.
         name: String,
-        /// Why.
         source: ImportError,
     },
-    /// The environment holds a `CRONKEEPER_*` variable that means nothing.
-    #[error("the environment variable `{name}` means nothing to cronkeeper")]
+    /// The environment has a `CRONKEEPER_*` variable that is neither an option nor handed to jobs.
+    #[error("unknown environment variable `{name}`")]
     UnknownVariable {
-        /// As set.
         name: String,
-        /// The variable that was likely meant.
+        /// The most similar variable, if one is similar enough.
         nearest: Option<String>,
     },
-    /// The result could not be written.
     #[error("cannot write the result")]
     Output(#[from] io::Error),
-    /// The host's name cannot be a node's.
-    #[error("the host name cannot be the node's name: {0}")]
+    /// The host's name, the default node name, is not a valid one.
+    #[error("the host name cannot be used as the node name: {0}")]
     NodeName(String),
-    /// A daemon could not be asked.
+    /// A request to a daemon failed.
     #[error(transparent)]
     Ask(#[from] AskFailure),
-    /// No log could be set up.
     #[error(transparent)]
     Log(#[from] telemetry::InitError),
-    /// The state directory cannot be used.
     #[error(transparent)]
     StateDir(#[from] StateDirError),
-    /// The solo backend cannot be used.
     #[error(transparent)]
     Solo(#[from] SoloError),
     /// A file with a secret or certificate cannot be read.
     #[error("cannot read {}", path.display())]
-    CredentialFile {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    CredentialFile { path: PathBuf, source: io::Error },
     /// A file with a secret or certificate is open to others.
     #[error(transparent)]
     UnsafeFile(Unsafe),
-    /// The file of `--zookeeper-auth-file` is not identities, `scheme:credential`, one a line.
-    #[error("{} does not hold `scheme:credential`, one identity a line", .0.display())]
+    /// The file of `--zookeeper-auth-file` has another format.
+    #[error("{} must hold one `scheme:credential` per line", .0.display())]
     AuthFile(PathBuf),
-    /// A certificate or key is none, in the client's words.
+    /// The ZooKeeper client rejects a certificate or key; the text is the client's.
     #[error("the options for ZooKeeper cannot be used: {0}")]
     ZooKeeperOptions(String),
     /// A file for the address of `--listen` cannot be used.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// The address of `--listen` cannot be listened on.
     #[error("cannot listen on {address}")]
-    Listen {
-        /// Which.
-        address: SocketAddr,
-        /// Why.
-        source: io::Error,
-    },
-    /// The API's socket cannot be made.
+    Listen { address: SocketAddr, source: io::Error },
     #[error(transparent)]
     Socket(SocketError),
-    /// The system refused what the daemon cannot do without.
+    /// A system call that the daemon cannot do without failed.
     #[error("{what}")]
-    System {
-        /// What.
-        what: &'static str,
-        /// Why.
-        source: io::Error,
-    },
+    System { what: &'static str, source: io::Error },
     /// Processes of an earlier daemon do not die.
     #[error(transparent)]
     StillAlive(StillAlive),
-    /// The daemon ended otherwise than asked.
-    #[error("the node cannot go on: {0}")]
+    /// The daemon ended, though no operator requested it.
+    #[error("the node cannot continue: {0}")]
     Stopped(Stopped),
-    /// A job's process could not be started.
     #[error("job `{job}` cannot be started: {what}")]
     NotStarted {
-        /// Which job.
         job: JobName,
-        /// What it failed on.
+        /// The program, or the step that failed.
         what: String,
-        /// Its program does not exist.
+        /// The job's program does not exist.
         is_missing: bool,
-        /// Why.
         source: io::Error,
     },
-    /// What is to be given up belongs to a daemon that lives.
-    #[error("state directory `{path}` is in use by {holder}: nothing is given up")]
+    /// `release` was called while a daemon runs on the state directory.
+    #[error("state directory `{path}` is in use by {holder}: nothing was released")]
     StillRuns {
-        /// The directory.
         path: PathBuf,
-        /// Who, as it wrote itself down.
+        /// Process and node, as the holder recorded them.
         holder: String,
     },
-    /// Nothing can be given up until an operator changes something.
-    #[error("nothing is given up: {0}")]
+    /// `release` cannot do anything until an operator changes something.
+    #[error("nothing was released: {0}")]
     Release(Failure),
-    /// A fault of cronkeeper's own.
-    #[error("a fault in cronkeeper: a thread panicked")]
+    /// A bug in cronkeeper.
+    #[error("internal error: a thread panicked")]
     Panicked,
 }
 
-/// Where a command writes.
+/// Output streams of a command.
 pub struct Io<'a> {
     /// Results.
     pub out: &'a mut dyn Write,
@@ -244,55 +199,61 @@ pub struct Io<'a> {
 #[derive(Debug, Parser)]
 #[command(name = "cronkeeper", version, arg_required_else_help = true, disable_help_subcommand = true)]
 pub struct Cli {
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The commands.
+// The help shows these comments, and not those of the commands' own `Args`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Take part in the election, and run the jobs while leading
+    /// Run the daemon: take part in the election and, as leader, run the jobs
     Run(Box<run::Args>),
-    /// Validate a jobs file or folder
+    /// Validate a jobs file or directory
     Check(check::Args),
-    /// Show coming occurrences
+    /// Show upcoming occurrences
     Next(next::Args),
-    /// Show who leads, the queue, and the jobs with their last and next runs
+    /// Show the leader, the queue, and the jobs with their last and next runs
     Status(status::StatusArgs),
     /// Show runs and skips, newest first
     History(history::HistoryArgs),
-    /// Run a job now, on the node that leads
+    /// Run a job now, on the leader
     Trigger(trigger::Args),
-    /// Keep a job's occurrences from running until it is resumed
+    /// Skip a job's occurrences until it is resumed
     Pause(pause::PauseArgs),
-    /// Let a paused job's occurrences run again, from now on
+    /// Resume a paused job; what it skipped meanwhile is not run
     Resume(pause::ResumeArgs),
-    /// Have the leader give leadership up; to be asked of the node that leads
+    /// Make the leader resign; must be run against the leader's own daemon
     Handover(handover::Args),
-    /// End a run on whichever node has it
+    /// End a run, on whichever node it is
     Kill(kill::KillArgs),
     /// Run a job here and now, without a cluster
+    ///
+    /// The job gets its own environment and limits. Its hooks are not run. The exit code is that of the job.
     Exec(exec::Args),
-    /// Give up what a dead daemon of this host still holds
+    /// Release what a dead daemon on this host still holds
+    ///
+    /// First kills what is left of its runs, then frees what it holds in the cluster, so that no other node waits for
+    /// its session to time out. Meant for ExecStopPost: takes at most three seconds.
     Release(Box<release::Args>),
-    /// Write a crontab as jobs.yaml
+    /// Convert a crontab to jobs.yaml, on stdout
+    ///
+    /// Each line that cannot be converted is reported on stderr and stays as a comment in the result.
     Import(import::Args),
-    /// Write a script that completes commands and options in a shell
+    /// Print a completion script for a shell
     Completions(completions::Args),
-    /// Write the manual page
+    /// Print the manual page
     Man(man::Args),
 }
 
-/// The whole program, with the arguments, environment and output of this process.
+/// Runs the program with the arguments, environment and output of this process.
 pub fn main() -> ExitCode {
-    // Not locked: a thread that panics must get its last words out.
+    // stderr is not locked: a thread that panics must be able to print its message.
     let mut out = BufWriter::new(io::stdout());
     let mut err = io::stderr();
     run(std::env::args_os(), std::env::vars_os(), &mut Io { out: &mut out, err: &mut err }).into()
 }
 
-/// Does what `arguments` ask for. The first of them is the program's name.
+/// Runs the command in `arguments`. The first argument is the program's name.
 pub fn run(
     arguments: impl IntoIterator<Item = OsString>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
@@ -335,7 +296,7 @@ fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
 
 fn flushed(exit: Exit, out: &mut dyn Write) -> Result<Exit, Error> {
     match (exit, out.flush()) {
-        // What became of a job is not changed by who reads its output.
+        // The exit code of a job does not depend on whether somebody reads its output.
         (Exit::Command(_), _) | (_, Ok(())) => Ok(exit),
         (_, Err(error)) => Err(error.into()),
     }
@@ -345,7 +306,7 @@ fn flushed(exit: Exit, out: &mut dyn Write) -> Result<Exit, Error> {
 pub(crate) mod tests {
     use super::*;
 
-    /// Exit code, stdout and stderr of a command line.
+    /// Runs a command line; returns exit code, stdout and stderr.
     pub fn typed(line: &[&str], variables: &[(&str, &str)]) -> (Exit, String, String) {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let arguments = std::iter::once("cronkeeper").chain(line.iter().copied()).map(OsString::from);
@@ -366,7 +327,7 @@ pub(crate) mod tests {
         assert!(err.contains("check"), "{err}");
         let (exit, out, err) = typed(&["--help"], &[]);
         assert_eq!((exit, err.as_str()), (Exit::Fine, ""));
-        assert!(out.contains("Validate a jobs file or folder"), "{out}");
+        assert!(out.contains("Validate a jobs file or directory"), "{out}");
         assert_eq!(typed(&[], &[]).0, Exit::Usage);
         assert_eq!(typed(&["--version"], &[]).1, format!("cronkeeper {}\n", env!("CARGO_PKG_VERSION")));
     }

@@ -1,9 +1,9 @@
-//! Time as the core sees it: two clocks, read once a turn, passed in as a value.
+//! The core's view of time: two clocks, passed in as a value.
 //!
-//! `wall` says when a job is due; it may be set forwards and backwards. `up` counts from boot,
-//! also while the machine is suspended (CLOCK_BOOTTIME), and never goes back: leases and
-//! time limits are measured on it. Nothing here reads a clock; [`system`] alone does.
-//! [`server`] is about a third, that of the coordination service.
+//! The daemon reads both clocks once per iteration. `wall` determines when a job is due; it may be set forwards and
+//! backwards. `up` counts from boot, also while the machine is suspended (CLOCK_BOOTTIME), and never goes back; leases
+//! and time limits use it. Only [`system`] reads the system's clocks. [`server`] handles a third clock, that of the
+//! coordination service.
 
 pub mod server;
 pub mod system;
@@ -15,15 +15,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Time since boot, suspended time included. Comparable between processes of one boot only.
+/// Time since boot, including suspended time. Comparable only between processes of the same boot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Uptime(u64);
 
 impl Uptime {
-    /// The moment of boot.
     pub const ZERO: Self = Self(0);
-    /// Later than anything that happens: a limit that never comes.
+    /// Later than every other instant, for a limit that never applies.
     pub const NEVER: Self = Self(u64::MAX);
 
     /// The instant `nanos` nanoseconds after boot.
@@ -42,12 +41,12 @@ impl Uptime {
     }
 }
 
-/// The instant `by` later; the last there is where that lies beyond all instants.
+/// The instant `by` later, limited to the maximum timestamp.
 pub fn later(at: Timestamp, by: Duration) -> Timestamp {
     at.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
-/// The instant `by` earlier; the first there is where that lies before all instants.
+/// The instant `by` earlier, limited to the minimum timestamp.
 pub fn earlier(at: Timestamp, by: Duration) -> Timestamp {
     at.checked_sub(by).unwrap_or(Timestamp::MIN)
 }
@@ -75,39 +74,36 @@ impl fmt::Debug for Uptime {
     }
 }
 
-/// Both clocks, read together.
+/// Both clocks, read at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// The time of day, UTC.
     pub wall: Timestamp,
-    /// Time since boot.
     pub up: Uptime,
 }
 
 impl Now {
-    /// When `instant` comes, on the clock that cannot be set, as far as is known now.
+    /// Converts a wall-clock instant to uptime. Valid as long as nobody sets the wall clock.
     pub fn up_at(&self, instant: Timestamp) -> Uptime {
         let ahead = instant.duration_since(self.wall);
         if ahead.is_negative() { self.up - ahead.unsigned_abs() } else { self.up + ahead.unsigned_abs() }
     }
 }
 
-/// When something will next happen by itself, on either clock.
+/// The next instant to wake at, on either clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wake {
-    /// The time of day to wake at, if any.
     pub wall: Option<Timestamp>,
-    /// The time since boot to wake at, if any.
     pub up: Option<Uptime>,
 }
 
 impl Wake {
-    /// The earlier of both, clock by clock.
+    /// The earlier of the two on each clock.
     pub fn or(self, other: Self) -> Self {
         Self { wall: sooner(self.wall, other.wall), up: sooner(self.up, other.up) }
     }
 
-    /// True when either clock has come to its instant.
+    /// True if either clock has reached its instant.
     pub fn is_due(&self, now: Now) -> bool {
         self.wall.is_some_and(|at| at <= now.wall) || self.up.is_some_and(|at| at <= now.up)
     }
@@ -120,12 +116,11 @@ fn sooner<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
     }
 }
 
-/// Who can be asked for the time, and be waited on. The system's clocks in the daemon, virtual ones in the simulation.
+/// Source of time: the system's clocks in the daemon, virtual clocks in the simulation.
 pub trait Clock: Clone + Send + Sync + 'static {
-    /// Both clocks, now.
     fn now(&self) -> Now;
 
-    /// Returns when either instant has come, or when the wall clock was set. It may return early:
-    /// whoever waits looks at the clock again. Dropping the future forgets the wait.
+    /// Returns when either clock has reached its instant or the wall clock was set. May return early, so the caller
+    /// must check the clock again. Dropping the future cancels the wait.
     fn sleep_until(&self, wake: Wake) -> impl Future<Output = ()> + Send;
 }

@@ -1,12 +1,12 @@
-//! jobs.yaml read as a [`JobSet`], or everything that is wrong with it.
+//! The loader of jobs.yaml: a [`JobSet`], or all errors.
 //!
 //! ```text
 //!  files ─ bytes ─► source ─ text ─► marked ─► schema ─► raw (serde_yaml) ─► settings ─► validate ─► JobSet
-//!  who may write    UTF-8, size      places    keys,     the file as         values      relations
-//!                                              forms     written                         (`after`: of all files)
+//!  who may write    UTF-8, size      positions keys,     the file as         values      relations
+//!                                              forms     written                         (`after`: over all files)
 //! ```
-//! Every error is found in one go and has its place; none is found twice. `check`, the start and a reload share
-//! this path. Knows nothing of the running daemon: a reload is just another `JobSet`.
+//! One pass finds every error, each once and with its position. `cronkeeper check`, the start and a reload all use this
+//! path. The module does not depend on the running daemon: a reload is just another `JobSet`.
 
 mod lint;
 mod after;
@@ -40,16 +40,15 @@ pub(crate) use lint::GIVEN_TO_JOBS;
 pub(crate) use source::LARGEST;
 pub(crate) use values::LONGEST_STRING;
 
-/// Something wrong, or worth a warning, and where it stands.
+/// An error or warning with its position.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// The file, as it was named.
+    /// The file, as the caller named it.
     pub file: PathBuf,
     /// From 1.
     pub line: usize,
     /// From 1, in characters.
     pub column: usize,
-    /// What is wrong.
     pub message: String,
 }
 
@@ -59,7 +58,7 @@ impl Problem {
         Self { file: file.to_owned(), line, column, message: legible(&fault.message) }
     }
 
-    /// About the file rather than something in it.
+    /// A problem of the file as a whole.
     fn of_file(file: &Path, message: impl Into<String>) -> Self {
         Self::new(file, Fault::new(Position::START, message))
     }
@@ -71,7 +70,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A message may quote the file: it stays on its line, does nothing to a terminal, and ends.
+/// Escapes and shortens a message.
+///
+/// A message may quote the file, so it must stay on one line, must not control a terminal, and must have a limited
+/// length.
 fn legible(message: &str) -> String {
     const LONGEST: usize = 600;
     let escaped = |c: char| if is_harmful(c) { c.escape_default().to_string() } else { c.to_string() };
@@ -82,29 +84,22 @@ fn legible(message: &str) -> String {
     text
 }
 
-/// Valid jobs, as read from a path.
+/// Valid jobs, read from a path.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// The jobs.
     pub set: JobSet,
-    /// What is valid and hardly meant.
+    /// Settings that are valid but probably a mistake.
     pub warnings: Vec<Problem>,
-    /// Where they were read from.
     pub path: PathBuf,
 }
 
-/// Why there are no jobs.
+/// The reason why jobs could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// A file or folder could not be read.
+    /// A file or directory could not be read.
     #[error("cannot read {}", path.display())]
-    Unreadable {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Errors, all of them, by file and place.
+    Unreadable { path: PathBuf, source: io::Error },
+    /// All errors, ordered by file and position.
     #[error("{}", first_of(problems))]
     Invalid {
         /// Never empty.
@@ -113,7 +108,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// A line for each error.
+    /// One line for each error.
     pub fn lines(&self) -> Vec<String> {
         match self {
             Self::Unreadable { source, .. } => vec![format!("{self}: {source}")],
@@ -122,7 +117,7 @@ impl LoadError {
     }
 }
 
-/// Tells the content at `path` from every other, valid or not.
+/// A digest of the content at `path`, valid or not, to detect changes.
 pub fn fingerprint(path: &Path) -> Digest {
     match files::read(path) {
         Ok(found) => digest(&found.sources),
@@ -135,18 +130,18 @@ fn first_of(problems: &[Problem]) -> String {
     if problems.len() > 1 { format!("{first} (and {} more)", problems.len() - 1) } else { first }
 }
 
-/// Reads the jobs of a file, or of all `*.yaml` and `*.yml` of a folder, to be run on this host as this user.
+/// Loads a file, or all `*.yaml` and `*.yml` of a directory, to run on this host as this user.
 ///
 /// # Errors
-/// When anything about them is wrong: then all that is.
+/// If anything is wrong with the jobs; the error lists every problem.
 pub fn load(path: &Path) -> Result<Loaded, LoadError> {
     load_for(path, Host::this())
 }
 
-/// The same, to be run on whatever host.
+/// Loads a file or directory without the checks that depend on the host.
 ///
 /// # Errors
-/// When anything about them is wrong: then all that is.
+/// If anything is wrong with the jobs; the error lists every problem.
 pub fn load_for_any_host(path: &Path) -> Result<Loaded, LoadError> {
     load_for(path, Host::any())
 }
@@ -164,10 +159,10 @@ fn load_for(path: &Path, host: Host) -> Result<Loaded, LoadError> {
     Ok(Loaded { set, warnings, path: path.to_owned() })
 }
 
-/// Reads one file from memory, for whatever host: the jobs and the warnings.
+/// Parses one file from memory, without the checks that depend on the host. Returns the jobs and the warnings.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// Every problem of the file.
 pub fn parse(file_name: &str, text: &[u8]) -> Result<(JobSet, Vec<Problem>), Vec<Problem>> {
     parse_for(file_name, text, Host::any())
 }
@@ -177,10 +172,10 @@ fn parse_for(file_name: &str, text: &[u8], host: Host) -> Result<(JobSet, Vec<Pr
     Ok((set?, warnings))
 }
 
-/// Joins files to one set, in which every name is unique.
+/// Joins files into one set, in which every job name must be unique.
 fn join(sources: &[Source], mut host: Host) -> (Result<JobSet, Vec<Problem>>, Vec<Problem>) {
     let mut jobs = BTreeMap::new();
-    let mut places: BTreeMap<JobName, (&Path, usize)> = BTreeMap::new();
+    let mut positions: BTreeMap<JobName, (&Path, usize)> = BTreeMap::new();
     let mut groups: BTreeMap<String, (usize, JobName)> = BTreeMap::new();
     let mut problems = Vec::new();
     let mut warnings = Vec::new();
@@ -191,22 +186,22 @@ fn join(sources: &[Source], mut host: Host) -> (Result<JobSet, Vec<Problem>>, Ve
         problems.extend(checked.faults.into_iter().map(|fault| Problem::new(path, fault)));
         warnings.extend(checked.warnings.into_iter().map(|fault| Problem::new(path, fault)));
         for (at, job) in checked.jobs {
-            if let Some((file, line)) = places.get(&job.name) {
+            if let Some((file, line)) = positions.get(&job.name) {
                 let message = format!("job `{}` is already defined in {}:{line}", job.name, file.display());
                 problems.push(Problem::new(path, Fault::new(at, message)));
                 continue;
             }
-            places.insert(job.name.clone(), (path, at.line));
-            if let Some(message) = other_limit(&job, &mut groups) {
+            positions.insert(job.name.clone(), (path, at.line));
+            if let Some(message) = conflicting_limit(&job, &mut groups) {
                 problems.push(Problem::new(path, Fault::new(at, message)));
             }
             jobs.insert(job.name.clone(), job);
         }
     }
-    let found = outlines.judge();
+    let found = outlines.check();
     problems.extend(found.problems);
     warnings.extend(found.warnings);
-    // What an alias or a default brings to several jobs stands in one place.
+    // A fault in an alias or a default affects several jobs but has one position; report it once.
     let in_order = |problems: &mut Vec<Problem>| {
         problems.sort();
         problems.dedup();
@@ -217,24 +212,25 @@ fn join(sources: &[Source], mut host: Host) -> (Result<JobSet, Vec<Problem>>, Ve
     (reading, warnings)
 }
 
-/// All jobs of a group have to agree on how many of them may run at once.
-fn other_limit(job: &Job, groups: &mut BTreeMap<String, (usize, JobName)>) -> Option<String> {
+/// An error message if the job's group has a different limit in an earlier job.
+fn conflicting_limit(job: &Job, groups: &mut BTreeMap<String, (usize, JobName)>) -> Option<String> {
     let Group { name, limit } = job.concurrency_group.clone()?;
     let (first, by) = groups.entry(name.clone()).or_insert_with(|| (limit, job.name.clone()));
     let differs = format!(
-        "job `{}`: `concurrency_group`: `{name}` has the limit {limit} here, and {first} in job `{by}`",
+        "job `{}`: `concurrency_group`: `{name}` has the limit {limit} here, but {first} in job `{by}`",
         job.name
     );
     (limit != *first).then_some(differs)
 }
 
-/// Over the names and bytes of all files. Not over their folder: nodes may keep the same jobs in different places.
+/// Digest of the names and bytes of all files. The directory is excluded, because nodes may keep the same jobs in
+/// different directories.
 fn digest(sources: &[Source]) -> Digest {
     let mut all = Vec::new();
     for Source { path, bytes } in sources {
         let name = path.file_name().map(std::os::unix::ffi::OsStrExt::as_bytes).unwrap_or_default();
         for part in [name, bytes] {
-            // With its length in front, no part can pass for the end of another.
+            // The length in front of each part makes the boundaries between parts unambiguous.
             all.extend((part.len() as u64).to_le_bytes());
             all.extend(part);
         }

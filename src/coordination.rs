@@ -1,13 +1,16 @@
-//! Both ports as one pair of channels, as the daemon holds it and a backend serves it.
+//! The channels between the daemon and a backend.
 //!
-//! Beside the events goes the [`Lease`], for thousands of events may wait and nothing that waits may delay it. A longer lease
-//! overtakes answers, reads and all that says nothing about who this node is; it never overtakes the word that a lease was taken
-//! away, nor the beginning and the end of a session or a term. That is sound: what keeps others from starting a run is that its
-//! owner lives, by the session that its record names, and a lease is the proof that this session lives. What is started needs more
-//! than a lease: an accepted begin, which comes with the events, in their order.
+//! One pair of channels carries the requests and events of both [`election`] and [`ledger`].
 //!
-//! The other way goes when the daemon's loop turned last, so that a backend can tell a node that leads from one whose loop stands
-//! still.
+//! The [`Lease`] travels beside the events, because thousands of events may be queued and none of them may delay it. An
+//! extended lease overtakes answers, reads and all other events that do not concern this node's identity. It never
+//! overtakes the withdrawal of a lease, nor the beginning or end of a session or a term. This is safe: other nodes do
+//! not start a run while the session that its record names is alive, and a lease proves exactly that this session is
+//! alive. To start a process, a node needs more than a lease: an accepted begin, which arrives with the events, in
+//! order.
+//!
+//! In the other direction the daemon reports when its loop last made progress, so that a backend can distinguish a
+//! leader that works from one whose loop is stuck.
 
 use std::sync::Arc;
 
@@ -18,40 +21,35 @@ use crate::clock::Uptime;
 use crate::ledger::{Operator, Reader};
 use crate::{election, ledger};
 
-/// What the daemon asks, in order.
+/// A request from the daemon. Requests are handled in order.
 #[expect(clippy::large_enum_variant, reason = "nearly all requests are commits")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
-    /// Of the election.
     Election(election::Request),
-    /// Of the ledger.
     Ledger(ledger::Request),
 }
 
-/// What a backend tells, in order.
+/// An event from the backend. Events arrive in order.
 #[expect(clippy::large_enum_variant, reason = "nearly all events are of the ledger")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Of the election.
     Election(election::Event),
-    /// Of the ledger.
     Ledger(ledger::Event),
 }
 
-/// The lease as of some point in the events: what was told last, or heard last.
+/// The lease at some point of the event sequence, on the sending or the receiving side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// It ends then; zero: nothing was said of it since.
+    /// The end of the lease; zero if no event has extended it since the last boundary.
     pub until: Uptime,
-    /// How many events there were that end or begin what a lease is about.
+    /// Number of boundaries so far: events that begin or end a session or a term, or withdraw a lease.
     bounds: u64,
 }
 
 impl Lease {
-    /// Before the first event.
     pub const NONE: Self = Self { until: Uptime::ZERO, bounds: 0 };
 
-    /// Takes note of an event.
+    /// Applies an event.
     pub fn follow(&mut self, event: &Event) {
         use election::Event as E;
         match event {
@@ -63,49 +61,49 @@ impl Lease {
         }
     }
 
-    /// True where an event lies between the two that none may overtake.
+    /// True if a boundary, which no lease may overtake, lies between the two.
     pub fn is_of_another_time(&self, other: &Self) -> bool {
         self.bounds != other.bounds
     }
 }
 
-/// The daemon's end. What waits in the channels is bounded by what the daemon has under way.
+/// The daemon's end. The number of queued messages is bounded by the daemon's requests in flight.
 pub struct Coordination {
-    /// Requests to the backend. Closed: the backend is gone.
+    /// Requests to the backend. Closed if the backend is gone.
     pub requests: UnboundedSender<Request>,
     /// Events from the backend.
     pub events: UnboundedReceiver<Event>,
     /// The lease as of the newest event.
     pub lease: watch::Receiver<Lease>,
-    /// When the daemon's loop turned last.
+    /// Time of the last iteration of the daemon's loop.
     pub turned: watch::Sender<Uptime>,
-    /// Reads for the operator's eyes.
+    /// Reads for display to operators.
     pub reader: Arc<dyn Reader>,
-    /// What operators want, written down.
+    /// Writes the requests of operators.
     pub operator: Arc<dyn Operator>,
 }
 
 /// The backend's end.
 pub struct Service {
-    /// Requests of the daemon. Closed: the daemon is gone.
+    /// Requests of the daemon. Closed if the daemon is gone.
     pub requests: UnboundedReceiver<Request>,
-    /// Events to the daemon.
     pub events: UnboundedSender<Event>,
-    /// The lease, past all events that wait.
+    /// The lease as of the newest event; bypasses queued events.
     pub lease: watch::Sender<Lease>,
-    /// When the daemon's loop turned last; zero: it has not begun.
+    /// Time of the last iteration of the daemon's loop; zero if it has not started.
     pub turned: watch::Receiver<Uptime>,
 }
 
 impl Service {
-    /// Tells an event, and the lease beside it. A daemon that is gone is noticed by its closed channel.
+    /// Sends an event, and updates the lease beside it. The result is ignored: the closed request channel shows that
+    /// the daemon is gone.
     pub fn tell(&self, event: Event) {
         self.lease.send_modify(|lease| lease.follow(&event));
         let _ = self.events.send(event);
     }
 }
 
-/// Both ends; `ledger` is for the operator's eyes and requests.
+/// Creates both ends. `ledger` serves the operators' reads and requests.
 pub fn channels<L: Reader + Operator + 'static>(ledger: Arc<L>) -> (Coordination, Service) {
     let (request_sender, requests) = unbounded_channel();
     let (event_sender, events) = unbounded_channel();
@@ -128,13 +126,13 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_lease_is_of_the_same_time_and_nothing_that_ends_one_is() {
+    fn only_boundary_events_separate_two_leases() {
         use election::Event as E;
-        let heard = Lease::NONE;
-        let mut told = heard;
-        told.follow(&Event::Election(E::Lease { until: at(5) }));
-        told.follow(&Event::Election(E::Members(Vec::new())));
-        assert!(!told.is_of_another_time(&heard) && told.until == at(5));
+        let received = Lease::NONE;
+        let mut sent = received;
+        sent.follow(&Event::Election(E::Lease { until: at(5) }));
+        sent.follow(&Event::Election(E::Members(Vec::new())));
+        assert!(!sent.is_of_another_time(&received) && sent.until == at(5));
         let session = SessionId("1".into());
         let term = Term { token: FencingToken(1), candidate: CandidateName("c".into()) };
         for bound in [
@@ -143,9 +141,9 @@ mod tests {
             E::Expired { session },
             E::Over { term, why: TermEnd::LeaseOver },
         ] {
-            let mut told = told;
-            told.follow(&Event::Election(bound));
-            assert!(told.is_of_another_time(&heard) && told.until == Uptime::ZERO);
+            let mut sent = sent;
+            sent.follow(&Event::Election(bound));
+            assert!(sent.is_of_another_time(&received) && sent.until == Uptime::ZERO);
         }
     }
 }

@@ -1,15 +1,16 @@
-//! A crontab written anew as jobs.yaml: the same commands at the same times.
+//! Converter from crontabs to jobs.yaml: the same commands at the same times.
 //!
 //! ```text
 //! bytes ── line ──▶ settings, entries, comments ── write ──▶ jobs.yaml
 //!           setting: crontab(5)'s NAME=VALUE      name: a job's name out of its command
 //!           when:    the five fields and macros   yaml: quoting
-//!           input:   what `%` stands for
+//!           input:   the meaning of `%`
 //! ```
 //!
-//! Read as cron reads it (Debian's and cronie's; FreeBSD's and OpenBSD's flags where they say more). What cron would
-//! refuse, or cronkeeper cannot do, stays as a comment at its place and is told with its line: nothing is dropped in
-//! silence. Knows nothing of files and hosts; whoever calls says where the crontab is from.
+//! A crontab is read as Debian's cron and cronie read it, and with the additional flags of FreeBSD and OpenBSD. An
+//! entry that cron refuses, or that cronkeeper cannot run, stays as a comment at its place and is reported with its
+//! line number: nothing is dropped silently. This module does not know files and hosts; the caller passes the origin of
+//! the crontab.
 
 mod entry;
 mod environment;
@@ -27,74 +28,70 @@ mod tests;
 
 use std::str::Utf8Error;
 
-use line::{Line, What};
+use line::{Line, LineKind};
 
-/// No crontab is larger; the bound keeps everything that is made of one small.
+/// Most bytes of a crontab. The bound keeps the result small, too.
 pub const LARGEST: usize = 1 << 20;
 
-/// What an import is told about the crontab.
+/// The origin of a crontab, which its text does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
-    /// What it is called in the result.
+    /// The crontab's name in the result.
     pub name: &'a str,
-    /// The sixth word of an entry is a user, as in /etc/crontab and /etc/cron.d.
+    /// The sixth field of each entry is a user, as in /etc/crontab and /etc/cron.d.
     pub system: bool,
-    /// The time zone of its host, an IANA name.
+    /// The IANA time zone of the crontab's host.
     pub zone: &'a str,
-    /// Whose crontab it is, where that is known.
+    /// The user whose crontab it is, if known.
     pub owner: Option<&'a str>,
 }
 
-/// A crontab as jobs.yaml.
+/// The result of an import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// The whole file.
+    /// The whole jobs file.
     pub yaml: String,
-    /// What is not as it was, by line.
-    pub notes: Vec<Note>,
+    /// Everything that was lost or changed, by line.
+    pub notes: Vec<ImportNote>,
 }
 
-/// Something that could not be carried over, or not as it was.
+/// A report that something was lost or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
+pub struct ImportNote {
     /// The line of the crontab, from 1.
     pub line: usize,
-    /// What, in words.
     pub text: String,
 }
 
-/// Why a text is no crontab, or none that can be written as jobs.
+/// Why a file cannot be imported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImportError {
-    /// It holds what no text holds.
-    #[error("line {line} holds a NUL byte")]
+    #[error("line {line} contains a NUL byte")]
     Binary {
         /// From 1.
         line: usize,
     },
-    /// See [`LARGEST`].
+    /// The file is larger than [`LARGEST`].
     #[error("it is larger than {} MiB", LARGEST >> 20)]
     TooLarge,
-    /// Not one of its lines is an entry or a setting.
     #[error("none of its lines is an entry or a setting; line {line}: {why}")]
     NoLine {
-        /// The first that is none, from 1.
+        /// The first line that is neither, from 1.
         line: usize,
-        /// What is wrong with it.
         why: String,
     },
-    /// Its settings, repeated for every entry, are larger than a jobs file may be.
-    #[error("up to line {line} the jobs are larger than a jobs file may be; split the crontab")]
+    /// The settings, which are repeated in every job, make the result larger than a jobs file may be.
+    #[error("the lines up to {line} make a jobs file that is too large; split the crontab")]
     TooMuch {
         /// From 1.
         line: usize,
     },
 }
 
-/// Writes a crontab as jobs.yaml.
+/// Converts a crontab to jobs.yaml.
 ///
 /// # Errors
-/// When it is no crontab at all, or too large.
+/// When the file is not a crontab at all, or is too large.
 pub fn import(bytes: &[u8], origin: &Origin<'_>) -> Result<Imported, ImportError> {
     if bytes.len() > LARGEST {
         return Err(ImportError::TooLarge);
@@ -109,9 +106,9 @@ pub fn import(bytes: &[u8], origin: &Origin<'_>) -> Result<Imported, ImportError
 }
 
 fn must_be_a_crontab(lines: &[Line]) -> Result<(), ImportError> {
-    let is_known = |line: &Line| matches!(line.what, What::Entry(_) | What::Setting(_));
-    let refused = lines.iter().find_map(|line| match &line.what {
-        What::Refused(why) => Some((line.number, why.clone())),
+    let is_known = |line: &Line| matches!(line.kind, LineKind::Entry(_) | LineKind::Setting(_));
+    let refused = lines.iter().find_map(|line| match &line.kind {
+        LineKind::Refused(why) => Some((line.number, why.clone())),
         _ => None,
     });
     match refused {
@@ -120,7 +117,7 @@ fn must_be_a_crontab(lines: &[Line]) -> Result<(), ImportError> {
     }
 }
 
-/// A remark at a place in the result; told on stderr too where something is lost.
+/// A comment in the result. If it is about a loss, it is also a note of the import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Remark {
     text: String,
@@ -128,17 +125,17 @@ struct Remark {
 }
 
 impl Remark {
-    /// Something is not as it was.
+    /// Something is lost or changed.
     fn loss(text: impl Into<String>) -> Self {
         Self { text: text.into(), is_loss: true }
     }
 
-    /// Something looks different and is the same.
+    /// Something looks different, but behaves the same.
     fn same(text: impl Into<String>) -> Self {
         Self { text: text.into(), is_loss: false }
     }
 }
 
 fn not_utf8(_: Utf8Error) -> String {
-    "the line is not UTF-8, as a jobs file must be".to_owned()
+    "the line is not UTF-8, which a jobs file must be".to_owned()
 }

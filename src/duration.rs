@@ -1,43 +1,41 @@
-//! Durations as people write them: integers with units, `500ms`, `90s`, `5m`, `1h30m`, `2d`.
+//! Parser and formatter for durations such as `500ms`, `90s` or `1h30m`.
 //!
-//! One reader and one writer for jobs.yaml, the command line and what is shown. Fractions, weeks and
-//! numbers without a unit are deliberately absent: a bare `90` means minutes to one reader and seconds to another.
+//! jobs.yaml, the command line and all output share them. Fractions, weeks and numbers without a unit are deliberately
+//! not supported: a bare `90` means minutes to one reader and seconds to another.
 
 use std::time::Duration;
 
 use crate::suggest::nearest;
 
-/// The units from large to small, in milliseconds.
+/// The units in milliseconds, from large to small.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
-/// What people write for a unit, and what it is called here.
+/// Common spellings that are not supported, with the unit to suggest instead.
 const ALIASES: [(&str, &str); 6] =
     [("sec", "s"), ("secs", "s"), ("min", "m"), ("mins", "m"), ("hr", "h"), ("day", "d")];
 
-/// Nobody waits longer than a century; a limit keeps all sums of instants and durations in range.
+/// The longest duration, a century. The limit keeps all sums of instants and durations in range.
 const LONGEST: Duration = Duration::from_secs(36_525 * 86_400);
 
-/// A text that is no duration.
+/// The error for a text that is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDuration {
-    /// It does not begin with digits, or holds something else than digits and units.
-    #[error("`{0}` is no duration: integers with units, such as `500ms`, `90s`, `1h30m` or `2d`")]
+    /// It does not begin with digits, or contains something other than digits and units.
+    #[error("`{0}` is not a duration: expected integers with units, such as `500ms`, `90s`, `1h30m` or `2d`")]
     NotADuration(String),
-    /// A number that could mean anything.
+    /// A number without a unit.
     #[error("`{0}` has no unit: write `{0}s` for seconds, `{0}m` for minutes")]
     NoUnit(String),
-    /// A unit that there is not.
+    /// A unit that does not exist.
     #[error("`{text}` has the unknown unit `{unit}`{hint}", hint = did_you_mean(.nearest))]
     UnknownUnit {
-        /// The whole text.
         text: String,
-        /// Its unit.
         unit: String,
-        /// The unit that was likely meant.
+        /// The unit that was probably meant.
         nearest: Option<&'static str>,
     },
-    /// `30m1h`, or `1m1m`.
-    #[error("`{0}` does not name its units from large to small, each once: d, h, m, s, ms")]
+    /// Such as `30m1h` or `1m1m`.
+    #[error("`{0}` must name its units from large to small, each at most once: d, h, m, s, ms")]
     OutOfOrder(String),
     /// More than a century.
     #[error("`{0}` is longer than a hundred years")]
@@ -48,10 +46,10 @@ fn did_you_mean(word: &Option<&str>) -> String {
     word.map(|word| format!(", did you mean `{word}`?")).unwrap_or_default()
 }
 
-/// Reads a duration; zero is one, and whoever cannot use it says so.
+/// Parses a duration. Zero is valid; callers that cannot use it must reject it.
 ///
 /// # Errors
-/// When the text is no duration, with the rule that it breaks.
+/// If the text is not a duration; the error names the broken rule.
 pub fn parse(text: &str) -> Result<Duration, BadDuration> {
     let mut rest = text;
     let mut millis: u64 = 0;
@@ -65,7 +63,7 @@ pub fn parse(text: &str) -> Result<Duration, BadDuration> {
         if !known {
             return Err(unknown_unit(text, unit));
         }
-        // Searching on from the last unit found is what forbids `30m1h` and `1m1m`.
+        // The iterator continues after the last unit found, which rejects `30m1h` and `1m1m`.
         let (_, factor) =
             units.find(|(name, _)| *name == unit).ok_or_else(|| BadDuration::OutOfOrder(text.to_owned()))?;
         millis = digits
@@ -101,7 +99,7 @@ fn unknown_unit(text: &str, unit: &str) -> BadDuration {
     BadDuration::UnknownUnit { text: text.to_owned(), unit: unit.to_owned(), nearest }
 }
 
-/// Writes a duration so that [`parse`] reads it back; what is finer than a millisecond is cut off.
+/// Formats a duration so that [`parse`] reads it back. Truncates to milliseconds.
 pub fn format(duration: Duration) -> String {
     let mut millis = duration.as_millis();
     if millis == 0 {
@@ -141,35 +139,35 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_says_which_rule_it_breaks() {
-        for (text, says) in [
-            ("", "`` is no duration: integers with units, such as `500ms`, `90s`, `1h30m` or `2d`"),
+    fn an_error_names_the_broken_rule() {
+        for (text, message) in [
+            ("", "`` is not a duration: expected integers with units, such as `500ms`, `90s`, `1h30m` or `2d`"),
             ("90", "`90` has no unit: write `90s` for seconds, `90m` for minutes"),
-            ("1h30", "`1h30` is no duration: integers with units, such as `500ms`, `90s`, `1h30m` or `2d`"),
-            ("-5s", "`-5s` is no duration: integers with units, such as `500ms`, `90s`, `1h30m` or `2d`"),
-            ("1.5h", "`1.5h` is no duration: integers with units, such as `500ms`, `90s`, `1h30m` or `2d`"),
-            ("5 m", "`5 m` is no duration: integers with units, such as `500ms`, `90s`, `1h30m` or `2d`"),
+            ("1h30", "`1h30` is not a duration: expected integers with units, such as `500ms`, `90s`, `1h30m` or `2d`"),
+            ("-5s", "`-5s` is not a duration: expected integers with units, such as `500ms`, `90s`, `1h30m` or `2d`"),
+            ("1.5h", "`1.5h` is not a duration: expected integers with units, such as `500ms`, `90s`, `1h30m` or `2d`"),
+            ("5 m", "`5 m` is not a duration: expected integers with units, such as `500ms`, `90s`, `1h30m` or `2d`"),
             ("5min", "`5min` has the unknown unit `min`, did you mean `m`?"),
             ("5S", "`5S` has the unknown unit `S`, did you mean `s`?"),
             ("5fortnights", "`5fortnights` has the unknown unit `fortnights`"),
-            ("30m1h", "`30m1h` does not name its units from large to small, each once: d, h, m, s, ms"),
-            ("1m1m", "`1m1m` does not name its units from large to small, each once: d, h, m, s, ms"),
+            ("30m1h", "`30m1h` must name its units from large to small, each at most once: d, h, m, s, ms"),
+            ("1m1m", "`1m1m` must name its units from large to small, each at most once: d, h, m, s, ms"),
             ("40000d", "`40000d` is longer than a hundred years"),
             ("99999999999999999999s", "`99999999999999999999s` is longer than a hundred years"),
         ] {
-            assert_eq!(parse(text).map_err(|error| error.to_string()), Err(says.to_owned()));
+            assert_eq!(parse(text).map_err(|error| error.to_string()), Err(message.to_owned()));
         }
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(millis in 0..LONGEST.as_millis() as u64) {
+        fn parse_reads_back_what_format_wrote(millis in 0..LONGEST.as_millis() as u64) {
             let duration = Duration::from_millis(millis);
             prop_assert_eq!(parse(&format(duration)), Ok(duration));
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC{0,40}|[0-9dhms]{0,30}") {
+        fn no_text_panics(text in "\\PC{0,40}|[0-9dhms]{0,30}") {
             let _ = parse(&text);
         }
     }

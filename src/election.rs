@@ -1,7 +1,8 @@
-//! The port through which the daemon takes part in the election, whichever backend holds it.
+//! The interface between the daemon and the backend that runs the election.
 //!
-//! Requests go in, events come out, both through channels: a backend is a task between them. Requests are
-//! carried out in the order they were made, those of the [`ledger`](crate::ledger) among them. Nothing here names a backend.
+//! The daemon sends requests and receives events through channels; the backend is a task between the two. The backend
+//! carries out requests in the order they were made, including those to the [`ledger`](crate::ledger). This module
+//! names no backend.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,74 +16,76 @@ use crate::job::{Digest, JobName};
 use crate::ledger::Snapshot;
 use crate::term::{CandidateName, NodeName, SessionId, Term, TermEnd};
 
-/// What the daemon asks of the election.
+/// A request from the daemon to the election.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
-    /// Join the queue, and join it again whenever the place in it is lost, until [`Request::Resign`] or [`Request::Leave`].
+    /// Join the queue, and rejoin it whenever the candidate is lost, until [`Request::Resign`] or [`Request::Leave`].
     Campaign,
-    /// Give up leadership, or the place in the queue. Commits already requested are answered first; the member stays.
-    /// Answered by [`Event::Over`] if a term was open, and in any case by [`Event::Withdrawn`].
+    /// Give up leadership, or leave the queue. Commits already requested are answered first; the member stays. Answered
+    /// by [`Event::Over`] if the node was leading, and in any case by [`Event::Withdrawn`].
     Resign,
-    /// Give leadership to this node, which waits in the queue. Commits already requested are answered first; the member stays.
-    /// Answered by [`Event::Over`] and [`Event::Withdrawn`]; or by [`Event::NotTransferred`], and the term goes on unless it was over.
-    /// Where the queue changed at the last moment both come, [`Event::Withdrawn`] last.
+    /// Hand leadership over to this node, which must be in the queue. Commits already requested are answered first; the
+    /// member stays. Answered by [`Event::Over`] and [`Event::Withdrawn`], or by [`Event::NotTransferred`]; then the
+    /// term continues unless it was already over. If the queue changes at the last moment, all three are sent,
+    /// [`Event::Withdrawn`] last.
     Transfer(NodeName),
-    /// Whether this node has runs in flight: then the lease is kept also while it does not lead.
+    /// Report whether this node has runs in flight. If it has, the backend renews the lease even while the node does
+    /// not lead.
     Busy(bool),
-    /// What this node has loaded, for the others to compare.
+    /// Publish what this node has loaded, so that other nodes can compare.
     Publish(Published),
-    /// The jobs of its files: what is kept of others that no node has may be removed.
+    /// Report the jobs in this node's files. Records of jobs that no node has may be removed.
     Define(Arc<Defined>),
-    /// End the membership and the session. Answered by [`Event::Left`], within the backend's own bound even when nobody answers it.
+    /// End the membership and the session. Answered by [`Event::Left`], within a time limit of the backend even if the
+    /// service does not answer.
     Leave,
 }
 
-/// The jobs that a node's files define.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Defined {
-    /// Of the files, as it is published.
+    /// Digest of the jobs files, as published in [`Published::digest`].
     pub digest: Digest,
-    /// Their names.
     pub jobs: BTreeSet<JobName>,
 }
 
-/// What a node tells the others of itself.
+/// What a node publishes about itself for the other nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
-    /// Of its jobs files.
+    /// Digest of its jobs files.
     pub digest: Digest,
-    /// Version of the time zone data it evaluates schedules with.
+    /// Version of the time zone data with which it evaluates schedules.
     pub tzdata: String,
-    /// How much the operator wants it to lead: leadership is handed to the one with the highest priority that is fit.
+    /// The configured priority. The leader hands leadership over to the fit node with the highest priority.
     #[serde(default)]
     pub priority: u32,
-    /// Its jobs files are invalid now; `digest` is of those loaded before.
+    /// Its jobs files are invalid now; `digest` is that of the last valid ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub jobs_invalid: bool,
-    /// It was told to end, and lets its runs end.
+    /// It is shutting down and lets its runs finish.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
 }
 
 impl Published {
-    /// True where its node has the jobs of these files, and no others.
+    /// True if the node has loaded exactly the files with this digest.
     pub fn defines(&self, digest: &Digest) -> bool {
         self.digest == *digest && *digest != Digest::default() && !self.jobs_invalid
     }
 
-    /// True where its node has other jobs; not where it does not say.
+    /// True if the node has loaded different jobs; false if it publishes no digest.
     pub fn has_other_jobs_than(&self, other: &Self) -> bool {
         self.digest != other.digest && self.digest != Digest::default()
     }
 
-    /// True where its node has other time zone data; not where either does not say.
+    /// True if the node has different time zone data; false if either version is unknown.
     pub fn has_other_zones_than(&self, other: &Self) -> bool {
-        let is_told = |tzdata: &str| !tzdata.is_empty() && tzdata != "unknown";
-        self.tzdata != other.tzdata && is_told(&self.tzdata) && is_told(&other.tzdata)
+        let is_known = |tzdata: &str| !tzdata.is_empty() && tzdata != "unknown";
+        self.tzdata != other.tzdata && is_known(&self.tzdata) && is_known(&other.tzdata)
     }
 }
 
-/// The one with the highest priority; of several the first by name, so that all nodes agree. Whether it is fit is another question.
+/// The member with the highest priority. Among equals the first by name, so that all nodes agree. Does not check
+/// fitness.
 pub fn highest_priority<'m>(members: impl Iterator<Item = &'m Member>) -> Option<&'m Member> {
     members.max_by(|a, b| {
         let weight = a.published.priority.cmp(&b.published.priority);
@@ -90,220 +93,192 @@ pub fn highest_priority<'m>(members: impl Iterator<Item = &'m Member>) -> Option
     })
 }
 
-/// What happened in the election.
+/// An event from the election to the daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// The node lives under this session from now on; it expires after `timeout`. Again, under the same session, when its member had
-    /// gone and was made anew: meanwhile the node was gone to others, so it owns its runs anew each time.
+    /// The node has this session from now on. Also sent, with the same session, when the node's member was lost and
+    /// recreated: in between, other nodes considered the node gone, so it must take ownership of its runs again each
+    /// time.
     Session {
-        /// What this node's runs belong to from now on.
+        /// The session that owns this node's runs from now on.
         id: SessionId,
-        /// As negotiated.
+        /// The negotiated session timeout.
         timeout: Duration,
     },
-    /// The node has a place in the queue.
+    /// The node has joined the queue.
     Joined {
-        /// Its entry.
         candidate: CandidateName,
     },
-    /// The node waits behind another. Again whenever the predecessor or the leader changed.
+    /// The node waits behind another candidate. Sent again whenever the predecessor or the leader changes.
     Following {
-        /// Its entry.
         candidate: CandidateName,
-        /// The entry before its own.
+        /// The candidate directly ahead of its own.
         predecessor: CandidateName,
-        /// Whose it is; absent for an entry that is not cronkeeper's.
+        /// Node of the predecessor; `None` if the entry was not created by cronkeeper.
         predecessor_node: Option<NodeName>,
-        /// Whose the first entry is; absent for an entry that is not cronkeeper's.
+        /// Node of the first candidate; `None` if the entry was not created by cronkeeper.
         leader_node: Option<NodeName>,
     },
-    /// The node leads: the ledger was read after every earlier candidate had gone.
+    /// The node leads. The ledger was read after every earlier candidate was gone.
     Elected {
-        /// The term.
         term: Term,
-        /// How long the node may act. It may be past: then the node acts once an [`Event::Lease`] lets it.
+        /// The end of the lease. If it is in the past, the node must wait for an [`Event::Lease`] before it acts.
         lease_until: Uptime,
-        /// The ledger.
         snapshot: Box<Snapshot>,
-        /// From knowing to be first until now.
+        /// Time since the node learned that it is first in the queue.
         took: Duration,
     },
-    /// The term is over. No commit requested in it from now on will be accepted. One requested before may yet be answered
-    /// [`Accepted`](crate::ledger::Commit::Accepted) where the connection was lost: it is on record, and must not be started.
+    /// The term is over. No commit requested in it from now on is accepted. If the connection was lost, a commit
+    /// requested earlier may still be answered [`Accepted`](crate::ledger::Commit::Accepted): the run is in the ledger
+    /// but must not be started.
     Over {
-        /// The term.
         term: Term,
-        /// Why.
         why: TermEnd,
     },
-    /// [`Request::Resign`] is done: the node is not in the queue.
+    /// [`Request::Resign`] is done: the node is no longer in the queue.
     Withdrawn,
-    /// [`Request::Transfer`] cannot be done.
+    /// [`Request::Transfer`] failed.
     NotTransferred {
-        /// Who was to lead.
+        /// The node that leadership should have gone to.
         to: NodeName,
-        /// Why it does not.
         why: TransferError,
     },
-    /// The lease now ends at this instant: later than before after a quorum write, [`Uptime::ZERO`] when it was taken away.
+    /// The lease changed: later than before after a quorum write, [`Uptime::ZERO`] when it was withdrawn.
     Lease {
-        /// When.
+        /// The new end of the lease.
         until: Uptime,
     },
-    /// The connection is lost; the session may live.
+    /// The connection is lost; the session may still exist.
     Suspended {
-        /// The session.
         session: SessionId,
     },
-    /// The connection is back, the session is the same, and so are the node's entries.
+    /// The connection is back. The session and the node's entries are the same as before.
     Resumed {
-        /// The session.
         session: SessionId,
     },
-    /// The session is gone.
     Expired {
-        /// The session.
         session: SessionId,
     },
-    /// Nobody answers; the next try comes after `retry`.
+    /// No server answers.
     Unreachable {
-        /// When the next try comes.
+        /// Time until the next attempt.
         retry: Duration,
-        /// What went wrong, for people.
+        /// The error, for display.
         error: String,
     },
-    /// Something that this node needs of the service has failed for some seconds, and is tried again: what, in words. Absent: it no
-    /// longer does.
+    /// A request to the service has kept failing for some seconds and is being retried; the text describes it. `None`
+    /// when it no longer fails.
     Stalled(Option<String>),
-    /// Paths of the service that cannot be read, written or trusted, each with why. They are passed over, and looked at again.
+    /// Paths of the service that cannot be read, written or trusted, each with the reason. They are skipped and checked
+    /// again later.
     Damaged {
-        /// All of them.
         all: Vec<String>,
-        /// Those that were not told before.
+        /// Those that no earlier event reported.
         new: Vec<String>,
     },
-    /// The service's clock was read: as a write of this node was stamped. Before each [`Event::Elected`], and about every minute
-    /// while the node leads, runs something or waits in the queue.
+    /// The service's clock, read from the timestamp of a write by this node. Sent before each [`Event::Elected`], and
+    /// about every minute while the node leads, runs something or waits in the queue.
     Time(ServerTime),
-    /// The nodes that live, read every 15 s.
+    /// The nodes that are alive, read every 15 s.
     Members(Vec<Member>),
-    /// [`Request::Leave`] is done.
     Left,
-    /// The node cannot take part until an operator changes something. A term that was open is over with it.
+    /// The node cannot take part until an operator intervenes. If the node was leading, its term is over.
     Failed(Failure),
 }
 
-/// A living node, as it describes itself.
+/// A node that is alive, as it describes itself in its member record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Format of the record.
+    /// Format version of the record.
     pub v: u32,
-    /// The node.
     pub node: NodeName,
-    /// Its host.
     pub host: String,
-    /// Its process.
     pub pid: u32,
-    /// Of its program.
+    /// Version of cronkeeper.
     pub version: String,
-    /// When its process started.
     pub started_at: jiff::Timestamp,
-    /// Of its session, in milliseconds, where it ends by time.
+    /// Session timeout in milliseconds; absent with a backend whose sessions do not expire by time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_timeout_ms: Option<u64>,
-    /// What it has loaded.
     #[serde(flatten)]
     pub published: Published,
 }
 
-/// The queue as it stood when read.
+/// The queue at the time it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queue {
-    /// The entries, the leader first.
+    /// The candidates in order, the leader first.
     pub candidates: Vec<Candidate>,
-    /// The nodes that live.
+    /// The nodes that are alive.
     pub members: Vec<Member>,
 }
 
-/// An entry of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// Its name.
     pub candidate: CandidateName,
-    /// Whose it is; absent for an entry that is not cronkeeper's.
+    /// `None` if the entry was not created by cronkeeper.
     pub node: Option<NodeName>,
 }
 
-/// Why a node cannot be given leadership.
+/// The reason why leadership cannot be handed over to a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransferError {
-    /// Only a leader has leadership to give.
     #[error("this node does not lead")]
     NotLeading,
-    /// It leads itself.
-    #[error("it leads already")]
+    #[error("it already leads")]
     Leads,
-    /// No entry of the queue is its.
-    #[error("it has no place in the queue")]
+    #[error("it is not in the queue")]
     NotQueued,
-    /// It has an entry, but nothing says that it lives.
+    /// It has a candidate but no member.
     #[error("its member is gone")]
     NotAlive,
-    /// An entry that is not cronkeeper's stands before it: nobody but its owner may remove that.
-    #[error("`{entry}`, which is not cronkeeper's, is before it in the queue")]
-    Foreign {
-        /// The entry.
-        entry: CandidateName,
-    },
-    /// The queue changed while leadership was handed over: it went to the next in line.
-    #[error("the queue changed meanwhile; leadership went to the next in line")]
+    /// A foreign entry is ahead of it, and only the owner of that entry may remove it.
+    #[error("`{entry}`, which was not created by cronkeeper, is ahead of it in the queue")]
+    Foreign { entry: CandidateName },
+    /// The queue changed during the handover.
+    #[error("the queue changed during the handover; leadership went to the next node in the queue")]
     Changed,
-    /// Whether it can be given leadership was not found out soon enough: meanwhile nothing is decided.
-    #[error("it took too long to find out whether it can lead")]
+    /// The check took too long. It is limited in time, because the leader decides nothing while it runs.
+    #[error("the check whether it can lead took too long")]
     NotInTime,
-    /// The backend's order is fixed.
-    #[error("another is before it in the queue, and on one host the order of the queue is fixed")]
+    /// The backend cannot reorder its queue.
+    #[error("another node is ahead of it in the queue, and on a single host the order of the queue is fixed")]
     NotNext,
 }
 
-/// Why a node cannot take part until an operator changes something.
+/// The reason why a node cannot take part until an operator intervenes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Another living node has the name.
-    #[error("node name `{node}` is taken: {holder} holds it")]
+    /// Another node that is alive has the same name.
+    #[error("node name `{node}` is already in use by {holder}")]
     NameTaken {
-        /// The name.
         node: NodeName,
-        /// Who holds it, for people.
+        /// Description of the other node, for display.
         holder: String,
     },
-    /// The service refuses this client.
-    #[error("authentication was refused by {service}: {detail}")]
+    #[error("{service} refused the authentication: {detail}")]
     Refused {
-        /// The service, as configured.
+        /// The service's address, as configured.
         service: String,
-        /// What it said.
+        /// The service's error.
         detail: String,
     },
     /// The chroot of the connect string does not exist.
     #[error("path `{chroot}` does not exist on {service}")]
     NoChroot {
-        /// The path.
         chroot: String,
-        /// The service, as configured.
+        /// The service's address, as configured.
         service: String,
     },
-    /// The state directory belongs to another cluster.
     #[error("the state directory belongs to cluster {ours}, but {service} is cluster {theirs}")]
     OtherCluster {
-        /// What the state directory remembers.
+        /// The cluster recorded in the state directory.
         ours: String,
-        /// What the service says.
+        /// The cluster that the service reports.
         theirs: String,
-        /// The service, as configured.
+        /// The service's address, as configured.
         service: String,
     },
-    /// The state directory cannot be written.
     #[error("the state directory cannot be written: {0}")]
     StateDir(String),
 }

@@ -1,15 +1,16 @@
-//! What others wrote, as nobody means it: each parser is given samples of its format, changed again and again.
+//! Deterministic fuzz tests for the parsers of untrusted input.
 //!
 //! ```text
 //!  tests/corpus/PARSER/*  ─┐
-//!  words of the format    ─┼─ mutate ─ input ─▶ the parser's test: true where the input was read, false where it was refused
+//!  words of the format    ─┼─ mutate ─ input ─▶ the test of the parser, which returns true if it accepted the input
 //!  a number, the seed     ─┘
 //! ```
-//! No input makes the parser panic, and none takes it long. What else must hold of what was read is for the test to assert. An
-//! input is drawn from its seed and the corpus alone, so it is the same on every machine. The samples come first, as they are:
-//! an input that was once too much for a parser stays in its corpus.
+//! No input may make the parser panic or take long. The test asserts whatever else must hold for accepted inputs. An
+//! input depends only on its seed and the corpus, so it is the same on every machine. The unchanged samples come first,
+//! so that an input that once broke a parser can stay in its corpus as a regression test.
 //!
-//! Ten thousand inputs in an ordinary run, a million with `CRONKEEPER_LONG=1`; `CRONKEEPER_FUZZ_SEED` runs one again.
+//! An ordinary run has ten thousand inputs, one with `CRONKEEPER_LONG=1` a million. `CRONKEEPER_FUZZ_SEED` repeats a
+//! single one.
 
 mod mutate;
 
@@ -26,35 +27,35 @@ use serde::de::DeserializeOwned;
 
 use mutate::Mutator;
 
-/// Inputs of an ordinary run, and of a long one.
+/// Number of inputs in an ordinary run and in a long one.
 const FEW: u64 = 10_000;
 const MANY: u64 = 1_000_000;
-/// The processor's time that one input may take, whatever else the machine does.
+/// Maximum CPU time for one input. CPU time does not depend on the load of the machine.
 const SLOW: Duration = Duration::from_secs(5);
-/// An input that is not done with after this, by the clock on the wall, never is.
+/// Wall-clock time after which an input counts as hanging.
 const HUNG: Duration = Duration::from_secs(300);
-/// Of so many inputs one is read at least, or the parser is only ever shown what its first line refuses.
+/// The parser must accept at least one in this many inputs; otherwise only its first checks would be tested.
 const ONE_READ_OF: u64 = 200;
-/// Characters of an input that are shown.
+/// Maximum number of characters of an input to print.
 const SHOWN: usize = 4_000;
 
-/// A parser's test.
+/// A fuzz test of one parser.
 pub(crate) struct Fuzz {
-    /// The parser, and its folder in the corpus.
+    /// Name of the parser and of its directory in the corpus.
     pub parser: &'static str,
-    /// What its format is made of.
+    /// Fragments of its format.
     pub words: &'static [&'static str],
-    /// Bytes of an input at most; most are far shorter.
+    /// Maximum length of an input in bytes; most are far shorter.
     pub longest: usize,
 }
 
 impl Fuzz {
-    /// Of a parser that is given up to 64 KiB.
+    /// A test with inputs of at most 64 KiB.
     pub fn of(parser: &'static str, words: &'static [&'static str]) -> Self {
         Self { parser, words, longest: 64 << 10 }
     }
 
-    /// Gives the parser its inputs. `read` says whether it took one, and panics where something is wrong.
+    /// Runs the test. `read` returns whether the parser accepted the input, and panics if something is wrong.
     #[track_caller]
     pub fn run(self, read: fn(&[u8]) -> bool) {
         let seeds = seeds();
@@ -63,18 +64,18 @@ impl Fuzz {
         let worker =
             Worker { mutator: Arc::clone(&mutator), at_work: Arc::new(Mutex::new((seeds.start, Instant::now()))) };
         let Done { read, slowest: (took, slowest) } = watched(worker, seeds, read)
-            .unwrap_or_else(|(seed, what)| panic!("{}", self.said(seed, &what, &mutator.input(seed))));
-        println!("{}: {read} of {count} inputs were read, the slowest took {took:?}: {slowest}", self.parser);
-        assert!(count == 1 || read * ONE_READ_OF > count, "{}: only {read} of {count} were read", self.parser);
+            .unwrap_or_else(|(seed, what)| panic!("{}", self.failure(seed, &what, &mutator.input(seed))));
+        println!("{}: {read} of {count} inputs accepted; the slowest, seed {slowest}, took {took:?}", self.parser);
+        assert!(count == 1 || read * ONE_READ_OF > count, "{}: only {read} of {count} inputs accepted", self.parser);
     }
 
-    fn said(&self, seed: u64, what: &str, input: &[u8]) -> String {
+    fn failure(&self, seed: u64, what: &str, input: &[u8]) -> String {
         let shown: String = input.escape_ascii().take(SHOWN).map(char::from).collect();
-        format!("{}: {what}; again with CRONKEEPER_FUZZ_SEED={seed}, {} bytes: {shown}", self.parser, input.len())
+        format!("{}: {what}; repeat with CRONKEEPER_FUZZ_SEED={seed}, {} bytes: {shown}", self.parser, input.len())
     }
 }
 
-/// Those that this run is about.
+/// The seeds of this run.
 fn seeds() -> Range<u64> {
     match std::env::var("CRONKEEPER_FUZZ_SEED") {
         Ok(seed) => {
@@ -86,26 +87,27 @@ fn seeds() -> Range<u64> {
     }
 }
 
-/// Waits for the worker, and for none of its inputs too long. It works on a thread of its own: what hangs could not be left otherwise.
+/// Waits for the worker and limits the time for each input. The worker has its own thread, because a hanging parser
+/// cannot be interrupted otherwise.
 fn watched(worker: Worker, seeds: Range<u64>, read: fn(&[u8]) -> bool) -> Result<Done, (u64, String)> {
     let at_work = Arc::clone(&worker.at_work);
-    let (tell, told) = mpsc::channel();
-    std::thread::spawn(move || drop(tell.send(worker.work(seeds, read))));
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || drop(sender.send(worker.work(seeds, read))));
     loop {
-        match told.recv_timeout(Duration::from_secs(1)) {
+        match receiver.recv_timeout(Duration::from_secs(1)) {
             Ok(done) => return done,
-            Err(RecvTimeoutError::Disconnected) => panic!("the worker ended without a word"),
+            Err(RecvTimeoutError::Disconnected) => panic!("the worker ended without a result"),
             Err(RecvTimeoutError::Timeout) => {
                 let (seed, since) = *at_work.lock().unwrap();
                 if since.elapsed() > HUNG {
-                    return Err((seed, "an input that hangs".to_owned()));
+                    return Err((seed, "the parser hangs".to_owned()));
                 }
             }
         }
     }
 }
 
-/// Goes through the inputs.
+/// Runs the parser on all inputs.
 struct Worker {
     mutator: Arc<Mutator>,
     at_work: Arc<Mutex<(u64, Instant)>>,
@@ -117,7 +119,7 @@ struct Done {
 }
 
 impl Worker {
-    /// Ends at the first input that is too much, and says why.
+    /// Stops at the first input that makes the parser panic or takes too long, and returns its seed and the reason.
     fn work(&self, seeds: Range<u64>, read: fn(&[u8]) -> bool) -> Result<Done, (u64, String)> {
         let mut done = Done { read: 0, slowest: (Duration::ZERO, seeds.start) };
         for seed in seeds {
@@ -125,19 +127,19 @@ impl Worker {
             let input = self.mutator.input(seed);
             let begun = worked();
             let was_read =
-                catch_unwind(AssertUnwindSafe(|| read(&input))).map_err(|panic| (seed, words_of(&*panic)))?;
+                catch_unwind(AssertUnwindSafe(|| read(&input))).map_err(|panic| (seed, panic_message(&*panic)))?;
             let took = worked() - begun;
             done.read += u64::from(was_read);
             done.slowest = done.slowest.max((took, seed));
             if took > SLOW {
-                return Err((seed, format!("an input that takes {took:?}")));
+                return Err((seed, format!("the parser took {took:?}")));
             }
         }
         Ok(done)
     }
 }
 
-/// What was read is written, and read again as the same.
+/// Asserts that a value survives serializing and deserializing.
 #[track_caller]
 pub(crate) fn is_read_back<T: Serialize + DeserializeOwned + PartialEq + Debug>(read: &T) {
     let written = serde_json::to_vec(read).unwrap();
@@ -146,26 +148,26 @@ pub(crate) fn is_read_back<T: Serialize + DeserializeOwned + PartialEq + Debug>(
     assert_eq!(again, *read);
 }
 
-/// The input as text: a parser that takes text is never given anything else.
+/// The input as text, for parsers that take text.
 pub(crate) fn text(input: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(input)
 }
 
-/// The processor's time of this thread: other builds and tests on the machine do not count.
+/// CPU time of this thread, which does not depend on other builds and tests on the machine.
 fn worked() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("a panic, {}", text.unwrap_or("without words"))
+    format!("the parser panicked: {}", text.unwrap_or("no message"))
 }
 
-/// The files of a parser's folder, by name.
+/// The files in a parser's corpus directory, ordered by name.
 fn samples(parser: &str) -> Vec<Vec<u8>> {
-    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus")).join(parser);
-    let files = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let directory = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus")).join(parser);
+    let files = std::fs::read_dir(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     let mut paths: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
     paths.sort();
     paths.iter().map(|path| std::fs::read(path).unwrap()).collect()

@@ -1,6 +1,6 @@
-//! What a job is: its name, its command, and the policies its owner chose.
+//! Definitions of jobs: name, schedule, command and policies.
 //!
-//! A [`JobSet`] cannot be wrong: it is only made from a validated jobs file (`config`).
+//! A [`JobSet`] is always valid, because only `config` creates one, from validated jobs files.
 
 mod due;
 mod hooks;
@@ -25,16 +25,16 @@ pub use splay::Splay;
 #[serde(try_from = "String", into = "String")]
 pub struct JobName(Arc<str>);
 
-/// A text that is no job name.
+/// The error for a text that is not a job name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no job name: a letter or digit, then at most 99 letters, digits, `.`, `_` or `-`")]
+#[error("`{0}` is not a job name: expected a letter or digit, then at most 99 letters, digits, `.`, `_` or `-`")]
 pub struct BadJobName(pub String);
 
 impl JobName {
     /// Checks a name.
     ///
     /// # Errors
-    /// When the text is no job name.
+    /// If the text is not a job name.
     pub fn parse(name: &str) -> Result<Self, BadJobName> {
         let rest = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
         let good = name.len() <= 100
@@ -43,7 +43,6 @@ impl JobName {
         if good { Ok(Self(name.into())) } else { Err(BadJobName(name.to_owned())) }
     }
 
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -68,17 +67,17 @@ impl fmt::Display for JobName {
     }
 }
 
-/// What a job starts.
+/// The command that a job or hook starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommandLine {
-    /// A program and its arguments, as they are. Never empty.
+    /// A program and its arguments, passed literally. Never empty.
     Argv(Vec<String>),
-    /// A text for `/bin/sh -c`.
+    /// A script for `/bin/sh -c`.
     Shell(String),
 }
 
 impl CommandLine {
-    /// The program and its arguments.
+    /// The program and arguments to execute, including the shell of a script.
     pub fn argv(&self) -> Vec<String> {
         match self {
             Self::Argv(argv) => argv.clone(),
@@ -87,30 +86,30 @@ impl CommandLine {
     }
 }
 
-/// What to do when an occurrence comes while a run of the job is in flight.
+/// The policy for an occurrence while another run of the job is in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overlap {
-    /// Do not run it, and say so.
+    /// Skip it and record the skip.
     #[default]
     Skip,
-    /// Run it once the other has ended; one waits.
+    /// Run it after the other has ended; at most one run waits.
     Queue,
-    /// Run it beside the other.
+    /// Run it concurrently.
     Allow,
-    /// End the other, then run it.
+    /// End the other run first.
     Replace,
 }
 
-/// How often, and when, a run whose attempt failed or took too long is tried again.
+/// Retry policy for runs whose attempt failed or timed out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Retries {
-    /// How many more attempts a run gets.
+    /// Maximum number of further attempts.
     pub limit: u32,
-    /// From the failure to the next attempt, the first time.
+    /// Delay from the first failure to the next attempt.
     pub delay: Duration,
-    /// What the delay is multiplied with from one time to the next; at least 1.
+    /// Factor by which the delay grows after each failure; at least 1.
     pub backoff: f64,
-    /// The longest delay.
+    /// Upper limit of the delay.
     pub max_delay: Duration,
 }
 
@@ -120,126 +119,112 @@ impl Default for Retries {
     }
 }
 
-/// Jobs of which only so many run at once.
+/// A concurrency group: jobs that share a limit on concurrent runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// What its jobs name it.
     pub name: String,
-    /// How many runs of all its jobs may be in flight at once; at least 1, and the same for all of them.
+    /// Maximum number of runs in flight over all its jobs. At least 1, and equal in all of them.
     pub limit: usize,
 }
 
-/// What to do with occurrences that nobody decided on in time.
+/// The policy for occurrences that no leader decided in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Misfire {
     /// Record them as missed.
     Skip,
-    /// Run the newest in the window; record the others as missed.
+    /// Run the newest one in the misfire window; record the others as missed.
     #[default]
     RunOnce,
-    /// Run all in the window, one after the other.
+    /// Run all in the misfire window, one after the other.
     RunAll,
 }
 
-/// What becomes of a run whose node died.
+/// The policy for a run whose node died.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interrupted {
-    /// It ends `interrupted`.
+    /// The run ends as `interrupted`.
     #[default]
     Skip,
-    /// Another attempt, on the next leader.
+    /// The next leader begins another attempt.
     Rerun,
 }
 
-/// What becomes of a run while its node is cut off from the coordination service.
+/// The policy for a run whose node is cut off from the coordination service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnLeaseEnd {
-    /// It goes on, at most until the job's next occurrence.
+    /// The run continues, at most until the job's next occurrence.
     #[default]
     Keep,
-    /// It is killed when the lease ends.
+    /// The run is killed when the lease ends.
     Kill,
 }
 
-/// Who a job's processes run as; what is not named is the daemon's own.
+/// The user and group of a job's processes. The default for each is the daemon's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunAs {
-    /// A user's name or number, with all groups of that user.
+    /// Name or number of a user, whose groups all apply.
     pub user: Option<String>,
-    /// A group's name or number, in place of the user's own group.
+    /// Name or number of a group that replaces the user's primary group.
     pub group: Option<String>,
 }
 
-/// How much a job's processes may take; what is not given is unlimited, or as the daemon was given it.
+/// Resource limits of a job's processes. `None` means unlimited or inherited from the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes: of the whole run where a cgroup limits it, else of data in each process.
+    /// Bytes. With a cgroup for the whole run, otherwise for the data of each process.
     pub memory: Option<u64>,
-    /// Processes and threads: of the whole run where a cgroup limits it, else of all that the user has.
+    /// Processes and threads. With a cgroup for the whole run, otherwise for the user.
     pub processes: Option<u64>,
     /// Open files of each process.
     pub open_files: Option<u64>,
-    /// Processor time of each process.
+    /// CPU time of each process, in whole seconds.
     pub cpu_time: Option<Duration>,
 }
 
-/// A definition of a job, complete and valid.
+/// A complete and valid definition of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// Unique in its set.
+    /// Unique within the set.
     pub name: JobName,
-    /// For people.
     pub description: Option<String>,
-    /// See [`Due`].
     pub due: Due,
-    /// How much later it starts.
+    /// Delay between each occurrence and its start.
     pub splay: Splay,
-    /// What it starts.
     pub command: CommandLine,
-    /// False: it has no occurrences.
+    /// If false, the job has no occurrences.
     pub enabled: bool,
-    /// Added to the environment of its processes.
     pub environment: BTreeMap<String, String>,
-    /// Who its processes run as.
     pub run_as: RunAs,
-    /// The nice value of its processes, -20 to 19; absent: as the daemon's.
+    /// Nice value of its processes, -20 to 19; `None` means the daemon's.
     pub nice: Option<i32>,
-    /// See [`Limits`].
     pub limits: Limits,
-    /// Where its processes start; without one, the home directory.
+    /// `None` means the user's home directory.
     pub working_directory: Option<PathBuf>,
-    /// The file mode creation mask of its processes.
     pub umask: u32,
-    /// How long an attempt may take.
+    /// Maximum duration of an attempt.
     pub timeout: Option<Duration>,
-    /// How long after SIGTERM comes SIGKILL.
+    /// Time between SIGTERM and SIGKILL.
     pub kill_grace: Duration,
-    /// See [`Retries`].
     pub retries: Retries,
-    /// See [`Overlap`].
     pub overlap: Overlap,
-    /// See [`Group`].
     pub concurrency_group: Option<Group>,
-    /// See [`Misfire`].
     pub misfire: Misfire,
-    /// How old a missed occurrence may be and still be run; without one, the time to its next occurrence, at most 12 h.
+    /// Maximum age of a missed occurrence that still runs. `None` means the time to the next occurrence, at most 12 h.
     pub misfire_window: Option<Duration>,
-    /// How many occurrences `misfire: run-all` makes up in one go.
+    /// Maximum number of occurrences that `misfire: run-all` makes up for at once.
     pub misfire_limit: usize,
-    /// See [`Interrupted`].
     pub interrupted: Interrupted,
-    /// See [`OnLeaseEnd`]. `Kill` wherever `interrupted` is `Rerun`.
+    /// Always `Kill` if `interrupted` is `Rerun`.
     pub on_lease_end: OnLeaseEnd,
-    /// Exit codes that count as success.
     pub success_exit_codes: BTreeSet<i32>,
-    /// Bytes of output that are logged of an attempt.
+    /// Maximum number of bytes of output to log for each attempt.
     pub max_output: u64,
-    /// What is run after it.
     pub hooks: Hooks,
 }
 
 impl Job {
-    /// Of all that says when it starts: its expressions, zone, treatment of shifts and splay; or after which jobs.
+    /// Digest of everything that determines when the job starts: expressions, time zone, DST policy and splay, or its
+    /// upstreams.
     pub fn schedule_digest(&self) -> Digest {
         let canonical = self.due.canonical();
         let text = match self.splay.within() {
@@ -250,20 +235,18 @@ impl Job {
     }
 }
 
-/// Identifies a text by its content: 16 hexadecimal digits of its SHA-256.
+/// Digest of a text: the first 16 hexadecimal digits of its SHA-256.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Digest(String);
 
 impl Digest {
-    /// The digest of `text`.
     pub fn of(text: &[u8]) -> Self {
         use sha2::Digest as _;
         let hash = sha2::Sha256::digest(text);
         Self(hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// The digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }

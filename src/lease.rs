@@ -1,76 +1,79 @@
-//! How long a node may act without hearing from the quorum.
+//! The lease: the time during which a node may act.
 //!
-//! A session expires when the leader of the ensemble has not heard of it for the session timeout T. It does not hear of it by
-//! the session's writes: a follower server forwards those without a word on who lives, and says so only in its answer to the
-//! next ping, at most half a tick later; and two ticks are at most T. So a lone write, the first after a silence, may be
-//! acknowledged just before the session expires: it proves nothing.
+//! A session expires when the ensemble's leader has not been notified of it for the session timeout T. The session's
+//! writes do not notify the leader: a follower server forwards them without saying whose session is alive. It reports
+//! live sessions only in its answer to the leader's next ping, at most half a tick later; two ticks are at most T. So a
+//! single write, the first after a silence, may be acknowledged just before the session expires. It proves nothing.
 //!
-//! Two writes do. When a write sent at least T/4 after the answer to another is acknowledged, the leader had heard of the session
-//! after the first was sent, for on the one line between the servers the answer to the ping went before the second. (After the
-//! answer: what the network lost and sent again may have come just before the second.) From the first one on it gives the session
-//! T. The node takes 0.85 T of that; what is left is for killing. The creation of the session is such a proof by itself: the
-//! leader counts T from then, and that was after the node asked for it.
+//! Two writes do prove something. Suppose that a write is acknowledged that was sent at least T/4 after the answer to
+//! another write. Then the leader was notified of the session after the first write was sent, because the follower's
+//! answer to the ping travelled ahead of the second write on the one connection between the two servers. (The T/4 count
+//! from the answer, because a first write that the network lost and sent again may have arrived just before the
+//! second.) The leader then keeps the session for at least T from the sending of the first write. The node uses 0.85 T
+//! of that and leaves the rest for killing. The creation of the session is a proof by itself: the leader counts T from
+//! the creation, which is after the node's request.
 //!
-//! With a write every T/10 this is half a session timeout and more from the newest write on. Knows no clock and no ZooKeeper.
+//! With a write every T/10, the lease always reaches at least T/2 beyond the newest write. This module uses neither a
+//! clock nor ZooKeeper.
 
 use std::time::Duration;
 
 use crate::clock::Uptime;
 
-/// How long a loop that decides may stand still: a node whose loop does for longer takes no part.
+/// The longest time a daemon's loop may be stuck. Beyond it the node stops taking part.
 pub fn longest_standstill(session_timeout: Duration) -> Duration {
     session_timeout / 2
 }
 
-/// The right to act, until an instant.
+/// Permission to act until an instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     session_timeout: Duration,
-    /// The leader had heard of the session after this; absent: nothing is proven.
+    /// The ensemble's leader was notified of the session after this; `None` if nothing is proven.
     heard_of: Option<Uptime>,
     newest: Uptime,
-    /// Acknowledged writes that a later one may prove, the oldest first; of those close together only the first.
-    unproven: Vec<Acknowledged>,
+    /// Acknowledged writes that a later one may prove, oldest first. Of writes close together, only the first is kept.
+    unproven: Vec<AcknowledgedWrite>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Acknowledged {
+struct AcknowledgedWrite {
     sent: Uptime,
     answered: Uptime,
 }
 
 impl Lease {
-    /// Under a new session that expires after `session_timeout`, and was asked for at `asked`.
-    pub fn of_session(session_timeout: Duration, asked: Uptime) -> Self {
-        Self { session_timeout, heard_of: Some(asked), newest: asked, unproven: Vec::new() }
+    /// The lease of a new session that expires after `session_timeout` and was requested at `requested`.
+    pub fn of_session(session_timeout: Duration, requested: Uptime) -> Self {
+        Self { session_timeout, heard_of: Some(requested), newest: requested, unproven: Vec::new() }
     }
 
-    /// Takes note that a quorum acknowledged, by `answered`, a write sent at `sent`. It never shortens the lease.
+    /// Records a write sent at `sent` that a quorum had acknowledged by `answered`. Never shortens the lease.
     pub fn renew(&mut self, sent: Uptime, answered: Uptime) {
         self.newest = self.newest.max(sent);
-        self.remember(Acknowledged { sent, answered });
+        self.remember(AcknowledgedWrite { sent, answered });
         let (ping, newest) = (self.session_timeout / 4, self.newest);
         let proven = self.unproven.iter().rposition(|write| write.answered + ping <= newest);
         let proven = proven.and_then(|last| self.unproven.drain(..=last).next_back());
         self.heard_of = proven.map(|write| write.sent).max(self.heard_of);
     }
 
-    /// At most one to each fortieth of the session timeout: so what waits for a proof is bounded.
-    fn remember(&mut self, write: Acknowledged) {
+    /// Keeps at most one write for each 1/40 of the session timeout, so that the list is bounded.
+    fn remember(&mut self, write: AcknowledgedWrite) {
         if self.heard_of.is_some_and(|heard_of| write.sent <= heard_of) {
             return;
         }
         let step = (self.session_timeout / 40).as_nanos().max(1);
-        let tree_id = |write: &Acknowledged| write.sent.since(Uptime::ZERO).as_nanos() / step;
-        let at = self.unproven.partition_point(|earlier| tree_id(earlier) < tree_id(&write));
-        match self.unproven.get_mut(at).filter(|same| tree_id(same) == tree_id(&write)) {
+        let interval = |write: &AcknowledgedWrite| write.sent.since(Uptime::ZERO).as_nanos() / step;
+        let at = self.unproven.partition_point(|earlier| interval(earlier) < interval(&write));
+        match self.unproven.get_mut(at).filter(|same| interval(same) == interval(&write)) {
             Some(same) if write.sent < same.sent => *same = write,
             Some(_) => {}
             None => self.unproven.insert(at, write),
         }
     }
 
-    /// Takes the right away. Writes acknowledged from now on may give it back.
+    /// Ends the lease now. Only writes acknowledged from now on can renew it.
     pub fn end(&mut self) {
         (self.heard_of, self.newest) = (None, Uptime::ZERO);
         self.unproven.clear();
@@ -86,19 +89,22 @@ impl Lease {
         at < self.until()
     }
 
-    /// From the end of the lease, or from the order to kill, until the daemon kills by itself what the warden has not said is dead.
-    /// A third of what is left of the session when the lease ends: the warden needs milliseconds of it, and two thirds are for
-    /// killing. At most half of the second that kept runs end before the next of their job.
+    /// The time the warden gets to kill, from the end of the lease or from the order. After it the daemon itself kills
+    /// all processes that the warden has not reported dead.
+    ///
+    /// It is a third of the session time that remains when the lease ends: the warden needs only milliseconds, and two
+    /// thirds are left for killing. It is at most 500 ms, half of the second by which kept runs end before their job's
+    /// next run.
     pub fn timeout(session_timeout: Duration) -> Duration {
         (session_timeout / 20).min(Duration::from_millis(500))
     }
 
-    /// How often to write while leading or running anything: a tenth of the session timeout.
+    /// Interval between writes while the node leads or runs anything: a tenth of the session timeout.
     pub fn write_every(&self) -> Duration {
         self.session_timeout / 10
     }
 
-    /// How often to write while waiting in the queue, so that the lease holds as soon as the node leads.
+    /// Interval between writes while waiting in the queue, so that the lease holds as soon as the node leads.
     pub fn write_every_in_queue(&self) -> Duration {
         self.session_timeout / 5
     }
@@ -121,44 +127,44 @@ mod tests {
     }
 
     #[test]
-    fn a_new_session_lets_act_from_when_it_was_asked_for() {
+    fn the_lease_of_a_new_session_counts_from_the_request() {
         assert!(lease().holds(at(13_399)));
         assert!(!lease().holds(at(13_400)));
     }
 
     #[test]
-    fn the_second_line_kills_well_before_the_session_can_end() {
+    fn the_daemon_kills_well_before_the_session_can_end() {
         let left = T - lease().until().since(at(10_000));
         assert_eq!(Lease::timeout(T), left / 3);
         assert_eq!(Lease::timeout(Duration::MAX), Duration::from_millis(500));
     }
 
     #[test]
-    fn the_first_write_after_a_silence_gives_nothing() {
+    fn the_first_write_after_a_silence_proves_nothing() {
         let mut lease = lease();
         lease.renew(at(20_000), at(20_000));
         assert_eq!(lease.until(), at(13_400));
         lease.renew(at(20_999), at(20_999));
-        assert_eq!(lease.until(), at(13_400), "the leader may not have been asked between the two");
+        assert_eq!(lease.until(), at(13_400), "there may have been no ping between the two");
         lease.renew(at(21_000), at(21_000));
         assert_eq!(lease.until(), at(23_400));
     }
 
     #[test]
-    fn two_writes_that_may_have_come_together_prove_nothing() {
+    fn two_writes_that_may_have_arrived_together_prove_nothing() {
         let mut lease = lease();
-        // The first was lost and sent again: its answer came with that to the second.
+        // The first was lost and sent again: its answer arrived with the answer to the second.
         lease.renew(at(20_000), at(21_100));
         lease.renew(at(21_000), at(21_100));
         assert_eq!(lease.until(), at(13_400));
         lease.renew(at(22_099), at(22_110));
         assert_eq!(lease.until(), at(13_400));
         lease.renew(at(22_100), at(22_110));
-        assert_eq!(lease.until(), at(24_400), "the second was heard of before this one");
+        assert_eq!(lease.until(), at(24_400), "a ping reported the session between the second write and this one");
     }
 
     #[test]
-    fn a_lease_taken_away_is_earned_anew() {
+    fn an_ended_lease_needs_a_new_proof() {
         let mut lease = lease();
         lease.end();
         assert_eq!(lease.until(), Uptime::ZERO);
@@ -169,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn written_to_every_tenth_it_always_reaches_half_a_session_beyond_the_newest_write() {
+    fn with_a_write_every_tenth_the_lease_reaches_half_a_session_beyond_the_newest() {
         let mut lease = lease();
         for sent in (10_000..60_000).step_by(400) {
             lease.renew(at(sent), at(sent));
@@ -178,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_candidate_in_the_queue_always_has_a_lease_to_lead_by() {
+    fn a_candidate_in_the_queue_always_holds_a_lease() {
         let mut lease = lease();
         for sent in (10_000..60_000).step_by(800) {
             assert!(lease.until() >= at(sent) + T / 5, "at {sent}: {lease:?}");
@@ -188,7 +194,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_what_two_writes_a_ping_apart_prove_but_for_a_fortieth(
+        fn the_lease_is_what_two_writes_a_ping_apart_prove_up_to_a_fortieth(
             writes in prop::collection::vec((0u64..60_000, 0u64..200), 1..300),
         ) {
             let mut lease = Lease::of_session(T, Uptime::ZERO);
@@ -204,8 +210,8 @@ mod tests {
                 };
                 prop_assert!(lease.until() >= before, "it never shortens");
                 let most = proven(&|_, answered| answered);
-                prop_assert!(lease.until() <= at(most + 3_400), "one write alone counts for nothing");
-                // Of those close together the first is kept, whose answer may have come latest.
+                prop_assert!(lease.until() <= at(most + 3_400), "a single write proves nothing");
+                // Of writes close together only the first is kept, and its answer may be the latest.
                 let least = proven(&|sent, _| sent + 100 + 200);
                 prop_assert!(lease.until() + T / 40 >= at(least + 3_400), "{} is proven", least);
                 prop_assert!(lease.unproven.len() <= 20, "{} are kept", lease.unproven.len());

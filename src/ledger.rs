@@ -1,8 +1,9 @@
-//! The port to the durable record: what was decided, what runs, how it ended.
+//! The interface to the ledger, the durable record of decisions and runs.
 //!
-//! Every [`Change`] is guarded: by the own candidate where only a leader may decide, and by the version of what
-//! was read where another may have written. What a version is to a backend is its own affair; here it counts
-//! from 0 and grows by one with every write (ZooKeeper's znode versions do). Nothing here names a backend.
+//! Every [`Change`] is guarded. Where only a leader may decide, the leader's own candidate must still exist. Where
+//! another node may have written, the record must still have the version that was read. A version counts from 0 and
+//! grows by one with every write, as ZooKeeper's znode versions do; how a backend implements it is up to the backend.
+//! This module names no backend.
 
 mod chain;
 pub mod forgetting;
@@ -20,150 +21,143 @@ use crate::election::Queue;
 use crate::job::JobName;
 use crate::run::{JobRecord, Link, Outcome, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
 
-/// Names a commit among those under way.
+/// Identifies one of the commits in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommitId(pub u64);
 
-/// What the daemon asks of the ledger.
+/// A request from the daemon to the ledger.
 #[expect(clippy::large_enum_variant, reason = "nearly all requests are commits")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
-    /// Write a change. Answered once by [`Event::Answered`]; commits of one job take effect in the order requested.
+    /// Write a change. Answered exactly once, by [`Event::Answered`]. Commits of one job take effect in the order
+    /// requested.
     Commit {
-        /// To know the answer by.
+        /// Repeated in the answer.
         id: CommitId,
-        /// What to write.
         change: Change,
     },
-    /// Read `jobs/<job>`, and after it `control/<job>`. Answered by [`Event::Job`].
+    /// Read `jobs/<job>` and then `control/<job>`. Answered by [`Event::Job`].
     ReadJob(JobName),
     /// Read `running/<run>`. Answered by [`Event::Run`].
     ReadRun(RunId),
-    /// Read how the run of the same job ended whose end was written before the end of this one. Answered by [`Event::Before`].
+    /// Read the outcome of the same job's previous run, in the order in which the ends were written. Answered by
+    /// [`Event::Before`].
     ReadBefore(RunId),
-    /// Tell, by [`Event::Run`], when `running/<run>` changes or goes, and, by [`Event::OwnerGone`], when its owner's member goes.
-    /// Also when that happened before the request. Ends when the run goes, or with the term.
+    /// Watch a run and its owner for the leader. [`Event::Run`] reports every change and the removal of
+    /// `running/<run>`; [`Event::OwnerGone`] reports that the owner's member is gone. Both also report what happened
+    /// before the request. The watch ends when the run is removed or the term ends.
     Watch(RunId),
-    /// Tell, by [`Event::Run`], when the record of an own run changes. Also when that happened before the request. Ends when the run
-    /// goes, with a term, or with the session.
+    /// Watch the record of one of the node's own runs. [`Event::Run`] reports every change, also one made before the
+    /// request. The watch ends when the run is removed, when a term ends, or with the session.
     WatchOwn(RunId),
 }
 
-/// One guarded write, whole or not at all.
+/// One guarded write; it takes effect completely or not at all.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// Move a job's mark without a run. Only the leader.
+    /// Move a job's mark without beginning a run. Only the leader.
     Advance {
-        /// The job.
         job: JobName,
-        /// The record as last read or written; absent: there is none.
+        /// Version of the job's record as last read or written; `None` if there is no record yet.
         at: Option<Version>,
-        /// The new record.
         record: JobRecord,
-        /// The occurrences that the mark passed.
+        /// The occurrences that the mark passes without a run.
         skip: Option<SkipWrite>,
     },
     /// Move a job's mark and begin a run. Only the leader.
     Begin {
-        /// The job's record as last read or written.
+        /// Version of the job's record as last read or written.
         at: Version,
-        /// The job's new record.
         record: JobRecord,
-        /// The run, not yet in the ledger.
+        /// The new run; the ledger must not have it yet.
         run: RunRecord,
     },
-    /// Begin the run that a trigger asks for, in the trigger's place. The mark stays. Only the leader.
+    /// Begin the run that a trigger requests and remove the trigger. The mark does not move. Only the leader.
     BeginTriggered {
-        /// The run, not yet in the ledger. Its record names the trigger.
+        /// The new run; the ledger must not have it yet. Its record names the trigger.
         run: RunRecord,
     },
-    /// Take away a trigger that leads to no run. Only the leader.
+    /// Remove a trigger that leads to no run. Only the leader.
     DropTrigger {
-        /// The job it names.
         job: JobName,
-        /// The trigger.
         seq: TriggerSeq,
-        /// Why it leads to none; absent where an earlier one of its uuid was decided on.
+        /// Why there is no run; `None` if an earlier trigger with the same uuid was already decided.
         skip: Option<Skip>,
-        /// For the jobs that run after this one.
+        /// Links to write for the jobs that run after this one.
         links: Vec<Link>,
     },
-    /// Begin a run whose upstreams' runs have ended as it wants, in place of their links. Only the leader.
+    /// Begin a run whose upstreams' results meet its conditions, and remove their links. Only the leader.
     BeginDownstream {
-        /// The job's record as last read or written, and its new one; absent in a chain that a trigger began: then the mark stays.
+        /// Version of the job's record as last read or written, and the new record. `None` in a chain that a trigger
+        /// began: there the mark does not move.
         mark: Option<(Version, JobRecord)>,
-        /// The run, not yet in the ledger.
+        /// The new run; the ledger must not have it yet.
         run: RunRecord,
-        /// The links.
+        /// The upstreams' links to remove.
         links: Vec<TriggerSeq>,
     },
-    /// Take away links that lead to no run. The mark stays. Only the leader.
+    /// Remove links that lead to no run. The mark does not move. Only the leader.
     DropLinks {
-        /// The job that they are for.
+        /// The downstream job that the links are addressed to.
         job: JobName,
-        /// The links.
+        /// The upstreams' links to remove.
         links: Vec<TriggerSeq>,
-        /// Why they lead to none. A record of the history that is there already stays as it is. Absent where there is nothing to say.
+        /// Why there is no run. An existing history record stays as it is. `None` if the history gets no record.
         skip: Option<Skip>,
-        /// For the jobs that run after this one.
+        /// Links to write for the jobs that run after this one.
         dependents: Vec<Link>,
     },
     /// End a job's pause. Only the leader.
     Resume {
-        /// The job.
         job: JobName,
-        /// The pause's record as last read.
+        /// Version of the pause's record as last read.
         control: Version,
-        /// The job's record as last read or written, and its new one; absent for a job without occurrences here.
+        /// Version of the job's record as last read or written (`None` if there is no record yet), and the new record.
+        /// Absent for a job that has no occurrences on this node.
         mark: Option<(Option<Version>, JobRecord)>,
-        /// The occurrences that the mark passed.
+        /// The occurrences that the mark passes without a run.
         skip: Option<SkipWrite>,
     },
     /// Begin another attempt of a run, or mark it cut off. Only the leader.
     UpdateRun {
-        /// The run's record as last read or written.
+        /// Version of the run's record as last read or written.
         at: Version,
-        /// Its new record.
         run: RunRecord,
     },
-    /// Record a run that never had a process as missed, in place of the run: its misfire window is over. Only the leader.
+    /// Replace a run that never had a process by a missed record, because its misfire window is over. Only the leader.
     Miss {
-        /// The run's record as last read or written.
+        /// Version of the run's record as last read or written.
         at: Version,
-        /// The run.
         run: RunId,
-        /// What is recorded instead.
+        /// The record that replaces the run.
         skip: Skip,
-        /// For the jobs that run after this one.
+        /// Links to write for the jobs that run after this one.
         links: Vec<Link>,
     },
-    /// Put an own run under the node's new session, or let it go (`retrying`, `unstarted`). Its owner, whoever leads.
+    /// Move an own run to the node's new session, or release it (`retrying`, `unstarted`). Only the owner; it need not
+    /// lead.
     ChangeOwner {
-        /// The run's record as last read or written.
+        /// Version of the run's record as last read or written.
         at: Version,
-        /// Its new record.
         run: RunRecord,
     },
-    /// Set the request that a run end, for whoever has it. Only the leader.
+    /// Request that a run's owner end it. Only the leader.
     Kill {
-        /// The run's record as last read or written.
+        /// Version of the run's record as last read or written.
         at: Version,
-        /// Its new record.
         run: RunRecord,
     },
-    /// End a run. Its owner, whoever leads; or the leader, for a run whose owner is gone (`as_leader`).
+    /// End a run. Either the owner, which need not lead, or the leader if the owner is gone (`as_leader`).
     End {
-        /// The run's record as last read or written.
+        /// Version of the run's record as last read or written.
         at: Version,
-        /// How it ended.
         end: RunEnd,
-        /// True where the own candidate guards it too.
+        /// True if the writer's own candidate guards the write too.
         as_leader: bool,
     },
 }
 
 impl Change {
-    /// The job it is about.
     pub fn job(&self) -> &JobName {
         match self {
             Self::Advance { job, .. }
@@ -181,7 +175,7 @@ impl Change {
         }
     }
 
-    /// True where only the leader may write it.
+    /// True if only the leader may write it, guarded by its candidate.
     pub fn is_fenced(&self) -> bool {
         match self {
             Self::Advance { .. }
@@ -199,7 +193,7 @@ impl Change {
         }
     }
 
-    /// The links that it leaves for jobs that run after this one: part of it, like all else that it writes.
+    /// The links that this change writes for downstream jobs, in the same atomic write.
     pub fn links(&self) -> Vec<Link> {
         match self {
             Self::Advance { skip: Some(write), .. } | Self::Resume { skip: Some(write), .. } => write.links.clone(),
@@ -219,130 +213,116 @@ impl Change {
     }
 }
 
-/// A skip record: a new one, or a neighbour added to one written before.
+/// A skip record to write: a new one, or one extended by a neighbouring occurrence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SkipWrite {
-    /// The record as last written; absent: there is none.
+    /// Version of the record as last written; `None` if the record is new.
     pub at: Option<Version>,
-    /// The new record.
     pub skip: Skip,
-    /// For the jobs that run after this one.
+    /// Links to write for the jobs that run after this one.
     pub links: Vec<Link>,
 }
 
-/// The answer to a guarded write.
+/// The result of a guarded write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
-    /// It is written.
     Accepted,
-    /// The own candidate is gone: nothing is written, and the term is over.
+    /// The writer's own candidate is gone. Nothing was written, and the term is over.
     Fenced,
-    /// Another wrote what it rests on: nothing is written.
+    /// Another writer changed a record that the write depends on. Nothing was written.
     Superseded,
-    /// It may or may not be written. The session went before an answer came; or the answer was lost, and by the time it could be asked
-    /// for again others, a later term as a rule, had written over every trace of it.
+    /// The write may or may not have taken effect. Either the session ended before the answer arrived, or the answer
+    /// was lost and, before it could be determined again, others (usually a later term) had overwritten every trace of
+    /// the write.
     Unknown,
 }
 
-/// What the ledger tells.
+/// An event from the ledger to the daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// The answer to a commit.
-    Answered {
-        /// Which.
-        id: CommitId,
-        /// The answer.
-        answer: Commit,
-    },
-    /// A commit is refused by the service, for a reason that is neither of [`Commit`]'s: nothing is written, it is tried again, and
-    /// answered once it can be. Told once.
+    /// A commit has a result.
+    Answered { id: CommitId, answer: Commit },
+    /// The service refused a commit for a reason that [`Commit`] does not cover. Nothing was written; the backend
+    /// retries and answers when it can. Sent once for each commit.
     PutOff(CommitId),
-    /// A job's record as it stands, and its pause, read after that; absent: there is none.
+    /// A job's current record and its pause, read in this order; `None` if there is none.
     Job(JobName, Option<JobEntry>, Option<ControlEntry>),
-    /// What operators want, as far as it was not told; told to the leader when something changed. It may lag behind.
+    /// All open operator requests and links, sent to the leader when something changed. They may lag behind the ledger.
     OperatorRequests(OperatorRequests),
-    /// A run's record as it stands; absent: it is not in flight.
+    /// A run's current record; `None` if the run is not in flight.
     Run(RunId, Option<(RunRecord, Version)>),
-    /// A run of a dead process of this host ended: the backend has written that itself, before the process's entries went.
+    /// The run of a dead process of this host ended. The backend wrote the end itself, before the process's entries
+    /// were removed.
     Ended {
-        /// How.
         end: Box<RunEnd>,
-        /// The version that the run's record had.
+        /// The version of the run's record before it was removed.
         at: Version,
     },
-    /// How the run ended whose end was written before that of this one; absent: there is none, or nothing is known of it.
+    /// The outcome of the run whose end was written before this run's; `None` if there was none or it is unknown.
     Before(RunId, Option<Outcome>),
-    /// The job is gone from every node's files, and now nothing of it is left.
+    /// The job is gone from every node's files, and all its records have been removed.
     Forgotten {
-        /// The job.
         job: JobName,
-        /// How many records its history had.
+        /// Number of records that its history had.
         records: usize,
     },
-    /// The owner of a watched run is gone, and what is known of its processes; the run as read after that.
+    /// The owner of a watched run is gone. Carries what is known of its processes and the run's record, read after
+    /// that.
     OwnerGone(RunId, OwnerState, Option<(RunRecord, Version)>),
 }
 
-/// A job's record with its version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobEntry {
-    /// The record; absent where it cannot be read.
+    /// `None` if the record is unreadable.
     pub record: Option<JobRecord>,
-    /// Its version.
     pub version: Version,
 }
 
-/// A run in flight, as a new leader finds it.
+/// A run in flight that a new leader takes over.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Running {
-    /// Its record.
     pub record: RunRecord,
-    /// Its version.
     pub version: Version,
-    /// What is known of its owner, found out after the record was read.
+    /// State of its owner, determined after the record was read.
     pub owner: OwnerState,
 }
 
-/// What is known of the owner of a run.
+/// Whether the owner of a run and its processes are alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerState {
-    /// Its member lives, under the session that the run names.
+    /// Its member exists under the session that the run names.
     Alive,
-    /// It is gone; its processes may live on, cut off.
+    /// Its member is gone; its processes may still be running, cut off.
     Gone,
-    /// It is gone, and its processes were seen dead.
+    /// Its member is gone, and its processes are known to be dead.
     Dead,
 }
 
-/// All that a new leader needs to know.
+/// Everything that a new leader reads before it decides.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
-    /// Every job's record.
     pub jobs: BTreeMap<JobName, JobEntry>,
-    /// Every run in flight.
     pub running: Vec<Running>,
-    /// What operators want, read after the jobs' records.
+    /// Open operator requests and links, read after the jobs' records.
     pub requests: OperatorRequests,
-    /// Records that cannot be read, and why, for people.
+    /// Unreadable records and the reason for each, for display.
     pub damaged: Vec<String>,
 }
 
-/// The future of a read.
 pub type ReadFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ReadError>> + Send + 'a>>;
 
-/// Reads for the operator's eyes: no decision rests on them.
+/// Reads for display to operators. No decision depends on them.
 pub trait Reader: Send + Sync {
-    /// The queue and the living nodes.
+    /// The queue, and the nodes that are alive.
     fn queue(&self) -> ReadFuture<'_, Queue>;
-    /// Jobs and runs in flight.
     fn snapshot(&self) -> ReadFuture<'_, Snapshot>;
-    /// The newest records of one job or of all.
+    /// The newest history records, of one job or of all jobs.
     fn history(&self, job: Option<JobName>, window: Window) -> ReadFuture<'_, Newest>;
-    /// How each job's run ended that ended last, as far back as is looked.
+    /// The last end of each job, as far back as the backend searches.
     fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>>;
 }
 
-/// Why a read gave nothing.
+/// The reason why a read failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the ledger cannot be read: {0}")]
 pub struct ReadError(pub String);

@@ -1,8 +1,8 @@
-//! The program: the warden if asked to be one, else the command line.
+//! Entry point: runs the warden if started as one, else the command line.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // First of all: the warden stays small and single-threaded.
+    // Before anything else, so that the warden stays small and single-threaded.
     cronkeeper::warden::main_if_asked().unwrap_or_else(cronkeeper::cli::main)
 }

@@ -1,16 +1,18 @@
-//! A file in memory, written whole and then sealed: what a process finds on its standard input, with neither side waiting for the other.
+//! Sealed in-memory files, used as standard input of processes.
+//!
+//! The file is complete before the process starts, so neither side waits for the other.
 
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, SealFlags, SeekFrom, fcntl_add_seals, memfd_create, seek};
 use rustix::io::{Errno, write};
 
-/// The bytes, to be read from their beginning.
+/// A file with these bytes, positioned at its beginning.
 ///
 /// # Errors
-/// When there is no memory or no descriptor for it.
+/// If there is no memory or no descriptor for it.
 pub(crate) fn holding(bytes: &[u8]) -> Result<OwnedFd, Errno> {
-    let file = made()?;
+    let file = create()?;
     let mut rest = bytes;
     while !rest.is_empty() {
         let written = write(&file, rest)?;
@@ -21,8 +23,8 @@ pub(crate) fn holding(bytes: &[u8]) -> Result<OwnedFd, Errno> {
     Ok(file)
 }
 
-/// Some hosts refuse such files unless they can never be executed; kernels before 6.3 do not know the word for that.
-fn made() -> Result<OwnedFd, Errno> {
+/// Some hosts allow such a file only with the NOEXEC_SEAL flag, which kernels before 6.3 reject as invalid.
+fn create() -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     memfd_create("cronkeeper", flags | MemfdFlags::NOEXEC_SEAL).or_else(|error| match error {
         Errno::INVAL => memfd_create("cronkeeper", flags),
@@ -38,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_handed_over_is_read_from_its_beginning_to_its_end() {
+    fn the_file_is_read_from_its_beginning_to_its_end() {
         let text = "äö\n".repeat(10_000);
         let mut read = String::new();
         File::from(holding(text.as_bytes()).unwrap()).read_to_string(&mut read).unwrap();

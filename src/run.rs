@@ -1,7 +1,7 @@
-//! The record of one run, and what became of it.
+//! The records of a run: in flight, ended, skipped.
 //!
-//! The leader commits a record *before* the process starts, so a successor can tell "never began"
-//! from "began, end unknown". Knows nothing of where records live.
+//! The leader commits a run's record *before* its process starts, so that a successor can distinguish "never began"
+//! from "began, end unknown". This module does not know where records are stored.
 
 mod attempt;
 mod control;
@@ -32,57 +32,64 @@ pub use trigger::{Trigger, TriggerRecord, TriggerSeq};
 use crate::job::{Digest, Interrupted, Job, JobName, OnLeaseEnd};
 use crate::term::{FencingToken, NodeName, SessionId};
 
-/// The version of a record in the ledger: 0 when created, one more with every change.
+/// The version of a record in the ledger: 0 when created, incremented by every change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Version(pub i32);
 
 impl Version {
-    /// Of a record just created.
+    /// The version of a newly created record.
     pub const FIRST: Self = Self(0);
 
-    /// After one more change.
+    /// The version after one more change.
     pub fn next(self) -> Self {
         Self(self.0.wrapping_add(1))
     }
 }
 
-/// Tells one decision of one term from every other: `<token>-<count>`. What a write left behind is known by it.
+/// A unique id of one decision in one term, `<token>-<count>`.
+///
+/// It is stored in every record that the decision writes, so that a writer who lost the answer can recognise its own
+/// write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Nonce(pub String);
 
-/// `jobs/<job>` of the ledger: how far a job's occurrences have been decided on.
+/// The ledger's `jobs/<job>`: how far a job's occurrences have been decided.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRecord {
-    /// Format of the record.
+    /// Format version of the record.
     pub v: u32,
-    /// The mark: the newest occurrence that was decided on. It never goes back.
+    /// The mark: the newest occurrence that has been decided. It never moves back.
     pub last_scheduled: Timestamp,
-    /// How far a leader has counted: the mark, unless somebody else wrote that. Absent: the mark.
+    /// How far a leader has counted occurrences. Differs from the mark only if something other than a leader wrote the
+    /// mark; `None` means the same as the mark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<Timestamp>,
-    /// Of the schedule the mark was counted with; absent when the job has none (disabled, or no longer defined).
+    /// Digest of the schedule with which the mark was computed. `None` if the job has no schedule (disabled or no
+    /// longer defined).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<Digest>,
-    /// Of the decision that wrote it.
+    /// Identifies the decision that wrote the record.
     pub nonce: Nonce,
 }
 
-/// What a successor does with a run whose node is gone, fixed when the run began: the node's warden acts by the same rule.
+/// What the next leader does with a run whose node is gone.
+///
+/// It is fixed when the run begins, because the node's own warden follows the same rule when the lease ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnLoss {
-    /// Killed at lease end, then begun again by the next leader.
+    /// Killed at the end of the lease; the next leader begins another attempt.
     Rerun,
-    /// Killed at lease end; ends `interrupted`.
+    /// Killed at the end of the lease; the run ends as `interrupted`.
     Interrupt,
-    /// Goes on while cut off, until `keep_until`.
+    /// The run continues while cut off, until `keep_until`.
     CutOff,
 }
 
 impl OnLoss {
-    /// The rule that a job's keys ask for.
+    /// The rule that the job's `interrupted` and `on_lease_end` select.
     pub fn of(job: &Job) -> Self {
         match (job.interrupted, job.on_lease_end) {
             (Interrupted::Rerun, _) => Self::Rerun,
@@ -92,114 +99,106 @@ impl OnLoss {
     }
 }
 
-/// Where a run in flight stands.
+/// The state of a run in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RunState {
-    /// It waits for other runs to end: no attempt was begun yet, and the leader is to begin the first.
+    /// Waiting for other runs to end. No attempt has begun yet; the leader begins the first one.
     Queued,
-    /// Its owner has, or is about to have, a process for it.
+    /// Its owner has a process for it or is about to start one.
     Running,
-    /// Nobody has a process for it: the leader is to begin another attempt.
+    /// No node has a process for it; the leader begins another attempt.
     Retrying,
-    /// Its attempt was begun, and it is known that no process was started for it: the leader is to begin the next one. That is no
-    /// failure, no interruption and no retry; only the end of its misfire window keeps it from being started.
+    /// Its attempt began, but provably no process was started; the leader begins the next attempt. This does not count
+    /// as a failure, an interruption or a retry. Only the end of the misfire window prevents another start.
     Unstarted,
-    /// Its owner is gone without a word; it may go on there until `keep_until`.
+    /// Its owner disappeared without recording an end. The process may continue there until `keep_until`.
     CutOff,
 }
 
 impl RunState {
-    /// True where its owner has let it go for another attempt.
+    /// True if its owner has released it for another attempt.
     pub fn is_let_go(self) -> bool {
         matches!(self, Self::Retrying | Self::Unstarted)
     }
 
-    /// True where no node has a process for it, and the leader is to begin one.
+    /// True if no node has a process for it and the leader must begin an attempt.
     pub fn waits(self) -> bool {
         self == Self::Queued || self.is_let_go()
     }
 }
 
-/// The node that has a run, and the session that says so.
+/// The node that owns a run, and the session that proves it is alive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// The node.
     pub node: NodeName,
-    /// The session its member lived under when the run was begun or taken over.
+    /// The session of the node's member when the node began or took over the run.
     pub session: SessionId,
 }
 
-/// `running/<run>` of the ledger: a run in flight.
+/// The ledger's `running/<run>`: a run in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunRecord {
-    /// Format of the record.
+    /// Format version of the record.
     pub v: u32,
-    /// The job.
     pub job: JobName,
-    /// The occurrence, or when the trigger was made.
+    /// The occurrence, or the time of the trigger.
     #[serde(deserialize_with = "id::occurrence")]
     pub scheduled_at: Timestamp,
-    /// The trigger it answers; absent for a scheduled run.
+    /// The trigger that requested the run; `None` for a scheduled run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<Trigger>,
-    /// See [`RunState`].
     pub state: RunState,
-    /// Who has it.
     #[serde(flatten)]
     pub owner: Owner,
-    /// Of the term that began the attempt.
+    /// Fencing token of the term that began the attempt.
     pub token: FencingToken,
-    /// Counts from 1.
+    /// Number of the attempt, from 1; 0 while the run is queued.
     pub attempt: u32,
-    /// Of the decision that wrote this.
+    /// Identifies the decision that wrote the record.
     pub nonce: Nonce,
-    /// When the attempt was begun.
+    /// When the attempt began.
     pub begun_at: Timestamp,
-    /// See [`OnLoss`].
     pub on_loss: OnLoss,
-    /// How long it may go on while cut off; absent: without limit.
+    /// Until when the run may continue while cut off; `None` means without limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_until: Option<Timestamp>,
-    /// Since when it may start, where that is later than its occurrence: it waited for other runs. Its misfire window counts from
-    /// then.
+    /// Since when the run may start, if it waited for other runs; `None` means since its occurrence. The misfire window
+    /// counts from this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_at: Option<Timestamp>,
-    /// When the next attempt is to begin, while `retrying` or `unstarted`; absent: at once.
+    /// When the next attempt begins, while `retrying` or `unstarted`; `None` means at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Timestamp>,
-    /// The attempts before this one.
     #[serde(default, skip_serializing_if = "Past::is_empty")]
     pub past: Past,
-    /// The jobs that run directly after it: whoever ends it leaves each of them word.
+    /// The jobs that run directly after this one. The node that ends the run writes a [`Link`] for each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dependents: Vec<JobName>,
-    /// That it is to end. Set by somebody who does not have it, for whoever does.
+    /// Request to end the run, written by the leader or an operator for the owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kill: Option<Box<KillRequest>>,
 }
 
-/// The request that a run end.
+/// A request to end a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KillRequest {
-    /// Why: [`Reason::Operator`] or [`Reason::Replaced`].
+    /// [`Reason::Operator`] or [`Reason::Replaced`].
     pub reason: Reason,
-    /// Whose request it is, for people.
+    /// Who made the request, for display.
     pub by: String,
-    /// When it was made.
     pub at: Timestamp,
-    /// A run that is cut off ends too, though nobody knows what becomes of its process.
+    /// Also end a run that is cut off, although the fate of its process is unknown.
     #[serde(default)]
     pub force: bool,
 }
 
 impl RunRecord {
-    /// The id it goes by.
     pub fn id(&self) -> RunId {
         id_of(&self.job, self.scheduled_at, self.trigger.as_ref())
     }
 
-    /// True if `other` tells of the same attempt: of the same run, begun by the same term, counted the same.
+    /// True if `other` records the same attempt: the same run and attempt number, begun by the same term.
     pub fn is_same_attempt(&self, other: &Self) -> bool {
         (self.token, self.attempt, self.scheduled_at) == (other.token, other.attempt, other.scheduled_at)
             && self.job == other.job
@@ -207,17 +206,19 @@ impl RunRecord {
 }
 
 impl RunRecord {
-    /// True where an attempt before this one had a process, or failed for a reason of the job's own.
+    /// True if an earlier attempt had a process or failed for a reason within the job.
     pub fn has_past(&self) -> bool {
         !self.past.is_empty()
     }
 
-    /// Since when it could start: never before its occurrence, even where the clock of the node that wrote so was behind.
+    /// Since when the run may start. Never before its occurrence, even if the clock of the node that wrote `ready_at`
+    /// was slow.
     pub fn ready(&self) -> Timestamp {
         self.ready_at.map_or(self.scheduled_at, |ready| ready.max(self.scheduled_at))
     }
 
-    /// How many attempts in a row, this one among them, had no process when this one has none either.
+    /// Number of consecutive attempts without a process, provided that the current one has none either. Includes the
+    /// current one.
     pub fn unstarted_attempts(&self) -> u32 {
         let last = self.past.attempts.last().map_or(0, |last| last.attempt);
         self.attempt.saturating_sub(last)
@@ -225,7 +226,7 @@ impl RunRecord {
 }
 
 impl RunRecord {
-    /// Takes a request that it end, unless one stands that is as strong; true where it is taken.
+    /// Stores a request to end the run, unless an equally strong one exists. Returns true if it was stored.
     pub fn request_to_end(&mut self, request: KillRequest) -> bool {
         let is_new = self.kill.as_ref().is_none_or(|known| request.force && !known.force);
         if is_new {
@@ -235,31 +236,31 @@ impl RunRecord {
     }
 }
 
-/// How a run ended.
+/// The outcome of a run that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// Its exit code is one of `success_exit_codes`.
     Success,
-    /// It ended by itself in any other way, or could not be started.
+    /// It ended by itself in any other way, or its program could not be started.
     Failure,
     /// It took longer than `timeout`.
     Timeout,
-    /// An operator ended it, or its successor.
+    /// An operator or the job's next run ended it.
     Killed,
-    /// Drain timeout, lease, or death of its node.
+    /// Ended by the drain timeout, the end of the lease, or the death of its node.
     Interrupted,
-    /// Its node was cut off until the next occurrence.
+    /// Its node stayed cut off until the next occurrence, so nobody knows how it ended.
     Abandoned,
 }
 
 impl Outcome {
-    /// True for what `retries` make up for: it ended by itself, or took too long.
+    /// True for the outcomes that `retries` applies to: the run ended by itself or timed out.
     pub fn is_failed(self) -> bool {
         matches!(self, Self::Failure | Self::Timeout)
     }
 
-    /// The word in logs, history and metrics.
+    /// The value in logs, history and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Success => "success",
@@ -272,7 +273,7 @@ impl Outcome {
     }
 }
 
-/// What the outcome alone does not say.
+/// The cause of an outcome, where the outcome alone does not show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
@@ -280,19 +281,19 @@ pub enum Reason {
     NotFound,
     /// The program cannot be executed.
     NotExecutable,
-    /// This host does not know the user or group.
+    /// The user or group is unknown on this host.
     NoUser,
     /// The working directory cannot be entered.
     NoDirectory,
-    /// No memory or process could be had for it, or it was killed at its memory limit.
+    /// Memory or a process could not be allocated, or the run was killed at its memory limit.
     NoMemory,
     /// It dumped core.
     CoreDump,
-    /// An operator wanted it.
+    /// An operator ended it.
     Operator,
-    /// The job's next run took its place (`overlap: replace`).
+    /// The job's next run replaced it (`overlap: replace`).
     Replaced,
-    /// The drain timeout passed, or the node was told to stop at once.
+    /// The drain timeout passed, or the node had to stop at once.
     Drain,
     /// The node's lease ended.
     Lease,
@@ -301,7 +302,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The word in logs and history.
+    /// The value in logs and history.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NotFound => "not-found",
@@ -319,42 +320,40 @@ impl Reason {
     }
 }
 
-/// How a run ended: one record of the history.
+/// The history record of a run that ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunEnd {
-    /// Format of the record.
+    /// Format version of the record.
     pub v: u32,
-    /// The run as it stood.
+    /// The run's last record.
     pub run: RunRecord,
-    /// How it ended.
     pub outcome: Outcome,
-    /// What the outcome does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
-    /// Of the main process, when it exited.
+    /// Exit code of the main process, if it exited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// The signal that ended the main process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// When it ended, or was settled.
+    /// When it ended, or when the leader settled it.
     pub ended_at: Timestamp,
-    /// How long the attempt ran, in milliseconds; absent when no process was started, or nobody saw its end.
+    /// How long the attempt ran, in milliseconds; `None` if no process was started or nobody observed its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// Processes of the tree that outlived the main process and were killed.
+    /// Number of processes of the run that outlived the main process and were killed.
     #[serde(default)]
     pub leftovers: u32,
-    /// The last of its output; bytes that are not UTF-8 replaced.
+    /// The end of its output. Invalid UTF-8 is replaced.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tail: String,
-    /// Bytes of output that were counted but not logged.
+    /// Bytes of output that were not logged.
     #[serde(default)]
     pub dropped_bytes: u64,
 }
 
 impl RunEnd {
-    /// The end of a run whose process nobody saw, or that never had one.
+    /// The end of a run that never had a process, or whose process nobody observed.
     pub fn unseen(run: &RunRecord, outcome: Outcome, reason: Option<Reason>, at: Timestamp) -> Self {
         Self {
             v: 1,
@@ -384,14 +383,12 @@ fn id_of(job: &JobName, at: Timestamp, trigger: Option<&Trigger>) -> RunId {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum HistoryRecord {
-    /// A run that ended.
     Run(RunEnd),
-    /// Occurrences that were skipped.
     Skip(Skip),
 }
 
 impl HistoryRecord {
-    /// When it was written, for "newest first".
+    /// The time by which the history is ordered.
     pub fn at(&self) -> Timestamp {
         match self {
             Self::Run(end) => end.ended_at,
@@ -399,7 +396,7 @@ impl HistoryRecord {
         }
     }
 
-    /// The trigger it answers; absent for what was scheduled.
+    /// The trigger that requested it; `None` if it was scheduled.
     pub fn trigger(&self) -> Option<&Trigger> {
         match self {
             Self::Run(end) => end.run.trigger.as_ref(),
@@ -407,7 +404,6 @@ impl HistoryRecord {
         }
     }
 
-    /// The id it goes by.
     pub fn id(&self) -> RunId {
         match self {
             Self::Run(end) => end.run.id(),
@@ -416,7 +412,7 @@ impl HistoryRecord {
     }
 }
 
-/// Milliseconds of a duration, as logs and history tell it.
+/// A duration in milliseconds, as in logs and history.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,14 +1,15 @@
-//! Files and folders that nobody else decides about: opened by a walk that looks at every part of their path, as sshd does for its keys
-//! (StrictModes).
+//! Opens files and directories that no other user can change or replace.
+//!
+//! Like sshd for its keys (StrictModes), it checks every component of a path while it follows the path.
 //!
 //! ```text
-//!  path ─► walk   `/`, then name by name, links by hand: who owns it, who may write it   (pure, asks a Tree)
+//!  path ─► walk   from `/`, name by name, resolving links: who owns it, who may write to it   (pure, on a FileTree)
 //!            │
-//!           disk  each part held by a descriptor; the last one is opened from its folder, and judged as it is open
+//!           disk  holds each component by a descriptor, opens the last one from its directory, checks the open file
 //! ```
-//! What is checked is what is used: no name is looked up a second time by its path. Where the path of a folder is safe nobody else can
-//! put another one in its place, so what lies in it may be named by its path afterwards. Jobs files, state and runtime directory,
-//! and secrets all go through here; what for, their own modules know.
+//! What is checked is what is used: no name is looked up a second time by its path. If the path of a directory is safe,
+//! no other user can replace the directory, so files in it may be named by their path afterwards. Jobs files, state and
+//! runtime directory, and secrets are all opened here.
 
 mod disk;
 mod walk;
@@ -23,83 +24,83 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use self::disk::Disk;
+use self::walk::{AccessRules, FileKind, ResolvedPath};
 pub use self::walk::{Fault, Refusal, Unsafe, Wanted};
-use self::walk::{Judge, Kind, Way};
 
-/// What a path that may name either led to, open for reading.
+/// A file or directory, open for reading.
 #[derive(Debug)]
 pub enum Opened {
-    /// A folder.
     Folder(OwnedFd),
-    /// A regular file.
     File(File),
 }
 
-/// Opens a file or folder by which others must not be able to decide anything. Never waits: a FIFO is not opened.
+/// Opens a file or directory that no other user can change or replace. Never blocks: it does not open a FIFO.
 ///
 /// # Errors
-/// When it cannot be opened, or others may change it or put another one in its place.
+/// If it cannot be opened, or another user can change or replace it.
 pub fn open(path: &Path) -> Result<Opened, Refusal> {
-    let (disk, judge) = (Disk::as_it_is(), judge());
-    let way = walk::walk(&disk, &absolute(path)?, &judge)?;
-    match way.end().facts.kind {
-        Kind::Folder => opened_folder(&disk, &judge, &way).map(Opened::Folder),
-        _ => opened_file(&disk, &judge, &way, Wanted::Trusted).map(Opened::File),
+    let (disk, rules) = (Disk::read_only(), rules());
+    let resolved = walk::walk(&disk, &absolute(path)?, &rules)?;
+    match resolved.last().facts.kind {
+        FileKind::Directory => opened_directory(&disk, &rules, &resolved).map(Opened::Folder),
+        _ => opened_file(&disk, &rules, &resolved, Wanted::Trusted).map(Opened::File),
     }
 }
 
 /// Opens a regular file.
 ///
 /// # Errors
-/// As [`open`]; also when it is something else.
+/// As for [`open`]; also if it is not a regular file.
 pub fn open_file(path: &Path, wanted: Wanted) -> Result<File, Refusal> {
-    let (disk, judge) = (Disk::as_it_is(), judge());
-    let way = walk::walk(&disk, &absolute(path)?, &judge)?;
-    opened_file(&disk, &judge, &way, wanted)
+    let (disk, rules) = (Disk::read_only(), rules());
+    let resolved = walk::walk(&disk, &absolute(path)?, &rules)?;
+    opened_file(&disk, &rules, &resolved, wanted)
 }
 
-/// Reads a file of text: one that must be trusted, or kept secret too.
+/// Reads a text file that must be trusted or secret.
 ///
 /// # Errors
-/// As [`open_file`]; also when it is not UTF-8.
+/// As for [`open_file`]; also if it is not UTF-8.
 pub fn read_text(path: &Path, wanted: Wanted) -> Result<String, Refusal> {
     let mut text = String::new();
     open_file(path, wanted)?.read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// Looks whether a folder is one in which nobody else may write, nor put another one in its place.
+/// Checks that no other user can write to a directory or replace it.
 ///
 /// # Errors
-/// When it is not, or is no folder.
+/// If another user can, or if it is not a directory.
 pub fn check_folder(path: &Path) -> Result<(), Refusal> {
-    folder(path, &Disk::as_it_is())
+    walk_to_directory(path, &Disk::read_only())
 }
 
-/// The same, and makes what is missing of it, for this user alone.
+/// Like [`check_folder`], but first creates missing directories, for this user alone.
 ///
 /// # Errors
-/// When it is not safe, is no folder, or cannot be made.
+/// If another user can write to it or replace it, if it is not a directory, or if it cannot be created.
 pub fn make_folder(path: &Path) -> Result<(), Refusal> {
-    folder(path, &Disk::making())
+    walk_to_directory(path, &Disk::creating())
 }
 
-/// What a file of this process's own is opened for.
+/// The way to open one of this process's own files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// To be read. It may be about to lose a second name, by which it was made.
+    /// Read it. Several hard links are allowed, because a new file has two for a moment while it is moved into place.
     Read,
-    /// To be written at its end.
+    /// Append to it.
     Append,
-    /// To be read and written where it stands; made, for this user alone, if there is none.
+    /// Read and write it in place; create it, for this user alone, if it does not exist.
     ReadWrite,
 }
 
-/// Opens a file of this process's own in a folder that was found safe. The folder may have been another's before, so a link is not
-/// followed, and what somebody else put there is refused.
+/// Opens one of this process's own files in a directory that was found safe.
+///
+/// The directory may have belonged to another user before, so a link is not followed, and a file of another user is
+/// refused.
 ///
 /// # Errors
-/// When it cannot be opened, or is not this user's own; [`refused`] tells which.
+/// If it cannot be opened, or does not belong to this user; [`refused`] returns which.
 pub fn open_own(path: &Path, access: Access) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
@@ -113,44 +114,44 @@ pub fn open_own(path: &Path, access: Access) -> io::Result<File> {
         Some(Errno::LOOP) => unsafe_at(path, Fault::Link).into(),
         _ => error,
     })?;
-    judge_own(path, &disk::facts(&file)?, access)?;
+    check_own_file(path, &disk::facts(&file)?, access)?;
     Ok(file)
 }
 
-/// The same for a file that a library will read and write. No file: nothing to refuse.
+/// Like [`open_own`], but only checks a file that a library will read and write. A missing file is accepted.
 ///
 /// # Errors
-/// When it is not this user's own.
+/// If it does not belong to this user.
 pub fn check_own(path: &Path) -> io::Result<()> {
-    match disk::look(rustix::fs::CWD, path.as_os_str()) {
+    match disk::open_path(rustix::fs::CWD, path.as_os_str()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        found => judge_own(path, &disk::facts(found?)?, Access::ReadWrite),
+        found => check_own_file(path, &disk::facts(found?)?, Access::ReadWrite),
     }
 }
 
-/// What was refused, where an error is of that kind.
+/// The refusal inside an error, if it is one.
 pub fn refused(error: &io::Error) -> Option<&Unsafe> {
     error.get_ref().and_then(|inner| inner.downcast_ref())
 }
 
-fn judge() -> Judge {
-    Judge { me: rustix::process::geteuid().as_raw() }
+fn rules() -> AccessRules {
+    AccessRules { me: rustix::process::geteuid().as_raw() }
 }
 
-fn judge_own(path: &Path, facts: &walk::Facts, access: Access) -> io::Result<()> {
+fn check_own_file(path: &Path, facts: &walk::Facts, access: Access) -> io::Result<()> {
     let fault = match facts.kind {
-        Kind::File => judge().own(&Disk::as_it_is(), facts, access != Access::Read).err(),
-        Kind::Link => Some(Fault::Link),
+        FileKind::File => rules().check_own(&Disk::read_only(), facts, access != Access::Read).err(),
+        FileKind::Link => Some(Fault::Link),
         _ => Some(Fault::NoFile),
     };
     fault.map_or(Ok(()), |fault| Err(unsafe_at(path, fault).into()))
 }
 
 fn unsafe_at(path: &Path, fault: Fault) -> Unsafe {
-    Unsafe { component: path.to_owned(), fault, me: judge().me }
+    Unsafe { component: path.to_owned(), fault, me: rules().me }
 }
 
-/// Every part counts, up to `/`: also those above the current directory.
+/// Makes a path absolute, because every component counts, including those above the current directory.
 fn absolute(path: &Path) -> Result<PathBuf, Refusal> {
     if path.as_os_str().is_empty() {
         return Err(io::Error::from(Errno::NOENT).into());
@@ -158,30 +159,35 @@ fn absolute(path: &Path) -> Result<PathBuf, Refusal> {
     Ok(std::path::absolute(path)?)
 }
 
-fn folder(path: &Path, disk: &Disk) -> Result<(), Refusal> {
-    let judge = judge();
-    let way = walk::walk(disk, &absolute(path)?, &judge)?;
-    match way.end().facts.kind {
-        Kind::Folder => Ok(way.judge_end(disk, &judge, &way.end().facts, Wanted::Trusted)?),
+fn walk_to_directory(path: &Path, disk: &Disk) -> Result<(), Refusal> {
+    let rules = rules();
+    let resolved = walk::walk(disk, &absolute(path)?, &rules)?;
+    match resolved.last().facts.kind {
+        FileKind::Directory => Ok(resolved.check_last(disk, &rules, &resolved.last().facts, Wanted::Trusted)?),
         _ => Err(io::Error::from(Errno::NOTDIR).into()),
     }
 }
 
-fn opened_folder(disk: &Disk, judge: &Judge, way: &Way<OwnedFd>) -> Result<OwnedFd, Refusal> {
-    way.judge_end(disk, judge, &way.end().facts, Wanted::Trusted)?;
-    Ok(disk::open_folder(&way.end().node)?)
+fn opened_directory(disk: &Disk, rules: &AccessRules, resolved: &ResolvedPath<OwnedFd>) -> Result<OwnedFd, Refusal> {
+    resolved.check_last(disk, rules, &resolved.last().facts, Wanted::Trusted)?;
+    Ok(disk::open_directory(&resolved.last().node)?)
 }
 
-/// A file may be replaced between look and opening, as editors do: judged is what is open.
-fn opened_file(disk: &Disk, judge: &Judge, way: &Way<OwnedFd>, wanted: Wanted) -> Result<File, Refusal> {
-    let (Kind::File, Some(folder)) = (way.end().facts.kind, way.folder()) else {
-        return Err(way.no_file(judge).into());
+/// Checks the facts of the open file: editors may replace the file between the walk and the opening.
+fn opened_file(
+    disk: &Disk,
+    rules: &AccessRules,
+    resolved: &ResolvedPath<OwnedFd>,
+    wanted: Wanted,
+) -> Result<File, Refusal> {
+    let (FileKind::File, Some(parent)) = (resolved.last().facts.kind, resolved.parent()) else {
+        return Err(resolved.not_a_file(rules).into());
     };
-    let file = disk::open_file(&folder.node, &way.end().name)?;
+    let file = disk::open_file(&parent.node, &resolved.last().name)?;
     let facts = disk::facts(&file)?;
     match facts.kind {
-        Kind::File => way.judge_end(disk, judge, &facts, wanted)?,
-        _ => return Err(way.no_file(judge).into()),
+        FileKind::File => resolved.check_last(disk, rules, &facts, wanted)?,
+        _ => return Err(resolved.not_a_file(rules).into()),
     }
     Ok(file)
 }
@@ -204,7 +210,7 @@ mod tests {
         }
     }
 
-    /// A folder, by its real name, with one file in it.
+    /// Creates a directory with one file in it; returns the file by its real path.
     fn with_file() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().canonicalize().unwrap().join("file");
@@ -226,21 +232,21 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_below_a_folder_that_others_may_write_is_refused() {
+    fn a_file_in_a_directory_that_others_may_write_to_is_refused() {
         let (dir, file) = with_file();
-        let folder = file.parent().unwrap().to_owned();
+        let directory = file.parent().unwrap().to_owned();
         mode(dir.path(), 0o777);
-        assert_eq!(fault(open(&file)), Some((folder.clone(), Fault::AnybodyWrites { mode: 0o777 })));
-        assert_eq!(fault(check_folder(dir.path())), Some((folder.clone(), Fault::AnybodyWrites { mode: 0o777 })));
+        assert_eq!(fault(open(&file)), Some((directory.clone(), Fault::AnybodyWrites { mode: 0o777 })));
+        assert_eq!(fault(check_folder(dir.path())), Some((directory.clone(), Fault::AnybodyWrites { mode: 0o777 })));
         mode(dir.path(), 0o1777);
-        assert_eq!(fault(open(&file)), None, "names of others stay in a sticky folder");
-        assert_eq!(fault(check_folder(dir.path())), Some((folder, Fault::AnybodyWrites { mode: 0o1777 })));
+        assert_eq!(fault(open(&file)), None, "others cannot remove names in a sticky directory");
+        assert_eq!(fault(check_folder(dir.path())), Some((directory, Fault::AnybodyWrites { mode: 0o1777 })));
         std::fs::hard_link(&file, dir.path().join("other")).unwrap();
         assert_eq!(fault(open(&file)), Some((file, Fault::HardLinked { links: 2 })));
     }
 
     #[test]
-    fn a_link_into_a_file_system_of_the_kernels_is_refused() {
+    fn a_link_into_a_virtual_file_system_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let link = dir.path().join("jobs.yaml");
         symlink(format!("/proc/{}/cmdline", std::process::id()), &link).unwrap();
@@ -248,16 +254,16 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_for_its_owner_alone() {
+    fn a_secret_must_be_accessible_to_its_owner_only() {
         let (_dir, file) = with_file();
-        for (given, is_kept) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false)] {
+        for (given, is_accepted) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false)] {
             mode(&file, given);
-            assert_eq!(read_text(&file, Wanted::Secret).is_ok(), is_kept, "{given:o}");
+            assert_eq!(read_text(&file, Wanted::Secret).is_ok(), is_accepted, "{given:o}");
         }
     }
 
     #[test]
-    fn what_is_neither_file_nor_folder_is_said_to_be_neither() {
+    fn a_device_is_neither_file_nor_directory() {
         assert_eq!(fault(open(Path::new("/dev/null"))), Some(("/dev/null".into(), Fault::NoFile)));
         let (dir, _) = with_file();
         assert!(matches!(fault(open_file(dir.path(), Wanted::Trusted)), Some((_, Fault::NoFile))));
@@ -265,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_leads_to_itself_ends() {
+    fn a_link_to_itself_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         symlink("a", dir.path().join("a")).unwrap();
         let Err(Refusal::Io(error)) = open(&dir.path().join("a")) else { panic!("a file?") };
@@ -273,13 +279,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_of_a_folder_is_made_for_this_user_alone() {
+    fn missing_directories_are_created_for_this_user_alone() {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("a/b");
         make_folder(&deep).unwrap();
         make_folder(&deep).unwrap();
-        for folder in [&deep, &dir.path().join("a")] {
-            assert_eq!(folder.metadata().unwrap().permissions().mode() & 0o7777, 0o700);
+        for directory in [&deep, &dir.path().join("a")] {
+            assert_eq!(directory.metadata().unwrap().permissions().mode() & 0o7777, 0o700);
         }
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
@@ -287,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_below_a_folder_that_others_may_write() {
+    fn nothing_is_created_in_a_directory_that_others_may_write_to() {
         let dir = tempfile::tempdir().unwrap();
         mode(dir.path(), 0o777);
         assert!(fault(make_folder(&dir.path().join("a"))).is_some());
@@ -295,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_own_file_is_no_link_and_has_no_other_name() {
+    fn an_own_file_is_not_a_link_and_has_no_other_name() {
         let (dir, file) = with_file();
         let open = |name: &str| open_own(&dir.path().join(name), Access::ReadWrite);
         assert!(open("file").is_ok());

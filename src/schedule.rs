@@ -1,12 +1,12 @@
-//! When a job is due: cron expressions, their time zone, and what becomes of them when clocks shift.
+//! Schedules: cron expressions in a time zone, with a DST policy.
 //!
 //! ```text
 //! text ── parse, item ──▶ fields ── pattern (crate `cron`) ──▶ local times ── timeline, zone ──▶ instants
 //! ```
 //!
-//! The crate `cron` evaluates the fields on naive local time. What people mean by an expression is
-//! settled around it: crontab(5) for the fields, cron(8) for summer time. The time zones come from jiff.
-//! Nothing here reads a clock; the zone's data are read when a schedule is parsed.
+//! The crate `cron` evaluates the fields on naive local time. The code around it defines what an expression means: the
+//! fields follow crontab(5), and daylight saving time follows cron(8). The time zones come from jiff. This module reads
+//! no clock; it reads a zone's data when it parses a schedule.
 
 mod count;
 mod day;
@@ -35,12 +35,12 @@ pub use field::Field;
 pub(crate) use item::hash;
 pub use tzdata::tzdata_version;
 
-use parse::{Meaning, Wrong};
+use parse::{ExpressionError, Meaning};
 use pattern::Pattern;
 use timeline::Timeline;
 use zone::{Zone, second_of};
 
-/// When a job is due. Cheap to clone.
+/// The times at which a job is due. Cheap to clone.
 ///
 /// ```
 /// use cronkeeper::schedule::{Dst, Schedule};
@@ -60,7 +60,7 @@ struct Inner {
     dst: Dst,
 }
 
-/// One expression: as written, and what it means.
+/// One expression, as written and as parsed.
 #[derive(Clone, Debug, PartialEq)]
 struct Expression {
     text: String,
@@ -68,31 +68,33 @@ struct Expression {
     occurrences: Occurrences,
 }
 
-/// How an expression's instants are found.
+/// How to find an expression's occurrences.
 #[derive(Clone, Debug, PartialEq)]
 enum Occurrences {
     Local(Timeline),
+    /// Every this many seconds since the epoch.
     Every(i64),
+    /// At this second since the epoch.
     At(i64),
 }
 
-/// What becomes of local times that never come, or come twice, because the clock is shifted.
+/// The policy for local times that do not exist or occur twice, because the clock is shifted.
 ///
-/// A wildcard is a minute or hour that begins with `*`. An expression with one runs by elapsed time,
-/// unless it is [`Dst::Skip`]: nothing is made up, nothing suppressed.
+/// A wildcard is a minute or hour field that begins with `*`. An expression with a wildcard runs by elapsed time,
+/// unless the policy is [`Dst::Skip`]: no occurrence is made up for, and none is suppressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dst {
-    /// Times in a gap make one occurrence at the first instant after it; in an overlap the first pass counts.
+    /// Times in a gap give one occurrence, at the first instant after it. In an overlap, only the first pass counts.
     #[default]
     Once,
-    /// None in a gap, the first pass in an overlap; with a wildcard too.
+    /// No occurrence for a gap, only the first pass in an overlap. Applies to wildcards too.
     Skip,
-    /// As `Once` in a gap, both passes in an overlap.
+    /// Like `Once` for a gap; both passes in an overlap.
     Twice,
 }
 
 impl Dst {
-    /// The word in the jobs file.
+    /// The value in the jobs file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Once => "once",
@@ -102,31 +104,32 @@ impl Dst {
     }
 }
 
-/// How a shift of the clock touches an occurrence.
+/// The effect of a clock shift on an occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DstEffect {
-    /// It stands for local times that a shift forwards left out, of which this is the first.
+    /// It replaces local times that a forward shift skipped; this is the first of them.
     MovedOutOfGap(DateTime),
-    /// Its local time comes again.
+    /// Its local time occurs again later.
     FirstPass,
-    /// Its local time was there before.
+    /// Its local time has occurred before.
     SecondPass,
 }
 
 impl Schedule {
-    /// Reads a list of expressions, any of which makes an occurrence. `job` seeds `H`; `zone` is an IANA name.
+    /// Parses a list of expressions; each adds its occurrences. `job` determines the value of `H`; `zone` is an IANA
+    /// name.
     ///
     /// # Errors
-    /// When an expression is wrong or can never come, when there is none, or when the zone is unknown.
+    /// If an expression is invalid or never occurs, if there is none, or if the zone is unknown.
     pub fn parse(expressions: &[&str], zone: &str, dst: Dst, job: &str) -> Result<Self, ScheduleError> {
         if expressions.is_empty() {
             return Err(ScheduleError::NoExpression);
         }
         let zone = Zone::find(zone)?;
         let read = |(index, text): (usize, &&str)| {
-            Expression::parse(text, &zone, dst, job).map_err(|wrong| ScheduleError::Expression {
-                place: Place { expression: index, offset: wrong.offset, length: wrong.length },
-                fault: wrong.fault,
+            Expression::parse(text, &zone, dst, job).map_err(|error| ScheduleError::Expression {
+                place: Place { expression: index, offset: error.offset, length: error.length },
+                fault: error.fault,
             })
         };
         let expressions = expressions.iter().enumerate().map(read).collect::<Result<_, _>>()?;
@@ -140,7 +143,8 @@ impl Schedule {
         instant(self.0.expressions.iter().filter_map(next).min()?)
     }
 
-    /// The newest occurrence later than `not_before` and not later than `at`, however many there are.
+    /// The newest occurrence later than `not_before` and not later than `at`. The cost does not depend on how many
+    /// there are.
     pub fn last_before_or_at(&self, at: Timestamp, not_before: Timestamp) -> Option<Timestamp> {
         let to = second_of(at);
         let last = |expression: &Expression| expression.occurrences.at_or_before(&self.0.zone, to);
@@ -153,12 +157,14 @@ impl Schedule {
         std::iter::successors(self.next_after(after), next).take_while(move |at| *at <= until)
     }
 
-    /// How many occurrences are later than `after` and not later than `until`, however many there are.
+    /// The number of occurrences later than `after` and not later than `until`. The cost does not depend on this
+    /// number.
     pub fn count(&self, after: Timestamp, until: Timestamp) -> u64 {
         count::count(&self.0.expressions, &self.0.zone, second_of(after) + 1, second_of(until))
     }
 
-    /// One text for one meaning: expressions, zone and treatment of shifts, for a digest.
+    /// A canonical text of expressions, zone and DST policy, for a digest. Schedules with the same meaning have the
+    /// same text.
     pub fn canonical(&self) -> String {
         let mut meanings: Vec<String> = self.0.expressions.iter().map(|one| one.meaning.canonical()).collect();
         meanings.sort_unstable();
@@ -166,12 +172,10 @@ impl Schedule {
         format!("{} | {} | {}", meanings.join("; "), self.zone_name(), self.0.dst.as_str())
     }
 
-    /// The time zone.
     pub fn zone_name(&self) -> &str {
         self.0.zone.name()
     }
 
-    /// What becomes of local times in a shift of the clock.
     pub fn dst(&self) -> Dst {
         self.0.dst
     }
@@ -181,22 +185,22 @@ impl Schedule {
         self.0.expressions.iter().map(|expression| expression.text.as_str())
     }
 
-    /// In plain words, in local time.
+    /// A description in English, in local time.
     pub fn describe(&self) -> String {
         let words: Vec<String> = self.0.expressions.iter().map(|one| describe::meaning(&one.meaning)).collect();
         words.join("; also ")
     }
 
-    /// How a shift of the clock touches the occurrence `at`.
+    /// The effect of a clock shift on the occurrence `at`, if any.
     pub fn dst_effect(&self, at: Timestamp) -> Option<DstEffect> {
         let at = second_of(at);
         let span = self.0.zone.span_at(at);
         let local = at + span.offset;
-        let swallowed = || self.timelines().filter_map(|timeline| timeline.gap_before(&span)).min();
+        let skipped = || self.timelines().filter_map(|timeline| timeline.gap_before(&span)).min();
         let is_named = || self.timelines().any(|timeline| timeline.names(local));
         if at == span.start
             && !is_named()
-            && let Some(first) = swallowed()
+            && let Some(first) = skipped()
         {
             return Some(DstEffect::MovedOutOfGap(zone::civil(first)));
         }
@@ -215,41 +219,41 @@ impl Schedule {
     }
 }
 
-/// A time zone as the IANA database spells it; none where it has no such zone.
+/// A time zone's name as the IANA database spells it; `None` if there is no such zone.
 pub fn known_zone(name: &str) -> Option<String> {
     Zone::known(name).map(|zone| zone.name().to_owned())
 }
 
-/// Short, for a job is printed with its schedule.
+/// A short form, because a job is printed with its schedule.
 impl fmt::Debug for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Schedule").field(&self.canonical()).finish()
     }
 }
 
-/// None where it is beyond the last instant there is.
+/// `None` if the second is out of range.
 fn instant(second: i64) -> Option<Timestamp> {
     Timestamp::from_second(second).ok()
 }
 
 impl Expression {
-    fn parse(text: &str, zone: &Zone, dst: Dst, job: &str) -> Result<Self, Wrong> {
+    fn parse(text: &str, zone: &Zone, dst: Dst, job: &str) -> Result<Self, ExpressionError> {
         let text = text.trim_end();
         let meaning = parse::parse(text, job)?;
-        // What is wrong with the meaning as a whole is shown where the expression starts.
+        // A fault of the expression as a whole is reported for its whole text.
         let start = text.chars().take_while(|c| c.is_whitespace()).count();
         let length = text.chars().count() - start;
-        let wrong = |fault| Wrong { offset: start, length, fault };
+        let error = |fault| ExpressionError { offset: start, length, fault };
         let occurrences = match &meaning {
             Meaning::Fields(fields) => {
-                Occurrences::Local(Timeline::new(fields, Pattern::new(fields).map_err(wrong)?, dst))
+                Occurrences::Local(Timeline::new(fields, Pattern::new(fields).map_err(error)?, dst))
             }
             Meaning::Every(period) => Occurrences::Every(*period),
             Meaning::At(at) => Occurrences::At(*at),
         };
         if occurrences.at_or_after(zone, i64::MIN).is_none() {
             let why = describe::missing_days(&meaning);
-            return Err(wrong(Fault::Impossible { zone: zone.name().to_owned(), why }));
+            return Err(error(Fault::Impossible { zone: zone.name().to_owned(), why }));
         }
         Ok(Self { text: text.trim_start().to_owned(), meaning, occurrences })
     }
@@ -259,7 +263,7 @@ impl Occurrences {
     fn at_or_after(&self, zone: &Zone, from: i64) -> Option<i64> {
         match self {
             Self::Local(timeline) => timeline.at_or_after(zone, from),
-            // The earliest instant there is keeps the products below inside their type.
+            // Starting at the minimum timestamp keeps the products below within `i64`.
             Self::Every(period) => {
                 let from = from.max(second_of(Timestamp::MIN));
                 Some((from + period - 1).div_euclid(*period) * period)

@@ -1,15 +1,15 @@
-//! What a node keeps on its own disk: the directory's lock, what the directory belongs to, its sessions, and its journal.
+//! The state directory: the files that a node keeps on its own disk.
 //!
 //! ```text
-//! lock             held while a process lives here: exclusively on ZooKeeper, shared on solo
+//! lock             held as long as a process uses the directory: exclusively with ZooKeeper, shared on solo
 //! identity.json    the backend, chroot and cluster that this directory belongs to
-//! sessions.json    sessions whose nodes may still stand in ZooKeeper
-//! journal          what was done about the runs of this node   (on solo: one for each member, see `solo`)
+//! sessions.json    sessions whose znodes may still exist in ZooKeeper
+//! journal          what was done about the runs of this node   (on solo, one for each member: see `solo`)
 //! ```
 //!
-//! A directory belongs to one backend and one cluster for good. Else a missing environment file would make three solo
-//! leaders of three hosts, and the journal of one cluster would be settled in another. All calls here block on the disk.
-//! Knows no ZooKeeper and no SQLite.
+//! A directory belongs to one backend and one cluster for good. Otherwise a missing environment file would turn three
+//! hosts into three solo leaders, and the journal of one cluster would be settled in another. All calls here block on
+//! the disk. This module uses neither ZooKeeper nor SQLite.
 
 mod boot_scope;
 pub(crate) mod file;
@@ -32,7 +32,7 @@ use crate::run::journal::Recovered;
 use crate::safe_path::{self, Refusal, Unsafe};
 use crate::term::{NodeName, SessionId};
 
-/// A state directory, held by this process until dropped.
+/// A state directory, locked by this process until dropped.
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
@@ -42,87 +42,59 @@ pub struct StateDir {
     _lock: FileLock,
 }
 
-/// Why a state directory cannot be used.
+/// The reason why a state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateDirError {
-    /// Others may write in it, or put another one in its place.
-    #[error("state directory `{path}` is not safe from others")]
+    /// Another user may write to it or replace it.
+    #[error("state directory `{path}` is not safe from other users")]
     Unsafe {
-        /// The directory.
         path: PathBuf,
-        /// By which part of its path.
+        /// The path component that other users can change.
         source: Unsafe,
     },
-    /// It cannot be made.
-    #[error("state directory `{path}` cannot be made")]
-    Create {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Another process lives here.
-    #[error("state directory `{path}` is in use by {holder}: give this one another by --state-dir, or stop that one")]
+    #[error("state directory `{path}` cannot be created")]
+    Create { path: PathBuf, source: io::Error },
+    /// Another process uses it.
+    #[error("state directory `{path}` is in use by {holder}: stop that process, or set another --state-dir")]
     InUse {
-        /// The directory.
         path: PathBuf,
-        /// Who, as it wrote itself down.
+        /// The holder's description of itself in the lock file.
         holder: String,
     },
-    /// It belongs to another backend or chroot.
     #[error(
-        "state directory `{path}` belongs to {ours}, but this start asks for {asked}: \
-         correct --zookeeper (CRONKEEPER_ZOOKEEPER), or give another --state-dir"
+        "state directory `{path}` belongs to {ours}, but the settings name {asked}: \
+         correct --zookeeper (CRONKEEPER_ZOOKEEPER), or set another --state-dir"
     )]
     OtherBackend {
-        /// The directory.
         path: PathBuf,
-        /// What it remembers.
+        /// The backend recorded in the directory.
         ours: BackendIdentity,
-        /// What was asked for.
+        /// The backend in the settings.
         asked: BackendIdentity,
     },
-    /// It belongs to another cluster.
     #[error(
-        "state directory `{path}` belongs to cluster {ours}, but --zookeeper leads to cluster {theirs}: \
-         correct --zookeeper, or give another --state-dir"
+        "state directory `{path}` belongs to cluster {ours}, but --zookeeper points to cluster {theirs}: \
+         correct --zookeeper, or set another --state-dir"
     )]
     OtherCluster {
-        /// The directory.
         path: PathBuf,
-        /// What it remembers.
+        /// The cluster recorded in the directory.
         ours: String,
-        /// What the service says.
+        /// The cluster that ZooKeeper reports.
         theirs: String,
     },
-    /// A file in it makes no sense.
+    /// A file in it does not have the expected content.
     #[error("`{path}` in the state directory is damaged")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: serde_json::Error,
-    },
-    /// A file in it cannot be read.
+    Damaged { path: PathBuf, source: serde_json::Error },
     #[error("`{path}` in the state directory cannot be read")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A file in it cannot be written; what was there before is still there, whole.
+    Read { path: PathBuf, source: io::Error },
+    /// A file in it cannot be written. Its old content is intact.
     #[error("`{path}` in the state directory cannot be written")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
 }
 
 impl StateDirError {
-    /// True where an operator must change a setting: exit code 78.
+    /// True if an operator must change a setting: exit code 78.
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Unsafe { .. } | Self::OtherBackend { .. } | Self::OtherCluster { .. } | Self::InUse { .. } => true,
@@ -133,97 +105,105 @@ impl StateDirError {
 }
 
 impl StateDir {
-    /// The same as [`StateDir::open`], for who only looks after what others left: `None` where no process ever lived.
+    /// Like [`StateDir::open`], but returns `None` if no process ever used the directory.
+    ///
+    /// For commands that clean up after other processes.
     ///
     /// # Errors
-    /// When it is in use, belongs to another, or cannot be read and written.
+    /// If it is in use, belongs to another backend, or cannot be read and written.
     pub fn open_existing(
         path: &Path,
         belongs: BackendIdentity,
         node: &NodeName,
     ) -> Result<Option<Self>, StateDirError> {
-        match Identity::is_kept(path)? {
+        match Identity::exists(path)? {
             true => Self::open(path, belongs, node).map(Some),
             false => Ok(None),
         }
     }
 
-    /// Opens a directory, making it if there is none, and holds it for `belongs`. `node` is who the holder is, for people.
+    /// Opens a directory, creating it if it does not exist, and locks it for `belongs`.
+    ///
+    /// `node` describes the holder in error messages of other processes.
     ///
     /// # Errors
-    /// When it is in use, belongs to another, or cannot be read and written.
+    /// If it is in use, belongs to another backend, or cannot be read and written.
     pub fn open(path: &Path, belongs: BackendIdentity, node: &NodeName) -> Result<Self, StateDirError> {
         make_folder(path)?;
-        let lock = hold(path, &belongs, node)?;
-        let identity = Identity::remembered(path, belongs)?;
+        let lock = take_lock(path, &belongs, node)?;
+        let identity = Identity::load_or_create(path, belongs)?;
         let sessions = Sessions::read(path)?;
         let earlier = sessions.made_here();
         let path = path.to_owned();
         Ok(Self { path, identity: Mutex::new(identity), sessions: Mutex::new(sessions), earlier, _lock: lock })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Tells this directory from every other; a copy of it has the same.
+    /// An id that distinguishes this directory from all others; a copy of it has the same id.
     pub fn instance(&self) -> String {
-        guard(&self.identity).instance().to_owned()
+        locked(&self.identity).instance().to_owned()
     }
 
     /// Binds the directory to the cluster `id`, or checks that it is bound to it.
     ///
     /// # Errors
-    /// [`StateDirError::OtherCluster`]; or when the id cannot be written down.
+    /// [`StateDirError::OtherCluster`]; also if the id cannot be written.
     pub fn claim_cluster(&self, id: &str) -> Result<(), StateDirError> {
-        guard(&self.identity).claim_cluster(&self.path, id)
+        locked(&self.identity).claim_cluster(&self.path, id)
     }
 
-    /// The cluster that it is used with, once that is known.
+    /// The cluster that the directory is bound to; `None` before [`StateDir::claim_cluster`].
     pub fn cluster(&self) -> Option<String> {
-        guard(&self.identity).cluster()
+        locked(&self.identity).cluster()
     }
 
-    /// Writes a session down, before its first node is made.
+    /// Records a session. Must be called before the session creates its first znode.
     ///
     /// # Errors
-    /// When it cannot be written: the session must then make no node.
+    /// If it cannot be written: the session must then not create any znode.
     pub fn record_session(&self, id: &SessionId) -> Result<(), StateDirError> {
-        guard(&self.sessions).record(&self.path, id)
+        locked(&self.sessions).record(&self.path, id)
     }
 
-    /// The sessions that earlier processes wrote down in this boot and this very folder, and nobody had forgotten when it was
-    /// opened. These processes are dead, for the directory's lock was free.
+    /// The sessions of earlier processes that were still recorded when the directory was opened.
+    ///
+    /// Only those recorded in this boot and in this very directory. Their processes are dead, because the directory's
+    /// lock was free.
     pub fn earlier_sessions(&self) -> &[SessionId] {
         &self.earlier
     }
 
-    /// Forgets sessions whose nodes are gone.
+    /// Removes sessions whose znodes are gone.
     ///
     /// # Errors
-    /// When that cannot be written; the sessions are then still remembered.
+    /// If that cannot be written; the sessions are then still recorded.
     pub fn forget_sessions(&self, ids: &[SessionId]) -> Result<(), StateDirError> {
-        guard(&self.sessions).forget(&self.path, ids)
+        locked(&self.sessions).forget(&self.path, ids)
     }
 
-    /// Opens this node's journal, and says what earlier processes left open in it. On ZooKeeper, and once: on solo each
-    /// member has a journal of its own, which [`solo::start`](crate::solo::start) opens.
+    /// Opens this node's journal; returns also what earlier processes left open in it.
+    ///
+    /// Only with ZooKeeper, and once: on solo each member has a journal of its own, which
+    /// [`solo::start`](crate::solo::start) opens.
     ///
     /// # Errors
-    /// When it cannot be read and written.
+    /// If it cannot be read and written.
     pub fn journal(&self) -> Result<(FileJournal, Recovered), StateDirError> {
         FileJournal::open(&self.path.join("journal"))
     }
 }
 
-/// No update of the guarded values is left half done by a panic: each replaces a value after the disk has it.
-fn guard<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+/// Ignores poisoning: a panic leaves no half-done update, because each one replaces a value after it is on disk.
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes sure of a folder that nobody else may write in, nor put another one in its place: whatever is in it may then be named by its
-/// path.
+/// Creates a directory that no other user can write to or replace.
+///
+/// Files in it may then be named by their path.
 pub(crate) fn make_folder(path: &Path) -> Result<(), StateDirError> {
     let path = path.to_owned();
     safe_path::make_folder(&path).map_err(|refusal| match refusal {
@@ -232,15 +212,15 @@ pub(crate) fn make_folder(path: &Path) -> Result<(), StateDirError> {
     })
 }
 
-fn hold(folder: &Path, belongs: &BackendIdentity, node: &NodeName) -> Result<FileLock, StateDirError> {
-    let path = folder.join("lock");
+fn take_lock(directory: &Path, belongs: &BackendIdentity, node: &NodeName) -> Result<FileLock, StateDirError> {
+    let path = directory.join("lock");
     let kind = match belongs {
         BackendIdentity::Zookeeper { .. } => Kind::Exclusive,
         BackendIdentity::Solo => Kind::Shared,
     };
     let failed = |source| StateDirError::Write { path: path.clone(), source };
     let Some(lock) = FileLock::try_take(&path, kind).map_err(failed)? else {
-        return Err(StateDirError::InUse { path: folder.to_owned(), holder: lock::holder(&path) });
+        return Err(StateDirError::InUse { path: directory.to_owned(), holder: lock::holder(&path) });
     };
     lock.set_text(&format!("process {} (node {node})\n", std::process::id())).map_err(failed)?;
     Ok(lock)
@@ -281,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn another_backend_or_chroot_is_refused_and_says_what_to_change() {
+    fn another_backend_or_chroot_is_refused_with_the_setting_to_change() {
         let dir = tempfile::tempdir().unwrap();
         open(dir.path(), zookeeper("/c")).unwrap();
         for other in [BackendIdentity::Solo, zookeeper("/d")] {
@@ -292,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn another_cluster_is_refused_also_by_the_next_process() {
+    fn another_cluster_is_refused_by_the_next_process_too() {
         let dir = tempfile::tempdir().unwrap();
         open(dir.path(), zookeeper("")).unwrap().claim_cluster("one").unwrap();
         let again = open(dir.path(), zookeeper("")).unwrap();
@@ -317,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_of_another_boot_is_passed_over_and_hides_none_of_this_boot() {
+    fn a_session_of_another_boot_is_skipped_but_not_those_of_this_boot() {
         let dir = tempfile::tempdir().unwrap();
         open(dir.path(), zookeeper("")).unwrap().record_session(&SessionId("1".into())).unwrap();
         let path = dir.path().join("sessions.json");
@@ -333,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_of_a_directory_that_this_one_is_a_copy_of_is_passed_over() {
+    fn sessions_in_a_copy_of_a_directory_are_skipped() {
         let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         open(dir.path(), zookeeper("")).unwrap().record_session(&SessionId("1".into())).unwrap();
         for entry in std::fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
@@ -353,19 +333,19 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_after_others_makes_no_directory() {
+    fn open_existing_creates_no_directory() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
-        let look = |belongs| StateDir::open_existing(&path, belongs, &NodeName::new("host-a"));
-        assert!(look(BackendIdentity::Solo).unwrap().is_none());
+        let open_existing = |belongs| StateDir::open_existing(&path, belongs, &NodeName::new("host-a"));
+        assert!(open_existing(BackendIdentity::Solo).unwrap().is_none());
         assert!(!path.exists());
         drop(open(&path, BackendIdentity::Solo).unwrap());
-        assert!(look(BackendIdentity::Solo).unwrap().is_some());
-        assert!(matches!(look(zookeeper("")), Err(StateDirError::OtherBackend { .. })));
+        assert!(open_existing(BackendIdentity::Solo).unwrap().is_some());
+        assert!(matches!(open_existing(zookeeper("")), Err(StateDirError::OtherBackend { .. })));
     }
 
     #[test]
-    fn a_directory_that_cannot_be_made_is_named() {
+    fn the_error_names_a_directory_that_cannot_be_created() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         std::fs::write(&path, "").unwrap();
@@ -375,8 +355,8 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_written_is_named() {
-        // Permissions do not bind root; a folder is no file for root either.
+    fn the_error_names_a_file_that_cannot_be_written() {
+        // Root ignores permissions, but even root cannot open a directory as a file.
         let dir = tempfile::tempdir().unwrap();
         let lock = dir.path().join("lock");
         std::fs::create_dir(&lock).unwrap();
@@ -386,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_may_write_is_refused_and_nothing_is_written_there() {
+    fn a_directory_that_others_may_write_to_is_refused_and_left_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         let refused = open(dir.path(), BackendIdentity::Solo).unwrap_err();
@@ -395,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_somebody_left_in_it_is_not_followed() {
+    fn a_link_in_the_directory_is_not_followed() {
         for name in ["lock", "identity.json", "sessions.json"] {
             let (dir, precious) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
             std::os::unix::fs::symlink(precious.path(), dir.path().join(name)).unwrap();
@@ -406,25 +386,25 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_down_is_not_remembered_either() {
+    fn a_session_that_cannot_be_written_is_not_recorded_in_memory_either() {
         let dir = tempfile::tempdir().unwrap();
         let state = open(dir.path(), zookeeper("")).unwrap();
-        std::fs::create_dir(dir.path().join("sessions.json")).unwrap(); // nothing can be moved over a folder
+        std::fs::create_dir(dir.path().join("sessions.json")).unwrap(); // no file can be renamed over a directory
         assert!(matches!(state.record_session(&SessionId("1".into())), Err(StateDirError::Write { .. })));
-        assert!(guard(&state.sessions).made_here().is_empty());
+        assert!(locked(&state.sessions).made_here().is_empty());
         let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert!(left.iter().all(|name| !name.to_string_lossy().ends_with(".tmp")), "{left:?}");
     }
 
     #[test]
-    fn a_damaged_identity_is_an_error_and_is_not_written_over() {
+    fn a_damaged_identity_is_an_error_and_is_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("identity.json"), "{").unwrap();
         assert!(matches!(open(dir.path(), BackendIdentity::Solo), Err(StateDirError::Damaged { .. })));
         assert_eq!(std::fs::read_to_string(dir.path().join("identity.json")).unwrap(), "{");
     }
 
-    /// The same text as each of the directory's documents.
+    /// Writes the same text as each of the directory's JSON files.
     #[test]
     fn fuzz_documents_of_a_state_directory() {
         let words =
@@ -436,13 +416,13 @@ mod tests {
             std::fs::write(dir.join("identity.json"), input).unwrap();
             let sessions = Sessions::read(&dir);
             let _ = sessions.as_ref().map(Sessions::made_here);
-            let identity = Identity::remembered(&dir, zookeeper("/a"));
+            let identity = Identity::load_or_create(&dir, zookeeper("/a"));
             let _ = identity.as_ref().map(|identity| (identity.instance().to_owned(), identity.cluster()));
-            let told = sessions.is_ok() | identity.is_ok();
+            let is_valid = sessions.is_ok() | identity.is_ok();
             for error in [sessions.err(), identity.err()].into_iter().flatten() {
                 assert!(error.to_string().contains(&*dir.to_string_lossy()), "{error}");
             }
-            told
+            is_valid
         });
     }
 }

@@ -1,11 +1,11 @@
-//! Words in messages: the one that someone likely meant who wrote another, and what they wrote, fit to be shown.
+//! Helpers for messages: suggestions for misspelt words, and user input made safe to print.
 
-/// The nearest of `known` to `word`, if any is near enough to be worth naming.
+/// The word of `known` that is most similar to `word`, if any is similar enough to suggest.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Dashes, underscores and case are what people most often get wrong; they cost nothing.
+    // Differences in dashes, underscores and case are the most common, so they do not count.
     let plain = |text: &str| text.to_lowercase().replace('-', "_");
     let word = plain(word);
-    // A comparison costs the product of both lengths: a megabyte of a key is nobody's typing error.
+    // The cost of a comparison is the product of both lengths, and a very long word is not a typing error.
     if word.len() > 64 {
         return None;
     }
@@ -19,13 +19,13 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .filter(|candidate| candidate.len() > 1 || candidate.eq_ignore_ascii_case(&word))
 }
 
-/// How many letters differ. A beginning or an end that was left out (`env`, `output`) is one slip, however long it is.
+/// Number of letters that differ. A missing beginning or end (`output`, `env`) counts as one, however long it is.
 fn distance(word: &str, known: &str) -> usize {
     let part = word.len() >= 3 && (known.starts_with(word) || known.ends_with(word));
     if part { 1 } else { strsim::osa_distance(word, known) }
 }
 
-/// What someone wrote, as part of a message: on one line, nothing that moves a terminal, and at most so many characters of it.
+/// Escapes and cuts user input for a message: one line, no control characters, at most `longest` characters of it.
 pub fn shown(text: &str, longest: usize) -> String {
     let mut shown: String = text.chars().take(longest).flat_map(char::escape_debug).collect();
     if text.chars().nth(longest).is_some() {
@@ -34,7 +34,7 @@ pub fn shown(text: &str, longest: usize) -> String {
     shown
 }
 
-/// `1 job`, `2 jobs`.
+/// Formats a count with its noun: `1 job`, `2 jobs`.
 pub fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
@@ -61,13 +61,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_stays_on_its_line_and_ends() {
+    fn shown_text_is_one_line_of_limited_length() {
         assert_eq!(shown("a\n\u{1b}[31mb", 100), r"a\n\u{1b}[31mb");
         assert_eq!((shown("äöü", 3), shown("äöü", 2)), ("äöü".to_owned(), "äö…".to_owned()));
     }
 
     #[test]
-    fn an_endless_word_has_no_neighbour() {
+    fn a_very_long_word_has_no_suggestion() {
         assert_eq!(nearest(&"x".repeat(4 << 20), KNOWN), None);
     }
 }

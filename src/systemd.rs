@@ -1,11 +1,12 @@
-//! What the daemon tells systemd: ready, reloading, stopping, status in words, and that its loop turns.
+//! Notifications to systemd: ready, reloading, stopping, status, watchdog.
 //!
-//! Without NOTIFY_SOCKET every call does nothing. The socket is ours and non-blocking (that of `sd-notify` waits when
-//! systemd does not read, and would hold the loop that renews the lease); the words are the crate's. What systemd does
-//! not take at once is kept, and goes with the next message: there is always a next one, the watchdog's.
+//! Without NOTIFY_SOCKET, every call does nothing. The socket is our own and non-blocking: that of `sd-notify` blocks
+//! when systemd does not read, and so would block the loop that renews the lease. The messages are those of the crate.
+//! A message that systemd does not accept at once is kept and sent with the next one: the watchdog guarantees that
+//! there is a next one.
 //!
-//! Relies on `NotifyAccess=main`, so nothing that a job sends counts. The environment cannot be changed once threads
-//! run; processes are started with [`VARIABLES`] left out instead.
+//! The unit must have `NotifyAccess=main`, so that systemd ignores messages from jobs. The environment must not be
+//! changed once threads run; instead, processes are started without [`VARIABLES`].
 
 mod watchdog;
 
@@ -22,11 +23,11 @@ use sd_notify::NotifyState;
 
 pub use watchdog::Watchdog;
 
-/// What no process that the daemon starts should find in its environment.
+/// Variables that the daemon must remove from the environment of processes it starts.
 pub const VARIABLES: [&str; 6] =
     ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
 
-/// The way to systemd, if there is one.
+/// The connection to systemd; without a socket if there is none.
 #[derive(Debug, Default)]
 pub struct Notifier {
     socket: Option<UnixDatagram>,
@@ -35,10 +36,10 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// The way that NOTIFY_SOCKET names.
+    /// Connects to the socket in NOTIFY_SOCKET.
     ///
     /// # Errors
-    /// Where there is such a name but no way: then systemd would wait for a word in vain.
+    /// If the variable is set but the socket cannot be used: systemd would wait for a message in vain.
     pub fn from_environment() -> io::Result<Self> {
         match env::var_os("NOTIFY_SOCKET") {
             Some(name) => Self::to(&name),
@@ -48,7 +49,7 @@ impl Notifier {
 
     fn to(name: &OsStr) -> io::Result<Self> {
         let address = match name.as_bytes() {
-            // Containers are given abstract names.
+            // An abstract socket name, as used in containers.
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
             _ => SocketAddr::from_pathname(name)?,
         };
@@ -58,30 +59,30 @@ impl Notifier {
         Ok(Self { socket: Some(socket), ..Self::default() })
     }
 
-    /// The jobs are loaded and the loop turns; also the end of a reload, good or bad.
+    /// Reports that the jobs are loaded and the loop is running. Also ends a reload, whether successful or not.
     pub fn ready(&mut self) {
         self.send(&[NotifyState::Ready]);
     }
 
-    /// A reload begins; [`Notifier::ready`] ends it.
+    /// Reports that a reload begins; [`Notifier::ready`] ends it.
     pub fn reloading(&mut self) {
-        // systemd 253 and later count the reload from here.
+        // systemd 253 and later measure the reload from this time.
         let since = NotifyState::monotonic_usec_now().unwrap_or(NotifyState::MonotonicUsec(0));
         self.send(&[NotifyState::Reloading, since]);
     }
 
-    /// The end begins.
+    /// Reports that the daemon is stopping.
     pub fn stopping(&mut self) {
         self.send(&[NotifyState::Stopping]);
     }
 
-    /// Stopping may take so much longer, from now. To be said again before it is over, if that is not enough.
+    /// Extends the time that stopping may take, from now. Call it again before that is over, if necessary.
     pub fn extend_timeout(&mut self, by: Duration) {
-        // The crate's number ends at 71 minutes; drain timeouts need not.
+        // `sd-notify` has a u32 for it, which ends at 71 minutes; a drain timeout may be longer.
         self.send(&[NotifyState::Custom(&format!("EXTEND_TIMEOUT_USEC={}", by.as_micros()))]);
     }
 
-    /// What `systemctl status` shows: the role, and who leads. Said only when it changed.
+    /// Sets the text in `systemctl status`: the role and the leader. Sends it only if it has changed.
     pub fn status(&mut self, text: &str) {
         let text = crate::telemetry::escape::plain(text);
         if self.status != text {
@@ -95,8 +96,9 @@ impl Notifier {
             return;
         }
         let message: String = states.iter().map(|state| format!("{state}\n")).collect();
-        // What counts is how things stand: of each kind the newest, so that no flood of one drives out another.
-        self.waiting.retain(|older| kind(older) != kind(&message));
+        // Only the current state matters: keep the newest message of each kind, so that many of one kind do not
+        // displace another.
+        self.waiting.retain(|older| message_kind(older) != message_kind(&message));
         self.waiting.push_back(message);
         self.flush();
     }
@@ -106,14 +108,14 @@ impl Notifier {
         while let Some(message) = self.waiting.front() {
             match socket.send(message.as_bytes()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // systemd restarted itself, or is gone: the next message tells. Nothing rests on it.
+                // systemd is restarting or gone. The next message will reach it; nothing depends on this one.
                 Ok(_) | Err(_) => drop(self.waiting.pop_front()),
             }
         }
     }
 }
 
-fn kind(message: &str) -> Option<&str> {
+fn message_kind(message: &str) -> Option<&str> {
     message.split('=').next()
 }
 
@@ -121,7 +123,7 @@ fn kind(message: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// A notifier, and the systemd that hears it.
+    /// A notifier, and the socket that receives its messages.
     pub(super) fn pair() -> (Notifier, UnixDatagram, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("notify");
@@ -129,14 +131,14 @@ mod tests {
         (Notifier::to(path.as_os_str()).unwrap(), systemd, directory)
     }
 
-    pub(super) fn heard(systemd: &UnixDatagram) -> String {
+    pub(super) fn receive(systemd: &UnixDatagram) -> String {
         let mut text = [0; 4096];
         let n = systemd.recv(&mut text).unwrap();
         String::from_utf8(text[..n].to_vec()).unwrap()
     }
 
     #[test]
-    fn a_life_is_told_in_systemds_words() {
+    fn all_states_are_sent_in_the_format_of_systemd() {
         let (mut notifier, systemd, _directory) = pair();
         notifier.ready();
         notifier.status("leading,\ntoken 42");
@@ -144,17 +146,17 @@ mod tests {
         notifier.reloading();
         notifier.stopping();
         notifier.extend_timeout(Duration::from_secs(2 * 3_600));
-        assert_eq!(heard(&systemd), "READY=1\n");
-        assert_eq!(heard(&systemd), "STATUS=leading,\\ntoken 42\n");
-        let reloading = heard(&systemd);
+        assert_eq!(receive(&systemd), "READY=1\n");
+        assert_eq!(receive(&systemd), "STATUS=leading,\\ntoken 42\n");
+        let reloading = receive(&systemd);
         let since = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap();
         assert!(since.trim_end().parse::<u64>().unwrap() > 0);
-        assert_eq!(heard(&systemd), "STOPPING=1\n");
-        assert_eq!(heard(&systemd), "EXTEND_TIMEOUT_USEC=7200000000\n");
+        assert_eq!(receive(&systemd), "STOPPING=1\n");
+        assert_eq!(receive(&systemd), "EXTEND_TIMEOUT_USEC=7200000000\n");
     }
 
     #[test]
-    fn a_systemd_that_does_not_read_holds_nobody_and_hears_the_newest() {
+    fn a_systemd_that_does_not_read_blocks_nothing_and_receives_the_newest() {
         let (mut notifier, systemd, _directory) = pair();
         for turn in 0..1_000 {
             notifier.status(&format!("turn {turn}"));
@@ -177,10 +179,10 @@ mod tests {
     }
 
     #[test]
-    fn without_systemd_nothing_is_done_and_without_its_ear_nothing_breaks() {
-        let mut nobody = Notifier::default();
-        nobody.ready();
-        assert!(nobody.waiting.is_empty());
+    fn without_systemd_or_with_a_dead_one_nothing_fails() {
+        let mut unconnected = Notifier::default();
+        unconnected.ready();
+        assert!(unconnected.waiting.is_empty());
         let (mut notifier, systemd, _directory) = pair();
         drop(systemd);
         notifier.ready();
@@ -188,10 +190,10 @@ mod tests {
     }
 
     #[test]
-    fn an_abstract_name_is_understood() {
+    fn an_abstract_socket_name_works() {
         let name = format!("cronkeeper-test-{}", uuid::Uuid::new_v4());
         let systemd = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         Notifier::to(OsStr::new(&format!("@{name}"))).unwrap().ready();
-        assert_eq!(heard(&systemd), "READY=1\n");
+        assert_eq!(receive(&systemd), "READY=1\n");
     }
 }

@@ -1,6 +1,4 @@
-//! Who leads, for how long, and by which token: the words of an election.
-//!
-//! Knows nothing of how an election is held.
+//! Names and tokens of an election: node, session, candidate, term.
 
 use std::fmt;
 
@@ -8,40 +6,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::suggest::shown;
 
-/// Characters of what is refused that are enough to know it again: it may be of any length.
+/// How many characters of a rejected name an error quotes; the name may have any length.
 const SHOWN: usize = 100;
 
-/// A node: one running `cronkeeper run`, by the name its operator knows. Whatever is read, from wherever, is checked.
+/// The name of a node, that is, of one running `cronkeeper run`. Deserializing checks it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(String);
 
 impl NodeName {
-    /// Takes a name as it is, where it is known to be good; [`NodeName::parse`] checks what comes from outside.
+    /// Takes a name that is known to be valid, without a check. Use [`NodeName::parse`] for external input.
     pub fn new(name: impl Into<String>) -> Self {
         Self(name.into())
     }
 
-    /// A name that can stand in a path: letters, digits, `.`, `_` and `-`, at most 253 bytes, not starting with a dot.
+    /// Checks a name: letters, digits, `.`, `_` and `-`, at most 253 bytes, not starting with a dot.
+    ///
+    /// The rule makes it safe to use the name as a path component.
     ///
     /// # Errors
-    /// The broken rule, in words.
+    /// A message that names the rule.
     pub fn parse(name: &str) -> Result<Self, String> {
         if name.is_empty() || name.len() > 253 || name.starts_with('.') || !name.chars().all(Self::may_contain) {
             return Err(format!(
-                "`{}` is no node name: 1 to 253 letters, digits, `.`, `_` and `-`, not starting with a dot",
+                "`{}` is not a node name: expected 1 to 253 letters, digits, `.`, `_` and `-`, not starting with a dot",
                 shown(name, SHOWN)
             ));
         }
         Ok(Self(name.to_owned()))
     }
 
-    /// True for what may stand in a name.
+    /// True if a name may contain this character.
     pub fn may_contain(c: char) -> bool {
         c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
     }
 
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -66,8 +65,9 @@ impl fmt::Display for NodeName {
     }
 }
 
-/// A session with the coordination service, as its backend names it: what a node's entries live and die with. What is read is
-/// checked for looking like the name of one: ZooKeeper's are hexadecimal numbers, those on one host uuids.
+/// The id of a session with the coordination service. A node's entries exist as long as its session.
+///
+/// Deserializing checks the form: ZooKeeper's ids are hexadecimal numbers, those of a single host are uuids.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SessionId(pub String);
@@ -77,7 +77,10 @@ impl TryFrom<String> for SessionId {
     fn try_from(id: String) -> Result<Self, String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
         if id.is_empty() || id.len() > 64 || !id.chars().all(plain) {
-            return Err(format!("`{}` is no session: 1 to 64 letters, digits and `-`", shown(&id, SHOWN)));
+            return Err(format!(
+                "`{}` is not a session id: expected 1 to 64 letters, digits and `-`",
+                shown(&id, SHOWN)
+            ));
         }
         Ok(Self(id))
     }
@@ -95,8 +98,8 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// Orders all terms of a cluster: a later term has a larger token, so a resource can refuse an older one.
-/// On ZooKeeper the creation zxid of the leader's candidate.
+/// A number that orders all terms of a cluster. A later term has a larger token, so a resource can reject an older one.
+/// On ZooKeeper it is the creation zxid of the leader's candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FencingToken(pub i64);
@@ -107,7 +110,7 @@ impl fmt::Display for FencingToken {
     }
 }
 
-/// A candidate's name in the queue, without its folder.
+/// A candidate's name in the queue, without its parent znode.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CandidateName(pub String);
@@ -118,34 +121,32 @@ impl fmt::Display for CandidateName {
     }
 }
 
-/// One candidate's time as leader.
+/// The period during which one candidate leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// Orders this term among all.
     pub token: FencingToken,
-    /// The entry in the queue that it rests on.
+    /// The candidate that holds the leadership.
     pub candidate: CandidateName,
 }
 
-/// Why a term ended.
+/// The reason why a term ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TermEnd {
-    /// The node gave leadership up: the operator stopped it, or asked it to hand over.
+    /// The node gave up leadership, because an operator stopped it or requested a handover.
     Resigned,
-    /// No quorum write was acknowledged in time.
+    /// The lease expired: no quorum write was acknowledged in time.
     LeaseOver,
-    /// The candidate or the member is gone, or belongs to another session.
+    /// The node's candidate or member is gone or belongs to another session.
     EntryGone,
-    /// The session is gone.
     SessionExpired,
-    /// A write found the candidate gone.
+    /// A write failed because the candidate was gone.
     Fenced,
-    /// The loop that decides stands still.
+    /// The daemon's loop is stuck.
     Stalled,
 }
 
 impl TermEnd {
-    /// The `reason` of `leader.resigned` and `leader.lost`.
+    /// The `reason` field of the events `leader.resigned` and `leader.lost`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Resigned => "asked",
@@ -163,11 +164,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_cannot_be_one_is_not_read() {
+    fn an_invalid_node_name_is_rejected() {
         let long = "a".repeat(254);
         for bad in ["", ".", "..", "../../x", "a/b", "a b", "a\u{7}", "knoten-ä", &long] {
             let read = serde_json::from_value::<NodeName>(bad.into());
-            assert!(read.unwrap_err().to_string().contains("is no node name"), "{bad}");
+            assert!(read.unwrap_err().to_string().contains("is not a node name"), "{bad}");
         }
         for good in ["a", "host-a.example", "0", "a_b"] {
             let read: NodeName = serde_json::from_value(good.into()).unwrap();
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_cannot_be_one_is_not_read() {
+    fn an_invalid_session_id_is_rejected() {
         for bad in ["", "0x1/2", "..", "0x1\n"] {
             assert!(serde_json::from_value::<SessionId>(bad.into()).is_err(), "{bad}");
         }
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_not_repeated_at_any_length() {
+    fn an_error_quotes_a_long_name_only_in_part() {
         assert!(NodeName::parse(&"/".repeat(100_000)).unwrap_err().len() < 300);
     }
 }

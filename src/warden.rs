@@ -1,4 +1,4 @@
-//! The warden: the small process that starts the jobs' processes and never lets one go.
+//! The warden: a small process that starts the jobs' processes and kills them.
 //!
 //! ```text
 //!            orders: start                                       fork, exec
@@ -8,13 +8,14 @@
 //!            notices: started, output, ended                output, SIGCHLD
 //! ```
 //!
-//! It is the same binary, started by the daemon before any thread of its own ([`handle`]). It is single-threaded, knows
-//! no tokio, and sleeps in one epoll ([`poller`]). It kills every tree when the daemon's end of a socket closes or
-//! when a deadline comes, whatever the daemon is doing then; as subreaper it inherits every process whose parent ended,
-//! so nothing a job starts can leave its sight. That it may hang itself is for the daemon to notice, which then kills without it
-//! ([`recover`]).
+//! It is the same binary. The daemon starts it before it starts any thread of its own ([`handle`]). The warden has a
+//! single thread, does not use tokio, and sleeps in one epoll ([`poller`]).
 //!
-//! Deliberately absent: schedules, leadership, reasons. It obeys orders and clocks.
+//! It kills every tree when the daemon's end of a socket closes or when a deadline comes, whatever the daemon is doing
+//! at that moment. As subreaper it inherits every process whose parent has ended, so it never loses sight of a process
+//! that a job started. If the warden itself hangs, the daemon notices and kills the jobs without it ([`recover`]).
+//!
+//! The warden knows nothing about schedules, leadership or reasons. It obeys orders and clocks.
 
 pub mod cgroup;
 mod child;
@@ -45,13 +46,14 @@ use nix::sys::signal::SigSet;
 
 pub use codec::{CodecError, Decoder, MAX_MESSAGE, encode};
 
-/// The hidden subcommand.
 const SUBCOMMAND: &str = "warden";
-/// In `ps` and `top`, where the kernel keeps 15 bytes; after an exec of /proc/self/exe it would be `exe`.
+/// The process name in `ps` and `top`. After an exec of /proc/self/exe it would be `exe`; the kernel keeps 15 bytes.
 const PROCESS_NAME: &CStr = c"cronkeeper-ward";
 
-/// Is the warden, until its daemon is gone and all trees are dead, if the command line says so. To be called before
-/// anything else: the warden must stay small and single-threaded.
+/// Runs the warden if the command line asks for it; returns when it is done.
+///
+/// It is done when the daemon is gone and all trees are dead. Call it before anything else: the warden must stay small
+/// and single-threaded.
 pub fn main_if_asked() -> Option<ExitCode> {
     if std::env::args_os().nth(1)? != SUBCOMMAND {
         return None;
@@ -65,9 +67,9 @@ pub fn main_if_asked() -> Option<ExitCode> {
     })
 }
 
-/// Reaps all children of this process that have ended, but for `spared`: another waits for that one.
+/// Reaps all children of this process that have ended, except `spared`, which other code waits for.
 pub fn reap_children_but(spared: u32) {
-    // Without /proc the next end of a child is another chance.
+    // If /proc cannot be read, the next SIGCHLD is another chance.
     for pid in procfs::children_of_process().unwrap_or_default() {
         if u32::try_from(pid) != Ok(spared) {
             reap::reap(pid);
@@ -78,19 +80,19 @@ pub fn reap_children_but(spared: u32) {
 fn serve() -> io::Result<()> {
     let daemon = socket_on(io::stdin().as_fd())?;
     let urgent = socket_on(io::stdout().as_fd())?;
-    // Only a name: without it nothing is worse than to read.
+    // Only a display name: failing to set it does no harm.
     let _ = rustix::thread::set_name(PROCESS_NAME);
     spawn::default_signals();
-    // Blocked rather than ignored: a job would inherit an ignored signal, and the signalfd needs SIGCHLD blocked.
-    // A terminal's Ctrl-C or a shutdown's SIGTERM is for the daemon; the warden ends when its socket does.
+    // Blocked and not ignored: a job would inherit an ignored signal, and the signalfd needs SIGCHLD blocked. Ctrl-C in
+    // a terminal and SIGTERM at shutdown are meant for the daemon; the warden ends when its socket closes.
     SigSet::all().thread_block()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let keeper = keeper::Keeper::new(daemon, urgent)?;
-    spawn::forget_code();
+    spawn::release_code_pages();
     keeper.run()
 }
 
-/// The daemon's sockets stand in place of standard input and output, which a child of the standard library can be given.
+/// Takes a socket of the daemon, passed as standard input or output: the standard library can pass a child only those.
 fn socket_on(stream: BorrowedFd<'_>) -> io::Result<UnixStream> {
     rustix::net::sockopt::socket_type(stream)?;
     let socket = UnixStream::from(stream.try_clone_to_owned()?);

@@ -1,27 +1,29 @@
-//! Both ports on ZooKeeper: the queue under `/leader`, the ledger under `/cronkeeper`.
+//! ZooKeeper backend: the queue under `/leader` and the ledger under `/cronkeeper`.
 //!
 //! ```text
-//!  daemon ⇄ node ─ one session after another ─ life ┬ contender   member, candidate, place, opening of a term
+//!  daemon ⇄ node ─ one session after another ─ life ┬ place       member, candidate, queue, opening of a term
 //!                                                   ├ committer   group commit, four answers
 //!                                                   ├ watcher     runs of other nodes
 //!                                                   └ trim        old history
 //! ```
 //!
-//! Everything here but [`session`] is generic over [`client`] and the clock, spawns nothing and draws no random number
-//! but the uuid it is given: the same code runs against real servers and in the simulation, where a node's
-//! whole backend is the one future that [`serve`] returns.
+//! Everything here except [`session`] is generic over [`client`] and the clock, spawns nothing, and draws no random
+//! number but the uuid it is given. So the same code runs against real servers and in the simulation, where the future
+//! that [`serve`] returns is a node's whole backend.
 //!
-//! What the daemon can rely on in the order of events:
-//! - `Session` comes before the first `Joined`, `Joined` before `Elected`; another session only after the old one's `Expired`. The
-//!   same one is told again when the member had gone and was made anew: another may have settled this node's runs meanwhile.
-//! - The answers to commits requested in a term come before its `Over`, with three exceptions: at lease end, where the
-//!   daemon's loop stands still, and when the connection is lost too, `Over` does not wait. A late answer tells what is written; `Accepted` after `Over` is a
-//!   run on record that must not be started, but ended.
-//! - On the loss of a session: answers (`Unknown` where none came), `Lease` zero, `Over`, `Expired`.
-//! - `Lease` zero is said when an own entry went under a living session and when the session is gone. A lease that just
-//!   runs out passes without a word, but for the term's `Over`.
-//! - Where the daemon's loop stands still, a term is `Over` as well, and a longer standstill is told as an own entry that went.
-//! - After `Failed` nothing comes any more.
+//! The daemon can rely on this order of events:
+//! - `Session` comes before the first `Joined`, `Joined` before `Elected`; another session only after the old one's
+//!   `Expired`. The backend reports the same session again when the member was gone and has been recreated: another
+//!   node may have settled this node's runs in the meantime.
+//! - The answers to commits requested in a term come before its `Over`. `Over` does not wait for them in three cases:
+//!   when the lease ends, when the daemon's loop stands still, and when the connection is lost too. A late answer
+//!   reports what is on record; a run whose begin is `Accepted` after `Over` must not be started, only ended.
+//! - When a session is lost: answers (`Unknown` for each commit without one), `Lease` zero, `Over`, `Expired`.
+//! - `Lease` zero comes when an own entry is removed although the session is alive, and when the session is lost. A
+//!   lease that just runs out causes no event except the term's `Over`.
+//! - When the daemon's loop stands still, the term is `Over` too. A longer standstill is reported like an own entry
+//!   that was removed.
+//! - After `Failed` no further event comes.
 
 mod transfer;
 pub mod client;
@@ -65,37 +67,35 @@ pub use give_up::{Estate, ReleaseError, release};
 pub use reader::LedgerReader;
 pub use store::{ClaimError, KeptSessions, SessionStore, StoreError};
 
-/// What a node says of itself in its member and its candidate.
+/// This node's identity, as published in its member and its candidate.
 #[derive(Clone, Debug)]
 pub struct NodeIdentity {
-    /// Its name.
     pub node: NodeName,
-    /// Its host.
     pub host: String,
-    /// Its process.
     pub pid: u32,
-    /// Of its program.
+    /// Version of the cronkeeper program.
     pub version: String,
-    /// When its process started.
+    /// When the process started.
     pub started_at: Timestamp,
 }
 
-/// What else the backend needs.
+/// Further settings of the backend.
 pub struct Options {
     /// The connect string, for messages.
     pub service: String,
-    /// Its chroot, for messages; `/` where there is none.
+    /// The chroot, for messages; `/` if there is none.
     pub chroot: String,
     /// Draws the uuid of a session's candidates, and of a new cluster.
     pub uuid: Box<dyn FnMut() -> Uuid + Send>,
-    /// How long a job must be gone from every node's files before what is kept of it is removed; absent: it never is.
+    /// How long a job must be absent from every node's files before the leader removes its records; `None`: never.
     pub forget_after: Option<Duration>,
 }
 
-/// The whole backend. Returns when the daemon is done ([`Request::Leave`](crate::election::Request::Leave), or its channel closed) or
-/// an operator must act ([`Event::Failed`](crate::election::Event::Failed)).
+/// Runs the whole ZooKeeper backend of a node.
 ///
-/// Dropping the future is what a crash is: the session's entries stay until the server lets it expire.
+/// Returns when the daemon is done ([`Request::Leave`](crate::election::Request::Leave), or its channel is closed) or
+/// when an operator must act ([`Event::Failed`](crate::election::Event::Failed)). Dropping the future has the effect of
+/// a crash: the session's entries stay until the server lets the session expire.
 pub async fn serve<C: client::Connect, K: Clock>(
     connect: C,
     clock: K,
@@ -107,12 +107,12 @@ pub async fn serve<C: client::Connect, K: Clock>(
     supervisor::Supervisor::new(connect, clock, identity, store, service, options).serve().await;
 }
 
-/// A session's name, from the id that the stat of its entries shows.
+/// The name of a session, from the owner id that the stat of its entries shows.
 pub fn session_id(owner: i64) -> SessionId {
     SessionId(format!("{owner:#x}"))
 }
 
-/// What [`session_id`] was made from; `None` if it was not made by it.
+/// The owner id behind a name made by [`session_id`]; `None` for any other name.
 pub fn owner_of(session: &SessionId) -> Option<i64> {
     u64::from_str_radix(session.0.strip_prefix("0x")?, 16).ok().map(u64::cast_signed)
 }

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Deliberate bugs, each of which a test must find: puts every patch of tests/mutants into a copy of the tree, one at a time,
-# and runs the test that its head names. Ends with 1 where one is not found.
+# Checks that the tests find deliberate bugs: applies every patch of tests/mutants to a copy of the tree, one at a time, and
+# runs the test that the patch's head names. Exits with 1 if a bug is not found.
 #
-#   tests/mutants.sh [NAME...]     only the patches whose names begin so: tests/mutants.sh 03 11
+#   tests/mutants.sh [NAME...]     only patches whose names begin with NAME: tests/mutants.sh 03 11
 #
-# The head of a patch: `Bug` and `Rule` for people, `Test` that must fail, `Seeds` that it is given at most, `Says` what its failure
-# must contain. What does not compile, hangs, or fails with other words counts as not found.
-# Needs git. Builds in a folder of its own below the target directory; a mutant takes about a minute.
+# The head of a patch: `Bug` and `Rule` are for people; `Test` must fail; `Seeds` is the most seeds it is given; `Says` is a text that its
+# failure must contain. A patch that does not compile, hangs, or fails with another message counts as not found.
+# Needs git. Builds in a separate directory below the target directory; a mutant takes about a minute.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 limit=${CRONKEEPER_MUTANT_SECONDS:-600}
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/mutants
 unset CRONKEEPER_SIM_SEED
-# Not under /tmp: what Cargo is told above the tree is to hold for the copy too.
+# Not under /tmp: Cargo's configuration in the directories above the tree must apply to the copy too.
 mkdir -p "$CARGO_TARGET_DIR"
 copy=$(mktemp -d -p "$CARGO_TARGET_DIR")
 trap 'rm -rf "$copy"' EXIT
@@ -22,18 +22,18 @@ tree=$copy/tree
 
 mkdir "$tree"
 tar --exclude=./target --exclude=./.git -cf - . | tar -xf - -C "$tree"
-# All tests that are named are the simulation's: without the others a build is quick.
+# All named tests belong to the simulation: without the other tests a build is quick.
 echo 'mod simulation;' >"$tree/tests/it/main.rs"
 
 head_of() { # KEY PATCH
     sed -n "/^diff /q; s/^$1: //p" "$2"
 }
 
-put() { # PATCH [OPTION]: git must not take the copy for a part of a repository around it.
+put() { # PATCH [OPTION]: git must not treat the copy as part of a surrounding repository.
     (cd "$tree" && GIT_CEILING_DIRECTORIES=$copy git apply "${@:2}" "$1")
 }
 
-test_it() { # PATCH: what became of it, on standard output; false where it survives.
+test_it() { # PATCH: prints the result; false if the bug survives.
     local test says status=0
     test=$(head_of Test "$1") says=$(head_of Says "$1")
     if ! (cd "$tree" && cargo test --locked --quiet --test it --no-run) >"$output" 2>&1; then
@@ -47,7 +47,7 @@ test_it() { # PATCH: what became of it, on standard output; false where it survi
     elif ((status == 0)); then
         echo "SURVIVES $test"
     elif ! grep -qF "$says" "$output" || ! grep -q '^test result: FAILED' "$output"; then
-        echo "fails otherwise than by \"$says\""
+        echo "fails without \"$says\""
     else
         echo "\"$says\", $(grep -aoEm1 '^seed [0-9]+' "$output" || echo 'no seed')"
         return 0
@@ -70,7 +70,7 @@ for patch in "$PWD"/tests/mutants/*.patch; do
     is_chosen "$name" "$@" || continue
     tried=$((tried + 1)) begun=$SECONDS
     if ! put "$patch"; then
-        verdict="does not apply: make it anew from the tree as it is"
+        verdict="does not apply: recreate it from the present tree"
         survivors=$((survivors + 1))
     else
         verdict=$(test_it "$patch") || {

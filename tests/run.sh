@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs all tests, from a bare Debian with Rust: installs what is missing, then `cargo test`.
+# Runs all tests. On a bare Debian with Rust it first installs the packages that are missing, then runs `cargo test`.
 # CRONKEEPER_TEST_ARGS: more arguments for cargo, e.g. "--test it servers".
-# Elsewhere than on Debian nothing is installed; what is missing is said.
+# On other systems it installs nothing and lists the packages that are missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,10 +13,10 @@ need() { # PACKAGE CHECK...
     "$@" >/dev/null 2>&1 || missing+=("$package")
 }
 
-# A C compiler builds SQLite and the TLS library.
+# A C compiler, for SQLite and the TLS library.
 need gcc command -v cc
 need libc6-dev test -e /usr/include/stdlib.h
-# A JDK, not a runtime alone: the test with Curator compiles a small program.
+# A JDK, not only a runtime: the test with Curator compiles a small program.
 need default-jdk-headless command -v javac
 need libzookeeper-java test -e "$jars/zookeeper.jar"
 need libnetty-java test -e "$jars/netty-codec.jar"
@@ -26,9 +26,9 @@ need python3-kazoo /usr/bin/python3 -c 'import kazoo'
 need util-linux command -v setpriv
 # Gives a command a terminal.
 need bsdutils command -v script
-# A host in namespaces is started with it; nothing else on the machine is touched.
+# Boots hosts in namespaces; it touches nothing else on the machine.
 need systemd test -x /lib/systemd/systemd
-# Hosts of their own for the nemesis, and rules that cut the lines between them.
+# Separate hosts for the nemesis, and rules that cut the links between them.
 need iproute2 env PATH="$PATH:/usr/sbin:/sbin" bash -c 'command -v ip'
 need nftables env PATH="$PATH:/usr/sbin:/sbin" bash -c 'command -v nft'
 
@@ -41,15 +41,15 @@ if ((${#missing[@]})); then
         "${install[@]}" update
         "${install[@]}" install --yes --no-install-recommends "${missing[@]}" >/dev/null
     else
-        echo "tests/run.sh: please install what Debian calls: ${missing[*]}" >&2
-        echo "tests/run.sh: ZooKeeper's jars may also stand in a folder named by ZK_JARS" >&2
+        echo "tests/run.sh: please install these packages (Debian names): ${missing[*]}" >&2
+        echo "tests/run.sh: ZooKeeper's jars may also be in a directory named by ZK_JARS" >&2
         exit 69
     fi
 fi
 
-# Most tests wait for processes, servers and sessions most of the time.
+# More threads than cores: most tests spend their time waiting for processes, servers and sessions.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
-# Not quoted: several arguments.
+# Not quoted, because the variable holds several arguments.
 # shellcheck disable=SC2086
 exec cargo test --locked ${CRONKEEPER_TEST_ARGS:-}

@@ -1,7 +1,8 @@
-//! Who thought that it led, and when, as the nodes' own logs tell it; and whether anybody did what only a leader may.
+//! Times during which each node believed that it led, from the nodes' own logs; and whether that was a violation.
 //!
-//! A term is over when its node says so, is killed, or is stopped: a stopped process thinks nothing. What it does when it wakes is
-//! judged by its deeds. The jobs tell of themselves in one file besides, which no node can talk round.
+//! A term is over when its node reports it, is killed, or is stopped: a stopped process believes nothing. After it
+//! wakes up, it is judged by its actions. In addition the jobs report themselves in one file that no node can
+//! influence.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,30 +13,28 @@ use crate::replicas::instant;
 use crate::support::node::{Event, Events};
 use crate::support::witness::{Entry, faults};
 
-/// The log of one process, and what was done to it.
+/// The log of one process, and what was done to the process.
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// The node.
     pub node: String,
-    /// All that it said.
     pub log: Arc<Events>,
-    /// When it was stopped.
+    /// Times at which it was stopped.
     pub stops: Vec<Timestamp>,
-    /// When it was killed.
+    /// The time at which it was killed.
     pub ended: Option<Timestamp>,
 }
 
-/// A time during which a process thought that it led.
+/// A time during which a process believed that it led.
 struct Belief<'a> {
     node: &'a str,
     token: i64,
     from: Timestamp,
     until: Timestamp,
-    /// When it was said that leadership was lost.
+    /// The time at which the process reported that it lost leadership.
     lost: Option<Timestamp>,
 }
 
-/// All that must never be, and was.
+/// All violations.
 pub fn broken(accounts: &[Account], seen: &[Entry]) -> Vec<String> {
     let logs: Vec<Vec<Event>> = accounts.iter().map(|account| account.log.all()).collect();
     let all = || accounts.iter().zip(&logs);
@@ -71,7 +70,7 @@ impl fmt::Display for Belief<'_> {
     }
 }
 
-/// Two that led at a time.
+/// Two that led at the same time.
 fn overlaps(beliefs: &[Belief<'_>]) -> Vec<String> {
     let mut broken = Vec::new();
     for (i, later) in beliefs.iter().enumerate() {
@@ -81,7 +80,7 @@ fn overlaps(beliefs: &[Belief<'_>]) -> Vec<String> {
     broken
 }
 
-/// Runs that a node started for a term that it had lost, or that another's had followed while this one was not heard.
+/// Runs that a node started for a term that it had lost, or that another's had followed while this one was cut off.
 fn stale_starts(node: &str, log: &[Event], beliefs: &[Belief<'_>]) -> Vec<String> {
     let is_stale = |run: &Event| {
         let (token, at) = (token(run), instant(run));

@@ -1,6 +1,6 @@
-//! What is done to a leader, and what is measured of it.
+//! The cases: what is done to a leader, and what is measured.
 //!
-//! A trial returns one time for each row of its case, and leaves all nodes standing in the queue.
+//! A trial returns one time for each row of its case, and leaves all nodes in the queue.
 
 use std::time::Duration;
 
@@ -16,19 +16,19 @@ use crate::table::{Bound, ms};
 
 /// A way for leadership to pass on.
 pub struct Case {
-    /// Of the nodes.
+    /// Session timeout of the nodes.
     pub session: Duration,
-    /// Each with what is wanted of it.
+    /// The rows, each with its goal.
     pub rows: Vec<(String, Vec<Bound>)>,
-    /// Whether the nodes reach the servers by lines that can be parted.
+    /// True if the nodes reach the servers through links that can be cut.
     pub has_lines: bool,
-    /// Whether it takes as long as a session.
+    /// True if it takes as long as a session.
     pub is_long: bool,
-    /// Done once.
+    /// One trial.
     pub trial: fn(&mut Replicas) -> Vec<Duration>,
 }
 
-/// Of the solo backend: there the kernel tells who died.
+/// Cases on the solo backend, where the kernel reports a death.
 pub fn on_one_host() -> [Case; 2] {
     let case = |name: &str, trial| Case {
         session: Duration::ZERO,
@@ -40,7 +40,7 @@ pub fn on_one_host() -> [Case; 2] {
     [case("kill -9", kill), case("SIGTERM", end)]
 }
 
-/// With sessions of this length.
+/// Cases with this session timeout.
 pub fn on_zookeeper(session: Duration) -> [Case; 6] {
     let case = |rows: &[(&str, &[Bound])], trial| Case {
         session,
@@ -49,9 +49,9 @@ pub fn on_zookeeper(session: Duration) -> [Case; 6] {
         is_long: false,
         trial,
     };
-    // ZooKeeper hears of a session up to half a tick late, and ends sessions once a tick; then an election.
+    // ZooKeeper learns about a session up to half a tick late, and ends sessions once a tick; then comes an election.
     let expiry = Bound::Each(session + TICK * 3 / 2 + ms(100));
-    // So long a lease lasts at most (see `lease`).
+    // The longest a lease lasts (see `lease`).
     let lease = Bound::Each(session * 17 / 20 + ms(50));
     let quick = [Bound::Each(ms(150))];
     [
@@ -90,7 +90,7 @@ fn kill(replicas: &mut Replicas) -> Vec<Duration> {
     vec![took]
 }
 
-/// From the kill to the next election, whoever's; the supervisor starts the node on its state directory at once.
+/// From the kill to the next election of any node; the supervisor starts the node on its state directory at once.
 fn kill_and_restart(replicas: &mut Replicas) -> Vec<Duration> {
     let (old, at) = (replicas.leader(), Timestamp::now());
     replicas.kill(old);
@@ -118,7 +118,8 @@ fn release(spec: &Spec) {
     assert!(output.status.success() && output.stderr.is_empty(), "{CRONKEEPER} {line:?}: {output:?}");
 }
 
-/// From SIGSTOP to the successor's election; and from SIGCONT, after that, until the old leader says that it is none.
+/// From SIGSTOP to the successor's election; and from SIGCONT, after that, until the old leader reports that it no
+/// longer leads.
 fn stop(replicas: &mut Replicas) -> Vec<Duration> {
     let (old, at) = (replicas.leader(), Timestamp::now());
     replicas.stop(old);
@@ -130,7 +131,7 @@ fn stop(replicas: &mut Replicas) -> Vec<Duration> {
     vec![took, since(instant(&lost), woken)]
 }
 
-/// From the cut to the successor's election; and until the old leader says that it is none.
+/// From the cut to the successor's election; and until the old leader reports that it no longer leads.
 fn part(replicas: &mut Replicas) -> Vec<Duration> {
     let (old, at) = (replicas.leader(), Timestamp::now());
     replicas.part(old);

@@ -1,4 +1,4 @@
-//! A case, tried as often as wanted: on one cluster, or on several side by side where a trial is mostly waiting.
+//! Repeats a case: on one cluster, or on several side by side if a trial is mostly waiting.
 
 use std::sync::mpsc::channel;
 use std::thread;
@@ -10,19 +10,19 @@ use crate::replicas::Replicas;
 use crate::support::zookeeper::Ensemble;
 use crate::table::Table;
 
-/// Clusters at once: more would wait for each other's commits.
+/// Clusters at once. More would wait for each other's commits.
 const BESIDE: usize = 10;
 
-/// Where clusters live.
+/// The backend of the clusters.
 #[derive(Clone, Copy)]
 pub enum Place<'a> {
-    /// Each in one state directory.
+    /// Each cluster in one state directory.
     OneHost,
-    /// Each under a path of its own.
+    /// Each cluster under a path of its own.
     ZooKeeper(&'a Ensemble),
 }
 
-/// What trials brought: the times of each, and what must never be.
+/// The times of each row, and the violations.
 type Brought = (Vec<Vec<Duration>>, Vec<String>);
 
 /// Measures the rows of a case.
@@ -34,7 +34,7 @@ pub fn measure(case: &Case, trials: usize, place: Place<'_>, table: &mut Table) 
     let (trial_times, faults) = side_by_side(case, trials, beside, place);
     for (i, (name, bounds)) in case.rows.iter().enumerate() {
         let took = trial_times.iter().map(|times| times[i]).collect();
-        // What went wrong is said once.
+        // A violation is reported only once.
         table.times(name, took, bounds, if i == 0 { &faults } else { &[] });
     }
 }

@@ -1,6 +1,6 @@
-//! How many of a long queue wake when its first goes.
+//! Measures how many nodes of a long queue wake up when the first one disappears.
 //!
-//! The nodes' backends live in this process, a hundred of them; the servers count the notifications they send.
+//! The nodes' backends run in this process, a hundred of them; the servers count the notifications that they send.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::SESSIONS;
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
-/// Remembers nothing.
+/// Stores nothing.
 struct NoStore;
 
 impl SessionStore for NoStore {
@@ -41,13 +41,14 @@ struct Contender {
     backend: JoinHandle<()>,
 }
 
-/// Of a leader: on its candidate, on its member, and on the two folders where operators say what they want.
+/// Watches of a leader: on its candidate, on its member, and on the two parent znodes where operators leave requests.
 const OF_LEADER: usize = 4;
 
-/// How many notifications all servers together send when the leader of so many dies. A queue that costs the servers other
+/// How many notifications all servers together send when the leader of a queue this long dies. The run fails unless the
+/// queue costs the servers exactly one watch for each follower and the leader's own.
 /// than one watch for each follower and the leader's own fails the run.
 pub fn woken(ensemble: &Ensemble, nodes: usize) -> usize {
-    // Of threads of its own: the questions to the servers block this one.
+    // Its own threads, because the requests to the servers block this one.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime can be had").block_on(async {
         let mut queue = Vec::new();

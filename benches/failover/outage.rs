@@ -1,4 +1,4 @@
-//! Servers die under the nodes.
+//! Servers that die under the nodes.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use crate::support::until;
 use crate::support::zookeeper::Ensemble;
 use crate::{SESSIONS, TICK};
 
-/// From the first commit possible after all servers were dead for `time` to the one new leader. Zero where that was before
+/// From the first possible commit, after all servers were dead for `time`, to the one new leader. Zero if that was
+/// before the first commit of this process was answered.
 /// this process had its own first commit answered.
 pub fn all_dead(ensemble: &Ensemble, replicas: &mut Replicas, time: Duration) -> Duration {
     (0..ensemble.len()).for_each(|i| ensemble.kill(i));
@@ -28,7 +29,7 @@ pub fn all_dead(ensemble: &Ensemble, replicas: &mut Replicas, time: Duration) ->
     since(elected, possible)
 }
 
-/// When a server first answered a write: a new session is one.
+/// The time at which a server first answered a write; opening a session is one.
 fn first_commit(ensemble: &Ensemble) -> Timestamp {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be had");
     let [one, two, three] = [0, 1, 2].map(|i| session(ensemble.address_of(i)));
@@ -51,7 +52,8 @@ async fn session(server: SocketAddr) -> Timestamp {
     }
 }
 
-/// How many terms ended while one server was dead, longer than a session lives: the ensemble's leader in every second round.
+/// How many terms ended while one server was dead for longer than a session lasts: in every second round the ensemble's
+/// leader.
 pub fn one_dead(ensemble: &Ensemble, replicas: &Replicas, round: usize) -> usize {
     let leader = ensemble.leader();
     let victim = if round.is_multiple_of(2) { leader } else { (leader + 1) % ensemble.len() };

@@ -1,4 +1,4 @@
-//! Three nodes, one of which leads, and what their supervisor notes of them.
+//! Three nodes, one of which leads, and the notes of their supervisor.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::witness::Witness;
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, poll};
 
-/// How many nodes a cluster has.
+/// Number of nodes in a cluster.
 const NODES: usize = 3;
 
 /// Nodes, counted from 0.
@@ -24,16 +24,17 @@ pub struct Replicas {
     past: Vec<Account>,
 }
 
-/// A node's place, and who stands there now.
+/// A node's place in the cluster, and the process that runs there now.
 struct Post {
     node: Node,
-    /// To each server; none where it is reached directly.
+    /// The link to each server; none if the server is reached directly.
     lines: Vec<Proxy>,
     stops: Vec<Timestamp>,
     ended: Option<Timestamp>,
 }
 
-/// Jobs enough for a takeover to have something to read, none of which comes due; and one that tells what it sees each second.
+/// Enough jobs to give a takeover something to read, none of which is due; and one that reports each second what it
+/// sees.
 fn jobs(witness: &Witness) -> String {
     let job = |n| format!("  job-{n:02}:\n    schedule: \"0 0 29 2 *\"\n    command: [\"true\"]\n");
     let told = format!("jobs:\n  witness:\n    schedule: \"@every 1s\"\n    command: {}\n", witness.command(&[]));
@@ -41,7 +42,7 @@ fn jobs(witness: &Witness) -> String {
 }
 
 impl Replicas {
-    /// On no ZooKeeper, in one state directory.
+    /// Starts a cluster without ZooKeeper, in one state directory.
     pub fn on_one_host() -> Self {
         let witness = Witness::new();
         let first = Spec::new(CRONKEEPER, "solo").jobs(&jobs(&witness));
@@ -49,14 +50,14 @@ impl Replicas {
         Self::start([first].into_iter().chain(others).map(|spec| (spec, Vec::new())), witness)
     }
 
-    /// On ZooKeeper, each with directories of its own.
+    /// Starts a cluster on ZooKeeper, each node with its own directories.
     pub fn on_zookeeper(ensemble: &Ensemble, session: Duration) -> Self {
         let (witness, connect) = (Witness::new(), format!("{}{}", ensemble.connect_string(), ensemble.chroot()));
         let specs: Vec<_> = (0..NODES).map(|_| (spec(&witness, &connect, session), Vec::new())).collect();
         Self::start(specs.into_iter(), witness)
     }
 
-    /// The same, each with a line of its own to each server.
+    /// The same, each node with its own link to each server.
     pub fn behind_lines(ensemble: &Ensemble, session: Duration) -> Self {
         let (witness, chroot) = (Witness::new(), ensemble.chroot());
         let behind = |_| {
@@ -77,22 +78,20 @@ impl Replicas {
         replicas
     }
 
-    /// All nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.posts.iter().map(|post| &post.node)
     }
 
-    /// A node.
     pub fn node(&self, i: usize) -> &Node {
         &self.posts[i].node
     }
 
-    /// Which node leads.
+    /// Index of the node that leads.
     pub fn leader(&self) -> usize {
         self.leader
     }
 
-    /// Waits for the first election after an instant; how long after it that was.
+    /// Waits for the first election after an instant; returns how long after.
     pub fn await_leader(&mut self, after: Timestamp) -> Duration {
         let first = || {
             let elected = |(i, node): (usize, &Node)| Some((*elections(node, after).first()?, i));
@@ -103,18 +102,18 @@ impl Replicas {
         since(at, after)
     }
 
-    /// How many elections there were after an instant.
+    /// Number of elections after an instant.
     pub fn elections(&self, after: Timestamp) -> usize {
         self.nodes().map(|node| elections(node, after).len()).sum()
     }
 
-    /// Starts a node that has ended again, and waits until it stands in the queue.
+    /// Restarts a node that has ended, and waits until it is in the queue.
     pub fn restart(&mut self, i: usize) {
         self.start_again(i);
         self.settle(i);
     }
 
-    /// Starts a node that has ended again.
+    /// Restarts a node that has ended.
     pub fn start_again(&mut self, i: usize) {
         let post = &mut self.posts[i];
         let again = post.node.spec().start();
@@ -122,33 +121,34 @@ impl Replicas {
         (post.node, post.stops, post.ended) = (again, Vec::new(), None);
     }
 
-    /// Waits until a node just started leads or follows.
+    /// Waits until a freshly started node leads or follows.
     pub fn settle(&self, i: usize) {
         let stands = |event: &Event| ["election.following", "takeover.done"].contains(&event.name());
         let found = self.node(i).events().wait(0, LONG, stands);
         assert!(found.is_some(), "a node finds its place; its log:\n{}", self.node(i).events().tail());
     }
 
-    /// Waits until a node follows anew.
+    /// Waits until a node follows again.
     pub fn await_following(&self, i: usize, after: Timestamp) {
         self.node(i).await_where("election.following", LONG, |event| instant(event) > after);
     }
 
-    /// Kills a node's daemon. What counts is when: on one host the kernel frees its lock before anybody sees it dead.
+    /// Kills a node's daemon, and notes the time of the kill, because on one host the kernel releases the lock before
+    /// anybody sees the process dead.
     pub fn kill(&mut self, i: usize) {
         let post = &mut self.posts[i];
         post.ended = Some(Timestamp::now());
         post.node.kill9();
     }
 
-    /// Stops a node as SIGSTOP does.
+    /// Stops a node with SIGSTOP.
     pub fn stop(&mut self, i: usize) {
         let post = &mut self.posts[i];
         post.node.stop();
         post.stops.push(Timestamp::now());
     }
 
-    /// From now on nothing comes through between a node and any server, and nobody is told.
+    /// From now on nothing passes between a node and any server, and neither side is notified.
     pub fn part(&self, i: usize) {
         for line in &self.posts[i].lines {
             line.swallow_requests();
@@ -156,7 +156,7 @@ impl Replicas {
         }
     }
 
-    /// Lets a node reach the servers again. What was lost on the way would be sent again by the kernel: here, the lines are new.
+    /// Lets a node reach the servers again. The kernel would retransmit lost data; here the links are new instead.
     pub fn heal(&self, i: usize) {
         for line in &self.posts[i].lines {
             line.pass();
@@ -164,7 +164,7 @@ impl Replicas {
         }
     }
 
-    /// All that must never be, and was, since the cluster was started.
+    /// All violations since the cluster was started.
     pub fn faults(&self) -> Vec<String> {
         let mut accounts = self.past.clone();
         accounts.extend(self.posts.iter().map(Post::account));
@@ -184,12 +184,12 @@ impl Post {
     }
 }
 
-/// When an event was logged.
+/// The time at which an event was logged.
 pub fn instant(event: &Event) -> Timestamp {
     event.text("timestamp").parse().expect("each line has its instant")
 }
 
-/// How long after another an instant was; none where it was before.
+/// How long after another an instant was; none if it was before.
 pub fn since(at: Timestamp, before: Timestamp) -> Duration {
     Duration::try_from(at.duration_since(before)).unwrap_or_default()
 }

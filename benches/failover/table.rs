@@ -1,21 +1,21 @@
-//! The figures, one row as soon as it is there, and what must never happen.
+//! The table of figures, printed row by row, and the violations.
 #![allow(dead_code, reason = "each bench that includes the table uses a part of it")]
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What a row should not be above.
+/// The goal of a row, which its values should not exceed.
 #[derive(Clone, Copy, Debug)]
 pub enum Bound {
-    /// The middle one.
+    /// The median.
     Median(Duration),
-    /// What so few of a hundred are above.
+    /// Exceeded by one in a hundred.
     P99(Duration),
-    /// The largest one.
+    /// The largest value.
     Each(Duration),
 }
 
-/// Milliseconds.
+/// In milliseconds.
 pub const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
@@ -28,17 +28,17 @@ pub struct Table {
 }
 
 impl Table {
-    /// With a word, of the rows whose name has it.
+    /// With a word, prints only the rows whose name contains it.
     pub fn new(word: Option<String>) -> Self {
         Self { word, is_begun: false, faults: Vec::new() }
     }
 
-    /// Whether a row is to be measured.
+    /// True if a row is to be measured.
     pub fn wants(&self, name: &str) -> bool {
         self.word.as_ref().is_none_or(|word| name.contains(word.as_str()))
     }
 
-    /// A row of times, and what went wrong in its trials for good.
+    /// A row of times, and the violations in its trials.
     pub fn times(&mut self, name: &str, mut took: Vec<Duration>, bounds: &[Bound], faults: &[String]) {
         took.sort_unstable();
         let figures = [rank(&took, 0), rank(&took, 50), rank(&took, 99), rank(&took, 100)];
@@ -47,7 +47,7 @@ impl Table {
         self.print(name, took.len(), &format!("{min:>9} {median:>9} {p99:>9} {max:>9}"), &wanted.join(", "), faults);
     }
 
-    /// A row of counts, likewise.
+    /// A row of counts, and the violations in its trials.
     pub fn counts(&mut self, name: &str, counts: Vec<usize>, wanted: usize, faults: &[String]) {
         let verdict = verdict(counts.iter().all(|&count| count == wanted));
         let sum = format!("{} in all", counts.iter().sum::<usize>());
@@ -64,7 +64,7 @@ impl Table {
         self.faults.extend(faults.iter().map(|fault| format!("{name}: {fault}")));
     }
 
-    /// Failed if what must never happen did.
+    /// Failure if there was a violation.
     pub fn verdict(self) -> ExitCode {
         self.faults.iter().for_each(|fault| eprintln!("BROKEN {fault}"));
         if self.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -86,13 +86,13 @@ fn verdict(is_so: bool) -> &'static str {
     if is_so { "yes" } else { "NO" }
 }
 
-/// The smallest value that so many percent do not exceed; zero where there is none.
+/// The smallest value that this many percent do not exceed; zero if there is none.
 fn rank(sorted: &[Duration], percent: usize) -> Duration {
     let place = (sorted.len() * percent).div_ceil(100).max(1) - 1;
     sorted.get(place).copied().unwrap_or_default()
 }
 
-/// Of the machine, in the last minute.
+/// The machine's load over the last minute.
 fn load() -> String {
     let all = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     all.split(' ').next().unwrap_or_default().to_owned()

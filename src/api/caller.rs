@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection.
+//! The caller at the other end of a connection.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -7,44 +7,40 @@ use tokio::task::spawn_blocking;
 
 use crate::term::NodeName;
 
-/// Who asks.
+/// Who sent a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Caller {
-    /// A process of this host, of this user, by the kernel's word.
-    Local {
-        /// The user.
-        uid: u32,
-    },
-    /// Whoever has this address. IPv6 gives each network of a host 64 bits to draw addresses from: those are one caller's.
+    /// A process on this host; the kernel reports its user.
+    Local { uid: u32 },
+    /// A host on the network. All addresses of an IPv6 /64 network are one caller, because a host can use any of them.
     Remote(IpAddr),
-    /// A process whose user, or a host whose address, the kernel does not tell.
+    /// The kernel does not report the user or address.
     Unknown,
 }
 
-/// A connection that tells who made it.
-pub(super) trait KnowsPeer {
-    /// Who made it.
+/// A connection whose ends are known.
+pub(super) trait Endpoints {
     fn caller(&self) -> Caller;
-    /// The address that it was made to.
-    fn local(&self) -> Option<IpAddr>;
+    /// The local address of the connection; `None` on a Unix socket.
+    fn local_address(&self) -> Option<IpAddr>;
 }
 
-impl KnowsPeer for UnixStream {
+impl Endpoints for UnixStream {
     fn caller(&self) -> Caller {
         self.peer_cred().map_or(Caller::Unknown, |peer| Caller::Local { uid: peer.uid() })
     }
 
-    fn local(&self) -> Option<IpAddr> {
+    fn local_address(&self) -> Option<IpAddr> {
         None
     }
 }
 
-impl KnowsPeer for TcpStream {
+impl Endpoints for TcpStream {
     fn caller(&self) -> Caller {
         self.peer_addr().map_or(Caller::Unknown, |peer| Caller::Remote(network_of(peer.ip())))
     }
 
-    fn local(&self) -> Option<IpAddr> {
+    fn local_address(&self) -> Option<IpAddr> {
         self.local_addr().ok().map(|own| own.ip().to_canonical())
     }
 }
@@ -56,9 +52,9 @@ fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A user of a node, for people: `uid 1000 (alice) on host-a`.
-pub(super) async fn told(uid: u32, node: &NodeName) -> String {
-    // The name is looked up, which may ask a slow directory service.
+/// Formats a user as `uid 1000 (alice) on host-a`, for records and log.
+pub(super) async fn describe_user(uid: u32, node: &NodeName) -> String {
+    // On a blocking thread, because a directory service may be slow.
     let user = spawn_blocking(move || nix::unistd::User::from_uid(uid.into()).ok().flatten()).await;
     match user.ok().flatten() {
         Some(user) => format!("uid {uid} ({}) on {node}", user.name),
@@ -71,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_that_one_host_can_draw_are_one_callers() {
+    fn all_addresses_of_one_ipv6_network_are_one_caller() {
         let network = |text: &str| network_of(text.parse().unwrap()).to_string();
         assert_eq!(network("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
         assert_eq!((network("192.0.2.7"), network("::ffff:192.0.2.7")), ("192.0.2.7".into(), "192.0.2.7".into()));

@@ -1,4 +1,4 @@
-//! Asking a daemon on this host, from a command: find its socket, ask, wait a bounded time.
+//! Client of the API, for commands: finds the socket, sends a request, waits with a timeout.
 
 mod find;
 
@@ -20,42 +20,42 @@ use tokio::time::timeout;
 
 pub use find::{SocketSearch, Tried};
 
-/// How long an answer may take. The daemon itself waits for the ledger at most three seconds.
+/// Timeout of an answer. The daemon itself waits at most eight seconds for the ledger.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Most bytes of an answer: far above 10,000 jobs, below what would hurt.
+/// Most bytes of an answer: enough for far more than 10,000 jobs.
 const MOST_BYTES: usize = 64 << 20;
 
-/// Why there is no answer.
+/// Why a request to the daemon failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// Nobody answers on the socket.
-    #[error("no daemon to be reached: {}", list(.0))]
+    #[error("no daemon can be reached: {}", list(.0))]
     NoDaemon(Vec<Tried>),
-    /// There is one, but not for this user.
-    #[error("{} may not be opened by this user; members of the group `cronkeeper` may", .0.display())]
+    /// The socket exists, but this user may not open it.
+    #[error("this user may not open {}; root and members of the group `cronkeeper` may", .0.display())]
     Forbidden(PathBuf),
-    /// The daemon is there and does not answer in time.
-    #[error("the daemon on {} gave no answer within {} s", .0.display(), TIMEOUT.as_secs())]
+    /// The daemon does not answer in time.
+    #[error("the daemon on {} did not answer within {} s", .0.display(), TIMEOUT.as_secs())]
     Silent(PathBuf),
-    /// There is nothing of the name that was asked about.
+    /// The job or run does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// The daemon cannot reach what it would have to ask itself.
+    /// The daemon cannot reach the ledger or a leader.
     #[error("{0}")]
     Away(String),
-    /// It answers, but does not say what was asked for.
+    /// The daemon answers with any other error.
     #[error("{0}")]
     Refused(String),
-    /// What it says cannot be understood.
-    #[error("the answer of the daemon cannot be read: {0}")]
+    /// The answer is not valid HTTP or JSON.
+    #[error("cannot read the daemon's answer: {0}")]
     Garbled(String),
-    /// This process cannot ask.
-    #[error("cannot ask")]
+    /// This process cannot send a request.
+    #[error("cannot send the request")]
     Local(#[source] io::Error),
 }
 
 impl AskError {
-    /// True where there was nobody to ask.
+    /// True if no daemon, or no ledger, could be reached.
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Self::NoDaemon(_) | Self::Forbidden(_) | Self::Silent(_) | Self::Away(_))
     }
@@ -65,48 +65,49 @@ fn list(tried: &[Tried]) -> String {
     tried.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Asks the daemon of a place.
 #[derive(Debug)]
 pub struct Client {
-    places: SocketSearch,
+    search: SocketSearch,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Client {
-    /// A client; nothing is opened yet.
+    /// Creates a client. It looks for the socket only when a request is sent.
     ///
     /// # Errors
-    /// Where the system gives no event queue.
-    pub fn new(places: SocketSearch) -> Result<Self, AskError> {
+    /// If the async runtime cannot be created.
+    pub fn new(search: SocketSearch) -> Result<Self, AskError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AskError::Local)?;
-        Ok(Self { places, runtime })
+        Ok(Self { search, runtime })
     }
 
-    /// Asks for a document. Not to be called from async code.
+    /// Sends a GET request. Must not be called from async code.
     ///
     /// # Errors
     /// See [`AskError`].
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, AskError> {
-        self.ask(Request::get(path), Bytes::new())
+        self.send(Request::get(path), Bytes::new())
     }
 
-    /// Asks for something to be done. Where no answer comes it may be done all the same. Not to be called from async code.
+    /// Sends a POST request. Without an answer, the request may have been carried out all the same.
+    ///
+    /// Must not be called from async code.
     ///
     /// # Errors
     /// See [`AskError`].
     pub fn post<T: DeserializeOwned>(&self, path: &str, request: &impl Serialize) -> Result<T, AskError> {
         let body = serde_json::to_vec(request).map_err(|error| AskError::Local(error.into()))?;
-        self.ask(Request::post(path), body.into())
+        self.send(Request::post(path), body.into())
     }
 
-    fn ask<T: DeserializeOwned>(&self, head: Builder, body: Bytes) -> Result<T, AskError> {
+    fn send<T: DeserializeOwned>(&self, head: Builder, body: Bytes) -> Result<T, AskError> {
         let body = self.runtime.block_on(self.fetch(head, body))?;
         serde_json::from_slice(&body).map_err(|error| AskError::Garbled(error.to_string()))
     }
 
     async fn fetch(&self, head: Builder, body: Bytes) -> Result<Bytes, AskError> {
-        // Looked for at each question: while a host changes its leader the socket goes and comes.
-        let (socket, tried) = self.places.socket();
+        // Found anew for each request: when the leader of this host changes, the socket is removed and recreated.
+        let (socket, tried) = self.search.socket();
         let opened = async { UnixStream::connect(&socket).await };
         let stream = match within(&socket, opened).await? {
             Ok(stream) => stream,
@@ -132,7 +133,7 @@ async fn within<T>(socket: &std::path::Path, what: impl Future<Output = T>) -> R
 async fn exchange(stream: UnixStream, head: Builder, body: Bytes) -> Result<(StatusCode, Bytes), AskError> {
     let garbled = |error: &dyn std::error::Error| AskError::Garbled(error.to_string());
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| garbled(&error))?;
-    // Ends with the connection, which ends with this answer.
+    // Ends with the connection, which lasts for this one answer.
     let connection = tokio::spawn(connection);
     let request = head.header(header::HOST, "localhost").body(Full::new(body));
     let request = request.map_err(|error| garbled(&error))?;
@@ -144,5 +145,5 @@ async fn exchange(stream: UnixStream, head: Builder, body: Bytes) -> Result<(Sta
 }
 
 fn refusal(code: StatusCode, body: &[u8]) -> String {
-    serde_json::from_slice::<super::ErrorBody>(body).map_or_else(|_| format!("the daemon answers {code}"), |b| b.error)
+    serde_json::from_slice::<super::ErrorBody>(body).map_or_else(|_| format!("the daemon answered {code}"), |b| b.error)
 }

@@ -1,7 +1,7 @@
-//! What operators ask for: runs now, pauses and their end; and what became of a run.
+//! Requests of operators: trigger, pause, resume, kill and handover, and the result of a run.
 //!
-//! A request is written into the ledger with the caller's name, and logged. The leader, wherever it is, does it. Only the Unix
-//! socket takes requests: there the kernel says who asks.
+//! A request is logged and written into the ledger with the caller's name; the leader, on whichever node, carries it
+//! out. Only the Unix socket accepts requests, because there the kernel reports who the caller is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use uuid::Uuid;
 use super::caller::{self, Caller};
 use super::network::Visibility;
 use super::show::no_such_job;
-use super::{Refusal, Shared};
+use super::{ApiState, Refusal};
 use crate::clock::system;
 use crate::election::TransferError;
 use crate::job::JobName;
@@ -32,25 +32,23 @@ use crate::status::{HistoryEntry, Status};
 use crate::telemetry::TARGET;
 use crate::term::NodeName;
 
-/// Most bytes of a request.
+/// Most bytes of a request's body.
 pub(super) const MOST_BYTES: usize = 16 << 10;
-/// Most characters of a reason.
+/// Most characters of the reason for a pause.
 const MOST_REASON: usize = 1_000;
-/// How long a request may take to be written, and how long an end is waited for in one go: less than a client's timeout.
+/// Longest wait for a write to the ledger, and for the end of a run in one request. Below the client's timeout.
 const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The body of `POST /v1/jobs/{job}/trigger`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerBody {
-    /// Drawn by whoever asks: asking again with the same one is harmless.
+    /// Chosen by the client. Requests with the same uuid are one request, so repeating one is harmless.
     pub uuid: Uuid,
 }
 
-/// The answer to it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Triggered {
-    /// The run that it leads to.
     pub run: RunId,
 }
 
@@ -58,15 +56,13 @@ pub struct Triggered {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PauseBody {
-    /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// The answer to it: who is said to have paused the job.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Paused {
-    /// As status shows it.
+    /// As shown in the status.
     pub paused: Pause,
 }
 
@@ -75,10 +71,8 @@ pub struct Paused {
 #[serde(deny_unknown_fields)]
 pub struct ResumeBody {}
 
-/// The answer to it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Resumed {
-    /// False where there was nothing to resume.
     pub was_paused: bool,
 }
 
@@ -86,24 +80,23 @@ pub struct Resumed {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HandoverBody {
-    /// Who is to lead; absent: the next in line.
+    /// The node that leads next; absent: the next in line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<NodeName>,
 }
 
-/// The answer to it: leadership is given up.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HandedOver {
-    /// By this node.
+    /// The node that resigned.
     pub node: NodeName,
 }
 
-/// A handover, on its way to the daemon's loop.
+/// A handover request to the daemon's loop.
 #[derive(Debug)]
 pub struct Handover {
-    /// Who is to lead; absent: the next in line.
+    /// The node that leads next; absent: the next in line.
     pub to: Option<NodeName>,
-    /// Who waits to hear how it went.
+    /// Receives the result.
     pub answer: oneshot::Sender<Result<(), TransferError>>,
 }
 
@@ -111,118 +104,111 @@ pub struct Handover {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KillBody {
-    /// A run that is cut off ends too.
+    /// Also end a run that is cut off.
     #[serde(default)]
     pub force: bool,
 }
 
-/// The answer to it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Killing {
-    /// Where the run stood.
+    /// The run's state when the request was recorded.
     pub state: RunState,
 }
 
-/// The answer to `GET /v1/runs/{run}`, which waits some seconds for the run's end.
+/// The answer to `GET /v1/runs/{run}`, which waits up to eight seconds for the run's end.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
-pub enum Fate {
-    /// It waits, or is in flight: ask again.
+pub enum RunAnswer {
+    /// The run waits, or is in flight; the client should send the request again.
     Pending,
-    /// It ended, or was skipped.
-    Ended {
-        /// How.
-        record: HistoryEntry,
-    },
-    /// Nothing is known of it.
+    /// The run ended, or was skipped.
+    Ended { record: HistoryEntry },
+    /// The ledger has no record of the run.
     Gone,
 }
 
-type Named = Result<Path<String>, PathRejection>;
-type Body = Result<Bytes, BytesRejection>;
+type PathParam = Result<Path<String>, PathRejection>;
+type RequestBody = Result<Bytes, BytesRejection>;
 
 /// `POST /v1/jobs/{job}/trigger`.
 pub(super) async fn trigger(
-    State(shared): State<Arc<Shared>>,
+    State(state): State<Arc<ApiState>>,
     Extension(caller): Extension<Caller>,
-    job: Named,
-    body: Body,
+    job: PathParam,
+    body: RequestBody,
 ) -> Result<Json<Triggered>, Refusal> {
-    let by = shared.by(caller).await?;
-    let (job, TriggerBody { uuid }) = (shared.known_job(job)?, request(body)?);
+    let by = state.local_caller(caller).await?;
+    let (job, TriggerBody { uuid }) = (state.known_job(job)?, parse_body(body)?);
     let at = whole_second(system::now().wall);
     let record = TriggerRecord { v: 1, uuid, job: job.clone(), by: by.clone(), at };
-    let run = written(shared.sources.operator.trigger(record)).await?;
-    info!(target: TARGET, %job, %run, "{by} wants a run of the job now");
+    let run = recorded(state.sources.operator.trigger(record)).await?;
+    info!(target: TARGET, %job, %run, "{by} requested a run of the job");
     Ok(Json(Triggered { run }))
 }
 
 /// `POST /v1/jobs/{job}/pause`.
 pub(super) async fn pause(
-    State(shared): State<Arc<Shared>>,
+    State(state): State<Arc<ApiState>>,
     Extension(caller): Extension<Caller>,
-    job: Named,
-    body: Body,
+    job: PathParam,
+    body: RequestBody,
 ) -> Result<Json<Paused>, Refusal> {
-    let by = shared.by(caller).await?;
-    let (job, PauseBody { reason }) = (shared.known_job(job)?, request(body)?);
+    let by = state.local_caller(caller).await?;
+    let (job, PauseBody { reason }) = (state.known_job(job)?, parse_body(body)?);
     if reason.as_ref().is_some_and(|reason| reason.chars().count() > MOST_REASON) {
         let error = format!("the reason has more than {MOST_REASON} characters");
         return Err(Refusal::new(StatusCode::BAD_REQUEST, error));
     }
     let paused = Pause { by, at: whole_second(system::now().wall), reason };
-    written(shared.sources.operator.pause(job.clone(), Uuid::new_v4(), paused.clone())).await?;
+    recorded(state.sources.operator.pause(job.clone(), Uuid::new_v4(), paused.clone())).await?;
     info!(target: TARGET, %job, reason = paused.reason, "{} paused the job", paused.by);
     Ok(Json(Paused { paused }))
 }
 
 /// `POST /v1/jobs/{job}/resume`. A job that is no longer defined can be resumed too.
 pub(super) async fn resume(
-    State(shared): State<Arc<Shared>>,
+    State(state): State<Arc<ApiState>>,
     Extension(caller): Extension<Caller>,
-    job: Named,
-    body: Body,
+    job: PathParam,
+    body: RequestBody,
 ) -> Result<Json<Resumed>, Refusal> {
-    let by = shared.by(caller).await?;
-    let (job, ResumeBody {}) = (job_name(job)?, request(body)?);
-    let operator = &shared.sources.operator;
+    let by = state.local_caller(caller).await?;
+    let (job, ResumeBody {}) = (job_name(job)?, parse_body(body)?);
+    let operator = &state.sources.operator;
     let resume = Resume { by: by.clone(), at: whole_second(system::now().wall) };
-    let Some(pause) = written(operator.request_resume(job.clone(), resume)).await? else {
-        shared.must_know(&job)?;
+    let Some(pause) = recorded(operator.request_resume(job.clone(), resume)).await? else {
+        state.require_job(&job)?;
         return Ok(Json(Resumed { was_paused: false }));
     };
-    info!(target: TARGET, %job, "{by} wants the job resumed");
+    info!(target: TARGET, %job, "{by} requested that the job be resumed");
     match timeout(TIMEOUT, operator.resumed(job.clone(), pause)).await {
-        Ok(done) => done.map_err(away).map(|()| Json(Resumed { was_paused: true })),
+        Ok(done) => done.map_err(unavailable).map(|()| Json(Resumed { was_paused: true })),
         Err(_) => {
-            let error = format!(
-                "no leader has resumed job `{job}` within {} s; one will, once there is one",
-                TIMEOUT.as_secs()
-            );
+            let error = format!("no leader resumed job `{job}` within {} s; one will do so later", TIMEOUT.as_secs());
             Err(Refusal::new(StatusCode::GATEWAY_TIMEOUT, error))
         }
     }
 }
 
-/// `POST /v1/handover`. Only the leader has leadership to give.
+/// `POST /v1/handover`. Fails on a node that does not lead.
 pub(super) async fn handover(
-    State(shared): State<Arc<Shared>>,
+    State(state): State<Arc<ApiState>>,
     Extension(caller): Extension<Caller>,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<HandedOver>, Refusal> {
-    let by = shared.by(caller).await?;
-    let HandoverBody { to } = request(body)?;
-    let status: Arc<Status> = Arc::clone(&shared.sources.status.borrow());
-    info!(target: TARGET, to = to.as_ref().map(NodeName::as_str), "{by} wants leadership handed over");
+    let by = state.local_caller(caller).await?;
+    let HandoverBody { to } = parse_body(body)?;
+    let status: Arc<Status> = Arc::clone(&state.sources.status.borrow());
+    info!(target: TARGET, to = to.as_ref().map(NodeName::as_str), "{by} requested a handover");
     let (answer, answered) = oneshot::channel();
-    // Where nobody takes it, nobody answers either.
-    let _ = shared.sources.handovers.send(Handover { to, answer });
+    // If the loop is gone, `answer` is dropped, and the wait below ends.
+    let _ = state.sources.handovers.send(Handover { to, answer });
     match timeout(TIMEOUT, answered).await {
         Ok(Ok(Ok(()))) => Ok(Json(HandedOver { node: status.node.clone() })),
         Ok(Ok(Err(why))) => Err(Refusal::new(StatusCode::CONFLICT, not_handed_over(&why, &status))),
-        Ok(Err(_)) => Err(away("the node ends, and gives leadership up with that")),
+        Ok(Err(_)) => Err(unavailable("the node is stopping, and resigns anyway")),
         Err(_) => {
-            let error = format!("leadership was not given up within {} s; it will be", TIMEOUT.as_secs());
+            let error = format!("the leader did not resign within {} s; it will do so later", TIMEOUT.as_secs());
             Err(Refusal::new(StatusCode::GATEWAY_TIMEOUT, error))
         }
     }
@@ -231,65 +217,65 @@ pub(super) async fn handover(
 fn not_handed_over(why: &TransferError, status: &Status) -> String {
     match (why, &status.role.leader_node) {
         (TransferError::NotLeading, Some(leader)) if *leader != status.node => {
-            format!("{} does not lead: {leader} does, ask there", status.node)
+            format!("{} does not lead: {leader} does; send the request there", status.node)
         }
-        _ => format!("leadership stays: {why}"),
+        _ => format!("no handover: {why}"),
     }
 }
 
 /// `POST /v1/runs/{run}/kill`.
 pub(super) async fn kill(
-    State(shared): State<Arc<Shared>>,
+    State(state): State<Arc<ApiState>>,
     Extension(caller): Extension<Caller>,
-    run: Named,
-    body: Body,
+    run: PathParam,
+    body: RequestBody,
 ) -> Result<Json<Killing>, Refusal> {
-    let by = shared.by(caller).await?;
-    let (run, KillBody { force }) = (run_id(run)?, request(body)?);
+    let by = state.local_caller(caller).await?;
+    let (run, KillBody { force }) = (run_id(run)?, parse_body(body)?);
     let kill = KillRequest { reason: Reason::Operator, by: by.clone(), at: system::now().wall, force };
-    let Some(state) = written(shared.sources.operator.kill(run.clone(), kill)).await? else {
+    let Some(state) = recorded(state.sources.operator.kill(run.clone(), kill)).await? else {
         return Err(Refusal::new(StatusCode::NOT_FOUND, format!("run `{run}` is not in flight")));
     };
-    info!(target: TARGET, job = %run.job(), %run, force, "{by} wants the run to end");
+    info!(target: TARGET, job = %run.job(), %run, force, "{by} requested the end of the run");
     Ok(Json(Killing { state }))
 }
 
 /// `GET /v1/runs/{run}`.
 pub(super) async fn run(
-    State(shared): State<Arc<Shared>>,
-    sight: Visibility,
-    run: Named,
-) -> Result<Json<Fate>, Refusal> {
+    State(state): State<Arc<ApiState>>,
+    visibility: Visibility,
+    run: PathParam,
+) -> Result<Json<RunAnswer>, Refusal> {
     let run = run_id(run)?;
-    let fate = match timeout(TIMEOUT, shared.sources.operator.followed(run)).await {
-        Err(_) => Fate::Pending,
-        Ok(followed) => match followed.map_err(away)? {
-            Followed::Ended(record) => Fate::Ended { record: sight.of_record((*record).into()) },
-            Followed::Gone => Fate::Gone,
+    let answer = match timeout(TIMEOUT, state.sources.operator.followed(run)).await {
+        Err(_) => RunAnswer::Pending,
+        Ok(followed) => match followed.map_err(unavailable)? {
+            Followed::Ended(record) => RunAnswer::Ended { record: visibility.of_record((*record).into()) },
+            Followed::Gone => RunAnswer::Gone,
         },
     };
-    Ok(Json(fate))
+    Ok(Json(answer))
 }
 
-impl Shared {
-    /// The caller, where it may ask for anything.
-    async fn by(&self, caller: Caller) -> Result<String, Refusal> {
+impl ApiState {
+    /// The name of a local caller, for records and log. Refuses all others.
+    async fn local_caller(&self, caller: Caller) -> Result<String, Refusal> {
         let node = self.sources.status.borrow().node.clone();
         match caller {
-            Caller::Local { uid } => Ok(caller::told(uid, &node).await),
+            Caller::Local { uid } => Ok(caller::describe_user(uid, &node).await),
             Caller::Remote(_) | Caller::Unknown => {
-                Err(Refusal::new(StatusCode::FORBIDDEN, "over TCP this can only be read: ask on the Unix socket"))
+                Err(Refusal::new(StatusCode::FORBIDDEN, "the API is read-only over TCP: use the Unix socket"))
             }
         }
     }
 
-    fn known_job(&self, job: Named) -> Result<JobName, Refusal> {
+    fn known_job(&self, job: PathParam) -> Result<JobName, Refusal> {
         let job = job_name(job)?;
-        self.must_know(&job)?;
+        self.require_job(&job)?;
         Ok(job)
     }
 
-    fn must_know(&self, job: &JobName) -> Result<(), Refusal> {
+    fn require_job(&self, job: &JobName) -> Result<(), Refusal> {
         let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
         if status.jobs.iter().any(|known| known.name == *job) {
             return Ok(());
@@ -298,35 +284,38 @@ impl Shared {
     }
 }
 
-fn run_id(run: Named) -> Result<RunId, Refusal> {
+fn run_id(run: PathParam) -> Result<RunId, Refusal> {
     let Path(run) = run.map_err(|bad| Refusal::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
     RunId::parse(&run).map_err(|bad| Refusal::new(StatusCode::NOT_FOUND, bad.to_string()))
 }
 
-fn job_name(job: Named) -> Result<JobName, Refusal> {
+fn job_name(job: PathParam) -> Result<JobName, Refusal> {
     let Path(job) = job.map_err(|bad| Refusal::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
     JobName::parse(&job).map_err(|bad| Refusal::new(StatusCode::NOT_FOUND, bad.to_string()))
 }
 
-/// An empty body requests nothing in particular.
-fn request<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
+/// Parses a request's body. An empty one means `{}`.
+fn parse_body<T: DeserializeOwned>(body: RequestBody) -> Result<T, Refusal> {
     let body = body.map_err(|bad| Refusal::new(bad.status(), bad.body_text()))?;
     let text: &[u8] = if body.is_empty() { b"{}" } else { &body };
-    serde_json::from_slice(text).map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, format!("the body: {error}")))
+    serde_json::from_slice(text)
+        .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, format!("invalid body: {error}")))
 }
 
-/// Dropped late, a request may yet be written: it says the same when it is sent again.
-async fn written<T>(asking: OperatorFuture<'_, T>) -> Result<T, Refusal> {
-    match timeout(TIMEOUT, asking).await {
-        Ok(done) => done.map_err(away),
+/// Waits for a write to the ledger, with a timeout.
+///
+/// After the timeout the request may still be written. Sending it again is harmless.
+async fn recorded<T>(writing: OperatorFuture<'_, T>) -> Result<T, Refusal> {
+    match timeout(TIMEOUT, writing).await {
+        Ok(done) => done.map_err(unavailable),
         Err(_) => {
-            let error = format!("the ledger gave no answer within {} s", TIMEOUT.as_secs());
+            let error = format!("the ledger did not answer within {} s", TIMEOUT.as_secs());
             Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error))
         }
     }
 }
 
-fn away(error: impl std::fmt::Display) -> Refusal {
+fn unavailable(error: impl std::fmt::Display) -> Refusal {
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
 }
 

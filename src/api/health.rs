@@ -1,4 +1,4 @@
-//! Two questions of whoever watches over the process: does it live, does it take part.
+//! Health checks: `/healthz` for the process, `/readyz` for the node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,23 +8,23 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
 
-use super::{Refusal, Shared};
+use super::{ApiState, Refusal};
 use crate::clock::system;
 use crate::lease;
 use crate::status::Status;
 
 #[derive(Serialize)]
 pub(super) struct Healthy {
-    /// How long ago the loop turned.
+    /// Time since the last turn of the daemon's loop.
     last_turn_ms: u64,
 }
 
-/// 200 while the loop turns. A process that answers but no longer turns would otherwise look well.
-pub(super) async fn healthz(State(shared): State<Arc<Shared>>) -> Result<Json<Healthy>, Refusal> {
-    let ago = system::uptime().since(*shared.sources.turns.borrow());
+/// 200 while the daemon's loop turns. If it is stuck, the API still answers, so an answer alone proves nothing.
+pub(super) async fn healthz(State(state): State<Arc<ApiState>>) -> Result<Json<Healthy>, Refusal> {
+    let ago = system::uptime().since(*state.sources.turns.borrow());
     let last_turn_ms = crate::run::millis(ago);
-    if ago > shared.sources.stall {
-        let error = format!("the loop last turned {last_turn_ms} ms ago");
+    if ago > state.sources.stall {
+        let error = format!("the daemon's loop is stuck: its last turn was {last_turn_ms} ms ago");
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error));
     }
     Ok(Json(Healthy { last_turn_ms }))
@@ -38,18 +38,19 @@ pub(super) struct Readiness {
     awaiting: Option<String>,
 }
 
-/// 200 while the node takes part.
-pub(super) async fn readyz(State(shared): State<Arc<Shared>>) -> (StatusCode, Json<Readiness>) {
-    let status = Arc::clone(&shared.sources.status.borrow());
-    let stands = system::uptime().since(*shared.sources.turns.borrow());
-    let stalled = (stands > longest_standstill(&status, shared.sources.stall))
-        .then(|| format!("the daemon's loop, which last turned {} ms ago", crate::run::millis(stands)));
+/// 200 while the node takes part in the cluster.
+pub(super) async fn readyz(State(state): State<Arc<ApiState>>) -> (StatusCode, Json<Readiness>) {
+    let status = Arc::clone(&state.sources.status.borrow());
+    let idle = system::uptime().since(*state.sources.turns.borrow());
+    let stalled = (idle > longest_standstill(&status, state.sources.stall))
+        .then(|| format!("the daemon's loop, whose last turn was {} ms ago", crate::run::millis(idle)));
     let ready = status.ready && stalled.is_none();
     let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let awaiting = stalled.or_else(|| status.awaiting.clone());
     (code, Json(Readiness { ready, state: status.state.as_str(), awaiting }))
 }
 
+/// The longest time without a turn during which the node counts as ready. With a session, it depends on its timeout.
 fn longest_standstill(status: &Status, stall: Duration) -> Duration {
     let timeout = status.session.as_ref().map(|session| Duration::from_millis(session.timeout_ms));
     timeout.map_or(stall, |timeout| lease::longest_standstill(timeout).min(stall))

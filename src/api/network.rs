@@ -1,11 +1,13 @@
-//! The address of `--listen`: who is let in there, and what he is shown.
+//! Access rules of the `--listen` address: who is admitted, and what they see.
 //!
 //! ```text
-//!  TLS, where there is a certificate ─▶ Host ─▶ read only ─▶ token ─▶ all, or names and outcomes
+//!  TLS, if there is a certificate ─▶ Host ─▶ read only ─▶ token ─▶ everything, or names and outcomes
 //! ```
-//! A page of a stranger that a browser on this network has open can make its own name mean this address, and then read what
-//! this address answers: so only the names that are its own are answered to. What jobs print, and what stands in the jobs
-//! file, is for whoever has the token alone. Nobody is let change anything: that takes the Unix socket.
+//!
+//! `Host` is checked against DNS rebinding: a web page in a browser on this network could make its own domain resolve
+//! to this address, and then read the answers. Requests are therefore accepted only under the address's own names. Job
+//! output and texts of the jobs file are visible only with the token. Nothing can be changed here; that requires the
+//! Unix socket.
 
 mod host;
 mod secret;
@@ -29,18 +31,18 @@ pub use self::host::HostName;
 pub use self::secret::SecretError;
 use self::secret::Token;
 use super::Refusal;
-use super::serve::Local;
+use super::serve::LocalAddress;
 
 /// What a caller may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Visibility {
     /// Everything.
     All,
-    /// Names, times and outcomes: neither what jobs printed, nor what operators or the jobs file say.
+    /// Names, times and outcomes, but no job output and no texts of operators or of the jobs file.
     Outline,
 }
 
-/// Whoever was not said to see more sees the outline.
+/// Without an explicit grant, a request sees the outline only.
 impl<S: Send + Sync> FromRequestParts<S> for Visibility {
     type Rejection = Infallible;
 
@@ -49,27 +51,26 @@ impl<S: Send + Sync> FromRequestParts<S> for Visibility {
     }
 }
 
-/// The files that say who is who.
+/// The files with the token and the certificates.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
-    /// A token, for whoever is to see all.
+    /// The token that callers must send to see everything.
     pub token: Option<PathBuf>,
-    /// Certificates; without them TLS is not spoken.
+    /// Without certificates, the address does not use TLS.
     pub tls: Option<TlsFiles>,
 }
 
-/// The files that TLS takes, all of them PEM.
+/// The files for TLS, all PEM.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// The certificate to show, and those between it and its authority.
+    /// The server certificate with its intermediate certificates.
     pub certificate: PathBuf,
-    /// Its key.
     pub key: PathBuf,
-    /// The authorities by which clients must have a certificate; absent: they need none.
+    /// Authorities that must have signed a client's certificate; absent: clients need none.
     pub client_ca: Option<PathBuf>,
 }
 
-/// What was in them.
+/// The contents of [`Files`].
 struct Secrets {
     token: Option<Token>,
     tls: Option<Arc<ServerConfig>>,
@@ -84,7 +85,7 @@ impl Secrets {
     }
 }
 
-/// The rules of an address.
+/// A TCP address with its access rules.
 pub struct Network {
     address: SocketAddr,
     names: Vec<HostName>,
@@ -93,7 +94,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// The rules of `address`, which answers to `names` too.
+    /// Reads the files. `names` are accepted as `Host` besides the address itself and localhost.
     ///
     /// # Errors
     /// When a file cannot be used.
@@ -102,20 +103,19 @@ impl Network {
         Ok(Self { address, names, files, secrets })
     }
 
-    /// Where to listen.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// True where whoever sees what passes can read the token.
+    /// True if the token travels over the network without TLS.
     pub fn is_token_sent_in_clear(&self) -> bool {
         self.files.token.is_some() && self.files.tls.is_none() && !self.address.ip().is_loopback()
     }
 
-    /// Reads the files again. Connections that stand keep what they were made with.
+    /// Reads the files again. Open connections keep the certificates they were made with.
     ///
     /// # Errors
-    /// When one of them cannot be used: then all stays as it was.
+    /// When a file cannot be used; then all old files stay in effect.
     pub fn reload(&self) -> Result<(), SecretError> {
         let secrets = Arc::new(Secrets::read(&self.files)?);
         *self.secrets.write().unwrap_or_else(PoisonError::into_inner) = secrets;
@@ -126,68 +126,66 @@ impl Network {
         Arc::clone(&self.secrets.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Who speaks TLS with a new connection, where it is spoken.
+    /// The TLS acceptor for a new connection; `None` without certificates.
     pub(super) fn tls(&self) -> Option<TlsAcceptor> {
         self.secrets().tls.clone().map(TlsAcceptor::from)
     }
 
-    /// Puts the rules before all that is served.
+    /// Puts the access rules in front of all routes.
     pub(super) fn guard(network: &Arc<Self>, router: Router) -> Router {
-        router.layer(middleware::from_fn_with_state(Arc::clone(network), guarded))
+        router.layer(middleware::from_fn_with_state(Arc::clone(network), admit_or_refuse))
     }
 
     fn admit(&self, request: &Request) -> Result<Visibility, Refusal> {
-        let local = request.extensions().get::<Local>().and_then(|local| local.0);
-        self.is_meant(local, request)?;
+        let local = request.extensions().get::<LocalAddress>().and_then(|local| local.0);
+        self.check_host(local, request)?;
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return Err(Refusal::new(StatusCode::FORBIDDEN, "over TCP this can only be read: ask on the Unix socket"));
+            return Err(Refusal::new(StatusCode::FORBIDDEN, "the API is read-only over TCP: use the Unix socket"));
         }
-        self.sight(request.headers())
+        self.visibility(request.headers())
     }
 
-    /// All names that the request has for its host are this one's.
-    fn is_meant(&self, local: Option<IpAddr>, request: &Request) -> Result<(), Refusal> {
+    /// Accepts a request only if its `Host`, and the host in its URI if there is one, name this address.
+    fn check_host(&self, local: Option<IpAddr>, request: &Request) -> Result<(), Refusal> {
         let is_own = |name: &str| {
             HostName::of_authority(name).is_some_and(|name| name.is_of(local) || self.names.contains(&name))
         };
         let headers: Vec<_> = request.headers().get_all(header::HOST).iter().collect();
-        let is_meant = match *headers.as_slice() {
+        let is_accepted = match *headers.as_slice() {
             [host] => {
-                let asked = request.uri().authority().map(|authority| authority.as_str());
-                host.to_str().is_ok_and(is_own) && asked.is_none_or(is_own)
+                let in_uri = request.uri().authority().map(|authority| authority.as_str());
+                host.to_str().is_ok_and(is_own) && in_uri.is_none_or(is_own)
             }
             _ => false,
         };
-        let refusal = "the `Host` of the request is neither this address nor a name given by `--listen-host`";
-        is_meant.then_some(()).ok_or_else(|| Refusal::new(StatusCode::MISDIRECTED_REQUEST, refusal))
+        let refusal = "the request's `Host` is neither this address nor a name of `--listen-host`";
+        is_accepted.then_some(()).ok_or_else(|| Refusal::new(StatusCode::MISDIRECTED_REQUEST, refusal))
     }
 
-    /// One who shows a token means to see all, and is told where it is wrong.
-    fn sight(&self, headers: &HeaderMap) -> Result<Visibility, Refusal> {
+    /// Determines what a request may see. A wrong token is an error, because the caller expects to see everything.
+    fn visibility(&self, headers: &HeaderMap) -> Result<Visibility, Refusal> {
         let Some(shown) = headers.get(header::AUTHORIZATION) else { return Ok(Visibility::Outline) };
         let is_right = bearer(shown).zip(self.secrets().token.as_ref()).is_some_and(|(shown, token)| token.is(shown));
-        is_right
-            .then_some(Visibility::All)
-            .ok_or_else(|| Refusal::new(StatusCode::UNAUTHORIZED, "this is not the token"))
+        is_right.then_some(Visibility::All).ok_or_else(|| Refusal::new(StatusCode::UNAUTHORIZED, "wrong token"))
     }
 }
 
-/// What is shown as `Bearer TOKEN`.
+/// The token of an `Authorization: Bearer TOKEN` header.
 fn bearer(shown: &HeaderValue) -> Option<&[u8]> {
     let (scheme, token) = shown.as_bytes().split_at_checked("Bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token.trim_ascii())
 }
 
-async fn guarded(State(network): State<Arc<Network>>, mut request: Request, next: Next) -> Response {
+async fn admit_or_refuse(State(network): State<Arc<Network>>, mut request: Request, next: Next) -> Response {
     match network.admit(&request) {
-        Ok(sight) => {
-            request.extensions_mut().insert(sight);
+        Ok(visibility) => {
+            request.extensions_mut().insert(visibility);
             next.run(request).await
         }
         Err(refusal) => {
-            let is_unknown = refusal.code == StatusCode::UNAUTHORIZED;
+            let is_unauthorized = refusal.code == StatusCode::UNAUTHORIZED;
             let mut answer = refusal.into_response();
-            if is_unknown {
+            if is_unauthorized {
                 answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             answer

@@ -1,5 +1,4 @@
-//! Reads of the ledger on behalf of whoever asks: bounded in time, and shared, so that many who watch cost as little
-//! as one.
+//! Ledger reads for API clients: with a timeout, and cached, so that many clients cost as little as one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::guests::Guest;
+use super::admission::Admitted;
 use crate::clock::{Uptime, system};
 use crate::election::Queue;
 use crate::job::JobName;
@@ -16,62 +15,61 @@ use crate::ledger::{LastEnd, Newest, ReadError, ReadFuture, Reader, Window};
 use crate::run::{Link, Pause};
 use crate::status::{LastRun, RunStatus};
 
-/// How long a read may take.
+/// Timeout of a read.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// How long the queue and what is in flight are shown again.
+/// Age up to which the cached queue and runs are used, and the cached failure of any read.
 const FRESH: Duration = Duration::from_secs(1);
-/// The same for last outcomes: on ZooKeeper they cost a request or two for each job.
+/// Age up to which cached last outcomes are used: on ZooKeeper they cost one or two requests per job.
 const LASTS_FRESH: Duration = Duration::from_secs(15);
 /// The last outcome of each job.
-pub(super) type Lasts = BTreeMap<JobName, LastRun>;
+pub(super) type LastRuns = BTreeMap<JobName, LastRun>;
 
-/// What only the leader is told of as it happens.
+/// The state that only the leader keeps in memory; other nodes read it from the ledger.
 #[derive(Debug, PartialEq)]
-pub(super) struct Elsewhere {
+pub(super) struct LeaderState {
     /// The runs in flight.
     pub runs: Vec<RunStatus>,
-    /// The paused jobs.
     pub paused: BTreeMap<JobName, Pause>,
-    /// What upstreams said to jobs that wait for more.
+    /// Results of upstreams for jobs that still wait for other upstreams.
     pub links: Vec<Link>,
 }
 
-/// The reader, and what it gave lately.
+/// The ledger's reader, with its cached answers.
 pub(super) struct Reads {
     reader: Arc<dyn Reader>,
-    queue: Shared<Queue>,
-    runs: Shared<Elsewhere>,
-    lasts: Shared<Lasts>,
+    queue: CachedRead<Queue>,
+    runs: CachedRead<LeaderState>,
+    lasts: CachedRead<LastRuns>,
 }
 
 impl Reads {
     pub fn new(reader: Arc<dyn Reader>) -> Self {
-        Self { reader, queue: Shared::default(), runs: Shared::default(), lasts: Shared::default() }
+        Self { reader, queue: CachedRead::default(), runs: CachedRead::default(), lasts: CachedRead::default() }
     }
 
-    /// The queue and the living nodes.
+    /// The queue of candidates and the members.
     pub async fn queue(&self) -> Result<Arc<Queue>, ReadError> {
         self.queue.get(FRESH, || self.reader.queue()).await
     }
 
-    /// What is in flight, on whichever node, and what is paused.
-    pub async fn runs(&self) -> Result<Arc<Elsewhere>, ReadError> {
-        let read = || -> ReadFuture<'_, Elsewhere> {
+    /// The runs in flight on all nodes, the paused jobs, and the results that dependents wait with.
+    pub async fn runs(&self) -> Result<Arc<LeaderState>, ReadError> {
+        let read = || -> ReadFuture<'_, LeaderState> {
             Box::pin(async {
                 let snapshot = self.reader.snapshot().await?;
                 let runs = snapshot.running.iter().map(|running| RunStatus::from(&running.record)).collect();
                 let paused = snapshot.requests.control.into_iter().map(|(job, entry)| (job, entry.record.paused));
                 let links = snapshot.requests.links.into_values().collect();
-                Ok(Elsewhere { runs, paused: paused.collect(), links })
+                Ok(LeaderState { runs, paused: paused.collect(), links })
             })
         };
         self.runs.get(FRESH, read).await
     }
 
-    /// How jobs ended last, as far back as is looked.
-    pub async fn lasts(&self) -> Result<Arc<Lasts>, ReadError> {
+    /// The last outcome of each job that still has one in the history.
+    pub async fn lasts(&self) -> Result<Arc<LastRuns>, ReadError> {
         let shown = |LastEnd { run, outcome, at }| LastRun { run, outcome, at };
-        let read = || -> ReadFuture<'_, Lasts> {
+        let read = || -> ReadFuture<'_, LastRuns> {
             Box::pin(async {
                 Ok(self.reader.lasts().await?.into_iter().map(|(job, last)| (job, shown(last))).collect())
             })
@@ -79,41 +77,49 @@ impl Reads {
         self.lasts.get(LASTS_FRESH, read).await
     }
 
-    /// The newest records. Not shared, for each time it is asked for something else: `guest` waits for his turn.
-    pub async fn history(&self, guest: &Guest, job: Option<JobName>, records: usize) -> Result<Newest, ReadError> {
-        let window = Window { records, bytes: guest.most_of_history() };
+    /// The newest records. Not cached, because the requests differ; instead, each connection waits for its turn.
+    pub async fn history(
+        &self,
+        admitted: &Admitted,
+        job: Option<JobName>,
+        records: usize,
+    ) -> Result<Newest, ReadError> {
+        let window = Window { records, bytes: admitted.history_limit() };
         bounded(async {
-            let _turn = guest.history().await;
+            let _turn = admitted.history_permits().await;
             self.reader.history(job, window).await
         })
         .await
     }
 }
 
-/// An answer with its time, kept for those who ask next. Failures are kept too, for they take the longest, but never
-/// long: nobody should be told of a trouble that is over.
-struct Shared<T>(Mutex<Option<Kept<T>>>);
+/// The cached answer of a read.
+///
+/// Failures are cached too, because they take the longest, but only for [`FRESH`], so that a recovery shows up soon.
+struct CachedRead<T>(Mutex<Option<CachedAnswer<T>>>);
 
-/// When it was read, and what that gave.
-type Kept<T> = (Uptime, Result<Arc<T>, ReadError>);
+/// The time of a read, and its result.
+type CachedAnswer<T> = (Uptime, Result<Arc<T>, ReadError>);
 
-impl<T> Default for Shared<T> {
+impl<T> Default for CachedRead<T> {
     fn default() -> Self {
         Self(Mutex::new(None))
     }
 }
 
-impl<T> Shared<T> {
-    /// One reads, the others wait for it. Dropped while reading, nothing is kept, and the next one reads.
+impl<T> CachedRead<T> {
+    /// Returns the cached answer if it is fresh, else reads. Concurrent callers wait for one read.
+    ///
+    /// If this future is dropped while reading, nothing is cached, and the next caller reads.
     async fn get<'a>(&self, fresh: Duration, read: impl FnOnce() -> ReadFuture<'a, T>) -> Result<Arc<T>, ReadError> {
-        let mut kept = self.0.lock().await;
-        if let Some((at, answer)) = &*kept
+        let mut cached = self.0.lock().await;
+        if let Some((at, answer)) = &*cached
             && system::uptime().since(*at) < if answer.is_ok() { fresh } else { FRESH }
         {
             return answer.clone();
         }
         let answer = bounded(read()).await.map(Arc::new);
-        *kept = Some((system::uptime(), answer.clone()));
+        *cached = Some((system::uptime(), answer.clone()));
         answer
     }
 }
@@ -128,13 +134,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_trouble_that_is_over_is_soon_not_told_any_more() {
-        let shared = Shared::default();
+    async fn a_cached_failure_is_soon_read_again() {
+        let cached = CachedRead::default();
         let long = Duration::from_secs(3_600);
-        let failed = shared.get(long, || Box::pin(async { Err(ReadError("away".into())) })).await;
+        let failed = cached.get(long, || Box::pin(async { Err(ReadError("away".into())) })).await;
         assert_eq!(failed, Err(ReadError("away".into())));
         let back = async {
-            while shared.get(long, || Box::pin(async { Ok(1) })).await.is_err() {
+            while cached.get(long, || Box::pin(async { Ok(1) })).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };

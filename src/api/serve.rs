@@ -1,7 +1,8 @@
-//! Listeners with bounds: one request a connection, so long and no longer, so many and no more.
+//! HTTP listeners with limits: one request per connection, and bounds for size, time and number.
 //!
-//! A client that sends or reads slowly, or sends too much, is cut off; what it holds until then is counted ([`guests`](super::guests)),
-//! and each listener has its own, so that nobody on TCP shuts the operator on the socket out.
+//! A client that sends or reads too slowly, or sends too much, is disconnected. Until then
+//! [`admission`](super::admission) counts what it holds. Each listener has its own limits, so clients on TCP cannot
+//! lock out the operator on the socket.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -21,39 +22,40 @@ use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-use super::caller::{Caller, KnowsPeer};
-use super::guests::{Guest, Guests, Limits};
+use super::admission::{Admission, Admitted, ListenerLimits};
+use super::caller::{Caller, Endpoints};
 use super::network::{Network, Visibility};
-use super::socket::{ApiSocket, Place};
+use super::socket::{ApiSocket, SocketFile};
 
-/// How long TLS may take to be agreed on.
+/// Timeout of a TLS handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
-/// How long the head of a request may take.
+/// Timeout of a request's head.
 const HEAD_TIME: Duration = Duration::from_secs(5);
-/// How long a connection may last.
+/// Longest duration of a connection.
 const LIFETIME: Duration = Duration::from_secs(20);
-/// Most bytes of a head.
+/// Most bytes of a request's head.
 const HEAD_BYTES: usize = 16 << 10;
 
-/// A listener at work. Dropping it ends it, its connections with it, and takes the socket away.
+/// A running listener. Dropping it closes its connections and removes its socket file.
 #[derive(Debug)]
 pub struct Serving {
     task: JoinHandle<Infallible>,
-    _place: Option<Place>,
+    _file: Option<SocketFile>,
 }
 
 impl Serving {
     /// Serves on the Unix socket.
     pub fn on_socket(socket: ApiSocket, router: Router) -> Self {
-        let house = House { router, guests: Guests::new(Limits::SOCKET), network: None };
-        Self { task: tokio::spawn(accept(socket.listener, house)), _place: Some(socket.place) }
+        let service = ListenerService { router, admission: Admission::new(ListenerLimits::SOCKET), network: None };
+        Self { task: tokio::spawn(accept(socket.listener, service)), _file: Some(socket.file) }
     }
 
-    /// Serves on TCP, to whom `network` lets in.
+    /// Serves on TCP, with the access rules of `network`.
     pub fn on_tcp(listener: TcpListener, router: Router, network: Arc<Network>) -> Self {
         let router = Network::guard(&network, router);
-        let house = House { router, guests: Guests::new(Limits::NETWORK), network: Some(network) };
-        Self { task: tokio::spawn(accept(listener, house)), _place: None }
+        let admission = Admission::new(ListenerLimits::NETWORK);
+        let service = ListenerService { router, admission, network: Some(network) };
+        Self { task: tokio::spawn(accept(listener, service)), _file: None }
     }
 }
 
@@ -63,81 +65,82 @@ impl Drop for Serving {
     }
 }
 
-/// What a listener serves, and to whom.
+/// The routes and rules of one listener.
 #[derive(Clone)]
-struct House {
+struct ListenerService {
     router: Router,
-    guests: Arc<Guests>,
+    admission: Arc<Admission>,
     /// Absent on the Unix socket.
     network: Option<Arc<Network>>,
 }
 
-/// The address that a connection was made to.
+/// The local address of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Local(pub Option<IpAddr>);
+pub(super) struct LocalAddress(pub Option<IpAddr>);
 
-/// Dropped with the task, the set ends the connections.
-async fn accept<L>(mut listener: L, house: House) -> Infallible
+/// Accepts connections until its task is aborted, which drops the set of connections and so closes them.
+async fn accept<L>(mut listener: L, service: ListenerService) -> Infallible
 where
     L: Listener,
-    L::Io: KnowsPeer,
+    L::Io: Endpoints,
 {
     let mut connections = JoinSet::new();
     loop {
-        let place = house.guests.place().await;
+        let permit = service.admission.permit().await;
         let (stream, _) = listener.accept().await;
         while connections.try_join_next().is_some() {}
-        // Where its caller has as many as one may have, it is closed at once.
-        if let Some(guest) = house.guests.admit(stream.caller(), place) {
-            let house = house.clone();
-            connections.spawn(async move { drop(timeout(LIFETIME, house.receive(stream, guest)).await) });
+        // Without admission, because its caller has too many already, the connection is closed at once.
+        if let Some(admitted) = service.admission.admit(stream.caller(), permit) {
+            let service = service.clone();
+            connections.spawn(async move { drop(timeout(LIFETIME, service.serve(stream, admitted)).await) });
         }
     }
 }
 
-impl House {
-    async fn receive<S>(self, stream: S, guest: Arc<Guest>)
+impl ListenerService {
+    async fn serve<S>(self, stream: S, admitted: Arc<Admitted>)
     where
-        S: KnowsPeer + AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        S: Endpoints + AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let made = Made { caller: stream.caller(), local: Local(stream.local()), guest };
+        let local = LocalAddress(stream.local_address());
+        let connection = ConnectionInfo { caller: stream.caller(), local, admitted };
         let Some(network) = &self.network else {
-            // The kernel has said who may ask here, and that one sees all.
-            return talk(stream, self.router, made, Some(Visibility::All)).await;
+            // The socket's file mode decides who may connect; those callers may see everything.
+            return serve_http(stream, self.router, connection, Some(Visibility::All)).await;
         };
         match network.tls() {
-            None => talk(stream, self.router, made, None).await,
+            None => serve_http(stream, self.router, connection, None).await,
             Some(tls) => {
                 if let Ok(Ok(stream)) = timeout(HANDSHAKE_TIME, tls.accept(stream)).await {
-                    talk(stream, self.router, made, None).await;
+                    serve_http(stream, self.router, connection, None).await;
                 }
             }
         }
     }
 }
 
-/// What is known of a connection.
+/// Facts about a connection, for the handlers of its request.
 #[derive(Clone)]
-struct Made {
+struct ConnectionInfo {
     caller: Caller,
-    local: Local,
-    guest: Arc<Guest>,
+    local: LocalAddress,
+    admitted: Arc<Admitted>,
 }
 
-/// How it ends is the client's affair.
-async fn talk<S>(stream: S, router: Router, made: Made, sight: Option<Visibility>)
+/// Serves one connection. Its errors are ignored: they concern only the client.
+async fn serve_http<S>(stream: S, router: Router, connection: ConnectionInfo, visibility: Option<Visibility>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
-        let Made { caller, local, guest } = made.clone();
+        let ConnectionInfo { caller, local, admitted } = connection.clone();
         let extensions = request.extensions_mut();
         extensions.insert(caller);
         extensions.insert(local);
-        extensions.insert(guest);
-        if let Some(sight) = sight {
-            extensions.insert(sight);
+        extensions.insert(admitted);
+        if let Some(visibility) = visibility {
+            extensions.insert(visibility);
         }
         router.call(request)
     });

@@ -1,4 +1,4 @@
-//! The documents under `/v1`.
+//! Read-only documents under `/v1`: status, jobs and histories.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::guests::Guest;
+use super::admission::Admitted;
 use super::network::Visibility;
-use super::reads::Elsewhere;
-use super::{Refusal, Shared};
+use super::reads::LeaderState;
+use super::{ApiState, Refusal};
 use crate::clock::system;
 use crate::job::JobName;
 use crate::ledger::ReadError;
 use crate::status::{self, HistoryEntry, JobStatus, Status};
 use crate::suggest::nearest;
 
-/// Most records of one answer.
+/// Most records in one answer.
 const MOST_RECORDS: usize = 1_000;
 
 /// `GET /v1/status`.
-pub(super) async fn status(State(shared): State<Arc<Shared>>, sight: Visibility) -> Json<Status> {
-    Json(shared.gathered(sight).await)
+pub(super) async fn status(State(state): State<Arc<ApiState>>, visibility: Visibility) -> Json<Status> {
+    Json(state.full_status(visibility).await)
 }
 
 /// The body of `GET /v1/jobs`.
@@ -33,18 +33,21 @@ pub(super) struct Jobs {
 }
 
 /// `GET /v1/jobs`.
-pub(super) async fn jobs(State(shared): State<Arc<Shared>>, sight: Visibility) -> Json<Jobs> {
-    Json(Jobs { jobs: shared.gathered(sight).await.jobs })
+pub(super) async fn jobs(State(state): State<Arc<ApiState>>, visibility: Visibility) -> Json<Jobs> {
+    Json(Jobs { jobs: state.full_status(visibility).await.jobs })
 }
 
-impl Shared {
-    /// The daemon's word, completed from the ledger. What cannot be read is left as the daemon has it: status must
-    /// be had above all when the coordination service is away.
-    async fn gathered(&self, sight: Visibility) -> Status {
+impl ApiState {
+    /// The daemon's status, completed from the ledger.
+    ///
+    /// If a read fails, that part stays as the daemon published it: the status matters most when ZooKeeper is
+    /// unreachable.
+    async fn full_status(&self, visibility: Visibility) -> Status {
         let state = self.sources.status.borrow().state;
         let (queue, runs, lasts) =
-            futures_util::join!(self.reads.queue(), self.runs_elsewhere(state), self.reads.lasts());
-        // From here on nothing is waited for: however many ask, one of them at a time holds a document that is not weighed.
+            futures_util::join!(self.reads.queue(), self.leader_state(state), self.reads.lasts());
+        // No await from here on, so at most one handler at a time holds an answer that is not yet counted against
+        // limits.
         let mut status = Status::clone(&self.sources.status.borrow());
         let mut unread = |error: ReadError| status.unread = Some(error.0);
         let queue = queue.map_err(&mut unread).ok();
@@ -53,23 +56,23 @@ impl Shared {
         if let Some(queue) = queue {
             status.put_queue(&queue);
         }
-        if let Some(elsewhere) = runs {
-            status.put_runs(&elsewhere.runs);
-            status.put_paused(&elsewhere.paused);
-            status.put_links(elsewhere.links.iter());
+        if let Some(leader_state) = runs {
+            status.put_runs(&leader_state.runs);
+            status.put_paused(&leader_state.paused);
+            status.put_links(leader_state.links.iter());
         }
         for job in status.jobs.iter_mut().filter(|job| job.last.is_none()) {
             job.last = lasts.as_ref().and_then(|lasts| lasts.get(&job.name).cloned());
         }
         let status = status.at(system::now());
-        match sight {
+        match visibility {
             Visibility::All => status,
             Visibility::Outline => status.outlined(),
         }
     }
 
-    /// The leader knows what is in flight and paused; any other node knows its own runs.
-    async fn runs_elsewhere(&self, state: status::State) -> Result<Option<Arc<Elsewhere>>, ReadError> {
+    /// Reads the leader's state from the ledger. `None` on the leader, whose published status has it already.
+    async fn leader_state(&self, state: status::State) -> Result<Option<Arc<LeaderState>>, ReadError> {
         match state {
             status::State::Leading => Ok(None),
             _ => self.reads.runs().await.map(Some),
@@ -77,20 +80,20 @@ impl Shared {
     }
 }
 
-/// The query of a history.
+/// The query parameters of a history.
 #[derive(Deserialize)]
-pub(super) struct Window {
-    /// Most records.
+pub(super) struct HistoryQuery {
+    /// Most records; 20 if absent.
     limit: Option<usize>,
 }
 
-impl Window {
+impl HistoryQuery {
     fn limit(query: Result<Query<Self>, QueryRejection>) -> Result<usize, Refusal> {
-        let Query(window) = query.map_err(|bad| Refusal::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
-        match window.limit.unwrap_or(20) {
+        let Query(parameters) = query.map_err(|bad| Refusal::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
+        match parameters.limit.unwrap_or(20) {
             limit @ 1..=MOST_RECORDS => Ok(limit),
             limit => {
-                let error = format!("`limit` is {limit}, not 1 to {MOST_RECORDS}");
+                let error = format!("`limit` must be 1 to {MOST_RECORDS}, not {limit}");
                 Err(Refusal::new(StatusCode::BAD_REQUEST, error))
             }
         }
@@ -101,23 +104,23 @@ impl Window {
 #[derive(Serialize)]
 pub(super) struct History {
     records: Vec<HistoryEntry>,
-    /// Older ones were wanted, and left out because of their bytes.
+    /// Older records are missing, because the answer would have been too long.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     cut: bool,
 }
 
 /// `GET /v1/jobs/{job}/history`.
 pub(super) async fn history_of_job(
-    State(shared): State<Arc<Shared>>,
-    visit: Visit,
+    State(state): State<Arc<ApiState>>,
+    requester: Requester,
     job: Result<Path<String>, PathRejection>,
-    window: Result<Query<Window>, QueryRejection>,
+    query: Result<Query<HistoryQuery>, QueryRejection>,
 ) -> Result<Json<History>, Refusal> {
     let Path(job) = job.map_err(|bad| Refusal::new(StatusCode::BAD_REQUEST, bad.body_text()))?;
     let job = JobName::parse(&job).map_err(|bad| Refusal::new(StatusCode::NOT_FOUND, bad.to_string()))?;
-    let history = shared.history(visit, Some(job.clone()), Window::limit(window)?).await?;
-    // A job that was taken out of the file keeps its history.
-    let status = Arc::clone(&shared.sources.status.borrow());
+    let history = state.history(requester, Some(job.clone()), HistoryQuery::limit(query)?).await?;
+    // A job that was removed from the jobs file keeps its history, so it is unknown only if that is empty.
+    let status = Arc::clone(&state.sources.status.borrow());
     if history.records.is_empty() && !status.jobs.iter().any(|known| known.name == job) {
         return Err(Refusal::new(StatusCode::NOT_FOUND, no_such_job(&job, &status)));
     }
@@ -132,28 +135,28 @@ pub(super) fn no_such_job(job: &JobName, status: &Status) -> String {
 
 /// `GET /v1/history`.
 pub(super) async fn history_of_all(
-    State(shared): State<Arc<Shared>>,
-    visit: Visit,
-    window: Result<Query<Window>, QueryRejection>,
+    State(state): State<Arc<ApiState>>,
+    requester: Requester,
+    query: Result<Query<HistoryQuery>, QueryRejection>,
 ) -> Result<Json<History>, Refusal> {
-    shared.history(visit, None, Window::limit(window)?).await.map(Json)
+    state.history(requester, None, HistoryQuery::limit(query)?).await.map(Json)
 }
 
-/// Who asks, and what he may see.
-type Visit = (Extension<Arc<Guest>>, Visibility);
+/// The connection of a request, and what it may see.
+type Requester = (Extension<Arc<Admitted>>, Visibility);
 
-impl Shared {
-    async fn history(&self, visit: Visit, job: Option<JobName>, limit: usize) -> Result<History, Refusal> {
+impl ApiState {
+    async fn history(&self, requester: Requester, job: Option<JobName>, limit: usize) -> Result<History, Refusal> {
         let unread = |error: ReadError| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string());
-        let (Extension(guest), sight) = visit;
-        let newest = self.reads.history(&guest, job, limit).await.map_err(unread)?;
-        let shown = newest.records.into_iter().map(|record| sight.of_record(record.into()));
+        let (Extension(admitted), visibility) = requester;
+        let newest = self.reads.history(&admitted, job, limit).await.map_err(unread)?;
+        let shown = newest.records.into_iter().map(|record| visibility.of_record(record.into()));
         Ok(History { records: shown.collect(), cut: newest.is_cut })
     }
 }
 
 impl Visibility {
-    /// What of a record may be seen.
+    /// Removes from a record what the caller may not see.
     pub(super) fn of_record(self, record: HistoryEntry) -> HistoryEntry {
         match self {
             Self::All => record,

@@ -1,8 +1,9 @@
-//! `api.sock`: made so that nobody ever meets one that is half made, or loses one that is in use.
+//! The Unix socket `api.sock`, created and replaced atomically.
 //!
-//! The socket is bound under a name of its own, given mode and group before it listens, and then renamed to its
-//! place. The directory is one in which nobody else may write: a name in it means what was put there. So a stale one is replaced in one step, and on the solo backend a new leader takes the place of the old one
-//! with no gap.
+//! The socket is bound under a temporary name, gets its mode and group before it listens, and is then renamed. Clients
+//! therefore never see one that is half set up. A stale socket is replaced in one step, and on the solo backend a new
+//! leader takes over from the old one without a gap. Only this user may write to the directory, so nobody can swap the
+//! file.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,39 +18,37 @@ use tokio::net::UnixListener;
 
 use crate::safe_path::{self, Refusal, Unsafe};
 
-/// Its name in the runtime directory.
+/// The socket's name in the runtime directory.
 pub const NAME: &str = "api.sock";
-/// The group that may use it, where it exists.
+/// The group that may use the socket, if it exists.
 pub const GROUP: &str = "cronkeeper";
 
-/// What to do where another process answers on the socket.
+/// What to do if another process answers on the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Leave it to it: another node of another cluster was given the same directory.
+    /// Fail: a node of another cluster was given the same directory.
     IfFree,
-    /// Take its place: this node leads, the other one led.
+    /// Replace the socket: this node leads now, and the other process led before.
     TakeOver,
 }
 
-/// Why there is no socket.
+/// Why the socket cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Another process answers on it.
-    #[error("{0} is in use by another process: give each node a runtime directory of its own")]
+    #[error("{0} is in use by another process: give each node its own runtime directory")]
     InUse(PathBuf),
-    /// Others may write in the directory, or put another one in its place.
-    #[error("runtime directory `{0}` is not safe from others")]
+    /// Others may write to the directory, or replace it.
+    #[error("runtime directory `{0}` is not safe from other users")]
     Unsafe(PathBuf, #[source] Unsafe),
-    /// Something else is in its place.
-    #[error("{0} exists and is no socket")]
+    #[error("{0} exists and is not a socket: remove it, or choose another runtime directory")]
     NoSocket(PathBuf),
-    /// The system refused.
-    #[error("{0} cannot be made")]
+    #[error("cannot create {0}")]
     Failed(PathBuf, #[source] io::Error),
 }
 
-/// Looks whether the socket may be put in `directory`: anybody who may write there could put another one in its place. Whether it is
-/// there at all is found when the socket is made.
+/// Checks that only this user can write to `directory`, because others could replace the socket there.
+///
+/// Whether the directory exists is checked when the socket is created.
 ///
 /// # Errors
 /// [`SocketError::Unsafe`].
@@ -60,44 +59,44 @@ pub fn check(directory: &Path) -> Result<(), SocketError> {
     }
 }
 
-/// The socket, listening.
+/// The listening socket.
 #[derive(Debug)]
 pub struct ApiSocket {
     pub(super) listener: UnixListener,
-    pub(super) place: Place,
+    pub(super) file: SocketFile,
 }
 
-/// Where a socket was put. Dropping it takes the socket away again, unless another one took its place.
+/// The file of a socket. Dropping this removes the file, unless another socket has replaced it.
 ///
-/// On the solo backend it is to be dropped before leadership is given up: afterwards it may be the successor's
-/// that is looked at, and between look and removal the successor's that is removed.
+/// On the solo backend it must be dropped before the node resigns. Afterwards the successor may replace the file
+/// between the check and the removal, and its socket would be removed instead.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct SocketFile {
     path: PathBuf,
     device: u64,
     inode: u64,
 }
 
 impl ApiSocket {
-    /// Makes `api.sock` in `directory`.
+    /// Creates `api.sock` in `directory`.
     ///
     /// # Errors
-    /// Where it is in use, or cannot be made.
+    /// When the socket is in use, or cannot be created.
     pub async fn open(directory: &Path, claim: Claim) -> Result<Self, SocketError> {
         let path = directory.join(NAME);
         let failed = |error| SocketError::Failed(path.clone(), error);
-        let make = {
+        let creating = {
             let path = path.clone();
-            // The group's number is looked up, which may ask a slow directory service.
-            tokio::task::spawn_blocking(move || make(&path, claim))
+            // On a blocking thread, because the lookup of the group may be slow.
+            tokio::task::spawn_blocking(move || create(&path, claim))
         };
-        let (socket, place) = make.await.map_err(|error| failed(io::Error::other(error)))??;
+        let (socket, file) = creating.await.map_err(|error| failed(io::Error::other(error)))??;
         let listener = UnixListener::from_std(socket).map_err(failed)?;
-        Ok(Self { listener, place })
+        Ok(Self { listener, file })
     }
 }
 
-fn make(path: &Path, claim: Claim) -> Result<(std_net::UnixListener, Place), SocketError> {
+fn create(path: &Path, claim: Claim) -> Result<(std_net::UnixListener, SocketFile), SocketError> {
     let failed = |error| SocketError::Failed(path.to_owned(), error);
     check(path.parent().unwrap_or(path))?;
     match path.symlink_metadata() {
@@ -107,43 +106,43 @@ fn make(path: &Path, claim: Claim) -> Result<(std_net::UnixListener, Place), Soc
         }
         _ => {}
     }
-    let aside = path.with_file_name(format!(".api-{}.sock", &uuid::Uuid::new_v4().simple().to_string()[..8]));
-    let made = listening(&aside).and_then(|socket| {
-        let meta = aside.symlink_metadata()?;
-        std::fs::rename(&aside, path)?;
-        Ok((socket, Place { path: path.to_owned(), device: meta.dev(), inode: meta.ino() }))
+    let temporary = path.with_file_name(format!(".api-{}.sock", &uuid::Uuid::new_v4().simple().to_string()[..8]));
+    let created = listening(&temporary).and_then(|socket| {
+        let meta = temporary.symlink_metadata()?;
+        std::fs::rename(&temporary, path)?;
+        Ok((socket, SocketFile { path: path.to_owned(), device: meta.dev(), inode: meta.ino() }))
     });
-    if made.is_err() {
-        // Best effort: the error that matters is told.
-        drop(std::fs::remove_file(&aside));
+    if created.is_err() {
+        // Best effort: the first error is the one to report.
+        drop(std::fs::remove_file(&temporary));
     }
-    made.map_err(failed)
+    created.map_err(failed)
 }
 
-/// Nobody can connect before the mode is right: until then it is closed to all others, and does not listen.
+/// Creates the listening socket. Before its mode and group are set, it is closed to others and does not listen.
 fn listening(path: &Path) -> io::Result<std_net::UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // The kernel gives the name the mode of the socket itself. The umask would do it too, but it is that of all threads.
+    // The file gets the mode of the socket. The umask would work too, but it applies to all threads.
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     if let Ok(Some(group)) = nix::unistd::Group::from_name(GROUP) {
-        // Only root and members may give it away; for others it stays with their own group.
+        // Best effort: only root and members of the group may do this. For others the file keeps their own group.
         let group = Gid::from_raw(group.gid.as_raw());
         let _ = chownat(CWD, path, None, Some(group), AtFlags::SYMLINK_NOFOLLOW);
     }
-    // rustix has no such call that follows no link.
+    // rustix has no variant of this call that does not follow links.
     let mode = nix::sys::stat::Mode::from_bits_truncate(0o660);
     nix::sys::stat::fchmodat(CWD, path, mode, FchmodatFlags::NoFollowSymlink)?;
     listen(&socket, 128)?;
     Ok(socket.into())
 }
 
-impl Drop for Place {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         let is_ours = |meta: std::fs::Metadata| (meta.dev(), meta.ino()) == (self.device, self.inode);
         if self.path.symlink_metadata().is_ok_and(is_ours) {
-            // Left behind it is stale, and replaced by whoever comes next.
+            // Best effort: a file left behind is stale, and the next node replaces it.
             drop(std::fs::remove_file(&self.path));
         }
     }
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_owner_and_group_may_use_it() {
+    async fn only_owner_and_group_may_use_the_socket() {
         let dir = tempfile::tempdir().unwrap();
         let _socket = ApiSocket::open(dir.path(), Claim::IfFree).await.unwrap();
         let mode = dir.path().join(NAME).metadata().unwrap().permissions().mode();
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_directory_that_others_may_write_gets_no_socket() {
+    async fn a_directory_that_others_may_write_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o770)).unwrap();
         assert!(matches!(ApiSocket::open(dir.path(), Claim::IfFree).await, Err(SocketError::Unsafe(..))));
@@ -185,20 +184,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_living_one_is_left_alone_unless_the_new_leader_takes_it() {
+    async fn a_socket_in_use_is_replaced_only_by_a_new_leader() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(NAME);
         let old = ApiSocket::open(dir.path(), Claim::IfFree).await.unwrap();
         assert!(matches!(ApiSocket::open(dir.path(), Claim::IfFree).await, Err(SocketError::InUse(_))));
         let new = ApiSocket::open(dir.path(), Claim::TakeOver).await.unwrap();
         drop(old);
-        assert!(answers(&path), "the old leader's end takes nothing from the new one");
+        assert!(answers(&path), "the old leader does not remove the new leader's socket");
         drop(new);
         assert!(!path.exists());
     }
 
     #[tokio::test]
-    async fn what_is_no_socket_is_not_touched() {
+    async fn a_file_that_is_not_a_socket_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(NAME), "precious").unwrap();
         assert!(matches!(ApiSocket::open(dir.path(), Claim::TakeOver).await, Err(SocketError::NoSocket(_))));
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_path_too_long_is_an_error_that_names_it() {
+    async fn the_error_for_a_long_path_names_it() {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("d".repeat(120));
         std::fs::create_dir(&deep).unwrap();

@@ -1,4 +1,4 @@
-//! The API over real sockets: what it shows, and how it stands what is sent to it.
+//! Tests of the API over real sockets: its answers, and its behaviour under hostile requests.
 
 mod daemon;
 mod fuzz;
@@ -32,7 +32,7 @@ async fn a_status_joins_what_the_daemon_says_with_what_the_ledger_knows() {
 }
 
 #[tokio::test]
-async fn a_status_is_had_also_when_the_ledger_is_away() {
+async fn a_status_is_served_while_the_ledger_is_unreachable() {
     let daemon = Daemon::start(Behaviour::Away).await;
     let (code, status) = daemon.get("/v1/status").await;
     assert_eq!((code, &status["unread"]), (200, &"nobody answers".into()));
@@ -49,15 +49,15 @@ async fn a_ledger_that_gives_no_answer_is_not_waited_for_long() {
 }
 
 #[tokio::test]
-async fn many_who_ask_cost_one_read() {
+async fn many_clients_share_one_read() {
     let daemon = Daemon::start(Behaviour::Well).await;
     futures_util::future::join_all((0..10).map(|_| daemon.get("/v1/status"))).await;
-    // A loaded machine may take longer over ten than an answer stays fresh.
+    // Not exactly one: on a loaded machine, ten requests may take longer than an answer stays fresh.
     assert!(daemon.ledger.queues.load(Ordering::Relaxed) < 10);
 }
 
 #[tokio::test]
-async fn health_is_the_loops_and_readiness_the_nodes() {
+async fn healthz_reports_the_loop_and_readyz_the_node() {
     let daemon = Daemon::start(Behaviour::Well).await;
     assert_eq!(daemon.get("/healthz").await.0, 200);
     assert_eq!(daemon.get("/readyz").await.0, 200);
@@ -75,7 +75,7 @@ async fn health_is_the_loops_and_readiness_the_nodes() {
 }
 
 #[tokio::test]
-async fn a_history_is_of_one_job_or_of_all_and_bounded() {
+async fn a_history_is_of_one_job_or_of_all_and_limited() {
     let daemon = Daemon::start(Behaviour::Well).await;
     let (code, history) = daemon.get("/v1/jobs/load/history?limit=2").await;
     assert_eq!((code, history["records"].as_array().unwrap().len()), (200, 2));
@@ -88,7 +88,7 @@ async fn a_history_is_of_one_job_or_of_all_and_bounded() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_said_in_json() {
+async fn unknown_paths_and_jobs_are_json_errors() {
     let daemon = Daemon::start(Behaviour::Well).await;
     let unknown = daemon.get("/v1/jobs/nothing/history").await;
     assert_eq!(unknown, (404, serde_json::json!({ "error": "there is no job `nothing`" })));
@@ -105,7 +105,7 @@ async fn what_is_not_there_is_said_in_json() {
 }
 
 #[tokio::test]
-async fn a_panic_is_one_requests_affair() {
+async fn a_panic_fails_only_its_own_request() {
     let daemon = Daemon::start(Behaviour::Broken).await;
     for _ in 0..2 {
         let (code, refusal) = daemon.get("/v1/status").await;
@@ -115,7 +115,7 @@ async fn a_panic_is_one_requests_affair() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_too_large_or_none_is_cut_off() {
+async fn an_oversized_or_malformed_request_is_cut_off() {
     let daemon = Daemon::start(Behaviour::Well).await;
     let large = format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
     assert_eq!(daemon.send(large).await.0, 431);
@@ -125,43 +125,43 @@ async fn a_request_that_is_too_large_or_none_is_cut_off() {
 }
 
 #[tokio::test]
-async fn slow_clients_on_tcp_shut_nobody_out_of_the_socket() {
+async fn slow_clients_on_tcp_do_not_block_the_socket() {
     let daemon = Daemon::start(Behaviour::Well).await;
     let (address, _tcp) = daemon.listen().await;
     let slow: Vec<_> = (0..100)
         .map(|_| {
             let mut stream = TcpStream::connect(address).unwrap();
-            // Those that are one too many are closed at once.
+            // A write may fail: connections beyond the limit are closed at once.
             drop(stream.write_all(b"GET /healthz HTT"));
             stream
         })
         .collect();
     assert_eq!(daemon.get("/healthz").await.0, 200);
     drop(slow);
-    let asked = async {
+    let answered = async {
         let request = "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n";
-        // The places are free again once their ends were noticed.
+        // The connections are free again once the listener has noticed that the clients closed them.
         while exchange(move || TcpStream::connect(address), request).await.0 != 200 {}
     };
-    timeout(Duration::from_secs(60), asked).await.unwrap();
+    timeout(Duration::from_secs(60), answered).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_command_reads_what_the_daemon_writes() {
     let daemon = Daemon::start(Behaviour::Well).await;
     let directory = daemon.directory.path().to_owned();
-    let asked = spawn_blocking(move || {
+    let answers = spawn_blocking(move || {
         let client = Client::new(SocketSearch::new(Some(&directory), None)).unwrap();
         (client.get::<Status>("/v1/status"), client.get::<Value>("/v1/jobs/nothing/history"))
     });
-    let (status, history) = asked.await.unwrap();
+    let (status, history) = answers.await.unwrap();
     let (status, history) = (status.unwrap(), history.unwrap_err());
     assert_eq!((status.queue.len(), status.drift.len()), (3, 1));
     assert_eq!((history.to_string().as_str(), history.is_unreachable()), ("there is no job `nothing`", false));
 }
 
 #[test]
-fn no_daemon_is_said_with_what_was_tried() {
+fn the_error_for_a_missing_daemon_names_the_socket() {
     let directory = tempfile::tempdir().unwrap();
     let client = Client::new(SocketSearch::new(Some(directory.path()), None)).unwrap();
     let error = client.get::<Status>("/v1/status").unwrap_err();

@@ -1,4 +1,4 @@
-//! What the commands that ask a daemon share: their options, their failures, and how they show times.
+//! Common parts of the commands that query a daemon: options, errors, and the format of times.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,10 +8,11 @@ use jiff::Timestamp;
 
 use crate::api::client::{AskError, Client, SocketSearch};
 
-/// Where the daemon is.
+/// Options to find the daemon's socket.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ClientArgs {
-    /// The directory of the daemon's socket [default: $RUNTIME_DIRECTORY, else /run/cronkeeper, else the state directory]
+    /// The directory of the daemon's socket [default: $RUNTIME_DIRECTORY, else /run/cronkeeper, else the state
+    /// directory]
     #[arg(long, value_name = "DIR", env = "CRONKEEPER_RUNTIME_DIR")]
     pub runtime_dir: Option<PathBuf>,
     /// The daemon's state directory
@@ -19,14 +20,13 @@ pub struct ClientArgs {
     pub state_dir: Option<PathBuf>,
 }
 
-/// Why a command that asks a daemon failed.
+/// Why a command that queries a daemon failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AskFailure {
-    /// No answer, or not the one asked for.
+    /// The daemon cannot be reached, or refuses the request.
     #[error(transparent)]
     Ask(#[from] AskError),
-    /// The result could not be written.
-    #[error("the result cannot be written")]
+    #[error("cannot write the result")]
     Output(#[from] io::Error),
 }
 
@@ -36,12 +36,12 @@ impl ClientArgs {
     }
 }
 
-/// `2026-11-20 18:40:01`, in UTC; the headings say so.
+/// Formats an instant as `2026-11-20 18:40:01` in UTC; the table headings name the zone.
 pub(super) fn stamp(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
-/// The two largest units of the time between: `3d 4h`, `7h 49m`, `12s`.
+/// Formats the time between two instants in its two largest units: `3d 4h`, `7h 49m`, `12s`.
 pub(super) fn span(from: Timestamp, to: Timestamp) -> String {
     let seconds = to.as_second().saturating_sub(from.as_second()).max(0);
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
@@ -57,7 +57,7 @@ pub(super) fn span(from: Timestamp, to: Timestamp) -> String {
     }
 }
 
-/// A measured time: `950ms`, `2.3s`, then as [`span`].
+/// Formats a measured duration: `950ms`, `2.3s`, then as [`span`].
 pub(super) fn took(ms: u64) -> String {
     let duration = Duration::from_millis(ms);
     match ms {
@@ -75,11 +75,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_in_two_units() {
+    fn times_are_shown_in_two_units() {
         let from: Timestamp = "2026-11-20T03:00:00Z".parse().unwrap();
-        let told = [9, 60, 61, 3_600 + 49 * 60, 3 * 86_400 + 4 * 3_600 + 59]
+        let shown = [9, 60, 61, 3_600 + 49 * 60, 3 * 86_400 + 4 * 3_600 + 59]
             .map(|s| span(from, from + Duration::from_secs(s)));
-        assert_eq!(told, ["9s", "1m", "1m 1s", "1h 49m", "3d 4h"]);
+        assert_eq!(shown, ["9s", "1m", "1m 1s", "1h 49m", "3d 4h"]);
         assert_eq!(span(from, from - Duration::from_secs(5)), "0s");
         assert_eq!([950, 2_340, 61_000].map(took), ["950ms", "2.3s", "1m 1s"]);
     }

@@ -1,4 +1,4 @@
-//! `cronkeeper check`: would the daemon take these jobs?
+//! `cronkeeper check`: validates the jobs file as the daemon does.
 
 use std::path::PathBuf;
 
@@ -6,19 +6,18 @@ use super::{DEFAULT_JOBS, Error, Io};
 use crate::config::{self, Loaded};
 use crate::suggest::counted;
 
-/// Validate a jobs file or folder: a summary, or every error with its file, line and column.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A jobs file, or a folder whose *.yaml and *.yml are joined
+    /// Jobs file, or directory whose *.yaml and *.yml files are joined
     #[arg(env = "CRONKEEPER_JOBS", default_value = DEFAULT_JOBS)]
     path: PathBuf,
 }
 
 impl Args {
-    /// Reads the jobs as the daemon does; warnings do not make them invalid.
+    /// Prints a summary. Warnings go to stderr and do not make the jobs invalid.
     ///
     /// # Errors
-    /// When they are invalid.
+    /// When the jobs are invalid.
     pub fn run(self, io: &mut Io<'_>) -> Result<(), Error> {
         let loaded = config::load(&self.path)?;
         for warning in &loaded.warnings {
@@ -59,12 +58,12 @@ mod tests {
     use crate::cli::tests::typed;
 
     fn checked(text: &str) -> (Exit, String, String) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("jobs.yaml");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jobs.yaml");
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         let (exit, out, err) = typed(&["check", path.to_str().unwrap()], &[]);
-        let short = |text: String| text.replace(folder.path().to_str().unwrap(), "dir");
+        let short = |text: String| text.replace(dir.path().to_str().unwrap(), "dir");
         (exit, short(out), short(err))
     }
 
@@ -74,7 +73,7 @@ mod tests {
         let (exit, out, err) = checked(text);
         let digest = crate::config::parse("jobs.yaml", text.as_bytes()).unwrap().0.digest;
         assert_eq!(out, format!("dir/jobs.yaml: valid, 3 jobs (1 disabled), 2 warnings, digest {digest}\n"));
-        assert!(err.starts_with("dir/jobs.yaml:1:52: warning: job `a`: `~` in a list is handed over"), "{err}");
+        assert!(err.starts_with("dir/jobs.yaml:1:52: warning: job `a`: `~` in a list is passed literally"), "{err}");
         assert_eq!(exit, Exit::Fine);
     }
 
@@ -93,7 +92,7 @@ mod tests {
         let (exit, out, err) = typed(&["check", "/nowhere/jobs.yaml"], &[]);
         assert_eq!((exit, out.as_str()), (Exit::Config, ""));
         assert!(err.starts_with("cronkeeper: cannot read /nowhere/jobs.yaml: No such file or directory"), "{err}");
-        assert!(err.contains("\nhint: say where the jobs are"), "{err}");
+        assert!(err.contains("\nhint: name the jobs file"), "{err}");
     }
 
     #[test]

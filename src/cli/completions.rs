@@ -1,24 +1,23 @@
-//! `cronkeeper completions`: for bash, zsh, fish and others.
+//! `cronkeeper completions`: completion scripts for bash, zsh, fish and others.
 
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
 use super::{Cli, Error, Io};
 
-/// Write a script that completes commands and options in a shell.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// For which shell
+    /// The shell to print the script for
     shell: Shell,
 }
 
 impl Args {
-    /// Writes it.
+    /// Writes the script.
     ///
     /// # Errors
     /// When the result cannot be written.
     pub fn run(self, io: &mut Io<'_>) -> Result<(), Error> {
-        // The generator panics where it cannot write; memory always can be written to.
+        // The generator panics when a write fails, so it writes into memory.
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "cronkeeper", &mut script);
         io.out.write_all(&script)?;
@@ -32,7 +31,7 @@ mod tests {
     use crate::cli::tests::typed;
 
     #[test]
-    fn every_shell_is_told_of_every_command() {
+    fn the_script_of_every_shell_has_every_command() {
         for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
             let (exit, out, err) = typed(&["completions", shell], &[]);
             assert_eq!((exit, err.as_str()), (Exit::Fine, ""));

@@ -1,4 +1,6 @@
-//! What convinces ZooKeeper: secrets and certificates, from files and never from the command line.
+//! Options for ZooKeeper credentials: identities and TLS certificates.
+//!
+//! All of them name files: secrets on the command line would be visible to every user of the host.
 
 use std::path::{Path, PathBuf};
 
@@ -6,27 +8,26 @@ use crate::cli::Error;
 use crate::safe_path::{self, Refusal, Wanted};
 use crate::zookeeper::session::{Auth, Tls};
 
-/// Credentials for ZooKeeper.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(id = "credentials", multiple = true)]
 pub struct Args {
-    /// A file with one identity a line, `scheme:credential`, such as `digest:user:password`. What this node makes in ZooKeeper is
-    /// open to these identities alone; a line `world:anyone` leaves it open to everybody meanwhile
+    /// A file with one ZooKeeper identity per line, `scheme:credential`, such as `digest:user:password`. Only these
+    /// identities can access the znodes that this node creates; a line `world:anyone` keeps them open to everybody
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_ZOOKEEPER_AUTH_FILE", requires = "zookeeper")]
     zookeeper_auth_file: Option<PathBuf>,
-    /// Certificates of the authorities to trust, PEM; switches TLS on
+    /// Use TLS to ZooKeeper, and trust servers with a certificate by these authorities (PEM file)
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_ZOOKEEPER_CA", requires = "zookeeper")]
     zookeeper_ca: Option<PathBuf>,
-    /// The certificate to show, PEM
+    /// Client certificate for ZooKeeper (PEM file)
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_ZOOKEEPER_CERT", requires_all = ["zookeeper_key", "zookeeper_ca"])]
     zookeeper_cert: Option<PathBuf>,
-    /// Its key, PEM
+    /// Private key of the client certificate (PEM file)
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_ZOOKEEPER_KEY", requires = "zookeeper_cert")]
     zookeeper_key: Option<PathBuf>,
 }
 
 impl Args {
-    /// Who this node is to ZooKeeper.
+    /// The identities to authenticate with; none without `--zookeeper-auth-file`.
     pub(super) fn auth(&self) -> Result<Auth, Error> {
         match &self.zookeeper_auth_file {
             Some(path) => identities(&read(path, Wanted::Secret)?).ok_or_else(|| Error::AuthFile(path.clone())),
@@ -34,7 +35,7 @@ impl Args {
         }
     }
 
-    /// Certificates, where TLS is wanted.
+    /// The TLS certificates; `None` without `--zookeeper-ca`, which means no TLS.
     pub(super) fn tls(&self) -> Result<Option<Tls>, Error> {
         let Some(ca) = &self.zookeeper_ca else { return Ok(None) };
         let identity = match (&self.zookeeper_cert, &self.zookeeper_key) {
@@ -45,10 +46,10 @@ impl Args {
     }
 }
 
-/// The line that stands for everybody.
+/// The line that opens the znodes to everybody.
 const WORLD: &str = "world:anyone";
 
-/// What the lines of an authentication file say; absent where they cannot be understood, or name nobody.
+/// Parses an authentication file. `None` if a line is malformed, or if no line names an identity.
 fn identities(text: &str) -> Option<Auth> {
     let mut auth = Auth::default();
     for line in text.lines().map(|line| line.trim_end_matches('\r')).filter(|line| !line.trim().is_empty()) {
@@ -62,7 +63,7 @@ fn identities(text: &str) -> Option<Auth> {
     (!auth.identities.is_empty()).then_some(auth)
 }
 
-/// The text of a file that others can neither change nor, where it is secret, read.
+/// Reads a file that others cannot change nor, if it is secret, read.
 pub(super) fn read(path: &Path, wanted: Wanted) -> Result<String, Error> {
     safe_path::read_text(path, wanted).map_err(|refusal| match refusal {
         Refusal::Unsafe(found) => Error::UnsafeFile(found),
@@ -77,7 +78,7 @@ mod tests {
 
     fn read_as(text: &str) -> Option<(Vec<(String, String)>, bool)> {
         let auth = identities(text)?;
-        let text = |credential: Vec<u8>| String::from_utf8(credential).expect("it was a text");
+        let text = |credential: Vec<u8>| String::from_utf8(credential).expect("it was UTF-8");
         let identities = auth.identities.into_iter().map(|(scheme, credential)| (scheme, text(credential)));
         Some((identities.collect(), auth.with_world))
     }
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn each_line_is_an_identity_and_one_line_stands_for_everybody() {
+    fn each_line_is_an_identity_and_world_anyone_means_everybody() {
         assert_eq!(read_as("digest:cron:secret\n"), Some((vec![digest("cron:secret")], false)));
         assert_eq!(read_as("digest:cron:secret"), Some((vec![digest("cron:secret")], false)));
         let both = "digest:cron:new\r\n\ndigest:cron:old\nworld:anyone\n";

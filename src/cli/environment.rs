@@ -1,4 +1,4 @@
-//! `CRONKEEPER_*` variables that mean nothing: a typing error there would otherwise go unnoticed for ever.
+//! Check for unknown `CRONKEEPER_*` variables, so that a misspelt setting does not go unnoticed.
 
 use crate::cli::Error;
 use crate::config::GIVEN_TO_JOBS;
@@ -6,7 +6,9 @@ use crate::suggest::nearest;
 
 const PREFIX: &str = "CRONKEEPER_";
 
-/// What hooks find beside it; a job or hook that calls cronkeeper hands it on.
+/// Variables that hooks get besides [`GIVEN_TO_JOBS`].
+///
+/// They are allowed because a job or hook that calls cronkeeper passes them on.
 const GIVEN_TO_HOOKS: [&str; 9] = [
     "CRONKEEPER_OUTCOME",
     "CRONKEEPER_REASON",
@@ -19,7 +21,9 @@ const GIVEN_TO_HOOKS: [&str; 9] = [
     "CRONKEEPER_LAST",
 ];
 
-/// Refuses the first of `names` that looks like an option of `command`, at any depth, and is none.
+/// Rejects the first of `names` that starts with `CRONKEEPER_` and is unknown.
+///
+/// Known are the options of `command` and of all its subcommands, and the variables of jobs and hooks.
 ///
 /// # Errors
 /// [`Error::UnknownVariable`].
@@ -28,7 +32,7 @@ pub fn check(command: &clap::Command, names: impl Iterator<Item = String>) -> Re
     let mut options = Vec::new();
     options_of(command, &mut options);
     known.extend(options.iter().cloned());
-    // The environment has no order; which of two is named should not depend on it.
+    // The smallest, because the environment has no order: the error must not depend on chance.
     match names.filter(|name| name.starts_with(PREFIX) && !known.contains(name)).min() {
         None => Ok(()),
         Some(name) => {
@@ -53,13 +57,13 @@ mod tests {
     use crate::cli::tests::typed;
 
     #[test]
-    fn a_variable_that_means_nothing_is_wrong_usage() {
+    fn an_unknown_variable_is_wrong_usage() {
         let line = ["next", "--schedule", "@daily", "-n1"];
         let (exit, out, err) = typed(&line, &[("PATH", "x"), ("CRONKEEPER_JOBBS", "x"), ("CRONKEEPER_X", "")]);
         assert_eq!((exit, out.as_str()), (Exit::Usage, ""));
         assert_eq!(
             err,
-            "cronkeeper: the environment variable `CRONKEEPER_JOBBS` means nothing to cronkeeper\n\
+            "cronkeeper: unknown environment variable `CRONKEEPER_JOBBS`\n\
              hint: did you mean `CRONKEEPER_JOBS`?\n"
         );
         let given = ["JOB", "RUN_ID", "SCHEDULED_AT", "ATTEMPT", "NODE", "FENCING_TOKEN", "OUTCOME", "REASON"];

@@ -1,9 +1,12 @@
-//! `cronkeeper exec`: one run of a job, here and now, as the daemon would start it.
+//! `cronkeeper exec`: runs a job once, here and now, as the daemon would start it.
 //!
-//! The warden starts it, so that nothing of it is left behind, whatever becomes of this process. A thread supervises; the
-//! caller's hands the output on. So a reader who takes nothing holds up neither the timeout nor a signal; what waits for
-//! him is bounded by the job's `max_output`. A terminal gets it escaped: the job may be another user's. Deliberately absent: the cluster, the ledger, retries, overlap, and
-//! hooks, which follow what the ledger has: whoever tries a job out sees how it ends.
+//! The warden starts the job, so that no process of it is left behind even if this process is killed. One thread
+//! supervises the run, and the caller's thread prints the output. A reader that stops reading therefore delays neither
+//! the timeout nor a signal; the output that waits for it is bounded by the job's `max_output`. On a terminal the
+//! output is escaped, because the job may belong to another user.
+//!
+//! Deliberately absent: the cluster, the ledger, retries and overlap. Hooks are absent too, because they follow records
+//! in the ledger, and the caller sees how the run ended anyway.
 
 mod supervise;
 
@@ -15,7 +18,7 @@ use std::sync::mpsc::{Receiver, channel};
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use self::supervise::{Ended, Piece, supervise};
+use self::supervise::{OutputPiece, StartedOrFailed, supervise};
 use super::jobs::{JobsFile, find};
 use super::{Error, Exit, Io, host};
 use crate::accounts::{Account, Accounts};
@@ -32,14 +35,12 @@ use crate::warden::cgroup::hierarchy::Cgroups;
 use crate::warden::handle::Warden;
 use crate::warden::wire::{self, Deadline, StartFailure, Step, Stream, TreeId};
 
-/// What a command that took longer than its `timeout` ends with.
+/// Exit code when the job exceeded its `timeout`, as with timeout(1).
 pub(super) const TIMED_OUT: u8 = 124;
 
-/// Run a job here and now, with its environment and limits, without a cluster. Its hooks are not run. Ends with the command's own
-/// exit code.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Which; also a disabled one
+    /// The job; may be disabled
     #[arg(value_name = "JOB")]
     name: String,
     #[command(flatten)]
@@ -64,30 +65,32 @@ impl Args {
         })?;
         let warden =
             Warden::spawn().map_err(|source| Error::System { what: "the warden cannot be started", source })?;
-        let (pieces, printed) = channel();
-        let (ended, told) = std::thread::scope(|scope| {
-            let supervisor = scope.spawn(|| supervise(warden, launch, job, pieces));
-            let told = Terminals::found().print(&printed, io);
-            (supervisor.join().map_err(|_| Error::Panicked), told)
+        let (output, received) = channel();
+        let (ended, printed) = std::thread::scope(|scope| {
+            let supervisor = scope.spawn(|| supervise(warden, launch, job, output));
+            let printed = Terminals::detect().print(&received, io);
+            (supervisor.join().map_err(|_| Error::Panicked), printed)
         });
         if let Some(cgroups) = launcher.cgroups {
             cgroups.remove();
         }
-        if let Err(error) = told {
-            writeln!(io.err, "cronkeeper: the output of job `{}` could not be handed on: {error}", job.name)?;
+        if let Err(error) = printed {
+            writeln!(io.err, "cronkeeper: cannot print the output of job `{}`: {error}", job.name)?;
         }
-        judge(job, ended??, io)
+        conclude(job, ended??, io)
     }
 }
 
-/// As this process's user, and in a cgroup where one can be had: this process has no other at hand to put controllers to use.
+/// A launcher as this process's user, with a cgroup per run if cgroups can be created.
+///
+/// Without controllers: enabling them would move this process into another cgroup.
 fn launcher(set: &JobSet) -> Launcher {
     let (_, accounts) = watch::channel(Accounts::of(set));
     let cgroups = Cgroups::make(false);
     Launcher { accounts, cgroups, ..Launcher::plain(NodeName::new(host::plain_name()), Account::own()) }
 }
 
-/// The attempt that a leader would begin at this second, under no term.
+/// The attempt that a leader would begin at this second, but without a term.
 fn attempt(job: &Arc<Job>, now: Timestamp) -> Start {
     let scheduled_at = now - jiff::SignedDuration::new(0, now.subsec_nanosecond());
     let run = RunRecord {
@@ -113,7 +116,7 @@ fn attempt(job: &Arc<Job>, now: Timestamp) -> Start {
     Start { tree_id: TreeId(1), run, version: Version::FIRST, job: Arc::clone(job), not_after, deadline }
 }
 
-/// Which of this process's streams lead to a terminal.
+/// Which of this process's streams are terminals.
 #[derive(Clone, Copy, Debug)]
 struct Terminals {
     out: bool,
@@ -121,14 +124,14 @@ struct Terminals {
 }
 
 impl Terminals {
-    fn found() -> Self {
+    fn detect() -> Self {
         Self { out: io::stdout().is_terminal(), err: io::stderr().is_terminal() }
     }
 
-    /// Hands the output on until there is no more. A reader who went away is no error: the job runs on.
-    fn print(self, pieces: &Receiver<Piece>, io: &mut Io<'_>) -> io::Result<()> {
-        let mut told = Ok(());
-        while let Ok((stream, line, continues)) = pieces.recv() {
+    /// Prints the output until the run ends. A closed pipe is not an error: the job continues without a reader.
+    fn print(self, received: &Receiver<OutputPiece>, io: &mut Io<'_>) -> io::Result<()> {
+        let mut printed = Ok(());
+        while let Ok((stream, line, continues)) = received.recv() {
             let (to, is_terminal) = match stream {
                 Stream::Stdout => (&mut io.out, self.out),
                 Stream::Stderr => (&mut io.err, self.err),
@@ -136,19 +139,19 @@ impl Terminals {
             let line = if is_terminal { escape::on_a_terminal(&line) } else { Cow::Borrowed(&*line) };
             let end = if continues { "" } else { "\n" };
             let written = write!(to, "{line}{end}").and_then(|()| to.flush());
-            told = told.and(written.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) }));
+            printed = printed.and(written.or_else(|error| if is_closed(&error) { Ok(()) } else { Err(error) }));
         }
-        told
+        printed
     }
 }
 
-fn is_gone(error: &io::Error) -> bool {
+fn is_closed(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe
 }
 
-/// Says what the exit code does not, and finds the exit code.
-fn judge(job: &Job, ended: Ended, io: &mut Io<'_>) -> Result<Exit, Error> {
-    let supervise::Watched { ending, timed_out } = match ended {
+/// Determines the exit code, and prints what it does not tell.
+fn conclude(job: &Job, ended: StartedOrFailed, io: &mut Io<'_>) -> Result<Exit, Error> {
+    let supervise::SupervisedEnd { ending, timed_out } = match ended {
         Ok(ended) => ended,
         Err(why) => return Err(not_started(job, why)),
     };
@@ -166,7 +169,7 @@ fn judge(job: &Job, ended: Ended, io: &mut Io<'_>) -> Result<Exit, Error> {
     }
     if let Some(timeout) = job.timeout.filter(|_| timed_out) {
         let timeout = duration::format(timeout);
-        writeln!(io.err, "cronkeeper: job `{name}` took longer than its `timeout` of {timeout} and was ended")?;
+        writeln!(io.err, "cronkeeper: job `{name}` exceeded its `timeout` of {timeout} and was stopped")?;
         return Ok(Exit::Command(TIMED_OUT));
     }
     let code = match ending.exit {
@@ -179,7 +182,7 @@ fn judge(job: &Job, ended: Ended, io: &mut Io<'_>) -> Result<Exit, Error> {
 fn not_started(job: &Job, why: StartFailure) -> Error {
     let (step, errno) = match why {
         StartFailure::Step { step, errno } => (step, errno),
-        // It was given for ever.
+        // Cannot happen: the start has no deadline.
         StartFailure::TooLate => (Step::Prepare, nix::libc::ETIMEDOUT),
     };
     let what = match step {

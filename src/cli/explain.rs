@@ -1,4 +1,6 @@
-//! Errors in words for people, and the exit code that goes with each: the only place that does either.
+//! Error messages, hints and exit codes of the command line.
+//!
+//! This is the only module that turns an [`Error`] into text and an exit code.
 
 mod caret;
 
@@ -17,16 +19,18 @@ use crate::safe_path;
 use crate::solo::{SoloError, StoreError};
 use crate::state_dir::StateDirError;
 
-/// Says what went wrong, its causes, and what might help. What cannot be said is lost: there is nowhere else to say it.
+/// Prints an error with its causes and a hint, and returns the exit code.
+///
+/// A failed write to stderr is ignored: there is no other place for the message.
 pub fn error(error: &Error, err: &mut dyn Write) -> Exit {
     let exit = exit(error);
     if exit != Exit::Fine {
-        let _ = say(error, err);
+        let _ = print(error, err);
     }
     exit
 }
 
-/// clap's own words: an error of usage, or the help that was asked for.
+/// Prints clap's text: a usage error, or the requested help.
 pub(super) fn usage(error: &clap::Error, io: &mut Io<'_>) -> Exit {
     let text = error.render();
     let is_help = !error.use_stderr();
@@ -39,7 +43,7 @@ pub(super) fn usage(error: &clap::Error, io: &mut Io<'_>) -> Exit {
     }
 }
 
-fn say(error: &Error, err: &mut dyn Write) -> io::Result<()> {
+fn print(error: &Error, err: &mut dyn Write) -> io::Result<()> {
     if let Error::Jobs(LoadError::Invalid { problems }) = error {
         return problems.iter().try_for_each(|problem| writeln!(err, "{problem}"));
     }
@@ -51,9 +55,9 @@ fn say(error: &Error, err: &mut dyn Write) -> io::Result<()> {
     }
     writeln!(err)?;
     if let Error::Schedule { expression, source } = error
-        && let Some(place) = source.offset()
+        && let Some(fault) = source.offset()
     {
-        writeln!(err, "{}", caret::pointed(expression, place))?;
+        writeln!(err, "{}", caret::marked(expression, fault))?;
     }
     match hint(error) {
         Some(hint) => writeln!(err, "hint: {hint}"),
@@ -87,7 +91,7 @@ fn exit(error: &Error) -> Exit {
         Error::Ask(AskFailure::Ask(AskError::NotFound(_))) => Exit::Usage,
         Error::Ask(AskFailure::Ask(error)) if error.is_unreachable() => Exit::Unreachable,
         Error::Ask(AskFailure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Fine,
-        // `cronkeeper next | head` has what it wanted.
+        // In `cronkeeper next | head`, `head` closes the pipe once it has read enough.
         Error::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Fine,
         Error::Output(_)
         | Error::Ask(_)
@@ -106,9 +110,9 @@ fn exit(error: &Error) -> Exit {
     }
 }
 
-/// What to change. Where the text of the error says so itself there is nothing to add.
+/// The remedy, unless the text of the error already names it.
 fn hint(error: &Error) -> Option<String> {
-    let said = match error {
+    let text = match error {
         Error::NoSuchJob { nearest, .. } | Error::UnknownVariable { nearest, .. } => {
             return nearest.as_ref().map(|nearest| format!("did you mean `{nearest}`?"));
         }
@@ -116,7 +120,7 @@ fn hint(error: &Error) -> Option<String> {
         | Error::Stopped(Stopped::Failed(failure))
         | Error::Release(failure) => return Some(remedy(failure)),
         Error::Jobs(LoadError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            "say where the jobs are with `--jobs PATH` or CRONKEEPER_JOBS; `check` takes the path itself"
+            "name the jobs file with `--jobs PATH` or CRONKEEPER_JOBS; `check` takes it as an argument"
         }
         Error::Jobs(LoadError::Unreadable { .. })
         | Error::CredentialFile { .. }
@@ -124,34 +128,36 @@ fn hint(error: &Error) -> Option<String> {
         Error::Schedule { expression, .. }
             if expression.split_whitespace().count() == 1 && !expression.starts_with('@') =>
         {
-            "put the expression in quotes, so that the shell hands it over as one"
+            "put the expression in quotes, so that the shell passes it as one argument"
         }
         Error::Schedule { expression, source } => source.hint(expression)?,
         Error::HashedWithoutName => "name the job too: `cronkeeper next --schedule 'H * * * *' JOB`",
-        Error::NoCrontab { .. } => "a crontab of the system, with a user in each entry, needs `--system`",
-        Error::AuthFile(_) => "for the scheme digest it reads `digest:user:password`",
-        Error::ZooKeeperOptions(_) => "certificates and keys are read as PEM",
+        Error::NoCrontab { .. } => "for a system crontab, with a user in each entry, add `--system`",
+        Error::AuthFile(_) => "for the scheme `digest` a line is `digest:user:password`",
+        Error::ZooKeeperOptions(_) => "certificates and keys must be PEM",
         Error::NodeName(_) => "name it with `--node NAME` or CRONKEEPER_NODE",
         Error::Ask(AskFailure::Ask(AskError::NoDaemon(_))) => {
-            "is `cronkeeper run` running here? `--runtime-dir` says where its socket is"
+            "is `cronkeeper run` running here? `--runtime-dir` names the directory of its socket"
         }
-        Error::Ask(AskFailure::Ask(AskError::Silent(_))) => "what it waits for stands in its log",
+        Error::Ask(AskFailure::Ask(AskError::Silent(_))) => "see the daemon's log for what it waits for",
         Error::StateDir(error) | Error::Solo(SoloError::StateDir(error)) => return of_state_dir(error),
-        // It says so itself.
+        // The text of the error names the remedy.
         Error::Solo(error) if is_refused(error) => return None,
-        Error::Solo(SoloError::Ledger { .. } | SoloError::Unread { .. } | SoloError::System { .. }) => BELONGS,
-        Error::Listen { .. } => "another process may have the port; `--listen` names another",
+        Error::Solo(SoloError::Ledger { .. } | SoloError::Unread { .. } | SoloError::System { .. }) => STATE_DIR_OWNER,
+        Error::Listen { .. } => "another process may use the port; choose another with `--listen`",
         Error::NotStarted { is_missing: true, .. } => {
-            "a program without a slash is searched in the job's own PATH; a script needs the interpreter it names"
+            "a program without a slash is searched for in the job's own PATH; \
+             a script needs the interpreter that it names"
         }
-        Error::StillRuns { .. } => "end it with SIGTERM, and it gives all up itself",
+        Error::StillRuns { .. } => "stop it with SIGTERM; it then releases everything itself",
         Error::StillAlive(_) | Error::Solo(SoloError::StillAlive(_)) => {
-            "it does not die of SIGKILL, or could not be looked at in time, so nothing is given up; see what it waits for in /proc/PID/stack"
+            "it survived SIGKILL, or could not be checked in time, so nothing was released; \
+             /proc/PID/stack shows what it waits for"
         }
         Error::Stopped(Stopped::WardenGone(_)) => {
-            "something killed or stopped it: see the log before it, and the kernel's for a lack of memory"
+            "something killed or stopped it: see the log before this line, and the kernel log for a lack of memory"
         }
-        Error::Stopped(Stopped::BackendGone) | Error::Panicked => "please report it, with the log before it",
+        Error::Stopped(Stopped::BackendGone) | Error::Panicked => "please report this, with the log before this line",
         Error::Jobs(LoadError::Invalid { .. })
         | Error::UnsafeFile(_)
         | Error::TimeZone(_)
@@ -166,19 +172,20 @@ fn hint(error: &Error) -> Option<String> {
         | Error::NotStarted { .. }
         | Error::Stopped(Stopped::Asked) => return None,
     };
-    Some(said.to_owned())
+    Some(text.to_owned())
 }
 
-const BELONGS: &str = "the state directory must belong to the user that cronkeeper runs as, on a disk with room; `--state-dir` names another";
+const STATE_DIR_OWNER: &str = "the state directory must belong to the user that cronkeeper runs as, \
+    on a disk with free space; choose another with `--state-dir`";
 
 fn of_state_dir(error: &StateDirError) -> Option<String> {
     match error {
         error if error.is_configuration() => None,
         StateDirError::Create { .. } | StateDirError::Read { .. } | StateDirError::Write { .. } => {
-            Some(BELONGS.to_owned())
+            Some(STATE_DIR_OWNER.to_owned())
         }
         StateDirError::Damaged { .. } => Some(
-            "restore it, or begin with an empty directory once the node's session has ended and none of its jobs runs"
+            "restore it, or start with an empty directory once the node's session has ended and none of its jobs runs"
                 .to_owned(),
         ),
         StateDirError::Unsafe { .. }
@@ -188,7 +195,7 @@ fn of_state_dir(error: &StateDirError) -> Option<String> {
     }
 }
 
-/// True where a file of the state directory is open to others.
+/// True if the cause is a file of the state directory that others can access.
 fn is_refused(error: &SoloError) -> bool {
     match error {
         SoloError::System { source, .. } | SoloError::Ledger { source: StoreError::File(source), .. } => {
@@ -198,24 +205,22 @@ fn is_refused(error: &SoloError) -> bool {
     }
 }
 
-/// What an operator changes so that the node can take part.
+/// What an operator must change so that the node can take part.
 fn remedy(failure: &Failure) -> String {
     match failure {
-        Failure::NameTaken { .. } => {
-            "give every node a name of its own with `--node NAME` or CRONKEEPER_NODE".to_owned()
-        }
+        Failure::NameTaken { .. } => "give each node its own name with `--node NAME` or CRONKEEPER_NODE".to_owned(),
         Failure::Refused { .. } => {
-            "check `--zookeeper-auth-file`, the certificates (where they are the only identity, those of all nodes need the same subject), \
-             and the ACL of the path in the connect string"
+            "check `--zookeeper-auth-file`, the certificates (where they are the only identity, those of all nodes \
+             need the same subject), and the ACL of the path in the connect string"
                 .to_owned()
         }
         Failure::NoChroot { chroot, .. } => {
             format!("create `{chroot}` with ZooKeeper's shell, or correct `--zookeeper`")
         }
         Failure::OtherCluster { .. } => {
-            "correct `--zookeeper`, or give the node an empty `--state-dir` if it is to change clusters".to_owned()
+            "correct `--zookeeper`, or give the node an empty `--state-dir` to move it to another cluster".to_owned()
         }
-        Failure::StateDir(_) => BELONGS.to_owned(),
+        Failure::StateDir(_) => STATE_DIR_OWNER.to_owned(),
     }
 }
 
@@ -235,13 +240,13 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_closed_to_the_user_is_not_looked_for_elsewhere() {
+    fn a_forbidden_socket_is_unreachable_without_a_hint() {
         let forbidden = Error::Ask(AskFailure::Ask(AskError::Forbidden("api.sock".into())));
         assert_eq!((exit(&forbidden), hint(&forbidden)), (Exit::Unreachable, None));
     }
 
     #[test]
-    fn a_reader_that_has_enough_is_no_error() {
+    fn a_closed_pipe_is_not_an_error() {
         let mut err = Vec::new();
         let mut io = Io { out: &mut Closed, err: &mut err };
         let line = ["cronkeeper", "next", "--schedule", "@daily"].map(Into::into);

@@ -1,14 +1,14 @@
-//! The host's name, as the kernel has it.
+//! The host's name, from the kernel.
 
 use crate::term::NodeName;
 
-/// The name of this host; `localhost` where it has none that can be read.
+/// The name of this host; `localhost` if it is empty.
 pub fn name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if name.is_empty() { "localhost".to_owned() } else { name }
 }
 
-/// The host's name where a node's name is made of it: what cannot stand in one is replaced.
+/// The host's name as part of a node name: characters not allowed there become `-`.
 pub fn plain_name() -> String {
     let plain = |c| if NodeName::may_contain(c) { c } else { '-' };
     let name: String = name().chars().map(plain).take(200).collect();

@@ -1,7 +1,7 @@
-//! `cronkeeper import`: a crontab as jobs.yaml, on stdout.
+//! `cronkeeper import`: converts a crontab to jobs.yaml, on stdout.
 //!
-//! What is not carried over as it was is told on stderr, a line each, and does not make the import fail: the jobs are
-//! right without it, and the comments in them say the same.
+//! What cannot be converted, or only with a change, is reported on stderr, one line each. It does not make the import
+//! fail: the jobs are valid without it, and comments in the result repeat each report.
 
 mod host;
 
@@ -13,16 +13,15 @@ use super::{Error, Io};
 use crate::crontab::{self, LARGEST, Origin};
 use crate::schedule::{Dst, Schedule};
 
-/// Write a crontab as jobs.yaml, on stdout; what cannot be carried over is told on stderr.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The crontab; - for stdin, as in `crontab -l | cronkeeper import -`
+    /// The crontab; `-` reads stdin, as in `crontab -l | cronkeeper import -`
     #[arg(value_name = "CRONTAB")]
     path: PathBuf,
-    /// The sixth word of an entry is a user, as in /etc/crontab and /etc/cron.d
+    /// The sixth field of each entry is a user, as in /etc/crontab and /etc/cron.d
     #[arg(long)]
     system: bool,
-    /// The time zone of the host that the crontab is from; default this host's
+    /// The time zone of the host that the crontab is from [default: this host's]
     #[arg(long, value_name = "TZ")]
     timezone: Option<String>,
 }
@@ -31,7 +30,7 @@ impl Args {
     /// Reads the crontab and writes the jobs.
     ///
     /// # Errors
-    /// When it cannot be read, is no crontab, or the time zone is none.
+    /// When the file cannot be read or is not a crontab, or when the time zone is unknown.
     pub fn run(self, io: &mut Io<'_>) -> Result<(), Error> {
         let bytes = read(&self.path).map_err(|source| Error::CrontabFile { path: self.path.clone(), source })?;
         let name = if is_stdin(&self.path) { "stdin".to_owned() } else { self.path.display().to_string() };
@@ -43,8 +42,9 @@ impl Args {
         for note in &imported.notes {
             writeln!(io.err, "{name}:{}: {}", note.line, note.text)?;
         }
-        if !self.system && is_of_the_system(&self.path) {
-            writeln!(io.err, "{name}: this looks like a system crontab, with a user in each entry: add --system")?;
+        if !self.system && is_system_crontab(&self.path) {
+            let hint = "this looks like a system crontab, with a user in each entry; if it is one, add --system";
+            writeln!(io.err, "{name}: {hint}")?;
         }
         io.out.write_all(imported.yaml.as_bytes())?;
         Ok(())
@@ -52,14 +52,14 @@ impl Args {
 
     fn zone(&self, io: &mut Io<'_>) -> Result<String, Error> {
         if let Some(name) = &self.timezone {
-            // An expression that is right in every zone: what can be wrong is the zone.
+            // The expression is valid in every zone, so an error is about the zone.
             let schedule = Schedule::parse(&["0 0 * * *"], name, Dst::Once, "").map_err(Error::TimeZone)?;
             return Ok(schedule.zone_name().to_owned());
         }
         if let Some(zone) = host::zone(std::env::var("TZ").ok().as_deref(), Path::new("/etc")) {
             return Ok(zone);
         }
-        writeln!(io.err, "the time zone of this host is not known; UTC is written. `--timezone` names another")?;
+        writeln!(io.err, "the time zone of this host is unknown; using UTC. Set another with `--timezone`")?;
         Ok("UTC".to_owned())
     }
 }
@@ -68,7 +68,7 @@ fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// At most so much that it is seen to be too large.
+/// Reads at most one byte more than allowed, so that the import can reject a file that is too large.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let limit = LARGEST as u64 + 1;
     let mut bytes = Vec::new();
@@ -80,13 +80,13 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Cron keeps a user's crontab in a file of that user's name.
+/// The user whose crontab this is: cron's spool has one file per user, named after the user.
 fn owner(path: &Path) -> Option<String> {
     let path = path.strip_prefix("/var/spool/cron").ok()?;
     path.file_name().and_then(|name| name.to_str()).map(str::to_owned)
 }
 
-fn is_of_the_system(path: &Path) -> bool {
+fn is_system_crontab(path: &Path) -> bool {
     path == Path::new("/etc/crontab") || path.parent() == Some(Path::new("/etc/cron.d"))
 }
 
@@ -97,17 +97,17 @@ mod tests {
     use crate::cli::tests::typed;
 
     fn imported(text: &[u8], more: &[&str]) -> (Exit, String, String) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("crontab");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("crontab");
         std::fs::write(&path, text).unwrap();
         let line = [&["import", path.to_str().unwrap(), "--timezone", "europe/berlin"], more].concat();
         let (exit, out, err) = typed(&line, &[]);
-        let short = |text: String| text.replace(folder.path().to_str().unwrap(), "dir");
+        let short = |text: String| text.replace(dir.path().to_str().unwrap(), "dir");
         (exit, short(out), short(err))
     }
 
     #[test]
-    fn what_is_lost_is_told_by_line_and_is_no_failure() {
+    fn a_line_that_cannot_be_converted_is_reported_and_the_import_succeeds() {
         let (exit, out, err) = imported(b"# hello\n@reboot x\n30 2 * * * backup\n", &[]);
         assert_eq!(exit, Exit::Fine);
         assert_eq!(
@@ -119,10 +119,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_crontab_is_an_invalid_configuration() {
+    fn another_kind_of_file_is_an_invalid_configuration() {
         let (exit, out, err) = imported(b"jobs:\n  a: {}\n", &[]);
         assert_eq!((exit, out.as_str()), (Exit::Config, ""));
-        assert!(err.starts_with("cronkeeper: dir/crontab is no crontab: none of its lines is an entry"), "{err}");
+        assert!(err.starts_with("cronkeeper: dir/crontab is not a crontab: none of its lines is an entry"), "{err}");
         assert_eq!(imported(b"\x7fELF\0\0", &[]).0, Exit::Config);
         let (exit, _, err) = typed(&["import", "/nowhere"], &[]);
         assert_eq!(exit, Exit::Config);
@@ -133,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn whose_crontab_it_is_is_told_by_its_path() {
-        for (path, whose) in [
+    fn the_path_of_a_crontab_names_its_owner() {
+        for (path, user) in [
             ("/var/spool/cron/crontabs/alice", Some("alice")),
             ("/var/spool/cron/alice", Some("alice")),
             ("/home/alice/crontab", None),
         ] {
-            assert_eq!(owner(Path::new(path)).as_deref(), whose, "{path}");
+            assert_eq!(owner(Path::new(path)).as_deref(), user, "{path}");
         }
-        assert!(is_of_the_system(Path::new("/etc/crontab")) && is_of_the_system(Path::new("/etc/cron.d/php")));
+        assert!(is_system_crontab(Path::new("/etc/crontab")) && is_system_crontab(Path::new("/etc/cron.d/php")));
     }
 }

@@ -1,4 +1,4 @@
-//! `cronkeeper kill`: end a run on whichever node has it.
+//! `cronkeeper kill`: ends a run, on whichever node it is.
 
 use std::io::Write;
 
@@ -6,32 +6,30 @@ use super::ask::{AskFailure, ClientArgs};
 use crate::api::control::{KillBody, Killing};
 use crate::run::{RunId, RunState};
 
-/// End a run on whichever node has it
 #[derive(Clone, Debug, clap::Args)]
 pub struct KillArgs {
-    /// Which, as status and log name it
+    /// The run's id, as in status and log
     #[arg(value_parser = RunId::parse)]
     pub run: RunId,
-    /// Also one whose node is cut off, though its process may go on there
+    /// Also end a run whose node is cut off, although its process may still be running there
     #[arg(long)]
     pub force: bool,
-    /// Whom to ask.
     #[command(flatten)]
-    pub whom: ClientArgs,
+    pub client: ClientArgs,
 }
 
-/// Runs `kill`. Returns once the request is written, which is before the run has ended.
+/// Returns once the request is recorded, which is before the run ends.
 ///
 /// # Errors
-/// When no daemon answers, the run is not in flight, or `out` takes no more.
+/// When no daemon answers, the run is not in flight, or `out` cannot be written.
 pub fn run(args: &KillArgs, out: &mut dyn Write) -> Result<(), AskFailure> {
     let request = KillBody { force: args.force };
-    let Killing { state } = args.whom.client()?.post(&format!("/v1/runs/{}/kill", args.run), &request)?;
-    let said = match state {
-        RunState::CutOff if !args.force => "is cut off: its node ends it when it is back; --force gives it up now",
-        RunState::CutOff => "is given up",
-        RunState::Running => "is told to end",
+    let Killing { state } = args.client.client()?.post(&format!("/v1/runs/{}/kill", args.run), &request)?;
+    let effect = match state {
+        RunState::CutOff if !args.force => "is cut off: its node ends it once it is back; --force abandons it now",
+        RunState::CutOff => "is being abandoned",
+        RunState::Running => "is being stopped",
         RunState::Queued | RunState::Retrying | RunState::Unstarted => "ends without another attempt",
     };
-    Ok(writeln!(out, "{} {said}", args.run)?)
+    Ok(writeln!(out, "{} {effect}", args.run)?)
 }

@@ -1,4 +1,6 @@
-//! What an earlier process of a node left on this host: its runs, killed and seen dead, and their ends.
+//! Cleanup after an earlier process of a node on this host.
+//!
+//! Kills what is left of its runs, waits until it is dead, and records the ends of those runs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,9 +17,11 @@ use crate::term::NodeName;
 use crate::warden::cgroup::hierarchy;
 use crate::warden::recover::{self, Recorded};
 
-/// Opens the journal of a node whose directory is held, and settles on this host what is open in it: nothing of it lives
-/// any more, and what had no end has one. A run that is to be begun again has none: that is the leader's to say. What a journal
-/// that was not written here says of processes, is said of another host's, or of another node's.
+/// Opens the journal of a node and settles the runs that are open in it on this host.
+///
+/// Afterwards no process of these runs is alive, and each run has an end in the journal, except runs to be begun again:
+/// the leader decides about those. The caller must hold the state directory. PIDs in a journal that was written on
+/// another host, or by another node, are ignored.
 pub(super) fn settle(
     state: &StateDir,
     node: &NodeName,
@@ -25,17 +29,19 @@ pub(super) fn settle(
     now: Timestamp,
 ) -> Result<(FileJournal, Recovered), Error> {
     let (mut journal, mut recovered) = state.journal()?;
-    let unwritten = |source| Error::System { what: "the journal cannot be written", source };
+    let unwritten = |source| Error::System { what: "cannot write the journal", source };
     recovered.keep_own(node, &mut journal).map_err(unwritten)?;
     kill(&recovered.runs, within).map_err(Error::StillAlive)?;
     recovered.end_dead(&mut journal, now).map_err(unwritten)?;
     Ok((journal, recovered))
 }
 
-/// Kills what is left of runs whose node is dead, and sees it dead. An end is noted only when nothing of its run lives any more.
+/// Kills what is left of runs whose node is dead, and waits until it is dead.
+///
+/// The end of a run may be recorded only once none of its processes is alive.
 pub(super) fn kill(runs: &[RecoveredRun], within: Duration) -> Result<(), StillAlive> {
     let until = uptime() + within;
-    // Also what no journal tells of is found by its cgroup, where it had one.
+    // Processes in a dead node's cgroup are killed even if no journal mentions them.
     if let Some(pid) = hierarchy::reap(within).first() {
         return Err(StillAlive(format!("process {pid} in the cgroup of a dead node")));
     }
@@ -48,14 +54,14 @@ pub(super) fn kill(runs: &[RecoveredRun], within: Duration) -> Result<(), StillA
     by_node.into_iter().try_for_each(|(node, recorded)| kill_recorded(&recorded, node, until.since(uptime())))
 }
 
-/// Kills what is left of hooks that follow these runs here, and sees it dead.
+/// Kills what is left of hooks that ran on this host, and waits until it is dead.
 pub(super) fn kill_hooks(hooks: &[Recorded], node: &NodeName, within: Duration) -> Result<(), StillAlive> {
     if hooks.is_empty() { Ok(()) } else { kill_recorded(hooks, node, within) }
 }
 
 fn kill_recorded(recorded: &[Recorded], node: &NodeName, within: Duration) -> Result<(), StillAlive> {
     let survivors = recover::kill_leftovers(recorded, node.as_str(), within);
-    let survivors = survivors.map_err(|error| StillAlive(format!("/proc cannot be read: {error}")))?;
+    let survivors = survivors.map_err(|error| StillAlive(format!("cannot read /proc: {error}")))?;
     match survivors.first() {
         Some(survivor) => Err(StillAlive(format!("process {} of run {}", survivor.pid, survivor.run))),
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! The address on the network that shows what the socket shows, and the rules for it.
+//! Options for the API's TCP address, which is read-only.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,34 +7,34 @@ use std::sync::Arc;
 use super::Error;
 use crate::api::network::{Files, HostName, Network, TlsFiles};
 
-/// Whether and how the API is served on the network.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(id = "listening", multiple = true)]
 pub struct Args {
-    /// Serve the API, read-only, on TCP too
+    /// Also serve the API on this TCP address, read-only
     #[arg(long, value_name = "ADDR:PORT", env = "CRONKEEPER_LISTEN")]
     listen: Option<SocketAddr>,
-    /// Names under which that address is asked, beside itself and localhost: requests for another `Host` are refused. Several with
-    /// commas between
+    /// Further host names of the --listen address, comma-separated. Requests whose `Host` is neither one of them, nor
+    /// the address itself, nor localhost are refused
     #[arg(long, value_name = "NAME", env = "CRONKEEPER_LISTEN_HOST", requires = "listen", value_delimiter = ',', value_parser = HostName::parse)]
     listen_host: Vec<HostName>,
-    /// Speak TLS there, with this certificate and those that it rests on, PEM; read again on SIGHUP, as are the files below
+    /// Use TLS on the --listen address, with this certificate chain (PEM file). SIGHUP reloads all files of that
+    /// address
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_LISTEN_CERT", requires_all = ["listen", "listen_key"])]
     listen_cert: Option<PathBuf>,
-    /// Its key, PEM
+    /// Private key of the certificate for --listen (PEM file)
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_LISTEN_KEY", requires = "listen_cert")]
     listen_key: Option<PathBuf>,
-    /// Let only those in who show a certificate by one of these authorities, PEM
+    /// On the --listen address, accept only clients with a certificate by one of these authorities (PEM file)
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_LISTEN_CLIENT_CA", requires = "listen_cert")]
     listen_client_ca: Option<PathBuf>,
-    /// A file with a token: who sends it (`Authorization: Bearer TOKEN`) is shown there also what jobs printed and what is wrong with
-    /// the jobs file. Without it nobody is
+    /// A file with a token. On the --listen address, only requests with this token (`Authorization: Bearer TOKEN`) can
+    /// read everything; all others see only names, times and outcomes
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_API_TOKEN_FILE", requires = "listen")]
     api_token_file: Option<PathBuf>,
 }
 
 impl Args {
-    /// The rules of the address, if there is one.
+    /// The address with its rules; `None` without `--listen`.
     pub(super) fn network(&self) -> Result<Option<Arc<Network>>, Error> {
         let Some(address) = self.listen else { return Ok(None) };
         let tls = self.listen_cert.clone().zip(self.listen_key.clone());

@@ -1,22 +1,21 @@
-//! `cronkeeper man`: the manual page, of the program or of one of its commands.
+//! `cronkeeper man`: the manual page of the program and all its commands.
 
 use clap::CommandFactory as _;
 use clap_mangen::Man;
 
 use super::{Cli, Error, Io};
 
-/// Write the manual page, on stdout; `cronkeeper man | man -l -` shows it.
 #[derive(Debug, clap::Args)]
 pub struct Args {}
 
 impl Args {
-    /// Writes the page: the program, then every command with its options.
+    /// Writes the page: first the program, then each command with its options.
     ///
     /// # Errors
     /// When the result cannot be written.
     pub fn run(self, io: &mut Io<'_>) -> Result<(), Error> {
         let mut program = Cli::command();
-        // Gives each command its full name, `cronkeeper run`.
+        // Gives each command its full name, such as `cronkeeper run`.
         program.build();
         let page = Man::new(program.clone());
         page.render_title(io.out)?;
@@ -39,7 +38,7 @@ impl Args {
     }
 }
 
-/// The sections of a command's page are parts of its section here.
+/// Turns the sections of a command's page into subsections of the whole page.
 fn subsections(text: &[u8]) -> Vec<u8> {
     String::from_utf8_lossy(text).replace(".SH ", ".SS ").into_bytes()
 }

@@ -1,4 +1,4 @@
-//! `cronkeeper next`: when jobs are due, without a daemon.
+//! `cronkeeper next`: lists upcoming occurrences, without a daemon.
 
 mod show;
 
@@ -13,32 +13,30 @@ use super::{Error, Io};
 use crate::job::{Job, JobName};
 use crate::schedule::{Dst, DstEffect, Schedule};
 
-/// Show coming occurrences, of jobs or of one expression.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only of these jobs; with --schedule the name that fixes H
+    /// Show these jobs only; with --schedule, the job name that determines `H`
     #[arg(value_name = "JOB")]
     names: Vec<String>,
-    /// How many of each; default 1, or 5 where jobs or an expression are named
+    /// Occurrences of each job or expression [default: 1 of every job; 5 if jobs or an expression are given]
     #[arg(short, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     n: Option<u32>,
-    /// Only what comes after this instant; default now
+    /// Show occurrences after this instant [default: now]
     #[arg(long, value_name = "RFC3339")]
     from: Option<Timestamp>,
-    /// One JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     jobs: JobsFile,
-    /// An expression instead of jobs, such as "30 2 * * *"
+    /// Show this expression instead of jobs, such as "30 2 * * *"
     #[arg(long, value_name = "EXPR")]
     schedule: Option<String>,
-    /// The time zone of the expression
+    /// The time zone of --schedule
     #[arg(long, value_name = "TZ", default_value = "UTC", requires = "schedule")]
     timezone: String,
 }
 
-/// One line of the result.
 struct Occurrence {
     instant: Timestamp,
     job: Option<JobName>,
@@ -46,7 +44,7 @@ struct Occurrence {
     dst_effect: Option<DstEffect>,
 }
 
-/// The same for programs; the contract fixes its fields.
+/// A line of `--json`. Programs depend on its fields: docs/contract.md.
 #[derive(Serialize)]
 struct JsonLine<'a> {
     job: Option<&'a str>,
@@ -57,7 +55,7 @@ impl Args {
     /// Lists the occurrences by time.
     ///
     /// # Errors
-    /// When the jobs or the expression are wrong, or a job is not there.
+    /// When the jobs or the expression are invalid, or a named job does not exist.
     pub fn run(self, io: &mut Io<'_>) -> Result<(), Error> {
         let from = self.from.unwrap_or_else(|| crate::clock::system::now().wall);
         let mut occurrences = match &self.schedule {
@@ -79,7 +77,7 @@ impl Args {
         self.n.unwrap_or(if is_overview { 1 } else { 5 }) as usize
     }
 
-    /// For people its reading in plain words comes first.
+    /// The occurrences of `--schedule`. Without `--json`, a description of the expression is printed first.
     fn of_expression(&self, expression: &str, from: Timestamp, io: &mut Io<'_>) -> Result<Vec<Occurrence>, Error> {
         let name = match self.names.as_slice() {
             [] if is_hashed(expression) => return Err(Error::HashedWithoutName),
@@ -92,35 +90,35 @@ impl Args {
         if !self.json {
             writeln!(io.out, "{}, {}\n", schedule.describe(), schedule.zone_name())?;
         }
-        let coming = coming(None, &schedule, from, self.count());
-        if coming.is_empty() {
-            writeln!(io.err, "it does not come any more")?;
+        let upcoming = upcoming(None, &schedule, from, self.count());
+        if upcoming.is_empty() {
+            writeln!(io.err, "the expression has no further occurrences")?;
         }
-        Ok(coming)
+        Ok(upcoming)
     }
 
     fn of_jobs(&self, from: Timestamp, io: &mut Io<'_>) -> Result<Vec<Occurrence>, Error> {
         let mut occurrences = Vec::new();
         for job in self.selected()? {
             if !job.enabled {
-                writeln!(io.err, "job `{}` is disabled: it has no occurrences", job.name)?;
+                writeln!(io.err, "job `{}` is disabled, so it has no occurrences", job.name)?;
                 continue;
             }
             let Some(schedule) = job.schedule() else {
-                writeln!(io.err, "job `{}` has no times of its own: it runs after {}", job.name, upstreams(&job))?;
+                writeln!(io.err, "job `{}` has no schedule: it runs after {}", job.name, upstreams(&job))?;
                 continue;
             };
-            let coming = coming(Some(&job.name), schedule, from, self.count());
-            if coming.is_empty() {
-                writeln!(io.err, "job `{}` is not due any more", job.name)?;
+            let upcoming = upcoming(Some(&job.name), schedule, from, self.count());
+            if upcoming.is_empty() {
+                writeln!(io.err, "job `{}` has no further occurrences", job.name)?;
             }
-            occurrences.extend(coming);
+            occurrences.extend(upcoming);
         }
         Ok(occurrences)
     }
 
     fn selected(&self) -> Result<Vec<Arc<Job>>, Error> {
-        let set = self.jobs.load_to_look()?.set;
+        let set = self.jobs.load_to_show()?.set;
         if self.names.is_empty() {
             return Ok(set.jobs.into_values().collect());
         }
@@ -135,19 +133,19 @@ impl Args {
     }
 }
 
-/// True where a field has an `H`; no name of a month or day begins with one.
+/// True if a field has an `H`. No name of a month or weekday begins with one.
 fn is_hashed(expression: &str) -> bool {
     expression.split(|c: char| c.is_whitespace() || c == ',').any(|item| item.starts_with('H'))
 }
 
-/// `` `extract` (success) and `clean` (always) ``
+/// Lists the upstreams of a job: `` `extract` (success) and `clean` (always) ``.
 fn upstreams(job: &Job) -> String {
     let upstreams = job.upstreams().into_iter().flatten();
     let each = upstreams.map(|(name, condition)| format!("`{name}` ({})", condition.as_str()));
     each.collect::<Vec<_>>().join(" and ")
 }
 
-fn coming(job: Option<&JobName>, schedule: &Schedule, from: Timestamp, count: usize) -> Vec<Occurrence> {
+fn upcoming(job: Option<&JobName>, schedule: &Schedule, from: Timestamp, count: usize) -> Vec<Occurrence> {
     let zone = zone(schedule);
     let occurrence = |instant: Timestamp| Occurrence {
         instant,
@@ -161,7 +159,7 @@ fn coming(job: Option<&JobName>, schedule: &Schedule, from: Timestamp, count: us
         .collect()
 }
 
-/// A schedule was only made with a zone that is there.
+/// The zone of a schedule. The parser has checked that it exists, so the fallback to UTC is never used.
 fn zone(schedule: &Schedule) -> TimeZone {
     let name = schedule.zone_name();
     let found = jiff::tz::db().get(name).or_else(|_| TimeZoneDatabase::bundled().get(name));
@@ -207,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expression_is_read_aloud_and_shifts_of_the_clock_are_marked() {
+    fn an_expression_is_described_and_clock_shifts_are_marked() {
         let line = ["next", "--schedule", "30 2 * * *", "--timezone", "America/New_York", "-n", "3", "--from", FROM];
         assert_eq!(
             shown(&line),
@@ -215,7 +213,7 @@ mod tests {
                 "at 02:30 every day, America/New_York",
                 "",
                 "LOCAL TIME               ZONE                  TIME UNTIL  CLOCK SHIFT",
-                "Sun 2026-03-08 03:00:00  America/New_York EDT  in 14h      for 02:30, which is left out",
+                "Sun 2026-03-08 03:00:00  America/New_York EDT  in 14h      for 02:30, which is skipped",
                 "Mon 2026-03-09 02:30:00  America/New_York EDT  in 1d13h",
                 "Tue 2026-03-10 02:30:00  America/New_York EDT  in 2d13h",
             ]
@@ -245,10 +243,10 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_come_any_more_is_said() {
+    fn an_expression_without_further_occurrences_is_reported() {
         let (exit, out, err) =
             typed(&["next", "--schedule", "@at 2020-01-01T00:00:00Z", "--from", FROM, "--json"], &[]);
-        assert_eq!((exit, out.as_str(), err.as_str()), (Exit::Fine, "", "it does not come any more\n"));
+        assert_eq!((exit, out.as_str(), err.as_str()), (Exit::Fine, "", "the expression has no further occurrences\n"));
     }
 
     #[test]
@@ -257,7 +255,7 @@ mod tests {
         assert_eq!(exit, Exit::Usage);
         assert_eq!(
             err,
-            "cronkeeper: the times of `H` are fixed by the job's name\n\
+            "cronkeeper: `H` takes its value from the job's name, and no job is named\n\
              hint: name the job too: `cronkeeper next --schedule 'H * * * *' JOB`\n"
         );
         let (exit, out, _) = typed(&["next", "--schedule", "H H * * *", "nightly-backup", "--from", FROM], &[]);
@@ -268,8 +266,8 @@ mod tests {
 
     #[test]
     fn jobs_are_shown_by_time_and_disabled_ones_are_not() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("jobs.yaml");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jobs.yaml");
         let text = "jobs: {late: &j {schedule: \"0 20 * * *\", command: x}, \
                     early: {schedule: \"0 19 * * *\", command: x}, \
                     off: {schedule: \"0 19 * * *\", command: x, enabled: false}, \
@@ -277,15 +275,15 @@ mod tests {
                     then: {after: {early: success}, command: x}}";
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        let asked = |names: &[&str]| {
+        let next = |names: &[&str]| {
             let line = ["next", "--jobs", path.to_str().unwrap(), "--from", FROM, "--json", "-n1"];
             typed(&[&line[..], names].concat(), &[])
         };
-        let (exit, out, err) = asked(&[]);
+        let (exit, out, err) = next(&[]);
         assert_eq!(
             err,
-            "job `off` is disabled: it has no occurrences\njob `past` is not due any more\n\
-             job `then` has no times of its own: it runs after `early` (success)\n"
+            "job `off` is disabled, so it has no occurrences\njob `past` has no further occurrences\n\
+             job `then` has no schedule: it runs after `early` (success)\n"
         );
         assert_eq!(
             (exit, out.as_str()),
@@ -295,16 +293,16 @@ mod tests {
                  {\"job\":\"late\",\"at\":\"2026-03-07T20:00:00+00:00\"}\n"
             )
         );
-        assert_eq!(asked(&["late", "late"]).1.lines().count(), 1);
-        let (exit, out, err) = asked(&["off"]);
+        assert_eq!(next(&["late", "late"]).1.lines().count(), 1);
+        let (exit, out, err) = next(&["off"]);
         assert_eq!(
             (exit, out.as_str(), err.as_str()),
-            (Exit::Fine, "", "job `off` is disabled: it has no occurrences\n")
+            (Exit::Fine, "", "job `off` is disabled, so it has no occurrences\n")
         );
-        let (exit, _, err) = asked(&["erly"]);
+        let (exit, _, err) = next(&["erly"]);
         assert_eq!(
             (exit, err.as_str()),
-            (Exit::Usage, "cronkeeper: no job is called `erly`\nhint: did you mean `early`?\n")
+            (Exit::Usage, "cronkeeper: there is no job `erly`\nhint: did you mean `early`?\n")
         );
     }
 
@@ -312,19 +310,23 @@ mod tests {
     fn a_wrong_expression_is_wrong_usage() {
         let (exit, _, err) = typed(&["next", "--schedule", "*"], &[]);
         assert_eq!(exit, Exit::Usage);
-        assert!(err.starts_with("cronkeeper: `*` is no schedule: "), "{err}");
+        assert!(err.starts_with("cronkeeper: `*` is not a valid schedule: "), "{err}");
         assert!(err.contains("\n  *\n  ^\nhint: "), "{err}");
-        assert!(err.ends_with("hint: put the expression in quotes, so that the shell hands it over as one\n"), "{err}");
+        assert!(
+            err.ends_with("hint: put the expression in quotes, so that the shell passes it as one argument\n"),
+            "{err}"
+        );
         let (exit, _, err) = typed(&["next", "--schedule", "0 2 * * * root"], &[]);
         assert_eq!(exit, Exit::Usage);
         assert_eq!(
             err.lines().collect::<Vec<_>>(),
             [
-                "cronkeeper: `0 2 * * * root` is no schedule: day of week: `root` is neither a number nor a name; \
+                "cronkeeper: `0 2 * * * root` is not a valid schedule: \
+                 day of week: `root` is neither a number nor a name; \
                  allowed: 0 to 7 (0 and 7 are Sunday), sun to sat",
                 "  0 2 * * * root",
                 "            ^^^^",
-                "hint: of six fields the first is the seconds; five begin with the minute",
+                "hint: with six fields the first is the second; with five it is the minute",
             ]
         );
         assert_eq!(typed(&["next", "--timezone", "UTC"], &[]).0, Exit::Usage);

@@ -1,4 +1,4 @@
-//! Where a node lives: the options that `run` and `release` share, and what follows from them.
+//! Options that `run` and `release` share: the node's name, state directory and ZooKeeper.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use crate::state_dir::BackendIdentity;
 use crate::term::NodeName;
 use crate::zookeeper::session::{Connector, Settings};
 
-/// Where a node lives.
 #[derive(Clone, Debug, clap::Args)]
 pub struct NodeArgs {
-    /// ZooKeeper servers, `host:port,host:port/chroot`; without it, replicas on this host alone elect a leader
+    /// ZooKeeper servers, `host:port,host:port/chroot`. Without it, the replicas on this host elect a leader among
+    /// themselves
     #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ZOOKEEPER", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub zookeeper: Option<String>,
     /// The node's name [default: the host name; without ZooKeeper, host name and process id]
     #[arg(long, value_name = "NAME", env = "CRONKEEPER_NODE", value_parser = NodeName::parse)]
     node: Option<NodeName>,
-    /// What must survive a restart [default: $STATE_DIRECTORY, else /var/lib/cronkeeper for root, else
-    /// $XDG_STATE_HOME/cronkeeper]
+    /// Directory for state that must survive a restart [default: $STATE_DIRECTORY, else /var/lib/cronkeeper for root,
+    /// else $XDG_STATE_HOME/cronkeeper]
     #[arg(long, value_name = "DIR", env = "CRONKEEPER_STATE_DIR")]
     state_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -27,7 +27,6 @@ pub struct NodeArgs {
 }
 
 impl NodeArgs {
-    /// The node's name.
     pub(super) fn node(&self) -> Result<NodeName, Error> {
         match (&self.node, &self.zookeeper) {
             (Some(node), _) => Ok(node.clone()),
@@ -36,32 +35,31 @@ impl NodeArgs {
         }
     }
 
-    /// Its directories.
-    pub(super) fn places(&self, runtime_dir: Option<&std::path::Path>) -> SocketSearch {
+    /// The node's state and runtime directories.
+    pub(super) fn directories(&self, runtime_dir: Option<&std::path::Path>) -> SocketSearch {
         SocketSearch::new(runtime_dir, self.state_dir.as_deref())
     }
 
-    /// What its state directory is used with.
-    pub(super) fn belongs(&self) -> BackendIdentity {
+    /// The backend that the node's state directory belongs to.
+    pub(super) fn backend_identity(&self) -> BackendIdentity {
         match &self.zookeeper {
             None => BackendIdentity::Solo,
             Some(connect) => BackendIdentity::Zookeeper { chroot: chroot(connect).trim_end_matches('/').to_owned() },
         }
     }
 
-    /// The way to the servers at `connect`.
     pub(super) fn connector(&self, connect: &str, session_timeout: Duration) -> Result<Connector, Error> {
         Connector::new(self.settings(connect, session_timeout)?).map_err(Error::ZooKeeperOptions)
     }
 
-    /// How the servers at `connect` are reached and convinced.
+    /// Connection settings for the servers at `connect`, with credentials.
     pub(super) fn settings(&self, connect: &str, session_timeout: Duration) -> Result<Settings, Error> {
         let (auth, tls) = (self.credentials.auth()?, self.credentials.tls()?);
         Ok(Settings { connect: connect.to_owned(), session_timeout, auth, tls })
     }
 }
 
-/// The part of a connect string behind the servers; `/` where there is none.
+/// The part of a connect string behind the servers; `/` if there is none.
 pub(super) fn chroot(connect: &str) -> &str {
     connect.find('/').map_or("/", |at| &connect[at..])
 }

@@ -1,8 +1,10 @@
-//! `cronkeeper release`: what a dead daemon of this host still holds is given up, so that nobody waits for it.
+//! `cronkeeper release`: releases what a dead daemon on this host still holds.
 //!
-//! For ExecStopPost, which delays the restart: it takes three seconds at most, and where nothing is to be done next to no
-//! time. What cannot be sent now, because ZooKeeper is away, is kept for the next start and is no failure: the session of the
-//! dead daemon ends by itself. A process that does not die is one: then nothing is given up.
+//! Without it, the other nodes wait until the dead daemon's session times out. Meant for ExecStopPost, which delays the
+//! restart: it takes at most three seconds, and returns at once if there is nothing to release.
+//!
+//! If ZooKeeper cannot be reached, the command succeeds all the same: the rest is kept for the next start, and the dead
+//! daemon's session ends by itself. If a process does not die, the command fails and releases nothing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,42 +25,39 @@ use crate::state_dir::{StateDir, StateDirError};
 use crate::term::NodeName;
 use crate::zookeeper::{self, Estate, KeptSessions, ReleaseError, SessionStore as _};
 
-/// In all.
-const WITHIN: Duration = Duration::from_millis(2_800);
-/// Of that, for processes to die of SIGKILL.
-const DYING: Duration = Duration::from_millis(1_500);
-/// The session that gives up holds nothing: how long the server remembers it is of no account.
+/// Time limit of the whole command.
+const TIME_LIMIT: Duration = Duration::from_millis(2_800);
+/// Part of [`TIME_LIMIT`] for processes to die after SIGKILL.
+const KILL_TIMEOUT: Duration = Duration::from_millis(1_500);
+/// Timeout of the command's own session. Any value does, because that session holds nothing.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Give up what a dead daemon of this host still holds, after its processes are seen dead.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    home: NodeArgs,
+    node: NodeArgs,
 }
 
 impl Args {
-    /// Gives up what there is to be given up.
-    ///
     /// # Errors
-    /// When a daemon lives here, a process does not die, or an operator must change something.
+    /// When the daemon is still running, a process does not die, or an operator must change something.
     pub fn run(self, io: &mut Io<'_>) -> Result<(), Error> {
-        let until = system::uptime() + WITHIN;
-        let node = self.home.node()?;
-        let places = self.home.places(None);
-        let Some(state) = self.open(places.state_dir(), &node)? else { return Ok(()) };
-        match &self.home.zookeeper {
+        let until = system::uptime() + TIME_LIMIT;
+        let node = self.node.node()?;
+        let directories = self.node.directories(None);
+        let Some(state) = self.open(directories.state_dir(), &node)? else { return Ok(()) };
+        match &self.node.zookeeper {
             None => {
-                let leftovers: Leftovers = Arc::new(|runs| leftovers::kill(runs, DYING));
+                let leftovers: Leftovers = Arc::new(|runs| leftovers::kill(runs, KILL_TIMEOUT));
                 Ok(solo::release(&state, &node, &leftovers)?)
             }
             Some(connect) => self.on_zookeeper(connect, state, node, until, io),
         }
     }
 
-    /// `None` where no daemon ever lived.
+    /// Opens the state directory; `None` if no daemon has ever used it.
     fn open(&self, path: &Path, node: &NodeName) -> Result<Option<StateDir>, Error> {
-        StateDir::open_existing(path, self.home.belongs(), node).map_err(|error| match error {
+        StateDir::open_existing(path, self.node.backend_identity(), node).map_err(|error| match error {
             StateDirError::InUse { path, holder } => Error::StillRuns { path, holder },
             error => error.into(),
         })
@@ -72,11 +71,11 @@ impl Args {
         until: Uptime,
         io: &mut Io<'_>,
     ) -> Result<(), Error> {
-        let (mut journal, recovered) = leftovers::settle(&state, &node, DYING, system::now().wall)?;
+        let (mut journal, recovered) = leftovers::settle(&state, &node, KILL_TIMEOUT, system::now().wall)?;
         if state.earlier_sessions().is_empty() {
             return Ok(());
         }
-        let connector = self.home.connector(connect, SESSION_TIMEOUT)?;
+        let connector = self.node.connector(connect, SESSION_TIMEOUT)?;
         let mut store = KeptSessions::new(Arc::new(state), &recovered);
         let target = Estate { node: node.clone(), service: connect.to_owned(), chroot: chroot(connect).to_owned() };
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -88,12 +87,12 @@ impl Args {
             let releasing = zookeeper::release(&connector, SystemClock::default(), target, &mut store, successor);
             tokio::time::timeout(until.since(system::uptime()), releasing).await
         });
-        // A name that is still being resolved may not hold the end up.
+        // A name lookup that is still running must not delay the exit.
         runtime.shutdown_background();
-        hand_on(&mut journal, &mut inherited);
+        record_ends(&mut journal, &mut inherited);
         let why = match released {
             Ok(Ok(())) => {
-                writeln!(io.out, "what node `{node}` held is given up")?;
+                writeln!(io.out, "released everything that node `{node}` held")?;
                 return Ok(());
             }
             Ok(Err(ReleaseError::Failed(failure))) => return Err(Error::Release(failure)),
@@ -105,13 +104,15 @@ impl Args {
     }
 }
 
-/// What follows the ends that were written is the affair of the node's next start, which knows the jobs: it finds them in the journal
-/// and, as it finds the same ones in the ledger, takes them for its own.
-fn hand_on(journal: &mut FileJournal, inherited: &mut UnboundedReceiver<Event>) {
+/// Records in the journal the ends that were written to the ledger, so that the node's next start runs their hooks.
+///
+/// This command does not load the jobs file, so it cannot run hooks itself. The next start finds the same ends in the
+/// ledger and treats them as its own.
+fn record_ends(journal: &mut FileJournal, inherited: &mut UnboundedReceiver<Event>) {
     while let Ok(event) = inherited.try_recv() {
         let Event::Ledger(ledger::Event::Ended { end, at }) = event else { continue };
         if let Err(error) = journal.ended(&end, at) {
-            tracing::debug!(%error, "an end is not noted; its hooks are not run");
+            tracing::debug!(%error, "cannot record the end of a run; its hooks will not run");
         }
     }
 }
@@ -122,5 +123,5 @@ fn postponed(why: &str, node: &NodeName, recovered: &Recovered, ends: usize) -> 
         1 => "; the next start settles one run".to_owned(),
         runs => format!("; the next start settles {runs} runs"),
     };
-    format!("cronkeeper: what node `{node}` held in ZooKeeper stays until its session ends: {why}{rest}")
+    format!("cronkeeper: node `{node}` keeps what it holds in ZooKeeper until its session ends: {why}{rest}")
 }

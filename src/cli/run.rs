@@ -1,7 +1,8 @@
-//! `cronkeeper run`: the daemon, put together.
+//! `cronkeeper run`: starts the daemon from its options.
 //!
-//! The order matters: the jobs first, for nothing starts on a wrong file; then the warden, before any thread and any lock
-//! it could inherit; then the state directory; only then threads, the runtime and the network.
+//! The order matters. The jobs are loaded first, because nothing may start with an invalid file. Then the warden is
+//! started, before there is any thread or lock that it could inherit. Then the state directory is opened, and only then
+//! are threads, the runtime and the network started.
 
 mod backend;
 mod listeners;
@@ -41,42 +42,41 @@ use crate::term::NodeName;
 use crate::warden::cgroup::hierarchy::{self, Cgroups};
 use crate::warden::handle::Warden;
 
-/// A loop that has not turned for so long is stuck.
+/// The daemon's loop counts as stuck after this long without a turn.
 const STALL: Duration = Duration::from_secs(10);
 
-/// Run the daemon: take part in the election, and run the jobs while leading.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     jobs: JobsFile,
     #[command(flatten)]
-    home: NodeArgs,
-    /// How long after its last word a host counts as lost
+    node: NodeArgs,
+    /// ZooKeeper session timeout: a node that is silent for this long is considered dead
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_SESSION_TIMEOUT", default_value = "10s", value_parser = duration::parse)]
     session_timeout: Duration,
-    /// Where the API's socket is [default: $RUNTIME_DIRECTORY, else the state directory]
+    /// Directory of the API's Unix socket [default: $RUNTIME_DIRECTORY, else the state directory]
     #[arg(long, value_name = "DIR", env = "CRONKEEPER_RUNTIME_DIR")]
     runtime_dir: Option<PathBuf>,
     #[command(flatten)]
     listen: listen::Args,
-    /// How long runs may take after the node was told to end
+    /// When the node is stopped, time for its runs to finish before they are stopped too
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration::parse)]
     drain_timeout: Duration,
-    /// After how long what is kept of a job is removed that no node's jobs file has any more, or `never`
+    /// Delete the history and pause of a job this long after it was removed from every node's jobs file, or `never`
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_FORGET_JOBS_AFTER", default_value = "30d", value_parser = forget_after)]
     forget_jobs_after: ForgetAfter,
-    /// How much this node is to lead: leadership is handed to the one with the highest priority that is fit for it
+    /// Priority of this node as leader: the node with the highest priority takes over once it is fit to lead
     #[arg(long, value_name = "N", env = "CRONKEEPER_PREFER", default_value_t)]
     priority: u32,
-    /// How log lines look [default: journald where stderr is the journal, else text]
+    /// Format of log lines [default: journald if stderr is the journal, else text]
     #[arg(long, value_name = "FORMAT", env = "CRONKEEPER_LOG_FORMAT", value_enum)]
     log_format: Option<Format>,
-    /// What is logged: a level, or a filter such as `cronkeeper=debug,warn`
+    /// Log level, or a filter such as `cronkeeper=debug,warn`
     #[arg(long, value_name = "LEVEL-OR-FILTER", env = "CRONKEEPER_LOG", default_value_t)]
     log: LogFilter,
 }
 
-/// How long a job must be gone; absent: what is kept of it stays.
+/// How long after its removal a job's records are deleted; `None`: never.
 #[derive(Clone, Copy, Debug)]
 struct ForgetAfter(Option<Duration>);
 
@@ -84,87 +84,93 @@ fn forget_after(text: &str) -> Result<ForgetAfter, String> {
     match text {
         "never" => Ok(ForgetAfter(None)),
         text => match duration::parse(text) {
-            Ok(Duration::ZERO) => Err("a job is not forgotten while it runs: write a duration, or `never`".to_owned()),
+            Ok(Duration::ZERO) => {
+                Err("must be longer than zero: write a duration such as `30d`, or `never`".to_owned())
+            }
             Ok(after) => Ok(ForgetAfter(Some(after))),
             Err(bad) => Err(bad.to_string()),
         },
     }
 }
 
-/// What is known before anything was started.
-struct Plan {
+/// Validated settings, before anything is started.
+struct Startup {
     node: NodeName,
     state_dir: PathBuf,
     runtime_dir: PathBuf,
     jobs: Loaded,
+    /// Fingerprint of the jobs file as it was loaded; a later difference means that it changed.
     content: crate::job::Digest,
     network: Option<Arc<Network>>,
 }
 
 impl Args {
-    /// Runs until told to end.
+    /// Runs until an operator stops the node.
     ///
     /// # Errors
-    /// When it cannot start, or cannot go on.
+    /// When the node cannot start, or cannot continue.
     pub fn run(self) -> Result<(), Error> {
-        hear_all_signals()?;
-        let plan = self.plan()?;
-        // Before the warden, which is to stand in the same cgroup.
+        unblock_signals()?;
+        let startup = self.prepare()?;
+        // Before the warden, which must be in the same cgroup as the daemon.
         let cgroups = Cgroups::make(true);
         let warden =
             Warden::spawn().map_err(|source| Error::System { what: "the warden cannot be started", source })?;
         let open_files = raise_open_files();
-        let _log = telemetry::init(self.log_format, &self.log, &plan.node)?;
-        // What a dead daemon left in its cgroups; what else is left of it, the backend sees to by its records.
-        hierarchy::reap(backend::DYING);
-        let backend = Backend::open(&self, &plan)?;
-        // The daemon's loop is this thread; ZooKeeper, the API and the rest share one more, so that neither waits for the other.
+        let _log = telemetry::init(self.log_format, &self.log, &startup.node)?;
+        // Kills what a dead daemon left in its cgroups. The backend kills the rest, which it finds by its records.
+        hierarchy::reap(backend::KILL_TIMEOUT);
+        let backend = Backend::open(&self, &startup)?;
+        // The daemon's loop runs on this thread. ZooKeeper, the API and the rest share another one, so that neither
+        // delays the other.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .map_err(|source| Error::System { what: "the runtime cannot be started", source })?;
-        let outside = plan.network.as_ref().map(|_| listeners::runtime()).transpose()?;
-        let listeners = outside.as_ref().map(|outside| outside.handle().clone());
-        let ended = to_the_end(runtime, self.serve(plan, warden, Host { open_files, cgroups }, backend, listeners));
-        if let Some(outside) = outside {
-            outside.shutdown_background();
+        let tcp_runtime = startup.network.as_ref().map(|_| listeners::runtime()).transpose()?;
+        let tcp_handle = tcp_runtime.as_ref().map(|runtime| runtime.handle().clone());
+        let host = HostResources { open_files, cgroups };
+        let ended = run_to_end(runtime, self.serve(startup, warden, host, backend, tcp_handle));
+        if let Some(runtime) = tcp_runtime {
+            runtime.shutdown_background();
         }
         ended
     }
 
-    fn plan(&self) -> Result<Plan, Error> {
+    fn prepare(&self) -> Result<Startup, Error> {
+        // Before the jobs are loaded: a change in between then counts as a change of the file, and it is reloaded.
         let content = config::fingerprint(&self.jobs.path);
         let network = self.listen.network()?;
         let jobs = self.jobs.load()?;
-        let node = self.home.node()?;
-        let places = self.home.places(self.runtime_dir.as_deref());
-        let (state_dir, runtime_dir) = (places.state_dir().to_owned(), places.named_or_state().to_owned());
-        Ok(Plan { node, state_dir, runtime_dir, jobs, content, network })
+        let node = self.node.node()?;
+        let directories = self.node.directories(self.runtime_dir.as_deref());
+        let (state_dir, runtime_dir) = (directories.state_dir().to_owned(), directories.named_or_state().to_owned());
+        Ok(Startup { node, state_dir, runtime_dir, jobs, content, network })
     }
 
-    /// `outside` is where whoever asks over the network is served.
+    /// Serves until the daemon ends; `tcp_runtime` serves the clients on TCP.
     async fn serve(
         self,
-        plan: Plan,
+        startup: Startup,
         warden: Warden,
-        host: Host,
+        host: HostResources,
         backend: Backend,
-        outside: Option<Handle>,
+        tcp_runtime: Option<Handle>,
     ) -> Result<(), Error> {
-        let Plan { node, runtime_dir, jobs, content, network, .. } = plan;
+        let Startup { node, runtime_dir, jobs, content, network, .. } = startup;
         let signals = signals::catch().map_err(|source| Error::System { what: "signals cannot be caught", source })?;
-        let mut notifier = Notifier::from_environment()
-            .map_err(|source| Error::System { what: "systemd cannot be told anything", source })?;
+        let mut notifier =
+            Notifier::from_environment().map_err(|source| Error::System { what: "cannot notify systemd", source })?;
         let mut watchdog = Watchdog::from_environment();
-        if self.home.zookeeper.is_some() {
+        if self.node.zookeeper.is_some() {
             watchdog.set(self.session_timeout, &mut notifier);
         }
         let processes =
             warden.into_async().map_err(|source| Error::System { what: "the warden cannot be reached", source })?;
         let is_init = std::process::id() == 1;
-        let _orphans = is_init.then(|| Owned(tokio::spawn(drop_error(orphans::reap(processes.pid())))));
-        let listeners = Listeners::open(network.zip(outside), &runtime_dir, self.home.zookeeper.is_none()).await?;
+        let _orphans = is_init.then(|| AbortOnDrop(tokio::spawn(log_error(orphans::reap(processes.pid())))));
+        let listeners = Listeners::open(network.zip(tcp_runtime), &runtime_dir, self.node.zookeeper.is_none()).await?;
         let now = system::now();
         let name = backend.name();
         info!(target: TARGET, event = event::NODE_STARTED, version = env!("CARGO_PKG_VERSION"), backend = name, jobs = jobs.set.jobs.len());
@@ -174,7 +180,7 @@ impl Args {
         let engine = Engine::new(node.clone(), jobs.set.clone()).with_priority(self.priority);
         let (status, seen) = watch::channel(Arc::new(view.status(now, &engine)));
         let (turned, turns) = watch::channel(Uptime::ZERO);
-        let (handovers, wanted) = mpsc::unbounded_channel();
+        let (handovers, requested) = mpsc::unbounded_channel();
         let sources = Sources {
             status: seen,
             turns,
@@ -186,16 +192,16 @@ impl Args {
         let (reloads, reloaded) = watch::channel(0);
         let _api = listeners.serve(sources, started.remote, reloaded, runtime_dir);
         let (controls, controlled) = mpsc::unbounded_channel();
-        let _handovers = Owned(tokio::spawn(hand_over(wanted, controls.clone())));
+        let _handovers = AbortOnDrop(tokio::spawn(forward_handovers(requested, controls.clone())));
         let trigger = Trigger::default();
         let (looked_up, accounts) = watch::channel(accounts_of(&jobs).await?);
         let path = self.jobs.path.clone();
         let reloading = reload::keep_up(path, content, trigger.clone(), controls.clone(), looked_up);
-        let _reloading = Owned(tokio::spawn(reloading));
-        let _signals = Owned(tokio::spawn(signals::hand_on(signals, controls, trigger, reloads)));
+        let _reloading = AbortOnDrop(tokio::spawn(reloading));
+        let _signals = AbortOnDrop(tokio::spawn(signals::hand_on(signals, controls, trigger, reloads)));
         crate::daemon::announce(&jobs);
         notifier.ready();
-        let Host { open_files, cgroups } = host;
+        let HostResources { open_files, cgroups } = host;
         let own = own_account().await?;
         let launcher = Launcher { node: node.clone(), own, accounts, open_files, cgroups: cgroups.clone() };
         let settings = Settings { drain_timeout: self.drain_timeout, launcher, notifier, watchdog };
@@ -212,7 +218,7 @@ impl Args {
         let stopped = daemon.run(started.recovered, controlled).await;
         if let Some(cgroups) = cgroups {
             if let Stopped::WardenGone(_) = stopped {
-                cgroups.kill(backend::DYING);
+                cgroups.kill(backend::KILL_TIMEOUT);
             }
             cgroups.remove();
         }
@@ -221,9 +227,10 @@ impl Args {
         match stopped {
             Stopped::Asked => Ok(()),
             Stopped::WardenGone(left) => {
-                // Nobody else ends what the warden let go. Nothing else is left to do, so nothing is held up.
-                leftovers::kill(&left.runs, backend::DYING).map_err(Error::StillAlive)?;
-                leftovers::kill_hooks(&left.hooks, &node, backend::DYING).map_err(Error::StillAlive)?;
+                // Nobody else kills what the warden left behind. Blocking is fine here: there is nothing else left to
+                // do.
+                leftovers::kill(&left.runs, backend::KILL_TIMEOUT).map_err(Error::StillAlive)?;
+                leftovers::kill_hooks(&left.hooks, &node, backend::KILL_TIMEOUT).map_err(Error::StillAlive)?;
                 Err(Error::Stopped(Stopped::WardenGone(left)))
             }
             stopped => Err(Error::Stopped(stopped)),
@@ -231,71 +238,72 @@ impl Args {
     }
 }
 
-/// Whoever started this process may have had signals blocked, and that is inherited: a SIGTERM would be waited for in vain. Before
-/// any thread, which would inherit it in turn.
-fn hear_all_signals() -> Result<(), Error> {
+/// Unblocks all signals. The parent process may have blocked some, such as SIGTERM, and a mask is inherited.
+///
+/// Must be called before any thread is started, which would inherit the mask in turn.
+fn unblock_signals() -> Result<(), Error> {
     let unblocked = SigSet::empty().thread_set_mask();
-    unblocked.map_err(|errno| Error::System { what: "signals cannot be heard", source: errno.into() })
+    unblocked.map_err(|errno| Error::System { what: "signals cannot be unblocked", source: errno.into() })
 }
 
-/// What this process has of its host.
-struct Host {
-    /// Soft and hard limit of open files to give back to jobs.
+struct HostResources {
+    /// Original soft and hard limit of open files, which jobs get back; `None`: unlimited, or left unchanged.
     open_files: Option<(u64, u64)>,
     cgroups: Option<Cgroups>,
 }
 
-/// What is asked for over the API reaches the daemon as what signals ask for does.
-async fn hand_over(mut wanted: mpsc::UnboundedReceiver<Handover>, controls: mpsc::UnboundedSender<Control>) {
-    while let Some(Handover { to, answer }) = wanted.recv().await {
+/// Forwards handover requests from the API to the daemon's loop, which also receives those from signals.
+async fn forward_handovers(mut requested: mpsc::UnboundedReceiver<Handover>, controls: mpsc::UnboundedSender<Control>) {
+    while let Some(Handover { to, answer }) = requested.recv().await {
         if controls.send(Control::HandOver { to, answer: Some(answer) }).is_err() {
             return;
         }
     }
 }
 
-/// A directory service may be asked, and take its time.
+/// Looks up the accounts of the jobs. On a blocking thread, because a directory service may be slow.
 async fn accounts_of(jobs: &Loaded) -> Result<Accounts, Error> {
     let set = jobs.set.clone();
     tokio::task::spawn_blocking(move || Accounts::of(&set)).await.map_err(|_| Error::Panicked)
 }
 
-/// Likewise.
+/// Looks up this process's own account. On a blocking thread, because a directory service may be slow.
 async fn own_account() -> Result<Account, Error> {
     tokio::task::spawn_blocking(Account::own).await.map_err(|_| Error::Panicked)
 }
 
-/// Runs the daemon. A panic in it, which the log has told by then, is an error like others: all it held is dropped, the warden's
-/// socket with it, so that the warden kills what runs.
-fn to_the_end(runtime: Runtime, daemon: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+/// Runs the daemon, and turns a panic, which has been logged by then, into an error.
+///
+/// A panic drops everything that the daemon held, including the warden's socket, so the warden kills all runs.
+fn run_to_end(runtime: Runtime, daemon: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
     let ended = catch_unwind(AssertUnwindSafe(|| runtime.block_on(daemon)));
-    // Nothing that still reads or resolves names may hold the end up.
+    // A read or name lookup that is still running must not delay the exit.
     runtime.shutdown_timeout(Duration::from_millis(100));
     ended.unwrap_or(Err(Error::Panicked))
 }
 
-/// Without the signal nothing is reaped, and the node does all else.
-async fn drop_error(reaping: impl Future<Output = std::io::Result<()>>) {
+/// Logs why reaping failed. The node continues without it.
+async fn log_error(reaping: impl Future<Output = std::io::Result<()>>) {
     if let Err(error) = reaping.await {
-        error!(target: TARGET, "orphans of other processes are not reaped: {error}");
+        error!(target: TARGET, "cannot reap orphaned processes: {error}");
     }
 }
 
-/// A task that ends with its owner.
-struct Owned(tokio::task::JoinHandle<()>);
+/// A task that is aborted when this is dropped.
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
 
-impl Drop for Owned {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// Raises the own soft limit of open files to the hard one; returns what jobs are to be given back.
+/// Raises this process's soft limit of open files to the hard one; returns the original limits, for jobs.
 fn raise_open_files() -> Option<(u64, u64)> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let (soft, hard) = (limit.current?, limit.maximum?);
-    // A refusal leaves the limit as it is, which only many runs at once would notice.
+    // If the kernel refuses, the limit stays as it is, which matters only with many runs at once.
     setrlimit(Resource::Nofile, Rlimit { current: Some(hard), maximum: Some(hard) }).ok()?;
     Some((soft, hard))
 }
@@ -308,10 +316,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_of_the_daemon_is_an_error_and_lets_go_of_the_warden() {
+    fn a_panic_of_the_daemon_is_an_error_and_closes_the_wardens_socket() {
         let (ours, mut warden) = UnixStream::pair().unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let ended = to_the_end(runtime, async move {
+        let ended = run_to_end(runtime, async move {
             let _handle = ours;
             tokio::task::yield_now().await;
             panic!("a bug")

@@ -1,4 +1,4 @@
-//! `cronkeeper status`: who leads, who follows whom, what runs, what comes next. What is wrong comes first.
+//! `cronkeeper status`: shows the leader, the queue, the runs and the jobs.
 
 mod show;
 
@@ -10,30 +10,26 @@ use super::ask::{AskFailure, ClientArgs};
 use crate::api::client::{AskError, Client};
 use crate::status::Status;
 
-/// How often `--watch` looks. What a status shows changes with time alone (the lease, what comes next), so there is no
-/// event to wait for.
-const EVERY: Duration = Duration::from_secs(2);
+/// Interval of `--watch`. There is no event to wait for: the lease and the times until the next runs change all the
+/// time.
+const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Show who leads, the queue, and the jobs with their last and next runs
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct StatusArgs {
-    /// One JSON document; with --watch one a line
+    /// Print JSON: one document, or with --watch one per line
     #[arg(long)]
     pub json: bool,
-    /// Show it again every two seconds, also while the daemon restarts
+    /// Refresh every two seconds, also while the daemon restarts
     #[arg(long)]
     pub watch: bool,
-    /// Whom to ask.
     #[command(flatten)]
-    pub whom: ClientArgs,
+    pub client: ClientArgs,
 }
 
-/// Runs the command.
-///
 /// # Errors
-/// When no daemon answers, or `out` takes no more.
+/// When no daemon answers, or `out` cannot be written.
 pub fn run(args: &StatusArgs, out: &mut dyn Write) -> Result<(), AskFailure> {
-    let client = args.whom.client()?;
+    let client = args.client.client()?;
     if args.watch {
         return watch(args, &client, out);
     }
@@ -42,7 +38,7 @@ pub fn run(args: &StatusArgs, out: &mut dyn Write) -> Result<(), AskFailure> {
     Ok(out.flush()?)
 }
 
-/// Ends with the reader's interest, by a signal or a closed pipe. A daemon that is away is a thing to watch, too.
+/// Shows the status until a signal or a closed pipe ends it. An unreachable daemon is shown, and does not end it.
 fn watch(args: &StatusArgs, client: &Client, out: &mut dyn Write) -> Result<(), AskFailure> {
     let clears = io::stdout().is_terminal() && !args.json;
     loop {
@@ -52,13 +48,13 @@ fn watch(args: &StatusArgs, client: &Client, out: &mut dyn Write) -> Result<(), 
         }
         match status {
             Ok(status) => write(args, &status, out)?,
-            Err(error) => write_absence(args, &error, out)?,
+            Err(error) => write_unreachable(args, &error, out)?,
         }
         if !clears && !args.json {
             writeln!(out)?;
         }
         out.flush()?;
-        thread::sleep(EVERY);
+        thread::sleep(WATCH_INTERVAL);
     }
 }
 
@@ -74,7 +70,7 @@ fn write(args: &StatusArgs, status: &Status, out: &mut dyn Write) -> io::Result<
     writeln!(out)
 }
 
-fn write_absence(args: &StatusArgs, error: &AskError, out: &mut dyn Write) -> io::Result<()> {
+fn write_unreachable(args: &StatusArgs, error: &AskError, out: &mut dyn Write) -> io::Result<()> {
     if args.json {
         writeln!(out, "{}", serde_json::json!({ "error": error.to_string() }))
     } else {

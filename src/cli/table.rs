@@ -1,16 +1,18 @@
-//! Columns for people. A name is shown whole, so that it can be typed; what is longer than any name is cut.
+//! Plain-text tables for people.
+//!
+//! Names are never cut, so that they can be copied. A cell that is longer than any name is cut.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
 
 use crate::telemetry::escape;
 
-/// Characters of a cell: more than any run's id or node's name has.
-const MOST_SHOWN: usize = 300;
+/// Most characters of a cell; longer than any run id or node name.
+const LONGEST_CELL: usize = 300;
 
-/// Rows under a heading.
 #[derive(Debug)]
 pub(super) struct Table {
+    /// The heading first.
     rows: Vec<Vec<String>>,
 }
 
@@ -43,9 +45,9 @@ impl Table {
     }
 }
 
-/// Cut before it is escaped: whoever wrote a record may have made it as long as ZooKeeper takes it.
+/// Cuts and escapes a cell. It is cut first, because a text from ZooKeeper can be very long, and escaping lengthens it.
 fn shown(cell: &str) -> Cow<'_, str> {
-    match cell.char_indices().nth(MOST_SHOWN) {
+    match cell.char_indices().nth(LONGEST_CELL) {
         Some((end, _)) => Cow::Owned(format!("{}…", escape::plain(&cell[..end]))),
         None => escape::plain(cell),
     }
@@ -56,14 +58,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_of_any_length_is_shown_as_far_as_a_line_goes() {
+    fn a_long_cell_is_cut() {
         let mut table = Table::new(&["JOB", "WHY"]);
         table.row(["a".into(), "x".repeat(100_000)]);
         table.row(["b".into(), "\u{7}".repeat(100_000)]);
         let mut out = Vec::new();
         table.write(&mut out).expect("a vector takes all");
         let text = String::from_utf8(out).expect("it is a text");
-        assert!(text.contains(&format!("a    {}…\n", "x".repeat(MOST_SHOWN))));
+        assert!(text.contains(&format!("a    {}…\n", "x".repeat(LONGEST_CELL))));
         assert!(text.len() < 10_000);
     }
 }

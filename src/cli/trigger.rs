@@ -1,7 +1,8 @@
-//! `cronkeeper trigger`: a run now, through the leader, and with `--wait` its end.
+//! `cronkeeper trigger`: has the leader run a job now, and with `--wait` waits for its end.
 //!
-//! The request bears a uuid drawn here, so that it is sent again wherever an answer is missing. Waiting survives restarts of the
-//! daemon asked and changes of the leader; only a daemon that stays away ends it.
+//! This command generates the uuid of the request, so it can safely send the request again if an answer is lost.
+//! Waiting survives restarts of the local daemon and changes of the leader; it fails only if the daemon stays
+//! unreachable.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,48 +13,44 @@ use super::ask::{AskFailure, ClientArgs};
 use super::exec::TIMED_OUT;
 use super::{Error, Exit, Io};
 use crate::api::client::{AskError, Client};
-use crate::api::control::{Fate, TriggerBody, Triggered};
+use crate::api::control::{RunAnswer, TriggerBody, Triggered};
 use crate::job::JobName;
 use crate::run::{Outcome, Reason, RunId};
 use crate::status::{EndedRun, HistoryEntry};
 
-/// How long a request is sent again.
-const ASKS_FOR: Duration = Duration::from_secs(20);
-/// How long a daemon may be away while a run is waited for: a failover and more.
-const AWAY_FOR: Duration = Duration::from_secs(60);
-/// Between two tries: nobody tells when a daemon is back.
-const PAUSE: Duration = Duration::from_millis(500);
+/// Time during which a request without an answer is repeated.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest absence of the daemon while waiting for a run; longer than a failover.
+const ABSENCE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Delay between two attempts. Nothing notifies this command when the daemon is back.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Run a job now, on the node that leads
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Which
+    /// The job
     #[arg(value_parser = JobName::parse)]
     pub job: JobName,
-    /// Wait for the end, and end with the command's own exit code
+    /// Wait until the run ends, and exit with the job's exit code
     #[arg(long)]
     pub wait: bool,
-    /// Whom to ask.
     #[command(flatten)]
-    pub whom: ClientArgs,
+    pub client: ClientArgs,
 }
 
-/// What a run's end means to the one who waits.
-enum Known {
+/// The result of waiting for a run.
+enum AwaitedRun {
     Ended(Box<HistoryEntry>),
-    /// The ledger has nothing of it.
+    /// The ledger has no record of the run.
     Gone,
 }
 
 impl Args {
-    /// Runs the command.
-    ///
     /// # Errors
     /// When no daemon answers, there is no such job, or the result cannot be written.
     pub fn run(&self, io: &mut Io<'_>) -> Result<Exit, Error> {
-        let client = self.whom.client().map_err(AskFailure::from)?;
+        let client = self.client.client().map_err(AskFailure::from)?;
         let request = TriggerBody { uuid: Uuid::new_v4() };
-        let run = self.ask(&client, &request)?;
+        let run = self.send(&client, &request)?;
         writeln!(io.out, "{run}")?;
         io.out.flush()?;
         if self.wait { self.wait_for(&client, &request, run, io) } else { Ok(Exit::Fine) }
@@ -61,58 +58,58 @@ impl Args {
 
     fn wait_for(&self, client: &Client, request: &TriggerBody, mut run: RunId, io: &mut Io<'_>) -> Result<Exit, Error> {
         loop {
-            if let Known::Ended(record) = follow(client, &run)? {
-                return judge(&record, io);
+            if let AwaitedRun::Ended(record) = follow(client, &run)? {
+                return conclude(&record, io);
             }
-            // Another trigger of the same request, one whose answer was lost, may have come first.
-            let other = self.ask(client, request)?;
+            // If an answer was lost, the request may have been sent twice, and another copy may have become the run.
+            let other = self.send(client, request)?;
             if other == run {
-                writeln!(io.err, "cronkeeper: run `{run}`: the ledger has nothing of it any more")?;
+                writeln!(io.err, "cronkeeper: run `{run}` is no longer in the ledger")?;
                 return Ok(Exit::Failed);
             }
             run = other;
         }
     }
 
-    fn ask(&self, client: &Client, request: &TriggerBody) -> Result<RunId, AskFailure> {
+    fn send(&self, client: &Client, request: &TriggerBody) -> Result<RunId, AskFailure> {
         let path = format!("/v1/jobs/{}/trigger", self.job);
-        let Triggered { run } = patiently(ASKS_FOR, may_pass, || client.post(&path, request))?;
+        let Triggered { run } = retried(REQUEST_TIMEOUT, is_transient, || client.post(&path, request))?;
         Ok(run)
     }
 }
 
-fn follow(client: &Client, run: &RunId) -> Result<Known, AskFailure> {
+fn follow(client: &Client, run: &RunId) -> Result<AwaitedRun, AskFailure> {
     let path = format!("/v1/runs/{run}");
     loop {
-        match patiently(AWAY_FOR, |error| error.is_unreachable() || may_pass(error), || client.get(&path))? {
-            Fate::Pending => {}
-            Fate::Ended { record } => return Ok(Known::Ended(Box::new(record))),
-            Fate::Gone => return Ok(Known::Gone),
+        match retried(ABSENCE_TIMEOUT, |error| error.is_unreachable() || is_transient(error), || client.get(&path))? {
+            RunAnswer::Pending => {}
+            RunAnswer::Ended { record } => return Ok(AwaitedRun::Ended(Box::new(record))),
+            RunAnswer::Gone => return Ok(AwaitedRun::Gone),
         }
     }
 }
 
-/// True where the daemon was there, and an answer may come the next time. One that was never there is said at once.
-fn may_pass(error: &AskError) -> bool {
+/// True if the daemon exists and may answer the next time. If there is no daemon at all, the command fails at once.
+fn is_transient(error: &AskError) -> bool {
     matches!(error, AskError::Silent(_) | AskError::Away(_) | AskError::Garbled(_))
 }
 
-fn patiently<T>(
+fn retried<T>(
     timeout: Duration,
-    may_pass: impl Fn(&AskError) -> bool,
-    ask: impl Fn() -> Result<T, AskError>,
+    is_transient: impl Fn(&AskError) -> bool,
+    send: impl Fn() -> Result<T, AskError>,
 ) -> Result<T, AskError> {
     let until = Instant::now() + timeout;
     loop {
-        match ask() {
-            Err(error) if may_pass(&error) && Instant::now() < until => thread::sleep(PAUSE),
+        match send() {
+            Err(error) if is_transient(&error) && Instant::now() < until => thread::sleep(RETRY_DELAY),
             answer => return answer,
         }
     }
 }
 
-/// Says what the exit code does not.
-fn judge(record: &HistoryEntry, io: &mut Io<'_>) -> Result<Exit, Error> {
+/// Determines the exit code, and prints what it does not tell.
+fn conclude(record: &HistoryEntry, io: &mut Io<'_>) -> Result<Exit, Error> {
     match record {
         HistoryEntry::Skip(skip) => {
             writeln!(io.err, "cronkeeper: run `{}` was skipped: {}", skip.run, skip.reason.as_str())?;
@@ -173,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_as_the_command_did() {
+    fn waiting_ends_with_the_exit_code_of_the_job() {
         let cases = [
             (ended(Outcome::Success, Some(0), None, None), Exit::Command(0)),
             (ended(Outcome::Success, Some(3), None, None), Exit::Command(3)),
@@ -190,11 +187,11 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_did_not_succeed_is_said_with_its_node_and_reason() {
+    fn an_unsuccessful_run_is_reported_with_its_node_and_reason() {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let run = ended(Outcome::Interrupted, None, None, Some(Reason::NodeDied));
-        judge(&HistoryEntry::Run(Box::new(run)), &mut Io { out: &mut out, err: &mut err }).unwrap();
-        let said = "cronkeeper: run `load.20261120T024000Z.m7` on host-a: interrupted, node-died\n";
-        assert_eq!((out.is_empty(), String::from_utf8(err).unwrap().as_str()), (true, said));
+        conclude(&HistoryEntry::Run(Box::new(run)), &mut Io { out: &mut out, err: &mut err }).unwrap();
+        let expected = "cronkeeper: run `load.20261120T024000Z.m7` on host-a: interrupted, node-died\n";
+        assert_eq!((out.is_empty(), String::from_utf8(err).unwrap().as_str()), (true, expected));
     }
 }

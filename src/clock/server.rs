@@ -1,12 +1,13 @@
-//! The clock of the coordination service, as far as this node can be sure of it.
+//! The clock of the coordination service, with bounds on its error.
 //!
 //! ```text
 //!   here      sent ────────────────────────── received      (time since boot)
 //!   service            read: it stamped our write then
 //! ```
 //!
-//! An own write is stamped between its sending and its answer. Since then as much time has passed there as here, so where that
-//! clock stands now is known to within the time the answer took, and setting this node's time of day changes nothing about it.
+//! The service stamps a write of this node between its sending and its answer. Since then, as much time has passed
+//! there as here. So the current time there is known to within the time that the answer took, and setting this node's
+//! wall clock does not affect it.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Now, Uptime, later};
 
-/// Stamps have this resolution, rounded down.
+/// Resolution of the service's timestamps, which are rounded down.
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// One reading of the service's clock.
@@ -26,33 +27,34 @@ pub struct ServerTime {
 }
 
 impl ServerTime {
-    /// A stamp, in milliseconds since the epoch, on a write that was sent and answered then. `None`: no instant there is.
+    /// Creates a reading from the timestamp of a write, in milliseconds since the epoch, and the times of sending and
+    /// answer. `None` if the timestamp is out of range.
     pub fn new(stamp_ms: i64, sent: Uptime, received: Uptime) -> Option<Self> {
         Some(Self { read: Timestamp::from_millisecond(stamp_ms).ok()?, sent, received })
     }
 
-    /// How long the answer took: the reading is no better than that.
+    /// How long the answer took, which is the reading's uncertainty.
     pub fn took(&self) -> Duration {
         self.received.since(self.sent)
     }
 
-    /// How long ago it was.
+    /// The age of the reading.
     pub fn age(&self, up: Uptime) -> Duration {
         up.since(self.received)
     }
 
-    /// That clock stands here or later.
+    /// Lower bound of the service's current time.
     pub fn earliest(&self, up: Uptime) -> Timestamp {
         later(self.read, up.since(self.received))
     }
 
-    /// That clock stands here or earlier.
+    /// Upper bound of the service's current time.
     pub fn latest(&self, up: Uptime) -> Timestamp {
         later(self.read, up.since(self.sent) + MILLISECOND)
     }
 
-    /// How far this node's time of day is ahead of that clock, or, negative, behind it: as much as is sure, so zero
-    /// where they may agree.
+    /// How far this node's wall clock is ahead of the service's clock (negative: behind). Only the certain part counts,
+    /// so the result is zero if the clocks may agree.
     pub fn skew(&self, now: Now) -> SignedDuration {
         let ahead = now.wall.duration_since(self.latest(now.up));
         let behind = now.wall.duration_since(self.earliest(now.up));
@@ -75,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_answer_took_is_not_taken_for_skew() {
+    fn the_delay_of_an_answer_does_not_count_as_skew() {
         let read = ServerTime::new(1_000_000, up(500), up(900)).unwrap();
         let skew = |ms| read.skew(Now { wall: wall(ms), up: up(1_000) }).as_millis();
         assert_eq!([skew(1_000_100), skew(1_000_300), skew(1_000_501)], [0, 0, 0]);
@@ -93,9 +95,10 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever between sending and answer the stamp was made: the truth is within the bounds, and the skew told is not more.
+        /// Wherever between sending and answer the timestamp was taken, the truth is within the bounds, and the skew is
+        /// not exaggerated.
         #[test]
-        fn bounds_hold_whenever_the_stamp_was_made(
+        fn bounds_hold_whenever_the_timestamp_was_taken(
             sent in 0..10_000_u64, there in 0..5_000_u64, back in 0..5_000_u64, since in 0..100_000_u64,
             true_skew in -100_000..100_000_i64, nanos in 0..1_000_000_i32,
         ) {
@@ -106,9 +109,9 @@ mod tests {
             let at = up(sent + there + back + since) + fraction;
             let truth = wall(0) + at.since(Uptime::ZERO);
             prop_assert!(read.earliest(at) <= truth && truth <= read.latest(at));
-            let told = read.skew(Now { wall: truth + SignedDuration::from_millis(true_skew), up: at });
-            prop_assert!(told.as_millis().abs() <= true_skew.abs().into());
-            prop_assert!(told.is_zero() || told.is_positive() == (true_skew > 0));
+            let skew = read.skew(Now { wall: truth + SignedDuration::from_millis(true_skew), up: at });
+            prop_assert!(skew.as_millis().abs() <= true_skew.abs().into());
+            prop_assert!(skew.is_zero() || skew.is_positive() == (true_skew > 0));
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The system's clocks: the only reader of them in the program, and timers that wait on them.
+//! The system's clocks and timers; nothing else reads them.
 //!
-//! Waiting is on the kernel's timers, not the runtime's: those count no suspended time and know nothing of a clock
-//! that is set. See timerfd_create(2).
+//! Waiting uses the kernel's timers, because the runtime's timers neither count suspended time nor notice that the wall
+//! clock was set. See timerfd_create(2).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,8 @@ use tokio::io::unix::AsyncFd;
 
 use super::{Clock, Now, Uptime, Wake};
 
-/// Reads both clocks. A process that had to wait between the two is no clock that was set: it reads them again.
+/// Reads both clocks. If the process was delayed between the two reads, reads them again, so that the delay does not
+/// look like a wall clock that was set.
 pub fn now() -> Now {
     let mut before = uptime();
     loop {
@@ -28,7 +29,7 @@ pub fn now() -> Now {
     }
 }
 
-/// Both clocks read within this time are read together.
+/// Maximum time between the two reads.
 const TOGETHER: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Reads CLOCK_BOOTTIME.
@@ -38,13 +39,13 @@ pub fn uptime() -> Uptime {
 }
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
-/// Where only the setting of the clock is waited for: the year 2200.
+/// The year 2200, for a timer that only waits for the clock to be set.
 const FAR: i64 = 7_258_118_400;
 
-/// The system's clocks, for whoever is on a runtime.
+/// The system's clocks. Waiting needs a tokio runtime.
 #[derive(Clone, Debug, Default)]
 pub struct SystemClock {
-    /// Timers that nobody waits on: making one for each wait would cost four system calls.
+    /// Timers not in use. They are reused because creating a pair for every wait would cost four system calls.
     idle: Arc<Mutex<Vec<Timers>>>,
 }
 
@@ -60,16 +61,16 @@ impl Clock for SystemClock {
         let timers = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let armed = timers.map_or_else(Timers::new, Ok).and_then(|timers| timers.arm(wake).map(|()| timers));
         match armed {
-            Ok(timers) => Lent { timers: Some(timers), to: self.idle.clone() }.elapsed().await,
-            // The clock was set while nobody waited.
+            Ok(timers) => BorrowedTimers { timers: Some(timers), idle: self.idle.clone() }.elapsed().await,
+            // The wall clock was set while nobody was waiting.
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error()) => {}
-            // No descriptor is left: the runtime's own timer is better than none.
+            // No file descriptor is left; the runtime's timer is better than none.
             Err(_) => tokio::time::sleep(FALLBACK).await,
         }
     }
 }
 
-/// How long to wait where the kernel has no timer for us: whoever waits looks at the clock again.
+/// How long to wait if there is no kernel timer. The caller then checks the clock again.
 const FALLBACK: std::time::Duration = std::time::Duration::from_millis(10);
 
 /// A timer on each clock.
@@ -83,7 +84,7 @@ impl Timers {
     fn new() -> io::Result<Self> {
         #[expect(
             deprecated,
-            reason = "its successor is unsafe, for descriptors that could be closed underneath; this one is owned"
+            reason = "the successor is unsafe because it accepts descriptors that others could close; this one is owned"
         )]
         let make = |clock| -> io::Result<_> {
             AsyncFd::new(timerfd_create(clock, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?)
@@ -91,7 +92,7 @@ impl Timers {
         Ok(Self { wall: make(TimerfdClockId::Realtime)?, up: make(TimerfdClockId::Boottime)? })
     }
 
-    /// Without an instant the wall's timer still waits, for the clock to be set.
+    /// Without an instant, the wall timer still waits for the clock to be set.
     fn arm(&self, wake: Wake) -> io::Result<()> {
         let wall = wake.wall.map_or(Timespec { tv_sec: FAR, tv_nsec: 0 }, |at| {
             let nanos = at.as_nanosecond().max(1);
@@ -120,16 +121,16 @@ fn set(timer: &AsyncFd<OwnedFd>, at: Timespec, flags: TimerfdTimerFlags) -> io::
     Ok(())
 }
 
-/// Timers that go back to the idle ones when the wait ends or is forgotten.
-struct Lent {
+/// A pair of timers in use. Dropping it, also when the wait is cancelled, returns them to the idle ones.
+struct BorrowedTimers {
     timers: Option<Timers>,
-    to: Arc<Mutex<Vec<Timers>>>,
+    idle: Arc<Mutex<Vec<Timers>>>,
 }
 
-impl Lent {
+impl BorrowedTimers {
     async fn elapsed(self) {
         if let Some(timers) = &self.timers {
-            // Cancellation safety: a timer that was not read is armed anew before it is waited on again.
+            // Cancellation safety: a timer that expired but was not read is armed again before the next wait.
             tokio::select! {
                 biased;
                 () = fired(&timers.wall) => {}
@@ -139,15 +140,15 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for BorrowedTimers {
     fn drop(&mut self) {
         if let Some(timers) = self.timers.take() {
-            self.to.lock().unwrap_or_else(PoisonError::into_inner).push(timers);
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(timers);
         }
     }
 }
 
-/// Returns when the timer has come to its instant, or the clock was set, which reads as ECANCELED.
+/// Returns when the timer has expired or the clock was set; in the latter case the read fails with ECANCELED.
 async fn fired(timer: &AsyncFd<OwnedFd>) {
     loop {
         let Ok(mut ready) = timer.readable().await else { return };
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn either_clock_wakes_and_the_timers_are_used_again() {
+    async fn either_clock_wakes_and_the_timers_are_reused() {
         let clock = SystemClock::default();
         for _ in 0..3 {
             let soon = Duration::from_millis(20);
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_past_does_not_wait() {
+    async fn a_past_instant_does_not_wait() {
         let clock = SystemClock::default();
         let long_ago = Wake { wall: Some(Timestamp::UNIX_EPOCH), up: None };
         clock.sleep_until(long_ago).await;
@@ -192,11 +193,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wait_that_was_forgotten_does_not_end_the_next_one() {
+    async fn a_cancelled_wait_does_not_end_the_next_one() {
         let clock = SystemClock::default();
         let soon = Duration::from_millis(10);
-        let forgotten = clock.sleep_until(Wake { wall: None, up: Some(now().up + soon) });
-        let _ = tokio::time::timeout(Duration::from_millis(1), forgotten).await;
+        let cancelled = clock.sleep_until(Wake { wall: None, up: Some(now().up + soon) });
+        let _ = tokio::time::timeout(Duration::from_millis(1), cancelled).await;
         tokio::time::sleep(soon).await;
         let later = Duration::from_millis(50);
         let waited = wait(&clock, Wake { wall: None, up: Some(now().up + later) }).await;

@@ -1,18 +1,20 @@
-//! What `after` says of all jobs together: every name is that of a job, none runs after itself, and all chains of a job start at one
-//! scheduled job. Over all files at once, because a chain may lead through several.
+//! Checks of `after` over all jobs together.
+//!
+//! Every name must be that of a job, no job may run after itself, and all chains of a job must start at the same
+//! scheduled job. The checks cover all files at once, because a chain may lead through several.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::Problem;
-use super::schema::meant;
+use super::schema::did_you_mean;
 use super::spanned::{Fault, Position};
 use crate::job::{Condition, JobName};
 
-/// Most jobs that run directly after one, or one after: each is part of one write of the ledger.
-pub(super) const MOST: usize = 64;
+/// Maximum number of direct dependents, and of direct upstreams, of a job: one write to the ledger contains them all.
+pub(super) const MAX_ADJACENT: usize = 64;
 
-/// A job as far as `after` is concerned.
+/// The parts of a job that `after` depends on.
 #[derive(Clone, Debug)]
 pub(super) struct Outline {
     pub name: JobName,
@@ -20,7 +22,7 @@ pub(super) struct Outline {
     pub upstreams: Vec<Upstream>,
 }
 
-/// One job that another runs after, and where that is said.
+/// An upstream of a job, with its position in the file.
 #[derive(Clone, Debug)]
 pub(super) struct Upstream {
     pub name: JobName,
@@ -28,17 +30,16 @@ pub(super) struct Upstream {
     pub at: Position,
 }
 
-/// All jobs of all files, wrong ones too, so that what is wrong with one is not said of those that name it.
+/// All jobs of all files. Includes invalid ones, so that an error in a job is not reported again for its dependents.
 #[derive(Default)]
 pub(super) struct Outlines<'a> {
     jobs: BTreeMap<JobName, (&'a Path, Outline)>,
-    /// Every name that stands under `jobs`, whatever is wrong with it.
+    /// Every name under `jobs`, even if the job or the name is invalid.
     names: BTreeSet<String>,
-    /// A file could not be read far enough to know its jobs.
+    /// The job names of some file are unknown, because the file could not be parsed that far.
     is_partial: bool,
 }
 
-/// What is to be said.
 #[derive(Default)]
 pub(super) struct Findings {
     pub problems: Vec<Problem>,
@@ -46,7 +47,7 @@ pub(super) struct Findings {
 }
 
 impl<'a> Outlines<'a> {
-    /// Adds what a file holds; without names nothing is known of it.
+    /// Adds the jobs of a file; `names` is `None` if the file could not be parsed.
     pub fn add(&mut self, path: &'a Path, names: Option<Vec<String>>, outlines: Vec<Outline>) {
         self.is_partial |= names.is_none();
         self.names.extend(names.into_iter().flatten());
@@ -55,16 +56,16 @@ impl<'a> Outlines<'a> {
         }
     }
 
-    /// All that is wrong, and what is hardly meant.
-    pub fn judge(&self) -> Findings {
+    /// Runs all checks.
+    pub fn check(&self) -> Findings {
         let mut findings = Findings::default();
-        self.strangers(&mut findings);
-        self.crowds(&mut findings);
+        self.unknown_upstreams(&mut findings);
+        self.too_many_dependents(&mut findings);
         let order = self.order();
-        self.circles(&order, &mut findings);
+        self.cycles(&order, &mut findings);
         self.roots(&order, &mut findings);
         if findings.problems.is_empty() {
-            self.idle(&order, &mut findings);
+            self.jobs_never_run(&order, &mut findings);
         }
         findings
     }
@@ -73,7 +74,7 @@ impl<'a> Outlines<'a> {
         Problem::new(path, Fault::new(at, format!("job `{}`: `after`: {why}", job.name)))
     }
 
-    fn strangers(&self, findings: &mut Findings) {
+    fn unknown_upstreams(&self, findings: &mut Findings) {
         for (path, job) in self.jobs.values() {
             for upstream in &job.upstreams {
                 let name = &upstream.name;
@@ -81,22 +82,22 @@ impl<'a> Outlines<'a> {
                     findings.problems.push(Self::problem(path, job, upstream.at, "a job cannot run after itself"));
                 } else if !self.is_partial && !self.names.contains(name.as_str()) {
                     let others = self.names.iter().map(String::as_str).filter(|other| *other != job.name.as_str());
-                    let why = format!("there is no job `{name}`{}", meant(name.as_str(), others));
+                    let why = format!("there is no job `{name}`{}", did_you_mean(name.as_str(), others));
                     findings.problems.push(Self::problem(path, job, upstream.at, &why));
                 }
             }
         }
     }
 
-    fn crowds(&self, findings: &mut Findings) {
+    fn too_many_dependents(&self, findings: &mut Findings) {
         let mut dependents: BTreeMap<&JobName, usize> = BTreeMap::new();
         for (path, job) in self.jobs.values() {
             for upstream in &job.upstreams {
                 let count = dependents.entry(&upstream.name).or_default();
                 *count += 1;
-                if *count > MOST {
+                if *count > MAX_ADJACENT {
                     let why = format!(
-                        "at most {MOST} jobs run directly after one, and this is number {count} after `{}`",
+                        "at most {MAX_ADJACENT} jobs may run directly after one job, and this is number {count} after `{}`",
                         upstream.name
                     );
                     findings.problems.push(Self::problem(path, job, upstream.at, &why));
@@ -105,13 +106,13 @@ impl<'a> Outlines<'a> {
         }
     }
 
-    /// The jobs that a job is known to run after.
+    /// The upstreams of a job that exist, except itself.
     fn upstreams_of<'b>(&'b self, job: &'b Outline) -> impl Iterator<Item = (&'b Upstream, &'b Outline)> {
         let others = job.upstreams.iter().filter(|upstream| upstream.name != job.name);
         others.filter_map(|upstream| Some((upstream, &self.jobs.get(&upstream.name)?.1)))
     }
 
-    /// Each job behind all that it runs after. What is missing runs in a circle, or after one.
+    /// The jobs in topological order, upstreams first. Jobs in a cycle, or downstream of one, are missing.
     fn order(&self) -> Vec<&JobName> {
         let mut open: BTreeMap<&JobName, usize> = BTreeMap::new();
         let mut behind: BTreeMap<&JobName, Vec<&JobName>> = BTreeMap::new();
@@ -135,48 +136,48 @@ impl<'a> Outlines<'a> {
         order
     }
 
-    /// One word for each circle, at its first job by name.
-    fn circles(&self, order: &[&JobName], findings: &mut Findings) {
-        let straight: BTreeSet<&JobName> = order.iter().copied().collect();
-        let mut told: BTreeSet<&JobName> = BTreeSet::new();
-        for (name, (path, job)) in self.jobs.iter().filter(|(name, _)| !straight.contains(name)) {
-            if told.contains(name) {
+    /// Reports each cycle once, at its first job by name.
+    fn cycles(&self, order: &[&JobName], findings: &mut Findings) {
+        let acyclic: BTreeSet<&JobName> = order.iter().copied().collect();
+        let mut reported: BTreeSet<&JobName> = BTreeSet::new();
+        for (name, (path, job)) in self.jobs.iter().filter(|(name, _)| !acyclic.contains(name)) {
+            if reported.contains(name) {
                 continue;
             }
-            let Some(circle) = self.circle(job, &straight) else {
-                // It runs after one: no way leads back to it.
+            let Some(cycle) = self.cycle(job, &acyclic) else {
+                // It is only downstream of a cycle.
                 continue;
             };
-            told.extend(circle.iter().map(|upstream| &upstream.name));
-            let names: Vec<String> = circle.iter().map(|upstream| format!("`{}`", upstream.name)).collect();
+            reported.extend(cycle.iter().map(|upstream| &upstream.name));
+            let names: Vec<String> = cycle.iter().map(|upstream| format!("`{}`", upstream.name)).collect();
             let why = format!("it runs after itself: after {}", names.join(", which runs after "));
-            findings.problems.extend(circle.first().map(|first| Self::problem(path, job, first.at, &why)));
+            findings.problems.extend(cycle.first().map(|first| Self::problem(path, job, first.at, &why)));
         }
     }
 
-    /// The shortest way from a job back to itself.
-    fn circle<'b>(&'b self, job: &'b Outline, straight: &BTreeSet<&JobName>) -> Option<Vec<&'b Upstream>> {
+    /// The shortest cycle through a job.
+    fn cycle<'b>(&'b self, job: &'b Outline, acyclic: &BTreeSet<&JobName>) -> Option<Vec<&'b Upstream>> {
         let mut reached_by: BTreeMap<&JobName, (&Upstream, &JobName)> = BTreeMap::new();
         let mut open = vec![job];
         let mut next = 0;
         while let Some(here) = open.get(next).copied() {
             next += 1;
-            for (upstream, other) in self.upstreams_of(here).filter(|(_, other)| !straight.contains(&other.name)) {
+            for (upstream, other) in self.upstreams_of(here).filter(|(_, other)| !acyclic.contains(&other.name)) {
                 if !reached_by.contains_key(&other.name) {
                     reached_by.insert(&other.name, (upstream, &here.name));
                     open.push(other);
                 }
             }
         }
-        let mut way = Vec::new();
+        let mut steps = Vec::new();
         let mut at = &job.name;
         loop {
             let &(upstream, from) = reached_by.get(at)?;
-            way.push(upstream);
+            steps.push(upstream);
             at = from;
             if *at == job.name {
-                way.reverse();
-                return Some(way);
+                steps.reverse();
+                return Some(steps);
             }
         }
     }
@@ -193,7 +194,8 @@ impl<'a> Outlines<'a> {
                 let first = *roots.entry(name).or_insert(root);
                 if first != root {
                     let why = format!(
-                        "all chains of a job start at the same scheduled job; `{}` leads to `{root}`, those before it to `{first}`",
+                        "all chains of a job must start at the same scheduled job; the chain through `{}` starts at `{root}`, \
+                         earlier ones at `{first}`",
                         upstream.name
                     );
                     findings.problems.push(Self::problem(path, job, upstream.at, &why));
@@ -202,27 +204,29 @@ impl<'a> Outlines<'a> {
         }
     }
 
-    /// Jobs that never run by themselves, because one before them does not.
-    fn idle(&self, order: &[&JobName], findings: &mut Findings) {
-        // Those that never run, and those of them whose chains never begin.
-        let (mut idle, mut unbegun) = (BTreeSet::new(), BTreeSet::new());
+    /// Warns of enabled jobs that never run by themselves, because an upstream does not.
+    fn jobs_never_run(&self, order: &[&JobName], findings: &mut Findings) {
+        // The jobs that never run; and among them those whose chain never begins, so that `always` does not help.
+        let (mut never_run, mut never_begun) = (BTreeSet::new(), BTreeSet::new());
         for name in order.iter().copied() {
             let Some((path, job)) = self.jobs.get(name) else { continue };
             let is_first = job.upstreams.is_empty();
-            let is_dead = |upstream: &Upstream| {
+            let is_blocking = |upstream: &Upstream| {
                 let needs_success = upstream.condition == Condition::Success;
-                unbegun.contains(&upstream.name) || (needs_success && idle.contains(&upstream.name))
+                never_begun.contains(&upstream.name) || (needs_success && never_run.contains(&upstream.name))
             };
-            let dead = job.upstreams.iter().find(|upstream| is_dead(upstream)).cloned();
-            if (is_first && !job.enabled) || dead.as_ref().is_some_and(|upstream| unbegun.contains(&upstream.name)) {
-                unbegun.insert(name.clone());
+            let blocking = job.upstreams.iter().find(|upstream| is_blocking(upstream)).cloned();
+            if (is_first && !job.enabled)
+                || blocking.as_ref().is_some_and(|upstream| never_begun.contains(&upstream.name))
+            {
+                never_begun.insert(name.clone());
             }
-            if let Some(upstream) = dead.as_ref().filter(|_| job.enabled) {
-                let why = format!("it never runs by itself: `{}` does not, or is disabled", upstream.name);
+            if let Some(upstream) = blocking.as_ref().filter(|_| job.enabled) {
+                let why = format!("it never runs by itself, because `{}` does not or is disabled", upstream.name);
                 findings.warnings.push(Self::problem(path, job, upstream.at, &why));
             }
-            if !job.enabled || dead.is_some() {
-                idle.insert(name.clone());
+            if !job.enabled || blocking.is_some() {
+                never_run.insert(name.clone());
             }
         }
     }

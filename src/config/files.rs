@@ -1,7 +1,7 @@
-//! The files behind a jobs path: which they are, whether they can be trusted, and their bytes.
+//! The files behind the jobs path, with a check of who may write them.
 //!
-//! Whoever can write a file, or put another one in its place, decides what runs here as this user. Of what is not safe from that nothing
-//! is read: what is wrong with a file is told with words of it, and by a link it might be any file.
+//! A user who can write or replace a jobs file decides what runs here as this user. A file that is not safe from that
+//! is not read at all: error messages quote a file, and through a link it could be any file.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -13,25 +13,24 @@ use super::{LoadError, Problem};
 use crate::config::source::LARGEST;
 use crate::safe_path::{self, Opened, Refusal, Wanted};
 
-/// One file as it was read.
 pub(super) struct Source {
     pub path: PathBuf,
     pub bytes: Vec<u8>,
 }
 
-/// All that was found at a path.
+/// The files found at a path, and the problems with them.
 #[derive(Default)]
 pub(super) struct Found {
     pub sources: Vec<Source>,
     pub problems: Vec<Problem>,
 }
 
-/// Reads a file, or the `*.yaml` and `*.yml` of a folder in the order of their names.
+/// Reads a file, or the `*.yaml` and `*.yml` of a directory ordered by name.
 pub(super) fn read(path: &Path) -> Result<Found, LoadError> {
     let mut found = Found::default();
-    match found.judged(path, safe_path::open(path))? {
+    match found.accept(path, safe_path::open(path))? {
         Some(Opened::File(file)) => found.take(path, file)?,
-        Some(Opened::Folder(folder)) => found.take_all(path, &folder)?,
+        Some(Opened::Folder(directory)) => found.take_all(path, &directory)?,
         None => {}
     }
     Ok(found)
@@ -42,9 +41,9 @@ fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> LoadError {
     move |source| LoadError::Unreadable { path, source }
 }
 
-fn job_files(path: &Path, folder: impl AsFd) -> io::Result<Vec<PathBuf>> {
+fn job_files(path: &Path, directory: impl AsFd) -> io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
-    for entry in rustix::fs::Dir::read_from(folder)? {
+    for entry in rustix::fs::Dir::read_from(directory)? {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         let is_hidden = name.starts_with(b".");
@@ -57,8 +56,8 @@ fn job_files(path: &Path, folder: impl AsFd) -> io::Result<Vec<PathBuf>> {
 }
 
 impl Found {
-    /// What is not safe is a problem of the file, like those in it.
-    fn judged<T>(&mut self, path: &Path, opened: Result<T, Refusal>) -> Result<Option<T>, LoadError> {
+    /// Reports an unsafe file as a problem of the file, like the problems in its text.
+    fn accept<T>(&mut self, path: &Path, opened: Result<T, Refusal>) -> Result<Option<T>, LoadError> {
         match opened {
             Ok(opened) => Ok(Some(opened)),
             Err(Refusal::Unsafe(found)) => {
@@ -69,13 +68,13 @@ impl Found {
         }
     }
 
-    fn take_all(&mut self, folder: &Path, opened: impl AsFd) -> Result<(), LoadError> {
-        let paths = job_files(folder, opened).map_err(unreadable(folder))?;
+    fn take_all(&mut self, directory: &Path, descriptor: impl AsFd) -> Result<(), LoadError> {
+        let paths = job_files(directory, descriptor).map_err(unreadable(directory))?;
         if paths.is_empty() {
-            self.problems.push(Problem::of_file(folder, "the folder has no `*.yaml` or `*.yml`"));
+            self.problems.push(Problem::of_file(directory, "the directory has no `*.yaml` or `*.yml` file"));
         }
         for path in paths {
-            if let Some(file) = self.judged(&path, safe_path::open_file(&path, Wanted::Trusted))? {
+            if let Some(file) = self.accept(&path, safe_path::open_file(&path, Wanted::Trusted))? {
                 self.take(&path, file)?;
             }
         }
@@ -84,7 +83,7 @@ impl Found {
 
     fn take(&mut self, path: &Path, file: File) -> Result<(), LoadError> {
         let mut bytes = Vec::new();
-        // One byte more than allowed shows that there is more, whatever the metadata say.
+        // Reads one byte more than allowed to detect a file that is too large; its metadata may be wrong.
         file.take(LARGEST as u64 + 1).read_to_end(&mut bytes).map_err(unreadable(path))?;
         self.sources.push(Source { path: path.to_owned(), bytes });
         Ok(())

@@ -1,23 +1,23 @@
-//! The keys that say what follows the end of a run: each a command, with no default.
+//! The keys for hooks; each is a command without a built-in default.
 
 use std::collections::BTreeMap;
 
 use super::raw::{Block, Given, TextOrTexts};
 use crate::job::{CommandLine, Hook, Hooks};
 
-/// What is given of the hooks, key by key; null where a default is taken back.
+/// The given hooks. `None` is null, which removes the default.
 pub(super) type HookSettings = BTreeMap<Hook, Option<CommandLine>>;
 
-/// Takes the hooks out of a block and judges each by `judge`, which is told the key.
-pub(super) fn judged(
+/// Takes the hooks out of a block and checks each with `check`, which receives the key.
+pub(super) fn checked(
     block: &mut Block,
-    mut judge: impl FnMut(&'static str, Given<TextOrTexts>) -> Given<CommandLine>,
+    mut check: impl FnMut(&'static str, Given<TextOrTexts>) -> Given<CommandLine>,
 ) -> HookSettings {
-    let given = |hook: Hook| Some((hook, judge(hook.as_str(), of(block, hook).take())?));
+    let given = |hook: Hook| Some((hook, check(hook.as_str(), of(block, hook).take())?));
     Hook::ALL.into_iter().filter_map(given).collect()
 }
 
-/// The job's own over those of the defaults.
+/// Merges a job's hooks over the default hooks.
 pub(super) fn merged(own: HookSettings, defaults: &HookSettings) -> Hooks {
     let mut all = defaults.clone();
     all.extend(own);

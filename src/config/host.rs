@@ -1,58 +1,58 @@
-//! What the host that jobs are read on has to say about them: whom it knows, and what it may do for them.
+//! Checks that depend on the host: known users, and the right to switch to them.
 
 use std::collections::BTreeMap;
 
 use super::schema::shown;
 use super::spanned::Position;
-use super::validate::{Placed, merged};
+use super::validate::{LocatedSettings, merged};
 use crate::accounts::{self, Unknown};
 use crate::job::RunAs;
 
-/// A host, asked about each user once.
+/// A host. Looks up each user only once.
 pub(super) struct Host {
-    /// None: a host of which nothing is known, to which no job is foreign.
-    rights: Option<Rights>,
-    known: BTreeMap<RunAs, Verdict>,
+    /// `None` for an unknown host, which accepts every job.
+    rights: Option<ProcessRights>,
+    known: BTreeMap<RunAs, AccountCheck>,
 }
 
-/// What a process may do on its host.
+/// The rights of a process on its host.
 #[derive(Clone, Copy)]
-pub(super) struct Rights {
-    /// It may become any user.
+pub(super) struct ProcessRights {
+    /// The process runs as root and so may become any user.
     pub is_root: bool,
-    /// Finds out whether a user is known, and this process's own.
+    /// Looks up a user; returns true if it is the process's own.
     pub look_up: fn(&RunAs) -> Result<bool, Unknown>,
 }
 
-type Verdict = Result<bool, Unknown>;
+type AccountCheck = Result<bool, Unknown>;
 
-/// What is wrong: in words, and whether the jobs are refused for it.
+/// A setting that the host cannot fulfil.
 pub(super) struct Objection {
     pub at: Position,
-    /// It stands in the defaults.
+    /// The setting comes from the defaults.
     pub is_default: bool,
     pub message: String,
+    /// False for a mere warning.
     pub is_error: bool,
 }
 
 impl Host {
-    /// The host of this process.
     pub fn this() -> Self {
         let look_up = |run_as: &RunAs| accounts::look_up(run_as).map(|account| account.is_own());
-        Self::with(Rights { is_root: accounts::is_root(), look_up })
+        Self::with(ProcessRights { is_root: accounts::is_root(), look_up })
     }
 
-    /// Any host.
+    /// An unknown host.
     pub fn any() -> Self {
         Self { rights: None, known: BTreeMap::new() }
     }
 
-    pub(super) fn with(rights: Rights) -> Self {
+    pub(super) fn with(rights: ProcessRights) -> Self {
         Self { rights: Some(rights), known: BTreeMap::new() }
     }
 
-    /// What this host objects to in a job.
-    pub fn objections(&mut self, own: &Placed, defaults: &Placed) -> Vec<Objection> {
+    /// The settings of a job that this host cannot fulfil.
+    pub fn objections(&mut self, own: &LocatedSettings, defaults: &LocatedSettings) -> Vec<Objection> {
         let Some(rights) = self.rights else { return Vec::new() };
         let mut objections = Vec::new();
         let nice = merged(&own.settings.nice, &defaults.settings.nice);
@@ -65,12 +65,12 @@ impl Host {
         if run_as == RunAs::default() {
             return objections;
         }
-        let verdict = self.known.entry(run_as.clone()).or_insert_with(|| (rights.look_up)(&run_as));
-        let keys: &[&str] = match verdict {
+        let check = self.known.entry(run_as.clone()).or_insert_with(|| (rights.look_up)(&run_as));
+        let keys: &[&str] = match check {
             Err(Unknown::Group(_)) => &["group"],
             _ => &["user", "group"],
         };
-        let (message, is_error) = match verdict {
+        let (message, is_error) = match check {
             Ok(true) => return objections,
             Ok(false) if rights.is_root => return objections,
             Err(unknown) if rights.is_root => (format!("{unknown}: its runs will fail with `no-user`"), false),
@@ -85,10 +85,16 @@ impl Host {
     }
 }
 
-/// At the first of these keys that the job has, else at that of the defaults.
-fn objection(own: &Placed, defaults: &Placed, keys: &[&str], message: String, is_error: bool) -> Option<Objection> {
-    let in_own = keys.iter().find_map(|key| own.place(key));
-    let at = in_own.or_else(|| keys.iter().find_map(|key| defaults.place(key)))?;
+/// Places an objection at the first of these keys that the job has, otherwise at the first in the defaults.
+fn objection(
+    own: &LocatedSettings,
+    defaults: &LocatedSettings,
+    keys: &[&str],
+    message: String,
+    is_error: bool,
+) -> Option<Objection> {
+    let in_own = keys.iter().find_map(|key| own.position(key));
+    let at = in_own.or_else(|| keys.iter().find_map(|key| defaults.position(key)))?;
     Some(Objection { at, is_default: in_own.is_none(), message, is_error })
 }
 
@@ -97,8 +103,8 @@ mod tests {
     use super::*;
     use crate::config::parse_for;
 
-    /// Of a host that knows `own`, whose processes these are, and `backup`.
-    fn said(is_root: bool, defaults: &str, keys: &str) -> String {
+    /// The problems on a host that knows the users `own` (the process's user) and `backup`.
+    fn reported(is_root: bool, defaults: &str, keys: &str) -> String {
         let look_up = |run_as: &RunAs| match (run_as.user.as_deref(), run_as.group.as_deref()) {
             (_, Some("nobodies")) => Err(Unknown::Group("nobodies".into())),
             (Some("own"), None) => Ok(true),
@@ -106,7 +112,7 @@ mod tests {
             (Some(user), _) => Err(Unknown::User(user.into())),
         };
         let text = format!("defaults: {{{defaults}}}\njobs: {{a: {{schedule: \"0 0 * * *\", command: x, {keys}}}}}");
-        let problems = match parse_for("j", text.as_bytes(), Host::with(Rights { is_root, look_up })) {
+        let problems = match parse_for("j", text.as_bytes(), Host::with(ProcessRights { is_root, look_up })) {
             Ok((_, warnings)) => warnings.into_iter().map(|problem| format!("warning: {problem}")).collect(),
             Err(problems) => problems.into_iter().map(|problem| problem.to_string()).collect::<Vec<_>>(),
         };
@@ -116,23 +122,26 @@ mod tests {
     #[test]
     fn another_user_or_a_lower_nice_value_needs_root() {
         let refused = "needs root, and cronkeeper does not run as root";
-        assert_eq!(said(false, "", "user: backup"), format!("j:2:53: job `a`: `user: backup` {refused}"));
-        assert_eq!(said(false, "", "group: backup"), format!("j:2:54: job `a`: `group: backup` {refused}"));
-        assert_eq!(said(false, "user: stranger", ""), format!("j:1:18: defaults: `user: stranger` {refused}"));
-        assert_eq!(said(false, "", "nice: -1"), format!("j:2:53: job `a`: `nice: -1` {refused}"));
+        assert_eq!(reported(false, "", "user: backup"), format!("j:2:53: job `a`: `user: backup` {refused}"));
+        assert_eq!(reported(false, "", "group: backup"), format!("j:2:54: job `a`: `group: backup` {refused}"));
+        assert_eq!(reported(false, "user: stranger", ""), format!("j:1:18: defaults: `user: stranger` {refused}"));
+        assert_eq!(reported(false, "", "nice: -1"), format!("j:2:53: job `a`: `nice: -1` {refused}"));
         for keys in ["user: own", "nice: 19"] {
-            assert_eq!(said(false, "", keys), "", "{keys}");
+            assert_eq!(reported(false, "", keys), "", "{keys}");
         }
         for keys in ["user: backup", "nice: -20"] {
-            assert_eq!(said(true, "", keys), "", "{keys}");
+            assert_eq!(reported(true, "", keys), "", "{keys}");
         }
     }
 
     #[test]
     fn a_name_that_root_does_not_find_is_a_warning() {
         let fails = "on this host: its runs will fail with `no-user`";
-        assert_eq!(said(true, "", "user: stranger"), format!("warning: j:2:53: job `a`: no user `stranger` {fails}"));
+        assert_eq!(
+            reported(true, "", "user: stranger"),
+            format!("warning: j:2:53: job `a`: no user `stranger` {fails}")
+        );
         let group = "user: backup, group: nobodies";
-        assert_eq!(said(true, "", group), format!("warning: j:2:68: job `a`: no group `nobodies` {fails}"));
+        assert_eq!(reported(true, "", group), format!("warning: j:2:68: job `a`: no group `nobodies` {fails}"));
     }
 }

@@ -1,15 +1,15 @@
-//! What is valid and hardly meant: the warnings of `check`.
+//! Warnings about settings that are valid but probably a mistake.
 
 use super::source::Lines;
 use super::spanned::{Fault, Node, Position};
-use super::validate::{Placed, merged};
+use super::validate::{LocatedSettings, merged};
 use jiff::Timestamp;
 
 use crate::duration;
 use crate::job::{Hook, Misfire};
 use crate::schedule::Schedule;
 
-/// What cronkeeper itself tells a job's processes, over whatever `environment` says.
+/// Variables that cronkeeper sets for a job's processes. They override `environment`.
 pub(crate) const GIVEN_TO_JOBS: [&str; 6] = [
     "CRONKEEPER_JOB",
     "CRONKEEPER_RUN_ID",
@@ -19,14 +19,14 @@ pub(crate) const GIVEN_TO_JOBS: [&str; 6] = [
     "CRONKEEPER_FENCING_TOKEN",
 ];
 
-/// Programs whose arguments hold `$` and `~` with a meaning of their own.
+/// Programs for which `$` and `~` in arguments have a meaning of their own.
 const INTERPRETERS: [&str; 4] = ["awk", "gawk", "mawk", "perl"];
 
-/// All that is worth a warning about one job.
+/// All warnings about one job.
 pub(super) fn about(
     title: &str,
-    own: &Placed,
-    defaults: &Placed,
+    own: &LocatedSettings,
+    defaults: &LocatedSettings,
     schedule: Option<&Schedule>,
     lines: &Lines<'_>,
 ) -> Vec<Fault> {
@@ -46,28 +46,28 @@ pub(super) fn about(
 
 type Warning = (Position, String);
 
-/// What says when a job is due, in one that is due when others have run.
-fn without_effect(own: &Placed) -> Vec<Warning> {
+/// Keys about a schedule, in a job that has `after` instead.
+fn without_effect(own: &LocatedSettings) -> Vec<Warning> {
     const OF_A_SCHEDULE: [&str; 5] = ["timezone", "dst", "splay", "misfire", "misfire_limit"];
     if !matches!(own.settings.after, Some(Some(_))) {
         return Vec::new();
     }
-    let at = |key: &str| Some((own.place(key)?, format!("`{key}` has no effect with `after`")));
+    let at = |key: &str| Some((own.position(key)?, format!("`{key}` has no effect with `after`")));
     OF_A_SCHEDULE.into_iter().filter_map(at).collect()
 }
 
 /// `command: echo a # b` runs `echo a`.
 fn lost_comment(key: &str, command: &Node, lines: &Lines<'_>) -> Option<Warning> {
     command.plain()?;
-    let behind = lines.from(command.end);
-    let comment = behind.trim_start();
-    let message = format!("the comment behind `{key}` is not part of it; quote the command if it should be");
+    let rest = lines.from(command.end);
+    let comment = rest.trim_start();
+    let message = format!("the comment after `{key}` is not part of the command; quote the command to include it");
     comment
         .starts_with('#')
-        .then_some((command.end.column_later(behind.chars().count() - comment.chars().count()), message))
+        .then_some((command.end.column_later(rest.chars().count() - comment.chars().count()), message))
 }
 
-/// `[ls, ~/in, $HOME]` hands `ls` a tilde and a dollar.
+/// `[ls, ~/in, $HOME]` passes a literal tilde and dollar sign to `ls`.
 fn not_expanded(key: &str, command: &Node) -> Vec<Warning> {
     let items = command.items();
     let program = items.first().and_then(|item| item.text()).unwrap_or_default();
@@ -78,21 +78,22 @@ fn not_expanded(key: &str, command: &Node) -> Vec<Warning> {
     before_script
         .filter_map(|item| {
             let expandable = expandable(item.text()?)?;
-            let message =
-                format!("`{expandable}` in a list is handed over as it is; a shell expands it where `{key}` is a text");
+            let message = format!(
+                "`{expandable}` in a list is passed literally; to have a shell expand it, write `{key}` as a text"
+            );
             Some((item.at, message))
         })
         .collect()
 }
 
-/// `-c`, `-lc` and the like: the next argument is for a shell to expand.
+/// True for `-c`, `-lc` and the like: a shell expands the next argument.
 fn takes_a_script(item: &str) -> bool {
     item.strip_prefix('-')
         .and_then(|flags| flags.strip_suffix('c'))
         .is_some_and(|flags| flags.len() <= 4 && flags.bytes().all(|byte| byte.is_ascii_lowercase()))
 }
 
-/// The part of an argument that a shell would have replaced.
+/// The part of an argument that a shell would have expanded.
 fn expandable(item: &str) -> Option<&str> {
     if item == "~" || item.starts_with("~/") {
         return Some("~");
@@ -105,22 +106,23 @@ fn expandable(item: &str) -> Option<&str> {
     Some(&item[index..index + 1 + name])
 }
 
-fn run_all_without_window(own: &Placed, defaults: &Placed) -> Option<Warning> {
+fn run_all_without_window(own: &LocatedSettings, defaults: &LocatedSettings) -> Option<Warning> {
     let runs_all = merged(&own.settings.misfire, &defaults.settings.misfire) == Some(Misfire::RunAll);
     let has_window = merged(&own.settings.misfire_window, &defaults.settings.misfire_window).is_some();
     if !runs_all || has_window {
         return None;
     }
     let message = "`misfire: run-all` without `misfire_window` makes up only the newest missed occurrence, \
-                   for the window is the time to the next one";
-    Some((own.place("misfire").or_else(|| defaults.place("misfire"))?, message.to_owned()))
+                   because the window is then the time to the next one";
+    Some((own.position("misfire").or_else(|| defaults.position("misfire"))?, message.to_owned()))
 }
 
-/// Occurrences looked at for the shortest time between two: a few, for every job of a large file is looked at on every load.
+/// Number of occurrences to search for the shortest interval. Small, because every load checks every job.
 const SAMPLE: usize = 16;
 
-/// Every start is put off by the same time, so none is lost and their order stays; but it is hardly what was meant.
-fn splay_beyond_the_next(own: &Placed, defaults: &Placed, schedule: &Schedule) -> Option<Warning> {
+/// Warns if `splay` reaches the next occurrence. All starts are delayed equally, so none is lost and their order does
+/// not change, but it is probably a mistake.
+fn splay_beyond_the_next(own: &LocatedSettings, defaults: &LocatedSettings, schedule: &Schedule) -> Option<Warning> {
     let splay = merged(&own.settings.splay, &defaults.settings.splay).filter(|splay| !splay.is_zero())?;
     let some_day = Timestamp::constant(1_767_225_600, 0); // 2026
     let occurrences: Vec<_> = schedule.occurrences(some_day, Timestamp::MAX).take(SAMPLE).collect();
@@ -130,16 +132,16 @@ fn splay_beyond_the_next(own: &Placed, defaults: &Placed, schedule: &Schedule) -
         duration::format(splay),
         duration::format(gap),
     );
-    (gap <= splay).then_some((own.place("splay").or_else(|| defaults.place("splay"))?, message))
+    (gap <= splay).then_some((own.position("splay").or_else(|| defaults.position("splay"))?, message))
 }
 
-fn overruled_variables(own: &Placed) -> Vec<Warning> {
+fn overruled_variables(own: &LocatedSettings) -> Vec<Warning> {
     let environment = own.node.as_ref().and_then(|node| node.entry("environment"));
     let variables = environment.map_or(&[][..], |entry| entry.value.entries());
     let overruled = variables.iter().filter(|variable| GIVEN_TO_JOBS.contains(&variable.key.as_str()));
     overruled
         .map(|variable| {
-            (variable.at, format!("`environment`: `{}` is set by cronkeeper over this value", variable.key))
+            (variable.at, format!("`environment`: cronkeeper sets `{}` itself and ignores this value", variable.key))
         })
         .collect()
 }

@@ -1,7 +1,7 @@
-//! The keys that say as whom, and within which limits, a job's processes run.
+//! The keys for the user, nice value and limits of a job's processes.
 //!
-//! Each value is judged by itself here, and merged with the defaults key by key. Whether the host can do what they ask is
-//! [`host`](super::host)'s.
+//! This module checks each value on its own and merges `limits` with the defaults key by key. [`host`](super::host)
+//! checks whether the host can fulfil them.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::validate::merged;
 use crate::duration;
 use crate::job::Limits;
 
-/// The kernel's nice values.
+/// The nice values that the kernel accepts.
 const NICE: std::ops::RangeInclusive<i32> = -20..=19;
 
-/// What is given of `limits`, key by key.
+/// The given keys of `limits`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LimitSettings {
     pub memory: Given<u64>,
@@ -24,7 +24,7 @@ pub(super) struct LimitSettings {
     pub cpu_time: Given<Duration>,
 }
 
-/// Maps merge key by key.
+/// Merges a job's limits with the defaults, key by key.
 pub(super) fn limits(own: Given<LimitSettings>, defaults: &Given<LimitSettings>) -> Limits {
     let own = match own {
         Some(None) => return Limits::default(),
@@ -39,33 +39,33 @@ pub(super) fn limits(own: Given<LimitSettings>, defaults: &Given<LimitSettings>)
     }
 }
 
-/// A name or number of a user or group.
+/// Checks the form of a user's or group's name or number.
 pub(super) fn account(text: String) -> Result<String, String> {
     let is_fit =
         !text.is_empty() && !text.chars().any(|c| c.is_control() || c.is_whitespace() || matches!(c, ':' | '/'));
-    if is_fit { Ok(text) } else { Err(format!("`{}` is no name of a user or group", shown(&text))) }
+    if is_fit { Ok(text) } else { Err(format!("`{}` is not the name of a user or group", shown(&text))) }
 }
 
 pub(super) fn nice(text: String) -> Result<i32, String> {
     let value = text.parse::<i32>().ok().filter(|value| NICE.contains(value) && !text.starts_with('+'));
-    value.ok_or_else(|| format!("`{}` is no nice value: they are -20 to 19", shown(&text)))
+    value.ok_or_else(|| format!("`{}` is not a nice value: expected -20 to 19", shown(&text)))
 }
 
 pub(super) fn memory(text: String) -> Result<u64, String> {
     match size::parse(&text) {
-        Ok(0) => Err("must be more than nothing".to_owned()),
+        Ok(0) => Err("must be more than zero".to_owned()),
         Ok(bytes) => Ok(bytes),
         Err(error) => Err(error.to_string()),
     }
 }
 
 pub(super) fn count(text: String) -> Result<u64, String> {
-    // The kernel counts in signed numbers.
+    // `u32`, because the kernel counts in signed 64-bit numbers.
     let count = text.parse::<u32>().ok().filter(|&count| count > 0 && text.bytes().all(|byte| byte.is_ascii_digit()));
-    count.map(u64::from).ok_or_else(|| format!("`{}` is no whole number from 1", shown(&text)))
+    count.map(u64::from).ok_or_else(|| format!("`{}` is not a whole number of at least 1", shown(&text)))
 }
 
-/// The kernel counts it in seconds.
+/// Parses CPU time, which the kernel limits in whole seconds.
 pub(super) fn cpu_time(text: String) -> Result<Duration, String> {
     match duration::parse(&text) {
         Ok(time) if time.subsec_nanos() == 0 && !time.is_zero() => Ok(time),

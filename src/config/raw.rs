@@ -1,7 +1,7 @@
-//! jobs.yaml as written: the second pass, by serde_yaml, into types that mirror the file.
+//! The second pass over jobs.yaml: serde_yaml into types that mirror the file.
 //!
-//! Every text is the text as written, quoted or not: `NO`, `1.10` and `0027` are what they look like. Nothing is
-//! judged here; `settings` does that.
+//! Every text stays as written, quoted or not: `NO`, `1.10` and `0027` are exactly these texts. `settings` checks the
+//! values.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,16 +9,15 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
-/// What a key of a block may be: not given, given as null (which restores the built-in default), or a value.
+/// The state of a key in a block: missing, null (which restores the built-in default), or a value.
 pub(super) type Given<T> = Option<Option<T>>;
 
-/// A whole file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
     #[serde(default)]
     pub defaults: Option<Block>,
-    /// Missing only where that is already reported.
+    /// Missing only if an error already reports that.
     #[serde(default)]
     pub jobs: BTreeMap<String, Block>,
 }
@@ -91,7 +90,7 @@ pub(super) struct Block {
     pub on_missed: Given<TextOrTexts>,
 }
 
-/// Tells a key that is null from one that is not there.
+/// Distinguishes a key that is null from a missing one.
 fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Given<T>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
@@ -122,7 +121,7 @@ impl<'de> Visitor<'de> for TextOrTextsVisitor {
         Ok(TextOrTexts::Text(text.to_owned()))
     }
 
-    // `command: true` is a command; other spellings of booleans were refused by their form.
+    // `command: true` is a command. The check of the form has rejected other spellings of booleans.
     fn visit_bool<E: Error>(self, flag: bool) -> Result<TextOrTexts, E> {
         Ok(TextOrTexts::Text(flag.to_string()))
     }

@@ -1,33 +1,33 @@
-//! The keys of jobs.yaml and the form of their values: the check that finds every unknown key and every wrong type.
+//! The check for unknown keys and wrong types in jobs.yaml.
 //!
-//! It leaves behind the sound part of the file, which serde_yaml then reads into `raw`'s types, so that values
-//! are judged also where something else in the file is wrong.
+//! It returns the sound part of the file, which serde_yaml then reads into the types of `raw`. So values are checked
+//! even if something else in the file is wrong.
 
 use std::rc::Rc;
 
-use super::spanned::{Entry, Fault, Node, Position, Value};
+use super::spanned::{Fault, MapEntry, Node, Position, Value};
 use crate::suggest::{self, nearest};
 
-/// The form of a value, as far as it can be seen without knowing what it means.
+/// The syntactic form of a value.
 #[derive(Clone, Copy)]
 enum Form {
     /// A text, quoted or not.
     Text,
-    /// A text or a list of texts. Without quotes it may not look like a number, for that would be read as one.
+    /// A text or a list of texts. An unquoted text must not look like a number, because YAML would read it as one.
     TextOrTexts,
-    /// `true` or `false`, nothing else.
+    /// Exactly `true` or `false`.
     Flag,
     /// Decimal digits.
     Number,
     /// A list of decimal digits.
     Numbers,
-    /// A map from text to text, null not among them.
+    /// A map from text to text, without null.
     Texts,
-    /// A map from these keys to texts, where null restores a default.
+    /// A map from these keys to texts. Null restores a default.
     Fields(&'static [&'static str]),
 }
 
-/// Every key of a job that works.
+/// All keys of a job.
 const KEYS: &[(&str, Form)] = &[
     ("description", Form::Text),
     ("schedule", Form::TextOrTexts),
@@ -62,10 +62,10 @@ const KEYS: &[(&str, Form)] = &[
     ("on_missed", Form::TextOrTexts),
 ];
 
-/// Keys that make a job what it is, so that `defaults` cannot have them.
+/// Keys that `defaults` must not have, because they are different for every job.
 const NOT_IN_DEFAULTS: &[&str] = &["schedule", "after", "command"];
 
-/// Checks all keys and forms, adds what is wrong to `faults`, and returns the file without it.
+/// Checks all keys and forms, adds errors to `faults`, and returns the file without the faulty parts.
 pub(super) fn sound_part(root: &Node, faults: &mut Vec<Fault>) -> Option<Rc<Node>> {
     let mut check = Check { faults };
     check.file(root)
@@ -82,7 +82,7 @@ impl Check<'_> {
 
     fn file(&mut self, root: &Node) -> Option<Rc<Node>> {
         if root.is_null() {
-            self.fault(Position::START, "the file is empty; no jobs at all is `jobs: {}`");
+            self.fault(Position::START, "the file is empty; write `jobs: {}` for no jobs");
             return None;
         }
         let Value::Map(entries) = &root.value else {
@@ -90,72 +90,74 @@ impl Check<'_> {
             return None;
         };
         if root.entry("jobs").is_none() {
-            self.fault(root.at, "`jobs` is missing; no jobs at all is `jobs: {}`");
+            self.fault(root.at, "`jobs` is missing; write `jobs: {}` for no jobs");
         }
         Some(rebuilt(root, entries.iter().filter_map(|entry| self.top_entry(entry)).collect()))
     }
 
-    fn top_entry(&mut self, entry: &Entry) -> Option<Entry> {
+    fn top_entry(&mut self, entry: &MapEntry) -> Option<MapEntry> {
         match entry.key.as_str() {
             "defaults" if entry.value.is_null() => Some(entry.clone()),
             "defaults" => self.block(entry, "defaults", NOT_IN_DEFAULTS),
             "jobs" => self.jobs(entry),
             key => {
-                let hint = meant(key, ["defaults", "jobs"].into_iter());
+                let hint = did_you_mean(key, ["defaults", "jobs"].into_iter());
                 self.fault(entry.at, format!("`{}` is not a key of a jobs file{hint}", shown_key(key)));
                 None
             }
         }
     }
 
-    fn jobs(&mut self, jobs: &Entry) -> Option<Entry> {
+    fn jobs(&mut self, jobs: &MapEntry) -> Option<MapEntry> {
         let Value::Map(entries) = &jobs.value.value else {
-            let message =
-                format!("`jobs` is a map from names to jobs, not {}; none is `jobs: {{}}`", kind(&jobs.value));
-            self.fault(place(jobs), message);
+            let message = format!(
+                "`jobs` is a map from names to jobs, not {}; write `jobs: {{}}` for no jobs",
+                kind(&jobs.value)
+            );
+            self.fault(position_of(jobs), message);
             return None;
         };
         let sound =
             entries.iter().filter_map(|job| self.block(job, &format!("job `{}`", shown(&job.key)), &[])).collect();
-        Some(Entry { value: rebuilt(&jobs.value, sound), ..jobs.clone() })
+        Some(MapEntry { value: rebuilt(&jobs.value, sound), ..jobs.clone() })
     }
 
-    /// A job, or the defaults.
-    fn block(&mut self, block: &Entry, title: &str, excluded: &[&str]) -> Option<Entry> {
+    /// Checks a job or the defaults.
+    fn block(&mut self, block: &MapEntry, title: &str, excluded: &[&str]) -> Option<MapEntry> {
         let Value::Map(entries) = &block.value.value else {
-            self.fault(place(block), format!("{title}: must be a map of keys, not {}", kind(&block.value)));
+            self.fault(position_of(block), format!("{title}: must be a map of keys, not {}", kind(&block.value)));
             return None;
         };
         if excluded.is_empty() {
             self.missing_keys(block, title);
         }
         let sound = entries.iter().filter(|entry| self.key(entry, title, excluded)).cloned().collect();
-        Some(Entry { value: rebuilt(&block.value, sound), ..block.clone() })
+        Some(MapEntry { value: rebuilt(&block.value, sound), ..block.clone() })
     }
 
-    fn missing_keys(&mut self, job: &Entry, title: &str) {
+    fn missing_keys(&mut self, job: &MapEntry, title: &str) {
         let has = |key| job.value.entry(key).is_some_and(|entry| !entry.value.is_null());
         if !has("schedule") && !has("after") {
             self.fault(job.at, format!("{title}: `schedule` is missing"));
         }
         if let Some(after) = job.value.entry("after").filter(|_| has("schedule") && has("after")) {
-            self.fault(after.at, format!("{title}: `after` stands in the place of `schedule`; a job has one of them"));
+            self.fault(after.at, format!("{title}: `after` replaces `schedule`; a job must have exactly one of them"));
         }
         if !has("command") {
             self.fault(job.at, format!("{title}: `command` is missing"));
         }
     }
 
-    /// True when the key is one, and its value has the right form.
-    fn key(&mut self, entry: &Entry, title: &str, excluded: &[&str]) -> bool {
+    /// True if the key exists and its value has the right form.
+    fn key(&mut self, entry: &MapEntry, title: &str, excluded: &[&str]) -> bool {
         let key = entry.key.as_str();
         if excluded.contains(&key) {
-            self.fault(entry.at, format!("{title}: `{key}` belongs to a job, not here"));
+            self.fault(entry.at, format!("{title}: `{key}` belongs to a job, not to `defaults`"));
             return false;
         }
         let Some((_, form)) = KEYS.iter().find(|(name, _)| *name == key) else {
             let known = KEYS.iter().map(|(name, _)| *name);
-            let hint = meant(key, known.filter(|name| !excluded.contains(name)));
+            let hint = did_you_mean(key, known.filter(|name| !excluded.contains(name)));
             self.fault(entry.at, format!("{title}: `{}` is not a key of a job{hint}", shown_key(key)));
             return false;
         };
@@ -166,8 +168,8 @@ impl Check<'_> {
     }
 }
 
-/// What is wrong with the form of a value, and where. Null is right everywhere: it restores the default.
-fn wrong_form(form: Form, entry: &Entry) -> Vec<(Position, String)> {
+/// The errors in the form of a value. Null is always valid, because it restores the default.
+fn wrong_form(form: Form, entry: &MapEntry) -> Vec<(Position, String)> {
     let (key, node) = (&entry.key, &entry.value);
     if node.is_null() {
         return Vec::new();
@@ -179,7 +181,10 @@ fn wrong_form(form: Form, entry: &Entry) -> Vec<(Position, String)> {
         (Form::TextOrTexts, Value::Text { text, plain: true }) if is_read_otherwise(text) => {
             vec![(
                 node.at,
-                format!("`{key}` is a text, and this is read as a number or boolean; quote it: \"{}\"", shown(text)),
+                format!(
+                    "`{key}` must be a text, but YAML reads this as a number or boolean; quote it: \"{}\"",
+                    shown(text)
+                ),
             )]
         }
         (Form::TextOrTexts, Value::Text { .. }) => Vec::new(),
@@ -207,34 +212,36 @@ fn wrong_form(form: Form, entry: &Entry) -> Vec<(Position, String)> {
 fn wrong_item(key: &str, item: &Node) -> Option<(Position, String)> {
     match item.text() {
         None => Some((item.at, format!("an item of `{key}` must be a text, not {}", kind(item)))),
-        Some("") if item.is_null() => Some((item.at, format!("an item of `{key}` is missing; an empty one is `\"\"`"))),
+        Some("") if item.is_null() => {
+            Some((item.at, format!("an item of `{key}` is missing; for an empty one write `\"\"`")))
+        }
         Some(_) => None,
     }
 }
 
-fn wrong_pair(key: &str, entry: &Entry) -> Option<(Position, String)> {
+fn wrong_pair(key: &str, entry: &MapEntry) -> Option<(Position, String)> {
     let name = shown_key(&entry.key);
     if entry.value.is_null() {
-        return Some((place(entry), format!("`{key}`: `{name}` has no value; an empty one is `\"\"`")));
+        return Some((position_of(entry), format!("`{key}`: `{name}` has no value; for an empty one write `\"\"`")));
     }
     let wrong = entry.value.text().is_none();
     wrong.then(|| (entry.value.at, format!("`{key}`: `{name}` must be a text, not {}", kind(&entry.value))))
 }
 
-fn wrong_field(key: &str, entry: &Entry, known: &[&str]) -> Option<(Position, String)> {
+fn wrong_field(key: &str, entry: &MapEntry, known: &[&str]) -> Option<(Position, String)> {
     let name = shown(&entry.key);
     if !known.contains(&entry.key.as_str()) {
         return Some((
             entry.at,
-            format!("`{key}`: `{name}` is not a key of it{}", meant(&entry.key, known.iter().copied())),
+            format!("`{key}`: `{name}` is not one of its keys{}", did_you_mean(&entry.key, known.iter().copied())),
         ));
     }
     let wrong = entry.value.text().is_none();
     wrong.then(|| (entry.value.at, format!("`{key}`: `{name}` must be a text or number, not {}", kind(&entry.value))))
 }
 
-/// A value that is not there stands nowhere; what is wrong with it is said at its key.
-pub(super) fn place(entry: &Entry) -> Position {
+/// The position of a value, or of its key if the value is missing.
+pub(super) fn position_of(entry: &MapEntry) -> Position {
     if entry.value.plain() == Some("") { entry.at } else { entry.value.at }
 }
 
@@ -244,7 +251,7 @@ fn is_number(node: &Node) -> bool {
     })
 }
 
-/// Whether YAML reads an unquoted text as a number, or as a boolean that it would respell.
+/// True if YAML reads an unquoted text as a number, or as a boolean in another spelling.
 fn is_read_otherwise(text: &str) -> bool {
     let like_a_number = text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.'));
     match text {
@@ -254,11 +261,11 @@ fn is_read_otherwise(text: &str) -> bool {
     }
 }
 
-fn rebuilt(node: &Node, entries: Vec<Entry>) -> Rc<Node> {
+fn rebuilt(node: &Node, entries: Vec<MapEntry>) -> Rc<Node> {
     Rc::new(node.with(Value::Map(entries)))
 }
 
-/// What a value is, in words.
+/// The kind of a value, for error messages.
 fn kind(node: &Node) -> &'static str {
     match &node.value {
         Value::Map(_) => "a map",
@@ -270,17 +277,18 @@ fn kind(node: &Node) -> &'static str {
     }
 }
 
-/// A hint at the word that was likely meant.
-pub(super) fn meant<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+/// A suggestion of the most similar word; empty if none is similar.
+pub(super) fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     nearest(word, known).map(|word| format!(", did you mean `{word}`?")).unwrap_or_default()
 }
 
-/// A key of the file as part of a message. To YAML `{NAME=value}` is a key; its value is nobody's to read.
+/// Quotes a key of the file for a message. In YAML, all of `{NAME=value}` is a key, and the value may be secret, so it
+/// is left out.
 pub(super) fn shown_key(key: &str) -> String {
     key.find('=').map_or_else(|| shown(key), |index| shown(&key[..=index]))
 }
 
-/// A word of the file as part of a message: on one line, and no longer than one can read.
+/// Quotes a word of the file for a message: on one line and with limited length.
 pub(super) fn shown(word: &str) -> String {
     suggest::shown(word, 100)
 }

@@ -1,7 +1,7 @@
-//! The values of one block, a job or the defaults, each judged by itself and reported at its place.
+//! The check of every value in one block, a job or the defaults.
 //!
-//! A block keeps apart what is not given, given as null, and given, so that a job can be laid over its file's
-//! defaults afterwards. What a single text may be is in `values`; what depends on more than one value is `validate`'s.
+//! A block distinguishes missing keys, null and values, so that a job can be merged with its file's defaults
+//! afterwards. `values` defines the rules for single texts; `validate` checks rules between values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -12,14 +12,14 @@ use super::after::{self, Upstream};
 use super::hooks::{self, HookSettings};
 use super::process::{self, LimitSettings};
 use super::raw::{self, Given, TextOrTexts};
-use super::schema::{self, meant, shown, shown_key};
-use super::spanned::{Entry, Fault, Node, Position};
+use super::schema::{self, did_you_mean, shown, shown_key};
+use super::spanned::{Fault, MapEntry, Node, Position};
 use super::{size, values};
 use crate::duration;
 use crate::job::{CommandLine, Condition, Group, Interrupted, JobName, Misfire, OnLeaseEnd, Overlap};
 use crate::schedule::{Dst, Schedule};
 
-/// A block whose values are good, one by one.
+/// A block whose values are valid, each on its own.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub description: Given<String>,
@@ -52,7 +52,7 @@ pub(super) struct Settings {
     pub hooks: HookSettings,
 }
 
-/// What is given of `retries`, key by key.
+/// The given keys of `retries`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RetrySettings {
     pub limit: Given<u32>,
@@ -61,36 +61,36 @@ pub(super) struct RetrySettings {
     pub max_delay: Given<Duration>,
 }
 
-/// Judges every value of `block`, whose places are in `node`; a value that is wrong is reported and left out.
-pub(super) fn judge(
+/// Checks every value of `block`, whose positions are in `node`. Reports invalid values and leaves them out.
+pub(super) fn check(
     mut block: raw::Block,
     node: &Node,
     title: &str,
     zones: &mut Zones,
     faults: &mut Vec<Fault>,
 ) -> Settings {
-    let mut judge = Judge { node, title, faults };
+    let mut checker = ValueChecker { node, title, faults };
     Settings {
-        hooks: hooks::judged(&mut block, |key, given| judge.command(key, given)),
+        hooks: hooks::checked(&mut block, |key, given| checker.command(key, given)),
         description: block.description,
-        schedule: judge.value("schedule", block.schedule, values::expressions),
-        after: judge.after(block.after),
-        timezone: judge.value("timezone", block.timezone, |name| zones.known(name)),
-        dst: judge.word("dst", block.dst, &[("once", Dst::Once), ("skip", Dst::Skip), ("twice", Dst::Twice)]),
-        splay: judge.value("splay", block.splay, |text| duration::parse(&text)),
-        command: judge.command("command", block.command),
+        schedule: checker.value("schedule", block.schedule, values::expressions),
+        after: checker.after(block.after),
+        timezone: checker.value("timezone", block.timezone, |name| zones.known(name)),
+        dst: checker.word("dst", block.dst, &[("once", Dst::Once), ("skip", Dst::Skip), ("twice", Dst::Twice)]),
+        splay: checker.value("splay", block.splay, |text| duration::parse(&text)),
+        command: checker.command("command", block.command),
         enabled: block.enabled,
-        environment: judge.environment(block.environment),
-        user: judge.value("user", block.user, process::account),
-        group: judge.value("group", block.group, process::account),
-        nice: judge.value("nice", block.nice, process::nice),
-        limits: judge.limits(block.limits),
-        working_directory: judge.value("working_directory", block.working_directory, values::absolute_path),
-        umask: judge.value("umask", block.umask, values::umask),
-        timeout: judge.value("timeout", block.timeout, values::some_time),
-        kill_grace: judge.value("kill_grace", block.kill_grace, values::some_time),
-        retries: judge.retries(block.retries),
-        overlap: judge.word(
+        environment: checker.environment(block.environment),
+        user: checker.value("user", block.user, process::account),
+        group: checker.value("group", block.group, process::account),
+        nice: checker.value("nice", block.nice, process::nice),
+        limits: checker.limits(block.limits),
+        working_directory: checker.value("working_directory", block.working_directory, values::absolute_path),
+        umask: checker.value("umask", block.umask, values::umask),
+        timeout: checker.value("timeout", block.timeout, values::positive_duration),
+        kill_grace: checker.value("kill_grace", block.kill_grace, values::positive_duration),
+        retries: checker.retries(block.retries),
+        overlap: checker.word(
             "overlap",
             block.overlap,
             &[
@@ -100,60 +100,60 @@ pub(super) fn judge(
                 ("replace", Overlap::Replace),
             ],
         ),
-        concurrency_group: judge.group(block.concurrency_group),
-        misfire: judge.word(
+        concurrency_group: checker.group(block.concurrency_group),
+        misfire: checker.word(
             "misfire",
             block.misfire,
             &[("skip", Misfire::Skip), ("run-once", Misfire::RunOnce), ("run-all", Misfire::RunAll)],
         ),
-        misfire_window: judge.value("misfire_window", block.misfire_window, |text| duration::parse(&text)),
-        misfire_limit: judge.value("misfire_limit", block.misfire_limit, values::misfire_limit),
-        interrupted: judge.word(
+        misfire_window: checker.value("misfire_window", block.misfire_window, |text| duration::parse(&text)),
+        misfire_limit: checker.value("misfire_limit", block.misfire_limit, values::misfire_limit),
+        interrupted: checker.word(
             "interrupted",
             block.interrupted,
             &[("skip", Interrupted::Skip), ("rerun", Interrupted::Rerun)],
         ),
-        on_lease_end: judge.word(
+        on_lease_end: checker.word(
             "on_lease_end",
             block.on_lease_end,
             &[("keep", OnLeaseEnd::Keep), ("kill", OnLeaseEnd::Kill)],
         ),
-        success_exit_codes: judge.exit_codes(block.success_exit_codes),
-        max_output: judge.value("max_output", block.max_output, |text| size::parse(&text)),
+        success_exit_codes: checker.exit_codes(block.success_exit_codes),
+        max_output: checker.value("max_output", block.max_output, |text| size::parse(&text)),
     }
 }
 
-/// The zones asked for so far: thousands of jobs share a few.
+/// A cache of time zone checks, because thousands of jobs share a few zones.
 #[derive(Default)]
 pub(super) struct Zones(BTreeMap<String, Option<String>>);
 
 impl Zones {
-    /// Asks `schedule`, with an expression that is right in every zone, what is wrong with this one.
+    /// Checks a zone by parsing an expression that is valid in every zone.
     fn known(&mut self, name: String) -> Result<String, String> {
-        let ask = || Schedule::parse(&["0 0 * * *"], &name, Dst::Once, "").err().map(|error| error.to_string());
-        match self.0.entry(name.clone()).or_insert_with(ask) {
+        let check = || Schedule::parse(&["0 0 * * *"], &name, Dst::Once, "").err().map(|error| error.to_string());
+        match self.0.entry(name.clone()).or_insert_with(check) {
             None => Ok(name),
             Some(why) => Err(why.clone()),
         }
     }
 }
 
-struct Judge<'a> {
+struct ValueChecker<'a> {
     node: &'a Node,
     title: &'a str,
     faults: &'a mut Vec<Fault>,
 }
 
-impl Judge<'_> {
-    /// Where the value of a key stands.
-    fn place(&self, key: &str) -> Position {
-        self.node.entry(key).map_or(self.node.at, schema::place)
+impl ValueChecker<'_> {
+    /// The position of a key's value.
+    fn position(&self, key: &str) -> Position {
+        self.node.entry(key).map_or(self.node.at, schema::position_of)
     }
 
-    /// Where an item of a list stands.
-    fn item_place(&self, key: &str, index: usize) -> Position {
+    /// The position of an item of a list.
+    fn item_position(&self, key: &str, index: usize) -> Position {
         let item = self.node.entry(key).and_then(|entry| entry.value.items().get(index));
-        item.map_or_else(|| self.place(key), |item| item.at)
+        item.map_or_else(|| self.position(key), |item| item.at)
     }
 
     fn fault(&mut self, at: Position, key: &str, why: impl Display) {
@@ -164,13 +164,13 @@ impl Judge<'_> {
         &mut self,
         key: &str,
         given: Given<T>,
-        judge: impl FnOnce(T) -> Result<U, E>,
+        check: impl FnOnce(T) -> Result<U, E>,
     ) -> Given<U> {
-        match given.map(|value| value.map(judge).transpose()) {
+        match given.map(|value| value.map(check).transpose()) {
             None => None,
             Some(Ok(value)) => Some(value),
             Some(Err(why)) => {
-                self.fault(self.place(key), key, why);
+                self.fault(self.position(key), key, why);
                 None
             }
         }
@@ -187,15 +187,15 @@ impl Judge<'_> {
         let Some(Some(_)) = given else { return given.map(|_| None) };
         let entries = self.node.entry("after").map_or(&[][..], |entry| entry.value.entries());
         if entries.is_empty() {
-            self.fault(self.place("after"), "after", "it names no job");
+            self.fault(self.position("after"), "after", "must name at least one job");
         }
-        if let Some(entry) = entries.get(after::MOST) {
-            self.fault(entry.at, "after", format!("a job runs after at most {} others", after::MOST));
+        if let Some(entry) = entries.get(after::MAX_ADJACENT) {
+            self.fault(entry.at, "after", format!("a job may run after at most {} others", after::MAX_ADJACENT));
         }
         Some(Some(entries.iter().filter_map(|entry| self.upstream(entry)).collect()))
     }
 
-    fn upstream(&mut self, entry: &Entry) -> Option<Upstream> {
+    fn upstream(&mut self, entry: &MapEntry) -> Option<Upstream> {
         const WORDS: [Condition; 2] = [Condition::Success, Condition::Always];
         let text = entry.value.text()?;
         let condition = WORDS.into_iter().find(|word| word.as_str() == text);
@@ -205,7 +205,7 @@ impl Judge<'_> {
         }
         let name = JobName::parse(&entry.key);
         if name.is_err() {
-            self.fault(entry.at, "after", format!("`{}` is no job name", shown(&entry.key)));
+            self.fault(entry.at, "after", format!("`{}` is not a job name", shown(&entry.key)));
         }
         Some(Upstream { name: name.ok()?, condition: condition?, at: entry.at })
     }
@@ -220,12 +220,13 @@ impl Judge<'_> {
 
     fn argv(&mut self, key: &str, argv: Vec<String>) -> Given<CommandLine> {
         if argv.first().is_none_or(String::is_empty) {
-            self.fault(self.item_place(key, 0), key, "it names no program");
+            self.fault(self.item_position(key, 0), key, "the first item must name a program");
             return None;
         }
-        let wrong: Vec<_> = argv.iter().enumerate().filter_map(|(i, item)| Some((i, values::unfit(item)?))).collect();
+        let wrong: Vec<_> =
+            argv.iter().enumerate().filter_map(|(i, item)| Some((i, values::not_passable(item)?))).collect();
         for (index, why) in &wrong {
-            self.fault(self.item_place(key, *index), key, why);
+            self.fault(self.item_position(key, *index), key, why);
         }
         wrong.is_empty().then_some(Some(CommandLine::Argv(argv)))
     }
@@ -235,9 +236,9 @@ impl Judge<'_> {
         for entry in self.node.entry("environment").map_or(&[][..], |entry| entry.value.entries()) {
             let name = &entry.key;
             if name.is_empty() || name.contains(['=', '\0']) {
-                self.fault(entry.at, "environment", format!("`{}` is no name of a variable", shown_key(name)));
+                self.fault(entry.at, "environment", format!("`{}` is not a variable name", shown_key(name)));
             }
-            if let Some(why) = variables.get(name).and_then(|value| values::unfit(value)) {
+            if let Some(why) = variables.get(name).and_then(|value| values::not_passable(value)) {
                 self.fault(entry.value.at, "environment", format!("`{}`: {why}", shown(name)));
             }
         }
@@ -260,17 +261,17 @@ impl Judge<'_> {
             limit: self.field("retries", "limit", &mut fields, values::retry_limit),
             delay: self.field("retries", "delay", &mut fields, |text| duration::parse(&text)),
             backoff: self.field("retries", "backoff", &mut fields, values::backoff),
-            max_delay: self.field("retries", "max_delay", &mut fields, values::some_time),
+            max_delay: self.field("retries", "max_delay", &mut fields, values::positive_duration),
         }))
     }
 
-    /// Neither of its keys has a default.
+    /// Both keys of a group are required; neither has a default.
     fn group(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<Group> {
         let key = "concurrency_group";
         let Some(Some(mut fields)) = given else { return given.map(|_| None) };
         for name in ["name", "limit"] {
             if fields.get(name).is_none_or(Option::is_none) {
-                self.fault(self.place(key), key, format!("`{name}` is missing"));
+                self.fault(self.position(key), key, format!("`{name}` is missing"));
             }
         }
         let name = self.field(key, "name", &mut fields, values::group_name);
@@ -278,20 +279,20 @@ impl Judge<'_> {
         Some(Some(Group { name: name??, limit: limit?? }))
     }
 
-    /// A key of a map that is the value of a key.
+    /// Checks a key `name` of the map under `key`.
     fn field<U, E: Display>(
         &mut self,
         key: &str,
         name: &str,
         fields: &mut BTreeMap<String, Option<String>>,
-        judge: impl FnOnce(String) -> Result<U, E>,
+        check: impl FnOnce(String) -> Result<U, E>,
     ) -> Given<U> {
-        match fields.remove(name).map(|value| value.map(judge).transpose()) {
+        match fields.remove(name).map(|value| value.map(check).transpose()) {
             None => None,
             Some(Ok(value)) => Some(value),
             Some(Err(why)) => {
                 let entry = self.node.entry(key).and_then(|entry| entry.value.entry(name));
-                let at = entry.map_or_else(|| self.place(key), schema::place);
+                let at = entry.map_or_else(|| self.position(key), schema::position_of);
                 self.fault(at, key, format!("`{name}`: {why}"));
                 None
             }
@@ -302,14 +303,18 @@ impl Judge<'_> {
         let Some(Some(codes)) = given else { return given.map(|_| None) };
         let key = "success_exit_codes";
         if codes.is_empty() {
-            self.fault(self.place(key), key, "the list is empty, so that no run could succeed");
+            self.fault(self.position(key), key, "the list is empty, so no run could succeed");
         }
         let mut set = BTreeSet::new();
         for (index, code) in codes.into_iter().enumerate() {
             match u8::try_from(code) {
                 Ok(code) => drop(set.insert(i32::from(code))),
                 Err(_) => {
-                    self.fault(self.item_place(key, index), key, format!("{code} is no exit code: they are 0 to 255"));
+                    self.fault(
+                        self.item_position(key, index),
+                        key,
+                        format!("{code} is not an exit code: expected 0 to 255"),
+                    );
                 }
             }
         }
@@ -319,6 +324,6 @@ impl Judge<'_> {
 
 fn not_a_word<'a>(text: &str, words: impl Iterator<Item = &'a str> + Clone) -> String {
     let list: Vec<String> = words.clone().map(|word| format!("`{word}`")).collect();
-    let hint = meant(text, words);
-    format!("`{}` is none of {}{hint}", shown(text), list.join(", "))
+    let hint = did_you_mean(text, words);
+    format!("`{}` is not one of {}{hint}", shown(text), list.join(", "))
 }

@@ -1,24 +1,24 @@
-//! Sizes as people write them: an integer and a unit, `64KiB`, `1MiB`.
+//! Parser for sizes such as `64KiB` or `1MiB`.
 
-use super::schema::meant;
+use super::schema::did_you_mean;
 
 /// The units, in bytes.
 const UNITS: [(&str, u64); 5] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
 
-/// A text that is no size.
+/// The error for a text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadSize {
-    #[error("`{0}` is no size: an integer and a unit, such as `64KiB` or `1MiB`")]
+    #[error("`{0}` is not a size: expected an integer and a unit, such as `64KiB` or `1MiB`")]
     NotASize(String),
     #[error("`{0}` has no unit: write `{0}B` for bytes")]
     NoUnit(String),
-    #[error("`{text}` has the unknown unit `{unit}`{hint}; there are B, KiB, MiB, GiB and TiB")]
+    #[error("`{text}` has the unknown unit `{unit}`{hint}; the units are B, KiB, MiB, GiB and TiB")]
     UnknownUnit { text: String, unit: String, hint: String },
     #[error("`{0}` is too large")]
     TooLarge(String),
 }
 
-/// Reads a size, in bytes.
+/// Parses a size and returns it in bytes.
 pub(super) fn parse(text: &str) -> Result<u64, BadSize> {
     let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     if digits.is_empty() || !unit.bytes().all(|byte| byte.is_ascii_alphabetic()) {
@@ -38,11 +38,11 @@ pub(super) fn parse(text: &str) -> Result<u64, BadSize> {
 }
 
 fn unknown_unit(text: &str, unit: &str) -> BadSize {
-    // `M` and `MB` begin with the letter of the unit that is meant.
+    // `M` and `MB` begin with the letter of the unit that was probably meant.
     let first = unit.chars().next().map(|c| c.to_ascii_uppercase());
     let alike = UNITS.iter().map(|(name, _)| *name).find(|name| unit.len() <= 3 && name.chars().next() == first);
     let hint = alike.map(|name| format!(", did you mean `{name}`?"));
-    let hint = hint.unwrap_or_else(|| meant(unit, UNITS.iter().map(|(name, _)| *name)));
+    let hint = hint.unwrap_or_else(|| did_you_mean(unit, UNITS.iter().map(|(name, _)| *name)));
     BadSize::UnknownUnit { text: text.to_owned(), unit: unit.to_owned(), hint: hint.trim_end_matches('?').to_owned() }
 }
 
@@ -58,18 +58,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_says_which_rule_it_breaks() {
-        for (text, says) in [
-            ("", "`` is no size: an integer and a unit, such as `64KiB` or `1MiB`"),
-            ("1.5MiB", "`1.5MiB` is no size: an integer and a unit, such as `64KiB` or `1MiB`"),
-            ("-1B", "`-1B` is no size: an integer and a unit, such as `64KiB` or `1MiB`"),
+    fn an_error_names_the_broken_rule() {
+        for (text, message) in [
+            ("", "`` is not a size: expected an integer and a unit, such as `64KiB` or `1MiB`"),
+            ("1.5MiB", "`1.5MiB` is not a size: expected an integer and a unit, such as `64KiB` or `1MiB`"),
+            ("-1B", "`-1B` is not a size: expected an integer and a unit, such as `64KiB` or `1MiB`"),
             ("65536", "`65536` has no unit: write `65536B` for bytes"),
-            ("1MB", "`1MB` has the unknown unit `MB`, did you mean `MiB`; there are B, KiB, MiB, GiB and TiB"),
-            ("1m", "`1m` has the unknown unit `m`, did you mean `MiB`; there are B, KiB, MiB, GiB and TiB"),
-            ("1parsec", "`1parsec` has the unknown unit `parsec`; there are B, KiB, MiB, GiB and TiB"),
+            ("1MB", "`1MB` has the unknown unit `MB`, did you mean `MiB`; the units are B, KiB, MiB, GiB and TiB"),
+            ("1m", "`1m` has the unknown unit `m`, did you mean `MiB`; the units are B, KiB, MiB, GiB and TiB"),
+            ("1parsec", "`1parsec` has the unknown unit `parsec`; the units are B, KiB, MiB, GiB and TiB"),
             ("99999999TiB", "`99999999TiB` is too large"),
         ] {
-            assert_eq!(parse(text).map_err(|error| error.to_string()), Err(says.to_owned()));
+            assert_eq!(parse(text).map_err(|error| error.to_string()), Err(message.to_owned()));
         }
     }
 }

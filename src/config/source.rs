@@ -1,14 +1,14 @@
-//! The bytes of a jobs file before YAML: which of them are text, and what a line of it says.
+//! The text of a jobs file: check of its bytes, its lines, YAML syntax errors.
 //!
-//! Both parsers must see the same characters, so what they treat differently never reaches them: NUL ends the input
-//! for one, U+0085, U+2028 and U+2029 are line breaks for the other only.
+//! Both YAML parsers must see the same characters, so characters that they treat differently are rejected first: NUL
+//! ends the input for one of them, and U+0085, U+2028 and U+2029 are line breaks only for the other.
 
 use super::spanned::{Fault, Position};
 
-/// A file may have this many bytes.
+/// Maximum size of a file in bytes.
 pub(crate) const LARGEST: usize = 4 << 20;
 
-/// The text of a file without its byte order mark, or why it is none.
+/// Returns the text of a file without its byte order mark, or the reason why it is not valid text.
 pub(super) fn text(bytes: &[u8]) -> Result<&str, Fault> {
     if bytes.len() > LARGEST {
         return Err(Fault::new(Position::START, format!("the file is larger than {} MiB", LARGEST >> 20)));
@@ -20,7 +20,7 @@ pub(super) fn text(bytes: &[u8]) -> Result<&str, Fault> {
         Some((index, c)) => Err(Fault::new(
             position_behind(&text[..index]),
             format!(
-                "the character U+{:04X} cannot stand in a jobs file; in double quotes write `\\u{0:04x}`",
+                "the character U+{:04X} is not allowed in a jobs file; in double quotes write `\\u{0:04x}`",
                 u32::from(c)
             ),
         )),
@@ -41,18 +41,18 @@ fn is_allowed(c: char) -> bool {
     }
 }
 
-/// Where the character behind `before` stands.
+/// The position of the character after `before`.
 fn position_behind(before: &str) -> Position {
     let breaks = before.replace("\r\n", "\n").replace('\r', "\n");
     let line_start = breaks.rfind('\n').map_or(0, |index| index + 1);
     Position { line: 1 + breaks.matches('\n').count(), column: 1 + breaks[line_start..].chars().count() }
 }
 
-/// Lines longer than this were not written by hand; nothing is looked up in them, so that no file costs the
-/// product of its size and its jobs.
+/// Lines longer than this were not written by hand. They are not searched, so that the cost of a file cannot grow with
+/// its size times its number of jobs.
 const LONGEST_LINE: usize = 16 << 10;
 
-/// A text by its lines.
+/// The lines of a text.
 pub(super) struct Lines<'a>(Vec<&'a str>);
 
 impl<'a> Lines<'a> {
@@ -74,14 +74,14 @@ impl<'a> Lines<'a> {
         if line.len() > LONGEST_LINE { "" } else { line }
     }
 
-    /// What stands at a place, up to the end of its line.
+    /// The text from a position to the end of its line.
     pub fn from(&self, at: Position) -> &'a str {
         let line = self.line(at.line);
         line.char_indices().nth(at.column - 1).map_or("", |(index, _)| &line[index..])
     }
 
-    /// Where the character `offset` of the value `value` at `at` stands; the value's own place where it is not
-    /// written as it reads, because of escapes or line breaks.
+    /// The position of character `offset` inside the value `value` at `at`. Returns the value's own position if the
+    /// value is written differently in the file, because of escapes or line breaks.
     pub fn inside(&self, at: Position, value: &str, offset: usize) -> Position {
         let written = self.from(at);
         let quote = usize::from(written.starts_with(['"', '\'']));
@@ -90,7 +90,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// A syntax error, in words that help: `* * * * *` and `@daily` without quotes are what people run into.
+/// Explains a YAML syntax error. The usual mistakes are `* * * * *` and `@daily` without quotes.
 pub(super) fn explain_syntax(text: &str, at: Position, info: &str) -> Fault {
     if info.contains("recursion limit") {
         return Fault::new(at, "nested too deep");
@@ -98,7 +98,7 @@ pub(super) fn explain_syntax(text: &str, at: Position, info: &str) -> Fault {
     let lines = Lines::of(text);
     unquoted(&lines, lines.from(at), at)
         .or_else(|| unquoted_value(&lines, at.line))
-        // The parser may notice only at the token behind it.
+        // The parser may detect the error only at the next token.
         .or_else(|| unquoted_value(&lines, at.line.saturating_sub(1)))
         .unwrap_or_else(|| Fault::new(at, format!("this is not YAML: {}", without_quotation(info))))
 }
@@ -110,8 +110,8 @@ fn unquoted_value(lines: &Lines<'_>, number: usize) -> Option<Fault> {
     unquoted(lines, value, Position { line: number, column })
 }
 
-/// What is quoted is a schedule, and nothing else: what stands at this place may as well be a password under `environment`, and this
-/// is logged and shown.
+/// Explains an unquoted `*` or `@`. Quotes the value only if it is a schedule: it could also be a password under
+/// `environment`, and the message is logged and displayed.
 fn unquoted(lines: &Lines<'_>, value: &str, at: Position) -> Option<Fault> {
     let why = match value.chars().next()? {
         '*' => "an unquoted `*` begins an alias",
@@ -126,12 +126,12 @@ fn unquoted(lines: &Lines<'_>, value: &str, at: Position) -> Option<Fault> {
     Some(Fault::new(at, format!("quote it: \"{expression}\" (in YAML {why})")))
 }
 
-/// Whether the key before this place is `schedule`. The text is no YAML, so this goes by its look; where that says nothing, it is
-/// some other key's.
+/// True if the key before this position is `schedule`. The text is not valid YAML, so this is a guess from its layout;
+/// in doubt, the answer is false.
 fn is_of_a_schedule(lines: &Lines<'_>, at: Position) -> bool {
     let before = |line: &str| line.chars().take(at.column - 1).collect::<String>();
     let own = last_key(&before(lines.line(at.line)));
-    // An item of a list stands below the key, behind a dash, as do those between.
+    // An item of a list is below the key, after a dash, and so are the items between.
     let above = || {
         let above =
             (1..at.line).rev().map(|number| lines.line(number)).find(|line| !line.trim_start().starts_with('-'));
@@ -141,7 +141,7 @@ fn is_of_a_schedule(lines: &Lines<'_>, at: Position) -> bool {
     own.or_else(|| is_item().then(above).flatten()).is_some_and(|key| key == "schedule")
 }
 
-/// The last key that a line has, if it stands where a key can.
+/// The last key of a line, if it is in a place where a key may be.
 fn last_key(line: &str) -> Option<String> {
     let line = format!("{} ", line.trim_end());
     let (before, _) = line.rsplit_once(": ")?;
@@ -151,12 +151,12 @@ fn last_key(line: &str) -> Option<String> {
     (ahead.is_empty() || ahead.ends_with(['{', ','])).then(|| key.to_owned())
 }
 
-/// The parser's own words, without the character of the file that one of them quotes.
+/// The parser's message without the part that quotes the file, which may be secret.
 fn without_quotation(info: &str) -> &str {
     info.split_once(": `").map_or(info, |(words, _)| words)
 }
 
-/// What stands behind the dashes, the key and the brackets of a line.
+/// The value of a line, without dashes, key and brackets.
 fn value_of(line: &str) -> &str {
     let mut rest = line.trim_start();
     if let Some((_, value)) = rest.split_once(": ").filter(|(key, _)| !key.starts_with(['*', '@', '#', '"', '\''])) {

@@ -1,10 +1,9 @@
-//! The first pass over a jobs file: what stands where.
+//! The first pass over a jobs file: a tree with the position of every key and value.
 //!
-//! serde_yaml says where the first thing is wrong and stops, keeps the last of two equal keys, and takes seconds
-//! over a megabyte of `[`. This pass reads the events of `saphyr-parser` into a tree that knows the place of
-//! every key and value, and refuses what the second pass would choke on or read in silence: a second document, a
-//! duplicate key, `<<`, tags, endless nesting, aliases that multiply. It gives no meaning to anything;
-//! that is for `schema` and `validate`.
+//! serde_yaml alone is not enough: it reports only the first error, keeps the last of two equal keys, and takes seconds
+//! for a megabyte of `[`. This pass builds a tree from the events of `saphyr-parser`. It rejects input that the second
+//! pass would fail on or silently accept: a second document, duplicate keys, `<<`, tags, deep nesting, and aliases that
+//! multiply the text. `schema` and `validate` check the meaning.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -13,14 +12,14 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
 use super::{schema, source};
 
-/// Deeper than any jobs file, shallower than the 128 levels at which serde_yaml gives up.
+/// Maximum nesting. Deeper than any jobs file needs, and below the 128 levels at which serde_yaml gives up.
 const DEEPEST: usize = 32;
-/// More values than four mebibytes of sensible jobs have.
+/// Maximum number of values; more than 4 MiB of sensible jobs contain.
 const MOST_NODES: usize = 500_000;
-/// How much text aliases may add to a file, so that none grows by repeating itself.
+/// Maximum number of bytes that aliases may add to a file by repetition.
 const MOST_REPEATED: usize = 16 << 20;
 
-/// A place in a file, both from 1, the column in characters.
+/// A position in a file. Line and column count from 1, the column in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
     pub line: usize,
@@ -30,7 +29,7 @@ pub(super) struct Position {
 impl Position {
     pub const START: Self = Self { line: 1, column: 1 };
 
-    /// So many characters later in the same line.
+    /// The position `by` characters later in the same line.
     pub fn column_later(self, by: usize) -> Self {
         Self { column: self.column + by, ..self }
     }
@@ -42,7 +41,7 @@ impl From<Marker> for Position {
     }
 }
 
-/// Something wrong, and where.
+/// An error or warning, and its position.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fault {
     pub at: Position,
@@ -55,32 +54,32 @@ impl Fault {
     }
 }
 
-/// A value and its place.
+/// A value and its position.
 #[derive(Debug)]
 pub(super) struct Node {
     pub at: Position,
-    /// Behind its last character.
+    /// The position after its last character.
     pub end: Position,
     pub value: Value,
-    /// Its size with all that is in it.
+    /// Approximate size in bytes, including everything in it.
     size: usize,
 }
 
-/// What a value is, before anyone asks what it should be.
+/// The YAML type of a value.
 #[derive(Debug)]
 pub(super) enum Value {
-    /// A text as written; `plain` when it stands without quotes.
+    /// A text as written; `plain` if it is unquoted.
     Text {
         text: String,
         plain: bool,
     },
     List(Vec<Rc<Node>>),
-    Map(Vec<Entry>),
+    Map(Vec<MapEntry>),
 }
 
 /// A key with its value.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct MapEntry {
     pub key: String,
     pub at: Position,
     pub value: Rc<Node>,
@@ -97,7 +96,7 @@ impl Node {
         Self { at: span.start.into(), end: span.end.into(), value, size }
     }
 
-    /// The same place with another value.
+    /// Another value at the same position.
     pub fn with(&self, value: Value) -> Self {
         Self { at: self.at, end: self.end, value, size: self.size }
     }
@@ -110,7 +109,7 @@ impl Node {
         }
     }
 
-    /// The text where it stands without quotes.
+    /// The text if it is unquoted.
     pub fn plain(&self) -> Option<&str> {
         match &self.value {
             Value::Text { text, plain: true } => Some(text),
@@ -118,7 +117,7 @@ impl Node {
         }
     }
 
-    /// The items, if it is a list.
+    /// The items of a list; empty for other types.
     pub fn items(&self) -> &[Rc<Node>] {
         match &self.value {
             Value::List(items) => items,
@@ -126,20 +125,20 @@ impl Node {
         }
     }
 
-    /// The entries, if it is a map.
-    pub fn entries(&self) -> &[Entry] {
+    /// The entries of a map; empty for other types.
+    pub fn entries(&self) -> &[MapEntry] {
         match &self.value {
             Value::Map(entries) => entries,
             _ => &[],
         }
     }
 
-    /// The entry under `key`, if it is a map that has one.
-    pub fn entry(&self, key: &str) -> Option<&Entry> {
+    /// The map's entry with this key.
+    pub fn entry(&self, key: &str) -> Option<&MapEntry> {
         self.entries().iter().find(|entry| entry.key == key)
     }
 
-    /// True for what YAML calls null: nothing, `~`, `null`.
+    /// True for YAML's null: nothing, `~`, `null`.
     pub fn is_null(&self) -> bool {
         matches!(self.plain(), Some("" | "~" | "null" | "Null" | "NULL"))
     }
@@ -149,13 +148,13 @@ fn sum(weights: impl Iterator<Item = usize>) -> usize {
     weights.fold(0, usize::saturating_add)
 }
 
-/// What the pass found. Without a root the file cannot be read further, and there is at least one fault.
+/// The result of the pass. Without a root, the file cannot be checked further, and there is at least one fault.
 pub(super) struct Spanned {
     pub root: Option<Rc<Node>>,
     pub faults: Vec<Fault>,
 }
 
-/// Reads a whole file. `text` has no byte order mark and only characters that YAML allows ([`source::text`]).
+/// Reads a whole file. `text` must come from [`source::text`]: no byte order mark, and only allowed characters.
 pub(super) fn read(text: &str) -> Spanned {
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
@@ -175,10 +174,10 @@ pub(super) fn read(text: &str) -> Spanned {
 }
 
 fn empty_file() -> Fault {
-    Fault::new(Position::START, "the file is empty; no jobs at all is `jobs: {}`")
+    Fault::new(Position::START, "the file is empty; write `jobs: {}` for no jobs")
 }
 
-/// Puts the tree together without recursion.
+/// Builds the tree without recursion, which deep nesting could exhaust.
 #[derive(Default)]
 struct Builder {
     open: Vec<Open>,
@@ -190,7 +189,7 @@ struct Builder {
     repeated: usize,
 }
 
-/// A list or map whose end was not seen yet.
+/// A list or map whose end has not been reached yet.
 struct Open {
     start: Marker,
     anchor: usize,
@@ -199,18 +198,18 @@ struct Open {
 
 enum Collecting {
     List(Vec<Rc<Node>>),
-    Map { entries: Vec<Entry>, lines: HashMap<String, usize>, key: Option<Key> },
+    Map { entries: Vec<MapEntry>, lines: HashMap<String, usize>, key: Option<Key> },
 }
 
-/// A key that waits for its value.
+/// A key whose value has not been read yet.
 enum Key {
     Good(String, Position),
-    /// Its fault is reported; its value is read and forgotten.
+    /// Its fault is already reported; its value is read and discarded.
     Bad,
 }
 
 impl Builder {
-    /// An error ends the pass: behind it nothing could be trusted, or the file would cost too much.
+    /// Processes one event. An error ends the pass, because the rest would be unreliable or too expensive.
     fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Fault> {
         let at = Position::from(span.start);
         self.nodes += 1;
@@ -222,9 +221,9 @@ impl Builder {
             Event::Alias(anchor) => self.alias(anchor, at),
             Event::Scalar(text, style, anchor, tag) => {
                 self.refuse_tag(tag.is_some(), at);
-                // A copy, because the parser leaves room for growth in every one of its texts.
+                // Copied, because every text of the parser has spare capacity.
                 let value = Value::Text { text: text.as_ref().to_owned(), plain: style == ScalarStyle::Plain };
-                self.place(Rc::new(Node::new(span, value)), anchor);
+                self.attach(Rc::new(Node::new(span, value)), anchor);
                 Ok(())
             }
             Event::SequenceStart(anchor, tag) => {
@@ -272,23 +271,23 @@ impl Builder {
             Collecting::List(items) => Value::List(items),
             Collecting::Map { entries, .. } => Value::Map(entries),
         };
-        self.place(Rc::new(Node::new(Span::new(open.start, end), value)), open.anchor);
+        self.attach(Rc::new(Node::new(Span::new(open.start, end), value)), open.anchor);
     }
 
     fn alias(&mut self, anchor: usize, at: Position) -> Result<(), Fault> {
         let Some(node) = self.anchors.get(&anchor).cloned() else {
-            return Err(Fault::new(at, "this alias stands for something that it is itself a part of"));
+            return Err(Fault::new(at, "this alias refers to a value that contains it"));
         };
         self.repeated = self.repeated.saturating_add(node.size);
         if self.repeated > MOST_REPEATED {
             return Err(Fault::new(at, format!("aliases repeat more than {} MiB of text", MOST_REPEATED >> 20)));
         }
-        self.place(node, 0);
+        self.attach(node, 0);
         Ok(())
     }
 
-    /// Puts a finished value where it belongs.
-    fn place(&mut self, node: Rc<Node>, anchor: usize) {
+    /// Adds a finished value to the open list or map, or makes it the root.
+    fn attach(&mut self, node: Rc<Node>, anchor: usize) {
         if anchor != 0 {
             self.anchors.insert(anchor, Rc::clone(&node));
         }
@@ -297,7 +296,7 @@ impl Builder {
             Some(Collecting::List(items)) => items.push(node),
             Some(Collecting::Map { entries, lines, key }) => match key.take() {
                 None => *key = Some(check_key(&node, lines, &mut self.faults)),
-                Some(Key::Good(key, at)) => entries.push(Entry { key, at, value: node }),
+                Some(Key::Good(key, at)) => entries.push(MapEntry { key, at, value: node }),
                 Some(Key::Bad) => {}
             },
         }
@@ -307,7 +306,7 @@ impl Builder {
 fn check_key(node: &Node, lines: &mut HashMap<String, usize>, faults: &mut Vec<Fault>) -> Key {
     let wrong = match (&node.value, node.text().and_then(|key| lines.get(key))) {
         (Value::Text { text, plain: true }, _) if text == "<<" => {
-            "`<<` is not supported; what several jobs share belongs under `defaults`".to_owned()
+            "`<<` is not supported; put what several jobs share under `defaults`".to_owned()
         }
         (Value::Text { text, .. }, Some(line)) => {
             format!("`{}` is already given in line {line}", schema::shown_key(text))
@@ -322,7 +321,7 @@ fn check_key(node: &Node, lines: &mut HashMap<String, usize>, faults: &mut Vec<F
     Key::Bad
 }
 
-/// Writes the tree as YAML that reads back as the same: used where only the sound part of a file is read on.
+/// Writes the tree as YAML that parses to the same tree. Used to pass only the sound part of a file to the second pass.
 pub(super) fn write(node: &Node, out: &mut String) {
     match &node.value {
         Value::Text { text, plain: true } if text.is_empty() => out.push('~'),
@@ -350,7 +349,7 @@ pub(super) fn write(node: &Node, out: &mut String) {
     }
 }
 
-/// What may stand without quotes anywhere, and must where a number, a boolean or null is meant.
+/// True for a text that needs no quotes anywhere. Numbers, booleans and null must not have quotes.
 fn is_simple(text: &str) -> bool {
     text == "~" || text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }

@@ -1,4 +1,4 @@
-//! What is said about jobs files, to the letter.
+//! Tests of the exact error messages for jobs files.
 
 mod after;
 mod folders;
@@ -10,21 +10,21 @@ mod values;
 
 use super::*;
 
-/// The problems of one file, a line each.
-fn said(text: impl AsRef<[u8]>) -> String {
+/// The errors of a file, or its warnings if it is valid, one per line.
+fn reported(text: impl AsRef<[u8]>) -> String {
     match parse("j", text.as_ref()) {
         Ok((_, warnings)) => lines(&warnings),
         Err(problems) => lines(&problems),
     }
 }
 
-/// The problems of one job that has these keys and otherwise all it needs; the keys begin in line 5, column 5.
-fn said_of(keys: &str) -> String {
+/// The problems of a job with these keys in addition to the required ones. The keys begin in line 5, column 5.
+fn reported_for_keys(keys: &str) -> String {
     let keys = keys.replace('\n', "\n    ");
-    said(format!("jobs:\n  a:\n    schedule: \"0 0 * * *\"\n    command: [true]\n    {keys}\n"))
+    reported(format!("jobs:\n  a:\n    schedule: \"0 0 * * *\"\n    command: [true]\n    {keys}\n"))
 }
 
-/// The only job of a file that is valid.
+/// The only job of a valid file.
 fn job(text: &str) -> crate::job::Job {
     let (set, _) = parse("j", text.as_bytes()).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
     let (_, job) = set.jobs.into_iter().next().unwrap_or_else(|| panic!("no job"));
@@ -35,7 +35,7 @@ fn lines(problems: &[Problem]) -> String {
     problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// Compares line by line, so that a difference can be read.
+/// Compares line by line, so that a difference is readable.
 #[track_caller]
 fn same(is: &str, should: &str) {
     let should: Vec<&str> = should.lines().map(str::trim).filter(|line| !line.is_empty()).collect();

@@ -1,4 +1,6 @@
-//! From a file's blocks to its jobs: defaults laid under each job, and the rules between values.
+//! The conversion of a file's blocks to jobs.
+//!
+//! It merges each job with the defaults and checks the rules between values.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -14,7 +16,7 @@ use super::raw::{self, Given};
 use super::schema::{self, shown};
 use super::settings::{self, RetrySettings, Settings, Zones};
 use super::source::{self, Lines};
-use super::spanned::{self, Entry, Fault, Node, Position};
+use super::spanned::{self, Fault, MapEntry, Node, Position};
 use crate::job::{Due, Interrupted, Job, JobName, OnLeaseEnd, Retries, RunAs, Splay};
 use crate::schedule::{Place, Schedule};
 
@@ -24,19 +26,19 @@ const DEFAULT_KILL_GRACE: Duration = Duration::from_secs(10);
 const DEFAULT_MISFIRE_LIMIT: usize = 100;
 const DEFAULT_MAX_OUTPUT: u64 = 1 << 20;
 
-/// What one file holds. The jobs are complete only without faults.
+/// The result of checking one file. The jobs are complete only if there are no faults.
 #[derive(Default)]
 pub(super) struct Checked {
     pub jobs: Vec<(Position, Arc<Job>)>,
-    /// Every name under `jobs`, whatever is wrong with it; absent where the file could not be read so far.
+    /// Every name under `jobs`, even an invalid one; `None` if the file could not be parsed that far.
     pub names: Option<Vec<String>>,
-    /// What `after` says, of all jobs whose names are good.
+    /// Upstreams of all jobs with valid names.
     pub outlines: Vec<Outline>,
     pub faults: Vec<Fault>,
     pub warnings: Vec<Fault>,
 }
 
-/// Reads one file: marks, form, types, values, relations, and what `host` says to them.
+/// Checks one file: positions, form, types, values, relations, and the host.
 pub(super) fn file(bytes: &[u8], host: &mut Host) -> Checked {
     let text = match source::text(bytes) {
         Ok(text) => text,
@@ -63,7 +65,7 @@ fn names(root: &Node) -> Vec<String> {
     jobs.iter().map(|job| job.key.clone()).collect()
 }
 
-/// The second pass. A file with faults is never run; its sound part is read on only to say all that is wrong.
+/// Runs the second pass. A file with faults is never used; its sound part is parsed only to report all errors.
 fn typed(text: &str, sound: &Node, is_faultless: bool) -> Result<raw::File, Fault> {
     let read = if is_faultless {
         serde_yaml::from_str(text)
@@ -75,21 +77,21 @@ fn typed(text: &str, sound: &Node, is_faultless: bool) -> Result<raw::File, Faul
     read.map_err(|error: serde_yaml::Error| {
         let at = error.location().filter(|_| is_faultless);
         let at = at.map_or(Position::START, |at| Position { line: at.line(), column: at.column() });
-        // Its words would quote the value, whatever it is.
-        Fault::new(at, "this value cannot be read as what its key takes; put it in quotes")
+        // The error's own text would quote the value, which may be secret.
+        Fault::new(at, "this value does not have the type that its key requires; put it in quotes")
     })
 }
 
-/// A block's values and where they stand.
-pub(super) struct Placed {
+/// A block's settings, and the node with their positions.
+pub(super) struct LocatedSettings {
     pub settings: Settings,
     pub node: Option<Rc<Node>>,
 }
 
-impl Placed {
-    /// Where the value of a key stands, if this block has it.
-    pub fn place(&self, key: &str) -> Option<Position> {
-        self.node.as_ref()?.entry(key).map(schema::place)
+impl LocatedSettings {
+    /// The position of a key's value, if this block has the key.
+    pub fn position(&self, key: &str) -> Option<Position> {
+        self.node.as_ref()?.entry(key).map(schema::position_of)
     }
 }
 
@@ -107,7 +109,7 @@ impl FileCheck<'_> {
         for entry in sound.entry("jobs").map_or(&[][..], |jobs| jobs.value.entries()) {
             match blocks.remove(&entry.key) {
                 Some(block) => self.job(entry, block, &defaults),
-                None => self.fault(entry.at, "this name reads as another to the second YAML parser; quote it"),
+                None => self.fault(entry.at, "the second YAML parser reads this name differently; quote it"),
             }
         }
         self.checked
@@ -117,21 +119,21 @@ impl FileCheck<'_> {
         self.checked.faults.push(Fault::new(at, message));
     }
 
-    fn defaults(&mut self, block: Option<raw::Block>, sound: &Node) -> Placed {
+    fn defaults(&mut self, block: Option<raw::Block>, sound: &Node) -> LocatedSettings {
         let node = sound.entry("defaults").map(|entry| Rc::clone(&entry.value));
         let settings = match (block, &node) {
             (Some(block), Some(node)) => {
-                settings::judge(block, node, "defaults", &mut self.zones, &mut self.checked.faults)
+                settings::check(block, node, "defaults", &mut self.zones, &mut self.checked.faults)
             }
             _ => Settings::default(),
         };
-        Placed { settings, node }
+        LocatedSettings { settings, node }
     }
 
-    fn job(&mut self, entry: &Entry, block: raw::Block, defaults: &Placed) {
+    fn job(&mut self, entry: &MapEntry, block: raw::Block, defaults: &LocatedSettings) {
         let title = format!("job `{}`", shown(&entry.key));
-        let settings = settings::judge(block, &entry.value, &title, &mut self.zones, &mut self.checked.faults);
-        let own = Placed { settings, node: Some(Rc::clone(&entry.value)) };
+        let settings = settings::check(block, &entry.value, &title, &mut self.zones, &mut self.checked.faults);
+        let own = LocatedSettings { settings, node: Some(Rc::clone(&entry.value)) };
         let name = JobName::parse(&entry.key)
             .map_err(|error| self.fault(entry.at, error.to_string().replace(&entry.key, &shown(&entry.key))))
             .ok();
@@ -153,24 +155,25 @@ impl FileCheck<'_> {
         }
     }
 
-    /// The place of a fault that two values make together is the job's own of them; the later one, if both are.
-    fn contradictions(&mut self, title: &str, own: &Placed, defaults: &Placed) {
+    /// Checks values that contradict each other. Reports the fault at the job's own value; if both are the job's, at
+    /// `on_lease_end`; if neither is, in the defaults.
+    fn contradictions(&mut self, title: &str, own: &LocatedSettings, defaults: &LocatedSettings) {
         let reruns = merged(&own.settings.interrupted, &defaults.settings.interrupted) == Some(Interrupted::Rerun);
         let keeps = merged(&own.settings.on_lease_end, &defaults.settings.on_lease_end) == Some(OnLeaseEnd::Keep);
         if !(reruns && keeps) {
             return;
         }
-        let own_place = own.place("on_lease_end").or_else(|| own.place("interrupted"));
-        let (title, at) = match own_place {
+        let own_position = own.position("on_lease_end").or_else(|| own.position("interrupted"));
+        let (title, at) = match own_position {
             Some(at) => (title, Some(at)),
-            None => ("defaults", defaults.place("on_lease_end")),
+            None => ("defaults", defaults.position("on_lease_end")),
         };
         let message = "`on_lease_end: keep` with `interrupted: rerun`: another node may start the run again, \
                        so this one must be killed; leave `on_lease_end` out or write `kill`";
         self.fault(at.unwrap_or(Position::START), format!("{title}: {message}"));
     }
 
-    fn on_this_host(&mut self, title: &str, own: &Placed, defaults: &Placed) {
+    fn on_this_host(&mut self, title: &str, own: &LocatedSettings, defaults: &LocatedSettings) {
         for objection in self.host.objections(own, defaults) {
             let title = if objection.is_default { "defaults" } else { title };
             let fault = Fault::new(objection.at, format!("{title}: {}", objection.message));
@@ -178,7 +181,7 @@ impl FileCheck<'_> {
         }
     }
 
-    fn schedule(&mut self, title: &str, job: &Entry, own: &Settings, defaults: &Settings) -> Option<Schedule> {
+    fn schedule(&mut self, title: &str, job: &MapEntry, own: &Settings, defaults: &Settings) -> Option<Schedule> {
         let expressions = own.schedule.clone().flatten()?;
         let expressions: Vec<&str> = expressions.iter().map(String::as_str).collect();
         let zone = merged(&own.timezone, &defaults.timezone);
@@ -186,7 +189,7 @@ impl FileCheck<'_> {
         let parsed = Schedule::parse(&expressions, zone.as_deref().unwrap_or(DEFAULT_ZONE), dst, &job.key);
         parsed
             .map_err(|error| {
-                let at = self.place_in_schedule(job, error.offset());
+                let at = self.position_in_schedule(job, error.offset());
                 let expression = error.offset().and_then(|place| expressions.get(place.expression)).copied();
                 let hint = expression.and_then(|text| error.hint(text)).map(|hint| format!(" ({hint})"));
                 self.fault(at, format!("{title}: `schedule`: {error}{}", hint.unwrap_or_default()));
@@ -194,7 +197,7 @@ impl FileCheck<'_> {
             .ok()
     }
 
-    fn place_in_schedule(&self, job: &Entry, place: Option<Place>) -> Position {
+    fn position_in_schedule(&self, job: &MapEntry, place: Option<Place>) -> Position {
         let Some(schedule) = job.value.entry("schedule") else { return job.at };
         let Some(Place { expression, offset, .. }) = place else { return schedule.value.at };
         let node = schedule.value.items().get(expression).unwrap_or(&schedule.value);
@@ -202,7 +205,7 @@ impl FileCheck<'_> {
     }
 }
 
-/// A job's own value, else that of the defaults; null, of either, is the built-in one.
+/// A job's own value, otherwise that of the defaults. Null in either means the built-in default.
 pub(super) fn merged<T: Clone>(own: &Given<T>, defaults: &Given<T>) -> Option<T> {
     own.clone().unwrap_or_else(|| defaults.clone().flatten())
 }
@@ -220,7 +223,7 @@ fn job(name: JobName, due: Due, own: Settings, defaults: &Settings) -> Option<Jo
     };
     let splay = match due {
         Due::At(_) => merged(&own.splay, &defaults.splay).unwrap_or_default(),
-        // It is not due by the time, so there is nothing to spread.
+        // A job without a schedule has no occurrences to spread.
         Due::After(_) => Duration::ZERO,
     };
     Some(Job {
@@ -253,7 +256,7 @@ fn job(name: JobName, due: Due, own: Settings, defaults: &Settings) -> Option<Jo
     })
 }
 
-/// Maps merge key by key.
+/// Merges a job's retries with the defaults, key by key.
 fn retries(own: Given<RetrySettings>, defaults: &Given<RetrySettings>) -> Retries {
     let own = match own {
         Some(None) => return Retries::default(),
@@ -268,7 +271,7 @@ fn retries(own: Given<RetrySettings>, defaults: &Given<RetrySettings>) -> Retrie
     }
 }
 
-/// Maps merge key by key.
+/// Merges a job's environment with the defaults, key by key.
 fn environment(
     own: Given<BTreeMap<String, String>>,
     defaults: &Given<BTreeMap<String, String>>,

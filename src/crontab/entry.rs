@@ -1,38 +1,38 @@
-//! One entry: when, as whom, what.
+//! One entry of a crontab: times, user, command and input.
 
-use super::when::{self, When, shown, word};
+use super::when::{self, EntryTimes, shown, word};
 use super::{Remark, input};
 
 /// An entry as cron reads it.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub when: When,
-    /// In a system crontab.
-    pub user: Option<User>,
-    /// For the shell.
+pub(super) struct CrontabEntry {
+    pub when: EntryTimes,
+    /// Present in a system crontab.
+    pub user: Option<EntryUser>,
+    /// The command line for the shell.
     pub command: String,
-    /// What the command reads from its standard input.
+    /// The text for the command's standard input.
     pub input: Option<String>,
-    /// OpenBSD's and FreeBSD's `-s`: not beside a run that still goes on.
+    /// The flag `-s` of OpenBSD and FreeBSD: not started while the last run is still running.
     pub single: bool,
     pub remarks: Vec<Remark>,
 }
 
-/// As whom an entry runs.
+/// The user of an entry in a system crontab.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct User {
+pub(super) struct EntryUser {
     pub name: String,
-    /// FreeBSD's `user:group`.
+    /// From FreeBSD's `user:group`.
     pub group: Option<String>,
 }
 
-/// Reads a line that is no setting.
-pub(super) fn read(line: &str, system: bool) -> Result<Entry, String> {
+/// Parses a line that is not a setting. The error is a message for the operator.
+pub(super) fn read(line: &str, system: bool) -> Result<CrontabEntry, String> {
     let mut remarks = Vec::new();
     let line = line.trim_start_matches([' ', '\t']);
     let line = match line.strip_prefix('-') {
         Some(entry) => {
-            remarks.push(Remark::loss("the `-` in front keeps cron from logging; every run is logged here"));
+            remarks.push(Remark::loss("the leading `-` turns cron's logging off; cronkeeper logs every run"));
             entry
         }
         None => line,
@@ -44,10 +44,10 @@ pub(super) fn read(line: &str, system: bool) -> Result<Entry, String> {
     must_be_a_command(&command)?;
     remarks.extend(about_flags(&flags));
     remarks.extend(about_command(&command, system));
-    Ok(Entry { when, user, command, input, single: flags.contains('s'), remarks })
+    Ok(CrontabEntry { when, user, command, input, single: flags.contains('s'), remarks })
 }
 
-fn user(rest: &str) -> Result<(Option<User>, &str), String> {
+fn user(rest: &str) -> Result<(Option<EntryUser>, &str), String> {
     let (name, command) = word(rest);
     if name.is_empty() {
         return Err("the user is missing".to_owned());
@@ -60,13 +60,13 @@ fn user(rest: &str) -> Result<(Option<User>, &str), String> {
         !name.is_empty() && name.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'-' | b'.' | b'$'))
     };
     if !is_name(name) || !group.is_none_or(is_name) {
-        return Err(format!("`{}` is no user, as it must be in a system crontab", shown(name)));
+        return Err(format!("`{}` is not a user name, which must follow the times in a system crontab", shown(name)));
     }
-    let user = User { name: name.to_owned(), group: group.map(str::to_owned) };
+    let user = EntryUser { name: name.to_owned(), group: group.map(str::to_owned) };
     Ok((Some(user), command))
 }
 
-/// OpenBSD's and FreeBSD's flags before a command: no command begins with `-`.
+/// Splits the flags of OpenBSD and FreeBSD from a command. They are unambiguous, because no command begins with `-`.
 fn flags(mut rest: &str) -> (String, &str) {
     let mut flags = String::new();
     loop {
@@ -92,12 +92,12 @@ fn must_be_a_command(command: &str) -> Result<(), String> {
 }
 
 fn about_flags(flags: &str) -> Vec<Remark> {
-    let said = [
-        ('n', Remark::loss("`-n`: cron sends mail only of a failure; no mail is sent here")),
-        ('q', Remark::loss("`-q` keeps cron from logging; every run is logged here")),
-        ('s', Remark::same("`-s`: not beside a run that still goes on")),
+    let known = [
+        ('n', Remark::loss("`-n` limits cron's mail to failures; cronkeeper sends no mail")),
+        ('q', Remark::loss("`-q` turns cron's logging off; cronkeeper logs every run")),
+        ('s', Remark::same("`-s`: not started while the last run is still running")),
     ];
-    said.into_iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, remark)| remark).collect()
+    known.into_iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, remark)| remark).collect()
 }
 
 fn about_command(command: &str, system: bool) -> Vec<Remark> {
@@ -105,12 +105,12 @@ fn about_command(command: &str, system: bool) -> Vec<Remark> {
     let text = command.trim_end();
     if text.ends_with('&') && !text.ends_with("&&") {
         remarks.push(Remark::loss(
-            "the command leaves a process in the background: it is ended when the run ends, as soon as the shell has",
+            "the command leaves a process in the background, which is killed once the shell has exited",
         ));
     }
     if !system && word(command).0 == "root" {
         remarks
-            .push(Remark::loss("the command begins with `root`: is this a system crontab? Then import with --system"));
+            .push(Remark::loss("the command begins with `root`; if this is a system crontab, import it with --system"));
     }
     remarks
 }
@@ -122,17 +122,17 @@ mod tests {
     #[test]
     fn a_system_entry_names_its_user() {
         let entry = read("0 5 * * *  www-data\t cmd -x", true).unwrap();
-        assert_eq!(entry.user, Some(User { name: "www-data".into(), group: None }));
+        assert_eq!(entry.user, Some(EntryUser { name: "www-data".into(), group: None }));
         assert_eq!(entry.command, "cmd -x");
         let entry = read("0 5 * * * bob:staff cmd", true).unwrap();
-        assert_eq!(entry.user, Some(User { name: "bob".into(), group: Some("staff".into()) }));
-        assert!(read("0 5 * * * /usr/bin/cmd x", true).unwrap_err().contains("is no user"));
+        assert_eq!(entry.user, Some(EntryUser { name: "bob".into(), group: Some("staff".into()) }));
+        assert!(read("0 5 * * * /usr/bin/cmd x", true).unwrap_err().contains("is not a user name"));
         assert_eq!(read("0 5 * * * root", true).unwrap_err(), "the command is missing");
         assert_eq!(read("0 5 * * *", true).unwrap_err(), "the user is missing");
     }
 
     #[test]
-    fn flags_are_no_part_of_the_command() {
+    fn flags_are_not_part_of_the_command() {
         let entry = read("0 5 * * * -ns -q cmd -s", false).unwrap();
         assert_eq!((entry.command.as_str(), entry.single, entry.remarks.len()), ("cmd -s", true, 3));
         let entry = read("-0 5 * * * cmd", false).unwrap();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_behave_otherwise_is_remarked_on() {
+    fn a_command_that_behaves_differently_here_gets_a_remark() {
         let remarks = |line: &str| read(line, false).unwrap().remarks.len();
         assert_eq!(remarks("0 5 * * * cmd &"), 1);
         assert_eq!(remarks("0 5 * * * a && b > x 2>&1"), 0);

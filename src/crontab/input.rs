@@ -1,9 +1,9 @@
-//! What `%` stands for in a command: crontab(5), as cronie's do_command.c does it.
+//! The meaning of `%` in a command, as in crontab(5) and cronie's do_command.c.
 //!
 //! "Percent-signs (%) in the command, unless escaped with backslash (\), will be changed into newline characters, and
 //! all data after the first % will be sent to the command as standard input."
 
-/// The command for the shell, and what it reads from its standard input; none where it reads nothing.
+/// Splits an entry's text into the command for the shell and its standard input; `None` if there is no input.
 pub(super) fn split(text: &str) -> (String, Option<String>) {
     let mut command = String::new();
     let mut is_escaped = false;
@@ -21,7 +21,7 @@ pub(super) fn split(text: &str) -> (String, Option<String>) {
     (command, None)
 }
 
-/// `\%` is `%`, `%` ends a line, and the last line is ended too.
+/// Decodes the input: `\%` is `%`, `%` ends a line, and the last line always gets an end.
 fn input(text: &str) -> String {
     let mut input = String::new();
     let mut is_escaped = false;

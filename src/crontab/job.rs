@@ -1,32 +1,32 @@
-//! One entry as a job: its keys, line by line.
+//! The YAML keys of one job, line by line.
 
 use std::collections::BTreeMap;
 
-use super::entry::Entry;
+use super::entry::CrontabEntry;
 use super::environment::{Environment, delay};
 use super::yaml::{block, quoted, scalar};
 use crate::config;
 
 /// An indented block of keys.
 #[derive(Debug, Default)]
-pub(super) struct Keys {
+pub(super) struct YamlKeys {
     pub text: String,
     indent: usize,
 }
 
-impl Keys {
+impl YamlKeys {
     pub fn new(indent: usize) -> Self {
         Self { text: String::new(), indent }
     }
 
-    /// A line of it.
+    /// Appends an indented line.
     pub fn line(&mut self, line: &str) {
         self.text.push_str(&" ".repeat(self.indent));
         self.text.push_str(line);
         self.text.push('\n');
     }
 
-    /// What the variables of a block bring with them: themselves, and what cron does by them.
+    /// Writes `environment`, and the keys for variables that have a meaning for cron: `working_directory` and `splay`.
     pub fn environment(&mut self, environment: &Environment) {
         if let Some(home) = environment.get("HOME").filter(|home| home.starts_with('/')) {
             self.line(&format!("working_directory: {}", quoted(home)));
@@ -42,12 +42,11 @@ impl Keys {
         }
     }
 
-    /// What is started, and how.
-    pub fn command(&mut self, command: &Command) {
+    pub fn command(&mut self, command: &JobCommand) {
         match command {
-            Command::Text(text) => self.line(&format!("command: {}", scalar(text))),
-            Command::Script(text) => self.line(&format!("command: {}", block(text, self.indent + 2))),
-            Command::Argv(argv) => {
+            JobCommand::Text(text) => self.line(&format!("command: {}", scalar(text))),
+            JobCommand::Script(text) => self.line(&format!("command: {}", block(text, self.indent + 2))),
+            JobCommand::Argv(argv) => {
                 let items: Vec<String> = argv.iter().map(|item| scalar(item)).collect();
                 self.line(&format!("command: [{}]", items.join(", ")));
             }
@@ -55,19 +54,19 @@ impl Keys {
     }
 }
 
-/// An entry's command as a job's.
+/// The command of a job.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Command {
-    /// For /bin/sh.
+pub(super) enum JobCommand {
+    /// One line for /bin/sh.
     Text(String),
-    /// For /bin/sh, of several lines.
+    /// Several lines for /bin/sh.
     Script(String),
     /// A program and its arguments.
     Argv(Vec<String>),
 }
 
-impl Command {
-    pub fn of(entry: &Entry, environment: &BTreeMap<String, String>) -> Self {
+impl JobCommand {
+    pub fn of(entry: &CrontabEntry, environment: &BTreeMap<String, String>) -> Self {
         const CRONS_SHELL: &str = "/bin/sh";
         let shell = environment.get("SHELL").map_or(CRONS_SHELL, String::as_str);
         match &entry.input {
@@ -77,7 +76,7 @@ impl Command {
         }
     }
 
-    /// Longer than any process may be given.
+    /// True if the kernel would not accept the command as an argument.
     pub fn is_too_long(&self) -> bool {
         match self {
             Self::Text(text) | Self::Script(text) => text.len() >= config::LONGEST_STRING,
@@ -86,18 +85,20 @@ impl Command {
     }
 }
 
-/// A here-document whose end is quoted, so that the shell changes nothing in it. A shell of its own for the command: it
-/// reads all of the input, whatever the command is made of.
+/// Writes the input as a here-document for the command.
+///
+/// Its delimiter is quoted, so that the shell expands nothing in it. The command runs in a shell of its own, so that
+/// all parts of a compound command read from the same input.
 fn with_input(shell: &str, command: &str, input: &str) -> String {
     let mut end = "INPUT".to_owned();
     while input.lines().any(|line| line == end) {
         end.push('_');
     }
-    format!("exec {} -c {} <<'{end}'\n{input}{end}\n", in_shell(shell), in_shell(command))
+    format!("exec {} -c {} <<'{end}'\n{input}{end}\n", shell_word(shell), shell_word(command))
 }
 
-/// A word of a shell's command line.
-fn in_shell(text: &str) -> String {
+/// Quotes a word for a shell's command line.
+fn shell_word(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-');
     if !text.is_empty() && text.bytes().all(is_plain) {
         return text.to_owned();

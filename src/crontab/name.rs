@@ -1,27 +1,28 @@
-//! A job's name out of its command: the program or script that does the work.
+//! Job names, derived from commands: the program or script that does the work.
 //!
-//! `cd /srv && nice -n 19 /usr/bin/php /srv/app/cron.php --all` is `cron`: what only prepares or wraps is passed over.
+//! `cd /srv && nice -n 19 /usr/bin/php /srv/app/cron.php --all` becomes `cron`: commands that only prepare or wrap the
+//! work are ignored.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::job::JobName;
 
-/// Names that no two jobs share.
+/// The names of the jobs so far, each of them unique.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct JobNames {
     taken: BTreeSet<String>,
-    /// How often each name was wanted.
-    wanted: HashMap<String, usize>,
+    /// How often each base name was requested.
+    requests: HashMap<String, usize>,
 }
 
-impl Names {
-    /// A name for a command: the second of a kind has `-2` behind it.
+impl JobNames {
+    /// Returns a unique name for a command; a second job with the same base name gets the suffix `-2`.
     pub fn of(&mut self, command: &str) -> String {
         let base = base(command);
-        let wanted = self.wanted.entry(base.clone()).or_default();
+        let requests = self.requests.entry(base.clone()).or_default();
         loop {
-            *wanted += 1;
-            let name = if *wanted == 1 { base.clone() } else { format!("{base}-{wanted}") };
+            *requests += 1;
+            let name = if *requests == 1 { base.clone() } else { format!("{base}-{requests}") };
             if self.taken.insert(name.clone()) {
                 return name;
             }
@@ -29,18 +30,18 @@ impl Names {
     }
 }
 
-/// Longer commands are named by their beginning.
-const LOOKED_AT: usize = 4096;
-/// Leaves room for a number behind it.
+/// Bytes of a command that are examined; the rest of a longer one is ignored.
+const EXAMINED: usize = 4096;
+/// Most characters of a base name, which leaves room for a number.
 const LONGEST: usize = 60;
 
-/// Commands that do no work of their own.
+/// Commands that only prepare for the actual work.
 const PREPARING: [&str; 18] = [
     "cd", "test", "[", "[[", "export", "set", "umask", "ulimit", "sleep", "true", ":", ".", "source", "trap", "wait",
     "unset", "fi", "done",
 ];
 
-/// Programs that run another one: the options that take a word, and the words before the other program.
+/// Programs that run another program: name, options with a value, and number of arguments before the other program.
 const WRAPPING: [(&str, &str, usize); 33] = [
     ("nice", "n", 0),
     ("ionice", "cnp", 0),
@@ -78,15 +79,15 @@ const WRAPPING: [(&str, &str, usize); 33] = [
 ];
 
 fn base(command: &str) -> String {
-    let end = (0..=LOOKED_AT.min(command.len())).rev().find(|end| command.is_char_boundary(*end)).unwrap_or(0);
+    let end = (0..=EXAMINED.min(command.len())).rev().find(|end| command.is_char_boundary(*end)).unwrap_or(0);
     let parts = simple_commands(&command[..end]);
     let working = |part: &&Vec<String>| !part.first().is_some_and(|word| PREPARING.contains(&word.as_str()));
-    let told = parts.iter().filter(working).find_map(|part| telling(part, true));
-    let told = told.or_else(|| parts.iter().flatten().find_map(|word| name_in(word)));
-    told.unwrap_or_else(|| "job".to_owned())
+    let name = parts.iter().filter(working).find_map(|part| program_name(part, true));
+    let name = name.or_else(|| parts.iter().flatten().find_map(|word| name_in(word)));
+    name.unwrap_or_else(|| "job".to_owned())
 }
 
-/// The commands of a line, as words without their quotes and without variables set for them.
+/// Splits a command line into simple commands, as words without quotes and without leading assignments.
 fn simple_commands(text: &str) -> Vec<Vec<String>> {
     let mut parts: Vec<Vec<String>> = vec![Vec::new()];
     let mut word = String::new();
@@ -120,13 +121,15 @@ fn is_variable(word: &str) -> bool {
     })
 }
 
-/// The name of the first program that does not just run another; of the last, where there is no other.
-fn telling(words: &[String], looks_inside: bool) -> Option<String> {
+/// The name of the first program that is not a wrapper, or of the last wrapper if there is no other program.
+///
+/// With `parses_scripts`, the script of `sh -c` is searched, too.
+fn program_name(words: &[String], parses_scripts: bool) -> Option<String> {
     let mut words = words.iter();
     let mut last = None;
     while let Some(word) = words.next() {
-        // `sh -c 'a script'`, not a path with a blank in it.
-        if looks_inside && last.is_some() && word.contains(' ') {
+        // Behind a wrapper, a word with a blank is a script, as in `sh -c 'a script'`, and not a path.
+        if parses_scripts && last.is_some() && word.contains(' ') {
             return Some(base_of_script(word)).or(last);
         }
         let program = word.rsplit('/').next().unwrap_or_default();
@@ -154,7 +157,7 @@ fn telling(words: &[String], looks_inside: bool) -> Option<String> {
 fn base_of_script(script: &str) -> String {
     let parts = simple_commands(script);
     let working = |part: &&Vec<String>| !part.first().is_some_and(|word| PREPARING.contains(&word.as_str()));
-    parts.iter().filter(working).find_map(|part| telling(part, false)).unwrap_or_else(|| "job".to_owned())
+    parts.iter().filter(working).find_map(|part| program_name(part, false)).unwrap_or_else(|| "job".to_owned())
 }
 
 fn wrapping(program: &str) -> Option<(&'static str, &'static str, usize)> {
@@ -164,7 +167,7 @@ fn wrapping(program: &str) -> Option<(&'static str, &'static str, usize)> {
     WRAPPING.iter().find(|(name, _, _)| *name == program).copied()
 }
 
-/// The last part of a path without the ending of a script, if letters or digits are left.
+/// The last component of a path, without a script's extension, as a job name; `None` if nothing valid is left.
 fn name_in(word: &str) -> Option<String> {
     const ENDINGS: [&str; 9] = [".sh", ".bash", ".py", ".pl", ".php", ".rb", ".js", ".cgi", ".jar"];
     let file = word.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
@@ -208,7 +211,7 @@ mod tests {
 
     #[test]
     fn no_two_jobs_have_one_name() {
-        let mut names = Names::default();
+        let mut names = JobNames::default();
         let of: Vec<String> = ["a", "/x/a", "a-2", "a", "a-2"].iter().map(|command| names.of(command)).collect();
         assert_eq!(of, ["a", "a-2", "a-2-2", "a-3", "a-2-3"]);
     }
@@ -218,7 +221,7 @@ mod tests {
 
         #[test]
         fn every_command_has_a_valid_name(commands in prop::collection::vec(".{0,60}|([a-c /;&|'\"=.-]){0,20}", 0..20)) {
-            let mut names = Names::default();
+            let mut names = JobNames::default();
             let named: BTreeSet<String> = commands.iter().map(|command| names.of(command)).collect();
             prop_assert_eq!(named.len(), commands.len());
             prop_assert!(named.iter().all(|name| JobName::parse(name).is_ok()), "{:?}", named);

@@ -1,7 +1,7 @@
-//! `NAME = VALUE`, as crontab(5) has it.
+//! Settings of a crontab, `NAME = VALUE`, as in crontab(5).
 //!
-//! "The value string may be placed in quotes (single or double, but matching) to preserve leading or trailing blanks":
-//! the name too. Nothing in it is expanded, and `#` has no meaning. A value that is empty must be quoted.
+//! "The value string may be placed in quotes (single or double, but matching) to preserve leading or trailing blanks";
+//! the same applies to the name. Nothing is expanded, and `#` has no special meaning. An empty value must be quoted.
 
 /// An environment variable for the entries that follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub(super) struct Setting {
     pub value: String,
 }
 
-/// Reads a line as cron does (`load_env`); none where it is an entry.
+/// Parses a line as cron's `load_env` does; `None` if it is not a setting.
 pub(super) fn read(line: &str) -> Option<Setting> {
     let (name, behind) = name(line.trim_start_matches(is_space))?;
     let value = behind.trim_start_matches(is_space).strip_prefix('=')?.trim_start_matches(is_space);
@@ -18,7 +18,7 @@ pub(super) fn read(line: &str) -> Option<Setting> {
     Some(Setting { name: name.to_owned(), value: value.to_owned() })
 }
 
-/// `NAME=`, which cron takes for an entry that it cannot read.
+/// True for `NAME=` without a value, which cron treats as an invalid entry.
 pub(super) fn is_empty(line: &str) -> bool {
     let named = line.trim().strip_suffix('=').is_some_and(|name| {
         let name = name.trim_end();
@@ -27,7 +27,7 @@ pub(super) fn is_empty(line: &str) -> bool {
     named && read(line).is_none()
 }
 
-/// As isspace(3) in the C locale.
+/// Same as isspace(3) in the C locale, without the newline.
 fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\r' | '\u{b}' | '\u{c}')
 }
@@ -49,7 +49,7 @@ fn value_of(text: &str) -> Option<&str> {
     }
 }
 
-/// What stands in matching quotes, and what stands behind them.
+/// Splits a text into the part in matching quotes and the part behind them.
 fn quoted(text: &str) -> Option<(&str, &str)> {
     let quote = text.chars().next().filter(|c| matches!(c, '"' | '\''))?;
     text[1..].split_once(quote)
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_read_as_crontab_5_has_them() {
+    fn settings_are_parsed_as_in_crontab_5() {
         for (line, name, value) in [
             ("MAILTO=root", "MAILTO", "root"),
             ("  PATH = /usr/bin:/bin  ", "PATH", "/usr/bin:/bin"),
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_setting_is_left_to_the_entries() {
+    fn other_lines_are_not_settings() {
         for line in [
             "A=",
             "A=\"b",

@@ -1,4 +1,4 @@
-//! What becomes of crontabs: to the letter, by their times, and whatever they hold.
+//! Tests of the import: whole files, times, commands, and arbitrary input.
 
 mod fuzz;
 mod golden;
@@ -15,7 +15,7 @@ fn origin(system: bool) -> Origin<'static> {
     Origin { name: "crontab", system, zone: "Europe/Berlin", owner: None }
 }
 
-/// The jobs of a crontab that is one; `check` takes them without a warning of its own.
+/// Imports a valid crontab, and loads the resulting jobs.
 #[track_caller]
 fn imported(text: &str) -> (Imported, JobSet) {
     let imported = import(text.as_bytes(), &origin(false)).unwrap_or_else(|error| panic!("{error}: {text}"));
@@ -23,7 +23,7 @@ fn imported(text: &str) -> (Imported, JobSet) {
     (imported, jobs)
 }
 
-/// Without the keys that only root's daemon takes.
+/// Loads jobs that must be valid, without `user` and `group`, which only a daemon of root accepts.
 #[track_caller]
 fn valid(yaml: &str) -> JobSet {
     let is_for_root = |line: &&str| ["user: ", "group: "].iter().any(|key| line.trim_start().starts_with(key));

@@ -1,43 +1,43 @@
-//! The times of an entry, as an expression that means the same here.
+//! The times of an entry, converted to an expression with the same meaning.
 //!
-//! cronkeeper reads more than cron does: wrapped ranges, long names, a step behind a single value. Who wrote one of
-//! those in a crontab had an entry that cron refused, so it is refused here too. Steps longer than a field, which cron
-//! takes, are cut to the field; cronie's and OpenBSD's random `~` becomes the hashed `H`.
+//! cronkeeper accepts more than cron: wrapped ranges, long names, and a step behind a single value. cron refuses an
+//! entry with one of those, so the import refuses it, too. Steps longer than the range of their field, which cron
+//! accepts, are reduced to it. The random `~` of cronie and OpenBSD becomes the hashed `H`.
 
 use super::Remark;
 use crate::suggest;
 
-/// An expression, and what is to be said about it.
+/// The expression of an entry, with remarks about it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct When {
+pub(super) struct EntryTimes {
     pub expression: String,
     pub remarks: Vec<Remark>,
 }
 
-struct Field {
+struct TimeField {
     name: &'static str,
     low: u16,
     high: u16,
     names: &'static [&'static str],
 }
 
-const FIELDS: [Field; 5] = [
-    Field { name: "minute", low: 0, high: 59, names: &[] },
-    Field { name: "hour", low: 0, high: 23, names: &[] },
-    Field { name: "day of month", low: 1, high: 31, names: &[] },
-    Field {
+const FIELDS: [TimeField; 5] = [
+    TimeField { name: "minute", low: 0, high: 59, names: &[] },
+    TimeField { name: "hour", low: 0, high: 23, names: &[] },
+    TimeField { name: "day of month", low: 1, high: 31, names: &[] },
+    TimeField {
         name: "month",
         low: 1,
         high: 12,
         names: &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
     },
-    Field { name: "day of week", low: 0, high: 7, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] },
+    TimeField { name: "day of week", low: 0, high: 7, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] },
 ];
 
 const MACROS: [&str; 7] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
 
-/// Takes the times off the front of an entry.
-pub(super) fn take(entry: &str) -> Result<(When, &str), String> {
+/// Parses the times at the beginning of an entry; also returns the rest of the entry.
+pub(super) fn take(entry: &str) -> Result<(EntryTimes, &str), String> {
     if entry.starts_with('@') {
         let (word, rest) = word(entry);
         return Ok((macro_of(word)?, rest));
@@ -55,29 +55,29 @@ pub(super) fn take(entry: &str) -> Result<(When, &str), String> {
         rest = behind;
     }
     let expression = fields.join(" ");
-    let random = "cron picks a random time for `~` at each start; `H` is one fixed by the job's name";
+    let random = "cron picks a random value for `~` at each start; `H` is a fixed value derived from the job's name";
     let remarks = is_random.then(|| Remark::loss(random)).into_iter().collect();
-    Ok((When { expression, remarks }, rest))
+    Ok((EntryTimes { expression, remarks }, rest))
 }
 
-/// The first word, and what stands behind it and its blanks.
+/// Splits a text into its first word and the rest, without the blanks between them.
 pub(super) fn word(text: &str) -> (&str, &str) {
     let (word, rest) = text.split_at(text.find([' ', '\t']).unwrap_or(text.len()));
     (word, rest.trim_start_matches([' ', '\t']))
 }
 
-fn macro_of(word: &str) -> Result<When, String> {
+fn macro_of(word: &str) -> Result<EntryTimes, String> {
     match word {
         "@reboot" => Err("`@reboot`: a cluster has no single boot; use a systemd unit on each host".to_owned()),
-        // FreeBSD.
-        "@every_minute" => Ok(When { expression: "* * * * *".to_owned(), remarks: Vec::new() }),
-        "@every_second" => Ok(When { expression: "* * * * * *".to_owned(), remarks: Vec::new() }),
-        _ if MACROS.contains(&word) => Ok(When { expression: word.to_owned(), remarks: Vec::new() }),
-        _ => Err(format!("`{}` is no time that cron knows", shown(word))),
+        // The next two are FreeBSD's.
+        "@every_minute" => Ok(EntryTimes { expression: "* * * * *".to_owned(), remarks: Vec::new() }),
+        "@every_second" => Ok(EntryTimes { expression: "* * * * * *".to_owned(), remarks: Vec::new() }),
+        _ if MACROS.contains(&word) => Ok(EntryTimes { expression: word.to_owned(), remarks: Vec::new() }),
+        _ => Err(format!("`{}` is not a time that cron knows", shown(word))),
     }
 }
 
-impl Field {
+impl TimeField {
     fn read(&self, text: &str) -> Result<String, String> {
         let items: Result<Vec<String>, String> = text.split(',').map(|item| self.item(item)).collect();
         Ok(items.map_err(|why| format!("{}: {why}", self.name))?.join(","))
@@ -101,7 +101,7 @@ impl Field {
         }
         self.value(base)?;
         if !step.is_empty() {
-            return Err(format!("cron refuses `{}`: a step belongs behind `*` or a range", shown(item)));
+            return Err(format!("cron refuses `{}`: a step must follow `*` or a range", shown(item)));
         }
         Ok(base.to_owned())
     }
@@ -133,25 +133,25 @@ impl Field {
         if (self.low..=self.high).contains(&value) {
             return Ok(value);
         }
-        Err(format!("`{}` is not from {} to {}", shown(text), self.low, self.high))
+        Err(format!("`{}` is out of range: {} to {}", shown(text), self.low, self.high))
     }
 
-    /// No longer than the field, for which any longer one is as good.
+    /// Parses a step. One that is longer than the field has the same effect as the field's length, which replaces it.
     fn step(&self, text: &str) -> Result<u16, String> {
         let longest = if self.high == 7 { 7 } else { self.high - self.low + 1 };
         match digits(text) {
             Some(step) if step > 0 => Ok(step.min(longest)),
-            _ => Err(format!("`{}` is no step", shown(text))),
+            _ => Err(format!("`{}` is not a valid step", shown(text))),
         }
     }
 }
 
-/// A number, and the largest there is for a larger one.
+/// Parses a number; one that is too large becomes `u16::MAX`.
 fn digits(text: &str) -> Option<u16> {
     (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().unwrap_or(u16::MAX))
 }
 
-/// A word of the crontab, fit for a message.
+/// Escapes and cuts a word of the crontab for a message.
 pub(super) fn shown(text: &str) -> String {
     suggest::shown(text, 40)
 }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_stay_as_they_are_where_both_read_them_alike() {
+    fn fields_with_the_same_meaning_are_unchanged() {
         for (entry, expression) in [
             ("*/5\t1-3,7  * jan-MAR mon x  y ", "*/5 1-3,7 * jan-MAR mon | x  y "),
             ("05 04 * * 7 x", "05 04 * * 7 | x"),
@@ -180,23 +180,23 @@ mod tests {
     }
 
     #[test]
-    fn only_a_random_time_is_remarked_on() {
+    fn only_a_random_time_gets_a_remark() {
         let remarks = |entry| take(entry).unwrap().0.remarks.len();
         assert_eq!((remarks("0 0 * MAR THU x"), remarks("0 0~5 * * * x"), remarks("@daily x")), (0, 1, 0));
     }
 
     #[test]
-    fn what_cron_refuses_is_refused() {
+    fn an_entry_that_cron_refuses_is_refused() {
         for (entry, why) in [
-            ("60 * * * * x", "minute: `60` is not from 0 to 59"),
+            ("60 * * * * x", "minute: `60` is out of range: 0 to 59"),
             ("0 22-2 * * * x", "hour: cron refuses the range `22-2`, which goes backwards"),
-            ("5/20 * * * * x", "minute: cron refuses `5/20`: a step belongs behind `*` or a range"),
+            ("5/20 * * * * x", "minute: cron refuses `5/20`: a step must follow `*` or a range"),
             ("0 0 * * monday x", "day of week: cron cannot read `monday`"),
             ("0 0 * * 1, x", "day of week: cron cannot read ``"),
-            ("0 0 * * */0 x", "day of week: `0` is no step"),
+            ("0 0 * * */0 x", "day of week: `0` is not a valid step"),
             ("0 0 * *", "day of week is missing"),
-            ("@Daily x", "`@Daily` is no time that cron knows"),
-            ("99999999999 * * * * x", "minute: `99999999999` is not from 0 to 59"),
+            ("@Daily x", "`@Daily` is not a time that cron knows"),
+            ("99999999999 * * * * x", "minute: `99999999999` is out of range: 0 to 59"),
         ] {
             assert_eq!(taken(entry), Err(why.to_owned()), "{entry}");
         }

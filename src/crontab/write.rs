@@ -1,28 +1,29 @@
-//! The lines of a crontab written as jobs, in their order and with their comments.
+//! Writes the lines of a crontab as jobs, in their order and with their comments.
 //!
-//! A setting holds for the entries that follow, in cron as here: what all entries share stands under `defaults`, the
-//! rest with each job. What is said about a line stands before it, and in the notes where something is lost.
+//! In a crontab, a setting applies to the entries that follow. Here, variables that all entries share are written under
+//! `defaults`, and all others in each job. Remarks about a line are written before it; those about a loss are also
+//! notes.
 
-use super::entry::Entry;
+use super::entry::CrontabEntry;
 use super::environment::{self, Environment};
-use super::job::{Command, Keys};
-use super::line::{Line, What};
-use super::name::Names;
+use super::job::{JobCommand, YamlKeys};
+use super::line::{Line, LineKind};
+use super::name::JobNames;
 use super::setting::Setting;
 use super::yaml::{comment, quoted, scalar};
-use super::{ImportError, Imported, Note, Origin, Remark};
+use super::{ImportError, ImportNote, Imported, Origin, Remark};
 use crate::config;
 use crate::schedule::{Dst, Fault, Schedule, ScheduleError, known_zone};
 
-/// Half of what a jobs file may be, so that it holds no more values than it may either, be they ever so short.
+/// Most bytes of the result. Half of the limit of a jobs file, so that the limit on the number of values holds, too.
 const LARGEST_JOBS: usize = config::LARGEST / 2;
 
-/// Writes them.
 pub(super) fn jobs(lines: &[Line], origin: &Origin<'_>) -> Result<Imported, ImportError> {
     let mut writer = Writer::new(lines, origin);
     for (index, line) in lines.iter().enumerate() {
         writer.line(lines, index);
-        // A variable is repeated for every job that has it to itself: without a look now and then that grows.
+        // Checked after each line: a variable is repeated in each job that does not share it, so the result could
+        // become much larger than the crontab.
         if writer.body.text.len() > LARGEST_JOBS {
             return Err(ImportError::TooMuch { line: line.number });
         }
@@ -34,14 +35,14 @@ pub(super) fn jobs(lines: &[Line], origin: &Origin<'_>) -> Result<Imported, Impo
 
 struct Writer<'a> {
     origin: &'a Origin<'a>,
-    /// As it is for the next entry.
+    /// Variables of the next entry.
     environment: Environment,
-    /// As it is for all entries.
+    /// Variables that all entries share.
     shared: Environment,
     zone: String,
-    names: Names,
-    body: Keys,
-    notes: Vec<Note>,
+    names: JobNames,
+    body: YamlKeys,
+    notes: Vec<ImportNote>,
     has_jobs: bool,
 }
 
@@ -52,8 +53,8 @@ impl<'a> Writer<'a> {
             environment: Environment::new(),
             shared: environment::shared(lines),
             zone: origin.zone.to_owned(),
-            names: Names::default(),
-            body: Keys::new(2),
+            names: JobNames::default(),
+            body: YamlKeys::new(2),
             notes: Vec::new(),
             has_jobs: false,
         }
@@ -61,30 +62,30 @@ impl<'a> Writer<'a> {
 
     fn line(&mut self, lines: &[Line], index: usize) {
         let line = &lines[index];
-        match &line.what {
-            What::Blank if self.body.text.ends_with("\n\n") || self.body.text.is_empty() => {}
-            What::Blank => self.body.text.push('\n'),
-            What::Comment(text) if describes(lines, index) && description(text).is_some() => {}
-            What::Comment(text) => self.body.line(&format!("#{}", comment(text))),
-            What::Setting(setting) => self.setting(line, setting),
-            What::Entry(entry) => self.entry(line, entry, described(lines, index)),
-            What::Refused(why) => self.refused(line, why),
+        match &line.kind {
+            LineKind::Blank if self.body.text.ends_with("\n\n") || self.body.text.is_empty() => {}
+            LineKind::Blank => self.body.text.push('\n'),
+            LineKind::Comment(text) if describes(lines, index) && description(text).is_some() => {}
+            LineKind::Comment(text) => self.body.line(&format!("#{}", comment(text))),
+            LineKind::Setting(setting) => self.setting(line, setting),
+            LineKind::Entry(entry) => self.entry(line, entry, described(lines, index)),
+            LineKind::Refused(why) => self.refused(line, why),
         }
     }
 
-    /// A line that no job comes of.
+    /// Writes a line as a comment, with the reason why it is not carried over.
     fn refused(&mut self, line: &Line, why: &str) {
         let why = format!("not carried over: {}", comment(why));
         self.body.line(&format!("# {why}"));
         self.body.line(&format!("# {}", comment(&line.text)));
-        self.notes.push(Note { line: line.number, text: why });
+        self.notes.push(ImportNote { line: line.number, text: why });
     }
 
     fn remark(&mut self, line: &Line, remark: &Remark) {
         let text = comment(&remark.text);
         self.body.line(&format!("# {text}"));
         if remark.is_loss {
-            self.notes.push(Note { line: line.number, text });
+            self.notes.push(ImportNote { line: line.number, text });
         }
     }
 
@@ -102,9 +103,9 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn entry(&mut self, line: &Line, entry: &Entry, description: Option<&str>) {
+    fn entry(&mut self, line: &Line, entry: &CrontabEntry, description: Option<&str>) {
         let name = self.names.of(&entry.command);
-        let command = Command::of(entry, &self.environment);
+        let command = JobCommand::of(entry, &self.environment);
         if let Err(why) = must_run(entry, &command, &self.zone, &name) {
             if let Some(text) = description {
                 self.body.line(&format!("# {}", comment(text)));
@@ -121,8 +122,8 @@ impl<'a> Writer<'a> {
         self.has_jobs = true;
     }
 
-    fn keys(&self, entry: &Entry, command: &Command, description: Option<&str>) -> Keys {
-        let mut keys = Keys::new(4);
+    fn keys(&self, entry: &CrontabEntry, command: &JobCommand, description: Option<&str>) -> YamlKeys {
+        let mut keys = YamlKeys::new(4);
         if let Some(text) = description {
             keys.line(&format!("description: {}", quoted(text)));
         }
@@ -143,12 +144,12 @@ impl<'a> Writer<'a> {
     }
 
     fn done(self) -> Imported {
-        let mut file = Keys::new(0);
+        let mut file = YamlKeys::new(0);
         self.head(&mut file);
         file.line("");
         self.defaults(&mut file);
         file.line("");
-        // A map that holds nothing but comments would be no map.
+        // With only comments below it, `jobs:` would be null and not a map.
         file.line(if self.has_jobs { "jobs:" } else { "jobs: {}" });
         file.text.push_str(self.body.text.trim_end());
         file.text.truncate(file.text.trim_end().len());
@@ -156,28 +157,27 @@ impl<'a> Writer<'a> {
         Imported { yaml: file.text, notes: self.notes }
     }
 
-    fn head(&self, file: &mut Keys) {
+    fn head(&self, file: &mut YamlKeys) {
         file.line(&format!("# Imported from {}.", comment(self.origin.name)));
-        file.line(
-            "# As with cron: a job starts also while its last run still goes on, and what came due while nothing ran",
-        );
-        file.line(
-            "# is not made up. Not as with cron: output goes into the log, not into mail, and what a command leaves",
-        );
-        file.line("# running in the background is ended with it.");
+        file.line("# As with cron, a job starts even while its last run is still running, and missed occurrences are");
+        file.line("# skipped. Unlike cron, output goes to the log, not into mail, and processes that a command leaves");
+        file.line("# in the background are killed when it ends.");
         if !self.shared.contains_key("PATH") {
-            file.line("# A job without a PATH of its own has /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; some crons");
-            file.line("# give only /usr/bin:/bin.");
+            file.line(
+                "# A job without its own PATH gets /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin;",
+            );
+            file.line("# some crons set only /usr/bin:/bin.");
         }
         let has_user = self.origin.system || self.origin.owner.is_some();
         if !has_user {
-            file.line("# cron ran these as the user whose crontab it is; here it is the user of `cronkeeper run`.");
+            file.line("# cron ran these entries as the owner of the crontab;");
+            file.line("# here they run as the user of `cronkeeper run`.");
         }
     }
 
-    fn defaults(&self, file: &mut Keys) {
+    fn defaults(&self, file: &mut YamlKeys) {
         file.line("defaults:");
-        let mut keys = Keys::new(2);
+        let mut keys = YamlKeys::new(2);
         keys.line(&format!("timezone: {}", scalar(self.origin.zone)));
         keys.line("overlap: allow");
         keys.line("misfire: skip");
@@ -189,45 +189,45 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// What `check` would say about a job that cron accepted.
-fn must_run(entry: &Entry, command: &Command, zone: &str, name: &str) -> Result<(), String> {
+/// Finds errors that `cronkeeper check` would report about a job that cron accepts.
+fn must_run(entry: &CrontabEntry, command: &JobCommand, zone: &str, name: &str) -> Result<(), String> {
     if command.is_too_long() {
-        return Err("the command is longer than the 128 KiB that can be handed to a process".to_owned());
+        return Err("the command is longer than 128 KiB, which is the most that a process can be given".to_owned());
     }
     match Schedule::parse(&[&entry.when.expression], zone, Dst::Once, name) {
         Ok(_) => Ok(()),
         Err(error @ ScheduleError::Expression { fault: Fault::Impossible { .. }, .. }) => {
-            Err(format!("cron takes it, but it {error}"))
+            Err(format!("cron accepts it, but it {error}"))
         }
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// Jobs run as root where nothing else is said.
-fn user_keys(entry: &Entry) -> Vec<(&'static str, &str)> {
+/// The keys `user` and `group` of a job; root is the default.
+fn user_keys(entry: &CrontabEntry) -> Vec<(&'static str, &str)> {
     let Some(user) = &entry.user else { return Vec::new() };
     let name = Some(("user", user.name.as_str())).filter(|(_, name)| *name != "root");
     name.into_iter().chain(user.group.as_deref().map(|group| ("group", group))).collect()
 }
 
-/// The comment before an entry that says what it is for.
+/// The description of an entry, taken from the comment before it.
 fn described(lines: &[Line], index: usize) -> Option<&str> {
     let before = index.checked_sub(1).filter(|before| describes(lines, *before))?;
-    match &lines[before].what {
-        What::Comment(text) => description(text),
+    match &lines[before].kind {
+        LineKind::Comment(text) => description(text),
         _ => None,
     }
 }
 
 /// True for a comment of one line directly before an entry.
 fn describes(lines: &[Line], index: usize) -> bool {
-    let is_comment = |line: Option<&Line>| line.is_some_and(|line| matches!(line.what, What::Comment(_)));
+    let is_comment = |line: Option<&Line>| line.is_some_and(|line| matches!(line.kind, LineKind::Comment(_)));
     is_comment(lines.get(index))
         && !is_comment(index.checked_sub(1).and_then(|before| lines.get(before)))
-        && matches!(lines.get(index + 1).map(|line| &line.what), Some(What::Entry(_)))
+        && matches!(lines.get(index + 1).map(|line| &line.kind), Some(LineKind::Entry(_)))
 }
 
-/// A comment in words; not the heading of a table, nor an entry that is commented out.
+/// A comment that reads like text, and not like a table heading or an entry that is commented out.
 fn description(text: &str) -> Option<&str> {
     const LONGEST: usize = 120;
     let text = text.trim_matches(['#', ' ', '\t', '-', '=']);

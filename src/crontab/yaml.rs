@@ -1,13 +1,13 @@
-//! Texts as YAML: whatever they hold, they are read back as they are.
+//! Writes texts as YAML so that a parser reads them back unchanged, whatever they contain.
 
 use std::fmt::Write as _;
 
-/// A value: plain where no reader could take it for anything else, else in quotes.
+/// Writes a value: plain if no parser could misread it, else quoted.
 pub(super) fn scalar(text: &str) -> String {
     if is_plain(text) { text.to_owned() } else { quoted(text) }
 }
 
-/// In quotes: those in which it can be read best.
+/// Writes a value in the quotes that are easiest to read.
 pub(super) fn quoted(text: &str) -> String {
     let is_easy = text.chars().all(is_printable);
     match (is_easy, text.contains(['"', '\\'])) {
@@ -17,7 +17,7 @@ pub(super) fn quoted(text: &str) -> String {
     }
 }
 
-/// A text of several lines behind `|`, so far indented; in quotes where that would not be read back.
+/// Writes a text of several lines as a block behind `|`, or quoted if it would not be read back unchanged.
 pub(super) fn block(text: &str, indent: usize) -> String {
     let body = text
         .strip_suffix('\n')
@@ -30,13 +30,13 @@ pub(super) fn block(text: &str, indent: usize) -> String {
     })
 }
 
-/// Behind `# `: on one line, and nothing in it that YAML forbids.
+/// Escapes a text for a comment: one line, no characters that YAML forbids.
 pub(super) fn comment(text: &str) -> String {
     let legible = |c: char| if is_printable(c) || c == '\t' { c.to_string() } else { c.escape_default().to_string() };
     text.trim_end().chars().map(legible).collect()
 }
 
-/// Blanks alone would be taken for the indentation.
+/// True if a block may contain this line. A line of blanks only would be read as indentation.
 fn is_line(line: &str) -> bool {
     line.chars().all(is_printable) && (line.is_empty() || !line.trim().is_empty())
 }
@@ -51,7 +51,7 @@ fn is_plain(text: &str) -> bool {
 fn is_printable(c: char) -> bool {
     match c {
         ' '..='~' => true,
-        // What YAML forbids, takes for a line break, or a reader cannot see.
+        // Characters that YAML forbids or treats as line breaks, or that are invisible.
         '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{feff}' => false,
         '\u{a0}'..='\u{fffd}' | '\u{10000}'.. => true,
         _ => false,
@@ -66,7 +66,7 @@ fn escaped(text: &str) -> String {
             '\n' => out.push_str("\\n"),
             '\t' => out.push_str("\\t"),
             c if is_printable(c) => out.push(c),
-            // Writing to a text cannot fail.
+            // Writing to a string cannot fail.
             c => drop(write!(out, "\\U{:08X}", u32::from(c))),
         }
     }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_look_as_one_would_write_them() {
+    fn texts_are_written_in_the_simplest_form() {
         for (text, written) in [
             ("backup", "backup"),
             ("/usr/bin/env", "/usr/bin/env"),
@@ -111,7 +111,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn what_is_written_is_read_back(text in "[^\\x00]{0,30}|[ -~]{0,20}|([a#: '\"\\\\\\-\\n\\t]){0,12}") {
+        fn any_text_is_read_back_unchanged(text in "[^\\x00]{0,30}|[ -~]{0,20}|([a#: '\"\\\\\\-\\n\\t]){0,12}") {
             prop_assert_eq!(read(&scalar(&text)), text.clone());
             prop_assert_eq!(read(&quoted(&text)), text.clone());
             let lines = text + "\n";
@@ -119,9 +119,9 @@ mod tests {
         }
 
         #[test]
-        fn any_comment_is_one(text in any::<String>()) {
-            let said = read(&format!("x # {}", comment(&text)));
-            prop_assert_eq!(said, "x");
+        fn any_text_can_be_a_comment(text in any::<String>()) {
+            let value = read(&format!("x # {}", comment(&text)));
+            prop_assert_eq!(value, "x");
         }
     }
 }

@@ -1,21 +1,25 @@
-//! Inputs out of samples: cut, doubled, mixed, with what is not text, numbers that nothing can hold, and brackets that nobody closes.
+//! The generator of fuzz inputs, by mutation of samples.
+//!
+//! It cuts, repeats and mixes samples, and inserts invalid text, numbers beyond every type, and brackets that are never
+//! closed.
 
 use std::ops::Range;
 
 use fastrand::Rng;
 
-/// What the samples are made of, and how large an input may become.
+/// A generator of inputs from samples and fragments.
 pub(super) struct Mutator {
     samples: Vec<Vec<u8>>,
     words: &'static [&'static str],
     longest: usize,
 }
 
-/// Bytes of most inputs, of some, and of the rest as many as there may be: short ones find most, and find it soon.
+/// Maximum length in bytes of most inputs and of some; the rest may have the full length. Short inputs find most bugs,
+/// and sooner.
 const SHORT: usize = 1 << 10;
 const MIDDLE: usize = 8 << 10;
 
-/// What is odd in any format.
+/// Byte sequences that are unusual in any format.
 const ODD: [&[u8]; 24] = [
     b"\0",
     b"\r",
@@ -43,7 +47,7 @@ const ODD: [&[u8]; 24] = [
     "e\u{301}".as_bytes(),
 ];
 
-/// At and beyond the edges of what holds numbers and instants.
+/// Numbers at and beyond the limits of numeric types and instants.
 const NUMBERS: [&str; 24] = [
     "0",
     "1",
@@ -71,7 +75,7 @@ const NUMBERS: [&str; 24] = [
     "99999999999999999999999999999999999999999",
 ];
 
-/// What opens, so that something must follow.
+/// Opening tokens that need a continuation.
 const OPENERS: [&str; 12] = ["[", "{", "(", "{\"a\":", "[[", "- ", "? ", "a: ", "\"", "'", "&a ", "!"];
 
 impl Mutator {
@@ -168,19 +172,19 @@ fn flip(input: &mut [u8], rng: &mut Rng) {
     }
 }
 
-/// A part, more often a short one.
+/// A random part of the input, more often a short one.
 fn range(length: usize, rng: &mut Rng) -> Range<usize> {
     let start = rng.usize(..=length);
     start..start + some(length - start, rng)
 }
 
-/// At most so many, and as a rule far fewer.
+/// A random number up to `most`, usually far smaller.
 fn some(most: usize, rng: &mut Rng) -> usize {
     let bits = rng.u32(..=most.checked_ilog2().map_or(0, |bits| bits + 1));
     rng.usize(..=most.min(1 << bits))
 }
 
-/// A part, again and again.
+/// Repeats a random part of the input.
 fn repeat(input: &mut Vec<u8>, room: usize, rng: &mut Rng) {
     let part = range(input.len(), rng);
     let most = room.saturating_sub(input.len()) / part.len().max(1);
@@ -188,18 +192,18 @@ fn repeat(input: &mut Vec<u8>, room: usize, rng: &mut Rng) {
     put(input, part.end..part.end, &copies);
 }
 
-/// The word or number at a place; nothing where there is none.
+/// The range of the word or number at a position; empty if there is none.
 fn token(input: &[u8], at: usize) -> Range<usize> {
     around(input, at, |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'+' | 0x80..))
 }
 
-/// The number that begins at a place, or is the next behind it; that place where there is none.
+/// The range of the number at or after a position; empty if there is none.
 fn digits(input: &[u8], at: usize) -> Range<usize> {
-    let behind = input[at..].iter().position(u8::is_ascii_digit);
-    around(input, behind.map_or(at, |by| at + by), |byte| byte.is_ascii_digit())
+    let after = input[at..].iter().position(u8::is_ascii_digit);
+    around(input, after.map_or(at, |by| at + by), |byte| byte.is_ascii_digit())
 }
 
-/// The line at a place, with its end.
+/// The range of the line at a position, including its line break.
 fn line(input: &[u8], at: usize) -> Range<usize> {
     let line = around(input, at, |byte| byte != b'\n');
     line.start..(line.end + 1).min(input.len())
@@ -207,8 +211,8 @@ fn line(input: &[u8], at: usize) -> Range<usize> {
 
 fn around(input: &[u8], at: usize, is_in: impl Fn(u8) -> bool) -> Range<usize> {
     let before = input[..at].iter().rev().take_while(|byte| is_in(**byte)).count();
-    let behind = input[at..].iter().take_while(|byte| is_in(**byte)).count();
-    at - before..at + behind
+    let after = input[at..].iter().take_while(|byte| is_in(**byte)).count();
+    at - before..at + after
 }
 
 #[cfg(test)]
@@ -229,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn most_inputs_are_short_some_are_long_and_none_is_longer_than_may_be() {
+    fn most_inputs_are_short_some_are_long_and_none_exceeds_the_limit() {
         let lengths: Vec<_> = (0..20_000).map(|seed| mutator().input(seed).len()).collect();
         let longer = |than: usize| lengths.iter().filter(|length| **length > than).count();
         assert!(longer(2 * SHORT) < 2_000 && longer(32 << 10) > 0 && longer(64 << 10) == 0);
     }
 
     #[test]
-    fn a_token_a_number_and_a_line_are_found_around_a_place() {
+    fn a_token_a_number_and_a_line_are_found_around_a_position() {
         let input = b"a: 12\nbc: [d]\n";
         assert_eq!((token(input, 7), digits(input, 0), line(input, 7)), (6..8, 3..5, 6..14));
         assert_eq!((token(input, 9), digits(input, 9), line(input, 14)), (9..9, 9..9, 14..14));

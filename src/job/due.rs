@@ -1,4 +1,4 @@
-//! What sets a job off: the time, or the ends of other jobs' runs.
+//! The cause of a job's runs: a schedule or upstream jobs.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use jiff::Timestamp;
 use super::{Job, JobName};
 use crate::schedule::Schedule;
 
-/// How an upstream's run is to end for a job to run after it.
+/// The result that a job requires of an upstream's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// With [`Outcome::Success`](crate::run::Outcome::Success).
+    /// The run must end with [`Outcome::Success`](crate::run::Outcome::Success).
     Success,
-    /// Any way, also skipped in a chain that has begun.
+    /// Any result, including a skip in a chain that has begun.
     Always,
 }
 
 impl Condition {
-    /// The word in jobs.yaml.
+    /// The value in jobs.yaml.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Success => "success",
@@ -26,17 +26,17 @@ impl Condition {
     }
 }
 
-/// What sets a job off.
+/// The cause of a job's runs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Due {
-    /// The time.
+    /// The occurrences of a schedule.
     At(Schedule),
-    /// The ends of these jobs' runs, all of them. Never empty.
+    /// The results of all of these upstream jobs. Never empty.
     After(BTreeMap<JobName, Condition>),
 }
 
 impl Job {
-    /// Its schedule; absent where it runs after other jobs.
+    /// The schedule; `None` if the job runs after other jobs.
     pub fn schedule(&self) -> Option<&Schedule> {
         match &self.due {
             Due::At(schedule) => Some(schedule),
@@ -44,7 +44,7 @@ impl Job {
         }
     }
 
-    /// The jobs after which it runs; absent where it has a schedule.
+    /// The upstream jobs; `None` if the job has a schedule.
     pub fn upstreams(&self) -> Option<&BTreeMap<JobName, Condition>> {
         match &self.due {
             Due::At(_) => None,
@@ -52,7 +52,7 @@ impl Job {
         }
     }
 
-    /// The first occurrence after `instant`. A job that runs after others has none of its own.
+    /// The first occurrence after `instant`. A job that runs after others has no occurrences of its own.
     pub fn next_after(&self, instant: Timestamp) -> Option<Timestamp> {
         self.schedule()?.next_after(instant)
     }
@@ -64,7 +64,7 @@ impl Job {
 }
 
 impl Due {
-    /// What tells it from every other: of a schedule its own words.
+    /// A canonical text: equal for equal causes and different for different ones.
     pub(super) fn canonical(&self) -> String {
         match self {
             Self::At(schedule) => schedule.canonical(),

@@ -1,30 +1,29 @@
-//! The commands that follow what became of a run, or of occurrences that were not run.
+//! Hooks: commands to run after a job's run ended or was missed.
 
 use std::collections::BTreeMap;
 
 use super::CommandLine;
 
-/// When a hook is run.
+/// The event that a hook follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hook {
-    /// A run ended otherwise than by success; not while it is to be tried again.
+    /// A run ended without success, and no retry follows.
     Failure,
-    /// A run ended by success.
+    /// A run succeeded.
     Success,
-    /// A run ended by success, and the job's run that ended before it did not.
+    /// A run succeeded, and the job's previous run did not.
     Recovery,
-    /// Occurrences were skipped because nobody decided on them in time.
+    /// Occurrences were missed because no leader decided on them in time.
     Missed,
 }
 
-/// The hooks of a job.
 pub type Hooks = BTreeMap<Hook, CommandLine>;
 
 impl Hook {
-    /// All of them, in the order in which they are run.
+    /// All hooks, in the order in which they run.
     pub const ALL: [Self; 4] = [Self::Failure, Self::Success, Self::Recovery, Self::Missed];
 
-    /// The key of the jobs file, and the word in logs.
+    /// The key in the jobs file, and the value in logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Failure => "on_failure",

@@ -1,37 +1,34 @@
-//! The jobs of a node, and how they hang together.
+//! The set of a node's jobs, and their chains.
 //!
-//! That what `after` names is there, that no job runs after itself, and that all chains of a job start at one scheduled job is for
-//! whoever makes a set to see to (`config`).
+//! The creator of a set (`config`) must ensure that every upstream exists, that no job runs after itself, and that all
+//! chains of a job start at the same scheduled job.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Digest, Job, JobName};
 
-/// All jobs of a node, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobSet {
-    /// The jobs.
     pub jobs: BTreeMap<JobName, Arc<Job>>,
-    /// Of the files they were read from.
+    /// Digest of the files that the jobs were read from.
     pub digest: Digest,
-    /// Which jobs run directly after a job.
+    /// For each job, the jobs that run directly after it.
     dependents: BTreeMap<JobName, Vec<JobName>>,
 }
 
-/// How one set differs from another, by name.
+/// The difference between an old and a new set, as job names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
-    /// Only in the other.
+    /// Only in the new set.
     pub added: Vec<JobName>,
-    /// In both, and not the same.
+    /// In both sets, with different definitions.
     pub changed: Vec<JobName>,
-    /// Not in the other.
+    /// Only in the old set.
     pub removed: Vec<JobName>,
 }
 
 impl JobSet {
-    /// These jobs, read from files with this digest.
     pub fn new(jobs: BTreeMap<JobName, Arc<Job>>, digest: Digest) -> Self {
         let mut dependents: BTreeMap<JobName, Vec<JobName>> = BTreeMap::new();
         for job in jobs.values() {
@@ -42,22 +39,23 @@ impl JobSet {
         Self { jobs, digest, dependents }
     }
 
-    /// The jobs that run directly after this one, by name.
+    /// The jobs that run directly after this one, ordered by name.
     pub fn dependents_of(&self, job: &JobName) -> &[JobName] {
         self.dependents.get(job).map_or(&[], Vec::as_slice)
     }
 
-    /// The scheduled job at which all chains of `job` start: itself, where it is one. Absent where its upstreams are not all in the set.
+    /// The scheduled job at which all chains of `job` start, possibly `job` itself. `None` if an upstream is not in the
+    /// set.
     pub fn root_of<'a>(&'a self, job: &'a Job) -> Option<&'a Job> {
         let up = |job: &&'a Job| {
             let first = job.upstreams()?.keys().next()?;
             self.jobs.get(first).map(Arc::as_ref)
         };
-        // No chain is longer than there are jobs.
+        // No chain is longer than the number of jobs, so this ends even if the set has a cycle.
         std::iter::successors(Some(job), up).take(self.jobs.len() + 1).find(|job| job.schedule().is_some())
     }
 
-    /// A job's name, and those of all before it in its chains.
+    /// The job and all its direct and indirect upstreams.
     pub fn lineage_of(&self, job: &JobName) -> BTreeSet<JobName> {
         let mut found = BTreeSet::new();
         let mut open = vec![job.clone()];
@@ -70,7 +68,7 @@ impl JobSet {
         found
     }
 
-    /// A job's name, and those of all after it in its chains.
+    /// The job and all its direct and indirect dependents.
     pub fn descendants_of(&self, job: &JobName) -> BTreeSet<JobName> {
         let mut found = BTreeSet::new();
         let mut open = vec![job.clone()];
@@ -82,7 +80,7 @@ impl JobSet {
         found
     }
 
-    /// What has to change for this set to become `new`.
+    /// The changes from this set to `new`.
     pub fn difference(&self, new: &Self) -> Difference {
         let mut difference = Difference::default();
         for (name, job) in &new.jobs {

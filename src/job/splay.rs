@@ -1,12 +1,13 @@
-//! How much later than its occurrences a job starts (`splay`): the load of a full hour, spread.
+//! Splay: a delay that spreads the load of jobs due at once.
 //!
-//! The delay is fixed for a job: derived from its name, it is the same on every host and after every restart.
+//! The delay is fixed for each job. It is derived from the job's name, so it is the same on every host and after every
+//! restart.
 
 use std::time::Duration;
 
 use crate::schedule::hash;
 
-/// A delay in [0, `splay`), chosen by the job's name. None by default.
+/// A delay in [0, `splay`), determined by the job's name. The default is no delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Splay {
     within: Duration,
@@ -21,12 +22,12 @@ impl Splay {
         Self { within, delay: Duration::from_millis(delay) }
     }
 
-    /// As in the jobs file.
+    /// The value of `splay` in the jobs file.
     pub fn within(self) -> Duration {
         self.within
     }
 
-    /// From an occurrence to its start.
+    /// The delay from an occurrence to its start.
     pub fn delay(self) -> Duration {
         self.delay
     }

@@ -1,42 +1,46 @@
-//! Decisions on a job's mark rest on one another: each names the version that the one before will have made.
+//! Chains of pipelined writes to a job's mark.
 //!
-//! A version alone does not say *who* made it. An operator who pauses a job makes one more too, between two decisions, and the second
-//! would then find the version it names although the first was refused: what the first was to skip would vanish, and a run
-//! would begin under a pause that the leader has not heard of. So with the first that is refused its whole chain is, until the leader
-//! has read the job anew.
+//! Pipelined writes to one job form a chain: each expects the version the previous one will produce. When one is
+//! rejected, all later ones must be rejected too, until the leader has read the job again.
+//!
+//! The version alone is not enough, because it does not say *who* wrote it. An operator who pauses the job between two
+//! writes also increments the version. If the first write is rejected, the second then finds the version it expects.
+//! The occurrences that the first write would have skipped would vanish, and a run would begin under a pause that the
+//! leader does not know about.
 
 use std::collections::BTreeSet;
 
 use super::{Change, Commit};
 use crate::job::JobName;
 
-/// The chains of one term.
+/// The broken chains of one term.
 #[derive(Clone, Debug, Default)]
 pub struct Chains {
     broken: BTreeSet<JobName>,
 }
 
 impl Chains {
-    /// True where an earlier decision that this one rests on was refused: it is [`Commit::Superseded`], unseen.
+    /// True if an earlier write of the chain was rejected. The change is then [`Commit::Superseded`] without being
+    /// sent.
     pub fn is_broken(&self, change: &Change) -> bool {
         change.moves_mark() && self.broken.contains(change.job())
     }
 
-    /// Takes note of an answer that was, or is about to be, given.
+    /// Records a commit's result, before or after it is reported.
     pub fn answered(&mut self, change: &Change, answer: Commit) {
         if change.moves_mark() && answer != Commit::Accepted {
             self.broken.insert(change.job().clone());
         }
     }
 
-    /// The leader asks how the job stands: what it decides from now on rests on that.
+    /// Records that the leader reads the job again, which starts a new chain.
     pub fn read(&mut self, job: &JobName) {
         self.broken.remove(job);
     }
 }
 
 impl Change {
-    /// True where it moves a job's mark, and so is a step of the job's chain.
+    /// True if it moves the job's mark and so belongs to the job's chain.
     pub fn moves_mark(&self) -> bool {
         match self {
             Self::Advance { .. } | Self::Begin { .. } => true,
@@ -61,16 +65,16 @@ mod tests {
     }
 
     #[test]
-    fn what_rests_on_a_refused_decision_is_refused_until_the_job_is_read() {
+    fn writes_after_a_rejected_one_are_rejected_until_the_job_is_read() {
         let mut chains = Chains::default();
         let (first, next, other) = (begin("a", 2, 60), begin("a", 3, 120), begin("b", 0, 60));
         assert!(!chains.is_broken(&first));
         chains.answered(&other, Commit::Accepted);
         chains.answered(&first, Commit::Superseded);
         assert!(chains.is_broken(&next));
-        assert!(!chains.is_broken(&other), "another job's chain is its own");
+        assert!(!chains.is_broken(&other), "chains of different jobs are independent");
         let end = Change::End { at: Version::FIRST, end: success(record("a", 60, "0x1")), as_leader: false };
-        assert!(!chains.is_broken(&end), "an end rests on its run alone");
+        assert!(!chains.is_broken(&end), "an end depends only on its run");
         chains.read(next.job());
         assert!(!chains.is_broken(&next));
     }

@@ -1,20 +1,22 @@
-//! The newest records of a history, within bounds of number and of bytes. Pure.
+//! The newest records of a history, limited in number and bytes.
 
 use jiff::Timestamp;
 
 use crate::run::{HistoryRecord, Outcome, RunEnd, RunId};
 
-/// How much of a history is wanted: what is read is held in memory, and a record may be of a few bytes or of many thousand.
+/// Limits for a read of the history.
+///
+/// The result is held in memory, and a record may have a few bytes or many thousand, so both limits are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Most records.
+    /// Maximum number of records.
     pub records: usize,
-    /// Most bytes of them, as they are kept.
+    /// Maximum of their total size in bytes, as stored in the ledger.
     pub bytes: usize,
 }
 
 impl Window {
-    /// So many records, whatever their bytes.
+    /// A limit on the number of records only.
     pub fn of(records: usize) -> Self {
         Self { records, bytes: usize::MAX }
     }
@@ -23,20 +25,16 @@ impl Window {
 /// Records of a history, newest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Newest {
-    /// The records.
     pub records: Vec<HistoryRecord>,
-    /// True where older ones were left out because of their bytes.
+    /// True if the byte limit left out older records.
     pub is_cut: bool,
 }
 
-/// How a run ended.
+/// The run of a job that ended last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastEnd {
-    /// The run.
     pub run: RunId,
-    /// Its outcome.
     pub outcome: Outcome,
-    /// When it ended.
     pub at: Timestamp,
 }
 
@@ -46,23 +44,22 @@ impl From<&RunEnd> for LastEnd {
     }
 }
 
-/// Puts the newest records together, whatever the order in which they are read: no more are held than are wanted.
+/// Collects the newest records, in whatever order they are read, and never holds more than the window allows.
 #[derive(Debug)]
 pub struct Gathering {
     window: Window,
-    /// Newest first, each with its bytes.
+    /// Newest first, each with its size in bytes.
     kept: Vec<(HistoryRecord, usize)>,
-    /// The newest that had no room: what is older has none either.
+    /// Time of the newest record that did not fit. Older records are left out too.
     cut: Option<Timestamp>,
 }
 
 impl Gathering {
-    /// None yet.
     pub fn new(window: Window) -> Self {
         Self { window, kept: Vec::new(), cut: None }
     }
 
-    /// Takes more of them, each with its bytes.
+    /// Adds records, each with its size in bytes.
     pub fn extend(&mut self, more: impl IntoIterator<Item = (HistoryRecord, usize)>) {
         let cut = self.cut;
         self.kept.extend(more.into_iter().filter(|(record, _)| cut.is_none_or(|cut| cut < record.at())));
@@ -79,14 +76,13 @@ impl Gathering {
         self.kept.truncate(fit);
     }
 
-    /// True when nothing older than what is there has room.
+    /// True if no older record can be added.
     pub fn is_full(&self) -> bool {
         self.cut.is_some() || self.kept.len() >= self.window.records
     }
 
-    /// The newest of those taken.
     pub fn newest(self) -> Newest {
-        // Where newer ones have filled the number since, nothing is missing.
+        // If newer records have reached the maximum number since then, the byte limit left nothing out.
         let is_cut = self.cut.is_some() && self.kept.len() < self.window.records;
         Newest { records: self.kept.into_iter().map(|(record, _)| record).collect(), is_cut }
     }
@@ -99,7 +95,7 @@ mod tests {
     use super::*;
     use crate::run::tests_support::skip;
 
-    /// A record at this second, of so many bytes.
+    /// A record at this second, with this size in bytes.
     fn record(second: i64, bytes: usize) -> (HistoryRecord, usize) {
         (HistoryRecord::Skip(skip("j", second)), bytes)
     }
@@ -109,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_left_out_from_the_oldest_on() {
+    fn the_byte_limit_leaves_out_the_oldest_records() {
         let mut gathering = Gathering::new(Window { records: 10, bytes: 250 });
         gathering.extend([record(1, 100), record(2, 100), record(3, 100)]);
         gathering.extend([record(4, 100)]);
@@ -118,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_missing_where_as_many_are_there_as_are_wanted() {
+    fn a_full_window_is_not_cut() {
         let mut gathering = Gathering::new(Window { records: 2, bytes: 250 });
         gathering.extend([record(1, 200), record(2, 200)]);
         assert!(gathering.is_full());
@@ -129,7 +125,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn in_parts_they_are_those_that_would_have_been_had_in_one_go(
+        fn reading_in_parts_and_in_one_go_gives_the_same_records(
             sizes in prop::collection::vec(1_usize..300, 0..40), parts in 1_usize..10, records in 1_usize..20, bytes in 1_usize..2_000
         ) {
             let window = Window { records, bytes };

@@ -1,7 +1,7 @@
-//! What operators ask of the ledger: to pause and resume a job, and to run one now.
+//! Operator requests in the ledger: pause, resume, trigger and kill.
 //!
-//! Whoever is asked, on whatever node, writes the request down; the leader sees to it. Every request may be repeated: a pause says
-//! the same again, a trigger is known by its uuid. Nothing here decides anything.
+//! The node that the operator talks to, which need not lead, only writes the request to the ledger; the leader carries
+//! it out. Every request may be repeated safely: a pause overwrites itself, and a trigger is identified by its uuid.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -13,66 +13,60 @@ use crate::run::{
     ControlRecord, HistoryRecord, KillRequest, Link, Pause, Resume, RunId, RunState, TriggerRecord, TriggerSeq, Version,
 };
 
-/// All that operators want, or jobs that run after others wait for, and the leader has not seen to.
+/// Open requests of operators, and links of upstreams, that the leader has not handled yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OperatorRequests {
-    /// The paused jobs.
     pub control: BTreeMap<JobName, ControlEntry>,
-    /// The triggers, by number.
     pub triggers: BTreeMap<TriggerSeq, TriggerEntry>,
-    /// The links that upstreams left, numbered likewise.
+    /// Links from upstreams. They share the numbers of the triggers.
     pub links: BTreeMap<TriggerSeq, Link>,
 }
 
-/// A pause with its version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ControlEntry {
-    /// Its record.
     pub record: ControlRecord,
-    /// Its version.
     pub version: Version,
 }
 
-/// A trigger nobody has decided on.
+/// A trigger that the leader has not decided yet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TriggerEntry {
-    /// Its record.
     pub record: TriggerRecord,
-    /// A record of the job's history answers the same uuid.
+    /// The job's history already has a record with this uuid.
     pub is_in_history: bool,
 }
 
-/// What became of a trigger, or of any run.
+/// The result of following a run, whether triggered or scheduled.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Followed {
-    /// It ended, or led to no run.
+    /// The run ended, or was skipped.
     Ended(Box<HistoryRecord>),
-    /// Nothing of it is known: its trigger was one of several with one uuid, or its record was trimmed.
+    /// Nothing is known of it: its trigger was a duplicate with the same uuid, or its record was trimmed.
     Gone,
 }
 
-/// The future of a request. Dropped, the request may be written or not.
+/// The future of a request. If it is dropped, the request may or may not be written.
 pub type OperatorFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, OperatorError>> + Send + 'a>>;
 
-/// Writes down what operators want. Whoever asks bounds the wait.
+/// Writes the requests of operators to the ledger. The caller limits how long to wait.
 pub trait Operator: Send + Sync {
-    /// Pauses a job, by the id drawn for it; of one that is paused already, says who, when and why anew. Once it is done, no
-    /// occurrence begins that the leader had not begun before.
+    /// Pauses a job. `id` is a new random id for the pause. If the job is already paused, replaces who, when and why.
+    /// After this returns, the leader begins no further occurrence.
     fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> OperatorFuture<'_, ()>;
-    /// Asks the leader to end a job's pause, whose id is given back; absent: the job is not paused.
+    /// Requests that the leader end a job's pause. Returns the pause's id; `None` if the job is not paused.
     fn request_resume(&self, job: JobName, resume: Resume) -> OperatorFuture<'_, Option<Uuid>>;
-    /// Returns once the leader has ended that pause.
     fn resumed(&self, job: JobName, pause: Uuid) -> OperatorFuture<'_, ()>;
-    /// Wants a run now; under which id it will run. The same for the same uuid, as long as the ledger knows of it.
+    /// Requests a run now and returns the id it will have. A repeated uuid returns the same id while the ledger still
+    /// knows it.
     fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId>;
-    /// Wants a run in flight to end, whoever has it: its record says so from then on. Where it stands; absent: it is not in flight.
-    /// The first request counts; one that is to be met by force stands over one that is not.
+    /// Requests that a run in flight end, by writing the request to its record. Returns the run's state; `None` if it
+    /// is not in flight. The first request counts, except that one with `force` replaces one without.
     fn kill(&self, run: RunId, request: KillRequest) -> OperatorFuture<'_, Option<RunState>>;
-    /// Returns once a run has ended, or is not known any more.
+    /// Returns once a run has ended or is no longer known.
     fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed>;
 }
 
-/// Why a request could not be written.
+/// The reason why a request could not be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the ledger cannot be asked: {0}")]
+#[error("the request cannot be written to the ledger: {0}")]
 pub struct OperatorError(pub String);

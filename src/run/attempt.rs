@@ -1,4 +1,6 @@
-//! What is kept of a run's earlier attempts while it goes on, so that its end can list them.
+//! The earlier attempts of a run.
+//!
+//! The run's record keeps them while the run is in flight, so that its end can list them.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,45 +8,42 @@ use serde::{Deserialize, Serialize};
 use super::{Outcome, Reason, RunEnd, RunRecord};
 use crate::term::NodeName;
 
-/// How many earlier attempts are listed: a record must stay small however often a job fails.
+/// Maximum number of earlier attempts to keep. The record must stay small however often the job fails.
 const LISTED: usize = 10;
 
-/// How an attempt ended that was not the run's last.
+/// The end of an attempt that was not the run's last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Counts from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// The node that had it.
+    /// The node that owned it.
     pub node: NodeName,
-    /// How it ended.
     pub outcome: Outcome,
-    /// What the outcome does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
-    /// Of the main process, when it exited.
+    /// Exit code of the main process, if it exited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// The signal that ended the main process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// When it ended, or was settled.
+    /// When it ended, or when the leader settled it.
     pub ended_at: Timestamp,
-    /// How long it ran, in milliseconds; absent when no process was started, or nobody saw its end.
+    /// How long it ran, in milliseconds; `None` if no process was started or nobody observed its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
 }
 
-/// The attempts of a run before the one its record is about.
+/// A run's attempts before the current one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Past {
-    /// How many of them failed, or took too long: what `retries` counts. Those that an interruption ended are not among them.
+    /// Number of attempts that failed or timed out, which `retries` limits. Interrupted attempts do not count.
     pub failures: u32,
-    /// The newest of them, oldest first.
+    /// The newest attempts, oldest first.
     pub attempts: Vec<Attempt>,
 }
 
 impl Attempt {
-    /// What an end says of its attempt.
     pub fn of(end: &RunEnd) -> Self {
         Self {
             attempt: end.run.attempt,
@@ -60,12 +59,12 @@ impl Attempt {
 }
 
 impl Past {
-    /// True where there was no other attempt.
     pub fn is_empty(&self) -> bool {
         self.failures == 0 && self.attempts.is_empty()
     }
 
-    /// Notes the end of an attempt that another follows, once. A run that still waits for its first has none to note.
+    /// Records the end of an attempt that another one follows. Does nothing if the end is already recorded, or if the
+    /// run is still waiting for its first attempt.
     pub fn note(&mut self, end: &RunEnd) {
         if end.run.attempt == 0 || self.end_of(&end.run).is_some() {
             return;
@@ -76,7 +75,7 @@ impl Past {
         self.attempts.drain(..surplus);
     }
 
-    /// How the attempt that `run` is about ended, if that is noted.
+    /// The recorded end of `run`'s current attempt, if any.
     pub fn end_of(&self, run: &RunRecord) -> Option<&Attempt> {
         self.attempts.last().filter(|last| last.attempt >= run.attempt)
     }
@@ -101,14 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_somebody_wrote_does_not_begin_anew() {
+    fn a_maximal_count_does_not_wrap_around() {
         let mut past = Past { failures: u32::MAX, attempts: Vec::new() };
         past.note(&failed(1, Outcome::Failure));
         assert_eq!(past.failures, u32::MAX);
     }
 
     #[test]
-    fn an_attempt_is_noted_once() {
+    fn an_attempt_is_recorded_once() {
         let mut past = Past::default();
         past.note(&failed(1, Outcome::Failure));
         past.note(&failed(1, Outcome::Interrupted));

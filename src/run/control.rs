@@ -1,51 +1,49 @@
-//! What an operator said of a job's schedule: paused, and to be resumed.
+//! The record of a paused job.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Who paused a job, when and why.
+/// An operator's request to pause a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
-    /// Who, for people: `uid 1000 (alice) on host-a`.
+    /// Who paused the job, for display: `uid 1000 (alice) on host-a`.
     pub by: String,
-    /// When.
     pub at: Timestamp,
-    /// Why, in the operator's words.
+    /// The reason that the operator gave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Who wants a pause to end.
+/// An operator's request to end a pause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume {
-    /// Who, for people.
+    /// Who made the request, for display.
     pub by: String,
-    /// When.
     pub at: Timestamp,
 }
 
-/// `control/<job>` of the ledger: there while the job is paused. Only the leader takes it away.
+/// The ledger's `control/<job>`. Exists while the job is paused; only the leader removes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlRecord {
-    /// Format of the record.
+    /// Format version of the record.
     pub v: u32,
-    /// Drawn when the job was paused: tells this pause from every other of the job.
+    /// Random id of this pause, chosen when the job was paused.
     pub id: Uuid,
-    /// See [`Pause`].
     pub paused: Pause,
-    /// The request to end it, until the leader has.
+    /// The request to end the pause, until the leader has ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<Resume>,
 }
 
 impl ControlRecord {
-    /// A pause as it begins.
+    /// A new pause without a request to end it.
     pub fn new(id: Uuid, paused: Pause) -> Self {
         Self { v: 1, id, paused, resume: None }
     }
 
-    /// What stands for a record that cannot be read. The job counts as paused: what is not run can be run by hand.
+    /// Replaces a record that is unreadable. The job counts as paused, because an operator can make up for a run that
+    /// did not happen but not for one that should not have happened.
     pub fn unreadable() -> Self {
         let reason = Some("its record in the ledger cannot be read".to_owned());
         Self::new(Uuid::nil(), Pause { by: "nobody known".to_owned(), at: Timestamp::UNIX_EPOCH, reason })

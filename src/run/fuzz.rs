@@ -1,4 +1,4 @@
-//! Records of the ledger and names in it, whatever they hold.
+//! Fuzz tests of the ledger's records and names.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -7,7 +7,7 @@ use super::*;
 use crate::fuzz::{Fuzz, is_read_back, text};
 use crate::status::{HistoryEntry, RunStatus};
 
-/// What a ledger is made of: also for those who read whole ledgers.
+/// Fragments of a ledger. The fuzz tests of other modules that read whole ledgers use them too.
 pub(crate) const WORDS: &[&str] = &[
     "running/",
     "jobs/",
@@ -78,7 +78,7 @@ fn fuzz_records() {
     });
 }
 
-/// What nodes do with a run that they read.
+/// Calls the functions that nodes apply to a run they have read.
 fn follow(run: &RunRecord) {
     let id = run.id();
     if let Ok(read) = RunId::parse(&id.to_string()) {
@@ -96,13 +96,13 @@ fn follow(run: &RunRecord) {
 
 fn show(record: &HistoryRecord) {
     let _ = (record.at(), record.trigger());
-    // An id tells whole seconds, and no occurrence has others.
+    // An id has whole seconds, and every occurrence is a whole second.
     if record.id().scheduled_at().subsec_nanosecond() == 0 {
         is_read_back(&HistoryEntry::from(record.clone()));
     }
 }
 
-/// A name a line: of runs, jobs, nodes and sessions.
+/// One name per line: of a run, a job, a node or a session.
 #[test]
 fn fuzz_names() {
     Fuzz { longest: 8 << 10, ..Fuzz::of("names", WORDS) }.run(|input| {

@@ -1,7 +1,8 @@
-//! A run's id: `<job>.<20261120T023000Z>`, from the job and the scheduled time, so that repeating a commit is harmless.
-//! A manual run has its trigger's number behind it: `<job>.<20261120T023000Z>.m<seq>`.
+//! The id of a run: `<job>.<20261120T023000Z>`.
 //!
-//! Job names may contain dots, and may look like the rest of an id. The last part tells the two forms apart: a time ends in `Z`.
+//! It consists of the job and the scheduled time, so that repeating a commit is harmless. The id of a manual run ends
+//! with the number of its trigger: `<job>.<20261120T023000Z>.m<seq>`. Job names may contain dots and may look like the
+//! rest of an id. The last part distinguishes the two forms, because a time ends in `Z`.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -15,12 +16,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::TriggerSeq;
 use crate::job::JobName;
 
-/// The years that an occurrence can be in: those of patterns, in any time zone.
+/// The years in UTC that an occurrence may fall in: those of patterns (1970 to 2100), in any time zone.
 const YEARS: std::ops::RangeInclusive<i16> = 1969..=2101;
 
 const FORMAT: &str = "%Y%m%dT%H%M%SZ";
 
-/// Which occurrence of which job, or which trigger's run of it. Ordered by job, then by time.
+/// Identifies a run by its job and its occurrence or trigger. Ordered by job, then by time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RunId {
@@ -29,52 +30,51 @@ pub struct RunId {
     manual: Option<TriggerSeq>,
 }
 
-/// A text that is no run id.
+/// The error for a text that is not a run id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no run id: they read `<job>.<20261120T023000Z>`, with `.m<number>` behind it where triggered")]
+#[error("`{0}` is not a run id: expected `<job>.<20261120T023000Z>`, followed by `.m<number>` for a triggered run")]
 pub struct BadRunId(pub String);
 
 impl RunId {
-    /// The run of `job`'s occurrence at `scheduled_at`. Occurrences are whole seconds.
+    /// The id of `job`'s run for the occurrence at `scheduled_at`, which must be a whole second.
     pub fn scheduled(job: JobName, scheduled_at: Timestamp) -> Self {
         Self { job, scheduled_at, manual: None }
     }
 
-    /// The run of `job` that the trigger numbered `seq`, made at `scheduled_at`, asks for.
+    /// The id of `job`'s run for the trigger `seq`, which was created at `scheduled_at`.
     pub fn manual(job: JobName, scheduled_at: Timestamp, seq: TriggerSeq) -> Self {
         Self { job, scheduled_at, manual: Some(seq) }
     }
 
-    /// From the first run of `job` that there can be to the last.
+    /// The range of all possible run ids of `job`.
     pub fn all_of(job: &JobName) -> RangeInclusive<Self> {
         let last = Self::manual(job.clone(), Timestamp::MAX, TriggerSeq(u64::MAX));
         Self::scheduled(job.clone(), Timestamp::MIN)..=last
     }
 
-    /// The job.
     pub fn job(&self) -> &JobName {
         &self.job
     }
 
-    /// The run of another job in the same chain.
+    /// The id of another job's run in the same chain.
     pub fn of(&self, job: JobName) -> Self {
         Self { job, ..self.clone() }
     }
 
-    /// The trigger that asked for it; absent for a scheduled run.
+    /// The trigger that requested the run; `None` for a scheduled run.
     pub fn trigger(&self) -> Option<TriggerSeq> {
         self.manual
     }
 
-    /// The occurrence, or when the trigger was made.
+    /// The occurrence, or the time of the trigger.
     pub fn scheduled_at(&self) -> Timestamp {
         self.scheduled_at
     }
 
-    /// Reads an id.
+    /// Parses an id.
     ///
     /// # Errors
-    /// When the text is none.
+    /// If the text is not an id in its only valid spelling.
     pub fn parse(text: &str) -> Result<Self, BadRunId> {
         let bad = || BadRunId(text.to_owned());
         let (rest, last) = text.rsplit_once('.').ok_or_else(bad)?;
@@ -87,27 +87,28 @@ impl RunId {
         };
         let job = JobName::parse(job).map_err(|_| bad())?;
         let civil = DateTime::strptime(FORMAT, time).map_err(|_| bad())?;
-        // Beyond what schedules are computed for, and so nobody's.
+        // Schedules are not computed beyond these years, so no run can have such an id.
         if !YEARS.contains(&civil.year()) {
             return Err(bad());
         }
         let scheduled_at = civil.to_zoned(TimeZone::UTC).map_err(|_| bad())?.timestamp();
-        // The format also takes fewer digits. What names a record must be its only name.
+        // `strptime` also accepts fewer digits, but an id names a record and so must have one spelling only.
         Some(Self { job, scheduled_at, manual }).filter(|id| id.to_string() == text).ok_or_else(bad)
     }
 }
 
-/// Reads the time that a record has in its run's id. An id with any other is read by nobody, and whoever shows it with others would
-/// show none of them.
+/// Deserializes a time that becomes part of a run id, and rejects one outside [`YEARS`].
+///
+/// An id with such a time cannot be parsed, and one unparsable id would make a client reject a whole list of runs.
 pub(super) fn occurrence<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
     let at = Timestamp::deserialize(deserializer)?;
     match YEARS.contains(&TimeZone::UTC.to_datetime(at).year()) {
         true => Ok(at),
-        false => Err(D::Error::custom(format_args!("{at} is no time that a schedule has"))),
+        false => Err(D::Error::custom(format_args!("{at} is outside the years 1969 to 2101 that schedules cover"))),
     }
 }
 
-/// A number as it is written: no sign, no leading zeros.
+/// Parses a number without sign or leading zeros, so that it has one spelling only.
 fn sequence(text: &str) -> Option<TriggerSeq> {
     let number: u64 = text.parse().ok()?;
     (number.to_string() == text).then_some(TriggerSeq(number))
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_no_schedule_has_is_none() {
+    fn a_time_outside_the_years_of_schedules_is_rejected() {
         for time in ["99991230T220000Z", "19681231T235959Z", "21020101T000000Z"] {
             assert!(RunId::parse(&format!("backup.{time}")).is_err(), "{time}");
         }
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_such_a_time_is_not_read() {
+    fn a_record_with_such_a_time_is_rejected() {
         let skip = serde_json::to_string(&crate::run::tests_support::skip("backup", 0)).unwrap();
         let run = serde_json::to_string(&crate::run::tests_support::record("backup", 0, "0x1")).unwrap();
         let of = |json: &str, time| json.replace("1970-01-01T00:00:00Z", time);
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(texts, expected);
     }
 
-    /// Names of jobs, also such as look like the end of an id.
+    /// Job names, including ones that look like the end of an id.
     fn names() -> impl Strategy<Value = String> {
         "[A-Za-z0-9][A-Za-z0-9._-]{0,79}(\\.19700101T000100Z|\\.m[0-9]{1,3}|)"
     }

@@ -1,8 +1,10 @@
-//! What a node notes of its own runs, so that its next process, or its successor on the same host, knows what it left behind.
+//! The journal of a node's own runs.
 //!
-//! The ledger says what was decided; the journal says what was *done* here: which process is a run's, and which end
-//! could not be committed yet. It only has to survive the death of the process, not that of the host: with the host its
-//! processes are gone too, and the ledger then says "begun, end unknown". Where it is kept is the affair of a [`Journal`].
+//! The node's next process, or its successor on the same host, reads it to find out what was left behind. The ledger
+//! records what was decided; the journal records what was *done* on this host: which process belongs to a run, and
+//! which ends could not be committed yet. It must survive the death of the process but not that of the host: when the
+//! host dies, its processes die too, and the ledger then says "begun, end unknown". An implementation of [`Journal`]
+//! decides where the entries are stored.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,112 +15,114 @@ use serde::{Deserialize, Serialize};
 use super::{KnownBy, OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, Traces, Version};
 use crate::term::NodeName;
 
-/// One note.
+/// One entry of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Entry {
-    /// A begin was accepted; its process comes next.
+    /// A begin was accepted; the process is started next.
     Begun {
-        /// The run.
         record: Box<RunRecord>,
-        /// The version of its record in the ledger.
+        /// Version of its record in the ledger.
         version: Version,
-        /// Of the processes that are to come.
+        /// Identifies the processes about to be started.
         #[serde(default)]
         traces: Traces,
     },
-    /// Its process was started.
     Started {
-        /// The run.
         run: RunId,
-        /// Which attempt of it.
         attempt: u32,
-        /// Its main process.
+        /// Pid of the main process.
         pid: i32,
-        /// When the kernel started that process, in clock ticks since boot: tells it from a later one of the same pid.
+        /// Start time of that process in clock ticks since boot, which distinguishes it from a later process with the
+        /// same pid.
         start_time: u64,
-        /// What it is known by in the end, if that is not what was noted before.
+        /// How its processes are identified, if this differs from the `traces` recorded before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         known_by: Option<KnownBy>,
     },
-    /// It ended; the end is not yet in the ledger. Stands alone where its begin was accepted but nothing was started.
+    /// The run ended, and the end is not yet in the ledger. Appears without [`Started`](Entry::Started) if the begin
+    /// was accepted but no process was started.
     Ended {
-        /// How.
         end: Box<RunEnd>,
-        /// The version of its record in the ledger.
+        /// Version of its record in the ledger.
         version: Version,
     },
-    /// Nothing is left to do about it here.
+    /// Nothing is left to do for the run on this host.
     Settled(RunId),
 }
 
-/// A run that was not settled when the notes end.
+/// A run that was not settled at the end of the journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecoveredRun {
-    /// Its record, as last begun here.
+    /// Its record when the attempt began here.
     pub record: RunRecord,
-    /// The version of its record in the ledger then.
+    /// Version of its record in the ledger at that time.
     pub version: Version,
-    /// Its main process and that one's start time; absent where none was started, or not noted, or that was not noted here.
+    /// Pid and start time of its main process. `None` if no process was started or recorded, or if the journal was not
+    /// written here.
     pub pid: Option<(i32, u64)>,
-    /// By what its processes are known.
+    /// Identifies its processes.
     pub traces: Traces,
-    /// How it ended, if it did: the ledger may not know.
+    /// Its end, if it ended. The ledger may not have it yet.
     pub end: Option<RunEnd>,
 }
 
-/// Where notes were made, seen from the process that reads them.
+/// Where a journal was written, relative to the process that reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Written {
     /// By an earlier process of this node, in this boot.
     #[default]
     Here,
-    /// In another boot of this host, or on another: no process of theirs lives here.
+    /// In another boot of this host, or on another host. None of its processes can be running here.
     BeforeBoot,
-    /// In this boot, by a process that kept them in another place: they are a copy, and it may live.
+    /// In this boot, by a process with another state directory. The journal is a copy, and its writer may still be
+    /// running.
     Elsewhere,
-    /// There are none: nothing follows from what they do not say.
+    /// There is no journal, so the absence of an entry proves nothing.
     Nowhere,
 }
 
-/// What the notes amount to.
+/// The state that a journal's entries add up to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recovered {
-    /// The runs that were not settled, by their ids.
+    /// The runs that were not settled, ordered by id.
     pub runs: Vec<RecoveredRun>,
-    /// Where they were noted.
     pub written: Written,
 }
 
-/// The newest attempt of each run that was noted and not settled, by a node that notes each before it hands it to its warden.
+/// The newest attempt of each unsettled run in the journal.
+///
+/// A node records every attempt before it hands it to its warden, so an attempt that is missing was never started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Noted(BTreeMap<RunId, u32>);
 
 impl Noted {
-    /// True where no process was ever started for this attempt: it was handed to no warden. Only of a run of the node whose notes these
-    /// are, in this boot.
+    /// True if no process was ever started for this attempt. Valid only for a run of the node that wrote the journal,
+    /// in the same boot.
     pub fn never_started(&self, run: &RunRecord) -> bool {
         self.0.get(&run.id()).is_none_or(|&attempt| attempt < run.attempt)
     }
 }
 
 impl Recovered {
-    /// What was handed to a warden here, as far as the notes can be trusted to say.
+    /// The attempts handed to a warden here; `None` if the journal cannot prove what was not.
     pub fn noted(&self) -> Option<Noted> {
         let attempts = self.runs.iter().map(|run| (run.record.id(), run.record.attempt));
         (self.written == Written::Here).then(|| Noted(attempts.collect()))
     }
 
-    /// The ends that the ledger may not know.
+    /// The ends that the ledger may not have yet.
     pub fn ends(&self) -> Vec<RunEnd> {
         self.runs.iter().filter_map(|run| run.end.clone()).collect()
     }
 
-    /// Leaves to the leader what is not this node's to judge: of notes that were not made here, the runs that may be alive on
-    /// another node, and those that the leader is to begin again anyway. An end that is known is told whoever knows it.
+    /// Drops the runs that the leader must decide about, not this node.
+    ///
+    /// These are runs from a journal that was not written here which may be alive on another node, or which the leader
+    /// begins again anyway. A known end is always kept.
     ///
     /// # Errors
-    /// When it cannot be noted.
+    /// If the journal cannot be written.
     pub fn keep_own(&mut self, node: &NodeName, journal: &mut impl Journal) -> io::Result<()> {
         let is_own = |run: &RecoveredRun| match self.written {
             _ if run.end.is_some() => true,
@@ -131,11 +135,13 @@ impl Recovered {
         others.iter().try_for_each(|run| journal.settled(&run.record.id()))
     }
 
-    /// Notes an end for every run that has none, whose process is dead. Written down, so that every later process tells of the
-    /// same end: the ledger may have it already. A run that is to be begun again gets none: that is the leader's to say.
+    /// Records an end for every run without one. The caller must know that their processes are dead.
+    ///
+    /// The end is written to the journal, so that every later process reports the same one; the ledger may already have
+    /// it. A run that is begun again after a loss gets no end, because that is the leader's decision.
     ///
     /// # Errors
-    /// When it cannot be noted.
+    /// If the journal cannot be written.
     pub fn end_dead(&mut self, journal: &mut impl Journal, now: Timestamp) -> io::Result<()> {
         for run in self.runs.iter_mut().filter(|run| run.end.is_none() && run.record.on_loss != OnLoss::Rerun) {
             let end = RunEnd::unseen(&run.record, Outcome::Interrupted, Some(Reason::NodeDied), now);
@@ -146,37 +152,39 @@ impl Recovered {
     }
 }
 
-/// Takes notes. Each is kept before the call returns.
+/// Storage for journal entries. Each entry is stored before the call returns.
 pub trait Journal: Send {
-    /// Notes an accepted begin, before its process starts.
+    /// Records an accepted begin, before its process starts.
     ///
     /// # Errors
-    /// When it could not be noted: the process must then not start.
+    /// If the entry could not be stored; then the process must not be started.
     fn begun(&mut self, record: &RunRecord, version: Version, traces: &Traces) -> io::Result<()>;
 
-    /// Notes a started process.
+    /// Records a started process.
     ///
     /// # Errors
-    /// When it could not be noted.
+    /// If the entry could not be stored.
     fn started(&mut self, run: &RunId, attempt: u32, pid: i32, start_time: u64, known_by: &KnownBy) -> io::Result<()>;
 
-    /// Notes an end that is about to be committed.
+    /// Records an end that is about to be committed.
     ///
     /// # Errors
-    /// When it could not be noted.
+    /// If the entry could not be stored.
     fn ended(&mut self, end: &RunEnd, version: Version) -> io::Result<()>;
 
-    /// Notes that the ledger knows all.
+    /// Records that the ledger has everything about a run.
     ///
     /// # Errors
-    /// When it could not be noted.
+    /// If the entry could not be stored.
     fn settled(&mut self, run: &RunId) -> io::Result<()>;
 
-    /// What is noted and not settled.
+    /// The recorded runs that are not settled.
     fn open_runs(&self) -> Vec<RecoveredRun>;
 }
 
-/// The state that notes add up to. Total: notes that contradict what stands before them change nothing.
+/// The state that journal entries add up to.
+///
+/// It accepts any sequence of entries: one that contradicts earlier entries changes nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JournalState {
     open: BTreeMap<RunId, RecoveredRun>,
@@ -184,7 +192,7 @@ pub struct JournalState {
 }
 
 impl JournalState {
-    /// Takes one note.
+    /// Applies one entry.
     pub fn take(&mut self, entry: Entry) {
         match entry {
             Entry::Begun { record, version, traces } => {
@@ -203,7 +211,7 @@ impl JournalState {
         }
     }
 
-    /// An attempt that is not noted yet is taken as a whole; the end of one before the noted one is no news.
+    /// An end creates a missing attempt. The end of an attempt before the recorded one is ignored.
     fn end(&mut self, end: RunEnd, version: Version) {
         match self.open.get_mut(&end.run.id()) {
             Some(open) if open.record.attempt > end.run.attempt => {}
@@ -216,7 +224,8 @@ impl JournalState {
         }
     }
 
-    /// Takes note of where it was written, and forgets every process if that was not here.
+    /// Sets where the journal was written. If that is not here, forgets all processes, because their pids are not valid
+    /// here.
     pub fn found(&mut self, written: Written) {
         self.written = written;
         if written != Written::Here {
@@ -227,28 +236,27 @@ impl JournalState {
         }
     }
 
-    /// How many runs are open.
+    /// Number of open runs.
     pub fn len(&self) -> usize {
         self.open.len()
     }
 
-    /// True when nothing is left to do.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// The fewest notes that amount to the same.
+    /// The shortest sequence of entries that adds up to this state.
     pub fn entries(&self) -> Vec<Entry> {
-        self.open.iter().flat_map(|(id, open)| notes(id, open)).collect()
+        self.open.iter().flat_map(|(id, open)| entries_of(id, open)).collect()
     }
 
-    /// What is open.
+    /// The open runs, and where they were recorded.
     pub fn recovered(&self) -> Recovered {
         Recovered { runs: self.open.values().cloned().collect(), written: self.written }
     }
 }
 
-fn notes(id: &RunId, open: &RecoveredRun) -> Vec<Entry> {
+fn entries_of(id: &RunId, open: &RecoveredRun) -> Vec<Entry> {
     let attempt = open.record.attempt;
     let (record, traces) = (Box::new(open.record.clone()), open.traces.clone());
     let begun = Entry::Begun { record, version: open.version, traces };
@@ -276,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn another_attempt_begins_without_the_process_of_the_last() {
+    fn a_new_attempt_does_not_inherit_the_process_of_the_last() {
         let mut state = JournalState::default();
         for entry in [begun(1), started(1, 77), begun(2), started(1, 78)] {
             state.take(entry);
@@ -286,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_is_known_by_is_forgotten_where_it_cannot_be() {
+    fn the_identity_of_processes_is_forgotten_after_a_reboot() {
         let mut state = JournalState::default();
         [begun(1), started(1, 77)].into_iter().for_each(|entry| state.take(entry));
         let traces = |state: &JournalState| state.recovered().runs[0].traces.clone();
@@ -296,13 +304,13 @@ mod tests {
     }
 
     #[test]
-    fn notes_of_an_older_version_are_read() {
+    fn entries_of_an_older_version_are_read() {
         let record = serde_json::to_value(record("a", 0, "s")).unwrap();
         let begun = serde_json::json!({ "begun": { "record": record, "version": 3 } });
         let started =
             serde_json::json!({ "started": { "run": "a.19700101T000000Z", "attempt": 1, "pid": 7, "start_time": 9 } });
         let mut state = JournalState::default();
-        [begun, started].into_iter().for_each(|note| state.take(serde_json::from_value(note).unwrap()));
+        [begun, started].into_iter().for_each(|entry| state.take(serde_json::from_value(entry).unwrap()));
         let run = state.recovered().runs.remove(0);
         assert_eq!((run.pid, run.traces), (Some((7, 9)), Traces::default()));
     }
@@ -325,16 +333,16 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_earlier_attempt_is_no_news() {
+    fn the_end_of_an_earlier_attempt_is_ignored() {
         let mut state = JournalState::default();
         [begun(2), ended(1)].into_iter().for_each(|entry| state.take(entry));
         assert_eq!(state.recovered().runs[0].end, None);
     }
 
-    /// Notes nothing.
-    struct Blank;
+    /// A journal that stores nothing.
+    struct NullJournal;
 
-    impl Journal for Blank {
+    impl Journal for NullJournal {
         fn begun(&mut self, _: &RunRecord, _: Version, _: &Traces) -> io::Result<()> {
             Ok(())
         }
@@ -357,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn of_notes_that_were_not_made_here_only_what_is_certain_is_kept() {
+    fn of_a_journal_not_written_here_only_certain_runs_are_kept() {
         let again = RunRecord { on_loss: OnLoss::Rerun, ..record("again", 0, "s") };
         let mut foreign = record("foreign", 0, "s");
         foreign.owner.node = NodeName::new("another");
@@ -369,7 +377,7 @@ mod tests {
         state.take(Entry::Ended { end, version: Version(0) });
         let kept = |written| {
             let mut recovered = Recovered { written, ..state.recovered() };
-            recovered.keep_own(&record("own", 0, "s").owner.node, &mut Blank).unwrap();
+            recovered.keep_own(&record("own", 0, "s").owner.node, &mut NullJournal).unwrap();
             recovered.runs.into_iter().map(|run| run.record.job.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(kept(Written::Here), ["again", "ended", "foreign", "own"]);
@@ -388,9 +396,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_short_form_amounts_to_the_same(notes in prop::collection::vec(entry(), 0..12)) {
+        fn the_shortest_sequence_adds_up_to_the_same_state(entries in prop::collection::vec(entry(), 0..12)) {
             let mut state = JournalState::default();
-            notes.into_iter().for_each(|entry| state.take(entry));
+            entries.into_iter().for_each(|entry| state.take(entry));
             let mut again = JournalState::default();
             state.entries().into_iter().for_each(|entry| again.take(entry));
             prop_assert_eq!(again, state);

@@ -1,7 +1,7 @@
-//! What a job that runs after others waits for: a link of the chain, which says what became of one upstream's run.
+//! Links: the results of upstream runs, stored for the jobs that run after them.
 //!
-//! Whoever ends a run, or skips an occurrence, leaves a link for each job that runs directly after it, in the same
-//! write. So a chain goes on whoever leads next, and none of its steps is forgotten.
+//! The node that ends a run or skips an occurrence writes a link for each job that runs directly after it, in the same
+//! write. So a chain continues under any leader, and none of its steps is lost.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 use super::{Outcome, RunEnd, RunId, Skip, Trigger, TriggerRecord};
 use crate::job::{Condition, JobName};
 
-/// What became of an upstream's run.
+/// The result of an upstream's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// It ended with success.
+    /// It succeeded.
     Success,
-    /// It ended otherwise.
+    /// It ended with another outcome.
     Otherwise,
-    /// It was skipped, in a chain that had begun.
+    /// It was skipped in a chain that had already begun.
     Skipped,
-    /// The chain's first run was skipped, so there is no chain.
+    /// The chain's first run was skipped, so the chain never began.
     NotBegun,
 }
 
 impl Answer {
-    /// True where a job may run after it.
+    /// True if a job with this condition may run after it.
     pub fn meets(self, condition: Condition) -> bool {
         match condition {
             Condition::Success => self == Self::Success,
@@ -33,46 +33,46 @@ impl Answer {
     }
 }
 
-/// `triggers/<seq>` of the ledger: what became of one job's run, left for one that runs after it.
+/// A link, stored in the ledger's `triggers/<seq>`: the result of one job's run, for one job that runs after it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// Format of the record.
+    /// Format version of the record.
     pub v: u32,
-    /// Whose run has ended.
+    /// The job whose run ended or was skipped.
     pub upstream: JobName,
-    /// The job that runs after it.
+    /// The downstream job.
     pub job: JobName,
-    /// The occurrence, or trigger, of the chain's first job: the first of them, where several were skipped at once.
+    /// The occurrence or trigger time of the chain's first job. If several occurrences were skipped at once, the first
+    /// of them.
     #[serde(deserialize_with = "super::id::occurrence")]
     pub scheduled_at: Timestamp,
-    /// The last of them, and how many there are.
+    /// The last of these occurrences and their number.
     #[serde(flatten)]
     pub span: Span,
-    /// The trigger that began the chain; absent where it was due.
+    /// The trigger that began the chain; `None` if the schedule did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<Trigger>,
-    /// What became of it.
     pub answer: Answer,
-    /// Since when that is so.
+    /// When the run ended or was skipped.
     pub at: Timestamp,
 }
 
-/// How many occurrences in a row a link is about.
+/// A number of consecutive occurrences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
-    /// The last of them.
+    /// The last occurrence.
     pub last: Timestamp,
-    /// How many; never 0.
+    /// Number of occurrences; never 0.
     pub count: u64,
 }
 
 impl Link {
-    /// The run that it may lead to.
+    /// The id of the downstream run that the link may lead to.
     pub fn run(&self) -> RunId {
         super::id_of(&self.job, self.scheduled_at, self.trigger.as_ref())
     }
 
-    /// The links that a run's end leaves.
+    /// The links that a run's end writes.
     pub fn of_end(end: &RunEnd) -> impl Iterator<Item = Self> {
         let answer = if end.outcome == Outcome::Success { Answer::Success } else { Answer::Otherwise };
         end.run.dependents.iter().map(move |job| Self {
@@ -87,7 +87,7 @@ impl Link {
         })
     }
 
-    /// The links that a skip leaves for these jobs: `count` occurrences from `first` on.
+    /// The links that a skip of `count` occurrences from `first` on writes for these jobs.
     pub fn of_skip(skip: &Skip, first: Timestamp, count: u64, answer: Answer, dependents: &[JobName]) -> Vec<Self> {
         let link = |job: &JobName| Self {
             v: 1,
@@ -103,33 +103,31 @@ impl Link {
     }
 }
 
-/// A record under `triggers`: what an operator wants, or what a job that runs after others waits for.
+/// A record under the ledger's `triggers`: an operator's request or a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// See [`TriggerRecord`].
     Trigger(TriggerRecord),
-    /// See [`Link`].
     Link(Link),
 }
 
 impl Note {
-    /// Reads one from JSON.
+    /// Parses a record from JSON.
     ///
     /// # Errors
-    /// When it is neither.
+    /// If it is neither of the two.
     pub fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
-        /// What only a link has.
+        /// The field that only a link has.
         #[derive(Deserialize)]
-        struct Kind {
+        struct LinkMarker {
             upstream: Option<serde::de::IgnoredAny>,
         }
-        match serde_json::from_slice::<Kind>(json)?.upstream {
+        match serde_json::from_slice::<LinkMarker>(json)?.upstream {
             Some(_) => serde_json::from_slice(json).map(Self::Link),
             None => serde_json::from_slice(json).map(Self::Trigger),
         }
     }
 
-    /// The job that is to run.
+    /// The job that the record is for.
     pub fn into_job(self) -> JobName {
         match self {
             Self::Trigger(record) => record.job,

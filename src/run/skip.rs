@@ -1,4 +1,4 @@
-//! What was not run, and why.
+//! The record of occurrences that were not run.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -7,22 +7,22 @@ use super::{RunId, Trigger, id_of};
 use crate::job::JobName;
 use crate::term::{FencingToken, NodeName};
 
-/// Why an occurrence was not run.
+/// The reason why an occurrence was not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SkipReason {
     /// A run of the job was in flight.
     Overlap,
-    /// Nobody decided on it in time.
+    /// No leader decided on it in time.
     Missed,
     /// An operator had paused the job.
     Paused,
-    /// A job after which it runs did not end as it wants, or can say no more how it did.
+    /// An upstream's result did not meet the job's condition, or can no longer arrive.
     Upstream,
 }
 
 impl SkipReason {
-    /// The word in logs, history and metrics.
+    /// The value in logs, history and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Overlap => "overlap",
@@ -33,35 +33,33 @@ impl SkipReason {
     }
 }
 
-/// Occurrences that were not run, neighbours of one reason together: the other record of the history.
+/// The history record of occurrences that were not run. Consecutive ones with the same reason share a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skip {
-    /// Format of the record.
+    /// Format version of the record.
     pub v: u32,
-    /// The job.
     pub job: JobName,
-    /// Why.
     pub reason: SkipReason,
-    /// The first of them.
+    /// The first occurrence.
     #[serde(deserialize_with = "super::id::occurrence")]
     pub first: Timestamp,
-    /// The last of them.
+    /// The last occurrence.
     pub last: Timestamp,
-    /// How many; never 0.
+    /// Number of occurrences; never 0.
     pub count: u64,
-    /// The trigger that led to no run: such a record stands alone. Absent for occurrences.
+    /// The trigger that led to no run. Such a record covers only this trigger. `None` for occurrences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<Trigger>,
-    /// Of the term that decided.
+    /// Fencing token of the term that decided last.
     pub token: FencingToken,
-    /// The node that decided.
+    /// The node that decided last.
     pub node: NodeName,
-    /// When it decided last.
+    /// When the last occurrence was decided.
     pub decided_at: Timestamp,
 }
 
 impl Skip {
-    /// The id its record goes by: that of the first occurrence, or of the trigger.
+    /// The id of the record: that of the first occurrence or of the trigger.
     pub fn id(&self) -> RunId {
         id_of(&self.job, self.first, self.trigger.as_ref())
     }

@@ -1,8 +1,8 @@
-//! Records for the tests of those who keep them.
+//! Sample records for tests of other modules.
 
 use super::*;
 
-/// The run of `job`'s occurrence at `second`, first attempt, owned by `session` of node `n`.
+/// The first attempt of `job`'s run at `second`, owned by `session` of node `n`.
 pub(crate) fn record(job: &str, second: i64, session: &str) -> RunRecord {
     let at = Timestamp::from_second(second).unwrap();
     RunRecord {
@@ -26,7 +26,7 @@ pub(crate) fn record(job: &str, second: i64, session: &str) -> RunRecord {
     }
 }
 
-/// A success of `run`, a second after its time.
+/// A success of `run`, one second after its scheduled time.
 pub(crate) fn success(run: RunRecord) -> RunEnd {
     let ended_at = run.scheduled_at + jiff::SignedDuration::from_secs(1);
     RunEnd {
@@ -44,7 +44,7 @@ pub(crate) fn success(run: RunRecord) -> RunEnd {
     }
 }
 
-/// One occurrence of `job`, at `second`, that was missed.
+/// One missed occurrence of `job` at `second`.
 pub(crate) fn skip(job: &str, second: i64) -> Skip {
     let at = Timestamp::from_second(second).unwrap();
     Skip {

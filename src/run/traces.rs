@@ -1,41 +1,42 @@
-//! By what the processes of a run are known to another process than the one that started them.
+//! Traces that identify a run's processes.
 //!
-//! Noted with the run, so that who finds it in a dead node's journal kills its processes and no others. What a process can write
-//! itself, as its environment, is asked last: there whoever has the same user can claim to be of the run.
+//! They are recorded with the run, so that another process that reads a dead node's journal can kill the run's
+//! processes and no others. What a process can write itself, such as its environment, is the last resort: any process
+//! of the same user could claim to belong to the run.
 
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Uptime;
 
-/// What is known of the processes of one run. Absent, in a journal of an older version: whoever it may be, since whenever.
+/// The known facts about the processes of one run. Fields missing from a journal of an older version restrict nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traces {
-    /// Whom they run as.
+    /// The user the processes run as; `None` means any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// None of them was there before.
+    /// No process of the run started before this time; `None` means any time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Uptime>,
-    /// See [`KnownBy`].
     #[serde(default)]
     pub known_by: KnownBy,
 }
 
-/// What tells the processes of one run from all others. One of these decides, and no other.
+/// The criterion that distinguishes a run's processes from all others. Exactly one applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KnownBy {
-    /// They are in this cgroup, and whatever is in it is theirs.
+    /// The run's processes are exactly those in this cgroup.
     Cgroup(String),
-    /// They are in this session of the kernel's audit. Nobody else can enter it, and to leave it takes a privilege.
+    /// The processes are in this audit session of the kernel. No other process can enter it, and leaving it takes a
+    /// privilege.
     AuditSession(u32),
-    /// The run's id in their environment, the main process's session, and descent.
+    /// The run's id in the environment, the main process's session, and descent from it.
     #[default]
     Environment,
 }
 
 impl Traces {
-    /// As seen from another boot, or another host: numbers of processes, times and sessions mean nothing there.
+    /// The traces that remain valid on another boot or host, where pids, uptimes and session numbers mean nothing.
     pub(super) fn elsewhere(&self) -> Self {
         Self { uid: self.uid, ..Self::default() }
     }

@@ -1,4 +1,4 @@
-//! What an operator wants now: a run besides the schedule's.
+//! Triggers: operators' requests for a run now, independent of the schedule.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::job::JobName;
 
-/// Numbers the triggers in the order they were made, over all jobs. Given by the ledger.
+/// A trigger's number, in order of creation over all jobs. Assigned by the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TriggerSeq(pub u64);
@@ -19,35 +19,33 @@ impl fmt::Display for TriggerSeq {
     }
 }
 
-/// Whose request a manual run, or its skip, answers.
+/// The request behind a manual run or its skip.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trigger {
-    /// The trigger's number.
     pub seq: TriggerSeq,
-    /// Drawn by whoever asked, so that asking twice is harmless.
+    /// Chosen by the client, so that repeating the request is harmless.
     pub uuid: Uuid,
-    /// Who asked, for people: `uid 1000 (alice) on host-a`.
+    /// Who made the request, for display: `uid 1000 (alice) on host-a`.
     pub by: String,
 }
 
-/// `triggers/<seq>` of the ledger: a run wanted, and not yet decided on.
+/// The ledger's `triggers/<seq>`: a requested run that the leader has not decided yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TriggerRecord {
-    /// Format of the record.
+    /// Format version of the record.
     pub v: u32,
     /// See [`Trigger::uuid`].
     pub uuid: Uuid,
-    /// The job.
     pub job: JobName,
     /// See [`Trigger::by`].
     pub by: String,
-    /// When it was asked for, in whole seconds: the run's `scheduled_at`.
+    /// When it was requested, in whole seconds. Becomes the run's `scheduled_at`.
     #[serde(deserialize_with = "super::id::occurrence")]
     pub at: Timestamp,
 }
 
 impl TriggerRecord {
-    /// As the run it leads to carries it.
+    /// The trigger as stored in the run that it leads to.
     pub fn numbered(&self, seq: TriggerSeq) -> Trigger {
         Trigger { seq, uuid: self.uuid, by: self.by.clone() }
     }

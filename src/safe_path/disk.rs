@@ -1,4 +1,4 @@
-//! The tree of this host: a node is a descriptor that nothing can be done with but look (`O_PATH`).
+//! The file tree of this host. A node is an `O_PATH` descriptor, which only allows metadata.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,10 +11,10 @@ use nix::unistd::{Gid, Group, User, getegid, geteuid};
 use rustix::fs::{FileType, Mode, OFlags, fstat, fstatfs, mkdirat, openat, readlinkat};
 use rustix::io::Errno;
 
-use super::walk::{Facts, Kind, Tree};
+use super::walk::{Facts, FileKind, FileTree};
 
-/// The file systems whose contents are answers of the kernel, or of a process, and no bytes that somebody stored: linux/magic.h.
-const MADE_UP: [u32; 22] = [
+/// Magic numbers of file systems whose content the kernel or a process generates (linux/magic.h).
+const VIRTUAL_FILE_SYSTEMS: [u32; 22] = [
     0x0000_9fa0, // proc
     0x6265_6572, // sysfs
     0x0027_e0eb, // cgroup
@@ -39,36 +39,35 @@ const MADE_UP: [u32; 22] = [
     0x534f_434b, // sockfs
 ];
 
-/// This host's files.
 #[derive(Debug)]
 pub(super) struct Disk {
-    makes_folders: bool,
+    creates_directories: bool,
 }
 
 impl Disk {
-    pub(super) fn as_it_is() -> Self {
-        Self { makes_folders: false }
+    pub(super) fn read_only() -> Self {
+        Self { creates_directories: false }
     }
 
-    /// A folder that is missing is made, for this user alone.
-    pub(super) fn making() -> Self {
-        Self { makes_folders: true }
+    /// Creates missing directories during the walk, for this user alone.
+    pub(super) fn creating() -> Self {
+        Self { creates_directories: true }
     }
 }
 
-impl Tree for Disk {
+impl FileTree for Disk {
     type Node = OwnedFd;
 
     fn root(&self) -> io::Result<OwnedFd> {
-        look(rustix::fs::CWD, OsStr::new("/"))
+        open_path(rustix::fs::CWD, OsStr::new("/"))
     }
 
-    fn enter(&self, folder: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
-        match look(folder, name) {
-            Err(error) if self.makes_folders && error.kind() == io::ErrorKind::NotFound => {
-                match mkdirat(folder, name, Mode::RWXU) {
-                    // Whoever was quicker: what is there now is judged like anything else.
-                    Ok(()) | Err(Errno::EXIST) => look(folder, name),
+    fn enter(&self, parent: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
+        match open_path(parent, name) {
+            Err(error) if self.creates_directories && error.kind() == io::ErrorKind::NotFound => {
+                match mkdirat(parent, name, Mode::RWXU) {
+                    // If another process created it first, it is checked like any other.
+                    Ok(()) | Err(Errno::EXIST) => open_path(parent, name),
                     Err(errno) => Err(errno.into()),
                 }
             }
@@ -85,10 +84,12 @@ impl Tree for Disk {
         Ok(std::ffi::OsString::from_vec(target.into_bytes()).into())
     }
 
-    /// Named as the user is, as useradd makes it, and without members beside. It may ask a directory service.
+    /// True for the primary group of this user if it has the user's name, as useradd creates it, and no other members.
+    ///
+    /// May query a directory service.
     fn is_private(&self, group: u32) -> bool {
         let me = geteuid();
-        // Root's is often given to others in containers.
+        // In containers, the group of root is often given to other users.
         if me.is_root() || group != getegid().as_raw() {
             return false;
         }
@@ -99,43 +100,42 @@ impl Tree for Disk {
     }
 }
 
-/// Holds what has this name, a link itself.
-pub(super) fn look(folder: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
+/// Opens an `O_PATH` descriptor of this name; of a link, not of its target.
+pub(super) fn open_path(parent: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // As a folder first: an automount is mounted only when a folder is asked for.
-    match openat(&folder, name, flags | OFlags::DIRECTORY, Mode::empty()) {
-        Err(Errno::NOTDIR | Errno::LOOP) => Ok(openat(&folder, name, flags, Mode::empty())?),
+    // As a directory first: an automount is mounted only then.
+    match openat(&parent, name, flags | OFlags::DIRECTORY, Mode::empty()) {
+        Err(Errno::NOTDIR | Errno::LOOP) => Ok(openat(&parent, name, flags, Mode::empty())?),
         found => Ok(found?),
     }
 }
 
-/// What there is to be known of it.
 pub(super) fn facts(node: impl AsFd) -> io::Result<Facts> {
     let stat = fstat(&node)?;
     let kind = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => Kind::Folder,
-        FileType::RegularFile => Kind::File,
-        FileType::Symlink => Kind::Link,
-        _ => Kind::Other,
+        FileType::Directory => FileKind::Directory,
+        FileType::RegularFile => FileKind::File,
+        FileType::Symlink => FileKind::Link,
+        _ => FileKind::Other,
     };
     Ok(Facts {
         kind,
         owner: stat.st_uid,
         group: stat.st_gid,
         mode: stat.st_mode & 0o7777,
-        // Of another width on other architectures, as is the type of the file system.
+        // These types have other widths on other architectures.
         links: stat.st_nlink as u64,
-        is_kernels: MADE_UP.contains(&(fstatfs(&node)?.f_type as u32)),
+        is_virtual: VIRTUAL_FILE_SYSTEMS.contains(&(fstatfs(&node)?.f_type as u32)),
     })
 }
 
-/// A folder that is held, to be listed.
-pub(super) fn open_folder(folder: &OwnedFd) -> io::Result<OwnedFd> {
-    Ok(openat(folder, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+/// Opens a directory for listing.
+pub(super) fn open_directory(directory: &OwnedFd) -> io::Result<OwnedFd> {
+    Ok(openat(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// A file of a folder that is held, to be read. Should it have become a FIFO meanwhile, opening it does not wait.
-pub(super) fn open_file(folder: &OwnedFd, name: &OsStr) -> io::Result<File> {
+/// Opens a file for reading. If it has become a FIFO meanwhile, opening it does not block.
+pub(super) fn open_file(parent: &OwnedFd, name: &OsStr) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    Ok(openat(folder, name, flags, Mode::empty())?.into())
+    Ok(openat(parent, name, flags, Mode::empty())?.into())
 }

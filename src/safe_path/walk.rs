@@ -1,15 +1,19 @@
-//! The walk along a path, and the rules that each part of it is judged by.
+//! The walk along a path, and the rules that each component must satisfy.
 //!
-//! - A folder, from `/` on, belongs to root or to the user of this process, and nobody else may write it. A sticky one on the way,
-//!   such as /tmp, is an exception: others may add names to it, and take away none but their own.
-//! - A link is followed by hand. The folder it stands in counts, then every part of where it leads. In a folder where others may add
-//!   names it has to be root's or this user's.
-//! - What the path ends at is of the same owners, and nobody else may write it; a sticky folder is no exception there.
-//! - A file with several names, in a folder where others may add names, may have got this one from them.
-//! - Nothing lies in a file system of the kernel's own: a process decides what is in its `/proc/PID/cmdline`, whoever owns the file.
-//! - A group that only this user is a member of is no other: with a umask of 002 everything is writable by it.
+//! - Each directory, from `/` on, must belong to root or to the user of this process, and nobody else may write to it.
+//!   Exception: a sticky directory on the way, such as /tmp, where others may add names but can remove only their own.
+//! - Links are resolved here. The directory of a link counts, then every component of its target. In a directory where
+//!   others may add names, the link must belong to root or to this user.
+//! - The last component must have one of these owners too, and nobody else may write to it, not even to a sticky
+//!   directory.
+//! - In a directory where others may add names, the file must not have several names, because others may have added
+//!   this one.
+//! - No component may be in a virtual file system: a process determines the content of its `/proc/PID/cmdline`, whoever
+//!   owns the file.
+//! - A group whose only member is this user does not count as other users: with a umask of 002, all files are writable
+//!   by it.
 //!
-//! Asks a [`Tree`] and does nothing else; knows no system call.
+//! The walk uses a [`FileTree`] and nothing else; it makes no system calls.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -21,122 +25,100 @@ use rustix::io::Errno;
 
 use crate::telemetry::escape;
 
-/// As many as the kernel follows.
-const MOST_LINKS: u32 = 40;
+/// The kernel follows as many.
+const MAX_LINKS: u32 = 40;
 
 const STICKY: u32 = 0o1000;
 const BY_GROUP: u32 = 0o020;
 const BY_ANYBODY: u32 = 0o002;
 
-/// Folders, files and links, as the walk sees them.
-pub(super) trait Tree {
-    /// Something in it, which stays the same thing whatever becomes of its name.
+/// Directories, files and links.
+pub(super) trait FileTree {
+    /// A node, which stays the same file even if its name is removed or reused.
     type Node;
 
-    /// `/`.
+    /// The root directory.
     fn root(&self) -> io::Result<Self::Node>;
-    /// What has this name in a folder; a link itself, not what it leads to.
-    fn enter(&self, folder: &Self::Node, name: &OsStr) -> io::Result<Self::Node>;
+    /// The node with this name in a directory; for a link, the link itself.
+    fn enter(&self, parent: &Self::Node, name: &OsStr) -> io::Result<Self::Node>;
     fn facts(&self, node: &Self::Node) -> io::Result<Facts>;
-    /// Where a link leads.
     fn target(&self, link: &Self::Node) -> io::Result<PathBuf>;
-    /// True for a group that nobody but the user of this process is a member of.
+    /// True for a group whose only member is the user of this process.
     fn is_private(&self, group: u32) -> bool;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FileKind {
     Folder,
     File,
     Link,
     Other,
 }
 
-/// What is judged of a node.
+/// The attributes of a node that the rules are about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
-    pub(super) kind: Kind,
+    pub(super) kind: FileKind,
     pub(super) owner: u32,
     pub(super) group: u32,
     /// The permission bits and the sticky bit.
     pub(super) mode: u32,
-    /// How many names it has.
+    /// Number of hard links.
     pub(super) links: u64,
-    /// In a file system that the kernel makes up.
-    pub(super) is_kernels: bool,
+    /// In a file system whose content the kernel or a process generates.
+    pub(super) is_virtual: bool,
 }
 
-/// What is to be made of a file.
+/// The protection that a file needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// It is relied on: nobody else may change it.
+    /// Only root and this user may change it.
     Trusted,
-    /// Nobody else may read it either. A file of root's may be readable by a group where this process is another user: that is how
-    /// it is given to it.
+    /// Others must not read it either. Exception: root may own the file and let a group read it, if this process runs
+    /// as another user. Administrators grant it access in this way.
     Secret,
 }
 
-/// What is wrong with a part of a path.
+/// The violated rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It belongs to somebody who is neither root nor the user of this process.
-    ForeignOwner {
-        /// Who.
-        owner: u32,
-    },
-    /// The same of a link, in a folder where others may add names.
-    ForeignLink {
-        /// Who.
-        owner: u32,
-    },
-    /// Every user may write it.
-    AnybodyWrites {
-        /// Its permissions.
-        mode: u32,
-    },
-    /// A group may write it.
-    GroupWrites {
-        /// Its permissions.
-        mode: u32,
-        /// Which.
-        group: u32,
-    },
-    /// It has several names, of which others may have made this one.
-    HardLinked {
-        /// How many.
-        links: u64,
-    },
-    /// It is in a file system of the kernel's own.
+    /// The owner is neither root nor the user of this process.
+    ForeignOwner { owner: u32 },
+    /// A link of another owner, in a directory where others may add names.
+    ForeignLink { owner: u32 },
+    /// Every user may write to it.
+    AnybodyWrites { mode: u32 },
+    /// A group may write to it.
+    GroupWrites { mode: u32, group: u32 },
+    /// It has several names, one of which others may have added.
+    HardLinked { links: u64 },
+    /// It is in a virtual file system of the kernel.
     OfKernel,
-    /// A link, where none is followed.
+    /// A symbolic link where none is allowed.
     Link,
-    /// Not a regular file.
+    /// Neither a regular file nor, where allowed, a directory.
     NoFile,
     /// A secret that others may read or write.
-    Open {
-        /// Its permissions.
-        mode: u32,
-    },
+    Open { mode: u32 },
 }
 
-/// A part of a path by which others can decide what is found at its end.
+/// A path component that lets other users determine what is found at the end of the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsafe {
-    /// The part, links on the way to it resolved.
+    /// The path of the component, with links resolved.
     pub component: PathBuf,
-    /// What is wrong with it.
     pub fault: Fault,
-    /// The user of this process.
+    /// The user id of this process.
     pub me: u32,
 }
 
-/// Why a path is not used.
+/// The reason why a path was not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Others can decide what is found there.
+    /// Another user can change or replace it.
     #[error(transparent)]
     Unsafe(#[from] Unsafe),
-    /// It cannot be looked at.
+    /// A component cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -163,52 +145,54 @@ impl fmt::Display for Unsafe {
             Fault::ForeignOwner { owner } => write!(
                 f,
                 "`{name}` belongs to user {owner}, who is neither root nor the user of this process ({me}); \
-                 give it to this one with `chown {me} {name}`, or use another path"
+                 run `chown {me} {name}`, or use another path"
             ),
             Fault::ForeignLink { owner } => write!(
                 f,
-                "the link `{name}` is user {owner}'s, who is neither root nor the user of this process ({me}); \
-                 name what it leads to"
+                "the link `{name}` belongs to user {owner}, who is neither root nor the user of this process ({me}); \
+                 use the path of its target"
             ),
             Fault::AnybodyWrites { mode } => {
-                write!(f, "anybody may write to `{name}` (mode {mode:04o}); take that away with `chmod go-w {name}`")
+                write!(f, "anybody may write to `{name}` (mode {mode:04o}); run `chmod go-w {name}`")
             }
-            Fault::GroupWrites { mode, group } => write!(
-                f,
-                "group {group} may write to `{name}` (mode {mode:04o}); take that away with `chmod g-w {name}`"
-            ),
+            Fault::GroupWrites { mode, group } => {
+                write!(f, "group {group} may write to `{name}` (mode {mode:04o}); run `chmod g-w {name}`")
+            }
             Fault::HardLinked { links } => write!(
                 f,
-                "`{name}` has {links} names (hard links), and others may have made this one; put a copy in its place"
+                "`{name}` has {links} hard links, and another user may have created this one; replace it with a copy"
             ),
             Fault::OfKernel => {
-                write!(f, "`{name}` is in a file system of the kernel's own, where any process may decide what is read")
+                write!(
+                    f,
+                    "`{name}` is in a virtual file system of the kernel, where any process may determine the content"
+                )
             }
-            Fault::Link => write!(f, "`{name}` is a symbolic link, where none is followed; remove it"),
+            Fault::Link => write!(f, "`{name}` is a symbolic link, and links are not followed here; remove it"),
             Fault::NoFile => write!(f, "`{name}` is not a regular file"),
             Fault::Open { mode } => write!(
                 f,
-                "`{name}` holds a secret, and others than its owner may read or write it (mode {mode:04o}); \
-                 take that away with `chmod 600 {name}`"
+                "`{name}` holds a secret, but users other than its owner may read or write it (mode {mode:04o}); \
+                 run `chmod 600 {name}`"
             ),
         }
     }
 }
 
-/// By whom things may be owned and written.
+/// The rules about owners and writers.
 #[derive(Clone, Debug)]
-pub(super) struct Judge {
-    /// The user of this process.
+pub(super) struct AccessRules {
+    /// The user id of this process.
     pub(super) me: u32,
 }
 
-impl Judge {
-    fn is_owned(&self, facts: &Facts) -> Result<(), Fault> {
+impl AccessRules {
+    fn check_owner(&self, facts: &Facts) -> Result<(), Fault> {
         let owner = facts.owner;
         if owner == 0 || owner == self.me { Ok(()) } else { Err(Fault::ForeignOwner { owner }) }
     }
 
-    fn is_unwritten(&self, tree: &impl Tree, facts: &Facts) -> Result<(), Fault> {
+    fn check_not_writable(&self, tree: &impl FileTree, facts: &Facts) -> Result<(), Fault> {
         let mode = facts.mode;
         if mode & BY_ANYBODY != 0 {
             return Err(Fault::AnybodyWrites { mode });
@@ -219,142 +203,148 @@ impl Judge {
         Ok(())
     }
 
-    /// True of a folder in which others may add names.
-    fn is_shared(&self, tree: &impl Tree, folder: &Facts) -> bool {
-        self.is_unwritten(tree, folder).is_err()
+    /// True if others may add names in this directory.
+    fn is_shared(&self, tree: &impl FileTree, directory: &Facts) -> bool {
+        self.check_not_writable(tree, directory).is_err()
     }
 
-    /// A part on the way. What is neither folder nor link ends the way: it is judged there.
-    fn step(&self, tree: &impl Tree, folder: &Facts, facts: &Facts) -> Result<(), Fault> {
-        if facts.is_kernels {
+    /// Checks a component on the way. A node that is neither directory nor link ends the way and is checked there.
+    fn check_component(&self, tree: &impl FileTree, parent: &Facts, facts: &Facts) -> Result<(), Fault> {
+        if facts.is_virtual {
             return Err(Fault::OfKernel);
         }
         match facts.kind {
-            Kind::Folder => self.folder_on_the_way(tree, facts),
-            Kind::Link if self.is_shared(tree, folder) => {
-                self.is_owned(facts).map_err(|_| Fault::ForeignLink { owner: facts.owner })?;
-                has_one_name(facts)
+            FileKind::Directory => self.check_directory(tree, facts),
+            FileKind::Link if self.is_shared(tree, parent) => {
+                self.check_owner(facts).map_err(|_| Fault::ForeignLink { owner: facts.owner })?;
+                check_single_name(facts)
             }
-            Kind::Link | Kind::File | Kind::Other => Ok(()),
+            FileKind::Link | FileKind::File | FileKind::Other => Ok(()),
         }
     }
 
-    fn folder_on_the_way(&self, tree: &impl Tree, facts: &Facts) -> Result<(), Fault> {
-        self.is_owned(facts)?;
-        if facts.mode & STICKY != 0 { Ok(()) } else { self.is_unwritten(tree, facts) }
+    fn check_directory(&self, tree: &impl FileTree, facts: &Facts) -> Result<(), Fault> {
+        self.check_owner(facts)?;
+        if facts.mode & STICKY != 0 { Ok(()) } else { self.check_not_writable(tree, facts) }
     }
 
-    /// Where the way ends.
-    fn end(&self, tree: &impl Tree, folder: Option<&Facts>, facts: &Facts, wanted: Wanted) -> Result<(), Fault> {
-        if facts.is_kernels {
+    /// Checks the last component.
+    fn check_last(
+        &self,
+        tree: &impl FileTree,
+        parent: Option<&Facts>,
+        facts: &Facts,
+        wanted: Wanted,
+    ) -> Result<(), Fault> {
+        if facts.is_virtual {
             return Err(Fault::OfKernel);
         }
-        self.is_owned(facts)?;
+        self.check_owner(facts)?;
         match wanted {
-            Wanted::Trusted => self.is_unwritten(tree, facts)?,
-            Wanted::Secret => self.is_kept(facts)?,
+            Wanted::Trusted => self.check_not_writable(tree, facts)?,
+            Wanted::Secret => self.check_secret(facts)?,
         }
-        let is_shared = folder.is_some_and(|folder| self.is_shared(tree, folder));
-        if is_shared && facts.kind != Kind::Folder {
-            has_one_name(facts)?;
+        let is_shared = parent.is_some_and(|parent| self.is_shared(tree, parent));
+        if is_shared && facts.kind != FileKind::Directory {
+            check_single_name(facts)?;
         }
         Ok(())
     }
 
-    /// A file of this process's own, of which nobody knows who may once have been able to put it there. One that is written into where
-    /// it stands could be somebody's by another name.
-    pub(super) fn own(&self, tree: &impl Tree, facts: &Facts, is_written: bool) -> Result<(), Fault> {
-        self.end(tree, None, facts, Wanted::Trusted)?;
-        if is_written { has_one_name(facts) } else { Ok(()) }
+    /// Checks one of this process's own files, in a directory that others may once have been able to write to.
+    ///
+    /// If this process writes to the file, it must not have another name, which could be another user's.
+    pub(super) fn check_own(&self, tree: &impl FileTree, facts: &Facts, is_written: bool) -> Result<(), Fault> {
+        self.check_last(tree, None, facts, Wanted::Trusted)?;
+        if is_written { check_single_name(facts) } else { Ok(()) }
     }
 
-    fn is_kept(&self, facts: &Facts) -> Result<(), Fault> {
+    fn check_secret(&self, facts: &Facts) -> Result<(), Fault> {
         let is_given = facts.owner == 0 && self.me != 0;
         let others = if is_given { 0o037 } else { 0o077 };
         if facts.mode & others == 0 { Ok(()) } else { Err(Fault::Open { mode: facts.mode }) }
     }
 }
 
-fn has_one_name(facts: &Facts) -> Result<(), Fault> {
+fn check_single_name(facts: &Facts) -> Result<(), Fault> {
     let links = facts.links;
     if links <= 1 { Ok(()) } else { Err(Fault::HardLinked { links }) }
 }
 
-/// A part that the way goes through.
+/// A component of a path.
 #[derive(Debug)]
-pub(super) struct Place<N> {
-    /// Empty of `/`.
+pub(super) struct PathComponent<N> {
+    /// Empty for `/`.
     pub(super) name: OsString,
     pub(super) node: N,
     pub(super) facts: Facts,
 }
 
-/// From `/` to the end, without links.
+/// A path from `/` to its end, with links resolved.
 #[derive(Debug)]
-pub(super) struct Way<N> {
-    root: Place<N>,
-    below: Vec<Place<N>>,
+pub(super) struct ResolvedPath<N> {
+    root: PathComponent<N>,
+    below: Vec<PathComponent<N>>,
 }
 
-enum Step {
+enum PathStep {
     Up,
     Down(OsString),
 }
 
-/// Goes along an absolute path. Each part is judged before anything is looked for in it; the end is only found.
-pub(super) fn walk<T: Tree>(tree: &T, path: &Path, judge: &Judge) -> Result<Way<T::Node>, Refusal> {
-    let mut way = Way::from_root(tree, judge)?;
+/// Walks along an absolute path. Checks each component before looking up a name in it; does not check the last one.
+pub(super) fn walk<T: FileTree>(tree: &T, path: &Path, rules: &AccessRules) -> Result<ResolvedPath<T::Node>, Refusal> {
+    let mut resolved = ResolvedPath::from_root(tree, rules)?;
     let mut rest = VecDeque::from(steps(path));
     let mut links = 0;
     while let Some(step) = rest.pop_front() {
-        let Step::Down(name) = step else {
-            way.up()?;
+        let PathStep::Down(name) = step else {
+            resolved.up()?;
             continue;
         };
-        let place = way.look(tree, name, judge)?;
-        if place.facts.kind != Kind::Link {
-            way.below.push(place);
+        let component = resolved.enter(tree, name, rules)?;
+        if component.facts.kind != FileKind::Link {
+            resolved.below.push(component);
             continue;
         }
         links += 1;
-        if links > MOST_LINKS {
+        if links > MAX_LINKS {
             return Err(Errno::LOOP.into());
         }
-        let target = tree.target(&place.node)?;
+        let target = tree.target(&component.node)?;
         if target.has_root() {
-            way.below.clear();
+            resolved.below.clear();
         }
         steps(&target).into_iter().rev().for_each(|step| rest.push_front(step));
     }
-    Ok(way)
+    Ok(resolved)
 }
 
-fn steps(path: &Path) -> Vec<Step> {
+fn steps(path: &Path) -> Vec<PathStep> {
     let step = |component| match component {
-        Component::Normal(name) => Some(Step::Down(name.to_owned())),
-        Component::ParentDir => Some(Step::Up),
+        Component::Normal(name) => Some(PathStep::Down(name.to_owned())),
+        Component::ParentDir => Some(PathStep::Up),
         Component::Prefix(_) | Component::RootDir | Component::CurDir => None,
     };
     path.components().filter_map(step).collect()
 }
 
-impl<N> Way<N> {
-    fn from_root(tree: &impl Tree<Node = N>, judge: &Judge) -> Result<Self, Refusal> {
+impl<N> ResolvedPath<N> {
+    fn from_root(tree: &impl FileTree<Node = N>, rules: &AccessRules) -> Result<Self, Refusal> {
         let node = tree.root()?;
         let facts = tree.facts(&node)?;
-        let way = Self { root: Place { name: OsString::new(), node, facts }, below: Vec::new() };
-        let judged = judge.folder_on_the_way(tree, &way.root.facts);
-        judged.map_err(|fault| Unsafe { component: "/".into(), fault, me: judge.me })?;
-        Ok(way)
+        let resolved = Self { root: PathComponent { name: OsString::new(), node, facts }, below: Vec::new() };
+        let checked = rules.check_directory(tree, &resolved.root.facts);
+        checked.map_err(|fault| Unsafe { component: "/".into(), fault, me: rules.me })?;
+        Ok(resolved)
     }
 
-    /// What it ends at.
-    pub(super) fn end(&self) -> &Place<N> {
+    pub(super) fn last(&self) -> &PathComponent<N> {
         self.below.last().unwrap_or(&self.root)
     }
 
-    /// Where that stands; `/` stands nowhere.
-    pub(super) fn folder(&self) -> Option<&Place<N>> {
+    /// The directory of the last component; `None` for `/`.
+    pub(super) fn parent(&self) -> Option<&PathComponent<N>> {
         match self.below.len() {
             0 => None,
             1 => Some(&self.root),
@@ -362,51 +352,56 @@ impl<N> Way<N> {
         }
     }
 
-    /// Judges what it ends at by `facts`, which are those of the same thing once it is open.
-    pub(super) fn judge_end(
+    /// Checks the last component by `facts`, which the caller read after opening it.
+    pub(super) fn check_last(
         &self,
-        tree: &impl Tree<Node = N>,
-        judge: &Judge,
+        tree: &impl FileTree<Node = N>,
+        rules: &AccessRules,
         facts: &Facts,
         wanted: Wanted,
     ) -> Result<(), Unsafe> {
-        let folder = self.folder().map(|folder| &folder.facts);
-        judge.end(tree, folder, facts, wanted).map_err(|fault| self.found(fault, judge))
+        let parent = self.parent().map(|parent| &parent.facts);
+        rules.check_last(tree, parent, facts, wanted).map_err(|fault| self.refusal(fault, rules))
     }
 
-    pub(super) fn no_file(&self, judge: &Judge) -> Unsafe {
-        self.found(Fault::NoFile, judge)
+    pub(super) fn not_a_file(&self, rules: &AccessRules) -> Unsafe {
+        self.refusal(Fault::NoFile, rules)
     }
 
-    fn found(&self, fault: Fault, judge: &Judge) -> Unsafe {
-        Unsafe { component: self.path(), fault, me: judge.me }
+    fn refusal(&self, fault: Fault, rules: &AccessRules) -> Unsafe {
+        Unsafe { component: self.path(), fault, me: rules.me }
     }
 
     fn path(&self) -> PathBuf {
         let mut path = PathBuf::from("/");
-        path.extend(self.below.iter().map(|place| &place.name));
+        path.extend(self.below.iter().map(|component| &component.name));
         path
     }
 
     fn up(&mut self) -> Result<(), Refusal> {
-        if self.end().facts.kind != Kind::Folder {
+        if self.last().facts.kind != FileKind::Directory {
             return Err(Errno::NOTDIR.into());
         }
-        // Above `/` is `/`.
+        // The parent of `/` is `/`.
         self.below.pop();
         Ok(())
     }
 
-    fn look<T: Tree<Node = N>>(&self, tree: &T, name: OsString, judge: &Judge) -> Result<Place<N>, Refusal> {
-        let folder = self.end();
-        if folder.facts.kind != Kind::Folder {
+    fn enter<T: FileTree<Node = N>>(
+        &self,
+        tree: &T,
+        name: OsString,
+        rules: &AccessRules,
+    ) -> Result<PathComponent<N>, Refusal> {
+        let parent = self.last();
+        if parent.facts.kind != FileKind::Directory {
             return Err(Errno::NOTDIR.into());
         }
-        let node = tree.enter(&folder.node, &name)?;
+        let node = tree.enter(&parent.node, &name)?;
         let facts = tree.facts(&node)?;
-        let judged = judge.step(tree, &folder.facts, &facts);
-        judged.map_err(|fault| Unsafe { component: self.path().join(&name), fault, me: judge.me })?;
-        Ok(Place { name, node, facts })
+        let checked = rules.check_component(tree, &parent.facts, &facts);
+        checked.map_err(|fault| Unsafe { component: self.path().join(&name), fault, me: rules.me })?;
+        Ok(PathComponent { name, node, facts })
     }
 }
 

@@ -1,12 +1,13 @@
-//! How many occurrences a span has, without walking them.
+//! The number of occurrences in a span, without iterating over them.
 //!
 //! ```text
-//! instants named = multiples of periods + seconds named by fields and no multiples + what stands alone
+//! occurrences = multiples of periods + seconds matched by fields that are no multiples + other single instants
 //! ```
 //!
-//! An instant that several expressions name counts once. Between two shifts of the zone's clock, what the fields name is
-//! counted by days; days on which the same expressions match are alike, so each kind is counted once. The work grows with
-//! the days of the span, of which patterns have 131 years, and never with the occurrences.
+//! An instant that several expressions match counts once. Between two shifts of the zone's clock, the matches of fields
+//! are counted day by day. Days on which the same expressions match are equal, so each kind of day is computed only
+//! once. The cost grows with the number of days, of which patterns cover 131 years, and never with the number of
+//! occurrences.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,29 +17,30 @@ use super::timeline::{EARLIEST, LATEST, Timeline};
 use super::zone::{OffsetSpan, Zone, civil};
 use super::{Expression, Occurrences};
 
-/// The occurrences from second `from` to second `to`, both included.
+/// The number of occurrences from second `from` to second `to`, both included.
 pub(super) fn count(expressions: &[Expression], zone: &Zone, from: i64, to: i64) -> u64 {
     if from > to { 0 } else { Count::of(expressions).total(zone, from, to) }
 }
 
-/// A list of expressions, sorted by how their instants are counted.
+/// A list of expressions, grouped by how their occurrences are counted.
 #[derive(Default)]
 struct Count<'a> {
-    patterns: Vec<Counted<'a>>,
+    patterns: Vec<CountedPattern<'a>>,
     periods: Vec<i64>,
-    /// Instants that come by themselves: those of `@at`, and those that make up for a gap.
-    alone: BTreeSet<i64>,
-    /// What whole days hold, by where in them the periods begin and by the patterns that match.
+    /// Single instants: those of `@at`, and those that make up for a gap.
+    singles: BTreeSet<i64>,
+    /// Cache of counts for whole days. The key is the kind of the day: the offsets of the periods in it and the
+    /// matching patterns.
     whole_days: BTreeMap<Vec<i64>, u64>,
 }
 
-struct Counted<'a> {
+struct CountedPattern<'a> {
     timeline: &'a Timeline,
     days: Days,
     seconds: Seconds,
 }
 
-impl<'a> Counted<'a> {
+impl<'a> CountedPattern<'a> {
     fn new(timeline: &'a Timeline, fields: &Fields) -> Self {
         Self { timeline, days: Days::of(fields), seconds: Seconds::of(fields) }
     }
@@ -50,10 +52,10 @@ impl<'a> Count<'a> {
         for Expression { meaning, occurrences, .. } in expressions {
             match (occurrences, meaning) {
                 (Occurrences::Local(timeline), Meaning::Fields(fields)) => {
-                    count.patterns.push(Counted::new(timeline, fields));
+                    count.patterns.push(CountedPattern::new(timeline, fields));
                 }
                 (Occurrences::Every(period), _) => count.periods.push(*period),
-                (Occurrences::At(at), _) => drop(count.alone.insert(*at)),
+                (Occurrences::At(at), _) => drop(count.singles.insert(*at)),
                 (Occurrences::Local(_), _) => {}
             }
         }
@@ -66,23 +68,24 @@ impl<'a> Count<'a> {
         while at <= last && !self.patterns.is_empty() {
             let span = zone.span_at(at);
             if at == span.start && self.patterns.iter().any(|one| one.timeline.gap_before(&span).is_some()) {
-                self.alone.insert(at);
+                self.singles.insert(at);
             }
             total += self.span(&span, at, last.min(span.end - 1));
             at = span.end;
         }
-        let alone = self.alone.range(from..=to).filter(|&&at| !self.is_counted(zone, at));
-        total + alone.count() as u64
+        let singles = self.singles.range(from..=to).filter(|&&at| !self.is_counted(zone, at));
+        total + singles.count() as u64
     }
 
-    /// What patterns name from `first` to `last`, which are in the stretch. Its beginning may be the second pass of local times.
+    /// Counts the matches from `first` to `last`, which lie within `span`. The beginning of the span may be the second
+    /// pass of local times, in which fewer patterns count.
     fn span(&mut self, span: &OffsetSpan, first: i64, last: i64) -> u64 {
         let (first, last) = (first + span.offset, last + span.offset);
         let fresh = span.start.saturating_add(span.offset.max(span.before));
         self.local(span, first, last.min(fresh.saturating_sub(1))) + self.local(span, first.max(fresh), last)
     }
 
-    /// The same in local time; all of it counts alike.
+    /// Counts the matches in local time. The same patterns count in the whole range.
     fn local(&mut self, span: &OffsetSpan, first: i64, last: i64) -> u64 {
         if first > last {
             return 0;
@@ -107,7 +110,7 @@ impl<'a> Count<'a> {
         total
     }
 
-    /// What a day of a kind holds from its second `first` to its second `last`.
+    /// Counts the matches of a kind of day from its second `first` to its second `last`.
     fn day(&mut self, kind: &[i64], first: i64, last: i64) -> u64 {
         if (first, last) != (0, DAY - 1) {
             return self.seconds(kind).count(first, last);
@@ -132,7 +135,7 @@ impl<'a> Count<'a> {
         seconds
     }
 
-    /// True for an instant that a period or a pattern names.
+    /// True if a period or a pattern matches the instant.
     fn is_counted(&self, zone: &Zone, at: i64) -> bool {
         let span = zone.span_at(at);
         let local = at + span.offset;
@@ -141,11 +144,13 @@ impl<'a> Count<'a> {
     }
 }
 
-/// How many seconds from `from` to `to` are a multiple of at least one period: those of each, less those of each two, and so on.
-/// Sets of periods with one least common multiple are taken together, or many periods would make too many sets.
+/// The number of seconds from `from` to `to` that are a multiple of at least one period.
+///
+/// It uses inclusion and exclusion. Sets of periods with the same least common multiple are combined, because the
+/// number of sets is exponential in the number of periods.
 fn multiples(periods: &[i64], from: i64, to: i64) -> u64 {
     let of = |period: i64| to.div_euclid(period) - (from - 1).div_euclid(period);
-    // The empty set, which is taken out again at the end.
+    // The empty set. The last line removes its contribution.
     let mut signs = BTreeMap::from([(1, -1)]);
     for &period in periods {
         for (multiple, sign) in signs.clone() {
@@ -156,7 +161,7 @@ fn multiples(periods: &[i64], from: i64, to: i64) -> u64 {
     u64::try_from(sum + of(1)).unwrap_or_default()
 }
 
-/// The least; the largest number, where it is beyond it.
+/// The least common multiple; `i64::MAX` on overflow, which has no multiples in range.
 fn common_multiple(a: i64, b: i64) -> i64 {
     let (mut divisor, mut rest) = (a, b);
     while rest != 0 {

@@ -1,13 +1,14 @@
-//! One expression by the day: which days it names, and which seconds of such a day.
+//! The days that an expression matches, and the seconds of such a day.
 //!
-//! What the fields say is the same for every day they name, so a day is counted at once. Zones and shifts are not known here.
+//! The fields match the same seconds on every matching day, so a whole day is counted at once. This module knows
+//! neither zones nor shifts.
 
 use jiff::civil::Date;
 
 use super::field::Field;
 use super::parse::Fields;
 
-/// The days that an expression names.
+/// The days that an expression matches.
 #[derive(Debug)]
 pub(super) struct Days {
     /// Bit sets, counted from each field's smallest value.
@@ -15,7 +16,7 @@ pub(super) struct Days {
     months: u64,
     days: u64,
     weekdays: u64,
-    /// A day that matches either day field will do.
+    /// A day matches if either day field matches; otherwise both must match.
     either: bool,
 }
 
@@ -44,10 +45,10 @@ fn bits(values: impl Iterator<Item = u16>) -> [u64; 3] {
     bits
 }
 
-/// The length of a day of patterns, which knows no shifts.
+/// Length of a day in seconds, in local time without shifts.
 pub(super) const DAY: i64 = 86_400;
 
-/// Seconds of a day: a word for each minute, a bit in it for each second.
+/// A set of seconds of a day: one integer for each minute, one bit for each second.
 #[derive(Clone, Debug)]
 pub(super) struct Seconds(Vec<u64>);
 
@@ -75,7 +76,7 @@ impl Seconds {
         }
     }
 
-    /// Takes out every so many seconds from `first` on.
+    /// Removes every `period`-th second from `first` on.
     pub(super) fn remove(&mut self, first: i64, period: i64) {
         let mut second = first;
         while let Some(minute) = usize::try_from(second / 60).ok().and_then(|minute| self.0.get_mut(minute)) {
@@ -84,7 +85,7 @@ impl Seconds {
         }
     }
 
-    /// How many there are from the second `first` of the day to the second `last`.
+    /// The number of seconds in the set from `first` to `last`, both included.
     pub(super) fn count(&self, first: i64, last: i64) -> u64 {
         let within = |(minute, seconds): (i64, &u64)| {
             let from = (first - minute * 60).clamp(0, 60);

@@ -1,12 +1,12 @@
-//! What an expression means, in plain words.
+//! Descriptions of expressions in English.
 //!
-//! Common forms read as one would say them; any other is told field by field, which is never wrong.
+//! Common forms read naturally. All others are described field by field, which is always correct.
 
 use super::field::{Field, Values};
 use super::parse::{Fields, Meaning};
 use super::zone::timestamp;
 
-/// The meaning of one expression, in local time.
+/// Describes one expression in local time.
 pub(super) fn meaning(meaning: &Meaning) -> String {
     match meaning {
         Meaning::Fields(fields) => format!("{} {}", times(fields), days(fields)),
@@ -15,7 +15,7 @@ pub(super) fn meaning(meaning: &Meaning) -> String {
     }
 }
 
-/// That the months have none of the days, where that is why nothing ever comes: 30 February.
+/// Explains why an expression never occurs, if the reason is that its months lack its days, such as 30 February.
 pub(super) fn missing_days(meaning: &Meaning) -> Option<String> {
     let Meaning::Fields(fields) = meaning else { return None };
     let (days, months) = (fields.of(Field::DayOfMonth), fields.of(Field::Month));
@@ -25,7 +25,7 @@ pub(super) fn missing_days(meaning: &Meaning) -> Option<String> {
         _ => 31,
     };
     let first = days.set.first()?;
-    // Where either day field will do, the weekday comes in every month.
+    // If either day field suffices, the weekday occurs in every month.
     if fields.either_day() || months.set.iter().any(|month| longest(month) >= *first) {
         return None;
     }
@@ -41,16 +41,16 @@ fn times(fields: &Fields) -> String {
         let minutes = if minute.full { String::new() } else { format!(" of {}", listed("minute", "minutes", minute)) };
         return format!("{seconds}{minutes}{}", in_hours());
     };
-    let behind = if at_second == 0 { String::new() } else { format!(":{at_second:02}") };
+    let seconds = if at_second == 0 { String::new() } else { format!(":{at_second:02}") };
     match minute.single() {
         Some(minute) if hour.set.len() <= MOST_TIMES => {
-            let clock = hour.set.iter().map(|hour| format!("{hour:02}:{minute:02}{behind}"));
+            let clock = hour.set.iter().map(|hour| format!("{hour:02}:{minute:02}{seconds}"));
             format!("at {}", joined(clock.collect()))
         }
-        Some(minute) if hour.full => format!("at minute {minute}{behind} of every hour"),
+        Some(minute) if hour.full => format!("at minute {minute}{seconds} of every hour"),
         Some(minute) => match steady_hours(hour) {
-            Some((first, step)) => format!("every {step} hours from {first:02}:{minute:02}{behind}"),
-            None => format!("at minute {minute}{behind}{}", in_hours()),
+            Some((first, step)) => format!("every {step} hours from {first:02}:{minute:02}{seconds}"),
+            None => format!("at minute {minute}{seconds}{}", in_hours()),
         },
         None if at_second == 0 => format!("{}{}", regularly("minute", minute), in_hours()),
         None => {
@@ -59,14 +59,14 @@ fn times(fields: &Fields) -> String {
     }
 }
 
-/// The first hour and the step, where the hours go on evenly from day to day.
+/// The first hour and the step, if the hours repeat evenly across days.
 fn steady_hours(hours: &Values) -> Option<(u16, usize)> {
     let (&first, size) = (hours.set.first()?, hours.set.len());
     let step = (size > 1 && 24 % size == 0).then_some(24 / size)?;
     hours.set.iter().copied().eq((first..24).step_by(step)).then_some((first, step))
 }
 
-/// So many times of day are listed one by one.
+/// Maximum number of times of day to list one by one.
 const MOST_TIMES: usize = 6;
 
 /// `every minute`, `every 15 minutes`, or the list of them.
@@ -74,7 +74,7 @@ fn regularly(unit: &str, values: &Values) -> String {
     let all: Vec<u16> = values.set.iter().copied().collect();
     match all.as_slice() {
         _ if values.full => format!("every {unit}"),
-        // Only a step that divides 60 is regular over the hour's end.
+        // Only a step that divides 60 stays regular across the end of the hour.
         [0, step, ..] if 60 % step == 0 && all.iter().copied().eq((0..60).step_by(usize::from(*step))) => {
             format!("every {step} {unit}s")
         }
@@ -87,7 +87,7 @@ fn days(fields: &Fields) -> String {
     let dates = format!("on {} of the month", listed("day", "days", of(Field::DayOfMonth)));
     let weekdays = named(Field::DayOfWeek, of(Field::DayOfWeek));
     let days = match (of(Field::DayOfMonth).full, of(Field::DayOfWeek).full) {
-        // Where either may match and one always does, the other says nothing.
+        // If either may match and one always does, the other has no effect.
         (true, true) => "every day".to_owned(),
         (true, false) | (false, true) if fields.either_day() => "every day".to_owned(),
         (true, false) => format!("on {weekdays}"),
@@ -119,7 +119,7 @@ fn named(field: Field, values: &Values) -> String {
     })
 }
 
-/// The values by `name`, three neighbours and more as `first to last`.
+/// Lists the values, formatted by `name`. Three or more consecutive values become `first to last`.
 fn spans(values: &Values, name: impl Fn(u16) -> String) -> String {
     let mut texts = Vec::new();
     for (first, last) in values.ranges() {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn common_expressions_read_as_one_would_say_them() {
+    fn common_expressions_read_naturally() {
         for (text, words) in [
             ("30 2 * * *", "at 02:30 every day"),
             ("@daily", "at 00:00 every day"),

@@ -1,51 +1,45 @@
-//! What can be wrong with a schedule, where, and which word was probably meant.
+//! Errors in schedules, with position and suggestion.
 
 use std::fmt;
 
 use super::field::Field;
 
-/// Why a schedule was refused.
+/// The reason why a schedule is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
-    /// One of the expressions is wrong.
+    /// One of the expressions is invalid.
     #[error("{fault}")]
-    Expression {
-        /// Where.
-        place: Place,
-        /// What.
-        fault: Fault,
-    },
+    Expression { place: Place, fault: Fault },
     /// The list of expressions is empty.
     #[error("a schedule needs at least one expression")]
     NoExpression,
     /// Neither the system nor the bundled copy knows the time zone.
-    #[error("`{}` is no time zone of the IANA database{}", shown(name), hint(nearest.as_ref()))]
+    #[error("`{}` is not a time zone of the IANA database{}", shown(name), hint(nearest.as_ref()))]
     UnknownZone {
-        /// As written.
         name: String,
-        /// What was probably meant.
+        /// The most similar known name.
         nearest: Option<String>,
     },
 }
 
 impl ScheduleError {
-    /// What the number of fields of `expression` was likely not meant to say.
+    /// A hint, if the number of fields in `expression` is probably the mistake.
     pub fn hint(&self, expression: &str) -> Option<&'static str> {
         let Self::Expression { fault, .. } = self else { return None };
         match (fault, expression.split_whitespace().count()) {
-            (Fault::FieldCount { count: 8.. }, _) => Some("a command does not belong into the expression"),
+            (Fault::FieldCount { count: 8.. }, _) => Some("the expression must not contain a command"),
             (Fault::FieldCount { .. } | Fault::Impossible { .. }, _) => None,
             (_, 6) if !expression.trim_start().starts_with('@') => {
-                Some("of six fields the first is the seconds; five begin with the minute")
+                Some("with six fields the first is the second; with five it is the minute")
             }
             (_, 7) if !expression.trim_start().starts_with('@') => {
-                Some("of seven fields the first is the seconds and the last the year")
+                Some("with seven fields the first is the second and the last is the year")
             }
             _ => None,
         }
     }
 
-    /// Where inside the expressions the fault is; none when it is not inside them.
+    /// The position of the fault; `None` if it is not in an expression.
     pub fn offset(&self) -> Option<Place> {
         match self {
             Self::Expression { place, .. } => Some(*place),
@@ -54,36 +48,35 @@ impl ScheduleError {
     }
 }
 
-/// A place in a list of expressions, both counted from 0.
+/// A position in a list of expressions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Which expression.
+    /// Index of the expression, from 0.
     pub expression: usize,
-    /// Which of its characters.
+    /// Index of the first character in the expression, from 0.
     pub offset: usize,
-    /// How many of them the fault is about; none where something is missing.
+    /// Number of characters that the fault covers; 0 if something is missing.
     pub length: usize,
 }
 
-/// What is wrong with one expression.
+/// An error in one expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "each text says what its fields hold")]
 pub enum Fault {
     #[error("the expression is empty")]
     Empty,
     #[error(
-        "{count} field{}, where five (minute, hour, day of month, month, day of week), six (seconds first) \
-         or seven (a year last) belong",
+        "{count} field{}, expected five (minute, hour, day of month, month, day of week), six (seconds first) \
+         or seven (year last)",
         if *count == 1 { "" } else { "s" }
     )]
     FieldCount { count: usize },
-    #[error("a time zone inside the expression: give it as `timezone`")]
+    #[error("a time zone in the expression is not supported: give it as `timezone`")]
     ZoneInside,
     #[error("`@reboot` is refused: a cluster has no single boot to follow; use a systemd unit on each host")]
     Reboot,
     #[error("`{}` is unknown{}; known are {known}", shown(word), hint(nearest.as_ref()))]
     UnknownMacro { word: String, nearest: Option<String>, known: String },
-    #[error("`{word}` stands alone: nothing may follow it")]
+    #[error("nothing may follow `{word}`")]
     MacroWithMore { word: String },
     #[error("`@every` needs a duration of whole seconds, such as `90s`, `5m` or `1h30m`, not `{}`", shown(text))]
     Every { text: String },
@@ -92,7 +85,7 @@ pub enum Fault {
         shown(text)
     )]
     At { text: String },
-    #[error("{field}: nothing between two commas, or before or behind one")]
+    #[error("{field}: nothing between two commas, or before or after one")]
     EmptyItem { field: Field },
     #[error("{field}: `{}` is not supported: {instead}", shown(text))]
     Unsupported { field: Field, text: String, instead: &'static str },
@@ -110,9 +103,9 @@ pub enum Fault {
         shown(text), field.size()
     )]
     Step { field: Field, text: String },
-    #[error("{field}: `{}` is no hashed value: write `H`, `H/15`, `H(0-29)` or `H(0-29)/10`", shown(text))]
+    #[error("{field}: `{}` is not a hashed value: write `H`, `H/15`, `H(0-29)` or `H(0-29)/10`", shown(text))]
     Hashed { field: Field, text: String },
-    #[error("{field}: `H` has no meaning here, for a year comes only once")]
+    #[error("{field}: `H` is not allowed here, because a year comes only once")]
     HashedYear { field: Field },
     #[error("never comes: {}", why.as_deref().unwrap_or(&format!("no such day or time from 1970 to 2100 in {zone}")))]
     Impossible { zone: String, why: Option<String> },
@@ -120,7 +113,7 @@ pub enum Fault {
     Refused { pattern: String, reason: String },
 }
 
-/// What a user wrote, fit for one line of an error.
+/// Quotes user input for an error message: on one line, with limited length.
 fn shown(text: &str) -> String {
     const LONGEST: usize = 40;
     let mut short: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
@@ -134,7 +127,7 @@ fn hint(nearest: Option<&String>) -> impl fmt::Display {
     nearest.map(|word| format!(", did you mean `{word}`?")).unwrap_or_default()
 }
 
-/// The candidate that a misspelt word is most like, if one is like it at all.
+/// The candidate most similar to a misspelt word, if any is similar.
 pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
     const LONGEST: usize = 64;
     if word.len() > LONGEST {
@@ -145,7 +138,8 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
     let close = (length / 3).clamp(1, 3);
     candidates
         .into_iter()
-        // Each letter more is a difference, and a comparison costs the product of both lengths.
+        // Each extra letter is a difference, so these cannot match; a comparison would cost the product of both
+        // lengths.
         .filter(|candidate| candidate.chars().count().abs_diff(length) <= close)
         .map(|candidate| (strsim::osa_distance(&word, &candidate.to_ascii_lowercase()), candidate))
         .filter(|(distance, _)| *distance <= close)

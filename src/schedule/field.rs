@@ -1,24 +1,18 @@
-//! The seven fields of an expression, and the sets of values they name.
+//! The seven fields of an expression, and sets of their values.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// One of the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Field {
-    /// The seconds of a minute.
     Second,
-    /// The minutes of an hour.
     Minute,
-    /// The hours of a day.
     Hour,
-    /// The days of a month.
     DayOfMonth,
-    /// The months of a year.
     Month,
-    /// The days of a week, Sunday is 0.
+    /// Sunday is 0.
     DayOfWeek,
-    /// The years that can be computed with.
+    /// From 1970 to 2100, the range of the crate `cron`.
     Year,
 }
 
@@ -39,7 +33,6 @@ const MONTHS: [&str; 12] = [
 const WEEKDAYS: [&str; 7] = ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"];
 
 impl Field {
-    /// The smallest value.
     pub(super) fn min(self) -> u16 {
         match self {
             Self::Second | Self::Minute | Self::Hour | Self::DayOfWeek => 0,
@@ -48,7 +41,7 @@ impl Field {
         }
     }
 
-    /// The largest value. A weekday may be written 7, which is Sunday, which is 0.
+    /// The largest value. A weekday may also be written as 7, which means 0.
     pub(super) fn max(self) -> u16 {
         match self {
             Self::Second | Self::Minute => 59,
@@ -60,12 +53,12 @@ impl Field {
         }
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub(super) fn size(self) -> u16 {
         self.max() - self.min() + 1
     }
 
-    /// Full names, the first for the smallest value. The first three letters are names too.
+    /// The full names of the values, in order. The first three letters are valid names too.
     pub(super) fn names(self) -> &'static [&'static str] {
         match self {
             Self::Month => &MONTHS,
@@ -74,7 +67,7 @@ impl Field {
         }
     }
 
-    /// What may stand in the field, in words.
+    /// The allowed values, for error messages.
     pub(super) fn allowed(self) -> &'static str {
         match self {
             Self::Second | Self::Minute => "0 to 59",
@@ -86,7 +79,7 @@ impl Field {
         }
     }
 
-    /// Its name, as errors and hashed values use it: changing one would move every `H`.
+    /// The name for errors and hashed values. A change of a name would change every `H` of the field.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Second => "second",
@@ -106,13 +99,13 @@ impl fmt::Display for Field {
     }
 }
 
-/// What one field matches.
+/// The values that one field matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Values {
     pub(super) set: BTreeSet<u16>,
-    /// Written with a leading `*`: it decides how the day fields are joined and how shifts of the clock are treated.
+    /// Written with a leading `*`. Determines how the day fields are combined and how shifts of the clock are handled.
     pub(super) wild: bool,
-    /// Nothing is excluded.
+    /// Contains every value.
     pub(super) full: bool,
 }
 
@@ -122,22 +115,21 @@ impl Values {
         Self { set, wild, full }
     }
 
-    /// Every value, as `*` means it.
+    /// Every value, with the meaning of `*`.
     pub(super) fn all(field: Field) -> Self {
         Self::new(field, (field.min()..=field.max()).collect(), true)
     }
 
-    /// One value.
     pub(super) fn one(field: Field, value: u16) -> Self {
         Self::new(field, BTreeSet::from([value]), false)
     }
 
-    /// The value, where there is only one.
+    /// The value, if there is exactly one.
     pub(super) fn single(&self) -> Option<u16> {
         (self.set.len() == 1).then(|| self.set.first().copied()).flatten()
     }
 
-    /// The set as neighbouring values joined: `(first, last)` each.
+    /// The set as ranges of consecutive values, each `(first, last)`.
     pub(super) fn ranges(&self) -> Vec<(u16, u16)> {
         let mut ranges: Vec<(u16, u16)> = Vec::new();
         for &value in &self.set {
@@ -149,7 +141,7 @@ impl Values {
         ranges
     }
 
-    /// The set as a list of numbers and ranges, each value moved by `shift`.
+    /// The set as a list of numbers and ranges, with `shift` added to each value.
     pub(super) fn list(&self, shift: u16) -> String {
         let item = |(first, last): (u16, u16)| match (first + shift, last + shift) {
             (first, last) if first == last => first.to_string(),
@@ -159,7 +151,7 @@ impl Values {
     }
 }
 
-/// One text for one meaning: a leading `*` is part of it.
+/// A canonical text. A leading `*` is part of the meaning.
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.wild, self.full) {

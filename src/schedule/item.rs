@@ -1,4 +1,6 @@
-//! One field of an expression: lists, ranges, steps, names, and values hashed from the job's name.
+//! Parser for one field of an expression.
+//!
+//! A field consists of lists, ranges, steps, names, and values hashed from the job's name.
 
 use std::collections::BTreeSet;
 
@@ -6,11 +8,11 @@ use sha2::{Digest, Sha256};
 
 use super::error::{Fault, nearest};
 use super::field::{Field, Values};
-use super::parse::Wrong;
+use super::parse::ExpressionError;
 use super::piece::Piece;
 
-/// Reads a field; `job` seeds its hashed values.
-pub(super) fn values(field: Field, word: Piece<'_>, job: &str) -> Result<Values, Wrong> {
+/// Parses a field; `job` determines its hashed values.
+pub(super) fn values(field: Field, word: Piece<'_>, job: &str) -> Result<Values, ExpressionError> {
     let mut set = BTreeSet::new();
     for item in word.items() {
         set.extend(item_values(field, item, job)?);
@@ -18,9 +20,9 @@ pub(super) fn values(field: Field, word: Piece<'_>, job: &str) -> Result<Values,
     Ok(Values::new(field, set, word.text.starts_with('*')))
 }
 
-fn item_values(field: Field, item: Piece<'_>, job: &str) -> Result<Vec<u16>, Wrong> {
+fn item_values(field: Field, item: Piece<'_>, job: &str) -> Result<Vec<u16>, ExpressionError> {
     if item.text.is_empty() {
-        return Err(Wrong::at(item, Fault::EmptyItem { field }));
+        return Err(ExpressionError::at(item, Fault::EmptyItem { field }));
     }
     refuse_other_dialects(field, item)?;
     let (base, step) = match item.split_once('/') {
@@ -34,7 +36,7 @@ fn item_values(field: Field, item: Piece<'_>, job: &str) -> Result<Vec<u16>, Wro
     let span = match (base.text, base.split_once('-')) {
         ("*", _) => (field.min()..=field.max()).collect(),
         (_, Some((first, last))) => range(field, base, first, last)?,
-        // A step makes a single value the start of a range to the end, as Quartz and cronie have it.
+        // With a step, a single value is the start of a range to the end, as in Quartz and cronie.
         (_, None) => match (value(field, base)?, step) {
             (start, Some(_)) => (start % week(field)..=field.max()).collect(),
             (only, None) => vec![only % week(field)],
@@ -43,15 +45,15 @@ fn item_values(field: Field, item: Piece<'_>, job: &str) -> Result<Vec<u16>, Wro
     Ok(span.into_iter().step_by(usize::from(step.unwrap_or(1))).collect())
 }
 
-/// A weekday of 7 is 0; other fields are left as they are.
+/// The modulus that turns weekday 7 into 0 and leaves other fields unchanged.
 fn week(field: Field) -> u16 {
     if field == Field::DayOfWeek { 7 } else { u16::MAX }
 }
 
-fn refuse_other_dialects(field: Field, item: Piece<'_>) -> Result<(), Wrong> {
+fn refuse_other_dialects(field: Field, item: Piece<'_>) -> Result<(), ExpressionError> {
     let instead = |c| match c {
         '?' => Some("write `*`"),
-        '#' => Some("name the days of the month, such as `8-14`, and let the command look at the weekday"),
+        '#' => Some("name the days of the month, such as `8-14`, and let the command check the weekday"),
         '~' => Some("write `H(first-last)`, which stays the same on every host"),
         '!' | '^' => Some("list what is wanted"),
         _ => None,
@@ -62,44 +64,44 @@ fn refuse_other_dialects(field: Field, item: Piece<'_>) -> Result<(), Wrong> {
     }
 }
 
-fn unsupported(field: Field, piece: Piece<'_>, instead: &'static str) -> Wrong {
-    Wrong::at(piece, Fault::Unsupported { field, text: piece.text.to_owned(), instead })
+fn unsupported(field: Field, piece: Piece<'_>, instead: &'static str) -> ExpressionError {
+    ExpressionError::at(piece, Fault::Unsupported { field, text: piece.text.to_owned(), instead })
 }
 
-fn read_step(field: Field, step: Piece<'_>) -> Result<u16, Wrong> {
+fn read_step(field: Field, step: Piece<'_>) -> Result<u16, ExpressionError> {
     match number(step.text) {
         Some(Ok(step)) if (1..=field.size()).contains(&step) => Ok(step),
-        _ => Err(Wrong::at(step, Fault::Step { field, text: step.text.to_owned() })),
+        _ => Err(ExpressionError::at(step, Fault::Step { field, text: step.text.to_owned() })),
     }
 }
 
-/// The values from `first` to `last` in order, past the end of the field if need be.
-fn range(field: Field, whole: Piece<'_>, first: Piece<'_>, last: Piece<'_>) -> Result<Vec<u16>, Wrong> {
+/// The values from `first` to `last` in order, wrapping at the end of the field.
+fn range(field: Field, whole: Piece<'_>, first: Piece<'_>, last: Piece<'_>) -> Result<Vec<u16>, ExpressionError> {
     let (start, end) = (value(field, first)?, value(field, last)?);
     if start <= end {
         return Ok((start..=end).map(|value| value % week(field)).collect());
     }
     if field == Field::Year {
-        return Err(Wrong::at(whole, Fault::Backwards { field, text: whole.text.to_owned() }));
+        return Err(ExpressionError::at(whole, Fault::Backwards { field, text: whole.text.to_owned() }));
     }
-    // `7-2` is Sunday to Tuesday and wraps nothing.
+    // `7-2` is Sunday to Tuesday and does not wrap.
     if start % week(field) <= end {
         return Ok((start % week(field)..=end).collect());
     }
     Ok((start..=field.max()).chain(field.min()..=end).collect())
 }
 
-/// A number or name as written: a weekday may be 7.
-fn value(field: Field, piece: Piece<'_>) -> Result<u16, Wrong> {
+/// Parses a number or name. A weekday may be 7.
+fn value(field: Field, piece: Piece<'_>) -> Result<u16, ExpressionError> {
     let highest = if field == Field::DayOfWeek { 7 } else { field.max() };
     match number(piece.text) {
         Some(Ok(value)) if (field.min()..=highest).contains(&value) => Ok(value),
-        Some(_) => Err(Wrong::at(piece, Fault::OutOfRange { field, text: piece.text.to_owned() })),
+        Some(_) => Err(ExpressionError::at(piece, Fault::OutOfRange { field, text: piece.text.to_owned() })),
         None => named(field, piece.text).ok_or_else(|| unreadable(field, piece)),
     }
 }
 
-/// The number, if it is one; an error if it is larger than any field's.
+/// Parses a number: `None` if the text is not one, an error if it exceeds `u16`.
 fn number(text: &str) -> Option<Result<u16, std::num::ParseIntError>> {
     (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse())
 }
@@ -110,15 +112,15 @@ fn named(field: Field, text: &str) -> Option<u16> {
     u16::try_from(index).ok().map(|index| field.min() + index)
 }
 
-fn unreadable(field: Field, piece: Piece<'_>) -> Wrong {
+fn unreadable(field: Field, piece: Piece<'_>) -> ExpressionError {
     let is_day = matches!(field, Field::DayOfMonth | Field::DayOfWeek);
     if is_day && is_last_or_workday(field, piece.text) {
-        let instead = "name the days, such as `28-31`, and let the command look at the date";
+        let instead = "name the days, such as `28-31`, and let the command check the date";
         return unsupported(field, piece, instead);
     }
     let short = field.names().iter().map(|name| &name[..3]);
     let nearest = nearest(piece.text, short.chain(field.names().iter().copied()));
-    Wrong::at(piece, Fault::Unreadable { field, text: piece.text.to_owned(), nearest })
+    ExpressionError::at(piece, Fault::Unreadable { field, text: piece.text.to_owned(), nearest })
 }
 
 /// Quartz's `L`, `5L`, `friL`, `LW`, `15W`.
@@ -130,23 +132,23 @@ fn is_last_or_workday(field: Field, text: &str) -> bool {
         || named(field, before).is_some()
 }
 
-/// The values that a hashed one is chosen from.
-fn hashed_span(field: Field, base: Piece<'_>) -> Result<Vec<u16>, Wrong> {
+/// The values from which a hashed value is chosen.
+fn hashed_span(field: Field, base: Piece<'_>) -> Result<Vec<u16>, ExpressionError> {
     if field == Field::Year {
-        return Err(Wrong::at(base, Fault::HashedYear { field }));
+        return Err(ExpressionError::at(base, Fault::HashedYear { field }));
     }
     if base.text == "H" {
-        // Every month has 28 days: a hashed day must come every month.
+        // Every month has at least 28 days, and a hashed day must occur in every month.
         let last = if field == Field::DayOfMonth { 28 } else { field.max() };
         return Ok((field.min()..=last).collect());
     }
     let Some((first, last)) = base.between("H(", ")").and_then(|inside| inside.split_once('-')) else {
-        return Err(Wrong::at(base, Fault::Hashed { field, text: base.text.to_owned() }));
+        return Err(ExpressionError::at(base, Fault::Hashed { field, text: base.text.to_owned() }));
     };
     range(field, base, first, last)
 }
 
-/// One value of `span`, or with a step every so many from a start hashed within the first step.
+/// One value of `span`. With a step, every `step`-th value from a start that is hashed within the first step.
 fn hashed(field: Field, span: &[u16], step: Option<u16>, job: &str) -> Vec<u16> {
     let hash = hash(job, field.name());
     let choose = |of: usize| usize::try_from(hash % of as u64).unwrap_or_default();
@@ -156,7 +158,8 @@ fn hashed(field: Field, span: &[u16], step: Option<u16>, job: &str) -> Vec<u16> 
     }
 }
 
-/// Spreads jobs over `what`, by name. Stable for ever, on every host: hosts must agree on it, and an upgrade must not move a job.
+/// A hash to spread jobs over `what` by name. It must never change: all hosts must agree on it, and an upgrade must not
+/// move a job.
 pub(crate) fn hash(job: &str, what: &str) -> u64 {
     let digest = Sha256::new().chain_update(job).chain_update([0]).chain_update(what).finalize();
     digest.iter().take(8).fold(0, |number, &byte| number << 8 | u64::from(byte))
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_behind_a_single_value_runs_to_the_end() {
+    fn a_step_after_a_single_value_runs_to_the_end() {
         assert_eq!(set(Field::Minute, "5/20"), [5, 25, 45]);
         assert_eq!(set(Field::Hour, "*/24"), [0]);
     }

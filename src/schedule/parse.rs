@@ -1,8 +1,8 @@
-//! The text of one expression, read into what it means.
+//! Parser for one expression.
 //!
-//! Fields are read here and not by the crate `cron`, which numbers weekdays otherwise and refuses
-//! wrapped ranges; [`super::pattern`] hands it the result. Macros are other words for fields, but for
-//! `@every` and `@at`, which are no patterns at all.
+//! This module parses the fields itself, because the crate `cron` numbers weekdays differently and rejects wrapped
+//! ranges; [`super::pattern`] passes it the result. Macros are abbreviations for fields, except `@every` and `@at`,
+//! which are not patterns.
 
 use jiff::Timestamp;
 
@@ -11,14 +11,14 @@ use super::field::{Field, Values};
 use super::item;
 use super::piece::Piece;
 
-/// What one expression means.
+/// The meaning of one expression.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Meaning {
-    /// Local times that match all fields.
+    /// The local times that match all fields.
     Fields(Box<Fields>),
-    /// Every so many seconds, counted from the epoch.
+    /// Every this many seconds, counted from the epoch.
     Every(i64),
-    /// Once, at this second of the epoch.
+    /// Once, at this second since the epoch.
     At(i64),
 }
 
@@ -26,22 +26,22 @@ pub(super) enum Meaning {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fields([Values; 7]);
 
-/// A fault, the number of characters before it, and of those it is about.
+/// A fault with its offset and length in characters.
 #[derive(Debug)]
-pub(super) struct Wrong {
+pub(super) struct ExpressionError {
     pub(super) offset: usize,
     pub(super) length: usize,
     pub(super) fault: Fault,
 }
 
-impl Wrong {
+impl ExpressionError {
     pub(super) fn at(piece: Piece<'_>, fault: Fault) -> Self {
         Self { offset: piece.offset, length: piece.text.chars().count(), fault }
     }
 }
 
 impl Meaning {
-    /// One text for one meaning.
+    /// A canonical text: equal for equal meanings.
     pub(super) fn canonical(&self) -> String {
         match self {
             Self::Fields(fields) => fields.canonical(),
@@ -56,44 +56,44 @@ impl Fields {
         &self.0[field as usize]
     }
 
-    /// Neither day field begins with `*`: a day that matches either one will do, crontab(5).
+    /// True if neither day field begins with `*`. Then a day that matches either one suffices, see crontab(5).
     pub(super) fn either_day(&self) -> bool {
         !self.of(Field::DayOfMonth).wild && !self.of(Field::DayOfWeek).wild
     }
 
-    /// Minute or hour begins with `*`: the job runs by elapsed time, cron(8).
+    /// True if minute or hour begins with `*`. Then the job runs by elapsed time, see cron(8).
     pub(super) fn is_wildcard(&self) -> bool {
         self.of(Field::Minute).wild || self.of(Field::Hour).wild
     }
 
-    /// One text for one meaning.
+    /// A canonical text: equal for equal meanings.
     pub(super) fn canonical(&self) -> String {
         self.0.each_ref().map(ToString::to_string).join(" ")
     }
 }
 
-/// Reads an expression; `job` seeds its hashed values.
-pub(super) fn parse(text: &str, job: &str) -> Result<Meaning, Wrong> {
+/// Parses an expression; `job` determines its hashed values.
+pub(super) fn parse(text: &str, job: &str) -> Result<Meaning, ExpressionError> {
     let words = Piece::whole(text).words();
     match words.as_slice() {
-        [] => Err(Wrong::at(Piece::whole(text), Fault::Empty)),
+        [] => Err(ExpressionError::at(Piece::whole(text), Fault::Empty)),
         [first, ..] if first.text.starts_with("TZ=") || first.text.starts_with("CRON_TZ=") => {
-            Err(Wrong::at(*first, Fault::ZoneInside))
+            Err(ExpressionError::at(*first, Fault::ZoneInside))
         }
         [first, more @ ..] if first.text.starts_with('@') => macro_meaning(*first, more, job),
         words => fields(words, job).map(|fields| Meaning::Fields(Box::new(fields))),
     }
 }
 
-fn fields(words: &[Piece<'_>], job: &str) -> Result<Fields, Wrong> {
+fn fields(words: &[Piece<'_>], job: &str) -> Result<Fields, ExpressionError> {
     let (second, middle, year) = match words {
         middle @ [_, _, _, _, _] => (None, middle, None),
         [second, middle @ ..] if middle.len() == 5 => (Some(second), middle, None),
         [second, middle @ .., year] if middle.len() == 5 => (Some(second), middle, Some(year)),
-        // Behind seven fields the eighth is the first too many; with too few the place is the start.
+        // With too many fields, the eighth is at fault; with too few, the first.
         _ => {
             let place = words.get(7).or(words.first()).copied().unwrap_or(Piece::whole(""));
-            return Err(Wrong::at(place, Fault::FieldCount { count: words.len() }));
+            return Err(ExpressionError::at(place, Fault::FieldCount { count: words.len() }));
         }
     };
     let read = |field, word: Piece<'_>| item::values(field, word, job);
@@ -109,7 +109,7 @@ fn fields(words: &[Piece<'_>], job: &str) -> Result<Fields, Wrong> {
     ]))
 }
 
-/// The macros that are other words for fields.
+/// The macros that abbreviate fields.
 const MACROS: [(&str, &str); 7] = [
     ("@yearly", "0 0 1 1 *"),
     ("@annually", "0 0 1 1 *"),
@@ -120,19 +120,19 @@ const MACROS: [(&str, &str); 7] = [
     ("@hourly", "0 * * * *"),
 ];
 
-fn macro_meaning(word: Piece<'_>, more: &[Piece<'_>], job: &str) -> Result<Meaning, Wrong> {
+fn macro_meaning(word: Piece<'_>, more: &[Piece<'_>], job: &str) -> Result<Meaning, ExpressionError> {
     let name = word.text.to_ascii_lowercase();
     match name.as_str() {
-        "@reboot" => return Err(Wrong::at(word, Fault::Reboot)),
+        "@reboot" => return Err(ExpressionError::at(word, Fault::Reboot)),
         "@every" => return every(word, more),
         "@at" => return at(word, more),
         _ => {}
     }
     let Some((_, text)) = MACROS.iter().find(|(known, _)| *known == name) else {
-        return Err(Wrong::at(word, unknown_macro(word.text)));
+        return Err(ExpressionError::at(word, unknown_macro(word.text)));
     };
     match more.first() {
-        Some(first) => Err(Wrong::at(*first, Fault::MacroWithMore { word: name })),
+        Some(first) => Err(ExpressionError::at(*first, Fault::MacroWithMore { word: name })),
         None => parse(text, job),
     }
 }
@@ -143,34 +143,35 @@ fn unknown_macro(word: &str) -> Fault {
     Fault::UnknownMacro { word: word.to_owned(), nearest, known: known.join(" ") }
 }
 
-/// The one word that `@every` and `@at` take; a fault stands there, or at the macro itself.
-fn argument<'a>(word: Piece<'a>, more: &[Piece<'a>], fault: fn(String) -> Fault) -> Result<Piece<'a>, Wrong> {
+/// The single argument of `@every` and `@at`. If it is missing, the fault is at the macro; if there are several, at the
+/// second.
+fn argument<'a>(word: Piece<'a>, more: &[Piece<'a>], fault: fn(String) -> Fault) -> Result<Piece<'a>, ExpressionError> {
     match more {
         [argument] => Ok(*argument),
-        [] => Err(Wrong::at(word, fault(String::new()))),
+        [] => Err(ExpressionError::at(word, fault(String::new()))),
         [_, second, ..] => {
-            Err(Wrong::at(*second, fault(more.iter().map(|piece| piece.text).collect::<Vec<_>>().join(" "))))
+            Err(ExpressionError::at(*second, fault(more.iter().map(|piece| piece.text).collect::<Vec<_>>().join(" "))))
         }
     }
 }
 
-fn every(word: Piece<'_>, more: &[Piece<'_>]) -> Result<Meaning, Wrong> {
+fn every(word: Piece<'_>, more: &[Piece<'_>]) -> Result<Meaning, ExpressionError> {
     let fault = |text| Fault::Every { text };
     let given = argument(word, more, fault)?;
     match whole_seconds(given.text) {
         Some(seconds) if seconds > 0 => Ok(Meaning::Every(seconds)),
-        _ => Err(Wrong::at(given, fault(given.text.to_owned()))),
+        _ => Err(ExpressionError::at(given, fault(given.text.to_owned()))),
     }
 }
 
-/// A duration such as `1h30m`: whole numbers with units, a hundred years at most.
+/// Parses a duration such as `1h30m` of whole seconds, at most a hundred years.
 fn whole_seconds(text: &str) -> Option<i64> {
     const LONGEST_MS: i64 = 100 * 366 * 86_400_000;
     let mut rest = text;
     let mut total_ms: i64 = 0;
     while !rest.is_empty() {
-        let (number, behind) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
-        let (unit, behind) = behind.split_at(behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len()));
+        let (number, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
+        let (unit, after) = after.split_at(after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len()));
         let unit_ms = match unit {
             "ms" => 1,
             "s" => 1_000,
@@ -180,19 +181,19 @@ fn whole_seconds(text: &str) -> Option<i64> {
             _ => return None,
         };
         total_ms = total_ms.checked_add(number.parse::<i64>().ok()?.checked_mul(unit_ms)?)?;
-        rest = behind;
+        rest = after;
     }
     (total_ms % 1_000 == 0 && total_ms <= LONGEST_MS).then_some(total_ms / 1_000)
 }
 
-fn at(word: Piece<'_>, more: &[Piece<'_>]) -> Result<Meaning, Wrong> {
+fn at(word: Piece<'_>, more: &[Piece<'_>]) -> Result<Meaning, ExpressionError> {
     let fault = |text| Fault::At { text };
     let given = argument(word, more, fault)?;
     match given.text.parse::<Timestamp>() {
-        // The parser takes more than RFC 3339; a zone in brackets could contradict the offset.
+        // The parser accepts more than RFC 3339. A zone in brackets could contradict the offset.
         Ok(instant) if instant.subsec_nanosecond() == 0 && !given.text.contains('[') => {
             Ok(Meaning::At(instant.as_second()))
         }
-        _ => Err(Wrong::at(given, fault(given.text.to_owned()))),
+        _ => Err(ExpressionError::at(given, fault(given.text.to_owned()))),
     }
 }

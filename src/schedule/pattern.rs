@@ -1,8 +1,8 @@
-//! The fields evaluated by the crate `cron`, on local time that knows no zone.
+//! Evaluation of the fields by the crate `cron`, on naive local time.
 //!
-//! A local time is counted in seconds as if it were UTC. The crate numbers weekdays from 1, joins the
-//! day fields by "and", and counts years from 1970 to 2100; so it is given numbers only, the days that
-//! either day field names as a second schedule, and no question outside those years.
+//! A local time is counted in seconds as if it were UTC. The crate numbers weekdays from 1, combines the day fields
+//! with "and", and supports the years 1970 to 2100. So it receives only numbers, a second schedule if either day field
+//! suffices, and no query outside these years.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -13,10 +13,10 @@ use super::error::Fault;
 use super::field::Field;
 use super::parse::Fields;
 
-/// The local times that an expression names.
+/// The local times that an expression matches.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Pattern {
-    /// One schedule, or two of which either may match.
+    /// One schedule, or two if either day field suffices.
     schedules: Vec<cron::Schedule>,
     years: BTreeSet<u16>,
 }
@@ -40,21 +40,21 @@ impl Pattern {
 
     /// The last match at `local` or earlier.
     pub(super) fn at_or_before(&self, local: i64) -> Option<i64> {
-        let behind = DateTime::from_timestamp(self.last_in_years(local)?.checked_add(1)?, 0)?;
-        let matches = self.schedules.iter().filter_map(|schedule| schedule.after(&behind).next_back());
+        let next = DateTime::from_timestamp(self.last_in_years(local)?.checked_add(1)?, 0)?;
+        let matches = self.schedules.iter().filter_map(|schedule| schedule.after(&next).next_back());
         matches.map(|at| at.timestamp()).max()
     }
 
-    /// The crate, asked for what was before a date in a year that is not named, looks in earlier years
-    /// only up to that date's month. So the question is moved to the end of the last year that is named.
+    /// Moves a query to the end of the last matching year. For a date in another year, the crate would search earlier
+    /// years only up to that date's month.
     fn last_in_years(&self, local: i64) -> Option<i64> {
-        let asked = DateTime::<Utc>::from_timestamp(local.min(LAST), 0)?;
-        let year = u16::try_from(asked.year()).ok()?;
-        let &named = self.years.range(..=year).next_back()?;
-        if named == year {
-            return Some(asked.timestamp());
+        let query = DateTime::<Utc>::from_timestamp(local.min(LAST), 0)?;
+        let year = u16::try_from(query.year()).ok()?;
+        let &matching = self.years.range(..=year).next_back()?;
+        if matching == year {
+            return Some(query.timestamp());
         }
-        let last = NaiveDate::from_ymd_opt(i32::from(named), 12, 31)?.and_hms_opt(23, 59, 59)?;
+        let last = NaiveDate::from_ymd_opt(i32::from(matching), 12, 31)?.and_hms_opt(23, 59, 59)?;
         Some(last.and_utc().timestamp())
     }
 }

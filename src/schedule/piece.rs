@@ -1,6 +1,6 @@
-//! A part of an expression that knows where it stands in it.
+//! Parts of an expression with their position in it.
 
-/// Some text and the number of characters before it.
+/// A part of the text, and the number of characters before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece<'a> {
     pub(super) text: &'a str,
@@ -12,7 +12,7 @@ impl<'a> Piece<'a> {
         Self { text, offset: 0 }
     }
 
-    /// The part from byte `start` on, `length` bytes long; both at borders of characters of this text.
+    /// The part of `length` bytes from byte `start` on. Both must be at character boundaries of this text.
     fn part(self, start: usize, length: usize) -> Self {
         let before = self.text[..start].chars().count();
         Self { text: &self.text[start..start + length], offset: self.offset + before }
@@ -53,7 +53,7 @@ impl<'a> Piece<'a> {
         Some((self.part(0, at), self.part(behind, self.text.len() - behind)))
     }
 
-    /// What stands between `prefix` and `suffix`.
+    /// The part between `prefix` and `suffix`; `None` if either is missing.
     pub(super) fn between(self, prefix: &str, suffix: &str) -> Option<Self> {
         let inner = self.text.strip_prefix(prefix)?.strip_suffix(suffix)?;
         Some(self.part(prefix.len(), inner.len()))

@@ -1,5 +1,6 @@
-//! What a schedule promises, from outside: by hand-written tables, against a reading of crontab(5) of
-//! its own, and against text that means nothing.
+//! Tests of schedules through their public interface.
+//!
+//! They use hand-written tables, an independent implementation of crontab(5), and meaningless text.
 
 mod brute;
 mod clock_shifts;

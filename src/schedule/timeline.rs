@@ -1,27 +1,27 @@
-//! From the local times that an expression names to instants, across the shifts of a zone's clock.
+//! Conversion of an expression's local times to instants, across clock shifts.
 //!
-//! A shift forwards leaves a gap of local times that never come; a shift backwards makes an overlap of
-//! local times that come twice. Between two shifts local time is UTC and an offset, so each stretch is
-//! searched by itself. What is far from any shift costs one look at the pattern and one at the zone.
+//! A forward shift leaves a gap of local times that do not exist. A backward shift makes an overlap of local times that
+//! occur twice. Between two shifts, local time is UTC plus an offset, so each span between shifts is searched
+//! separately. Far from any shift, a search costs one query of the pattern and one of the zone.
 
 use super::Dst;
 use super::parse::Fields;
 use super::pattern::Pattern;
 use super::zone::{OffsetSpan, Zone};
 
-/// One expression's instants.
+/// The occurrences of one expression.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Timeline {
     pattern: Pattern,
-    /// Times in a gap make one occurrence, at the first instant after it.
+    /// Times in a gap give one occurrence, at the first instant after it.
     makes_up: bool,
-    /// Times in an overlap count in its first pass only.
+    /// Times in an overlap count only in its first pass.
     first_pass_only: bool,
 }
 
-/// Longer than any shift, so that outside it local times only grow.
+/// Longer than any shift in seconds. Farther than this from a shift, later instants have later local times.
 const LONGEST_SHIFT: i64 = 3 * 86_400;
-/// The years of the patterns, wider by a shift on both sides.
+/// The bounds of the years of patterns, extended by a shift on both sides.
 pub(super) const EARLIEST: i64 = -LONGEST_SHIFT;
 pub(super) const LATEST: i64 = 4_133_980_800 + LONGEST_SHIFT;
 
@@ -48,7 +48,7 @@ impl Timeline {
             if let Some(at) = local.map(|local| local - span.offset).filter(|at| *at < span.end) {
                 return Some(at);
             }
-            // Shortly before a shift backwards, an earlier local time can still come again.
+            // Shortly before a backward shift, an earlier local time can still occur again.
             from = if span.end.saturating_sub(from) <= LONGEST_SHIFT {
                 span.end
             } else {
@@ -78,13 +78,13 @@ impl Timeline {
         }
     }
 
-    /// The first local time of a stretch that counts.
+    /// The first local time of a span that counts.
     pub(super) fn first_local(&self, span: &OffsetSpan) -> i64 {
         let offset = if self.first_pass_only { span.offset.max(span.before) } else { span.offset };
         span.start.saturating_add(offset)
     }
 
-    /// The first local time that the gap at the start of a stretch swallowed, if one is made up for.
+    /// The first matching local time in the gap at the start of a span, if gaps are made up for.
     pub(super) fn gap_before(&self, span: &OffsetSpan) -> Option<i64> {
         if !self.makes_up || span.before >= span.offset {
             return None;
@@ -93,7 +93,7 @@ impl Timeline {
         (named < span.start + span.offset).then_some(named)
     }
 
-    /// True when local time itself names the instant, so that nothing was moved.
+    /// True if the pattern matches this local time, so that the occurrence was not moved.
     pub(super) fn names(&self, local: i64) -> bool {
         self.pattern.at_or_after(local) == Some(local)
     }

@@ -1,7 +1,7 @@
-//! A time zone as stretches of constant offset.
+//! A time zone as spans of constant offset.
 //!
-//! Zones come from the system's tzdata; behind it stands the copy that the binary carries, for systems
-//! that have none or not all. Some names of the system's folder are no zones one should schedule by.
+//! Zones come from the system's tzdata. The binary contains a copy for zones that the system does not have. Some names
+//! in the system's directory are not suitable for schedules and are rejected.
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
@@ -16,20 +16,20 @@ pub(super) struct Zone {
     zone: TimeZone,
 }
 
-/// A stretch of time in which local time keeps its distance from UTC. All in seconds.
+/// A span of time with a constant offset from UTC. All values are in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct OffsetSpan {
-    /// Its first second; `i64::MIN` if it has none.
+    /// Its first second; `i64::MIN` if it has no beginning.
     pub(super) start: i64,
-    /// The first second behind it; `i64::MAX` if there is none.
+    /// The first second after it; `i64::MAX` if it has no end.
     pub(super) end: i64,
-    /// Local time less UTC.
+    /// Local time minus UTC.
     pub(super) offset: i64,
-    /// The offset before its start; its own, if nothing is before.
+    /// The offset before its start; its own offset if it has no beginning.
     pub(super) before: i64,
 }
 
-/// Names that mean another zone on another host, or none.
+/// Names that mean different zones on different hosts, or no zone.
 const NO_ZONES: [&str; 4] = ["localtime", "posixrules", "Factory", "Etc/Unknown"];
 
 impl Zone {
@@ -38,7 +38,7 @@ impl Zone {
         Self::known(name).ok_or_else(unknown)
     }
 
-    /// Without a look at which other one was meant.
+    /// Finds a zone without searching for a suggestion.
     pub(super) fn known(name: &str) -> Option<Self> {
         if NO_ZONES.iter().any(|other| other.eq_ignore_ascii_case(name)) {
             return None;
@@ -55,7 +55,7 @@ impl Zone {
         i64::from(self.zone.to_offset(timestamp(at)).seconds())
     }
 
-    /// The stretch that `at` is in.
+    /// The span that contains `at`.
     pub(super) fn span_at(&self, at: i64) -> OffsetSpan {
         let offset = self.offset_at(at);
         let start =
@@ -70,22 +70,22 @@ impl Zone {
     }
 }
 
-/// The second that an instant is in.
+/// The second that contains an instant.
 pub(super) fn second_of(instant: Timestamp) -> i64 {
     instant.as_second() - i64::from(instant.subsec_nanosecond() < 0)
 }
 
-/// The start of a second; of the first or the last there is, where it is beyond them.
+/// The start of a second, limited to the range of `Timestamp`.
 pub(super) fn timestamp(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap_or(if second < 0 { Timestamp::MIN } else { Timestamp::MAX })
 }
 
-/// A local time, from seconds counted as if it were UTC.
+/// The local time for a number of seconds, counted as if local time were UTC.
 pub(super) fn civil(local: i64) -> DateTime {
     TimeZone::UTC.to_datetime(timestamp(local))
 }
 
-/// A zone of a like name, or the one whose city was meant.
+/// A suggestion for an unknown name: the zone of this city, or the most similar name.
 fn nearest_zone(name: &str) -> Option<String> {
     let bundled = TimeZoneDatabase::bundled();
     let names: Vec<_> = jiff::tz::db().available().chain(bundled.available()).collect();

@@ -1,8 +1,8 @@
-//! Where something was written down: in which boot of the kernel, and in which folder.
+//! The boot of the kernel and the directory in which something was recorded.
 //!
-//! What is remembered of processes is true of those that live here only where it was written here. A cloned disk brings it
-//! to another kernel, a copied folder to another folder of the same one, and on both the processes may be those of a node that
-//! lives. The boot alone does not tell: containers share a kernel.
+//! Recorded PIDs are valid only on the boot and in the directory they were recorded on. A cloned disk brings them to
+//! another kernel, a copied directory to another directory under the same kernel; in both cases they may belong to a
+//! node that is running elsewhere. The boot alone is not enough, because containers share a kernel.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -12,11 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::journal::Written;
 
-/// A boot and a folder.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct BootScope {
     boot_id: String,
-    /// A copy of the folder is another inode, also where it has the same path in another container.
+    /// A copy of the directory has another inode, even under the same path in another container.
     #[serde(default)]
     device: u64,
     #[serde(default)]
@@ -24,13 +23,13 @@ pub(super) struct BootScope {
 }
 
 impl BootScope {
-    /// This boot, and this folder.
-    pub(super) fn here(folder: &Path) -> io::Result<Self> {
-        let folder = std::fs::metadata(folder)?;
-        Ok(Self { boot_id: boot_id(), device: folder.dev(), inode: folder.ino() })
+    pub(super) fn here(directory: &Path) -> io::Result<Self> {
+        let directory = std::fs::metadata(directory)?;
+        Ok(Self { boot_id: boot_id(), device: directory.dev(), inode: directory.ino() })
     }
 
-    /// How what was written there stands to `here`. Where the kernel does not name its boots, none is known to be this one.
+    /// The relation of this scope to `here`. If the kernel has no boot id, everything counts as written before this
+    /// boot.
     pub(super) fn seen_from(&self, here: &Self) -> Written {
         if here.boot_id.is_empty() || self.boot_id != here.boot_id {
             Written::BeforeBoot
@@ -42,7 +41,7 @@ impl BootScope {
     }
 }
 
-/// Tells one boot of this kernel from all others; empty where the kernel does not say.
+/// An id of this boot of the kernel; empty if the kernel has none.
 pub(super) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }

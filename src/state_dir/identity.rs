@@ -1,4 +1,4 @@
-//! What a state directory belongs to.
+//! The backend and cluster that a state directory belongs to.
 
 use std::fmt;
 use std::path::Path;
@@ -11,12 +11,12 @@ use super::{StateDirError, file};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "backend", rename_all = "kebab-case")]
 pub enum BackendIdentity {
-    /// ZooKeeper, below this path.
+    /// ZooKeeper, below the path `chroot`.
     Zookeeper {
-        /// The path; empty for the root.
+        /// Empty for the root.
         chroot: String,
     },
-    /// One host, without ZooKeeper.
+    /// A single host, without ZooKeeper.
     Solo,
 }
 
@@ -41,25 +41,25 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// True once a process has lived in the directory.
-    pub(super) fn is_kept(folder: &Path) -> Result<bool, StateDirError> {
-        let path = folder.join("identity.json");
+    /// True if a process has used the directory before.
+    pub(super) fn exists(directory: &Path) -> Result<bool, StateDirError> {
+        let path = directory.join("identity.json");
         path.try_exists().map_err(|source| StateDirError::Read { path, source })
     }
 
-    /// What the directory remembers; a new directory remembers `belongs` from now on.
-    pub(super) fn remembered(folder: &Path, belongs: BackendIdentity) -> Result<Self, StateDirError> {
-        let path = folder.join("identity.json");
+    /// Reads the identity of a directory; a new directory is bound to `belongs`.
+    pub(super) fn load_or_create(directory: &Path, belongs: BackendIdentity) -> Result<Self, StateDirError> {
+        let path = directory.join("identity.json");
         let new = Self { v: 1, belongs, cluster: None, instance: uuid::Uuid::new_v4().to_string() };
         let known = match file::read::<Self>(&path)? {
             Some(known) => known,
             None if file::create(&path, &new)? => return Ok(new),
-            None => file::read(&path)?.unwrap_or_else(|| new.clone()), // another process was quicker
+            None => file::read(&path)?.unwrap_or_else(|| new.clone()), // another process created it first
         };
         if known.belongs == new.belongs {
             return Ok(known);
         }
-        Err(StateDirError::OtherBackend { path: folder.to_owned(), ours: known.belongs, asked: new.belongs })
+        Err(StateDirError::OtherBackend { path: directory.to_owned(), ours: known.belongs, asked: new.belongs })
     }
 
     pub(super) fn instance(&self) -> &str {
@@ -70,15 +70,17 @@ impl Identity {
         self.cluster.clone()
     }
 
-    pub(super) fn claim_cluster(&mut self, folder: &Path, id: &str) -> Result<(), StateDirError> {
+    pub(super) fn claim_cluster(&mut self, directory: &Path, id: &str) -> Result<(), StateDirError> {
         match &self.cluster {
             Some(ours) if ours == id => Ok(()),
-            Some(ours) => {
-                Err(StateDirError::OtherCluster { path: folder.to_owned(), ours: ours.clone(), theirs: id.to_owned() })
-            }
+            Some(ours) => Err(StateDirError::OtherCluster {
+                path: directory.to_owned(),
+                ours: ours.clone(),
+                theirs: id.to_owned(),
+            }),
             None => {
                 let claimed = Self { cluster: Some(id.to_owned()), ..self.clone() };
-                file::replace(&folder.join("identity.json"), &claimed)?;
+                file::replace(&directory.join("identity.json"), &claimed)?;
                 *self = claimed;
                 Ok(())
             }

@@ -1,9 +1,9 @@
-//! The journal in a file: one line of JSON an entry, appended by one write each, read back at the next start.
+//! The journal in a file: one line of JSON per entry, replayed at the next start.
 //!
-//! Nothing is synced: what was written survives the death of the process, which is all it is for. After a crash of the host the
-//! file may lack its last lines or all of them, and then no process of it lives either. Its first line names its [`BootScope`], so
-//! that process ids of another boot, or another node's, are never taken for ours. A line that cannot be read, torn by a full disk for
-//! example, is passed over.
+//! Each entry is appended by one write. Nothing is synced: an entry survives the death of the process, and no more is
+//! needed. After a crash of the host the file may lack its last lines or all of them, but then none of its processes is
+//! running either. The first line contains its [`BootScope`], so that process ids of another boot, or of another node,
+//! are never mistaken for ours. A line that cannot be parsed, for example because a full disk cut it short, is skipped.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,10 +16,10 @@ use super::{StateDirError, file};
 use crate::run::journal::{Entry, Journal, JournalState, Recovered, RecoveredRun, Written};
 use crate::run::{KnownBy, RunEnd, RunId, RunRecord, Traces, Version};
 
-/// With fewer lines than this the file is not worth writing anew.
-const SMALL: usize = 1024;
+/// A file with fewer lines than this is not compacted.
+const COMPACT_MIN_LINES: usize = 1024;
 
-/// A journal in a file. One process writes it.
+/// A journal in a file. Only one process writes to it.
 #[derive(Debug)]
 pub struct FileJournal {
     path: PathBuf,
@@ -38,16 +38,16 @@ struct Header {
 }
 
 impl FileJournal {
-    /// Opens a journal, making it if there is none, and says what is open in it.
+    /// Opens a journal, creating it if it does not exist; returns also what is open in it.
     ///
     /// # Errors
-    /// When it cannot be read and written.
+    /// If it cannot be read and written.
     pub fn open(path: &Path) -> Result<(Self, Recovered), StateDirError> {
         let unread = |source| StateDirError::Read { path: path.to_owned(), source };
         let here = boot_scope(path).map_err(unread)?;
         let mut state = read(path).map_err(unread)?;
         let recovered = state.recovered();
-        // From now on, for it is written anew.
+        // From now on, because the file is rewritten below.
         state.found(Written::Here);
         let file =
             rewrite(path, &here, &state).map_err(|source| StateDirError::Write { path: path.to_owned(), source })?;
@@ -58,14 +58,14 @@ impl FileJournal {
     fn take(&mut self, entry: Entry) -> io::Result<()> {
         self.append(&entry)?;
         self.state.take(entry);
-        if self.lines > SMALL && self.lines > 8 * self.state.len() {
+        if self.lines > COMPACT_MIN_LINES && self.lines > 8 * self.state.len() {
             self.compact();
         }
         Ok(())
     }
 
     fn append(&mut self, entry: &Entry) -> io::Result<()> {
-        // After a write that failed half way the next one begins a line of its own.
+        // If the last write failed halfway, this entry starts on a line of its own.
         let mut line = if self.torn { b"\n".to_vec() } else { Vec::new() };
         serde_json::to_writer(&mut line, entry)?;
         line.push(b'\n');
@@ -76,7 +76,7 @@ impl FileJournal {
         Ok(())
     }
 
-    /// A longer file is no harm: where it cannot be written anew, the old one goes on.
+    /// If the file cannot be rewritten, the old one remains in use: a longer file does no harm.
     fn compact(&mut self) {
         if let Ok(file) = rewrite(&self.path, &self.here, &self.state) {
             self.file = file;
@@ -108,10 +108,10 @@ impl Journal for FileJournal {
     }
 }
 
-/// What is open in a journal. No file: nothing.
+/// Reads what is open in a journal. A missing file counts as an empty journal.
 ///
 /// # Errors
-/// When it cannot be read.
+/// If it cannot be read.
 pub fn read(path: &Path) -> io::Result<JournalState> {
     let Some(text) = file::read_bytes(path)? else {
         let mut state = JournalState::default();
@@ -121,7 +121,7 @@ pub fn read(path: &Path) -> io::Result<JournalState> {
     Ok(replay(&text, &boot_scope(path)?))
 }
 
-/// Of a journal written now.
+/// The scope of a journal that is written now.
 fn boot_scope(path: &Path) -> io::Result<BootScope> {
     BootScope::here(path.parent().unwrap_or(Path::new("/")))
 }
@@ -131,7 +131,7 @@ fn replay(text: &[u8], here: &BootScope) -> JournalState {
     let mut lines = text.split(|&byte| byte == b'\n');
     let header = lines.next().and_then(|line| serde_json::from_slice::<Header>(line).ok());
     lines.filter_map(|line| serde_json::from_slice(line).ok()).for_each(|entry| state.take(entry));
-    // Without its first line it is of nowhere.
+    // Without its first line, its origin is unknown.
     state.found(header.map_or(Written::Elsewhere, |header| header.made.seen_from(here)));
     state
 }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_process_finds_what_was_open() {
+    fn the_next_process_reads_what_was_open() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         drop(filled(&path));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_torn_line_the_next_note_is_readable() {
+    fn the_entry_after_a_torn_line_is_readable() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let mut journal = filled(&path);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_a_copied_journal_are_another_nodes() {
+    fn processes_in_a_copied_journal_are_those_of_another_node() {
         let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (path, copy) = (dir.path().join("journal"), other.path().join("journal"));
         drop(filled(&path));
@@ -227,15 +227,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let mut journal = filled(&path);
-        for second in 0..SMALL as i64 {
+        for second in 0..COMPACT_MIN_LINES as i64 {
             journal.begun(&record("d", second, "s"), Version::FIRST, &Traces::default()).unwrap();
             journal.settled(&record("d", second, "s").id()).unwrap();
         }
-        assert!(std::fs::read(&path).unwrap().split(|&byte| byte == b'\n').count() < SMALL + 64);
+        assert!(std::fs::read(&path).unwrap().split(|&byte| byte == b'\n').count() < COMPACT_MIN_LINES + 64);
         assert_eq!(read(&path).unwrap(), journal.state);
     }
 
-    /// What is open in it is open too in the few lines that it is written anew as.
+    /// Rewriting a journal does not change what is open in it.
     #[test]
     fn fuzz_journal() {
         Fuzz::of("journal", WORDS).run(|input| {
@@ -250,16 +250,16 @@ mod tests {
             }
             assert_eq!(replay(&text, &here).recovered().runs, recovered.runs);
             let mut own = recovered.clone();
-            own.keep_own(&NodeName::new("n"), &mut Deaf).unwrap();
-            own.end_dead(&mut Deaf, jiff::Timestamp::MAX).unwrap();
+            own.keep_own(&NodeName::new("n"), &mut NullJournal).unwrap();
+            own.end_dead(&mut NullJournal, jiff::Timestamp::MAX).unwrap();
             !state.is_empty()
         });
     }
 
-    /// A journal that keeps nothing.
-    struct Deaf;
+    /// A journal that discards everything.
+    struct NullJournal;
 
-    impl Journal for Deaf {
+    impl Journal for NullJournal {
         fn begun(&mut self, _: &RunRecord, _: Version, _: &Traces) -> io::Result<()> {
             Ok(())
         }

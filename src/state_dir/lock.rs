@@ -1,12 +1,14 @@
-//! A lock on a file of its own, which the kernel drops when its holder dies.
+//! A lock on a file, which the kernel releases when its holder dies.
 //!
-//! A lock of the open file description (`F_OFD_SETLK`), not the classic record lock: that one belongs to the process, so
-//! it vanishes when *any* descriptor of the file is closed, and two holders in one process cannot contend. An open file
-//! description is shared with a forked child, but only until that child executes something: every descriptor here is
-//! close-on-exec, and the daemon forks for nothing but to execute. The warden, parent of all jobs, is started before any
-//! lock is taken. The price is that `F_GETLK` cannot name the holder; so holders write their names into the file.
+//! It is a lock of the open file description (`F_OFD_SETLK`), not the classic record lock. A record lock belongs to the
+//! process, so it vanishes when *any* descriptor of the file is closed, and two holders in one process do not exclude
+//! each other. A forked child shares the open file description, but only until it executes a program: every descriptor
+//! here is close-on-exec, and the daemon forks only to execute. The warden, which is the parent of all jobs, is started
+//! before any lock is taken. The drawback is that `F_GETLK` cannot name the holder, so holders write their names into
+//! the file.
 //!
-//! A lock file may be removed by its last holder, so whoever gets a lock looks whether the path still names that file.
+//! The last holder may remove a lock file, so after taking a lock, a process checks that the path still names that
+//! file.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
@@ -19,12 +21,12 @@ use nix::libc;
 
 use crate::safe_path::{Access, open_own};
 
-/// Who else may hold a lock at the same time.
+/// The mode of a lock: which others may hold it at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Others of this kind.
+    /// Other shared holders may.
     Shared,
-    /// Nobody.
+    /// No other holder may.
     Exclusive,
 }
 
@@ -36,10 +38,10 @@ pub struct FileLock {
 }
 
 impl FileLock {
-    /// Takes the lock if it is free, making the file if there is none.
+    /// Takes the lock if it is free, creating the file if it does not exist.
     ///
     /// # Errors
-    /// When the file cannot be opened or locked.
+    /// If the file cannot be opened or locked.
     pub fn try_take(path: &Path, kind: Kind) -> io::Result<Option<Self>> {
         loop {
             let lock = Self::open(path)?;
@@ -52,10 +54,10 @@ impl FileLock {
         }
     }
 
-    /// Takes the lock, waiting in the kernel for it: only on a thread that may wait.
+    /// Takes the lock, waiting for it in the kernel: call it only on a thread that may block.
     ///
     /// # Errors
-    /// When the file cannot be opened or locked.
+    /// If the file cannot be opened or locked.
     pub fn take(path: &Path, kind: Kind) -> io::Result<Self> {
         loop {
             let lock = Self::open(path)?;
@@ -66,10 +68,12 @@ impl FileLock {
         }
     }
 
-    /// Makes a lock file that nobody ever sees unlocked. The name must be one that nobody else makes.
+    /// Creates a lock file that no other process ever sees unlocked.
+    ///
+    /// No other process may create a file of this name.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If it cannot be created.
     pub fn make(path: &Path) -> io::Result<Self> {
         let beside = path.with_file_name(format!(".{}", uuid::Uuid::new_v4().simple()));
         let made = Self::take(&beside, Kind::Exclusive)?;
@@ -79,40 +83,39 @@ impl FileLock {
         Ok(Self { file: made.file, path: path.to_owned() })
     }
 
-    /// True while the path names the locked file: a lock on a file that was removed or replaced keeps nobody out.
+    /// True while the path names the locked file: a lock on a removed or replaced file excludes nobody.
     pub fn is_current(&self) -> bool {
         let (Ok(held), Ok(named)) = (self.file.metadata(), std::fs::symlink_metadata(&self.path)) else { return false };
         (held.dev(), held.ino()) == (named.dev(), named.ino())
     }
 
-    /// The lock file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What was written into the file.
+    /// The text that a holder wrote into the file.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If it cannot be read.
     pub fn text(&self) -> io::Result<String> {
         let mut text = [0; 256];
         let read = self.file.read_at(&mut text, 0)?;
         Ok(String::from_utf8_lossy(&text[..read]).into_owned())
     }
 
-    /// Writes a short text into the file, in place of what is there.
+    /// Replaces the text in the file by a short one.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn set_text(&self, text: &str) -> io::Result<()> {
         self.file.write_all_at(text.as_bytes(), 0)?;
         self.file.set_len(text.len() as u64)
     }
 
-    /// Removes the file, then drops the lock.
+    /// Removes the file, then releases the lock.
     ///
     /// # Errors
-    /// When it cannot be removed.
+    /// If it cannot be removed.
     pub fn remove(self) -> io::Result<()> {
         std::fs::remove_file(&self.path)
     }
@@ -123,10 +126,10 @@ impl FileLock {
     }
 }
 
-/// True while anybody holds the file's lock exclusively. No file: nobody.
+/// True while a process holds the file's lock exclusively; false if the file does not exist.
 ///
 /// # Errors
-/// When it cannot be found out.
+/// If the lock cannot be queried.
 pub fn is_held(path: &Path) -> io::Result<bool> {
     let Some(file) = open_existing(path)? else { return Ok(false) };
     let mut lock = whole_file(libc::F_RDLCK);
@@ -134,10 +137,12 @@ pub fn is_held(path: &Path) -> io::Result<bool> {
     Ok(i32::from(lock.l_type) != libc::F_UNLCK)
 }
 
-/// Returns when nobody holds the file's lock exclusively. Waits in the kernel: only on a thread that may wait.
+/// Waits in the kernel until no process holds the file's lock exclusively.
+///
+/// Call it only on a thread that may block.
 ///
 /// # Errors
-/// When it cannot be waited for.
+/// If waiting fails.
 pub fn wait_until_free(path: &Path) -> io::Result<()> {
     match open_existing(path)? {
         Some(file) => wait(&file, Kind::Shared),
@@ -145,7 +150,7 @@ pub fn wait_until_free(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What the holder of a lock wrote into its file.
+/// The text that the holder of a lock wrote into its file.
 pub fn holder(path: &Path) -> String {
     let file = open_existing(path).ok().flatten();
     let text = file.and_then(|file| io::read_to_string(file.take(256)).ok()).unwrap_or_default();
@@ -187,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_holder_keeps_the_other_out_until_it_drops() {
+    fn one_holder_excludes_the_other_until_it_is_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let first = FileLock::try_take(&path, Kind::Exclusive).unwrap().unwrap();
@@ -199,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_woken_by_the_drop() {
+    fn a_waiting_thread_is_woken_when_the_lock_is_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let held = FileLock::take(&path, Kind::Exclusive).unwrap();
@@ -223,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_can_be_named() {
+    fn the_holder_is_named_in_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let held = FileLock::take(&path, Kind::Exclusive).unwrap();

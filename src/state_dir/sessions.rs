@@ -1,8 +1,8 @@
-//! The sessions of this node whose entries may still stand in the coordination service.
+//! The recorded sessions of this node whose znodes may still exist.
 //!
-//! Each is recorded with its [`BootScope`]. A cloned disk, a copied folder and a directory moved to another host bring the
-//! sessions of a process that may be alive elsewhere; nobody may remove their entries but the server. So they are passed over,
-//! and gone from the file with the next session that is recorded.
+//! Each session is recorded with its [`BootScope`]. A cloned disk, a copied directory and a directory moved to another
+//! host contain sessions of a process that may be running elsewhere; only the ZooKeeper server may remove their znodes.
+//! Such sessions are skipped, and the next session that is recorded removes them from the file.
 
 use std::path::Path;
 
@@ -13,36 +13,37 @@ use super::{StateDirError, file};
 use crate::run::journal::Written;
 use crate::term::SessionId;
 
-/// Those in the file, and where the file is.
+/// The content of `sessions.json`.
 #[derive(Clone, Debug)]
 pub(super) struct Sessions {
     here: BootScope,
-    kept: Kept,
+    file: SessionsFile,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Kept {
+struct SessionsFile {
     v: u32,
-    sessions: Vec<Recorded>,
+    sessions: Vec<RecordedSession>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Recorded {
+struct RecordedSession {
     id: SessionId,
     #[serde(flatten)]
-    made: BootScope,
+    scope: BootScope,
 }
 
 impl Sessions {
-    pub(super) fn read(folder: &Path) -> Result<Self, StateDirError> {
-        let here = BootScope::here(folder).map_err(|source| StateDirError::Read { path: folder.to_owned(), source })?;
-        let kept = file::read(&folder.join("sessions.json"))?.unwrap_or(Kept { v: 1, sessions: Vec::new() });
-        Ok(Self { here, kept })
+    pub(super) fn read(directory: &Path) -> Result<Self, StateDirError> {
+        let here =
+            BootScope::here(directory).map_err(|source| StateDirError::Read { path: directory.to_owned(), source })?;
+        let file = file::read(&directory.join("sessions.json"))?.unwrap_or(SessionsFile { v: 1, sessions: Vec::new() });
+        Ok(Self { here, file })
     }
 
-    /// Those made here, oldest first.
+    /// The sessions recorded in this boot and directory, oldest first.
     pub(super) fn made_here(&self) -> Vec<SessionId> {
-        self.kept
+        self.file
             .sessions
             .iter()
             .filter(|recorded| self.is_ours(recorded))
@@ -50,29 +51,29 @@ impl Sessions {
             .collect()
     }
 
-    pub(super) fn record(&mut self, folder: &Path, id: &SessionId) -> Result<(), StateDirError> {
-        let mut next = self.kept.clone();
+    pub(super) fn record(&mut self, directory: &Path, id: &SessionId) -> Result<(), StateDirError> {
+        let mut next = self.file.clone();
         next.sessions.retain(|recorded| self.is_ours(recorded));
-        next.sessions.push(Recorded { id: id.clone(), made: self.here.clone() });
-        self.become_written(folder, next)
+        next.sessions.push(RecordedSession { id: id.clone(), scope: self.here.clone() });
+        self.write(directory, next)
     }
 
-    pub(super) fn forget(&mut self, folder: &Path, ids: &[SessionId]) -> Result<(), StateDirError> {
-        let mut next = self.kept.clone();
+    pub(super) fn forget(&mut self, directory: &Path, ids: &[SessionId]) -> Result<(), StateDirError> {
+        let mut next = self.file.clone();
         next.sessions.retain(|recorded| !ids.contains(&recorded.id));
-        if next.sessions.len() == self.kept.sessions.len() {
+        if next.sessions.len() == self.file.sessions.len() {
             return Ok(());
         }
-        self.become_written(folder, next)
+        self.write(directory, next)
     }
 
-    fn become_written(&mut self, folder: &Path, next: Kept) -> Result<(), StateDirError> {
-        file::replace(&folder.join("sessions.json"), &next)?;
-        self.kept = next;
+    fn write(&mut self, directory: &Path, next: SessionsFile) -> Result<(), StateDirError> {
+        file::replace(&directory.join("sessions.json"), &next)?;
+        self.file = next;
         Ok(())
     }
 
-    fn is_ours(&self, recorded: &Recorded) -> bool {
-        recorded.made.seen_from(&self.here) == Written::Here
+    fn is_ours(&self, recorded: &RecordedSession) -> bool {
+        recorded.scope.seen_from(&self.here) == Written::Here
     }
 }

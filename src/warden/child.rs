@@ -1,7 +1,8 @@
-//! What a forked child does to itself until it is the job: session, streams, cgroup, audit, place when memory runs out, limits, keyring,
-//! user, directory, program.
+//! The steps between fork and exec, run in the forked child.
 //!
-//! All that could be prepared was, before the fork: a [`Plan`]. A step that fails ends it; which one is told to the warden.
+//! In this order: session, streams, cgroup, audit, OOM score, limits, keyring, user, directory, program. Everything
+//! that can be prepared is prepared before the fork, in a [`ChildSetup`]. If a step fails, the child ends, and the
+//! warden learns which step it was.
 
 use std::convert::Infallible;
 use std::ffi::{CString, NulError};
@@ -19,10 +20,10 @@ use super::wire::{Launch, StartFailure, Step, User};
 use super::{limits, program};
 use crate::clock::system::uptime;
 
-/// What runs a script without `#!`, as execvp(3) and every shell do.
+/// Runs a script without `#!`, as execvp(3) and every shell do.
 const SHELL: &str = "/bin/sh";
 
-/// A NUL byte where the system takes none.
+/// A string that contains a NUL byte, which the system does not accept.
 pub(super) struct NulByte;
 
 impl From<NulError> for NulByte {
@@ -31,11 +32,11 @@ impl From<NulError> for NulByte {
     }
 }
 
-/// A launch in the system's terms, made before the fork.
-pub(super) struct Plan<'a> {
+/// A launch in the system's terms, prepared before the fork.
+pub(super) struct ChildSetup<'a> {
     pub(super) launch: &'a Launch,
     limits: Vec<(Resource, Rlimit)>,
-    pub(super) place: Option<BorrowedFd<'a>>,
+    pub(super) cgroup: Option<BorrowedFd<'a>>,
     groups: Vec<Gid>,
     candidates: Vec<CString>,
     argv: Vec<CString>,
@@ -43,15 +44,15 @@ pub(super) struct Plan<'a> {
     directory: CString,
 }
 
-impl<'a> Plan<'a> {
-    pub(super) fn new(launch: &'a Launch, open_files: Rlimit, place: Option<BorrowedFd<'a>>) -> Result<Self, NulByte> {
+impl<'a> ChildSetup<'a> {
+    pub(super) fn new(launch: &'a Launch, open_files: Rlimit, cgroup: Option<BorrowedFd<'a>>) -> Result<Self, NulByte> {
         let name = launch.argv.first().map_or("", String::as_str);
         let argv = launch.argv.iter().map(|argument| CString::new(argument.as_str()));
         let environment = launch.environment.iter().map(|(key, value)| CString::new(format!("{key}={value}")));
         Ok(Self {
             launch,
-            limits: limits::of(launch, place.is_some(), open_files),
-            place,
+            limits: limits::of(launch, cgroup.is_some(), open_files),
+            cgroup,
             groups: launch.user.iter().flat_map(|user| &user.groups).map(|&gid| Gid::from_raw(gid)).collect(),
             candidates: program::candidates(name, &launch.environment)?,
             argv: argv.collect::<Result<_, _>>()?,
@@ -61,92 +62,97 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The child's ends.
-pub(super) struct Ends<'a> {
+/// The child's ends of its pipes, and its standard input.
+pub(super) struct ChildStreams<'a> {
     pub(super) stdin: BorrowedFd<'a>,
     pub(super) stdout: BorrowedFd<'a>,
     pub(super) stderr: BorrowedFd<'a>,
     pub(super) status: BorrowedFd<'a>,
 }
 
-/// Turns the process that was just forked into the job; returns only what kept it from that.
+/// Turns the process that was just forked into the job; returns only if a step fails.
 ///
-/// The order matters: limits and a lower nice value may need the rights of the daemon's user, and the parent-death signal
-/// comes after the change of user, which clears it.
+/// The order matters. Setting limits and lowering the nice value may need the rights of the daemon's user. The
+/// parent-death signal is set after the change of user, which clears it.
 pub(super) fn become_job(
-    plan: &Plan<'_>,
-    ends: &Ends<'_>,
+    setup: &ChildSetup<'_>,
+    streams: &ChildStreams<'_>,
     warden: Pid,
-    is_placed: bool,
+    is_in_cgroup: bool,
 ) -> Result<Infallible, StartFailure> {
     let prepare = |done: Result<(), Error>| done.map_err(|error| failed(Step::Prepare, error));
-    prepare(own_session(ends))?;
-    if !is_placed {
-        prepare(move_into(plan.place))?;
+    prepare(own_session(streams))?;
+    if !is_in_cgroup {
+        prepare(move_into(setup.cgroup))?;
     }
-    close_others(ends.status.as_raw_fd());
-    audit_as(plan.launch.uid());
-    be_spared_no_longer();
-    limit(plan).map_err(|error| failed(Step::Limits, error))?;
+    close_others(streams.status.as_raw_fd());
+    audit_as(setup.launch.uid());
+    reset_oom_score();
+    limit(setup).map_err(|error| failed(Step::Limits, error))?;
     prepare(join_own_keyring())?;
-    become_user(plan).map_err(|error| failed(Step::User, error))?;
-    if plan.launch.user.is_some() {
-        // The one before was root's, and stays where the user has used up what he may have: it is this job's alone as well.
+    become_user(setup).map_err(|error| failed(Step::User, error))?;
+    if setup.launch.user.is_some() {
+        // The keyring joined above belongs to root, and it remains in use if the user's quota allows no other. In both
+        // cases it is this job's alone.
         prepare(join_own_keyring())?;
     }
     prepare(tie_to(warden))?;
-    prepare(set_masks(plan.launch.umask))?;
-    enter(plan).map_err(|error| failed(Step::Directory, error))?;
-    // Again, last of all: entering a directory can take as long as it likes.
-    if uptime() >= plan.launch.not_after {
+    prepare(set_masks(setup.launch.umask))?;
+    enter(setup).map_err(|error| failed(Step::Directory, error))?;
+    // Checked again at the very end: entering a directory can take arbitrarily long.
+    if uptime() >= setup.launch.not_after {
         return Err(StartFailure::TooLate);
     }
-    Err(failed(Step::Exec, Error::from_raw_os_error(exec(plan) as i32)))
+    Err(failed(Step::Exec, Error::from_raw_os_error(exec(setup) as i32)))
 }
 
-fn own_session(ends: &Ends<'_>) -> Result<(), Error> {
+fn own_session(streams: &ChildStreams<'_>) -> Result<(), Error> {
     rustix::process::setsid()?;
-    rustix::stdio::dup2_stdin(ends.stdin)?;
-    rustix::stdio::dup2_stdout(ends.stdout)?;
-    rustix::stdio::dup2_stderr(ends.stderr)
+    rustix::stdio::dup2_stdin(streams.stdin)?;
+    rustix::stdio::dup2_stdout(streams.stdout)?;
+    rustix::stdio::dup2_stderr(streams.stderr)
 }
 
-fn move_into(place: Option<BorrowedFd<'_>>) -> Result<(), Error> {
-    let Some(place) = place else { return Ok(()) };
-    let procs = rustix::fs::openat(place, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+fn move_into(cgroup: Option<BorrowedFd<'_>>) -> Result<(), Error> {
+    let Some(cgroup) = cgroup else { return Ok(()) };
+    let procs = rustix::fs::openat(cgroup, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::io::write(procs, b"0").map(drop)
 }
 
-/// What the job does is the user's in the kernel's audit, and its processes are in a session there that no other job is in. Not
-/// where the kernel does not keep that, or it was set before and this user may not change it.
+/// Attributes the job's actions to its user in the kernel's audit.
+///
+/// Its processes also get an audit session of their own. It fails if the kernel has no audit, or if the value was set
+/// before and this user may not change it.
 fn audit_as(uid: u32) {
     let _ = std::fs::write("/proc/self/loginuid", uid.to_string());
 }
 
-/// The daemon may be one of the last to go where the host has no memory left (`OOMScoreAdjust=` of its unit); what it starts is not. It
-/// comes before the change of user: where the daemon is root, the kernel then lets no job lower the value again. Any process may raise its
-/// own, so the write can only fail where /proc cannot be written to, and a job that runs is worth more than its place in that order.
-fn be_spared_no_longer() {
+/// Resets a negative OOM score, which would protect the job when memory runs out.
+///
+/// The unit's `OOMScoreAdjust=` protects the daemon, not the jobs that it starts. Called before the change of user: if
+/// the daemon is root, the kernel then lets no job lower the value again. Every process may raise its own score, so the
+/// write fails only if /proc cannot be written to, and running the job matters more than its score.
+fn reset_oom_score() {
     let file = "/proc/self/oom_score_adj";
-    let is_spared = std::fs::read_to_string(file).is_ok_and(|score| score.starts_with('-'));
-    if is_spared {
+    let is_protected = std::fs::read_to_string(file).is_ok_and(|score| score.starts_with('-'));
+    if is_protected {
         let _ = std::fs::write(file, "0");
     }
 }
 
-fn limit(plan: &Plan<'_>) -> Result<(), Error> {
-    for (resource, limit) in &plan.limits {
+fn limit(setup: &ChildSetup<'_>) -> Result<(), Error> {
+    for (resource, limit) in &setup.limits {
         setrlimit(*resource, *limit)?;
     }
-    match plan.launch.nice {
+    match setup.launch.nice {
         Some(nice) => rustix::process::setpriority_process(None, nice),
         None => Ok(()),
     }
 }
 
-fn become_user(plan: &Plan<'_>) -> Result<(), Error> {
-    let Some(User { uid, gid, .. }) = &plan.launch.user else { return Ok(()) };
-    nix::unistd::setgroups(&plan.groups)
+fn become_user(setup: &ChildSetup<'_>) -> Result<(), Error> {
+    let Some(User { uid, gid, .. }) = &setup.launch.user else { return Ok(()) };
+    nix::unistd::setgroups(&setup.groups)
         .and_then(|()| nix::unistd::setgid(Gid::from_raw(*gid)))
         .and_then(|()| nix::unistd::setuid(Uid::from_raw(*uid)))
         .map_err(|errno| Error::from_raw_os_error(errno as i32))
@@ -166,30 +172,31 @@ fn set_masks(umask: u32) -> Result<(), Error> {
     Ok(())
 }
 
-fn enter(plan: &Plan<'_>) -> Result<(), Error> {
-    let entered = rustix::process::chdir(&plan.directory);
-    if plan.launch.or_root { entered.or_else(|_| rustix::process::chdir("/")) } else { entered }
+fn enter(setup: &ChildSetup<'_>) -> Result<(), Error> {
+    let entered = rustix::process::chdir(&setup.directory);
+    if setup.launch.or_root { entered.or_else(|_| rustix::process::chdir("/")) } else { entered }
 }
 
-/// Tries each candidate as execvp(3) does: one that is missing is passed over, one that may not be executed is
-/// remembered, a script without `#!` is run by [`SHELL`].
-fn exec(plan: &Plan<'_>) -> Errno {
-    let mut verdict = Errno::ENOENT;
-    for path in &plan.candidates {
-        let Err(error) = nix::unistd::execve(path, &plan.argv, &plan.environment);
+/// Tries each candidate as execvp(3) does.
+///
+/// It skips a missing file, remembers one that may not be executed, and runs a script without `#!` by [`SHELL`].
+fn exec(setup: &ChildSetup<'_>) -> Errno {
+    let mut result = Errno::ENOENT;
+    for path in &setup.candidates {
+        let Err(error) = nix::unistd::execve(path, &setup.argv, &setup.environment);
         match error {
             Errno::ENOENT | Errno::ENOTDIR => {}
-            Errno::EACCES => verdict = Errno::EACCES,
-            Errno::ENOEXEC => return exec_script(path, plan),
+            Errno::EACCES => result = Errno::EACCES,
+            Errno::ENOEXEC => return exec_script(path, setup),
             other => return other,
         }
     }
-    verdict
+    result
 }
 
-fn exec_script(path: &CString, plan: &Plan<'_>) -> Errno {
+fn exec_script(path: &CString, setup: &ChildSetup<'_>) -> Errno {
     let Ok(shell) = CString::new(SHELL) else { return Errno::EINVAL };
-    let argv: Vec<_> = [&shell, path].into_iter().chain(plan.argv.iter().skip(1)).collect();
-    let Err(error) = nix::unistd::execve(&shell, &argv, &plan.environment);
+    let argv: Vec<_> = [&shell, path].into_iter().chain(setup.argv.iter().skip(1)).collect();
+    let Err(error) = nix::unistd::execve(&shell, &argv, &setup.environment);
     error
 }

@@ -1,36 +1,33 @@
-//! Messages on a byte stream: a length (u32, little endian), then that many bytes of JSON. Both ends share it.
+//! The encoding of messages on a byte stream, shared by both ends.
 //!
-//! It never trusts a length: what is longer than [`MAX_MESSAGE`] is refused before a byte of it is kept.
+//! A message is a length (u32, little endian), then that many bytes of JSON. The decoder never trusts a length: it
+//! refuses a message longer than [`MAX_MESSAGE`] before it keeps a byte of it.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The longest message, in bytes. The kernel refuses a larger command line and environment anyway.
+/// The longest message, in bytes. The kernel refuses a longer command line and environment anyway.
 pub const MAX_MESSAGE: usize = 8 << 20;
 
 const HEADER: usize = size_of::<u32>();
 
-/// More buffer than this is given back once it is empty: one large message must not stay paid for.
+/// Capacity that an empty buffer keeps, in bytes. More is freed, so that one large message does not occupy memory
+/// forever.
 const KEEP: usize = 64 << 10;
 
-/// What is no message.
+/// A message that cannot be encoded or decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
-    /// Over the limit.
-    #[error("a message of {bytes} bytes, over the limit of {MAX_MESSAGE}")]
-    TooLong {
-        /// Its length.
-        bytes: usize,
-    },
-    /// Not what was expected.
-    #[error("a message that cannot be read")]
+    #[error("message of {bytes} bytes exceeds the limit of {MAX_MESSAGE}")]
+    TooLong { bytes: usize },
+    #[error("message is not valid JSON of its type")]
     Json(#[from] serde_json::Error),
 }
 
-/// Appends a message to `buffer`; on an error `buffer` is as it was.
+/// Appends a message to `buffer`; after an error, `buffer` is unchanged.
 ///
 /// # Errors
-/// When it is over [`MAX_MESSAGE`].
+/// If the message is longer than [`MAX_MESSAGE`].
 pub fn encode<T: Serialize>(message: &T, buffer: &mut Vec<u8>) -> Result<(), CodecError> {
     let start = buffer.len();
     let written = append(message, buffer, start);
@@ -49,7 +46,7 @@ fn append<T: Serialize>(message: &T, buffer: &mut Vec<u8>, start: usize) -> Resu
     Ok(())
 }
 
-/// Takes bytes as they come and gives messages as they are complete.
+/// Collects bytes and returns each message when it is complete.
 #[derive(Debug, Default)]
 pub struct Decoder {
     bytes: Vec<u8>,
@@ -57,17 +54,17 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Takes what was read.
+    /// Appends bytes that were read from the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.taken);
         self.taken = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next message, if it is complete.
+    /// Returns the next message if it is complete.
     ///
     /// # Errors
-    /// When it is none. The stream is of no use from then on.
+    /// If the bytes are not a message. The stream cannot be used any more after that.
     pub fn take<T: DeserializeOwned>(&mut self) -> Result<Option<T>, CodecError> {
         let rest = &self.bytes[self.taken..];
         let Some((header, rest)) = rest.split_first_chunk::<HEADER>() else { return Ok(None) };
@@ -114,19 +111,46 @@ mod tests {
     }
 
     prop_compose! {
-        fn launches()(tree_id in any::<u64>(), argv in prop::collection::vec(".*", 0..4), environment in prop::collection::vec((".*", ".*"), 0..4),
-            input in ".*", directory in ".*", umask in any::<u32>(), open_files in any::<Option<(u64, u64)>>(), at in any::<u64>(), max_output in any::<u64>()) -> Launch {
+        fn launches()(
+            tree_id in any::<u64>(),
+            argv in prop::collection::vec(".*", 0..4),
+            environment in prop::collection::vec((".*", ".*"), 0..4),
+            input in ".*",
+            directory in ".*",
+            umask in any::<u32>(),
+            open_files in any::<Option<(u64, u64)>>(),
+            at in any::<u64>(),
+            max_output in any::<u64>(),
+        ) -> Launch {
             let not_after = Uptime::from_nanos(at);
             let limits = Limits { open_files, memory: open_files.map(|(soft, _)| soft), ..Limits::default() };
             let user = open_files.map(|_| User { uid: umask, gid: 7, groups: vec![umask, 7] });
             let cgroup = Some(Cgroup { path: directory.clone(), memory: Some(at), processes: None });
-            Launch { tree_id: TreeId(tree_id), argv, environment, input, directory, or_root: true, umask, user, nice: Some(-7), limits, cgroup, not_after, deadline: Deadline::LeaseAnd(not_after), max_output }
+            Launch {
+                tree_id: TreeId(tree_id),
+                argv,
+                environment,
+                input,
+                directory,
+                or_root: true,
+                umask,
+                user,
+                nice: Some(-7),
+                limits,
+                cgroup,
+                not_after,
+                deadline: Deadline::LeaseAnd(not_after),
+                max_output,
+            }
         }
     }
 
     proptest! {
         #[test]
-        fn every_order_arrives_as_it_was_sent_however_it_is_cut(sent in prop::collection::vec(orders(), 1..6), cut in 1usize..40) {
+        fn every_order_arrives_unchanged_however_the_stream_is_cut(
+            sent in prop::collection::vec(orders(), 1..6),
+            cut in 1usize..40,
+        ) {
             let mut bytes = Vec::new();
             for order in &sent {
                 encode(order, &mut bytes).unwrap();
@@ -167,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_too_long_to_send_leaves_the_buffer_as_it_was() {
+    fn a_message_too_long_to_send_leaves_the_buffer_unchanged() {
         let mut bytes = vec![7];
         assert!(encode(&"x".repeat(MAX_MESSAGE), &mut bytes).is_err());
         assert_eq!(bytes, [7]);
@@ -195,7 +219,7 @@ mod tests {
         ",",
     ];
 
-    /// All messages of a stream that comes in such pieces, up to the first that is none.
+    /// All messages of a stream that arrives in pieces of `cut` bytes, and whether it ends in an invalid one.
     fn decoded<T: DeserializeOwned>(bytes: &[u8], cut: usize) -> (Vec<T>, bool) {
         let (mut decoder, mut got) = (Decoder::default(), Vec::new());
         for piece in bytes.chunks(cut) {
@@ -212,7 +236,7 @@ mod tests {
         (got, false)
     }
 
-    /// Whole or cut, a stream is the same messages, and what was understood is sent and understood again.
+    /// A stream decodes to the same messages whole or cut, also after they were encoded again.
     fn is_decoded<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> bool {
         let (messages, is_broken) = decoded::<T>(bytes, usize::MAX);
         for cut in [1, 7, 4096] {
@@ -228,7 +252,9 @@ mod tests {
         !messages.is_empty()
     }
 
-    /// Bytes behind the lines of an input, each line a message whose length is told as it is; then what follows as it is.
+    /// The bytes of a stream made from lines.
+    ///
+    /// Each line becomes a message with its correct length; the rest after the last line end follows unchanged.
     fn framed(input: &[u8]) -> Vec<u8> {
         let (mut bytes, mut rest) = (Vec::new(), input);
         while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {

@@ -1,9 +1,9 @@
 //! The daemon's end of the warden.
 //!
-//! [`Warden::spawn`] runs before the daemon has a runtime or any thread; [`Warden::into_async`] then makes a [`Handle`] of
-//! it. A handle needs no task of its own: [`Handle::send`] writes what the sockets take at once and keeps the rest, and
-//! [`Handle::notice`], which the daemon's loop always awaits, writes that as well while it waits. So nothing the warden
-//! does can block the loop. Starts go by one socket, all other orders by another, where no start is before them.
+//! [`Warden::spawn`] runs before the daemon has a runtime or any thread; [`Warden::into_async`] then turns it into a
+//! [`Handle`]. A handle needs no task of its own: [`Handle::send`] writes as much as the sockets accept and keeps the
+//! rest, and [`Handle::notice`], which the daemon's loop always awaits, writes the rest while it waits. So the warden
+//! can never block the loop. Starts use one socket and all other orders another, so that no order waits behind a start.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,25 +22,25 @@ use super::codec::{CodecError, Decoder};
 use super::outbox::Outbox;
 use super::wire::{Notice, Order, Urgent};
 
-/// Read from the socket at once, in bytes.
+/// Read from the socket in one call, in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// Why no notice will ever come again. The main processes of all trees die with the warden; what they started is for
-/// [`super::recover`] to find.
+/// The reason why no notice will come any more.
+///
+/// The main processes of all trees die with the warden; [`super::recover`] finds the processes that they started.
 #[derive(Debug, thiserror::Error)]
 pub enum WardenGone {
-    /// It ended, or was killed.
+    /// The warden ended or was killed.
     #[error("the warden is gone")]
     Closed,
-    /// The socket failed.
-    #[error("the warden cannot be reached")]
+    #[error("the connection to the warden failed")]
     Socket(#[from] io::Error),
-    /// It sent what is no notice.
-    #[error("the warden sent nonsense")]
+    /// The warden sent bytes that are not a notice.
+    #[error("the warden sent a message that cannot be decoded")]
     Nonsense(#[from] CodecError),
 }
 
-/// A warden that was started and not spoken to yet.
+/// A warden that was started and has received no order yet.
 #[derive(Debug)]
 pub struct Warden {
     child: Child,
@@ -49,10 +49,11 @@ pub struct Warden {
 }
 
 impl Warden {
-    /// Starts the warden from this very binary, also if its file was replaced meanwhile. To be called before any thread.
+    /// Starts the warden from this process's own binary, even if its file was replaced meanwhile. Call it before any
+    /// thread is started.
     ///
     /// # Errors
-    /// When no process can be started.
+    /// If no process can be started.
     pub fn spawn() -> io::Result<Self> {
         Self::spawn_from(Path::new("/proc/self/exe"))
     }
@@ -60,23 +61,23 @@ impl Warden {
     /// Starts the warden from the cronkeeper binary at `program`, an absolute path.
     ///
     /// # Errors
-    /// When no process can be started.
+    /// If no process can be started.
     pub fn spawn_from(program: &Path) -> io::Result<Self> {
         let (socket, theirs) = StdUnixStream::pair()?;
         let (urgent, theirs_urgent) = StdUnixStream::pair()?;
         socket.set_nonblocking(true)?;
         urgent.set_nonblocking(true)?;
-        // The warden lives with all signals blocked; a signal to the whole group of a starting daemon must not end it
-        // before it gets to that.
+        // The warden runs with all signals blocked. They are blocked already here, so that a signal to the whole group
+        // of a starting daemon does not kill the warden before it blocks them itself.
         let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
         let child = Command::new(program)
-            // For `ps` and `systemctl status`: the path says nothing.
+            // The name in `ps` and `systemctl status`: the path alone would say nothing.
             .arg0("cronkeeper")
             .arg(SUBCOMMAND)
             .stdin(OwnedFd::from(theirs))
             .stdout(OwnedFd::from(theirs_urgent))
-            // It has no secret of the daemon's environment, keeps no file system busy, and a terminal's Ctrl-C, which
-            // is for the daemon, goes past it.
+            // No environment: it would give the warden the daemon's secrets. In `/`, so that it keeps no file system
+            // busy. In a group of its own, so that Ctrl-C in a terminal reaches only the daemon.
             .env_clear()
             .current_dir("/")
             .process_group(0)
@@ -85,10 +86,10 @@ impl Warden {
         Ok(Self { child: child?, socket, urgent })
     }
 
-    /// Makes it a part of the running runtime.
+    /// Registers the warden's sockets with the running runtime.
     ///
     /// # Errors
-    /// When the runtime takes no more sockets.
+    /// If the runtime accepts no more sockets.
     pub fn into_async(self) -> io::Result<Handle> {
         Ok(Handle {
             child: self.child,
@@ -101,32 +102,33 @@ impl Warden {
     }
 }
 
-/// The warden, for the daemon's loop.
 #[derive(Debug)]
 pub struct Handle {
     child: Child,
-    /// For starts, and for all that the warden tells.
+    /// For starts, and for all notices of the warden.
     starts: Lane,
     /// For all other orders.
     urgent: Lane,
-    /// Starts that were ordered.
+    /// Number of starts sent so far.
     ordered: u64,
     notices: Decoder,
     buffer: Vec<u8>,
 }
 
 impl Handle {
-    /// The warden's process.
+    /// The pid of the warden.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Gives an order. It never waits: what the socket does not take now is kept for [`Handle::notice`] to write. A warden that
-    /// is gone is reported there too.
+    /// Sends an order without ever waiting.
+    ///
+    /// Bytes that the socket does not accept now are kept for [`Handle::notice`] to write. If the warden is gone, that
+    /// method returns the error.
     ///
     /// # Errors
-    /// When the order is too long to be sent: a launch with megabytes of arguments and environment, which the system would
-    /// refuse as well. Nothing was sent then.
+    /// If the order is too long: a launch with megabytes of arguments and environment, which the system would refuse as
+    /// well. Nothing was sent then.
     pub fn send(&mut self, order: &Order) -> Result<(), CodecError> {
         match order {
             Order::Start(_) => {
@@ -138,10 +140,12 @@ impl Handle {
         }
     }
 
-    /// The next notice. Cancellation safe: it waits only for readiness, and keeps all bytes in the handle.
+    /// Waits for the next notice.
+    ///
+    /// Cancellation safe: it waits only for readiness, and keeps all bytes in the handle.
     ///
     /// # Errors
-    /// When the warden is gone; all that it said before was returned before.
+    /// If the warden is gone; everything that it sent before has been returned by then.
     pub async fn notice(&mut self) -> Result<Notice, WardenGone> {
         loop {
             if let Some(notice) = self.notices.take()? {
@@ -157,7 +161,8 @@ impl Handle {
                 }
                 ready = self.starts.socket.ready(self.starts.interest()) => ready?,
             };
-            // Reading goes first and decides: what the warden said last is to be had also when it can be written to no more.
+            // Read first, and let reading decide: the last notices of a warden can still be read when nothing can be
+            // written to it any more.
             if ready.is_readable() {
                 self.read()?;
             }
@@ -167,19 +172,20 @@ impl Handle {
         }
     }
 
-    /// Kills the warden, also one that is stopped. The main processes of all trees die with it; [`Handle::notice`] then says that it
-    /// is gone.
+    /// Kills the warden, even one that is stopped.
+    ///
+    /// The main processes of all trees die with it; [`Handle::notice`] then returns [`WardenGone`].
     ///
     /// # Errors
-    /// When it cannot be killed.
+    /// If it cannot be killed.
     pub fn kill(&mut self) -> io::Result<()> {
         self.child.kill()
     }
 
-    /// Lets the warden go, which kills all that still runs, and waits until it is done with that and ended.
+    /// Closes the sockets and waits until the warden has killed everything that still runs and has ended.
     ///
     /// # Errors
-    /// When it cannot be waited for.
+    /// If it cannot be waited for.
     pub async fn close(self) -> io::Result<ExitStatus> {
         let Self { mut child, starts, urgent, .. } = self;
         drop((starts, urgent));
@@ -194,14 +200,14 @@ impl Handle {
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            // Killed with orders unread.
+            // The warden was killed while orders were unread.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(WardenGone::Closed),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// A socket, and what it has not taken yet.
+/// A socket with the messages that it has not accepted yet.
 #[derive(Debug)]
 struct Lane {
     socket: UnixStream,
@@ -227,7 +233,7 @@ impl Lane {
         if self.has_more() { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE }
     }
 
-    /// A warden that is gone takes nothing any more; the next read says so.
+    /// Writes as much as the socket accepts. An error is not returned: if the warden is gone, the next read returns it.
     fn flush(&mut self) {
         let socket = &self.socket;
         if self.outbox.flush(|bytes| socket.try_write(bytes)).is_err() {

@@ -1,8 +1,8 @@
-//! The warden's loop: wait, obey, look at the clock, reap, kill, tell.
+//! The warden's loop: wait, read orders, kill what is due, reap, send notices.
 //!
-//! Nothing in it blocks but the one wait. Each turn takes a bounded share of every source, so that neither a flood of
-//! output nor a burst of starts delays a deadline. Between two starts it reads all urgent orders and looks at the clock: the lease,
-//! a kill and a deadline wait for one start at most, however many are ordered.
+//! Only the wait at the top of a turn blocks. Each turn takes a bounded share of every source, so that neither a flood
+//! of output nor a burst of starts delays a deadline. Between two starts it reads all urgent orders and the clock: the
+//! lease, a kill and a deadline wait for one start at most, however many are ordered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::cgroup::Place;
+use super::cgroup::RunCgroup;
 use super::codec::Decoder;
 use super::outbox::Outbox;
 use super::poller::{Poller, Ready, TREE_IDS};
@@ -22,22 +22,21 @@ use crate::clock::Uptime;
 use crate::clock::system::uptime;
 use crate::run::KnownBy;
 
-/// Starts in one turn: what is to be killed is killed, and what has ended is told, after so many.
+/// Starts in one turn. After that many, due trees are killed and ends are reported.
 const STARTS_A_TURN: usize = 4;
 
-/// Reads of urgent orders in a row.
+/// Maximum number of reads of urgent orders in a row.
 const URGENT_READS: usize = 8;
 
-/// Pieces of output read in one turn.
+/// Maximum number of reads from output pipes in one turn.
 const READS_A_TURN: usize = 32;
 
-/// When more than this waits for the daemon, in bytes, the jobs' output is left in their pipes.
+/// While more bytes than this wait for the daemon, the warden leaves the jobs' output in their pipes.
 const BACK_PRESSURE: usize = 256 << 10;
 
-/// Read at once from one source, in bytes: what a pipe holds by default.
+/// Bytes read at once from one source: the default capacity of a pipe.
 const CHUNK: usize = 64 << 10;
 
-/// The warden's whole state.
 #[derive(Debug)]
 pub(super) struct Keeper {
     pub(super) poller: Poller,
@@ -46,33 +45,33 @@ pub(super) struct Keeper {
     has_orders: bool,
     urgent: UnixStream,
     urgent_orders: Decoder,
-    /// Starts that were read.
+    /// Number of starts read so far.
     starts: u64,
-    early: Early,
+    early: EarlyOrders,
     outbox: Outbox,
-    /// The daemon is gone, or talks nonsense: all must die, then the warden ends.
+    /// The daemon is gone or sent an undecodable message: all trees are killed, then the warden ends.
     pub(super) is_closing: bool,
     pub(super) lease_until: Uptime,
     pub(super) trees: Trees,
-    /// Inherited children of which it is known whose they are.
+    /// The tree of each inherited child, as far as it is known.
     pub(super) adopted: BTreeMap<i32, TreeId>,
-    /// Inherited children without environment and arguments, and since when.
-    pub(super) puzzling: BTreeMap<i32, Uptime>,
-    /// Inherited children whose environment names none of the trees that they may be of.
+    /// Inherited children without environment and arguments, and since when they are seen like that.
+    pub(super) without_program: BTreeMap<i32, Uptime>,
+    /// Inherited children whose environment names none of the trees that they may belong to.
     pub(super) unmarked: BTreeSet<i32>,
-    /// The warden's own, of which everybody is who could not be given another.
+    /// The audit session of the warden itself, which all processes without a session of their own share.
     audit_session: Option<u32>,
-    /// A child may have ended.
+    /// A child may have ended since the last reaping.
     pub(super) must_reap: bool,
-    /// When to reap again without a signal.
+    /// When to reap again even without a signal.
     pub(super) reap_at: Option<Uptime>,
-    /// Not to reap before this: it took long just now.
+    /// Earliest time for the next reaping, because the last one took long.
     pub(super) reap_from: Uptime,
-    /// Nothing but trees' main processes was left when children were last looked at.
-    pub(super) is_alone: bool,
+    /// At the last check, all children were main processes of trees.
+    pub(super) has_no_orphans: bool,
     to_terminate: Vec<TreeId>,
-    /// The cgroup that was made last: those it stands in are removed at the end.
-    places: Option<PathBuf>,
+    /// The cgroup of the latest run; its parent directories are removed when the warden ends.
+    last_cgroup: Option<PathBuf>,
     spawner: Spawner,
     buffer: Vec<u8>,
 }
@@ -87,21 +86,21 @@ impl Keeper {
             urgent,
             urgent_orders: Decoder::default(),
             starts: 0,
-            early: Early::default(),
+            early: EarlyOrders::default(),
             outbox: Outbox::default(),
             is_closing: false,
             lease_until: Uptime::ZERO,
             trees: Trees::default(),
             adopted: BTreeMap::new(),
-            puzzling: BTreeMap::new(),
+            without_program: BTreeMap::new(),
             unmarked: BTreeSet::new(),
             audit_session: procfs::audit_session(rustix::process::getpid().as_raw_nonzero().get()),
             must_reap: false,
             reap_at: None,
             reap_from: Uptime::ZERO,
-            is_alone: true,
+            has_no_orphans: true,
             to_terminate: Vec::new(),
-            places: None,
+            last_cgroup: None,
             spawner: Spawner::new()?,
             buffer: vec![0; CHUNK],
         })
@@ -109,33 +108,33 @@ impl Keeper {
 
     /// Runs until the daemon is gone and everything is dead.
     pub(super) fn run(mut self) -> io::Result<()> {
-        while !(self.is_closing && self.trees.is_empty() && self.is_alone) {
+        while !(self.is_closing && self.trees.is_empty() && self.has_no_orphans) {
             for ready in self.poller.wait(self.has_orders)? {
                 match ready {
-                    Ready::Daemon => self.hear(),
+                    Ready::Daemon => self.read_orders(),
                     Ready::DaemonGone => self.close(),
                     Ready::Children => self.must_reap = true,
-                    // What is urgent is read in every turn, and so is the clock.
+                    // Every turn reads urgent orders and the clock anyway.
                     Ready::Urgent | Ready::Timer => {}
-                    Ready::Status(tree_id) => self.start_decided(tree_id),
+                    Ready::Status(tree_id) => self.read_start_outcome(tree_id),
                     Ready::Outputs => self.read_outputs()?,
                 }
             }
             self.execute();
-            self.keep_time(uptime());
+            self.kill_due(uptime());
             self.reap_and_kill();
-            self.tell_ends();
-            self.speak()?;
+            self.report_ends();
+            self.flush_notices()?;
             self.poller.wake_at(self.next_wake())?;
         }
-        if let Some(place) = &self.places {
-            Place::remove_parents(place);
+        if let Some(cgroup) = &self.last_cgroup {
+            RunCgroup::remove_parents(cgroup);
         }
         Ok(())
     }
 
-    /// Reads orders.
-    fn hear(&mut self) {
+    /// Reads orders from the daemon's first socket.
+    fn read_orders(&mut self) {
         if self.is_closing || self.has_orders {
             return;
         }
@@ -150,14 +149,14 @@ impl Keeper {
         }
     }
 
-    /// The daemon is gone: that is the order to kill all. What it ordered before and is still unread does not matter.
+    /// Handles the end of the daemon: an order to kill everything. Earlier orders that are still unread do not matter.
     fn close(&mut self) {
         self.is_closing = true;
         self.has_orders = false;
         self.must_reap = true;
-        self.poller.forget_daemon(&self.daemon);
-        self.poller.forget_daemon(&self.urgent);
-        self.trees.condemn_all();
+        self.poller.unwatch_daemon(&self.daemon);
+        self.poller.unwatch_daemon(&self.urgent);
+        self.trees.set_all_killing();
     }
 
     fn execute(&mut self) {
@@ -168,14 +167,14 @@ impl Keeper {
             }
             match self.orders.take() {
                 Ok(Some(Order::Start(launch))) => self.start(*launch),
-                // Where it comes by the way of the starts, all starts before it were read.
+                // An order on the socket of the starts: all starts before it were read.
                 Ok(Some(order)) => self.execute_one(order, self.starts),
                 Ok(None) => self.has_orders = false,
-                // The daemon is the same binary: nonsense means that it is broken.
+                // The daemon is the same binary, so an undecodable order means that it is broken.
                 Err(_) => self.close(),
             }
             self.execute_urgent();
-            self.keep_time(uptime());
+            self.kill_due(uptime());
         }
         let tree_ids = std::mem::take(&mut self.to_terminate);
         if !tree_ids.is_empty() {
@@ -183,7 +182,7 @@ impl Keeper {
         }
     }
 
-    /// Reads and obeys all that is urgent; where there is nothing it costs one system call.
+    /// Reads and executes all urgent orders. If there are none, it costs one system call.
     fn execute_urgent(&mut self) {
         for _ in 0..URGENT_READS {
             if self.is_closing {
@@ -205,27 +204,26 @@ impl Keeper {
         }
     }
 
-    /// Obeys an order that was given after so many starts.
+    /// Executes an order that the daemon sent after `after` starts.
     fn execute_one(&mut self, order: Order, after: u64) {
         match order {
             Order::Start(launch) => self.start(*launch),
-            Order::Stop { tree_id, .. } | Order::Kill { tree_id } if self.is_unread(tree_id, after) => {
+            Order::Stop { tree_id, .. } | Order::Kill { tree_id } if self.is_start_unread(tree_id, after) => {
                 self.early.at(tree_id, after).is_over = true;
             }
-            Order::Deadline { tree_id, deadline } if self.is_unread(tree_id, after) => {
+            Order::Deadline { tree_id, deadline } if self.is_start_unread(tree_id, after) => {
                 self.early.at(tree_id, after).deadline = Some(deadline);
             }
             Order::Stop { tree_id, grace_ms } => self.stop(tree_id, Duration::from_millis(grace_ms)),
             Order::Kill { tree_id } => self.kill(tree_id, EndedBy::Order),
             Order::Lease { until } => self.lease_until = until,
             Order::Deadline { tree_id, deadline } => self.trees.set_deadline(tree_id, deadline),
-            Order::Ping => self.tell(&Notice::Pong),
+            Order::Ping => self.send(&Notice::Pong),
         }
     }
 
-    /// True where the start of this tree id may be among those that were ordered and are still to be read. Any other tree id that is not
-    /// known is over.
-    fn is_unread(&self, tree_id: TreeId, after: u64) -> bool {
+    /// True if the start of this tree id may have been sent but not read yet. Any other unknown tree id is over.
+    fn is_start_unread(&self, tree_id: TreeId, after: u64) -> bool {
         after > self.starts && !self.trees.contains(tree_id)
     }
 
@@ -236,7 +234,7 @@ impl Keeper {
         launch.deadline = early.deadline.unwrap_or(launch.deadline);
         let started = if early.is_over { Err(StartFailure::TooLate) } else { self.try_start(&launch) };
         if let Err(why) = started {
-            self.tell(&Notice::NotStarted { tree_id, why });
+            self.send(&Notice::NotStarted { tree_id, why });
         }
     }
 
@@ -245,22 +243,23 @@ impl Keeper {
         if tree_id.0 >= TREE_IDS || self.trees.contains(tree_id) {
             return Err(StartFailure::Step { step: Step::Prepare, errno: rustix::io::Errno::EXIST.raw_os_error() });
         }
-        // What would have to be killed at once is not started.
+        // It would have to be killed at once.
         if launch.deadline.due(self.lease_until) <= uptime() {
             return Err(StartFailure::TooLate);
         }
-        // Without a cgroup, sessions, groups and descent are left, and limits for single processes.
-        let place = launch.cgroup.as_ref().and_then(|wanted| Place::make(wanted).ok());
-        self.places = place.as_ref().map(|place| place.path().to_owned()).or(self.places.take());
-        let child = self.spawner.spawn(launch, place.as_ref()).inspect_err(|_| {
-            place.as_ref().map(Place::remove);
+        // If the cgroup cannot be created, only sessions, groups and descent are left, and limits for single processes.
+        let cgroup = launch.cgroup.as_ref().and_then(|wanted| RunCgroup::make(wanted).ok());
+        self.last_cgroup = cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()).or(self.last_cgroup.take());
+        let child = self.spawner.spawn(launch, cgroup.as_ref()).inspect_err(|_| {
+            cgroup.as_ref().map(RunCgroup::remove);
         })?;
-        let tree = Tree::new(launch, child, place);
+        let tree = Tree::new(launch, child, cgroup);
         let watched = self.watch(tree_id, &tree);
         self.trees.insert(tree_id, tree);
         if watched.is_err() {
-            // Without its pipes it must not go on; no memory for three more entries of epoll is no memory for a job.
-            self.trees.condemn(tree_id);
+            // Without its pipes it must not go on. If there is no memory for three more epoll entries, there is none
+            // for a job.
+            self.trees.set_killing(tree_id);
         }
         Ok(())
     }
@@ -273,8 +272,10 @@ impl Keeper {
         self.poller.watch_output(tree_id, Stream::Stderr, stderr)
     }
 
-    /// Reads from the child whether it reached its program, and says so. It has: the pipe is at its end, or holds why not.
-    pub(super) fn start_decided(&mut self, tree_id: TreeId) {
+    /// Reads the child's report on whether it reached its program, and sends it to the daemon.
+    ///
+    /// If the pipe is at its end, the program runs; otherwise the pipe contains the failure.
+    pub(super) fn read_start_outcome(&mut self, tree_id: TreeId) {
         let Some(tree) = self.trees.get_mut(tree_id) else { return };
         let Some(status) = tree.starting.take() else { return };
         let mut report = [0; 8];
@@ -285,7 +286,7 @@ impl Keeper {
             }
             read => read.unwrap_or(0),
         };
-        self.poller.forget_status(&status);
+        self.poller.unwatch_status(&status);
         match spawn::outcome(&report[..read]) {
             None => {
                 if tree.known_by == KnownBy::Environment {
@@ -293,17 +294,17 @@ impl Keeper {
                     tree.known_by = session.map_or(KnownBy::Environment, KnownBy::AuditSession);
                 }
                 let (pid, at, known_by) = (tree.pid(), tree.forked_at, tree.known_by.clone());
-                self.tell(&Notice::Started { tree_id, pid, at, known_by });
+                self.send(&Notice::Started { tree_id, pid, at, known_by });
             }
             Some(why) => {
                 self.discard(tree_id);
-                self.tell(&Notice::NotStarted { tree_id, why });
+                self.send(&Notice::NotStarted { tree_id, why });
             }
         }
     }
 
     fn stop(&mut self, tree_id: TreeId, grace: Duration) {
-        self.note_exit(tree_id);
+        self.check_exit(tree_id);
         let Some(tree) = self.trees.live(tree_id) else { return };
         tree.ended_by.get_or_insert(EndedBy::Order);
         if !tree.is_killing() {
@@ -312,16 +313,16 @@ impl Keeper {
         self.trees.stop(tree_id, uptime() + grace);
     }
 
-    /// Has it killed, unless it has ended by itself, be that a moment ago.
+    /// Starts to kill a tree, unless it has ended by itself, even if only a moment ago.
     fn kill(&mut self, tree_id: TreeId, by: EndedBy) {
-        self.note_exit(tree_id);
+        self.check_exit(tree_id);
         let Some(tree) = self.trees.live(tree_id) else { return };
         tree.ended_by.get_or_insert(by);
-        self.trees.condemn(tree_id);
+        self.trees.set_killing(tree_id);
     }
 
-    /// Has those killed that are due.
-    fn keep_time(&mut self, now: Uptime) {
+    /// Starts to kill all trees that are due.
+    fn kill_due(&mut self, now: Uptime) {
         while let Some((_, tree_id)) = self.trees.next_due(self.lease_until).filter(|&(at, _)| at <= now) {
             self.kill(tree_id, EndedBy::Deadline);
         }
@@ -335,7 +336,7 @@ impl Keeper {
 
     fn read_outputs(&mut self) -> io::Result<()> {
         for _ in 0..READS_A_TURN {
-            if self.is_pressed() {
+            if self.has_back_pressure() {
                 break;
             }
             let Some((tree_id, stream)) = self.poller.next_output()? else { break };
@@ -344,7 +345,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Reads at most `limit` bytes; says how many. At the end of the stream the pipe is closed.
+    /// Reads at most `limit` bytes and returns how many. Closes the pipe at the end of the stream.
     fn read_output(&mut self, tree_id: TreeId, stream: Stream, limit: usize) -> usize {
         let Some(tree) = self.trees.get_mut(tree_id) else { return 0 };
         let Some(pipe) = tree.pipe(stream) else { return 0 };
@@ -352,19 +353,19 @@ impl Keeper {
         match rustix::io::read(&*pipe, &mut self.buffer[..limit]) {
             Ok(bytes) if bytes > 0 => {
                 let pieces = tree.output.take(stream, &self.buffer[..bytes]);
-                self.hand_on(tree_id, pieces);
+                self.send_output(tree_id, pieces);
                 bytes
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => 0,
             Ok(_) | Err(_) => {
-                self.poller.forget_output(&*pipe);
+                self.poller.unwatch_output(&*pipe);
                 *tree.pipe(stream) = None;
                 0
             }
         }
     }
 
-    /// Reads what is in the pipes now and closes them: whoever else may hold their other end delays nothing.
+    /// Reads what is in the pipes now and closes them: other holders of the writing end cause no delay.
     pub(super) fn drain(&mut self, tree_id: TreeId) {
         for stream in [Stream::Stdout, Stream::Stderr] {
             let pipe = self.trees.get_mut(tree_id).and_then(|tree| tree.pipe(stream).as_ref());
@@ -376,37 +377,39 @@ impl Keeper {
                 }
             }
             if let Some(pipe) = self.trees.get_mut(tree_id).and_then(|tree| tree.pipe(stream).take()) {
-                self.poller.forget_output(&pipe);
+                self.poller.unwatch_output(&pipe);
             }
         }
         let rest = self.trees.get_mut(tree_id).map(|tree| tree.output.finish()).unwrap_or_default();
-        self.hand_on(tree_id, rest);
+        self.send_output(tree_id, rest);
     }
 
-    fn hand_on(&mut self, tree_id: TreeId, pieces: Vec<super::output::Piece>) {
+    fn send_output(&mut self, tree_id: TreeId, pieces: Vec<super::output::Piece>) {
         for (stream, line, continues) in pieces {
-            self.tell(&Notice::Output { tree_id, stream, line, continues });
+            self.send(&Notice::Output { tree_id, stream, line, continues });
         }
     }
 
-    /// True while the daemon has more to read than should wait for it.
-    pub(super) fn is_pressed(&self) -> bool {
+    /// True while more output waits for the daemon than is acceptable.
+    pub(super) fn has_back_pressure(&self) -> bool {
         self.outbox.waiting() > BACK_PRESSURE
     }
 
-    pub(super) fn tell(&mut self, notice: &Notice) {
-        // The bounds on lines and tail keep every notice far below the limit of a message.
+    pub(super) fn send(&mut self, notice: &Notice) {
+        // The limits of lines and tails keep every notice far below the limit of a message.
         let sent = self.outbox.push(notice);
         debug_assert!(sent.is_ok(), "{sent:?}");
     }
 
-    /// Writes what the socket takes. Deaf is not dead: only the end of its own side says that the daemon is gone.
-    fn speak(&mut self) -> io::Result<()> {
+    /// Writes as much as the socket accepts.
+    ///
+    /// A failed write does not mean that the daemon is gone; only the end of its side of the socket does.
+    fn flush_notices(&mut self) -> io::Result<()> {
         let mut daemon = &self.daemon;
         if self.outbox.flush(|bytes| daemon.write(bytes)).is_err() {
             self.outbox.clear();
         }
-        self.poller.want_outputs(!self.is_pressed())?;
+        self.poller.want_outputs(!self.has_back_pressure())?;
         if !self.is_closing {
             self.poller.want_daemon_writable(&self.daemon, self.outbox.waiting() > 0)?;
         }
@@ -414,29 +417,30 @@ impl Keeper {
     }
 }
 
-/// What was ordered about trees whose start is still unread.
+/// Orders about trees whose start is not read yet.
 #[derive(Debug, Default)]
-struct Early {
+struct EarlyOrders {
     orders: BTreeMap<TreeId, EarlyOrder>,
-    /// As many starts as were ordered before the last of them: once they are read, none of them can come any more.
+    /// Highest number of starts sent before one of these orders. Once that many are read, none of the starts can still
+    /// come.
     until: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct EarlyOrder {
-    /// It is not to be started.
+    /// The tree must not be started.
     is_over: bool,
-    /// In place of the one it is started with.
+    /// Replaces the deadline in the launch.
     deadline: Option<Deadline>,
 }
 
-impl Early {
+impl EarlyOrders {
     fn at(&mut self, tree_id: TreeId, after: u64) -> &mut EarlyOrder {
         self.until = self.until.max(after);
         self.orders.entry(tree_id).or_default()
     }
 
-    /// What was ordered about this one, the latest of so many that were read.
+    /// Removes and returns the orders about this tree, after `starts` starts were read.
     fn take(&mut self, tree_id: TreeId, starts: u64) -> EarlyOrder {
         let order = self.orders.remove(&tree_id).unwrap_or_default();
         if starts >= self.until {
@@ -451,13 +455,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_ordered_too_early_is_kept_until_all_starts_before_it_are_read() {
-        let mut early = Early::default();
+    fn early_orders_are_kept_until_all_starts_before_them_are_read() {
+        let mut early = EarlyOrders::default();
         early.at(TreeId(7), 3).is_over = true;
         early.at(TreeId(9), 2).deadline = Some(Deadline::None);
         assert!(!early.take(TreeId(1), 1).is_over);
         assert!(early.take(TreeId(7), 2).is_over && !early.orders.is_empty());
         early.take(TreeId(2), 3);
-        assert!(early.orders.is_empty(), "of the ninth no start was ever sent");
+        assert!(early.orders.is_empty(), "tree 9 was never started");
     }
 }

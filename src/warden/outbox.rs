@@ -1,4 +1,4 @@
-//! Messages waiting for the other end of the socket to read.
+//! The queue of encoded messages that a socket has not accepted yet.
 
 use std::io;
 
@@ -6,10 +6,9 @@ use serde::Serialize;
 
 use super::codec::{CodecError, encode};
 
-/// More buffer than this is given back once it is empty.
+/// Capacity that an empty buffer keeps, in bytes; more is freed.
 const KEEP: usize = 64 << 10;
 
-/// Encoded messages, in order.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     bytes: Vec<u8>,
@@ -17,17 +16,16 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Appends a message.
     pub(super) fn push<T: Serialize>(&mut self, message: &T) -> Result<(), CodecError> {
         encode(message, &mut self.bytes)
     }
 
-    /// How many bytes wait.
+    /// Number of bytes not written yet.
     pub(super) fn waiting(&self) -> usize {
         self.bytes.len() - self.sent
     }
 
-    /// Writes until all is out or `write` would block.
+    /// Writes until nothing is left or `write` would block.
     pub(super) fn flush(&mut self, mut write: impl FnMut(&[u8]) -> io::Result<usize>) -> io::Result<()> {
         while self.waiting() > 0 {
             match write(&self.bytes[self.sent..]) {
@@ -42,13 +40,13 @@ impl Outbox {
         Ok(())
     }
 
-    /// Forgets all: nobody reads any more.
+    /// Drops all messages, because nobody reads them any more.
     pub(super) fn clear(&mut self) {
         self.sent = self.bytes.len();
         self.compact();
     }
 
-    /// Gives back what is sent, when that is most of the buffer: moving the rest is then cheap.
+    /// Frees the space of sent bytes once they are most of the buffer: moving the rest is then cheap.
     fn compact(&mut self) {
         if self.sent * 2 >= self.bytes.len() {
             self.bytes.drain(..self.sent);
@@ -64,7 +62,7 @@ mod tests {
     use crate::warden::codec::Decoder;
 
     #[test]
-    fn what_a_slow_reader_takes_in_pieces_is_whole() {
+    fn messages_to_a_slow_reader_arrive_whole() {
         let (mut outbox, mut decoder, mut got) = (Outbox::default(), Decoder::default(), Vec::new());
         for number in 0..100u32 {
             outbox.push(&number).unwrap();

@@ -1,20 +1,20 @@
-//! What a tree writes, as lines for the log and a tail for the history.
+//! Output of a tree: lines for the log, and a tail for the history.
 //!
-//! Memory stays flat whatever is written: a line is at most [`MAX_LINE`] long, then goes on in the next message; after
-//! the allowance bytes are only counted; the tail is the last [`TAIL`] bytes. Knows no file descriptor.
+//! Memory stays bounded whatever a job writes: a line is at most [`MAX_LINE`] long and then continues in the next
+//! message; beyond the allowance, bytes are only counted; the tail is the last [`TAIL`] bytes. This module handles no
+//! file descriptors.
 
 use super::wire::Stream;
 
 /// Longest line in one message, in bytes.
 pub(super) const MAX_LINE: usize = 64 << 10;
 
-/// How much of the end is kept, in bytes.
+/// Length of the tail, in bytes.
 const TAIL: usize = 4 << 10;
 
-/// A piece of output to hand on: from where, the text, and whether the line goes on in the next piece.
+/// A piece of output to send: stream, text, and whether the line continues in the next piece.
 pub(super) type Piece = (Stream, String, bool);
 
-/// The output of one tree.
 #[derive(Debug)]
 pub(super) struct Output {
     stdout: Lines,
@@ -25,7 +25,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Of a tree of which `max_output` bytes, line ends included, are handed on.
+    /// Creates the output of a tree that may send `max_output` bytes, line ends included.
     pub(super) fn new(max_output: u64) -> Self {
         Self {
             stdout: Lines::default(),
@@ -36,7 +36,7 @@ impl Output {
         }
     }
 
-    /// Takes what was read and says what to hand on.
+    /// Takes bytes that were read and returns the pieces to send.
     pub(super) fn take(&mut self, stream: Stream, bytes: &[u8]) -> Vec<Piece> {
         self.tail.push(bytes);
         let allowed = usize::try_from(self.allowance).unwrap_or(usize::MAX).min(bytes.len());
@@ -50,18 +50,18 @@ impl Output {
         pieces.into_iter().map(|(line, continues)| (stream, line, continues)).collect()
     }
 
-    /// Hands on what waited for the end of its line.
+    /// Returns the unfinished lines of both streams, at the end of the output.
     pub(super) fn finish(&mut self) -> Vec<Piece> {
         let ends = [Stream::Stdout, Stream::Stderr].map(|stream| (stream, self.lines(stream).finish()));
         ends.into_iter().filter_map(|(stream, end)| end.map(|(line, goes_on)| (stream, line, goes_on))).collect()
     }
 
-    /// The end of both streams, in the order they were read.
+    /// The last bytes of both streams, in the order they were read.
     pub(super) fn tail(&self) -> String {
         self.tail.text()
     }
 
-    /// How many bytes were not handed on.
+    /// Bytes that were not sent because the allowance was used up.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -100,7 +100,7 @@ impl Lines {
         pieces
     }
 
-    /// Takes a full line up to its last whole character.
+    /// Takes a full line up to its last complete character.
     fn split(&mut self) -> String {
         let whole = whole_characters(&self.open);
         let line = lossy(&self.open[..whole]);
@@ -150,7 +150,7 @@ fn is_continuation(byte: u8) -> bool {
     byte & 0xC0 == 0x80
 }
 
-/// The length of `bytes` without a character that is only begun at its end.
+/// The length of `bytes` without an incomplete character at its end.
 fn whole_characters(bytes: &[u8]) -> usize {
     let Some(back) = (1..=bytes.len().min(3)).find(|&back| !is_continuation(bytes[bytes.len() - back])) else {
         return bytes.len();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_where_they_end_and_the_last_needs_no_end() {
+    fn lines_are_split_at_line_ends_and_the_last_needs_none() {
         let mut output = Output::new(1 << 20);
         assert_eq!(texts(&output.take(Stream::Stdout, b"one\n\ntw")), ["one", ""]);
         assert_eq!(texts(&output.take(Stream::Stdout, b"o\nthree")), ["two"]);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_the_allowance_is_counted_and_still_makes_the_tail() {
+    fn output_beyond_the_allowance_is_counted_and_still_in_the_tail() {
         let mut output = Output::new(4);
         assert_eq!(texts(&output.take(Stream::Stderr, b"ab\ncdef\n")), ["ab", "c"]);
         assert_eq!(texts(&output.take(Stream::Stdout, b"end")), [""; 0]);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_without_an_end_of_line_keeps_no_more_than_a_line() {
+    fn endless_output_without_a_line_end_keeps_at_most_one_line() {
         let mut output = Output::new(u64::MAX);
         for _ in 0..1_000 {
             output.take(Stream::Stdout, &[b'x'; 4_096]);
@@ -216,7 +216,8 @@ mod tests {
             let text = format!("{}{text}", "äö".repeat(long * MAX_LINE / 3));
             let mut output = Output::new(u64::MAX);
             let mut got = String::new();
-            let mut pieces: Vec<Piece> = text.as_bytes().chunks(cut).flat_map(|chunk| output.take(Stream::Stdout, chunk)).collect();
+            let chunks = text.as_bytes().chunks(cut);
+            let mut pieces: Vec<Piece> = chunks.flat_map(|chunk| output.take(Stream::Stdout, chunk)).collect();
             let rest = output.finish();
             let unfinished = rest.len();
             pieces.extend(rest);
@@ -232,7 +233,9 @@ mod tests {
         }
 
         #[test]
-        fn the_tail_is_the_last_of_all_bytes(chunks in prop::collection::vec(prop::collection::vec(0x20u8..0x7f, 0..3_000), 0..6)) {
+        fn the_tail_is_the_last_of_all_bytes(
+            chunks in prop::collection::vec(prop::collection::vec(0x20u8..0x7f, 0..3_000), 0..6),
+        ) {
             let mut output = Output::new(0);
             for (index, chunk) in chunks.iter().enumerate() {
                 output.take(if index % 2 == 0 { Stream::Stdout } else { Stream::Stderr }, chunk);
@@ -243,7 +246,7 @@ mod tests {
         }
     }
 
-    /// Nothing is lost: what is handed on and what is dropped are all bytes, and no piece is longer than a line may be.
+    /// No byte is lost: sent and dropped bytes add up to all bytes, and no piece is longer than [`MAX_LINE`].
     #[test]
     fn fuzz_output_of_jobs() {
         Fuzz { longest: 200 << 10, ..Fuzz::of("output", &["\n", "\r\n", "äöü", "🦀", "<3>"]) }.run(|input| {
@@ -254,7 +257,7 @@ mod tests {
                 pieces.extend(output.take([Stream::Stdout, Stream::Stderr][index % 2], chunk));
             }
             pieces.extend(output.finish());
-            // A byte that is not UTF-8 becomes a character of three.
+            // A byte that is not UTF-8 becomes a character of three bytes.
             assert!(pieces.iter().all(|(_, line, _)| line.len() <= 3 * MAX_LINE && !line.contains('\n')));
             assert_eq!(output.dropped(), (input.len() as u64).saturating_sub(allowance));
             assert!(output.tail().len() <= 3 * TAIL);

@@ -1,7 +1,8 @@
-//! What the warden sleeps on: the daemon's sockets, SIGCHLD, a timer on CLOCK_BOOTTIME, status pipes, and output.
+//! The epoll that the warden sleeps in.
 //!
-//! The output pipes stand in an epoll of their own inside the first, so that all of them can be left alone, and the
-//! daemon's back pressure passed on to the jobs, by one call.
+//! It waits for the daemon's sockets, SIGCHLD, a timer on CLOCK_BOOTTIME, status pipes, and output. The output pipes
+//! are in an epoll of their own inside the first one, so that one call disables them all and so passes the daemon's
+//! back pressure on to the jobs.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,26 +15,24 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use super::wire::{Stream, TreeId};
 use crate::clock::Uptime;
 
-/// What is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ready {
     /// The daemon's socket can be read or written.
     Daemon,
-    /// There are urgent orders.
+    /// There are urgent orders to read.
     Urgent,
-    /// The daemon's end of a socket is closed, whatever may be unread before that.
+    /// The daemon's end of a socket is closed; unread bytes may be left.
     DaemonGone,
     /// A child may have ended.
     Children,
-    /// The instant that was asked for has come.
+    /// The time given to [`Poller::wake_at`] has come.
     Timer,
-    /// A child has reached its program, or failed to.
+    /// A child has reached its program or failed to.
     Status(TreeId),
-    /// Output can be read, see [`Poller::next_output`].
+    /// Output can be read: see [`Poller::next_output`].
     Outputs,
 }
 
-/// All that is waited on.
 #[derive(Debug)]
 pub(super) struct Poller {
     all: OwnedFd,
@@ -51,7 +50,7 @@ const TIMER: u64 = u64::MAX - 2;
 const OUTPUTS: u64 = u64::MAX - 3;
 const URGENT: u64 = u64::MAX - 4;
 
-/// Tree ids below are told apart by the poller; a daemon counts from 0.
+/// Exclusive upper bound of tree ids: tokens above are the constants here. A daemon counts from 0.
 pub(super) const TREE_IDS: u64 = 1 << 62;
 
 const READ: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
@@ -59,11 +58,11 @@ const GONE: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFla
 
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// As many as one turn looks at.
+/// Events handled in one turn.
 const EVENTS: usize = 64;
 
 impl Poller {
-    /// Waits on `daemon`, and on `urgent` for its urgent orders. SIGCHLD must be blocked.
+    /// Creates a poller for the daemon's two sockets. SIGCHLD must be blocked.
     pub(super) fn new(daemon: impl AsFd, urgent: impl AsFd) -> io::Result<Self> {
         let mut child_signal = SigSet::empty();
         child_signal.add(Signal::SIGCHLD);
@@ -87,7 +86,7 @@ impl Poller {
         Ok(this)
     }
 
-    /// Sleeps until something is ready, or only looks if `is_busy`.
+    /// Sleeps until something is ready; returns at once if `is_busy`.
     pub(super) fn wait(&mut self, is_busy: bool) -> io::Result<Vec<Ready>> {
         let mut ready = Vec::new();
         for (token, flags) in events(&self.all, EVENTS, is_busy.then_some(NOW))? {
@@ -104,37 +103,41 @@ impl Poller {
         Ok(ready)
     }
 
-    /// Output that can be read now, if any. One at a time: the kernel puts what it reported at the end of its queue, so
-    /// that whoever stops asking early is unfair to nobody.
+    /// One stream with output to read now, if any.
+    ///
+    /// One at a time: the kernel moves what it reported to the end of its queue, so a caller that stops early treats
+    /// all streams fairly.
     pub(super) fn next_output(&self) -> io::Result<Option<(TreeId, Stream)>> {
         let event = events(&self.outputs, 1, Some(NOW))?.pop();
         let stream = |token: u64| if token & 1 == 0 { Stream::Stdout } else { Stream::Stderr };
         Ok(event.map(|(token, _)| (TreeId(token >> 1), stream(token))))
     }
 
-    /// Waits on a status pipe until it is forgotten.
+    /// Watches a status pipe until [`Poller::unwatch_status`].
     pub(super) fn watch_status(&self, tree_id: TreeId, pipe: impl AsFd) -> io::Result<()> {
         Ok(epoll::add(&self.all, pipe, EventData::new_u64(tree_id.0), EventFlags::IN)?)
     }
 
-    /// Waits on output until it is forgotten.
+    /// Watches an output pipe until [`Poller::unwatch_output`].
     pub(super) fn watch_output(&self, tree_id: TreeId, stream: Stream, pipe: impl AsFd) -> io::Result<()> {
         let token = tree_id.0 << 1 | u64::from(stream == Stream::Stderr);
         Ok(epoll::add(&self.outputs, pipe, EventData::new_u64(token), EventFlags::IN)?)
     }
 
-    /// Forgets a status pipe. To be called before it is closed: a child between fork and exec still has a copy, for
-    /// which epoll would go on reporting it.
-    pub(super) fn forget_status(&self, pipe: impl AsFd) {
+    /// Stops watching a status pipe.
+    ///
+    /// Call it before closing the pipe: a child between fork and exec still has a copy, and epoll would go on reporting
+    /// that one.
+    pub(super) fn unwatch_status(&self, pipe: impl AsFd) {
         let _ = epoll::delete(&self.all, pipe);
     }
 
-    /// Forgets output, likewise.
-    pub(super) fn forget_output(&self, pipe: impl AsFd) {
+    /// Stops watching an output pipe. Call it before closing the pipe: see [`Poller::unwatch_status`].
+    pub(super) fn unwatch_output(&self, pipe: impl AsFd) {
         let _ = epoll::delete(&self.outputs, pipe);
     }
 
-    /// Whether output is waited on.
+    /// Sets whether to wait for output of the jobs.
     pub(super) fn want_outputs(&mut self, wanted: bool) -> io::Result<()> {
         if self.outputs_wanted != wanted {
             let flags = if wanted { EventFlags::IN } else { EventFlags::empty() };
@@ -144,7 +147,7 @@ impl Poller {
         Ok(())
     }
 
-    /// Whether room in the daemon's socket is waited on.
+    /// Sets whether to wait for room in the daemon's socket.
     pub(super) fn want_daemon_writable(&mut self, daemon: impl AsFd, wanted: bool) -> io::Result<()> {
         if self.daemon_writable_wanted != wanted {
             let flags = if wanted { READ | EventFlags::OUT } else { READ };
@@ -154,12 +157,12 @@ impl Poller {
         Ok(())
     }
 
-    /// Waits on a socket of the daemon no more.
-    pub(super) fn forget_daemon(&self, socket: impl AsFd) {
+    /// Stops watching one of the daemon's sockets.
+    pub(super) fn unwatch_daemon(&self, socket: impl AsFd) {
         let _ = epoll::delete(&self.all, socket);
     }
 
-    /// Wakes at `at`, also after the machine was suspended meanwhile.
+    /// Sets the time to wake at, which counts time in suspend too.
     pub(super) fn wake_at(&mut self, at: Option<Uptime>) -> io::Result<()> {
         if self.armed != at {
             let setting = Itimerspec { it_interval: NOW, it_value: at.map_or(NOW, instant) };
@@ -190,7 +193,7 @@ fn events(epoll: &OwnedFd, most: usize, timeout: Option<Timespec>) -> io::Result
     }
 }
 
-/// Zero would disarm the timer, so the moment of boot is a nanosecond later.
+/// A time of zero would disarm the timer, so the instant of boot becomes one nanosecond.
 fn instant(at: Uptime) -> Timespec {
     let nanos = at.as_nanos().max(1);
     let seconds = i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX);

@@ -1,11 +1,13 @@
-//! All processes of the machine at one moment, as trees. Pure once it is read.
+//! All processes of the machine at one moment, as trees.
+//!
+//! Reading /proc is the only input; everything else is pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use super::procfs::{self, Process};
 
-/// One reading of /proc serves all trees that are to be ended.
+/// One reading of /proc, used for all trees that are being ended.
 #[derive(Debug)]
 pub(super) struct ProcessTable {
     processes: BTreeMap<i32, Process>,
@@ -13,7 +15,6 @@ pub(super) struct ProcessTable {
 }
 
 impl ProcessTable {
-    /// Reads /proc.
     pub(super) fn read() -> io::Result<Self> {
         Ok(Self::new(procfs::all()?))
     }
@@ -26,17 +27,15 @@ impl ProcessTable {
         Self { processes, children }
     }
 
-    /// All processes.
     pub(super) fn processes(&self) -> impl Iterator<Item = &Process> {
         self.processes.values()
     }
 
-    /// A process.
     pub(super) fn get(&self, pid: i32) -> Option<&Process> {
         self.processes.get(&pid)
     }
 
-    /// A process and all above it.
+    /// The pids of a process and all its ancestors.
     pub(super) fn ancestry(&self, pid: i32) -> BTreeSet<i32> {
         let parent = |pid: &i32| self.processes.get(pid).map(|process| process.parent);
         let mut line = BTreeSet::new();
@@ -47,7 +46,9 @@ impl ProcessTable {
         line
     }
 
-    /// The living among `roots` and `leader`, whoever is in a session or group of that leader, and all their descendants.
+    /// The living processes of a tree.
+    ///
+    /// These are `roots`, `leader`, all processes in its session or group, and the descendants of all of them.
     pub(super) fn members(&self, leader: Option<i32>, roots: impl IntoIterator<Item = i32>) -> Vec<&Process> {
         let is_led = |process: &Process| [process.pid, process.session, process.group].map(Some).contains(&leader);
         let led = self.processes().filter(|process| is_led(process));
@@ -64,7 +65,7 @@ impl ProcessTable {
 
 #[cfg(test)]
 impl ProcessTable {
-    /// Of `(pid, parent, session)`.
+    /// Builds a table from `(pid, parent, session)`.
     fn of(processes: &[(i32, i32, i32)]) -> Self {
         let process =
             |&(pid, parent, session)| (pid, Process { pid, parent, group: session, session, start: 0, is_dead: false });
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_its_session_its_descendants_and_what_the_warden_inherited() {
+    fn a_tree_consists_of_its_session_its_descendants_and_inherited_processes() {
         let process_table = ProcessTable::of(&[
             (2, 1, 2),
             (10, 2, 10),
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_with_a_circle_in_it_ends() {
+    fn a_cycle_of_parents_does_not_loop_forever() {
         let process_table = ProcessTable::of(&[(5, 6, 5), (6, 5, 5)]);
         assert_eq!(pids(&process_table.members(None, [5])), [5, 6]);
     }

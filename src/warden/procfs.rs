@@ -1,6 +1,6 @@
-//! What /proc says about processes, and signals that cannot hit the wrong one.
+//! Processes as /proc shows them, and signals that reach only the right one.
 //!
-//! A pid alone is no name: it is used again. Pid and start time together are.
+//! A pid alone does not identify a process, because the kernel reuses it. Pid and start time together do.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,48 +10,49 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::clock::Uptime;
 
-/// A process as it was when /proc was read.
+/// A process at the moment when /proc was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: i32,
     pub(super) parent: i32,
     pub(super) group: i32,
     pub(super) session: i32,
-    /// Since boot, in [`TICKS_PER_SECOND`].
+    /// Since boot, in units of 1 / [`TICKS_PER_SECOND`].
     pub(super) start: u64,
-    /// A zombie without living threads: it runs nothing any more.
+    /// True for a zombie without living threads.
     pub(super) is_dead: bool,
 }
 
-/// 52 fields, the longest of them 20 digits, and a name.
+/// Longest line of /proc/PID/stat: 52 fields of at most 20 digits, and a name.
 const LONGEST_STAT: usize = 1_280;
 
-/// More of what a process may fill itself is not read: it can put gigabytes where its environment was. Ours stands behind the job's
-/// own, which is seldom a hundredth of this.
+/// Read limit for an environment, which a process can replace with gigabytes.
+///
+/// Our variables come after the job's own, which are seldom a hundredth of this.
 const LONGEST_ENVIRONMENT: u64 = 256 << 10;
 
-/// A path is not longer than 4096 bytes, and there are some dozen hierarchies of v1.
+/// Read limit for /proc/PID/cgroup: a path has at most 4096 bytes, and there are about a dozen v1 hierarchies.
 const LONGEST_CGROUPS: u64 = 64 << 10;
 
-/// The user stands before the groups, of which there can be thousands.
+/// Read limit for /proc/PID/status: the user comes before the groups, of which there can be thousands.
 const LONGEST_STATUS: u64 = 1 << 10;
 
-/// What a process is known by for good.
+/// Pid and start time, which identify a process for good.
 pub(super) type Identity = (i32, u64);
 
-/// The unit of start times: USER_HZ, which Linux shows as 100 whatever the kernel's own tick.
+/// Unit of start times: USER_HZ, which Linux shows as 100 whatever the kernel's own tick is.
 pub(super) const TICKS_PER_SECOND: u64 = 100;
 
 impl Process {
-    /// None if there is no such process, or it cannot be looked at.
+    /// None if there is no such process, or it cannot be read.
     pub(super) fn read(pid: i32) -> Option<Self> {
-        Self::look(pid).ok().flatten()
+        Self::try_read(pid).ok().flatten()
     }
 
-    /// None if there is no such process. That it cannot be looked at, for want of memory or files, says nothing about it.
-    pub(super) fn look(pid: i32) -> io::Result<Option<Self>> {
+    /// None if there is no such process. An error, such as no memory or no files, says nothing about it.
+    pub(super) fn try_read(pid: i32) -> io::Result<Option<Self>> {
         let mut line = [0; LONGEST_STAT];
-        // One read gives all of it: the kernel makes the line when it is asked.
+        // One read is enough: the kernel generates the whole line for it.
         let read = File::open(format!("/proc/{pid}/stat")).and_then(|mut stat| stat.read(&mut line));
         match read {
             Ok(length) => Self::parse(pid, &line[..length]).map(Some).ok_or(io::ErrorKind::InvalidData.into()),
@@ -64,7 +65,7 @@ impl Process {
         (self.pid, self.start)
     }
 
-    /// Reads a line of /proc/pid/stat. The name in it may hold anything, so the fields count from its last `)`.
+    /// Parses /proc/PID/stat. The process name may contain anything, so fields are counted from its last `)`.
     fn parse(pid: i32, stat: &[u8]) -> Option<Self> {
         let name_end = stat.iter().rposition(|&byte| byte == b')')?;
         let fields: Vec<&str> = std::str::from_utf8(&stat[name_end + 1..]).ok()?.split_ascii_whitespace().collect();
@@ -76,12 +77,14 @@ impl Process {
             group: number(2)?,
             session: number(3)?,
             start: fields.get(19)?.parse().ok()?,
-            // A zombie whose other threads live on is a process whose first thread ended: still running.
+            // A zombie with other living threads is a process whose first thread ended: it is still running.
             is_dead: matches!(*fields.first()?, "Z" | "X" | "x") && threads <= 1,
         })
     }
 
-    /// Sends a signal to this process and no other, whoever has its pid now. Gone or not ours to signal: nothing happens.
+    /// Signals this process, never another one that has its pid now.
+    ///
+    /// If it is gone, or this user may not signal it, nothing happens.
     pub(super) fn signal(&self, signal: Signal) {
         let Some(pid) = Pid::from_raw(self.pid) else { return };
         let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return };
@@ -91,18 +94,18 @@ impl Process {
     }
 }
 
-/// It was not there, or ended while it was read.
+/// True if the process did not exist, or ended while it was read.
 fn is_gone(error: &io::Error) -> bool {
     let errno = rustix::io::Errno::from_io_error(error);
     matches!(errno, Some(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH))
 }
 
-/// The tick in which this is, by which start times are rounded down.
+/// The tick that contains `at`. Start times are rounded down to ticks.
 pub(super) fn tick(at: Uptime) -> u64 {
     at.as_nanos() / (1_000_000_000 / TICKS_PER_SECOND)
 }
 
-/// All processes, by pid. Those that come and go while it reads may be missing.
+/// All processes by pid. Those that start or end during the reading may be missing.
 pub(super) fn all() -> io::Result<BTreeMap<i32, Process>> {
     let mut processes = BTreeMap::new();
     for entry in fs::read_dir("/proc")? {
@@ -114,12 +117,14 @@ pub(super) fn all() -> io::Result<BTreeMap<i32, Process>> {
     Ok(processes)
 }
 
-/// The children of this process, which must have one thread. While the caller reaps none, none is missing: the
-/// kernel appends new and inherited ones at the end.
+/// The children of this process, which must have one thread.
+///
+/// As long as the caller reaps none meanwhile, the list is complete: the kernel appends new and inherited children at
+/// the end.
 pub(super) fn own_children() -> io::Result<Vec<i32>> {
     match fs::read_to_string("/proc/thread-self/children") {
         Ok(list) => Ok(list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()),
-        // A kernel without CONFIG_PROC_CHILDREN.
+        // This kernel was built without CONFIG_PROC_CHILDREN.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let own = rustix::process::getpid().as_raw_nonzero().get();
             Ok(all()?.into_values().filter(|process| process.parent == own).map(|process| process.pid).collect())
@@ -128,13 +133,13 @@ pub(super) fn own_children() -> io::Result<Vec<i32>> {
     }
 }
 
-/// Where the code of this process lies that is mapped from files and cannot be written: start and length of each mapping.
+/// Start and length of each mapping of this process that is unwritable code from a file.
 pub(super) fn own_code() -> Vec<(usize, usize)> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     maps.lines().filter_map(code).collect()
 }
 
-/// `5581a000-5581c000 r-xp 00002000 08:01 131 /usr/bin/cronkeeper`
+/// Parses a line such as `5581a000-5581c000 r-xp 00002000 08:01 131 /usr/bin/cronkeeper`.
 fn code(line: &str) -> Option<(usize, usize)> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
@@ -143,63 +148,64 @@ fn code(line: &str) -> Option<(usize, usize)> {
     is_code.then(|| (start, end.saturating_sub(start)))
 }
 
-/// The children of the first thread of this process, to which the kernel gives orphans.
+/// The children of this process's first thread, which the kernel makes the parent of orphans.
 pub(super) fn children_of_process() -> io::Result<Vec<i32>> {
     let own = std::process::id();
     let list = fs::read_to_string(format!("/proc/{own}/task/{own}/children"))?;
     Ok(list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
-/// The beginning of a file in /proc, as text.
-fn beginning(pid: i32, name: &str, limit: u64) -> io::Result<String> {
+/// The first `limit` bytes of a file in /proc, as text.
+fn read_prefix(pid: i32, name: &str, limit: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(format!("/proc/{pid}/{name}"))?.take(limit).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The cgroup of a process in the hierarchy of v2, as the caller's namespace shows it; empty if it has none.
+/// The v2 cgroup of a process as the caller's namespace shows it; empty if it has none.
 pub(super) fn cgroup(pid: i32) -> String {
-    let text = beginning(pid, "cgroup", LONGEST_CGROUPS).unwrap_or_default();
+    let text = read_prefix(pid, "cgroup", LONGEST_CGROUPS).unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default().to_owned()
 }
 
-/// Whom a process runs as: real, effective and saved.
+/// Real, effective and saved user id of a process.
 pub(super) type Uids = [u32; 3];
 
 /// None if there is no such process.
 pub(super) fn uids(pid: i32) -> Option<Uids> {
-    parse_uids(&beginning(pid, "status", LONGEST_STATUS).ok()?)
+    parse_uids(&read_prefix(pid, "status", LONGEST_STATUS).ok()?)
 }
 
-/// A line of /proc/pid/status. A name cannot forge one: its line breaks are escaped.
+/// Parses /proc/PID/status. A process name cannot forge a line, because its line breaks are escaped.
 fn parse_uids(status: &str) -> Option<Uids> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     let mut numbers = line.split_ascii_whitespace().map_while(|number| number.parse().ok());
     Some([numbers.next()?, numbers.next()?, numbers.next()?])
 }
 
-/// The audit session of a process; none where the kernel keeps no such sessions, or it is in none.
+/// The audit session of a process; `None` if it has none or the kernel has no audit.
 pub(super) fn audit_session(pid: i32) -> Option<u32> {
-    let session = beginning(pid, "sessionid", 16).ok()?.trim().parse().ok()?;
+    let session = read_prefix(pid, "sessionid", 16).ok()?.trim().parse().ok()?;
     (session != u32::MAX).then_some(session)
 }
 
-/// True once a program runs: between two of them a process has no arguments.
+/// True if a program is running: between two programs a process has no arguments.
 pub(super) fn has_arguments(pid: i32) -> bool {
     File::open(format!("/proc/{pid}/cmdline")).and_then(|mut line| line.read(&mut [0])).is_ok_and(|read| read > 0)
 }
 
-/// What of the environment a process was started with is asked for.
+/// Requested variables of a process's initial environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Environment {
-    /// The values of the variables in question.
+    /// The values, in the order of the names; `None` if not set.
     pub(super) values: Vec<Option<Vec<u8>>>,
-    /// There was nothing to read: it is between two programs, has ended, or is another user's.
+    /// Nothing could be read: the process is between two programs, has ended, or belongs to another user.
     pub(super) is_empty: bool,
 }
 
-/// Variables of the environment that a process was started with. It can be made to take its time, so this is only for what nothing
-/// else tells.
+/// Reads variables of the environment that a process was started with.
+///
+/// A process can make this reading slow, so use it only if nothing else identifies the process.
 pub(super) fn environment(pid: i32, names: &[&str]) -> Environment {
     match File::open(format!("/proc/{pid}/environ")) {
         Ok(file) => variables(file, names),
@@ -207,14 +213,14 @@ pub(super) fn environment(pid: i32, names: &[&str]) -> Environment {
     }
 }
 
-/// Reads no further than to the last of the variables, and never further than the limit.
+/// Reads up to the last of the variables, but never beyond the limit.
 fn variables(environ: impl Read, names: &[&str]) -> Environment {
     let mut environ = BufReader::with_capacity(4 << 10, environ.take(LONGEST_ENVIRONMENT));
     let mut found = Environment { values: vec![None; names.len()], is_empty: true };
     let mut entry = Vec::new();
     while found.values.contains(&None) {
         entry.clear();
-        // What is at the limit is cut off; what cannot be read further has ended.
+        // An entry at the limit is cut off; a read error counts as the end.
         if !matches!(environ.read_until(0, &mut entry), Ok(1..)) {
             break;
         }
@@ -245,21 +251,21 @@ mod tests {
     }
 
     #[test]
-    fn a_zombie_is_dead_unless_a_thread_of_it_lives() {
+    fn a_zombie_is_dead_unless_one_of_its_threads_is_alive() {
         assert!(Process::parse(1, format!("1 (x) Z {REST}").as_bytes()).unwrap().is_dead);
         let threads = REST.replace("20 0 1 0 777", "20 0 3 0 777");
         assert!(!Process::parse(1, format!("1 (x) Z {threads}").as_bytes()).unwrap().is_dead);
     }
 
     #[test]
-    fn this_process_is_found_with_its_parent() {
+    fn this_process_is_read_with_its_parent() {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         let parent = rustix::process::getppid().map_or(0, |parent| parent.as_raw_nonzero().get());
         assert_eq!(all().unwrap()[&pid].parent, parent);
     }
 
     #[test]
-    fn code_is_what_may_be_executed_and_not_written_and_comes_from_a_file() {
+    fn code_is_executable_unwritable_and_mapped_from_a_file() {
         assert_eq!(code("1000-3000 r-xp 00002000 08:01 131  /usr/bin/a b"), Some((0x1000, 0x2000)));
         for other in
             ["1000-3000 r--p 0 08:01 131 /a", "1000-3000 rwxp 0 08:01 131 /a", "1000-3000 r-xp 0 00:00 0 [vdso]", ""]
@@ -281,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_endless_environment_a_little_is_read() {
+    fn only_the_start_of_an_endless_environment_is_read() {
         struct Endless(u64);
         impl Read for Endless {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -295,11 +301,11 @@ mod tests {
         assert_eq!(endless.0, LONGEST_ENVIRONMENT);
         let mut behind = Endless(0);
         assert_eq!(variables((&b"RUN=a\0"[..]).chain(&mut behind), &["RUN"]).values, [Some(b"a".to_vec())]);
-        assert_eq!(behind.0, 0, "what was asked for was found");
+        assert_eq!(behind.0, 0, "all requested variables were found");
     }
 
     #[test]
-    fn the_user_of_a_process_is_read_where_it_stands() {
+    fn the_user_of_a_process_is_read_from_its_own_line() {
         let status = "Name:\tUid:\\nUid:\t5\nState:\tS (sleeping)\nUid:\t1000\t0\t7\t0\nGid:\t1\t1\t1\t1\n";
         assert_eq!(parse_uids(status), Some([1_000, 0, 7]));
         assert_eq!((parse_uids("Name:\tx\nUid:\t1\t2\n"), parse_uids("")), (None, None));
@@ -308,9 +314,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_gone_and_this_process_is_there() {
+    fn a_missing_process_is_gone_and_this_process_exists() {
         let own = rustix::process::getpid().as_raw_nonzero().get();
-        assert!(matches!((Process::look(i32::MAX), Process::look(own)), (Ok(None), Ok(Some(_)))));
+        assert!(matches!((Process::try_read(i32::MAX), Process::try_read(own)), (Ok(None), Ok(Some(_)))));
         assert!(is_gone(&io::Error::from_raw_os_error(rustix::io::Errno::SRCH.raw_os_error())));
         assert!(!is_gone(&io::Error::from_raw_os_error(rustix::io::Errno::NFILE.raw_os_error())));
         assert!(has_arguments(own) && !has_arguments(i32::MAX));

@@ -1,11 +1,12 @@
-//! Which files a command name may mean, as execvp(3) finds them, but in the job's own PATH.
+//! The files that a command name may refer to.
 //!
-//! A name with a slash is a path. Any other is looked for in each folder of PATH; an empty folder is the working
-//! directory. Whether a candidate exists is left to exec, in the child: only there do user and directory hold.
+//! They are found as execvp(3) does, but in the job's own PATH. A name with a slash is a path. Any other name is
+//! searched in each directory of PATH; an empty entry is the working directory. Only exec, in the child, decides
+//! whether a file exists, because only there user and working directory are the job's.
 
 use std::ffi::{CString, NulError};
 
-/// Where to look when the environment has no PATH, as the C library does.
+/// The search path if the environment has no PATH; the C library uses the same.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// The paths to try, in order.
@@ -13,10 +14,12 @@ pub(super) fn candidates(name: &str, environment: &[(String, String)]) -> Result
     if name.contains('/') || name.is_empty() {
         return Ok(vec![CString::new(name)?]);
     }
-    // The last one counts, as for a shell.
+    // If PATH occurs twice, the last one counts, as for a shell.
     let path = environment.iter().rev().find(|(key, _)| key == "PATH").map_or(DEFAULT_PATH, |(_, value)| value);
     path.split(':')
-        .map(|folder| CString::new(if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }))
+        .map(|directory| {
+            CString::new(if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") })
+        })
         .collect()
 }
 
@@ -30,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_looked_for_in_each_folder_of_the_jobs_path() {
+    fn a_name_is_searched_in_each_directory_of_the_jobs_path() {
         assert_eq!(found("true", Some("/opt/bin:/bin")), ["/opt/bin/true", "/bin/true"]);
         assert_eq!(found("true", Some("/bin:")), ["/bin/true", "true"]);
         assert_eq!(found("true", None), ["/bin/true", "/usr/bin/true"]);

@@ -1,9 +1,10 @@
-//! How trees end: which children are gone, whose the inherited ones are, and when nothing of a tree is left.
+//! The end of trees: ended children, owners of inherited ones, cleared trees.
 //!
-//! No wait is blind. Every child is waited for by its own pid; a main process is first only looked at, and reaped when
-//! its tree is cleared. The usual end, where nothing is left over, costs one look at each main process and one reading of the
-//! warden's children, however many processes the machine has. A descriptor for each main process would save the look, and cost each
-//! fork more than that: it copies and closes all of them. With thousands of children the looks are fewer instead, see [`rest`].
+//! Every child is waited for by its own pid. The warden checks whether a main process has ended without reaping it, and
+//! reaps it when its tree is cleared. In the usual case, without leftovers, an end costs one check of each main process
+//! and one reading of the warden's children, however many processes the machine has. A pidfd for each main process
+//! would save the check, but cost every fork more than that, because a fork copies and closes all of them. With
+//! thousands of children, the checks become rarer instead: see [`next_reap_from`].
 
 use std::io;
 use std::time::Duration;
@@ -18,26 +19,27 @@ use crate::clock::Uptime;
 use crate::clock::system::uptime;
 use crate::run::KnownBy;
 
-/// How often in a row the list of children is read when it keeps changing.
-const ROUNDS: usize = 16;
+/// Maximum number of readings of the list of children while it keeps changing.
+const ADOPT_PASSES: usize = 16;
 
-/// How long a process may be between two programs before that is taken for its nature.
+/// Longest time between two programs. A process without a program for longer stays like that.
 const LONGEST_EXEC: Duration = Duration::from_secs(1);
 
-/// How long environments are read in one look. Those for which there is no time are of one of several trees, as before.
-const READING: Duration = Duration::from_millis(20);
+/// Time for reading environments in one pass. A process that this leaves no time for stays one of several trees'.
+const READ_TIME: Duration = Duration::from_millis(20);
 
-/// When to look again at children that keep changing, or that only other processes' ends can decide about.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Pause before checking again children that keep changing, or whose owner depends on the end of other processes.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// With thousands of children a look at them takes its time: most of the warden's is left to other things.
-const REST: u32 = 4;
-const LONGEST_REST: Duration = Duration::from_millis(20);
-/// What takes no longer may be repeated at once.
-const SHORT_LOOK: Duration = Duration::from_micros(200);
+/// The pause after a long pass, as a multiple of its duration: with thousands of children a pass takes long, and most
+/// of the warden's time must be left for other work.
+const PAUSE_FACTOR: u32 = 4;
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+/// A pass that is shorter than this needs no pause.
+const SHORT_PASS: Duration = Duration::from_micros(200);
 
 impl Keeper {
-    /// Sees who is gone, kills what is to die, and clears the trees of which nothing is left.
+    /// Finds ended children, kills trees that are due, and clears trees without processes.
     pub(super) fn reap_and_kill(&mut self) {
         let now = uptime();
         let is_sweep_due = self.trees.killing().any(|(_, tree)| tree.next_sweep <= now);
@@ -50,61 +52,65 @@ impl Keeper {
             return;
         }
         self.reap_at = None;
-        self.trees.living().into_iter().for_each(|tree_id| self.note_exit(tree_id));
+        self.trees.living().into_iter().for_each(|tree_id| self.check_exit(tree_id));
         self.must_reap = false;
-        // /proc can be out of reach for a while, for want of memory or files in the whole system. To end would help nobody.
+        // /proc may be unreadable for a while if the whole system is out of memory or files. The warden goes on: ending
+        // now would help nobody.
         let is_settled = self.adopt().unwrap_or_else(|_| {
-            self.is_alone = false;
-            self.look_again();
+            self.has_no_orphans = false;
+            self.recheck_soon();
             false
         });
         self.clear(is_settled);
-        self.reap_from = rest(now, uptime());
+        self.reap_from = next_reap_from(now, uptime());
         self.sweep();
     }
 
-    /// Looks whether a main process has ended, without reaping it.
-    pub(super) fn note_exit(&mut self, tree_id: TreeId) {
+    /// Checks whether a main process has ended, without reaping it.
+    pub(super) fn check_exit(&mut self, tree_id: TreeId) {
         let Some(main) = self.trees.live(tree_id).map(|tree| tree.main) else { return };
-        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        let Some(status) = rustix::process::waitid(WaitId::Pid(main), look).ok().flatten() else { return };
-        self.start_decided(tree_id);
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let Some(status) = rustix::process::waitid(WaitId::Pid(main), options).ok().flatten() else { return };
+        self.read_start_outcome(tree_id);
         self.trees.exited(tree_id, exit(&status), uptime());
         self.must_reap = true;
     }
 
-    /// Reaps inherited children that ended and finds out whose the others are. False if they changed all the while, so
-    /// that one may have been missed.
+    /// Reaps ended orphans and finds the owners of the others.
+    ///
+    /// Returns false if the list kept changing, so that one may have been missed.
     pub(super) fn adopt(&mut self) -> io::Result<bool> {
-        for _ in 0..ROUNDS {
+        for _ in 0..ADOPT_PASSES {
             let children = procfs::own_children()?;
             let orphans: Vec<i32> = children.into_iter().filter(|&pid| !self.trees.has_main(pid)).collect();
             let gone: Vec<i32> = orphans.iter().copied().filter(|&pid| reap(pid)).collect();
             for pid in &gone {
                 self.adopted.remove(pid);
-                self.puzzling.remove(pid);
+                self.without_program.remove(pid);
                 self.unmarked.remove(pid);
             }
             if gone.is_empty() && self.attribute(&orphans) {
-                self.is_alone = orphans.is_empty();
+                self.has_no_orphans = orphans.is_empty();
                 return Ok(true);
             }
         }
-        self.is_alone = false;
-        self.look_again();
+        self.has_no_orphans = false;
+        self.recheck_soon();
         Ok(false)
     }
 
-    /// Finds out whose these are. False if one has ended meanwhile or is just executing a program: what it has left behind,
-    /// or what it carries, is to be seen in a moment.
+    /// Finds the owners of these orphans.
+    ///
+    /// Returns false if one has ended meanwhile or is just executing a program: the processes it left behind, or its
+    /// environment, can be read in a moment.
     fn attribute(&mut self, orphans: &[i32]) -> bool {
         let is_new = |pid: &&i32| !self.adopted.get(pid).is_some_and(|&tree_id| self.trees.contains(tree_id));
         let new: Vec<i32> = orphans.iter().filter(is_new).copied().collect();
-        let read_until = uptime() + READING;
-        let mut is_sure = true;
+        let read_until = uptime() + READ_TIME;
+        let mut is_complete = true;
         for pid in new {
             let Some(orphan) = Orphan::read(pid) else {
-                is_sure = false;
+                is_complete = false;
                 continue;
             };
             match tree::owner(&orphan, self.trees.all()) {
@@ -112,14 +118,16 @@ impl Keeper {
                     self.adopted.insert(pid, tree_id);
                 }
                 Owner::Nobody => orphan.process.signal(Signal::KILL),
-                Owner::OneOf(tree_ids) => is_sure &= self.tell_apart(&orphan, &tree_ids, read_until),
+                Owner::OneOf(tree_ids) => is_complete &= self.owner_by_environment(&orphan, &tree_ids, read_until),
             }
         }
-        is_sure
+        is_complete
     }
 
-    /// Asks the environment, which of these trees' users all can write. False if it is to be asked again in a moment.
-    fn tell_apart(&mut self, orphan: &Orphan, tree_ids: &[TreeId], read_until: Uptime) -> bool {
+    /// Finds the owner by the environment, which the users of all these trees can write.
+    ///
+    /// Returns false if it must be read again in a moment.
+    fn owner_by_environment(&mut self, orphan: &Orphan, tree_ids: &[TreeId], read_until: Uptime) -> bool {
         let pid = orphan.process.pid;
         let loose =
             |tree_id: &&TreeId| self.trees.get(**tree_id).is_some_and(|tree| tree.known_by == KnownBy::Environment);
@@ -130,7 +138,7 @@ impl Keeper {
         let environment = procfs::environment(pid, &[tree::RUN_ID]);
         let run = environment.values.into_iter().next().flatten();
         let is_of = |tree_id: &&TreeId| run.is_some() && self.trees.get(**tree_id).is_some_and(|tree| tree.run == run);
-        // Of two attempts of one run, the newer: when it started, nothing was left of the other.
+        // If two attempts of a run match, it is the newer one: when that started, no process of the other was left.
         let owner = loose.rfind(is_of).copied();
         if Process::read(pid).is_none_or(|now| now.is_dead) {
             return false;
@@ -143,52 +151,54 @@ impl Keeper {
         true
     }
 
-    /// Between two programs a process has neither environment nor arguments. One that stays like that has cleared both.
+    /// True for a process that is probably between two programs: it has neither environment nor arguments.
+    ///
+    /// A process that stays like that has cleared both.
     fn may_be_executing(&mut self, pid: i32) -> bool {
-        let first_seen = *self.puzzling.entry(pid).or_insert_with(uptime);
+        let first_seen = *self.without_program.entry(pid).or_insert_with(uptime);
         !procfs::has_arguments(pid) && uptime().since(first_seen) < LONGEST_EXEC
     }
 
-    /// A tree is cleared when its main process has ended and no inherited child is its own: all that is left of a tree
-    /// hangs below those.
+    /// Clears each tree whose main process has ended and that owns no orphan: all its other processes would descend
+    /// from those.
     fn clear(&mut self, is_settled: bool) {
         for tree_id in self.trees.ended() {
             let has_adopted = self.adopted.values().any(|&owner| owner == tree_id);
             let Some(tree) = self.trees.get_mut(tree_id) else { continue };
-            // Nothing in its cgroup but zombies, whatever became of their ancestry.
+            // Its cgroup contains nothing but zombies, whatever happened to their ancestry.
             let is_empty = tree.leave_cgroup();
             if has_adopted || !is_empty {
-                self.trees.condemn(tree_id);
+                self.trees.set_killing(tree_id);
             } else if is_settled {
                 reap(tree.pid());
                 self.trees.clear(tree_id);
-                // Of inherited children whose tree was unclear, one candidate less is left.
-                if !self.is_alone {
-                    self.look_again();
+                // Orphans whose owner was unclear now have one possible tree fewer.
+                if !self.has_no_orphans {
+                    self.recheck_soon();
                 }
             }
         }
     }
 
-    fn look_again(&mut self) {
-        self.reap_at = Some(uptime() + LOOK_AGAIN);
+    fn recheck_soon(&mut self) {
+        self.reap_at = Some(uptime() + RECHECK_INTERVAL);
     }
 
-    /// Reports the trees that are cleared, when the daemon reads: until then their last output waits in their pipes.
-    pub(super) fn tell_ends(&mut self) {
+    /// Reports cleared trees, unless the daemon does not read: then their last output waits in their pipes.
+    pub(super) fn report_ends(&mut self) {
         while let Some(tree_id) = self.trees.first_cleared() {
-            if self.is_pressed() && !self.is_closing {
+            if self.has_back_pressure() && !self.is_closing {
                 break;
             }
             self.drain(tree_id);
-            self.tell_end(tree_id);
+            self.report_end(tree_id);
         }
     }
 
-    fn tell_end(&mut self, tree_id: TreeId) {
+    fn report_end(&mut self, tree_id: TreeId) {
         let Some(tree) = self.trees.remove(tree_id) else { return };
         let Some((exit, at)) = tree.exit() else { return };
-        self.tell(&Notice::Ended(Box::new(Ending {
+        self.send(&Notice::Ended(Box::new(Ending {
             tree_id,
             exit,
             ended_by: tree.ended_by(),
@@ -200,24 +210,24 @@ impl Keeper {
         })));
     }
 
-    /// Forgets a child that did not reach its program. It is about to end, so waiting for it is short.
+    /// Discards a child that did not reach its program. It is about to end, so the wait is short.
     pub(super) fn discard(&mut self, tree_id: TreeId) {
         let Some(mut tree) = self.trees.remove(tree_id) else { return };
         let _ = rustix::process::waitid(WaitId::Pid(tree.main), WaitIdOptions::EXITED);
         tree.leave_cgroup();
         for pipe in [&tree.stdout, &tree.stderr].into_iter().flatten() {
-            self.poller.forget_output(pipe);
+            self.poller.unwatch_output(pipe);
         }
     }
 }
 
-/// From when to look again after a look from `began` to `ended`.
-fn rest(began: Uptime, ended: Uptime) -> Uptime {
+/// The earliest time for the next pass, after one from `began` to `ended`.
+fn next_reap_from(began: Uptime, ended: Uptime) -> Uptime {
     let took = ended.since(began);
-    if took < SHORT_LOOK { ended } else { ended + (took * REST).min(LONGEST_REST) }
+    if took < SHORT_PASS { ended } else { ended + (took * PAUSE_FACTOR).min(LONGEST_PAUSE) }
 }
 
-/// Reaps a child if it has ended; also true if it is no child any more.
+/// Reaps a child if it has ended; also returns true if it is not a child any more.
 pub(super) fn reap(pid: i32) -> bool {
     let Some(pid) = Pid::from_raw(pid) else { return true };
     !matches!(rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG), Ok(None))
@@ -235,10 +245,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_look_is_followed_by_a_longer_rest_with_an_end() {
+    fn a_long_pass_is_followed_by_a_longer_but_bounded_pause() {
         let at = |micros| Uptime::ZERO + Duration::from_micros(micros);
-        assert_eq!(rest(at(1_000), at(1_100)), at(1_100));
-        assert_eq!(rest(at(1_000), at(2_000)), at(6_000));
-        assert_eq!(rest(at(0), at(50_000)), at(70_000));
+        assert_eq!(next_reap_from(at(1_000), at(1_100)), at(1_100));
+        assert_eq!(next_reap_from(at(1_000), at(2_000)), at(6_000));
+        assert_eq!(next_reap_from(at(0), at(50_000)), at(70_000));
     }
 }

@@ -1,13 +1,15 @@
-//! Without the warden: find what is left of runs, kill it, and see it dead.
+//! Kills leftover processes of runs without the warden, and waits until they are dead.
 //!
-//! What a run's processes are known by is noted with it ([`KnownBy`]). Its cgroup alone says what is in it. Else it is known by the
-//! main process, if that still lives under the same start time, by descent from what is found, and by its audit session. Only where the
-//! run has none of both are environments read, and then with care, for any user can write into one what he likes, and make it long, or
-//! slow to be read: only of processes of the run's user or root, that started after the run and before the search; not much of each;
-//! and not for long. So whoever forges one loses his own process, and delays nobody.
+//! A run's record contains what its processes are recognized by ([`KnownBy`]). If that is a cgroup, the cgroup alone
+//! decides. Otherwise a process belongs to the run if it is the main process (same pid and start time), descends from
+//! one that belongs to it, or is in its audit session. Only for a run with neither cgroup nor audit session are
+//! environments read. That needs care, because any user can write what he likes into an environment, make it long, or
+//! make it slow to read. So only processes of the run's user or root are read, only those that started after the run
+//! and before the search, only a part of each environment, and only for a limited time. A user who forges an
+//! environment loses only his own process and delays nobody.
 //!
-//! It blocks, for a bounded time; it is for `release`, for the start of a daemon before it joins, and for one whose warden is gone or
-//! hangs. Only records of this boot make sense here.
+//! All functions here block, for a bounded time. They are used by `release`, by a daemon before it joins, and by a
+//! daemon whose warden is gone or hangs. Records of an earlier boot must not be passed to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -28,28 +30,28 @@ use crate::clock::Uptime;
 use crate::clock::system::uptime;
 use crate::run::{KnownBy, Traces};
 
-/// The node, in the environment of every process of a run.
+/// The variable with the node's name, in the environment of every process of a run.
 const NODE: &str = "CRONKEEPER_NODE";
 
-/// Readings of /proc while stopping a tree that grows.
+/// Readings of /proc in one attempt to stop a growing tree.
 const ROUNDS: usize = 8;
 
-/// How long environments are read, in all: a restart is to be done within three seconds.
-const READING: Duration = Duration::from_secs(2);
+/// Total time for reading environments: a restart must be done within three seconds.
+const READ_TIME: Duration = Duration::from_secs(2);
 
-/// How many read at once. One that is held up holds up those that it shares a place with.
+/// Number of threads that read environments. A slow process delays only those read by the same thread.
 const READERS: usize = 64;
 
 const ROOT: u32 = 0;
 
-/// What a daemon wrote down about a run that it started.
+/// The record that a daemon wrote about a run that it started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
     /// The run's id.
     pub run: String,
-    /// Its main process, if it was started, and that process's [`start_time`], if it was read in time.
+    /// The main process and its [`start_time`], if it was started and the time was read before it ended.
     pub main: Option<(i32, Option<u64>)>,
-    /// By what its processes are known.
+    /// What its processes are recognized by.
     pub traces: Traces,
 }
 
@@ -61,7 +63,7 @@ impl Recorded {
         }
     }
 
-    /// Whether a process may be of it that started at this tick, as this user.
+    /// True if a process that started in this tick as this user may belong to the run.
     fn may_have(&self, start: u64, uids: procfs::Uids) -> bool {
         let since = match (self.main, self.traces.since) {
             (Some((_, Some(start))), _) => start,
@@ -72,28 +74,32 @@ impl Recorded {
     }
 }
 
-/// A process that was sent SIGKILL and did not die in time: it sleeps uninterruptibly, or belongs to another user. Or one of which it could
-/// not be found in time whether it is of the run.
+/// A process that is not dead, or may belong to a run.
+///
+/// It was sent SIGKILL and did not die in time, because it is in uninterruptible sleep or belongs to another user. Or
+/// the time was not enough to find out whether it belongs to the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Survivor {
-    /// Of which run.
     pub run: String,
-    /// Which.
     pub pid: i32,
 }
 
-/// When a process started, in ticks since boot: with its pid, its name for good. None if there is no such process.
+/// The start time of a process, in ticks since boot; `None` if there is no such process.
+///
+/// Pid and start time together identify a process for good.
 pub fn start_time(pid: i32) -> Option<u64> {
     Process::read(pid).map(|process| process.start)
 }
 
-/// The same as [`kill_leftovers`], of runs that may be alive as a whole: what is known of them dies first and at once.
+/// Like [`kill_leftovers`], for runs that may still be running as a whole.
+///
+/// Kills their known processes first and at once.
 ///
 /// # Errors
-/// When /proc cannot be read.
+/// If /proc cannot be read.
 pub fn kill_strays(orphans: &[Recorded], node: &str, within: Duration) -> io::Result<Vec<Survivor>> {
     kill_cgroups(orphans);
-    // Before the search, which a process that is stuck can hold up.
+    // Done before the search, which a stuck process can delay.
     let mains = orphans.iter().filter_map(|orphan| orphan.main);
     for process in mains.filter_map(|(pid, start)| Process::read(pid).filter(|process| Some(process.start) == start)) {
         drop(kill(&process));
@@ -101,11 +107,13 @@ pub fn kill_strays(orphans: &[Recorded], node: &str, within: Duration) -> io::Re
     kill_leftovers(orphans, node, within)
 }
 
-/// Kills all that is left of these runs of `node` and returns when it is dead, or after `within`. Says what did not die. Where there
-/// is no cgroup to be killed as one, it never kills the caller or an ancestor of it.
+/// Kills all processes of these runs of `node`; blocks until they are dead, at most for `within`.
+///
+/// Returns the processes that did not die. It never kills the caller or an ancestor of it, unless they are in the
+/// cgroup of a run.
 ///
 /// # Errors
-/// When /proc cannot be read.
+/// If /proc cannot be read.
 pub fn kill_leftovers(recorded: &[Recorded], node: &str, within: Duration) -> io::Result<Vec<Survivor>> {
     let until = uptime() + within;
     kill_cgroups(recorded);
@@ -130,56 +138,57 @@ fn cgroup(record: &Recorded) -> Option<&Path> {
     }
 }
 
-/// Each at one word, so that none waits for another to die.
+/// Kills all cgroups before waiting for any of them.
 fn kill_cgroups(recorded: &[Recorded]) {
     for path in recorded.iter().filter_map(cgroup) {
-        // It may never have been made, or be gone with all that was in it.
+        // The cgroup may never have been created, or be gone with its processes.
         let _ = cgroup::kill(path);
     }
 }
 
-/// Processes of runs: each with its place in the records.
+/// Processes of runs, each with the index of its record.
 type Leftovers = BTreeMap<Identity, (Process, usize)>;
 
-/// The search for what is left of runs that no cgroup holds.
+/// The search for processes of runs without a cgroup.
 struct Search<'a> {
     recorded: &'a [&'a Recorded],
     node: &'a str,
     until: Uptime,
-    /// The tick in which it began: whoever starts later has no mark of a run, unless he descends from it.
+    /// The tick in which the search began. A process that starts later cannot carry the mark of a run unless it
+    /// descends from one.
     began: u64,
-    /// Until when environments are read.
+    /// Until when environments may be read.
     read_until: Uptime,
-    /// What environments said.
-    judged: BTreeMap<Identity, Option<usize>>,
-    /// Whose environment was read, though there may have been nothing in it yet.
+    /// The run named in each environment that was read.
+    run_by_environment: BTreeMap<Identity, Option<usize>>,
+    /// Processes whose environment was read, even if it was still empty.
     read: BTreeSet<Identity>,
-    /// Those that may be of a run, and whose environment could not be read in time.
+    /// Processes that may belong to a run, whose environment could not be read in time.
     unread: Vec<Survivor>,
 }
 
 impl<'a> Search<'a> {
     fn new(recorded: &'a [&'a Recorded], node: &'a str, until: Uptime) -> Self {
         let now = uptime();
-        let (began, read_until) = (procfs::tick(now), until.min(now + READING));
+        let (began, read_until) = (procfs::tick(now), until.min(now + READ_TIME));
         Self {
             recorded,
             node,
             until,
             began,
             read_until,
-            judged: BTreeMap::new(),
+            run_by_environment: BTreeMap::new(),
             read: BTreeSet::new(),
             unread: Vec::new(),
         }
     }
 
-    /// Kills what it finds until nothing is found. Says what does not die.
+    /// Kills until the search finds no process any more; returns those that do not die.
     fn kill(mut self) -> io::Result<Vec<Survivor>> {
         loop {
             let leftovers = self.freeze()?;
             if leftovers.is_empty() {
-                // Nothing is begun again beside what may be left of it.
+                // Processes that may be left of a run count as survivors: the run must not be repeated beside them.
                 return Ok(self.unread);
             }
             let dying: Vec<OwnedFd> = leftovers.values().filter_map(|(process, _)| kill(process)).collect();
@@ -193,7 +202,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Stops all that is found, until nothing new is: what is stopped cannot fork.
+    /// Stops all processes that it finds until no new ones appear: a stopped process cannot fork.
     fn freeze(&mut self) -> io::Result<Leftovers> {
         let mut known = Leftovers::new();
         for _ in 0..ROUNDS {
@@ -201,9 +210,9 @@ impl<'a> Search<'a> {
             let new = found.iter().filter(|(identity, _)| !known.contains_key(*identity));
             let new: Vec<&Process> = new.map(|(_, (process, _))| process).collect();
             new.iter().for_each(|process| process.signal(Signal::STOP));
-            let is_news = !new.is_empty();
+            let has_new = !new.is_empty();
             known = found;
-            if !is_news || uptime() >= self.until {
+            if !has_new || uptime() >= self.until {
                 break;
             }
         }
@@ -247,25 +256,25 @@ impl<'a> Search<'a> {
         found
     }
 
-    /// The processes whose environment names a run that is known by nothing else, by run.
+    /// The processes whose environment names a run without an audit session, by run.
     fn marked(&mut self, process_table: &ProcessTable) -> io::Result<BTreeMap<usize, BTreeSet<i32>>> {
         let living: BTreeMap<i32, &Process> = process_table
             .processes()
             .filter(|process| !process.is_dead)
             .map(|process| (process.pid, process))
             .collect();
-        let asked = self.to_be_read(&living);
-        let pids: Vec<i32> = asked.values().flatten().copied().collect();
-        for (pid, environment) in read_in_time(asked, self.read_until)? {
+        let to_read = self.unread_by_user(&living);
+        let pids: Vec<i32> = to_read.values().flatten().copied().collect();
+        for (pid, environment) in read_in_time(to_read, self.read_until)? {
             let Some(process) = living.get(&pid) else { continue };
             self.read.insert(process.identity());
             if environment.is_empty {
                 continue;
             }
-            // It may have ended, and another have its number, while it was asked.
+            // The process may have ended meanwhile, and its pid may belong to another one.
             if Process::read(pid).is_some_and(|now| now.start == process.start) {
                 let run = self.run_named(process, &environment);
-                self.judged.insert(process.identity(), run);
+                self.run_by_environment.insert(process.identity(), run);
             }
         }
         let unread =
@@ -273,22 +282,23 @@ impl<'a> Search<'a> {
         self.unread = unread.filter_map(|process| self.may_be_left(process)).collect();
         let mut marked: BTreeMap<usize, BTreeSet<i32>> = BTreeMap::new();
         for process in living.values() {
-            if let Some(Some(index)) = self.judged.get(&process.identity()) {
+            if let Some(Some(index)) = self.run_by_environment.get(&process.identity()) {
                 marked.entry(*index).or_default().insert(process.pid);
             }
         }
         Ok(marked)
     }
 
-    /// Those whose environment may say something, apart by users: of what one user makes slow to be read, no other's waits.
-    fn to_be_read(&self, living: &BTreeMap<i32, &Process>) -> BTreeMap<procfs::Uids, Vec<i32>> {
+    /// The processes whose environment must be read, by user: a user with slow processes then delays no other user.
+    fn unread_by_user(&self, living: &BTreeMap<i32, &Process>) -> BTreeMap<procfs::Uids, Vec<i32>> {
         let mut all: BTreeMap<procfs::Uids, Vec<i32>> = BTreeMap::new();
-        let is_asked = self.recorded.iter().any(|record| record.audit_session().is_none());
-        if !is_asked {
+        let needs_environment = self.recorded.iter().any(|record| record.audit_session().is_none());
+        if !needs_environment {
             return all;
         }
-        let is_new =
-            |process: &&&Process| process.start <= self.began && !self.judged.contains_key(&process.identity());
+        let is_new = |process: &&&Process| {
+            process.start <= self.began && !self.run_by_environment.contains_key(&process.identity())
+        };
         for process in living.values().filter(is_new) {
             let Some(uids) = procfs::uids(process.pid) else { continue };
             if self.recorded.iter().any(|record| self.may_be_of(record, process.start, uids)) {
@@ -302,7 +312,7 @@ impl<'a> Search<'a> {
         record.audit_session().is_none() && record.may_have(start, uids)
     }
 
-    /// A process that still lives, as one of the first run that it may be of.
+    /// The process as a survivor of the first run that it may belong to, if it is still alive.
     fn may_be_left(&self, process: &Process) -> Option<Survivor> {
         let uids = procfs::uids(process.pid)?;
         Process::read(process.pid).filter(|now| now.start == process.start)?;
@@ -313,14 +323,16 @@ impl<'a> Search<'a> {
     fn run_named(&self, process: &Process, environment: &Environment) -> Option<usize> {
         let [Some(run), Some(node)] = environment.values.as_slice() else { return None };
         let uids = procfs::uids(process.pid)?;
-        let is_meant = |record: &&Recorded| record.run.as_bytes() == run && self.may_be_of(record, process.start, uids);
-        self.recorded.iter().position(is_meant).filter(|_| node == self.node.as_bytes())
+        let matches = |record: &&Recorded| record.run.as_bytes() == run && self.may_be_of(record, process.start, uids);
+        self.recorded.iter().position(matches).filter(|_| node == self.node.as_bytes())
     }
 }
 
-/// What the environments of these say, as far as they can be read until then: of nobody where it is past. A reading that does not come back is left to itself.
+/// Reads the environments of these processes, as far as that is possible until `until`.
+///
+/// A thread that hangs in a reading is abandoned.
 fn read_in_time(pids: BTreeMap<procfs::Uids, Vec<i32>>, until: Uptime) -> io::Result<BTreeMap<i32, Environment>> {
-    let (told, tells) = channel();
+    let (sender, receiver) = channel();
     if uptime() >= until {
         return Ok(BTreeMap::new());
     }
@@ -328,32 +340,32 @@ fn read_in_time(pids: BTreeMap<procfs::Uids, Vec<i32>>, until: Uptime) -> io::Re
     let rest = shares.split_off(shares.len().min(READERS)).concat();
     shares.push(rest);
     for pids in shares.into_iter().filter(|pids| !pids.is_empty()) {
-        let told = told.clone();
-        thread::Builder::new().name("environ".into()).spawn(move || read_all(&pids, until, &told))?;
+        let sender = sender.clone();
+        thread::Builder::new().name("environ".into()).spawn(move || read_all(&pids, until, &sender))?;
     }
-    drop(told);
+    drop(sender);
     let mut all = BTreeMap::new();
-    while let Ok((pid, environment)) = tells.recv_timeout(until.since(uptime())) {
+    while let Ok((pid, environment)) = receiver.recv_timeout(until.since(uptime())) {
         all.insert(pid, environment);
     }
     Ok(all)
 }
 
-fn read_all(pids: &[i32], until: Uptime, told: &Sender<(i32, Environment)>) {
+fn read_all(pids: &[i32], until: Uptime, sender: &Sender<(i32, Environment)>) {
     for &pid in pids {
         let environment = procfs::environment(pid, &[RUN_ID, NODE]);
-        // Nobody waits for it any more.
-        if uptime() >= until || told.send((pid, environment)).is_err() {
+        // The caller does not wait any more.
+        if uptime() >= until || sender.send((pid, environment)).is_err() {
             return;
         }
     }
 }
 
-/// Kills a process; what is returned becomes readable when it is dead. None if it is dead already.
+/// Kills a process; the returned descriptor becomes readable when it is dead. `None` if it is dead already.
 fn kill(process: &Process) -> Option<OwnedFd> {
     let pidfd = rustix::process::pidfd_open(Pid::from_raw(process.pid)?, PidfdFlags::empty()).ok()?;
     if start_time(process.pid) != Some(process.start) {
-        return None; // Another one that has its pid now.
+        return None; // Another process has its pid now.
     }
     let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
     Some(pidfd)
@@ -379,9 +391,9 @@ fn wait_dead(mut dying: Vec<OwnedFd>, until: Uptime) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// On a host that is starved, or held up: nothing may be begun again beside what nobody has looked at.
+    /// A process that a slow host leaves no time to read: its run must not be repeated beside it.
     #[test]
-    fn a_process_that_could_not_be_looked_at_in_time_may_be_left() {
+    fn a_process_that_could_not_be_read_in_time_may_be_left() {
         let since = uptime();
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let uid = Some(rustix::process::getuid().as_raw());

@@ -1,11 +1,11 @@
-//! From a launch to a running process: pipes, fork, and how the child says what became of it. What it does to itself is
-//! `child`'s.
+//! Process start: pipes, fork, and the child's report of its outcome.
 //!
-//! The warden never waits for a child to reach exec: a working directory on a dead network mount would hold up every
-//! deadline. The child says on a pipe which step failed; the pipe closes by itself when exec succeeds.
+//! The steps in the child are in `child`. The warden never waits for a child to reach exec: a working directory on a
+//! dead network mount would delay every deadline. The child reports on a pipe which step failed; the pipe closes by
+//! itself when exec succeeds.
 //!
-//! The only file with `unsafe`: safe Rust has no fork, and no word to the kernel about pages. The warden has one thread, so
-//! between fork and exec the child may do what any process may, allocate included.
+//! This is the only file with `unsafe`: safe Rust has no fork and no way to advise the kernel about pages. The warden
+//! has one thread, so between fork and exec the child may do anything that a process may do, including allocation.
 #![expect(unsafe_code, reason = "fork, _exit, madvise, keyrings and the dispositions of signals have no safe form")]
 
 use std::ffi::c_void;
@@ -20,15 +20,15 @@ use rustix::io::Errno as Error;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
-use super::cgroup::Place;
-use super::child::{Ends, NulByte, Plan, become_job};
+use super::cgroup::RunCgroup;
+use super::child::{ChildSetup, ChildStreams, NulByte, become_job};
 use super::procfs;
 use super::wire::{Launch, StartFailure, Step};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
 use crate::memory_file;
 
-/// Descriptors kept free for looking at /proc: without them nothing could be ended in an orderly way.
+/// Descriptors kept free for reading /proc: without them no tree could be ended in an orderly way.
 const RESERVE: RawFd = 16;
 
 /// A child that was forked, and may not have reached its program yet.
@@ -36,48 +36,51 @@ const RESERVE: RawFd = 16;
 pub(super) struct Child {
     /// Leader of a session and process group of its own.
     pub(super) pid: Pid,
-    /// When it was forked.
     pub(super) at: Uptime,
-    /// Closed when exec succeeds; else it says what failed, see [`outcome`].
+    /// Closed when exec succeeds; otherwise it reports what failed, see [`outcome`].
     pub(super) status: OwnedFd,
-    /// Its output, not blocking.
+    /// Its standard output, non-blocking.
     pub(super) stdout: OwnedFd,
-    /// Its errors, not blocking.
+    /// Its standard error, non-blocking.
     pub(super) stderr: OwnedFd,
 }
 
-/// Gives every signal its default disposition back: whoever started the daemon may have had some ignored, and jobs
-/// would inherit that. With SIGCHLD ignored, the kernel would even reap behind the warden's back.
+/// Resets every signal to its default disposition.
+///
+/// The parent of the daemon may have ignored some, and jobs would inherit that. If SIGCHLD were ignored, the kernel
+/// would even reap children without the warden's knowledge.
 pub(super) fn default_signals() {
     for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: SIG_DFL is no handler, so no code of ours can run in signal context. Numbers that cannot be
-        // changed (SIGKILL, SIGSTOP, the C library's own) are refused without effect.
+        // SAFETY: SIG_DFL is not a handler, so none of our code can run in signal context. For signals that cannot be
+        // changed (SIGKILL, SIGSTOP, those of the C library itself) the call fails without effect.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }
 
-/// Gives back the pages of programs and libraries that the start has touched: the warden needs few of them again, and those
-/// come back by themselves. Only unwritable code is given back, of which the file holds every byte.
-pub(super) fn forget_code() {
+/// Releases the code pages of the program and its libraries that the start has touched.
+///
+/// The warden needs few of them again, and the kernel reloads those by itself. Only unwritable code is released: the
+/// file contains every byte of it.
+pub(super) fn release_code_pages() {
     for (start, length) in procfs::own_code() {
-        // SAFETY: the range is a mapping of a file that is never written to, so that the kernel finds the same bytes again.
-        // A refusal leaves the pages where they are.
+        // SAFETY: the range is a mapping of a file that is never written to, so the kernel finds the same bytes again.
+        // If the call fails, the pages stay where they are.
         let _ = unsafe { rustix::mm::madvise(start as *mut c_void, length, rustix::mm::Advice::LinuxDontNeed) };
     }
 }
 
-/// What every start needs.
+/// The resources that every start needs.
 #[derive(Debug)]
 pub(super) struct Spawner {
     null: OwnedFd,
-    /// The limit that the warden was started with: jobs get it back.
+    /// The limit that the warden was started with. Jobs get it back.
     open_files: Rlimit,
     /// The highest descriptor that a job's pipes may have.
     last: RawFd,
 }
 
 impl Spawner {
-    /// Raises the limit of open files as far as it goes: three for each tree.
+    /// Raises the limit of open files to the maximum: each tree needs three.
     pub(super) fn new() -> io::Result<Self> {
         let open_files = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: open_files.maximum, ..open_files })?;
@@ -85,39 +88,41 @@ impl Spawner {
         Ok(Self { null: File::open("/dev/null")?.into(), open_files, last: limit - RESERVE })
     }
 
-    /// Forks, unless it is too late.
-    pub(super) fn spawn(&self, launch: &Launch, place: Option<&Place>) -> Result<Child, StartFailure> {
-        let place = place.map(Place::open).transpose().map_err(|error| failed(Step::Fork, error))?;
-        let place = place.as_ref().map(AsFd::as_fd);
-        let plan = Plan::new(launch, self.open_files, place).map_err(|NulByte| failed(Step::Exec, Error::INVAL))?;
+    /// Forks and starts `launch`, unless it is too late.
+    pub(super) fn spawn(&self, launch: &Launch, cgroup: Option<&RunCgroup>) -> Result<Child, StartFailure> {
+        let cgroup = cgroup.map(RunCgroup::open).transpose().map_err(|error| failed(Step::Fork, error))?;
+        let cgroup = cgroup.as_ref().map(AsFd::as_fd);
+        let setup =
+            ChildSetup::new(launch, self.open_files, cgroup).map_err(|NulByte| failed(Step::Exec, Error::INVAL))?;
         let input =
             Some(&launch.input).filter(|text| !text.is_empty()).map(|text| memory_file::holding(text.as_bytes()));
         let input = input.transpose().map_err(|error| failed(Step::Fork, error))?;
         let pipes = Pipes::new(self.last).map_err(|error| failed(Step::Fork, error))?;
-        fork(&plan, pipes, input.as_ref().unwrap_or(&self.null).as_fd())
+        fork(&setup, pipes, input.as_ref().unwrap_or(&self.null).as_fd())
     }
 }
 
-fn fork(plan: &Plan<'_>, pipes: Pipes, stdin: BorrowedFd<'_>) -> Result<Child, StartFailure> {
+fn fork(setup: &ChildSetup<'_>, pipes: Pipes, stdin: BorrowedFd<'_>) -> Result<Child, StartFailure> {
     let Pipes { status: (status, status_end), stdout: (stdout, stdout_end), stderr: (stderr, stderr_end) } = pipes;
-    let ends = Ends { stdin, stdout: stdout_end.as_fd(), stderr: stderr_end.as_fd(), status: status_end.as_fd() };
+    let streams =
+        ChildStreams { stdin, stdout: stdout_end.as_fd(), stderr: stderr_end.as_fd(), status: status_end.as_fd() };
     let warden = rustix::process::getpid();
     let at = uptime();
-    if at >= plan.launch.not_after {
+    if at >= setup.launch.not_after {
         return Err(StartFailure::TooLate);
     }
-    let forked = match plan.place {
-        Some(place) => fork_into(place),
+    let forked = match setup.cgroup {
+        Some(cgroup) => fork_into(cgroup),
         None => plain_fork().map(|child| (child, true)),
     };
     match forked {
-        Ok((None, is_placed)) => be_child(plan, &ends, warden, is_placed),
+        Ok((None, is_in_cgroup)) => run_child(setup, &streams, warden, is_in_cgroup),
         Ok((Some(pid), _)) => Ok(Child { pid, at, status, stdout, stderr }),
         Err(error) => Err(failed(Step::Fork, Error::from_raw_os_error(error as i32))),
     }
 }
 
-/// The child; `None` in the child itself.
+/// The pid of the child; `None` in the child itself.
 type Forked = Option<Pid>;
 
 fn plain_fork() -> Result<Forked, Errno> {
@@ -129,13 +134,15 @@ fn plain_fork() -> Result<Forked, Errno> {
     }
 }
 
-/// Forks into a cgroup; true if the child is born there. Moving there afterwards would stop every fork and exit of the
-/// machine for a moment. Where a sandbox knows no clone3, the child is left to move itself.
-fn fork_into(place: BorrowedFd<'_>) -> Result<(Forked, bool), Errno> {
-    let cgroup = u64::from(place.as_raw_fd().unsigned_abs());
+/// Forks into a cgroup; returns true if the child starts there.
+///
+/// Moving a process into a cgroup afterwards would stop every fork and exit on the machine for a moment. If a sandbox
+/// does not allow clone3, the child has to move itself.
+fn fork_into(cgroup: BorrowedFd<'_>) -> Result<(Forked, bool), Errno> {
+    let cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
     let how = CloneArgs { flags: CLONE_INTO_CGROUP, exit_signal: libc::SIGCHLD as u64, cgroup, ..CloneArgs::default() };
-    // SAFETY: without a flag that shares memory, and without a stack, this is a fork; see there. What the C library does
-    // around its own fork is for programs with threads.
+    // SAFETY: without a flag that shares memory, and without a stack, this is a fork: see `plain_fork`. What the C
+    // library does around its own fork is only needed by programs with threads.
     let child = unsafe { libc::syscall(libc::SYS_clone3, &raw const how, size_of::<CloneArgs>()) };
     match Errno::result(child) {
         Ok(child) => Ok((i32::try_from(child).ok().and_then(Pid::from_raw), true)),
@@ -161,10 +168,10 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// It does not fit the type that the libc crate gives it.
+/// Defined here because the value does not fit the type of the libc crate's constant.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// What the bytes on the status pipe, read to its end, mean: none if the program runs.
+/// Decodes the bytes on the status pipe, read to its end; `None` if the program runs.
 pub(super) fn outcome(report: &[u8]) -> Option<StartFailure> {
     let (&step, errno) = report.split_first()?;
     let errno = errno.first_chunk().map_or(0, |bytes| i32::from_le_bytes(*bytes));
@@ -202,8 +209,9 @@ pub(super) fn failed(step: Step, error: Error) -> StartFailure {
     StartFailure::Step { step, errno: error.raw_os_error() }
 }
 
-/// Three pipes: the end that the warden reads, which does not block, and the child's, which does, as programs expect of
-/// their output.
+/// Three pipes, each as the warden's end and the child's end.
+///
+/// The warden's end is non-blocking. The child's end blocks, as programs expect of their output.
 struct Pipes {
     status: (OwnedFd, OwnedFd),
     stdout: (OwnedFd, OwnedFd),
@@ -224,40 +232,44 @@ fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
     Ok((read, write))
 }
 
-/// Ends the child, also when it panics: it must never return into the warden's loop.
+/// Ends the child even if it panics: it must never return into the warden's loop.
 struct NeverReturn;
 
 impl Drop for NeverReturn {
     fn drop(&mut self) {
-        // SAFETY: _exit only ends the process. Not `exit`: what it would run belongs to the warden.
+        // SAFETY: _exit only ends the process. Not `exit`, which would run code that belongs to the warden.
         unsafe { libc::_exit(127) }
     }
 }
 
-fn be_child(plan: &Plan<'_>, ends: &Ends<'_>, warden: Pid, is_placed: bool) -> ! {
+fn run_child(setup: &ChildSetup<'_>, streams: &ChildStreams<'_>, warden: Pid, is_in_cgroup: bool) -> ! {
     let guard = NeverReturn;
-    let Err(failure) = become_job(plan, ends, warden, is_placed);
-    // If this fails the warden is gone, and with it whoever would care.
-    let _ = rustix::io::write(ends.status, &report(failure));
+    let Err(failure) = become_job(setup, streams, warden, is_in_cgroup);
+    // If this fails, the warden is gone, and nobody else reads the report.
+    let _ = rustix::io::write(streams.status, &report(failure));
     drop(guard);
     unreachable!("the guard ended the process")
 }
 
-/// Closes all but the standard streams and the status pipe, so that a child that hangs before exec holds neither the
-/// daemon's socket nor another job's pipe open. Kernels before 5.9 cannot: there close-on-exec must do.
+/// Closes all descriptors but the standard streams and the status pipe.
+///
+/// Otherwise a child that hangs before exec would hold the daemon's socket or another job's pipe open. Kernels before
+/// 5.9 do not have this call; there, close-on-exec has to suffice.
 pub(super) fn close_others(status: i32) {
     let status = status.unsigned_abs();
     for (first, last) in [(3, status - 1), (status + 1, u32::MAX)] {
         if first <= last {
-            // SAFETY: nothing in this child uses another descriptor from here on, and no owner of one is ever
-            // dropped: the child ends in exec or `_exit`.
+            // SAFETY: nothing in this child uses another descriptor from here on, and no owner of one is ever dropped:
+            // the child ends in exec or `_exit`.
             unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         }
     }
 }
 
-/// Puts this process into a session keyring of its own: the one that it inherited is the daemon's, and all other jobs'. Not where the
-/// kernel has none, a sandbox lets nobody have any, or the user may have no more.
+/// Creates a session keyring for this process alone.
+///
+/// The inherited one is shared with the daemon and all other jobs. Without effect if the kernel has no keyrings, a
+/// sandbox forbids them, or the user's quota is used up.
 pub(super) fn join_own_keyring() -> Result<(), Error> {
     let nameless = std::ptr::null::<libc::c_char>();
     // SAFETY: it changes the credentials of this process, which has one thread, and nothing in its memory.
@@ -273,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_child_reports_is_what_the_warden_reads() {
+    fn the_warden_decodes_what_the_child_reports() {
         for step in [Step::Prepare, Step::Limits, Step::User, Step::Directory, Step::Exec] {
             let failure = StartFailure::Step { step, errno: 13 };
             assert_eq!(outcome(&report(failure)), Some(failure));

@@ -1,37 +1,38 @@
-//! Signals for whole trees: ask them to end, or see that they do.
+//! Signals for whole trees: SIGTERM as a request to end, then SIGKILL.
 //!
-//! Killing freezes first: SIGSTOP for all that is found, until a reading of /proc finds nothing new, then SIGKILL. What is
-//! stopped cannot fork, and keeps its children below it, so nothing outruns the killing and nothing loses its ancestry
-//! on the way. It repeats until the tree is cleared (`reap`). A tree in a cgroup of its own needs no freezing: the kernel
-//! kills all in it at once, forks under way included.
+//! To kill a tree, the warden first freezes it: it sends SIGSTOP to every process that it finds until a reading of
+//! /proc finds no new one, then SIGKILL to all. A stopped process cannot fork and keeps its children below it, so no
+//! process escapes by forking or loses its ancestry on the way. The warden repeats this until the tree is cleared
+//! (`reap`). A tree in a cgroup of its own needs no freezing: the kernel kills everything in the cgroup at once,
+//! including forks under way.
 
 use std::io;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::cgroup::Place;
+use super::cgroup::RunCgroup;
 use super::keeper::Keeper;
 use super::process_table::ProcessTable;
 use super::procfs::Process;
 use super::wire::TreeId;
 use crate::clock::system::uptime;
 
-/// Readings of /proc in one turn; whoever forks faster is met again in the next.
-const ROUNDS: usize = 8;
+/// Readings of /proc in one turn; a tree that forks faster is dealt with in the next turn.
+const FREEZE_ROUNDS: usize = 8;
 
-/// The pause between two sweeps of one tree doubles up to this: what sleeps uninterruptibly need not be asked often.
+/// The pause between two sweeps of one tree doubles up to this: a process in uninterruptible sleep needs few retries.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
-/// Looks at the inherited children in one round.
-const LOOKS: usize = 64;
+/// Passes over the inherited children in one round.
+const ADOPT_ROUNDS: usize = 64;
 
 impl Keeper {
-    /// Asks trees to end: SIGTERM, and SIGCONT so that what is stopped hears it.
+    /// Sends trees SIGTERM, and SIGCONT so that stopped processes receive it.
     pub(super) fn terminate(&mut self, tree_ids: &[TreeId]) {
         self.must_reap = true;
-        // Without /proc the group of the main process is still reached.
+        // If /proc cannot be read, the signal still reaches the group of the main process.
         let process_table = ProcessTable::read().ok();
         for tree_id in tree_ids {
             let Some(tree) = self.trees.get(*tree_id).filter(|tree| tree.is_live()) else { continue };
@@ -46,7 +47,7 @@ impl Keeper {
         }
     }
 
-    /// Kills the trees that are to die and whose turn it is.
+    /// Kills the trees that are being killed and whose next sweep is due.
     pub(super) fn sweep(&mut self) {
         let now = uptime();
         let due = self.trees.killing().filter(|(_, tree)| tree.next_sweep <= now);
@@ -54,24 +55,27 @@ impl Keeper {
         if tree_ids.is_empty() {
             return;
         }
-        // Without /proc the groups of the main processes are still reached; the next sweep is soon.
-        let has_no_place = |tree_id: &TreeId| self.trees.get(*tree_id).is_some_and(|tree| tree.place.is_none());
-        let loose: Vec<TreeId> = tree_ids.iter().copied().filter(has_no_place).collect();
+        // If /proc cannot be read, the signal still reaches the groups of the main processes, and the next sweep is
+        // soon.
+        let has_no_cgroup = |tree_id: &TreeId| self.trees.get(*tree_id).is_some_and(|tree| tree.cgroup.is_none());
+        let loose: Vec<TreeId> = tree_ids.iter().copied().filter(has_no_cgroup).collect();
         let process_table = if loose.is_empty() { ProcessTable::read() } else { self.freeze(&loose) }.ok();
         for tree_id in tree_ids {
             self.kill_members(process_table.as_ref(), tree_id);
         }
     }
 
-    /// Stops all of these trees. Returns the last reading, in which nothing was new, or as little as could be reached.
+    /// Stops all processes of these trees and returns the last reading of /proc.
+    ///
+    /// Nothing in that reading was new, unless the rounds ran out first.
     fn freeze(&mut self, tree_ids: &[TreeId]) -> io::Result<ProcessTable> {
         let mut process_table = ProcessTable::read()?;
-        for _ in 1..ROUNDS {
-            let mut is_news = self.stop_inherited(tree_ids)?;
+        for _ in 1..FREEZE_ROUNDS {
+            let mut has_new = self.stop_inherited(tree_ids)?;
             for &tree_id in tree_ids {
-                is_news |= self.stop_new(&process_table, tree_id);
+                has_new |= self.stop_new(&process_table, tree_id);
             }
-            if !is_news {
+            if !has_new {
                 break;
             }
             process_table = ProcessTable::read()?;
@@ -79,11 +83,13 @@ impl Keeper {
         Ok(process_table)
     }
 
-    /// Stops what the warden inherits from these trees while it inherits more. What leaves parent and session with every
-    /// fork passes by here each time, and its next fork takes longer than this look.
+    /// Stops orphans of these trees until the warden inherits no new ones.
+    ///
+    /// A process that changes parent and session with every fork appears here each time, and its next fork takes longer
+    /// than one pass here.
     fn stop_inherited(&mut self, tree_ids: &[TreeId]) -> io::Result<bool> {
-        let mut is_news = false;
-        for _ in 0..LOOKS {
+        let mut has_new = false;
+        for _ in 0..ADOPT_ROUNDS {
             self.adopt()?;
             let of_these = self.adopted.iter().filter(|(_, tree_id)| tree_ids.contains(tree_id));
             let inherited: Vec<(i32, TreeId)> = of_these.map(|(&pid, &tree_id)| (pid, tree_id)).collect();
@@ -91,15 +97,16 @@ impl Keeper {
             if new == 0 {
                 break;
             }
-            is_news = true;
+            has_new = true;
         }
-        Ok(is_news)
+        Ok(has_new)
     }
 
-    /// Stops an inherited child; false if that was done before.
+    /// Stops an inherited child; returns false if it is already stopped.
     fn stop_one(&mut self, pid: i32, tree_id: TreeId) -> bool {
         let Some(tree) = self.trees.get_mut(tree_id) else { return false };
-        // By pid alone, which costs no reading: of a pid used again while its tree dies, the next reading of /proc knows.
+        // Compares the pid alone, which needs no reading of /proc. If the pid is reused while its tree dies, the next
+        // reading of /proc notices.
         if tree.found.range((pid, 0)..=(pid, u64::MAX)).next().is_some() {
             return false;
         }
@@ -123,10 +130,10 @@ impl Keeper {
     fn kill_members(&mut self, process_table: Option<&ProcessTable>, tree_id: TreeId) {
         let members = process_table.map(|process_table| self.members(process_table, tree_id)).unwrap_or_default();
         let Some(tree) = self.trees.get_mut(tree_id) else { return };
-        // The main process is not reaped, so its group's number is its own.
+        // The main process is not reaped yet, so no other process group can have its number.
         let _ = rustix::process::kill_process_group(tree.main, Signal::KILL);
-        if let Some(place) = &tree.place {
-            place.kill();
+        if let Some(cgroup) = &tree.cgroup {
+            cgroup.kill();
         }
         for process in members {
             process.signal(Signal::KILL);
@@ -142,7 +149,7 @@ impl Keeper {
     fn members<'a>(&self, process_table: &'a ProcessTable, tree_id: TreeId) -> Vec<&'a Process> {
         let Some(tree) = self.trees.get(tree_id) else { return Vec::new() };
         let adopted = self.adopted.iter().filter(|(_, owner)| **owner == tree_id).map(|(pid, _)| *pid);
-        let placed = tree.place.as_ref().map(Place::pids).unwrap_or_default();
-        process_table.members(Some(tree.pid()), adopted.chain(placed))
+        let in_cgroup = tree.cgroup.as_ref().map(RunCgroup::pids).unwrap_or_default();
+        process_table.members(Some(tree.pid()), adopted.chain(in_cgroup))
     }
 }

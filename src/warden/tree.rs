@@ -1,4 +1,4 @@
-//! One tree id: a main process, all that came of it, and how far its end has come.
+//! One tree id in use: a main process, its descendants, and the progress of its end.
 //!
 //! ```text
 //!   starting ──▶ running ──▶ exited ──▶ cleared ──▶ Ended is sent
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rustix::process::Pid;
 
-use super::cgroup::Place;
+use super::cgroup::RunCgroup;
 use super::output::Output;
 use super::procfs::Identity;
 use super::spawn::Child;
@@ -25,66 +25,63 @@ use crate::run::KnownBy;
 pub(super) use self::all::Trees;
 pub(super) use self::owner::{Orphan, Owner, owner};
 
-/// What the environment of every process of a run carries, unless a job takes it out.
+/// The variable that every process of a run has in its environment, unless a job removes it.
 pub(super) const RUN_ID: &str = "CRONKEEPER_RUN_ID";
 
-/// A tree id in use.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) main: Pid,
     pub(super) forked_at: Uptime,
     pub(super) run: Option<Vec<u8>>,
-    /// Whom it runs as.
     uid: u32,
-    /// What tells its processes from others; in an audit session it is known to be from when its program was reached.
+    /// How to recognize its processes. If it is an audit session, it is known only once the program has started.
     pub(super) known_by: KnownBy,
     deadline: Deadline,
-    /// Until the child has said whether it reached its program.
+    /// The status pipe, until the child reports whether it reached its program.
     pub(super) starting: Option<OwnedFd>,
     pub(super) stdout: Option<OwnedFd>,
     pub(super) stderr: Option<OwnedFd>,
     pub(super) output: Output,
-    /// Its cgroup, until that is removed.
-    pub(super) place: Option<Place>,
+    pub(super) cgroup: Option<RunCgroup>,
     pub(super) out_of_memory: bool,
-    /// The first thing that was done to end it.
+    /// The first thing that the warden did to end it.
     pub(super) ended_by: Option<EndedBy>,
-    /// It was asked to end, by a signal that it could answer.
-    was_asked: bool,
-    /// When a stop's timeout ends.
+    /// It was sent SIGTERM, to which it can respond.
+    got_sigterm: bool,
+    /// When the grace period of a stop ends.
     kill_at: Option<Uptime>,
-    /// Everything of it is to die.
+    /// All its processes are to be killed.
     is_killing: bool,
     pub(super) next_sweep: Uptime,
     pub(super) sweep_pause: Duration,
-    /// What was found of it while it was being killed, and whether SIGKILL was sent.
+    /// Processes that were found while the tree was being killed, and whether they were sent SIGKILL.
     pub(super) found: BTreeMap<Identity, bool>,
     pub(super) leftovers: u32,
-    /// How and when the main process ended. It stays a zombie until the tree is cleared, so that no other process, group
-    /// or session can get its number meanwhile.
+    /// How and when the main process ended. It stays a zombie until the tree is cleared, so that no other process,
+    /// group or session can get its number meanwhile.
     exit: Option<(Exit, Uptime)>,
-    /// Nothing of it is left, the main process is reaped.
+    /// No process of the tree is left, and the main process is reaped.
     is_cleared: bool,
 }
 
 impl Tree {
-    pub(super) fn new(launch: &Launch, child: Child, place: Option<Place>) -> Self {
+    pub(super) fn new(launch: &Launch, child: Child, cgroup: Option<RunCgroup>) -> Self {
         let run = launch.environment.iter().rev().find(|(key, _)| key == RUN_ID);
         Self {
             main: child.pid,
             forked_at: child.at,
             run: run.map(|(_, value)| value.clone().into_bytes()),
             uid: launch.uid(),
-            known_by: place.as_ref().map_or(KnownBy::Environment, Place::known_by),
+            known_by: cgroup.as_ref().map_or(KnownBy::Environment, RunCgroup::known_by),
             deadline: launch.deadline,
             starting: Some(child.status),
             stdout: Some(child.stdout),
             stderr: Some(child.stderr),
             output: Output::new(launch.max_output),
-            place,
+            cgroup,
             out_of_memory: false,
             ended_by: None,
-            was_asked: false,
+            got_sigterm: false,
             kill_at: None,
             is_killing: false,
             next_sweep: Uptime::ZERO,
@@ -107,36 +104,36 @@ impl Tree {
         }
     }
 
-    /// Removes its cgroup if nothing lives in it; true when there is none.
+    /// Removes its cgroup if no process is left in it; true if there is none any more.
     pub(super) fn leave_cgroup(&mut self) -> bool {
-        let Some(place) = &self.place else { return true };
-        self.out_of_memory |= place.ran_out_of_memory();
-        if place.remove() {
-            self.place = None;
+        let Some(cgroup) = &self.cgroup else { return true };
+        self.out_of_memory |= cgroup.ran_out_of_memory();
+        if cgroup.remove() {
+            self.cgroup = None;
         }
-        self.place.is_none()
+        self.cgroup.is_none()
     }
 
-    /// True while a kill can still be what ends the main process.
+    /// True while the main process has not ended, as far as is known.
     pub(super) fn is_live(&self) -> bool {
         self.exit.is_none()
     }
 
-    /// True while all of it is to die.
     pub(super) fn is_killing(&self) -> bool {
         self.is_killing
     }
 
-    /// How and when the main process ended.
     pub(super) fn exit(&self) -> Option<(Exit, Uptime)> {
         self.exit
     }
 
-    /// What ended it, if that was not itself. SIGKILL gives no exit code: who has one ended by itself, just before it was killed,
-    /// unless it was asked to end.
+    /// The first thing that the warden did to end it, if that is what ended it.
+    ///
+    /// SIGKILL leaves no exit code. A main process with an exit code therefore ended by itself just before it was
+    /// killed, unless it was asked to end.
     pub(super) fn ended_by(&self) -> Option<EndedBy> {
         let has_code = matches!(self.exit, Some((Exit::Code(_), _)));
-        self.ended_by.filter(|_| self.was_asked || !has_code)
+        self.ended_by.filter(|_| self.got_sigterm || !has_code)
     }
 }
 
@@ -172,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn who_has_an_exit_code_was_not_killed() {
-        let ended = |exit, was_asked| {
+    fn a_process_with_an_exit_code_was_not_killed() {
+        let ended = |exit, got_sigterm| {
             let tree = Tree {
                 ended_by: Some(EndedBy::Deadline),
                 exit: Some((exit, Uptime::ZERO)),
-                was_asked,
+                got_sigterm,
                 ..tree(10, "a", 5)
             };
             tree.ended_by()

@@ -1,142 +1,130 @@
-//! What the daemon and the warden say to each other: messages on a stream socket, each a length (u32, little
-//! endian) and that many bytes of JSON.
+//! The protocol between the daemon and the warden.
 //!
-//! There are two sockets. On the first the daemon orders starts and the warden tells all that it has to tell; on the second come all
-//! other orders, each an [`Urgent`]: however many starts wait on the first, the lease and a kill wait for none of them.
+//! Messages on a stream socket, each a length (u32, little endian) and that many bytes of JSON. There are two sockets.
+//! On the first, the daemon orders starts and the warden sends all its notices. On the second, the daemon sends all
+//! other orders, each as an [`Urgent`]: however many starts wait on the first socket, the lease and a kill do not wait
+//! behind them.
 //!
-//! The daemon's ends close with the daemon, however it dies: that is the warden's order to kill all.
+//! The daemon's ends close when the daemon dies, however it dies: that is the order to kill everything.
 
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Uptime;
 use crate::run::KnownBy;
 
-/// Names a process tree between daemon and warden; never used twice by one daemon.
+/// A process tree, between daemon and warden. A daemon never uses a tree id twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TreeId(pub u64);
 
-/// From the daemon.
+/// A message from the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Start a process tree. Answered by `Started` or `NotStarted`. The only order that other orders overtake: what is to be stopped
-    /// or killed before its start was read is not started, and that is `TooLate`.
+    /// Start a process tree. The warden answers with `Started` or `NotStarted`.
+    ///
+    /// It is the only order that other orders can overtake. A tree that is to be stopped or killed before the warden
+    /// has read its start is not started: `TooLate`.
     Start(Box<Launch>),
-    /// End a tree: SIGTERM now (with SIGCONT, so that a stopped process hears it), SIGKILL after `grace_ms`. Answered by `Ended`.
+    /// End a tree: SIGTERM now, SIGKILL after `grace_ms`. The warden answers with `Ended`.
+    ///
+    /// SIGCONT follows the SIGTERM, so that a stopped process receives it.
     Stop {
-        /// Which.
         tree_id: TreeId,
         /// Milliseconds until SIGKILL.
         grace_ms: u64,
     },
-    /// End a tree by SIGKILL now. Answered by `Ended`.
-    Kill {
-        /// Which.
-        tree_id: TreeId,
-    },
-    /// The lease now ends here; trees are killed by it as their `deadline` says.
-    Lease {
-        /// When.
-        until: Uptime,
-    },
-    /// A tree is killed by this from now on.
-    Deadline {
-        /// Which.
-        tree_id: TreeId,
-        /// In place of the one it was started with.
-        deadline: Deadline,
-    },
-    /// Say that you live. Answered by `Pong`, after all that was said before.
+    /// End a tree by SIGKILL now. The warden answers with `Ended`.
+    Kill { tree_id: TreeId },
+    /// The new end of the lease. The warden then kills the trees whose `deadline` depends on it.
+    Lease { until: Uptime },
+    /// Replace the deadline of a tree.
+    Deadline { tree_id: TreeId, deadline: Deadline },
+    /// Ask whether the warden is responding. It answers with `Pong`, after all notices before.
     Ping,
 }
 
-/// An order that waits for no start.
+/// An order that does not wait for starts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Urgent {
-    /// How many starts were ordered before it: a tree id that is not known may be among those of them that are still unread.
+    /// Number of starts sent before it. If the tree id is unknown, its start may be among those that are still unread.
     pub after: u64,
-    /// Anything but a start.
+    /// Any order except a start.
     pub order: Order,
 }
 
-/// What to start, and within which bounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Launch {
-    /// The tree's name.
     pub tree_id: TreeId,
-    /// The program, searched in the PATH of `environment` unless it has a slash, and its arguments. Not empty.
+    /// The program and its arguments. Not empty. A program without a slash is searched in the PATH of `environment`.
     pub argv: Vec<String>,
-    /// The whole environment.
+    /// The whole environment: nothing is inherited.
     pub environment: Vec<(String, String)>,
-    /// What it finds on its standard input; nothing where empty.
+    /// Text on its standard input; if empty, standard input is /dev/null.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub input: String,
-    /// Where to start.
+    /// The working directory.
     pub directory: String,
-    /// Start in `/` where that cannot be entered.
+    /// Start in `/` if `directory` cannot be entered.
     pub or_root: bool,
     /// The file mode creation mask.
     pub umask: u32,
-    /// Whom to become, if not the daemon's user.
+    /// The user to run as, if not the daemon's.
     pub user: Option<User>,
     /// The nice value, if not the daemon's.
     pub nice: Option<i32>,
-    /// See [`Limits`].
     pub limits: Limits,
-    /// The cgroup to make for it. Without one, or where it cannot be made, all limits are the kernel's for single processes.
+    /// The cgroup to create for it. Without one, or if it cannot be created, all limits apply to single processes.
     pub cgroup: Option<Cgroup>,
-    /// Not to be started at or after this instant.
+    /// The process must not be started at or after this instant.
     pub not_after: Uptime,
-    /// See [`Deadline`].
     pub deadline: Deadline,
-    /// Bytes of output to hand on; what comes after is counted and dropped.
+    /// Bytes of output to send to the daemon; the rest is counted and dropped.
     pub max_output: u64,
 }
 
 impl Launch {
-    /// Whom it runs as.
+    /// The user id that it runs as.
     pub fn uid(&self) -> u32 {
         self.user.as_ref().map_or_else(|| nix::unistd::geteuid().as_raw(), |user| user.uid)
     }
 }
 
-/// A user in the kernel's terms.
+/// Numeric ids of a user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
-    /// The user.
     pub uid: u32,
-    /// The group.
+    /// The primary group.
     pub gid: u32,
-    /// All groups.
+    /// The supplementary groups, the primary one included.
     pub groups: Vec<u32>,
 }
 
-/// What processes may take; none where absent.
+/// Resource limits; absent means unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Bytes.
     pub memory: Option<u64>,
     /// Processes and threads.
     pub processes: Option<u64>,
-    /// Soft and hard RLIMIT_NOFILE; absent: what the warden was started with.
+    /// Soft and hard RLIMIT_NOFILE; if absent, the limit that the warden was started with.
     pub open_files: Option<(u64, u64)>,
     /// Seconds of processor time.
     pub cpu_time: Option<u64>,
 }
 
-/// A cgroup for one tree, and those limits that it keeps.
+/// A cgroup for one tree, with the limits that it enforces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cgroup {
-    /// Where to make it; the folder it stands in is there.
+    /// Path of the directory to create; its parent exists.
     pub path: String,
-    /// Bytes of the whole tree.
+    /// Bytes for the whole tree.
     pub memory: Option<u64>,
     /// Processes and threads of the whole tree.
     pub processes: Option<u64>,
 }
 
-/// When a tree is killed without being told to.
+/// When the warden kills a tree without an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Deadline {
@@ -144,14 +132,14 @@ pub enum Deadline {
     Lease,
     /// When the lease has ended and this instant has come.
     LeaseAnd(Uptime),
-    /// When this instant has come, whatever the lease says.
+    /// When this instant has come, regardless of the lease.
     At(Uptime),
     /// Never by itself.
     None,
 }
 
 impl Deadline {
-    /// When a tree with this deadline is to be killed, if the lease ends at `lease_until`.
+    /// When to kill a tree with this deadline, if the lease ends at `lease_until`.
     pub fn due(self, lease_until: Uptime) -> Uptime {
         match self {
             Self::Lease => lease_until,
@@ -162,53 +150,43 @@ impl Deadline {
     }
 }
 
-/// From the warden.
+/// A message from the warden.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Notice {
     /// A tree was started.
     Started {
-        /// Which.
         tree_id: TreeId,
         /// Its main process, leader of a session and process group of its own.
         pid: i32,
         /// When it was forked.
         at: Uptime,
-        /// What tells its processes from others.
+        /// What its processes are recognized by.
         known_by: KnownBy,
     },
     /// A tree was not started.
-    NotStarted {
-        /// Which.
-        tree_id: TreeId,
-        /// Why.
-        why: StartFailure,
-    },
+    NotStarted { tree_id: TreeId, why: StartFailure },
     /// A line of output, without its end.
     Output {
-        /// Of which tree.
         tree_id: TreeId,
-        /// From where.
         stream: Stream,
-        /// The line; bytes that are not UTF-8 are replaced.
+        /// Without the line end; bytes that are not UTF-8 are replaced.
         line: String,
-        /// True where the line goes on in the next message.
+        /// True if the line continues in the next message.
         continues: bool,
     },
-    /// A tree has ended: its main process is reaped and nothing of it is left.
+    /// A tree has ended: its main process is reaped, and none of its processes is left.
     Ended(Box<Ending>),
-    /// It lives.
+    /// The warden is responding.
     Pong,
 }
 
 /// The end of a tree.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ending {
-    /// Which.
     pub tree_id: TreeId,
-    /// How the main process ended.
     pub exit: Exit,
-    /// The first thing the warden did to end it, before it had ended; absent where it ended by itself.
+    /// The first thing the warden did to end the main process; absent if that ended by itself.
     pub ended_by: Option<EndedBy>,
     /// When the main process ended.
     pub at: Uptime,
@@ -216,19 +194,19 @@ pub struct Ending {
     pub leftovers: u32,
     /// The last 4 KiB of its output, as text.
     pub tail: String,
-    /// Bytes of output that were not handed on.
+    /// Bytes of output that were not sent.
     pub dropped_bytes: u64,
-    /// The kernel killed it, or a part of it, because its cgroup's memory was used up.
+    /// The kernel killed a process of it because the memory limit of its cgroup was reached.
     pub out_of_memory: bool,
 }
 
-/// What the warden did to end a tree.
+/// The reason why the warden ended a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndedBy {
-    /// Was told to stop or kill it.
+    /// The daemon ordered a stop or a kill.
     Order,
-    /// Its deadline came.
+    /// Its deadline passed.
     Deadline,
 }
 
@@ -240,14 +218,13 @@ pub enum Exit {
     Code(i32),
     /// By a signal.
     Signal {
-        /// Its number.
         signal: i32,
         /// True if it dumped core.
         core: bool,
     },
 }
 
-/// Where a line came from.
+/// The stream that a line was written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
@@ -261,13 +238,12 @@ pub enum Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StartFailure {
-    /// `not_after` had come, or its deadline was already due, or it was to be ended before it began.
+    /// `not_after` or its deadline had passed, or the daemon ended it before its start was read.
     TooLate,
     /// A step between fork and exec failed.
     Step {
-        /// Which.
         step: Step,
-        /// The system's error number.
+        /// The system's error number (errno).
         errno: i32,
     },
 }

@@ -1,12 +1,13 @@
-//! Guarded writes: together where they come together, and each with one of four answers.
+//! Group commit: guarded writes to the ledger, batched into multis.
 //!
-//! Requests that wait together share a multi, a [`Group`]; several groups are under way at once. The change that fails is dropped from its
-//! group and answered, the rest goes again. Changes of one job never are in two groups at once: so a later one
-//! cannot overtake an earlier one, and what is found of a job can only be its one group's work.
+//! Requests that wait at the same time share a multi, a [`Group`], and several groups are in flight at once. When one
+//! change of a group fails, the committer takes it out, answers it and sends the rest again. Changes of one job are
+//! never in two groups at once: so a later change cannot overtake an earlier one, and any trace found of a job was left
+//! by its one group.
 //!
-//! No answer: the same multi goes again on the same session until there is one. If that says that something is no longer as
-//! it should be, the traces of the first try are looked for; only then is anything concluded. A future of a commit is
-//! dropped only with its session.
+//! If no answer arrives, the committer sends the same multi again on the same session until one does. If that answer
+//! says that some precondition no longer holds, the first try may have been carried out: the committer looks for its
+//! traces before it decides anything. The future of a commit is dropped only together with its session.
 
 mod group;
 mod queue;
@@ -22,98 +23,100 @@ use super::client::{Client, Done, Error, Mode, MultiError, Op, Read};
 use super::context::{SessionContext, SessionError};
 use super::damage::Damage;
 use super::paths;
-use super::trim::Written;
+use super::trim::WrittenRecord;
 use crate::clock::{Clock, Uptime};
 use crate::job::JobName;
 use crate::ledger::{Chains, Change, Commit, CommitId};
 use crate::run::{RunRecord, Version};
-use group::{Failed, Group, Pending, Verdict};
-use queue::Queue;
+use group::{Group, GroupFailure, PendingCommit, TraceVerdict};
+use queue::CommitQueue;
 
-/// Groups under way at once: enough to keep the servers busy, few enough that later requests gather.
-const UNDER_WAY: usize = 8;
-/// After a refusal that may pass, and the longest of the pauses that grow from it.
+/// Groups in flight at once: enough to keep the servers busy, few enough that later requests gather.
+const MOST_GROUPS: usize = 8;
+/// First pause before a refused change is tried again. The pauses double up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Changes of a job that may wait behind a refused one. Where there are more, that one is given up: its job is read, and decided on,
-/// anew.
+/// Most changes of a job that may wait behind a refused one. Beyond that the refused change is given up, so that the
+/// leader reads the job again and decides anew.
 const MOST_BEHIND: usize = 100;
-/// Where no answer came: shorter than a reconnect takes, and no storm if the connection stands.
-const BREATH: Duration = Duration::from_millis(20);
+/// Pause after a missing answer: shorter than a reconnect takes, long enough not to flood a connection that still
+/// works.
+const RESEND_PAUSE: Duration = Duration::from_millis(20);
 
-/// An answer to give.
-pub type Answer = (CommitId, Commit);
+/// A requested change and its result.
+pub type CommitResult = (CommitId, Commit);
 
 type Flight = Pin<Box<dyn Future<Output = Completed> + Send>>;
 
-/// What came back.
+/// The result of one of the committer's requests to ZooKeeper.
 pub enum Completed {
     /// The answer to a group's multi.
     Multi { group: u64, sent: Uptime, result: Result<Vec<Done>, MultiError> },
-    /// What stands where a group of unknown fate would have left its traces.
+    /// The nodes in which a group whose fate is unknown would have left its traces.
     Traces { group: u64, failed: MultiError, found: Result<Vec<Read>, Error> },
-    /// A folder was made, for a job's history or again.
-    Folder { job: Option<JobName>, is_there: bool },
+    /// The znode that holds a job's history was created, or (without a job) a missing parent was created again.
+    Parent { job: Option<JobName>, is_there: bool },
 }
 
 impl Completed {
-    /// Of this group.
+    /// The group that the request was for.
     fn group(&self) -> Option<u64> {
         match self {
             Self::Multi { group, .. } | Self::Traces { group, .. } => Some(*group),
-            Self::Folder { .. } => None,
+            Self::Parent { .. } => None,
         }
     }
 }
 
-/// What follows for others.
+/// Effects of a completed request that the session loop has to apply.
 #[derive(Default)]
-pub struct Outcome {
-    /// Answers to give.
-    pub answers: Vec<Answer>,
-    /// A quorum acknowledged a write that was sent then.
+pub struct CommitEffects {
+    /// Results to report to the daemon.
+    pub answers: Vec<CommitResult>,
+    /// When the write was sent that a quorum has just acknowledged.
     pub acknowledged: Option<Uptime>,
-    /// A group found the own candidate gone.
+    /// A group found that this node's candidate is gone.
     pub is_fenced: bool,
     /// The session is over.
     pub error: Option<SessionError>,
-    /// Changes that the server refuses, told once each: they are tried again.
+    /// Changes that the server refuses and that will be retried. Each is reported once.
     pub put_off: Vec<CommitId>,
-    /// The paths that this is about.
+    /// The paths that the server refuses to write.
     pub refused: Vec<Damage>,
-    /// Paths that are written to again.
+    /// Paths refused before that accept writes again.
     pub mended: Vec<String>,
-    /// The attempts that were begun, with the versions of their records.
+    /// Attempts that were begun, with the versions of their records.
     pub begun: Vec<(RunRecord, Version)>,
-    /// The records of the history that were written.
-    pub grown: Vec<Written>,
+    /// History records that were written.
+    pub grown: Vec<WrittenRecord>,
 }
 
-/// A change that is tried again after a pause. None of its tries is in doubt.
-struct PutOff {
-    pending: Pending,
+/// A refused change that is retried after a pause. None of its tries is in doubt.
+struct DeferredCommit {
+    pending: PendingCommit,
     until: Uptime,
 }
 
 struct Refusal {
     pause: Duration,
     damage: Damage,
-    told: CommitId,
+    reported: CommitId,
 }
 
 /// The commits of one session.
 pub struct Committer<C, K> {
     context: SessionContext<C, K>,
-    waiting: Queue,
+    waiting: CommitQueue,
     groups: BTreeMap<u64, Group>,
-    /// Groups to be sent, and not before when.
+    /// Groups to send, with the earliest time for each.
     due: BTreeMap<u64, Uptime>,
     flights: FuturesUnordered<Flight>,
     histories: BTreeSet<JobName>,
-    /// Changes that the server refuses, by job: others of the job wait behind them.
-    put_off: BTreeMap<JobName, PutOff>,
-    /// What was refused last of each job since a change of it was accepted.
+    /// Changes that the server refuses, by job. Other changes of the job wait behind them.
+    put_off: BTreeMap<JobName, DeferredCommit>,
+    /// The last refusal of each job, until a change of that job is accepted.
     refusals: BTreeMap<JobName, Refusal>,
+    /// The candidate of a term that is over: groups with this fence are not sent.
     held: Option<String>,
     chains: Chains,
     last_group: u64,
@@ -121,11 +124,10 @@ pub struct Committer<C, K> {
 }
 
 impl<C: Client, K: Clock> Committer<C, K> {
-    /// Nothing to commit yet.
     pub fn new(context: SessionContext<C, K>) -> Self {
         Self {
             context,
-            waiting: Queue::default(),
+            waiting: CommitQueue::default(),
             groups: BTreeMap::new(),
             due: BTreeMap::new(),
             flights: FuturesUnordered::new(),
@@ -139,131 +141,136 @@ impl<C: Client, K: Clock> Committer<C, K> {
         }
     }
 
-    /// Takes a change; with a fence, the path of the candidate that must be there. Answered at once where it rests on one that was
-    /// refused.
+    /// Takes a change. `fence` is the path of the candidate that must exist for the change to be written.
+    ///
+    /// Answers at once if the change depends on one that was refused.
     #[must_use]
-    pub fn request(&mut self, id: CommitId, change: Change, fence: Option<String>) -> Vec<Answer> {
+    pub fn request(&mut self, id: CommitId, change: Change, fence: Option<String>) -> Vec<CommitResult> {
         if self.chains.is_broken(&change) {
             return vec![(id, Commit::Superseded)];
         }
         let job = change.job().clone();
         let number = self.waiting.next_number();
-        self.waiting.put(Pending::new(id, number, change, fence));
+        self.waiting.put(PendingCommit::new(id, number, change, fence));
         self.give_up_crowded(&job)
     }
 
-    /// Gives a refused change up where too many wait behind it.
-    fn give_up_crowded(&mut self, job: &JobName) -> Vec<Answer> {
+    /// Gives up a refused change if too many others wait behind it.
+    fn give_up_crowded(&mut self, job: &JobName) -> Vec<CommitResult> {
         if !self.put_off.contains_key(job) {
             return Vec::new();
         }
         if self.waiting.behind(job) <= MOST_BEHIND {
             return Vec::new();
         }
-        let Some(PutOff { pending, .. }) = self.put_off.remove(job) else { return Vec::new() };
+        let Some(DeferredCommit { pending, .. }) = self.put_off.remove(job) else { return Vec::new() };
         self.waiting.free(job);
-        let mut outcome = Outcome::default();
+        let mut outcome = CommitEffects::default();
         outcome.answers.push((pending.id, pending.refused_as(Commit::Superseded)));
         self.break_chain(&pending.change, &mut outcome);
         outcome.answers
     }
 
-    /// A new term: its leader has read every job.
+    /// Starts a new term. Its leader has read every job, so no chain is broken any more.
     pub fn start_term(&mut self) {
         self.chains = Chains::default();
     }
 
-    /// The leader reads this job anew.
+    /// The leader reads this job again, so its chain of writes starts afresh.
     pub fn read(&mut self, job: &JobName) {
         self.chains.read(job);
     }
 
-    /// The folder of the job's history is gone.
+    /// Notes that the znode that holds the job's history is gone.
     pub fn forget(&mut self, job: &JobName) {
         self.histories.remove(job);
     }
 
-    /// When a write was sent last.
     pub fn last_sent(&self) -> Uptime {
         self.last_sent
     }
 
-    /// When a group, or a change that was put off, is due.
+    /// When the next group or deferred change is due.
     pub fn wake(&self) -> Option<Uptime> {
         let groups = self.due.iter().filter(|&(&group, _)| !self.is_held(group)).map(|(_, &at)| at);
         groups.chain(self.put_off.values().map(|put_off| put_off.until)).min()
     }
 
-    /// True while a change that this candidate guards has no answer, and may soon have one: not one that the server refuses, nor what
-    /// waits behind that.
+    /// True while a change guarded by this node's candidate may soon get an answer.
+    ///
+    /// Changes that the server refuses, and those that wait behind them, do not count.
     pub fn has_fenced(&self) -> bool {
         let waiting = self.waiting.iter().filter(|pending| !self.put_off.contains_key(pending.change.job()));
-        waiting.chain(self.groups.values().flat_map(|group| &group.members)).any(Pending::is_fenced)
+        waiting.chain(self.groups.values().flat_map(|group| &group.members)).any(PendingCommit::is_fenced)
     }
 
-    /// The next answer of a server; `None` at once where nothing is under way. Cancel safe.
+    /// The next result from a server; `None` at once if nothing is in flight. Cancel safe.
     pub async fn completed(&mut self) -> Option<Completed> {
         self.flights.next().await
     }
 
-    /// Nothing that this candidate guards is sent any more until it is released: its term is over and it is being removed.
-    /// Changes not yet sent, or refused, are answered at once.
-    pub fn fence_off(&mut self, candidate: Option<String>) -> Vec<Answer> {
+    /// Stops sending what this candidate guards until [`release`](Self::release): its term is over and it is being
+    /// removed.
+    ///
+    /// Answers changes that were not sent yet, or were refused, at once.
+    pub fn fence_off(&mut self, candidate: Option<String>) -> Vec<CommitResult> {
         self.held = candidate;
-        self.take_up_all();
-        let fenced = self.waiting.take(Pending::is_fenced);
+        self.requeue_all();
+        let fenced = self.waiting.take(PendingCommit::is_fenced);
         let waiting: BTreeSet<&JobName> = self.waiting.iter().map(|pending| pending.change.job()).collect();
         self.refusals.retain(|job, _| waiting.contains(job));
         fenced.into_iter().map(|pending| (pending.id, pending.refused_as(Commit::Fenced))).collect()
     }
 
-    /// The paths that what is still to be written is refused for.
+    /// The paths whose refusal holds up changes that are still to be written.
     pub fn refusals(&self) -> impl Iterator<Item = Damage> {
         self.refusals.values().map(|refusal| refusal.damage.clone())
     }
 
-    /// Lets wait again what was put off until now.
-    fn take_up(&mut self, now: Uptime) {
+    /// Puts deferred changes that are due by `now` back into the queue.
+    fn requeue_due(&mut self, now: Uptime) {
         let due: Vec<JobName> =
             self.put_off.iter().filter(|(_, put_off)| put_off.until <= now).map(|(job, _)| job.clone()).collect();
         for job in due {
-            if let Some(PutOff { pending, .. }) = self.put_off.remove(&job) {
+            if let Some(DeferredCommit { pending, .. }) = self.put_off.remove(&job) {
                 self.waiting.put(pending);
                 self.waiting.free(&job);
             }
         }
     }
 
-    fn take_up_all(&mut self) {
-        for (job, PutOff { pending, .. }) in std::mem::take(&mut self.put_off) {
+    fn requeue_all(&mut self) {
+        for (job, DeferredCommit { pending, .. }) in std::mem::take(&mut self.put_off) {
             self.waiting.put(pending);
             self.waiting.free(&job);
         }
     }
 
-    /// The candidate is removed: what it guards may be asked about.
+    /// Sends groups with the held fence again: the candidate is removed, so their multis now fail and get their
+    /// answers.
     pub fn release(&mut self) {
         self.held = None;
     }
 
-    /// The session is over: the answers to what was under way, and the unfenced changes that were never sent.
-    pub fn into_rest(mut self) -> (Vec<Answer>, Vec<(CommitId, Change)>) {
-        self.take_up_all();
+    /// Ends with the session: returns results for what was in flight, and the unfenced changes that were never sent.
+    pub fn into_rest(mut self) -> (Vec<CommitResult>, Vec<(CommitId, Change)>) {
+        self.requeue_all();
         let waiting = self.waiting.take(|_| true);
         let sent = self.groups.into_values().flat_map(|group| group.members);
         let mut answers: Vec<_> = sent.map(|pending| (pending.id, Commit::Unknown)).collect();
-        let (fenced, rest): (Vec<Pending>, Vec<Pending>) = waiting.into_iter().partition(Pending::is_fenced);
+        let (fenced, rest): (Vec<PendingCommit>, Vec<PendingCommit>) =
+            waiting.into_iter().partition(PendingCommit::is_fenced);
         answers.extend(fenced.into_iter().map(|pending| (pending.id, pending.refused_as(Commit::Fenced))));
         (answers, rest.into_iter().map(|pending| (pending.id, pending.change)).collect())
     }
 
-    /// Sends what is due, if a server answers.
+    /// Sends what is due, if the session is connected.
     pub fn start_next(&mut self) {
         if self.context.line().is_err() {
             return;
         }
         let now = self.context.clock.now().up;
-        self.take_up(now);
+        self.requeue_due(now);
         self.gather();
         let due: Vec<u64> = self.due.iter().filter(|&(_, &at)| at <= now).map(|(&group, _)| group).collect();
         for group in due {
@@ -278,9 +285,9 @@ impl<C: Client, K: Clock> Committer<C, K> {
         self.groups.get(&group).is_some_and(|group| group.fence.is_some() && group.fence == self.held)
     }
 
-    /// Puts waiting changes into groups, in order, as far as groups are free, leaving those whose job is held.
+    /// Forms groups from waiting changes, in order, until [`MOST_GROUPS`] exist. Skips changes whose job is held.
     fn gather(&mut self) {
-        while self.groups.len() < UNDER_WAY
+        while self.groups.len() < MOST_GROUPS
             && let Some(group) = self.waiting.next_group()
         {
             self.open(group);
@@ -300,12 +307,13 @@ impl<C: Client, K: Clock> Committer<C, K> {
             self.due.insert(id, Uptime::ZERO);
             return;
         };
-        // Handed over before the multi, so carried out before it.
+        // Requests of a session are carried out in order: what is handed over before the multi exists when the multi
+        // runs.
         for job in group.histories().filter(|job| !self.histories.contains(job)) {
             let create = client.create(&paths::job_history(&job), Vec::new(), Mode::Persistent);
             self.flights.push(Box::pin(async move {
                 let is_there = matches!(create.await, Ok(_) | Err(Error::NodeExists));
-                Completed::Folder { job: Some(job), is_there }
+                Completed::Parent { job: Some(job), is_there }
             }));
         }
         let sent = self.context.clock.now().up;
@@ -314,13 +322,13 @@ impl<C: Client, K: Clock> Committer<C, K> {
         self.flights.push(Box::pin(async move { Completed::Multi { group: id, sent, result: multi.await } }));
     }
 
-    /// Takes what came back.
-    pub fn complete(&mut self, completed: Completed) -> Outcome {
-        let mut outcome = Outcome::default();
+    /// Applies a completed request and returns its effects.
+    pub fn complete(&mut self, completed: Completed) -> CommitEffects {
+        let mut outcome = CommitEffects::default();
         let group = completed.group();
         let jobs = group.and_then(|group| self.groups.get(&group)).map(Group::jobs).unwrap_or_default();
         match completed {
-            Completed::Folder { job, is_there } => {
+            Completed::Parent { job, is_there } => {
                 if is_there {
                     self.histories.extend(job);
                 }
@@ -333,8 +341,8 @@ impl<C: Client, K: Clock> Committer<C, K> {
             Completed::Traces { group, failed, found: Ok(found) } => self.judge(group, failed, &found, &mut outcome),
             Completed::Traces { group, found: Err(error), .. } => match error {
                 Error::SessionOver => self.refused(group, MultiError { index: None, error }, &mut outcome),
-                // Asked again by sending the multi again: it must be answered once more anyway.
-                _ => drop(self.due.insert(group, self.context.clock.now().up + BREATH)),
+                // Sending the multi again leads back here: it needs another answer anyway.
+                _ => drop(self.due.insert(group, self.context.clock.now().up + RESEND_PAUSE)),
             },
         }
         let rest = group.and_then(|group| self.groups.get(&group)).map(Group::jobs).unwrap_or_default();
@@ -343,37 +351,39 @@ impl<C: Client, K: Clock> Committer<C, K> {
         outcome
     }
 
-    fn accept(&mut self, id: u64, outcome: &mut Outcome) {
+    fn accept(&mut self, id: u64, outcome: &mut CommitEffects) {
         let Some(group) = self.groups.remove(&id) else { return };
         if !self.refusals.is_empty() {
             let jobs = group.members.iter().map(|pending| pending.change.job());
             outcome.mended.extend(jobs.filter_map(|job| Some(self.refusals.remove(job)?.damage.path)));
         }
-        outcome.grown.extend(group.members.iter().filter_map(Pending::written));
-        outcome.begun.extend(group.members.iter().filter_map(Pending::begun));
+        outcome.grown.extend(group.members.iter().filter_map(PendingCommit::written));
+        outcome.begun.extend(group.members.iter().filter_map(PendingCommit::begun));
         outcome.answers.extend(group.members.into_iter().map(|pending| (pending.id, Commit::Accepted)));
     }
 
-    fn refused(&mut self, id: u64, failed: MultiError, outcome: &mut Outcome) {
+    fn refused(&mut self, id: u64, failed: MultiError, outcome: &mut CommitEffects) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         match failed.error {
             Error::Unanswered(_) => {
                 group.is_in_doubt = true;
-                self.due.insert(id, self.context.clock.now().up + BREATH);
+                self.due.insert(id, self.context.clock.now().up + RESEND_PAUSE);
             }
             Error::SessionOver => {
                 let members = self.groups.remove(&id).map(|group| group.members).unwrap_or_default();
                 outcome.answers.extend(members.into_iter().map(|pending| (pending.id, Commit::Unknown)));
                 outcome.error = Some(SessionError::SessionOver);
             }
-            _ if group.is_in_doubt || group.is_end_refused(&failed) => self.look_for_traces(id, failed),
+            _ if group.is_in_doubt || group.is_end_refused(&failed) => self.read_traces(id, failed),
             _ => self.settle(id, &failed, outcome),
         }
     }
 
-    /// An earlier try may have been carried out, and be what this one failed on. An end may also have been sent by an earlier
-    /// process, which did not live to hear of it.
-    fn look_for_traces(&mut self, id: u64, failed: MultiError) {
+    /// Reads the places where an earlier try would have left traces: this try may have failed because that one was
+    /// carried out.
+    ///
+    /// An end may also have been sent by an earlier process that died before the answer.
+    fn read_traces(&mut self, id: u64, failed: MultiError) {
         let (Some(group), Ok(client)) = (self.groups.get(&id), self.context.line()) else {
             self.due.insert(id, Uptime::ZERO);
             return;
@@ -382,55 +392,55 @@ impl<C: Client, K: Clock> Committer<C, K> {
         self.flights.push(Box::pin(async move { Completed::Traces { group: id, failed, found: read.await } }));
     }
 
-    fn judge(&mut self, id: u64, failed: MultiError, found: &[Read], outcome: &mut Outcome) {
+    fn judge(&mut self, id: u64, failed: MultiError, found: &[Read], outcome: &mut CommitEffects) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let was_in_doubt = std::mem::take(&mut group.is_in_doubt);
         match group.judge(found) {
-            Verdict::All => self.accept(id, outcome),
-            Verdict::Some(written) => {
-                outcome.grown.extend(written.iter().filter_map(Pending::written));
-                outcome.begun.extend(written.iter().filter_map(Pending::begun));
+            TraceVerdict::All => self.accept(id, outcome),
+            TraceVerdict::Some(written) => {
+                outcome.grown.extend(written.iter().filter_map(PendingCommit::written));
+                outcome.begun.extend(written.iter().filter_map(PendingCommit::begun));
                 outcome.answers.extend(written.into_iter().map(|pending| (pending.id, Commit::Accepted)));
                 self.send_again(id);
             }
-            Verdict::Untraceable => {
+            TraceVerdict::Untraceable => {
                 group.members.iter_mut().for_each(|pending| pending.is_untraceable |= was_in_doubt);
                 self.settle(id, &failed, outcome);
             }
-            Verdict::None => self.settle(id, &failed, outcome),
+            TraceVerdict::None => self.settle(id, &failed, outcome),
         }
     }
 
-    /// A server's word on a multi that was not carried out now: who failed is answered, the others go again.
-    fn settle(&mut self, id: u64, failed: &MultiError, outcome: &mut Outcome) {
+    /// Handles a multi that was certainly not carried out: answers the change that failed and sends the others again.
+    fn settle(&mut self, id: u64, failed: &MultiError, outcome: &mut CommitEffects) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         match group.drop_failed(failed) {
-            Failed::Fence(fenced) => {
+            GroupFailure::Fence(fenced) => {
                 outcome.is_fenced = true;
                 outcome.answers.extend(fenced.iter().map(|pending| (pending.id, pending.refused_as(Commit::Fenced))));
                 self.send_again(id);
             }
-            Failed::Superseded(refused) => {
+            GroupFailure::Superseded(refused) => {
                 outcome
                     .answers
                     .extend(refused.iter().map(|pending| (pending.id, pending.refused_as(Commit::Superseded))));
                 refused.iter().take(1).for_each(|pending| self.break_chain(&pending.change, outcome));
                 self.send_again(id);
             }
-            Failed::Rewritten => self.send_again(id),
-            Failed::NoFolder(path) => {
-                self.make_folders(&path);
+            GroupFailure::Rewritten => self.send_again(id),
+            GroupFailure::NoParent(path) => {
+                self.make_parents(&path);
                 self.send_again(id);
             }
-            Failed::Refused { pending, path } => {
-                self.put_off(id, pending, Damage::unwritten(path, &failed.error), outcome);
+            GroupFailure::Refused { pending, path } => {
+                self.defer(id, pending, Damage::unwritten(path, &failed.error), outcome);
                 self.send_again(id);
             }
         }
     }
 
-    /// What waits and rests on a refused change is refused too.
-    fn break_chain(&mut self, refused: &Change, outcome: &mut Outcome) {
+    /// Rejects every waiting change that depends on a rejected one.
+    fn break_chain(&mut self, refused: &Change, outcome: &mut CommitEffects) {
         self.chains.answered(refused, Commit::Superseded);
         let broken = self.waiting.take(|pending| self.chains.is_broken(&pending.change));
         outcome.answers.extend(broken.into_iter().map(|pending| (pending.id, Commit::Superseded)));
@@ -444,9 +454,10 @@ impl<C: Client, K: Clock> Committer<C, K> {
         }
     }
 
-    /// A change that the server refuses is tried again, after pauses that grow, and holds up its own job alone: these are that change
-    /// and those of its job that came after it in the same group.
-    fn put_off(&mut self, id: u64, mut pending: Vec<Pending>, damage: Damage, outcome: &mut Outcome) {
+    /// Retries a refused change after growing pauses. It holds up its own job only.
+    ///
+    /// `pending` is that change and those of the same job that follow it in the group.
+    fn defer(&mut self, id: u64, mut pending: Vec<PendingCommit>, damage: Damage, outcome: &mut CommitEffects) {
         let behind = pending.split_off(1);
         behind.into_iter().for_each(|pending| self.waiting.put(pending));
         let Some(pending) = pending.pop() else { return };
@@ -455,42 +466,42 @@ impl<C: Client, K: Clock> Committer<C, K> {
         let is_behind_another =
             self.groups.get(&id).is_some_and(|group| group.members.iter().any(|pending| *pending.change.job() == job));
         if is_behind_another {
-            // It is refused again once that one is written.
+            // The server will refuse it again once the earlier one is written.
             self.waiting.put(pending);
         } else {
             self.waiting.hold(&job);
-            self.put_off.insert(job, PutOff { pending, until: self.context.clock.now().up + pause });
+            self.put_off.insert(job, DeferredCommit { pending, until: self.context.clock.now().up + pause });
         }
     }
 
-    fn note_refusal(&mut self, job: &JobName, id: CommitId, damage: Damage, outcome: &mut Outcome) -> Duration {
+    fn note_refusal(&mut self, job: &JobName, id: CommitId, damage: Damage, outcome: &mut CommitEffects) -> Duration {
         let before = self.refusals.remove(job);
         let pause = before.as_ref().map_or(PAUSE, |before| (before.pause * 2).min(LONGEST_PAUSE));
-        if before.as_ref().is_none_or(|before| before.told != id) {
+        if before.as_ref().is_none_or(|before| before.reported != id) {
             outcome.put_off.push(id);
         }
         if let Some(before) = before.filter(|before| before.damage.path != damage.path) {
             outcome.mended.push(before.damage.path);
         }
-        self.refusals.insert(job.clone(), Refusal { pause, damage: damage.clone(), told: id });
+        self.refusals.insert(job.clone(), Refusal { pause, damage: damage.clone(), reported: id });
         outcome.refused.push(damage);
         pause
     }
 
-    /// Makes the folders above a path again; handed over now, so there before what is sent next.
-    fn make_folders(&mut self, path: &str) {
+    /// Creates the missing ancestors of a path. They are handed over now, so they exist before what is sent next.
+    fn make_parents(&mut self, path: &str) {
         let Ok(client) = self.context.line() else { return };
-        for folder in paths::ancestors(path) {
-            let create = client.create(folder, Vec::new(), Mode::Persistent);
+        for parent in paths::ancestors(path) {
+            let create = client.create(parent, Vec::new(), Mode::Persistent);
             self.flights.push(Box::pin(async move {
                 let _ = create.await;
-                Completed::Folder { job: None, is_there: true }
+                Completed::Parent { job: None, is_there: true }
             }));
         }
     }
 }
 
-/// The fence of a group: its candidate as it was made.
+/// The fence of a group: the candidate must exist and be unchanged since it was created.
 pub(super) fn check(candidate: &str) -> Op {
     Op::Check { path: candidate.to_owned(), version: 0 }
 }

@@ -1,37 +1,35 @@
-//! What stands in ZooKeeper and cannot be read, written or trusted: each such path is passed over, and named once for as long as it
-//! stays so.
+//! Damaged paths: znodes that cannot be read, written or trusted.
+//!
+//! The backend ignores each such path and reports it once for as long as it stays damaged.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::client::Error;
 
-/// Most paths that are named: a folder full of them is one trouble, not thousands.
+/// Most paths that are reported. If a parent is full of damaged children, a few of them tell enough.
 const MOST_NAMED: usize = 200;
 
-/// A path that was passed over, and why.
+/// A damaged path and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The path.
     pub path: String,
-    /// Why, in words.
     pub why: String,
 }
 
 impl Damage {
-    /// Of a path, for this reason.
     pub fn new(path: impl Into<String>, why: impl fmt::Display) -> Self {
         Self { path: path.into(), why: why.to_string() }
     }
 
-    /// Of a path that the server, or the client, refuses to read.
+    /// A path that the server, or the client, refuses to read.
     pub fn unread(path: impl Into<String>, error: &Error) -> Self {
-        Self::new(path, format_args!("it cannot be read: {error}"))
+        Self::new(path, format_args!("cannot be read: {error}"))
     }
 
-    /// Of a path that the server, or the client, refuses to write.
+    /// A path that the server, or the client, refuses to write.
     pub fn unwritten(path: impl Into<String>, error: &Error) -> Self {
-        Self::new(path, format_args!("it cannot be written: {error}"))
+        Self::new(path, format_args!("cannot be written: {error}"))
     }
 }
 
@@ -41,50 +39,48 @@ impl fmt::Display for Damage {
     }
 }
 
-/// What looks at the paths: what it finds replaces what it found before.
+/// A kind of check. What it finds replaces what it found before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// The queue.
     Queue,
-    /// The members.
     Members,
-    /// Jobs and runs, as a leader reads them.
+    /// Jobs and runs, as read by a leader.
     Ledger,
-    /// What operators want, and links.
+    /// Requests of operators, and links.
     OperatorRequests,
-    /// What is written to the ledger.
+    /// Writes to the ledger.
     Writes,
-    /// The writes that keep the lease and tell the time.
+    /// Writes that renew the lease and read the time.
     Renewals,
-    /// Who may do what with cronkeeper's paths.
+    /// Access rights on cronkeeper's paths.
     Rights,
 }
 
-/// All that is damaged, as far as this process knows.
+/// All damaged paths that this process knows of.
 #[derive(Debug, Default)]
 pub struct Damages {
     known: BTreeMap<Source, BTreeMap<String, String>>,
     named: BTreeMap<String, String>,
 }
 
-/// What is damaged now, and what of it was not named before.
+/// The damaged paths, and those of them that were not reported before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// All of it, in words.
+    /// All of them, as text.
     pub all: Vec<String>,
-    /// What is new.
+    /// The new ones.
     pub new: Vec<String>,
 }
 
 impl Damages {
-    /// All that `source` finds now. Returns what there is to tell, if that changed anything.
+    /// Replaces what `source` has found. Returns what to report, if anything changed.
     pub fn found(&mut self, source: Source, found: impl IntoIterator<Item = Damage>) -> Option<News> {
         let found: BTreeMap<_, _> = found.into_iter().map(|damage| (damage.path, damage.why)).collect();
         let before = self.known.insert(source, found.clone()).unwrap_or_default();
         if before == found { None } else { self.news() }
     }
 
-    /// One more path, of those that `source` finds one by one.
+    /// Adds a path to what `source` has found.
     pub fn add(&mut self, source: Source, damage: Damage) -> Option<News> {
         let known = self.known.entry(source).or_default();
         if known.get(&damage.path) == Some(&damage.why) {
@@ -94,13 +90,13 @@ impl Damages {
         self.news()
     }
 
-    /// A path is as it should be.
+    /// Removes a path that is no longer damaged.
     pub fn mend(&mut self, source: Source, path: &str) -> Option<News> {
         self.known.get_mut(&source)?.remove(path)?;
         self.news()
     }
 
-    /// The paths that `source` has found.
+    /// The damaged paths that `source` has found.
     pub fn paths(&self, source: Source) -> Vec<String> {
         self.known.get(&source).into_iter().flat_map(BTreeMap::keys).cloned().collect()
     }
@@ -113,11 +109,11 @@ impl Damages {
         let left_out = now.len().saturating_sub(MOST_NAMED);
         let now: BTreeMap<_, _> = now.into_iter().take(MOST_NAMED).collect();
         let before = std::mem::replace(&mut self.named, now);
-        let in_words = |(path, why): (&String, &String)| format!("{path}: {why}");
-        let mut all: Vec<String> = self.named.iter().map(in_words).collect();
+        let describe = |(path, why): (&String, &String)| format!("{path}: {why}");
+        let mut all: Vec<String> = self.named.iter().map(describe).collect();
         all.extend((left_out > 0).then(|| format!("and {left_out} more")));
-        // Whatever is said of it now, a path that was named stays named.
-        let new = self.named.iter().filter(|(path, _)| !before.contains_key(*path)).map(in_words).collect();
+        // A path that was reported is not new, even if the reason has changed.
+        let new = self.named.iter().filter(|(path, _)| !before.contains_key(*path)).map(describe).collect();
         (before != self.named).then_some(News { all, new })
     }
 }

@@ -1,4 +1,4 @@
-//! How a node comes in: the folders, the cluster's id, what its own earlier sessions left, and its member.
+//! A node's entry into the cluster: parent znodes, cluster id, leftovers of its earlier sessions, member.
 
 use std::time::Duration;
 
@@ -12,31 +12,33 @@ use crate::clock::Clock;
 use crate::election::Member;
 use crate::telemetry::TARGET;
 
-/// What became of making the member.
+/// Result of creating the member.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Entered {
-    /// The node lives.
+    /// The member exists: the node is alive to the others.
     Yes,
-    /// Another session has the name.
+    /// Another session holds the node name.
     NameHeld {
-        /// Whose it is, for people.
+        /// The holder, as text for people.
         by: String,
-        /// The session.
+        /// The holder's session.
         owner: i64,
-        /// Its timeout, where its node says so.
+        /// The holder's session timeout, if its member states it.
         timeout: Option<Duration>,
     },
 }
 
-/// Makes the folders, and the cluster's id if there is none; returns the id that stands there. `known` is the one this node knows of: it
-/// stands for one that was removed, overwritten by what is no id, or made unreadable.
+/// Creates the parent znodes, and the cluster id if there is none. Returns the id on record.
+///
+/// `known` is the id that this node knows. It is used if the recorded one was removed, overwritten with anything but an
+/// id, or made unreadable.
 pub async fn prepare<C: Client, K: Clock>(
     context: SessionContext<C, K>,
     known: Option<String>,
     new_cluster: String,
 ) -> Result<String, SessionError> {
-    // What was all made just now is no cluster that anybody knows.
-    let is_new = make_folders(&context).await?;
+    // If everything was created just now, no node can know this cluster.
+    let is_new = make_parents(&context).await?;
     let known = known.filter(|_| !is_new);
     let id = known.clone().unwrap_or(new_cluster);
     let made = context.line()?.create(paths::CLUSTER, id.into_bytes(), Mode::Persistent).await;
@@ -47,7 +49,7 @@ pub async fn prepare<C: Client, K: Clock>(
     }
     let (found, stat) = match (context.line()?.get(paths::CLUSTER).await, known.clone()) {
         (Ok(found), _) => found,
-        // Whoever knows the cluster does not need to read it again.
+        // A node that knows the id does not need to read it.
         (Err(Error::NoAuth | Error::NoNode), Some(known)) => return Ok(known),
         (Err(error), _) => return Err(error).at(paths::CLUSTER),
     };
@@ -57,13 +59,14 @@ pub async fn prepare<C: Client, K: Clock>(
             write_cluster(&context, known.clone(), stat.version).await?;
             Ok(known)
         }
-        // Whoever knows it writes it anew, and only who does.
-        (None, None) => Err(SessionError::Again(format!("{}: it holds no cluster's id", paths::CLUSTER))),
+        // Only a node that knows the id can write it again: wait for one.
+        (None, None) => Err(SessionError::Again(format!("{} holds no cluster id", paths::CLUSTER))),
     }
 }
 
-/// Looks whether the cluster's id stands as this node knows it, and writes it anew where it was removed, or overwritten by what is no
-/// id: without it the next node to start would take the cluster for another.
+/// Checks the cluster id on record, and writes it again if it was removed or overwritten with anything but an id.
+///
+/// Without it the next node to start would believe that this is a different cluster.
 pub async fn keep_cluster<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     known: String,
@@ -84,7 +87,7 @@ async fn write_cluster<C: Client, K: Clock>(
     id: String,
     version: i32,
 ) -> Result<(), SessionError> {
-    tracing::warn!(target: TARGET, "{} holds no cluster's id: it is written anew", paths::CLUSTER);
+    tracing::warn!(target: TARGET, "{} holds no cluster id; writing it again", paths::CLUSTER);
     let set = Op::Set { path: paths::CLUSTER.into(), data: id.into_bytes(), version };
     context.line()?.multi(vec![set]).await.at(paths::CLUSTER).map(drop)
 }
@@ -94,26 +97,26 @@ fn cluster_in(data: &[u8]) -> Option<String> {
     Uuid::parse_str(text).is_ok().then(|| text.to_owned())
 }
 
-/// True where there was nothing of cronkeeper's before.
-async fn make_folders<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<bool, SessionError> {
+/// Creates the parent znodes. Returns true if cronkeeper had no data here before.
+async fn make_parents<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<bool, SessionError> {
     let client = context.line()?;
     let mut is_new = false;
-    let creates = paths::FOLDERS.map(|folder| (folder, client.create(folder, Vec::new(), Mode::Persistent)));
-    for (folder, create) in creates {
+    let creates = paths::PARENTS.map(|path| (path, client.create(path, Vec::new(), Mode::Persistent)));
+    for (path, create) in creates {
         match create.await {
-            Ok(_) => is_new |= folder == paths::ROOT,
+            Ok(_) => is_new |= path == paths::ROOT,
             Err(Error::NodeExists) => {}
-            // The first one's parent is the chroot itself.
-            Err(Error::NoNode) if folder == paths::LEADER => return Err(SessionError::NoChroot),
-            // A server asks for the right to make a node before it looks whether the node is there.
-            Err(Error::NoAuth) if client.stat(folder).await.at(folder)?.is_some() => {}
-            Err(error) => return Err(error).at(folder),
+            // The parent of the first path is the chroot itself.
+            Err(Error::NoNode) if path == paths::LEADER => return Err(SessionError::NoChroot),
+            // A server checks the right to create a node before it checks whether the node exists.
+            Err(Error::NoAuth) if client.stat(path).await.at(path)?.is_some() => {}
+            Err(error) => return Err(error).at(path),
         }
     }
     Ok(is_new)
 }
 
-/// Gives up what dead processes left, then makes the member; where that `is_closed` to its own node, anew.
+/// Gives up what dead processes left, then creates the member. If it `is_closed` to its own node, recreates it.
 pub(super) async fn enter<C: Client, K: Clock>(
     context: SessionContext<C, K>,
     member: Member,
@@ -128,15 +131,15 @@ pub(super) async fn enter<C: Client, K: Clock>(
     match context.line()?.create(&path, data.clone(), Mode::Ephemeral).await {
         Ok(_) => return Ok(Entered::Yes),
         Err(Error::NodeExists) => {}
-        // A folder was removed by hand: they are made again first.
+        // Somebody removed a parent: create them all before the next try.
         Err(Error::NoNode) => {
-            make_folders(&context).await?;
-            return Err(SessionError::Again(format!("{} was gone", paths::NODES)));
+            make_parents(&context).await?;
+            return Err(SessionError::Again(format!("{} was missing", paths::NODES)));
         }
         Err(error) => return Err(error).at(&path),
     }
     let Some(stat) = context.line()?.stat(&path).await.at(&path)? else {
-        return Err(SessionError::Again(format!("{path}: the name has just become free")));
+        return Err(SessionError::Again(format!("{path}: the node name has just become free")));
     };
     if stat.ephemeral_owner != context.me.owner {
         let held = match context.line()?.get(&path).await {
@@ -146,19 +149,19 @@ pub(super) async fn enter<C: Client, K: Clock>(
         };
         return Ok(held_by(&held, stat.ephemeral_owner));
     }
-    // Made by a create of this session whose answer was lost.
+    // A create of this session made it, and the answer was lost.
     match context.line()?.multi(vec![Op::Set { path: path.clone(), data, version: stat.version }]).await {
         Ok(_) => Ok(Entered::Yes),
-        // Or somebody has taken the rights to it: it is made anew.
+        // Somebody has withdrawn this node's rights to it: recreate it.
         Err(failed) if failed.error == Error::NoAuth => {
             remove_own(&context, &path).await?;
-            Err(SessionError::Again(format!("{path}: it was closed to its own node, and is made anew")))
+            Err(SessionError::Again(format!("{path}: its access list excluded this node; recreating it")))
         }
         Err(failed) => Err(failed).at(&path),
     }
 }
 
-/// Removes the own member, so that it can be made anew.
+/// Removes this node's member if it belongs to this session, so that it can be recreated.
 async fn remove_own<C: Client, K: Clock>(context: &SessionContext<C, K>, path: &str) -> Result<(), SessionError> {
     let Some(stat) = context.line()?.stat(path).await.at(path)? else { return Ok(()) };
     if stat.ephemeral_owner != context.me.owner {
@@ -180,7 +183,7 @@ fn held_by(data: &[u8], owner: i64) -> Entered {
     Entered::NameHeld { by, owner, timeout }
 }
 
-/// Writes what the node has loaded into its member. False: the member is gone.
+/// Writes into the member what the node has loaded. Returns false if the member is gone.
 pub async fn publish<C: Client, K: Clock>(context: SessionContext<C, K>, member: Member) -> Result<bool, SessionError> {
     let path = context.member();
     let set = Op::Set { path: path.clone(), data: context::json(&member), version: -1 };

@@ -1,12 +1,13 @@
-//! What is kept of jobs that are gone from every node's jobs files is removed, after a time.
+//! Removes the records of jobs that are gone from every node's jobs files.
 //!
-//! The leader looks now and then, and only while each living node has published the same valid jobs as its own: then a job that is not
-//! among them is in nobody's file. Such a job is noted in `gone/<job>`, and its time counts from that note and from the newest
-//! of its records, by the servers' clock. When it is over its history, its pause and its mark are removed; a job of
-//! that name that comes later is a new one. A job that comes back before is no longer noted.
+//! The leader checks now and then, and only while every living node has published the same valid jobs as the leader
+//! itself: then a job that is not among them is in nobody's file. The leader notes such a job in `gone/<job>`. Its time
+//! counts, by the servers' clock, from that note and from the newest of its records. When the time is up, the leader
+//! removes the job's history, pause and mark, and a later job of the same name is a new one. If the job comes back
+//! earlier, the leader removes the note.
 //!
-//! Every multi is guarded by the candidate, and holds few operations. A job with a run in flight, or that somebody wants to run, is
-//! left as it is. One look is about so many jobs ([`MOST_JOBS`]); the next goes on behind them.
+//! Every multi is guarded by the candidate and holds few operations. Jobs with a run in flight or a requested run are
+//! left alone. Each pass covers at most [`MOST_JOBS`] jobs; the next one continues behind them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,35 +24,35 @@ use crate::election::{Defined, Member};
 use crate::job::JobName;
 use crate::run::{Note, RunId};
 
-/// Jobs that one look is about.
+/// Most jobs per pass.
 const MOST_JOBS: usize = 100;
-/// Records that one multi removes.
+/// Most records that one multi removes.
 const MOST_DELETES: usize = 100;
 
-/// What a look rests on.
+/// Input of a pass.
 pub struct Order {
-    /// The candidate that guards what is removed.
+    /// The candidate that guards the removals.
     pub fence: String,
     /// The jobs of this node's files.
     pub defined: Arc<Defined>,
-    /// How long a job must be gone.
+    /// How long a job must be gone before its records are removed.
     pub after: Duration,
-    /// The servers' time.
+    /// The servers' time, in milliseconds since the epoch.
     pub now_ms: i64,
-    /// The job that the last look ended with, where it did not come to all.
+    /// The last job of the previous pass, if that pass did not reach the end.
     pub behind: Option<JobName>,
 }
 
-/// What a look brought.
+/// Result of a pass.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// The jobs of which nothing is left, and how many records of the history they had.
+    /// The jobs that were removed, with the number of their history records.
     pub forgotten: Vec<(JobName, usize)>,
-    /// The job that it ended with; absent: it came to all.
+    /// The last job of this pass; `None` if it reached the end.
     pub behind: Option<JobName>,
 }
 
-/// Looks at the next jobs that are gone, and removes what is due.
+/// Checks the next jobs that are gone, and removes those that are due.
 pub async fn look<C: Client, K: Clock>(context: SessionContext<C, K>, order: Order) -> Result<Look, SessionError> {
     if !all_define_the_same(&context, &order.defined).await? {
         return Ok(Look::default());
@@ -71,10 +72,10 @@ pub async fn look<C: Client, K: Clock>(context: SessionContext<C, K>, order: Ord
     let busy = busy(&context).await?;
     let mut look = Look { forgotten: Vec::new(), behind: here.last().filter(|_| !is_all).cloned() };
     for job in here.into_iter().filter(|job| !busy.contains(job)) {
-        match see_to(&context, &order, &job).await {
+        match forget_if_due(&context, &order, &job).await {
             Ok(Some(records)) => look.forgotten.push((job, records)),
             Ok(None) => {}
-            // That job's affair: whoever has to write to it names it.
+            // This job stays. Nodes that have to write to it report the damage.
             Err(SessionError::NoAuth(_)) => {}
             Err(error) => return Err(error),
         }
@@ -82,7 +83,7 @@ pub async fn look<C: Client, K: Clock>(context: SessionContext<C, K>, order: Ord
     Ok(look)
 }
 
-/// True where every living node has the same jobs as this one. One that cannot be read may have others.
+/// True if every living node has the same jobs as this one. A member that cannot be read may have others.
 async fn all_define_the_same<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     defined: &Defined,
@@ -95,7 +96,7 @@ async fn all_define_the_same<C: Client, K: Clock>(
     Ok(members.unread.is_empty() && members.found.iter().all(|(_, data, _)| has_the_same(data)))
 }
 
-/// The jobs of which anything is kept.
+/// The jobs that have a mark, a history or a pause.
 async fn kept<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<BTreeSet<JobName>, SessionError> {
     let client = context.line()?;
     let (jobs, history, control) = try_join3(
@@ -107,7 +108,7 @@ async fn kept<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<BTr
     Ok(jobs.iter().chain(&history).chain(&control).filter_map(|name| JobName::parse(name).ok()).collect())
 }
 
-/// The jobs that have a run in flight, or that are to run.
+/// The jobs that have a run in flight or a requested run.
 async fn busy<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<BTreeSet<JobName>, SessionError> {
     let running = context::children(context.line()?, paths::RUNNING).await?;
     let names = context::children(context.line()?, paths::TRIGGERS).await?;
@@ -117,8 +118,8 @@ async fn busy<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<BTr
     Ok(running.chain(wanted).collect())
 }
 
-/// Notes that a job is gone, or removes all of it where its time is over: then how many records of the history it had.
-async fn see_to<C: Client, K: Clock>(
+/// Notes that a job is gone. If it has been gone long enough, removes it and returns the number of its history records.
+async fn forget_if_due<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     order: &Order,
     job: &JobName,
@@ -128,25 +129,25 @@ async fn see_to<C: Client, K: Clock>(
         make_note(context, order, &note).await?;
         return Ok(None);
     };
-    let (record, control, folder) = (paths::job(job), paths::control(job), paths::job_history(job));
+    let (record, control, history) = (paths::job(job), paths::control(job), paths::job_history(job));
     let record_stat = context.line()?.stat(&record).await.at(&record)?;
     let control_stat = context.line()?.stat(&control).await.at(&control)?;
-    let folder_stat = context.line()?.stat(&folder).await.at(&folder)?;
-    let newest = context::newest_history(context.line()?, job, context::MOST_LOOKED_AT).await?;
-    let newest = context::stats(context.line()?, &folder, newest).await?;
+    let history_stat = context.line()?.stat(&history).await.at(&history)?;
+    let newest = context::newest_history(context.line()?, job, context::MOST_RECENT).await?;
+    let newest = context::stats(context.line()?, &history, newest).await?;
     let stats = [Some(noted), record_stat, control_stat].into_iter().flatten();
     let newest = stats.chain(newest.into_iter().map(|(_, stat)| stat)).map(|stat| stat.mtime_ms).max();
     let after = i64::try_from(order.after.as_millis()).unwrap_or(i64::MAX);
     if newest.is_none_or(|newest| order.now_ms.saturating_sub(newest) < after) {
         return Ok(None);
     }
-    let names = context::children(context.line()?, &folder).await?;
+    let names = context::children(context.line()?, &history).await?;
     let records = names.len();
-    if !remove(context, order, names.iter().map(|name| paths::under(&folder, name)).collect()).await? {
+    if !remove(context, order, names.iter().map(|name| paths::under(&history, name)).collect()).await? {
         return Ok(None);
     }
-    // The mark last: until it is gone, what is left of the job is found.
-    let parts = [(folder, folder_stat.map(|_| -1)), (control, control_stat.map(|stat| stat.version))];
+    // Delete the mark last: as long as it exists, a later pass finds the rest of the job.
+    let parts = [(history, history_stat.map(|_| -1)), (control, control_stat.map(|stat| stat.version))];
     let parts = parts.into_iter().chain([(note, Some(-1)), (record, record_stat.map(|stat| stat.version))]);
     let deletes = parts.filter_map(|(path, version)| Some(Op::Delete { path, version: version? }));
     let ops = std::iter::once(check(&order.fence)).chain(deletes).collect();
@@ -162,14 +163,14 @@ async fn make_note<C: Client, K: Clock>(
     let ops = vec![check(&order.fence), create(note)];
     match context.line()?.multi(ops).await {
         Err(MultiError { index: Some(1), error: Error::NoNode }) => {
-            let folder = vec![check(&order.fence), create(paths::GONE), create(note)];
-            done(context.line()?.multi(folder).await, note).map(drop)
+            let with_parent = vec![check(&order.fence), create(paths::GONE), create(note)];
+            done(context.line()?.multi(with_parent).await, note).map(drop)
         }
         answer => done(answer, note).map(drop),
     }
 }
 
-/// Removes these nodes, some at a time. False where one was changed meanwhile: the next look sees to it.
+/// Removes these znodes, some at a time. Returns false if one was changed meanwhile: the next pass tries again.
 async fn remove<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     order: &Order,
@@ -185,12 +186,13 @@ async fn remove<C: Client, K: Clock>(
     Ok(true)
 }
 
-/// False where something stood otherwise than it was read. Where that is the candidate the term is over, as others will find.
+/// Returns false if a znode was not in the expected state. If that is the candidate, the term is over: returns an
+/// error.
 fn done<T>(answer: Result<T, MultiError>, path: &str) -> Result<bool, SessionError> {
     match answer {
         Ok(_) => Ok(true),
         Err(MultiError { index: Some(0), error: Error::NoNode | Error::BadVersion }) => {
-            Err(SessionError::Again("this node leads no more".into()))
+            Err(SessionError::Again("this node no longer leads".into()))
         }
         Err(failed) if failed.error.is_of_state() => Ok(false),
         Err(failed) => Err(failed).at(path).map(|()| false),

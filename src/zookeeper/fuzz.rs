@@ -1,4 +1,6 @@
-//! A ledger in ZooKeeper that somebody has written into: each line a path below `/cronkeeper` and its data.
+//! Fuzz test of a ledger in ZooKeeper that somebody has tampered with.
+//!
+//! Each input line is a path below `/cronkeeper` and its data.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! What earlier processes of this node left, given up in order: their runs, then candidate and member.
+//! Gives up what earlier processes of this node left: first their runs, then candidate and member.
 //!
-//! In this order, because once the member is gone the leader settles its runs by what it knows: it would begin a run again
-//! whose success is only known here. A run that was begun for a process which died before it handed it to its warden was never
-//! started: it goes back to be started, and only here is that known. Relies on the caller that these processes were seen dead.
+//! The order matters: once the member is gone, the leader settles the runs by what it knows, and would repeat a run
+//! whose success is known only here. If a process died before it handed a begun run to its warden, the run was never
+//! started; only this node knows, so it marks the run as unstarted and the leader starts it. The caller must know that
+//! these processes are dead.
 
 use std::collections::BTreeSet;
 
@@ -22,39 +23,39 @@ use crate::run::journal::Noted;
 use crate::run::{OnLoss, Outcome, Reason, RunEnd, RunRecord, RunState, Version};
 use crate::term::{NodeName, SessionId};
 
-/// What is left of earlier sessions.
+/// What earlier sessions left behind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Leftover {
-    /// Whose entries go.
+    /// Sessions whose entries are removed.
     pub(super) sessions: Vec<i64>,
-    /// Those among them whose processes are dead: their runs end. The living process sees to its own runs itself.
+    /// Those of them whose processes are dead: their runs end here. A living process ends its own runs itself.
     pub(super) dead: BTreeSet<SessionId>,
-    /// The ends that dead processes could not send.
+    /// Ends that the dead processes could not send.
     pub(super) ends: Vec<RunEnd>,
-    /// What they handed to their wardens, where that is known.
+    /// The runs that the dead processes handed to their wardens, if known.
     pub(super) noted: Option<Noted>,
-    /// Who wants to know of every end that was written.
+    /// Receives every end that was written.
     pub(super) successor: Option<UnboundedSender<Event>>,
 }
 
 impl Leftover {
-    /// What dead processes left, by what the state directory says.
+    /// What the state directory knows of dead processes.
     pub(super) fn of_the_dead(store: &dyn SessionStore) -> Self {
         let sessions = store.removable();
         let dead = sessions.iter().copied().map(session_id).collect();
         Self { sessions, dead, ends: store.open_ends(), noted: store.noted(), successor: None }
     }
 
-    /// Whoever wanted to know may have gone.
-    fn inherit(&self, end: RunEnd, version: Version) {
+    /// Reports an end. The receiver may be gone.
+    fn report(&self, end: RunEnd, version: Version) {
         if let Some(successor) = &self.successor {
             let _ = successor.send(Event::Ledger(ledger::Event::Ended { end: Box::new(end), at: version }));
         }
     }
 
-    /// What is to be written of a run, if it is a dead process's and not the leader's to begin again.
+    /// The change to write for a run of a dead process; `None` if it is another's run, or the leader's to begin again.
     fn settle(&self, run: &RunRecord, at: Version, node: &NodeName, now: Timestamp) -> Option<Change> {
-        // One that waits is the leader's: whatever is noted of its last attempt, that one is over.
+        // A waiting run is the leader's, whatever is noted of its last attempt: that attempt is over.
         if run.state.waits() || run.owner.node != *node || !self.dead.contains(&run.owner.session) {
             return None;
         }
@@ -72,21 +73,20 @@ impl Leftover {
     }
 }
 
-/// Where a node's entries are, and whose.
+/// A node whose entries are to be removed.
 #[derive(Clone, Debug)]
 pub struct Estate {
-    /// The node.
     pub node: NodeName,
     /// The connect string, for messages.
     pub service: String,
-    /// Its chroot, for messages.
+    /// The chroot, for messages.
     pub chroot: String,
 }
 
-/// Why nothing, or not all, was given up. It is the affair of the node's next start then, or of the server.
+/// Failure to give everything up. The node's next start, or the servers' session timeout, does the rest.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ReleaseError {
-    /// The servers do not answer as they should.
+    /// The servers do not answer, or refuse; a later try may succeed.
     #[error("{0}")]
     NotNow(String),
     /// An operator must act.
@@ -94,11 +94,12 @@ pub enum ReleaseError {
     Failed(#[from] Failure),
 }
 
-/// Gives up what the dead processes of a node left, under a session that makes nothing. `successor` hears of every end that was written,
-/// whatever becomes of the rest.
+/// Gives up what the dead processes of a node left, under a session that creates no entries.
+///
+/// `successor` receives every end that was written, even if the rest fails.
 ///
 /// # Errors
-/// Where not all could be given up; doing it again is harmless.
+/// If not everything could be given up. Calling it again is harmless.
 pub async fn release<C: Connect, K: Clock>(
     connect: &C,
     clock: K,
@@ -161,7 +162,7 @@ pub(super) async fn give_up<C: Client, K: Clock>(
     }
     end_runs(context, &left).await?;
     remove_entries(context, &left.sessions).await?;
-    // A begin that was still on its way may have arrived meanwhile. Without the candidate none does any more.
+    // A begin still in flight may have arrived meanwhile. Without the candidate, no other can follow.
     end_runs(context, &left).await
 }
 
@@ -169,22 +170,23 @@ async fn end_runs<C: Client, K: Clock>(context: &SessionContext<C, K>, left: &Le
     if left.dead.is_empty() {
         return Ok(());
     }
-    // A server that lags behind does not know of the newest runs yet; once it has answered a write it does.
+    // A server that lags behind may not know the newest runs yet; once it has answered a write, it does.
     match context.line()?.multi(vec![Op::Check { path: paths::RUNNING.to_owned(), version: -1 }]).await {
         Ok(_) | Err(MultiError { error: Error::NoNode | Error::NoAuth, .. }) => {}
         Err(failed) => return Err(failed).at(paths::RUNNING),
     }
-    // What cannot be read is the leader's to name: nobody gives it up.
+    // Records that cannot be read stay; the leader reports them.
     let names = context::or_none(context::children(context.line()?, paths::RUNNING).await)?;
     let found = context.get_small(paths::RUNNING, names).await?.found;
     let runs = found.into_iter().filter_map(|(name, data, stat)| snapshot::run_record(&name, &data, &stat).ok());
-    // All are waited for, whatever the first one says: what was handed over is never dropped.
+    // Wait for all, whatever the first one returns: a request that was handed over is never dropped.
     let ended = join_all(runs.map(|(run, version)| settle_run(context, left, run, version))).await;
     ended.into_iter().collect()
 }
 
-/// Ends a run of a dead process, or lets it go, unless it was settled otherwise. What the servers refuse is left to the daemon, whose committer
-/// says so.
+/// Ends a run of a dead process, or marks it as unstarted, unless somebody else has settled it.
+///
+/// Changes that the servers refuse are left to the daemon: its committer retries and reports them.
 async fn settle_run<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     left: &Leftover,
@@ -193,12 +195,12 @@ async fn settle_run<C: Client, K: Clock>(
 ) -> Result<(), SessionError> {
     let path = paths::running(&run.id());
     while let Some(change) = left.settle(&run, version, &context.me.node, context.clock.now().wall) {
-        // There already, in most cases; the multi says what else is wrong.
+        // It exists in most cases. If this fails for another reason, the multi fails too.
         let _ = context.line()?.create(&paths::job_history(&run.job), Vec::new(), Mode::Persistent).await;
         match context.line()?.multi(lower::ops(&change)).await.map_err(|failed| failed.error) {
             Ok(_) => {
                 if let Change::End { end, .. } = change {
-                    left.inherit(end, version);
+                    left.report(end, version);
                 }
                 return Ok(());
             }

@@ -1,6 +1,6 @@
-//! A [`Change`] as operations of a multi, and how to know afterwards that it was written.
+//! Translates a [`Change`] into the operations of a multi and into the traces that prove that it was written.
 //!
-//! Pure. The fence, a check of the own candidate, is not among the operations: a group of changes shares one.
+//! Pure. The fence, a check of the own candidate, is not among the operations, because a group of changes shares one.
 
 #[cfg(test)]
 pub(super) mod tests;
@@ -13,25 +13,24 @@ use super::{paths, requests};
 use crate::ledger::Change;
 use crate::run::{HistoryRecord, JobRecord, Link, Nonce, RunRecord, RunState, Skip, TriggerSeq, Version};
 
-/// The operations of a change, in order.
 pub fn ops(change: &Change) -> Vec<Op> {
     let mut ops = own_ops(change);
-    ops.extend(leave(&change.links()));
+    ops.extend(leave_links(&change.links()));
     ops
 }
 
-/// Links for jobs that run after others, and the sign that there are some.
-fn leave(links: &[Link]) -> impl Iterator<Item = Op> {
+/// Creates links for downstream jobs, and notifies the leader if there are any.
+fn leave_links(links: &[Link]) -> impl Iterator<Item = Op> {
     let path = || paths::under(paths::TRIGGERS, "");
     let create = move |link| Op::Create { path: path(), data: json(link), mode: Mode::PersistentSequential };
-    links.iter().map(create).chain((!links.is_empty()).then(|| requests::ring(paths::TRIGGERS)))
+    links.iter().map(create).chain((!links.is_empty()).then(|| requests::notify_leader(paths::TRIGGERS)))
 }
 
 fn own_ops(change: &Change) -> Vec<Op> {
     match change {
         Change::Advance { job, at, record, skip } => {
             let mut ops = vec![write(paths::job(job), json(record), *at)];
-            ops.extend(skip.as_ref().map(|skip| say(&skip.skip, skip.at)));
+            ops.extend(skip.as_ref().map(|skip| record_skip(&skip.skip, skip.at)));
             ops
         }
         Change::Begin { at, record, run } => {
@@ -42,31 +41,31 @@ fn own_ops(change: &Change) -> Vec<Op> {
         }
         Change::BeginTriggered { run } => {
             let mut ops = vec![write(paths::running(&run.id()), json(run), None)];
-            ops.extend(run.trigger.as_ref().map(|trigger| take_away(trigger.seq)));
+            ops.extend(run.trigger.as_ref().map(|trigger| delete_trigger(trigger.seq)));
             ops
         }
         Change::DropTrigger { seq, skip, .. } => {
-            std::iter::once(take_away(*seq)).chain(skip.as_ref().map(|skip| say(skip, None))).collect()
+            std::iter::once(delete_trigger(*seq)).chain(skip.as_ref().map(|skip| record_skip(skip, None))).collect()
         }
         Change::BeginDownstream { mark, run, links } => {
             let mark = mark.as_ref().map(|(at, record)| write(paths::job(&run.job), json(record), Some(*at)));
             let begin = write(paths::running(&run.id()), json(run), None);
-            mark.into_iter().chain([begin]).chain(links.iter().copied().map(take_away)).collect()
+            mark.into_iter().chain([begin]).chain(links.iter().copied().map(delete_trigger)).collect()
         }
         Change::DropLinks { links, skip, .. } => {
-            let taken = links.iter().copied().map(take_away);
-            taken.chain(skip.as_ref().map(|skip| say(skip, None))).collect()
+            let deletes = links.iter().copied().map(delete_trigger);
+            deletes.chain(skip.as_ref().map(|skip| record_skip(skip, None))).collect()
         }
         Change::Resume { job, control, mark, skip } => {
             let mark = mark.as_ref().map(|(at, record)| write(paths::job(job), json(record), *at));
             let lift = Op::Delete { path: paths::control(job), version: control.0 };
-            mark.into_iter().chain([lift]).chain(skip.as_ref().map(|skip| say(&skip.skip, skip.at))).collect()
+            mark.into_iter().chain([lift]).chain(skip.as_ref().map(|skip| record_skip(&skip.skip, skip.at))).collect()
         }
         Change::UpdateRun { at, run } | Change::ChangeOwner { at, run } | Change::Kill { at, run } => {
             vec![write(paths::running(&run.id()), json(run), Some(*at))]
         }
         Change::Miss { at, run, skip, .. } => {
-            vec![Op::Delete { path: paths::running(run), version: at.0 }, say(skip, None)]
+            vec![Op::Delete { path: paths::running(run), version: at.0 }, record_skip(skip, None)]
         }
         Change::End { at, end, .. } => vec![
             Op::Delete { path: paths::running(&end.run.id()), version: at.0 },
@@ -75,11 +74,11 @@ fn own_ops(change: &Change) -> Vec<Op> {
     }
 }
 
-fn take_away(trigger: TriggerSeq) -> Op {
+fn delete_trigger(trigger: TriggerSeq) -> Op {
     Op::Delete { path: paths::trigger(trigger), version: -1 }
 }
 
-fn say(skip: &Skip, at: Option<Version>) -> Op {
+fn record_skip(skip: &Skip, at: Option<Version>) -> Op {
     write(paths::history(&skip.id()), json(&HistoryRecord::Skip(skip.clone())), at)
 }
 
@@ -90,7 +89,7 @@ fn write(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
     }
 }
 
-/// True when the change was decided in a term other than that of `token`: it says which by the token in its record.
+/// True if the token in the change's record shows that it was decided in a term other than that of `token`.
 pub fn is_of_another_term(change: &Change, token: i64) -> bool {
     match change {
         Change::Begin { run, .. } | Change::BeginTriggered { run } | Change::BeginDownstream { run, .. } => {
@@ -108,37 +107,35 @@ pub fn is_of_another_term(change: &Change, token: i64) -> bool {
     }
 }
 
-/// What an own write leaves behind.
+/// A place where a write of this node leaves evidence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
-    /// Where.
     pub path: String,
-    /// What.
     pub mark: Evidence,
-    /// The version it was written at, where what stands at the path is never removed and made again; absent: nothing follows
-    /// from what stands there otherwise.
+    /// The version that the write is based on. Absent if the znode may be removed and recreated: then a different
+    /// content proves nothing.
     pub base: Option<Base>,
 }
 
-/// What a write rests on.
+/// The state that a write expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
-    /// That there is nothing yet.
+    /// The znode does not exist yet.
     Absent,
-    /// This version.
+    /// The znode has this version.
     Version(Version),
 }
 
-/// How an own write is told from another's.
+/// Evidence by which a write of this node is distinguished from others.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Evidence {
-    /// A nonce, drawn for this one decision: it proves the whole multi.
+    /// A nonce drawn for this one decision. It proves the whole multi.
     Nonce(Nonce),
-    /// The record as written. Another may have written the same, so it proves this change alone.
+    /// The record as written. Somebody else may have written the same, so it proves only this change.
     Record(Vec<u8>),
 }
 
-/// Where to look for a change, each place enough by itself.
+/// The traces of a change. Each is sufficient by itself.
 pub fn traces(change: &Change) -> Vec<Trace> {
     let nonce = |path, nonce: &Nonce, base| Trace { path, mark: Evidence::Nonce(nonce.clone()), base };
     let record = |path, record, base| Trace { path, mark: Evidence::Record(record), base };
@@ -182,8 +179,10 @@ pub fn traces(change: &Change) -> Vec<Trace> {
 }
 
 impl Base {
-    /// True when what stands, and is not the own write, shows that the own one was never carried out: the version it would have made
-    /// was not reached, or is another's. A later version shows nothing, the own write may be under it.
+    /// True if the version found, whose content is not this write's, proves that the write was never carried out.
+    ///
+    /// That is so if the znode has not reached the version that the write would have made, or somebody else made that
+    /// version. A later version proves nothing, because the write may have been overwritten.
     pub fn is_unwritten(self, found: Option<Version>) -> bool {
         match (self, found) {
             (Self::Absent, None) => true,
@@ -195,7 +194,7 @@ impl Base {
 }
 
 impl Evidence {
-    /// True when what was found is the own write.
+    /// True if this data was written by the write in question.
     pub fn is_in(&self, data: &[u8]) -> bool {
         match self {
             Self::Record(record) => record == data,

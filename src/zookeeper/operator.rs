@@ -1,7 +1,8 @@
-//! What operators want, written by the sessions that people are lent.
+//! Requests of operators, written on sessions lent to people.
 //!
-//! A request whose fate stays unknown is written again by whoever asked: a pause says the same twice, and a trigger is looked for by
-//! its uuid first. Where that looks in vain, because the server lags behind, the leader finds the second one out.
+//! If the fate of a request stays unknown, the caller sends it again. A second pause is harmless. Before a trigger is
+//! written, its uuid is searched; if the server lags behind and does not find the first one, the leader recognizes the
+//! duplicate.
 
 use futures_util::future::{BoxFuture, select_all};
 use futures_util::{FutureExt as _, join};
@@ -18,37 +19,38 @@ use crate::run::{
     TriggerRecord, TriggerSeq, Version,
 };
 
-/// How often a write is tried whose ground others change meanwhile: a job that is decided on every second leaves room enough.
+/// Most tries of a write whose base others keep changing. That is enough for a job that is decided on every second.
 const TRIES: usize = 100;
 
 impl<L: Lend> Operator for LedgerReader<L> {
     fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> OperatorFuture<'_, ()> {
-        Box::pin(async move { said(self.paused(&job, id, pause).await) })
+        Box::pin(async move { operator_result(self.paused(&job, id, pause).await) })
     }
 
     fn request_resume(&self, job: JobName, resume: Resume) -> OperatorFuture<'_, Option<Uuid>> {
-        Box::pin(async move { said(self.resume_requested(&job, resume).await) })
+        Box::pin(async move { operator_result(self.resume_requested(&job, resume).await) })
     }
 
     fn resumed(&self, job: JobName, pause: Uuid) -> OperatorFuture<'_, ()> {
-        Box::pin(async move { said(self.gone(&job, pause).await) })
+        Box::pin(async move { operator_result(self.gone(&job, pause).await) })
     }
 
     fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId> {
-        Box::pin(async move { said(self.triggered(request).await) })
+        Box::pin(async move { operator_result(self.triggered(request).await) })
     }
 
     fn kill(&self, run: RunId, request: KillRequest) -> OperatorFuture<'_, Option<RunState>> {
-        Box::pin(async move { said(self.killed(&run, request).await) })
+        Box::pin(async move { operator_result(self.killed(&run, request).await) })
     }
 
     fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed> {
-        Box::pin(async move { said(self.ended(&run).await) })
+        Box::pin(async move { operator_result(self.ended(&run).await) })
     }
 }
 
 impl<L: Lend> LedgerReader<L> {
-    /// The job's record is set as it stands: whatever a leader has under way for it is refused.
+    /// Writes the job's record unchanged along with the pause. Its new version rejects whatever a leader has in flight
+    /// for the job.
     async fn paused(&self, job: &JobName, id: Uuid, pause: Pause) -> Result<(), SessionError> {
         for _ in 0..TRIES {
             let client = self.line().await?;
@@ -60,8 +62,11 @@ impl<L: Lend> LedgerReader<L> {
                 Err(Error::NoNode) => write(paths::job(job), json(&undecided(id)), None),
                 Err(error) => return Err(error).at(&paths::job(job)),
             };
-            if done(client.multi(vec![control, touch, requests::ring(paths::CONTROL)]).await, &paths::control(job))?
-                .is_some()
+            if done(
+                client.multi(vec![control, touch, requests::notify_leader(paths::CONTROL)]).await,
+                &paths::control(job),
+            )?
+            .is_some()
             {
                 return Ok(());
             }
@@ -76,7 +81,9 @@ impl<L: Lend> LedgerReader<L> {
             let id = entry.record.id;
             let record = ControlRecord { resume: Some(resume.clone()), ..entry.record };
             let set = write(paths::control(job), json(&record), Some(entry.version));
-            if done(client.multi(vec![set, requests::ring(paths::CONTROL)]).await, &paths::control(job))?.is_some() {
+            if done(client.multi(vec![set, requests::notify_leader(paths::CONTROL)]).await, &paths::control(job))?
+                .is_some()
+            {
                 return Ok(Some(id));
             }
         }
@@ -101,16 +108,16 @@ impl<L: Lend> LedgerReader<L> {
         }
         let path = paths::under(paths::TRIGGERS, "");
         let create = Op::Create { path, data: json(&request), mode: Mode::PersistentSequential };
-        let made = client.multi(vec![create, requests::ring(paths::TRIGGERS)]).await.at(paths::TRIGGERS)?;
+        let made = client.multi(vec![create, requests::notify_leader(paths::TRIGGERS)]).await.at(paths::TRIGGERS)?;
         let seq = made.first().and_then(|made| match made {
             Done::Created(path) => paths::trigger_seq(paths::name(path)),
             Done::Nothing | Done::Set(_) => None,
         });
-        let seq = seq.ok_or_else(|| SessionError::Again("the server names no trigger".to_owned()))?;
+        let seq = seq.ok_or_else(|| SessionError::Again("the server's answer names no trigger".to_owned()))?;
         Ok(RunId::manual(request.job, request.at, seq))
     }
 
-    /// Set at the version read: whoever has the run watches its record.
+    /// Writes at the version read. The run's owner watches its record.
     async fn killed(&self, run: &RunId, request: KillRequest) -> Result<Option<RunState>, SessionError> {
         for _ in 0..TRIES {
             let client = self.line().await?;
@@ -133,7 +140,7 @@ impl<L: Lend> LedgerReader<L> {
         Err(busy())
     }
 
-    /// From trigger to run to history everything moves in one transaction: looked for in that order, it is not missed.
+    /// From trigger to run to history everything moves in one transaction, so reading in that order cannot miss it.
     async fn ended(&self, run: &RunId) -> Result<Followed, SessionError> {
         loop {
             let client = self.line().await?;
@@ -155,7 +162,7 @@ impl<L: Lend> LedgerReader<L> {
     }
 }
 
-/// The run that a trigger of this uuid leads, or led, to.
+/// The run that belongs to this trigger's uuid, be it waiting, in flight or ended.
 async fn known<C: Client>(client: &C, request: &TriggerRecord) -> Result<Option<RunId>, SessionError> {
     let names = context::children(client, paths::TRIGGERS).await?;
     let waiting = context::get_small(client, paths::TRIGGERS, names).await?.found;
@@ -178,8 +185,8 @@ async fn known<C: Client>(client: &C, request: &TriggerRecord) -> Result<Option<
         return Ok(Some(run.id()));
     }
     let history = requests::triggered(client, &request.job).await?;
-    let answer = history.iter().find(|record| record.trigger().is_some_and(|own| own.uuid == request.uuid));
-    Ok(answer.map(HistoryRecord::id))
+    let record = history.iter().find(|record| record.trigger().is_some_and(|own| own.uuid == request.uuid));
+    Ok(record.map(HistoryRecord::id))
 }
 
 async fn ended<C: Client>(client: &C, run: &RunId) -> Result<Option<HistoryRecord>, SessionError> {
@@ -197,7 +204,7 @@ fn is_another(data: &[u8], pause: Uuid) -> bool {
     serde_json::from_slice::<ControlRecord>(data).is_ok_and(|record| record.id != pause)
 }
 
-/// The record of a job that no leader has decided on: its occurrences count from whenever one does.
+/// The record of a job that no leader has decided on. Its occurrences count from the first decision.
 fn undecided(pause: Uuid) -> JobRecord {
     JobRecord {
         v: 1,
@@ -215,7 +222,7 @@ fn write(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
     }
 }
 
-/// `None` where another wrote what it rests on.
+/// Returns `None` if another writer changed the base of the write.
 fn done(answer: Result<Vec<Done>, MultiError>, path: &str) -> Result<Option<Vec<Done>>, SessionError> {
     match answer {
         Ok(done) => Ok(Some(done)),
@@ -225,9 +232,9 @@ fn done(answer: Result<Vec<Done>, MultiError>, path: &str) -> Result<Option<Vec<
 }
 
 fn busy() -> SessionError {
-    SessionError::Again("others keep changing what is to be changed".to_owned())
+    SessionError::Again("other writers keep changing this record".to_owned())
 }
 
-fn said<T>(result: Result<T, SessionError>) -> Result<T, OperatorError> {
+fn operator_result<T>(result: Result<T, SessionError>) -> Result<T, OperatorError> {
     result.map_err(|error| OperatorError(error.to_string()))
 }

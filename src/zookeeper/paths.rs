@@ -1,4 +1,4 @@
-//! Every znode path there is, relative to the chroot.
+//! All znode paths, relative to the chroot.
 
 use crate::job::JobName;
 use crate::run::{RunId, TriggerSeq};
@@ -6,80 +6,76 @@ use crate::term::{CandidateName, NodeName};
 
 /// The queue.
 pub const LEADER: &str = "/leader";
-/// All else.
+/// Parent of everything except the queue.
 pub const ROOT: &str = "/cronkeeper";
-/// Holds the cluster's id.
+/// Holds the cluster id.
 pub const CLUSTER: &str = "/cronkeeper/cluster";
-/// The members.
+/// Parent of the members.
 pub const NODES: &str = "/cronkeeper/nodes";
-/// The marks.
+/// Parent of the marks.
 pub const JOBS: &str = "/cronkeeper/jobs";
-/// The runs in flight.
+/// Parent of the runs in flight.
 pub const RUNNING: &str = "/cronkeeper/running";
-/// What ended or was skipped, by job.
+/// Runs that ended and occurrences that were skipped, by job.
 pub const HISTORY: &str = "/cronkeeper/history";
-/// What operators paused.
+/// Pauses, by job.
 pub const CONTROL: &str = "/cronkeeper/control";
-/// What operators want now.
+/// Requested runs, and links to downstream jobs.
 pub const TRIGGERS: &str = "/cronkeeper/triggers";
 
-/// Jobs that are gone from every node's files. Made when there is one.
+/// Jobs that are absent from every node's files. Created with the first such job.
 pub const GONE: &str = "/cronkeeper/gone";
 
-/// The folders that must be there, parents first.
-pub const FOLDERS: [&str; 8] = [LEADER, ROOT, NODES, JOBS, RUNNING, HISTORY, CONTROL, TRIGGERS];
+/// The znodes that must exist, parents before children.
+pub const PARENTS: [&str; 8] = [LEADER, ROOT, NODES, JOBS, RUNNING, HISTORY, CONTROL, TRIGGERS];
 
-/// A node under a folder.
-pub fn under(folder: &str, name: &str) -> String {
-    format!("{folder}/{name}")
+/// The path of a child.
+pub fn under(parent: &str, name: &str) -> String {
+    format!("{parent}/{name}")
 }
 
-/// An entry of the queue.
 pub fn candidate(name: &CandidateName) -> String {
     under(LEADER, &name.0)
 }
 
-/// A living node.
 pub fn member(node: &NodeName) -> String {
     under(NODES, node.as_str())
 }
 
-/// A job's mark.
+/// The job's mark.
 pub fn job(job: &JobName) -> String {
     under(JOBS, job.as_str())
 }
 
-/// A run in flight.
 pub fn running(run: &RunId) -> String {
     under(RUNNING, &run.to_string())
 }
 
-/// The folder of a job's history.
+/// The parent of a job's history records.
 pub fn job_history(job: &JobName) -> String {
     under(HISTORY, job.as_str())
 }
 
-/// A record of the history.
+/// The history record of a run, or of skipped occurrences.
 pub fn history(run: &RunId) -> String {
     under(&job_history(run.job()), &run.to_string())
 }
 
-/// What an operator said of a job.
+/// The job's pause.
 pub fn control(job: &JobName) -> String {
     under(CONTROL, job.as_str())
 }
 
-/// That a job is gone, and since when.
+/// The note that the job is absent from every node's files. Its age tells since when.
 pub fn gone(job: &JobName) -> String {
     under(GONE, job.as_str())
 }
 
-/// A run wanted now.
 pub fn trigger(seq: TriggerSeq) -> String {
     format!("{TRIGGERS}/{:010}", seq.0)
 }
 
-/// The number that a trigger's node is named by, as the server wrote it.
+/// The sequence number in a trigger's name, as the server wrote it.
 pub fn trigger_seq(name: &str) -> Option<TriggerSeq> {
     name.parse().ok().map(TriggerSeq)
 }
@@ -89,9 +85,9 @@ pub fn name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The folders above a path, the highest first.
+/// The ancestors of a path, highest first.
 pub fn ancestors(path: &str) -> impl Iterator<Item = &str> {
-    path.match_indices('/').map(|(at, _)| &path[..at]).filter(|folder| !folder.is_empty())
+    path.match_indices('/').map(|(at, _)| &path[..at]).filter(|ancestor| !ancestor.is_empty())
 }
 
 #[cfg(test)]
@@ -99,16 +95,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ancestors_of_a_record_are_its_folders_from_the_top() {
-        let folders: Vec<_> = ancestors("/cronkeeper/history/backup/backup.20261120T023000Z").collect();
-        assert_eq!(folders, ["/cronkeeper", "/cronkeeper/history", "/cronkeeper/history/backup"]);
+    fn the_ancestors_of_a_record_are_listed_from_the_top() {
+        let found: Vec<_> = ancestors("/cronkeeper/history/backup/backup.20261120T023000Z").collect();
+        assert_eq!(found, ["/cronkeeper", "/cronkeeper/history", "/cronkeeper/history/backup"]);
         assert_eq!(ancestors("/leader").count(), 0);
     }
 
     #[test]
-    fn every_folder_comes_after_its_parents() {
-        for (index, folder) in FOLDERS.iter().enumerate() {
-            assert!(ancestors(folder).all(|parent| FOLDERS[..index].contains(&parent)), "{folder}");
+    fn parents_come_before_their_children() {
+        for (index, path) in PARENTS.iter().enumerate() {
+            assert!(ancestors(path).all(|parent| PARENTS[..index].contains(&parent)), "{path}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The errands of a place in the queue: take it, look who is before it, open a term by it, give it up.
+//! Operations on a node's place in the queue: join, check the predecessor, open a term, withdraw.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::client::{Client, Error, Mode, Op, Stat};
 use super::committer::check;
 use super::context::{self, At as _, SessionContext, SessionError};
 use super::damage::Damage;
-use super::queue::{self, Entry, Place};
+use super::queue::{self, QueueEntry, QueuePosition};
 use super::{paths, snapshot, time};
 use crate::clock::server::ServerTime;
 use crate::clock::{Clock, Uptime};
@@ -16,93 +16,96 @@ use crate::election::Member;
 use crate::ledger::Snapshot;
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId};
 
-/// What a look at the queue showed.
+/// This node's position in the queue.
 pub enum Look<W> {
-    /// The own entry is the first.
+    /// This node's candidate is first.
     First(CandidateName),
-    /// Another is before it; a watch is on that one, and something may be wrong with it.
+    /// Another candidate precedes it: with a watch on that one, and what is wrong with it, if anything.
     Behind(Behind, W, Option<Damage>),
-    /// The own entry is gone.
+    /// This node has no candidate in the queue.
     Gone,
 }
 
-/// Who is before the own entry.
+/// The candidates ahead of this node's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behind {
-    /// The own entry.
+    /// This node's candidate.
     pub candidate: CandidateName,
-    /// The one just before.
+    /// The candidate just ahead of it.
     pub predecessor: CandidateName,
-    /// Whose it is.
+    /// Absent if the predecessor is not cronkeeper's or cannot be read.
     pub predecessor_node: Option<NodeName>,
-    /// Whose the first is.
+    /// The node of the first candidate; absent on the same conditions.
     pub leader_node: Option<NodeName>,
 }
 
-/// What shows a node that is the first in the queue that its session lives, and so that nobody else leads.
+/// Proof that the session of the first node in the queue is alive, and hence that nobody else leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// Its lease: the opening write follows the term's begin, and nobody waits for its answer.
+    /// Its lease: the opening write follows the start of the term, and nothing waits for its answer.
     Lease,
-    /// The opening write, which comes first.
+    /// The opening write, which must be acknowledged before the term begins.
     Write,
 }
 
 /// A term's opening write, acknowledged by a quorum.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
-    /// Before it was handed over.
+    /// Read just before the write was handed over.
     pub sent: Uptime,
-    /// When the servers say that it was made.
+    /// The servers' time of the write, if they have stated one.
     pub time: Option<ServerTime>,
 }
 
 /// A term as opened in the ledger.
 pub struct Opened<W> {
-    /// The candidate's creation transaction.
+    /// The transaction that created the candidate.
     pub token: FencingToken,
-    /// The opening write, where the term could not begin without it.
+    /// The opening write, if the term needed it as proof.
     pub written: Option<Written>,
     /// The ledger, as all former terms left it.
     pub snapshot: Box<Snapshot>,
-    /// What of it could not be read.
+    /// Parts of the ledger that could not be read.
     pub damaged: Vec<Damage>,
-    /// On the own candidate and member.
+    /// Watches on this node's candidate and member.
     pub watches: Vec<W>,
 }
 
 impl<W> Opened<W> {
-    /// True where the jobs or the runs could not even be listed.
+    /// True if the jobs or the runs could not even be listed.
     pub fn is_blind(&self) -> bool {
         self.damaged.iter().any(|damage| [paths::JOBS, paths::RUNNING].contains(&damage.path.as_str()))
     }
 }
 
-/// What still stands of the own entries.
+/// Which of this node's own entries still exist.
 pub struct Verified<W> {
-    /// The candidate is there and this session's.
+    /// The candidate exists and belongs to this session.
     pub has_candidate: bool,
-    /// The member is there and this session's.
+    /// The member exists and belongs to this session.
     pub has_member: bool,
-    /// On what was asked to be watched.
+    /// The watches that were requested.
     pub watches: Vec<W>,
 }
 
-/// What a read of the queue and the members showed, without a watch.
+/// The queue and the members, as read without a watch.
 pub struct Survey {
-    /// Who is before the own entry, if anyone is.
+    /// The candidates ahead of this node's own, if there are any.
     pub behind: Option<Behind>,
-    /// False when the own entry was not found.
+    /// False if this node's candidate was not found.
     pub has_candidate: bool,
-    /// False when the own member was not found.
+    /// False if this node's member was not found.
     pub has_member: bool,
-    /// The nodes that live.
+    /// The nodes that are alive.
     pub members: Vec<Member>,
-    /// Those of them that cannot be read.
+    /// Members that cannot be read.
     pub damaged: Vec<Damage>,
 }
 
-/// Joins the queue. After a create whose fate is unclear (`is_unclear`) a write is committed first: then a list shows it.
+/// Joins the queue.
+///
+/// After a create without an answer (`is_unclear`), commits a write first: afterwards a listing shows what the create
+/// has made.
 pub async fn join<C: Client, K: Clock>(
     context: SessionContext<C, K>,
     is_unclear: bool,
@@ -118,21 +121,21 @@ pub async fn join<C: Client, K: Clock>(
     match made {
         Ok((path, _)) => Ok(CandidateName(paths::name(&path).to_owned())),
         Err(Error::NoNode) => {
-            // Removed by hand with all that stood in it.
+            // Somebody removed the parent with everything in it.
             let _ = context.line()?.create(paths::LEADER, Vec::new(), Mode::Persistent).await;
-            Err(SessionError::Again(format!("{} was gone", paths::LEADER)))
+            Err(SessionError::Again(format!("{} was missing", paths::LEADER)))
         }
         Err(error) => Err(error).at(paths::LEADER),
     }
 }
 
-/// Commits a write: what was on its way before has arrived then, or never will.
+/// Commits a write: afterwards every earlier request of this session has been carried out, or never will be.
 async fn settle<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<(), SessionError> {
     let member = context.member();
     context.line()?.multi(vec![Op::Check { path: member.clone(), version: -1 }]).await.at(&member).map(drop)
 }
 
-/// Looks who is before the own entry and watches that one alone: no herd.
+/// Finds this node's predecessor and watches only that one, so that a removal wakes a single node.
 pub async fn look<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<Look<C::Watch>, SessionError> {
     loop {
         let place = find_own(&context).await?;
@@ -142,18 +145,19 @@ pub async fn look<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<
         let path = paths::under(paths::LEADER, &predecessor);
         let Some((node, stat, watch)) = watch_entry(&context, &path).await? else { continue };
         let behind = behind(&context, candidate, predecessor, node, place.first).await?;
-        let lasts = "it is before this node in the queue, and is not ephemeral: it never goes by itself";
+        let lasts = "it precedes this node in the queue and is not ephemeral: it stays until somebody deletes it";
         let damage = (stat.ephemeral_owner == 0).then(|| Damage::new(path, lasts));
         return Ok(Look::Behind(behind, watch, damage));
     }
 }
 
-/// Whose an entry is, and a watch on it; `None` where it is gone. One that cannot be read is not cronkeeper's.
+/// The node and stat of an entry, with a watch on it; `None` if it is gone. An entry that cannot be read is not
+/// cronkeeper's.
 async fn watch_entry<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     path: &str,
 ) -> Result<Option<(Option<NodeName>, Stat, C::Watch)>, SessionError> {
-    // Reading data leaves no watch where there is no node; a watch on its existence would.
+    // A read of data leaves no watch behind if the node does not exist; a check for existence would.
     match context.line()?.get_and_watch(path).await {
         Ok((data, stat, watch)) => return Ok(Some((context::node_in(&data), stat, watch))),
         Err(Error::NoNode) => return Ok(None),
@@ -178,8 +182,8 @@ async fn behind<C: Client, K: Clock>(
     Ok(Behind { candidate, predecessor: CandidateName(predecessor), predecessor_node, leader_node })
 }
 
-/// The own place; surplus entries are removed on the way.
-async fn find_own<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<Place, SessionError> {
+/// Finds this node's position in the queue and removes surplus candidates of its own.
+async fn find_own<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<QueuePosition, SessionError> {
     let place = queue::place(&read_order(context).await?, &context.me.prefix);
     for surplus in &place.surplus {
         remove(context, surplus).await?;
@@ -191,14 +195,14 @@ async fn read_order<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Resu
     ordered(context.line()?).await
 }
 
-/// The queue in order.
+/// The names of the candidates, first to last.
 pub async fn ordered<C: Client>(client: &C) -> Result<Vec<String>, SessionError> {
     let names = context::children(client, paths::LEADER).await?;
     let entries = if queue::needs_age(&names) {
         let found = context::stats(client, paths::LEADER, names).await?;
-        found.into_iter().map(|(name, stat)| Entry { name, czxid: stat.czxid }).collect()
+        found.into_iter().map(|(name, stat)| QueueEntry { name, czxid: stat.czxid }).collect()
     } else {
-        names.into_iter().map(|name| Entry { name, czxid: 0 }).collect()
+        names.into_iter().map(|name| QueueEntry { name, czxid: 0 }).collect()
     };
     Ok(queue::order(entries))
 }
@@ -211,11 +215,13 @@ async fn remove<C: Client, K: Clock>(context: &SessionContext<C, K>, candidate: 
     }
 }
 
-/// Opens a term: reads what the former ones left, after the opening write where that is the proof. `None`: the own candidate is gone.
+/// Opens a term: reads what former terms left, after the opening write if that is the proof.
 ///
-/// The queue was read on this session and showed the own candidate first. So the server had carried out the removal of every earlier
-/// one, and all that these ever guarded before it: what it answers from now on is complete, with a write in front or without. The
-/// write shows that the session lives, and a lease that holds shows it too.
+/// Returns `None` if the own candidate or member is gone.
+///
+/// This session has read the queue and found its own candidate first. So this server has already carried out the
+/// removal of every earlier candidate, and all writes that those guarded: its answers from now on are complete, with or
+/// without a write before them. The write proves that the session is alive; a lease that holds proves it too.
 pub async fn open<C: Client, K: Clock>(
     context: SessionContext<C, K>,
     candidate: CandidateName,
@@ -225,8 +231,9 @@ pub async fn open<C: Client, K: Clock>(
 ) -> Result<Option<Opened<C::Watch>>, SessionError> {
     let (path, own) = (paths::candidate(&candidate), context.member());
     let line = context.line()?;
-    // All is handed over before the first answer, for a takeover is as long as its round trips: a session's requests are
-    // carried out in their order, so the reads come after the write, and show nothing that counts if it fails.
+    // Hand everything over before the first answer, because a takeover lasts as long as its round trips. A session's
+    // requests are carried out in order, so the reads come after the write. If the write fails, the reads are
+    // discarded.
     let writing = (proof == Proof::Write).then(|| hand_over_opening(&context, line, &path, at));
     let (standing, member) = (line.stat_and_watch(&path), line.stat_and_watch(&own));
     let standing = async { Ok((standing.await.at(&path)?, member.await.at(&own)?)) };
@@ -249,16 +256,16 @@ pub async fn open<C: Client, K: Clock>(
     Ok(Some(Opened { token: FencingToken(stat.czxid), written, snapshot: Box::new(snapshot), damaged, watches }))
 }
 
-/// What a term's opening writes to, beside the check of the own candidate.
+/// The target of a term's opening write, beside the check of the own candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenAt {
-    /// The queue: everybody can see there who led last.
+    /// The parent of the queue, where everybody can see who led last.
     Queue,
-    /// The own member, with this data, where the queue may not be written to.
+    /// This node's member, with this data, if the parent of the queue must not be written.
     Member(Vec<u8>),
 }
 
-/// Writes who leads, guarded by the own candidate. `None`: that is gone.
+/// Records who leads, guarded by the own candidate. `None`: the candidate is gone.
 pub async fn write_opening<C: Client, K: Clock>(
     context: SessionContext<C, K>,
     candidate: CandidateName,
@@ -267,7 +274,7 @@ pub async fn write_opening<C: Client, K: Clock>(
     hand_over_opening(&context, context.line()?, &paths::candidate(&candidate), at).await
 }
 
-/// It is handed over when this returns.
+/// Hands the opening write over before it returns; the future waits for the answer.
 fn hand_over_opening<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     line: &C,
@@ -286,7 +293,7 @@ fn hand_over_opening<C: Client, K: Clock>(
         match multi.await {
             Ok(done) => Ok(Some(Written { sent, time: time::of(&done, sent, clock.now().up) })),
             Err(failed) => match (failed.index, &failed.error) {
-                // Closed to its own node, a candidate guards nothing any more: another is needed.
+                // A candidate whose rights exclude its own node no longer guards anything: another is needed.
                 (Some(0), Error::NoNode | Error::BadVersion | Error::NoAuth) => Ok(None),
                 (Some(0), _) => Err(failed).at(&candidate),
                 _ => Err(failed).at(&path),
@@ -295,7 +302,7 @@ fn hand_over_opening<C: Client, K: Clock>(
     }
 }
 
-/// Looks whether the own entries still stand and are this session's, and watches them where asked to.
+/// Checks that the own entries still exist and belong to this session, and watches them on request.
 pub async fn verify<C: Client, K: Clock>(
     context: SessionContext<C, K>,
     candidate: Option<CandidateName>,
@@ -327,7 +334,7 @@ async fn is_own<C: Client, K: Clock>(
     Ok(stat.is_some_and(|stat| stat.ephemeral_owner == context.me.owner))
 }
 
-/// Gives the place up.
+/// Leaves the queue.
 pub async fn withdraw<C: Client, K: Clock>(
     context: SessionContext<C, K>,
     candidate: CandidateName,
@@ -335,7 +342,7 @@ pub async fn withdraw<C: Client, K: Clock>(
     remove(&context, &candidate.0).await
 }
 
-/// Removes every own candidate, also one that an unclear create may have left.
+/// Removes this node's candidate, also one that a create without an answer may have left.
 pub async fn clear<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<(), SessionError> {
     settle(&context).await?;
     let place = find_own(&context).await?;
@@ -345,7 +352,8 @@ pub async fn clear<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result
     }
 }
 
-/// Removes all own entries in one multi: those known, and those that an unclear create may have left.
+/// Removes the member and all candidates of this session in one multi, also those that a create without an answer may
+/// have left.
 pub async fn leave<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<(), SessionError> {
     let mut names = context::children(context.line()?, paths::LEADER).await?;
     names.retain(|name| name.starts_with(&context.me.prefix));
@@ -365,7 +373,7 @@ pub async fn survey<C: Client, K: Clock>(context: SessionContext<C, K>) -> Resul
     };
     let (members, damaged) = snapshot::members(context.line()?).await?;
     let path = context.member();
-    // Not judged by what it says: that may have been overwritten.
+    // Compare sessions only: the member's data may have been overwritten.
     let own = context.line()?.stat(&path).await.at(&path)?;
     let has_member = own.is_some_and(|stat| stat.ephemeral_owner == context.me.owner);
     Ok(Survey { behind, has_candidate, has_member, members, damaged })

@@ -1,46 +1,44 @@
-//! Who is before whom in `/leader`, from the names alone where they tell.
+//! Order of the queue in `/leader`, from names alone wherever they suffice.
 //!
-//! The lock recipe's order is by sequence suffix, whatever the prefix, so that entries of Curator and kazoo stand in the
-//! same queue; a child without a suffix does not count. Equal or negative sequences, as a parent shows that has
-//! counted to its end, are ordered by creation. Pure: knows no client.
+//! As in the lock recipe, the order is that of the sequence suffixes, whatever the prefix. So entries of Curator and
+//! kazoo share the queue; a child without a suffix does not count. A parent whose counter has reached its end gives out
+//! equal or negative sequence numbers; these are ordered by creation. Pure: uses no client.
 
 use uuid::Uuid;
 
-/// From here on an operator should make the parent anew: the counter sticks at 2^31 - 1.
+/// From this number on an operator should recreate the parent, because the counter stops at 2^31 - 1.
 pub const HIGH_SEQUENCE: i64 = 1 << 30;
 
-/// An entry of the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// Its name.
+pub struct QueueEntry {
     pub name: String,
-    /// The transaction that made it; 0 where it was not read because [`needs_age`] said no.
+    /// The transaction that created it; 0 if it was not read because [`needs_age`] was false.
     pub czxid: i64,
 }
 
-/// The own place in the queue.
+/// A session's position in the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// The own entry: the lowest with the own prefix.
+pub struct QueuePosition {
+    /// This session's entry: the lowest with its prefix.
     pub ours: Option<String>,
-    /// Further own entries, left by creates whose fate was unclear: to be removed.
+    /// Further entries of this session, left by creates without an answer. The caller must remove them.
     pub surplus: Vec<String>,
-    /// The entry just before the own one.
+    /// The entry just ahead of this session's.
     pub predecessor: Option<String>,
-    /// The first of all.
+    /// The first entry of all.
     pub first: Option<String>,
 }
 
-/// What the names of a session's own entries begin with: Curator's protection prefix and lock name.
+/// The prefix of a session's entries: Curator's protection prefix and lock name.
 pub fn prefix(uuid: Uuid) -> String {
     format!("_c_{uuid}-lock-")
 }
 
-/// The sequence number that ends a name; absent for a name that is no entry.
+/// The sequence number at the end of a name; `None` if the name is not a queue entry's.
 pub fn sequence(name: &str) -> Option<i64> {
     let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
     let dashes = name[..name.len() - digits].bytes().rev().take_while(|&byte| byte == b'-').count();
-    // "%010d": ten places, the sign of a negative number among them.
+    // The server formats with "%010d": ten characters, including the sign of a negative number.
     if digits == 9 && dashes > 0 {
         return name[name.len() - 9..].parse().ok().map(|number: i64| -number);
     }
@@ -52,20 +50,20 @@ pub fn sequence(name: &str) -> Option<i64> {
     Some(if is_signed { -number } else { number })
 }
 
-/// True when names alone do not tell the order: the entries' creation transactions must be read.
+/// True if names alone do not give the order, so that the entries' creation transactions must be read.
 pub fn needs_age(names: &[String]) -> bool {
     let mut sequences: Vec<i64> = names.iter().filter_map(|name| sequence(name)).collect();
     sequences.sort_unstable();
     sequences.first().is_some_and(|&lowest| lowest < 0) || sequences.windows(2).any(|pair| pair[0] == pair[1])
 }
 
-/// The entries in order, the leader first.
-pub fn order(entries: Vec<Entry>) -> Vec<String> {
+/// Sorts the entries, the leader first. Drops names that are not queue entries'.
+pub fn order(entries: Vec<QueueEntry>) -> Vec<String> {
     let mut keyed: Vec<_> = entries
         .into_iter()
         .filter_map(|entry| {
             let sequence = sequence(&entry.name)?;
-            // Negative numbers come after the largest positive one; among them only the age tells.
+            // Negative numbers come after the largest positive one; only the creation orders them among themselves.
             Some(((sequence < 0, sequence.max(0), entry.czxid), entry.name))
         })
         .collect();
@@ -73,14 +71,14 @@ pub fn order(entries: Vec<Entry>) -> Vec<String> {
     keyed.into_iter().map(|(_, name)| name).collect()
 }
 
-/// The place of the entry with the own prefix in an ordered queue.
-pub fn place(ordered: &[String], prefix: &str) -> Place {
+/// The position of the entry with this prefix in a sorted queue.
+pub fn place(ordered: &[String], prefix: &str) -> QueuePosition {
     let mut own = ordered.iter().enumerate().filter(|(_, name)| name.starts_with(prefix));
     let first = ordered.first().cloned();
     let Some((at, ours)) = own.next() else {
-        return Place { first, ..Place::default() };
+        return QueuePosition { first, ..QueuePosition::default() };
     };
-    Place {
+    QueuePosition {
         ours: Some(ours.clone()),
         surplus: own.map(|(_, name)| name.clone()).collect(),
         predecessor: at.checked_sub(1).map(|before| ordered[before].clone()),
@@ -96,7 +94,7 @@ mod tests {
     use crate::fuzz::{Fuzz, text};
 
     fn ordered(names: &[&str]) -> Vec<String> {
-        order(names.iter().map(|&name| Entry { name: name.into(), czxid: 0 }).collect())
+        order(names.iter().map(|&name| QueueEntry { name: name.into(), czxid: 0 }).collect())
     }
 
     const CURATOR: &str = "_c_5f5b6a0e-3b1d-4c53-9a6e-0d9f0b7f5a11-lock-0000000002";
@@ -108,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_without_a_sequence_does_not_count() {
+    fn a_child_without_a_sequence_number_does_not_count() {
         assert_eq!(ordered(&["config", "lock-123", KAZOO, ""]), [KAZOO]);
     }
 
@@ -125,7 +123,7 @@ mod tests {
 
     #[test]
     fn equal_and_negative_sequences_are_ordered_by_age() {
-        let entry = |name: &str, czxid| Entry { name: name.into(), czxid };
+        let entry = |name: &str, czxid| QueueEntry { name: name.into(), czxid };
         let stuck = vec![entry("b-2147483647", 9), entry("a-2147483647", 10), entry("c-2147483646", 8)];
         assert!(needs_age(&stuck.iter().map(|entry| entry.name.clone()).collect::<Vec<_>>()));
         assert_eq!(order(stuck), ["c-2147483646", "b-2147483647", "a-2147483647"]);
@@ -134,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_own_entries_the_lowest_is_ours_and_the_others_go() {
+    fn of_several_own_entries_the_lowest_counts_and_the_others_are_surplus() {
         let queue = ordered(&["me-lock-0000000005", "other-0000000003", "me-lock-0000000004", "last-0000000009"]);
         let place = place(&queue, "me-lock-");
         assert_eq!(place.ours.as_deref(), Some("me-lock-0000000004"));
@@ -144,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_has_no_predecessor_and_an_absent_one_no_place() {
+    fn the_first_has_no_predecessor_and_an_absent_one_no_position() {
         let queue = ordered(&["me-0000000001", "other-0000000003"]);
         assert_eq!(place(&queue, "me-").predecessor, None);
         assert_eq!(place(&queue, "stranger-").ours, None);
@@ -153,8 +151,8 @@ mod tests {
     proptest! {
         #[test]
         fn the_order_does_not_depend_on_the_listing(sequences in prop::collection::vec((any::<i32>(), "[a-z]{1,4}-"), 0..30), seed in any::<u64>()) {
-            let entries: Vec<Entry> = sequences.iter().enumerate()
-                .map(|(age, (sequence, prefix))| Entry { name: format!("{prefix}{sequence:010}"), czxid: age as i64 })
+            let entries: Vec<QueueEntry> = sequences.iter().enumerate()
+                .map(|(age, (sequence, prefix))| QueueEntry { name: format!("{prefix}{sequence:010}"), czxid: age as i64 })
                 .collect();
             let mut shuffled = entries.clone();
             shuffled.sort_by_key(|entry| (entry.czxid as u64).wrapping_mul(seed | 1));
@@ -181,15 +179,15 @@ mod tests {
         }
     }
 
-    /// A line is a name. The order is that of the names, whoever lists them how.
+    /// Each line is a name. The order must not depend on the order of the listing.
     #[test]
     fn fuzz_names_in_the_queue() {
         let words =
             &["-lock-", "_c_", "__lock__", "0000000001", "2147483647", "-2147483648", "-", "\n", "me-lock-0000000005"];
         Fuzz { longest: 16 << 10, ..Fuzz::of("queue-names", words) }.run(|input| {
             let text = text(input);
-            let entry = |(age, name): (usize, &str)| Entry { name: name.to_owned(), czxid: age as i64 };
-            let entries: Vec<Entry> = text.lines().enumerate().map(entry).collect();
+            let entry = |(age, name): (usize, &str)| QueueEntry { name: name.to_owned(), czxid: age as i64 };
+            let entries: Vec<QueueEntry> = text.lines().enumerate().map(entry).collect();
             let listed: Vec<String> = entries.iter().map(|entry| entry.name.clone()).collect();
             let _ = needs_age(&listed);
             let ordered = order(entries.clone());

@@ -1,4 +1,4 @@
-//! Reads for the operator's eyes, and what operators want, on sessions aside: never on the one that renews the lease.
+//! Reads for operators, on borrowed sessions: never on the session that renews the lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,16 +11,15 @@ use crate::ledger::{Gathering, LastEnd, Newest, ReadError, ReadFuture, Reader, S
 use crate::run::{HistoryRecord, Outcome, RunId};
 use crate::term::CandidateName;
 
-/// Reads by sessions that it is lent; without one that is connected it says so. Whoever asks bounds the wait.
+/// Reads the ledger on sessions borrowed from a lender. The caller bounds the wait.
 pub struct LedgerReader<L>(L);
 
 impl<L: Lend> LedgerReader<L> {
-    /// Reads by the sessions of `lender`.
     pub fn new(lender: L) -> Self {
         Self(lender)
     }
 
-    /// A session, if a server answers now.
+    /// A connected session; an error if no server answers now.
     pub(super) async fn line(&self) -> Result<L::Client, SessionError> {
         let none = |why: &str| SessionError::Again(format!("no ZooKeeper server answers{why}"));
         match self.0.session().await {
@@ -80,13 +79,13 @@ async fn history<C: Client>(client: &C, job: Option<JobName>, window: Window) ->
     };
     let mut gathering = Gathering::new(window);
     for job in jobs {
-        let most = window.records.max(context::MOST_LOOKED_AT);
+        let most = window.records.max(context::MOST_RECENT);
         each_of_history(client, &job, most, |records| gathering.extend(records)).await?;
     }
     Ok(gathering.newest())
 }
 
-/// The outputs in the records are dropped as they are read.
+/// Drops each record's output as soon as it is read, to save memory.
 async fn lasts<C: Client>(client: &C) -> Result<BTreeMap<JobName, LastEnd>, SessionError> {
     let mut lasts = BTreeMap::new();
     for job in jobs_with_history(client).await? {
@@ -98,7 +97,7 @@ async fn lasts<C: Client>(client: &C) -> Result<BTreeMap<JobName, LastEnd>, Sess
             });
             last = ends.chain(last.take()).max_by_key(|end| end.at);
         };
-        each_of_history(client, &job, context::MOST_LOOKED_AT, newest).await?;
+        each_of_history(client, &job, context::MOST_RECENT, newest).await?;
         lasts.extend(last.map(|last| (job, last)));
     }
     Ok(lasts)
@@ -109,41 +108,44 @@ async fn jobs_with_history<C: Client>(client: &C) -> Result<Vec<JobName>, Sessio
     Ok(names.iter().filter_map(|name| JobName::parse(name).ok()).collect())
 }
 
-/// Hands on the records of a job whose names are the newest, each with its bytes, a few at a time. What cannot be read is left out: it
-/// is named by whoever has to write to it.
+/// Passes a job's newest records to `take`, a few at a time, each with its size in bytes.
+///
+/// Leaves out records that cannot be read: the node that has to write to them reports them.
 async fn each_of_history<C: Client>(
     client: &C,
     job: &JobName,
     most: usize,
     mut take: impl FnMut(Vec<(HistoryRecord, usize)>),
 ) -> Result<(), SessionError> {
-    let folder = paths::job_history(job);
+    let parent = paths::job_history(job);
     let names = context::or_none(context::newest_history(client, job, most).await)?;
     for names in names.chunks(context::HISTORY_CHUNK) {
-        let found = context::get_all(client, &folder, names.to_vec(), context::HISTORY_CHUNK).await?.found;
+        let found = context::get_all(client, &parent, names.to_vec(), context::HISTORY_CHUNK).await?.found;
         let read = |(_, data, _): context::Found| Some((serde_json::from_slice(&data).ok()?, data.len()));
         take(found.into_iter().filter_map(read).collect());
     }
     Ok(())
 }
 
-/// How the run ended whose end was written before that of this one: the servers' order of writes says which, not the nodes' clocks. In
-/// a history that nobody trimmed it is looked for among the newest.
+/// The outcome of the run whose end was written just before this one's.
+///
+/// The servers' order of writes decides, not the nodes' clocks. In an untrimmed history only the newest records are
+/// considered.
 pub(super) async fn outcome_before<C: Client>(client: &C, run: &RunId) -> Result<Option<Outcome>, SessionError> {
-    let folder = paths::job_history(run.job());
-    let mut names = context::or_none(context::newest_history(client, run.job(), context::MOST_LOOKED_AT).await)?;
+    let parent = paths::job_history(run.job());
+    let mut names = context::or_none(context::newest_history(client, run.job(), context::MOST_RECENT).await)?;
     let own = run.to_string();
     if !names.contains(&own) {
         names.push(own);
     }
-    let found = context::get_history(client, &folder, names).await?.found;
+    let found = context::get_history(client, &parent, names).await?.found;
     let ends = found.into_iter().filter_map(|(_, data, stat)| match serde_json::from_slice(&data) {
-        // What shares a write is told apart by its time.
+        // Ends written in the same transaction are ordered by their time.
         Ok(HistoryRecord::Run(end)) => Some(((stat.czxid, end.ended_at), end)),
         _ => None,
     });
     let mut ends: Vec<_> = ends.collect();
-    ends.sort_by_key(|(place, _)| *place);
+    ends.sort_by_key(|(order, _)| *order);
     let own = ends.iter().position(|(_, end)| end.run.id() == *run);
     Ok(own.and_then(|own| own.checked_sub(1)).map(|before| ends[before].1.outcome))
 }
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_before_is_found_among_the_newest_of_ten_thousand() {
+    fn the_end_before_is_found_among_the_newest_of_ten_thousand() {
         let server = Server::new();
         (0..9_998).for_each(|second| drop(put(&server, second, Outcome::Success)));
         put(&server, 20_000, Outcome::Failure);
@@ -182,11 +184,11 @@ mod tests {
         assert_eq!(before(&own), Some(Outcome::Failure));
         assert_eq!(before(&old), Some(Outcome::Success));
         let tree = server.tree();
-        assert!(tree.reads <= 2 * (context::MOST_LOOKED_AT + 1), "{}", tree.reads);
+        assert!(tree.reads <= 2 * (context::MOST_RECENT + 1), "{}", tree.reads);
     }
 
     #[test]
-    fn of_ten_thousand_records_as_many_are_read_as_are_wanted() {
+    fn of_ten_thousand_records_only_the_wanted_ones_are_read() {
         let server = Server::new();
         (0..10_000).for_each(|second| drop(put(&server, second, Outcome::Success)));
         let window = Window::of(200);

@@ -1,7 +1,7 @@
-//! What operators want, and what jobs that run after others wait for, as it stands in `control` and `triggers`.
+//! Requests of operators, and links to downstream jobs, as recorded under `control` and `triggers`.
 //!
-//! Who writes a request also sets the data of its folder, so that one watch on each folder tells the leader of all requests, also of a
-//! changed one. One damaged record never hides the others.
+//! Every multi that writes a request also sets the data of the request's parent. So one watch on each parent notifies
+//! the leader of all requests, including changed ones. A damaged record does not affect the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,13 +18,15 @@ use crate::job::JobName;
 use crate::ledger::{ControlEntry, OperatorRequests, TriggerEntry};
 use crate::run::{ControlRecord, HistoryRecord, Note, RunId, TriggerRecord, TriggerSeq, Version};
 
-/// Rings at the leader: to be part of every multi that writes a request.
-pub fn ring(folder: &str) -> Op {
-    Op::Set { path: folder.to_owned(), data: Vec::new(), version: -1 }
+/// Notifies the leader. Every multi that writes a request must include this operation.
+pub fn notify_leader(parent: &str) -> Op {
+    Op::Set { path: parent.to_owned(), data: Vec::new(), version: -1 }
 }
 
-/// Gives the folder of the triggers its numbers from the first on, guarded by the own candidate: the servers count what was ever made
-/// in a folder, and stop at 2^31 - 1. False: it is not empty.
+/// Recreates the parent of the triggers, so that their sequence numbers start again at zero.
+///
+/// The servers count all children ever created and stop at 2^31 - 1. The own candidate guards the write. Returns false
+/// if the parent is not empty.
 pub async fn renumber<C: Client, K: Clock>(
     context: SessionContext<C, K>,
     candidate: String,
@@ -42,25 +44,27 @@ pub async fn renumber<C: Client, K: Clock>(
     }
 }
 
-/// True where the numbers of the triggers are half used up.
+/// True if half of the triggers' sequence numbers are used up.
 pub fn is_high(requests: &OperatorRequests) -> bool {
     let newest = requests.triggers.keys().chain(requests.links.keys()).max();
     newest.is_some_and(|newest| newest.0 >= queue::HIGH_SEQUENCE.unsigned_abs())
 }
 
-/// Jobs whose histories are read at once, for triggers that are new.
+/// Histories to read at once when looking up new triggers.
 const HISTORIES: usize = 16;
 
-/// Whether the history answered a trigger when it was read first: of whom a leader has decided on since, it knows by itself.
+/// For each trigger, by number and uuid: whether the history answered it when it was first read. A leader knows its own
+/// later decisions by itself.
 pub type Answered = BTreeMap<TriggerSeq, (Uuid, bool)>;
 
-/// What these requests say of that.
+/// Extracts from requests whether the history answers their triggers.
 pub fn answered_in(requests: &OperatorRequests) -> Answered {
     requests.triggers.iter().map(|(&seq, entry)| (seq, (entry.record.uuid, entry.is_in_history))).collect()
 }
 
-/// Reads all requests, no history for those that are `known`, and says what could not be read. Its first request is handed over at
-/// once: whoever read the jobs before knows of every pause that they rest on.
+/// Reads all requests, and names what could not be read. Reads no history for triggers that are `known`.
+///
+/// Call it after the jobs' records were read: then every pause that their versions reflect is among the requests.
 pub async fn read<C: Client>(client: &C, known: &Answered) -> Result<(OperatorRequests, Vec<Damage>), SessionError> {
     let (mut damaged, mut more) = (Vec::new(), Vec::new());
     let control = context::children_or_damaged(client, paths::CONTROL, &mut damaged);
@@ -86,7 +90,7 @@ pub async fn read<C: Client>(client: &C, known: &Answered) -> Result<(OperatorRe
     Ok((OperatorRequests { control, triggers, links }, damaged))
 }
 
-/// One that cannot be read counts as a pause: that is what an operator meant.
+/// Parses pauses. One that cannot be read or parsed still counts as a pause, because that is what an operator meant.
 async fn control_entries<C: Client>(
     client: &C,
     control: Reads,
@@ -133,7 +137,7 @@ fn control_entry(name: &str, data: &[u8], version: i32, damaged: &mut Vec<Damage
 }
 
 fn note(name: &str, data: &[u8], stat: &Stat, damaged: &mut Vec<Damage>) -> Option<(TriggerSeq, Note)> {
-    let seq = paths::trigger_seq(name).ok_or_else(|| "its name is no number".to_owned());
+    let seq = paths::trigger_seq(name).ok_or_else(|| "its name is not a number".to_owned());
     let read = seq.and_then(|seq| {
         let note = Note::read(data).map_err(|error| error.to_string())?;
         let at = match &note {
@@ -146,8 +150,9 @@ fn note(name: &str, data: &[u8], stat: &Stat, damaged: &mut Vec<Damage>) -> Opti
     read.inspect_err(|why| damaged.push(Damage::new(paths::under(paths::TRIGGERS, name), why))).ok()
 }
 
-/// Says of each trigger whether its job's history answers it. One whose history cannot be read is passed over: it may have led to its
-/// run already.
+/// Finds out for each trigger whether its job's history answers it.
+///
+/// Leaves out triggers whose history cannot be read: they may have led to a run already.
 async fn with_history<C: Client>(
     client: &C,
     known: &Answered,
@@ -186,12 +191,12 @@ async fn uuids<C: Client>(client: &C, job: &JobName) -> Result<Vec<Uuid>, Sessio
     Ok(history.iter().filter_map(|record| Some(record.trigger()?.uuid)).collect())
 }
 
-/// What became of a job's triggers, the newest of them: the ids of their records say that they are of triggers. Records that cannot
-/// be read are left out.
+/// The newest history records of a job that come from triggers; their ids say so. Leaves out records that cannot be
+/// read.
 pub async fn triggered<C: Client>(client: &C, job: &JobName) -> Result<Vec<HistoryRecord>, SessionError> {
     let mut names = context::newest_history(client, job, usize::MAX).await?;
     names.retain(|name| RunId::parse(name).is_ok_and(|run| run.trigger().is_some()));
-    let names = names.split_off(names.len().saturating_sub(context::MOST_LOOKED_AT));
+    let names = names.split_off(names.len().saturating_sub(context::MOST_RECENT));
     let found = context::get_history(client, &paths::job_history(job), names).await?.found;
     Ok(found.into_iter().filter_map(|(_, data, _)| serde_json::from_slice(&data).ok()).collect())
 }
@@ -212,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trigger_is_looked_for_among_the_newest_of_its_jobs_triggers_and_only_once() {
+    fn a_trigger_is_searched_once_and_only_among_the_newest_of_its_jobs_triggers() {
         let server = Server::new();
         server.tree().put("/cronkeeper/history/backup", "");
         for second in 0..10_000_i64 {
@@ -225,16 +230,16 @@ mod tests {
         for (seq, uuid) in [(20_000, 9_998), (20_001, 77_777)] {
             server.tree().put(&paths::trigger(TriggerSeq(seq)), json(&request(uuid)));
         }
-        let look = |known: &Answered| read(&server, known).now_or_never().unwrap().unwrap().0;
-        let first = look(&Answered::new());
+        let requests = |known: &Answered| read(&server, known).now_or_never().unwrap().unwrap().0;
+        let first = requests(&Answered::new());
         let is_answered: Vec<_> = first.triggers.values().map(|entry| entry.is_in_history).collect();
         assert_eq!(is_answered, [true, false]);
-        let asked = |server: &Server| {
+        let costs = |server: &Server| {
             let tree = server.tree();
             (tree.listings, tree.reads)
         };
-        assert_eq!(asked(&server), (3, 2 + context::MOST_LOOKED_AT));
-        let again = look(&answered_in(&first));
-        assert_eq!((again, asked(&server)), (first, (5, 4 + context::MOST_LOOKED_AT)));
+        assert_eq!(costs(&server), (3, 2 + context::MOST_RECENT));
+        let again = requests(&answered_in(&first));
+        assert_eq!((again, costs(&server)), (first, (5, 4 + context::MOST_RECENT)));
     }
 }

@@ -1,8 +1,10 @@
-//! Who may do what with cronkeeper's paths: what its nodes make belongs to the identities of their authentication files, and what stood
-//! there before is taken into possession by the leader, in the background. What stands open to others all the same can be told.
+//! Access rights on cronkeeper's paths.
 //!
-//! What is right is read off the leader's own member, which the servers have made with what its file says. Entries that live with
-//! a session are left alone: they come and go with their nodes.
+//! What a node creates belongs to the identities of its authentication file. The leader sets the same access list on
+//! everything that was there before, in the background. Any node can also report what is open to others.
+//!
+//! The right access list is that of this node's own member, because the servers have created it according to the
+//! authentication file. Ephemeral nodes are left alone: they are created and removed with their sessions.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,52 +16,51 @@ use super::damage::Damage;
 use super::paths;
 use crate::clock::{Clock, Wake};
 
-/// So many paths are looked at, one after the other, between two rests.
+/// Paths that are checked, one after the other, between two rests.
 const AT_ONCE: usize = 20;
-/// Commits, and everybody else who uses these servers, come first.
+/// Length of a rest. Commits, and everybody else who uses these servers, come first.
 const REST: Duration = Duration::from_millis(20);
 
-/// The folders whose children are looked at too; those of the history have folders of their own.
-const WITH_RECORDS: [&str; 5] = [paths::JOBS, paths::RUNNING, paths::CONTROL, paths::TRIGGERS, paths::GONE];
+/// The parents whose children are checked too. The history is not among them: it has one more level.
 
-/// What all else stands in, or rests on. Not each of them is there.
-pub(super) fn foundations() -> impl Iterator<Item = &'static str> {
-    paths::FOLDERS.into_iter().chain([paths::CLUSTER, paths::GONE])
+/// The paths that everything else depends on. Some of them may not exist.
+pub(super) fn base_paths() -> impl Iterator<Item = &'static str> {
+    paths::PARENTS.into_iter().chain([paths::CLUSTER, paths::GONE])
 }
 
-/// What taking all into possession came to.
+/// Result of setting access lists.
 #[derive(Debug, Default)]
 pub struct Taken {
-    /// Paths whose access lists were set.
+    /// Number of paths whose access list was changed.
     pub changed: usize,
-    /// Those whose could not be.
+    /// Paths whose access list could not be changed.
     pub refused: Vec<Damage>,
 }
 
-/// Takes every path into possession that is not as the own entries are.
+/// Sets the access list of every persistent path that differs from the own member's.
 pub async fn take<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<Taken, SessionError> {
     let own = own(&context).await?;
-    let mut taking = Taking { context, own, looked_at: 0, taken: Taken::default() };
-    for path in foundations() {
+    let mut taking = AclUpdate { context, own, checked: 0, taken: Taken::default() };
+    for path in base_paths() {
         taking.take(path.to_owned()).await?;
     }
-    for folder in WITH_RECORDS {
-        taking.take_children(folder).await?;
+    for parent in WITH_RECORDS {
+        taking.take_children(parent).await?;
     }
     for job in taking.children(paths::HISTORY).await? {
-        let folder = paths::under(paths::HISTORY, &job);
-        taking.take(folder.clone()).await?;
-        taking.take_children(&folder).await?;
+        let parent = paths::under(paths::HISTORY, &job);
+        taking.take(parent.clone()).await?;
+        taking.take_children(&parent).await?;
     }
     Ok(taking.taken)
 }
 
-/// What is open to others than the identities of this node, by who they are and what they may do.
+/// Paths that are open to identities other than this node's: by identity and rights.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Open(BTreeMap<String, Vec<&'static str>>);
 
 impl Open {
-    /// True where nothing is.
+    /// True if nothing is open to others.
     pub fn is_nothing(&self) -> bool {
         self.0.is_empty()
     }
@@ -72,15 +73,15 @@ impl fmt::Display for Open {
     }
 }
 
-/// Looks what all else stands in.
+/// Finds out which of the base paths are open to others.
 pub async fn look<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<Open, SessionError> {
     let own = own(&context).await?;
     let mut open = Open::default();
-    for path in foundations() {
+    for path in base_paths() {
         let others = match context.line()?.acl(path).await {
-            Ok((acl, _)) => acl.iter().filter(|one| !own.iter().any(|own| own.is_of(one))).map(in_words).collect(),
+            Ok((acl, _)) => acl.iter().filter(|one| !own.iter().any(|own| own.is_of(one))).map(describe).collect(),
             Err(Error::NoNode) => Vec::new(),
-            Err(error) if error.is_of_path() => vec!["whom this node is not told".to_owned()],
+            Err(error) if error.is_of_path() => vec!["identities that this node may not list".to_owned()],
             Err(error) => return Err(error).at(path),
         };
         others.into_iter().for_each(|who| open.0.entry(who).or_default().push(path));
@@ -88,8 +89,8 @@ pub async fn look<C: Client, K: Clock>(context: SessionContext<C, K>) -> Result<
     Ok(open)
 }
 
-/// As ZooKeeper's shell writes it, but for what was made of a password.
-fn in_words(acl: &Acl) -> String {
+/// Formats an entry as ZooKeeper's shell does, but without the hash of a password.
+fn describe(acl: &Acl) -> String {
     let letters = [(4, 'c'), (8, 'd'), (1, 'r'), (2, 'w'), (16, 'a')];
     let may: String = letters.iter().filter(|(bit, _)| acl.permissions & bit != 0).map(|(_, letter)| letter).collect();
     let id = match acl.scheme.as_str() {
@@ -99,29 +100,29 @@ fn in_words(acl: &Acl) -> String {
     format!("{}:{id} ({may})", acl.scheme)
 }
 
-/// The access list that the servers have given the own member.
+/// The access list that the servers have given to this node's member.
 async fn own<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<Vec<Acl>, SessionError> {
     let member = context.member();
     let (own, _) = context.line()?.acl(&member).await.at(&member)?;
     Ok(sorted(own))
 }
 
-struct Taking<C, K> {
+struct AclUpdate<C, K> {
     context: SessionContext<C, K>,
     own: Vec<Acl>,
-    looked_at: usize,
+    checked: usize,
     taken: Taken,
 }
 
-impl<C: Client, K: Clock> Taking<C, K> {
-    async fn children(&mut self, folder: &str) -> Result<Vec<String>, SessionError> {
-        // That it cannot be read is told as the reason why it cannot be taken.
-        context::or_none(context::children(self.context.line()?, folder).await)
+impl<C: Client, K: Clock> AclUpdate<C, K> {
+    async fn children(&mut self, parent: &str) -> Result<Vec<String>, SessionError> {
+        // A parent that this node must not read is reported when its own access list cannot be set.
+        context::or_none(context::children(self.context.line()?, parent).await)
     }
 
-    async fn take_children(&mut self, folder: &str) -> Result<(), SessionError> {
-        for name in self.children(folder).await? {
-            self.take(paths::under(folder, &name)).await?;
+    async fn take_children(&mut self, parent: &str) -> Result<(), SessionError> {
+        for name in self.children(parent).await? {
+            self.take(paths::under(parent, &name)).await?;
         }
         Ok(())
     }
@@ -148,8 +149,8 @@ impl<C: Client, K: Clock> Taking<C, K> {
     }
 
     async fn rest(&mut self) {
-        self.looked_at += 1;
-        if self.looked_at.is_multiple_of(AT_ONCE) {
+        self.checked += 1;
+        if self.checked.is_multiple_of(AT_ONCE) {
             let until = self.context.clock.now().up + REST;
             self.context.clock.sleep_until(Wake { wall: None, up: Some(until) }).await;
         }
@@ -170,10 +171,10 @@ mod tests {
     }
 
     #[test]
-    fn who_may_what_is_told_without_what_was_made_of_a_password() {
-        assert_eq!(in_words(&acl(31, "world", "anyone")), "world:anyone (cdrwa)");
-        assert_eq!(in_words(&acl(1, "ip", "10.0.0.0/8")), "ip:10.0.0.0/8 (r)");
-        assert_eq!(in_words(&acl(15, "digest", "cron:b2xk")), "digest:cron (cdrw)");
-        assert_eq!(in_words(&acl(31, "x509", "CN=a,O=b")), "x509:CN=a,O=b (cdrwa)");
+    fn access_lists_are_shown_without_password_hashes() {
+        assert_eq!(describe(&acl(31, "world", "anyone")), "world:anyone (cdrwa)");
+        assert_eq!(describe(&acl(1, "ip", "10.0.0.0/8")), "ip:10.0.0.0/8 (r)");
+        assert_eq!(describe(&acl(15, "digest", "cron:b2xk")), "digest:cron (cdrw)");
+        assert_eq!(describe(&acl(31, "x509", "CN=a,O=b")), "x509:CN=a,O=b (cdrwa)");
     }
 }

@@ -1,8 +1,9 @@
-//! Sessions by the crate `zookeeper-client`: with what is below it, the one file that imports it.
+//! Sessions with real servers, by the crate `zookeeper-client`. Only this file and its submodules import that crate.
 //!
-//! The crate hands a request over when its method is called, but its futures borrow the client. `handed_over`
-//! makes them `'static` and keeps the order of calls. Sessions are detached: a panic's unwinding must not close one,
-//! for that would give leadership away while processes still run. Those [`aside`](Aside), for people, hold nothing and are closed.
+//! The crate hands a request over when its method is called, but its futures borrow the client. `handed_over` makes
+//! them `'static` and keeps the order of calls. Sessions are detached: the unwinding of a panic must not close one,
+//! because that would give leadership away while processes still run. Sessions opened [`aside`](Aside), for people, own
+//! no entries and are closed when dropped.
 
 mod aside;
 mod identity;
@@ -26,47 +27,48 @@ use identity::Identity;
 
 pub use aside::Aside;
 
-/// After this long without a session another attempt is begun.
+/// If there is no session after this time, another attempt starts beside the first.
 const TIMEOUT: Duration = Duration::from_millis(300);
-/// No server was reached by TLS.
-const NOT_BY_TLS: &str = "no server can be reached by TLS: `--log cronkeeper=info,zookeeper_client=debug` tells why";
-/// Attempts of one try, the first among them.
+/// Error text when no server could be reached over TLS.
+const NOT_BY_TLS: &str =
+    "no server can be reached over TLS: see the log with `--log cronkeeper=info,zookeeper_client=debug`";
+/// Most attempts to open one session, including the first.
 const MOST_ATTEMPTS: u32 = 3;
 
-type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type BoxedAnswer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// How to reach and convince the servers.
+/// Connection settings.
 #[derive(Clone, Default)]
 pub struct Settings {
     /// `host:port,host:port/chroot`.
     pub connect: String,
-    /// The session timeout to ask for.
+    /// The session timeout to request.
     pub session_timeout: Duration,
-    /// Who this client is, and with whom it shares what it makes.
     pub auth: Auth,
-    /// Encryption, where asked for.
+    /// `None`: the connection is not encrypted.
     pub tls: Option<Tls>,
 }
 
-/// Who a client is, beside the certificate that it may show. Without an identity, what it makes is open to everybody.
+/// Identities of a client, besides a certificate. Without any, the znodes that it creates are open to everybody.
 #[derive(Clone, Default)]
 pub struct Auth {
-    /// Schemes and credentials. Each of them may do everything with what this client makes, and no other may do anything.
+    /// Schemes and credentials. Only these identities may access the znodes that this client creates, and they may do
+    /// everything.
     pub identities: Vec<(String, Vec<u8>)>,
-    /// But for this: everybody may, as without identities.
+    /// Gives everybody the same rights, as if there were no identities.
     pub with_world: bool,
 }
 
-/// Certificates, as PEM texts.
+/// Certificates, as PEM text.
 #[derive(Clone, Default)]
 pub struct Tls {
-    /// Whom to trust; without it, the usual authorities.
+    /// The authorities to trust; `None`: the usual ones.
     pub ca: Option<String>,
-    /// Certificate and key to show.
+    /// Certificate and key of this client.
     pub identity: Option<(String, String)>,
 }
 
-/// Makes sessions with real servers.
+/// Opens sessions with real servers.
 #[derive(Clone)]
 pub struct Connector {
     connect: Arc<str>,
@@ -76,17 +78,17 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Prepares to connect.
+    /// Prepares to connect; opens nothing yet.
     ///
     /// # Errors
-    /// When a certificate or key cannot be read, in words.
+    /// If a certificate or key cannot be read; the text says which.
     pub fn new(settings: Settings) -> Result<Self, String> {
         let mut connector = Self::closing(settings)?;
         connector.connector = connector.connector.with_detached();
         Ok(connector)
     }
 
-    /// One whose sessions end with the last clone of them.
+    /// A connector whose sessions close when their last clone is dropped.
     fn closing(settings: Settings) -> Result<Self, String> {
         let mut connector = zk::Client::connector().with_session_timeout(settings.session_timeout).with_fail_eagerly();
         let identity = Identity::of(&settings);
@@ -117,14 +119,16 @@ impl Tls {
 impl Connect for Connector {
     type Client = Session;
 
-    /// A server that has no quorum yet takes a connection and is silent for a second or two; the crate waits that long for
-    /// each in turn. So an attempt that is not through soon is joined by another, which goes its own way round the
-    /// servers. A session that was made and not used holds nothing, and expires.
+    /// Opens a session with up to [`MOST_ATTEMPTS`] concurrent attempts.
+    ///
+    /// A server without a quorum accepts a connection and is then silent for a second or two, and the crate waits that
+    /// long for each server in turn. So an attempt that takes long is joined by another, which tries the servers in its
+    /// own order. A surplus session owns no entries and simply expires.
     async fn connect(&self) -> Result<Session, ConnectError> {
         let mut attempts = FuturesUnordered::from_iter([self.attempt()]);
         let mut left = MOST_ATTEMPTS - 1;
         loop {
-            // Cancellation safe: the attempts are kept, and a wait begun anew only puts the next one off.
+            // Cancellation safe: the attempts are kept, and restarting the wait only delays the next attempt.
             tokio::select! {
                 biased;
                 Some(result) = attempts.next() => match result {
@@ -154,7 +158,7 @@ impl Connector {
                 Ok(Session { states: client.state_watcher(), client, belongs })
             }
             Err(zk::Error::AuthFailed) => Err(ConnectError::AuthFailed(zk::Error::AuthFailed.to_string())),
-            // Whether nobody was there or a certificate was refused, the crate only tells its own log.
+            // The crate reports only in its own log whether no server was there or a certificate was refused.
             Err(zk::Error::NoHosts) if self.is_secure => Err(ConnectError::Unreachable(NOT_BY_TLS.to_owned())),
             Err(error) => Err(ConnectError::Unreachable(error.to_string())),
         }
@@ -169,17 +173,17 @@ pub struct Session {
     belongs: Ownership,
 }
 
-/// A watch at real servers.
-pub struct Watcher(zk::OneshotWatcher);
+/// A watch on a real server.
+pub struct ServerWatch(zk::OneshotWatcher);
 
-impl Watch for Watcher {
+impl Watch for ServerWatch {
     async fn fired(self) {
         self.0.changed().await;
     }
 }
 
 impl Client for Session {
-    type Watch = Watcher;
+    type Watch = ServerWatch;
 
     fn id(&self) -> SessionId {
         session_id(self.owner_id())
@@ -250,22 +254,22 @@ impl Client for Session {
     fn stat_and_watch(
         &self,
         path: &str,
-    ) -> impl Future<Output = Result<(Option<Stat>, Watcher), Error>> + Send + 'static {
+    ) -> impl Future<Output = Result<(Option<Stat>, ServerWatch), Error>> + Send + 'static {
         let (client, path) = (self.client.clone(), path.to_owned());
         handed_over(async move {
             let (found, watcher) = client.check_and_watch_stat(&path).await.map_err(error)?;
-            Ok((found.as_ref().map(stat), Watcher(watcher)))
+            Ok((found.as_ref().map(stat), ServerWatch(watcher)))
         })
     }
 
     fn get_and_watch(
         &self,
         path: &str,
-    ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watcher), Error>> + Send + 'static {
+    ) -> impl Future<Output = Result<(Vec<u8>, Stat, ServerWatch), Error>> + Send + 'static {
         let (client, path) = (self.client.clone(), path.to_owned());
         handed_over(async move {
             let (data, found, watcher) = client.get_and_watch_data(&path).await.map_err(error)?;
-            Ok((data, stat(&found), Watcher(watcher)))
+            Ok((data, stat(&found), ServerWatch(watcher)))
         })
     }
 
@@ -278,11 +282,12 @@ impl Client for Session {
         let client = self.client.clone();
         handed_over(async move {
             let mut reader = client.new_multi_reader();
-            // What the client itself refuses to ask for is answered as if the server had.
-            let asked: Vec<_> = paths.iter().map(|path| reader.add_get_data(path).map_err(error)).collect();
+            // A path that the client itself refuses gets an error of its own, as if a server had refused it.
+            let requested: Vec<_> = paths.iter().map(|path| reader.add_get_data(path).map_err(error)).collect();
             let mut answers = reader.commit().await.map_err(error)?.into_iter();
-            let nothing = || Err(Error::Refused("no answer to this part of the request".into()));
-            Ok(asked.into_iter().map(|asked| asked.and_then(|()| answers.next().map_or_else(nothing, read))).collect())
+            let missing = || Err(Error::Refused("no answer to this part of the request".into()));
+            let one = |request: Result<(), Error>| request.and_then(|()| answers.next().map_or_else(missing, read));
+            Ok(requested.into_iter().map(one).collect())
         })
     }
 
@@ -332,9 +337,9 @@ fn to_acl(acl: &Acl) -> zk::Acl {
     zk::Acl::new(permission, zk::AuthId::new(&acl.scheme, &acl.id))
 }
 
-/// Runs a future up to its first wait, by which the crate has the request, and gives back the rest.
-fn handed_over<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> Answer<T> {
-    let mut future: Answer<T> = Box::pin(future);
+/// Polls a future once, which hands the request to the crate, and returns the rest of it.
+fn handed_over<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> BoxedAnswer<T> {
+    let mut future: BoxedAnswer<T> = Box::pin(future);
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => Box::pin(ready(answer)),
         Poll::Pending => future,
@@ -371,7 +376,7 @@ fn read(result: zk::MultiReadResult) -> Read {
     match result {
         zk::MultiReadResult::Data { data, stat: found } => Ok((data, stat(&found))),
         zk::MultiReadResult::Error { err } => Err(error(err)),
-        other => Err(Error::Refused(format!("an answer to another question: {other:?}"))),
+        other => Err(Error::Refused(format!("unexpected kind of answer: {other:?}"))),
     }
 }
 
@@ -397,15 +402,15 @@ fn state(state: zk::SessionState) -> State {
 fn multi_error(source: zk::MultiWriteError) -> MultiError {
     match source {
         zk::MultiWriteError::RequestFailed { source } => MultiError { index: None, error: error(source) },
-        // An expired session, too, arrives as the failure of the first operation.
+        // An expired session arrives as a failure of the first operation too.
         zk::MultiWriteError::OperationFailed { index, source } => {
             MultiError { index: Some(index), error: error(source) }
         }
     }
 }
 
-/// What the server said, or that it said nothing. Everything but a known refusal counts as no answer: a silent
-/// server fails requests as `Custom`, not as `ConnectionLoss`.
+/// Translates an error. Everything except a known refusal counts as no answer: if a server is silent, the crate fails
+/// requests with `Custom`, not with `ConnectionLoss`.
 fn error(source: zk::Error) -> Error {
     use zk::Error as E;
     match source {
@@ -433,7 +438,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_a_servers_answer_is_no_answer() {
+    fn errors_that_no_server_sent_count_as_no_answer() {
         assert!(matches!(error(zk::Error::ConnectionLoss), Error::Unanswered(_)));
         assert!(matches!(error(zk::Error::SessionMoved), Error::Unanswered(_)));
         assert!(matches!(error(zk::Error::Timeout), Error::Unanswered(_)));
@@ -441,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_list_comes_back_as_it_was_read() {
+    fn an_access_list_survives_the_round_trip() {
         for raw in [zk::Permission::ALL, zk::Permission::READ | zk::Permission::DELETE, zk::Permission::NONE] {
             let acl = zk::Acl::new(raw, zk::AuthId::new("digest", "cron:hash"));
             assert_eq!(to_acl(&from_acl(&acl)), acl);
@@ -449,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_session_inside_a_multi_is_the_sessions_end_and_no_failed_check() {
+    fn an_expired_session_inside_a_multi_is_not_a_failed_check() {
         let source = zk::MultiWriteError::OperationFailed { index: 0, source: zk::Error::SessionExpired };
         assert_eq!(multi_error(source).error, Error::SessionOver);
     }

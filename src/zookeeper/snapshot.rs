@@ -1,7 +1,7 @@
-//! The ledger as it stands: read by a new leader, and for the operator's eyes.
+//! The ledger's current content, read by a new leader and for operators.
 //!
-//! Runs are read before the members, so that an owner found alive was alive after its run was read. One
-//! damaged record never hides the others: it is told by name.
+//! Runs are read before members, so an owner found alive was alive after its run was read. A damaged record does not
+//! affect the others; the result names it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,10 +18,11 @@ use crate::ledger::{JobEntry, OwnerState, Running, Snapshot};
 use crate::run::{JobRecord, RunId, RunRecord, Version};
 use crate::term::{NodeName, SessionId};
 
-/// Reads jobs, runs and the owners' state, and says what could not be read. `dead` are sessions whose processes were seen dead.
+/// Reads jobs, runs and the owners' state, and names what could not be read. `dead` are the sessions of processes known
+/// to be dead.
 ///
-/// A takeover waits for this, so what need not wait for an answer is asked together: the names, then the records, then
-/// the owners, where there are runs at all.
+/// A takeover waits for this. So requests that do not depend on each other's answers are sent together: first the
+/// names, then the records, then, if there are runs, their owners.
 pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(Snapshot, Vec<Damage>), SessionError> {
     let mut snapshot = Snapshot::default();
     let (mut damaged, mut more) = (Vec::new(), Vec::new());
@@ -30,11 +31,12 @@ pub async fn read<C: Client>(client: &C, dead: &BTreeSet<SessionId>) -> Result<(
     let (jobs, runs) = try_join(jobs, runs).await?;
     let jobs = context::get_small(client, paths::JOBS, jobs);
     let runs = context::get_small(client, paths::RUNNING, runs);
-    // Handed over after the jobs' records: a pause changes them too, so of one that came later the versions read tell.
+    // Read the requests after the jobs' records. A pause changes the job's record too: if these reads miss a pause, the
+    // version read is stale, and the next write at that version fails.
     let none_known = requests::Answered::new();
     let requests = requests::read(client, &none_known);
-    let (jobs, found, (requests, unheard)) = try_join3(jobs, runs, requests).await?;
-    damaged.extend(more.into_iter().chain(unheard));
+    let (jobs, found, (requests, damaged_requests)) = try_join3(jobs, runs, requests).await?;
+    damaged.extend(more.into_iter().chain(damaged_requests));
     snapshot.requests = requests;
     snapshot.jobs = job_entries(client, jobs, &mut damaged).await?;
     let mut runs = Vec::new();
@@ -59,7 +61,7 @@ async fn job_entries<C: Client>(
 ) -> Result<BTreeMap<JobName, JobEntry>, SessionError> {
     let mut entries = BTreeMap::new();
     let unread: Vec<String> = jobs.unread.iter().map(|(name, _)| name.clone()).collect();
-    // What they say is not known, but what they are written at is.
+    // Their content is unknown, but their versions are not.
     let versions = context::stats(client, paths::JOBS, unread).await?;
     let versions = versions.into_iter().map(|(name, stat)| (name, Version(stat.version)));
     let unread = versions.filter_map(|(name, version)| Some((JobName::parse(&name).ok()?, version)));
@@ -73,7 +75,7 @@ async fn job_entries<C: Client>(
     Ok(entries)
 }
 
-/// The sessions under which the nodes live that own these runs.
+/// The sessions that are alive among those of the nodes that own these runs, by node.
 async fn living_owners<C: Client>(
     client: &C,
     runs: &[(RunRecord, Version)],
@@ -84,7 +86,7 @@ async fn living_owners<C: Client>(
     Ok(found.into_iter().map(|(name, stat)| (name, session_id(stat.ephemeral_owner))).collect())
 }
 
-/// The nodes that live, and those of them that cannot be read.
+/// The members, which are the nodes that are alive, and those of them that cannot be read.
 pub async fn members<C: Client>(client: &C) -> Result<(Vec<Member>, Vec<Damage>), SessionError> {
     let mut damaged = Vec::new();
     let names = context::children_or_damaged(client, paths::NODES, &mut damaged).await?;
@@ -102,37 +104,35 @@ pub async fn members<C: Client>(client: &C) -> Result<(Vec<Member>, Vec<Damage>)
 fn member(name: &str, data: &[u8]) -> Result<Member, String> {
     let member: Member = serde_json::from_slice(data).map_err(|error| error.to_string())?;
     if member.node.as_str() != name {
-        return Err(format!("it names another node, `{}`", member.node));
+        return Err(format!("it names a different node, `{}`", member.node));
     }
     Ok(member)
 }
 
-/// Reads a run's record, which stands under this name, and the version it stands at.
+/// Parses a run's record and checks that it belongs under this name.
 pub fn run_record(name: &str, data: &[u8], stat: &Stat) -> Result<(RunRecord, Version), String> {
     RunId::parse(name).map_err(|bad| bad.to_string())?;
     let record: RunRecord = serde_json::from_slice(data).map_err(|error| error.to_string())?;
     not_ahead(record.scheduled_at, stat)?;
     let id = record.id().to_string();
     if id != name {
-        return Err(format!("it is the record of another run, `{id}`"));
+        return Err(format!("it holds the record of another run, `{id}`"));
     }
     Ok((record, Version(stat.version)))
 }
 
-/// Nothing is decided on more than a minute ahead of the servers' clock, which stamps what is written: what tells of more than a day
-/// ahead of its own stamp was written by nobody who may be trusted.
+/// Rejects records whose time is more than a day ahead of the servers' time of the write.
 ///
-/// # Errors
-/// That it is ahead, in words.
+/// No leader decides more than a minute ahead of the servers' clock, so such a record was not written by a leader.
 pub fn not_ahead(at: Timestamp, stat: &Stat) -> Result<(), String> {
     const A_DAY_MS: i64 = 86_400_000;
     if stat.mtime_ms > 0 && at.as_millisecond() > stat.mtime_ms.saturating_add(A_DAY_MS) {
-        return Err(format!("it is about {at}, more than a day after it was written"));
+        return Err(format!("its time, {at}, is more than a day after it was written"));
     }
     Ok(())
 }
 
-/// Reads a job's record, naming it among the damaged if it cannot be read.
+/// Parses a job's record. If that fails, adds the path to `damaged`.
 pub fn job_entry(name: &str, data: &[u8], stat: &Stat, damaged: &mut Vec<Damage>) -> JobEntry {
     let read = |data| {
         let record: JobRecord = serde_json::from_slice(data).map_err(|error| error.to_string())?;
@@ -160,11 +160,11 @@ mod tests {
     use crate::run::tests_support::record;
     use crate::zookeeper::context::json;
 
-    /// Written in the first second of 1970, or a moment after.
+    /// A write in the first second of 1970, or a moment after.
     const STAMP: Stat = Stat { czxid: 1, mzxid: 1, mtime_ms: 1_000, version: 0, ephemeral_owner: 0 };
 
     #[test]
-    fn a_run_under_another_runs_name_or_of_a_time_to_come_is_none() {
+    fn a_run_under_another_runs_name_or_far_in_the_future_is_rejected() {
         let run = record("backup", 60, "0x7");
         let name = run.id().to_string();
         assert_eq!(run_record(&name, &json(&run), &STAMP), Ok((run.clone(), Version(0))));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_far_ahead_of_its_own_stamp_is_no_leaders() {
+    fn a_mark_far_ahead_of_its_own_stamp_is_rejected() {
         let mut damaged = Vec::new();
         let mut entry = |second| {
             let record = crate::zookeeper::lower::tests::mark(second, "1-0");

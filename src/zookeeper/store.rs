@@ -1,4 +1,4 @@
-//! What the backend asks of the state directory.
+//! State directory interface: sessions, cluster and run journal, as far as this backend needs them.
 
 use std::sync::Arc;
 
@@ -7,67 +7,68 @@ use crate::run::RunEnd;
 use crate::run::journal::{Noted, Recovered};
 use crate::state_dir::{StateDir, StateDirError};
 
-/// Remembers sessions and the cluster beyond the process.
+/// Persists sessions and the cluster beyond the process.
 ///
-/// Its writes are small and on disk when it returns. Called between requests, never while a term's answer is awaited.
+/// Writes are small, and on disk when the method returns. The backend calls it between requests, never while a term
+/// waits for an answer.
 pub trait SessionStore: Send {
-    /// Says that this state directory is used with `cluster` from now on.
+    /// Binds this state directory to `cluster`.
     ///
     /// # Errors
-    /// When it belongs to another, or cannot be written.
+    /// If it belongs to another cluster, or cannot be written.
     fn claim(&mut self, cluster: &str) -> Result<(), ClaimError>;
 
-    /// The cluster that this state directory is used with, where that is known.
+    /// The cluster that this state directory belongs to, if it is known.
     fn cluster(&self) -> Option<String> {
         None
     }
 
-    /// Writes down a session, by the id that the stat of its entries shows, before its first entry is made.
+    /// Records a session before its first entry is created. `owner` is the id that the stat of its entries shows.
     ///
     /// # Errors
-    /// When it cannot be written: then nothing is made.
+    /// If it cannot be written; the backend then creates nothing.
     fn record(&mut self, owner: i64) -> Result<(), StoreError>;
 
-    /// Sessions of earlier processes whose entries may be removed at once: the directory's lock was free, the boot is this
-    /// one, and their processes were seen dead. Empty where any of this is not known.
+    /// Sessions of earlier processes whose entries may be removed at once.
+    ///
+    /// Their processes are known to be dead: the directory's lock was free, and they ran on this boot. Empty if any of
+    /// this is unknown.
     fn removable(&self) -> Vec<i64>;
 
-    /// Forgets sessions whose entries are gone. To remember one longer does no harm, so nothing is said where that fails.
+    /// Forgets sessions whose entries are gone. Remembering one longer does no harm, so a failure is not reported.
     fn forget(&mut self, _owners: &[i64]) {}
 
-    /// Ends that earlier processes of this node may not have written. Which of them count is for the ledger to say: the directory may
-    /// be a copy, and the run alive elsewhere under a session that is none of the [`removable`](Self::removable).
+    /// Ends of runs that earlier processes of this node may not have written to the ledger.
+    ///
+    /// The ledger decides which of them count: the directory may be a copy, and the run alive on another host under a
+    /// session that is not [`removable`](Self::removable).
     fn open_ends(&self) -> Vec<RunEnd> {
         Vec::new()
     }
 
-    /// What earlier processes of this node handed to their wardens; absent where that is not known. What is not among it was never
-    /// started, as far as it is of a [`removable`](Self::removable) session.
+    /// The runs that earlier processes of this node handed to their wardens; `None` if unknown.
+    ///
+    /// A run of a [`removable`](Self::removable) session that is not among them was never started.
     fn noted(&self) -> Option<Noted> {
         None
     }
 }
 
-/// The state directory cannot be written.
+/// A failed write to the state directory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct StoreError(pub String);
 
-/// Why the state directory cannot be used with a cluster.
+/// Failure to bind the state directory to a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
-    /// It belongs to another.
     #[error("it belongs to cluster {ours}")]
-    OtherCluster {
-        /// To which.
-        ours: String,
-    },
-    /// It cannot be written.
+    OtherCluster { ours: String },
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Sessions kept in the state directory.
+/// The [`SessionStore`] in the state directory.
 pub struct KeptSessions {
     state: Arc<StateDir>,
     open_ends: Vec<RunEnd>,
@@ -75,7 +76,7 @@ pub struct KeptSessions {
 }
 
 impl KeptSessions {
-    /// To be made only when the processes of earlier sessions were seen dead. `recovered` is what they left open.
+    /// `recovered` is what earlier processes left open. The caller must know that those processes are dead.
     pub fn new(state: Arc<StateDir>, recovered: &Recovered) -> Self {
         Self { state, open_ends: recovered.ends(), noted: recovered.noted() }
     }
@@ -85,7 +86,7 @@ impl SessionStore for KeptSessions {
     fn claim(&mut self, cluster: &str) -> Result<(), ClaimError> {
         self.state.claim_cluster(cluster).map_err(|error| match error {
             StateDirError::OtherCluster { ours, .. } => ClaimError::OtherCluster { ours },
-            other => StoreError(in_words(&other)).into(),
+            other => StoreError(describe(&other)).into(),
         })
     }
 
@@ -94,7 +95,7 @@ impl SessionStore for KeptSessions {
     }
 
     fn record(&mut self, owner: i64) -> Result<(), StoreError> {
-        self.state.record_session(&session_id(owner)).map_err(|error| StoreError(in_words(&error)))
+        self.state.record_session(&session_id(owner)).map_err(|error| StoreError(describe(&error)))
     }
 
     fn removable(&self) -> Vec<i64> {
@@ -104,7 +105,7 @@ impl SessionStore for KeptSessions {
     fn forget(&mut self, owners: &[i64]) {
         let ids: Vec<_> = owners.iter().copied().map(session_id).collect();
         if let Err(error) = self.state.forget_sessions(&ids) {
-            tracing::debug!(error = in_words(&error), "sessions that are gone stay recorded");
+            tracing::debug!(error = describe(&error), "cannot forget recorded sessions that are gone");
         }
     }
 
@@ -117,7 +118,7 @@ impl SessionStore for KeptSessions {
     }
 }
 
-fn in_words(error: &dyn std::error::Error) -> String {
+fn describe(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),

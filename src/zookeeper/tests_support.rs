@@ -1,6 +1,7 @@
-//! A server in memory for tests of single recipes: nodes with stats, watches, and requests that are counted.
+//! In-memory server for tests of single operations: znodes with stats, watches, and counted requests.
 //!
-//! Each request is carried out when it is handed over, and answered at once, or not at all while the server is silent. One session.
+//! It carries out each request when it is handed over and answers at once, or never while it is silent. It has one
+//! session.
 
 use std::collections::BTreeMap;
 use std::future::ready;
@@ -17,33 +18,31 @@ use super::{paths, session_id};
 use crate::clock::{Clock, Now, Uptime, Wake};
 use crate::term::{NodeName, SessionId};
 
-/// The session of a [`Server`]'s client.
 pub const OWNER: i64 = 1;
 
-/// What the server holds, and how it was asked.
+/// The server's content and request counters.
 #[derive(Default)]
 pub struct Tree {
-    /// Every node.
     pub nodes: BTreeMap<String, (Vec<u8>, Stat)>,
-    /// Stamped on every write, in milliseconds.
+    /// Time stamped on every write, in milliseconds.
     pub time_ms: i64,
-    /// Nothing is carried out, and nothing answered.
+    /// While true, requests are neither carried out nor answered.
     pub is_silent: bool,
-    /// Nodes under this path may not be deleted or read.
+    /// Znodes at or under this path must not be deleted or read.
     pub forbidden: Option<String>,
-    /// Reads so far: of names, and of nodes' data.
+    /// Number of reads so far: of names, and of data.
     pub listings: usize,
     pub reads: usize,
-    /// Most nodes whose data one request asked for.
+    /// Most znodes read in one request.
     pub most_read: usize,
-    /// The operations of each multi so far, carried out or not.
+    /// Number of operations of each multi so far, carried out or not.
     pub multis: Vec<usize>,
     zxid: i64,
     watches: BTreeMap<String, Vec<oneshot::Sender<()>>>,
 }
 
 impl Tree {
-    /// Makes a node, or sets its data.
+    /// Creates a znode, or sets its data.
     pub fn put(&mut self, path: &str, data: impl Into<Vec<u8>>) {
         self.zxid += 1;
         let (zxid, time) = (self.zxid, self.time_ms);
@@ -54,7 +53,7 @@ impl Tree {
         self.fire(path);
     }
 
-    /// A node that lives with a session.
+    /// Creates an ephemeral znode.
     pub fn put_ephemeral(&mut self, path: &str, owner: i64) {
         self.put(path, "");
         if let Some((_, stat)) = self.nodes.get_mut(path) {
@@ -62,7 +61,7 @@ impl Tree {
         }
     }
 
-    /// How many watches wait.
+    /// Number of watches that have not fired.
     pub fn watches(&self) -> usize {
         self.watches.values().flatten().filter(|watch| !watch.is_closed()).count()
     }
@@ -76,15 +75,15 @@ impl Tree {
         self.nodes.contains_key(path)
     }
 
-    /// The names under a folder.
-    pub fn names(&self, folder: &str) -> Vec<String> {
-        self.under(folder).filter(|name| !name.contains('/')).map(str::to_owned).collect()
+    /// The names of a znode's children.
+    pub fn names(&self, parent: &str) -> Vec<String> {
+        self.under(parent).filter(|name| !name.contains('/')).map(str::to_owned).collect()
     }
 
-    fn under<'a>(&'a self, folder: &str) -> impl Iterator<Item = &'a str> {
-        let folder = format!("{folder}/");
-        let from = (Bound::Included(folder.clone()), Bound::Unbounded);
-        self.nodes.range(from).map_while(move |(path, _)| path.strip_prefix(&folder))
+    fn under<'a>(&'a self, parent: &str) -> impl Iterator<Item = &'a str> {
+        let prefix = format!("{parent}/");
+        let from = (Bound::Included(prefix.clone()), Bound::Unbounded);
+        self.nodes.range(from).map_while(move |(path, _)| path.strip_prefix(&prefix))
     }
 
     fn fire(&mut self, path: &str) {
@@ -119,7 +118,7 @@ impl Tree {
         let found = self.nodes.get(path).map(|(_, stat)| stat.version);
         match op {
             Op::Create { .. } if found.is_some() => Err(Error::NodeExists),
-            Op::Create { .. } if paths::ancestors(path).any(|folder| !self.has(folder)) => Err(Error::NoNode),
+            Op::Create { .. } if paths::ancestors(path).any(|parent| !self.has(parent)) => Err(Error::NoNode),
             Op::Create { .. } => Ok(()),
             Op::Check { version, .. } | Op::Set { version, .. } | Op::Delete { version, .. } => match found {
                 _ if self.is_forbidden(path) => Err(Error::NoAuth),
@@ -149,7 +148,7 @@ impl Tree {
         }
     }
 
-    /// All or nothing.
+    /// Carries out all operations or none.
     fn multi(&mut self, ops: &[Op]) -> Result<Vec<Done>, MultiError> {
         if self.is_silent {
             return Err(MultiError { index: None, error: Error::Unanswered("silent".into()) });
@@ -176,16 +175,16 @@ impl Tree {
     }
 }
 
-/// A client of the server, and the server.
+/// The server and its client in one.
 #[derive(Clone, Default)]
 pub struct Server(Arc<Mutex<Tree>>);
 
 impl Server {
-    /// With the folders that every cluster has.
+    /// A server with the znodes that every cluster has.
     pub fn new() -> Self {
         let server = Self::default();
-        for folder in paths::FOLDERS {
-            server.tree().put(folder, "");
+        for parent in paths::PARENTS {
+            server.tree().put(parent, "");
         }
         server
     }
@@ -194,7 +193,7 @@ impl Server {
         self.0.lock().unwrap()
     }
 
-    /// A context of a node under this session.
+    /// A context for a node with the server's session.
     pub fn context(&self, clock: ByHand) -> SessionContext<Self, ByHand> {
         let me = LocalNode {
             node: NodeName::new("host-a"),
@@ -206,7 +205,7 @@ impl Server {
     }
 }
 
-/// A watch that fires.
+/// A watch that fires when its path changes.
 pub struct Fires(oneshot::Receiver<()>);
 
 impl Watch for Fires {
@@ -310,7 +309,7 @@ impl Client for Server {
     }
 }
 
-/// A clock that stands until it is moved.
+/// A clock that moves only by [`ByHand::pass`].
 #[derive(Clone, Default)]
 pub struct ByHand(Arc<Mutex<Duration>>);
 

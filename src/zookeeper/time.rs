@@ -1,7 +1,7 @@
-//! What time it is at the servers: their stamp on a node's own writes.
+//! The servers' time, read from their stamps on a node's own writes.
 //!
-//! A stamp is the clock of the ensemble's leader at the moment it took the write in. Nothing reads what is written here, and nobody watches
-//! it: the folder of the members serves, for it is there wherever a node is one.
+//! A stamp is the clock of the ensemble's leader when it accepted the write. The write goes to the parent of the
+//! members, which every node has, and whose data nobody reads or watches.
 
 use std::time::Duration;
 
@@ -10,20 +10,21 @@ use super::paths;
 use crate::clock::Uptime;
 use crate::clock::server::ServerTime;
 
-/// How often a node looks.
+/// How often a node reads the servers' time.
 pub const EVERY: Duration = Duration::from_secs(60);
 
-/// A write that changes nothing, for its stamp.
+/// A write that changes nothing, made for its stamp.
 pub fn touch() -> Op {
     Op::Set { path: paths::NODES.into(), data: Vec::new(), version: -1 }
 }
 
-/// The same, where that folder may not be written to: it fires the watches on the own member, which then is looked at again.
+/// A replacement for [`touch`] if the parent of the members must not be written. It fires the watches on this node's
+/// member, which makes the watchers read it again.
 pub fn touch_member(path: String, data: Vec<u8>) -> Op {
     Op::Set { path, data, version: -1 }
 }
 
-/// The stamp on a multi's set. That of a create would not do: inside a multi 3.8.0 fills in garbage.
+/// The stamp on a set inside a multi. The stamp on a create does not work: inside a multi 3.8.0 fills in garbage.
 pub fn of(done: &[Done], sent: Uptime, received: Uptime) -> Option<ServerTime> {
     let stamp = done.iter().find_map(|done| match done {
         Done::Set(stat) => Some(stat.mtime_ms),

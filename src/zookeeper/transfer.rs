@@ -1,7 +1,8 @@
-//! Leadership for a named node: everything between it and the front of the queue goes in one multi.
+//! Transfer of leadership to a named node, in one multi.
 //!
-//! The cronkeeper entries between are deleted and join again at the end; an entry of anybody else is not ours to delete,
-//! so it forbids the transfer. No sequence number is ever made by hand: the order stays the servers'.
+//! The multi deletes every cronkeeper entry between the leader and the named node; those nodes join again at the end of
+//! the queue. An entry of another program is not cronkeeper's to delete, so it forbids the transfer. Sequence numbers
+//! are never made by hand: the servers alone decide the order.
 
 use std::collections::BTreeMap;
 
@@ -12,26 +13,25 @@ use crate::clock::Clock;
 use crate::election::TransferError;
 use crate::term::{CandidateName, NodeName};
 
-/// An entry of the queue, as far as an transfer needs it.
+/// A queue entry, as far as a transfer needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Standing {
+struct TransferEntry {
     name: String,
-    /// Absent for one that is not cronkeeper's.
+    /// `None` if the entry is not cronkeeper's.
     node: Option<NodeName>,
-    /// The session it lives by.
+    /// The session that it belongs to.
     owner: i64,
 }
 
-/// What an transfer rests on.
+/// The node to lead next, and the queue entries that the transfer depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Successor {
-    /// Who is to lead.
     pub node: NodeName,
     candidate: String,
     between: Vec<String>,
 }
 
-/// Looks whether `to` can be given leadership by the holder of `own`.
+/// Checks whether the holder of `own` can give leadership to `to`.
 pub async fn find<C: Client, K: Clock>(
     context: SessionContext<C, K>,
     own: CandidateName,
@@ -44,48 +44,49 @@ pub async fn find<C: Client, K: Clock>(
     let nodes: BTreeMap<_, _> = found.into_iter().map(|(name, data, _)| (name, context::node_in(&data))).collect();
     let queue = stats.into_iter().map(|(name, stat)| {
         let node = nodes.get(&name).cloned().flatten();
-        Standing { name, node, owner: stat.ephemeral_owner }
+        TransferEntry { name, node, owner: stat.ephemeral_owner }
     });
     let path = paths::member(&to);
     let member = match context.line()?.stat(&path).await {
         Ok(stat) => stat.map(|stat| stat.ephemeral_owner),
-        // Whatever is wrong with the name, it will be wrong again: the term goes on.
+        // An invalid name stays invalid: report that there is no such member, and let the term go on.
         Err(error) if error.is_of_path() => None,
         Err(error) => return Err(error).at(&path),
     };
     Ok(successor(&queue.collect::<Vec<_>>(), &own, to, member))
 }
 
-/// The successor, and what stands between. `member`: the session of the member of `to`.
+/// The successor and the entries between. `member` is the session that the member of `to` belongs to.
 fn successor(
-    queue: &[Standing],
+    queue: &[TransferEntry],
     own: &CandidateName,
     to: NodeName,
     member: Option<i64>,
 ) -> Result<Successor, TransferError> {
-    let Some(at) = queue.iter().position(|standing| standing.name == own.0) else {
+    let Some(at) = queue.iter().position(|entry| entry.name == own.0) else {
         return Err(TransferError::NotLeading);
     };
     if queue[at].node.as_ref() == Some(&to) {
         return Err(TransferError::Leads);
     }
     let behind = &queue[at + 1..];
-    let Some(place) = behind.iter().position(|standing| standing.node.as_ref() == Some(&to)) else {
+    let Some(place) = behind.iter().position(|entry| entry.node.as_ref() == Some(&to)) else {
         return Err(TransferError::NotQueued);
     };
     if member != Some(behind[place].owner) {
         return Err(TransferError::NotAlive);
     }
     let between = &behind[..place];
-    if let Some(foreign) = between.iter().find(|standing| standing.node.is_none()) {
+    if let Some(foreign) = between.iter().find(|entry| entry.node.is_none()) {
         return Err(TransferError::Foreign { entry: CandidateName(foreign.name.clone()) });
     }
-    let between = between.iter().map(|standing| standing.name.clone()).collect();
+    let between = between.iter().map(|entry| entry.name.clone()).collect();
     Ok(Successor { node: to, candidate: behind[place].name.clone(), between })
 }
 
-/// Gives the place up to the successor; false: the queue had changed, and it is given up to whoever is next. Done again after an
-/// answer that was lost, it does nothing more.
+/// Gives up the own place in favour of the successor.
+///
+/// Returns false if the queue had changed: then whoever is next leads. Repeating it after a lost answer does no harm.
 pub async fn hand_over<C: Client, K: Clock>(
     context: SessionContext<C, K>,
     own: CandidateName,
@@ -116,12 +117,12 @@ pub async fn hand_over<C: Client, K: Clock>(
 mod tests {
     use super::*;
 
-    fn queue(entries: &[(&str, Option<&str>)]) -> Vec<Standing> {
-        let standing = |(at, &(name, node)): (usize, &(&str, Option<&str>))| {
+    fn queue(entries: &[(&str, Option<&str>)]) -> Vec<TransferEntry> {
+        let entry = |(at, &(name, node)): (usize, &(&str, Option<&str>))| {
             let owner = i64::try_from(at).unwrap();
-            Standing { name: name.into(), node: node.map(NodeName::new), owner }
+            TransferEntry { name: name.into(), node: node.map(NodeName::new), owner }
         };
-        entries.iter().enumerate().map(standing).collect()
+        entries.iter().enumerate().map(entry).collect()
     }
 
     fn transfer(entries: &[(&str, Option<&str>)], to: &str, member: Option<i64>) -> Result<Successor, TransferError> {

@@ -1,8 +1,9 @@
-//! Old history goes: the newest twenty runs by end stay, and apart from them the newest twenty skip records.
+//! Trims history: keeps each job's newest twenty run records and newest twenty skip records.
 //!
-//! Whoever makes a history grow trims it, beside the commits and never as part of one. A job's records are listed when its history
-//! first grows under this session. After that they are known, for what this session writes needs no reading: a further end costs
-//! one delete. Deletes of many jobs share a multi, first come first served, and there is no pause while there are more.
+//! A session that makes a history grow also trims it, beside the commits and never as part of one. It lists a job's
+//! records when that history first grows under the session. From then on it knows them, because what it writes itself
+//! needs no reading: each further end costs one delete. Deletes of many jobs share a multi, first come first served,
+//! without a pause as long as there are more.
 //!
 //! ```text
 //! grew ──▶ listed ──▶ known ──▶ too many ──▶ multi ──▶ gone
@@ -10,13 +11,14 @@
 //!            └───── another trims it too ──────┘
 //! ```
 //!
-//! Nothing guards the deletes: what is surplus stays surplus, whoever leads. Two nodes that trim one job, a leader and its predecessor
-//! that drains, delete the same records; the later one finds them gone and lists the job again. What a lost session left untrimmed is
-//! found when the job grows next, or by the leader, which looks into one folder a second while there is nothing else to trim.
+//! Nothing guards the deletes: a surplus record stays surplus, whoever leads. If two nodes trim the same job, a leader
+//! and its draining predecessor, both delete the same records; the later one finds them gone and lists the job again.
+//! If a session is lost before it has trimmed a job, the rest is found when the job grows next, or by the leader, which
+//! checks one job's history per second while there is nothing else to trim.
 //!
-//! Bounded are the requests under way ([`MOST_LISTINGS`], [`MOST_MULTIS`]), what one of them may hold, and the records known
-//! ([`MOST_KNOWN`]): beyond that the job that did not grow for the longest time is listed again when it does. What waits is a
-//! job's name, once.
+//! Three things are bounded: the requests in flight ([`MOST_LISTINGS`], [`MOST_MULTIS`]), the size of each, and the
+//! number of known records ([`MOST_KNOWN`]). Beyond that number, the job that has not grown for the longest time is
+//! forgotten, and listed again when it grows. Of a waiting job only the name is stored, once.
 
 mod history;
 mod line;
@@ -36,87 +38,94 @@ use super::context::{self, SessionContext, SessionError};
 use super::paths;
 use crate::clock::{Clock, Uptime};
 use crate::job::JobName;
-use history::{History, Key, Listed};
-pub use history::{Kind, Written};
-use line::Line;
+use history::{JobHistory, ListedRecord, RecordKey};
+pub use history::{RecordKind, WrittenRecord};
+use line::JobLine;
 
-/// How many records of a kind stay.
+/// Records of each kind that are kept.
 const KEPT: usize = 20;
-/// Listings under way at once.
+/// Listings in flight at once.
 const MOST_LISTINGS: usize = 8;
-/// Multis under way at once: enough to keep the servers busy, few enough that a commit never waits for long behind them.
+/// Multis in flight at once: enough to keep the servers busy, few enough that a commit never waits long behind them.
 const MOST_MULTIS: usize = 3;
-/// Deletes that share a multi.
+/// Most deletes in one multi.
 const MOST_DELETES: usize = 100;
-/// Of one job, where others wait.
+/// Most deletes of one job in a multi, so that other jobs get their turn.
 const MOST_OF_A_JOB: usize = 25;
-/// Records that are known, of some forty bytes each.
+/// Most known records, of about forty bytes each.
 const MOST_KNOWN: usize = 200_000;
 /// How long the first delete waits for others to share its multi.
 const GATHER: Duration = Duration::from_millis(100);
-/// After a request that was not answered.
+/// Pause after a request without an answer.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a job is left alone whose history cannot be trimmed.
+/// How long a job is left alone after its history could not be trimmed.
 const LEFT_ALONE: Duration = Duration::from_secs(3600);
-/// The leader looks into the first folder so long after it was elected, or into all was done,
+/// How long the leader waits before it checks all histories: first after its election, then after each completed round.
 const SWEEP_AFTER: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(3600)];
-/// and into the next one after that.
+/// How long the leader waits between two histories of a round.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// What a request brought.
-pub struct Step(Brought);
+/// The result of one of the trimmer's requests.
+pub struct Step(TrimResult);
 
-enum Brought {
-    Listed { job: JobName, result: Result<Vec<Listed>, SessionError> },
+enum TrimResult {
+    Listed {
+        job: JobName,
+        result: Result<Vec<ListedRecord>, SessionError>,
+    },
     Deleted(Vec<(Delete, Result<(), Error>)>),
-    Folders(Result<Vec<String>, SessionError>),
-    Swept { job: JobName, result: Result<usize, SessionError> },
+    /// The jobs that have a history, by name.
+    Jobs(Result<Vec<String>, SessionError>),
+    /// Number of records found in a job's history.
+    Swept {
+        job: JobName,
+        result: Result<usize, SessionError>,
+    },
 }
 
 #[derive(Clone, Debug)]
 struct Delete {
     job: JobName,
-    key: Key,
+    key: RecordKey,
     version: i32,
 }
 
-/// The leader's slow look at every folder of the history.
+/// The leader's slow round through the histories of all jobs.
 enum Sweep {
-    /// It does not lead.
+    /// This node does not lead.
     Off,
-    /// The next folder is due then; those that are left.
+    /// When the next history is due, and the jobs that remain.
     Next(Uptime, VecDeque<JobName>),
-    /// A look is under way.
-    Looking(VecDeque<JobName>),
+    /// A request is in flight.
+    Checking(VecDeque<JobName>),
 }
 
-/// Trims under one session.
+/// Trims histories under one session.
 pub struct Trimmer<C, K> {
     context: SessionContext<C, K>,
-    known: BTreeMap<JobName, History>,
-    /// The known jobs by when they grew last, for a count of growths.
+    known: BTreeMap<JobName, JobHistory>,
+    /// The known jobs in the order in which they last grew.
     by_growth: BTreeMap<u64, JobName>,
     growths: u64,
-    /// Records known in all, and the most there may be.
+    /// Number of known records, and its limit.
     records: usize,
     most_known: usize,
-    unlisted: Line,
-    /// What was written while they were listed.
-    listing: BTreeMap<JobName, Vec<Written>>,
-    surplus: Line,
-    /// Until then the deletes that wait are joined by others.
+    unlisted: JobLine,
+    /// Jobs being listed, with the records written meanwhile.
+    listing: BTreeMap<JobName, Vec<WrittenRecord>>,
+    surplus: JobLine,
+    /// Until this time waiting deletes let others join their multi.
     gather_until: Uptime,
     deleting: usize,
-    /// Jobs whose history cannot be trimmed, and until when they are left alone. Said once of each.
+    /// Jobs whose history cannot be trimmed, and until when they are left alone. Each is logged once.
     refused: BTreeMap<JobName, Uptime>,
-    /// Nothing is asked before.
+    /// No request is sent before this time.
     from: Uptime,
     sweep: Sweep,
     steps: FuturesUnordered<Pin<Box<dyn Future<Output = Step> + Send>>>,
 }
 
 impl<C: Client, K: Clock> Trimmer<C, K> {
-    /// Nothing to trim yet.
     pub fn new(context: SessionContext<C, K>) -> Self {
         Self {
             context,
@@ -125,9 +134,9 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
             growths: 0,
             records: 0,
             most_known: MOST_KNOWN,
-            unlisted: Line::default(),
+            unlisted: JobLine::default(),
             listing: BTreeMap::new(),
-            surplus: Line::default(),
+            surplus: JobLine::default(),
             gather_until: Uptime::ZERO,
             deleting: 0,
             refused: BTreeMap::new(),
@@ -137,8 +146,8 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
         }
     }
 
-    /// This session has written a record.
-    pub fn grew(&mut self, written: Written, now: Uptime) {
+    /// Notes a record that this session has written.
+    pub fn grew(&mut self, written: WrittenRecord, now: Uptime) {
         let job = written.job.clone();
         if let Some(meanwhile) = self.listing.get_mut(&job) {
             meanwhile.push(written);
@@ -153,7 +162,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
         }
     }
 
-    /// The job is no longer any node's: nothing is known of it.
+    /// Forgets the records of a job, for instance one that no node defines any more.
     pub fn forget(&mut self, job: &JobName) {
         if let Some(history) = self.known.remove(job) {
             self.records -= history.len();
@@ -168,7 +177,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
         history.grown = self.growths;
         self.by_growth.insert(self.growths, job.clone());
         while self.records > self.most_known {
-            // What is about to be deleted makes room by itself.
+            // A job whose deletes are due makes room by itself.
             let mut oldest = self.by_growth.values().take(MOST_DELETES).filter(|oldest| *oldest != job);
             let Some(oldest) = oldest.find(|oldest| !self.surplus.has(oldest)).cloned() else { return };
             self.forget(&oldest);
@@ -176,7 +185,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
     }
 
     fn note_surplus(&mut self, job: JobName, now: Uptime) {
-        if self.known.get(&job).is_some_and(History::is_too_long) {
+        if self.known.get(&job).is_some_and(JobHistory::is_too_long) {
             if self.surplus.is_empty() {
                 self.gather_until = now + GATHER;
             }
@@ -184,7 +193,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
         }
     }
 
-    /// Starts what waits, if a server answers. Only a leader looks into folders that did not grow here.
+    /// Starts waiting requests if the session is connected. Only a leader checks histories that did not grow here.
     pub fn start_next(&mut self, now: Uptime, leads: bool) {
         self.lead(now, leads);
         if now < self.from || self.context.line().is_err() {
@@ -200,39 +209,39 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
         while is_gathered && self.deleting < MOST_MULTIS && !self.surplus.is_empty() {
             self.delete();
         }
-        self.look(now);
+        self.sweep_next(now);
     }
 
-    /// More is known only once what is surplus of it was deleted.
+    /// False while the known records exceed the limit and some are waiting to be deleted: deletes come first.
     fn has_room(&self) -> bool {
         self.records <= self.most_known || self.surplus.is_empty()
     }
 
-    /// When something is to be started that is not for want of room.
+    /// When the next request is due, not counting those that wait for another to complete.
     pub fn wake(&self) -> Option<Uptime> {
         let listing = !self.unlisted.is_empty() && self.listing.len() < MOST_LISTINGS && self.has_room();
         let listing = listing.then_some(self.from);
         let has_deletes = !self.surplus.is_empty() && self.deleting < MOST_MULTIS;
         let deletes = has_deletes.then(|| self.from.max(self.gather_until));
-        let look = match &self.sweep {
+        let sweep = match &self.sweep {
             Sweep::Next(at, _) => Some(self.from.max(*at)),
-            Sweep::Off | Sweep::Looking(_) => None,
+            Sweep::Off | Sweep::Checking(_) => None,
         };
-        [listing, deletes, look].into_iter().flatten().min()
+        [listing, deletes, sweep].into_iter().flatten().min()
     }
 
-    /// The next answer; `None` at once where nothing is under way. Cancel safe.
+    /// The next result; `None` at once if nothing is in flight. Cancel safe.
     pub async fn step(&mut self) -> Option<Step> {
         self.steps.next().await
     }
 
-    /// Takes an answer.
+    /// Applies a result.
     pub fn complete(&mut self, step: Step, now: Uptime) {
         match step.0 {
-            Brought::Listed { job, result } => self.listed(job, result, now),
-            Brought::Deleted(deletes) => self.deleted(deletes, now),
-            Brought::Folders(result) => self.found_folders(result, now),
-            Brought::Swept { job, result } => self.swept(job, result, now),
+            TrimResult::Listed { job, result } => self.listed(job, result, now),
+            TrimResult::Deleted(deletes) => self.deleted(deletes, now),
+            TrimResult::Jobs(result) => self.found_jobs(result, now),
+            TrimResult::Swept { job, result } => self.swept(job, result, now),
         }
     }
 
@@ -241,15 +250,15 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
         let context = self.context.clone();
         self.steps.push(Box::pin(async move {
             let result = list(&context, &job).await;
-            Step(Brought::Listed { job, result })
+            Step(TrimResult::Listed { job, result })
         }));
     }
 
-    fn listed(&mut self, job: JobName, result: Result<Vec<Listed>, SessionError>, now: Uptime) {
+    fn listed(&mut self, job: JobName, result: Result<Vec<ListedRecord>, SessionError>, now: Uptime) {
         let meanwhile = self.listing.remove(&job).unwrap_or_default();
         match result {
             Ok(listed) => {
-                let mut history = History::new(listed);
+                let mut history = JobHistory::new(listed);
                 meanwhile.iter().for_each(|written| history.grew(written));
                 self.forget(&job);
                 self.records += history.len();
@@ -258,17 +267,17 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
                 self.note_surplus(job, now);
             }
             Err(SessionError::NoAuth(why)) => self.refuse(job, &why, now),
-            Err(_) => self.again(job, now),
+            Err(_) => self.retry(job, now),
         }
     }
 
-    /// One multi of what is surplus, from the jobs that have waited longest.
+    /// Sends one multi of deletes, for the jobs that have waited longest.
     fn delete(&mut self) {
         let mut deletes = Vec::new();
         while deletes.len() < MOST_DELETES
             && let Some(job) = self.surplus.pop()
         {
-            // It is listed anew.
+            // A job no longer known is being listed again.
             let Some(history) = self.known.get_mut(&job) else { continue };
             let room = MOST_OF_A_JOB.min(MOST_DELETES - deletes.len());
             let before = history.len();
@@ -284,14 +293,14 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
         }
         self.deleting += 1;
         let context = self.context.clone();
-        // Handed over now: the commits that are requested later come later.
+        // Hand the multi over now, so that commits requested later are carried out after it.
         let multi = context.line().ok().map(|client| client.multi(deletes.iter().map(Delete::op).collect()));
         self.steps.push(Box::pin(async move {
             let answer = match multi {
                 Some(multi) => multi.await.map(drop),
                 None => Err(unanswered()),
             };
-            Step(Brought::Deleted(delete_singly(&context, deletes, answer).await))
+            Step(TrimResult::Deleted(delete_singly(&context, deletes, answer).await))
         }));
     }
 
@@ -300,20 +309,20 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
         for (Delete { job, .. }, result) in deletes {
             match result {
                 Ok(()) => drop(self.refused.remove(&job)),
-                // Another trims it too, or a skip record has grown: what is known of the job is old.
+                // Another node trims it too, or a skip record has grown: our knowledge of the job is stale.
                 Err(Error::NoNode | Error::BadVersion) => {
                     self.forget(&job);
                     if !self.listing.contains_key(&job) {
                         self.unlisted.push(job);
                     }
                 }
-                Err(Error::Unanswered(_) | Error::SessionOver) => self.again(job, now),
+                Err(Error::Unanswered(_) | Error::SessionOver) => self.retry(job, now),
                 Err(error) => self.refuse(job, &error.to_string(), now),
             }
         }
     }
 
-    fn again(&mut self, job: JobName, now: Uptime) {
+    fn retry(&mut self, job: JobName, now: Uptime) {
         self.forget(&job);
         self.from = now + PAUSE;
         if !self.listing.contains_key(&job) {
@@ -321,7 +330,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
         }
     }
 
-    /// Only this job's history grows for it; it is tried again later.
+    /// Leaves a job alone for a while. The only harm is that this job's history grows.
     fn refuse(&mut self, job: JobName, why: &str, now: Uptime) {
         self.forget(&job);
         if !self.refused.contains_key(&job) {
@@ -338,8 +347,8 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
         }
     }
 
-    /// Looks into the next folder where there is nothing else to do.
-    fn look(&mut self, now: Uptime) {
+    /// Checks the next job's history if there is nothing else to do.
+    fn sweep_next(&mut self, now: Uptime) {
         let is_idle = self.steps.is_empty() && self.surplus.is_empty();
         let Sweep::Next(at, left) = &mut self.sweep else { return };
         if now < *at {
@@ -352,16 +361,16 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
         }
         let context = self.context.clone();
         self.steps.push(match left.pop_front() {
-            None => Box::pin(async move { Step(Brought::Folders(folders(&context).await)) }),
+            None => Box::pin(async move { Step(TrimResult::Jobs(jobs(&context).await)) }),
             Some(job) => Box::pin(async move {
-                let result = ours(&context, &job).await.map(|names| names.len());
-                Step(Brought::Swept { job, result })
+                let result = record_names(&context, &job).await.map(|names| names.len());
+                Step(TrimResult::Swept { job, result })
             }),
         });
-        self.sweep = Sweep::Looking(left);
+        self.sweep = Sweep::Checking(left);
     }
 
-    fn found_folders(&mut self, result: Result<Vec<String>, SessionError>, now: Uptime) {
+    fn found_jobs(&mut self, result: Result<Vec<String>, SessionError>, now: Uptime) {
         let names = result.unwrap_or_default();
         let left: VecDeque<JobName> = names.iter().filter_map(|name| JobName::parse(name).ok()).collect();
         let next = if left.is_empty() { SWEEP_AFTER[1] } else { SWEEP_EVERY };
@@ -370,7 +379,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
 
     fn swept(&mut self, job: JobName, result: Result<usize, SessionError>, now: Uptime) {
         let left = match std::mem::replace(&mut self.sweep, Sweep::Off) {
-            Sweep::Looking(left) | Sweep::Next(_, left) => left,
+            Sweep::Checking(left) | Sweep::Next(_, left) => left,
             Sweep::Off => VecDeque::new(),
         };
         let next = if left.is_empty() { SWEEP_AFTER[1] } else { SWEEP_EVERY };
@@ -402,7 +411,7 @@ fn unanswered() -> MultiError {
     MultiError { index: None, error: Error::Unanswered("the connection is lost".into()) }
 }
 
-/// What became of each delete. One that fails a multi fails it for all, so then each goes by itself.
+/// Returns the result of each delete. One that fails makes the whole multi fail, so each is then sent alone.
 async fn delete_singly<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     deletes: Vec<Delete>,
@@ -421,25 +430,31 @@ async fn delete_singly<C: Client, K: Clock>(
     deletes.into_iter().zip(answers).collect()
 }
 
-/// A job's records as they stand, of no order. Only names, kinds and stamps are kept of what is read.
-async fn list<C: Client, K: Clock>(context: &SessionContext<C, K>, job: &JobName) -> Result<Vec<Listed>, SessionError> {
-    let names = ours(context, job).await?;
+/// Lists a job's records, in no order. Keeps only names, kinds and transaction ids of what it reads.
+async fn list<C: Client, K: Clock>(
+    context: &SessionContext<C, K>,
+    job: &JobName,
+) -> Result<Vec<ListedRecord>, SessionError> {
+    let names = record_names(context, job).await?;
     let mut listed = Vec::with_capacity(names.len());
-    let folder = paths::job_history(job);
+    let parent = paths::job_history(job);
     for names in names.chunks(context::HISTORY_CHUNK) {
-        let found = context::get_history(context.line()?, &folder, names.to_vec()).await?;
-        listed.extend(found.found.iter().filter_map(|(name, data, stat)| Listed::new(job, name, data, stat)));
+        let found = context::get_history(context.line()?, &parent, names.to_vec()).await?;
+        listed.extend(found.found.iter().filter_map(|(name, data, stat)| ListedRecord::new(job, name, data, stat)));
     }
     Ok(listed)
 }
 
-/// The names of a job's records. What is called otherwise is not ours to remove.
-async fn ours<C: Client, K: Clock>(context: &SessionContext<C, K>, job: &JobName) -> Result<Vec<String>, SessionError> {
+/// The names of a job's records. Nodes with any other name are not cronkeeper's and must not be removed.
+async fn record_names<C: Client, K: Clock>(
+    context: &SessionContext<C, K>,
+    job: &JobName,
+) -> Result<Vec<String>, SessionError> {
     let mut names = context::children(context.line()?, &paths::job_history(job)).await?;
-    names.retain(|name| Key::in_name(job, name).is_some());
+    names.retain(|name| RecordKey::in_name(job, name).is_some());
     Ok(names)
 }
 
-async fn folders<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<Vec<String>, SessionError> {
+async fn jobs<C: Client, K: Clock>(context: &SessionContext<C, K>) -> Result<Vec<String>, SessionError> {
     context::children(context.line()?, paths::HISTORY).await
 }

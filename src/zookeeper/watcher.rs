@@ -1,13 +1,14 @@
-//! Runs of other nodes, watched for a leader: each run by itself, and the member of each owner once for all its runs.
+//! Watches runs of other nodes for a leader: one watch per run, and one per owner's member.
 //!
-//! Watches on runs are set as long as their paths have room in what every reconnect has to carry ([`MOST_BYTES`], some three thousand
-//! runs). The runs beyond that are read together every few seconds, in requests of [`context::SMALL`], and at once when an owner's member may
-//! have gone.
+//! Every reconnect has to carry the paths of all watches. So runs get a watch only while their paths fit into
+//! [`MOST_BYTES`], which is some three thousand runs. The watcher polls the other runs every few seconds, in requests
+//! of [`context::SMALL`], and at once when an owner's member may be gone.
 //!
-//! Bounded are the steps under way: one for each run with a watch, one for each member, one for all runs without a watch. A run that is
-//! asked for again gives its old step up. Members are those of the owners of watched runs, and for a while at most as many others.
+//! The number of steps in flight is bounded: one per watched run, one per member, and one for all runs without a watch.
+//! When a run is requested again, its old step is dropped. Members are those of the owners of watched runs, and for a
+//! while at most as many others.
 
-mod known;
+mod latest;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::{Pin, pin};
@@ -25,92 +26,95 @@ use crate::clock::{Clock, Uptime};
 use crate::ledger::{Event, OwnerState};
 use crate::run::{Owner, RunId, RunRecord, Version};
 use crate::term::{NodeName, SessionId};
-use known::{Hearer, Known};
+use latest::{Latest, Subscriber};
 
-/// The paths of watched runs, which every reconnect has to carry. Runs beyond that are read again and again instead.
+/// Most bytes of watched paths. Runs beyond that are polled instead.
 const MOST_BYTES: usize = 128 * 1024;
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const POLL_EVERY: Duration = Duration::from_secs(5);
+/// Pause after a failed read.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Members that may be watched though no run is theirs any more.
+/// Members that may be watched although they own no watched run any more.
 const IDLE_MEMBERS: usize = 64;
 
-/// What was told of a run so far.
+/// What was last reported of a run.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct Reported {
     version: Option<Version>,
     owner: Option<Owner>,
+    /// The session of the owner that was reported as gone.
     gone: Option<SessionId>,
 }
 
-/// What a look at a member showed.
+/// State of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Member {
-    /// It was not looked at yet.
+enum MemberState {
+    /// Not read yet.
     Unknown,
-    /// The session it lives under, if it does.
-    Lives(Option<SessionId>),
+    /// The session of the member; `None` if there is no such member.
+    Session(Option<SessionId>),
 }
 
-/// What one look, or a wait for something to look at, brought.
-pub struct Step(Brought);
+/// The result of one of the watcher's steps: a read, and often a wait for a change after it.
+pub struct Step(WatchResult);
 
-#[expect(clippy::large_enum_variant, reason = "nearly all that is brought is of runs")]
-enum Brought {
+#[expect(clippy::large_enum_variant, reason = "nearly all results are of runs")]
+enum WatchResult {
     OfRun {
         run: RunId,
         request: u64,
-        told: Told,
-        result: Result<Looked, SessionError>,
+        reported: Reported,
+        result: Result<RunReading, SessionError>,
     },
     OfMember {
         node: NodeName,
         result: Result<(), SessionError>,
     },
     OfUnwatched(Result<Vec<Polled>, SessionError>),
-    /// Nobody wants it any more.
+    /// The step was dropped: its result is no longer needed.
     Nothing,
 }
 
-/// What one look at a run, or a wait for something to look at, showed.
-#[expect(clippy::large_enum_variant, reason = "nearly all looks bring news")]
-enum Looked {
-    /// This is to be told.
+/// The result of reading a run and, if nothing was new, waiting for a change.
+#[expect(clippy::large_enum_variant, reason = "nearly all readings bring news")]
+enum RunReading {
+    /// An event to report.
     News(Event),
-    /// Something may have changed.
-    Same,
-    /// Its record may not be read: nothing can be decided on it, and who may read it can change without a sign.
+    /// Something may have changed: read again.
+    Changed,
+    /// This node must not read the record: nothing can be decided on it, and no watch reports when the rights change.
     Closed,
 }
 
-/// A run without a watch, as it was read.
+/// A run without a watch, and the result of polling it.
 struct Polled {
     run: RunId,
     request: u64,
-    told: Told,
+    reported: Reported,
     event: Option<Event>,
 }
 
-/// Ends a step when it is dropped.
+/// Ends a step when dropped.
 type Keep = oneshot::Sender<()>;
 
-/// A run as it is watched.
+/// State of a watched run.
 struct Watched {
-    /// With a watch, or one too many for that.
+    /// False if the run is polled instead.
     has_watch: bool,
-    /// The newest: only that is answered.
+    /// The newest request. Results of older ones are ignored.
     request: u64,
-    told: Told,
+    reported: Reported,
     keep: Option<Keep>,
 }
 
-/// An owner's member as it is watched.
-struct Followed {
-    seen: Known<Member>,
+/// State of a watched member.
+struct WatchedMember {
+    state: Latest<MemberState>,
     keep: Option<Keep>,
 }
 
-enum Look {
-    Run { run: RunId, request: u64, told: Told },
+/// A read that waits to be started.
+enum WaitingRead {
+    Run { run: RunId, request: u64, reported: Reported },
     Member(NodeName),
 }
 
@@ -118,26 +122,25 @@ enum Look {
 pub struct Watcher<C, K> {
     context: SessionContext<C, K>,
     watched: BTreeMap<RunId, Watched>,
-    /// Those without a watch.
+    /// Watched runs that are polled.
     unwatched: BTreeSet<RunId>,
     requests: u64,
     bytes: usize,
-    members: BTreeMap<NodeName, Followed>,
-    /// With more members than that, those without a run are given up.
+    members: BTreeMap<NodeName, WatchedMember>,
+    /// Above this number, members without a run are dropped.
     most_members: usize,
-    waiting: VecDeque<Look>,
+    waiting: VecDeque<WaitingRead>,
     not_before: Uptime,
-    /// When the runs without a watch are read next; absent while they are.
+    /// When the next poll is due; absent while one is in flight.
     poll_at: Option<Uptime>,
-    /// Something came meanwhile that calls for the next reading.
+    /// Something happened during a poll that calls for another at once.
     is_poll_late: bool,
-    /// Members that changed: whether they live is read with the runs.
+    /// Members that have changed. The next poll finds out whether they are alive.
     changed: BTreeSet<NodeName>,
     steps: FuturesUnordered<Pin<Box<dyn Future<Output = Step> + Send>>>,
 }
 
 impl<C: Client, K: Clock> Watcher<C, K> {
-    /// Nothing watched yet.
     pub fn new(context: SessionContext<C, K>) -> Self {
         Self {
             context,
@@ -156,19 +159,19 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         }
     }
 
-    /// Watches a run, and tells what it is now also where it is watched already: what was told before may have been told to nobody
-    /// who knew what to do with it.
+    /// Watches a run and reports its current state, even if it is watched already: whoever received an earlier report
+    /// may not have been able to act on it.
     pub fn watch(&mut self, run: RunId) {
         let bytes = paths::running(&run).len();
         let has_room = self.bytes + bytes <= MOST_BYTES;
         let watched = self.watched.entry(run.clone()).or_insert_with(|| {
             self.bytes += if has_room { bytes } else { 0 };
-            Watched { has_watch: has_room, request: 0, told: Told::default(), keep: None }
+            Watched { has_watch: has_room, request: 0, reported: Reported::default(), keep: None }
         });
         self.requests += 1;
-        (watched.request, watched.told, watched.keep) = (self.requests, Told::default(), None);
+        (watched.request, watched.reported, watched.keep) = (self.requests, Reported::default(), None);
         if watched.has_watch {
-            self.waiting.push_back(Look::Run { run, request: watched.request, told: Told::default() });
+            self.waiting.push_back(WaitingRead::Run { run, request: watched.request, reported: Reported::default() });
         } else {
             self.unwatched.insert(run);
             self.poll_soon();
@@ -180,10 +183,10 @@ impl<C: Client, K: Clock> Watcher<C, K> {
             self.bytes -= paths::running(run).len();
         }
         self.unwatched.remove(run);
-        self.forget_members();
+        self.drop_idle_members();
     }
 
-    /// A run that no watch can be had for is read with the others.
+    /// Polls a run that cannot be watched.
     fn give_watch_up(&mut self, run: RunId) {
         let bytes = paths::running(&run).len();
         if let Some(watched) = self.watched.get_mut(&run).filter(|watched| watched.has_watch) {
@@ -193,10 +196,10 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         self.unwatched.insert(run);
     }
 
-    /// Gives up the members that no run is of, now and then.
-    fn forget_members(&mut self) {
+    /// Drops members that own no watched run, once there are many.
+    fn drop_idle_members(&mut self) {
         if self.members.len() > self.most_members {
-            let owners = self.watched.values().filter_map(|watched| Some(&watched.told.owner.as_ref()?.node));
+            let owners = self.watched.values().filter_map(|watched| Some(&watched.reported.owner.as_ref()?.node));
             let owners: BTreeSet<&NodeName> = owners.collect();
             self.members.retain(|node, _| owners.contains(node));
             self.most_members = IDLE_MEMBERS + 2 * self.members.len();
@@ -212,20 +215,20 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         self.poll_at = self.poll_at.map(|_| Uptime::ZERO);
     }
 
-    /// The term is over. Only reads and watches are dropped by it.
+    /// Stops watching at the end of a term. Only reads and watches are dropped, no writes.
     pub fn clear(&mut self) {
         *self = Self { requests: self.requests, not_before: self.not_before, ..Self::new(self.context.clone()) };
     }
 
-    /// Starts what waits, if a server answers.
+    /// Starts what waits, if the session is connected.
     pub fn start_next(&mut self, now: Uptime) {
         if now < self.not_before || self.context.line().is_err() {
             return;
         }
-        while let Some(look) = self.waiting.pop_front() {
-            match look {
-                Look::Run { run, request, told } => self.look_at(run, request, told),
-                Look::Member(node) => self.follow(node),
+        while let Some(read) = self.waiting.pop_front() {
+            match read {
+                WaitingRead::Run { run, request, reported } => self.read_run(run, request, reported),
+                WaitingRead::Member(node) => self.read_member(node),
             }
         }
         if !self.unwatched.is_empty() && self.poll_at.is_some_and(|at| at <= now) {
@@ -233,130 +236,130 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         }
     }
 
-    fn look_at(&mut self, run: RunId, request: u64, mut told: Told) {
+    fn read_run(&mut self, run: RunId, request: u64, mut reported: Reported) {
         if !self.is_wanted(&run, request) {
             return;
         }
-        let member = told.owner.as_ref().map(|owner| self.member(&owner.node).seen.hearer());
+        let member = reported.owner.as_ref().map(|owner| self.member(&owner.node).state.subscribe());
         let (context, id) = (self.context.clone(), run.clone());
         let keep = self.start(async move {
-            let result = look_at_run(&context, &run, &mut told, member).await;
-            Brought::OfRun { run, request, told, result }
+            let result = read_and_watch_run(&context, &run, &mut reported, member).await;
+            WatchResult::OfRun { run, request, reported, result }
         });
         if let Some(watched) = self.watched.get_mut(&id) {
             watched.keep = Some(keep);
         }
     }
 
-    fn follow(&mut self, node: NodeName) {
-        let Some(followed) = self.members.get(&node) else { return };
-        let (context, seen, name) = (self.context.clone(), followed.seen.clone(), node.clone());
+    fn read_member(&mut self, node: NodeName) {
+        let Some(watched) = self.members.get(&node) else { return };
+        let (context, state, name) = (self.context.clone(), watched.state.clone(), node.clone());
         let keep = self.start(async move {
-            let result = look_at_member(&context, &name, &seen).await;
-            Brought::OfMember { node: name, result }
+            let result = read_and_watch_member(&context, &name, &state).await;
+            WatchResult::OfMember { node: name, result }
         });
-        if let Some(followed) = self.members.get_mut(&node) {
-            followed.keep = Some(keep);
+        if let Some(watched) = self.members.get_mut(&node) {
+            watched.keep = Some(keep);
         }
     }
 
     /// Reads all runs without a watch.
     fn poll(&mut self) {
         let watched = self.unwatched.iter().filter_map(|run| Some((run, self.watched.get(run)?)));
-        let polled = watched.map(|(run, Watched { request, told, .. })| Polled {
+        let polled = watched.map(|(run, Watched { request, reported, .. })| Polled {
             run: run.clone(),
             request: *request,
-            told: told.clone(),
+            reported: reported.clone(),
             event: None,
         });
         let polled: Vec<Polled> = polled.collect();
-        let seen = self.members.iter().map(|(node, followed)| (node.clone(), followed.seen.value()));
-        let changed = std::mem::take(&mut self.changed).into_iter().map(|node| (node, Member::Lives(None)));
-        let seen: BTreeMap<NodeName, Member> = seen.chain(changed).collect();
+        let states = self.members.iter().map(|(node, watched)| (node.clone(), watched.state.value()));
+        let changed = std::mem::take(&mut self.changed).into_iter().map(|node| (node, MemberState::Session(None)));
+        let states: BTreeMap<NodeName, MemberState> = states.chain(changed).collect();
         let context = self.context.clone();
         self.poll_at = None;
-        self.steps.push(Box::pin(async move { Step(Brought::OfUnwatched(poll(&context, polled, &seen).await)) }));
+        self.steps.push(Box::pin(async move { Step(WatchResult::OfUnwatched(poll(&context, polled, &states).await)) }));
     }
 
-    /// Starts a step, which ends early when what is returned is dropped.
-    fn start(&mut self, step: impl Future<Output = Brought> + Send + 'static) -> Keep {
+    /// Starts a step, which ends early when the returned sender is dropped.
+    fn start(&mut self, step: impl Future<Output = WatchResult> + Send + 'static) -> Keep {
         let (keep, dropped) = oneshot::channel();
         self.steps.push(Box::pin(async move {
-            // Only reads and watches are dropped where nobody wants them.
+            // A step only reads and watches, so it may be dropped at any time.
             match select(pin!(step), dropped).await {
-                Either::Left((brought, _)) => Step(brought),
-                Either::Right(_) => Step(Brought::Nothing),
+                Either::Left((result, _)) => Step(result),
+                Either::Right(_) => Step(WatchResult::Nothing),
             }
         }));
         keep
     }
 
-    /// What is known of a member, which is watched from the first question on.
-    fn member(&mut self, node: &NodeName) -> &Followed {
+    /// A member's state. The first call starts to watch the member.
+    fn member(&mut self, node: &NodeName) -> &WatchedMember {
         self.members.entry(node.clone()).or_insert_with(|| {
-            self.waiting.push_back(Look::Member(node.clone()));
-            Followed { seen: Known::new(Member::Unknown), keep: None }
+            self.waiting.push_back(WaitingRead::Member(node.clone()));
+            WatchedMember { state: Latest::new(MemberState::Unknown), keep: None }
         })
     }
 
-    /// When what was put off is due.
+    /// When the next read is due.
     pub fn wake(&self) -> Option<Uptime> {
         let poll = self.poll_at.filter(|_| !self.unwatched.is_empty());
         let waiting = (!self.waiting.is_empty()).then_some(Uptime::ZERO);
         poll.into_iter().chain(waiting).min().map(|at| at.max(self.not_before))
     }
 
-    /// The next step; `None` at once where nothing is watched. Cancel safe.
+    /// The next result; `None` at once if no step is in flight. Cancel safe.
     pub async fn step(&mut self) -> Option<Step> {
         self.steps.next().await
     }
 
-    /// Takes a step's result; what to tell. What failed is looked at again.
+    /// Applies a result and returns the events to report. A read that failed is repeated.
     pub fn complete(&mut self, step: Step, now: Uptime) -> Result<Vec<Event>, SessionError> {
         match step.0 {
-            Brought::Nothing => Ok(Vec::new()),
-            Brought::OfUnwatched(result) => self.polled(result, now),
-            Brought::OfMember { node, .. } if !self.members.contains_key(&node) => Ok(Vec::new()),
-            Brought::OfMember { node, result } => {
+            WatchResult::Nothing => Ok(Vec::new()),
+            WatchResult::OfUnwatched(result) => self.polled(result, now),
+            WatchResult::OfMember { node, .. } if !self.members.contains_key(&node) => Ok(Vec::new()),
+            WatchResult::OfMember { node, result } => {
                 if !self.unwatched.is_empty() {
                     self.changed.insert(node.clone());
                     self.poll_soon();
                 }
-                self.again(Look::Member(node), result.map(|()| None), now)
+                self.read_again(WaitingRead::Member(node), result.map(|()| None), now)
             }
-            Brought::OfRun { run, request, .. } if !self.is_wanted(&run, request) => Ok(Vec::new()),
-            Brought::OfRun { run, result: Ok(Looked::News(event @ Event::Run(_, None))), .. } => {
+            WatchResult::OfRun { run, request, .. } if !self.is_wanted(&run, request) => Ok(Vec::new()),
+            WatchResult::OfRun { run, result: Ok(RunReading::News(event @ Event::Run(_, None))), .. } => {
                 self.unwatch(&run);
                 Ok(vec![event])
             }
-            Brought::OfRun { run, result: Ok(Looked::Closed), .. } => {
+            WatchResult::OfRun { run, result: Ok(RunReading::Closed), .. } => {
                 self.give_watch_up(run);
                 Ok(Vec::new())
             }
-            Brought::OfRun { run, request, told, result } => {
-                self.tell(&run, &told);
-                let result = result.map(|looked| match looked {
-                    Looked::News(event) => Some(event),
-                    Looked::Same | Looked::Closed => None,
+            WatchResult::OfRun { run, request, reported, result } => {
+                self.note_reported(&run, &reported);
+                let result = result.map(|reading| match reading {
+                    RunReading::News(event) => Some(event),
+                    RunReading::Changed | RunReading::Closed => None,
                 });
-                self.again(Look::Run { run, request, told }, result, now)
+                self.read_again(WaitingRead::Run { run, request, reported }, result, now)
             }
         }
     }
 
-    fn again(
+    fn read_again(
         &mut self,
-        look: Look,
+        read: WaitingRead,
         result: Result<Option<Event>, SessionError>,
         now: Uptime,
     ) -> Result<Vec<Event>, SessionError> {
         match result {
             Ok(event) => {
-                self.waiting.push_front(look);
+                self.waiting.push_front(read);
                 Ok(event.into_iter().collect())
             }
             Err(error) => {
-                self.waiting.push_back(look);
+                self.waiting.push_back(read);
                 self.not_before = now + PAUSE;
                 Err(error)
             }
@@ -368,24 +371,24 @@ impl<C: Client, K: Clock> Watcher<C, K> {
             Ok(polled) => polled,
             Err(error) => {
                 (self.poll_at, self.not_before) = (Some(now), now + PAUSE);
-                // What they were read for is not known yet.
+                // The poll failed, so it is still unknown which members are alive.
                 self.changed.extend(self.members.keys().cloned());
                 return Err(error);
             }
         };
-        // What was asked for meanwhile waits no longer.
+        // A change during the poll makes the next one due at once.
         let is_late = std::mem::take(&mut self.is_poll_late);
-        self.poll_at = Some(if is_late { now } else { now + LOOK_EVERY });
+        self.poll_at = Some(if is_late { now } else { now + POLL_EVERY });
         let mut events = Vec::new();
-        for Polled { run, request, told, event } in polled {
+        for Polled { run, request, reported, event } in polled {
             if !self.is_wanted(&run, request) {
                 continue;
             }
             if let Some(Event::Run(_, None)) = event {
                 self.unwatch(&run);
             } else {
-                self.tell(&run, &told);
-                if let Some(owner) = &told.owner {
+                self.note_reported(&run, &reported);
+                if let Some(owner) = &reported.owner {
                     self.member(&owner.node);
                 }
             }
@@ -394,92 +397,93 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         Ok(events)
     }
 
-    fn tell(&mut self, run: &RunId, told: &Told) {
+    fn note_reported(&mut self, run: &RunId, reported: &Reported) {
         if let Some(watched) = self.watched.get_mut(run) {
-            watched.told = told.clone();
+            watched.reported = reported.clone();
         }
     }
 }
 
-async fn look_at_member<C: Client, K: Clock>(
+async fn read_and_watch_member<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     node: &NodeName,
-    member: &Known<Member>,
+    member: &Latest<MemberState>,
 ) -> Result<(), SessionError> {
     let path = paths::member(node);
     let (stat, watch) = context.line()?.stat_and_watch(&path).await.at(&path)?;
-    // Said also when it is as before: it may have come and gone between two looks, and been seen in between.
-    member.say(Member::Lives(stat.map(|stat| session_id(stat.ephemeral_owner))));
+    // Publish also an unchanged state: the member may have gone and come back between two reads, and a run's reader has
+    // seen that.
+    member.publish(MemberState::Session(stat.map(|stat| session_id(stat.ephemeral_owner))));
     watch.fired().await;
     Ok(())
 }
 
-/// One look; where nothing is new, waits until something may be.
-async fn look_at_run<C: Client, K: Clock>(
+/// Reads a run; if nothing is new, waits until something may be.
+async fn read_and_watch_run<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     run: &RunId,
-    told: &mut Told,
-    member: Option<Hearer<Member>>,
-) -> Result<Looked, SessionError> {
+    reported: &mut Reported,
+    member: Option<Subscriber<MemberState>>,
+) -> Result<RunReading, SessionError> {
     let path = paths::running(run);
     let (data, stat, watch) = match context.line()?.get_and_watch(&path).await {
         Ok(found) => found,
-        Err(Error::NoNode) => return Ok(Looked::News(Event::Run(run.clone(), None))),
-        Err(Error::NoAuth) => return Ok(Looked::Closed),
+        Err(Error::NoNode) => return Ok(RunReading::News(Event::Run(run.clone(), None))),
+        Err(Error::NoAuth) => return Ok(RunReading::Closed),
         Err(error) => return Err(error).at(&path),
     };
     let Ok((record, version)) = snapshot::run_record(paths::name(&path), &data, &stat) else {
         watch.fired().await;
-        return Ok(Looked::Same);
+        return Ok(RunReading::Changed);
     };
-    if told.version != Some(version) {
-        (told.version, told.owner) = (Some(version), Some(record.owner.clone()));
-        return Ok(Looked::News(Event::Run(run.clone(), Some((record, version)))));
+    if reported.version != Some(version) {
+        (reported.version, reported.owner) = (Some(version), Some(record.owner.clone()));
+        return Ok(RunReading::News(Event::Run(run.clone(), Some((record, version)))));
     }
     let owner = &record.owner;
     let mut member = member;
-    let seems_gone = member.as_mut().is_some_and(|member| is_without(&member.hear(), &owner.session));
-    // What the watch brought may be behind the record, if the owner has just come back: the facts are read again.
-    if seems_gone && told.gone.as_ref() != Some(&owner.session) && !lives(context, owner).await? {
+    let seems_gone = member.as_mut().is_some_and(|member| is_without(&member.read(), &owner.session));
+    // If the owner has just come back, the watched state of its member may be older than the record: read both again.
+    if seems_gone && reported.gone.as_ref() != Some(&owner.session) && !is_alive(context, owner).await? {
         let found = read_run(context, run).await?;
         if found.as_ref().is_none_or(|(now, _)| now.owner != record.owner) {
-            return Ok(Looked::Same);
+            return Ok(RunReading::Changed);
         }
-        // Only what is told counts as told: a read that fails is done again.
-        told.gone = Some(record.owner.session);
-        return Ok(Looked::News(Event::OwnerGone(run.clone(), OwnerState::Gone, found)));
+        // Set only together with the event: if a read before this fails, it is repeated.
+        reported.gone = Some(record.owner.session);
+        return Ok(RunReading::News(Event::OwnerGone(run.clone(), OwnerState::Gone, found)));
     }
     changed(watch, member).await;
-    Ok(Looked::Same)
+    Ok(RunReading::Changed)
 }
 
-fn is_without(member: &Member, session: &SessionId) -> bool {
-    matches!(member, Member::Lives(living) if living.as_ref() != Some(session))
+fn is_without(member: &MemberState, session: &SessionId) -> bool {
+    matches!(member, MemberState::Session(current) if current.as_ref() != Some(session))
 }
 
-async fn lives<C: Client, K: Clock>(context: &SessionContext<C, K>, owner: &Owner) -> Result<bool, SessionError> {
+async fn is_alive<C: Client, K: Clock>(context: &SessionContext<C, K>, owner: &Owner) -> Result<bool, SessionError> {
     let path = paths::member(&owner.node);
     let stat = context.line()?.stat(&path).await.at(&path)?;
     Ok(stat.is_some_and(|stat| session_id(stat.ephemeral_owner) == owner.session))
 }
 
-/// Returns when the run or its owner's member may have changed: either says no more than to look again.
-async fn changed<W: Watch>(watch: W, member: Option<Hearer<Member>>) {
+/// Returns when the run or its owner's member may have changed.
+async fn changed<W: Watch>(watch: W, member: Option<Subscriber<MemberState>>) {
     let member = async {
         match member {
-            Some(mut member) => member.said().await,
+            Some(mut member) => member.changed().await,
             None => std::future::pending().await,
         }
     };
-    // Neither is needed once the other has spoken: both are looked at afresh.
+    // The caller reads both again, so the other one may be dropped.
     select(pin!(watch.fired()), pin!(member)).await;
 }
 
-/// Reads runs without a watch, and finds out what is new of each.
+/// Reads runs without a watch and fills in what is new of each.
 async fn poll<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     mut polled: Vec<Polled>,
-    members: &BTreeMap<NodeName, Member>,
+    members: &BTreeMap<NodeName, MemberState>,
 ) -> Result<Vec<Polled>, SessionError> {
     let found = read_runs(context, polled.iter().map(|polled| &polled.run)).await?;
     let mut lost = BTreeMap::new();
@@ -494,17 +498,17 @@ async fn poll<C: Client, K: Clock>(
             Err(error) => return Err(error).at(&paths::running(&polled.run)),
         };
         let Ok((record, version)) = snapshot::run_record(&polled.run.to_string(), &data, &stat) else { continue };
-        let (owner, told) = (record.owner.clone(), &mut polled.told);
-        if told.version != Some(version) {
-            (told.version, told.owner) = (Some(version), Some(owner));
+        let (owner, reported) = (record.owner.clone(), &mut polled.reported);
+        if reported.version != Some(version) {
+            (reported.version, reported.owner) = (Some(version), Some(owner));
             polled.event = Some(Event::Run(polled.run.clone(), Some((record, version))));
-        } else if told.gone.as_ref() != Some(&owner.session)
+        } else if reported.gone.as_ref() != Some(&owner.session)
             && members.get(&owner.node).is_some_and(|member| is_without(member, &owner.session))
         {
             lost.insert(index, owner);
         }
     }
-    // What the watch brought may be behind the record, if the owner has just come back: the facts are read again.
+    // If an owner has just come back, the watched state of its member may be older than the record: read both again.
     let nodes: BTreeSet<&NodeName> = lost.values().map(|owner| &owner.node).collect();
     let names = nodes.iter().map(|node| node.as_str().to_owned()).collect();
     let living = context::stats(context.line()?, paths::NODES, names).await?;
@@ -512,10 +516,10 @@ async fn poll<C: Client, K: Clock>(
     lost.retain(|_, owner| !living.contains(&owner.session));
     let found = read_runs(context, lost.keys().map(|&index| &polled[index].run)).await?;
     for ((index, owner), found) in lost.into_iter().zip(found) {
-        let Polled { run, told, event, .. } = &mut polled[index];
+        let Polled { run, reported, event, .. } = &mut polled[index];
         let found = found.ok().and_then(|(data, stat)| snapshot::run_record(&run.to_string(), &data, &stat).ok());
         if found.as_ref().is_some_and(|(now, _)| now.owner == owner) {
-            told.gone = Some(owner.session);
+            reported.gone = Some(owner.session);
             *event = Some(Event::OwnerGone(run.clone(), OwnerState::Gone, found));
         }
     }
@@ -534,7 +538,7 @@ async fn read_runs<'r, C: Client, K: Clock>(
     Ok(found)
 }
 
-/// A run as it stands; one whose record cannot be read is told as absent, for nothing can be decided on it.
+/// Reads a run. A record that cannot be parsed counts as absent, because nothing can be decided on it.
 pub async fn read_run<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     run: &RunId,

@@ -1,7 +1,7 @@
-//! Commands as a user types them: what is said, on which stream, and the exit code.
+//! Tests of the command line: output on both streams, and the exit code.
 //!
-//! Each test runs in a directory of its own, which outputs call by relative names; what differs from call to call is
-//! replaced by a word in angle brackets.
+//! Each test runs in its own directory, so outputs contain relative paths. Parts that differ between calls are replaced
+//! by a word in angle brackets.
 
 mod asking;
 mod exec;
@@ -14,7 +14,7 @@ use std::process::Command;
 use crate::support::command::{command, texts};
 use crate::support::scratch::Scratch;
 
-/// A directory to type in.
+/// The working directory of the commands.
 struct SessionContext {
     dir: Scratch,
 }
@@ -34,20 +34,20 @@ impl SessionContext {
         self.dir.path()
     }
 
-    /// A line, to be changed before it is entered.
+    /// A command that the caller can still change.
     fn line(&self, line: &[&str]) -> Command {
         let mut command = command(line);
         command.current_dir(self.path());
         command
     }
 
-    /// What comes of a line.
+    /// Runs a command and returns its transcript.
     fn enter(&self, line: &[&str]) -> String {
         transcript(&mut self.line(line))
     }
 }
 
-/// What comes of a command: stdout as it is, stderr with a bar before each line, the exit code.
+/// Runs a command; returns stdout, stderr with a bar before each line, and the exit code.
 fn transcript(command: &mut Command) -> String {
     let (code, out, err) = texts(&command.output().expect("the program can be started"));
     let err: String = err.lines().map(|line| format!("| {line}\n")).collect();
@@ -55,10 +55,10 @@ fn transcript(command: &mut Command) -> String {
     format!("{out}{err}exit {code}\n")
 }
 
-/// Both texts, a line each, without the indentation of the source.
+/// Compares two texts line by line, without indentation.
 #[track_caller]
-fn assert_said(said: &str, expected: &str) {
+fn assert_printed(printed: &str, expected: &str) {
     let expected: Vec<&str> = expected.trim().lines().map(str::trim).collect();
-    let said: Vec<&str> = said.trim().lines().map(str::trim).collect();
-    assert_eq!(said, expected, "said:\n{}", said.join("\n"));
+    let printed: Vec<&str> = printed.trim().lines().map(str::trim).collect();
+    assert_eq!(printed, expected, "printed:\n{}", printed.join("\n"));
 }

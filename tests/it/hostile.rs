@@ -1,4 +1,4 @@
-//! What others may try: local users, clients of the API and of ZooKeeper, jobs. They get nothing, and stop nothing.
+//! Attacks by local users, clients of the API and of ZooKeeper, and jobs: they gain nothing and stop nothing.
 
 mod forks;
 mod local;

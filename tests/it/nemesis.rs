@@ -1,17 +1,17 @@
-//! Real processes on real hosts of their own, and all that can go wrong with them and with the lines between them.
+//! Fault injection on real processes, each node and server on its own host in namespaces, with a link to the others.
 //!
 //! ```text
-//! lab       hosts, servers, lines        net      rules that cut, lose and slow down
-//! plan      seed ─► strokes              storm    strokes carried out, then peace
-//! crew      the nodes                    hand     what an operator sees and does in ZooKeeper
-//! work      the jobs                     txnlog   what the servers committed
-//!                                        history  whether the promises were kept
+//! testbed      hosts, servers, links      net       rules that cut links, lose packets and slow links down
+//! plan         seed ─► faults             injector  carries faults out, then makes peace
+//! supervisors  the nodes                  admin     an operator's view of ZooKeeper, and access to it
+//! work         the jobs                   txnlog    what the servers committed
+//!                                         history   checks whether the promises were kept
 //! ```
 //!
-//! An ordinary run has one round of seeds, which has every kind of trouble. `CRONKEEPER_NEMESIS_SEED=n` has that seed alone,
-//! `CRONKEEPER_NEMESIS_MINUTES=n` goes on with the next seeds for so long. The same seed has the same plan, but not the same
-//! interleaving: these are real processes. Needs root, and a kernel that allows namespaces; where there are none the test
-//! says so and is skipped.
+//! An ordinary run has one round of seeds, which contains every kind of fault. `CRONKEEPER_NEMESIS_SEED=n` runs only
+//! that seed; `CRONKEEPER_NEMESIS_MINUTES=n` continues with the next seeds for this long. The same seed gives the same
+//! plan, but not the same interleaving, because the processes are real. The test needs root, and a kernel that allows
+//! namespaces; without them it skips itself and reports that.
 
 mod supervisors;
 mod admin;
@@ -48,7 +48,7 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is `{text}`, which is no number")))
 }
 
-/// The seeds that are asked for, for as long as is asked for.
+/// The requested seeds, for as long as requested.
 fn seeds() -> impl Iterator<Item = u64> {
     let (only, began) = (number(SEED), Instant::now());
     let lasts = number(MINUTES).map(|minutes| Duration::from_secs(60 * minutes));
@@ -61,7 +61,7 @@ fn seeds() -> impl Iterator<Item = u64> {
 
 #[test]
 fn whatever_befalls_hosts_and_lines_the_promises_are_kept() {
-    // On a thread of its own, which moves onto the lab's network.
+    // On a thread of its own, because it moves to the test bed's network.
     let ordeals = thread::spawn(|| {
         if let Some(mut testbed) = or_say(Testbed::new()) {
             seeds().for_each(|seed| suffer(&mut testbed, seed));
@@ -72,16 +72,16 @@ fn whatever_befalls_hosts_and_lines_the_promises_are_kept() {
     }
 }
 
-/// What can be had here; where it cannot, the test is to return, and it is said why.
+/// The value if available here; otherwise reports why not, and the test must return.
 fn or_say<T>(had: Result<T, String>) -> Option<T> {
     if let Err(why) = &had {
-        // Not a macro: those write where the test runner shows nothing of a test that passes.
+        // Not a macro, because the test runner hides the output of macros if the test passes.
         drop(writeln!(std::io::stderr(), "SKIPPED: a test with hosts of their own, which takes root: {why}"));
     }
     had.ok()
 }
 
-/// One seed, from the start of the nodes to the verdict, in a place of its own on the servers.
+/// Runs one seed, from the start of the nodes to the verdict, under its own chroot on the servers.
 fn suffer(testbed: &mut Testbed, seed: u64) {
     let (plan, began) = (Plan::of(seed), SystemTime::now());
     let chroot = format!("/{}", Uuid::new_v4());
@@ -115,7 +115,7 @@ fn suffer(testbed: &mut Testbed, seed: u64) {
     );
 }
 
-/// What the nodes said of all that is named in what is broken.
+/// What the nodes logged about everything that the violations name.
 fn told(story: &[Event], broken: &[String]) -> String {
     let is_life = |event: &Event| {
         ["node.", "leader.", "election.", "coordination."].iter().any(|of| event.name().starts_with(of))

@@ -1,4 +1,5 @@
-//! `cronkeeper release`, and a restart after a crash: what a dead process held is given up, in order, and nothing of it is lost.
+//! `cronkeeper release` and a restart after a crash: they release what the dead process held, in order, and lose
+//! nothing.
 
 mod copies;
 mod overdue;
@@ -19,7 +20,7 @@ use crate::support::scratch::Scratch;
 use crate::support::until;
 use crate::support::zookeeper::shared;
 
-/// Nobody listens there.
+/// An address that no server listens on.
 const NOWHERE: &str = "127.0.0.1:1";
 
 const SLEEPER: &str = "jobs: {sleeper: {schedule: '@every 1s', command: [sleep, '1000']}}";
@@ -40,8 +41,8 @@ fn command(spec: &Spec, connect: Option<&str>) -> Command {
 }
 
 #[track_caller]
-fn assert_gave_up(spec: &Spec, output: &Output) {
-    let said = format!("what node `{}` held is given up\n", spec.name());
+fn assert_released(spec: &Spec, output: &Output) {
+    let said = format!("released everything that node `{}` held\n", spec.name());
     assert_eq!(command::texts(output), (Some(0), said, String::new()));
 }
 
@@ -55,12 +56,12 @@ fn recorded_sessions(spec: &Spec) -> usize {
     serde_json::from_str::<Value>(&text).unwrap()["sessions"].as_array().unwrap().len()
 }
 
-/// The part of a connect string behind the servers, so that others can be put before it.
+/// The chroot of a connect string, so that other servers can be put before it.
 fn chroot(connect: &str) -> &str {
     &connect[connect.find('/').unwrap()..]
 }
 
-/// A node that was killed while it ran the sleeper, and the run.
+/// Kills a node while it runs the sleeper; returns the node and the run.
 fn killed(spec: &Spec) -> (Node, String) {
     let node = spec.clone().jobs(SLEEPER).start();
     let run = node.await_event("run.started", LONG).text("run").to_owned();
@@ -70,11 +71,11 @@ fn killed(spec: &Spec) -> (Node, String) {
 }
 
 #[tokio::test]
-async fn what_a_killed_node_held_is_given_up_after_its_ends_are_written() {
+async fn what_a_killed_node_held_is_released_after_its_ends_are_written() {
     let connect = shared();
     let spec = spec(&connect);
     let (_killed, run) = killed(&spec);
-    assert_gave_up(&spec, &release(&spec, Some(&connect)));
+    assert_released(&spec, &release(&spec, Some(&connect)));
 
     let client = Client::connect(&connect).await.unwrap();
     for folder in ["/leader", "/cronkeeper/nodes", "/cronkeeper/running"] {
@@ -96,12 +97,14 @@ async fn what_a_killed_node_held_is_given_up_after_its_ends_are_written() {
     assert_eq!(recorded_sessions(&spec), 0);
 }
 
-/// A begin can be accepted and its node die before it hears of it: nothing was started, and only its next process can prove that.
-async fn begun_without_a_word(spec: &Spec, connect: &str, changes: Value) -> String {
-    begun_at_without_a_word(spec, connect, "2026-01-02T03:04:05Z".parse().unwrap(), changes).await
+/// Writes a begin that the ledger accepted but whose node died before it learned of it.
+///
+/// Nothing was started, and only the next process of the node can prove that.
+async fn begin_without_result(spec: &Spec, connect: &str, changes: Value) -> String {
+    begin_at_without_result(spec, connect, "2026-01-02T03:04:05Z".parse().unwrap(), changes).await
 }
 
-async fn begun_at_without_a_word(spec: &Spec, connect: &str, at: Timestamp, changes: Value) -> String {
+async fn begin_at_without_result(spec: &Spec, connect: &str, at: Timestamp, changes: Value) -> String {
     let (_killed, run) = killed(spec);
     let client = Client::connect(connect).await.unwrap();
     let (known, _) = client.get_data(&format!("/cronkeeper/running/{run}")).await.unwrap();
@@ -109,11 +112,11 @@ async fn begun_at_without_a_word(spec: &Spec, connect: &str, at: Timestamp, chan
     record["scheduled_at"] = at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into();
     record["nonce"] = "another".into();
     record.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-    let unheard = format!("sleeper.{}", at.strftime("%Y%m%dT%H%M%SZ"));
+    let begun = format!("sleeper.{}", at.strftime("%Y%m%dT%H%M%SZ"));
     let data = serde_json::to_vec(&record).unwrap();
     let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
-    client.create(&format!("/cronkeeper/running/{unheard}"), &data, &persistent).await.unwrap();
-    unheard
+    client.create(&format!("/cronkeeper/running/{begun}"), &data, &persistent).await.unwrap();
+    begun
 }
 
 async fn history_of(connect: &str, run: &str) -> Option<Value> {
@@ -128,11 +131,11 @@ async fn is_in_flight(connect: &str, run: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_run_that_the_dead_node_never_heard_of_goes_back_to_be_started_by_release() {
+async fn release_returns_a_run_whose_begin_the_dead_node_did_not_learn_of() {
     let connect = shared();
     let spec = spec(&connect);
-    let run = begun_without_a_word(&spec, &connect, json!({})).await;
-    assert_gave_up(&spec, &release(&spec, Some(&connect)));
+    let run = begin_without_result(&spec, &connect, json!({})).await;
+    assert_released(&spec, &release(&spec, Some(&connect)));
     assert_eq!(history_of(&connect, &run).await, None);
     let client = Client::connect(&connect).await.unwrap();
     let (record, _) = client.get_data(&format!("/cronkeeper/running/{run}")).await.unwrap();
@@ -140,14 +143,14 @@ async fn a_run_that_the_dead_node_never_heard_of_goes_back_to_be_started_by_rele
 }
 
 #[tokio::test]
-async fn a_run_that_the_dead_node_never_heard_of_is_started_by_the_next_leader_once() {
+async fn a_run_whose_begin_the_dead_node_did_not_learn_of_is_started_once_by_the_next_leader() {
     for restart in [true, false] {
         let connect = shared();
         let spec = spec(&connect);
         let minute_ago = Timestamp::now() - Duration::from_secs(60);
-        let run = begun_at_without_a_word(&spec, &connect, minute_ago, json!({})).await;
+        let run = begin_at_without_result(&spec, &connect, minute_ago, json!({})).await;
         if !restart {
-            assert_gave_up(&spec, &release(&spec, Some(&connect)));
+            assert_released(&spec, &release(&spec, Some(&connect)));
         }
         let late = "jobs: {sleeper: {schedule: '@yearly', command: 'true', misfire_window: 1h}}";
         let again = if restart { spec.clone() } else { self::spec(&connect) }.jobs(late).start();
@@ -161,15 +164,15 @@ async fn a_run_that_the_dead_node_never_heard_of_is_started_by_the_next_leader_o
 }
 
 #[tokio::test]
-async fn what_follows_the_ends_that_release_wrote_is_run_by_the_next_start_and_not_again() {
+async fn hooks_for_the_ends_that_release_wrote_run_once_at_the_next_start() {
     let connect = shared();
     let spec = spec(&connect);
-    let unheard = begun_without_a_word(&spec, &connect, json!({})).await;
-    assert_gave_up(&spec, &release(&spec, Some(&connect)));
+    let begun = begin_without_result(&spec, &connect, json!({})).await;
+    assert_released(&spec, &release(&spec, Some(&connect)));
     let hooked = "jobs: {sleeper: {schedule: '@yearly', command: 'true', on_failure: 'true', on_missed: 'true'}}";
     let again = spec.clone().jobs(hooked).start();
-    again.await_where("hook.finished", LONG, |event| event.text("run") == unheard);
-    again.await_where("hook.finished", LONG, |event| event.text("run") != unheard);
+    again.await_where("hook.finished", LONG, |event| event.text("run") == begun);
+    again.await_where("hook.finished", LONG, |event| event.text("run") != begun);
     again.signal(Signal::TERM);
     again.wait_exit(LONG);
     assert_eq!(again.events().named("run.superseded"), []);
@@ -184,20 +187,20 @@ async fn what_follows_the_ends_that_release_wrote_is_run_by_the_next_start_and_n
 }
 
 #[tokio::test]
-async fn a_restart_runs_what_follows_a_run_that_the_dead_node_never_heard_of_and_nobody_could_start() {
+async fn a_restart_runs_the_hooks_of_a_run_that_nobody_could_start() {
     let connect = shared();
     let spec = spec(&connect);
-    let unheard = begun_without_a_word(&spec, &connect, json!({})).await;
+    let begun = begin_without_result(&spec, &connect, json!({})).await;
     let hooked = "jobs: {sleeper: {schedule: '@yearly', command: 'true', on_failure: 'true', on_missed: 'true'}}";
     let again = spec.clone().jobs(hooked).start();
-    again.await_where("hook.finished", LONG, |event| event.text("run") == unheard);
+    again.await_where("hook.finished", LONG, |event| event.text("run") == begun);
 }
 
 #[tokio::test]
-async fn past_its_window_a_run_that_the_dead_node_never_heard_of_is_missed_also_where_it_was_cut_off() {
+async fn past_its_window_a_run_whose_begin_the_dead_node_did_not_learn_of_is_missed() {
     let connect = shared();
     let spec = spec(&connect);
-    let run = begun_without_a_word(&spec, &connect, json!({ "state": "cut-off" })).await;
+    let run = begin_without_result(&spec, &connect, json!({ "state": "cut-off" })).await;
     let again = spec.clone().jobs("jobs: {}").start();
     again.await_event("takeover.done", LONG);
     let skip = history_of(&connect, &run).await.unwrap();
@@ -206,19 +209,19 @@ async fn past_its_window_a_run_that_the_dead_node_never_heard_of_is_missed_also_
 }
 
 #[tokio::test]
-async fn a_run_that_is_to_be_begun_again_or_is_alive_elsewhere_is_left_to_the_leader() {
+async fn a_run_to_be_repeated_or_alive_elsewhere_is_left_to_the_leader() {
     for changes in [json!({ "on_loss": "rerun" }), json!({ "session": "0x7" }), json!({ "node": "other" })] {
         let connect = shared();
         let spec = spec(&connect);
-        let run = begun_without_a_word(&spec, &connect, changes.clone()).await;
-        assert_gave_up(&spec, &release(&spec, Some(&connect)));
+        let run = begin_without_result(&spec, &connect, changes.clone()).await;
+        assert_released(&spec, &release(&spec, Some(&connect)));
         assert!(is_in_flight(&connect, &run).await, "{changes}");
     }
 }
 
-/// A run is put under each session that its node lives under; the notes of the node name the first.
+/// A run is recorded under each session that its node has; the node's journal names the first one.
 #[tokio::test]
-async fn an_end_is_sent_also_where_the_run_was_taken_over_from_an_earlier_session() {
+async fn an_end_is_sent_even_if_the_run_was_taken_over_from_an_earlier_session() {
     let connect = shared();
     let spec = spec(&connect);
     let (_killed, run) = killed(&spec);
@@ -231,12 +234,12 @@ async fn an_end_is_sent_also_where_the_run_was_taken_over_from_an_earlier_sessio
     } } });
     let notes = format!("{}{success}\n", std::fs::read_to_string(&journal).unwrap());
     std::fs::write(&journal, notes.replace(record["session"].as_str().unwrap(), "0x7")).unwrap();
-    assert_gave_up(&spec, &release(&spec, Some(&connect)));
+    assert_released(&spec, &release(&spec, Some(&connect)));
     assert_eq!(history_of(&connect, &run).await.unwrap()["outcome"], "success");
 }
 
 #[test]
-fn after_a_clean_end_nothing_is_left_to_give_up() {
+fn after_a_clean_end_nothing_is_left_to_release() {
     let connect = shared();
     let spec = spec(&connect);
     let node = spec.start();
@@ -248,20 +251,20 @@ fn after_a_clean_end_nothing_is_left_to_give_up() {
 }
 
 #[test]
-fn without_zookeeper_it_says_what_stays_and_is_no_failure() {
+fn without_zookeeper_it_reports_what_stays_and_succeeds() {
     let connect = shared();
     let spec = spec(&connect);
     let (_killed, _) = killed(&spec);
     let (code, out, err) = command::texts(&release(&spec, Some(&format!("{NOWHERE}{}", chroot(&connect)))));
     assert_eq!((code, out.as_str()), (Some(0), ""));
-    let start = format!("cronkeeper: what node `{}` held in ZooKeeper stays until its session ends: ", spec.name());
+    let start = format!("cronkeeper: node `{}` keeps what it holds in ZooKeeper until its session ends: ", spec.name());
     assert!(err.starts_with(&start) && err.ends_with("; the next start settles one run\n"), "{err}");
     assert_eq!(recorded_sessions(&spec), 1);
-    assert_gave_up(&spec, &release(&spec, Some(&connect)));
+    assert_released(&spec, &release(&spec, Some(&connect)));
 }
 
 #[test]
-fn of_a_living_daemon_nothing_is_given_up() {
+fn nothing_of_a_living_daemon_is_released() {
     let connect = shared();
     let spec = spec(&connect);
     let node = spec.start();
@@ -269,12 +272,13 @@ fn of_a_living_daemon_nothing_is_given_up() {
     let (code, out, err) = command::texts(&release(&spec, Some(&connect)));
     assert_eq!((code, out.as_str()), (Some(1), ""));
     let holder = format!("process {} (node {})", node.pid(), spec.name());
-    assert!(err.contains(&format!("is in use by {holder}: nothing is given up\nhint: ")), "{err}");
+    assert!(err.contains(&format!("is in use by {holder}: nothing was released\nhint: ")), "{err}");
     assert_eq!(recorded_sessions(&spec), 1);
 }
 
-/// A run succeeds while its node is cut off, and the node dies before it can say so. `give_up` is what happens then.
-fn a_success_only_the_dead_node_knew(give_up: impl Fn(&Spec, &str) -> Option<Node>) {
+/// A run succeeds while its node is cut off, and the node dies before it can report that. `release_by` is the next
+/// step.
+fn a_success_that_only_the_dead_node_knew(release_by: impl Fn(&Spec, &str) -> Option<Node>) {
     let connect = shared();
     let (server, chroot) = connect.split_at(connect.find('/').unwrap());
     let proxy = Proxy::to(server.parse().unwrap());
@@ -298,10 +302,10 @@ fn a_success_only_the_dead_node_knew(give_up: impl Fn(&Spec, &str) -> Option<Nod
     assert_eq!((end.text("run"), end.text("outcome")), (run.as_str(), "success"));
     node.kill9();
     proxy.pass();
-    let _again = give_up(&spec, &connect);
+    let _again = release_by(&spec, &connect);
 
     other.await_event("takeover.done", LONG);
-    // What is due after it runs there, once the takeover has settled what was before.
+    // The other node runs what is due next, once its takeover has settled everything before.
     other.await_event("run.finished", LONG);
     let again = other.events().named("run.started").into_iter().find(|event| event.text("run") == run);
     assert_eq!(again, None, "a run that had succeeded was begun again");
@@ -311,18 +315,18 @@ fn a_success_only_the_dead_node_knew(give_up: impl Fn(&Spec, &str) -> Option<Nod
 
 #[test]
 fn release_sends_an_end_before_the_leader_could_begin_the_run_again() {
-    a_success_only_the_dead_node_knew(|spec, connect| {
-        assert_gave_up(spec, &release(spec, Some(connect)));
+    a_success_that_only_the_dead_node_knew(|spec, connect| {
+        assert_released(spec, &release(spec, Some(connect)));
         None
     });
 }
 
 #[test]
 fn a_restart_sends_an_end_before_the_leader_could_begin_the_run_again() {
-    a_success_only_the_dead_node_knew(|spec, _| Some(spec.start()));
+    a_success_that_only_the_dead_node_knew(|spec, _| Some(spec.start()));
 }
 
-/// What is to be given up within three seconds is not waited for any longer, also where a server is silent.
+/// If a server does not respond, `release` stops waiting after three seconds.
 #[test]
 fn a_silent_server_is_not_waited_for() {
     let connect = shared();
@@ -334,6 +338,6 @@ fn a_silent_server_is_not_waited_for() {
     let begun = std::time::Instant::now();
     let (code, _, err) = command::texts(&release(&spec, Some(&format!("{}{chroot}", proxy.connect_string()))));
     assert_eq!(code, Some(0), "{err}");
-    assert!(err.contains("stays until its session ends"), "{err}");
+    assert!(err.contains("until its session ends"), "{err}");
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }

@@ -1,17 +1,20 @@
-//! The promises, on virtual time: the real backend and the real core in a world made of one seed.
+//! Simulated clusters on virtual time: the real backend and the real engine in a world built from one seed.
 //!
 //! ```text
-//! programs   the processes of the nodes: polled only while they run          executor, clock
+//! programs   the nodes' processes, polled only while they run                executor, clock
 //! world      ZooKeeper's servers, the client crate, links, wardens, jobs     zookeeper, network, warden
-//! faults     what goes wrong and when, from the seed                         faults, targeted fault
-//! facts      what came true, judged after every step                         facts, invariants
+//! faults     what fails and when, drawn from the seed                        faults, targeted_fault
+//! facts      what happened, checked after every step                         facts, invariants
 //! ```
 //!
-//! First faults, and safety is judged after every step; then peace, and everything must come right. A seed that fails
-//! is run once more for its transcript: `CRONKEEPER_SIM_SEED=<seed>` runs it alone, `CRONKEEPER_SIM_SEEDS=<n>` says how
-//! many are tried: each test has a number that the ordinary run has time for, a night has time for a hundred thousand;
-//! `CRONKEEPER_SIM_SURVEY=1` goes on after a seed that fails, and says of each what is broken. No
-//! real time, no threads within a seed, no chance but the seed's.
+//! First come faults, and safety is checked after every step; then comes peace, in which the cluster must recover. A
+//! seed that fails is run once more for its transcript.
+//!
+//! `CRONKEEPER_SIM_SEED=<seed>` runs one seed. `CRONKEEPER_SIM_SEEDS=<n>` sets how many seeds are tried: each test has
+//! a default that fits the ordinary run; a night is enough for a hundred thousand. `CRONKEEPER_SIM_SURVEY=1` continues
+//! after a failing seed and reports what each seed breaks.
+//!
+//! A seed uses no real time, no threads, and no random numbers but its own.
 
 mod targeted_fault;
 mod backend;

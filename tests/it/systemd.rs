@@ -1,7 +1,8 @@
-//! The unit files under a real systemd: what it does when a daemon dies, hangs, is stopped and is asked to reload.
+//! The unit files under a real systemd: daemons that die or hang, stops, and reloads.
 //!
-//! Each test has a host of its own, on which the three nodes of a cluster are three units; ZooKeeper is outside. The session
-//! timeout is the default: what takes far less was not left to ZooKeeper.
+//! Each test has a simulated host of its own, on which the three nodes of a cluster run as three units; ZooKeeper runs
+//! outside. The nodes have the default session timeout, so anything that takes far less time did not wait for
+//! ZooKeeper.
 
 use std::process::Output;
 use std::time::Duration;
@@ -16,27 +17,27 @@ use crate::support::zookeeper::shared;
 mod host;
 mod journal;
 
-/// Of the nodes: the default.
+/// The session timeout of the nodes: the default.
 const SESSION: Duration = Duration::from_secs(10);
 
 const SLEEPER: &str = "jobs: {sleeper: {schedule: '@every 1s', command: [sleep, '1000']}}";
 
-/// Takes its time until it is told to be done.
+/// A job that runs until it is told to end.
 const WAITER: &str = "jobs: {waiter: {schedule: '@every 1s', command: 'until [ -e /tmp/done ]; do sleep 0.1; done'}}";
 
 const TICKER: &str = "jobs: {ticker: {schedule: '@every 1s', command: ['true']}}";
 
-/// The unit of the first node, which leads.
+/// The unit of the first node, which becomes the leader.
 const FIRST: &str = "cronkeeper.service";
 
-/// Units and their nodes, in the order in which they stand in the queue.
+/// A cluster whose nodes are units of one host.
 struct Cluster {
     host: Host,
     servers: String,
 }
 
 impl Cluster {
-    /// The first leads, and `others` follow. `None` where no systemd can be had.
+    /// Starts a cluster; the first node leads, `others` follow. `None` if this machine cannot run systemd.
     fn or_skip(name: &'static str, jobs: &str, others: &[&str]) -> Option<Self> {
         let cluster = Self { host: Host::or_skip(name)?, servers: shared() };
         cluster.set_up("cronkeeper", "jobs", jobs);
@@ -51,7 +52,7 @@ impl Cluster {
         Some(cluster)
     }
 
-    /// The packaged settings, and what has to be added to them.
+    /// Writes the packaged settings with the necessary additions, and the jobs file.
     fn set_up(&self, settings: &str, jobs: &str, yaml: &str) {
         let packaged = include_str!("../../systemd/cronkeeper.env");
         let own = format!("CRONKEEPER_ZOOKEEPER={}\nCRONKEEPER_LOG_FORMAT=json\n", self.servers);
@@ -63,7 +64,7 @@ impl Cluster {
         self.host.node(None)
     }
 
-    /// What became of a run, as the node of this instance tells it.
+    /// The record of a run in the history, as this instance's node returns it.
     fn history(&self, instance: &str, run: &str) -> serde_json::Value {
         let runtime = format!("/run/cronkeeper/{instance}");
         let all = self.host.done(&["cronkeeper", "history", "--json", "--runtime-dir", &runtime]);
@@ -87,7 +88,7 @@ fn assert_refused(output: &Output) {
 }
 
 #[test]
-fn when_a_daemon_is_killed_release_lets_the_next_lead_at_once_and_systemd_starts_it_again() {
+fn when_a_daemon_is_killed_the_next_leads_at_once_and_systemd_restarts_it() {
     let Some(cluster) = Cluster::or_skip("killed", SLEEPER, &["east", "west"]) else { return };
     let (host, leader) = (&cluster.host, cluster.leader());
     let run = host.await_event(0, &leader, "run.started").text("run").to_owned();
@@ -96,7 +97,7 @@ fn when_a_daemon_is_killed_release_lets_the_next_lead_at_once_and_systemd_starts
 
     let elected = instant(&host.await_event(seen, &host.node(Some("east")), "leader.elected"));
     assert!(since(elected, killed) < SESSION / 2, "the session was waited for: {:?}", since(elected, killed));
-    let said = format!("what node `{leader}` held is given up");
+    let said = format!("released everything that node `{leader}` held");
     host.await_line(seen, "release says what it gave up", |event| event.plain() == said);
     let started = instant(&host.await_event(seen, &leader, "node.started"));
     assert!(elected < started, "it was `release`, and not the restart, that gave leadership up");
@@ -121,7 +122,7 @@ fn when_a_daemon_hangs_the_watchdog_ends_it_before_its_session_ends() {
 }
 
 #[test]
-fn a_stop_hands_leadership_on_and_waits_for_what_runs() {
+fn a_stop_hands_leadership_over_and_waits_for_running_jobs() {
     let Some(cluster) = Cluster::or_skip("stopped", WAITER, &["east"]) else { return };
     let (host, leader) = (&cluster.host, cluster.leader());
     let run = host.await_event(0, &leader, "run.started").text("run").to_owned();
@@ -141,7 +142,7 @@ fn a_stop_hands_leadership_on_and_waits_for_what_runs() {
 }
 
 #[test]
-fn a_reload_with_a_wrong_file_is_refused_and_the_jobs_go_on() {
+fn a_reload_with_an_invalid_file_is_refused_and_the_jobs_go_on() {
     let Some(cluster) = Cluster::or_skip("reloaded", TICKER, &[]) else { return };
     let (host, leader) = (&cluster.host, cluster.leader());
     host.write("/etc/cronkeeper/jobs.yaml", "jobs: {ticker: {schedule: '61 * * * *', command: ['true']}}");
@@ -157,7 +158,7 @@ fn a_reload_with_a_wrong_file_is_refused_and_the_jobs_go_on() {
 }
 
 #[test]
-fn what_the_unit_keeps_for_the_daemon_is_kept_from_no_job() {
+fn settings_that_protect_the_daemon_do_not_restrict_jobs() {
     let look = "umask; cat /proc/self/oom_score_adj; grep ^NoNewPrivs: /proc/self/status; echo done";
     let jobs = format!("jobs: {{looker: {{schedule: '@every 1s', command: '{look}'}}}}");
     let Some(cluster) = Cluster::or_skip("kept", &jobs, &[]) else { return };
@@ -189,10 +190,10 @@ fn all_jobs_together_have_fewer_processes_than_the_unit() {
 }
 
 #[test]
-fn nothing_is_left_of_a_host_that_was_dropped() {
+fn nothing_is_left_of_a_dropped_host() {
     let Some(host) = Host::or_skip("dropped") else { return };
     let (process, cgroup) = (host.process(), host.cgroup());
-    // A zombie, which is all that is left where nobody reaps orphans, has no program.
+    // If nobody reaps orphans, zombies remain: they have no program.
     let is_there = || (std::fs::read_link(process.join("exe")).is_ok(), cgroup.exists());
     assert_eq!(is_there(), (true, true), "{process:?}, {cgroup:?}");
     drop(host);
@@ -200,7 +201,7 @@ fn nothing_is_left_of_a_host_that_was_dropped() {
 }
 
 #[test]
-fn without_the_servers_in_its_settings_the_unit_fails_and_is_not_started_again() {
+fn without_servers_in_its_settings_the_unit_fails_and_is_not_restarted() {
     let Some(host) = Host::or_skip("unset") else { return };
     host.write("/etc/cronkeeper/jobs.yaml", TICKER);
     assert_refused(&host.run(&["systemctl", "start", FIRST]));

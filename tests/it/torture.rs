@@ -1,4 +1,4 @@
-//! Jobs that misbehave, and what a job may rely on.
+//! Jobs that misbehave, and the guarantees that a job can rely on.
 
 mod environment;
 mod output;
@@ -11,13 +11,13 @@ use crate::solo::fixture::{await_run, kib, leading, node, warden_of};
 use crate::support::LONG;
 use crate::support::node::{Event, Node, Spec};
 
-/// What daemon and warden may grow by, whatever a job does, in KiB.
+/// Allowed memory growth of daemon and warden, whatever a job does, in KiB.
 const GROWTH: u64 = 5 << 10;
 
-/// A node with one job a second, and that job's first end.
+/// A node with one job per second, and the first end of that job.
 ///
-/// Whatever the job did, in the end it is looked whether the history tells what the log told, whether daemon and warden are
-/// as small as before, and (by the node) whether a process is left.
+/// When it is dropped, it checks that the history agrees with the log, that daemon and warden are as small as before,
+/// and (in the node) that no process is left.
 struct Trial {
     node: Node,
     end: Event,
@@ -25,7 +25,7 @@ struct Trial {
 }
 
 impl Trial {
-    /// Of a job with these keys, each on a line of its own.
+    /// Starts a job with these keys, each on a line of its own.
     fn of(keys: &str) -> Self {
         Self::on(node("torture"), keys)
     }
@@ -49,13 +49,13 @@ impl Trial {
         (self.end.text("outcome"), self.end.text("reason"))
     }
 
-    /// What the run wrote, line by line.
+    /// The output of the run, line by line.
     fn lines(&self) -> Vec<String> {
         let lines = self.node.events().named("run.output").into_iter();
         lines.filter(|line| line.text("run") == self.run()).map(|line| line.text("line").to_owned()).collect()
     }
 
-    /// Its record in the history.
+    /// The record of the run in the history.
     fn record(&self) -> Value {
         await_run(self.node.spec(), self.run())
     }
@@ -79,7 +79,7 @@ impl Drop for Trial {
     }
 }
 
-/// What daemon and warden have in memory of their own, in KiB; pages of the program come as it is used.
+/// The anonymous memory of daemon and warden, in KiB; pages of the program are loaded as it is used.
 fn resident(node: &Node) -> [u64; 2] {
     [node.pid(), warden_of(node)].map(|pid| kib(pid, "RssAnon"))
 }
@@ -93,7 +93,7 @@ fn is_root() -> bool {
     is_root
 }
 
-/// A jobs file with one job of every second.
+/// A jobs file with one job that is due every second.
 fn job(keys: &str) -> String {
     let keys: String = keys.trim().lines().map(|key| format!("    {}\n", key.trim_start())).collect();
     format!("jobs:\n  trial:\n    schedule: '* * * * * *'\n{keys}")

@@ -1,4 +1,4 @@
-//! The warden and jobs that misbehave. Every test ends by looking that no process of its run is left.
+//! Tests of the warden with jobs that misbehave. Every test ends by checking that no process of its run is left.
 
 pub mod fixture;
 mod cgroups;

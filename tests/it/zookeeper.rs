@@ -1,4 +1,4 @@
-//! Both ports on real servers: places, terms, commits, and what a cut line does to them.
+//! Backend tests on real ZooKeeper servers: queue, terms, commits, and lost connections.
 
 mod chained;
 mod damage;

@@ -1,5 +1,7 @@
-//! Where a command looks for the daemon's socket: `--runtime-dir`, else $RUNTIME_DIRECTORY, else /run/cronkeeper if it
-//! has one, else the state directory (where a daemon that systemd did not start puts it).
+//! Search for the daemon's socket.
+//!
+//! It is in `--runtime-dir`, else in $RUNTIME_DIRECTORY, else in /run/cronkeeper if there is one, else in the state
+//! directory, where a daemon that systemd did not start puts it.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -8,15 +10,13 @@ use std::path::{Path, PathBuf};
 
 use crate::api::socket::NAME;
 
-/// Where the packaged unit puts it.
+/// Directory of the socket with the packaged systemd unit.
 const PACKAGED: &str = "/run/cronkeeper";
 
 /// A socket that nobody answered on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
-    /// The socket.
     pub socket: PathBuf,
-    /// Why not.
     pub why: String,
 }
 
@@ -26,17 +26,17 @@ impl fmt::Display for Tried {
     }
 }
 
-/// The directories that count, before any is looked at.
+/// The directories that may hold the socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketSearch {
-    /// Named by the user or by systemd: no other counts.
+    /// Named by the user or by systemd; then no other directory is searched.
     named: Option<PathBuf>,
     packaged: PathBuf,
     state: PathBuf,
 }
 
 impl SocketSearch {
-    /// From the options given and this process's environment.
+    /// Determines the directories from the options and this process's environment.
     pub fn new(runtime_dir: Option<&Path>, state_dir: Option<&Path>) -> Self {
         Self::of(runtime_dir, state_dir, |name| std::env::var_os(name), nix::unistd::geteuid().is_root())
     }
@@ -60,17 +60,17 @@ impl SocketSearch {
         Self { named, packaged: PACKAGED.into(), state: state.unwrap_or_else(own_state) }
     }
 
-    /// Where the daemon keeps its state.
+    /// The daemon's state directory.
     pub fn state_dir(&self) -> &Path {
         &self.state
     }
 
-    /// Where the daemon puts its socket.
+    /// The directory where the daemon creates its socket.
     pub fn named_or_state(&self) -> &Path {
         self.named.as_deref().unwrap_or(&self.state)
     }
 
-    /// The socket to ask, and those that were passed over.
+    /// The socket to use, and those that were tried before.
     pub(super) fn socket(&self) -> (PathBuf, Vec<Tried>) {
         if let Some(named) = &self.named {
             return (named.join(NAME), Vec::new());
@@ -83,7 +83,7 @@ impl SocketSearch {
     }
 }
 
-/// systemd names several with colons between.
+/// The first directory of a colon-separated list, as systemd passes it.
 fn first(directories: &OsStr) -> PathBuf {
     let bytes = directories.as_bytes().split(|&byte| byte == b':').next().unwrap_or_default();
     OsString::from_vec(bytes.to_vec()).into()
@@ -104,22 +104,22 @@ mod tests {
     #[test]
     fn a_named_directory_is_the_only_one() {
         let systemd = [("RUNTIME_DIRECTORY", "/run/cronkeeper/b:/run/other")];
-        let places = SocketSearch::of(Some(Path::new("/x")), None, lookup(&systemd), true);
-        assert_eq!(places.socket(), ("/x/api.sock".into(), vec![]));
-        let places = SocketSearch::of(None, None, lookup(&systemd), true);
-        assert_eq!(places.socket(), ("/run/cronkeeper/b/api.sock".into(), vec![]));
+        let search = SocketSearch::of(Some(Path::new("/x")), None, lookup(&systemd), true);
+        assert_eq!(search.socket(), ("/x/api.sock".into(), vec![]));
+        let search = SocketSearch::of(None, None, lookup(&systemd), true);
+        assert_eq!(search.socket(), ("/run/cronkeeper/b/api.sock".into(), vec![]));
     }
 
     #[test]
-    fn the_packaged_place_counts_when_it_has_a_socket() {
+    fn the_packaged_directory_is_used_if_it_has_a_socket() {
         let dir = tempfile::tempdir().unwrap();
-        let mut places = SocketSearch::of(None, Some(Path::new("/state")), lookup(&[]), true);
-        places.packaged = dir.path().to_owned();
-        let (socket, tried) = places.socket();
+        let mut search = SocketSearch::of(None, Some(Path::new("/state")), lookup(&[]), true);
+        search.packaged = dir.path().to_owned();
+        let (socket, tried) = search.socket();
         assert_eq!(socket, Path::new("/state/api.sock"));
         assert_eq!(tried[0].socket, dir.path().join(NAME));
         std::fs::write(dir.path().join(NAME), "").unwrap();
-        assert_eq!(places.socket(), (dir.path().join(NAME), vec![]));
+        assert_eq!(search.socket(), (dir.path().join(NAME), vec![]));
     }
 
     #[test]

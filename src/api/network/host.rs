@@ -1,28 +1,28 @@
-//! The names that an address goes by. Pure.
+//! Host names in requests and in `--listen-host`. Pure.
 
 use std::net::IpAddr;
 
 use axum::http::uri::Authority;
 
-/// What a request calls its host: a name or an address, without port, in lower case.
+/// A host name or address, without port, in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostName(String);
 
 impl HostName {
-    /// One that is given as an option.
+    /// Parses an option value.
     ///
     /// # Errors
-    /// When it is none, in words.
+    /// A description of the expected format.
     pub fn parse(text: &str) -> Result<Self, String> {
-        // An address of IPv6 stands in brackets where a port may follow, and nobody writes them here.
+        // A bare IPv6 address is accepted: brackets are needed only where a port may follow.
         let name = match text.parse::<IpAddr>() {
             Ok(address) => return Ok(Self(address.to_canonical().to_string())),
             Err(_) => Self::of_authority(text).filter(|_| !text.contains([':', '@', '[', '*'])),
         };
-        name.ok_or_else(|| "a host name or an address, without port, as it stands in URLs".to_owned())
+        name.ok_or_else(|| "expected a host name or an address, without port, as in a URL".to_owned())
     }
 
-    /// The host of `host:port`; absent where it is none, or a user stands in front.
+    /// Parses the host of `host:port`; `None` if it is malformed or contains a user (`user@host`).
     pub(super) fn of_authority(text: &str) -> Option<Self> {
         let authority: Authority = text.parse().ok()?;
         let host = authority.host();
@@ -36,7 +36,7 @@ impl HostName {
         is_good.then(|| Self(name()))
     }
 
-    /// True for `localhost`, and for the address that a connection was made to: nobody else's page can go by either.
+    /// True for `localhost` and for the connection's local address. No foreign web page can have either as its name.
     pub(super) fn is_of(&self, local: Option<IpAddr>) -> bool {
         self.0 == "localhost" || self.0.parse().is_ok_and(|address: IpAddr| Some(address) == local)
     }
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_address_itself_and_given_names_are_its_own() {
+    fn only_the_address_localhost_and_given_names_are_accepted() {
         let own =
             ["192.0.2.7:7475", "192.0.2.7", "localhost:7475", "LOCALHOST", "cron.example.org", "CRON.example.org.:80"];
         for text in own.into_iter().chain(["[2001:db8::1]:7475", "[2001:DB8:0::1]"]) {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_name_is_no_option() {
+    fn an_invalid_name_is_refused_as_an_option() {
         for text in ["", "https://cron.example.org", "cron.example.org:7475", "*", "*.example.org", "a b", "user@host"]
         {
             assert!(HostName::parse(text).is_err(), "{text}");
@@ -81,7 +81,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_too_much(text in "\\PC*") {
+        fn any_text_is_parsed_without_a_panic(text in "\\PC*") {
             let _ = (HostName::of_authority(&text), HostName::parse(&text));
         }
     }

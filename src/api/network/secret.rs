@@ -1,4 +1,4 @@
-//! Files with secrets: what is in them, and why one cannot be used.
+//! Files with secrets: reading them, the token, and their errors.
 
 use std::fmt;
 use std::io::{self, Read as _};
@@ -9,48 +9,37 @@ use subtle::ConstantTimeEq as _;
 
 use crate::safe_path::{self, Refusal, Unsafe, Wanted};
 
-/// Larger than any token or chain of certificates.
+/// Most bytes of a file; more than any token or certificate chain needs.
 const LARGEST: u64 = 1 << 20;
-/// Nobody guesses so many characters.
+/// Fewest characters of a token, so that nobody can guess it.
 const SHORTEST: usize = 16;
 
-/// Why a file cannot be used. The texts say what to do about it.
+/// Why a file cannot be used. Each message names the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// It cannot be read.
     #[error("cannot read {}", .0.display())]
     Unreadable(PathBuf, #[source] io::Error),
-    /// Others can read or change it.
+    /// Others can read or change the file.
     #[error(transparent)]
     Unsafe(Unsafe),
-    /// What it holds cannot be a token.
-    #[error("{} does not hold a token: one line of {SHORTEST} to 1000 visible characters, as `openssl rand -hex 32` writes it", .0.display())]
+    #[error("{} must hold a token: one line of {SHORTEST} to 1000 visible characters, as `openssl rand -hex 32` writes it", .0.display())]
     NoToken(PathBuf),
-    /// It has no certificates.
-    #[error("{} holds no certificate: it must be PEM, with a part `BEGIN CERTIFICATE`", .0.display())]
+    #[error("{} has no certificate: it must be PEM, with a section `BEGIN CERTIFICATE`", .0.display())]
     NoCertificate(PathBuf),
-    /// It has no key.
-    #[error("{} holds no private key: it must be PEM, with a part `BEGIN PRIVATE KEY` and without a password", .0.display())]
+    #[error("{} has no private key: it must be PEM, with a section `BEGIN PRIVATE KEY` and without a password", .0.display())]
     NoKey(PathBuf),
-    /// A certificate, or what belongs to it, is none that can be used.
-    #[error("{} cannot be used, put the right file there: {why}", path.display())]
+    /// The TLS library rejects a certificate, key or authority.
+    #[error("{} cannot be used for TLS: {why}; put the right file there", path.display())]
     Unusable {
-        /// Which.
         path: PathBuf,
-        /// Why, in the library's words.
+        /// The TLS library's message.
         why: String,
     },
-    /// The certificate is not the key's.
-    #[error("the key in {} is not that of the certificate in {}: renew both together", key.display(), certificate.display())]
-    OtherKey {
-        /// Where the key is.
-        key: PathBuf,
-        /// Where the certificate is.
-        certificate: PathBuf,
-    },
+    #[error("the key in {} does not match the certificate in {}: replace both together", key.display(), certificate.display())]
+    OtherKey { key: PathBuf, certificate: PathBuf },
 }
 
-/// The bytes of a file that others can neither change nor, where it is secret, read; not too many.
+/// Reads a file that others cannot change nor, if it is secret, read. At most [`LARGEST`] bytes.
 pub(super) fn read(path: &Path, wanted: Wanted) -> Result<Vec<u8>, SecretError> {
     let unreadable = |error| SecretError::Unreadable(path.to_owned(), error);
     let file = safe_path::open_file(path, wanted).map_err(|refusal| match refusal {
@@ -65,7 +54,9 @@ pub(super) fn read(path: &Path, wanted: Wanted) -> Result<Vec<u8>, SecretError> 
     Ok(bytes)
 }
 
-/// A token, of which only the digest is kept: two digests are compared in the same time whatever the lengths of what they are of.
+/// The SHA-256 digest of a token.
+///
+/// Digests are compared instead of tokens, so that the time of a comparison reveals nothing about the token's length.
 pub(super) struct Token([u8; 32]);
 
 impl fmt::Debug for Token {
@@ -75,7 +66,7 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// The only line of a file.
+    /// Reads the token, the only line of a file.
     pub fn read(path: &Path) -> Result<Self, SecretError> {
         let bytes = read(path, Wanted::Secret)?;
         let token = bytes.trim_ascii();
@@ -87,9 +78,9 @@ impl Token {
         Self(Sha256::digest(token).into())
     }
 
-    /// True where this is it.
-    pub fn is(&self, shown: &[u8]) -> bool {
-        self.0.ct_eq(&Self::of(shown).0).into()
+    /// Compares in constant time.
+    pub fn is(&self, other: &[u8]) -> bool {
+        self.0.ct_eq(&Self::of(other).0).into()
     }
 }
 
@@ -107,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_the_line_of_its_file_and_nothing_else() {
+    fn a_token_is_exactly_the_line_of_its_file() {
         let dir = tempfile::tempdir().unwrap();
         let token = Token::read(&file(&dir, "0123456789abcdef\n", 0o600)).unwrap();
         assert!(token.is(b"0123456789abcdef"));
@@ -117,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_or_no_secret_is_refused_with_what_to_do() {
+    fn an_invalid_token_or_an_exposed_file_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         for text in [
             "",
@@ -133,7 +124,7 @@ mod tests {
         assert!(matches!(open, SecretError::Unsafe(_)), "{open}");
         let gone = Token::read(&dir.path().join("gone")).unwrap_err();
         assert!(matches!(gone, SecretError::Unreadable(..)));
-        let folder = Token::read(dir.path()).unwrap_err();
-        assert!(matches!(folder, SecretError::Unreadable(..) | SecretError::Unsafe(_)));
+        let directory = Token::read(dir.path()).unwrap_err();
+        assert!(matches!(directory, SecretError::Unreadable(..) | SecretError::Unsafe(_)));
     }
 }

@@ -1,4 +1,4 @@
-//! TLS on an address, by rustls: from files to a configuration.
+//! The TLS configuration of an address, read from files, for rustls.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use super::TlsFiles;
 use super::secret::{SecretError, read};
 use crate::safe_path::Wanted;
 
-/// What is shown to clients, and asked of them.
+/// Reads the server's certificate and key and, if given, the authorities for client certificates.
 pub(super) fn config(files: &TlsFiles) -> Result<ServerConfig, SecretError> {
     let TlsFiles { certificate, key, client_ca } = files;
     let chain = certificates(certificate)?;
     let private =
         PrivateKeyDer::from_pem_slice(&read(key, Wanted::Secret)?).map_err(|_| SecretError::NoKey(key.clone()))?;
-    // Named, because another library in this process could ask for another one.
+    // Set explicitly, because another library in this process could install a different default provider.
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
     let builder = builder.with_safe_default_protocol_versions().map_err(|error| unusable(certificate, error))?;
@@ -67,9 +67,9 @@ mod tests {
 
     use super::*;
 
-    struct Place(tempfile::TempDir);
+    struct CertificateDir(tempfile::TempDir);
 
-    impl Place {
+    impl CertificateDir {
         fn file(&self, name: &str, text: &str, mode: u32) -> PathBuf {
             let path = self.0.path().join(name);
             std::fs::write(&path, text).unwrap();
@@ -77,7 +77,7 @@ mod tests {
             path
         }
 
-        /// Files of an identity that signed itself.
+        /// Writes a self-signed certificate and its key.
         fn identity(&self, name: &str) -> TlsFiles {
             let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
             let certificate = self.file(&format!("{name}.pem"), &cert.pem(), 0o644);
@@ -87,21 +87,21 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_with_its_key_will_do_and_an_authority_beside_it() {
-        let place = Place(tempfile::tempdir().unwrap());
-        let good = place.identity("good");
+    fn a_certificate_with_its_key_is_accepted_with_and_without_an_authority() {
+        let dir = CertificateDir(tempfile::tempdir().unwrap());
+        let good = dir.identity("good");
         assert!(config(&good).is_ok());
         assert!(config(&TlsFiles { client_ca: Some(good.certificate.clone()), ..good }).is_ok());
     }
 
     #[test]
     fn a_file_that_cannot_be_used_is_named() {
-        let place = Place(tempfile::tempdir().unwrap());
-        let (good, other) = (place.identity("good"), place.identity("other"));
-        let empty = place.file("empty", "", 0o600);
-        let garbled = place.file("garbled", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", 0o600);
-        let open = place.file("open.key", &std::fs::read_to_string(&good.key).unwrap(), 0o644);
-        let gone = place.0.path().join("gone");
+        let dir = CertificateDir(tempfile::tempdir().unwrap());
+        let (good, other) = (dir.identity("good"), dir.identity("other"));
+        let empty = dir.file("empty", "", 0o600);
+        let garbled = dir.file("garbled", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", 0o600);
+        let open = dir.file("open.key", &std::fs::read_to_string(&good.key).unwrap(), 0o644);
+        let gone = dir.0.path().join("gone");
         let bad = [
             (TlsFiles { certificate: empty.clone(), ..good.clone() }, &empty),
             (TlsFiles { certificate: garbled.clone(), ..good.clone() }, &garbled),

@@ -1,4 +1,4 @@
-//! A daemon of which nothing but its API is real, with a ledger that does as it is told.
+//! A fake daemon with a real API, and a ledger that behaves as each test requires.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -31,7 +31,7 @@ use crate::run::tests_support::skip;
 use crate::run::{HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord, TriggerSeq};
 use crate::status::{Status, sample};
 
-/// What the ledger does when it is asked.
+/// How the ledger answers.
 #[derive(Clone, Copy)]
 pub enum Behaviour {
     Well,
@@ -43,7 +43,6 @@ pub enum Behaviour {
 pub struct Ledger {
     behaviour: Behaviour,
     pub queues: AtomicUsize,
-    /// What was asked for.
     requests: Mutex<Vec<String>>,
 }
 
@@ -52,7 +51,7 @@ impl Ledger {
         self.requests.lock().unwrap().push(request);
     }
 
-    fn do_it<T: Send + 'static>(&self, answer: T) -> OperatorFuture<'_, T> {
+    fn write<T: Send + 'static>(&self, answer: T) -> OperatorFuture<'_, T> {
         match self.behaviour {
             Behaviour::Away => Box::pin(async { Err(OperatorError("nobody answers".into())) }),
             Behaviour::Hung => Box::pin(std::future::pending()),
@@ -96,42 +95,41 @@ impl Reader for Ledger {
 impl Operator for Ledger {
     fn pause(&self, job: JobName, _: Uuid, pause: Pause) -> OperatorFuture<'_, ()> {
         self.note(format!("pause {job} by {} for {:?}", pause.by, pause.reason));
-        self.do_it(())
+        self.write(())
     }
 
     fn request_resume(&self, job: JobName, resume: Resume) -> OperatorFuture<'_, Option<Uuid>> {
         self.note(format!("resume {job} by {}", resume.by));
-        self.do_it((job == sample::job("load")).then(Uuid::nil))
+        self.write((job == sample::job("load")).then(Uuid::nil))
     }
 
     fn resumed(&self, _: JobName, _: Uuid) -> OperatorFuture<'_, ()> {
-        self.do_it(())
+        self.write(())
     }
 
     fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId> {
         self.note(format!("trigger {} by {}", request.job, request.by));
-        self.do_it(RunId::manual(request.job, request.at, TriggerSeq(7)))
+        self.write(RunId::manual(request.job, request.at, TriggerSeq(7)))
     }
 
     fn kill(&self, run: RunId, request: KillRequest) -> OperatorFuture<'_, Option<RunState>> {
         self.note(format!("kill {run} by {}{}", request.by, if request.force { " by force" } else { "" }));
-        self.do_it((*run.job() == sample::job("load")).then_some(RunState::Running))
+        self.write((*run.job() == sample::job("load")).then_some(RunState::Running))
     }
 
     fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed> {
         let missed = |run: &RunId| HistoryRecord::Skip(skip("load", run.scheduled_at().as_second()));
-        self.do_it(if run.trigger().is_some() { Followed::Ended(Box::new(missed(&run))) } else { Followed::Gone })
+        self.write(if run.trigger().is_some() { Followed::Ended(Box::new(missed(&run))) } else { Followed::Gone })
     }
 }
 
-/// A daemon of which nothing but its API is real.
 pub struct Daemon {
     pub directory: tempfile::TempDir,
     pub ledger: Arc<Ledger>,
     pub status: watch::Sender<Arc<Status>>,
     pub turns: watch::Sender<Uptime>,
     router: Router,
-    pub wanted: mpsc::UnboundedReceiver<Handover>,
+    pub handovers: mpsc::UnboundedReceiver<Handover>,
     _serving: Serving,
 }
 
@@ -141,11 +139,11 @@ impl Daemon {
         let ledger = Arc::new(Ledger { behaviour, queues: AtomicUsize::new(0), requests: Mutex::default() });
         let status = watch::Sender::new(Arc::new(published()));
         let turns = watch::Sender::new(system::uptime());
-        let (handovers, wanted) = mpsc::unbounded_channel();
+        let (handovers, requested) = mpsc::unbounded_channel();
         let router = router(Sources {
             status: status.subscribe(),
             turns: turns.subscribe(),
-            // A turn at boot is too long ago, one at the start of a test is not.
+            // So that a turn at boot counts as too long ago, but one at the start of a test does not.
             stall: system::uptime().since(Uptime::ZERO) / 2,
             reader: ledger.clone(),
             operator: ledger.clone(),
@@ -153,10 +151,10 @@ impl Daemon {
         });
         let socket = ApiSocket::open(directory.path(), Claim::IfFree).await.unwrap();
         let serving = Serving::on_socket(socket, router.clone());
-        Self { directory, ledger, status, turns, router, wanted, _serving: serving }
+        Self { directory, ledger, status, turns, router, handovers: requested, _serving: serving }
     }
 
-    /// Serves on TCP as well, there, until the other is dropped.
+    /// Also serves on TCP, at the returned address, until the returned value is dropped.
     pub async fn listen(&self) -> (SocketAddr, Serving) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -168,7 +166,7 @@ impl Daemon {
         self.directory.path().join(NAME)
     }
 
-    /// Sends `request` as it is; the code and the body of the answer.
+    /// Sends `request` unchanged; returns the status code and the body.
     pub async fn send(&self, request: impl Into<Vec<u8>>) -> (u16, Value) {
         let socket = self.socket();
         exchange(move || UnixStream::connect(socket), request).await
@@ -178,7 +176,7 @@ impl Daemon {
         self.send(post(path, body)).await
     }
 
-    /// What was asked of the ledger since the last look.
+    /// Takes the requests that the ledger has received since the last call.
     pub fn requests(&self) -> Vec<String> {
         std::mem::take(&mut *self.ledger.requests.lock().unwrap())
     }
@@ -188,7 +186,7 @@ impl Daemon {
     }
 }
 
-/// What a daemon publishes: the queue and the members it leaves to the ledger.
+/// The status that a daemon publishes. It has no queue and no members, which the API reads from the ledger.
 pub fn published() -> Status {
     let mut status = sample::leader();
     status.queue.clear();
@@ -205,7 +203,7 @@ pub fn post(path: &str, body: &str) -> String {
     format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}")
 }
 
-/// Sends `request` as it is; the code and the body of the answer.
+/// Sends `request` unchanged; returns the status code and the body.
 pub async fn exchange<S: Read + Write>(
     connect: impl FnOnce() -> io::Result<S> + Send + 'static,
     request: impl Into<Vec<u8>>,
@@ -213,7 +211,7 @@ pub async fn exchange<S: Read + Write>(
     let request = request.into();
     let exchanged = spawn_blocking(move || {
         let mut stream = connect().unwrap();
-        // The daemon may have heard enough before all is sent.
+        // The write may fail: the daemon may refuse the request before all of it is sent.
         drop(stream.write_all(&request));
         let mut answer = Vec::new();
         drop(stream.read_to_end(&mut answer));

@@ -1,4 +1,4 @@
-//! Whole requests on the socket, whatever they hold.
+//! Fuzz test: arbitrary requests on the socket.
 
 use std::sync::OnceLock;
 
@@ -52,7 +52,7 @@ const WORDS: &[&str] = &[
     "0\r\n\r\n",
 ];
 
-/// What follows an input, so that the daemon need not wait for the rest of a head or a body: more than a body may have.
+/// Bytes appended to each input, more than a body may have, so that the daemon never waits for the rest of a request.
 const REST: usize = 32 << 10;
 
 #[test]
@@ -62,8 +62,8 @@ fn fuzz_requests() {
         let (runtime, daemon) = FIXTURE.get_or_init(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let mut daemon = runtime.block_on(Daemon::start(Behaviour::Well));
-            // Nobody leads here, so nobody takes a handover.
-            daemon.wanted.close();
+            // Nobody receives handovers here; without this, each would wait for its timeout.
+            daemon.handovers.close();
             (runtime, daemon)
         });
         let mut request = input.to_vec();
@@ -71,7 +71,7 @@ fn fuzz_requests() {
         request.resize(request.len() + REST, b'x');
         let (code, answer) = runtime.block_on(daemon.send(request));
         daemon.requests();
-        // What is no request at all is refused without words.
+        // A request that is not HTTP is refused without a body.
         assert!(code != 500 && (code <= 400 || answer["error"].is_string() || answer.is_null()), "{code} {answer}");
         code == 200
     });

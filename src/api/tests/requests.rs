@@ -1,4 +1,4 @@
-//! What operators ask for: written into the ledger, handed to the loop, or refused.
+//! Tests of operators' requests: recorded in the ledger, passed to the loop, or refused.
 
 use std::net::TcpStream;
 
@@ -52,12 +52,12 @@ async fn a_request_for_a_job_that_is_not_there_is_refused_with_the_nearest_name(
     }
     assert!(
         daemon.requests().iter().all(|request| request.starts_with("resume")),
-        "nothing but the resume is looked for"
+        "only a resume reads the ledger first"
     );
 }
 
 #[tokio::test]
-async fn a_request_that_is_none_is_refused_and_a_large_one_is_not_read() {
+async fn an_invalid_request_is_refused_and_a_large_one_is_not_read() {
     let daemon = Daemon::start(Behaviour::Well).await;
     for body in ["{}", "x", r#"{"uuid":"7"}"#, r#"{"uuid":"6f7ae15e-4e0f-4c5e-9d0f-6f3f0a1b2c3d","at":0}"#] {
         assert_eq!(daemon.post("/v1/jobs/load/trigger", body).await.0, 400, "{body}");
@@ -71,7 +71,7 @@ async fn a_request_that_is_none_is_refused_and_a_large_one_is_not_read() {
 }
 
 #[tokio::test]
-async fn nothing_can_be_asked_for_over_tcp() {
+async fn requests_over_tcp_are_refused() {
     let daemon = Daemon::start(Behaviour::Well).await;
     let (address, _tcp) = daemon.listen().await;
     let answer = exchange(move || TcpStream::connect(address), post("/v1/jobs/load/trigger", TRIGGER));
@@ -80,7 +80,7 @@ async fn nothing_can_be_asked_for_over_tcp() {
 }
 
 #[tokio::test]
-async fn a_request_that_the_ledger_does_not_take_is_not_said_to_be_taken() {
+async fn a_request_that_the_ledger_does_not_record_fails() {
     for behaviour in [Behaviour::Away, Behaviour::Hung] {
         let daemon = Daemon::start(behaviour).await;
         let (code, refusal) = daemon.post("/v1/jobs/load/trigger", TRIGGER).await;
@@ -89,38 +89,38 @@ async fn a_request_that_the_ledger_does_not_take_is_not_said_to_be_taken() {
 }
 
 #[tokio::test]
-async fn what_became_of_a_run_can_be_waited_for() {
+async fn the_end_of_a_run_can_be_awaited() {
     let daemon = Daemon::start(Behaviour::Well).await;
-    let (code, fate) = daemon.get("/v1/runs/load.20261120T024000Z.m7").await;
-    assert_eq!((code, &fate["state"], &fate["record"]["reason"]), (200, &"ended".into(), &"missed".into()));
+    let (code, answer) = daemon.get("/v1/runs/load.20261120T024000Z.m7").await;
+    assert_eq!((code, &answer["state"], &answer["record"]["reason"]), (200, &"ended".into(), &"missed".into()));
     assert_eq!(daemon.get("/v1/runs/load.20261120T024000Z").await.1["state"], "gone");
     assert_eq!(daemon.get("/v1/runs/load").await.0, 404);
 }
 
 #[tokio::test]
-async fn a_handover_goes_to_the_loop_and_its_answer_comes_back() {
+async fn a_handover_is_passed_to_the_loop_and_its_result_returned() {
     let mut daemon = Daemon::start(Behaviour::Well).await;
-    let mut wanted = std::mem::replace(&mut daemon.wanted, mpsc::unbounded_channel().1);
+    let mut handovers = std::mem::replace(&mut daemon.handovers, mpsc::unbounded_channel().1);
     let looped = tokio::spawn(async move {
-        let mut asked = Vec::new();
-        for how in [Ok(()), Err(TransferError::NotQueued), Err(TransferError::NotLeading)] {
-            let Handover { to, answer } = wanted.recv().await.expect("three are asked for");
-            asked.push(to);
-            answer.send(how).expect("the caller waits");
+        let mut received = Vec::new();
+        for result in [Ok(()), Err(TransferError::NotQueued), Err(TransferError::NotLeading)] {
+            let Handover { to, answer } = handovers.recv().await.expect("three requests");
+            received.push(to);
+            answer.send(result).expect("the caller waits");
         }
-        asked
+        received
     });
     assert_eq!(daemon.post("/v1/handover", "").await, (200, serde_json::json!({ "node": "host-a" })));
     for impossible in [r#"{"to":""}"#, r#"{"to":"../../x"}"#] {
         assert_eq!(daemon.post("/v1/handover", impossible).await.0, 400, "{impossible}");
     }
     let (code, refused) = daemon.post("/v1/handover", r#"{"to":"host-z"}"#).await;
-    assert_eq!((code, &refused["error"]), (409, &"leadership stays: it has no place in the queue".into()));
+    assert_eq!((code, &refused["error"]), (409, &"no handover: it is not in the queue".into()));
     let mut follower = published();
     follower.role.leader_node = Some(NodeName::new("host-b"));
     daemon.status.send_replace(Arc::new(follower));
     let (code, refused) = daemon.post("/v1/handover", "").await;
-    assert_eq!((code, &refused["error"]), (409, &"host-a does not lead: host-b does, ask there".into()));
+    assert_eq!((code, &refused["error"]), (409, &"host-a does not lead: host-b does; send the request there".into()));
     assert_eq!(looped.await.unwrap(), [None, Some(NodeName::new("host-z")), None]);
     assert_eq!(daemon.post("/v1/handover", "").await.0, 503, "the loop is gone");
 }

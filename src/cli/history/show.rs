@@ -1,4 +1,4 @@
-//! Records of the history as text.
+//! Formats history records as text.
 
 use std::io::{self, Write};
 
@@ -31,15 +31,15 @@ fn cells(record: &HistoryEntry) -> [String; 4] {
 }
 
 fn outcome(run: &EndedRun) -> String {
-    let mut text = how(run.outcome, run.reason, run.exit_code, run.signal);
+    let mut text = ending(run.outcome, run.reason, run.exit_code, run.signal);
     if run.attempt > 1 {
         text.push_str(&format!(", attempt {}", run.attempt));
     }
     text
 }
 
-/// `failure, exit 3`, `interrupted, lease`, `killed, signal 9`.
-fn how(outcome: Outcome, reason: Option<Reason>, exit_code: Option<i32>, signal: Option<i32>) -> String {
+/// Formats how an attempt ended: `failure, exit 3`, `interrupted, lease`, `killed, signal 9`.
+fn ending(outcome: Outcome, reason: Option<Reason>, exit_code: Option<i32>, signal: Option<i32>) -> String {
     let mut text = outcome.as_str().to_owned();
     if let Some(reason) = reason {
         text.push_str(&format!(", {}", reason.as_str()));
@@ -52,11 +52,11 @@ fn how(outcome: Outcome, reason: Option<Reason>, exit_code: Option<i32>, signal:
     text
 }
 
-/// `attempt 1 on host-a: failure, exit 3  2.3s`.
+/// Formats an earlier attempt: `attempt 1 on host-a: failure, exit 3  2.3s`.
 fn earlier(past: &Attempt) -> String {
-    let how = how(past.outcome, past.reason, past.exit_code, past.signal);
+    let ending = ending(past.outcome, past.reason, past.exit_code, past.signal);
     let took = past.duration_ms.map_or_else(|| "-".into(), took);
-    format!("attempt {} on {}: {how}  {took}", past.attempt, past.node)
+    format!("attempt {} on {}: {ending}  {took}", past.attempt, past.node)
 }
 
 fn skipped(skip: &Skipped) -> String {
@@ -151,12 +151,12 @@ mod tests {
     }
 
     #[test]
-    fn runs_and_skips_stand_in_one_table() {
+    fn runs_and_skips_are_in_one_table() {
         assert_eq!(shown(false), include_str!("plain.txt"));
     }
 
     #[test]
-    fn the_kept_output_stands_under_its_run_and_stays_text() {
+    fn the_kept_output_is_below_its_run_and_escaped() {
         assert_eq!(shown(true), include_str!("output.txt"));
     }
 

@@ -1,22 +1,25 @@
-//! The time zone that cron on this host goes by.
+//! The time zone that cron on this host uses.
 
 use std::fs;
 use std::path::Path;
 
 use crate::schedule::known_zone;
 
-/// An IANA name: of `TZ`, where the link `localtime` leads, or as the file `timezone` says; none where none of them is one.
+/// Finds the host's IANA zone name in `TZ`, the link `localtime` or the file `timezone`, in this order.
+///
+/// `None` if none of them names a known zone.
 pub(super) fn zone(tz: Option<&str>, etc: &Path) -> Option<String> {
-    let of_variable = || tz.and_then(|tz| named(tz.strip_prefix(':').unwrap_or(tz)));
-    let of_link = || fs::canonicalize(etc.join("localtime")).ok().and_then(|path| named(path.to_str()?));
-    let of_raw_link = || fs::read_link(etc.join("localtime")).ok().and_then(|path| named(path.to_str()?));
-    let of_file = || fs::read_to_string(etc.join("timezone")).ok().and_then(|text| named(text.lines().next()?.trim()));
-    // A link may lead on to another name of the zone, or to a file that is not there: its own text comes first.
+    let of_variable = || tz.and_then(|tz| zone_in(tz.strip_prefix(':').unwrap_or(tz)));
+    let of_link = || fs::canonicalize(etc.join("localtime")).ok().and_then(|path| zone_in(path.to_str()?));
+    let of_raw_link = || fs::read_link(etc.join("localtime")).ok().and_then(|path| zone_in(path.to_str()?));
+    let of_file =
+        || fs::read_to_string(etc.join("timezone")).ok().and_then(|text| zone_in(text.lines().next()?.trim()));
+    // The text of the link comes before its resolved target, which may have another name, or not exist.
     of_variable().or_else(of_raw_link).or_else(of_link).or_else(of_file)
 }
 
-/// A zone by its name or by the path of its file.
-fn named(text: &str) -> Option<String> {
+/// Recognizes a zone by its name or by the path of its file.
+fn zone_in(text: &str) -> Option<String> {
     let name = text.split_once("zoneinfo/").map_or(text, |(_, name)| name);
     let name = name.strip_prefix("posix/").or_else(|| name.strip_prefix("right/")).unwrap_or(name);
     known_zone(name)

@@ -1,4 +1,4 @@
-//! Occurrences for people: a table, with a mark where a shift of the clock has a hand in one.
+//! The table of occurrences, with a note where a clock shift affects one.
 
 use std::io::{self, Write};
 
@@ -9,12 +9,12 @@ use crate::cli::table::Table;
 use crate::duration;
 use crate::schedule::DstEffect;
 
-/// Writes them in the order given; columns that would be empty are left out.
+/// Writes the occurrences in the given order, without columns that would be empty.
 pub(super) fn table(occurrences: &[Occurrence], from: Timestamp, out: &mut dyn Write) -> io::Result<()> {
     let has_jobs = occurrences.iter().any(|occurrence| occurrence.job.is_some());
-    let has_marks = occurrences.iter().any(|occurrence| occurrence.dst_effect.is_some());
+    let has_notes = occurrences.iter().any(|occurrence| occurrence.dst_effect.is_some());
     let heading = ["LOCAL TIME", "ZONE", "TIME UNTIL"].into_iter();
-    let heading = heading.chain(has_jobs.then_some("JOB")).chain(has_marks.then_some("CLOCK SHIFT"));
+    let heading = heading.chain(has_jobs.then_some("JOB")).chain(has_notes.then_some("CLOCK SHIFT"));
     let mut table = Table::new(&heading.collect::<Vec<_>>());
     for occurrence in occurrences {
         let Occurrence { instant, job, local, dst_effect } = occurrence;
@@ -23,30 +23,30 @@ pub(super) fn table(occurrences: &[Occurrence], from: Timestamp, out: &mut dyn W
             zone(local),
             format!("in {}", briefly(*instant, from)),
         ];
-        let mark = has_marks.then(|| dst_effect.map(|dst_effect| mark(dst_effect, local)).unwrap_or_default());
+        let note = has_notes.then(|| dst_effect.map(|effect| clock_shift(effect, local)).unwrap_or_default());
         let name = has_jobs.then(|| job.as_ref().map(ToString::to_string).unwrap_or_default());
-        table.row(cells.into_iter().chain(name).chain(mark));
+        table.row(cells.into_iter().chain(name).chain(note));
     }
     table.write(out)
 }
 
-/// `Europe/Berlin CET`: the hour that comes twice is told apart by its abbreviation.
+/// Formats the zone as `Europe/Berlin CET`: the abbreviation distinguishes the two passes of a repeated hour.
 fn zone(local: &Zoned) -> String {
     let name = local.time_zone().iana_name().unwrap_or_default();
     let abbreviation = local.strftime("%Z").to_string();
     if name == abbreviation { abbreviation } else { format!("{name} {abbreviation}") }
 }
 
-fn mark(dst_effect: DstEffect, local: &Zoned) -> String {
+fn clock_shift(dst_effect: DstEffect, local: &Zoned) -> String {
     let shown = local.strftime("%H:%M");
     match dst_effect {
-        DstEffect::MovedOutOfGap(named) => format!("for {}, which is left out", named.strftime("%H:%M")),
+        DstEffect::MovedOutOfGap(named) => format!("for {}, which is skipped", named.strftime("%H:%M")),
         DstEffect::FirstPass => format!("the first {shown} of two"),
         DstEffect::SecondPass => format!("the second {shown} of two"),
     }
 }
 
-/// The two largest units are enough for people.
+/// Formats the time until an occurrence in its two largest units.
 fn briefly(instant: Timestamp, from: Timestamp) -> String {
     let seconds = instant.duration_since(from).unsigned_abs().as_secs();
     let unit = match seconds {

@@ -1,11 +1,11 @@
-//! From options to a backend: solo without `--zookeeper`, else ZooKeeper.
+//! The backend that the options select: solo without `--zookeeper`, else ZooKeeper.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Args, Plan};
+use super::{Args, Startup};
 use crate::cli::node_args::chroot;
 use crate::cli::{Error, host, leftovers};
 use crate::clock::system::{self, SystemClock};
@@ -19,14 +19,14 @@ use crate::term::NodeName;
 use crate::zookeeper::session::{Aside, Connector};
 use crate::zookeeper::{self, KeptSessions, LedgerReader, NodeIdentity, Options};
 
-/// How long the processes of a dead node may take to die of SIGKILL.
-pub(super) const DYING: Duration = Duration::from_secs(10);
+/// Time for the processes of a dead node to die after SIGKILL.
+pub(super) const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A backend whose state directory is held.
+/// A backend that holds its state directory, not yet started.
 pub(super) enum Backend {
-    /// Replicas on this host.
+    /// Replicas on this host only.
     Solo(Box<StateDir>),
-    /// Replicas on many.
+    /// Replicas on many hosts.
     ZooKeeper(Box<ZooKeeper>),
 }
 
@@ -34,48 +34,49 @@ pub(super) enum Backend {
 pub(super) struct ZooKeeper {
     state: Arc<StateDir>,
     connector: Connector,
-    /// For whoever asks on the socket, and on the network.
+    /// Separate sessions for the clients on the socket and on TCP.
     asides: [Aside; 2],
     connect: String,
     journal: FileJournal,
     recovered: Recovered,
 }
 
-/// A backend at work.
+/// A running backend.
 pub(super) struct Started {
     pub coordination: Coordination,
-    /// The ledger, for whoever asks on the network: what they read delays nobody else.
-    pub remote: Ledger,
+    /// The ledger for clients on TCP. It has its own session, so that their reads delay nobody else.
+    pub remote: LedgerAccess,
     pub journal: FileJournal,
     pub recovered: Recovered,
-    /// Holds the state directory for as long as the daemon lives.
+    /// Keeps the state directory locked while the daemon is running.
     pub _state: Arc<StateDir>,
 }
 
-/// The ledger, for people.
-pub(super) struct Ledger {
+/// Reads and requests of API clients.
+pub(super) struct LedgerAccess {
     pub reader: Arc<dyn Reader>,
     pub operator: Arc<dyn Operator>,
 }
 
 impl Backend {
-    /// Opens the state directory, and makes sure that what an earlier process left running is dead.
-    pub(super) fn open(args: &Args, plan: &Plan) -> Result<Self, Error> {
-        let home = &args.home;
-        let Some(connect) = &home.zookeeper else {
-            return Ok(Self::Solo(Box::new(StateDir::open(&plan.state_dir, home.belongs(), &plan.node)?)));
+    /// Opens the state directory. On ZooKeeper, also kills what an earlier process of this node left running.
+    pub(super) fn open(args: &Args, startup: &Startup) -> Result<Self, Error> {
+        let Startup { node, state_dir, .. } = startup;
+        let identity = args.node.backend_identity();
+        let Some(connect) = &args.node.zookeeper else {
+            return Ok(Self::Solo(Box::new(StateDir::open(state_dir, identity, node)?)));
         };
-        let connector = home.connector(connect, args.session_timeout)?;
-        let aside = || Aside::new(home.settings(connect, args.session_timeout)?).map_err(Error::ZooKeeperOptions);
+        let connector = args.node.connector(connect, args.session_timeout)?;
+        let aside = || Aside::new(args.node.settings(connect, args.session_timeout)?).map_err(Error::ZooKeeperOptions);
         let asides = [aside()?, aside()?];
-        let state = StateDir::open(&plan.state_dir, home.belongs(), &plan.node)?;
-        let (journal, recovered) = leftovers::settle(&state, &plan.node, DYING, system::now().wall)?;
+        let state = StateDir::open(state_dir, identity, node)?;
+        let (journal, recovered) = leftovers::settle(&state, node, KILL_TIMEOUT, system::now().wall)?;
         let state = Arc::new(state);
         let connect = connect.clone();
         Ok(Self::ZooKeeper(Box::new(ZooKeeper { state, connector, asides, connect, journal, recovered })))
     }
 
-    /// Its name in logs and status.
+    /// The backend's name in logs and status.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Solo(_) => "solo",
@@ -83,21 +84,21 @@ impl Backend {
         }
     }
 
-    /// Sets it to work, on the runtime.
+    /// Starts the backend on the current runtime.
     pub(super) async fn start(self, node: &NodeName, forget_after: Option<Duration>) -> Result<Started, Error> {
         match self {
             Self::Solo(state) => {
                 let node = node.clone();
-                // It waits for a lock, and for the disk.
+                // On a blocking thread: it waits for a lock, and for the disk.
                 let started = tokio::task::spawn_blocking(move || {
-                    let leftovers: Leftovers = Arc::new(|runs| leftovers::kill(runs, DYING));
+                    let leftovers: Leftovers = Arc::new(|runs| leftovers::kill(runs, KILL_TIMEOUT));
                     solo::start(&state, &node, leftovers, forget_after).map(|solo| (solo, state))
                 });
                 let (solo, state) = started.await.map_err(|_| Error::Panicked)??;
                 let (coordination, journal) = (solo.coordination, solo.journal);
-                // Each read is on a connection and a thread of its own anyway.
+                // The clients on TCP share these: each read has its own connection and thread anyway.
                 let (reader, operator) = (coordination.reader.clone(), coordination.operator.clone());
-                let remote = Ledger { reader, operator };
+                let remote = LedgerAccess { reader, operator };
                 Ok(Started { coordination, remote, journal, recovered: Recovered::default(), _state: Arc::from(state) })
             }
             Self::ZooKeeper(zookeeper) => Ok(zookeeper.start(node, forget_after)),
@@ -116,7 +117,7 @@ impl ZooKeeper {
         };
         let [local, remote] = self.asides.map(|aside| Arc::new(LedgerReader::new(aside)));
         let (coordination, service) = channels(local);
-        let remote = Ledger { reader: remote.clone(), operator: remote };
+        let remote = LedgerAccess { reader: remote.clone(), operator: remote };
         let options = Options {
             chroot: chroot(&self.connect).to_owned(),
             service: self.connect,
@@ -124,7 +125,7 @@ impl ZooKeeper {
             forget_after,
         };
         let store = Box::new(KeptSessions::new(self.state.clone(), &self.recovered));
-        // Its end closes the channel of events: the daemon's loop notices.
+        // When this task ends, the channel of events closes, and the daemon's loop notices.
         tokio::spawn(zookeeper::serve(self.connector, SystemClock::default(), identity, store, service, options));
         Started { coordination, remote, journal: self.journal, recovered: self.recovered, _state: self.state }
     }

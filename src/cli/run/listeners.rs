@@ -1,4 +1,4 @@
-//! Where the API is served: the socket beside the daemon, an address on the network apart from it.
+//! Listeners of the API: the Unix socket on the daemon's runtime, TCP on a separate one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use super::Owned;
-use super::backend::Ledger;
+use super::AbortOnDrop;
+use super::backend::LedgerAccess;
 use crate::api::network::Network;
 use crate::api::serve::Serving;
 use crate::api::socket::{self, ApiSocket, Claim};
@@ -18,32 +18,36 @@ use crate::cli::Error;
 use crate::status::{State, Status};
 use crate::telemetry::TARGET;
 
-/// So much the thread of the network stands back behind those of the daemon.
+/// Nice value of the TCP thread, so that the daemon's threads come first.
 const NICE: i32 = 5;
-/// Threads that wait for the disk on behalf of the network.
+/// Most threads that read from disk for TCP clients.
 const MOST_BLOCKING: usize = 4;
 
-/// The runtime of whoever asks over the network: one thread, so that whatever is sent there takes neither time nor turns from those
-/// that keep the lease, start jobs and answer the operator on the socket.
+/// Creates the runtime for TCP clients.
+///
+/// It has one thread of its own, so that load from the network takes no time from the threads that keep the lease,
+/// start jobs and answer the operator on the socket.
 pub(super) fn runtime() -> Result<Runtime, Error> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    // On Linux this is of the calling thread alone. Where it is refused, the thread competes like any other.
-    let stand_back = || {
+    // On Linux this applies to the calling thread only. If the kernel refuses, the thread competes like any other.
+    let lower_priority = || {
         let _ = rustix::process::setpriority_process(None, NICE);
     };
     let builder = builder.worker_threads(1).max_blocking_threads(MOST_BLOCKING).thread_name("network");
-    let made = builder.on_thread_start(stand_back).enable_all().build();
-    made.map_err(|source| Error::System { what: "the runtime of the network cannot be started", source })
+    let made = builder.on_thread_start(lower_priority).enable_all().build();
+    made.map_err(|source| Error::System { what: "the runtime for `--listen` cannot be started", source })
 }
 
-/// Where the API will be served, taken before anybody else hears of this node: what is in use ends it without a trace.
+/// The bound listeners of the API, not yet serving.
+///
+/// They are bound before the node joins the cluster: if an address is in use, the node ends without leaving a trace
+/// there.
 pub(super) struct Listeners {
     tcp: Option<Tcp>,
-    /// Absent where several nodes may share the directory: there the leader serves the socket.
+    /// Absent if several nodes may share the directory: then the leader serves the socket.
     socket: Option<ApiSocket>,
 }
 
-/// An address on the network, and where it is served.
 struct Tcp {
     listener: TcpListener,
     network: Arc<Network>,
@@ -68,21 +72,21 @@ impl Listeners {
         Ok(Self { tcp, socket })
     }
 
-    /// Serves; `remote` is the ledger for the network, whose files are read again whenever `reloaded` says so.
+    /// Starts serving. TCP clients use the ledger through `remote`; each change of `reloaded` reloads the TCP files.
     pub(super) fn serve(
         self,
         sources: Sources,
-        remote: Ledger,
+        remote: LedgerAccess,
         reloaded: watch::Receiver<u64>,
         runtime_dir: PathBuf,
     ) -> Served {
         let router = api::router(sources.clone());
-        let Ledger { reader, operator } = remote;
-        let outside = api::router(Sources { reader, operator, ..sources.clone() });
-        let tcp = self.tcp.map(|tcp| tcp.serve(outside, reloaded));
+        let LedgerAccess { reader, operator } = remote;
+        let tcp_router = api::router(Sources { reader, operator, ..sources.clone() });
+        let tcp = self.tcp.map(|tcp| tcp.serve(tcp_router, reloaded));
         let (socket, while_leading) = match self.socket {
             Some(socket) => (Some(Serving::on_socket(socket, router)), None),
-            None => (None, Some(Owned(tokio::spawn(serve_while_leading(sources.status, runtime_dir, router))))),
+            None => (None, Some(AbortOnDrop(tokio::spawn(serve_while_leading(sources.status, runtime_dir, router))))),
         };
         Served { _tcp: tcp, _socket: socket, _while_leading: while_leading }
     }
@@ -94,42 +98,45 @@ impl Tcp {
         let bound = runtime.spawn(TcpListener::bind(address)).await.map_err(|_| Error::Panicked)?;
         let listener = bound.map_err(|source| Error::Listen { address, source })?;
         if network.is_token_sent_in_clear() {
-            warn!(target: TARGET, "whoever can listen in on {address} learns the token of `--api-token-file`: give it a certificate, `--listen-cert`");
+            let risk =
+                "clients send the token of `--api-token-file` unencrypted: set a certificate with `--listen-cert`";
+            warn!(target: TARGET, "{address}: {risk}");
         }
         Ok(Self { listener, network, runtime })
     }
 
-    fn serve(self, router: axum::Router, reloaded: watch::Receiver<u64>) -> (Serving, Owned) {
-        let _outside = self.runtime.enter();
-        let reloading = Owned(tokio::spawn(keep_up(Arc::clone(&self.network), reloaded)));
+    fn serve(self, router: axum::Router, reloaded: watch::Receiver<u64>) -> (Serving, AbortOnDrop) {
+        let _runtime = self.runtime.enter();
+        let reloading = AbortOnDrop(tokio::spawn(reload_files(Arc::clone(&self.network), reloaded)));
         (Serving::on_tcp(self.listener, router, self.network), reloading)
     }
 }
 
-/// Reads the files of an address again whenever it is asked for.
-async fn keep_up(network: Arc<Network>, mut reloaded: watch::Receiver<u64>) {
+/// Reloads the token and certificates of the address on each change of `reloaded`.
+async fn reload_files(network: Arc<Network>, mut reloaded: watch::Receiver<u64>) {
     while reloaded.changed().await.is_ok() {
-        let read = Arc::clone(&network);
-        // The reading thread does not panic; if it did, the old files would go on to hold.
-        let Ok(read) = tokio::task::spawn_blocking(move || read.reload()).await else { continue };
-        match read {
-            Ok(()) => info!(target: TARGET, "the token and the certificates for {} were read again", network.address()),
+        let reloading = Arc::clone(&network);
+        // The thread does not panic; if it did, the old files would stay in effect.
+        let Ok(result) = tokio::task::spawn_blocking(move || reloading.reload()).await else { continue };
+        match result {
+            Ok(()) => info!(target: TARGET, "reloaded the token and the certificates for {}", network.address()),
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-                error!(target: TARGET, "the token and the certificates for {} stay as they were: {error}{cause}", network.address());
+                let address = network.address();
+                error!(target: TARGET, "keeping the old token and certificates for {address}: {error}{cause}");
             }
         }
     }
 }
 
-/// The API, served until dropped.
+/// Serves the API until it is dropped.
 pub(super) struct Served {
-    _tcp: Option<(Serving, Owned)>,
+    _tcp: Option<(Serving, AbortOnDrop)>,
     _socket: Option<Serving>,
-    _while_leading: Option<Owned>,
+    _while_leading: Option<AbortOnDrop>,
 }
 
-/// On one host the leader serves the socket; before it gives leadership up it takes it away.
+/// Serves the socket while this node leads the replicas of this host, and removes it before the node resigns.
 async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_dir: PathBuf, router: axum::Router) {
     let mut serving = None;
     loop {
@@ -137,7 +144,7 @@ async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_d
         match (leads, &serving) {
             (true, None) => match ApiSocket::open(&runtime_dir, Claim::TakeOver).await {
                 Ok(socket) => serving = Some(Serving::on_socket(socket, router.clone())),
-                Err(error) => error!(target: TARGET, "nobody can ask this node: {error}"),
+                Err(error) => error!(target: TARGET, "cannot serve the API on the socket: {error}"),
             },
             (false, Some(_)) => serving = None,
             _ => {}
@@ -163,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_in_use_is_found_before_anything_is_served() {
+    async fn an_address_or_socket_in_use_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let first = Listeners::open(network(([127, 0, 0, 1], 0).into()), dir.path(), false).await.unwrap();
         let address = first.tcp.as_ref().unwrap().listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! A status as text, for 80 columns at three in the morning.
+//! A status as text, at most 80 columns wide, with problems at the top.
 
 use std::io::{self, Write};
 
@@ -40,7 +40,7 @@ pub(super) fn write(status: &Status, out: &mut dyn Write) -> io::Result<()> {
         line(out, "DRIFT", &format!("other jobs or time zones than the leader: {}", names(&status.drift)))?;
     }
     if let Some(why) = &status.unread {
-        line(out, "LEDGER", &format!("NOT READ, what follows may be old or incomplete: {why}"))?;
+        line(out, "LEDGER", &format!("NOT READ, the rest may be old or incomplete: {why}"))?;
     }
     for damage in &status.damaged {
         line(out, "DAMAGED", damage)?;
@@ -69,15 +69,15 @@ fn leader(status: &Status) -> String {
     }
 }
 
-/// Whom the operator prefers to the one that leads.
+/// The member with the highest priority, if it is higher than the leader's.
 fn successor(status: &Status) -> Option<String> {
-    let weight = |node: &NodeName| {
+    let priority = |node: &NodeName| {
         status.members.iter().find(|member| member.node == *node).map(|member| member.published.priority)
     };
-    let leads = weight(status.role.leader_node.as_ref()?)?;
-    let preferred = status.members.iter().filter(|member| member.published.priority > leads);
+    let leaders = priority(status.role.leader_node.as_ref()?)?;
+    let preferred = status.members.iter().filter(|member| member.published.priority > leaders);
     let successor = highest_priority(preferred)?;
-    Some(format!("{}, preferred: is handed leadership once it has been fit for a while", successor.node))
+    Some(format!("{}, higher priority: takes over once it has been fit for a while", successor.node))
 }
 
 fn node(status: &Status) -> String {
@@ -95,7 +95,7 @@ fn session(status: &Status) -> Option<String> {
     let state = if session.connected { "connected" } else { "SUSPENDED" };
     let mut text = format!("{}, {state} for {}", session.id, span(session.since, status.at));
     if status.backend != "solo" {
-        // On one host a session ends with its process, and by no time.
+        // On one host a session ends with its process and has no timeout.
         text.push_str(&format!(", timeout {}s", seconds(session.timeout_ms)));
     }
     if let Some(left) = session.lease_remaining_ms {
@@ -104,7 +104,7 @@ fn session(status: &Status) -> Option<String> {
     Some(text)
 }
 
-/// A clock that is right is not worth a line.
+/// The clock skew, if it is at least one second.
 fn clock(status: &Status) -> Option<String> {
     let skew = status.clock_skew_ms.filter(|skew| skew.unsigned_abs() >= 1_000)?;
     let side = if skew > 0 { "AHEAD of" } else { "BEHIND" };
@@ -116,7 +116,7 @@ fn limits(confinement: &Confinement) -> String {
         LimitedBy::Cgroup => "memory and processes by cgroup",
         LimitedBy::Rlimit => "memory and processes by rlimit",
     };
-    let own = if confinement.cgroup.is_some() { "each run in a cgroup of its own" } else { "no cgroup to be had" };
+    let own = if confinement.cgroup.is_some() { "each run in a cgroup of its own" } else { "no cgroup available" };
     format!("{by}; {own}")
 }
 
@@ -130,7 +130,7 @@ fn write_jobs_file(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     if file.valid {
         return line(out, "JOBS", &format!("{}, {}, since {loaded}Z", file.path, file.digest));
     }
-    line(out, "JOBS", &format!("{} REJECTED, those of {loaded}Z stay:", file.path))?;
+    line(out, "JOBS", &format!("{} REJECTED, using jobs of {loaded}Z:", file.path))?;
     file.errors.iter().try_for_each(|error| line(out, "", error))
 }
 
@@ -140,19 +140,19 @@ fn names(nodes: &[NodeName]) -> String {
 
 fn queue(status: &Status) -> Table {
     let mut table = Table::new(&["QUEUE", "NODE", "WAITS FOR", "CANDIDATE"]);
-    for (i, place) in status.queue.iter().enumerate() {
+    for (i, position) in status.queue.iter().enumerate() {
         let before = i.checked_sub(1).and_then(|before| status.queue.get(before));
         let waits_for = before.map_or_else(|| "- (leads)".into(), holder);
-        table.row([(i + 1).to_string(), holder(place), waits_for, short(&place.candidate.0)]);
+        table.row([(i + 1).to_string(), holder(position), waits_for, short(&position.candidate.0)]);
     }
     table
 }
 
-fn holder(place: &Place) -> String {
-    place.node.as_ref().map_or_else(|| "(not cronkeeper's)".into(), NodeName::to_string)
+fn holder(position: &Place) -> String {
+    position.node.as_ref().map_or_else(|| "(not cronkeeper's)".into(), NodeName::to_string)
 }
 
-/// A candidate without its uuid: the end tells them apart.
+/// Shortens a candidate's name to its end, which is unique; the uuid in front is not needed.
 fn short(candidate: &str) -> String {
     let chars = candidate.chars().count();
     if chars <= 24 {
@@ -181,7 +181,7 @@ fn members(status: &Status) -> Table {
     table
 }
 
-/// What is not as it is with most nodes.
+/// What distinguishes a member from most others.
 fn notes(published: &Published) -> String {
     let priority = (published.priority > 0).then(|| format!("priority {}", published.priority));
     let draining = published.draining.then(|| "draining".to_owned());
@@ -193,11 +193,11 @@ fn runs(status: &Status) -> Table {
     let mut table = Table::new(&["RUNNING", "NODE", "ATTEMPT", "FOR", "STATE"]);
     for run in &status.runs {
         let state = match (run.state, run.retry_at) {
-            (RunState::Queued, _) => "waits for others".to_owned(),
+            (RunState::Queued, _) => "waits for other runs".to_owned(),
             (RunState::Running, _) => "running".to_owned(),
             (RunState::Retrying, Some(at)) => format!("retrying in {}", span(status.at, at)),
             (RunState::Retrying, None) => "retrying now".to_owned(),
-            (RunState::Unstarted, Some(at)) => format!("not started yet, again in {}", span(status.at, at)),
+            (RunState::Unstarted, Some(at)) => format!("not started yet, retry in {}", span(status.at, at)),
             (RunState::Unstarted, None) => "not started yet".to_owned(),
             (RunState::CutOff, _) => cut_off(run.keep_until),
         };
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_stands_at_the_top() {
+    fn problems_are_at_the_top() {
         let shown = shown(&sample::cut_off());
         assert_eq!(shown, include_str!("cut_off.txt"));
         assert!(shown.lines().all(|line| line.chars().count() <= 80 || line.contains("jobs.yaml:")));
@@ -298,25 +298,25 @@ mod tests {
     }
 
     #[test]
-    fn who_is_preferred_who_drains_and_whose_file_is_wrong_stands_with_the_members() {
+    fn members_show_priority_draining_and_an_invalid_jobs_file() {
         let mut status = sample::leader();
-        let leads = |status: &Status| shown(status).lines().find(|line| line.starts_with("NEXT")).map(str::to_owned);
-        assert_eq!(leads(&status), None, "nobody is preferred");
+        let next = |status: &Status| shown(status).lines().find(|line| line.starts_with("NEXT")).map(str::to_owned);
+        assert_eq!(next(&status), None, "all have the same priority");
         status.members[0].published.draining = true;
         status.members[1].published.priority = 10;
         status.members[1].published.jobs_invalid = true;
-        let next = "NEXT     host-b, preferred: is handed leadership once it has been fit for a while";
-        assert_eq!(leads(&status).as_deref(), Some(next));
+        let expected = "NEXT     host-b, higher priority: takes over once it has been fit for a while";
+        assert_eq!(next(&status).as_deref(), Some(expected));
         let shown = shown(&status);
         for line in ["2d  draining", "2d  priority 10, jobs file INVALID"] {
             assert!(shown.lines().any(|shown| shown.ends_with(line)), "{shown}");
         }
         status.members[0].published.priority = 10;
-        assert_eq!(leads(&status), None, "the one that leads weighs as much");
+        assert_eq!(next(&status), None, "the leader has the same priority");
     }
 
     #[test]
-    fn a_job_that_runs_after_others_names_them_and_whom_it_waits_for() {
+    fn a_dependent_job_names_its_upstreams_and_those_it_waits_for() {
         let name = |job: &str| JobName::parse(job).unwrap();
         let mut status = sample::leader();
         let job = &mut status.jobs[1];
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_over_is_named_with_its_path() {
+    fn damaged_records_are_named_with_their_path() {
         let mut status = sample::leader();
         status.damaged = vec!["/cronkeeper/history/a: it cannot be written: not authorized".into()];
         let expected = "DAMAGED  /cronkeeper/history/a: it cannot be written: not authorized\n";
@@ -358,7 +358,7 @@ mod tests {
         assert!(shown(&status).contains("x\\u{1b}[2J\\ny"));
     }
 
-    /// What a daemon answers that may be another version, or tell of what somebody wrote into the ledger.
+    /// The daemon may be of another version, and its answer may contain text that somebody wrote into the ledger.
     #[test]
     fn fuzz_status_of_a_daemon() {
         Fuzz { longest: 32 << 10, ..Fuzz::of("status", WORDS) }.run(|input| {

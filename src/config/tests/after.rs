@@ -1,4 +1,4 @@
-//! `after`: what is said of jobs that run after others.
+//! Tests of `after`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ fn a_job_runs_after_others_in_place_of_a_schedule() {
 }
 
 #[test]
-fn everything_wrong_with_after_is_said_in_one_go_and_at_its_place() {
+fn all_errors_in_after_are_reported_at_once_with_their_positions() {
     let text = r#"
 defaults:
   after: {a: success}
@@ -50,18 +50,18 @@ jobs:
   broken: {schedule: "61 * * * *", command: x}
 "#;
     same(
-        &said(text),
+        &reported(text),
         r#"
-        j:3:3: defaults: `after` belongs to a job, not here
-        j:7:33: job `both`: `after` stands in the place of `schedule`; a job has one of them
+        j:3:3: defaults: `after` belongs to a job, not to `defaults`
+        j:7:33: job `both`: `after` replaces `schedule`; a job must have exactly one of them
         j:8:20: job `itself`: `after`: a job cannot run after itself
         j:10:13: job `stranger`: `after`: there is no job `extrct`, did you mean `extract`?
-        j:10:33: job `stranger`: `after`: `a`: `sucess` is none of `success`, `always`, did you mean `success`?
-        j:10:41: job `stranger`: `after`: `b c` is no job name
-        j:13:31: job `mixed`: `after`: all chains of a job start at the same scheduled job; `z` leads to `z`, those before it to `a`
-        j:14:36: job `deep`: `after`: all chains of a job start at the same scheduled job; `last` leads to `z`, those before it to `a`
+        j:10:33: job `stranger`: `after`: `a`: `sucess` is not one of `success`, `always`, did you mean `success`?
+        j:10:41: job `stranger`: `after`: `b c` is not a job name
+        j:13:31: job `mixed`: `after`: all chains of a job must start at the same scheduled job; the chain through `z` starts at `z`, earlier ones at `a`
+        j:14:36: job `deep`: `after`: all chains of a job must start at the same scheduled job; the chain through `last` starts at `z`, earlier ones at `a`
         j:16:17: job `one`: `after`: it runs after itself: after `two`, which runs after `three`, which runs after `one`
-        j:20:17: job `none`: `after`: it names no job
+        j:20:17: job `none`: `after`: must name at least one job
         j:21:17: job `list`: `after` must be a map of texts, not a list
         j:23:23: job `broken`: `schedule`: minute: 61 is out of range; allowed: 0 to 59
         "#,
@@ -69,7 +69,7 @@ jobs:
 }
 
 #[test]
-fn a_job_that_never_runs_by_itself_and_keys_without_effect_are_warned_of() {
+fn a_job_that_never_runs_by_itself_and_keys_without_effect_give_warnings() {
     let text = r#"
 jobs:
   a: {schedule: "0 0 * * *", command: x}
@@ -81,31 +81,31 @@ jobs:
   e: {after: {never: always}, command: x}
 "#;
     same(
-        &said(text),
+        &reported(text),
         r#"
-        j:5:15: job `b`: `after`: it never runs by itself: `off` does not, or is disabled
+        j:5:15: job `b`: `after`: it never runs by itself, because `off` does not or is disabled
         j:5:49: job `b`: `splay` has no effect with `after`
         j:5:58: job `b`: `dst` has no effect with `after`
-        j:7:15: job `d`: `after`: it never runs by itself: `b` does not, or is disabled
-        j:9:15: job `e`: `after`: it never runs by itself: `never` does not, or is disabled
+        j:7:15: job `d`: `after`: it never runs by itself, because `b` does not or is disabled
+        j:9:15: job `e`: `after`: it never runs by itself, because `never` does not or is disabled
         "#,
     );
 }
 
 #[test]
-fn more_than_sixty_four_jobs_directly_after_one_are_refused() {
+fn more_than_sixty_four_jobs_directly_after_one_are_rejected() {
     let crowd = |count: usize| {
         let jobs = (0..count).map(|i| format!("  b{i:03}: {{after: {{a: success}}, command: x}}\n"));
         let jobs: String = jobs.collect();
-        said(format!("jobs:\n  a: {{schedule: \"0 0 * * *\", command: x}}\n{jobs}"))
+        reported(format!("jobs:\n  a: {{schedule: \"0 0 * * *\", command: x}}\n{jobs}"))
     };
     assert_eq!(crowd(64), "");
     let refused =
-        "j:67:18: job `b064`: `after`: at most 64 jobs run directly after one, and this is number 65 after `a`";
+        "j:67:18: job `b064`: `after`: at most 64 jobs may run directly after one job, and this is number 65 after `a`";
     assert_eq!(crowd(65), refused);
 }
 
-/// Jobs that run after the jobs of these numbers; where there are none, by a schedule.
+/// A file with jobs that run after the jobs with these numbers, or by a schedule if there are none.
 fn file(jobs: &BTreeMap<usize, BTreeSet<usize>>) -> String {
     let job = |(number, upstreams): (&usize, &BTreeSet<usize>)| {
         let upstreams: Vec<_> = upstreams.iter().map(|upstream| format!("j{upstream}: success")).collect();
@@ -118,7 +118,7 @@ fn file(jobs: &BTreeMap<usize, BTreeSet<usize>>) -> String {
     format!("jobs:\n{}", jobs.iter().map(job).collect::<String>())
 }
 
-/// The jobs with a schedule that a job's chains start at, by walking up every way; absent where one leads in a circle.
+/// The scheduled jobs at which a job's chains start, found by following every path up; `None` if one is a cycle.
 fn starts(jobs: &BTreeMap<usize, BTreeSet<usize>>, job: usize, way: &[usize]) -> Option<BTreeSet<usize>> {
     let upstreams = &jobs[&job];
     if way.contains(&job) {
@@ -134,7 +134,7 @@ fn starts(jobs: &BTreeMap<usize, BTreeSet<usize>>, job: usize, way: &[usize]) ->
 
 proptest! {
     #[test]
-    fn a_file_is_refused_exactly_where_a_job_runs_after_itself_or_starts_at_two(
+    fn a_file_is_rejected_exactly_if_a_job_runs_after_itself_or_starts_at_two(
         edges in proptest::collection::vec((0..7usize, 0..7usize), 0..12)
     ) {
         let mut jobs: BTreeMap<usize, BTreeSet<usize>> = (0..7).map(|job| (job, BTreeSet::new())).collect();

@@ -1,4 +1,4 @@
-//! Jobs files, whatever they hold.
+//! Fuzz tests of jobs files.
 
 use super::*;
 use crate::fuzz::{Fuzz, text};
@@ -85,12 +85,12 @@ const WORDS: &[&str] = &[
     "ä",
 ];
 
-/// Each problem has a place, stays on its line, ends, and does nothing to a terminal.
+/// Each problem has a position, is on one line, has a limited length, and does not control a terminal.
 fn assert_legible(problems: &[Problem]) {
     for problem in problems {
-        let said = problem.to_string();
-        assert!(problem.line > 0 && problem.column > 0, "{said}");
-        assert!(!said.contains(is_harmful) && said.len() < 8_000, "{said:?}");
+        let reported = problem.to_string();
+        assert!(problem.line > 0 && problem.column > 0, "{reported}");
+        assert!(!reported.contains(is_harmful) && reported.len() < 8_000, "{reported:?}");
     }
 }
 
@@ -110,11 +110,12 @@ fn fuzz_jobs_file() {
     });
 }
 
-/// What the first pass writes is what it read: to itself, and to the second one, which reads it in the file's place where that is wrong.
+/// The first pass writes the same tree that it read, and the second pass reads the same from it. The second pass reads
+/// this output in place of a file with faults.
 #[test]
 fn fuzz_jobs_file_in_both_passes() {
     Fuzz::of("jobs-file", WORDS).run(|input| {
-        // Without a line break at the end one of them adds it to a last `|` block.
+        // With a final line break, because without it one of the parsers adds one to a last `|` block.
         let text = text(input) + "\n";
         let Ok(text) = source::text(text.as_bytes()) else { return false };
         let spanned::Spanned { root: Some(root), mut faults } = spanned::read(text) else { return false };

@@ -1,4 +1,4 @@
-//! The hooks of a job: which commands are taken, over which defaults, and what is said about others.
+//! Tests of a job's hooks: commands, defaults and error messages.
 
 use super::*;
 use crate::job::{CommandLine, Hook, Hooks};
@@ -28,7 +28,7 @@ fn a_hook_is_an_argv_or_a_text_for_the_shell() {
 }
 
 #[test]
-fn a_jobs_own_hook_replaces_the_default_and_null_takes_it_back() {
+fn a_jobs_own_hook_replaces_the_default_and_null_removes_it() {
     let defaults = "on_failure: page, on_success: ping";
     assert_eq!(hooks(defaults, ""), Hooks::from([(Hook::Failure, shell("page")), (Hook::Success, shell("ping"))]));
     let own = hooks(defaults, "on_failure: mail, on_success: null, on_missed: ~");
@@ -36,27 +36,27 @@ fn a_jobs_own_hook_replaces_the_default_and_null_takes_it_back() {
 }
 
 #[test]
-fn a_hook_that_is_no_command_is_said_at_its_place() {
-    for (key, says) in [
-        ("on_failure: []", "j:5:17: job `a`: `on_failure`: it names no program"),
-        ("on_success: [\"\"]", "j:5:18: job `a`: `on_success`: it names no program"),
-        ("on_recovery: \" \"", "j:5:18: job `a`: `on_recovery`: it is empty"),
+fn an_invalid_hook_is_reported_at_its_position() {
+    for (key, message) in [
+        ("on_failure: []", "j:5:17: job `a`: `on_failure`: the first item must name a program"),
+        ("on_success: [\"\"]", "j:5:18: job `a`: `on_success`: the first item must name a program"),
+        ("on_recovery: \" \"", "j:5:18: job `a`: `on_recovery`: must not be empty"),
         ("on_missed: {a: b}", "j:5:16: job `a`: `on_missed` must be a text or a list of texts, not a map"),
-        ("on_missed: [a, \"b\\0\"]", "j:5:20: job `a`: `on_missed`: a NUL character cannot be handed to a process"),
+        ("on_missed: [a, \"b\\0\"]", "j:5:20: job `a`: `on_missed`: a NUL character cannot be passed to a process"),
         ("on_faliure: x", "j:5:5: job `a`: `on_faliure` is not a key of a job, did you mean `on_failure`?"),
     ] {
-        same(&said_of(key), says);
+        same(&reported_for_keys(key), message);
     }
 }
 
 #[test]
-fn what_a_hook_hardly_means_is_warned_of_as_in_a_command() {
+fn probable_mistakes_in_a_hook_give_warnings_as_in_a_command() {
     same(
-        &said_of("on_failure: echo a # b"),
-        "j:5:24: job `a`: the comment behind `on_failure` is not part of it; quote the command if it should be",
+        &reported_for_keys("on_failure: echo a # b"),
+        "j:5:24: job `a`: the comment after `on_failure` is not part of the command; quote the command to include it",
     );
     same(
-        &said_of("on_success: [curl, $URL]"),
-        "j:5:24: job `a`: `$URL` in a list is handed over as it is; a shell expands it where `on_success` is a text",
+        &reported_for_keys("on_success: [curl, $URL]"),
+        "j:5:24: job `a`: `$URL` in a list is passed literally; to have a shell expand it, write `on_success` as a text",
     );
 }

@@ -1,4 +1,4 @@
-//! Files that nobody means well: no panic, no hang, no growth.
+//! Tests of malicious files: no panic, no hang, no excessive memory.
 
 use std::time::Duration;
 
@@ -7,39 +7,40 @@ use proptest::test_runner::TestRunner;
 
 use super::*;
 
-/// The processor's time of this thread: other builds and tests on the machine do not count.
+/// CPU time of this thread, which does not depend on other builds and tests on the machine.
 fn worked() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
 }
 
-/// Far more than any of these takes on a loaded machine, far less than what they would take if they got through.
+/// Parses with a time limit: far more than these files take on a loaded machine, far less than they would take without
+/// the limits.
 #[track_caller]
 fn quickly(text: impl AsRef<[u8]>) -> String {
     let start = worked();
-    let said = said(text);
+    let reported = reported(text);
     let took = worked() - start;
     assert!(took < Duration::from_secs(60), "took {took:?}");
-    said
+    reported
 }
 
 #[test]
-fn what_yaml_allows_and_a_jobs_file_does_not() {
-    same(&said("jobs: {}\n---\njobs: {}\n"), "j:2:1: a second document begins here; a jobs file is one document");
+fn yaml_features_that_a_jobs_file_must_not_use() {
+    same(&reported("jobs: {}\n---\njobs: {}\n"), "j:2:1: a second document begins here; a jobs file is one document");
     same(
-        &said("jobs:\n  <<: {a: b}\n"),
-        "j:2:3: `<<` is not supported; what several jobs share belongs under `defaults`",
+        &reported("jobs:\n  <<: {a: b}\n"),
+        "j:2:3: `<<` is not supported; put what several jobs share under `defaults`",
     );
-    same(&said("jobs: {}\n[a]: b\n"), "j:2:1: a key is a text, not a list or a map");
+    same(&reported("jobs: {}\n[a]: b\n"), "j:2:1: a key is a text, not a list or a map");
     same(
-        &said("jobs: {}\njobs: {}\n\"jobs\": {}\n"),
+        &reported("jobs: {}\njobs: {}\n\"jobs\": {}\n"),
         "j:2:1: `jobs` is already given in line 1\nj:3:1: `jobs` is already given in line 1",
     );
-    same(&said("jobs: {a: &a [*a]}"), "j:1:15: this alias stands for something that it is itself a part of");
+    same(&reported("jobs: {a: &a [*a]}"), "j:1:15: this alias refers to a value that contains it");
 }
 
 #[test]
-fn unquoted_stars_and_at_signs_are_to_be_quoted() {
+fn unquoted_stars_and_at_signs_are_explained() {
     let star = "(in YAML an unquoted `*` begins an alias)";
     let at = "(in YAML an unquoted `@` is reserved)";
     for (schedule, column, expression, why) in [
@@ -53,14 +54,15 @@ fn unquoted_stars_and_at_signs_are_to_be_quoted() {
     ] {
         let line = if schedule.starts_with('\n') { 4 } else { 3 };
         let text = format!("jobs:\n  a:\n    schedule: {schedule}\n    command: x\n");
-        same(&said(text), &format!("j:{line}:{column}: quote it: \"{expression}\" {why}"));
+        same(&reported(text), &format!("j:{line}:{column}: quote it: \"{expression}\" {why}"));
     }
-    same(&said("jobs: {a: {schedule: @daily, command: x}}"), &format!("j:1:22: quote it: \"@daily\" {at}"));
+    same(&reported("jobs: {a: {schedule: @daily, command: x}}"), &format!("j:1:22: quote it: \"@daily\" {at}"));
 }
 
-/// Files in which a value under `environment` is wrong, or stands beside what is. The log tells what is said of them, and so may others.
+/// Files with an error in or near a value under `environment`. Error messages are logged and displayed, so they must
+/// not quote it.
 #[test]
-fn what_stands_under_environment_is_never_quoted() {
+fn values_under_environment_are_never_quoted() {
     for environment in [
         "{DB_PASSWORD: @hunter2!}",
         "{DB_PASSWORD: *hunter2}",
@@ -85,29 +87,29 @@ fn what_stands_under_environment_is_never_quoted() {
         "\n    DB_PASSWORD=hunter2: x",
     ] {
         let text = format!("jobs:\n  a:\n    schedule: '@daily'\n    environment: {environment}\n    command: x\n");
-        let said = said(&text);
-        assert!(!said.is_empty() && !said.contains("hunter2"), "{text}{said}");
+        let reported = reported(&text);
+        assert!(!reported.is_empty() && !reported.contains("hunter2"), "{text}{reported}");
     }
 }
 
 #[test]
-fn what_is_not_text_is_said_where_it_begins() {
-    same(&said(b"jobs: {}\n# \xc3\xa4 \xff\n"), "j:2:5: the file is not UTF-8 from here on");
+fn invalid_characters_are_reported_at_their_position() {
+    same(&reported(b"jobs: {}\n# \xc3\xa4 \xff\n"), "j:2:5: the file is not UTF-8 from here on");
     same(
-        &said("jobs: {}\r\n#ä\0\n"),
-        "j:2:3: the character U+0000 cannot stand in a jobs file; in double quotes write `\\u0000`",
+        &reported("jobs: {}\r\n#ä\0\n"),
+        "j:2:3: the character U+0000 is not allowed in a jobs file; in double quotes write `\\u0000`",
     );
     same(
-        &said("jobs: {}\n# a\u{2028}b"),
-        "j:2:4: the character U+2028 cannot stand in a jobs file; in double quotes write `\\u2028`",
+        &reported("jobs: {}\n# a\u{2028}b"),
+        "j:2:4: the character U+2028 is not allowed in a jobs file; in double quotes write `\\u2028`",
     );
-    same(&said("jobs:\n\ta: b\n").split(": ").take(2).collect::<Vec<_>>().join(": "), "j:2:2: this is not YAML");
+    same(&reported("jobs:\n\ta: b\n").split(": ").take(2).collect::<Vec<_>>().join(": "), "j:2:2: this is not YAML");
     let large = format!("jobs: {{}}\n#{}", "x".repeat(4 << 20));
     same(&quickly(large), "j:1:1: the file is larger than 4 MiB");
 }
 
 #[test]
-fn bombs_do_not_go_off() {
+fn expansion_bombs_are_rejected_quickly() {
     let mut laughs = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for i in 1..30 {
         let alias = format!("*a{}, ", i - 1);
@@ -117,7 +119,7 @@ fn bombs_do_not_go_off() {
     assert!(quickly(&laughs).contains("aliases repeat more than 16 MiB of text"));
     let wide = format!("x: &x \"{}\"\njobs: [{}]\n", "y".repeat(1 << 20), "*x, ".repeat(500_000));
     assert!(quickly(wide).contains("aliases repeat more than 16 MiB of text"));
-    for (text, says) in [
+    for (text, message) in [
         ("[".repeat(1 << 20), "j:1:256: nested too deep"),
         ("{".repeat(1 << 20), "j:1:"),
         ("- ".repeat(1 << 20), "nested more than 32 levels deep"),
@@ -143,23 +145,23 @@ fn bombs_do_not_go_off() {
         ("|\n".repeat(1 << 19), "a jobs file is a map"),
         ("a:\n".repeat(1 << 19), "is already given in line 1"),
     ] {
-        let said = quickly(&text);
+        let reported = quickly(&text);
         let start: String = text.chars().take(10).collect();
-        assert!(said.contains(says), "{start:?}: {}", said.chars().take(300).collect::<String>());
+        assert!(reported.contains(message), "{start:?}: {}", reported.chars().take(300).collect::<String>());
     }
 }
 
 #[test]
-fn a_message_does_nothing_to_a_terminal_and_ends() {
-    let said = said(format!("jobs: {{}}\n\"\\e[31m\\n{}\": x\n", "y".repeat(900)));
-    assert!(said.starts_with("j:2:1: `\\u{1b}[31m\\nyyy") && said.len() < 300, "{said}");
-    let reordered = super::said("jobs: {a: {schedule: * * * * *\u{202e}, command: x}}");
+fn a_message_does_not_control_a_terminal_and_has_limited_length() {
+    let reported = reported(format!("jobs: {{}}\n\"\\e[31m\\n{}\": x\n", "y".repeat(900)));
+    assert!(reported.starts_with("j:2:1: `\\u{1b}[31m\\nyyy") && reported.len() < 300, "{reported}");
+    let reordered = super::reported("jobs: {a: {schedule: * * * * *\u{202e}, command: x}}");
     assert!(reordered.contains("* * * * *\\u{202e}"), "{reordered}");
-    let said = said_of(&format!("timeout: \"\\e[31m{}\"", "y".repeat(100_000)));
-    assert!(said.len() < 800 && !said.contains('\u{1b}'), "{said}");
+    let reported = reported_for_keys(&format!("timeout: \"\\e[31m{}\"", "y".repeat(100_000)));
+    assert!(reported.len() < 800 && !reported.contains('\u{1b}'), "{reported}");
 }
 
-/// Pieces that make a random text reach deeper than random letters would.
+/// Fragments with which a random text tests more of the parser than random letters would.
 const PIECES: [&str; 34] = [
     "jobs:",
     "\n",
@@ -210,7 +212,7 @@ fn files() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn a_hundred_thousand_random_files_are_read_or_refused() {
+fn a_hundred_thousand_random_files_are_accepted_or_rejected() {
     let mut runner =
         TestRunner::new(ProptestConfig { cases: 100_000, failure_persistence: None, ..ProptestConfig::default() });
     let result = runner.run(&files(), |bytes| {
@@ -223,7 +225,7 @@ fn a_hundred_thousand_random_files_are_read_or_refused() {
     result.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// What serde_yaml makes of a text: its values by type, its keys as text.
+/// A text as serde_yaml parses it: values with their types, keys as text.
 struct Shape(String);
 
 impl<'de> serde::Deserialize<'de> for Shape {
@@ -274,7 +276,8 @@ fn marked_shape(node: &spanned::Node) -> String {
 
 #[test]
 fn both_passes_read_the_same() {
-    // With a line break at the end: without it, one of them adds it to a last `|` block. The values are serde_yaml's.
+    // With a final line break, because without it one of the parsers adds one to a last `|` block. serde_yaml supplies
+    // the values.
     let pieces = prop::collection::vec(prop::sample::select(PIECES.to_vec()), 0..14);
     let pieces = pieces.prop_map(|pieces| pieces.concat() + "\n");
     let mut runner =
@@ -285,7 +288,7 @@ fn both_passes_read_the_same() {
         if root.entries().is_empty() {
             return Ok(());
         }
-        // What only one of them reads is refused; what both read must be one thing.
+        // If only one of the passes accepts the text, it is rejected; if both do, they must agree.
         if let Ok(Shape(shape)) = serde_yaml::from_str(&text) {
             prop_assert_eq!(shape, marked_shape(&root), "{:?}", text);
         }

@@ -1,11 +1,11 @@
-//! Every error in one go, each at its place.
+//! Tests of the positions of errors.
 
 use proptest::prelude::*;
 
 use super::*;
 
 #[test]
-fn every_error_is_said_in_one_go_and_at_its_place() {
+fn all_errors_are_reported_at_once_with_their_positions() {
     let text = r#"
 defaults:
   timezone: Mars/Olympus
@@ -32,20 +32,20 @@ jobs:
 job: {}
 "#;
     same(
-        &said(text),
+        &reported(text),
         r#"
-        j:3:13: defaults: `timezone`: `Mars/Olympus` is no time zone of the IANA database
-        j:4:3: defaults: `command` belongs to a job, not here
+        j:3:13: defaults: `timezone`: `Mars/Olympus` is not a time zone of the IANA database
+        j:4:3: defaults: `command` belongs to a job, not to `defaults`
         j:5:3: defaults: `comand` is not a key of a job
         j:7:3: job `backup`: `schedule` is missing
         j:8:5: job `backup`: `shedule` is not a key of a job, did you mean `schedule`?
         j:9:26: job `backup`: an item of `command` must be a text, not a map
         j:10:14: job `backup`: `timeout`: `5min` has the unknown unit `min`, did you mean `m`?
-        j:11:14: job `backup`: `overlap`: `queued` is none of `skip`, `queue`, `allow`, `replace`, did you mean `queue`?
-        j:12:38: job `backup`: `retries`: `backof` is not a key of it, did you mean `backoff`?
-        j:13:3: `bad name` is no job name: a letter or digit, then at most 99 letters, digits, `.`, `_` or `-`
+        j:11:14: job `backup`: `overlap`: `queued` is not one of `skip`, `queue`, `allow`, `replace`, did you mean `queue`?
+        j:12:38: job `backup`: `retries`: `backof` is not one of its keys, did you mean `backoff`?
+        j:13:3: `bad name` is not a job name: expected a letter or digit, then at most 99 letters, digits, `.`, `_` or `-`
         j:14:16: job `bad name`: `schedule`: minute: 61 is out of range; allowed: 0 to 59
-        j:16:12: job `bad name`: `umask`: `999` is no umask: octal digits from `000` to `777`
+        j:16:12: job `bad name`: `umask`: `999` is not a umask: expected octal digits from `000` to `777`
         j:18:32: job `rerun`: `schedule`: minute: 61 is out of range; allowed: 0 to 59
         j:21:19: job `rerun`: `on_lease_end: keep` with `interrupted: rerun`: another node may start the run again, so this one must be killed; leave `on_lease_end` out or write `kill`
         j:22:3: job `nothing`: must be a map of keys, not nothing
@@ -58,60 +58,60 @@ job: {}
 #[test]
 fn columns_count_characters_not_bytes() {
     same(
-        &said("jobs: {Übung: {schedule: \"ä 61\", command: [ä]}, b: {schedule: '1 1 1 1 ä 61', command: äöü, x: 1}}"),
-        "j:1:8: `Übung` is no job name: a letter or digit, then at most 99 letters, digits, `.`, `_` or `-`
-         j:1:27: job `Übung`: `schedule`: 2 fields, where five (minute, hour, day of month, month, day of week), six (seconds first) or seven (a year last) belong
-         j:1:72: job `b`: `schedule`: month: `ä` is neither a number nor a name; allowed: 1 to 12, jan to dec (of six fields the first is the seconds; five begin with the minute)
+        &reported("jobs: {Übung: {schedule: \"ä 61\", command: [ä]}, b: {schedule: '1 1 1 1 ä 61', command: äöü, x: 1}}"),
+        "j:1:8: `Übung` is not a job name: expected a letter or digit, then at most 99 letters, digits, `.`, `_` or `-`
+         j:1:27: job `Übung`: `schedule`: 2 fields, expected five (minute, hour, day of month, month, day of week), six (seconds first) or seven (year last)
+         j:1:72: job `b`: `schedule`: month: `ä` is neither a number nor a name; allowed: 1 to 12, jan to dec (with six fields the first is the second; with five it is the minute)
          j:1:93: job `b`: `x` is not a key of a job",
     );
 }
 
 #[test]
-fn a_byte_order_mark_windows_line_ends_and_umlauts_move_nothing() {
+fn a_byte_order_mark_line_ends_and_umlauts_do_not_shift_positions() {
     for line_end in ["\n", "\r\n", "\r"] {
         let text = "\u{feff}# Öl\njobs:\n  a:\n    description: Größe\n    schedule: \"0 0 * * *\"\n    command: x\n    nicht: x\n";
-        same(&said(text.replace('\n', line_end)), "j:7:5: job `a`: `nicht` is not a key of a job");
+        same(&reported(text.replace('\n', line_end)), "j:7:5: job `a`: `nicht` is not a key of a job");
     }
 }
 
 #[test]
-fn a_place_inside_an_expression_is_exact_where_it_is_written_as_it_reads() {
-    let said_at = |schedule: &str| {
-        let said = said(format!("jobs:\n  a:\n    command: x\n    schedule: {schedule}\n"));
-        said.split(": job").next().unwrap_or_default().to_owned()
+fn a_position_inside_an_unescaped_expression_is_exact() {
+    let reported_at = |schedule: &str| {
+        let reported = reported(format!("jobs:\n  a:\n    command: x\n    schedule: {schedule}\n"));
+        reported.split(": job").next().unwrap_or_default().to_owned()
     };
-    assert_eq!(said_at("0 61 * * *"), "j:4:17");
-    assert_eq!(said_at("\"0 61 * * *\""), "j:4:18");
-    assert_eq!(said_at("'0 61 * * *'"), "j:4:18");
-    assert_eq!(said_at("[0 1 * * *, \"0 61 * * *\"]"), "j:4:30");
-    assert_eq!(said_at("\n      - \"0 1 * * *\"\n      - \"0 61 * * *\""), "j:6:12");
-    assert_eq!(said_at(">\n      0 61 * * *"), "j:5:9");
-    // Written otherwise than it reads: the value's own place.
-    assert_eq!(said_at("\"\\x30 61 * * *\""), "j:4:15");
+    assert_eq!(reported_at("0 61 * * *"), "j:4:17");
+    assert_eq!(reported_at("\"0 61 * * *\""), "j:4:18");
+    assert_eq!(reported_at("'0 61 * * *'"), "j:4:18");
+    assert_eq!(reported_at("[0 1 * * *, \"0 61 * * *\"]"), "j:4:30");
+    assert_eq!(reported_at("\n      - \"0 1 * * *\"\n      - \"0 61 * * *\""), "j:6:12");
+    assert_eq!(reported_at(">\n      0 61 * * *"), "j:5:9");
+    // Escaped: the position of the whole value.
+    assert_eq!(reported_at("\"\\x30 61 * * *\""), "j:4:15");
 }
 
 #[test]
-fn an_error_in_the_defaults_or_behind_an_alias_is_said_once() {
+fn an_error_in_the_defaults_or_in_an_alias_is_reported_once() {
     same(
-        &said(
+        &reported(
             "defaults: {timeout: soon, interrupted: rerun, on_lease_end: keep}
 jobs:
   a: {schedule: \"0 0 * * *\", command: x, environment: &e {A: }}
   b: {schedule: \"0 0 * * *\", command: x, environment: *e}
 ",
         ),
-        "j:1:21: defaults: `timeout`: `soon` is no duration: integers with units, such as `500ms`, `90s`, `1h30m` or `2d`
+        "j:1:21: defaults: `timeout`: `soon` is not a duration: expected integers with units, such as `500ms`, `90s`, `1h30m` or `2d`
          j:1:61: defaults: `on_lease_end: keep` with `interrupted: rerun`: another node may start the run again, so this one must be killed; leave `on_lease_end` out or write `kill`
-         j:3:59: job `a`: `environment`: `A` has no value; an empty one is `\"\"`
-         j:3:59: job `b`: `environment`: `A` has no value; an empty one is `\"\"`",
+         j:3:59: job `a`: `environment`: `A` has no value; for an empty one write `\"\"`
+         j:3:59: job `b`: `environment`: `A` has no value; for an empty one write `\"\"`",
     );
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
-    /// The place of a plain value is where its first character stands.
+    /// The position of a plain value is that of its first character.
     #[test]
-    fn a_marked_place_is_where_the_value_stands(
+    fn the_position_of_a_value_is_that_of_its_first_character(
         keys in prop::collection::vec(("[a-zäöü日]{1,8}", "[a-zäöü日]{1,8}( [a-z0-9ß]{1,5}){0,3}", 0..4usize), 1..8)
     ) {
         let text: String = keys.iter().enumerate().map(|(i, (key, value, indent))| match indent {

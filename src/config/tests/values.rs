@@ -1,4 +1,4 @@
-//! Which values are taken, as what, and what is said about others.
+//! Tests of accepted values and of the messages for others.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn the_smallest_job_has_the_documented_defaults() {
 }
 
 #[test]
-fn every_key_that_works_is_read() {
+fn all_keys_are_read() {
     let job = job(r#"
 jobs:
   a:
@@ -55,7 +55,7 @@ jobs:
     );
     assert_eq!((job.misfire_window, job.misfire_limit), (Some(Duration::ZERO), 7));
     assert_eq!(job.splay, Splay::new(Duration::from_secs(300), "a"));
-    // A run that another node starts again must not go on beside it.
+    // A run that another node begins again must not continue at the same time.
     assert_eq!((job.interrupted, job.on_lease_end), (Interrupted::Rerun, OnLeaseEnd::Kill));
     assert_eq!((job.success_exit_codes.into_iter().collect::<Vec<_>>(), job.max_output), (vec![0, 3], 64 << 10));
     assert_eq!(job.description.as_deref(), Some("what it is"));
@@ -71,7 +71,7 @@ fn names_are_the_text_as_written() {
 }
 
 #[test]
-fn a_job_is_laid_over_the_defaults() {
+fn a_job_overrides_the_defaults() {
     let text = "
 defaults: {timeout: 5m, environment: {A: a, B: b}, success_exit_codes: [0, 1], umask: \"077\", misfire: skip}
 jobs:
@@ -94,22 +94,22 @@ jobs:
 }
 
 #[test]
-fn no_jobs_at_all_is_fine_and_an_empty_file_is_not() {
-    same(&said("jobs: {}"), "");
-    same(&said("defaults:\njobs: {}\n"), "");
+fn a_file_without_jobs_is_valid_but_an_empty_file_is_not() {
+    same(&reported("jobs: {}"), "");
+    same(&reported("defaults:\njobs: {}\n"), "");
     for empty in ["", "\n\n", "# nothing\n", "---\n", "~", "\u{feff}"] {
-        same(&said(empty), "j:1:1: the file is empty; no jobs at all is `jobs: {}`");
+        same(&reported(empty), "j:1:1: the file is empty; write `jobs: {}` for no jobs");
     }
-    same(&said("jobs:"), "j:1:1: `jobs` is a map from names to jobs, not nothing; none is `jobs: {}`");
-    same(&said("defaults: {}"), "j:1:1: `jobs` is missing; no jobs at all is `jobs: {}`");
-    same(&said("[a]"), "j:1:1: a jobs file is a map with `jobs` and `defaults`, not a list");
-    same(&said("hello"), "j:1:1: a jobs file is a map with `jobs` and `defaults`, not a text");
-    same(&said("jobs: [a]"), "j:1:7: `jobs` is a map from names to jobs, not a list; none is `jobs: {}`");
+    same(&reported("jobs:"), "j:1:1: `jobs` is a map from names to jobs, not nothing; write `jobs: {}` for no jobs");
+    same(&reported("defaults: {}"), "j:1:1: `jobs` is missing; write `jobs: {}` for no jobs");
+    same(&reported("[a]"), "j:1:1: a jobs file is a map with `jobs` and `defaults`, not a list");
+    same(&reported("hello"), "j:1:1: a jobs file is a map with `jobs` and `defaults`, not a text");
+    same(&reported("jobs: [a]"), "j:1:7: `jobs` is a map from names to jobs, not a list; write `jobs: {}` for no jobs");
 }
 
 #[test]
-fn wrong_types_are_refused() {
-    for (keys, says) in [
+fn wrong_types_are_rejected() {
+    for (keys, message) in [
         ("description: [x]", "j:5:18: job `a`: `description` must be a text, not a list"),
         ("timezone: {a: b}", "j:5:15: job `a`: `timezone` must be a text, not a map"),
         ("enabled: yes", "j:5:14: job `a`: `enabled` must be `true` or `false`, not a text"),
@@ -120,17 +120,17 @@ fn wrong_types_are_refused() {
         ("environment: {A: [x]}", "j:5:22: job `a`: `environment`: `A` must be a text, not a list"),
         (
             "environment:\n  A:\n  B: ~",
-            "j:6:7: job `a`: `environment`: `A` has no value; an empty one is `\"\"`\nj:7:10: job `a`: `environment`: `B` has no value; an empty one is `\"\"`",
+            "j:6:7: job `a`: `environment`: `A` has no value; for an empty one write `\"\"`\nj:7:10: job `a`: `environment`: `B` has no value; for an empty one write `\"\"`",
         ),
         (
             "environment: {=: x, \"\": y, \"a\\0\": z}",
-            "j:5:19: job `a`: `environment`: `=` is no name of a variable\nj:5:25: job `a`: `environment`: `` is no name of a variable\nj:5:32: job `a`: `environment`: `a\\0` is no name of a variable",
+            "j:5:19: job `a`: `environment`: `=` is not a variable name\nj:5:25: job `a`: `environment`: `` is not a variable name\nj:5:32: job `a`: `environment`: `a\\0` is not a variable name",
         ),
         ("misfire_limit: \"5\"", "j:5:20: job `a`: `misfire_limit` must be a whole number, not a text"),
         ("misfire_limit: -5", "j:5:20: job `a`: `misfire_limit` must be a whole number, not a number"),
         (
             "misfire_limit: 0",
-            "j:5:20: job `a`: `misfire_limit`: must be at least 1; to make up nothing, write `misfire: skip`",
+            "j:5:20: job `a`: `misfire_limit`: must be at least 1; to run no missed occurrences, write `misfire: skip`",
         ),
         (
             "success_exit_codes: 0",
@@ -139,100 +139,108 @@ fn wrong_types_are_refused() {
         ("success_exit_codes: [0, x]", "j:5:29: job `a`: `success_exit_codes` must hold whole numbers, not a text"),
         (
             "success_exit_codes: [0, 256]",
-            "j:5:29: job `a`: `success_exit_codes`: 256 is no exit code: they are 0 to 255",
+            "j:5:29: job `a`: `success_exit_codes`: 256 is not an exit code: expected 0 to 255",
         ),
-        (
-            "success_exit_codes: []",
-            "j:5:25: job `a`: `success_exit_codes`: the list is empty, so that no run could succeed",
-        ),
-        ("timeout: 0s", "j:5:14: job `a`: `timeout`: must be longer than nothing"),
-        ("kill_grace: 0s", "j:5:17: job `a`: `kill_grace`: must be longer than nothing"),
+        ("success_exit_codes: []", "j:5:25: job `a`: `success_exit_codes`: the list is empty, so no run could succeed"),
+        ("timeout: 0s", "j:5:14: job `a`: `timeout`: must be longer than zero"),
+        ("kill_grace: 0s", "j:5:17: job `a`: `kill_grace`: must be longer than zero"),
         ("timeout: 90", "j:5:14: job `a`: `timeout`: `90` has no unit: write `90s` for seconds, `90m` for minutes"),
         (
             "max_output: 1MB",
-            "j:5:17: job `a`: `max_output`: `1MB` has the unknown unit `MB`, did you mean `MiB`; there are B, KiB, MiB, GiB and TiB",
+            "j:5:17: job `a`: `max_output`: `1MB` has the unknown unit `MB`, did you mean `MiB`; the units are B, KiB, MiB, GiB and TiB",
         ),
-        ("umask: 0o27", "j:5:12: job `a`: `umask`: `0o27` is no umask: octal digits from `000` to `777`"),
-        ("umask: \"1000\"", "j:5:12: job `a`: `umask`: `1000` is no umask: octal digits from `000` to `777`"),
+        ("umask: 0o27", "j:5:12: job `a`: `umask`: `0o27` is not a umask: expected octal digits from `000` to `777`"),
+        (
+            "umask: \"1000\"",
+            "j:5:12: job `a`: `umask`: `1000` is not a umask: expected octal digits from `000` to `777`",
+        ),
         ("working_directory: var/tmp", "j:5:24: job `a`: `working_directory`: `var/tmp` is not an absolute path"),
         ("working_directory: ~/x", "j:5:24: job `a`: `working_directory`: `~/x` is not an absolute path"),
-        ("timezone: Nowhere", "j:5:15: job `a`: `timezone`: `Nowhere` is no time zone of the IANA database"),
-        ("dst: never", "j:5:10: job `a`: `dst`: `never` is none of `once`, `skip`, `twice`"),
+        ("timezone: Nowhere", "j:5:15: job `a`: `timezone`: `Nowhere` is not a time zone of the IANA database"),
+        ("dst: never", "j:5:10: job `a`: `dst`: `never` is not one of `once`, `skip`, `twice`"),
         (
             "misfire: run_once",
-            "j:5:14: job `a`: `misfire`: `run_once` is none of `skip`, `run-once`, `run-all`, did you mean `run-once`?",
+            "j:5:14: job `a`: `misfire`: `run_once` is not one of `skip`, `run-once`, `run-all`, did you mean `run-once`?",
         ),
-        ("interrupted: restart", "j:5:18: job `a`: `interrupted`: `restart` is none of `skip`, `rerun`"),
+        ("interrupted: restart", "j:5:18: job `a`: `interrupted`: `restart` is not one of `skip`, `rerun`"),
         (
             "on_lease_end: Keep",
-            "j:5:19: job `a`: `on_lease_end`: `Keep` is none of `keep`, `kill`, did you mean `keep`?",
+            "j:5:19: job `a`: `on_lease_end`: `Keep` is not one of `keep`, `kill`, did you mean `keep`?",
         ),
         (
             "overlap: queued",
-            "j:5:14: job `a`: `overlap`: `queued` is none of `skip`, `queue`, `allow`, `replace`, did you mean `queue`?",
+            "j:5:14: job `a`: `overlap`: `queued` is not one of `skip`, `queue`, `allow`, `replace`, did you mean `queue`?",
         ),
         ("command: y", "j:5:5: job `a`: `command` is already given in line 4"),
         ("command : y", "j:5:5: job `a`: `command` is already given in line 4"),
     ] {
-        let says = says.replace("job `a`: `command` is already", "`command` is already");
-        same(&said_of(keys), &says);
+        let message = message.replace("job `a`: `command` is already", "`command` is already");
+        same(&reported_for_keys(keys), &message);
     }
 }
 
 #[test]
-fn commands_are_checked_as_far_as_can_be() {
-    let said = |command: &str| said(format!("jobs:\n  a:\n    schedule: \"0 0 * * *\"\n    command: {command}\n"));
-    for (command, says) in [
+fn invalid_commands_are_rejected() {
+    let reported =
+        |command: &str| reported(format!("jobs:\n  a:\n    schedule: \"0 0 * * *\"\n    command: {command}\n"));
+    for (command, message) in [
         ("true", ""),
         ("[true]", ""),
-        ("[\"\"]", "j:4:15: job `a`: `command`: it names no program"),
-        ("[]", "j:4:14: job `a`: `command`: it names no program"),
-        ("\"\"", "j:4:14: job `a`: `command`: it is empty"),
-        ("\"  \"", "j:4:14: job `a`: `command`: it is empty"),
+        ("[\"\"]", "j:4:15: job `a`: `command`: the first item must name a program"),
+        ("[]", "j:4:14: job `a`: `command`: the first item must name a program"),
+        ("\"\"", "j:4:14: job `a`: `command`: must not be empty"),
+        ("\"  \"", "j:4:14: job `a`: `command`: must not be empty"),
         ("", "j:2:3: job `a`: `command` is missing"),
         ("{a: b}", "j:4:14: job `a`: `command` must be a text or a list of texts, not a map"),
         ("[a, [b]]", "j:4:18: job `a`: an item of `command` must be a text, not a list"),
-        ("\n      - a\n      -", "j:6:8: job `a`: an item of `command` is missing; an empty one is `\"\"`"),
-        ("1.10", "j:4:14: job `a`: `command` is a text, and this is read as a number or boolean; quote it: \"1.10\""),
-        ("True", "j:4:14: job `a`: `command` is a text, and this is read as a number or boolean; quote it: \"True\""),
+        ("\n      - a\n      -", "j:6:8: job `a`: an item of `command` is missing; for an empty one write `\"\"`"),
+        (
+            "1.10",
+            "j:4:14: job `a`: `command` must be a text, but YAML reads this as a number or boolean; quote it: \"1.10\"",
+        ),
+        (
+            "True",
+            "j:4:14: job `a`: `command` must be a text, but YAML reads this as a number or boolean; quote it: \"True\"",
+        ),
         (
             "340282366920938463463374607431768211455",
-            "j:4:14: job `a`: `command` is a text, and this is read as a number or boolean; quote it: \"340282366920938463463374607431768211455\"",
+            "j:4:14: job `a`: `command` must be a text, but YAML reads this as a number or boolean; quote it: \"340282366920938463463374607431768211455\"",
         ),
-        ("\"a\\0b\"", "j:4:14: job `a`: `command`: a NUL character cannot be handed to a process"),
-        ("[a, \"b\\0\"]", "j:4:18: job `a`: `command`: a NUL character cannot be handed to a process"),
+        ("\"a\\0b\"", "j:4:14: job `a`: `command`: a NUL character cannot be passed to a process"),
+        ("[a, \"b\\0\"]", "j:4:18: job `a`: `command`: a NUL character cannot be passed to a process"),
         ("!!str x", "j:4:14: tags (`!…`) are not supported; quote what is meant as text"),
     ] {
-        same(&said(command), says);
+        same(&reported(command), message);
     }
     let long = "x".repeat(128 << 10);
-    same(&said(&long), "j:4:14: job `a`: `command`: it is longer than the 128 KiB that can be handed to a process");
+    same(&reported(&long), "j:4:14: job `a`: `command`: it is longer than the 128 KiB that can be passed to a process");
 }
 
 #[test]
-fn rerun_and_keep_contradict_each_other_wherever_they_stand() {
-    let said = |defaults: &str, own: &str| {
-        said(format!("defaults: {{{defaults}}}\njobs: {{a: {{schedule: \"0 0 * * *\", command: x, {own}}}}}"))
+fn rerun_and_keep_contradict_each_other_in_a_job_and_in_defaults() {
+    let reported = |defaults: &str, own: &str| {
+        reported(format!("defaults: {{{defaults}}}\njobs: {{a: {{schedule: \"0 0 * * *\", command: x, {own}}}}}"))
             .split(": `on")
             .next()
             .unwrap_or_default()
             .to_owned()
     };
-    assert_eq!(said("interrupted: rerun", "on_lease_end: keep"), "j:2:61: job `a`");
-    assert_eq!(said("on_lease_end: keep", "interrupted: rerun"), "j:2:60: job `a`");
-    assert_eq!(said("", "on_lease_end: keep, interrupted: rerun"), "j:2:61: job `a`");
-    assert_eq!(said("on_lease_end: keep", "on_lease_end: null, interrupted: rerun"), "");
-    assert_eq!(said("on_lease_end: keep, interrupted: rerun", "interrupted: skip"), "");
+    assert_eq!(reported("interrupted: rerun", "on_lease_end: keep"), "j:2:61: job `a`");
+    assert_eq!(reported("on_lease_end: keep", "interrupted: rerun"), "j:2:60: job `a`");
+    assert_eq!(reported("", "on_lease_end: keep, interrupted: rerun"), "j:2:61: job `a`");
+    assert_eq!(reported("on_lease_end: keep", "on_lease_end: null, interrupted: rerun"), "");
+    assert_eq!(reported("on_lease_end: keep, interrupted: rerun", "interrupted: skip"), "");
 }
 
 #[test]
-fn what_is_hardly_meant_is_warned_of() {
-    let said =
-        |text: &str| said(format!("jobs:\n  a:\n    schedule: \"0 0 * * *\"\n    {}\n", text.replace('\n', "\n    ")));
-    for (keys, says) in [
+fn probable_mistakes_give_warnings() {
+    let reported = |text: &str| {
+        reported(format!("jobs:\n  a:\n    schedule: \"0 0 * * *\"\n    {}\n", text.replace('\n', "\n    ")))
+    };
+    for (keys, message) in [
         (
             "command: echo hi  # there",
-            "j:4:23: job `a`: the comment behind `command` is not part of it; quote the command if it should be",
+            "j:4:23: job `a`: the comment after `command` is not part of the command; quote the command to include it",
         ),
         ("command: \"echo hi\"  # there", ""),
         ("command: echo hi#there", ""),
@@ -240,9 +248,9 @@ fn what_is_hardly_meant_is_warned_of() {
         (
             "command: [ls, ~/in, \"$HOME/x\", \"a$\", \"${X}\"]",
             "
-            j:4:19: job `a`: `~` in a list is handed over as it is; a shell expands it where `command` is a text
-            j:4:25: job `a`: `$HOME` in a list is handed over as it is; a shell expands it where `command` is a text
-            j:4:42: job `a`: `${X}` in a list is handed over as it is; a shell expands it where `command` is a text",
+            j:4:19: job `a`: `~` in a list is passed literally; to have a shell expand it, write `command` as a text
+            j:4:25: job `a`: `$HOME` in a list is passed literally; to have a shell expand it, write `command` as a text
+            j:4:42: job `a`: `${X}` in a list is passed literally; to have a shell expand it, write `command` as a text",
         ),
         ("command: [sh, -c, \"echo $HOME\"]", ""),
         ("command: [/bin/bash, -euc, \"echo $HOME ~\"]", ""),
@@ -250,7 +258,7 @@ fn what_is_hardly_meant_is_warned_of() {
         ("command: echo $HOME ~", ""),
         (
             "command: x\nmisfire: run-all",
-            "j:5:14: job `a`: `misfire: run-all` without `misfire_window` makes up only the newest missed occurrence, for the window is the time to the next one",
+            "j:5:14: job `a`: `misfire: run-all` without `misfire_window` makes up only the newest missed occurrence, because the window is then the time to the next one",
         ),
         ("command: x\nmisfire: run-all\nmisfire_window: 1d", ""),
         ("command: x\nsplay: 23h59m", ""),
@@ -261,15 +269,15 @@ fn what_is_hardly_meant_is_warned_of() {
         ),
         (
             "command: x\nenvironment: {CRONKEEPER_NODE: x}",
-            "j:5:19: job `a`: `environment`: `CRONKEEPER_NODE` is set by cronkeeper over this value",
+            "j:5:19: job `a`: `environment`: cronkeeper sets `CRONKEEPER_NODE` itself and ignores this value",
         ),
     ] {
-        same(&said(keys), says);
+        same(&reported(keys), message);
     }
 }
 
 #[test]
-fn who_runs_a_job_and_within_which_limits() {
+fn user_nice_value_and_limits_are_read() {
     let text = "
         defaults: {user: backup, nice: 10, limits: {memory: 2GiB, processes: 100}}
         jobs:
@@ -288,11 +296,11 @@ fn who_runs_a_job_and_within_which_limits() {
 }
 
 #[test]
-fn values_about_processes_that_cannot_be() {
-    for (keys, says) in [
-        ("user: \"\"", "j:5:11: job `a`: `user`: `` is no name of a user or group"),
-        ("group: a b", "j:5:12: job `a`: `group`: `a b` is no name of a user or group"),
-        ("nice: 20", "j:5:11: job `a`: `nice`: `20` is no nice value: they are -20 to 19"),
+fn invalid_users_nice_values_and_limits_are_rejected() {
+    for (keys, message) in [
+        ("user: \"\"", "j:5:11: job `a`: `user`: `` is not the name of a user or group"),
+        ("group: a b", "j:5:12: job `a`: `group`: `a b` is not the name of a user or group"),
+        ("nice: 20", "j:5:11: job `a`: `nice`: `20` is not a nice value: expected -20 to 19"),
         (
             "limits: 1",
             "j:5:13: job `a`: `limits` must be a map of memory, processes, open_files, cpu_time, not a number",
@@ -300,18 +308,18 @@ fn values_about_processes_that_cannot_be() {
         (
             "limits: {memry: 1GiB, memory: 1, cpu_time: 500ms, processes: 0}",
             "
-            j:5:14: job `a`: `limits`: `memry` is not a key of it, did you mean `memory`?",
+            j:5:14: job `a`: `limits`: `memry` is not one of its keys, did you mean `memory`?",
         ),
         (
             "limits: {memory: 1, cpu_time: 500ms, processes: 0, open_files: -1}",
             "
             j:5:22: job `a`: `limits`: `memory`: `1` has no unit: write `1B` for bytes
             j:5:35: job `a`: `limits`: `cpu_time`: must be whole seconds, at least one
-            j:5:53: job `a`: `limits`: `processes`: `0` is no whole number from 1
-            j:5:68: job `a`: `limits`: `open_files`: `-1` is no whole number from 1",
+            j:5:53: job `a`: `limits`: `processes`: `0` is not a whole number of at least 1
+            j:5:68: job `a`: `limits`: `open_files`: `-1` is not a whole number of at least 1",
         ),
     ] {
-        same(&said_of(keys), says);
+        same(&reported_for_keys(keys), message);
     }
 }
 
@@ -327,39 +335,42 @@ fn retries_are_taken_key_by_key_from_job_defaults_and_built_in() {
 }
 
 #[test]
-fn what_is_wrong_with_retries_is_said_where_it_stands() {
+fn invalid_retries_are_reported_at_their_position() {
     for (value, expected) in [
         ("3", "j:5:14: job `a`: `retries` must be a map of limit, delay, backoff, max_delay, not a number"),
-        ("{limit: -1}", "j:5:22: job `a`: `retries`: `limit`: `-1` is no number of retries: they are 0 to 1000"),
-        ("{limit: 1001}", "j:5:22: job `a`: `retries`: `limit`: `1001` is no number of retries: they are 0 to 1000"),
+        ("{limit: -1}", "j:5:22: job `a`: `retries`: `limit`: `-1` is not a number of retries: expected 0 to 1000"),
+        ("{limit: 1001}", "j:5:22: job `a`: `retries`: `limit`: `1001` is not a number of retries: expected 0 to 1000"),
         ("{limit: [1]}", "j:5:22: job `a`: `retries`: `limit` must be a text or number, not a list"),
-        ("{backoff: 0.5}", "j:5:24: job `a`: `retries`: `backoff`: `0.5` is no factor: they are 1 to 100"),
-        ("{backoff: inf}", "j:5:24: job `a`: `retries`: `backoff`: `inf` is no factor: they are 1 to 100"),
-        ("{max_delay: 0s}", "j:5:26: job `a`: `retries`: `max_delay`: must be longer than nothing"),
+        ("{backoff: 0.5}", "j:5:24: job `a`: `retries`: `backoff`: `0.5` is not a backoff factor: expected 1 to 100"),
+        ("{backoff: inf}", "j:5:24: job `a`: `retries`: `backoff`: `inf` is not a backoff factor: expected 1 to 100"),
+        ("{max_delay: 0s}", "j:5:26: job `a`: `retries`: `max_delay`: must be longer than zero"),
         (
             "{delay: 5}",
             "j:5:22: job `a`: `retries`: `delay`: `5` has no unit: write `5s` for seconds, `5m` for minutes",
         ),
-        ("{tries: 5}", "j:5:15: job `a`: `retries`: `tries` is not a key of it"),
+        ("{tries: 5}", "j:5:15: job `a`: `retries`: `tries` is not one of its keys"),
     ] {
-        same(&said_of(&format!("retries: {value}")), expected);
+        same(&reported_for_keys(&format!("retries: {value}")), expected);
     }
 }
 
 #[test]
-fn a_group_has_a_name_and_a_limit_on_which_its_jobs_agree() {
+fn a_group_has_a_name_and_the_same_limit_in_all_its_jobs() {
     let job = job("jobs: {a: {schedule: '@daily', command: x, concurrency_group: {name: database, limit: 2}}}");
     assert_eq!(job.concurrency_group, Some(Group { name: "database".into(), limit: 2 }));
     for (value, expected) in [
         ("{name: x}", "j:5:24: job `a`: `concurrency_group`: `limit` is missing"),
-        ("{limit: 0, name: x}", "j:5:32: job `a`: `concurrency_group`: `limit`: `0` is no whole number from 1"),
+        (
+            "{limit: 0, name: x}",
+            "j:5:32: job `a`: `concurrency_group`: `limit`: `0` is not a whole number of at least 1",
+        ),
         (
             "{name: a b, limit: 1}",
-            "j:5:31: job `a`: `concurrency_group`: `name`: `a b` is no name: a letter or digit, then at most 99 letters, digits, `.`, `_` or `-`",
+            "j:5:31: job `a`: `concurrency_group`: `name`: `a b` is not a group name: expected a letter or digit, then at most 99 letters, digits, `.`, `_` or `-`",
         ),
     ] {
-        same(&said_of(&format!("concurrency_group: {value}")), expected);
+        same(&reported_for_keys(&format!("concurrency_group: {value}")), expected);
     }
     let two = "jobs:\n  a: {schedule: '@daily', command: x, concurrency_group: {name: db, limit: 2}}\n  b: {schedule: '@daily', command: x, concurrency_group: {name: db, limit: 3}}\n";
-    same(&said(two), "j:3:3: job `b`: `concurrency_group`: `db` has the limit 3 here, and 2 in job `a`");
+    same(&reported(two), "j:3:3: job `b`: `concurrency_group`: `db` has the limit 3 here, but 2 in job `a`");
 }

@@ -1,4 +1,4 @@
-//! Crontabs, whatever they hold.
+//! Fuzz tests: arbitrary crontabs.
 
 use super::hostile::assert_complete;
 use super::*;

@@ -1,6 +1,6 @@
-//! Whole crontabs, with what is made of them beside them.
+//! Golden files: `NAME.crontab` becomes `NAME.yaml`, with the notes in `NAME.notes`.
 //!
-//! `NAME.crontab` becomes `NAME.yaml`, and what is told `NAME.notes`. To write them anew: `GOLDEN_WRITE=1 cargo test --lib golden`.
+//! To update them, run `GOLDEN_WRITE=1 cargo test --lib golden`.
 
 use super::*;
 
@@ -27,9 +27,9 @@ fn assert_golden(golden: &Golden, system: bool) {
     valid(&imported.yaml);
     let notes: String = imported.notes.iter().map(|note| format!("{}: {}\n", note.line, note.text)).collect();
     if std::env::var_os("GOLDEN_WRITE").is_some() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/crontab/tests/golden/");
-        std::fs::write(format!("{folder}{}.yaml", golden.name), &imported.yaml).unwrap();
-        std::fs::write(format!("{folder}{}.notes", golden.name), &notes).unwrap();
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/src/crontab/tests/golden/");
+        std::fs::write(format!("{directory}{}.yaml", golden.name), &imported.yaml).unwrap();
+        std::fs::write(format!("{directory}{}.notes", golden.name), &notes).unwrap();
         return;
     }
     assert_eq!(imported.yaml, golden.yaml, "{}\n{}", golden.name, imported.yaml);
@@ -47,6 +47,6 @@ fn debians_crontab_of_the_system() {
 }
 
 #[test]
-fn a_crontab_of_entries_that_are_none() {
+fn a_crontab_of_invalid_entries() {
     assert_golden(&golden!("refused"), false);
 }

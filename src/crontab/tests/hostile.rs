@@ -1,4 +1,4 @@
-//! Whatever a file holds: no panic, no endless work, jobs that `check` takes, and not a line dropped in silence.
+//! Arbitrary input: the import never panics or hangs, its jobs are valid, and it drops no line silently.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -67,20 +67,20 @@ fn crontabs() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// The entries of the crontab that stand neither in the jobs nor in the notes.
+/// Asserts that each entry of the crontab is in the jobs or in the notes.
 pub(super) fn assert_complete(bytes: &[u8], system: bool, imported: &Imported) {
     let jobs = valid(&imported.yaml);
     let lines = line::read(bytes, system);
-    let entries = lines.iter().filter(|line| matches!(line.what, What::Entry(_)));
+    let entries = lines.iter().filter(|line| matches!(line.kind, LineKind::Entry(_)));
     let noted = |line: &Line| imported.notes.iter().any(|note| note.line == line.number);
     let lost = imported.notes.iter().filter(|note| note.text.starts_with("not carried over")).count();
-    let refused = lines.iter().filter(|line| matches!(line.what, What::Refused(_)));
+    let refused = lines.iter().filter(|line| matches!(line.kind, LineKind::Refused(_)));
     assert!(refused.clone().all(noted), "{}", imported.yaml);
     let settings_lost = imported
         .notes
         .iter()
         .filter(|note| {
-            note.text.starts_with("not carried over") && matches!(lines[note.line - 1].what, What::Setting(_))
+            note.text.starts_with("not carried over") && matches!(lines[note.line - 1].kind, LineKind::Setting(_))
         })
         .count();
     assert_eq!(jobs.jobs.len() + lost - settings_lost, entries.count() + refused.count(), "{}", imported.yaml);
@@ -100,16 +100,16 @@ fn any_bytes_become_valid_jobs_or_are_refused() {
 }
 
 #[test]
-fn large_files_are_read_or_refused_and_do_not_grow() {
+fn large_files_are_imported_or_refused_and_their_results_are_bounded() {
     let taken = |text: String| import(text.as_bytes(), &origin(false)).map(|imported| imported.yaml.len());
     assert_eq!(taken("x".repeat(LARGEST + 1)), Err(ImportError::TooLarge));
     assert!(matches!(taken("x".repeat(LARGEST)), Err(ImportError::NoLine { line: 1, .. })));
     assert!(matches!(taken("@daily x\0".to_owned()), Err(ImportError::Binary { line: 1 })));
-    // 16,000 entries of one name, and a command as long as it may be.
+    // 16,000 entries with the same name, and a command that is too long.
     assert!(taken("@daily backup x\n".repeat(16_000)).is_ok());
     let (_, jobs) = imported(&format!("@daily a\n@daily {}\n", "x".repeat(200_000)));
     assert_eq!(jobs.jobs.len(), 1);
-    // Variables that every entry has to itself multiply.
+    // Variables that the entries do not share are repeated in each job.
     let multiplied: String = (0..20_000).map(|i| format!("V{i}={i}\n@daily x\n")).collect();
     assert!(matches!(taken(multiplied), Err(ImportError::TooMuch { .. })));
     let long: String = format!("@daily x\nA={}\n", "y".repeat(100_000)) + &"@daily x\n".repeat(50_000);

@@ -1,10 +1,10 @@
-//! What a command does when it is run: the same bytes reach it as from cron.
+//! Imported commands, run: they get the same arguments, input and variables as from cron.
 
 use std::process::Command;
 
 use super::*;
 
-/// What the only job of a crontab writes when it is run.
+/// Runs the only job of a crontab and returns its output.
 fn output(crontab: &str) -> String {
     let (imported, jobs) = imported(crontab);
     let job = jobs.jobs.values().next().unwrap_or_else(|| panic!("{}", imported.yaml));
@@ -26,7 +26,7 @@ fn a_command_finds_its_input_byte_for_byte() {
 }
 
 #[test]
-fn a_shell_of_ones_own_runs_the_command() {
+fn the_shell_of_the_crontab_runs_the_command() {
     assert_eq!(output("SHELL=/bin/bash\n@daily echo ${BASH_VERSION:+bash} $SHELL"), "bash /bin/bash\n");
     assert_eq!(output("SHELL=/bin/bash\n@daily cat <(echo ${BASH_VERSION:+bash}) -%x"), "bash\nx\n");
 }

@@ -1,4 +1,4 @@
-//! The jobs are due when the entries were: against crontab(5) read by hand, minute by minute.
+//! Imported jobs are due when the entries were: compared minute by minute with a direct reading of crontab(5).
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -10,7 +10,7 @@ use super::*;
 const ZONE: &str = "Asia/Kathmandu";
 const DAYS: i64 = 12;
 
-/// A field as written, and the values it names. The weekday's 7 is 0 in the set.
+/// A field's text, and the values that it matches. In the set, weekday 7 is 0.
 #[derive(Clone, Debug)]
 struct Part {
     text: String,
@@ -85,7 +85,7 @@ proptest! {
             let expected: Vec<Timestamp> =
                 minutes.iter().filter(|(_, local)| matches(entry, *local)).map(|(at, _)| *at).collect();
             let Some(job) = jobs.jobs.values().next() else {
-                prop_assert_eq!(imported.notes.len(), 1, "{} was dropped in silence", text);
+                prop_assert_eq!(imported.notes.len(), 1, "{} was dropped silently", text);
                 prop_assert!(expected.is_empty() && imported.notes[0].text.contains("never comes"), "{}", text);
                 continue;
             };

@@ -1,8 +1,9 @@
-//! Schedules against crontab(5) read by hand: minute by minute over real time, no parser, no search.
+//! Schedules compared with a brute-force reading of crontab(5).
 //!
-//! A case is a window of three days, mostly around a shift of a zone's clock, and thirty schedules. Each
-//! field is generated together with the set of values it stands for. Whether a local time comes twice
-//! is asked of jiff, one time at a time; the schedule itself never asks that question.
+//! The reference checks every minute of real time; it needs neither a parser nor a search. A case is a window of three
+//! days, mostly around a shift of a zone's clock, and thirty schedules. Each field is generated together with its set
+//! of values. The reference asks jiff for each local time whether it occurs twice; the schedule itself never uses this
+//! function.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -55,7 +56,7 @@ fn compare(window: &Window, minutes: &[Minute], case: &Case) -> Result<(), TestC
     let texts: Vec<String> = case.expressions.iter().map(|one| one.text(window.year)).collect();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let Ok(schedule) = Schedule::parse(&texts, window.zone, case.dst, "job") else {
-        // The generator makes no mistakes of form; what is left is an expression that never comes.
+        // The generator makes only well-formed expressions, so the only error left is one that never occurs.
         let impossible = case.expressions.iter().any(|one| one.is_impossible(window.year));
         prop_assert!(impossible, "{texts:?} refused in {}", window.zone);
         return Ok(());
@@ -83,7 +84,7 @@ fn compare(window: &Window, minutes: &[Minute], case: &Case) -> Result<(), TestC
 }
 
 fn merged(lists: impl Iterator<Item = impl Iterator<Item = i64>>, after: i64) -> Vec<i64> {
-    // The first so many of the union are among the first so many of each.
+    // The first n occurrences of the union are among the first n of each list.
     let all: BTreeSet<i64> = lists.flat_map(|list| list.filter(|at| *at > after).take(COMPARED)).collect();
     all.into_iter().take(COMPARED).collect()
 }
@@ -101,11 +102,11 @@ struct Window {
     zone: &'static str,
     time_zone: TimeZone,
     start: Timestamp,
-    /// In which it starts, there.
+    /// The local year in which it starts.
     year: i16,
 }
 
-/// One minute of real time and what the clock on the wall shows.
+/// One minute of real time and its local time.
 struct Minute {
     second: i64,
     local: DateTime,
@@ -122,7 +123,7 @@ impl Window {
         (0..MINUTES).map(minute).collect()
     }
 
-    /// The clock has shown this local time before, at an earlier offset.
+    /// True if this local time has occurred before, at an earlier offset.
     fn is_second_pass(&self, minute: &Minute) -> bool {
         match self.time_zone.to_ambiguous_timestamp(minute.local).offset() {
             AmbiguousOffset::Fold { after, .. } => after.seconds() == minute.offset,
@@ -131,7 +132,7 @@ impl Window {
     }
 }
 
-/// Without the zone's table, which would fill screens.
+/// Without the zone's table, which is very long.
 impl fmt::Debug for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "three days from {} in {}", self.start, self.zone)
@@ -144,7 +145,7 @@ fn window() -> impl Strategy<Value = Window> {
     (zone, begin, proptest::bool::weighted(0.8), 1..2 * 1_440_i64).prop_map(|(zone, begin, at_shift, before)| {
         let time_zone = TimeZone::get(zone).expect("a zone");
         let begin = instant(begin - begin % 60);
-        // Some entries of the database change no offset, and need not even begin a minute.
+        // Some entries of the database do not change the offset and may not even be at the start of a minute.
         let is_shift = |at: &Timestamp| time_zone.to_offset(*at) != time_zone.to_offset(*at - 1.second());
         let shift = time_zone.following(begin).take(8).map(|entry| entry.timestamp()).find(is_shift);
         let start = shift.filter(|_| at_shift).unwrap_or(begin) - before.minutes();
@@ -172,7 +173,7 @@ fn case() -> impl Strategy<Value = Case> {
     })
 }
 
-/// A field's text, the values it stands for as bits, and whether it begins with `*`.
+/// A field's text, its values as bits, and whether it begins with `*`.
 #[derive(Clone, Debug)]
 struct Part {
     text: String,
@@ -194,7 +195,7 @@ impl Part {
     }
 }
 
-/// An expression, and every value it stands for.
+/// An expression with its values, for the brute-force reference.
 #[derive(Clone, Debug)]
 struct ByHand {
     second: Option<Part>,
@@ -203,7 +204,7 @@ struct ByHand {
     day: Part,
     month: Part,
     weekday: Part,
-    /// Years before and behind the window's that a seventh field spans.
+    /// The range of a seventh field: years before and after the window's year.
     years: Option<(i16, i16)>,
 }
 
@@ -222,7 +223,7 @@ impl ByHand {
 
     fn matches(&self, local: DateTime, year: i16) -> bool {
         let has = |part: &Part, value: i8| part.set >> value & 1 == 1;
-        // Most minutes are dismissed here, before the calendar is asked.
+        // Rejects most minutes before the more expensive calendar functions.
         if !(has(&self.minute, local.minute()) && has(&self.hour, local.hour()) && has(&self.month, local.month())) {
             return false;
         }
@@ -253,8 +254,8 @@ impl ByHand {
         (0..60).filter(|second| seconds >> second & 1 == 1).map(|second| minute.second + second).collect()
     }
 
-    /// cron(8): "If the time has moved forwards, those jobs which would have run in the time that was skipped will be run
-    /// soon after the change."
+    /// cron(8): "If the time has moved forwards, those jobs which would have run in the time that was skipped will be
+    /// run soon after the change."
     fn is_in_gap(&self, before: &Minute, behind: &Minute, year: i16) -> bool {
         if behind.offset <= before.offset {
             return false;
@@ -286,7 +287,7 @@ impl ByHand {
         (0..=reached).rev().find_map(|index| in_minute(index).into_iter().rfind(|second| *second <= at))
     }
 
-    /// No date of the calendar is matched.
+    /// True if no date of the calendar matches.
     fn is_impossible(&self, year: i16) -> bool {
         let first = jiff::civil::date(1970, 1, 1);
         let days = first.series(1.day()).take_while(|day| day.year() <= 2100);
@@ -314,7 +315,7 @@ fn by_hand() -> impl Strategy<Value = ByHand> {
     )
 }
 
-/// A field from `min` to `max`. A weekday's highest number is 6, and 7 may be written for 0.
+/// A field from `min` to `max`. The maximum of a weekday is 6; 7 may be written for 0.
 fn part(min: i64, max: i64, names: &'static [&'static str]) -> impl Strategy<Value = Part> {
     let listed = vec(item(min, max, names), 1..4).prop_map(|items| Part {
         wild: items[0].0.starts_with('*'),
@@ -338,7 +339,7 @@ fn item(min: i64, max: i64, names: &'static [&'static str]) -> impl Strategy<Val
         let (base, mut values) = match kind {
             0 => ("*".to_owned(), (min..=max).collect::<Vec<_>>()),
             1..=4 if step.is_none() => (word(first, named), vec![first]),
-            // A single value with a step runs to the end; Sunday, written 7, is the week's first day.
+            // A single value with a step runs to the end. Sunday, even if written as 7, is the first day of the week.
             1..=4 => (word(first, named), (if is_week { first % 7 } else { first }..=max).collect()),
             _ if first <= last => (format!("{}-{}", word(first, named), word(last, named)), (first..=last).collect()),
             _ => (format!("{}-{}", word(first, named), word(last, named)), around(first, last, min, max)),
@@ -351,7 +352,7 @@ fn item(min: i64, max: i64, names: &'static [&'static str]) -> impl Strategy<Val
     })
 }
 
-/// From `first`, past the end of the field, to `last`.
+/// The values from `first` to `last`, wrapping at the end of the field.
 fn around(first: i64, last: i64, min: i64, max: i64) -> Vec<i64> {
     let mut values = vec![];
     let mut value = if first > max { min } else { first };

@@ -1,8 +1,8 @@
-//! Shifts of the clock, zone by zone.
+//! Tests of clock shifts, zone by zone.
 //!
-//! The rules are those of cron(8) of Debian's cron (3.0pl1-162): "Special considerations exist when the clock is changed
-//! by less than 3 hours, for example at the beginning and end of daylight savings time." The sentence that decides stands
-//! beside each zone.
+//! The rules are those of cron(8) in Debian's cron (3.0pl1-162): "Special considerations exist when the clock is
+//! changed by less than 3 hours, for example at the beginning and end of daylight savings time." Each test quotes the
+//! sentence that applies.
 
 use super::{Dst, Schedule, at};
 use crate::schedule::DstEffect;
@@ -17,7 +17,7 @@ fn assert_occurrences(zone: &str, dst: Dst, text: &str, between: [&str; 2], expe
     let expected: Vec<_> = expected.iter().map(|text| at(text)).collect();
     assert_eq!(found, expected, "{text} in {zone}, {dst:?}");
 
-    // The same instants are found backwards.
+    // A backward search must find the same instants.
     let last =
         |before: &jiff::Timestamp| schedule.last_before_or_at(*before - jiff::SignedDuration::from_secs(1), after);
     let mut backwards: Vec<_> = std::iter::successors(schedule.last_before_or_at(until, after), last).collect();
@@ -67,7 +67,8 @@ fn berlin_a_repeated_time_counts_in_its_first_pass() {
     assert_occurrences(zone, Once, "30 2 * * *", night, &["2026-10-25T02:30:00+02:00"]);
     assert_occurrences(zone, Skip, "30 2 * * *", night, &["2026-10-25T02:30:00+02:00"]);
     assert_occurrences(zone, Twice, "30 2 * * *", night, &["2026-10-25T02:30:00+02:00", "2026-10-25T02:30:00+01:00"]);
-    // The first instant of the second pass is the overlap's first local time; the first behind it is not in it.
+    // The first instant of the second pass has the overlap's first local time; the first instant after the overlap is
+    // outside it.
     assert_occurrences(zone, Once, "0 2,3 * * *", night, &["2026-10-25T02:00:00+02:00", "2026-10-25T03:00:00+01:00"]);
 }
 
@@ -90,9 +91,9 @@ fn berlin_a_wildcard_runs_by_elapsed_time() {
     assert_occurrences(zone, Skip, "30 * * * *", autumn, &twice[..2]);
 }
 
-/// cron(8): what counts is "'*' in the hour or minute specifier", not which hours are named.
+/// cron(8): "'*' in the hour or minute specifier" matters, not which hours match.
 #[test]
-fn a_range_over_all_hours_is_no_wildcard() {
+fn a_range_over_all_hours_is_not_a_wildcard() {
     let spring = ["2026-03-29T01:00:00+01:00", "2026-03-29T04:00:00+02:00"];
     assert_occurrences(
         "Europe/Berlin",
@@ -104,7 +105,7 @@ fn a_range_over_all_hours_is_no_wildcard() {
 }
 
 #[test]
-fn a_period_from_the_epoch_knows_no_shift() {
+fn a_period_from_the_epoch_ignores_shifts() {
     let autumn = ["2026-10-25T02:00:00+02:00", "2026-10-25T03:00:00+01:00"];
     assert_occurrences(
         "Europe/Berlin",
@@ -156,7 +157,7 @@ fn cairo_skips_and_repeats_midnight() {
     let autumn = ["2024-10-31T12:00:00+03:00", "2024-11-01T12:00:00+02:00"];
     assert_occurrences(zone, Once, "@daily", spring, &["2024-04-26T01:00:00+03:00", "2024-04-27T00:00:00+03:00"]);
     assert_occurrences(zone, Skip, "@daily", spring, &["2024-04-27T00:00:00+03:00"]);
-    // At the end of Thursday the clock goes back to 23:00: midnight comes once, the hour before it twice.
+    // At the end of Thursday the clock goes back to 23:00: midnight occurs once, the hour before it twice.
     assert_occurrences(zone, Once, "@daily", autumn, &["2024-11-01T00:00:00+02:00"]);
     assert_occurrences(zone, Once, "30 23 * * *", autumn, &["2024-10-31T23:30:00+03:00"]);
     assert_occurrences(zone, Twice, "30 23 * * *", autumn, &["2024-10-31T23:30:00+03:00", "2024-10-31T23:30:00+02:00"]);
@@ -254,14 +255,14 @@ fn troll_shifts_by_two_hours() {
 }
 
 #[test]
-fn a_question_inside_the_overlap_still_sees_the_second_pass() {
-    // Of a year that ends the schedule: behind the first pass the fields match no later local time at all.
+fn a_search_that_starts_inside_the_overlap_finds_the_second_pass() {
+    // In the last year of the schedule, so that after the first pass no later local time matches.
     let autumn = ["2026-10-25T02:40:00+02:00", "2026-12-31T00:00:00Z"];
     assert_occurrences("Europe/Berlin", Twice, "0 30 2 25 10 * 2026", autumn, &["2026-10-25T02:30:00+01:00"]);
 }
 
 #[test]
-fn what_a_shift_did_to_an_occurrence_is_told() {
+fn the_effect_of_a_shift_on_an_occurrence_is_reported() {
     let daily = Schedule::parse(&["30 2 * * *"], "Europe/Berlin", Twice, "job").expect("valid");
     let moved = daily.dst_effect(at("2026-03-29T03:00:00+02:00"));
     assert_eq!(moved, Some(DstEffect::MovedOutOfGap("2026-03-29T02:30:00".parse().expect("a local time"))));
@@ -273,7 +274,7 @@ fn what_a_shift_did_to_an_occurrence_is_told() {
     assert_eq!(super::schedule("0 * * * *", "UTC").dst_effect(at("2026-03-29T03:00:00Z")), None);
 }
 
-/// The search treats each shift by itself; this is what allows it.
+/// The search handles each shift separately, which is correct only because of this fact.
 #[test]
 fn no_zone_shifts_again_before_an_overlap_is_over() {
     let bundled = jiff::tz::TimeZoneDatabase::bundled();

@@ -1,4 +1,4 @@
-//! The count of a span against the occurrences themselves, one by one.
+//! Tests of the count of a span against the individual occurrences.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ const ZONES: [&str; 10] = [
     "Antarctica/Troll",
 ];
 
-/// Common and rare, fixed and by elapsed time, on both sides of midnight.
+/// Common and rare expressions, fixed and by elapsed time, on both sides of midnight.
 const EXPRESSIONS: [&str; 24] = [
     "* * * * * *",
     "*/7 * * * * *",
@@ -54,9 +54,9 @@ const EXPRESSIONS: [&str; 24] = [
 #[derive(Clone, Debug)]
 struct Span {
     after: Timestamp,
-    /// How many occurrences it holds, as far as there are so many.
+    /// Number of occurrences in it, if the schedule has so many.
     many: usize,
-    /// How far it goes on behind them, in nanoseconds, before the next.
+    /// How far it extends beyond the last of them, in nanoseconds, but not to the next.
     behind: u64,
 }
 
@@ -99,7 +99,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Days are counted whole in the middle and by parts at the ends: however a span is cut, nothing is lost or doubled.
+    /// Days in the middle are counted whole and those at the ends in part. However a span is cut, the sum must be the
+    /// same.
     #[test]
     fn a_span_holds_what_its_parts_hold((zone, dst, list, span) in case(), cut in 0..5_000_000_u64, rest in 0..100_000_000_u64) {
         let schedule = Schedule::parse(&list, zone, dst, "job").expect("valid");
@@ -121,7 +122,7 @@ fn ten_years_of_seconds_are_counted_to_the_last() {
     assert_eq!(schedule("@every 1s", "UTC").count(after, until), seconds.unsigned_abs());
 }
 
-/// Many periods at once, and every instant there is: nothing is walked.
+/// Many periods at once, over the whole range of timestamps, which no iteration could cover.
 #[test]
 fn periods_are_counted_by_arithmetic() {
     let schedule = |periods: &[&str]| Schedule::parse(periods, "UTC", Dst::Once, "job").expect("valid");
@@ -137,9 +138,10 @@ fn periods_are_counted_by_arithmetic() {
     assert_eq!(schedule(&many).count(hour.start, hour.end), one_by_one as u64);
 }
 
-/// A hundred years of every second, in a list that has to be united day by day: no walk would end in this time.
+/// A hundred years of every second, in a list that must be combined day by day. An iteration would not finish in this
+/// time.
 #[test]
-fn a_century_of_seconds_does_not_spin() {
+fn a_century_of_seconds_is_counted_quickly() {
     let list = ["* * * * * *", "*/7 * * * * *", "30 2 * * 1-5", "@every 90s"];
     let schedule = Schedule::parse(&list, "Europe/Berlin", Dst::Once, "job").expect("valid");
     let (after, until) = (at("1971-01-01T00:00:00Z"), at("2071-01-01T00:00:00Z"));

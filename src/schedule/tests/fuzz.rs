@@ -1,4 +1,4 @@
-//! A zone in the first line, expressions in the others.
+//! Fuzz tests: a zone in the first line, expressions in the others.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -91,7 +91,7 @@ fn is_sound(expressions: &[&str], zone: &str, dst: Dst) -> bool {
     }
 }
 
-/// What it says of itself is so, at both ends of time and between.
+/// Asserts that the functions of a schedule agree with each other, at both ends of time and between.
 fn assert_sound(schedule: &Schedule) {
     let expressions: Vec<&str> = schedule.expressions().collect();
     let again = Schedule::parse(&expressions, schedule.zone_name(), schedule.dst(), "job");
@@ -117,11 +117,11 @@ fn fuzz_zone() {
                 assert_eq!(known_zone(&name), Some(name));
                 true
             }
-            // To look which one was meant takes a comparison with each that there is.
+            // The search for a suggestion compares with every zone, so only some inputs pay for it.
             None if input.len() % 64 != 0 => false,
             None => {
-                let refused = Schedule::parse(&["@daily"], &text, Dst::Once, "job");
-                assert!(refused.is_err_and(|error| error.to_string().contains("time zone")));
+                let rejected = Schedule::parse(&["@daily"], &text, Dst::Once, "job");
+                assert!(rejected.is_err_and(|error| error.to_string().contains("time zone")));
                 false
             }
         }

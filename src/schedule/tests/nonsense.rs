@@ -1,9 +1,9 @@
-//! Text that means nothing: no panic, no hang, and a place inside the text for every fault.
+//! Tests with meaningless text: no panic, no hang, and a valid position for every fault.
 
 use super::{Dst, Schedule, at};
 use jiff::Timestamp;
 
-/// A xorshift generator: the same strings in every run.
+/// A xorshift generator, which gives the same strings in every run.
 struct Random(u64);
 
 impl Random {
@@ -93,7 +93,7 @@ fn assert_harmless(text: &str) {
 }
 
 #[test]
-fn a_hundred_thousand_strings_of_fragments_are_taken_or_refused() {
+fn a_hundred_thousand_strings_of_fragments_are_accepted_or_rejected() {
     let mut random = Random(0x2026_1120);
     for _ in 0..100_000 {
         let length = random.below(24);
@@ -103,7 +103,7 @@ fn a_hundred_thousand_strings_of_fragments_are_taken_or_refused() {
 }
 
 #[test]
-fn strings_of_any_characters_are_taken_or_refused() {
+fn strings_of_any_characters_are_accepted_or_rejected() {
     let mut random = Random(0xC0FF_EE00);
     for _ in 0..20_000 {
         let length = random.below(40);
@@ -114,7 +114,7 @@ fn strings_of_any_characters_are_taken_or_refused() {
 }
 
 #[test]
-fn a_megabyte_of_one_character_is_refused_at_once() {
+fn a_megabyte_of_one_character_is_rejected_quickly() {
     for character in ["*", ",", "/", "-", "1", "H", "(", " ", "@", "L", "é"] {
         assert_harmless(&character.repeat(1 << 20));
         assert_harmless(&format!("{} * * * *", character.repeat(1 << 20)));

@@ -1,4 +1,4 @@
-//! The rest: macros, lists of expressions, hashes, counting, identity.
+//! Tests of macros, lists of expressions, hashes, counting and identity.
 
 use super::{Dst, Schedule, at, schedule};
 
@@ -25,13 +25,13 @@ fn last_is_within_its_bounds() {
     assert_eq!(last("2026-11-20T00:00:00.5Z", "2026-11-20T00:00:00Z"), None);
     assert_eq!(last("2026-11-19T23:59:59Z", "2026-11-18T00:00:00Z").as_deref(), Some("2026-11-19T00:00:00Z"));
     assert_eq!(last("2026-11-19T23:59:59Z", "2026-11-20T00:00:00Z"), None);
-    // Ten years of seconds: found without walking them.
+    // Ten years of seconds, found without iterating over them.
     let second = schedule("* * * * * *", "Europe/Berlin");
     let last = second.last_before_or_at(at("2036-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z"));
     assert_eq!(last, Some(at("2036-01-01T00:00:00Z")));
 }
 
-/// The crate `cron` looks for December of an earlier year only if it is asked in December.
+/// The crate `cron` finds December of an earlier year only if the query is in December.
 #[test]
 fn the_last_of_an_earlier_year_is_found() {
     let old = schedule("0 0 0 24 12 * 2020,2022", "UTC");
@@ -43,7 +43,7 @@ fn the_last_of_an_earlier_year_is_found() {
 }
 
 #[test]
-fn either_day_field_will_do_unless_one_begins_with_a_star() {
+fn either_day_field_suffices_unless_one_begins_with_a_star() {
     let either = schedule("0 0 13 * 5", "UTC");
     assert_eq!(
         nexts(&either, "2026-11-01T00:00:00Z", 4),
@@ -51,7 +51,7 @@ fn either_day_field_will_do_unless_one_begins_with_a_star() {
     );
     let both = schedule("0 0 */2 * 5", "UTC");
     assert_eq!(nexts(&both, "2026-11-01T00:00:00Z", 2), ["2026-11-13T00:00:00Z", "2026-11-27T00:00:00Z"]);
-    // Holds a star, but does not begin with one: either will do, and every day is in the first.
+    // Contains a star but does not begin with one, so either field suffices, and the first matches every day.
     let listed = schedule("0 0 5,* * 5", "UTC");
     assert_eq!(nexts(&listed, "2026-11-01T00:00:00Z", 2), ["2026-11-02T00:00:00Z", "2026-11-03T00:00:00Z"]);
 }
@@ -68,14 +68,14 @@ fn a_period_is_aligned_to_the_epoch() {
 }
 
 #[test]
-fn an_instant_comes_once() {
+fn an_instant_occurs_once() {
     let once = schedule("@at 2026-12-24T18:00:00+01:00", "UTC");
     assert_eq!(nexts(&once, "2026-11-20T00:00:00Z", 2), ["2026-12-24T17:00:00Z"]);
     assert_eq!(once.next_after(at("2026-12-24T17:00:00Z")), None);
 }
 
 #[test]
-fn macros_are_other_words_for_fields() {
+fn macros_abbreviate_fields() {
     for (word, fields) in [
         ("@yearly", "0 0 1 1 *"),
         ("@annually", "0 0 1 1 *"),
@@ -100,7 +100,7 @@ fn rare_days_are_found() {
 }
 
 #[test]
-fn two_expressions_that_name_one_instant_make_one_occurrence() {
+fn two_expressions_that_match_one_instant_give_one_occurrence() {
     let both = Schedule::parse(&["0 2 * * *", "0 */2 * * *"], "UTC", Dst::Once, "job").expect("valid");
     assert_eq!(nexts(&both, "2026-11-20T00:00:00Z", 2), ["2026-11-20T02:00:00Z", "2026-11-20T04:00:00Z"]);
     assert_eq!(both.count(at("2026-11-20T00:00:00Z"), at("2026-11-21T00:00:00Z")), 12);
@@ -108,14 +108,14 @@ fn two_expressions_that_name_one_instant_make_one_occurrence() {
 }
 
 #[test]
-fn hashed_jobs_differ_by_name_and_stay() {
+fn hashed_values_differ_by_name_and_are_stable() {
     let of = |job: &str| Schedule::parse(&["H H * * *"], "UTC", Dst::Once, job).expect("valid");
     assert_eq!(of("report"), of("report"));
     assert_ne!(of("report").canonical(), of("porter").canonical());
 }
 
 #[test]
-fn the_digest_text_depends_on_the_meaning_alone() {
+fn the_canonical_text_depends_only_on_the_meaning() {
     let canonical =
         |texts: &[&str]| Schedule::parse(texts, "europe/berlin", Dst::Once, "job").expect("valid").canonical();
     assert_eq!(canonical(&["30 2 * * Mon-Fri"]), "0 30 2 * * 1-5 * | Europe/Berlin | once");
@@ -129,7 +129,7 @@ fn the_digest_text_depends_on_the_meaning_alone() {
 }
 
 #[test]
-fn what_was_written_is_kept() {
+fn the_original_text_is_kept() {
     let written = Schedule::parse(&[" 0 2 * * * ", "@daily"], "UTC", Dst::Skip, "job").expect("valid");
     assert_eq!(written.expressions().collect::<Vec<_>>(), ["0 2 * * *", "@daily"]);
     assert_eq!((written.zone_name(), written.dst()), ("UTC", Dst::Skip));

@@ -1,7 +1,8 @@
-//! The cgroups of one daemon: made at its start, and those of dead daemons found again and ended.
+//! The cgroups of a daemon: created at its start, removed once it is dead.
 //!
-//! A daemon's folder is named by its pid namespace, pid and start time, so that anyone beside it can see whether it lives.
-//! When it does not, whatever is in its folder must die: nothing else needs to be known about it.
+//! The name of a daemon's directory contains its pid namespace, pid and start time, so that any process beside it can
+//! check whether the daemon is alive. If it is dead, all processes in its directory must be killed; nothing else needs
+//! to be known about them.
 
 use std::fs;
 use std::io;
@@ -15,36 +16,39 @@ use crate::warden::wire;
 
 use super::{is_empty, kill, make, remove_all};
 
-/// Begins the name of a daemon's folder.
+/// Prefix of the name of a daemon's directory.
 const NAME: &str = "cronkeeper.";
 
-/// What enforces the limits of whole runs.
+/// The controllers that enforce the limits of whole runs.
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 
-/// Of all the processes and threads that a limit allows, so many are left to daemon, warden and what systemd starts beside them (`check`,
-/// `release`), whatever jobs do. Most of them are short-lived threads: one for each caller on the socket, or for each user whose
-/// processes are searched.
-const ROOM: u64 = 128;
+/// Processes and threads that jobs must leave to the daemon, the warden and the commands beside them.
+///
+/// systemd starts `check` and `release` beside them. Most of the reserve is for short-lived threads: one for each
+/// client of the socket, or for each user whose processes are searched.
+const RESERVED_PROCESSES: u64 = 128;
 
-/// How long to wait before looking again at what was killed.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// The pause before checking again whether killed processes are dead.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The folder of this daemon, and what is enforced in it.
+/// The directory of this daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroups {
     path: PathBuf,
-    /// Memory and number of processes of a run are limited there; else by rlimits.
+    /// Memory and process limits of whole runs are enforced here; otherwise rlimits do it for single processes.
     has_controllers: bool,
 }
 
 impl Cgroups {
-    /// Makes the folder. `None` where there is no cgroup v2, it may not be written to, or the kernel is older than 5.14.
+    /// Creates the directory.
     ///
-    /// With `may_move`, and where this process's cgroup was delegated to it, controllers are put to use; for that the process
-    /// moves to a cgroup below. All runs together then have fewer processes than are allowed here. To be called before any other
-    /// process or thread is started.
+    /// Returns `None` if there is no cgroup v2, the directory cannot be created, or the kernel is older than 5.14.
+    ///
+    /// With `may_move`, and if this process's cgroup was delegated to it, controllers are enabled; for that, the
+    /// process moves to a cgroup below. All runs together are then limited to fewer processes than this cgroup. Call it
+    /// before any other process or thread is started.
     pub fn make(may_move: bool) -> Option<Self> {
-        let base = own()?;
+        let base = own_cgroup()?;
         let path = base.join(name(rustix::process::getpid().as_raw_nonzero().get())?);
         make(&path).ok()?;
         let jobs = path.join("jobs");
@@ -53,42 +57,45 @@ impl Cgroups {
             remove_all(&path);
             return None;
         }
-        let has_controllers =
-            may_move && is_delegated(&base) && enable(&base, &path).and_then(|()| leave_room(&base, &jobs)).is_ok();
+        let has_controllers = may_move
+            && is_delegated(&base)
+            && enable(&base, &path).and_then(|()| reserve_processes(&base, &jobs)).is_ok();
         Some(Self { path, has_controllers })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether memory and processes of whole runs are limited here.
+    /// True if memory and process limits of whole runs are enforced here.
     pub fn has_controllers(&self) -> bool {
         self.has_controllers
     }
 
-    /// The place of a run with these limits.
+    /// The cgroup for a run with these limits.
     pub fn place(&self, tree_id: wire::TreeId, limits: &wire::Limits) -> wire::Cgroup {
         let (memory, processes) = match self.has_controllers {
             true => (limits.memory, limits.processes),
             false => (None, None),
         };
-        let folder = if memory.or(processes).is_some() { "limited" } else { "free" };
-        let path = self.jobs().join(folder).join(tree_id.0.to_string()).display().to_string();
+        let directory = if memory.or(processes).is_some() { "limited" } else { "free" };
+        let path = self.jobs().join(directory).join(tree_id.0.to_string()).display().to_string();
         wire::Cgroup { path, memory, processes }
     }
 
-    /// Kills all runs in it, whose warden is gone, and waits until they are dead, at most for so long. Blocks until then. What does not
-    /// die is found again by what is noted of its run.
+    /// Kills all runs of this daemon, whose warden is gone, and blocks until they are dead, at most for `within`.
+    ///
+    /// A process that survives is found again by what was recorded of its run.
     pub fn kill(&self, within: Duration) {
         let jobs = self.jobs();
-        // Gone: so is all that was in it.
+        // If the cgroup is gone, so are its processes.
         let _ = kill(&jobs);
         wait_empty(&jobs, uptime() + within);
     }
 
-    /// Removes the folder, as far as nothing lives in it. A daemon that has moved into it leaves that to the next one.
+    /// Removes the directory, as far as no process is left in it.
+    ///
+    /// If the daemon has moved into it, the next daemon removes it.
     pub fn remove(&self) {
         remove_all(&self.path);
     }
@@ -98,13 +105,14 @@ impl Cgroups {
     }
 }
 
-/// Kills all that lives in the folders of dead daemons beside the own one, and removes them. Returns what did not die within
-/// that time. Blocks until then.
+/// Kills all processes in the directories of dead daemons beside this one, and removes them.
+///
+/// Blocks at most for `within`. Returns the pids that are still alive then.
 pub fn reap(within: Duration) -> Vec<i32> {
-    let Some(base) = own() else { return Vec::new() };
-    let dead = dead(&base);
+    let Some(base) = own_cgroup() else { return Vec::new() };
+    let dead = dead_daemons(&base);
     for path in &dead {
-        // Gone by itself, or by another who buries it.
+        // It may be gone already, or another process may have removed it.
         let _ = kill(path);
     }
     let until = uptime() + within;
@@ -120,7 +128,7 @@ pub fn reap(within: Duration) -> Vec<i32> {
 
 pub(super) fn wait_empty(path: &Path, until: Uptime) {
     while !is_empty(path) && path.exists() && uptime() < until {
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -128,18 +136,19 @@ pub(super) fn pids_below(path: &Path) -> Vec<i32> {
     let list = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
     let mut pids: Vec<i32> = list.lines().filter_map(|pid| pid.parse().ok()).collect();
     let below = fs::read_dir(path).into_iter().flatten().flatten();
-    for folder in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-        pids.extend(pids_below(&folder.path()));
+    for directory in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        pids.extend(pids_below(&directory.path()));
     }
     pids
 }
 
-/// The cgroup that this process was started in, where it is mounted.
-fn own() -> Option<PathBuf> {
+/// The directory of the cgroup that this process was started in.
+fn own_cgroup() -> Option<PathBuf> {
     let cgroup = fs::read_to_string("/proc/self/cgroup").ok()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let path = mounted(own_path(&cgroup)?, &mounts)?;
-    // systemd puts what ExecStopPost and ExecReload start beside the main process; and a daemon that has moved is below.
+    // systemd starts ExecStopPost and ExecReload in a cgroup beside the main process, and a daemon that has moved is in
+    // one below.
     let is_own = |part: &Path| part.file_name().is_some_and(|name| name.to_string_lossy().starts_with(NAME));
     match path.file_name()?.to_str()? {
         ".control" => path.parent().map(Path::to_owned),
@@ -148,12 +157,12 @@ fn own() -> Option<PathBuf> {
     }
 }
 
-/// The path in the one hierarchy of v2.
+/// The path in the single v2 hierarchy.
 fn own_path(cgroup: &str) -> Option<&str> {
     cgroup.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// Where `path` is found below a mount of cgroup v2.
+/// The directory of cgroup `path` below a mount of cgroup v2.
 fn mounted(path: &str, mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
@@ -171,8 +180,10 @@ fn mounted(path: &str, mounts: &str) -> Option<PathBuf> {
     })
 }
 
-/// Who manages this part of the tree: systemd says so by a mark; the root of a container, and what belongs to an
-/// unprivileged user, is nobody else's.
+/// True if this process may manage the cgroup.
+///
+/// systemd marks a delegated cgroup with an extended attribute. The root of a container, and a cgroup that belongs to
+/// an unprivileged user, have no other manager.
 fn is_delegated(base: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
     let is_marked = |name: &str| {
@@ -185,8 +196,9 @@ fn is_delegated(base: &Path) -> bool {
     is_marked("user.delegate") || is_marked("trusted.delegate") || is_users() || is_root()
 }
 
-/// Puts the controllers to use for `limited`. A cgroup with controllers for those below has no processes of its own, so this
-/// process leaves `base` first.
+/// Enables the controllers for `limited`.
+///
+/// A cgroup that enables controllers for its children must not contain processes, so this process leaves `base` first.
 fn enable(base: &Path, path: &Path) -> io::Result<()> {
     let available = fs::read_to_string(base.join("cgroup.controllers"))?;
     if CONTROLLERS.iter().any(|wanted| !available.split_whitespace().any(|name| name == *wanted)) {
@@ -200,45 +212,51 @@ fn enable(base: &Path, path: &Path) -> io::Result<()> {
     [base, path, &jobs, &limited].iter().try_for_each(|at| fs::write(at.join("cgroup.subtree_control"), &on))
 }
 
-/// Keeps `jobs` below what the cgroups above allow: a job that forks without end is refused more processes while daemon and warden can
-/// still have some. Where no cgroup has a limit, the host's own is for all of it alike: nothing could be kept free of others.
-fn leave_room(base: &Path, jobs: &Path) -> io::Result<()> {
-    match most_processes(base) {
-        Some(most) => fs::write(jobs.join("pids.max"), most.saturating_sub(ROOM).max(most / 2).to_string()),
+/// Limits `jobs` to fewer processes than the cgroups above allow.
+///
+/// A job that forks endlessly is then refused more processes while the daemon and the warden can still start some. If
+/// no cgroup has a limit, the limit of the host applies to all processes alike, and nothing can be reserved.
+fn reserve_processes(base: &Path, jobs: &Path) -> io::Result<()> {
+    match process_limit(base) {
+        Some(most) => {
+            fs::write(jobs.join("pids.max"), most.saturating_sub(RESERVED_PROCESSES).max(most / 2).to_string())
+        }
         None => Ok(()),
     }
 }
 
-/// The strictest limit of a cgroup and those above it, as far as they are to be seen. Said is `max` where there is none, and nothing
-/// where processes are not counted.
-fn most_processes(base: &Path) -> Option<u64> {
-    let said = base.ancestors().filter_map(|at| fs::read_to_string(at.join("pids.max")).ok());
-    said.filter_map(|said| said.trim().parse().ok()).min()
+/// The strictest process limit of a cgroup and its ancestors, as far as they are visible.
+///
+/// The file contains `max` if there is no limit; it does not exist if processes are not counted.
+fn process_limit(base: &Path) -> Option<u64> {
+    let limit = base.ancestors().filter_map(|at| fs::read_to_string(at.join("pids.max")).ok());
+    limit.filter_map(|limit| limit.trim().parse().ok()).min()
 }
 
-/// The name of a living process's folder.
+/// The name of the directory of a living process.
 fn name(pid: i32) -> Option<String> {
     Some(format!("{NAME}{}.{pid}.{}", namespace()?, Process::read(pid)?.start))
 }
 
-/// The pid namespace: in another one the same pid is another process.
+/// The pid namespace of this process. In another one, the same pid is another process.
 fn namespace() -> Option<u64> {
     let link = fs::read_link("/proc/self/ns/pid").ok()?;
     link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// The folders of daemons that are no more.
-fn dead(base: &Path) -> Vec<PathBuf> {
+/// The directories of dead daemons.
+fn dead_daemons(base: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(base).into_iter().flatten().flatten();
     let Some(namespace) = namespace() else { return Vec::new() };
-    let is_dead = |folder: &str| is_dead(folder, namespace, Process::look);
+    let is_dead = |directory: &str| is_dead(directory, namespace, Process::try_read);
     entries.filter(|entry| entry.file_name().to_str().is_some_and(is_dead)).map(|entry| entry.path()).collect()
 }
 
-/// Only of what is known not to be there is it known: where the kernel has no memory or no files left, a daemon that lives cannot be
-/// looked at either.
-fn is_dead(folder: &str, namespace: u64, look: impl FnOnce(i32) -> io::Result<Option<Process>>) -> bool {
-    let parts = folder.strip_prefix(NAME).map(|rest| rest.split('.').map(str::parse::<u64>));
+/// True only if the daemon certainly does not exist.
+///
+/// If the kernel is out of memory or file descriptors, a living daemon cannot be read either.
+fn is_dead(directory: &str, namespace: u64, read: impl FnOnce(i32) -> io::Result<Option<Process>>) -> bool {
+    let parts = directory.strip_prefix(NAME).map(|rest| rest.split('.').map(str::parse::<u64>));
     let Some(Ok([of_namespace, pid, start])) =
         parts.map(|parts| parts.collect::<Result<Vec<_>, _>>().unwrap_or_default()).map(<[u64; 3]>::try_from)
     else {
@@ -246,7 +264,7 @@ fn is_dead(folder: &str, namespace: u64, look: impl FnOnce(i32) -> io::Result<Op
     };
     let Ok(pid) = i32::try_from(pid) else { return false };
     of_namespace == namespace
-        && match look(pid) {
+        && match read(pid) {
             Ok(now) => now.is_none_or(|now| now.start != start || now.is_dead),
             Err(_) => false,
         }
@@ -276,14 +294,14 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_dead_when_its_daemon_of_this_namespace_is() {
+    fn a_directory_is_dead_when_its_daemon_is_dead_in_this_namespace() {
         let namespace = namespace().unwrap();
-        let is_dead = |folder: &str| is_dead(folder, namespace, Process::look);
+        let is_dead = |directory: &str| is_dead(directory, namespace, Process::try_read);
         let own = name(rustix::process::getpid().as_raw_nonzero().get()).unwrap();
         assert!(!is_dead(&own), "{own}");
         assert!(is_dead(&format!("{own}0")), "another start time");
         let elsewhere = own.replace(&namespace.to_string(), "1");
-        assert!(!is_dead(&format!("{elsewhere}0")), "not ours to judge");
+        assert!(!is_dead(&format!("{elsewhere}0")), "of another pid namespace");
         let beyond = "cronkeeper.1.99999999999.3".replace(".1.", &format!(".{namespace}."));
         for other in ["cronkeeper.service", "cronkeeper.1.2", "cronkeeper.1.2.3.4", "cronkeeper.a.2.3", "x", &beyond] {
             assert!(!is_dead(other), "{other}");
@@ -291,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_cannot_be_looked_at_is_not_dead() {
+    fn a_daemon_that_cannot_be_read_is_not_dead() {
         let errors = [rustix::io::Errno::NFILE, rustix::io::Errno::MFILE, rustix::io::Errno::NOMEM];
         for error in errors {
             assert!(!is_dead("cronkeeper.1.2.3", 1, |_| Err(error.into())), "{error}");
@@ -300,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_the_controllers_only_where_there_are_some() {
+    fn limits_are_set_in_cgroups_only_with_controllers() {
         let limits = wire::Limits { memory: Some(1), ..wire::Limits::default() };
         let place =
             |has_controllers, limits| Cgroups { path: "/c".into(), has_controllers }.place(wire::TreeId(7), limits);
@@ -317,25 +335,25 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (slice, unit, jobs) = (dir.path().join("s"), dir.path().join("s/u"), dir.path().join("s/u/c/jobs"));
         fs::create_dir_all(&jobs).unwrap();
-        let says = |at: &Path, limit: &str| fs::write(at.join("pids.max"), format!("{limit}\n")).unwrap();
+        let set_limit = |at: &Path, limit: &str| fs::write(at.join("pids.max"), format!("{limit}\n")).unwrap();
         let left = || {
-            says(&jobs, "max");
-            leave_room(&unit, &jobs).unwrap();
+            set_limit(&jobs, "max");
+            reserve_processes(&unit, &jobs).unwrap();
             fs::read_to_string(jobs.join("pids.max")).unwrap().trim().to_owned()
         };
         assert_eq!(left(), "max", "processes are not counted");
-        says(&unit, "max");
-        assert_eq!(left(), "max", "there is no limit");
-        says(&unit, "1000");
+        set_limit(&unit, "max");
+        assert_eq!(left(), "max", "no limit is set");
+        set_limit(&unit, "1000");
         assert_eq!(left(), "872");
-        says(&slice, "500");
+        set_limit(&slice, "500");
         assert_eq!(left(), "372", "a limit further up is the stricter one");
-        says(&slice, "max");
-        says(&unit, "100");
-        assert_eq!(left(), "50", "of little, half");
+        set_limit(&slice, "max");
+        set_limit(&unit, "100");
+        assert_eq!(left(), "50", "of a small limit, half");
     }
 
-    /// The cgroups of a process, an empty line, and its mounts.
+    /// Input: the cgroups of a process, an empty line, and its mounts.
     #[test]
     fn fuzz_cgroup_and_mounts() {
         let words = &["0::", "/", " - ", "cgroup2", " ", "\n", "\\040", "/sys/fs/cgroup", "..", "/system.slice"];
@@ -352,7 +370,7 @@ mod tests {
         let words = &["cronkeeper.", ".", "1", "18446744073709551615", "-1", "+1"];
         Fuzz { longest: 1 << 10, ..Fuzz::of("cgroup-folders", words) }.run(|input| {
             let text = text(input);
-            // Whoever cannot be looked at lives.
+            // A daemon that cannot be read counts as alive.
             assert!(!is_dead(&text, 1, |_| Err(io::ErrorKind::Other.into())));
             is_dead(&text, 1, |_| Ok(None))
         });

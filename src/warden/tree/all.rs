@@ -1,5 +1,6 @@
-//! All trees by tree id, and in order what is to be done next about each: so that a turn of the warden costs what happens in it, and
-//! not what lives.
+//! All trees by tree id, with indexes of what to do next.
+//!
+//! Because of the indexes, a turn of the warden costs in proportion to what happens in it, not to the number of trees.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,21 +8,21 @@ use super::Tree;
 use crate::clock::Uptime;
 use crate::warden::wire::{Deadline, Exit, TreeId};
 
-/// See the module. What the orders below depend on is changed only here.
+/// All fields of a tree that the indexes depend on are changed only by methods of this type.
 #[derive(Debug, Default)]
 pub(in crate::warden) struct Trees {
     all: BTreeMap<TreeId, Tree>,
-    /// The main processes that are not reaped.
+    /// The pids of main processes that are not reaped yet.
     mains: BTreeSet<i32>,
-    /// Of trees that live and are not being killed: of each kind of deadline the earliest is what counts.
+    /// Live trees that are not being killed. For each kind of deadline only the earliest entry matters.
     by_deadline: BTreeSet<(Deadline, TreeId)>,
-    /// Of trees that live and are not being killed: when the grace of a stop ends.
+    /// Live trees that are not being killed, by the time when the grace period of a stop ends.
     by_grace: BTreeSet<(Uptime, TreeId)>,
-    /// All of it is to die, and something may be left.
+    /// Trees that are being killed and may still have processes.
     killing: BTreeSet<TreeId>,
-    /// The main process has ended, and something may be left.
+    /// Trees whose main process has ended and that may still have processes.
     exited: BTreeSet<TreeId>,
-    /// Nothing is left, and the daemon was not told yet.
+    /// Trees without any process whose end was not reported to the daemon yet.
     cleared: BTreeSet<TreeId>,
 }
 
@@ -29,11 +30,11 @@ impl Trees {
     pub fn insert(&mut self, tree_id: TreeId, tree: Tree) {
         self.mains.insert(tree.pid());
         self.all.insert(tree_id, tree);
-        self.order(tree_id);
+        self.add_to_indexes(tree_id);
     }
 
     pub fn remove(&mut self, tree_id: TreeId) -> Option<Tree> {
-        self.disorder(tree_id);
+        self.remove_from_indexes(tree_id);
         let tree = self.all.remove(&tree_id)?;
         self.mains.remove(&tree.pid());
         self.exited.remove(&tree_id);
@@ -49,7 +50,7 @@ impl Trees {
         self.all.get_mut(&tree_id)
     }
 
-    /// One whose main process has not ended.
+    /// The tree, if its main process has not ended.
     pub fn live(&mut self, tree_id: TreeId) -> Option<&mut Tree> {
         self.all.get_mut(&tree_id).filter(|tree| tree.is_live())
     }
@@ -62,12 +63,11 @@ impl Trees {
         self.all.is_empty()
     }
 
-    /// All of them by tree id.
     pub fn all(&self) -> &BTreeMap<TreeId, Tree> {
         &self.all
     }
 
-    /// True for a main process that is not reaped.
+    /// True if `pid` is a main process that is not reaped yet.
     pub fn has_main(&self, pid: i32) -> bool {
         self.mains.contains(&pid)
     }
@@ -76,22 +76,22 @@ impl Trees {
         self.change(tree_id, |tree| tree.deadline = deadline);
     }
 
-    /// It was asked to end, and is killed at `at`. An earlier instant stands.
+    /// Records that the tree is asked to end and is killed at `at`, or earlier if an earlier stop said so.
     pub fn stop(&mut self, tree_id: TreeId, at: Uptime) {
         self.change(tree_id, |tree| {
-            tree.was_asked |= !tree.is_killing;
+            tree.got_sigterm |= !tree.is_killing;
             tree.kill_at = Some(tree.kill_at.map_or(at, |earlier| earlier.min(at)));
         });
     }
 
-    /// All of it is to die.
-    pub fn condemn(&mut self, tree_id: TreeId) {
+    /// Marks the tree for killing with all its processes.
+    pub fn set_killing(&mut self, tree_id: TreeId) {
         self.change(tree_id, |tree| tree.is_killing = true);
     }
 
-    pub fn condemn_all(&mut self) {
+    pub fn set_all_killing(&mut self) {
         for tree_id in self.all.keys().copied().collect::<Vec<_>>() {
-            self.condemn(tree_id);
+            self.set_killing(tree_id);
         }
     }
 
@@ -100,7 +100,7 @@ impl Trees {
         self.exited.insert(tree_id);
     }
 
-    /// Nothing of it is left, and its main process is reaped.
+    /// Records that no process of the tree is left and that its main process is reaped.
     pub fn clear(&mut self, tree_id: TreeId) {
         self.change(tree_id, |tree| tree.is_cleared = true);
         if let Some(tree) = self.all.get(&tree_id) {
@@ -110,7 +110,7 @@ impl Trees {
         }
     }
 
-    /// The next that is to be killed, and when, if the lease ends at `lease_until`.
+    /// The next tree to kill and when, if the lease ends at `lease_until`.
     pub fn next_due(&self, lease_until: Uptime) -> Option<(Uptime, TreeId)> {
         let kinds = [Deadline::Lease, Deadline::LeaseAnd(Uptime::ZERO), Deadline::At(Uptime::ZERO)];
         let firsts = kinds.into_iter().filter_map(|kind| self.by_deadline.range((kind, TreeId(0))..).next());
@@ -118,35 +118,34 @@ impl Trees {
         firsts.chain(self.by_grace.first().copied()).min()
     }
 
-    /// Those that are to die, and of which something may be left.
+    /// Trees that are being killed and may still have processes.
     pub fn killing(&self) -> impl Iterator<Item = (TreeId, &Tree)> {
         self.killing.iter().filter_map(|tree_id| Some((*tree_id, self.all.get(tree_id)?)))
     }
 
-    /// Those whose main process has ended, and of which something may be left.
+    /// Trees whose main process has ended and that may still have processes.
     pub fn ended(&self) -> Vec<TreeId> {
         self.exited.iter().copied().collect()
     }
 
-    /// The first that is cleared.
     pub fn first_cleared(&self) -> Option<TreeId> {
         self.cleared.first().copied()
     }
 
-    /// Those whose main process lives, as far as is known.
+    /// Trees whose main process is alive, as far as is known.
     pub fn living(&self) -> Vec<TreeId> {
         self.all.iter().filter(|(_, tree)| tree.is_live()).map(|(tree_id, _)| *tree_id).collect()
     }
 
     fn change(&mut self, tree_id: TreeId, change: impl FnOnce(&mut Tree)) {
-        self.disorder(tree_id);
+        self.remove_from_indexes(tree_id);
         if let Some(tree) = self.all.get_mut(&tree_id) {
             change(tree);
-            self.order(tree_id);
+            self.add_to_indexes(tree_id);
         }
     }
 
-    fn order(&mut self, tree_id: TreeId) {
+    fn add_to_indexes(&mut self, tree_id: TreeId) {
         let Some(tree) = self.all.get(&tree_id) else { return };
         if tree.is_killing && !tree.is_cleared {
             self.killing.insert(tree_id);
@@ -160,7 +159,7 @@ impl Trees {
         self.by_grace.extend(tree.kill_at.map(|at| (at, tree_id)));
     }
 
-    fn disorder(&mut self, tree_id: TreeId) {
+    fn remove_from_indexes(&mut self, tree_id: TreeId) {
         let Some(tree) = self.all.get(&tree_id) else { return };
         self.killing.remove(&tree_id);
         self.by_deadline.remove(&(tree.deadline, tree_id));
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_to_be_killed_is_the_earliest_of_all_kinds() {
+    fn the_next_tree_to_kill_is_the_earliest_of_all_kinds() {
         let mut trees =
             of(&[Deadline::LeaseAnd(at(50)), Deadline::Lease, Deadline::At(at(30)), Deadline::None, Deadline::None]);
         assert_eq!(trees.next_due(at(20)), Some((at(20), TreeId(1))));
@@ -200,20 +199,20 @@ mod tests {
         trees.stop(TreeId(3), at(15));
         assert_eq!(trees.next_due(at(40)), Some((at(10), TreeId(3))));
         for tree_id in [3, 2, 1] {
-            trees.condemn(TreeId(tree_id));
+            trees.set_killing(TreeId(tree_id));
         }
-        assert_eq!(trees.next_due(at(40)), Some((at(50), TreeId(0))), "what is being killed is not due again");
+        assert_eq!(trees.next_due(at(40)), Some((at(50), TreeId(0))), "a tree that is being killed is not due again");
         trees.set_deadline(TreeId(0), Deadline::None);
         assert_eq!(trees.next_due(at(40)), None);
         assert_eq!(trees.killing().map(|(tree_id, _)| tree_id.0).collect::<Vec<_>>(), [1, 2, 3]);
     }
 
     #[test]
-    fn what_has_ended_is_not_due_and_is_forgotten_whole() {
+    fn an_ended_tree_is_not_due_and_leaves_all_indexes() {
         let mut trees = of(&[Deadline::Lease, Deadline::Lease]);
         trees.exited(TreeId(0), Exit::Code(0), at(1));
         assert_eq!(trees.next_due(at(20)), Some((at(20), TreeId(1))));
-        trees.condemn(TreeId(0));
+        trees.set_killing(TreeId(0));
         assert_eq!((trees.killing().count(), trees.ended()), (1, vec![TreeId(0)]));
         trees.clear(TreeId(0));
         assert_eq!((trees.killing().count(), trees.first_cleared()), (0, Some(TreeId(0))));
@@ -225,12 +224,12 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_after_the_kill_asks_nobody() {
+    fn a_stop_after_a_kill_sends_no_sigterm() {
         let mut trees = of(&[Deadline::None, Deadline::None]);
-        trees.condemn(TreeId(0));
+        trees.set_killing(TreeId(0));
         for tree_id in [0, 1] {
             trees.stop(TreeId(tree_id), at(5));
         }
-        assert_eq!([0, 1].map(|tree_id| trees.get(TreeId(tree_id)).unwrap().was_asked), [false, true]);
+        assert_eq!([0, 1].map(|tree_id| trees.get(TreeId(tree_id)).unwrap().got_sigterm), [false, true]);
     }
 }

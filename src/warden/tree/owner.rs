@@ -1,7 +1,7 @@
-//! Whose an inherited process is.
+//! The owner of an inherited process: the tree that it belongs to.
 //!
-//! What no process can change about itself decides first: its cgroup, its audit session, its session and group, its age, its user.
-//! Only where all of that leaves several trees, and none of them has a cgroup, is its environment asked: see `reap`.
+//! First come the things that no process can change about itself: cgroup, audit session, session and group, age, user.
+//! The environment decides only if several trees remain after that and none of them has a cgroup: see `reap`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::warden::wire::TreeId;
 
 const ROOT: u32 = 0;
 
-/// A process that the warden inherited, by what it cannot change.
+/// A process that the warden inherited, with the attributes that it cannot change.
 #[derive(Clone, Debug)]
 pub(in crate::warden) struct Orphan {
     pub(in crate::warden) process: Process,
@@ -27,28 +27,29 @@ impl Orphan {
     /// None if it has ended.
     pub(in crate::warden) fn read(pid: i32) -> Option<Self> {
         let (cgroup, audit_session, uids) = (procfs::cgroup(pid), procfs::audit_session(pid), procfs::uids(pid));
-        // In this order: if it lives afterwards, all that was a living process's.
+        // Read last: if the process is alive now, everything above was read from a living process.
         let process = Process::read(pid).filter(|process| !process.is_dead)?;
         Some(Self { process, cgroup, audit_session, uids })
     }
 }
 
-/// Whose an inherited process is.
+/// The owner of an inherited process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::warden) enum Owner {
-    /// This tree's.
     Tree(TreeId),
-    /// Of a tree that is no more.
+    /// It belonged to a tree that no longer exists.
     Nobody,
-    /// Of one of these, oldest first: it changed session and group. It is looked at again whenever one of them ends, and so it dies
-    /// with the last of them at the latest.
+    /// One of these, oldest first: the process changed session and group. It is examined again whenever one of them
+    /// ends, so at the latest it dies with the last of them.
     OneOf(Vec<TreeId>),
 }
 
-/// Says whose `orphan` is: by its cgroup, by its audit session, by what was seen of the tree, session or group, then by being
-/// younger than only one tree of its user.
+/// Finds the owner of `orphan`.
+///
+/// By cgroup, by audit session, by having been seen in the tree, by session or group, and then by being younger than
+/// only one tree of its user.
 pub(in crate::warden) fn owner(orphan: &Orphan, trees: &BTreeMap<TreeId, Tree>) -> Owner {
-    let holds = |tree: &Tree| tree.place.as_ref().is_some_and(|place| place.holds(&orphan.cgroup));
+    let holds = |tree: &Tree| tree.cgroup.as_ref().is_some_and(|cgroup| cgroup.holds(&orphan.cgroup));
     if let Some((tree_id, _)) = trees.iter().find(|(_, tree)| holds(tree)) {
         return Owner::Tree(*tree_id);
     }
@@ -64,12 +65,14 @@ pub(in crate::warden) fn owner(orphan: &Orphan, trees: &BTreeMap<TreeId, Tree>) 
     }
 }
 
-/// The trees that it may be of. Out of a cgroup or an audit session it takes root's rights to get: trees known by one are meant only
-/// where there are no others.
+/// The trees that it may belong to.
+///
+/// A process needs root's rights to leave a cgroup or an audit session, so trees that are known by one are considered
+/// only if there are no others.
 fn likely(orphan: &Orphan, older: &[(TreeId, &Tree)]) -> Vec<TreeId> {
     let loose = |(_, tree): &&(TreeId, &Tree)| tree.known_by == KnownBy::Environment;
     let is_users = |(_, tree): &&(TreeId, &Tree)| orphan.uids.is_none_or(|uids| uids.contains(&tree.uid));
-    // Who is root can become anybody.
+    // Root can become any user.
     let is_roots = |(_, tree): &&(TreeId, &Tree)| tree.uid == ROOT;
     let all = narrowed(older.iter().collect(), loose);
     let all = match all.iter().any(is_users) {
@@ -79,7 +82,7 @@ fn likely(orphan: &Orphan, older: &[(TreeId, &Tree)]) -> Vec<TreeId> {
     all.into_iter().map(|(tree_id, _)| *tree_id).collect()
 }
 
-/// Those of which this is so, if there are any.
+/// Filters by `is_so`, unless nothing would remain.
 fn narrowed<'a, 'b>(
     all: Vec<&'a (TreeId, &'b Tree)>,
     is_so: impl Fn(&&'a (TreeId, &'b Tree)) -> bool,
@@ -103,7 +106,7 @@ impl Tree {
     fn is_older_than(&self, process: &Process) -> bool {
         let born = Duration::from_secs(process.start / TICKS_PER_SECOND)
             + Duration::from_secs(process.start % TICKS_PER_SECOND) / TICKS_PER_SECOND as u32;
-        // The start time is rounded down to a tick.
+        // The kernel rounds the start time down to a tick.
         self.forked_at < Uptime::ZERO + born + Duration::from_secs(1) / TICKS_PER_SECOND as u32
     }
 }
@@ -130,26 +133,26 @@ mod tests {
     }
 
     #[test]
-    fn an_orphan_belongs_by_session() {
+    fn an_orphan_is_recognized_by_its_session() {
         assert_eq!(owner(&orphan(20, 60), &two_trees()), Owner::Tree(TreeId(2)));
     }
 
     #[test]
-    fn an_orphan_without_a_mark_is_of_the_only_tree_older_than_it() {
+    fn an_unmarked_orphan_belongs_to_the_only_tree_older_than_it() {
         assert_eq!(owner(&orphan(77, 10), &two_trees()), Owner::Tree(TreeId(1)));
         assert_eq!(owner(&orphan(77, 60), &two_trees()), Owner::OneOf(vec![TreeId(1), TreeId(2)]));
         assert_eq!(owner(&orphan(77, 1), &two_trees()), Owner::Nobody);
     }
 
     #[test]
-    fn an_orphan_found_while_its_parents_lived_is_known_again() {
+    fn an_orphan_seen_while_its_parents_were_alive_is_recognized() {
         let mut trees = two_trees();
         trees.get_mut(&TreeId(2)).unwrap().found.insert(orphan(77, 60).process.identity(), true);
         assert_eq!(owner(&orphan(77, 60), &trees), Owner::Tree(TreeId(2)));
     }
 
     #[test]
-    fn nothing_that_changed_all_it_could_leaves_its_audit_session() {
+    fn a_process_that_changed_all_it_could_is_recognized_by_its_audit_session() {
         let mut trees = two_trees();
         trees.get_mut(&TreeId(1)).unwrap().known_by = KnownBy::AuditSession(4);
         let escaped = Orphan { audit_session: Some(4), ..orphan(77, 60) };
@@ -159,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_trees_those_of_the_same_user_are_meant_then_those_of_root() {
+    fn of_several_trees_those_of_the_same_user_come_first_then_those_of_root() {
         assert_eq!(owner(&orphan(77, 60), &of([7, 8])), Owner::Tree(TreeId(1)));
         assert_eq!(owner(&orphan(77, 60), &of([8, 7])), Owner::Tree(TreeId(2)));
         assert_eq!(owner(&orphan(77, 60), &of([0, 7])), Owner::Tree(TreeId(2)));
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_orphan_in_no_cgroup_is_of_a_tree_that_has_none() {
+    fn an_orphan_without_a_cgroup_belongs_to_a_tree_without_one() {
         let mut trees = two_trees();
         trees.get_mut(&TreeId(1)).unwrap().known_by = KnownBy::Cgroup("/c".into());
         assert_eq!(owner(&orphan(77, 60), &trees), Owner::Tree(TreeId(2)));

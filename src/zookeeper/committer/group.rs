@@ -1,4 +1,4 @@
-//! Changes that share a multi. Pure: what to send, and what an answer means for whom.
+//! A group of changes that share a multi. Pure: builds the multi and interprets its answer.
 
 use crate::job::JobName;
 use crate::ledger::{Change, Commit, CommitId};
@@ -6,22 +6,21 @@ use crate::run::{RunId, RunRecord, RunState, Version};
 use crate::zookeeper::client::{Error, Mode, MultiError, Op, Read};
 use crate::zookeeper::lower::{self, Evidence, Trace};
 use crate::zookeeper::paths;
-use crate::zookeeper::trim::{Kind, Written};
+use crate::zookeeper::trim::{RecordKind, WrittenRecord};
 
 const MOST_OPS: usize = 200;
 const MOST_BYTES: usize = 128 * 1024;
-/// Folders that go as often as they are made are somebody's doing: then it is a refusal.
-const MOST_FOLDERS_MADE: u32 = 3;
+/// Most times that a group creates missing parents again. If they keep disappearing, somebody removes them on purpose:
+/// the change then counts as refused.
+const MOST_PARENTS_MADE: u32 = 3;
 
 /// A change that waits for its answer.
-pub struct Pending {
-    /// To answer by.
+pub struct PendingCommit {
     pub id: CommitId,
-    /// Its place among those that were requested.
+    /// Position among all requested changes.
     pub number: u64,
-    /// What to write.
     pub change: Change,
-    /// Whether an earlier try was carried out can no longer be found out.
+    /// True once it can no longer be found out whether an earlier try was carried out.
     pub is_untraceable: bool,
     fence: Option<String>,
     ops: Vec<Op>,
@@ -30,66 +29,68 @@ pub struct Pending {
 /// Changes that share a multi.
 #[derive(Default)]
 pub struct Group {
-    /// The candidate that guards those of its changes that only a leader may write.
+    /// The candidate that guards those changes that only a leader may write.
     pub fence: Option<String>,
-    /// The changes, in the order requested.
-    pub members: Vec<Pending>,
+    /// In the order requested.
+    pub members: Vec<PendingCommit>,
     /// True while an earlier try has no answer.
     pub is_in_doubt: bool,
-    folders_made: u32,
+    parents_made: u32,
 }
 
-/// What the failure of a multi means.
-pub enum Failed {
-    /// The candidate is gone: these changes with it.
-    Fence(Vec<Pending>),
-    /// Another wrote what the first of these rests on, and the others rest on that one.
-    Superseded(Vec<Pending>),
-    /// A history record stood otherwise than assumed; the operation now fits it.
+/// Interpretation of a multi that failed.
+pub enum GroupFailure {
+    /// The candidate is gone, and these changes needed it.
+    Fence(Vec<PendingCommit>),
+    /// Somebody else wrote what the first of these changes depends on; the others depend on the first.
+    Superseded(Vec<PendingCommit>),
+    /// The state of a history record was not as assumed. The operation is adapted and can be sent again.
     Rewritten,
-    /// A folder above this path is gone.
-    NoFolder(String),
-    /// The server refuses an operation of this change, for a reason that is none of these.
+    /// A parent of this path is missing.
+    NoParent(String),
+    /// The server refuses an operation of a change for any other reason.
     Refused {
         /// The change, and those of its job that were requested after it.
-        pending: Vec<Pending>,
-        /// The path that it is about.
+        pending: Vec<PendingCommit>,
+        /// The path whose rights or state stand in the way.
         path: String,
     },
 }
 
-/// What the traces of an earlier try say.
-pub enum Verdict {
+/// Conclusion from the traces of an earlier try.
+pub enum TraceVerdict {
     /// It was carried out.
     All,
-    /// These changes stand as written, whoever wrote them; of the others there is no trace.
-    Some(Vec<Pending>),
-    /// It was not.
+    /// These changes are on record, whoever wrote them; the others left no trace.
+    Some(Vec<PendingCommit>),
+    /// It was not carried out.
     None,
-    /// Others have written since where its traces would be.
+    /// Others have since written to the places of its traces, so nobody can tell.
     Untraceable,
 }
 
-impl Pending {
-    /// A change as it was requested.
+impl PendingCommit {
     pub fn new(id: CommitId, number: u64, change: Change, fence: Option<String>) -> Self {
         let ops = lower::ops(&change);
         Self { id, number, change, is_untraceable: false, fence, ops }
     }
 
-    /// True where the candidate guards it.
+    /// True if only the holder of the candidate may write this change.
     pub fn is_fenced(&self) -> bool {
         self.fence.is_some()
     }
 
-    /// What is to be said of it once it is known that it is not carried out now. Of an end all that counts is that another's stands.
+    /// The answer to report when `answer` is the reason why the change is not written now.
+    ///
+    /// For an end it only matters that another end is on record, so that answer holds even if the change is
+    /// untraceable.
     pub fn refused_as(&self, answer: Commit) -> Commit {
         let is_end = matches!(self.change, Change::End { .. } | Change::Miss { .. });
         let is_known = !self.is_untraceable || (is_end && answer == Commit::Superseded);
         if is_known { answer } else { Commit::Unknown }
     }
 
-    /// The attempt that it begins, and the version of its record then.
+    /// The attempt that this change begins, and the version of its record afterwards.
     pub fn begun(&self) -> Option<(RunRecord, Version)> {
         let (run, version) = match &self.change {
             Change::Begin { run, .. } | Change::BeginTriggered { run } | Change::BeginDownstream { run, .. } => {
@@ -101,18 +102,18 @@ impl Pending {
         (run.state == RunState::Running).then(|| (run.clone(), version))
     }
 
-    /// The record of the history that it makes or grows.
-    pub fn written(&self) -> Option<Written> {
+    /// The history record that this change creates or extends.
+    pub fn written(&self) -> Option<WrittenRecord> {
         let is_end = matches!(self.change, Change::End { .. });
         let (path, version) = self.ops.iter().find_map(|op| match op {
             Op::Create { path, .. } if is_history(path) => Some((path, 0)),
             Op::Set { path, version, .. } if is_history(path) => Some((path, version.wrapping_add(1))),
             _ => None,
         })?;
-        Some(Written {
+        Some(WrittenRecord {
             job: self.change.job().clone(),
             run: RunId::parse(paths::name(path)).ok()?,
-            kind: if is_end { Kind::Run } else { Kind::Skip },
+            kind: if is_end { RecordKind::Run } else { RecordKind::Skip },
             version,
         })
     }
@@ -123,16 +124,16 @@ impl Pending {
 }
 
 impl Group {
-    /// True where the change may share this multi: there is room, and no other candidate guards it.
-    pub fn fits(&self, pending: &Pending) -> bool {
+    /// True if the change may share this multi: there is room, and no different candidate guards it.
+    pub fn fits(&self, pending: &PendingCommit) -> bool {
         let has_room =
             1 + self.operations() + pending.ops.len() <= MOST_OPS && self.bytes() + pending.bytes() <= MOST_BYTES;
         let is_of_another = self.fence.is_some() && pending.fence.is_some() && self.fence != pending.fence;
         self.members.is_empty() || (has_room && !is_of_another)
     }
 
-    /// Adds a change that fits.
-    pub fn add(&mut self, pending: Pending) {
+    /// Adds a change. Call [`Group::fits`] first.
+    pub fn add(&mut self, pending: PendingCommit) {
         self.fence = self.fence.take().or_else(|| pending.fence.clone());
         self.members.push(pending);
     }
@@ -147,7 +148,7 @@ impl Group {
     }
 
     fn bytes(&self) -> usize {
-        self.members.iter().map(Pending::bytes).sum()
+        self.members.iter().map(PendingCommit::bytes).sum()
     }
 
     /// The multi: the fence first, if any change needs it.
@@ -156,7 +157,7 @@ impl Group {
         fence.into_iter().chain(self.members.iter().flat_map(|pending| pending.ops.iter().cloned())).collect()
     }
 
-    /// The jobs whose history it adds to.
+    /// The jobs whose history this group adds to.
     pub fn histories(&self) -> impl Iterator<Item = JobName> {
         let adds = |op: &Op| matches!(op, Op::Create { path, .. } if is_history(path));
         self.members
@@ -165,14 +166,16 @@ impl Group {
             .map(|pending| pending.change.job().clone())
     }
 
-    /// Where its traces would be, change by change.
+    /// The places of the group's traces, change by change.
     pub fn traces(&self) -> impl Iterator<Item = Trace> {
         self.members.iter().flat_map(|pending| lower::traces(&pending.change))
     }
 
-    /// Judges by what was found at the paths of [`Group::traces`]. A nonce proves the whole multi, for it is of one
-    /// decision only; a record only itself, for another may have written the same.
-    pub fn judge(&mut self, found: &[Read]) -> Verdict {
+    /// Decides from what was found at the paths of [`Group::traces`] whether an earlier try was carried out.
+    ///
+    /// A nonce proves the whole multi, because it belongs to one decision only. A record proves only itself, because
+    /// somebody else may have written the same.
+    pub fn judge(&mut self, found: &[Read]) -> TraceVerdict {
         let mut found = found.iter();
         let mut is_written = Vec::with_capacity(self.members.len());
         let (mut is_unwritten, mut has_base) = (false, false);
@@ -182,7 +185,7 @@ impl Group {
                 let found = match found.next() {
                     Some(Ok(found)) => Some(found),
                     None | Some(Err(Error::NoNode)) => None,
-                    // What cannot be read shows nothing.
+                    // A node that cannot be read proves nothing.
                     Some(Err(_)) => {
                         has_base = true;
                         continue;
@@ -190,7 +193,7 @@ impl Group {
                 };
                 let hit = found.is_some_and(|(data, _)| trace.mark.is_in(data));
                 if hit && matches!(trace.mark, Evidence::Nonce(_)) {
-                    return Verdict::All;
+                    return TraceVerdict::All;
                 }
                 is_here |= hit;
                 let version = found.map(|(_, stat)| Version(stat.version));
@@ -200,7 +203,7 @@ impl Group {
             is_written.push(is_here);
         }
         if is_written.iter().all(|&written| written) {
-            return Verdict::All;
+            return TraceVerdict::All;
         }
         let mut index = 0;
         let written = self.take(|_| {
@@ -208,15 +211,15 @@ impl Group {
             is_written[index - 1]
         });
         match written.is_empty() {
-            false => Verdict::Some(written),
-            // All or nothing: what shows that one was not carried out shows it of all. An end leaves nothing to tell by, but
-            // then another has settled the run.
-            true if is_unwritten || !has_base => Verdict::None,
-            true => Verdict::Untraceable,
+            false => TraceVerdict::Some(written),
+            // A multi is all or nothing: proof that one change was not carried out is proof for all. An end leaves no
+            // base to compare with, but then somebody else has settled the run.
+            true if is_unwritten || !has_base => TraceVerdict::None,
+            true => TraceVerdict::Untraceable,
         }
     }
 
-    /// True where it is an end that failed, on something that an earlier try of it may have done.
+    /// True if the multi failed at an end, and an earlier try of that end may be the cause.
     pub fn is_end_refused(&self, failed: &MultiError) -> bool {
         let first = usize::from(self.fence.is_some());
         let member = failed.index.and_then(|index| self.locate(index.checked_sub(first)?)).map(|(member, _)| member);
@@ -224,15 +227,15 @@ impl Group {
         failed.error.is_of_state() && member.is_some_and(is_end)
     }
 
-    /// Takes out the change that failed.
-    pub fn drop_failed(&mut self, failed: &MultiError) -> Failed {
+    /// Removes the change that made the multi fail, and says what follows.
+    pub fn drop_failed(&mut self, failed: &MultiError) -> GroupFailure {
         let first = usize::from(self.fence.is_some());
-        // Where the server does not say which, each is tried by itself: the first is as good as any.
+        // If the server does not name the operation, each change is tried alone: start with the first.
         let Some(index) = failed.index else { return self.refuse(0, 0) };
-        // A candidate that is closed to its own node guards nothing any more.
+        // A candidate whose rights exclude its own node no longer guards anything.
         if index < first && (failed.error.is_of_state() || failed.error == Error::NoAuth) {
             self.fence = None;
-            return Failed::Fence(self.take(Pending::is_fenced));
+            return GroupFailure::Fence(self.take(PendingCommit::is_fenced));
         }
         match index.checked_sub(first).and_then(|index| self.locate(index)) {
             Some((member, op)) if failed.error.is_of_state() => self.drop_member(member, op, &failed.error),
@@ -241,51 +244,51 @@ impl Group {
         }
     }
 
-    /// Takes out a change that the server refuses, with those of its job that come after it.
-    fn refuse(&mut self, member: usize, op: usize) -> Failed {
+    /// Removes a change that the server refuses, together with the later ones of its job.
+    fn refuse(&mut self, member: usize, op: usize) -> GroupFailure {
         let path = self.members[member].ops.get(op).map(closed_by).unwrap_or_default();
         let job = self.members[member].change.job().clone();
         let after = self.members.split_off(member);
         let (pending, others): (Vec<_>, Vec<_>) = after.into_iter().partition(|pending| *pending.change.job() == job);
         self.members.extend(others);
         self.forget_fence();
-        Failed::Refused { pending, path }
+        GroupFailure::Refused { pending, path }
     }
 
-    fn drop_member(&mut self, member: usize, op: usize, error: &Error) -> Failed {
+    fn drop_member(&mut self, member: usize, op: usize, error: &Error) -> GroupFailure {
         let index = op;
-        let Pending { change, ops, .. } = &mut self.members[member];
+        let PendingCommit { change, ops, .. } = &mut self.members[member];
         let op = &mut ops[index];
         match (&mut *op, error) {
-            (Op::Create { path, .. }, Error::NoNode) if self.folders_made < MOST_FOLDERS_MADE => {
-                self.folders_made += 1;
-                return Failed::NoFolder(path.clone());
+            (Op::Create { path, .. }, Error::NoNode) if self.parents_made < MOST_PARENTS_MADE => {
+                self.parents_made += 1;
+                return GroupFailure::NoParent(path.clone());
             }
             (Op::Create { .. }, Error::NoNode) => return self.refuse(member, index),
-            // The folder has no more numbers to give: that is nobody's doing.
+            // The parent znode has used up its sequence numbers; no other writer caused this.
             (Op::Create { mode: Mode::PersistentSequential, .. }, Error::NodeExists) => {
                 return self.refuse(member, index);
             }
             _ => {}
         }
-        if keeps_history(change) && is_told_already(op, error) {
-            return Failed::Rewritten;
+        if keeps_history(change) && keep_record(op, error) {
+            return GroupFailure::Rewritten;
         }
         if rewrite_history(op, error) {
-            return Failed::Rewritten;
+            return GroupFailure::Rewritten;
         }
         let superseded = self.take_chain(member);
         self.forget_fence();
-        Failed::Superseded(superseded)
+        GroupFailure::Superseded(superseded)
     }
 
-    /// The change that failed, and those after it that rest on it.
-    fn take_chain(&mut self, member: usize) -> Vec<Pending> {
+    /// Removes the change that failed and the later ones that depend on it.
+    fn take_chain(&mut self, member: usize) -> Vec<PendingCommit> {
         let (failed, after) = (self.members.remove(member), self.members.split_off(member));
-        let rests_on_it = |pending: &Pending| {
+        let depends_on_it = |pending: &PendingCommit| {
             failed.change.moves_mark() && pending.change.moves_mark() && pending.change.job() == failed.change.job()
         };
-        let (rest, others): (Vec<_>, Vec<_>) = after.into_iter().partition(rests_on_it);
+        let (rest, others): (Vec<_>, Vec<_>) = after.into_iter().partition(depends_on_it);
         self.members.extend(others);
         std::iter::once(failed).chain(rest).collect()
     }
@@ -300,7 +303,7 @@ impl Group {
         None
     }
 
-    fn take(&mut self, mut which: impl FnMut(&Pending) -> bool) -> Vec<Pending> {
+    fn take(&mut self, mut which: impl FnMut(&PendingCommit) -> bool) -> Vec<PendingCommit> {
         let (taken, kept) = std::mem::take(&mut self.members).into_iter().partition(|pending| which(pending));
         self.members = kept;
         self.forget_fence();
@@ -308,39 +311,42 @@ impl Group {
     }
 
     fn forget_fence(&mut self) {
-        if !self.members.iter().any(Pending::is_fenced) {
+        if !self.members.iter().any(PendingCommit::is_fenced) {
             self.fence = None;
         }
     }
 }
 
-/// Whose rights, or state, an operation needs: a node is made in a folder, and removed from it.
+/// The path whose rights or state decide on an operation: creating and deleting a node depend on its parent.
 fn closed_by(op: &Op) -> String {
     match op {
         Op::Check { path, .. } | Op::Set { path, .. } => path.clone(),
         Op::Create { path, .. } | Op::Delete { path, .. } => {
-            path.rsplit_once('/').map_or_else(String::new, |(folder, _)| folder.to_owned())
+            path.rsplit_once('/').map_or_else(String::new, |(parent, _)| parent.to_owned())
         }
     }
 }
 
-/// What is given up in a chain may have been decided on before: then the history knows better.
+/// True if an existing history record wins: a dropped link may have been decided on before, and history then has the
+/// answer.
 fn keeps_history(change: &Change) -> bool {
     matches!(change, Change::DropLinks { .. })
 }
 
-/// Lets a record of the history be as it is.
-fn is_told_already(op: &mut Op, error: &Error) -> bool {
-    let told = match (&*op, error) {
+/// Replaces the creation of a history record by a check, if the record exists already.
+fn keep_record(op: &mut Op, error: &Error) -> bool {
+    let existing = match (&*op, error) {
         (Op::Create { path, .. }, Error::NodeExists) if is_history(path) => path.clone(),
         _ => return false,
     };
-    *op = Op::Check { path: told, version: -1 };
+    *op = Op::Check { path: existing, version: -1 };
     true
 }
 
-/// A record of the history rests on nothing: what guards it is the mark, or the run, in the same multi. One that was trimmed is
-/// made again, one that is there already is written over.
+/// Adapts the write of a history record to the record's actual state: recreates a trimmed one, overwrites an existing
+/// one.
+///
+/// No version protects a history record. The mark, or the run, in the same multi guards it.
 fn rewrite_history(op: &mut Op, error: &Error) -> bool {
     let rewritten = match (&*op, error) {
         (Op::Create { path, data, .. }, Error::NodeExists) if is_history(path) => {

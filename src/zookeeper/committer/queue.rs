@@ -1,48 +1,47 @@
-//! Changes that wait to be sent, in the order in which they were requested.
+//! Queue of changes that wait to be sent, in the order requested.
 //!
-//! Those whose job is held, for another change of it is under way or is refused, stand aside: each is looked at again when its
-//! job is free, and not before, however many wait.
+//! A job is held while another change of it is in flight or refused. Its changes are then set aside, and come back only
+//! when the job is free: so a job that waits costs nothing, however many changes it has.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use super::group::{Group, Pending};
+use super::group::{Group, PendingCommit};
 use crate::job::JobName;
 
-type InOrder = BTreeMap<u64, Pending>;
+type InOrder = BTreeMap<u64, PendingCommit>;
 
-/// See the module.
 #[derive(Default)]
-pub struct Queue {
+pub struct CommitQueue {
     waiting: InOrder,
-    /// Of jobs that are held.
+    /// Changes whose job is held.
     aside: BTreeMap<JobName, InOrder>,
-    /// How often each job is held.
+    /// Number of holds on each job.
     held: BTreeMap<JobName, usize>,
     requested: u64,
 }
 
-impl Queue {
-    /// The place of the next change that is requested.
+impl CommitQueue {
+    /// The position of the next change.
     pub fn next_number(&mut self) -> u64 {
         self.requested += 1;
         self.requested
     }
 
-    /// Puts a change into its place.
-    pub fn put(&mut self, pending: Pending) {
+    /// Inserts a change at its position.
+    pub fn put(&mut self, pending: PendingCommit) {
         let job = pending.change.job();
-        let place =
+        let queue =
             if self.held.contains_key(job) { self.aside.entry(job.clone()).or_default() } else { &mut self.waiting };
-        place.insert(pending.number, pending);
+        queue.insert(pending.number, pending);
     }
 
-    /// No further change of this job is to be sent until it is free.
+    /// Keeps changes of this job from being sent until it is freed as often as it was held.
     pub fn hold(&mut self, job: &JobName) {
         *self.held.entry(job.clone()).or_default() += 1;
     }
 
-    /// Takes one hold back.
+    /// Takes back one hold.
     pub fn free(&mut self, job: &JobName) {
         let Entry::Occupied(mut count) = self.held.entry(job.clone()) else { return };
         *count.get_mut() -= 1;
@@ -52,12 +51,12 @@ impl Queue {
         }
     }
 
-    /// How many stand aside until this job is free.
+    /// Number of changes set aside until this job is free.
     pub fn behind(&self, job: &JobName) -> usize {
         self.aside.get(job).map_or(0, InOrder::len)
     }
 
-    /// As many as share a multi, of those that may be sent.
+    /// The next changes that fit into one multi.
     pub fn next_group(&mut self) -> Option<Group> {
         let mut group = Group::default();
         while let Some(first) = self.waiting.first_entry() {
@@ -74,18 +73,18 @@ impl Queue {
         (!group.members.is_empty()).then_some(group)
     }
 
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &Pending> {
+    /// All changes, including those set aside.
+    pub fn iter(&self) -> impl Iterator<Item = &PendingCommit> {
         self.waiting.values().chain(self.aside.values().flat_map(InOrder::values))
     }
 
-    /// Takes some of them out, in order.
-    pub fn take(&mut self, which: impl Fn(&Pending) -> bool) -> Vec<Pending> {
+    /// Removes the changes that match and returns them in order.
+    pub fn take(&mut self, which: impl Fn(&PendingCommit) -> bool) -> Vec<PendingCommit> {
         let mut taken = InOrder::new();
-        for place in std::iter::once(&mut self.waiting).chain(self.aside.values_mut()) {
+        for queue in std::iter::once(&mut self.waiting).chain(self.aside.values_mut()) {
             let (some, others): (InOrder, InOrder) =
-                std::mem::take(place).into_iter().partition(|(_, pending)| which(pending));
-            *place = others;
+                std::mem::take(queue).into_iter().partition(|(_, pending)| which(pending));
+            *queue = others;
             taken.extend(some);
         }
         taken.into_values().collect()
@@ -98,18 +97,18 @@ mod tests {
     use crate::ledger::CommitId;
     use crate::zookeeper::lower::tests::{begin, name};
 
-    fn put(queue: &mut Queue, job: &str) {
+    fn put(queue: &mut CommitQueue, job: &str) {
         let number = queue.next_number();
-        queue.put(Pending::new(CommitId(number), number, begin(job, 0, 60, "7-1"), None));
+        queue.put(PendingCommit::new(CommitId(number), number, begin(job, 0, 60, "7-1"), None));
     }
 
-    fn group(queue: &mut Queue) -> Vec<u64> {
+    fn group(queue: &mut CommitQueue) -> Vec<u64> {
         queue.next_group().into_iter().flat_map(|group| group.members).map(|pending| pending.number).collect()
     }
 
     #[test]
-    fn what_stood_aside_comes_back_to_its_place() {
-        let mut queue = Queue::default();
+    fn changes_set_aside_return_to_their_position() {
+        let mut queue = CommitQueue::default();
         ["a", "b", "a"].iter().for_each(|job| put(&mut queue, job));
         queue.hold(&name("a"));
         put(&mut queue, "a");
@@ -118,14 +117,14 @@ mod tests {
         put(&mut queue, "b");
         queue.hold(&name("a"));
         queue.free(&name("a"));
-        assert_eq!(queue.behind(&name("a")), 3, "it was held twice");
+        assert_eq!(queue.behind(&name("a")), 3, "the job was held twice");
         queue.free(&name("a"));
         assert_eq!(group(&mut queue), [1, 3, 4, 5]);
     }
 
     #[test]
-    fn what_is_taken_out_is_in_order_wherever_it_stood() {
-        let mut queue = Queue::default();
+    fn changes_taken_out_are_in_order() {
+        let mut queue = CommitQueue::default();
         queue.hold(&name("a"));
         ["b", "a", "b"].iter().for_each(|job| put(&mut queue, job));
         let taken = queue.take(|pending| pending.number != 3);

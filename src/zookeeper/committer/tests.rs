@@ -1,4 +1,4 @@
-//! The committer against a server in memory that loses requests and answers by plan.
+//! Tests of the committer against an in-memory server that loses requests and answers on schedule.
 
 mod server;
 
@@ -32,8 +32,8 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let tree = Arc::new(Mutex::new(Tree::default()));
-        for folder in paths::FOLDERS.into_iter().chain([CANDIDATE]) {
-            tree.lock().unwrap().nodes.insert(folder.into(), (Vec::new(), 0));
+        for parent in paths::PARENTS.into_iter().chain([CANDIDATE]) {
+            tree.lock().unwrap().nodes.insert(parent.into(), (Vec::new(), 0));
         }
         let me = LocalNode {
             node: NodeName::new("host-a"),
@@ -69,7 +69,7 @@ impl Fixture {
         CommitId(self.last)
     }
 
-    /// One thing lands, after what is due was sent; false when nothing is under way.
+    /// Sends what is due and completes one request; false if nothing is in flight.
     fn turn(&mut self) -> bool {
         self.committer.start_next();
         let Some(completed) = self.committer.completed().now_or_never().flatten() else { return false };
@@ -90,7 +90,7 @@ impl Fixture {
                 return;
             }
         }
-        panic!("the commits never came to an end");
+        panic!("the commits did not settle");
     }
 
     fn commit(&mut self, change: Change) -> Commit {
@@ -141,7 +141,7 @@ fn a_lost_begin_that_another_leader_forestalled_is_superseded() {
     fixture.fates([Fate::RequestLost]);
     fixture.request(begin("backup", 0, 60, "7-1"));
     fixture.turn();
-    // The same occurrence, begun under another term's nonce.
+    // Another leader begins the same occurrence under its own nonce.
     fixture.tree.lock().unwrap().apply(&crate::zookeeper::lower::ops(&begin("backup", 0, 60, "9-1"))).unwrap();
     fixture.settle();
     assert_eq!(fixture.answers[&CommitId(1)], Commit::Superseded);
@@ -156,17 +156,17 @@ fn a_written_begin_is_accepted_though_the_candidate_went_before_its_answer() {
     fixture.turn();
     fixture.tree.lock().unwrap().nodes.remove(CANDIDATE);
     fixture.settle();
-    assert_eq!(fixture.answers[&CommitId(1)], Commit::Accepted, "it is on record: its owner must end it");
+    assert_eq!(fixture.answers[&CommitId(1)], Commit::Accepted, "it is on record, so its owner must end it");
 }
 
 #[test]
-fn a_begin_whose_answer_was_lost_and_that_others_wrote_over_is_unknown() {
+fn a_begin_whose_answer_was_lost_and_that_others_overwrote_is_unknown() {
     let mut fixture = Fixture::new();
     fixture.put(paths::job(&name("backup")), &mark(0, "1-0"));
     fixture.fates([Fate::AnswerLost]);
     fixture.request(begin("backup", 0, 60, "7-1"));
     fixture.turn();
-    // The next term has settled the run, dropped its history, and moved the mark.
+    // The next term has settled the run, trimmed its history record, and moved the mark.
     {
         let mut tree = fixture.tree.lock().unwrap();
         tree.nodes.remove(CANDIDATE);
@@ -175,18 +175,19 @@ fn a_begin_whose_answer_was_lost_and_that_others_wrote_over_is_unknown() {
     }
     fixture.settle();
     assert_eq!(fixture.answers[&CommitId(1)], Commit::Unknown);
-    assert!(fixture.is_fenced, "the term is over all the same");
+    assert!(fixture.is_fenced, "the term is over nevertheless");
 }
 
-/// Found by the simulation: it was called superseded, and what it skipped was told by nobody.
+/// Found by the simulation: the committer reported it as superseded, and nobody recorded what it skipped.
 #[test]
-fn a_written_mark_that_others_wrote_over_is_unknown_also_where_its_version_failed_first() {
+fn a_written_mark_that_others_overwrote_is_unknown_even_if_its_version_failed_first() {
     let mut fixture = Fixture::new();
     fixture.put(paths::job(&name("backup")), &mark(0, "1-0"));
     fixture.fates([Fate::AnswerLost]);
     fixture.request(advance("7-1"));
     fixture.turn();
-    // The second try fails on the version that the first has made; what it left is written over before it is looked for.
+    // The second try fails on the version that the first has made. Its trace is overwritten before the committer looks
+    // for it.
     fixture.tree.lock().unwrap().apply(&crate::zookeeper::lower::ops(&begin("backup", 1, 120, "9-1"))).unwrap();
     fixture.settle();
     assert_eq!(fixture.answers[&CommitId(1)], Commit::Unknown);
@@ -213,7 +214,7 @@ fn a_begin_that_was_lost_before_the_next_term_moved_the_mark_is_fenced() {
 }
 
 #[test]
-fn without_the_candidate_the_leaders_changes_are_fenced_and_the_owners_go_on() {
+fn without_the_candidate_the_leaders_changes_are_fenced_and_the_owners_are_written() {
     let mut fixture = Fixture::new();
     for job in ["backup", "other"] {
         fixture.put(paths::job(&name(job)), &mark(0, "1-0"));
@@ -246,22 +247,22 @@ fn of_changes_that_share_a_multi_only_the_failed_one_and_its_followers_fail() {
     assert_eq!(fixture.tree.lock().unwrap().multis, 2);
 }
 
-/// A pause changes the job's record as well, and makes the version that a later decision of the chain names.
+/// A pause also changes the job's record, and so can produce the version that a later decision of the chain expects.
 #[test]
-fn what_rests_on_a_refused_decision_is_refused_though_its_version_is_there() {
+fn what_depends_on_a_refused_decision_is_refused_although_its_version_exists() {
     let mut fixture = Fixture::new();
     let paused = (json(&mark(0, "1-0")), 1);
     fixture.tree.lock().unwrap().nodes.insert(paths::job(&name("a")), paused);
     let ids = [fixture.request(begin("a", 0, 60, "7-1")), fixture.request(begin("a", 1, 120, "7-2"))];
     fixture.settle();
     assert_eq!(ids.map(|id| fixture.answers[&id]), [Commit::Superseded; 2]);
-    assert_eq!(fixture.commit(begin("a", 1, 120, "7-3")), Commit::Superseded, "the leader has not heard of it yet");
+    assert_eq!(fixture.commit(begin("a", 1, 120, "7-3")), Commit::Superseded, "the leader does not know of it yet");
     fixture.committer.read(&name("a"));
     assert_eq!(fixture.commit(begin("a", 1, 180, "7-4")), Commit::Accepted);
 }
 
 #[test]
-fn what_waits_together_shares_a_multi_of_at_most_two_hundred_operations() {
+fn waiting_changes_share_a_multi_of_at_most_two_hundred_operations() {
     let mut fixture = Fixture::new();
     for at in 0..500 {
         fixture.put(paths::job(&name(&format!("job-{at}"))), &mark(0, "1-0"));
@@ -269,11 +270,11 @@ fn what_waits_together_shares_a_multi_of_at_most_two_hundred_operations() {
     }
     fixture.settle();
     assert!(fixture.answers.values().all(|&answer| answer == Commit::Accepted));
-    assert_eq!(fixture.tree.lock().unwrap().multis, 6, "500 begins of two operations, 99 to a multi with its fence");
+    assert_eq!(fixture.tree.lock().unwrap().multis, 6, "500 begins of two operations, 99 per multi besides its fence");
 }
 
 #[test]
-fn a_trimmed_skip_record_is_made_again() {
+fn a_trimmed_skip_record_is_recreated() {
     let mut fixture = Fixture::new();
     fixture.put(paths::job(&name("backup")), &mark(0, "1-0"));
     let grow = Change::Advance {
@@ -287,7 +288,7 @@ fn a_trimmed_skip_record_is_made_again() {
 }
 
 #[test]
-fn a_term_that_is_over_sends_nothing_of_it_until_its_candidate_is_removed() {
+fn after_its_term_a_change_is_not_sent_until_the_candidate_is_removed() {
     let mut fixture = Fixture::new();
     fixture.put(paths::job(&name("backup")), &mark(0, "1-0"));
     fixture.fates([Fate::RequestLost]);
@@ -321,7 +322,7 @@ fn fate() -> impl Strategy<Value = Fate> {
 }
 
 proptest! {
-    /// Whatever is lost on the way: chains of begins and ends are written once each, and say so.
+    /// Whatever is lost on the way, chains of begins and ends are written once each and answered so.
     #[test]
     fn every_commit_is_written_exactly_once(
         jobs in 1usize..6,
@@ -361,9 +362,9 @@ proptest! {
         }
     }
 
-    /// Another hand touches jobs meanwhile: an answer always tells what is on record.
+    /// An answer always reports what is on record, even if another writer touches the jobs meanwhile.
     #[test]
-    fn an_answer_tells_what_is_on_record(
+    fn an_answer_reports_what_is_on_record(
         fates in prop::collection::vec(fate(), 0..40),
         touched in prop::collection::vec((0usize..6, 0usize..5), 0..6),
     ) {
@@ -401,7 +402,7 @@ impl Fixture {
         self.tree.lock().unwrap().closed.remove(&(path.to_owned(), right));
     }
 
-    /// Settles again and again, as time passes, until this is answered.
+    /// Settles repeatedly, as time passes, until this change is answered.
     fn await_answer(&mut self, id: CommitId) -> Option<Commit> {
         for _ in 0..200 {
             self.settle();
@@ -414,7 +415,7 @@ impl Fixture {
 }
 
 #[test]
-fn a_change_that_the_server_refuses_is_put_off_and_holds_up_its_own_job_alone() {
+fn a_change_that_the_server_refuses_is_deferred_and_holds_up_its_own_job_only() {
     let mut fixture = Fixture::new();
     for job in ["a", "b", "c"] {
         fixture.put(paths::job(&name(job)), &mark(0, "1-0"));
@@ -429,9 +430,9 @@ fn a_change_that_the_server_refuses_is_put_off_and_holds_up_its_own_job_alone() 
     fixture.settle();
     let accepted = Some(&Commit::Accepted);
     assert_eq!(ids.map(|id| fixture.answers.get(&id)), [accepted, None, None, accepted]);
-    assert_eq!(fixture.put_off, [ids[1]], "it is told once");
+    assert_eq!(fixture.put_off, [ids[1]], "it is reported once");
     assert_eq!(fixture.refused.iter().map(|damage| damage.path.as_str()).next(), Some("/cronkeeper/jobs/b"));
-    assert_eq!(fixture.commit(begin("a", 1, 120, "7-5")), Commit::Accepted, "others go on");
+    assert_eq!(fixture.commit(begin("a", 1, 120, "7-5")), Commit::Accepted, "other jobs go on");
 
     fixture.open("/cronkeeper/jobs/b", Right::Write);
     assert_eq!(fixture.await_answer(ids[2]), Some(Commit::Accepted));
@@ -440,7 +441,7 @@ fn a_change_that_the_server_refuses_is_put_off_and_holds_up_its_own_job_alone() 
 }
 
 #[test]
-fn a_refused_change_is_tried_after_pauses_that_grow() {
+fn a_refused_change_is_retried_after_growing_pauses() {
     let mut fixture = Fixture::new();
     fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
     fixture.close("/cronkeeper/running", Right::Write);
@@ -476,12 +477,13 @@ fn a_written_begin_is_accepted_though_its_path_was_closed_before_its_answer() {
     fixture.close("/cronkeeper/jobs/a", Right::Write);
     fixture.close("/cronkeeper/jobs/a", Right::Read);
     fixture.settle();
-    assert_eq!(fixture.answers[&CommitId(1)], Commit::Accepted, "the run's own record tells");
+    assert_eq!(fixture.answers[&CommitId(1)], Commit::Accepted, "the run's own record proves it");
 }
 
-/// What was in doubt and cannot be found out stays so for each that was part of it, also for one that was put off meanwhile.
+/// If the fate of a group cannot be found out, it stays unknown for each of its changes, also for one that was deferred
+/// meanwhile.
 #[test]
-fn what_is_split_off_a_group_of_unknown_fate_stays_unknown() {
+fn changes_split_off_a_group_of_unknown_fate_stay_unknown() {
     let mut fixture = Fixture::new();
     for job in ["a", "b"] {
         fixture.put(paths::job(&name(job)), &mark(0, "1-0"));
@@ -502,7 +504,7 @@ fn what_is_split_off_a_group_of_unknown_fate_stays_unknown() {
 }
 
 #[test]
-fn a_term_that_ends_does_not_wait_for_what_is_refused() {
+fn the_end_of_a_term_does_not_wait_for_refused_changes() {
     let mut fixture = Fixture::new();
     fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
     fixture.close("/cronkeeper/jobs/a", Right::Write);
@@ -523,7 +525,7 @@ fn a_refused_change_is_given_up_before_too_many_wait_behind_it() {
         fixture.settle();
     }
     assert!(fixture.answers.values().all(|&answer| answer == Commit::Superseded));
-    assert_eq!(fixture.answers.len(), 300, "and all that rests on it, until the job is read");
+    assert_eq!(fixture.answers.len(), 300, "and all that depend on it, until the job is read");
     assert!(fixture.committer.waiting.iter().next().is_none() && fixture.committer.put_off.is_empty());
 }
 
@@ -536,9 +538,9 @@ fn a_candidate_that_is_closed_to_its_own_node_ends_the_term() {
     assert!(fixture.is_fenced);
 }
 
-/// The servers do not count on from 2^31 - 1: they say that the node exists.
+/// After 2^31 - 1 the servers stop counting and answer that the node exists.
 #[test]
-fn a_folder_without_more_numbers_makes_no_hot_loop_of_the_ends_that_leave_links() {
+fn a_parent_without_free_sequence_numbers_causes_no_busy_loop_of_ends_that_leave_links() {
     let mut fixture = Fixture::new();
     fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
     fixture.commit(begin("a", 0, 60, "7-1"));

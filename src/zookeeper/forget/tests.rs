@@ -1,4 +1,4 @@
-//! What is removed of a job, and when nothing is.
+//! Tests of removing jobs that are gone, and of leaving others alone.
 
 use futures_util::FutureExt;
 
@@ -22,7 +22,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// A leader whose file has the job `kept`.
+    /// A leader whose jobs file has only the job `kept`.
     fn new() -> Self {
         let server = Server::new();
         server.tree().put(CANDIDATE, "");
@@ -48,7 +48,7 @@ impl Fixture {
         self.server.tree().put(&paths::member(&node), json(&member));
     }
 
-    /// Its mark, its pause, and so many records.
+    /// Writes a job's mark, its pause, and this many history records.
     fn put(&self, job: &str, records: i64) {
         let job = name(job);
         let mut tree = self.server.tree();
@@ -82,7 +82,7 @@ impl Fixture {
         look.forgotten.into_iter().map(|(job, records)| (job.to_string(), records)).collect()
     }
 
-    /// All paths that bear a job's name.
+    /// All paths that contain a job's name.
     fn of(&self, job: &str) -> Vec<String> {
         let tree = self.server.tree();
         tree.nodes.keys().filter(|path| path.contains(job)).cloned().collect()
@@ -96,7 +96,7 @@ fn a_job_that_is_gone_from_every_file_is_forgotten_after_its_time_and_not_before
     fixture.put("old", 250);
     let kept = fixture.of("kept");
     fixture.pass(DAY * 100);
-    assert_eq!(fixture.look(), [], "its time counts from when it was found gone");
+    assert_eq!(fixture.look(), [], "its time counts from the note that it is gone");
     fixture.pass(DAY * 30 - Duration::from_secs(1));
     assert_eq!(fixture.look(), []);
     assert!(fixture.of("old").len() > 250);
@@ -108,7 +108,7 @@ fn a_job_that_is_gone_from_every_file_is_forgotten_after_its_time_and_not_before
 }
 
 #[test]
-fn a_node_with_other_jobs_or_that_cannot_be_read_keeps_all_as_it_is() {
+fn while_a_node_has_other_jobs_or_cannot_be_read_nothing_is_removed() {
     let mut fixture = Fixture::new();
     fixture.put("old", 3);
     fixture.member("host-b", b"before");
@@ -126,7 +126,7 @@ fn a_node_with_other_jobs_or_that_cannot_be_read_keeps_all_as_it_is() {
 }
 
 #[test]
-fn a_job_that_came_back_is_gone_anew() {
+fn a_job_that_came_back_and_went_again_is_noted_again() {
     let mut fixture = Fixture::new();
     fixture.put("old", 3);
     fixture.look();
@@ -146,7 +146,7 @@ fn a_job_that_came_back_is_gone_anew() {
 }
 
 #[test]
-fn what_is_newer_than_the_note_counts() {
+fn a_record_newer_than_the_note_restarts_the_time() {
     for path in ["/cronkeeper/jobs/old", "/cronkeeper/control/old", "/cronkeeper/history/old/old.19700101T000002Z"] {
         let mut fixture = Fixture::new();
         fixture.put("old", 3);
@@ -191,7 +191,7 @@ fn a_leader_whose_candidate_is_gone_removes_nothing() {
 }
 
 #[test]
-fn thousands_of_jobs_are_forgotten_some_at_a_time() {
+fn thousands_of_jobs_are_removed_some_at_a_time() {
     let mut fixture = Fixture::new();
     for number in 0..250 {
         fixture.put(&format!("old-{number:03}"), 2);
@@ -203,7 +203,7 @@ fn thousands_of_jobs_are_forgotten_some_at_a_time() {
 }
 
 #[test]
-fn one_job_that_may_not_be_removed_keeps_no_other() {
+fn a_job_that_must_not_be_removed_does_not_affect_the_others() {
     let mut fixture = Fixture::new();
     fixture.put("bad", 3);
     fixture.put("old", 3);

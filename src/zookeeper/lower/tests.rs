@@ -1,4 +1,4 @@
-//! What each change becomes on the wire, and what tells afterwards that it was written.
+//! Tests of the operations of each change, and of the traces that prove it.
 
 use jiff::Timestamp;
 use uuid::Uuid;

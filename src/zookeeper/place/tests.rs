@@ -1,4 +1,4 @@
-//! How many round trips a takeover is: a server in memory that answers only when it is told to.
+//! Tests of the number of round trips per takeover, on a server that answers only on command.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::{Pin, pin};
@@ -34,16 +34,16 @@ impl Watch for NoWatch {
     async fn fired(self) {}
 }
 
-/// An answer as it was when the request was handed over, given with the next round.
-struct Answer<T> {
+/// An answer fixed when the request was handed over, and delivered with the next round.
+struct DelayedAnswer<T> {
     server: Server,
     after: usize,
     answer: Option<T>,
 }
 
-impl<T> Unpin for Answer<T> {}
+impl<T> Unpin for DelayedAnswer<T> {}
 
-impl<T> Future for Answer<T> {
+impl<T> Future for DelayedAnswer<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<T> {
@@ -57,8 +57,8 @@ impl Server {
         self.0.lock().unwrap().nodes.insert(path.to_owned(), data);
     }
 
-    fn later<T>(&self, answer: T) -> Answer<T> {
-        Answer { server: self.clone(), after: self.0.lock().unwrap().answered, answer: Some(answer) }
+    fn later<T>(&self, answer: T) -> DelayedAnswer<T> {
+        DelayedAnswer { server: self.clone(), after: self.0.lock().unwrap().answered, answer: Some(answer) }
     }
 
     fn find(&self, path: &str) -> Option<Data> {
@@ -115,9 +115,9 @@ impl Client for Server {
         self.later(self.find(path).map(|(data, stat)| (data, stat, NoWatch)).ok_or(Error::NoNode))
     }
     fn children(&self, path: &str) -> impl Future<Output = Result<Vec<String>, Error>> + Send + 'static {
-        let folder = format!("{path}/");
+        let parent = format!("{path}/");
         let tree = self.0.lock().unwrap();
-        let names: Vec<_> = tree.nodes.keys().filter_map(|path| Some(path.strip_prefix(&folder)?.to_owned())).collect();
+        let names: Vec<_> = tree.nodes.keys().filter_map(|path| Some(path.strip_prefix(&parent)?.to_owned())).collect();
         drop(tree);
         self.later(Ok(names))
     }
@@ -142,7 +142,7 @@ fn candidate() -> CandidateName {
     CandidateName("_c_1-lock-0000000001".into())
 }
 
-/// Opens a term on a ledger with these jobs and runs: what it read, and in how many round trips.
+/// Opens a term on a ledger with these jobs and runs. Returns the snapshot and the number of round trips.
 fn opened(jobs: usize, runs: &[RunRecord], proof: Proof) -> (Snapshot, usize) {
     let server = Server::default();
     let me =
@@ -162,7 +162,7 @@ fn opened(jobs: usize, runs: &[RunRecord], proof: Proof) -> (Snapshot, usize) {
         }
         server.0.lock().unwrap().answered += 1;
     }
-    panic!("it does not end");
+    panic!("the opening does not complete");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_takeover_is_two_round_trips_whatever_the_number_of_jobs() {
 }
 
 #[test]
-fn with_runs_in_flight_it_is_one_more_for_their_owners() {
+fn with_runs_in_flight_it_is_one_more_to_find_their_owners() {
     let (snapshot, rounds) = opened(3, &[record("job-0", 60, "0x7")], Proof::Lease);
     assert_eq!((snapshot.running.len(), rounds), (1, 3));
 }

@@ -1,7 +1,7 @@
-//! A session aside from the node's own: opened when somebody needs one, closed when nobody did for a while.
+//! A session besides the node's own: opened on demand, closed when idle.
 //!
-//! What is asked for by people, or over the network, may be much and slow. It must neither delay the answers that renew the
-//! lease nor pass for one of them.
+//! Requests from people, or over the network, may be many and slow. They must neither delay the answers that renew the
+//! lease nor count as such answers.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,14 +12,14 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{Connector, Session, Settings};
 use crate::zookeeper::client::{Client as _, Connect as _, ConnectError, Lend, State};
 
-/// How long a new one may take: less than whoever asks is ready to wait.
+/// Longest time to open a session: shorter than any caller's own limit.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// For so long nobody tries again after that failed.
-const AGAIN: Duration = Duration::from_secs(1);
-/// Unused for so long, it is closed. What waits on it for a run's end waits less.
+/// Pause after a failure. Calls during the pause return the same error.
+const PAUSE: Duration = Duration::from_secs(1);
+/// An unused session is closed after this time. Calls that wait on it for a run's end wait for less.
 const IDLE: Duration = Duration::from_secs(15);
 
-/// Lends one session to all who ask.
+/// Lends one session to all callers.
 pub struct Aside(Arc<Kept>);
 
 struct Kept {
@@ -29,17 +29,17 @@ struct Kept {
 
 struct Held {
     session: Option<Session>,
-    /// When somebody asked for it last.
+    /// When it was last requested.
     used: Instant,
-    /// Why there is none, and since when.
+    /// The last failure, and when it happened.
     failed: Option<(Instant, ConnectError)>,
 }
 
 impl Aside {
-    /// To these servers. Nothing is opened yet.
+    /// Prepares to connect to these servers; opens nothing yet.
     ///
     /// # Errors
-    /// When a certificate or key cannot be read, in words.
+    /// If a certificate or key cannot be read; the text says which.
     pub fn new(settings: Settings) -> Result<Self, String> {
         let held = Mutex::new(Held { session: None, used: Instant::now(), failed: None });
         Ok(Self(Arc::new(Kept { connector: Connector::closing(settings)?, held })))
@@ -49,7 +49,7 @@ impl Aside {
 impl Lend for Aside {
     type Client = Session;
 
-    /// One opens it, the others wait for that.
+    /// The first caller opens the session; the others wait for it.
     async fn session(&self) -> Result<Session, ConnectError> {
         let mut held = self.0.held.lock().await;
         held.used = Instant::now();
@@ -58,7 +58,7 @@ impl Lend for Aside {
             return Ok(session.clone());
         }
         if let Some((at, error)) = &held.failed
-            && at.elapsed() < AGAIN
+            && at.elapsed() < PAUSE
         {
             return Err(error.clone());
         }
@@ -78,7 +78,7 @@ impl Lend for Aside {
     }
 }
 
-/// Ends with the session that it was begun for, or with whoever lends it.
+/// Closes the session when it is idle. Ends early if that session was replaced or its lender dropped.
 async fn close_when_idle(owner: i64, kept: Weak<Kept>) {
     let mut until = Instant::now() + IDLE;
     loop {

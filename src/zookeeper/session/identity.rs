@@ -1,8 +1,9 @@
-//! Who a client is to the servers, and to whom belongs what it makes.
+//! Identity of a client at the servers, and ownership of what it creates.
 //!
-//! The lines of an authentication file are the operator's word, and what is made follows them. A certificate alone says less: whether
-//! the servers take it for an identity (x509 authentication) only they know, and a node whose certificate names another, or that
-//! shows none, would be locked out. So it closes what is made anew, and leaves open what stood open before.
+//! The lines of an authentication file express the operator's intent, so ownership follows them. A certificate alone
+//! says less: only the servers know whether they accept it as an identity (x509 authentication), and a node with a
+//! different certificate, or none, would be locked out. So a client with only a certificate closes what it creates in a
+//! new cluster, and leaves open what was open before.
 
 use std::time::Duration;
 
@@ -11,19 +12,19 @@ use zookeeper_client as zk;
 
 use super::Settings;
 use crate::zookeeper::client::{ConnectError, OpenReason, Ownership};
-use crate::zookeeper::rights::foundations;
+use crate::zookeeper::rights::base_paths;
 
-/// Longest that the servers may take to say who this is.
+/// Longest time to wait for the servers to list this client's identities.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Every client has an address, which is nobody.
+/// Scheme of a client's address. Every client has one; it does not count as an identity.
 const ADDRESS: &str = "ip";
 
-/// What a client has to show.
+/// Credentials of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// What the servers shall know it by is fixed from the start.
+    /// Ownership follows from the settings.
     Known(Ownership),
-    /// A certificate and nothing else.
+    /// The client has a certificate and nothing else, so the servers must be asked.
     Certificate,
 }
 
@@ -38,13 +39,15 @@ impl Identity {
         }
     }
 
-    /// To whom belongs what this client makes.
+    /// Ownership of what this client creates.
     pub(super) async fn belongs(self, client: &zk::Client) -> Result<Ownership, ConnectError> {
         match self {
             Self::Known(belongs) => Ok(belongs),
             Self::Certificate => match timeout(TIMEOUT, by_certificate(client)).await {
                 Ok(belongs) => belongs.map_err(|error| ConnectError::Unreachable(error.to_string())),
-                Err(_) => Err(ConnectError::Unreachable("the servers do not say who this node is to them".to_owned())),
+                Err(_) => Err(ConnectError::Unreachable(
+                    "the servers do not answer which identities this node has".to_owned(),
+                )),
             },
         }
     }
@@ -59,10 +62,10 @@ async fn by_certificate(client: &zk::Client) -> Result<Ownership, zk::Error> {
     if known_as.iter().all(|user| user.scheme() == ADDRESS) {
         return Ok(Ownership::Everybody(OpenReason::NotIdentified));
     }
-    for path in foundations() {
+    for path in base_paths() {
         match client.get_acl(path).await {
             Ok((acl, _)) if acl.iter().any(is_open) => return Ok(Ownership::Everybody(OpenReason::OpenBefore)),
-            // Made by whom it is closed to others; whether this node is one of those shows soon.
+            // Closed to others. If this node is excluded too, its first write fails.
             Ok(_) | Err(zk::Error::NoNode | zk::Error::NoAuth) => {}
             Err(error) => return Err(error),
         }
@@ -74,11 +77,11 @@ fn is_open(acl: &zk::Acl) -> bool {
     acl.scheme() == "world" && acl.permission().has(zk::Permission::WRITE)
 }
 
-/// `auth` stands for all identities of the session: the server puts them in its place.
+/// `auth` stands for all identities of the session: the server replaces it by them.
 static OWN_AND_EVERYBODY: [zk::Acl; 2] =
     [zk::Acl::new_const(zk::Permission::ALL, "auth", ""), zk::Acl::new_const(zk::Permission::ALL, "world", "anyone")];
 
-/// As the servers are told.
+/// Converts an ownership to the access list to send.
 pub(super) fn acls(belongs: Ownership) -> zk::Acls<'static> {
     match belongs {
         Ownership::Everybody(_) => zk::Acls::anyone_all(),

@@ -1,16 +1,16 @@
-//! Jobs that wait, each once, first come first served.
+//! Waiting line of jobs: each job at most once, first come first served.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::job::JobName;
 
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct JobLine {
     order: VecDeque<JobName>,
     waiting: BTreeSet<JobName>,
 }
 
-impl Line {
+impl JobLine {
     pub fn push(&mut self, job: JobName) {
         if self.waiting.insert(job.clone()) {
             self.order.push_back(job);
@@ -41,8 +41,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_came_first_is_served_first_and_nobody_waits_twice() {
-        let mut line = Line::default();
+    fn jobs_are_served_in_order_and_wait_only_once() {
+        let mut line = JobLine::default();
         for name in ["b", "a", "b", "c"] {
             line.push(JobName::parse(name).unwrap());
         }

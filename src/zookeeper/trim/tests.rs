@@ -1,4 +1,4 @@
-//! What is trimmed, in how many requests, and what becomes of it when others trim too or nobody answers.
+//! Tests of trimming: what is deleted, with how many requests, and with other trimmers or silent servers.
 
 use futures_util::FutureExt;
 
@@ -26,27 +26,27 @@ impl Fixture {
         self.clock.now().up
     }
 
-    /// Written by whoever: this session hears nothing of it.
-    fn put(&self, job: &str, second: i64, kind: Kind) -> Written {
+    /// Writes a record behind this session's back.
+    fn put(&self, job: &str, second: i64, kind: RecordKind) -> WrittenRecord {
         let run = RunId::scheduled(name(job), at(second));
         let data = match kind {
-            Kind::Run => b"a run".to_vec(),
-            Kind::Skip => json(&HistoryRecord::Skip(skip(job, second))),
+            RecordKind::Run => b"a run".to_vec(),
+            RecordKind::Skip => json(&HistoryRecord::Skip(skip(job, second))),
         };
         let mut tree = self.server.tree();
         tree.put(&paths::job_history(run.job()), "");
         let path = paths::history(&run);
         tree.put(&path, data);
         let version = tree.nodes[&path].1.version;
-        Written { job: name(job), run, kind, version }
+        WrittenRecord { job: name(job), run, kind, version }
     }
 
     fn end(&mut self, job: &str, second: i64) {
-        let written = self.put(job, second, Kind::Run);
+        let written = self.put(job, second, RecordKind::Run);
         self.trimmer.grew(written, self.now());
     }
 
-    /// One answer is taken; false where none is under way.
+    /// Completes one request; false if none is in flight.
     fn turn(&mut self) -> bool {
         self.trimmer.start_next(self.now(), self.leads);
         let Some(step) = self.trimmer.step().now_or_never().flatten() else { return false };
@@ -54,14 +54,14 @@ impl Fixture {
         true
     }
 
-    /// As much as can be done without any time passing.
+    /// Does everything that can be done without time passing.
     fn settle(&mut self) {
         for _ in 0..100_000 {
             if !self.turn() {
                 return;
             }
         }
-        panic!("trimming never came to an end");
+        panic!("trimming did not settle");
     }
 
     fn pass(&mut self, time: Duration) {
@@ -69,7 +69,7 @@ impl Fixture {
         self.settle();
     }
 
-    /// The seconds of a job's records.
+    /// The times of a job's records, in seconds.
     fn left(&self, job: &str) -> Vec<i64> {
         let names = self.server.tree().names(&paths::job_history(&name(job)));
         names.iter().map(|name| RunId::parse(name).unwrap().scheduled_at().as_second()).collect()
@@ -82,17 +82,17 @@ fn a_job_is_listed_once_and_each_further_end_costs_one_delete_and_no_read() {
     (0..20).for_each(|second| fixture.end("backup", second));
     fixture.settle();
     assert_eq!(fixture.server.tree().multis, [0; 0]);
-    let asked = |fixture: &Fixture| {
+    let requests = |fixture: &Fixture| {
         let tree = fixture.server.tree();
         (tree.listings, tree.reads)
     };
-    assert_eq!(asked(&fixture), (1, 20));
+    assert_eq!(requests(&fixture), (1, 20));
     for second in 20..50 {
         fixture.end("backup", second);
         fixture.pass(GATHER);
         assert_eq!(fixture.left("backup"), (second - 19..=second).collect::<Vec<_>>());
     }
-    assert_eq!((asked(&fixture), fixture.server.tree().multis.clone()), ((1, 20), vec![1; 30]));
+    assert_eq!((requests(&fixture), fixture.server.tree().multis.clone()), ((1, 20), vec![1; 30]));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_burst_of_ends_is_trimmed_without_a_pause_and_its_deletes_share_multis() {
     let mut fixture = Fixture::new();
     let jobs: Vec<String> = (0..2_000).map(|number| format!("job-{number}")).collect();
     for job in &jobs {
-        (0..20).for_each(|second| drop(fixture.put(job, second, Kind::Run)));
+        (0..20).for_each(|second| drop(fixture.put(job, second, RecordKind::Run)));
         fixture.end(job, 60);
     }
     fixture.settle();
@@ -119,11 +119,11 @@ fn a_burst_of_ends_is_trimmed_without_a_pause_and_its_deletes_share_multis() {
 }
 
 #[test]
-fn at_most_so_many_requests_are_under_way() {
+fn the_number_of_requests_in_flight_is_limited() {
     let mut fixture = Fixture::new();
     for number in 0..1_000 {
         let job = format!("job-{number}");
-        (0..20).for_each(|second| drop(fixture.put(&job, second, Kind::Run)));
+        (0..20).for_each(|second| drop(fixture.put(&job, second, RecordKind::Run)));
         fixture.end(&job, 60);
     }
     let mut most = 0;
@@ -136,9 +136,9 @@ fn at_most_so_many_requests_are_under_way() {
 }
 
 #[test]
-fn what_was_written_while_the_job_was_listed_counts_once() {
+fn records_written_while_the_job_is_listed_count_once() {
     let mut fixture = Fixture::new();
-    (0..20).for_each(|second| drop(fixture.put("backup", second, Kind::Run)));
+    (0..20).for_each(|second| drop(fixture.put("backup", second, RecordKind::Run)));
     fixture.end("backup", 60);
     fixture.trimmer.start_next(fixture.now(), false);
     fixture.end("backup", 61);
@@ -155,7 +155,7 @@ fn two_nodes_that_trim_one_job_leave_the_newest_twenty() {
     let mut first = Fixture::new();
     let trimmer = Trimmer::new(first.server.context(first.clock.clone()));
     let mut second = Fixture { server: first.server.clone(), clock: first.clock.clone(), trimmer, leads: false };
-    (0..20).for_each(|at| drop(first.put("backup", at, Kind::Run)));
+    (0..20).for_each(|at| drop(first.put("backup", at, RecordKind::Run)));
     for at in (100..160).step_by(2) {
         first.end("backup", at);
         first.settle();
@@ -172,11 +172,11 @@ fn two_nodes_that_trim_one_job_leave_the_newest_twenty() {
 }
 
 #[test]
-fn a_backlog_of_thousands_is_worked_off_in_pieces_and_holds_nobody_up() {
+fn a_backlog_of_thousands_is_deleted_in_pieces_and_delays_no_other_job() {
     let mut fixture = Fixture::new();
-    (0..10_000).for_each(|second| drop(fixture.put("backup", second, Kind::Run)));
-    (0..20).for_each(|second| drop(fixture.put("other", second, Kind::Run)));
-    (0..30).for_each(|second| drop(fixture.put("backup", 20_000 + second, Kind::Skip)));
+    (0..10_000).for_each(|second| drop(fixture.put("backup", second, RecordKind::Run)));
+    (0..20).for_each(|second| drop(fixture.put("other", second, RecordKind::Run)));
+    (0..30).for_each(|second| drop(fixture.put("backup", 20_000 + second, RecordKind::Skip)));
     fixture.end("backup", 10_000);
     fixture.end("other", 60);
     fixture.settle();
@@ -184,7 +184,7 @@ fn a_backlog_of_thousands_is_worked_off_in_pieces_and_holds_nobody_up() {
     while fixture.left("other").len() > 20 {
         assert!(fixture.turn());
     }
-    assert!(fixture.left("backup").len() > 9_000, "the other did not wait for it");
+    assert!(fixture.left("backup").len() > 9_000, "the other job did not wait for it");
     fixture.settle();
     let expected: Vec<_> = (9_981..=10_000).chain(20_010..20_030).collect();
     assert_eq!(fixture.left("backup"), expected);
@@ -194,20 +194,20 @@ fn a_backlog_of_thousands_is_worked_off_in_pieces_and_holds_nobody_up() {
 }
 
 #[test]
-fn a_history_that_may_not_be_trimmed_is_left_alone_and_harms_no_other() {
+fn a_history_that_must_not_be_trimmed_is_left_alone_and_harms_no_other() {
     let mut fixture = Fixture::new();
     for job in ["bad", "good"] {
-        (0..20).for_each(|second| drop(fixture.put(job, second, Kind::Run)));
+        (0..20).for_each(|second| drop(fixture.put(job, second, RecordKind::Run)));
         fixture.end(job, 60);
     }
     fixture.settle();
     fixture.server.tree().forbidden = Some("/cronkeeper/history/bad".into());
     fixture.pass(GATHER);
     assert_eq!((fixture.left("bad").len(), fixture.left("good").len()), (21, 20));
-    let asked = fixture.server.tree().listings;
+    let listings = fixture.server.tree().listings;
     (61..70).for_each(|second| fixture.end("bad", second));
     fixture.pass(GATHER);
-    assert_eq!(fixture.server.tree().listings, asked, "it is not tried again and again");
+    assert_eq!(fixture.server.tree().listings, listings, "it is not tried again and again");
     fixture.server.tree().forbidden = None;
     fixture.clock.pass(LEFT_ALONE);
     fixture.end("bad", 70);
@@ -217,9 +217,9 @@ fn a_history_that_may_not_be_trimmed_is_left_alone_and_harms_no_other() {
 }
 
 #[test]
-fn what_was_not_answered_is_looked_at_again_after_a_pause() {
+fn an_unanswered_request_is_repeated_after_a_pause() {
     let mut fixture = Fixture::new();
-    (0..20).for_each(|second| drop(fixture.put("backup", second, Kind::Run)));
+    (0..20).for_each(|second| drop(fixture.put("backup", second, RecordKind::Run)));
     fixture.end("backup", 60);
     fixture.settle();
     fixture.server.tree().is_silent = true;
@@ -233,11 +233,11 @@ fn what_was_not_answered_is_looked_at_again_after_a_pause() {
 }
 
 #[test]
-fn only_so_many_records_are_known_and_all_are_trimmed_nevertheless() {
+fn known_records_are_limited_and_all_jobs_are_trimmed_nevertheless() {
     let mut fixture = Fixture::new();
     fixture.trimmer.most_known = 100;
     for job in 0..50 {
-        (0..20).for_each(|second| drop(fixture.put(&format!("job-{job}"), second, Kind::Run)));
+        (0..20).for_each(|second| drop(fixture.put(&format!("job-{job}"), second, RecordKind::Run)));
     }
     for second in 60..70 {
         for job in 0..50 {
@@ -248,7 +248,7 @@ fn only_so_many_records_are_known_and_all_are_trimmed_nevertheless() {
         (0..10).for_each(|_| fixture.pass(GATHER));
     }
     assert!((0..50).all(|job| fixture.left(&format!("job-{job}")).len() == 20));
-    let known: usize = fixture.trimmer.known.values().map(History::len).sum();
+    let known: usize = fixture.trimmer.known.values().map(JobHistory::len).sum();
     assert_eq!((known, fixture.trimmer.by_growth.len()), (fixture.trimmer.records, fixture.trimmer.known.len()));
 }
 
@@ -256,11 +256,11 @@ fn only_so_many_records_are_known_and_all_are_trimmed_nevertheless() {
 fn a_leader_finds_what_nobody_trimmed() {
     let mut fixture = Fixture::new();
     for job in 0..30 {
-        (0..40).for_each(|second| drop(fixture.put(&format!("job-{job}"), second, Kind::Run)));
+        (0..40).for_each(|second| drop(fixture.put(&format!("job-{job}"), second, RecordKind::Run)));
     }
     fixture.server.tree().put("/cronkeeper/history/not a job", "");
     fixture.pass(SWEEP_AFTER[0] * 2);
-    assert_eq!(fixture.server.tree().listings, 0, "a follower does not look");
+    assert_eq!(fixture.server.tree().listings, 0, "a follower does not check");
     fixture.leads = true;
     fixture.settle();
     fixture.pass(SWEEP_AFTER[0]);
@@ -268,11 +268,11 @@ fn a_leader_finds_what_nobody_trimmed() {
         fixture.pass(SWEEP_EVERY);
     }
     assert!((0..30).all(|job| fixture.left(&format!("job-{job}")).len() == 20));
-    let asked = fixture.server.tree().listings;
-    assert!(fixture.trimmer.wake() > Some(fixture.now() + SWEEP_AFTER[0] * 10), "all was looked into");
+    let listings = fixture.server.tree().listings;
+    assert!(fixture.trimmer.wake() > Some(fixture.now() + SWEEP_AFTER[0] * 10), "all jobs were checked");
     fixture.pass(SWEEP_AFTER[1]);
     for _ in 0..40 {
         fixture.pass(SWEEP_EVERY);
     }
-    assert_eq!(fixture.server.tree().listings, asked + 31, "what is known is not listed again");
+    assert_eq!(fixture.server.tree().listings, listings + 31, "known jobs are not listed again");
 }

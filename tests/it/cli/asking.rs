@@ -1,4 +1,4 @@
-//! `status` and `history`, against daemons and against none.
+//! Commands that query a daemon: `status`, `history` and others, with and without one.
 
 use serde_json::Value;
 
@@ -16,30 +16,30 @@ fn json(line: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn without_a_daemon_it_says_where_it_looked() {
+fn without_a_daemon_the_error_names_the_socket() {
     let context = SessionContext::new();
     let commands: [&[&str]; 5] =
         [&["status"], &["history"], &["trigger", "backup", "--wait"], &["pause", "backup"], &["resume", "backup"]];
     for command in commands {
-        assert_said(
+        assert_printed(
             &context.enter(&[command, &["--runtime-dir", "run"]].concat()),
             "
-        | cronkeeper: no daemon to be reached: run/api.sock: No such file or directory (os error 2)
-        | hint: is `cronkeeper run` running here? `--runtime-dir` says where its socket is
+        | cronkeeper: no daemon can be reached: run/api.sock: No such file or directory (os error 2)
+        | hint: is `cronkeeper run` running here? `--runtime-dir` names the directory of its socket
         exit 69",
         );
     }
-    let said = transcript(context.line(&["status"]).env("RUNTIME_DIRECTORY", "named/by/systemd"));
-    assert_said(
-        &said,
+    let printed = transcript(context.line(&["status"]).env("RUNTIME_DIRECTORY", "named/by/systemd"));
+    assert_printed(
+        &printed,
         "
-        | cronkeeper: no daemon to be reached: named/by/systemd/api.sock: No such file or directory (os error 2)
-        | hint: is `cronkeeper run` running here? `--runtime-dir` says where its socket is
+        | cronkeeper: no daemon can be reached: named/by/systemd/api.sock: No such file or directory (os error 2)
+        | hint: is `cronkeeper run` running here? `--runtime-dir` names the directory of its socket
         exit 69",
     );
 }
 
-/// A node with one job that runs now, and once.
+/// A node with one job that runs every second and fails.
 fn spec() -> Spec {
     Spec::new(CRONKEEPER, "asked").jobs(
         "jobs: {greet: {schedule: '@every 1s', description: Says hello, command: 'echo hello; exit 3', overlap: skip}}",
@@ -94,7 +94,7 @@ fn a_leader_and_its_follower_on_one_host_are_shown() {
 }
 
 #[test]
-fn a_follower_on_zookeeper_answers_for_itself_and_knows_what_the_leader_ran() {
+fn a_follower_on_zookeeper_shows_its_own_status_and_the_leaders_history() {
     let connect = shared();
     let spec = spec().zookeeper(&connect);
     let leader = spec.start();
@@ -107,12 +107,12 @@ fn a_follower_on_zookeeper_answers_for_itself_and_knows_what_the_leader_ran() {
     let runtime = other.runtime_dir();
     let runtime = runtime.to_str().unwrap();
 
-    // What is shown may be a quarter of a second behind the log.
+    // The status may be a quarter of a second behind the log.
     let shown = || {
         let status = json(&["status", "--json", "--runtime-dir", runtime]).remove(0);
         (status["state"] == "following").then_some(status)
     };
-    let status = crate::support::poll(LONG, shown).expect("the follower's status says that it follows");
+    let status = crate::support::poll(LONG, shown).expect("the follower's status reports that it follows");
     assert_eq!(status["node"], follower.name());
     assert_eq!(status["role"]["leader_node"], leader.name());
     assert_eq!(status["role"]["predecessor_node"], leader.name());
@@ -131,14 +131,14 @@ fn a_follower_on_zookeeper_answers_for_itself_and_knows_what_the_leader_ran() {
 }
 
 #[test]
-fn a_job_that_is_not_there_is_said() {
+fn an_unknown_job_is_an_error() {
     let spec = spec();
     let _node = spec.start();
     let runtime = spec.runtime_dir();
     until("the leader serves the socket", || runtime.join("api.sock").exists());
-    let said = SessionContext::new().enter(&["history", "gret", "--runtime-dir", runtime.to_str().unwrap()]);
-    assert_said(
-        &said,
+    let printed = SessionContext::new().enter(&["history", "gret", "--runtime-dir", runtime.to_str().unwrap()]);
+    assert_printed(
+        &printed,
         "
         | cronkeeper: there is no job `gret`, did you mean `greet`?
         exit 2",

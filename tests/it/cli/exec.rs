@@ -1,4 +1,4 @@
-//! `exec` in all its endings.
+//! The command `exec`: output, exit codes, limits and signals.
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -45,30 +45,30 @@ fn line(job: &str) -> [&str; 4] {
 
 #[track_caller]
 fn assert_ends(job: &str, expected: &str) {
-    assert_said(&context().enter(&line(job)), expected);
+    assert_printed(&context().enter(&line(job)), expected);
 }
 
 #[test]
-fn output_and_exit_code_are_the_commands_own() {
+fn output_and_exit_code_are_those_of_the_job() {
     assert_ends("code", "out\n| err\nexit 3");
     assert_ends("last", "no end of line\nexit 0");
 }
 
 #[test]
-fn the_job_finds_what_the_daemon_would_give_it_and_nothing_else() {
-    let said = transcript(context().line(&line("asks")).env("SECRET", "of the shell"));
-    assert_said(&said, "here\n/tmp\n0027\nasks 1 0\n[]\nexit 0");
+fn the_environment_is_that_of_the_job_only() {
+    let printed = transcript(context().line(&line("asks")).env("SECRET", "of the shell"));
+    assert_printed(&printed, "here\n/tmp\n0027\nasks 1 0\n[]\nexit 0");
 }
 
 #[test]
-fn a_terminal_is_not_given_what_it_would_obey() {
+fn control_characters_are_escaped_on_a_terminal() {
     let context = context();
-    // Debian's `script` gives a command a terminal; it writes what the command wrote there.
+    // script(1) runs a command on a terminal, and prints what the command writes there.
     let command = format!("{CRONKEEPER} {}", line("paints").join(" "));
-    let said =
+    let printed =
         Command::new("script").args(["-qec", &command, "/dev/null"]).current_dir(context.path()).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&said.stdout), "\\u{1b}[2Jred\\u{200b}\tok\r\n");
-    assert_said(&context.enter(&line("paints")), "\u{1b}[2Jred\u{200b}\tok\nexit 0");
+    assert_eq!(String::from_utf8_lossy(&printed.stdout), "\\u{1b}[2Jred\\u{200b}\tok\r\n");
+    assert_printed(&context.enter(&line("paints")), "\u{1b}[2Jred\u{200b}\tok\nexit 0");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_disabled_job_runs() {
 
 #[test]
 fn an_unknown_job_is_wrong_usage_with_the_nearest_name() {
-    assert_ends("singal", "| cronkeeper: no job is called `singal`\n| hint: did you mean `signal`?\nexit 2");
+    assert_ends("singal", "| cronkeeper: there is no job `singal`\n| hint: did you mean `signal`?\nexit 2");
 }
 
 #[test]
@@ -87,21 +87,18 @@ fn a_signal_is_128_and_its_number() {
 }
 
 #[test]
-fn a_timeout_is_124_also_where_it_takes_a_kill() {
-    assert_ends("slow", "| cronkeeper: job `slow` took longer than its `timeout` of 1s and was ended\nexit 124");
-    assert_ends(
-        "stubborn",
-        "| cronkeeper: job `stubborn` took longer than its `timeout` of 1s and was ended\nexit 124",
-    );
+fn a_timeout_is_124_even_if_the_job_must_be_killed() {
+    assert_ends("slow", "| cronkeeper: job `slow` exceeded its `timeout` of 1s and was stopped\nexit 124");
+    assert_ends("stubborn", "| cronkeeper: job `stubborn` exceeded its `timeout` of 1s and was stopped\nexit 124");
 }
 
 #[test]
-fn a_program_that_is_not_there_is_127_and_one_that_cannot_be_executed_126() {
+fn a_missing_program_is_127_and_one_that_cannot_be_executed_126() {
     assert_ends(
         "missing",
         "
         | cronkeeper: job `missing` cannot be started: no-such-program: No such file or directory (os error 2)
-        | hint: a program without a slash is searched in the job's own PATH; a script needs the interpreter it names
+        | hint: a program without a slash is searched for in the job's own PATH; a script needs the interpreter that it names
         exit 127",
     );
     assert_ends(
@@ -119,7 +116,7 @@ fn a_program_that_is_not_there_is_127_and_one_that_cannot_be_executed_126() {
 }
 
 #[test]
-fn a_user_that_is_missing_is_126() {
+fn a_missing_user_is_126() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root runs jobs as other users");
         return;
@@ -143,11 +140,11 @@ fn a_script_without_a_shebang_runs_as_in_a_shell() {
     let context = context();
     let script = context.dir.write("script", "echo $1; exit 9\n");
     std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    assert_said(&context.enter(&line("script")), "one\nexit 9");
+    assert_printed(&context.enter(&line("script")), "one\nexit 9");
 }
 
 #[test]
-fn what_max_output_drops_is_said() {
+fn output_beyond_max_output_is_dropped_and_reported() {
     assert_ends(
         "flood",
         "
@@ -159,7 +156,7 @@ fn what_max_output_drops_is_said() {
 }
 
 #[test]
-fn what_outlives_the_command_is_killed_and_said() {
+fn processes_that_outlive_the_command_are_killed_and_reported() {
     assert_ends(
         "daemonizes",
         "
@@ -168,7 +165,7 @@ fn what_outlives_the_command_is_killed_and_said() {
     );
 }
 
-/// Sends the command a signal once the job has said that it is ready.
+/// Sends the command a signal once the job has printed `ready`; returns the rest of the output and the exit code.
 fn interrupted(job: &str, signal: Signal) -> (String, Option<i32>) {
     let context = context();
     let mut child = context.line(&line(job)).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -189,7 +186,7 @@ fn a_signal_ends_the_job_as_its_timeout_would() {
 }
 
 #[test]
-fn a_reader_who_has_enough_changes_no_exit_code() {
+fn a_closed_pipe_does_not_change_the_exit_code() {
     let context = context();
     let mut child = context.line(&line("code")).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     drop(child.stdout.take());
@@ -197,23 +194,24 @@ fn a_reader_who_has_enough_changes_no_exit_code() {
 }
 
 #[test]
-fn killed_outright_it_leaves_nothing_behind() {
+fn sigkill_leaves_no_process_behind() {
     let context = context();
     let mut child = context.line(&line("dies")).stdout(Stdio::piped()).spawn().unwrap();
     let mut ready = [0; 6];
     child.stdout.take().unwrap().read_exact(&mut ready).unwrap();
-    let job = || is_alive("CRONKEEPER_JOB=dies", &here(&context));
-    assert!(job());
+    let is_running = || is_alive("CRONKEEPER_JOB=dies", &variable(&context));
+    assert!(is_running());
     kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
     child.wait().unwrap();
-    until("nothing is left", || !job());
+    until("no process is left", || !is_running());
 }
 
-fn here(context: &SessionContext) -> String {
-    format!("DESK={}", context.path().display())
+/// The variable that distinguishes this test's job from those of other tests.
+fn variable(context: &SessionContext) -> String {
+    format!("CONTEXT={}", context.path().display())
 }
 
-/// A process with both in its environment.
+/// True if a process has both variables in its environment.
 fn is_alive(one: &str, other: &str) -> bool {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let mut environments = all.filter_map(|entry| std::fs::read(entry.path().join("environ")).ok());

@@ -1,4 +1,4 @@
-//! Wrong usage, wrong files, and the two commands that need nothing but a jobs file.
+//! Wrong usage, invalid files, and the commands that need no daemon.
 
 use super::{SessionContext, assert_said, transcript};
 
@@ -23,7 +23,7 @@ jobs:
 #[test]
 fn no_command_or_an_unknown_one_is_wrong_usage() {
     let context = SessionContext::new();
-    assert_said(
+    assert_printed(
         &context.enter(&["chekc"]),
         "
         | error: unrecognized subcommand 'chekc'
@@ -40,8 +40,8 @@ fn no_command_or_an_unknown_one_is_wrong_usage() {
 }
 
 #[test]
-fn help_lists_what_there_is() {
-    assert_said(
+fn help_lists_the_commands() {
+    assert_printed(
         &SessionContext::new().enter(&["--help"]),
         "
         Cron that survives the loss of a host
@@ -49,21 +49,21 @@ fn help_lists_what_there_is() {
         Usage: cronkeeper <COMMAND>
 
         Commands:
-        run          Take part in the election, and run the jobs while leading
-        check        Validate a jobs file or folder
-        next         Show coming occurrences
-        status       Show who leads, the queue, and the jobs with their last and next runs
+        run          Run the daemon: take part in the election and, as leader, run the jobs
+        check        Validate a jobs file or directory
+        next         Show upcoming occurrences
+        status       Show the leader, the queue, and the jobs with their last and next runs
         history      Show runs and skips, newest first
-        trigger      Run a job now, on the node that leads
-        pause        Keep a job's occurrences from running until it is resumed
-        resume       Let a paused job's occurrences run again, from now on
-        handover     Have the leader give leadership up; to be asked of the node that leads
-        kill         End a run on whichever node has it
+        trigger      Run a job now, on the leader
+        pause        Skip a job's occurrences until it is resumed
+        resume       Resume a paused job; what it skipped meanwhile is not run
+        handover     Make the leader resign; must be run against the leader's own daemon
+        kill         End a run, on whichever node it is
         exec         Run a job here and now, without a cluster
-        release      Give up what a dead daemon of this host still holds
-        import       Write a crontab as jobs.yaml
-        completions  Write a script that completes commands and options in a shell
-        man          Write the manual page
+        release      Release what a dead daemon on this host still holds
+        import       Convert a crontab to jobs.yaml, on stdout
+        completions  Print a completion script for a shell
+        man          Print the manual page
 
         Options:
         -h, --help     Print help
@@ -80,14 +80,17 @@ fn every_command_has_help() {
         "release",
     ];
     for command in commands.into_iter().chain(["import", "completions", "man"]) {
-        let said = context.enter(&[command, "--help"]);
-        assert!(said.contains(&format!("Usage: cronkeeper {command}")) && said.ends_with("exit 0\n"), "{said}");
+        let printed = context.enter(&[command, "--help"]);
+        assert!(
+            printed.contains(&format!("Usage: cronkeeper {command}")) && printed.ends_with("exit 0\n"),
+            "{printed}"
+        );
     }
 }
 
 #[test]
-fn a_bad_duration_says_how_one_is_written() {
-    assert_said(
+fn the_error_for_a_bad_duration_shows_the_format() {
+    assert_printed(
         &SessionContext::new().enter(&["run", "--session-timeout", "10"]),
         "
         | error: invalid value '10' for '--session-timeout <DURATION>': `10` has no unit: write `10s` for seconds, `10m` for minutes
@@ -95,10 +98,10 @@ fn a_bad_duration_says_how_one_is_written() {
         | For more information, try '--help'.
         exit 2",
     );
-    assert_said(
+    assert_printed(
         &SessionContext::new().enter(&["run", "--drain-timeout", "1.5h"]),
         "
-        | error: invalid value '1.5h' for '--drain-timeout <DURATION>': `1.5h` is no duration: integers with units, such as `500ms`, `90s`, `1h30m` or `2d`
+        | error: invalid value '1.5h' for '--drain-timeout <DURATION>': `1.5h` is not a duration: expected integers with units, such as `500ms`, `90s`, `1h30m` or `2d`
         |
         | For more information, try '--help'.
         exit 2",
@@ -113,29 +116,29 @@ fn an_empty_connect_string_is_wrong_usage_and_not_the_solo_backend() {
         |
         | For more information, try '--help'.
         exit 2";
-    assert_said(&context.enter(&["run", "--zookeeper", ""]), expected);
-    assert_said(&transcript(context.line(&["run"]).env("CRONKEEPER_ZOOKEEPER", "")), expected);
-    assert_said(&context.enter(&["release", "--zookeeper", ""]), expected);
+    assert_printed(&context.enter(&["run", "--zookeeper", ""]), expected);
+    assert_printed(&transcript(context.line(&["run"]).env("CRONKEEPER_ZOOKEEPER", "")), expected);
+    assert_printed(&context.enter(&["release", "--zookeeper", ""]), expected);
 }
 
 #[test]
-fn a_name_that_is_none_is_wrong_usage_and_asks_nobody() {
+fn an_invalid_node_name_is_wrong_usage() {
     let rule = "1 to 253 letters, digits, `.`, `_` and `-`, not starting with a dot";
     let expected = format!(
         "
-        | error: invalid value '../../x' for '--to <NODE>': `../../x` is no node name: {rule}
+        | error: invalid value '../../x' for '--to <NODE>': `../../x` is not a node name: expected {rule}
         |
         | For more information, try '--help'.
         exit 2"
     );
-    assert_said(&SessionContext::new().enter(&["handover", "--to", "../../x"]), &expected);
+    assert_printed(&SessionContext::new().enter(&["handover", "--to", "../../x"]), &expected);
     let refused = SessionContext::new().enter(&["handover", "--to", ""]);
     assert!(refused.contains("'--to <NODE>'") && refused.contains("exit 2"), "{refused}");
 }
 
 #[test]
 fn credentials_without_zookeeper_are_wrong_usage() {
-    assert_said(
+    assert_printed(
         &SessionContext::new().enter(&["release", "--zookeeper-auth-file", "auth"]),
         "
         | error: the following required arguments were not provided:
@@ -151,88 +154,91 @@ fn credentials_without_zookeeper_are_wrong_usage() {
 #[test]
 fn an_unknown_variable_is_wrong_usage_with_the_nearest_name() {
     let context = SessionContext::with("jobs.yaml", GOOD);
-    assert_said(
+    assert_printed(
         &transcript(context.line(&["check", "jobs.yaml"]).env("CRONKEEPER_ZOKEEPER", "zk:2181")),
         "
-        | cronkeeper: the environment variable `CRONKEEPER_ZOKEEPER` means nothing to cronkeeper
+        | cronkeeper: unknown environment variable `CRONKEEPER_ZOKEEPER`
         | hint: did you mean `CRONKEEPER_ZOOKEEPER`?
         exit 2",
     );
 }
 
 #[test]
-fn a_file_that_is_not_there_says_where_another_is_named() {
+fn the_error_for_a_missing_jobs_file_names_the_options() {
     let context = SessionContext::new();
     for line in [&["check", "jobs.yaml"][..], &["next", "--jobs", "jobs.yaml"], &["run", "--jobs", "jobs.yaml"]] {
-        assert_said(
+        assert_printed(
             &context.enter(line),
             "
         | cronkeeper: cannot read jobs.yaml: No such file or directory (os error 2)
-        | hint: say where the jobs are with `--jobs PATH` or CRONKEEPER_JOBS; `check` takes the path itself
+        | hint: name the jobs file with `--jobs PATH` or CRONKEEPER_JOBS; `check` takes it as an argument
         exit 78",
         );
     }
 }
 
 #[test]
-fn an_invalid_file_is_told_with_all_its_errors() {
+fn all_errors_of_an_invalid_file_are_reported() {
     let context = SessionContext::with("jobs.yaml", BAD);
     let expected = "
         | jobs.yaml:2:3: job `backup`: `schedule` is missing
         | jobs.yaml:3:5: job `backup`: `schedul` is not a key of a job, did you mean `schedule`?
         | jobs.yaml:6:23: job `report`: `schedule`: day of week: 8 is out of range; allowed: 0 to 7 (0 and 7 are Sunday), sun to sat
-        | jobs.yaml:7:14: job `report`: `timeout`: `soon` is no duration: integers with units, such as `500ms`, `90s`, `1h30m` or `2d`
+        | jobs.yaml:7:14: job `report`: `timeout`: `soon` is not a duration: expected integers with units, such as `500ms`, `90s`, `1h30m` or `2d`
         exit 78";
     for line in [&["check", "jobs.yaml"][..], &["next", "--jobs", "jobs.yaml"], &["run", "--jobs", "jobs.yaml"]] {
-        assert_said(&context.enter(line), expected);
+        assert_printed(&context.enter(line), expected);
     }
 }
 
 #[test]
 fn a_valid_file_is_summed_up() {
-    let said = SessionContext::with("jobs.yaml", GOOD).enter(&["check", "jobs.yaml"]);
-    let (digest, rest) = said.split_once("digest ").unwrap().1.split_once('\n').unwrap();
+    let printed = SessionContext::with("jobs.yaml", GOOD).enter(&["check", "jobs.yaml"]);
+    let (digest, rest) = printed.split_once("digest ").unwrap().1.split_once('\n').unwrap();
     assert_eq!((digest.len(), rest), (16, "exit 0\n"));
-    assert_said(&said.replace(digest, "<digest>"), "jobs.yaml: valid, 3 jobs (1 disabled), digest <digest>\nexit 0");
+    assert_printed(
+        &printed.replace(digest, "<digest>"),
+        "jobs.yaml: valid, 3 jobs (1 disabled), digest <digest>\nexit 0",
+    );
 }
 
 #[test]
-fn coming_occurrences_are_shown_by_time_and_in_each_jobs_zone() {
+fn upcoming_occurrences_are_shown_by_time_and_in_each_jobs_zone() {
     let context = SessionContext::with("jobs.yaml", GOOD);
     let from = ["--jobs", "jobs.yaml", "--from", "2026-11-20T00:00:00Z"];
-    assert_said(
+    assert_printed(
         &context.enter(&[&["next"], &from[..]].concat()),
         "
         LOCAL TIME               ZONE               TIME UNTIL  JOB
         Fri 2026-11-20 02:30:00  Europe/Berlin CET  in 1h30m    backup
         Fri 2026-11-20 06:00:00  UTC                in 6h       report
-        | job `old` is disabled: it has no occurrences
+        | job `old` is disabled, so it has no occurrences
         exit 0",
     );
-    assert_said(
+    assert_printed(
         &context.enter(&[&["next", "report", "-n", "2", "--json"], &from[..]].concat()),
         r#"
         {"job":"report","at":"2026-11-20T06:00:00+00:00"}
         {"job":"report","at":"2026-11-23T06:00:00+00:00"}
         exit 0"#,
     );
-    assert_said(
+    assert_printed(
         &context.enter(&[&["next", "repotr"], &from[..]].concat()),
         "
-        | cronkeeper: no job is called `repotr`
+        | cronkeeper: there is no job `repotr`
         | hint: did you mean `report`?
         exit 2",
     );
-    assert_said(
+    assert_printed(
         &context.enter(&[&["next", "old"], &from[..]].concat()),
         "
-        | job `old` is disabled: it has no occurrences
+        | job `old` is disabled, so it has no occurrences
         exit 0",
     );
-    assert_said(
+    assert_printed(
         &context.enter(&["next", "--schedule", "0 0 30 2 *"]),
         "
-        | cronkeeper: `0 0 30 2 *` is no schedule: never comes: February has no day 30
+        | cronkeeper: `0 0 30 2 *` is not a valid schedule: never comes: February has no day 30
         |   0 0 30 2 *
         |   ^^^^^^^^^^
         exit 2",
@@ -242,10 +248,10 @@ fn coming_occurrences_are_shown_by_time_and_in_each_jobs_zone() {
 #[test]
 fn a_wrong_expression_is_marked_at_the_fault() {
     let context = SessionContext::new();
-    assert_said(
+    assert_printed(
         &context.enter(&["next", "--schedule", "0 2 * * mno-fri"]),
         "
-        | cronkeeper: `0 2 * * mno-fri` is no schedule: day of week: `mno` is neither a number nor a name, did you mean `mon`?; allowed: 0 to 7 (0 and 7 are Sunday), sun to sat
+        | cronkeeper: `0 2 * * mno-fri` is not a valid schedule: day of week: `mno` is neither a number nor a name, did you mean `mon`?; allowed: 0 to 7 (0 and 7 are Sunday), sun to sat
         |   0 2 * * mno-fri
         |           ^^^
         exit 2",
@@ -253,8 +259,8 @@ fn a_wrong_expression_is_marked_at_the_fault() {
 }
 
 #[test]
-fn an_expression_is_read_in_plain_words() {
-    assert_said(
+fn an_expression_is_described_in_words() {
+    assert_printed(
         &SessionContext::new().enter(&[
             "next",
             "--schedule",
@@ -270,7 +276,7 @@ fn an_expression_is_read_in_plain_words() {
         at 02:30 every day, Europe/Berlin
 
         LOCAL TIME               ZONE                TIME UNTIL  CLOCK SHIFT
-        Sun 2026-03-29 03:00:00  Europe/Berlin CEST  in 13h      for 02:30, which is left out
+        Sun 2026-03-29 03:00:00  Europe/Berlin CEST  in 13h      for 02:30, which is skipped
         Mon 2026-03-30 02:30:00  Europe/Berlin CEST  in 1d12h
         exit 0",
     );
@@ -280,18 +286,18 @@ fn an_expression_is_read_in_plain_words() {
 fn an_imported_crontab_is_valid_and_due_when_it_was() {
     let context =
         SessionContext::with("crontab", "MAILTO=ops\n# Full backup\n30 2 * * * /usr/local/bin/backup\n@reboot x\n");
-    let said = transcript(context.line(&["import", "crontab"]).env("TZ", "Europe/Berlin"));
-    let (yaml, rest) = said.split_once("\n| ").unwrap();
-    assert_said(
+    let printed = transcript(context.line(&["import", "crontab"]).env("TZ", "Europe/Berlin"));
+    let (yaml, rest) = printed.split_once("\n| ").unwrap();
+    assert_printed(
         &format!("| {rest}"),
         "
-        | crontab:1: MAILTO=ops: no mail is sent; output goes into the log
+        | crontab:1: MAILTO=ops: cronkeeper sends no mail; output goes to the log
         | crontab:4: not carried over: `@reboot`: a cluster has no single boot; use a systemd unit on each host
         exit 0",
     );
     let path = context.dir.write("jobs.yaml", yaml);
     assert!(context.enter(&["check", path.to_str().unwrap()]).contains("valid, 1 job,"));
-    assert_said(
+    assert_printed(
         &context.enter(&["next", "--jobs", path.to_str().unwrap(), "--json", "--from", "2026-11-20T00:00:00Z"]),
         r#"
         {"job":"backup","at":"2026-11-20T02:30:00+01:00"}

@@ -16,7 +16,7 @@ use crate::support::witness::{Mark, Witness};
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
-/// Three nodes with a job of every second, which their own server remembers nothing else beside.
+/// Three nodes on their own ensemble, with a job that runs every second.
 struct Cluster {
     ensemble: Ensemble,
     place: Place,
@@ -43,7 +43,7 @@ impl Cluster {
         self.dir.path().join("auth")
     }
 
-    /// One node after the other ends in order and comes back with these lines.
+    /// Restarts the nodes one after the other with these settings.
     fn introduce(&mut self, lines: &str) {
         self.dir.write("auth", lines);
         for at in 0..self.nodes.len() {
@@ -65,7 +65,7 @@ impl Cluster {
         spec.clone().env("CRONKEEPER_ZOOKEEPER_AUTH_FILE", &self.file().display().to_string())
     }
 
-    /// Waits until a run has ended that was due from now on.
+    /// Waits for the end of a run that is due from now on.
     fn await_a_run(&self) {
         let now = Timestamp::now().to_string();
         until("a run has ended", || {
@@ -81,7 +81,7 @@ impl Cluster {
         Zk::with(connector, &self.ensemble.connect_string())
     }
 
-    /// Every path but those of the nodes themselves.
+    /// All paths except those of the nodes themselves.
     fn paths(&self, known: &Zk) -> Vec<String> {
         let root = ["/leader", "/cronkeeper", "/cronkeeper/cluster", "/cronkeeper/nodes"];
         let mut paths: Vec<String> = root.iter().map(|path| self.place.path(path)).collect();
@@ -93,14 +93,14 @@ impl Cluster {
         paths
     }
 
-    /// Waits until these are let in nowhere.
+    /// Waits until these credentials have access to no path.
     fn await_closed(&self, known: &Zk, stranger: &Zk) {
-        // What is gone meanwhile is open to nobody.
+        // A path that is gone meanwhile is open to nobody.
         let is_closed = |path: &String| !stranger.may_set(path) || !known.is_there(path);
         until("all is closed to others", || self.paths(known).iter().all(is_closed));
     }
 
-    /// Waits until these are let in everywhere.
+    /// Waits until these credentials have access to every path.
     fn await_open(&self, known: &Zk, other: &Zk) {
         until("all is open to the next", || self.paths(known).iter().all(|path| other.may_set(path)));
     }
@@ -145,7 +145,7 @@ fn authentication_and_then_another_password_are_introduced_without_a_run_or_a_no
     }
 }
 
-/// What the readiness of a node waits for, as `cronkeeper status` shows it.
+/// What a node's readiness waits for, as shown by `cronkeeper status`.
 fn awaited(node: &Node) -> Option<String> {
     let mut command = command(&["status", "--json", "--runtime-dir"]);
     command.arg(node.spec().runtime_dir());
@@ -159,12 +159,12 @@ fn a_node_that_is_given_a_credential_alone_ends_none_of_the_others() {
     let mut cluster = Cluster::start();
     cluster.dir.write("auth", "digest:cron:secret\n");
     cluster.restart(2);
-    // The others read the members now and then, and find one that they cannot read.
+    // The other nodes read the members now and then, and find one that they cannot read.
     let member = format!("/cronkeeper/nodes/{}", cluster.nodes[2].name());
     for node in &cluster.nodes[..2] {
         node.await_where("coordination.damaged", LONG, |said| said.text("path") == member);
     }
-    // It leads next but one, and then takes all into possession.
+    // This node leads next but one, and then sets the access lists of all paths.
     for at in 0..2 {
         cluster.nodes[at].kill9();
         let next = &cluster.nodes[at + 1];
@@ -179,11 +179,11 @@ fn a_node_that_is_given_a_credential_alone_ends_none_of_the_others() {
     let (known, stranger) = (cluster.client(Some("cron:secret")), cluster.client(None));
     cluster.await_closed(&known, &stranger);
     cluster.await_a_run();
-    // The one without a credential has lost everything but its life, and says so.
+    // The node without a credential is still alive but has no access any more, and says so.
     let locked_out = &cluster.nodes[0];
     assert_eq!(locked_out.status(), None, "{}", locked_out.events().tail());
     until("it names what it lacks", || locked_out.events().named("coordination.damaged").len() >= 2);
-    // Its place is gone with the leader's death; it leads nobody, and is not ready to.
+    // With the leader's death its place in the queue is gone. It leads nobody, and is not ready to.
     cluster.nodes[2].kill9();
     until("it says what it waits for", || {
         awaited(locked_out).is_some_and(|awaited| awaited.contains("not authorized"))

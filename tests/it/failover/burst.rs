@@ -1,4 +1,4 @@
-//! Many jobs due at one instant, with the shortest session that is recommended: each runs, once, and the term is kept.
+//! Many jobs due at one instant, with the shortest recommended session: each runs once, and the leader keeps its term.
 
 use crate::support::burst::Burst;
 use crate::support::node::Node;
@@ -7,7 +7,7 @@ use crate::support::zookeeper::Ensemble;
 
 use super::cluster::{Place, usual};
 
-/// Two nodes that have the jobs some time before they are due.
+/// Two nodes that receive the jobs some time before they are due.
 fn in_time(ensemble: &Ensemble, jobs: usize) -> (Place, Burst, Vec<Node>) {
     for seconds in [10, 20, 40] {
         let place = Place::on(ensemble);
@@ -21,7 +21,7 @@ fn in_time(ensemble: &Ensemble, jobs: usize) -> (Place, Burst, Vec<Node>) {
 }
 
 fn all_run_once(jobs: usize) {
-    // Of its own: what waits for the disk of another test's servers would be no burst of ours.
+    // An ensemble of its own, so that other tests' servers do not compete for the disk.
     let ensemble = Ensemble::start(1);
     let (place, burst, nodes) = in_time(&ensemble, jobs);
     burst.await_ends(&nodes);

@@ -1,4 +1,4 @@
-//! Chains of jobs while leadership goes from node to node.
+//! Chained jobs while leadership moves from node to node.
 
 use rustix::process::Signal;
 
@@ -17,7 +17,7 @@ fn a_chain_goes_on_when_the_leader_is_killed_in_its_middle() {
     let [a, b] = in_line(["a", "b"].map(|name| usual(place.node(name))));
     let at = soon();
     let quick = witness.command(&["true"]);
-    // Its first attempt dies with its node; the second is quick.
+    // The first attempt dies with its node; the second is short.
     let middle = witness.command(&["sh", "-c", "[ $CRONKEEPER_ATTEMPT -gt 1 ] || sleep 600"]);
     let chain = [
         once("extract", at, &quick, ""),

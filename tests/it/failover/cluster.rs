@@ -1,4 +1,5 @@
-//! Nodes on an ensemble of three, what the servers hold for them, and jobs whose runs leave traces.
+//! Support for failover tests: nodes on an ensemble of three servers, the servers' contents, and jobs whose runs leave
+//! traces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
@@ -16,30 +17,30 @@ use crate::support::witness::{Mark, Witness};
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
-/// The session timeout of nodes here, where a test does not ask for another.
+/// Session timeout of the nodes, unless a test sets another.
 pub const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// True where the long tests are wanted.
+/// True if the long tests are wanted.
 pub fn is_long() -> bool {
     std::env::var_os("CRONKEEPER_LONG").is_some()
 }
 
-/// The three servers that tests share which leave servers alone.
+/// The ensemble shared by tests that do not interfere with the servers.
 pub fn shared() -> &'static Ensemble {
     static SHARED: OnceLock<Ensemble> = OnceLock::new();
     SHARED.get_or_init(|| Ensemble::start(3))
 }
 
-/// A place of its own on an ensemble, as the servers and the nodes see it.
+/// A chroot of its own on an ensemble, as seen by the servers and by the nodes.
 pub struct Place {
     servers: String,
     pub chroot: String,
-    /// Without chroot, so that the servers' words and ours are the same.
+    /// A client without chroot, so that paths are those that the servers report.
     pub zk: Zk,
 }
 
 impl Place {
-    /// On the shared ensemble.
+    /// A chroot on the shared ensemble.
     pub fn shared() -> Self {
         Self::on(shared())
     }
@@ -52,7 +53,7 @@ impl Place {
         Self { servers, chroot, zk }
     }
 
-    /// A new session for the place itself: the old one may not have lived through what was done to the servers.
+    /// Opens a new session for this client: the old one may not have survived what was done to the servers.
     pub fn reconnect(&mut self) {
         self.zk = Zk::connect(&self.servers);
     }
@@ -65,26 +66,26 @@ impl Place {
         format!("{}{path}", self.chroot)
     }
 
-    /// A node of this place.
+    /// A node in this chroot.
     pub fn node(&self, name: &str) -> Spec {
         node(name, &self.connect())
     }
 
-    /// Entries of the queue, in order.
+    /// The queue's entries, in order.
     pub fn queue(&self) -> Vec<String> {
         let mut names = self.zk.children(&self.path("/leader"));
         names.sort_by_key(|name| name[name.len() - 10..].to_owned());
         names
     }
 
-    /// The history of a job, by run and kind of record.
+    /// A job's history, by run and kind of record.
     pub fn history(&self, job: &str) -> BTreeMap<String, Value> {
         let folder = self.path(&format!("/cronkeeper/history/{job}"));
         let read = |name: String| Some((name.clone(), self.zk.json(&format!("{folder}/{name}"))?));
         self.zk.children(&folder).into_iter().filter_map(read).collect()
     }
 
-    /// Waits for the end of a run to be written; its record.
+    /// Waits for the end of a run and returns its record.
     pub fn await_end(&self, run: &str) -> Value {
         let job = run.rsplit_once('.').expect("a run has a job").0;
         until(&format!("the end of {run} is written"), || self.history(job).contains_key(run));
@@ -96,7 +97,7 @@ impl Place {
         self.zk.json(&self.path(&format!("/cronkeeper/running/{run}")))
     }
 
-    /// Who watches what below this place, by all servers' words.
+    /// The sessions that watch paths in this chroot, as reported by all servers.
     pub fn watches(&self, ensemble: &Ensemble) -> BTreeMap<String, BTreeSet<String>> {
         let mut all = BTreeMap::<String, BTreeSet<String>>::new();
         for (path, sessions) in (0..ensemble.len()).flat_map(|i| ensemble.watches(i)) {
@@ -113,12 +114,12 @@ pub fn node(name: &str, connect: &str) -> Spec {
     Spec::new(env!("CARGO_BIN_EXE_cronkeeper"), name).zookeeper(connect)
 }
 
-/// A node with the usual session timeout.
+/// A node with the default session timeout of these tests.
 pub fn usual(spec: Spec) -> Spec {
     spec.option("--session-timeout", "4s")
 }
 
-/// Starts nodes one after the other, so that they stand in the queue in this order.
+/// Starts nodes one after the other, so that they queue in this order.
 pub fn in_line<const N: usize>(specs: [Spec; N]) -> [Node; N] {
     let mut is_first = true;
     specs.map(|spec| {
@@ -129,20 +130,20 @@ pub fn in_line<const N: usize>(specs: [Spec; N]) -> [Node; N] {
     })
 }
 
-/// Starts a node again, as soon as nothing of it lives. It keeps its name and directories.
+/// Restarts a node once all its processes are gone. It keeps its name and directories.
 pub fn again(node: Node) -> Node {
     let spec = node.spec().clone();
     drop(node);
     spec.start()
 }
 
-/// The token of the newest term that a node has told of.
+/// The token of the newest term that a node has logged.
 pub fn token(node: &Node) -> i64 {
     let terms = node.events().named("leader.elected");
     terms.last().and_then(|event| event.number("token")).expect("it was elected")
 }
 
-/// Gives nodes other jobs, and waits until all have them.
+/// Gives nodes other jobs, and waits until all have loaded them.
 pub fn give(nodes: &[&Node], jobs: &str) {
     let seen: Vec<usize> = nodes.iter().map(|node| node.events().len()).collect();
     for node in nodes {
@@ -154,28 +155,25 @@ pub fn give(nodes: &[&Node], jobs: &str) {
     }
 }
 
-/// A whole second a little later than now: time enough for nodes to be given the job that is due then.
+/// A whole second in the near future: late enough to give nodes a job that is due then.
 pub fn soon() -> Timestamp {
     let at = Timestamp::now() + SignedDuration::from_secs(4);
     Timestamp::from_second(at.as_second()).expect("it is a time")
 }
 
-/// The id of a run.
 pub fn run_id(job: &str, at: Timestamp) -> String {
     format!("{job}.{}", at.strftime("%Y%m%dT%H%M%SZ"))
 }
 
-/// A job in YAML.
 pub fn job(name: &str, schedule: &str, command: &str, more: &str) -> String {
     format!("  {name}:\n    schedule: \"{schedule}\"\n    command: {command}\n{}", indented(more))
 }
 
-/// A job that is due once, and never again.
+/// A job that is due exactly once.
 pub fn once(name: &str, at: Timestamp, command: &str, more: &str) -> String {
     job(name, &format!("@at {at}"), command, more)
 }
 
-/// A jobs file.
 pub fn jobs(each: &[String]) -> String {
     format!("jobs:\n{}", each.concat())
 }
@@ -184,7 +182,7 @@ fn indented(lines: &str) -> String {
     lines.lines().map(|line| format!("    {}\n", line.trim())).collect()
 }
 
-/// Waits until an attempt of a job was seen to begin.
+/// Waits until an attempt of a job has begun.
 pub fn await_begun(witness: &Witness, job: &str, attempt: u32) {
     until(&format!("attempt {attempt} of {job} begins"), || {
         let entries = witness.entries();
@@ -192,7 +190,7 @@ pub fn await_begun(witness: &Witness, job: &str, attempt: u32) {
     });
 }
 
-/// The processes of these runs' main processes that live.
+/// The living main processes of these runs.
 pub fn living(witness: &Witness, job: &str) -> Vec<u32> {
     let entries = witness.entries();
     let begun = entries.iter().filter(|entry| entry.mark == Mark::Start && entry.job == job);
@@ -200,12 +198,12 @@ pub fn living(witness: &Witness, job: &str) -> Vec<u32> {
 }
 
 fn is_alive(pid: u32) -> bool {
-    // A zombie is as good as gone.
+    // A zombie counts as dead.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-/// A line to each server of an ensemble, all to be cut together.
+/// A proxy line to each server of an ensemble; all can be cut together.
 pub struct Lines {
     proxies: Vec<Proxy>,
     chroot: String,
@@ -222,14 +220,14 @@ impl Lines {
         format!("{}{}", each.join(","), self.chroot)
     }
 
-    /// Until [`Self::pass`] there is no way but to one server.
+    /// Leaves a way to one server only, until [`Self::pass`].
     pub fn only(&self, server: usize) {
         let others = self.proxies.iter().enumerate().filter(|(i, _)| *i != server);
         others.for_each(|(_, proxy)| proxy.refuse());
     }
 
     pub fn part(&self) {
-        // First no way back by any of them: a client that is cut tries the next at once.
+        // Cut all lines first: a client whose line is cut tries the next server at once.
         self.proxies.iter().for_each(Proxy::refuse);
         self.proxies.iter().for_each(Proxy::cut);
     }
@@ -247,7 +245,7 @@ impl Lines {
     }
 }
 
-/// A plain client, for tests that are not async.
+/// A plain client for tests that are not async.
 pub struct Zk {
     client: Client,
     runtime: Runtime,
@@ -269,7 +267,7 @@ impl Zk {
     }
 
     fn on(connecting: impl Future<Output = Result<Client, Error>>) -> Self {
-        // A worker of its own keeps the session alive between calls.
+        // A separate worker thread keeps the session alive between calls.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime can be had");
         let client = runtime.block_on(connecting).expect("the servers serve");
@@ -280,14 +278,14 @@ impl Zk {
         self.make(path, b"");
     }
 
-    /// Makes an entry with data.
+    /// Creates a znode.
     pub fn make(&self, path: &str, data: &[u8]) {
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
         let made = self.runtime.block_on(self.client.create(path, data, &options));
         made.unwrap_or_else(|error| panic!("{path} cannot be made: {error}"));
     }
 
-    /// Writes an entry, made or not.
+    /// Writes a znode, whether or not it exists.
     pub fn put(&self, path: &str, data: &[u8]) {
         match self.set(path, data) {
             Ok(()) => {}
@@ -296,7 +294,7 @@ impl Zk {
         }
     }
 
-    /// Makes many entries at once.
+    /// Creates many znodes at once.
     pub fn make_all(&self, paths: &[String]) {
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
         let each = paths.iter().map(|path| self.client.create(path, b"", &options));
@@ -304,7 +302,7 @@ impl Zk {
         made.unwrap_or_else(|error| panic!("they cannot be made: {error}"));
     }
 
-    /// Leaves an entry to whoever has the credential of this client, and to all others no more than this.
+    /// Restricts a znode: full rights for this client's credential, only these for everybody else.
     pub fn seize(&self, path: &str, others: Permission) {
         let own = Acl::new(Permission::ALL, AuthId::authed());
         let rest = Acl::new(others, AuthId::anyone());
@@ -312,7 +310,7 @@ impl Zk {
         self.set_acl(path, &acl);
     }
 
-    /// Opens it to all again.
+    /// Opens a restricted znode to everybody.
     pub fn give_back(&self, path: &str) {
         self.set_acl(path, &[Acl::new(Permission::ALL, AuthId::anyone())]);
     }
@@ -322,7 +320,7 @@ impl Zk {
         set.unwrap_or_else(|error| panic!("the list of {path} cannot be set: {error}"));
     }
 
-    /// Deletes an entry with all below it; a node may make some of it again meanwhile.
+    /// Deletes a znode with all its descendants. A node may recreate some of them meanwhile.
     pub fn delete_all(&self, path: &str) {
         until(&format!("{path} is deleted"), || {
             self.children(path).iter().for_each(|child| self.delete_all(&format!("{path}/{child}")));
@@ -330,7 +328,7 @@ impl Zk {
         });
     }
 
-    /// Makes an entry of the queue and watches the one before it; its name.
+    /// Creates a queue entry and watches the one before it. Returns its name.
     pub fn queue_up(&self, folder: &str, before: Option<&str>) -> String {
         let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
         let prefix = format!("{folder}/_c_{}-lock-", Uuid::new_v4());
@@ -339,7 +337,7 @@ impl Zk {
         if let Some(before) = before {
             let path = format!("{folder}/{before}");
             let watch = self.runtime.block_on(self.client.check_and_watch_stat(&path)).expect("it can be watched").1;
-            // Kept by a task until it fires: dropped, it would be taken back.
+            // A task holds the watch until it fires: dropping it would remove it.
             self.runtime.spawn(watch.changed());
         }
         format!("{}{sequence}", &prefix[folder.len() + 1..])
@@ -361,7 +359,7 @@ impl Zk {
         }
     }
 
-    /// The session that an entry lives with.
+    /// The session that a znode belongs to.
     pub fn owner(&self, path: &str) -> i64 {
         let stat = self.runtime.block_on(self.client.check_stat(path)).expect("the servers answer");
         stat.expect("it is there").ephemeral_owner
@@ -371,12 +369,13 @@ impl Zk {
         self.runtime.block_on(self.client.set_data(path, data, None)).map(drop)
     }
 
-    /// True unless the servers refuse to let a node be written to. None is: the version is no node's.
+    /// True unless the servers deny this client a write. Nothing is written: no znode has the version used.
     pub fn may_set(&self, path: &str) -> bool {
         !matches!(self.runtime.block_on(self.client.set_data(path, b"", Some(i32::MAX))), Err(Error::NoAuth))
     }
 
-    /// What the servers let this client do with an entry. But for the entry below it nothing is done where it might be: no entry has
+    /// The rights that the servers grant this client on a znode. Except for the child that it creates, nothing is
+    /// changed, because no znode has the version used.
     /// that version.
     pub fn may(&self, path: &str) -> Vec<&'static str> {
         const NO_VERSION: Option<i32> = Some(i32::MAX);
@@ -394,12 +393,12 @@ impl Zk {
                 ("set the access list of", self.client.set_acl(path, &open, NO_VERSION).await.map(drop)),
             ]
         });
-        // What is gone meanwhile is open to nobody.
+        // A znode that is gone meanwhile is open to nobody.
         let refused = |result: &Result<(), Error>| matches!(result, Err(Error::NoAuth | Error::NoNode));
         tried.into_iter().filter(|(_, result)| !refused(result)).map(|(what, _)| what).collect()
     }
 
-    /// An entry and all below it.
+    /// A znode and all its descendants.
     pub fn walk(&self, path: &str) -> Vec<String> {
         let below = self.children(path).into_iter().flat_map(|name| self.walk(&format!("{path}/{name}")));
         std::iter::once(path.to_owned()).chain(below).collect()
@@ -413,7 +412,7 @@ impl Zk {
         self.runtime.block_on(self.client.delete(path, None))
     }
 
-    /// Deletes an entry that may have gone by itself.
+    /// Deletes a znode that may be gone already.
     pub fn remove(&self, path: &str) {
         match self.delete(path) {
             Ok(()) | Err(Error::NoNode) => {}

@@ -1,4 +1,4 @@
-//! What operators ask of any node: runs now, pauses and their end.
+//! Operators' requests to any node: run now, pause, resume.
 
 use std::process::Output;
 use std::thread;
@@ -55,7 +55,7 @@ fn a_follower_triggers_what_the_leader_runs_and_the_command_ends_as_it_does() {
 fn a_trigger_that_its_leader_did_not_live_to_see_is_run_by_the_next() {
     let (place, witness) = (Place::shared(), Witness::new());
     let [leader, follower] = two(&place, &jobs(&[job("seldom", SELDOM, &witness.command(&["true"]), "")]));
-    // It stands still, so it cannot be told of what is asked for.
+    // This node is stopped, so it cannot receive the request.
     leader.stop();
     let run = asked(follower.spec(), &["trigger", "seldom"]);
     leader.kill9();
@@ -136,7 +136,7 @@ fn any_node_can_end_a_run_that_a_draining_one_still_has() {
         let status = asked(follower.spec(), &["status"]);
         status.lines().any(|line| line.starts_with(leader.name()) && line.ends_with("draining"))
     });
-    assert_eq!(asked(follower.spec(), &["kill", &run]), format!("{run} is told to end"));
+    assert_eq!(asked(follower.spec(), &["kill", &run]), format!("{run} is being stopped"));
     let ended = leader.await_event("run.finished", LONG);
     assert_eq!((ended.text("outcome"), ended.text("reason")), ("killed", "operator"));
     assert!(ended.text("by").ends_with(&format!(" on {}", follower.name())), "{}", ended.json());
@@ -144,7 +144,7 @@ fn any_node_can_end_a_run_that_a_draining_one_still_has() {
     witness.assert_fine(&[]);
 }
 
-/// When it leaves the queue as a follower it goes on to hear what others want of its runs.
+/// A follower that leaves the queue still receives what others request for its runs.
 #[test]
 fn any_node_can_end_a_run_that_a_former_leader_has_and_drains_later() {
     let (place, witness) = (Place::shared(), Witness::new());
@@ -161,7 +161,7 @@ fn any_node_can_end_a_run_that_a_former_leader_has_and_drains_later() {
         let status = asked(leader.spec(), &["status"]);
         status.lines().any(|line| line.starts_with(former.name()) && line.ends_with("draining"))
     });
-    assert_eq!(asked(leader.spec(), &["kill", &run]), format!("{run} is told to end"));
+    assert_eq!(asked(leader.spec(), &["kill", &run]), format!("{run} is being stopped"));
     let ended = former.await_event("run.finished", LONG);
     assert_eq!((ended.text("outcome"), ended.text("reason")), ("killed", "operator"));
     assert_eq!(former.wait_exit(LONG).code(), Some(0));
@@ -182,6 +182,6 @@ fn a_cut_off_run_ends_by_force() {
     assert_eq!(asked(follower.spec(), &["kill", &run, "--force"]), format!("{run} is given up"));
     let ended = follower.await_event("run.finished", LONG);
     assert_eq!((ended.text("outcome"), ended.text("reason")), ("killed", "operator"));
-    // The server that is asked may lag behind.
+    // The server that answers may lag behind.
     until("the run is gone from the ledger", || place.running(&run).is_none());
 }

@@ -1,4 +1,4 @@
-//! Others in the queue: a hundred candidates, kazoo, Curator, and a node with other jobs.
+//! Other programs in the queue: a hundred candidates, kazoo, Curator, and a node with other jobs.
 
 use rustix::process::Signal;
 
@@ -39,7 +39,7 @@ fn the_end_of_a_leader_wakes_one_of_a_hundred() {
     assert!(said.is_none_or(|said| said.text("predecessor") == last), "only that another leads");
 }
 
-/// The node before the peer leads, then the peer has the lock, then the node behind it leads.
+/// First the node ahead of the peer leads, then the peer holds the lock, then the node behind it leads.
 fn between_two_nodes(library: Library) {
     let place = Place::shared();
     let witness = Witness::new();

@@ -1,4 +1,4 @@
-//! Entries that a hand deletes under a living node.
+//! Entries deleted by hand while their node is alive.
 
 use super::cluster::{Place, await_begun, in_line, job, jobs, living, token, usual};
 use crate::support::node::Node;
@@ -21,14 +21,14 @@ fn scene() -> Scene {
     Scene { place, witness, node }
 }
 
-/// The term is lost, its runs die, and the node leads again under a new candidate.
+/// Waits until the term is lost, its runs are dead, and the node leads again with a new candidate.
 fn leads_anew_after(scene: &Scene, delete: impl FnOnce(&Place)) {
     let Scene { place, witness, node } = scene;
     let (seen, old, doomed) = (node.events().len(), token(node), living(witness, "slow"));
     let candidate = place.queue().remove(0);
     delete(place);
     let lost = node.await_after(seen, "leader.lost", LONG, |_| true);
-    // A write may find it out before the watch is told.
+    // A write may fail before the watch fires.
     assert!(["entry-gone", "fenced"].contains(&lost.text("reason")), "{}", lost.json());
     node.await_after(seen, "election.joined", LONG, |joined| joined.text("candidate") != candidate);
     node.await_after(seen, "takeover.done", LONG, |_| true);
@@ -51,7 +51,7 @@ fn a_leader_whose_entries_are_deleted_by_hand_joins_anew() {
         place.zk.remove(&place.path(&format!("/cronkeeper/nodes/{}", scene.node.name())));
     });
     leads_anew_after(&scene, |place| {
-        // The node may come back between the two.
+        // The node may recreate one before the other is deleted.
         until("the queue's parent is deleted", || {
             place.queue().iter().for_each(|name| place.zk.remove(&place.path(&format!("/leader/{name}"))));
             place.zk.delete(&place.path("/leader")).is_ok()
@@ -67,7 +67,7 @@ fn a_follower_whose_candidate_is_deleted_by_hand_joins_anew() {
     let seen = (b.events().len(), c.events().len());
     place.zk.remove(&place.path(&format!("/leader/{candidate}")));
     c.await_after(seen.1, "election.following", LONG, |said| said.text("predecessor_node") == a.name());
-    // It has no watch on its own candidate: it reads the queue every 15 s.
+    // A follower does not watch its own candidate: it reads the queue every 15 s.
     b.await_after(seen.0, "election.following", LONG, |said| said.text("predecessor_node") == c.name());
     assert_eq!(place.queue().len(), 3);
 }

@@ -1,4 +1,4 @@
-//! A connection that is lost again and again: nothing is left of what was lost.
+//! A connection that is lost again and again: no resources leak.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,17 +9,17 @@ use crate::support::witness::Witness;
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, poll, until};
 
-/// How often the line is cut; the first few times teach the allocator and the pools what is needed.
+/// Number of cuts to measure. The first few warm up the allocator and the pools.
 const CUTS: usize = 40;
 /// Cuts that last until the session has expired.
 const EXPIRIES: usize = 2;
-/// How much more memory the daemon may have afterwards.
+/// Additional memory that the daemon may use afterwards.
 const FLAT_KIB: u64 = 4 * 1024;
 
-/// A runtime starts and ends threads of its own, a few, as it sees fit.
+/// Threads by which the count may differ: the runtime starts and ends a few as it sees fit.
 const THREADS_OF_THE_RUNTIME: usize = 4;
 
-/// What a node and the ensemble hold, by name.
+/// Resources held by a node and the ensemble, by name.
 type Held = BTreeMap<&'static str, usize>;
 
 fn held(ensemble: &Ensemble, nodes: &[Node]) -> Held {
@@ -45,14 +45,14 @@ fn count(node: &Node, name: &str) -> usize {
     node.events().named(name).len()
 }
 
-/// Cuts the lines of all at once, as a switch that reboots does, and waits until each is back.
+/// Cuts all lines at once, as a rebooting switch does, and waits until each node is back.
 fn flap(lines: &[Lines], nodes: &[Node]) {
     let more = more_of(nodes, "coordination.resumed");
     lines.iter().for_each(Lines::cut);
     until("the connections are back", more);
 }
 
-/// Parts all until their sessions have expired, and waits until each is in the queue again.
+/// Cuts all lines until the sessions have expired, and waits until each node is in the queue again.
 fn expire(lines: &[Lines], nodes: &[Node]) {
     let (expired, joined) = (more_of(nodes, "coordination.expired"), more_of(nodes, "election.joined"));
     lines.iter().for_each(Lines::part);
@@ -61,7 +61,7 @@ fn expire(lines: &[Lines], nodes: &[Node]) {
     until("the nodes are in the queue again", joined);
 }
 
-/// Whether all nodes have told of this once more than now.
+/// Waits until all nodes have logged this event once more than now.
 fn more_of(nodes: &[Node], name: &'static str) -> impl Fn() -> bool {
     let before: Vec<usize> = nodes.iter().map(|node| count(node, name)).collect();
     move || nodes.iter().zip(&before).all(|(node, before)| count(node, name) > *before)
@@ -71,7 +71,7 @@ fn slack(what: &str) -> usize {
     if what == "threads" { THREADS_OF_THE_RUNTIME } else { 0 }
 }
 
-/// Waits until no more is held than before; what a session left behind goes with its expiry.
+/// Waits until no more resources are held than before. Those of a session are released when it expires.
 fn await_no_more(ensemble: &Ensemble, nodes: &[Node], before: &Held) {
     let mut found = Held::new();
     let quiet = poll(LONG, || {

@@ -1,4 +1,4 @@
-//! What becomes of runs that are in flight when their node is stopped or dies.
+//! Runs in flight when their node is stopped or dies.
 
 use rustix::process::Signal;
 
@@ -40,7 +40,7 @@ fn of_a_killed_node_one_run_is_begun_again_one_ends_and_one_is_cut_off_until_the
     witness.assert_fine(&[]);
     assert_eq!(place.history("die").len(), 1);
 
-    // Nobody else is there: what drains at the end is not begun again either.
+    // There is no other node, so a run that is drained at the end is not begun again either.
     b.signal(Signal::TERM);
     b.signal(Signal::TERM);
     b.wait_exit(LONG);

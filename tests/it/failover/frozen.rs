@@ -1,4 +1,4 @@
-//! A state directory on a disk that does not answer: the loop of its node stands still, and all else of it lives on.
+//! A state directory on a disk that does not respond: the node's loop stands still, and everything else goes on.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,11 +17,12 @@ struct Disk {
     _scratch: Scratch,
 }
 
-/// While it lives the disk takes no write. To be made after the nodes that use it: who waits for the disk cannot be killed.
+/// A frozen disk, until dropped. Create it after the nodes that use it: a process that waits for the disk cannot be
+/// killed.
 struct Frozen<'d>(&'d Disk);
 
 impl Disk {
-    /// Absent where none can be had, with a word on why.
+    /// Absent if this machine cannot freeze a file system; the reason is printed.
     fn mount() -> Option<Self> {
         let scratch = Scratch::new("disk");
         let (image, mounted) = (scratch.path().join("image"), scratch.path().join("mounted"));
@@ -73,7 +74,8 @@ fn a_leader_whose_disk_does_not_answer_leaves_its_place_and_then_its_runs_and_co
     let frozen = disk.freeze();
     b.await_event("leader.elected", LONG);
     until("the next leader starts what is due", || witness.entries().iter().any(|entry| entry.token == token(&b)));
-    // Its runs are its own for as long as it is a member; then what may run again is dead, and begun by the leader.
+    // The node owns its runs while it is a member. Afterwards those that may run again are dead, and the leader begins
+    // them.
     await_begun(&witness, "again", 2);
     assert_eq!(living(&witness, "again").len(), 1);
     let member = place.path(&format!("/cronkeeper/nodes/{}", a.name()));

@@ -1,4 +1,4 @@
-//! Hooks when leaders die: whoever ends the run runs them, once, and knows what was before.
+//! Hooks when leaders die: the node that ends the run calls them once, with the previous outcome.
 
 use super::cluster::{Place, again, await_begun, give, in_line, job, jobs, once, run_id, soon, usual};
 use crate::support::LONG;

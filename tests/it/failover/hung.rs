@@ -1,4 +1,4 @@
-//! A warden that is stopped: it starts nothing and kills nothing, and its daemon does what it no longer does.
+//! A stopped warden: it neither starts nor kills anything, and its daemon takes over the killing.
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -13,7 +13,7 @@ use crate::support::{LONG, until};
 const RERUN: &str = "interrupted: rerun";
 const FOREVER: [&str; 2] = ["sleep", "600"];
 
-/// The warden is a daemon's only child.
+/// The warden is the daemon's only child.
 fn stop_warden(node: &Node) {
     let [warden] = children_of(node.pid())[..] else { panic!("a daemon has a warden") };
     kill_process(Pid::from_raw(warden.cast_signed()).expect("it is a number"), Signal::STOP).expect("it lives");

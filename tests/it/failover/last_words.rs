@@ -1,4 +1,4 @@
-//! A node that ends, or must end, while nobody writes down what it has to say: its runs go on, and what they came to is not lost.
+//! A node that ends while nobody can record its runs' ends: the runs go on, and their outcomes are not lost.
 
 use rustix::process::Signal;
 
@@ -8,7 +8,7 @@ use crate::support::node::{Node, Spec};
 use crate::support::scratch::Scratch;
 use crate::support::{LONG, until};
 
-/// A node whose run goes on until it is let go.
+/// A node with a run that goes on until it is released.
 struct Held {
     place: Place,
     lines: Lines,
@@ -35,7 +35,7 @@ impl Held {
         assert_eq!((finished.text("run"), finished.text("outcome")), (self.run.as_str(), "success"));
     }
 
-    /// What ExecStopPost does.
+    /// Does what ExecStopPost does.
     fn release(&self) {
         let state = self.node.spec().state_dir();
         let connect = self.place.connect();

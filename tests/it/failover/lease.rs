@@ -1,4 +1,4 @@
-//! Nodes that are cut off, or hang: what dies at half a session, what goes on, and what the node does when it is back.
+//! Nodes that are cut off or hang: what dies at half a session, what goes on, and what the node does when it is back.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::support::{LONG, until};
 const RERUN: &str = "interrupted: rerun";
 const KILL: &str = "on_lease_end: kill";
 
-/// Two nodes, the first behind lines that can be cut, with a run of each kind in flight on it.
+/// Two nodes, with a run of each kind in flight on the first, whose lines can be cut.
 struct Scene {
     place: Place,
     lines: Lines,
@@ -45,7 +45,7 @@ impl Scene {
         Self { place, lines, witness, a, b, at, gate }
     }
 
-    /// At half a session the warden kills what another may start again, and nothing else.
+    /// At half a session the warden kills the runs that another node may start again, and nothing else.
     fn await_killed(&self) {
         until("the runs that another may start again are killed", || {
             living(&self.witness, "again").is_empty() && living(&self.witness, "die").is_empty()
@@ -53,7 +53,7 @@ impl Scene {
         assert_eq!(living(&self.witness, "keep").len(), 1, "this one may go on");
     }
 
-    /// The next leader begins one again, ends one, and leaves the third alone.
+    /// The next leader begins one run again, ends one, and leaves the third alone.
     fn await_taken_over(&self) {
         self.b.await_event("takeover.done", LONG);
         await_begun(&self.witness, "again", 2);
@@ -61,7 +61,7 @@ impl Scene {
         assert_eq!(living(&self.witness, "keep").len(), 1);
     }
 
-    /// The first node joins anew, starts nothing, and its run that went on is its own again.
+    /// The first node rejoins, starts nothing, and owns its surviving run again.
     fn await_back(&self, seen: usize) {
         let old = self.a.events().named("election.joined").remove(0);
         let joined = self.a.await_after(seen, "election.joined", LONG, |_| true);
@@ -134,8 +134,8 @@ fn a_daemon_that_hangs_for_longer_than_its_lease_and_less_than_its_session() {
     scene.a.stop();
     let stopped = Instant::now();
     scene.await_killed();
-    // The warden may be ahead of the lease's end, never behind it: an answer that the daemon has not read yet can give it a lease of up
-    // to 0.85 of the session.
+    // The warden may kill before the lease ends as known to the test, never after: an answer that the daemon has not
+    // read yet can give it a lease of up to 0.85 of the session.
     thread::sleep((TIMEOUT * 35 / 40).saturating_sub(stopped.elapsed()));
     scene.a.cont();
     scene.a.await_after(seen, "leader.lost", LONG, |_| true);
@@ -144,7 +144,7 @@ fn a_daemon_that_hangs_for_longer_than_its_lease_and_less_than_its_session() {
     scene.finish();
 }
 
-/// The run's time is over at its next occurrence: its node kills it first, then the next leader begins that one.
+/// The run may last until its next occurrence: its node kills it first, then the next leader begins that occurrence.
 #[test]
 fn a_cut_off_run_is_never_beside_the_next_of_its_job() {
     let place = Place::shared();

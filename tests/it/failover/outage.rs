@@ -1,4 +1,4 @@
-//! Servers that die, pause and return: no step-down where a quorum is left, no end of the daemon where none is.
+//! Servers that die, pause and return. A quorum left: nobody steps down. None left: the daemons stay up.
 
 use super::cluster::{Place, again, await_begun, give, in_line, job, jobs, once, run_id, soon, usual};
 use crate::support::node::Node;
@@ -24,7 +24,7 @@ fn nobody_steps_down_when_a_server_dies_be_it_the_leader_of_the_ensemble() {
     let place = Place::on(&ensemble);
     let witness = Witness::new();
     let file = jobs(&[job("tick", "* * * * * *", &witness.command(&[]), "misfire: run-all\nmisfire_window: 5m")]);
-    // The lease is half of it: longer than three servers take to agree on a leader, also on a loaded machine.
+    // Half of it is the lease: longer than three servers take to agree on a leader, even on a loaded machine.
     let specs = ["a", "b"].map(|name| place.node(name).option("--session-timeout", "10s").jobs(&file));
     let [a, b] = in_line(specs);
     for i in [ensemble.leader(), ensemble.followers()[0], ensemble.leader()] {
@@ -62,7 +62,7 @@ fn after_an_outage_longer_than_the_session_one_leads_and_the_runs_that_went_on_a
     for node in &nodes {
         node.await_event("coordination.suspended", LONG);
         node.await_event("coordination.expired", LONG);
-        // It is said less and less often, and tried again all the same.
+        // The daemon logs it less and less often, but keeps trying.
         let said = |node: &Node| {
             let said = node.events().named("coordination.unreachable");
             said.iter().filter_map(|event| event.number("retry_ms")).collect::<Vec<_>>()

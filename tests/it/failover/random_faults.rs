@@ -1,7 +1,7 @@
-//! Blows at random, also several at a time, on nodes and servers; then peace, and every promise is looked at.
+//! Random faults, also several at a time, on nodes and servers; then a quiet phase, in which every promise is checked.
 //!
-//! A failure tells its seed. `CRONKEEPER_SEED` chooses one, `CRONKEEPER_LONG` makes the storm a long one. The same seed
-//! makes the same blows, but not the same interleaving: these are real processes.
+//! A failure prints its seed. `CRONKEEPER_SEED` chooses one, `CRONKEEPER_LONG` makes the test long. The same seed gives
+//! the same faults, but not the same interleaving, because these are real processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
@@ -16,7 +16,7 @@ use crate::support::witness::{Mark, Witness};
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
-/// xorshift: small, and the same everywhere.
+/// xorshift: small, and the same on every platform.
 struct Dice(u64);
 
 impl Dice {
@@ -32,7 +32,7 @@ impl Dice {
     }
 }
 
-/// What was done and is to be undone.
+/// A fault that is to be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wound {
     Killed(usize),
@@ -46,7 +46,7 @@ struct Storm {
     ensemble: Ensemble,
     lines: Vec<Lines>,
     nodes: Vec<Option<Node>>,
-    /// Of processes that are gone.
+    /// Logs of processes that are gone.
     told: Vec<Event>,
     open: Vec<Wound>,
     dice: Dice,
@@ -108,7 +108,7 @@ impl Storm {
         self.nodes[at].as_ref().expect("it is only taken out to be replaced")
     }
 
-    /// Another process of the same node, once `end` has ended the first.
+    /// Starts a new process of the same node after `end` has ended the old one.
     fn replace(&mut self, at: usize, end: impl FnOnce(&Node)) {
         let node = self.nodes[at].take().expect("it is only taken out to be replaced");
         end(&node);
@@ -120,7 +120,7 @@ impl Storm {
         for _ in 0..blows {
             self.blow();
             thread::sleep(Duration::from_millis(200 + self.dice.below(4_000)));
-            // Some last: up to three at a time.
+            // Some faults last: up to three at a time.
             while !self.open.is_empty() && (self.open.len() > 2 || self.dice.below(2) == 0) {
                 let wound = self.open.remove(0);
                 self.heal(wound);
@@ -182,7 +182,7 @@ fn whatever_befalls_nodes_and_servers_nothing_runs_twice_and_nothing_is_lost_wit
     assert!(lost.is_empty(), "neither run nor explained: {lost:?}");
 }
 
-/// Seconds that `tick` did not run for, and of which neither a log nor the ledger says why.
+/// The seconds in which `tick` did not run and for which neither a log nor the ledger gives a reason.
 fn unexplained(witness: &Witness, told: &[Event], ledger: &BTreeMap<String, serde_json::Value>) -> Vec<String> {
     let second = |text: &str| text.parse::<Timestamp>().expect("it is a time").as_second();
     let entries = witness.entries();

@@ -1,8 +1,8 @@
-//! Records in ZooKeeper that somebody else damages, takes or deletes, and names that nobody of ours would give: each harms
-//! itself alone, and is named.
+//! Records in ZooKeeper that somebody else damages, closes or deletes, and names that cronkeeper would never give. Each
+//! must harm only itself, and a log must name it.
 //!
-//! A job of every second shows that the cluster goes on. Many records are damaged at once, where none hides another; what a
-//! whole folder holds is hidden while the folder is closed, so each of those has a cluster of its own.
+//! A job that runs every second shows that the cluster goes on. Many records are damaged at once, and none must hide
+//! another. A closed parent hides its children, so each parent is tested on a cluster of its own.
 
 use std::thread;
 use std::time::Duration;
@@ -21,17 +21,17 @@ use crate::support::{LONG, poll, until};
 const GARBAGE: &[u8] = b"}{ no record \xff";
 /// A job that is never due.
 pub const SELDOM: &str = "@at 2099-01-01T00:00:00Z";
-/// Of runs that nobody has begun.
+/// The time of runs that nobody has begun.
 pub const AT: &str = "20260101T000000Z";
 
-/// What is done to a record, or what is put where there was none.
+/// What is done to a record, or written where there was none.
 enum Damage {
     Garbage,
     Unreadable,
     Unwritable,
     Deleted,
     Made(Vec<u8>),
-    /// It is made first, and then taken away from all others.
+    /// The record is created first, and then closed to everybody else.
     MadeUnreadable,
     MadeUnwritable(Vec<u8>),
 }
@@ -39,7 +39,7 @@ enum Damage {
 struct Fault {
     path: String,
     damage: Damage,
-    /// What a line of some log must have; none where nothing is wrong with what was done.
+    /// Text that a line of some log must contain; `None` if there is nothing to report.
     named: Option<String>,
 }
 
@@ -48,12 +48,12 @@ impl Fault {
         Self { path: path.into(), damage, named: Some(path.into()) }
     }
 
-    /// Nothing needs to be said of it.
+    /// Nothing needs to be logged.
     fn silent(self) -> Self {
         Self { named: None, ..self }
     }
 
-    /// What is left of a name that is not written as it stands.
+    /// The part of the name that the log contains, if it does not contain the name as it is.
     fn named(self, part: &str) -> Self {
         Self { named: Some(part.into()), ..self }
     }
@@ -78,7 +78,7 @@ impl Fault {
     }
 }
 
-/// Jobs whose records are damaged, each run every two seconds.
+/// Jobs whose records are damaged. Each runs every two seconds.
 const BUSY: [&str; 10] = [
     "jobs-garbage",
     "jobs-unreadable",
@@ -91,7 +91,7 @@ const BUSY: [&str; 10] = [
     "control-garbage",
     "control-unreadable",
 ];
-/// Jobs of which records of runs are found that nobody began.
+/// Jobs with records of runs that nobody began.
 const FOUND: [&str; 10] = [
     "run-unwritable",
     "run-rerun",
@@ -143,7 +143,7 @@ fn of_folders() -> Vec<Fault> {
     ]
 }
 
-/// Records of runs of which a part is wrong. `record` is a good one, of a run that may be begun again.
+/// Records of runs that are partly wrong. `record` is a valid one, of a run that may be begun again.
 fn of_runs(record: &Value) -> Vec<Fault> {
     let path = |job: &str| format!("/cronkeeper/running/{job}.{AT}");
     let with = |job: &str, parts: Value| {
@@ -185,7 +185,7 @@ pub fn stranger(ensemble: &Ensemble) -> Zk {
     Zk::with(Client::connector().with_auth("digest", b"other:secret"), &ensemble.connect_string())
 }
 
-/// Waits until the node that leads has run the job of every second some more times.
+/// Waits until the leader has run the job that is due every second a few more times.
 pub fn await_ticks(witness: &Witness, nodes: &[&Node]) {
     let seen = witness.entries().len();
     let of = |node: &Node| {
@@ -198,7 +198,7 @@ pub fn await_ticks(witness: &Witness, nodes: &[&Node]) {
     nodes.iter().for_each(|node| assert!(node.status().is_none(), "{} ended:\n{}", node.name(), node.events().tail()));
 }
 
-/// Another process of the node, which finds its place in the queue.
+/// Starts a new process of the node and waits until it is in the queue.
 pub fn start_again(node: Node) -> Node {
     let node = again(node);
     let stands = |event: &Event| ["election.following", "takeover.done"].contains(&event.name());
@@ -227,7 +227,7 @@ fn a_bad_record_harms_itself_alone_and_is_named() {
     faults.iter().for_each(|fault| fault.strike(&place, &stranger));
     await_ticks(&witness, &[&a, &b, &c]);
 
-    // The reading of the queue and of the members, every 15 s, finds what no takeover reads.
+    // The periodic read of the queue and of the members, every 15 s, finds what no takeover reads.
     let mut logs: Vec<_> = [&a, &b, &c].map(Node::log).into();
     until("the members are looked at", || names(&logs, "/cronkeeper/nodes/ghost"));
     a.kill9();
@@ -258,7 +258,7 @@ pub fn names(logs: &[std::sync::Arc<crate::support::node::Events>], what: &str) 
     logs.iter().any(|log| log.all().iter().any(has))
 }
 
-/// The texts of an event's fields.
+/// The texts in an event's fields.
 fn texts(event: &Value) -> impl Iterator<Item = &str> {
     event.as_object().into_iter().flat_map(|fields| fields.values()).filter_map(Value::as_str)
 }
@@ -269,7 +269,7 @@ pub fn assert_answers(spec: &Spec) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Of the cluster; each is closed to all others, filled with garbage and deleted in turn.
+/// Parents of the cluster's records. Each is in turn closed to everybody else, filled with garbage and deleted.
 const FOLDERS: [&str; 8] = [
     "/leader",
     "/cronkeeper",
@@ -281,7 +281,8 @@ const FOLDERS: [&str; 8] = [
     "/cronkeeper/triggers",
 ];
 
-/// One folder of one cluster. While it is closed there may be nothing to be led; what counts is that all goes on afterwards.
+/// Tests one parent on a cluster of its own. While it is closed there may be no leader; afterwards everything must go
+/// on.
 fn folder(ensemble: &Ensemble, folder: &str) {
     let (place, witness, stranger) = (Place::on(ensemble), Witness::new(), stranger(ensemble));
     let file = jobs(&[job("tick", "* * * * * *", &witness.command(&[]), "")]);
@@ -292,18 +293,18 @@ fn folder(ensemble: &Ensemble, folder: &str) {
     stranger.set(path, GARBAGE).expect("it is open to all");
     stranger.seize(path, Permission::NONE);
     a.kill9();
-    // Nobody looks into these while there is nothing new to be put there.
+    // Nobody reads these while there is nothing new to write there.
     if !["/cronkeeper", "/cronkeeper/history"].contains(&folder) {
         until(&format!("{folder} is named"), || names(&[b.log()], folder));
     }
-    // Longer than what is left of the session of the node that is gone.
+    // Longer than the rest of the dead node's session.
     thread::sleep(Duration::from_secs(6));
     assert!(b.status().is_none(), "{} ended:\n{}", b.name(), b.events().tail());
     stranger.give_back(path);
     await_ticks(&witness, &[&b]);
     let a = start_again(a);
 
-    // With the other one goes the cluster's name, which makes it another cluster.
+    // Deleting the other one also deletes the cluster id, which makes it another cluster.
     if folder != "/cronkeeper" {
         stranger.delete_all(path);
     }
@@ -318,7 +319,7 @@ fn folder(ensemble: &Ensemble, folder: &str) {
 #[test]
 fn a_closed_folder_ends_no_node_and_all_goes_on_when_it_is_open_again() {
     let ensemble = Ensemble::start(1);
-    // Side by side: each waits most of the time.
+    // All at once: each waits most of the time.
     let failed: Vec<&str> = thread::scope(|scope| {
         let each = FOLDERS.map(|path| (path, scope.spawn(|| folder(&ensemble, path))));
         each.into_iter().filter_map(|(path, test)| test.join().is_err().then_some(path)).collect()

@@ -1,4 +1,4 @@
-//! Retries that wait while leadership goes from node to node.
+//! Waiting retries while leadership moves from node to node.
 
 use rustix::process::Signal;
 
@@ -6,7 +6,7 @@ use super::cluster::{Place, await_begun, give, in_line, jobs, once, run_id, soon
 use crate::support::LONG;
 use crate::support::witness::Witness;
 
-/// Fails at its first attempt.
+/// A job that fails at its first attempt.
 const FLAKY: [&str; 3] = ["sh", "-c", "[ $CRONKEEPER_ATTEMPT -gt 1 ]"];
 
 #[test]

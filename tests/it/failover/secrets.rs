@@ -45,7 +45,7 @@ fn over_tls_with_and_without_a_certificate_of_its_own() {
         let spec = match asked {
             ClientCertificate::NotAsked => trusting,
             ClientCertificate::Needed => {
-                // Without one it is not let in, and goes on asking.
+                // Without a credential the node is not let in, and keeps trying.
                 let node = trusting.start();
                 until("it is not let in", || node.events().named("coordination.unreachable").len() >= 2);
                 assert!(node.events().named("election.joined").is_empty());
@@ -65,7 +65,7 @@ fn over_tls_with_and_without_a_certificate_of_its_own() {
 #[test]
 fn why_a_servers_certificate_is_refused_can_be_had() {
     let ensemble = Ensemble::builder(1).tls(ClientCertificate::NotAsked).start();
-    // Any authority but that of the servers.
+    // Any authority except the servers' own.
     let foreign = ensemble.certificates().client_cert.clone();
     let spec = usual(node("a", &ensemble.secure_connect_string())).option_path("--zookeeper-ca", &foreign);
     let node = spec.option("--log", "cronkeeper=info,zookeeper_client=debug").start();
@@ -76,7 +76,7 @@ fn why_a_servers_certificate_is_refused_can_be_had() {
 
 const CERTIFICATE: [&str; 2] = ["--zookeeper-cert", "--zookeeper-key"];
 
-/// A node that shows the client's certificate.
+/// A node that presents the client's certificate.
 fn with_certificate(name: &str, ensemble: &Ensemble, chroot: &str, file: &str) -> Spec {
     let certificates = ensemble.certificates();
     let spec = usual(node(name, &format!("{}{chroot}", ensemble.secure_connect_string()))).jobs(file);

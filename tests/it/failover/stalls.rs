@@ -1,7 +1,7 @@
-//! A ZooKeeper server that hangs as jobs come due: what had not begun is begun afterwards, once.
+//! A ZooKeeper server that hangs when jobs come due: occurrences that had not begun are begun afterwards, once.
 //!
-//! The times are those around half of a session, in which a lease ends and the session goes on, and one that is longer than a
-//! session. In an ordinary run each server hangs for one or two of them; with `CRONKEEPER_LONG=1` for each.
+//! The server hangs for times around half a session, at which a lease ends while the session goes on, and for one time
+//! longer than a session. A normal run tries one or two times per server; `CRONKEEPER_LONG=1` tries all.
 
 use std::thread;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use crate::support::witness::{Entry, Mark, Witness};
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, poll};
 
-/// For how many seconds a server hangs: the nodes' sessions are of 10.
+/// Seconds for which a server hangs. The nodes' sessions last 10.
 const TIMES: [u64; 4] = [5, 7, 9, 15];
-/// What jobs are due, each at the instant and a second later.
+/// The jobs that are due at the instant and a second later.
 const KINDS: [(&str, &str); 3] =
     [("plain", ""), ("rerun", "interrupted: rerun"), ("retries", "retries: {limit: 3, delay: 1s}")];
 const WINDOW: &str = "misfire_window: 1h";
-/// A start that was ordered before the server hung may be seen a little later.
+/// Tolerance: a start ordered before the server hung may be seen a little later.
 const ON_ITS_WAY: Duration = Duration::from_millis(300);
 
-/// Which server hangs. The node that leads is the client of a server that does not lead the ensemble.
+/// The server that hangs. The leading node is a client of a server that does not lead the ensemble.
 #[derive(Clone, Copy, Debug)]
 enum Victim {
     Leading,
@@ -42,8 +42,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// Two nodes with jobs that come due soon, and two runs that began before: one that may be begun again, and one that fails and
-    /// is tried again, until [`Self::open`].
+    /// Two nodes with jobs that are due soon and two runs in flight. One of these may be begun again; the other fails
+    /// and is retried, until [`Self::open`].
     fn new(ensemble: &Ensemble, server: usize) -> Self {
         let place = Place::on(ensemble);
         let lines = Lines::new(ensemble, &place);
@@ -67,7 +67,7 @@ impl Scene {
         Self { place, _lines: lines, nodes: [a, b], witness, gate, at }
     }
 
-    /// Each job, with the instant at which it is due.
+    /// Each job with the instant at which it is due.
     fn due(&self) -> Vec<(String, Timestamp)> {
         let each = |(name, _): &(&str, &str)| {
             [(format!("{name}-at"), self.at), (format!("{name}-later"), self.at + 1.second())]
@@ -76,12 +76,12 @@ impl Scene {
         KINDS.iter().flat_map(each).chain(before).collect()
     }
 
-    /// Lets what began before come to its end.
+    /// Lets the runs in flight end.
     fn open(&self) {
         self.gate.write("open", "");
     }
 
-    /// What became of each job that is not what was promised, once there is nothing more to come.
+    /// The jobs for which the promise was broken, once nothing more is to come.
     fn faults(&self, stopped: Timestamp) -> Vec<String> {
         let mut faults: Vec<String> =
             self.due().iter().filter_map(|(job, at)| self.fault(job, &run_id(job, *at), stopped)).collect();
@@ -97,7 +97,7 @@ impl Scene {
         let of_run = |mark: Mark| entries.iter().filter(move |entry| entry.mark == mark && entry.run == run);
         let starts = of_run(Mark::Start).count();
         let ended = end.as_ref().is_some_and(|end| end["outcome"] == "success") && of_run(Mark::End).count() > 0;
-        // What had begun may be begun again, or tried again.
+        // Runs in flight may be begun again or retried.
         let had_begun = of_run(Mark::Start).any(|start| nanos(start) < (stopped + ON_ITS_WAY).as_nanosecond());
         let is_once = starts == 1 || (had_begun && starts > 1 && !job.starts_with("plain"));
         let outcome = end.map_or_else(|| "no record".to_owned(), |end| format!("{} {}", end["outcome"], end["reason"]));
@@ -113,7 +113,7 @@ fn sleep_until(at: Timestamp) {
     thread::sleep(Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default());
 }
 
-/// One stall; what was promised and not kept.
+/// Tries one stall and returns the broken promises.
 fn stall(ensemble: &Ensemble, victim: Victim, seconds: u64) -> Vec<String> {
     let (leading, following) = (ensemble.leader(), ensemble.followers().first().copied());
     let server = following.unwrap_or(leading);
@@ -137,7 +137,7 @@ fn stall(ensemble: &Ensemble, victim: Victim, seconds: u64) -> Vec<String> {
 }
 
 fn stalls(victim: Victim, servers: usize, sample: &[u64]) {
-    // As is recommended for sessions of this length.
+    // As recommended for sessions of this length.
     let ensemble = Ensemble::builder(servers).tick(Duration::from_secs(1)).start();
     let times = TIMES.into_iter().filter(|&time| is_long() || sample.contains(&time));
     let faults: Vec<String> = times.flat_map(|seconds| stall(&ensemble, victim, seconds)).collect();

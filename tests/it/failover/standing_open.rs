@@ -1,4 +1,4 @@
-//! What stands open to others in ZooKeeper is said at a node's start, in one line, and once.
+//! Paths in ZooKeeper that are open to others: a node logs them once at its start, in one line.
 
 use zookeeper_client::Permission;
 
@@ -10,7 +10,7 @@ use crate::support::witness::Witness;
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
-/// What a node said of it so far.
+/// What a node has logged about it so far.
 pub fn said(node: &Node) -> Vec<String> {
     let events = node.events().all();
     let told = events.iter().filter(|event| event.text("message").contains("stands open"));
@@ -19,7 +19,7 @@ pub fn said(node: &Node) -> Vec<String> {
         .collect()
 }
 
-/// Waits until a node has said it, and no more than once.
+/// Waits until a node has logged it, exactly once.
 pub fn the_line_of(node: &Node) -> String {
     until("it says what stands open", || !said(node).is_empty());
     let [line] = <[String; 1]>::try_from(said(node)).expect("it says so once");
@@ -54,7 +54,7 @@ fn what_somebody_made_beforehand_and_keeps_open_is_named_at_every_start() {
     let (place, witness, stranger) = (Place::on(&ensemble), Witness::new(), stranger(&ensemble));
     let queue = place.path("/leader");
     stranger.create(&queue);
-    // All but the right to say who may what.
+    // All rights except the one to change the access list.
     stranger.seize(&queue, Permission::READ | Permission::WRITE | Permission::CREATE | Permission::DELETE);
     let file = jobs(&[job("tick", "* * * * * *", &witness.command(&[]), "")]);
     let specs = ["a", "b"].map(|name| with_credential(usual(place.node(name)).jobs(&file), "digest:cron:secret"));

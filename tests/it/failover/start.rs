@@ -1,4 +1,4 @@
-//! Starts that cannot succeed yet, and starts that never will: retried, or ended with 78 and what to change.
+//! Starts that cannot succeed yet, and starts that never will: retried, or ended with 78 and a hint.
 
 use std::os::unix::net::UnixDatagram;
 
@@ -8,7 +8,7 @@ use crate::support::scratch::Scratch;
 use crate::support::zookeeper::{Ensemble, shared};
 use crate::support::{LONG, until};
 
-/// Exit code 78, and a last word that says what is wrong and a hint that says what to change.
+/// Expects exit code 78, a last line that says what is wrong, and a hint that says what to change.
 pub fn refused(node: &Node, wrong: &str, change: &str) {
     assert_eq!(node.wait_exit(LONG).code(), Some(78), "{}", node.events().tail());
     until("the last words are heard", || node.events().tail().contains(change));
@@ -52,7 +52,7 @@ fn a_name_that_a_living_node_has_is_not_taken() {
     let second = spec.elsewhere().start();
     let said = second.await_event("coordination.unreachable", LONG);
     assert!(said.text("message").contains(first.name()), "{}", said.json());
-    refused(&second, "is taken", "--node NAME");
+    refused(&second, "is already in use by", "--node NAME");
     assert!(first.events().named("leader.lost").is_empty());
 }
 
@@ -78,12 +78,12 @@ fn a_place_that_is_not_open_to_this_node_is_refused() {
     let ensemble = Ensemble::start(1);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime can be had");
     let place = runtime.block_on(ensemble.secured("cron:secret"));
-    refused(&node("a", &place).start(), "refused by", "--zookeeper-auth-file");
+    refused(&node("a", &place).start(), "refused the authentication", "--zookeeper-auth-file");
     let wrong = with_credential(node("b", &place), "digest:cron:guess");
-    refused(&wrong.1.start(), "refused by", "--zookeeper-auth-file");
+    refused(&wrong.1.start(), "refused the authentication", "--zookeeper-auth-file");
 }
 
-/// A node with a credential in a file that lives as long as the first of the two.
+/// A node with a credential in a file. The file is deleted when the first value is dropped.
 pub fn with_credential(spec: Spec, credential: &str) -> (Scratch, Spec) {
     let dir = Scratch::new("credential");
     let file = dir.write("auth", &format!("{credential}\n"));
@@ -94,7 +94,7 @@ pub fn with_credential(spec: Spec, credential: &str) -> (Scratch, Spec) {
 #[test]
 fn a_scheme_that_the_servers_do_not_know_is_refused() {
     let (_dir, spec) = with_credential(node("a", &shared()), "sesame:open");
-    refused(&spec.start(), "refused by", "--zookeeper-auth-file");
+    refused(&spec.start(), "refused the authentication", "--zookeeper-auth-file");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_session_of_a_lost_state_directory_is_waited_for() {
     assert_eq!(client.children("/leader").len(), 1);
 }
 
-/// Else the first start after a reboot would find sessions of another boot, and so would every later one.
+/// Otherwise the first start after a reboot would find sessions of another boot, and so would every later one.
 #[test]
 fn a_state_directory_remembers_the_sessions_that_may_have_entries_and_no_others() {
     let place = Place::shared();

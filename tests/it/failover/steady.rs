@@ -1,4 +1,5 @@
-//! A job of every second over one failover after the other: none twice, none lost without a word.
+//! A job that runs every second, over one failover after the other: no run happens twice, none is lost without a
+//! record.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,19 +14,19 @@ use crate::support::{LONG, until};
 
 #[derive(Clone, Copy, Debug)]
 enum Blow {
-    /// SIGTERM, and a new start.
+    /// SIGTERM, and a restart.
     Stop,
-    /// SIGKILL, and a new start at once.
+    /// SIGKILL, and an immediate restart.
     Restart,
-    /// SIGKILL, and a new start when the next leads.
+    /// SIGKILL, and a restart once the next node leads.
     Loss,
-    /// SIGSTOP until the next leads.
+    /// SIGSTOP until the next node leads.
     Hang,
 }
 
 const BLOWS: [Blow; 4] = [Blow::Stop, Blow::Restart, Blow::Loss, Blow::Hang];
 
-/// What becomes of the node that led, and who leads then.
+/// Applies the fault to the leading node and returns the next leader.
 fn strike(blow: Blow, line: &mut VecDeque<Node>) {
     let leader = line.pop_front().expect("there are nodes");
     let next = &line[0];
@@ -70,7 +71,7 @@ fn a_job_of_every_second_is_run_once_for_every_second_over_many_failovers() {
     let specs = ["a", "b", "c"].map(|name| usual(place.node(name)).jobs(&file));
     let mut line = VecDeque::from(in_line(specs));
     let mut tokens = vec![token(&line[0])];
-    // The history keeps the newest only: it is read after each blow.
+    // The history keeps only the newest records, so it is read after each fault.
     let mut ledger = BTreeMap::new();
     for blow in BLOWS.repeat(if is_long() { 5 } else { 1 }) {
         await_a_run(&witness, token(&line[0]));
@@ -87,7 +88,7 @@ fn a_job_of_every_second_is_run_once_for_every_second_over_many_failovers() {
     assert_none_is_lost(&witness, &ledger);
 }
 
-/// Waits until all that was missed is made up for, and a run of this term has ended.
+/// Waits until all missed occurrences are made up for, and a run of this term has ended.
 fn await_a_run(witness: &Witness, token: i64) {
     until("the leader is up to date", || {
         let now = Timestamp::now();

@@ -1,4 +1,4 @@
-//! Who leads after whom, who watches whom, and what a follower says of it.
+//! Order of succession: who leads after whom, who watches whom, and what followers log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::cluster::{Lines, Place, TIMEOUT, again, in_line, node, shared, token,
 use crate::support::node::Node;
 use crate::support::{LONG, until};
 
-/// What a node said of its place last.
+/// The position in the queue that a node logged last.
 fn following(node: &Node) -> (String, String) {
     let said = node.events().named("election.following");
     let last = said.last().expect("it follows");
@@ -85,7 +85,7 @@ fn a_killed_leaders_place_is_free_once_its_session_has_expired() {
     assert!(token(&b) > token(&a));
 }
 
-/// The watch's word is lost on the way, and the connection lives: the follower reads the queue every 15 s all the same.
+/// The watch event is lost on the way, and the connection stays: the follower reads the queue every 15 s anyway.
 #[test]
 fn a_follower_that_never_hears_of_its_predecessors_end_finds_out_by_itself() {
     let place = Place::shared();

@@ -1,4 +1,4 @@
-//! Who leads because it was wanted, not because it was next.
+//! Nodes that lead by priority or by handover, not by their position in the queue.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use crate::support::command::command;
 use crate::support::node::{Event, Node};
 use crate::support::{LONG, until};
 
-/// The one with the highest priority waits until it was fit for 30 s, as read every 15 s; the rest is for a loaded machine.
+/// The node with the highest priority waits until it was fit for 30 s, as read every 15 s; the rest is for a loaded
+/// machine.
 const SETTLED: Duration = Duration::from_secs(150);
 
 #[test]
@@ -24,7 +25,7 @@ fn leadership_is_handed_to_the_highest_priority_and_stays_there() {
     assert_eq!(b.events().named("leader.elected").len(), 0, "those between never lead");
 }
 
-/// `cronkeeper handover`, asked of a node: its exit code and what it said.
+/// Runs `cronkeeper handover` on a node. Returns its exit code and output.
 fn hand_over(node: &Node, to: &str) -> (Option<i32>, String) {
     let mut command = command(&["handover", "--to", to, "--runtime-dir"]);
     command.arg(node.spec().runtime_dir());
@@ -38,7 +39,7 @@ fn the_operator_says_who_leads_next() {
     let place = Place::shared();
     let [a, b, c] = in_line(["a", "b", "c"].map(|name| usual(place.node(name))));
     let refused = format!("{} does not lead: {} does", b.name(), a.name());
-    // What the node shows follows its log by a moment.
+    // The node's status follows its log by a moment.
     until("the follower says who leads", || {
         let (code, said) = hand_over(&b, c.name());
         assert_eq!(code, Some(1), "{said}");
@@ -46,7 +47,7 @@ fn the_operator_says_who_leads_next() {
     });
     let (code, said) = hand_over(&a, "nobody");
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("it has no place in the queue"), "{said}");
+    assert!(said.contains("it is not in the queue"), "{said}");
     assert_eq!(a.events().named("leader.resigned").len(), 0, "{said}");
 
     let (code, said) = hand_over(&a, c.name());
@@ -54,7 +55,7 @@ fn the_operator_says_who_leads_next() {
     c.await_event("takeover.done", LONG);
     assert!(token(&c) > token(&a));
     assert_eq!(b.events().named("leader.elected").len(), 0, "those between never lead");
-    // Whoever of the two joined again first.
+    // It depends on which of the two has rejoined first.
     let follows = |said: &Event| [c.name(), a.name()].contains(&said.text("predecessor_node"));
     b.await_where("election.following", LONG, |said| follows(said) && said.text("leader_node") == c.name());
 }

@@ -1,4 +1,4 @@
-//! Runs that wait for others while leadership goes from node to node.
+//! Runs that wait for others while leadership moves from node to node.
 
 use rustix::process::Signal;
 
@@ -12,7 +12,7 @@ fn a_run_that_waits_outlives_its_leader_and_begins_once_the_other_is_settled() {
     let place = Place::shared();
     let witness = Witness::new();
     let [a, b] = in_line(["a", "b"].map(|name| usual(place.node(name))));
-    // The first attempt lasts; it dies with its node.
+    // The first attempt is long and dies with its node.
     let first_lasts = r#"[ -e "$0.$CRONKEEPER_JOB" ] || { : > "$0.$CRONKEEPER_JOB"; sleep 600; }"#;
     let mark = std::env::temp_dir().join(format!("waiting-{}", std::process::id()));
     let command = witness.command(&["sh", "-c", first_lasts, mark.to_str().unwrap()]);
@@ -67,7 +67,7 @@ fn what_a_former_leader_still_runs_counts_for_its_group() {
 
     a.signal(Signal::TERM);
     b.await_event("takeover.done", LONG);
-    // It waits, which counts for its own overlap.
+    // It is waiting, which counts for its own overlap.
     let skipped = b.await_where("run.skipped", LONG, |event| event.text("job") == "then");
     assert_eq!(skipped.text("reason"), "overlap");
     assert!(witness.entries().iter().all(|entry| entry.job != "then"), "the group is full");

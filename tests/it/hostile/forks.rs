@@ -1,6 +1,6 @@
-//! A job that forks without end: it is refused, and daemon and warden have all the processes that they need.
+//! A job that forks endlessly: it is refused processes, and daemon and warden have all they need.
 //!
-//! In a cgroup that is the node's to divide, with a limit on processes, as systemd makes one (`Delegate=`, `TasksMax=`).
+//! In a cgroup that is delegated to the node and has a process limit, as systemd creates it (`Delegate=`, `TasksMax=`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,16 +15,16 @@ use crate::support::node::{Node, Spec};
 use crate::support::scratch::Scratch;
 use crate::support::{LONG, poll, skipped, until};
 
-/// On all that is in the cgroup.
+/// Process limit of the whole cgroup.
 const LIMIT: u64 = 400;
 
-/// What is to be free of that at the least, whatever jobs do.
+/// Number of processes that must stay free, whatever jobs do.
 const ROOM: u64 = 100;
 
-/// Each that it forks does the same, for as long as it lives.
+/// A program that forks endlessly, as does each of its children.
 const BOMB: &str = r#"[perl, -e, 'for (;;) { sleep 1 unless defined fork }']"#;
 
-/// The cgroup. All that is in it ends with it, and nothing is left.
+/// The cgroup. When dropped, it kills all its processes and is removed.
 struct Unit {
     path: PathBuf,
     program: String,
@@ -32,7 +32,7 @@ struct Unit {
 }
 
 impl Unit {
-    /// `None`, and said, where there can be none.
+    /// The cgroup; `None`, with a message, if this machine cannot have one.
     fn or_skip() -> Option<Self> {
         Self::new().map_err(|why| skipped(&format!("no cgroup with a limit on processes: {why}"))).ok()
     }
@@ -68,7 +68,7 @@ impl Unit {
         fs::read_to_string(self.path.join(file)).unwrap().trim().parse().unwrap()
     }
 
-    /// True where no process more can be had by jobs.
+    /// True if jobs cannot start another process.
     fn is_full(&self) -> bool {
         let folders = fs::read_dir(&self.path).unwrap().flatten().map(|entry| entry.path().join("jobs"));
         let with_all = [self.path.clone()].into_iter().chain(folders.filter(|jobs| jobs.exists()));
@@ -76,12 +76,12 @@ impl Unit {
         with_all.into_iter().any(|at| number(&at, "pids.current") >= Some(number(&at, "pids.max").unwrap_or(LIMIT)))
     }
 
-    /// Runs a command in it as systemd runs that of `ExecReload=`, beside the node.
+    /// Runs a command beside the node, as systemd does for `ExecReload=`.
     fn beside(&self, command: &str) -> Output {
         let control = self.path.join(".control");
-        // It stays for the next.
+        // It is kept for the next command.
         let _ = fs::create_dir(&control);
-        // A shell forks for all but the last of its commands.
+        // A shell forks for each of its commands except the last one.
         let line = format!("echo 0 >{}/cgroup.procs && {command} && :", control.display());
         Command::new("sh").args(["-c", &line]).output().unwrap()
     }
@@ -125,7 +125,7 @@ fn a_job_that_forks_without_end_leaves_room_for_daemon_and_warden() {
     let checked = unit.beside(&format!("{CRONKEEPER} check {}", node.spec().jobs_file().display()));
     assert!(checked.status.success(), "{checked:?}");
 
-    // Another job waits, and that is told with the reason.
+    // Another job must wait, and the log names the reason.
     let seen = node.events().len();
     cli_text(node.spec(), &["trigger", "other"]);
     let unstarted = node.await_after(seen, "run.unstarted", LONG, of("other"));
@@ -141,7 +141,7 @@ fn a_job_that_forks_without_end_leaves_room_for_daemon_and_warden() {
 #[test]
 fn a_job_that_is_refused_processes_fails_by_itself() {
     let Some(unit) = Unit::or_skip() else { return };
-    // In a cgroup with limits of its own as well, which are wider.
+    // One of the jobs also has a cgroup limit of its own, a wider one.
     let refused = "command: [perl, -e, 'while (defined($child = fork)) { $child or sleep 1000 } exit 7']";
     let node = unit.leading(&format!(
         "jobs:

@@ -1,5 +1,5 @@
-//! A local user, with a job and without one: he harms no other's run, no restart and no `release`, by nothing that he does to his own
-//! processes.
+//! A local user, with and without a job: nothing that he does to his own processes harms other users' runs, a restart
+//! or `release`.
 
 mod apart;
 mod crash;
@@ -18,28 +18,27 @@ use crate::support::process::Process;
 use crate::support::scratch::Scratch;
 use crate::support::skipped;
 
-/// Who does all this: a user without any right.
+/// The attacker: a user without any rights.
 const NOBODY: u32 = 65_534;
 
-/// By what the processes of runs are known on a host.
+/// The method by which the processes of runs are recognized on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Cgroup,
-    /// No cgroup of v2 is to be seen.
+    /// No cgroup v2 is visible.
     AuditSession,
-    /// Neither that, nor a session of the kernel's audit that could be changed.
+    /// Neither cgroups nor audit sessions are available.
     Environment,
 }
 
-/// Each in turn.
 const WAYS: [Known; 3] = [Known::Cgroup, Known::AuditSession, Known::Environment];
 
-/// Hides cgroups from what stands behind it.
+/// Prefix of a command that hides cgroups from it.
 const WITHOUT_CGROUPS: &str =
     r#"unshare --mount --propagation private sh -c 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"' sh"#;
 
 impl Known {
-    /// The words in front of a command, for a shell.
+    /// Prefix of a command, for a shell, that creates such a host.
     fn words(self) -> String {
         match self {
             Self::Cgroup => String::new(),
@@ -48,7 +47,7 @@ impl Known {
         }
     }
 
-    /// What a journal says of a run here.
+    /// The entry in the journal that shows the method.
     fn noted(self) -> &'static str {
         match self {
             Self::Cgroup => r#""known_by":{"cgroup":"#,
@@ -58,7 +57,7 @@ impl Known {
     }
 }
 
-/// A host as it is to be: the program starts as if it were there.
+/// A simulated host: the program starts as if it were on it.
 struct Host {
     known: Known,
     program: String,
@@ -66,7 +65,7 @@ struct Host {
 }
 
 impl Host {
-    /// `None`, and said, where this machine cannot be like that. `before` stands in front of all.
+    /// The host; `None`, with a message, if this machine cannot simulate it. `before` is run first.
     fn new(known: Known, before: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             skipped("only root runs jobs as other users");
@@ -88,12 +87,12 @@ impl Host {
         Spec::new(&self.program, "local")
     }
 
-    /// True if the runs that have started are known as they are to be; else it is said.
+    /// True if the runs that have started are recognized by the intended method; prints a message if not.
     fn is_as_wanted(&self, spec: &Spec) -> bool {
         let journals = std::fs::read_dir(spec.state_dir()).unwrap().flatten().flat_map(|entry| files(&entry.path()));
         let texts: Vec<String> = journals.filter_map(|path| std::fs::read_to_string(path).ok()).collect();
         let is_noted = texts.iter().any(|text| {
-            // What was noted last counts: before the start it is only meant.
+            // The last entry counts: entries before the start are only intentions.
             text.lines().rfind(|line| line.contains("known_by")).is_some_and(|line| line.contains(self.known.noted()))
         });
         if !is_noted {
@@ -116,16 +115,16 @@ fn script(scripts: &Scratch, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Has a job run now; the run, once it has started.
+/// Triggers a job; returns the run once it has started.
 pub fn run_now(node: &Node, job: &str) -> String {
-    // The leader serves the socket, in a moment.
+    // Wait until the socket is available, which is shortly after the election.
     status(node.spec());
     let seen = node.events().len();
     cli_text(node.spec(), &["trigger", job]);
     await_start(node, seen, job)
 }
 
-/// A program of nobody's that is no job; it and all that it starts in its group end with the test.
+/// A program of user nobody that is not a job. The test's end kills it and all processes in its group.
 fn stranger(program: &[&str]) -> Process {
     Process::spawn("setpriv", |command| {
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--pdeathsig=KILL", "--"]).args(program);
@@ -139,7 +138,7 @@ fn is_alive(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// As a value of YAML.
+/// A string as a YAML value.
 fn quoted(text: &str) -> String {
     serde_json::to_string(text).unwrap()
 }

@@ -1,4 +1,4 @@
-//! A job that writes what is to be taken for the daemon's own lines.
+//! A job whose output imitates the daemon's own log lines.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -6,14 +6,14 @@ use serde_json::Value;
 use crate::solo::log::{lines_with, until_line};
 use crate::support::LONG;
 
-/// What a reader that cuts lines at 48 KiB, as the journal does, would take for a line of the daemon.
+/// A text that would look like a line of the daemon to a reader that cuts lines at 48 KiB, as the journal does.
 const FORGED: &str = "<3>ERROR leader.lost        node=logger token=42 reason=lease";
-/// As many bytes as it takes to have `FORGED` at the beginning of what is left.
+/// Number of bytes that puts `FORGED` at the beginning of the second part.
 const PADDING: usize = 49_050;
-/// No line is longer, with its end.
+/// Upper bound of the length of a line, line end included.
 const LONGEST: usize = 8_000;
 
-/// Once: the long line, what hides in a text, and control characters, each of which takes many more once escaped.
+/// A job that prints the long line, invisible characters, and control characters, which become longer when escaped.
 fn jobs() -> String {
     let command = [
         format!("head -c {PADDING} /dev/zero | tr '\\0' A"),

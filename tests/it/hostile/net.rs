@@ -1,4 +1,4 @@
-//! Clients on TCP: without a token, under foreign names, with wrong certificates, slow ones, greedy ones, many.
+//! Clients on TCP: without a token, under foreign host names, with wrong certificates, slow, greedy, numerous.
 
 mod access;
 mod crowd;
@@ -19,18 +19,17 @@ use crate::support::scratch::Scratch;
 
 const PORT: u16 = 7475;
 
-/// An address of this host that nobody else has: all of 127.0.0.0/8 are its own.
+/// An unused address of this host: all addresses in 127.0.0.0/8 belong to it.
 fn unused() -> SocketAddrV4 {
     let [a, b, c, ..] = *Uuid::new_v4().as_bytes();
     SocketAddrV4::new(Ipv4Addr::new(127, a.clamp(16, 200), b, c.clamp(1, 254)), PORT)
 }
 
-/// A caller of this number, with an address of its own.
+/// The address of a client, one for each number.
 fn caller(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 201, 0, number)
 }
 
-/// What a node answered.
 #[derive(Debug)]
 struct Answer {
     code: u16,
@@ -47,7 +46,6 @@ impl Answer {
     }
 }
 
-/// A connection from `from`.
 fn dial(from: Ipv4Addr, to: SocketAddrV4) -> std::io::Result<TcpStream> {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
     bind(&socket, &SocketAddr::from((from, 0)))?;
@@ -57,9 +55,9 @@ fn dial(from: Ipv4Addr, to: SocketAddrV4) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends `request` as it is; `None` where there is no answer but the end of the connection.
+/// Sends `request` unchanged; `None` if the node closes the connection without an answer.
 fn exchange(mut stream: impl Read + Write, request: &str) -> Option<Answer> {
-    // The node may have heard enough before all is sent.
+    // The node may close the connection before everything is sent.
     drop(stream.write_all(request.as_bytes()));
     let mut answer = Vec::new();
     drop(stream.read_to_end(&mut answer));
@@ -70,23 +68,23 @@ fn request(path: &str, more: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n")
 }
 
-/// The answer to a caller who shows what stands in `more`.
+/// The answer to a request with the additional header lines `more`.
 fn get_with(to: SocketAddrV4, path: &str, more: &str) -> Answer {
     let answer = dial(caller(1), to).ok().and_then(|stream| exchange(stream, &request(path, more)));
     answer.unwrap_or_else(|| panic!("no answer to {path}"))
 }
 
-/// The answer to a stranger.
+/// The answer to a client without a token.
 fn get(to: SocketAddrV4, path: &str) -> Answer {
     get_with(to, path, "")
 }
 
-/// A node that listens there.
+/// A node that listens on this address.
 fn listening(spec: Spec, at: SocketAddrV4) -> Spec {
     spec.option("--listen", &at.to_string())
 }
 
-/// Writes a file that others may not read.
+/// Writes a file that only its owner may read.
 fn secret(dir: &Scratch, name: &str, text: &str) -> PathBuf {
     let path = dir.write(name, text);
     closed(&path);
@@ -101,7 +99,7 @@ fn opened(path: &Path) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).expect("it is ours");
 }
 
-/// As an option's value.
+/// A path as the value of an option.
 fn text(path: &Path) -> &str {
     path.to_str().expect("scratch directories have plain names")
 }

@@ -1,5 +1,6 @@
-//! Files and folders by which another user could decide what root's daemon reads, writes or runs: `nobody` owns one of the folders, or
-//! has been there before.
+//! Files and directories through which another user could determine what root's daemon reads, writes or runs.
+//!
+//! `nobody` owns one of the directories, or has put files there before.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
@@ -17,10 +18,10 @@ use crate::support::{LONG, skipped};
 
 const NOBODY: u32 = 65_534;
 
-/// Nobody listens there.
+/// An address that no server listens on.
 const ZOOKEEPER: &str = "127.0.0.1:1";
 
-/// Only root gives files away, and is worth the trouble.
+/// Only root can change the owner of files, and only root's daemon runs jobs as other users.
 fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -29,7 +30,7 @@ fn is_root() -> bool {
     is_root
 }
 
-/// A jobs file of root's own, and what is needed to run it, in folders of root's own.
+/// A jobs file of root, and everything needed to run it, in directories of root.
 struct SessionContext(Scratch);
 
 impl SessionContext {
@@ -51,7 +52,7 @@ impl SessionContext {
         path
     }
 
-    /// What a line says that ends with 78, in which each `@name` is a file of the context.
+    /// The error output of a command that ends with 78. Each `@name` in its arguments is a file of the context.
     #[track_caller]
     fn refused(&self, line: &[&str]) -> String {
         let line: Vec<String> = line
@@ -59,7 +60,7 @@ impl SessionContext {
             .map(|word| word.strip_prefix('@').map_or((*word).to_owned(), |name| self.path(name).display().to_string()))
             .collect();
         let command = command(&line.iter().map(String::as_str).collect::<Vec<_>>());
-        // One that is not refused would run for ever.
+        // A command that is not refused would run forever.
         let mut process = Process::spawn("timeout", |timed| {
             timed.args(["--signal=KILL", "30"]).arg(command.get_program()).args(command.get_args());
             for (key, value) in command.get_envs() {
@@ -76,7 +77,7 @@ impl SessionContext {
         let said = std::io::read_to_string(stderr).unwrap();
         let code = process.wait_exit(LONG).unwrap().code();
         assert_eq!(code, Some(78), "{line:?} said:\n{said}");
-        // A message names what links lead to.
+        // Messages contain resolved paths.
         said.replace(&self.0.path().canonicalize().unwrap().display().to_string(), "<desk>")
     }
 }
@@ -123,12 +124,12 @@ fn a_jobs_file_in_a_folder_of_somebody_else_is_refused_whoever_owns_the_file() {
         &context.refused(&["check", "@open/jobs.yaml"]),
         &["group 0 may write to `<desk>/open` (mode 0775)", "`chmod g-w <desk>/open`"],
     );
-    // As in /tmp: what is root's stays root's.
+    // As in /tmp: others cannot replace files of root.
     context.folder("open", 0, 0o1777);
     assert_eq!(run(&["check", context.path("open/jobs.yaml").to_str().unwrap()]).status.code(), Some(0));
-    // But for what others may have put there.
+    // Files that others may have put there are still refused.
     fs::hard_link(context.path("jobs.yaml"), context.path("open/linked.yaml")).unwrap();
-    assert_says(&context.refused(&["check", "@open/linked.yaml"]), &["`<desk>/open/linked.yaml` has 2 names"]);
+    assert_says(&context.refused(&["check", "@open/linked.yaml"]), &["`<desk>/open/linked.yaml` has 2 hard links"]);
     symlink(context.path("jobs.yaml"), context.path("open/link.yaml")).unwrap();
     rustix::fs::chownat(
         rustix::fs::CWD,
@@ -138,7 +139,10 @@ fn a_jobs_file_in_a_folder_of_somebody_else_is_refused_whoever_owns_the_file() {
         rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
     )
     .unwrap();
-    assert_says(&context.refused(&["check", "@open/link.yaml"]), &["the link `<desk>/open/link.yaml` is user 65534's"]);
+    assert_says(
+        &context.refused(&["check", "@open/link.yaml"]),
+        &["the link `<desk>/open/link.yaml` belongs to user 65534"],
+    );
 }
 
 #[test]
@@ -146,12 +150,12 @@ fn what_a_process_says_of_itself_is_no_jobs_file() {
     let context = SessionContext::new();
     symlink(format!("/proc/{}/cmdline", std::process::id()), context.path("open/link.yaml")).unwrap();
     for line in [&["check", "@open/link.yaml"][..], &["check", "/proc/self/environ"]] {
-        assert_says(&context.refused(line), &["`/proc` is in a file system of the kernel's own"]);
+        assert_says(&context.refused(line), &["`/proc` is in a virtual file system of the kernel"]);
     }
 }
 
-/// Becomes a process whose /proc/PID/cmdline belongs to root, and holds what it likes; then puts that in place of the jobs file of the
-/// folder it is in.
+/// Becomes a process whose /proc/PID/cmdline belongs to root and contains chosen text, and then replaces the jobs file
+/// of its directory by a link to it.
 const TRICK: &str = r#"
     use POSIX ();
     my ($prctl, $set_dumpable) = ((POSIX::uname())[4] eq "x86_64" ? 157 : 167, 4);
@@ -179,7 +183,7 @@ fn a_jobs_file_that_is_swapped_for_a_processs_own_words_runs_nothing() {
     let id = NOBODY.to_string();
     let mut stranger = Process::spawn("setpriv", |command| {
         command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "perl", "-e", TRICK]);
-        // Its arguments end in its environment: so far it can write.
+        // The arguments end where the environment begins: it can write up to there.
         command.env_clear().env("PATH", "/usr/bin:/bin").env("ROOM", "x".repeat(8000));
         command.current_dir(&home).stdin(Stdio::null()).stdout(Stdio::piped());
     })
@@ -198,7 +202,7 @@ fn a_jobs_file_that_is_swapped_for_a_processs_own_words_runs_nothing() {
     chown(&home, Some(0), None).unwrap();
 }
 
-/// It goes on with the jobs it had, and has never had others.
+/// Asserts that the node still runs its old jobs and has never had others.
 fn assert_keeps_to_good(node: &Node) {
     let seen = node.events().len();
     node.await_after(seen, "run.finished", LONG, |event| event.text("job") == "good");
@@ -233,7 +237,7 @@ fn a_state_directory_of_somebody_else_is_refused_and_left_as_it_is() {
         assert_eq!(fs::read_dir(context.path(folder)).unwrap().count(), 0, "{folder}");
     }
     assert!(!context.path("theirs/new").exists());
-    // What a stranger left in his directory is not for `release` to believe either.
+    // `release` must not trust files in another user's directory either.
     fs::write(state.join("identity.json"), r#"{"v":1,"backend":"solo","instance":"x"}"#).unwrap();
     assert_says(&context.refused(&["release", "--state-dir", "@state"]), &["anybody may write to `<desk>/state`"]);
 }
@@ -250,7 +254,7 @@ fn what_a_stranger_left_in_the_state_directory_is_refused() {
         let state = context.folder(&format!("state-{name}"), 0, 0o700);
         symlink(&precious, state.join(name)).unwrap();
         let said = context.refused(&["run", "--jobs", "@jobs.yaml", "--state-dir", &format!("@state-{name}")]);
-        assert_says(&said, &[&format!("`<desk>/state-{name}/{name}` is a symbolic link, where none is followed")]);
+        assert_says(&said, &[&format!("`<desk>/state-{name}/{name}` is a symbolic link, and links are not followed")]);
     }
     for name in ["lock", "identity.json", "sessions.json", "journal"] {
         let state = context.folder(&format!("zk-{name}"), 0, 0o700);
@@ -260,7 +264,7 @@ fn what_a_stranger_left_in_the_state_directory_is_refused() {
         let said = context.refused(&["run", "--jobs", "@jobs.yaml", "--zookeeper", ZOOKEEPER, "--state-dir", &state]);
         assert_says(&said, &[&format!("`<desk>/zk-{name}/{name}` belongs to user 65534")]);
     }
-    // A folder in it, which another user could fill.
+    // A subdirectory that another user could write to.
     let state = context.folder("state-members", 0, 0o700);
     fs::create_dir(state.join("members")).unwrap();
     give(&state.join("members"), NOBODY, 0o700);
@@ -296,7 +300,7 @@ fn a_secret_that_others_may_read_is_refused_with_what_to_do() {
         ("auth", &["--zookeeper-auth-file", "@auth"][..]),
         ("key", &["--zookeeper-key", "@key", "--zookeeper-cert", "@cert", "--zookeeper-ca", "@cert"]),
     ] {
-        // Nothing of what it should be: what is refused for that has been read.
+        // Not valid content: a file that is refused for its content has been read.
         let secret = context.0.write(name, "nothing");
         context.0.write("cert", "nothing");
         let line = [&line[..], option].concat();
@@ -311,7 +315,7 @@ fn a_secret_that_others_may_read_is_refused_with_what_to_do() {
         for mode in [0o600, 0o400] {
             fs::set_permissions(&secret, Permissions::from_mode(mode)).unwrap();
             let said = context.refused(&line);
-            assert!(!said.contains("take that away"), "{said}");
+            assert!(!said.contains("run `chmod"), "{said}");
         }
     }
 }
@@ -319,7 +323,7 @@ fn a_secret_that_others_may_read_is_refused_with_what_to_do() {
 #[test]
 fn a_variable_stands_once_and_what_cronkeeper_says_wins() {
     let own = "{CRONKEEPER_FENCING_TOKEN: '99999999', CRONKEEPER_OUTCOME: own, CRONKEEPER_OTHER: own, PATH: '/usr/bin:/bin', LANG: C}";
-    // As the kernel has it: a shell drops what it finds twice.
+    // As the kernel passes it: a shell drops duplicates.
     let list = "tr '\\0' '\\n' </proc/$$/environ";
     let spec = node("doubled").jobs(&format!(
         "jobs: {{job: {{schedule: '* * * * * *', command: {list:?}, on_success: {list:?}, environment: {own}}}}}"
@@ -349,10 +353,10 @@ fn a_variable_stands_once_and_what_cronkeeper_says_wins() {
     }
     node.signal(Signal::TERM);
     node.wait_exit(LONG);
-    // And the file's author is told.
+    // `check` warns the author of the file.
     let (code, _, said) = texts(&run_check(&spec.jobs_file()));
     assert_eq!(code, Some(0));
-    assert_says(&said, &["`CRONKEEPER_FENCING_TOKEN` is set by cronkeeper over this value"]);
+    assert_says(&said, &["cronkeeper sets `CRONKEEPER_FENCING_TOKEN` itself and ignores this value"]);
 }
 
 fn run_check(path: &Path) -> std::process::Output {

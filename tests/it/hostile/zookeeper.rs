@@ -1,5 +1,4 @@
-//! Clients of ZooKeeper: one without rights gets nothing, and one who may write everything stops nothing that does not come to itself
-//! again.
+//! Clients of ZooKeeper: one without rights gains nothing, and one that may write everything causes no lasting damage.
 
 mod insider;
 mod outsider;

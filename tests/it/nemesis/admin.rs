@@ -1,6 +1,7 @@
-//! The operator's hand: looks into ZooKeeper, and deletes what should not be deleted.
+//! An operator's access to ZooKeeper: reads its state, and deletes what should not be deleted.
 //!
-//! From the middle, with a session of its own each time: servers that are away cost a moment, never the test.
+//! It works from the middle host, with a new session each time, so that unreachable servers cost a moment and never the
+//! test.
 
 use std::time::Duration;
 
@@ -12,28 +13,28 @@ use zookeeper_client::{Acls, Client, CreateMode, Error};
 
 use super::work::Work;
 
-/// How long servers are waited for.
+/// How long to wait for servers.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What is deleted.
+/// The target of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Of the node of this name.
+    /// The candidate of the node of this name.
     Candidate(String),
-    /// Likewise.
+    /// The member of the node of this name.
     Member(String),
-    /// `/leader` with all that is in it.
+    /// `/leader` and everything in it.
     Queue,
 }
 
 pub struct Admin {
     runtime: Runtime,
-    /// With a chroot.
+    /// Includes the chroot.
     connect: String,
 }
 
 impl Admin {
-    /// A hand in a new place on these servers.
+    /// Uses a new chroot on these servers.
     pub fn new(servers: &str, chroot: &str) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be had");
         let root = Self { runtime, connect: servers.to_owned() };
@@ -47,7 +48,7 @@ impl Admin {
         &self.connect
     }
 
-    /// True when it is done; what is not there counts as deleted.
+    /// True once it is deleted, or if it does not exist.
     pub fn delete(&self, target: &Target) -> bool {
         let done = self.ask(async |client| match target {
             Target::Candidate(node) => match candidate_of(client, node).await? {
@@ -60,8 +61,8 @@ impl Admin {
         done.is_some()
     }
 
-    /// What is not yet as it must be when all is well: every job's mark and every run up to `horizon` settled, and these
-    /// nodes in the queue and among the members, nobody else. `None` while no server says.
+    /// Lists what is not yet as it must be when everything is well: the mark and the runs of every job up to `horizon`
+    /// are settled, and exactly these nodes are in the queue and among the members. `None` while no server answers.
     pub fn unsettled(&self, work: &Work, horizon: Timestamp, nodes: &[&str]) -> Option<Vec<String>> {
         self.ask(async |client| {
             let mut missing = Vec::new();
@@ -110,7 +111,7 @@ async fn candidate_of(client: &Client, node: &str) -> Result<Option<String>, Err
     Ok(None)
 }
 
-/// The node whose candidate this is.
+/// The node that owns this candidate.
 async fn node_of(client: &Client, candidate: &str) -> Result<Option<String>, Error> {
     let data = data(client, &format!("/leader/{candidate}")).await?;
     let said = data.and_then(|data| serde_json::from_slice::<Value>(&data).ok());
@@ -139,7 +140,7 @@ async fn remove(client: &Client, path: &str) -> Result<(), Error> {
     }
 }
 
-/// Nodes join again meanwhile: the folder goes when it is found empty for a moment.
+/// Nodes rejoin meanwhile, so the parent is removed at a moment when it is empty.
 async fn remove_queue(client: &Client) -> Result<(), Error> {
     loop {
         for name in children(client, "/leader").await? {

@@ -1,19 +1,19 @@
-//! Whether the promises were kept: what the jobs themselves wrote, against what the ensemble committed.
+//! Checks of the promises: compares what the jobs themselves wrote with what the ensemble committed.
 //!
-//! Two records that no node can bend: the file of the witness, one line as a run begins and one as it ends by itself,
-//! written by the runs; and the servers' logs of transactions. Judged are:
+//! The checks use two records that no node can falsify: the witness's file, to which each run writes one line when it
+//! begins and one when it ends by itself; and the servers' transaction logs. They check:
 //!
-//! - no attempt of a run began twice, no two runs of a job were alive together where that is not allowed, and under an older
-//!   token none began after one under a newer (the witness);
-//! - what the ensemble committed keeps the ledger's invariants, the same that judge the simulation: terms open by growing
-//!   tokens and nothing is accepted from an older one, marks never go back, a run is begun once and ends once, and every
-//!   occurrence that a mark passes is begun or counted in a skip;
-//! - every process that began had been committed first, with its token and node;
-//! - none began when the next term had already opened;
-//! - a success on record was seen to begin and to end;
-//! - all that was begun has ended, once; and no occurrence is `missed` where all are to be made up for.
+//! - From the witness: no attempt of a run began twice, no two runs of a job were alive together where that is not
+//!   allowed, and none began under an older token after one began under a newer token.
+//! - What the ensemble committed satisfies the invariants of the ledger, the same that judge the simulation: terms open
+//!   with growing tokens and nothing is accepted from an older one, marks never go back, a run begins once and ends
+//!   once, and every occurrence that a mark passes is begun or counted in a skip.
+//! - Every process that began had been committed first, with its token and node.
+//! - None began when the next term had already opened.
+//! - Each recorded success was seen to begin and to end.
+//! - Everything that was begun has ended, once; and no occurrence is `missed` where all must be made up.
 //!
-//! Nothing here is about how fast anything was, but for [`STARTING`].
+//! Nothing here depends on speed, except for [`STARTING`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ use crate::support::witness::{Entry, Fault, Mark, faults};
 #[cfg(test)]
 mod proofs;
 
-/// From the warden's last look at its clock to the first line of what it starts, on a machine with other things to do. Half
-/// of the session timeout: a node that is cut off is silent long before another leads.
+/// The longest time from the warden's last check of its clock to the first line of the process it starts, on a busy
+/// machine. It is half of the session timeout: a node that is cut off is silent long before another leads.
 const STARTING: SignedDuration = SignedDuration::from_secs(2);
 
 /// From one instant to another.
@@ -43,15 +43,17 @@ pub struct Span {
     pub to: Timestamp,
 }
 
-/// All that is known of a cluster's life.
+/// Everything that is known about a cluster's life.
 pub struct History {
-    /// In the order in which they were written; asked for before what was committed, as a begin comes before its process.
+    /// In the order in which the lines were written. It was read before `committed`, because a begin comes before its
+    /// process.
     pub seen: Vec<Entry>,
-    /// In the order in which they were committed.
+    /// In the order of the commits.
     pub committed: Vec<Arc<Committed>>,
-    /// When a daemon and its warden both stood still. What outlived its lease then nobody could kill: that is what the token is for.
+    /// Times when a daemon and its warden were both stopped. Nobody could then kill a run that outlived its lease; the
+    /// token is for that case.
     pub nodes_stood_still: Vec<Span>,
-    /// What was due until then is to be settled.
+    /// Occurrences due until then must be settled.
     pub horizon: Timestamp,
 }
 
@@ -61,7 +63,7 @@ impl History {
         Self { seen, committed, nodes_stood_still, horizon }
     }
 
-    /// What is broken, for people; empty: nothing.
+    /// The violations, for people; empty if there are none.
     pub fn broken(&self, work: &Work) -> Vec<String> {
         let mut broken = self.broken_by_what_was_seen(&work.may_overlap());
         broken.extend(self.broken_by_the_ledger(work));
@@ -73,7 +75,7 @@ impl History {
         broken
     }
 
-    /// What was committed about the runs that are named in what is broken, for people.
+    /// What was committed about the runs that the violations name, for people.
     pub fn about(&self, broken: &[String]) -> String {
         let is_named =
             |path: &str| path.rsplit('/').next().is_some_and(|name| broken.iter().any(|what| what.contains(name)));
@@ -101,7 +103,7 @@ impl History {
         let is_broken = |fault: &Fault| match fault {
             Fault::Twice(_) => true,
             Fault::Overlap(entry) => !self.is_excused(entry),
-            // Two runs of two terms may be under way side by side there, and either may write first.
+            // Two runs of two terms may run side by side there, and either may write first.
             Fault::TokenWentBack { late, .. } => !may_overlap.contains(&late.job.as_str()),
         };
         let faults = faults(&self.seen, may_overlap).into_iter().filter(is_broken);
@@ -155,7 +157,7 @@ impl History {
         let was_seen = |mark, run: &str, attempt| {
             self.seen.iter().any(|entry| (entry.mark, entry.run.as_str(), entry.attempt) == (mark, run, attempt))
         };
-        // What was due later may have ended since the witness was asked.
+        // A run that was due later may have ended after the witness was read.
         let is_judged = |end: &RunEnd| end.outcome == Outcome::Success && end.run.scheduled_at <= self.horizon;
         let successes = self.ends().filter(is_judged).map(|end| (end.run.id().to_string(), end.run.attempt));
         let unseen = successes
@@ -207,7 +209,7 @@ impl History {
         self.seen.iter().filter(|entry| entry.mark == Mark::Start)
     }
 
-    /// The records of runs in flight, as often as they were written.
+    /// All versions of the records of runs in flight.
     fn records(&self) -> impl Iterator<Item = (&Committed, RunRecord)> {
         self.written("/cronkeeper/running")
             .filter_map(|(entry, data)| Some((entry, serde_json::from_slice(data).ok()?)))
@@ -226,11 +228,11 @@ impl History {
             }
             _ => None,
         });
-        // The folders of the jobs have no data.
+        // The parent znodes of the jobs have no data.
         data.filter_map(|data| serde_json::from_slice(data).ok())
     }
 
-    /// How runs ended.
+    /// The ends of all runs.
     fn ends(&self) -> impl Iterator<Item = RunEnd> {
         self.history().filter_map(|record| match record {
             HistoryRecord::Run(end) => Some(end),
@@ -238,7 +240,7 @@ impl History {
         })
     }
 
-    /// Tokens of the terms, and when each opened by the servers' clock, which on this machine is everybody's.
+    /// The tokens of the terms, and when each opened by the servers' clock, which all hosts of this machine share.
     fn terms(&self) -> Vec<(i64, Timestamp)> {
         let mut candidates = BTreeMap::new();
         let mut terms = Vec::new();
@@ -255,7 +257,7 @@ impl History {
     }
 }
 
-/// The nodes that a write made.
+/// The znodes that a write created.
 fn made(entry: &Committed) -> Vec<String> {
     let paths = ops(entry).iter().filter_map(|op| match op {
         Op::Create { path, .. } => Some(path.clone()),

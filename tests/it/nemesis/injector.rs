@@ -1,7 +1,7 @@
-//! A plan carried out: every stroke at its time, every cure at its own, and then peace.
+//! Executor of a plan: each fault at its time, each repair at its time, then peace.
 //!
-//! Strokes overlap freely; one whose victim is down already is left out, and the transcript says so. What cannot be done
-//! at its time, as the deletion of an entry while no server answers, is tried until it can.
+//! Faults overlap freely. A fault whose victim is already down is left out, and the transcript says so. An action that
+//! cannot be done at its time, such as deleting an entry while no server answers, is retried until it can.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -21,30 +21,30 @@ use crate::support::LONG;
 
 mod faults;
 
-/// Between two tries.
+/// Pause between two tries.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// What is to be done at a time.
+/// An action that is due at some time.
 enum Action {
     Strike(Fault),
     Cure(Cure),
 }
 
-/// What undoes a stroke.
+/// The repair of a fault.
 #[derive(Debug)]
 enum Cure {
-    /// What the stroke of this number did to the network.
+    /// Repairs what the fault of this number did to the network.
     Network(usize),
-    /// The processes, and which of [`FaultInjector::stood_still`] that was.
+    /// The processes, and the index in [`FaultInjector::stood_still`].
     Continue(Vec<OwnedFd>, usize),
     Revive(usize),
     Server(usize, Health),
     MakeRoom(usize),
-    /// No cure: a deed that is to be done yet.
+    /// Not a repair, but an action that is still to be done.
     Delete(Target),
 }
 
-/// To be tried again.
+/// The action must be retried.
 struct NotYet;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,16 +60,16 @@ pub struct FaultInjector<'a> {
     admin: &'a Admin,
     servers: [Health; SERVERS],
     agenda: BTreeMap<(Instant, usize), Action>,
-    /// Of what was put on the agenda.
+    /// Number of actions scheduled so far.
     count: usize,
     began: Instant,
-    /// What cannot be done by then is given up: that there is no peace will say the rest.
+    /// Actions that cannot be done by then are given up; the missing peace then reports the failure.
     patient_until: Instant,
     transcript: Vec<String>,
     stood_still: Vec<Still>,
 }
 
-/// When a part of a node stood still.
+/// A time when a part of a node was stopped.
 struct Still {
     i: usize,
     part: Part,
@@ -77,7 +77,7 @@ struct Still {
 }
 
 impl Still {
-    /// When both parts of one node did: then nobody could kill what should have been.
+    /// The time when both parts of a node were stopped, so that nobody could kill what should have been killed.
     fn both(&self, other: &Self) -> Option<Span> {
         let is_pair = self.i == other.i && self.part != Part::Warden && other.part != Part::Daemon;
         let (from, to) = (self.span.from.max(other.span.from), self.span.to.min(other.span.to));
@@ -101,7 +101,7 @@ impl<'a> FaultInjector<'a> {
         }
     }
 
-    /// Carries the plan out; returns when all is cured that can be.
+    /// Carries out the plan; returns when everything that can be is repaired.
     pub fn rage(&mut self, plan: &Plan) {
         self.began = Instant::now();
         for fault in &plan.faults {
@@ -118,9 +118,10 @@ impl<'a> FaultInjector<'a> {
         }
     }
 
-    /// Waits until one leads, two follow, and all that was due before now is settled. Says what is not, in time.
+    /// Waits until one node leads, two follow, and everything due before now is settled. On timeout, returns what is
+    /// not.
     pub fn await_peace(&mut self, work: &Work) -> Result<Timestamp, Vec<String>> {
-        // Only what is part of the ensemble has a log that can be judged.
+        // Only the log of a server that is part of the ensemble can be judged.
         self.testbed.ensemble.await_serving();
         let horizon = Timestamp::now() + 2.seconds();
         let end = Instant::now() + 2 * LONG;
@@ -143,7 +144,7 @@ impl<'a> FaultInjector<'a> {
         }
     }
 
-    /// What happened, for people; and when a daemon and its warden both stood still.
+    /// The transcript for people, and the times when a daemon and its warden were both stopped.
     pub fn into_account(mut self) -> (Vec<String>, Vec<Span>) {
         let still = std::mem::take(&mut self.stood_still);
         let both = still.iter().flat_map(|one| still.iter().filter_map(|other| one.both(other))).collect();
@@ -186,7 +187,7 @@ impl<'a> FaultInjector<'a> {
                 self.stood_still[*still].span.to = Timestamp::now();
                 Ok("what stood still goes on".into())
             }
-            // Another stroke's cure was quicker, or the signal was one that ends nothing.
+            // Another fault's repair was quicker, or the signal was one that ends nothing.
             Cure::Revive(i) if !self.supervisors.may_end(*i) => Ok(format!("{} lives", self.supervisors.name(*i))),
             Cure::Revive(i) if !self.supervisors.revive(*i) => Err(NotYet),
             Cure::Revive(i) => Ok(format!("{} is started again", self.supervisors.name(*i))),
@@ -220,7 +221,7 @@ impl<'a> FaultInjector<'a> {
 }
 
 impl Drop for FaultInjector<'_> {
-    /// A warden that stood still for ever would outlive the test.
+    /// A warden that stays stopped for ever would outlive the test.
     fn drop(&mut self) {
         for action in self.agenda.values() {
             if let Action::Cure(Cure::Continue(stopped, _)) = action {

@@ -1,6 +1,6 @@
-//! The lines between the hosts, and what is wrong with them: rules of nftables on the hosts themselves.
+//! The links between the hosts and their faults: nftables rules on the hosts themselves.
 //!
-//! Several troubles of a host add up; each has the number of the stroke that brought it, and goes with it.
+//! Several faults of a host add up. Each has the number of its fault in the plan, and is removed with it.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,32 +11,32 @@ use crate::support::host::Host;
 #[cfg(test)]
 mod tests;
 
-/// Of the packets in either direction, in percent.
+/// Percentage of lost packets, in either direction.
 const LOST: u32 = 15;
 
-/// What is wrong with a host's line.
+/// A fault of a host's link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// Nothing comes in from these.
+    /// Nothing from these addresses comes in.
     Deaf(Vec<Ipv4Addr>),
-    /// Nothing gets out to these.
+    /// Nothing to these addresses gets out.
     Mute(Vec<Ipv4Addr>),
-    /// Neither.
+    /// Neither direction works.
     Parted(Vec<Ipv4Addr>),
     /// Some packets are lost on the way.
     Lossy,
-    /// The servers are reached by the slow lines.
+    /// The servers are reached through the slow links.
     Slow,
 }
 
-/// A server, and where the slow line to it begins.
+/// A server, and the address where the slow link to it begins.
 #[derive(Clone, Copy, Debug)]
 pub struct SlowLine {
     pub server: SocketAddr,
     pub begins: SocketAddr,
 }
 
-/// All lines.
+/// All links.
 pub struct Network {
     troubles: Vec<(usize, Arc<Host>, Trouble)>,
     slow: Vec<SlowLine>,
@@ -47,13 +47,13 @@ impl Network {
         Self { troubles: Vec::new(), slow }
     }
 
-    /// A host's line gets worse.
+    /// Adds a fault to a host's link.
     pub fn suffer(&mut self, fault: usize, host: &Arc<Host>, trouble: Trouble) {
         self.troubles.push((fault, Arc::clone(host), trouble));
         self.enforce(host).expect("nftables took such rules before");
     }
 
-    /// What a stroke brought goes.
+    /// Removes what this fault did.
     pub fn heal(&mut self, fault: usize) {
         let (healed, left) = std::mem::take(&mut self.troubles).into_iter().partition(|(of, ..)| *of == fault);
         self.troubles = left;
@@ -63,7 +63,7 @@ impl Network {
         }
     }
 
-    /// Whether nftables knows all that will be asked of it.
+    /// Checks that nftables supports everything the tests need.
     pub fn is_possible_on(&self, host: &Arc<Host>) -> Result<(), String> {
         let some = vec![host.address()];
         let all = [Trouble::Parted(some), Trouble::Lossy, Trouble::Slow];
@@ -78,7 +78,7 @@ impl Network {
     }
 }
 
-/// The whole set, which replaces the one before in one step.
+/// The complete rule set, which replaces the previous one atomically.
 fn rules(troubles: &[&Trouble], slow: &[SlowLine]) -> String {
     let (mut incoming, mut outgoing, mut detours) = (String::new(), String::new(), String::new());
     for trouble in troubles {
@@ -97,7 +97,7 @@ fn rules(troubles: &[&Trouble], slow: &[SlowLine]) -> String {
             Trouble::Slow => {
                 for SlowLine { server, begins } in slow {
                     let port = server.port();
-                    // What is connected already shall connect anew.
+                    // Existing connections must be made again.
                     line(&mut outgoing, &format!("ip daddr {} tcp dport {port} reject with tcp reset", server.ip()));
                     line(&mut detours, &format!("ip daddr {} tcp dport {port} dnat to {begins}", server.ip()));
                 }

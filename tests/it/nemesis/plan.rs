@@ -1,7 +1,7 @@
-//! What befalls a cluster, and when: a plan that follows from the seed alone.
+//! The faults of a cluster and their times: a plan that follows from the seed alone.
 //!
-//! Chance chooses whom, when and for how long. Which kinds of trouble a seed has is dealt out: every [`ROUND`] seeds, from a
-//! multiple of that number on, have each kind once.
+//! Chance chooses the victim, the time and the duration. The kinds of faults of a seed are dealt like cards: every
+//! [`ROUND`] seeds, from a multiple of that number on, contain each kind once.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,13 +13,14 @@ use super::testbed::SERVERS;
 /// The session timeout of the nodes, on servers with a tick of 500 ms.
 pub const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How many kinds of trouble a seed has.
+/// Number of kinds of faults in a seed.
 const HAND: usize = 3;
 
-/// How the first round is dealt. It is the ordinary run's: with this one nearly all that can hit the leader does.
+/// The deal of the first round, which the ordinary run uses. With this one, nearly everything that can hit the leader
+/// does.
 const FIRST_DEAL: u64 = 9;
 
-/// How many seeds have every kind once.
+/// Number of seeds that contain every kind once.
 pub const ROUND: u64 = (DECK.len() / HAND) as u64;
 
 /// A signal, sent from outside.
@@ -27,11 +28,11 @@ pub const ROUND: u64 = (DECK.len() / HAND) as u64;
 pub enum Blow {
     Kill,
     Term,
-    /// And later SIGCONT, when the session is over.
+    /// Followed by SIGCONT, once the session is over.
     Stop,
 }
 
-/// To which process of a node.
+/// The process of a node that receives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Daemon,
@@ -39,23 +40,23 @@ pub enum Part {
     Both,
 }
 
-/// What goes wrong.
+/// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Signal(Blow, Part),
-    /// All processes of a host stand still, jobs too.
+    /// All processes of a host are stopped, jobs included.
     Suspended,
-    /// They are all gone at once.
+    /// All processes of a host are killed at once.
     HostLost,
     /// A node reaches no server.
     CutOff,
-    /// A node and the server that it is connected to are parted from all others.
+    /// A node and the server that it is connected to are separated from all others.
     CutOffWithItsServer,
-    /// A node and the leader of the ensemble are.
+    /// A node and the leader of the ensemble are separated from all others.
     CutOffWithTheEnsemblesLeader,
-    /// A node hears nothing of the servers, and they hear it.
+    /// A node receives nothing from the servers, while they receive its packets.
     Deaf,
-    /// The servers hear nothing of a node, and it hears them.
+    /// The servers receive nothing from a node, while it receives their packets.
     Mute,
     Lossy,
     Slow,
@@ -63,10 +64,10 @@ pub enum Kind {
     ServerPaused,
     NoQuorum,
     RollingRestart,
-    /// No server lives, for longer than the session.
+    /// All servers are dead, for longer than the session.
     Blackout,
     DiskFull,
-    /// By hand, as all of the following.
+    /// Deleted by hand, as are all of the following.
     CandidateDeleted,
     MemberDeleted,
     QueueDeleted,
@@ -105,27 +106,27 @@ const DECK: [Kind; 27] = {
     ]
 };
 
-/// Which node, when its time comes.
+/// The choice of the node, made when the fault's time comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pick {
     Leader,
-    /// One of those that do not lead.
+    /// One of the nodes that do not lead.
     Other(usize),
 }
 
-/// One trouble.
+/// A fault of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// After the beginning.
+    /// Time since the beginning.
     pub at: Duration,
     pub lasts: Duration,
     pub kind: Kind,
     pub node: Pick,
-    /// `None`: the one that leads the ensemble then.
+    /// `None`: the server that leads the ensemble at that time.
     pub server: Option<usize>,
 }
 
-/// All of a seed, in their order.
+/// The faults of a seed, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub seed: u64,
@@ -140,7 +141,7 @@ impl Plan {
         let mut faults = Vec::new();
         for kind in admin(seed) {
             faults.extend(faults_of(kind, at, &mut rng));
-            // Mostly while the one before lasts, or is being got over.
+            // Mostly while the previous fault lasts, or while the cluster recovers from it.
             at += TIMEOUT.mul_f64(1.6 * rng.f64());
         }
         faults.sort_by_key(|fault| fault.at);
@@ -148,7 +149,7 @@ impl Plan {
     }
 }
 
-/// The kinds of a seed.
+/// The kinds of faults in a seed.
 fn admin(seed: u64) -> Vec<Kind> {
     let mut deck = DECK;
     Rng::with_seed(FIRST_DEAL + seed / ROUND).shuffle(&mut deck);
@@ -162,7 +163,7 @@ fn faults_of(kind: Kind, at: Duration, rng: &mut Rng) -> Vec<Fault> {
     let fault = Fault { at, lasts: length(kind, rng), kind, node, server };
     match kind {
         Kind::RollingRestart => {
-            // Time enough for one to serve again before the next goes, where the machine is not too busy.
+            // Enough time for one server to serve again before the next is stopped, if the machine is not too busy.
             let one = |i: usize| Fault { at: at + Duration::from_secs(3 * i as u64), server: Some(i), ..fault.clone() };
             (0..SERVERS).map(one).collect()
         }
@@ -174,13 +175,13 @@ fn length(kind: Kind, rng: &mut Rng) -> Duration {
     let within = |rng: &mut Rng, from: f64, to: f64| TIMEOUT.mul_f64(from + (to - from) * rng.f64());
     match kind {
         Kind::Signal(Blow::Stop, _) | Kind::Suspended | Kind::HostLost | Kind::Blackout => within(rng, 1.3, 1.7),
-        // Started again while its session lives and its runs might: a host that stays away is another kind.
+        // Started again while its session is alive and its runs might be: a host that stays away is another kind.
         Kind::Signal(Blow::Kill, _) => within(rng, 0.0, 0.6),
         Kind::Signal(..) => within(rng, 0.0, 1.5),
         Kind::RollingRestart => within(rng, 0.1, 0.2),
         Kind::CandidateDeleted | Kind::MemberDeleted | Kind::QueueDeleted => Duration::ZERO,
         Kind::ServerKilled | Kind::ServerPaused | Kind::DiskFull => within(rng, 0.2, 1.5),
-        // Around the ends of lease and session, and well beyond.
+        // Around the ends of lease and session, and well beyond them.
         _ if rng.u8(..3) == 0 => within(rng, 0.2, 1.1),
         _ => within(rng, 1.2, 1.8),
     }

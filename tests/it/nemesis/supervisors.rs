@@ -1,4 +1,4 @@
-//! The nodes, and who starts them again when they end: here that is the test, elsewhere systemd.
+//! The supervisors of the nodes, which restart them when they end: here the test does what systemd does elsewhere.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -26,25 +26,25 @@ pub struct Supervisors {
 
 struct TreeId {
     host: Arc<Host>,
-    /// Only taken out to be started again.
+    /// Taken out only to be started again.
     node: Option<Node>,
-    /// Of all its processes so far.
+    /// The logs of all its processes so far.
     logs: Vec<Arc<Events>>,
-    /// Somebody has ended it, or its warden.
+    /// A fault has ended the node or its warden.
     may_end: bool,
-    /// A process that is started meanwhile ends at once.
+    /// A process that is started while this holds ends at once.
     is_disk_full: bool,
 }
 
 impl TreeId {
-    /// Its warden stood still for so long that the daemon took it for dead.
+    /// True if its warden was stopped for so long that the daemon took it for dead.
     fn is_silent(&self) -> bool {
         self.logs.last().is_some_and(|log| !log.named("warden.silent").is_empty())
     }
 }
 
 impl Supervisors {
-    /// One node on each host, in line.
+    /// Starts one node on each host, one after the other.
     pub fn start(testbed: &Testbed, admin: &Admin, work: &Work) -> Self {
         let mut tree_ids = Vec::new();
         for (host, name) in testbed.nodes.iter().zip(["a", "b", "c"]) {
@@ -86,7 +86,7 @@ impl Supervisors {
         self.tree_ids[i].is_disk_full = true;
     }
 
-    /// There is room again, also for a node that could not do without.
+    /// Frees the room again, and restarts the node if it ended for want of room.
     pub fn make_room(&mut self, i: usize) {
         std::fs::remove_file(self.filler(i)).expect("it was made before");
         self.tree_ids[i].is_disk_full = false;
@@ -99,7 +99,7 @@ impl Supervisors {
         self.host(i).file(&self.node(i).spec().state_dir().join("filler"))
     }
 
-    /// The node that is meant. The leader is who was elected last.
+    /// The node that a pick means. The leader is the node that was elected last.
     pub fn pick(&self, pick: Pick) -> usize {
         let newest = |tree_id: &TreeId| {
             let elected = tree_id.logs.iter().flat_map(|log| log.named("leader.elected"));
@@ -112,7 +112,7 @@ impl Supervisors {
         }
     }
 
-    /// Sends a signal. What was stopped is to be continued; `None`: there was nobody to send it to.
+    /// Sends a signal. Returns the processes that were stopped, to be continued; `None` if there was no process.
     pub fn strike(&mut self, i: usize, blow: Blow, part: Part) -> Option<Vec<OwnedFd>> {
         let node = self.node(i);
         if node.status().is_some() {
@@ -124,14 +124,14 @@ impl Supervisors {
             Part::Warden => vec![warden?],
             Part::Both => vec![daemon, warden?],
         };
-        // The warden takes no SIGTERM: it ends with its daemon.
+        // The warden ignores SIGTERM: it ends with its daemon.
         self.tree_ids[i].may_end |= blow != Blow::Stop && (blow, part) != (Blow::Term, Part::Warden);
         let send = |signal| hit.iter().for_each(|process| self::send(process, signal));
         match blow {
             Blow::Term => send(Signal::TERM),
             Blow::Stop => send(Signal::STOP),
             Blow::Kill => {
-                // Neither shall see the other die.
+                // Neither may see the other die.
                 send(Signal::STOP);
                 send(Signal::KILL);
             }
@@ -139,7 +139,7 @@ impl Supervisors {
         Some(hit)
     }
 
-    /// Stops all processes of a node's host; to be continued.
+    /// Stops all processes of a node's host; returns them, to be continued.
     pub fn suspend(&mut self, i: usize) -> Option<Vec<OwnedFd>> {
         let mut stopped = self.strike(i, Blow::Stop, Part::Both)?;
         let mut known = Vec::new();
@@ -157,21 +157,21 @@ impl Supervisors {
         }
     }
 
-    /// Kills all processes of a node's host; what is killed, to be started again.
+    /// Kills all processes of a node's host; returns them, to be restarted.
     pub fn kill_all(&mut self, i: usize) -> Option<Vec<OwnedFd>> {
-        // Stopped first: none of them shall see another die.
+        // Stopped first, so that none of them sees another die.
         let all = self.suspend(i)?;
         all.iter().for_each(|process| send(process, Signal::KILL));
         self.tree_ids[i].may_end = true;
         Some(all)
     }
 
-    /// True where a node has been ended: then it is to be started again.
+    /// True if a fault has ended the node, so that it must be restarted.
     pub fn may_end(&self, i: usize) -> bool {
         self.tree_ids[i].may_end
     }
 
-    /// Starts a node again that somebody has ended; false as long as it lives.
+    /// Restarts a node that a fault has ended; false while it is alive.
     pub fn revive(&mut self, i: usize) -> bool {
         let tree_id = &mut self.tree_ids[i];
         if tree_id.node.as_ref().is_none_or(|node| node.status().is_none()) {
@@ -183,19 +183,19 @@ impl Supervisors {
         true
     }
 
-    /// Starts those nodes again that have ended because their warden said nothing any more.
+    /// Restarts the nodes that have ended because their warden was silent.
     pub fn revive_silent(&mut self) -> Vec<usize> {
         (0..self.tree_ids.len()).filter(|&i| self.tree_ids[i].is_silent() && self.revive(i)).collect()
     }
 
-    /// Nodes that have ended though nobody had ended them.
+    /// Nodes that have ended although no fault ended them.
     pub fn unexplained_ends(&self) -> Vec<String> {
         let is_unexplained = |tree_id: &&TreeId| !tree_id.may_end && !tree_id.is_disk_full && !tree_id.is_silent();
         let each = self.tree_ids.iter().filter(is_unexplained).filter_map(|tree_id| tree_id.node.as_ref());
         each.filter_map(|node| Some(format!("{} ended by itself, with {}", node.name(), node.status()?))).collect()
     }
 
-    /// All that all nodes logged, in time.
+    /// All log lines of all nodes, ordered by time.
     pub fn story(&self) -> Vec<Event> {
         let mut story: Vec<Event> =
             self.tree_ids.iter().flat_map(|tree_id| &tree_id.logs).flat_map(|log| log.all()).collect();
@@ -214,7 +214,7 @@ impl Drop for Supervisors {
             let Some(node) = tree_id.node.take() else { continue };
             let state = node.spec().state_dir();
             drop(node);
-            // Where that fails it goes with its host.
+            // If that fails, the mount disappears with its host.
             let _left = tree_id.host.run(&["umount", "--lazy", &state.display().to_string()], "");
         }
     }
@@ -223,7 +223,7 @@ impl Drop for Supervisors {
 fn warden_of(node: &Node) -> Option<OwnedFd> {
     let found = children_of(node.pid()).into_iter().next()?;
     let warden = open(found)?;
-    // Opened, its number stands for nobody else; it is the warden if it is still there.
+    // Opened, so that its number cannot be reused; it is the warden if it is still there.
     children_of(node.pid()).contains(&found).then_some(warden)
 }
 
@@ -231,7 +231,7 @@ fn open(pid: u32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok()
 }
 
-/// What has ended takes no signal, and needs none.
+/// A process that has ended takes no signal, and needs none.
 pub fn send(process: &OwnedFd, signal: Signal) {
     let _ended = pidfd_send_signal(process, signal);
 }

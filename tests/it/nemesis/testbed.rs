@@ -1,10 +1,10 @@
-//! Six hosts on one network: three with a server each, three for nodes; and one in the middle, where the test is.
+//! Six hosts on one network: three with a server each, three for nodes. The test runs on a seventh, in the middle.
 //!
 //! ```text
-//!  s0 s1 s2   a  b  c        10.77.0.1 to 3, 10.77.0.11 to 13: known nowhere else
+//!  s0 s1 s2   a  b  c        10.77.0.1 to 3, 10.77.0.11 to 13: addresses that exist nowhere else
 //!   │  │  │   │  │  │
 //!   └──┴──┴─┬─┴──┴──┘
-//!        the middle          10.77.0.254: a bridge, the slow lines, and the test's own clients
+//!        the middle          10.77.0.254: a bridge, the slow links, and the test's own clients
 //! ```
 
 use std::net::Ipv4Addr;
@@ -16,16 +16,16 @@ use crate::support::host::Host;
 use crate::support::proxy::Proxy;
 use crate::support::zookeeper::Ensemble;
 
-/// How many servers there are, and how many hosts for nodes.
+/// Number of servers, and number of hosts for nodes.
 pub const SERVERS: usize = 3;
 pub const NODES: usize = 3;
 
-/// On the way to a server by the slow lines.
+/// Delay of the slow links to the servers.
 const SLOW: Duration = Duration::from_millis(200);
 
-/// The hosts, the servers, the lines between them.
+/// The hosts, the servers, and the links between them.
 pub struct Testbed {
-    // Dropped in this order: what runs on hosts before the hosts.
+    // Dropped in this order: processes on the hosts before the hosts.
     pub network: Network,
     _slow: Vec<Proxy>,
     pub ensemble: Ensemble,
@@ -35,10 +35,10 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Builds it, starts the servers and moves the calling thread into the middle, for good.
+    /// Builds it, starts the servers and moves the calling thread to the middle host, for good.
     ///
     /// # Errors
-    /// Why there can be none on this machine, for people.
+    /// The reason why this machine cannot build it, for people.
     pub fn new() -> Result<Self, String> {
         let middle = Host::new(address(254))?;
         let several =
@@ -48,7 +48,8 @@ impl Testbed {
         join(&middle, servers.iter().chain(&nodes))?;
         Network::new(some_line()).is_possible_on(&nodes[0])?;
         middle.connect_thread();
-        // Logs of transactions are read whole, again and again: they shall not be mostly room.
+        // The tests read whole transaction logs again and again, so these must not consist mostly of preallocated
+        // space.
         let ensemble = Ensemble::builder(SERVERS).on(&servers).property("preAllocSize", "512").start();
         let slow: Vec<Proxy> = (0..SERVERS).map(|i| Proxy::at(middle.address(), ensemble.address_of(i))).collect();
         slow.iter().for_each(|line| line.delay_requests(SLOW));
@@ -65,12 +66,12 @@ fn slow_line(ensemble: &Ensemble, i: usize, line: &Proxy) -> SlowLine {
     SlowLine { server: ensemble.address_of(i), begins: line.address() }
 }
 
-/// Good enough to try the rules.
+/// Sufficient to test the rules.
 fn some_line() -> Vec<SlowLine> {
     vec![SlowLine { server: (address(1), 2181).into(), begins: (address(254), 1).into() }]
 }
 
-/// A line from each host to the bridge in the middle.
+/// Links each host to the bridge in the middle.
 pub fn join<'a>(middle: &Host, hosts: impl Iterator<Item = &'a Arc<Host>>) -> Result<(), String> {
     let mut lines = vec!["link add bridge type bridge".to_owned(), "link set bridge up".to_owned()];
     lines.push(format!("address add {}/24 dev bridge", middle.address()));

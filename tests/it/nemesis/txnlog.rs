@@ -1,9 +1,9 @@
-//! What an ensemble has committed, read from its servers' own logs of transactions.
+//! Reader of the servers' own transaction logs: everything that an ensemble has committed.
 //!
-//! The ledger keeps only its newest records; these logs keep every write, in its order, with session and time, and no part of
-//! cronkeeper takes part in reading them. A log is a header and then transactions, each with its checksum, its length, and
-//! one byte that says it is whole; numbers are big-endian, texts and data have their length in front. What was refused,
-//! and the coming and going of sessions, changes nothing here and is passed over.
+//! The ledger keeps only its newest records. These logs keep every write, in order, with session and time, and no part
+//! of cronkeeper is involved in reading them. A log is a header followed by transactions, each with its checksum, its
+//! length, and one byte that marks it as complete. Numbers are big-endian; texts and data are prefixed with their
+//! length. Refused writes, and the start and end of sessions, change nothing here and are skipped.
 
 use std::collections::BTreeMap;
 use std::fs::DirEntry;
@@ -17,7 +17,7 @@ use crate::simulation::zookeeper::wire::Txn;
 
 const MAGIC: &[u8] = b"ZKLG";
 const HEADER: usize = 16;
-/// Numbers of transactions.
+/// Transaction types of creates.
 const CREATES: [i32; 4] = [1, 15, 19, 21];
 const DELETES: [i32; 2] = [2, 20];
 const SET: i32 = 5;
@@ -25,11 +25,11 @@ const CHECK: i32 = 13;
 const MULTI: i32 = 14;
 const ERROR: i32 = -1;
 
-/// All writes below `chroot` that a majority of the servers has in its log, in their order. `folders`: one of each server;
-/// logs that nobody has written to `since` then are left out.
+/// All writes below `chroot` that a majority of the servers has in its log, in order. `folders`: one per server. Logs
+/// that nobody has written to since `since` are left out.
 ///
-/// A server that led the ensemble and was cut off may have logged more than was ever committed, until it is taken back into
-/// the ensemble, or for good where it is given a snapshot then.
+/// A server that led the ensemble and was cut off may have logged more than was ever committed, until it rejoins the
+/// ensemble, or permanently if it then gets a snapshot.
 pub fn committed(folders: &[PathBuf], chroot: &str, since: SystemTime) -> Vec<Txn> {
     let mut all = BTreeMap::<i64, (usize, Txn)>::new();
     for folder in folders {
@@ -40,7 +40,7 @@ pub fn committed(folders: &[PathBuf], chroot: &str, since: SystemTime) -> Vec<Tx
     all.into_values().filter(|(count, _)| 2 * count > folders.len()).map(|(_, txn)| txn).collect()
 }
 
-/// What one server has in all its logs.
+/// All transactions in one server's logs.
 fn logged(folder: &Path, chroot: &str, since: SystemTime) -> BTreeMap<i64, Txn> {
     let files = std::fs::read_dir(folder).expect("a server has a folder for its logs").flatten();
     let logs = files.filter(|file| file.file_name().to_string_lossy().starts_with("log."));
@@ -50,7 +50,7 @@ fn logged(folder: &Path, chroot: &str, since: SystemTime) -> BTreeMap<i64, Txn> 
     txns.map(|txn| (txn.zxid, txn)).collect()
 }
 
-/// The writes of one log. It ends where nothing was written yet, or where a write was torn.
+/// The writes of one log. It ends at the first part that is unwritten or torn.
 fn read(log: &[u8], chroot: &str) -> Vec<Txn> {
     if !log.starts_with(MAGIC) {
         return Vec::new();
@@ -64,7 +64,7 @@ fn read(log: &[u8], chroot: &str) -> Vec<Txn> {
     txns
 }
 
-/// What is left to be read.
+/// The bytes that are still to be read.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -82,7 +82,7 @@ impl<'a> Bytes<'a> {
         self.take(8)?.try_into().ok().map(i64::from_be_bytes)
     }
 
-    /// A length of -1 stands for nothing.
+    /// A length of -1 means no data.
     fn buffer(&mut self) -> Option<&'a [u8]> {
         let length = self.int()?;
         self.take(usize::try_from(length).unwrap_or(0))
@@ -99,7 +99,7 @@ impl<'a> Bytes<'a> {
         (self.take(1)? == b"B").then_some(Self(body))
     }
 
-    /// `Some(None)`: no write.
+    /// `Some(None)`: not a write.
     fn txn(&mut self, chroot: &str) -> Option<Option<Txn>> {
         let (session, _cxid, zxid, time_ms, kind) =
             (self.long()?, self.int()?, self.long()?, self.long()?, self.int()?);
@@ -112,7 +112,7 @@ impl<'a> Bytes<'a> {
         Some(Some(Txn { zxid, time_ms, session, change }))
     }
 
-    /// All or nothing: of one that was refused the log has what came before the refusal, and errors from there on.
+    /// All or nothing: of a refused multi, the log has the operations before the refusal, and errors from there on.
     fn multi(&mut self) -> Option<Vec<Op>> {
         let count = self.int()?;
         let (mut ops, mut is_refused) = (Vec::new(), false);
@@ -124,16 +124,16 @@ impl<'a> Bytes<'a> {
         Some(if is_refused { Vec::new() } else { ops })
     }
 
-    /// `Some(None)`: of another kind.
+    /// `Some(None)`: an operation of another kind.
     fn op(&mut self, kind: i32) -> Option<Option<Op>> {
         Some(Some(match kind {
             _ if CREATES.contains(&kind) => {
                 let (path, data) = (self.path()?, self.buffer()?.to_vec());
-                // How long it stays makes no difference here.
+                // The lifetime of the znode makes no difference here.
                 Op::Create { path, data, mode: Mode::Persistent }
             }
             _ if DELETES.contains(&kind) => Op::Delete { path: self.path()?, version: -1 },
-            // Of both the log has the version that follows.
+            // For both, the log has the resulting version.
             SET => Op::Set { path: self.path()?, data: self.buffer()?.to_vec(), version: self.int()? - 1 },
             CHECK => Op::Check { path: self.path()?, version: self.int()? - 1 },
             _ => return Some(None),
@@ -141,7 +141,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// The operation as seen from below `chroot`; `None` for one elsewhere.
+/// The operation relative to `chroot`; `None` if it is elsewhere.
 fn relative(op: Op, chroot: &str) -> Option<Op> {
     let below = |path: String| path.strip_prefix(chroot).filter(|rest| rest.starts_with('/')).map(str::to_owned);
     Some(match op {
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use crate::support::zookeeper::Ensemble;
 
-    /// What a write did to which path.
+    /// Each write and its path, as text.
     fn told(txns: &[Txn]) -> Vec<String> {
         let ops = txns.iter().flat_map(|txn| match &txn.change {
             Change::Ops(ops) => &ops[..],

@@ -1,4 +1,4 @@
-//! What the nodes are given to do: one job for each policy that matters at a failover, all seen by one witness.
+//! The jobs of the nodes: one job for each policy that matters at a failover, all observed by one witness.
 
 use cronkeeper::config;
 use cronkeeper::job::{JobSet, Misfire, Overlap};
@@ -8,7 +8,7 @@ use crate::simulation::invariants::Schedules;
 use crate::support::scratch::Scratch;
 use crate::support::witness::Witness;
 
-/// Jobs, and who sees them run.
+/// The jobs, and the witness of their runs.
 pub struct Work {
     pub witness: Witness,
     pub yaml: String,
@@ -34,13 +34,13 @@ impl Work {
         Self { jobs: parsed(&yaml), witness, yaml }
     }
 
-    /// By job and digest, as the ledger names them.
+    /// By job and digest, as in the ledger.
     pub fn schedules(&self) -> Schedules {
         let each = self.jobs.jobs.values();
         each.filter_map(|job| Some(((job.name.to_string(), job.schedule_digest()), job.schedule()?.clone()))).collect()
     }
 
-    /// Jobs of which several runs may be alive.
+    /// Jobs of which several runs may be alive at the same time.
     pub fn may_overlap(&self) -> Vec<&str> {
         let each = self.jobs.jobs.values().filter(|job| job.overlap == Overlap::Allow);
         each.map(|job| job.name.as_str()).collect()

@@ -1,14 +1,14 @@
-//! A state directory that was copied, or that another boot wrote: whoever has it settles nothing of a node that may live.
+//! A state directory that was copied, or written in another boot: nothing of a node that may be running is settled.
 
 use std::path::Path;
 
 use super::*;
 
-/// The state directory as it is now, on another host or in another container.
+/// Copies the state directory, as for another host or container.
 fn copied(spec: &Spec) -> Scratch {
     let copy = Scratch::new("copy");
     for entry in std::fs::read_dir(spec.state_dir()).unwrap().map(Result::unwrap) {
-        // The socket is no file.
+        // The socket is not a regular file.
         if entry.file_type().unwrap().is_file() {
             std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
         }
@@ -16,7 +16,7 @@ fn copied(spec: &Spec) -> Scratch {
     copy
 }
 
-/// A node that leads, runs the sleeper, and has its state directory copied; the run.
+/// A leader that runs the sleeper, with a copy of its state directory, and the run.
 fn leader_and_copy(spec: &Spec) -> (Node, Scratch, String) {
     let node = spec.clone().jobs(SLEEPER).start();
     let run = node.await_event("run.started", LONG).text("run").to_owned();
@@ -26,7 +26,7 @@ fn leader_and_copy(spec: &Spec) -> (Node, Scratch, String) {
     (node, copied(spec), run)
 }
 
-/// What a living node does is not touched by whoever has a copy of its state directory.
+/// Asserts that the owner of a copied state directory has changed nothing of the living node.
 async fn assert_untouched(node: &Node, connect: &str, run: &str) {
     assert!(is_in_flight(connect, run).await);
     assert!(history_of(connect, run).await.is_none());
@@ -41,14 +41,14 @@ async fn with_a_copy_of_a_living_nodes_directory_nothing_of_it_is_given_up() {
     let connect = shared();
     let spec = spec(&connect);
     let (node, copy, run) = leader_and_copy(&spec);
-    // The first call writes the journal anew: the second one must know all the same.
+    // The first call rewrites the journal; the second one must recognize the copy all the same.
     for _ in 0..2 {
         assert_quiet(&release(&spec.clone().state(copy.path()), Some(&connect)));
     }
     assert_untouched(&node, &connect, &run).await;
 }
 
-/// As where a virtual machine was cloned, and given a name of its own.
+/// As if a virtual machine was cloned and given a node name of its own.
 #[tokio::test]
 async fn a_node_on_a_copy_of_a_living_nodes_directory_follows_it_and_settles_nothing_of_it() {
     for boot in [None, Some("another-boot")] {
@@ -58,14 +58,14 @@ async fn a_node_on_a_copy_of_a_living_nodes_directory_follows_it_and_settles_not
         boot.into_iter().for_each(|boot| set_boot(copy.path(), boot));
         let clone = self::spec(&connect).jobs(SLEEPER).state(copy.path()).start();
         clone.await_event("election.following", LONG);
-        // What it would have to say of the run, it says before it asks for anything else; the skip comes later.
+        // The clone reports about the run before it requests anything else, and the skip comes later.
         let seen = node.events().len();
         node.await_after(seen, "run.skipped", LONG, |_| true);
         assert_untouched(&node, &connect, &run).await;
     }
 }
 
-/// As if the directory had been written in another boot of the kernel.
+/// Changes the recorded boot, as if the directory had been written in another boot of the kernel.
 fn set_boot(state: &Path, boot: &str) {
     let own = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     for name in ["journal", "sessions.json"] {

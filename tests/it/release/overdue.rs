@@ -1,4 +1,4 @@
-//! Processes that outlived daemon and warden: nothing is given up before they are dead.
+//! Processes that outlive daemon and warden: nothing is released before they are dead.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -8,12 +8,12 @@ use rustix::process::{Pid, kill_process};
 use super::*;
 use crate::support::skipped;
 
-/// A node whose daemon and warden are dead, while a child of its run lives; and the run.
+/// A node whose daemon and warden are dead while a child of its run is alive; and the run.
 fn overdue(spec: &Spec, jobs: &str) -> (Node, String) {
     let node = spec.clone().jobs(jobs).start();
     let run = node.await_event("run.started", LONG).text("run").to_owned();
     until("the job has its child", || node.job_processes().len() >= 3);
-    // Stopped first, or it would see the warden go and end what is left itself.
+    // Stopped first: otherwise the daemon would notice the end of the warden and kill the processes itself.
     node.stop();
     kill_process(child_of(node.pid()), Signal::KILL).unwrap();
     node.kill9();
@@ -29,7 +29,7 @@ fn on_one_host_the_processes_that_overdue_daemon_and_warden_are_killed() {
     assert_eq!(node.job_processes(), Vec::<u32>::new());
 }
 
-/// Of a daemon the warden is the only child.
+/// A child of a process. The warden is the only child of a daemon.
 fn child_of(parent: u32) -> Pid {
     let wanted = parent.to_string();
     let is_child = |pid: &i32| {
@@ -42,16 +42,17 @@ fn child_of(parent: u32) -> Pid {
     Pid::from_raw(pids.find(is_child).expect("the warden lives")).unwrap()
 }
 
-/// Runs what stands behind it where no cgroups are found: others who start here kill what a dead daemon left in its cgroup.
+/// Runs its arguments where no cgroups are visible: otherwise other tests would kill what a dead daemon left in its
+/// cgroup.
 const WITHOUT_CGROUPS: &str = r#"#!/bin/sh
 exec unshare --mount --propagation private sh -c 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"' sh "$@"
 "#;
 
-/// The same, as root who may not kill another user's processes.
+/// Prefix of a command: root without the right to kill other users' processes.
 const HARMLESS: [&str; 4] = ["setpriv", "--bounding-set=-kill", "--inh-caps=-kill", "--"];
 
-/// What SIGKILL does not end sleeps uninterruptibly, as on a disk that is gone. Here it belongs to another user, which looks the
-/// same to whoever kills it in vain.
+/// A process that SIGKILL does not end is in uninterruptible sleep, for example because its disk is gone. Here it
+/// belongs to another user, which looks the same to the process that tries to kill it.
 #[tokio::test]
 async fn while_a_process_does_not_die_nothing_is_given_up() {
     let scripts = Scratch::new("scripts");
@@ -73,13 +74,13 @@ async fn while_a_process_does_not_die_nothing_is_given_up() {
     let (node, run) = overdue(&spec, jobs);
     let (code, out, err) = command::texts(&harmless(&apart, &command(&spec, Some(&connect))));
     assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
-    assert!(err.contains("does not die"), "{err}");
+    assert!(err.contains("survived SIGKILL"), "{err}");
     let client = Client::connect(&connect).await.unwrap();
     assert_eq!(client.list_children("/leader").await.unwrap().len(), 1);
     assert!(is_in_flight(&connect, &run).await);
     assert_eq!(recorded_sessions(&spec), 1);
 
-    assert_gave_up(&spec, &release(&spec, Some(&connect)));
+    assert_released(&spec, &release(&spec, Some(&connect)));
     assert_eq!(node.job_processes(), Vec::<u32>::new());
 }
 

@@ -1,4 +1,4 @@
-//! The real backend alone: nodes that campaign, write marks while they lead, resign now and then.
+//! The real backend alone, under nodes that campaign, write marks while they lead, and sometimes resign.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,12 +30,12 @@ use super::trial::{Length, Plan, Subject, many};
 use super::world::{Event, Shared, World};
 use super::zookeeper::{Connector, SimClient};
 
-/// What a node has on disk.
+/// The disk of a node.
 #[derive(Default)]
 pub struct Disk {
     sessions: Vec<i64>,
     cluster: Option<String>,
-    /// How many processes it has had.
+    /// Number of processes so far.
     lives: u32,
     rebooted: bool,
     /// Sessions of processes that died with their host. The next process cannot know that: its disk may be a copy.
@@ -45,20 +45,20 @@ pub struct Disk {
 /// The state directory of one process.
 pub struct StateDir {
     disk: Arc<Mutex<Disk>>,
-    /// Sessions of earlier processes of this boot: they are dead, or this one would not run.
+    /// Sessions of earlier processes of this boot. They are dead, because otherwise this process would not run.
     removable: Vec<i64>,
     open_ends: Vec<RunEnd>,
     noted: Option<Noted>,
 }
 
 impl Disk {
-    /// The host was booted again.
+    /// The host has booted again, so nothing on the disk proves that earlier processes are dead.
     pub fn reboot(&mut self) {
         self.rebooted = true;
         self.lost.extend(self.sessions.iter().copied().map(session_id));
     }
 
-    /// True where a session's process died with its host.
+    /// True if the session's process died with its host.
     pub fn has_lost(&self, session: &SessionId) -> bool {
         self.lost.contains(session)
     }
@@ -113,7 +113,7 @@ impl SessionStore for StateDir {
     }
 }
 
-/// The backend of a new process of `node`, whose earlier ones left these notes, and the daemon's end of it.
+/// The backend of a new process of `node`, whose earlier processes left this disk, and the daemon's end of it.
 pub fn backend(
     world: &Shared,
     node: usize,
@@ -142,7 +142,7 @@ pub fn backend(
     (Box::pin(serve(connector, clock, identity, store, service, options)), coordination)
 }
 
-/// What a node reads by for people: here its own session, for they ask seldom.
+/// The client that serves reads for people. It uses the node's own session, because people read seldom.
 #[derive(Clone, Default)]
 struct Lent(Arc<Mutex<Option<SimClient>>>);
 
@@ -155,7 +155,7 @@ impl Lend for Lent {
     }
 }
 
-/// Makes a node's sessions, and lends the newest.
+/// Creates a node's sessions, and lends the newest one to readers.
 struct Lending {
     connector: Connector,
     lent: Lent,
@@ -171,7 +171,7 @@ impl Connect for Lending {
     }
 }
 
-/// Nodes without a daemon's core.
+/// Nodes that have no engine.
 pub struct Contenders {
     rng: Rng,
     disks: Vec<Arc<Mutex<Disk>>>,
@@ -179,7 +179,7 @@ pub struct Contenders {
     is_calm: Arc<AtomicBool>,
 }
 
-/// What a node last said of itself.
+/// The last reported state of a node.
 #[derive(Clone, Debug, Default)]
 struct View {
     leads: bool,
@@ -237,7 +237,7 @@ impl Program for Contenders {
             node,
             life: on(&self.disks[node]).lives,
             clock: NodeClock { world: world.clone(), node },
-            // Some are idle: then nothing but renewals says that the quorum is there.
+            // Some scribes are idle, so that only renewals show that the quorum is there.
             pause: if self.rng.u8(..3) == 0 { 60_000 } else { 1000 },
             rng: self.rng.fork(),
             coordination,
@@ -257,24 +257,24 @@ impl Program for Contenders {
     }
 }
 
-/// Stands where the daemon stands: campaigns, and moves one job's mark as fast as it may.
+/// A stand-in for the daemon: campaigns, and moves one job's mark as fast as it may.
 struct Scribe {
     world: Shared,
     node: usize,
     life: u32,
     clock: NodeClock,
-    /// Between two deeds at most, in milliseconds.
+    /// Longest pause between two actions, in milliseconds.
     pause: u64,
     rng: Rng,
     coordination: Coordination,
     views: Arc<Mutex<Vec<View>>>,
-    /// It no longer resigns of itself.
+    /// If true, the scribe no longer resigns by itself.
     is_calm: Arc<AtomicBool>,
     term: Option<Writing>,
-    /// Of the term that it leads in, also where it writes no more.
+    /// The token of the term that it leads in, even while it writes nothing any more.
     acting: Option<FencingToken>,
     written: u64,
-    /// Commits not answered.
+    /// Commits without an answer.
     open: Vec<(CommitId, String)>,
 }
 
@@ -289,7 +289,7 @@ impl Scribe {
         self.ask(election::Request::Campaign);
         let mut next = self.clock.now().up;
         loop {
-            // Cancellation safe: both can be asked again.
+            // Cancellation safe: both can be polled again.
             tokio::select! {
                 biased;
                 event = self.coordination.events.recv() => match event {
@@ -307,7 +307,7 @@ impl Scribe {
     fn act(&mut self) {
         match self.rng.u8(..) {
             0 if !self.is_calm.load(Ordering::Relaxed) => {
-                // It decides nothing any more, whenever it comes to hear that the term is over.
+                // After resigning it decides nothing, even before it is notified that the term is over.
                 if let Some(token) = self.acting {
                     self.close_term(token);
                 }
@@ -385,7 +385,7 @@ impl Scribe {
         }
     }
 
-    /// The process ends; the system's manager starts it again.
+    /// Ends the process; the system's manager starts it again.
     fn end(&self) {
         let node = self.node;
         let queue = &mut self.world.lock().env.queue;
@@ -414,7 +414,7 @@ impl Scribe {
         self.world.lock().env.note(|| format!("node-{node}: {nonce} is answered {answer:?}"));
         self.tell(Fact::Answered { node, nonce, answer });
         if answer != Commit::Accepted {
-            // The chain is broken; the next term begins a new one.
+            // The chain is broken, so the next term begins a new one.
             self.term = None;
         }
     }

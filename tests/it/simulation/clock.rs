@@ -1,4 +1,4 @@
-//! The clocks of a simulated node: time since boot is the world's, the time of day its own.
+//! The clocks of a simulated node: uptime is the world's, the time of day is the node's own.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -11,15 +11,15 @@ use super::world::Shared;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimerId(u64);
 
-/// All that anybody waits for.
+/// All pending timers.
 pub struct Timers {
     made: u64,
     timers: BTreeMap<TimerId, Timer>,
-    /// How often since then somebody went to sleep until an instant that had come.
+    /// The instant of the last sleep until an instant that had already come, and how many such sleeps there were.
     restless: (Uptime, u32),
 }
 
-/// No program has so much to do at one instant: it turns and turns, and time does not pass.
+/// More sleeps than this at one instant mean that a program spins without virtual time passing.
 const RESTLESS: u32 = 1_000_000;
 
 struct Timer {
@@ -35,7 +35,7 @@ pub struct NodeClock {
     pub node: usize,
 }
 
-/// Takes the timer back when dropped.
+/// Removes the timer when dropped.
 struct Waiting {
     world: Shared,
     timer: TimerId,
@@ -72,7 +72,7 @@ impl Timers {
         }
     }
 
-    /// Whom to wake because the node's time of day was set.
+    /// Returns the wakers to wake because the node's time of day was set.
     pub fn wake_wall(&mut self, node: usize) -> Vec<Waker> {
         let waiting = self.timers.values_mut().filter(|timer| timer.node == node && timer.wake.wall.is_some());
         waiting

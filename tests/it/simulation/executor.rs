@@ -1,7 +1,7 @@
-//! Runs the programs of the nodes on virtual time: one thread, one event at a time, in an order that the seed fixes.
+//! Runs the nodes' programs on virtual time: one thread, one event at a time, in an order that the seed fixes.
 //!
 //! A task is polled a short while after it was woken, and only while its node's process runs. Killing a process drops
-//! its tasks; a new process is made by its [`Program`] from what it left on disk.
+//! its tasks; [`Program`] creates a new process from what the old one left on disk.
 
 use std::collections::BTreeMap;
 use std::mem::take;
@@ -19,15 +19,15 @@ use super::world::{Event, Health, Shared, TaskId};
 
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a node's process does.
+/// The program that a node's process runs.
 pub trait Program {
-    /// The place among the tasks of a process of the one that a fault can hold back while the others go on.
+    /// The index, among a process's tasks, of the task that a fault can hold back while the others continue.
     const LOOP: Option<usize> = None;
 
-    /// The tasks of a new process of `node`. What is on the node's disk is the program's affair.
+    /// Creates the tasks of a new process of `node`. The program itself manages the node's disk.
     fn start(&mut self, world: &Shared, node: usize) -> Vec<Task>;
 
-    /// The process is gone, with its host or alone.
+    /// Called when the process is gone, alone or with its host.
     fn killed(&mut self, _world: &Shared, _node: usize, _with_host: bool) {}
 }
 
@@ -67,7 +67,7 @@ impl<P: Program> Executor<P> {
         Self { world, program, tasks: BTreeMap::new(), spawned: 0, ready: Arc::default() }
     }
 
-    /// Lets the next thing happen, if there is one until `limit`. What it led to is told by its facts.
+    /// Executes the next event, if one happens until `limit`. Returns the facts that it caused.
     pub fn step(&mut self, limit: Uptime) -> Option<Vec<Fact>> {
         let left = {
             let mut world = self.world.lock();
@@ -116,7 +116,7 @@ impl<P: Program> Executor<P> {
         }
     }
 
-    /// A new process of `node`, if it has none.
+    /// Starts a new process of `node` if it has none.
     pub fn start(&mut self, node: usize) {
         {
             let mut world = self.world.lock();
@@ -131,7 +131,7 @@ impl<P: Program> Executor<P> {
         }
     }
 
-    /// One more task of the node's process.
+    /// Adds a task to the node's process.
     #[cfg(test)]
     pub fn spawn(&mut self, node: usize, task: Task) {
         self.add(node, task, false);
@@ -160,7 +160,7 @@ impl<P: Program> Executor<P> {
                 world.env.facts.push(Fact::HostDied { node });
             }
         }
-        // The futures of a process hold locks on the world when they go.
+        // The futures of a process lock the world when they are dropped, so drop them outside of that lock.
         let (gone, kept) = take(&mut self.tasks).into_iter().partition(|(_, running)| running.node == node);
         self.tasks = kept;
         drop::<BTreeMap<_, _>>(gone);
@@ -176,7 +176,7 @@ impl<P: Program> Executor<P> {
         }
     }
 
-    /// Makes everything sound again: all links, servers, processes.
+    /// Repairs everything: all links, servers and processes.
     pub fn make_peace(&mut self) {
         let nodes = {
             let mut world = self.world.lock();

@@ -1,4 +1,4 @@
-//! What the invariants judge: facts, told by the part of the world in which they came true, in their order.
+//! The facts that the invariants check, in the order in which they happen; each part of the world emits its own.
 
 use std::sync::Arc;
 
@@ -11,35 +11,36 @@ use super::zookeeper::wire::Entry;
 
 #[derive(Clone)]
 pub enum Fact {
-    /// A node's process is gone.
+    /// The process of a node is gone.
     Died { node: usize },
-    /// With its host: what its disk says is no proof to a later process, for it may be a copy.
+    /// A node's process died with its host. Its disk proves nothing to a later process, because it may be a copy.
     HostDied { node: usize },
-    /// The ensemble has committed a transaction and it was accepted; with the nodes that it made, changed or removed.
+    /// The ensemble has committed a transaction and accepted it. `touched`: the znodes that it created, changed or
+    /// removed.
     Committed { entry: Arc<Entry>, touched: Vec<String> },
-    /// A node was told what became of a write, known by a text that only its data contains.
+    /// A node received the result of a write. `nonce`: a text that only the data of that write contains.
     Answered { node: usize, nonce: String, answer: Commit },
-    /// A node leads from now on, by its own word.
+    /// A node reports that it leads from now on.
     Elected { node: usize, token: FencingToken, lease_until: Uptime },
-    /// A node may act until then, by its own word.
+    /// A node reports that it may act until then.
     Lease { node: usize, until: Uptime },
-    /// A node's term is over, by its own word.
+    /// A node reports that its term is over.
     Over { node: usize, token: FencingToken },
     /// A session of a node is open.
     Connected { node: usize, session: i64 },
-    /// A node has noted in its state directory that an attempt was begun, and hands it over to its warden.
+    /// A node has noted in its state directory that an attempt was begun, and hands the attempt to its warden.
     Noted { run: String, attempt: u32 },
-    /// The loop of a node's daemon stands still, and nothing else of it does.
+    /// The loop of a node's daemon stalls, while the rest of the daemon continues.
     LoopStalled { node: usize },
-    /// It goes on.
+    /// The loop continues.
     LoopResumed { node: usize },
-    /// A node's host stands still, its jobs too.
+    /// A node's host freezes, including its jobs.
     Frozen { node: usize },
-    /// It goes on.
+    /// The host continues.
     Thawed { node: usize },
-    /// A hook is started: which, and the run it is about.
+    /// A hook is started. `run`: the run that it is about.
     Hooked { node: usize, hook: String, run: String },
-    /// A process of a run is alive from now on.
+    /// From now on a process of a run is alive.
     Spawned(Process),
     /// A process of a run is gone.
     Gone(Process),

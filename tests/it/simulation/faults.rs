@@ -1,7 +1,7 @@
-//! What goes wrong, and when: a plan drawn from the seed before anything runs.
+//! The faults of a seed and their times: a plan that is drawn before anything runs.
 //!
-//! Every fault ends by itself, after a fraction or a few multiples of the session timeout: around those times the
-//! promises are hardest to keep. Faults overlap freely.
+//! Every fault ends by itself, after a fraction or a few multiples of the session timeout, because the promises are
+//! hardest to keep around those times. Faults overlap freely.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use super::zookeeper::{SERVERS, Server};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A node's process dies: by itself, or with its host, which takes its warden and jobs along.
+    /// A node's process dies, alone or with its host, whose warden and jobs die too.
     Kill {
         node: usize,
         with_host: bool,
@@ -26,21 +26,21 @@ pub enum Fault {
     Start {
         node: usize,
     },
-    /// A node's daemon stands still: stopped, swapped out, stuck.
+    /// A node's daemon is stopped, swapped out or stuck.
     Pause {
         node: usize,
     },
     Resume {
         node: usize,
     },
-    /// A node's host stands still, jobs included, as under a hypervisor.
+    /// A node's host freezes, including its jobs, as under a hypervisor.
     Freeze {
         node: usize,
     },
     Thaw {
         node: usize,
     },
-    /// A node's warden stands still, and nothing else does: its daemon is to notice.
+    /// A node's warden hangs, and nothing else does. Its daemon must notice.
     HangWarden {
         node: usize,
     },
@@ -76,42 +76,42 @@ pub enum Fault {
     ResumeServer {
         server: usize,
     },
-    /// The server that leads the ensemble stands still.
+    /// The server that leads the ensemble hangs.
     PauseLeadingServer {
         lasts: Duration,
     },
-    /// The disks of all servers stand still: writes are taken and committed late, and all else goes on.
+    /// The disks of all servers hang: writes are accepted and committed late, and everything else continues.
     StallDisks,
     ResumeDisks,
-    /// The loop of a node's daemon stands still, as on a disk that hangs: its backend goes on.
+    /// The loop of a node's daemon hangs, as on a disk that does not answer, while its backend continues.
     StallLoop {
         node: usize,
     },
     ResumeLoop {
         node: usize,
     },
-    /// Each start takes the wardens of all nodes so long.
+    /// From now on each start takes the wardens of all nodes this long.
     SlowStarts {
         each: Duration,
     },
     QuickStarts,
-    /// A stranger leaves a record.
+    /// A foreign client leaves a record.
     Stray {
         stray: Stray,
         is_closed: bool,
     },
-    /// The daemon's socket to its warden takes again what was kept.
+    /// The daemon's socket to its warden accepts messages again, starting with those that were held back.
     Unclog {
         node: usize,
     },
-    /// What chooses its moment itself.
+    /// A fault that chooses its own moment.
     TargetedFault(TargetedFault),
 }
 
-/// Draws the faults of one run, from `begin` to `end`, with the instants at which they happen and end.
+/// Draws the faults of one run, from `begin` to `end`, with the instants at which they start and end.
 pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: Uptime) -> Vec<(Uptime, Fault)> {
     let mut plan = Vec::new();
-    // Calm seeds with a few faults find other things than stormy ones.
+    // Calm seeds with few faults find other bugs than stormy ones.
     let mean_gap = timeout.mul_f64(0.3 + 2.7 * rng.f64());
     let mut at = begin;
     loop {
@@ -129,7 +129,7 @@ pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: 
                 2 => plan.push((at, trap(rng, timeout, at + 2 * timeout).into())),
                 _ => plan.extend(stall(rng, nodes, timeout, at)),
             }
-            // Most need a while in which nothing else happens.
+            // Most faults need some time in which nothing else happens.
             at = at + timeout.mul_f64(2.0 * rng.f64());
             continue;
         }
@@ -152,7 +152,7 @@ pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: 
     plan
 }
 
-/// A warden that hangs: by itself, or around the time at which it would have to kill, while its node is cut off.
+/// A hanging warden: at any time, or around the time at which it would have to kill, while its node is cut off.
 fn hang(rng: &mut Rng, nodes: usize, timeout: Duration, at: Uptime) -> Vec<(Uptime, Fault)> {
     let node = rng.usize(..nodes);
     let lasts = timeout.mul_f64(0.2 * 20_f64.powf(rng.f64()));
@@ -167,7 +167,7 @@ fn hang(rng: &mut Rng, nodes: usize, timeout: Duration, at: Uptime) -> Vec<(Upti
     plan
 }
 
-/// One that gives its moment up at `until`.
+/// A fault that gives up waiting for its moment at `until`.
 fn targeted_fault(rng: &mut Rng, until: Uptime) -> TargetedFault {
     match rng.u8(..3) {
         0 => TargetedFault::Doze,
@@ -176,7 +176,7 @@ fn targeted_fault(rng: &mut Rng, until: Uptime) -> TargetedFault {
     }
 }
 
-/// Something stands still, and sessions live on: for long enough that leases end.
+/// A stall that leaves sessions alive, for long enough that leases end.
 fn stall(rng: &mut Rng, nodes: usize, timeout: Duration, at: Uptime) -> Vec<(Uptime, Fault)> {
     let (node, server) = (rng.usize(..nodes), rng.usize(..SERVERS));
     let (fault, cure, lasts) = match rng.u8(..5) {
@@ -189,17 +189,17 @@ fn stall(rng: &mut Rng, nodes: usize, timeout: Duration, at: Uptime) -> Vec<(Upt
     vec![(at, fault), (at + drawn(rng, timeout, lasts), cure)]
 }
 
-/// How long they last, in session timeouts.
+/// Shortest and longest stall of a server, in session timeouts.
 const SERVER_STALLS: (f64, f64) = (1.0, 2.5);
 const DISKS_STALL: (f64, f64) = (0.3, 1.5);
 const LOOP_STALLS: (f64, f64) = (0.5, 3.0);
 
-/// A share of the session timeout, between two.
+/// A random duration between two fractions of the session timeout.
 fn drawn(rng: &mut Rng, timeout: Duration, (least, most): (f64, f64)) -> Duration {
     timeout.mul_f64(least + (most - least) * rng.f64())
 }
 
-/// A stall at a moment that comes until then.
+/// A stall that waits for its moment until `until`.
 fn trap(rng: &mut Rng, timeout: Duration, until: Uptime) -> Trap {
     let moment = [Moment::Begin, Moment::Again, Moment::Opening][rng.usize(..3)];
     let (stall, lasts) = [
@@ -237,7 +237,7 @@ fn servers(which: impl Fn(usize) -> bool) -> Vec<Host> {
     (0..SERVERS).filter(|server| which(*server)).map(Host::Server).collect()
 }
 
-/// Mostly about as much as failovers take; now and then minutes, by which nobody may begin anything ahead of the others.
+/// Mostly about as long as a failover takes; sometimes minutes, which is too far ahead for a node to begin anything.
 fn step(rng: &mut Rng, timeout: Duration) -> SignedDuration {
     let by = match rng.u8(..4) {
         0 => SignedDuration::from_secs(rng.i64(30..3_600)),
@@ -263,7 +263,7 @@ fn cut_way(from: Host, to: Host) -> (Fault, Option<Fault>) {
     (Fault::Cut { from, to }, Some(Fault::Heal { from, to }))
 }
 
-/// A node and a server on one side, all others on the other: the server answers the node, but cannot commit.
+/// Separates a node and a server from all others: the server answers the node, but cannot commit.
 fn partition(node: usize, server: usize, nodes: usize) -> Trouble {
     let inside = [Host::Node(node), Host::Server(server)];
     let outside =
@@ -293,19 +293,19 @@ fn outage(rng: &mut Rng, with_host: bool) -> Trouble {
 }
 
 impl World {
-    /// Puts a plan on the agenda.
+    /// Schedules the faults of a plan.
     pub fn expect(&mut self, plan: Vec<(Uptime, Fault)>) {
         for (at, fault) in plan {
             self.env.queue.at(at, Event::Fault(fault));
         }
     }
 
-    /// Lets a fault happen that is not the executor's to carry out; in peace none does, whoever still planned it.
+    /// Executes a fault, unless it is the executor's. In peace no fault happens, whoever planned it.
     pub fn suffer(&mut self, fault: Fault) {
         if self.env.network.is_calm() {
             return;
         }
-        // An targeted fault looks often; what it does in the end is a fault of its own.
+        // A targeted fault checks often; the fault that it finally causes is noted by itself.
         if !matches!(fault, Fault::TargetedFault(_)) {
             self.env.note(|| format!("fault: {fault:?}"));
         }
@@ -322,7 +322,7 @@ impl World {
                 self.wardens.thaw(&mut self.env, node);
                 self.resume(node);
             }
-            // Both at once is a host that stands still; systemd sees to a daemon alone that does.
+            // Warden and loop hanging together is a frozen host; systemd handles a daemon that hangs alone.
             Fault::HangWarden { node } if self.has_loop(node) => self.wardens.hang(node),
             Fault::HangWarden { .. } => {}
             Fault::WakeWarden { node } => self.wardens.go_on(&mut self.env, node),
@@ -347,7 +347,7 @@ impl World {
         }
     }
 
-    /// Makes all links, servers and processes sound again; dead processes stay dead. Clocks are set right.
+    /// Repairs all links, servers and processes, and sets the clocks right. Dead processes stay dead.
     pub fn heal_all(&mut self) {
         self.env.network.calm();
         let nodes = self.nodes.len();
@@ -387,7 +387,7 @@ impl World {
     }
 
     fn heal(&mut self, from: Host, to: Host) {
-        // At once: what was sent after it is still under way and must not overtake it.
+        // At once, because packets sent later are still under way and must not overtake these.
         for packet in self.env.network.heal(from, to, &mut self.env.rng) {
             self.take(Event::Packet(packet));
         }

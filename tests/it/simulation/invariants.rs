@@ -1,4 +1,5 @@
-//! What must never be, one file each. An invariant is told every fact as it comes true, and says so when it is broken.
+//! The invariants of a cluster, one file each. An invariant observes every fact as it happens and reports when it
+//! breaks.
 
 mod a_stalled_loop_leads_no_more;
 mod answers_are_true;
@@ -33,22 +34,22 @@ pub use no_two_processes_of_a_run::Successors;
 pub use nothing_vanishes::Schedules;
 
 pub trait Invariant {
-    /// Takes a fact.
+    /// Observes a fact.
     ///
     /// # Errors
-    /// What is broken, for people.
+    /// A description of what is broken, for people.
     fn observe(&mut self, at: Uptime, fact: &Fact) -> Result<(), String>;
 
-    /// Judges the world as it is now, in peace.
+    /// Checks the world in peace.
     ///
     /// # Errors
-    /// What is broken, for people.
+    /// A description of what is broken, for people.
     fn conclude(&mut self) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// All of them, for `nodes` nodes whose sessions last `timeout`.
+/// All invariants, for `nodes` nodes whose sessions last `timeout`.
 pub fn all(nodes: usize, timeout: Duration, successors: Successors) -> Vec<Box<dyn Invariant>> {
     vec![
         Box::new(one_acting_term::OneActingTerm::new(nodes)),
@@ -70,7 +71,7 @@ pub fn all(nodes: usize, timeout: Duration, successors: Successors) -> Vec<Box<d
     ]
 }
 
-/// Those that judge what the ensemble commits and nothing else: they hold for the log of real servers too.
+/// The invariants that check only what the ensemble commits. They also hold for the log of real servers.
 pub fn of_ledger(schedules: Schedules) -> Vec<Box<dyn Invariant>> {
     vec![
         Box::<tokens_grow::TokensGrow>::default(),
@@ -81,17 +82,18 @@ pub fn of_ledger(schedules: Schedules) -> Vec<Box<dyn Invariant>> {
     ]
 }
 
-/// The operations of a write.
+/// The operations of a write; none of a foreign client's.
 pub fn ops(entry: &Entry) -> &[Op] {
     match &entry.txn.change {
-        // What a stranger writes says nothing of the nodes.
+        // The write of a foreign client says nothing about the nodes.
         Change::Ops(_) if entry.txn.session == STRANGER => &[],
         Change::Ops(ops) => ops,
         Change::OpenSession | Change::CloseSession | Change::Refused => &[],
     }
 }
 
-/// True for the write of an operator: it rings at the leader, and rests on no term and no run. Whoever ends a run rings too.
+/// True for the write of an operator. It touches the trigger paths, and depends on no term and no run; ending a run
+/// touches them too.
 fn is_an_operators(entry: &Entry) -> bool {
     let bells = ["/cronkeeper/control", "/cronkeeper/triggers"];
     let rings = |op: &Op| matches!(op, Op::Set { path, .. } if bells.contains(&path.as_str()));
@@ -99,13 +101,13 @@ fn is_an_operators(entry: &Entry) -> bool {
     ops(entry).iter().any(rings) && !ops(entry).iter().any(is_a_nodes)
 }
 
-/// A record that an operation makes or replaces directly below `folder`: its name and data.
+/// The name and data of a record that an operation creates or replaces directly below `folder`.
 pub fn written<'a>(op: &'a Op, folder: &str) -> Option<(&'a str, &'a [u8])> {
     let (Op::Create { path, data, .. } | Op::Set { path, data, .. }) = op else { return None };
     Some((below(path, folder)?, data))
 }
 
-/// The name of a node directly below `folder`.
+/// The name of a znode directly below `folder`.
 fn below<'a>(path: &'a str, folder: &str) -> Option<&'a str> {
     path.strip_prefix(folder)?.strip_prefix('/').filter(|name| !name.contains('/'))
 }

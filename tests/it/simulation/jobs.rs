@@ -12,19 +12,19 @@ use cronkeeper::schedule::{Dst, Schedule};
 use fastrand::Rng;
 use jiff::{SignedDuration, Timestamp};
 
-/// Names of jobs whose runs may be alive side by side begin so.
+/// Name prefix of jobs whose runs may be alive at the same time.
 pub const BESIDE: &str = "beside";
 
-/// Of the jobs whose names begin so, one run may be alive at a time.
+/// Name prefix of jobs of which together only one run may be alive at a time.
 pub const GROUP: &str = "group";
 
-/// Jobs that run after one another: the second and third after the first, the last after both.
+/// Jobs in a chain: the second and third run after the first, the last after both.
 const CHAIN: [&str; 4] = ["chain-a", "chain-b", "chain-c", "chain-d"];
 
-/// So many jobs are due at the same second.
+/// Number of jobs that are due in the same second.
 const BURST: usize = 12;
 
-/// How often a run of a job that has retries is tried again.
+/// The retry limit of jobs that have retries.
 pub const RETRIES: u32 = 2;
 
 fn job(name: &str, schedule: &str) -> Job {
@@ -131,8 +131,8 @@ fn all() -> Vec<Job> {
 
 /// The jobs of one seed.
 ///
-/// Mostly a few of all: what is not there cannot stand in the way of what is, so that seeds differ more from one another than by chance
-/// alone, and each costs less (swarm testing: Groce and others, 2012).
+/// Mostly a few of all: a job that is absent cannot interfere with one that is present, so seeds differ more from one
+/// another than by chance alone, and each costs less (swarm testing: Groce and others, 2012).
 #[derive(Clone)]
 pub struct Cast {
     set: JobSet,
@@ -144,21 +144,21 @@ impl Cast {
         Self::of(|_| true)
     }
 
-    /// Jobs that belong together come together: a chain, a group.
+    /// Jobs that belong together, a chain or a group, are drawn together.
     pub fn drawn(rng: &mut Rng) -> Self {
         let kinds: BTreeSet<&str> = SET.jobs.keys().map(kind).collect();
         let sure = rng.usize(..kinds.len());
         let chosen: BTreeSet<&str> = kinds
             .into_iter()
             .enumerate()
-            // The many cost more than others.
+            // The burst costs more than the others, so it is rarer.
             .filter(|(place, kind)| *place == sure || rng.u8(..if *kind == "burst" { 8 } else { 4 }) == 0)
             .map(|(_, kind)| kind)
             .collect();
         Self::of(|name| chosen.contains(kind(name)))
     }
 
-    /// So many that are due at the same second of every minute.
+    /// This many jobs, all due at the same second of every minute.
     pub fn burst(jobs: usize) -> Self {
         let jobs = (0..jobs).map(|number| job(&format!("burst-{number:04}"), "30 * * * * *")).collect();
         let set = set_of(jobs, "burst");
@@ -173,12 +173,12 @@ impl Cast {
         Self { set: part(&SET), edited: part(&EDITED) }
     }
 
-    /// What nodes start with.
+    /// The set that nodes start with.
     pub fn set(&self) -> JobSet {
         self.set.clone()
     }
 
-    /// What an operator makes of it: a job less, another schedule, another policy.
+    /// The set after an operator's edit: one job less, another schedule, another policy.
     pub fn edited(&self) -> JobSet {
         self.edited.clone()
     }
@@ -188,16 +188,16 @@ impl Cast {
     }
 }
 
-/// What jobs that belong together have in common: the first word of their names.
+/// The first part of a name, which jobs that belong together share.
 fn kind(name: &JobName) -> &str {
     name.as_str().split('-').next().unwrap_or_default()
 }
 
-/// Made once: to parse all the schedules takes longer than most of what happens to them.
+/// Created once, because parsing all the schedules takes longer than most seeds run.
 static SET: LazyLock<JobSet> = LazyLock::new(|| set_of(all(), "set"));
 static EDITED: LazyLock<JobSet> = LazyLock::new(|| set_of(changed(all()), "edited"));
 
-/// Every set that a node may have, whatever the seed.
+/// Every set that a node may have, in any seed.
 pub fn sets() -> [&'static JobSet; 2] {
     [&SET, &EDITED]
 }
@@ -228,14 +228,15 @@ pub fn schedules() -> &'static BTreeMap<(String, Digest), Schedule> {
     &SCHEDULES
 }
 
-/// True where some nodes may have a set of jobs in which there is none of this name: one that comes to it never fires for the past, and
-/// what never began then has nothing to begin.
+/// True if some nodes may have a set without this job. A job that is added never fires for the past, and a run that
+/// never began cannot be begun without its job.
 pub fn is_in_doubt(name: &JobName) -> bool {
     let defined = sets().iter().filter(|set| set.jobs.contains_key(name)).count();
     defined > 0 && defined < sets().len()
 }
 
-/// True where what could start then may be recorded as missed at an instant, by one of the definitions that its job may have.
+/// True if a run that could start at `ready` may be recorded as missed at `decided`, under one of the definitions of
+/// its job.
 pub fn may_be_missed(name: &JobName, by_hand: bool, ready: Timestamp, decided: Timestamp) -> bool {
     sets().into_iter().any(|set| {
         let Some(job) = set.jobs.get(name) else { return false };
@@ -257,13 +258,13 @@ fn is_window_over(job: &Job, at: Timestamp, decided: Timestamp) -> bool {
         _ if age <= LATE => false,
         (Misfire::Skip, _) => true,
         (Misfire::RunAll, Some(window)) => age.unsigned_abs() > window || is_surplus(),
-        // Of several that are in the window the newest counts.
+        // Of several occurrences in the window, the newest counts.
         (Misfire::RunOnce, Some(window)) => age.unsigned_abs() > window || is_next_due(job, at, decided),
         (_, None) => age > LONGEST || is_next_due(job, at, decided),
     }
 }
 
-/// What an operator wanted, and what runs after others, is good for a minute at least.
+/// Triggers, and runs after other jobs, are valid for at least a minute.
 fn is_too_old(job: &Job, root: &Job, at: Timestamp, decided: Timestamp) -> bool {
     let age = decided.duration_since(at);
     match job.misfire_window {
@@ -276,8 +277,8 @@ fn is_next_due(job: &Job, after: Timestamp, now: Timestamp) -> bool {
     job.next_after(after).is_some_and(|next| next <= now)
 }
 
-/// What is later than this is missed.
+/// An occurrence later than this is missed.
 const LATE: SignedDuration = SignedDuration::from_secs(1);
 
-/// What is good for so long where nothing else is said.
+/// The misfire window of a job that sets none.
 const LONGEST: SignedDuration = SignedDuration::from_hours(12);

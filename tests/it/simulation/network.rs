@@ -1,8 +1,8 @@
 //! The links between hosts, each direction by itself: delay, loss, cuts.
 //!
-//! A connection is a TCP stream: what is sent arrives in order or not at all. Loss shows as the delay until it is sent
-//! again; a cut link holds what is sent into it and hands it on when it heals, also when the sender has closed
-//! the stream meanwhile (its kernel goes on trying) — a prefix of it then, never a part behind a gap.
+//! A connection is a TCP stream: data arrives in order or not at all. Loss shows as the delay of the retransmission. A
+//! cut link holds the data that is sent into it, and delivers it when it heals, even if the sender has closed the
+//! stream meanwhile (its kernel keeps trying): a prefix of the stream, never a part after a gap.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -37,12 +37,12 @@ pub struct Network {
     cut: BTreeSet<Way>,
     slow: BTreeSet<Way>,
     held: BTreeMap<Way, Vec<Packet>>,
-    /// Streams of which a part was lost for good: nothing behind it arrives.
+    /// Streams that lost a part for good. Nothing after that part arrives.
     broken: BTreeSet<(Conn, Host)>,
-    /// When the last packet of a stream arrives: the next does not overtake it.
+    /// Arrival of the last packet of a stream, which the next packet must not overtake.
     last: BTreeMap<(Conn, Host), Uptime>,
     opened: u64,
-    /// Nothing is lost any more.
+    /// If true, nothing is lost any more.
     is_calm: bool,
 }
 
@@ -64,7 +64,7 @@ impl Network {
         Conn(self.opened)
     }
 
-    /// When a packet sent now comes to the far end.
+    /// The time at which a packet sent now arrives at the far end.
     pub fn arrival(&mut self, now: Uptime, rng: &mut Rng, packet: &Packet) -> Uptime {
         let slow = self.slow.contains(&(packet.from, packet.to));
         let at = now + delay(rng, slow, self.is_calm);
@@ -73,7 +73,7 @@ impl Network {
         *last
     }
 
-    /// Lets a packet through that has come to the far end, or holds it where the link is cut.
+    /// Delivers a packet that has arrived at the far end, or holds it if the link is cut.
     pub fn pass(&mut self, packet: Packet) -> Option<Packet> {
         let way = (packet.from, packet.to);
         if self.broken.contains(&(packet.conn, packet.from)) {
@@ -94,7 +94,7 @@ impl Network {
         self.is_calm
     }
 
-    /// A host is gone, and with it what its kernel had not sent.
+    /// Drops what a host that is gone had in its kernel and not sent.
     pub fn lose(&mut self, host: Host) {
         for packet in self.held.extract_if(.., |(from, _), _| *from == host).flat_map(|(_, held)| held) {
             self.broken.insert((packet.conn, host));
@@ -113,7 +113,7 @@ impl Network {
         self.slow.insert((from, to));
     }
 
-    /// Makes one direction sound again; what was held goes on its way, of some streams only the first part.
+    /// Repairs one direction, and returns the packets that were held; of some streams only the first part.
     pub fn heal(&mut self, from: Host, to: Host, rng: &mut Rng) -> Vec<Packet> {
         self.cut.remove(&(from, to));
         self.slow.remove(&(from, to));
@@ -133,7 +133,7 @@ impl Network {
 fn delay(rng: &mut Rng, slow: bool, is_calm: bool) -> Duration {
     let micros = |range: Range<u64>, rng: &mut Rng| Duration::from_micros(rng.u64(range));
     match (slow, rng.u16(..1000)) {
-        // Lost and sent again.
+        // Lost and retransmitted.
         (_, 0) if !is_calm => micros(200_000..1_200_000, rng),
         (_, 0..10) => micros(2_000..30_000, rng),
         (true, _) => micros(20_000..400_000, rng),

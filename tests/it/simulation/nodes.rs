@@ -51,7 +51,7 @@ struct NodeArgs {
     book: Arc<Mutex<JournalState>>,
 }
 
-/// What a node last said of itself.
+/// The last reported state of a node.
 #[derive(Clone, Copy, Debug)]
 struct Said {
     leads: bool,
@@ -61,10 +61,11 @@ struct Said {
 
 const NOTHING: Said = Said { leads: false, token: None, lease_until: Uptime::ZERO };
 
-/// Time for what is decided to be written and done.
+/// Time to write and execute a decision.
 const MOMENT: jiff::SignedDuration = jiff::SignedDuration::from_secs(5);
 
-/// See the module. With `STEADY` clocks agree: then also a run that is kept while cut off never has its successor beside it.
+/// Nodes with an engine, as programs for the executor. With `STEADY` the clocks agree, and then even a run that is kept
+/// while cut off never overlaps its successor.
 pub struct Nodes<const STEADY: bool> {
     rng: Rng,
     homes: Vec<NodeArgs>,
@@ -110,10 +111,10 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
         for name in names.clone() {
             let Some((data, _)) = tree.get(&format!("/cronkeeper/running/{name}")) else { continue };
             let record: RunRecord = serde_json::from_slice(&data).map_err(|error| format!("`{name}`: {error}"))?;
-            // Time to be started, and time for the end to be written.
+            // A run needs time to be started, and its end needs time to be written.
             let is_begun_now = world.env.wall().duration_since(record.begun_at) < MOMENT;
             let is_ended_now = world.wardens.ended_at(&name).is_some_and(|at| now < at + Duration::from_secs(5));
-            // The whole host died before it could note that the run was begun: it is over at its time, or an operator ends it.
+            // If the whole host died before it could note the begin, the run ends at its time, or by an operator.
             let is_lost = self.homes.iter().any(|home| guard(&home.disk).has_lost(&record.owner.session));
             let is_kept = record.keep_until.is_none_or(|until| world.env.wall().duration_since(until) < MOMENT);
             let is_mourned = is_lost && record.state == RunState::CutOff && is_kept;
@@ -139,13 +140,13 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
     }
 }
 
-/// The names in a folder, but for those of strays.
+/// The names in a parent znode, without those of foreign records.
 fn ours(tree: &Tree, folder: &str) -> Vec<String> {
     let names = tree.children(folder).unwrap_or_default();
     names.into_iter().filter(|name| !name.starts_with(STRAY)).collect()
 }
 
-/// What an operator asked for some time ago and nobody has seen to. What jobs that run after others wait with is judged elsewhere.
+/// Fails if a request of an operator has waited for too long. Other invariants check the links of chained jobs.
 fn left_waiting(tree: &Tree, now: jiff::Timestamp) -> Result<(), String> {
     let is_old = |at: jiff::Timestamp| now.duration_since(at) > jiff::SignedDuration::from_secs(5);
     for name in ours(tree, "/cronkeeper/triggers") {
@@ -215,7 +216,7 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
             env.queue.after(Duration::ZERO, Event::Fault(Fault::Kill { node, with_host: false }));
             env.queue.after(Duration::from_millis(250), Event::Fault(Fault::Start { node }));
         };
-        // The loop is the third: see `LOOP`.
+        // The loop is the third task: see `LOOP`.
         let mut tasks: Vec<Task> = vec![backend, tap, Box::pin(process)];
         if self.has_operators {
             tasks.extend([Box::pin(operator.work()) as Task, Box::pin(asking.work())]);
@@ -268,7 +269,7 @@ fn daemon(
     })
 }
 
-/// Listens to what backend and daemon tell each other, and hands it on.
+/// Forwards the messages between backend and daemon, and reports those that matter.
 fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<Said>>>) -> (Coordination, Task) {
     let Coordination { requests, mut events, lease, turned, reader, operator } = from;
     let (tap, tapped) = unbounded_channel();
@@ -276,7 +277,7 @@ fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<S
     let world = world.clone();
     let task = async move {
         loop {
-            // Cancellation safe: both can be asked again.
+            // Cancellation safe: both can be polled again.
             tokio::select! {
                 biased;
                 request = asking.recv() => {
@@ -307,7 +308,7 @@ fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<S
     (Coordination { requests: asked, events: tapped, lease, turned, reader, operator }, Box::pin(task))
 }
 
-/// A node that resigns or hands over decides nothing any more, though its candidate is still there.
+/// A node that resigns or hands over decides nothing any more, although its candidate still exists.
 fn resign(world: &Shared, node: usize, said: &mut Said) {
     if let Some(token) = said.token.filter(|_| said.leads) {
         world.lock().env.facts.push(Fact::Over { node, token });
@@ -330,7 +331,7 @@ fn listen(world: &Shared, node: usize, said: &mut Said, event: &election::Event)
             (said.leads, said.token) = (false, None);
             env.facts.push(Fact::Over { node, token: term.token });
         }
-        // Nothing came of the handover: the term goes on.
+        // The handover failed, so the term continues.
         election::Event::NotTransferred { why, .. } if *why != TransferError::Changed => {
             if let Some(token) = said.token {
                 said.leads = true;
@@ -362,7 +363,7 @@ impl Processes for Wired {
         self.notices.recv().await.ok_or(WardenGone)
     }
 
-    /// Not the machine's processes, which have the same numbers.
+    /// None, because the machine's own processes have the same numbers.
     fn start_time(&self, pid: i32) -> Option<u64> {
         u64::try_from(pid).ok()
     }
@@ -427,14 +428,14 @@ impl Journal for Noted {
     }
 }
 
-/// Hands over, edits the jobs, and ends nodes, now and then.
 fn node_name(node: usize) -> NodeName {
     NodeName::new(format!("node-{node}"))
 }
 
-/// How long an operator does not see that there is peace.
+/// The longest time until an operator notices that there is peace.
 const LOOK: Duration = Duration::from_secs(3);
 
+/// Hands over, edits the jobs, and ends nodes, now and then.
 struct Operator {
     controls: UnboundedSender<Control>,
     clock: NodeClock,
@@ -451,13 +452,13 @@ impl Operator {
             while self.clock.now().up < next {
                 let look = next.min(self.clock.now().up + LOOK);
                 self.clock.sleep_until(Wake { wall: None, up: Some(look) }).await;
-                // In peace nobody waits a minute for the same jobs as all.
+                // In peace a node uses the jobs of all at once instead of waiting a minute.
                 if self.is_calm.load(Ordering::Relaxed) {
                     next = next.min(look);
                 }
             }
             if self.is_calm.load(Ordering::Relaxed) {
-                // In peace all nodes are to have the same jobs, and keep them.
+                // In peace all nodes must have the same jobs, and keep them.
                 drop(self.controls.send(reloaded(self.jobs.set())));
                 return;
             }
@@ -480,7 +481,7 @@ fn reloaded(set: JobSet) -> Control {
     Control::Reloaded(Ok(Loaded { set, warnings: Vec::new(), path: "jobs.yaml".into() }))
 }
 
-/// Many short seeds find more than few long ones.
+/// Many short seeds find more bugs than few long ones.
 const PLAN: Plan = Plan { faults: 6, peace: 3 };
 
 #[test]
@@ -501,7 +502,8 @@ fn seeds_are_full_of_trouble() {
     assert!(each(tally.faults) >= 15 && each(tally.terms) >= 2 && each(tally.starts) >= 12, "{tally:?}");
 }
 
-/// Of starts that take twice as long as a lease lasts, none comes too late: no more is begun than can be started.
+/// If a start takes twice as long as a lease, no start comes too late, because no more runs are begun than can be
+/// started.
 #[test]
 fn many_jobs_that_are_due_at_once_are_each_begun_once_however_slowly_they_start() {
     const JOBS: usize = 300;
@@ -531,7 +533,7 @@ fn spawned(fact: Fact) -> Option<Process> {
     }
 }
 
-/// Else a seed that failed could not be looked into.
+/// Otherwise a failing seed could not be investigated.
 #[test]
 fn a_seed_always_tells_the_same() {
     for seed in 0..20 {

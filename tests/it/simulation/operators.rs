@@ -16,7 +16,7 @@ use super::clock::NodeClock;
 use super::jobs::Cast;
 use super::world::Shared;
 
-/// Requests that were made anywhere: some are made again, elsewhere, with the same uuid.
+/// All requests so far. Some are repeated elsewhere, with the same uuid.
 #[derive(Clone, Default)]
 pub struct Wished(Arc<Mutex<Vec<(JobName, Uuid)>>>);
 
@@ -50,7 +50,7 @@ impl OperatorFuture {
 
     async fn act(&mut self) {
         if self.is_calm() {
-            // In peace every job is to run again.
+            // In peace every job must run again.
             for job in self.jobs.names() {
                 self.resume(job.clone()).await;
             }
@@ -58,7 +58,7 @@ impl OperatorFuture {
         }
         let Some(job) = self.drawn_job() else { return };
         if self.rng.bool() {
-            // Just when jobs are due: what an operator does then crosses what the leader decides.
+            // Exactly when jobs are due, so that the requests cross the leader's decisions.
             self.await_second().await;
         }
         match self.rng.u8(..8) {
@@ -73,7 +73,7 @@ impl OperatorFuture {
         names.nth(self.rng.usize(..names.len())).cloned()
     }
 
-    /// Until a few milliseconds about the next whole second.
+    /// Waits until a few milliseconds around the next whole second.
     async fn await_second(&mut self) {
         let now = self.clock.now();
         let left = 1_000_000_000 - now.wall.subsec_nanosecond().unsigned_abs();
@@ -93,7 +93,7 @@ impl OperatorFuture {
         self.note(|| format!("triggers {job} by {uuid}: {answer:?}"));
     }
 
-    /// A new request, or one that somebody made before.
+    /// A new request, or one that was made before.
     fn drawn(&mut self, job: JobName) -> (JobName, Uuid) {
         let mut wished = self.wished.0.lock().unwrap_or_else(PoisonError::into_inner);
         let recent = wished.len().saturating_sub(3);

@@ -1,4 +1,4 @@
-//! What happens next: events in the order of their virtual instants, those of one instant in the order they were made.
+//! The event queue: ordered by virtual instant, then by insertion.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
 
-/// Virtual time, and what is to happen in it.
+/// Virtual time, and the events to come.
 pub struct Queue<E> {
     now: Uptime,
     made: u64,
     heap: BinaryHeap<Reverse<Entry>>,
-    /// The events lie still, whatever moves in the heap.
+    /// The events stay in place while the heap moves only their keys.
     events: Vec<Option<E>>,
     free: Vec<usize>,
 }
@@ -24,7 +24,7 @@ struct Entry {
 }
 
 impl<E> Queue<E> {
-    /// Nothing to happen yet. Time starts a while after boot, so that instants before now can be named.
+    /// An empty queue. Time starts a while after boot, so that instants before now can be expressed.
     pub fn new() -> Self {
         let now = Uptime::ZERO + Duration::from_secs(1000);
         Self { now, made: 0, heap: BinaryHeap::new(), events: Vec::new(), free: Vec::new() }
@@ -34,7 +34,7 @@ impl<E> Queue<E> {
         self.now
     }
 
-    /// Lets `event` happen at `at`, now at the earliest.
+    /// Schedules `event` at `at`, or now if that is past.
     pub fn at(&mut self, at: Uptime, event: E) {
         self.made += 1;
         let place = self.free.pop().unwrap_or_else(|| {
@@ -49,7 +49,7 @@ impl<E> Queue<E> {
         self.at(self.now + delay, event);
     }
 
-    /// Takes the next event not later than `limit` and moves time to it; without one, moves time to `limit`.
+    /// Takes the next event not later than `limit` and advances time to it; if there is none, advances time to `limit`.
     pub fn pop(&mut self, limit: Uptime) -> Option<E> {
         if self.heap.peek().is_some_and(|Reverse(next)| next.at <= limit) {
             let Reverse(entry) = self.heap.pop()?;

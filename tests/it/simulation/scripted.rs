@@ -1,4 +1,4 @@
-//! Single moments of the real backend, brought about by hand: what the invariants cannot see, or chance never brings.
+//! Single moments of the real backend, staged by hand: cases that invariants cannot see or chance never brings.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use super::network::Host;
 use super::testbed::{T, Testbed};
 use super::zookeeper::SERVERS;
 
-/// What an answer takes at most, where nothing is wrong.
+/// Longest time for an answer when nothing fails.
 const SOON: Duration = Duration::from_millis(60);
 
-/// A process of `node` that takes part by the real backend.
+/// Starts a process of `node` that takes part through the real backend.
 fn join(testbed: &mut Testbed, node: usize) -> Coordination {
     let rng = Rng::with_seed(node as u64);
     let (task, coordination) = backend(&testbed.executor.world, node, &Default::default(), &Recovered::default(), rng);
@@ -33,7 +33,7 @@ fn ask(coordination: &Coordination, request: election::Request) {
     coordination.requests.send(Request::Election(request)).unwrap();
 }
 
-/// Runs until the node says what is wanted.
+/// Runs until the node emits a wanted event.
 fn hear<T>(testbed: &mut Testbed, from: &mut Coordination, mut wanted: impl FnMut(election::Event) -> Option<T>) -> T {
     let mut heard = None;
     testbed.run_until(|_| {
@@ -108,7 +108,7 @@ fn a_node_that_runs_jobs_hears_at_once_that_its_member_is_gone_though_it_leads_n
     }
 }
 
-/// What the ensemble says of who leads.
+/// The data of `/leader`, as the ensemble has it.
 fn leader_data(testbed: &Testbed) -> String {
     let world = testbed.executor.world.lock();
     let data = world.ensemble.leader().and_then(|leader| leader.tree().get("/leader")).map(|(data, _)| data);
@@ -134,7 +134,7 @@ fn a_successor_without_a_lease_leads_only_once_a_quorum_has_heard_it() {
         testbed.run(T);
         testbed.executor.fault(Fault::Pause { node: 1 });
         ask(&line[0], election::Request::Resign);
-        // Its session still lives, its lease does not.
+        // Its session is alive, its lease is not.
         testbed.run(T.mul_f64(0.88));
         testbed.executor.fault(Fault::Resume { node: 1 });
         elected(&mut testbed, &mut line[1]);
@@ -142,7 +142,8 @@ fn a_successor_without_a_lease_leads_only_once_a_quorum_has_heard_it() {
     }
 }
 
-/// Else a leader that watched a run before it led would know it only as it stood when the ledger was read.
+/// Without this a leader that watched a run before it led would know only the state at the time when it read the
+/// ledger.
 #[test]
 fn a_watched_run_is_told_as_it_is_to_whoever_asks_again() {
     let mut testbed = Testbed::new(1, 2);
@@ -179,7 +180,7 @@ fn a_candidate_that_bears_the_own_name_under_another_session_is_not_the_own() {
     let hand = operator(&mut testbed, 1);
     let links = || (0..SERVERS).map(Host::Server).flat_map(|server| [(server, Host::Node(0)), (Host::Node(0), server)]);
     links().for_each(|(from, to)| testbed.executor.fault(Fault::Cut { from, to }));
-    // Kept, for its session is to live on.
+    // Kept, because its session must stay alive.
     let theirs = hand.clone();
     testbed.on(1, async move {
         theirs.delete(&candidate, -1).await.unwrap();

@@ -1,6 +1,7 @@
-//! Records of strangers: what anybody who reaches the ensemble can write below our paths. Each may harm nothing but itself.
+//! Foreign records: what anybody who can reach the ensemble can write below our paths. Each may harm nothing but
+//! itself.
 //!
-//! They belong to a job that there is not, so that it can be told apart what they do to all others.
+//! They belong to a job that does not exist, so that their effect on all other jobs can be told apart.
 
 use cronkeeper::zookeeper::client::{Mode, Op};
 use serde_json::json;
@@ -8,19 +9,19 @@ use serde_json::json;
 use super::world::World;
 use super::zookeeper::{CLOSED, STRANGER};
 
-/// The job that all strays name.
+/// The job that all foreign records name.
 pub const STRAY: &str = "stray";
 
-/// What a stray record is.
+/// The kinds of foreign records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stray {
-    /// A run whose record cannot be read.
+    /// A run with an unreadable record.
     Run,
-    /// A run whose record names an owner that no path can be made of.
+    /// A run whose owner's name is no valid path.
     Owner,
-    /// Something among the runs that has no run's name.
+    /// An entry among the runs whose name is not a run's.
     NoRun,
-    /// A job's record, a pause, a trigger, a member that cannot be read.
+    /// An unreadable record of a job, a pause, a trigger or a member.
     Job,
     Pause,
     Trigger,
@@ -43,7 +44,7 @@ impl Stray {
         }
     }
 
-    /// The record, or one that nobody else may read.
+    /// The data of the record; if `is_closed`, data that nobody else may read.
     fn data(self, is_closed: bool) -> Vec<u8> {
         if is_closed {
             return CLOSED.into();
@@ -58,7 +59,7 @@ impl Stray {
 }
 
 impl World {
-    /// Somebody else's client makes a record, where the ensemble takes writes and its folder is there.
+    /// Creates the record by a foreign client, if the ensemble accepts writes and the parent znode exists.
     pub fn leave_stray(&mut self, stray: Stray, is_closed: bool) {
         let path = format!("/cronkeeper/{}", stray.path());
         let leader =

@@ -1,7 +1,8 @@
-//! What goes wrong just when it hurts: troubles that look at the world before they strike.
+//! Faults that wait for the worst moment: they watch the world and then strike.
 //!
-//! Chance alone brings the rare points of a session too seldom: the last half tick before its end, in which the ensemble's
-//! leader has not yet heard of the newest writes, or the moment in which an answer is on its way. So these wait for them.
+//! Chance hits the critical moments of a session too seldom: the last half tick before its end, when the ensemble's
+//! leader has not been notified of the newest writes, or the time in which an answer is under way. These faults wait
+//! for such a moment.
 
 use std::time::Duration;
 
@@ -13,24 +14,24 @@ use super::traps::Trap;
 use super::world::{Event, Health, World};
 use super::zookeeper::SERVERS;
 
-/// How often a trouble that waits for its moment looks.
+/// How often a waiting fault checks.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetedFault {
-    /// The leader dies, and the next in line stands still until shortly before the end of its own session: what it does then
-    /// is the first that is heard of it after a silence. Then it is not heard of any more.
+    /// The leader dies, and the next in line hangs until shortly before the end of its own session: its next request is
+    /// the first after a silence. Then it is cut off.
     Doze,
-    /// Somebody stands still.
+    /// A node hangs.
     Dozing { node: usize },
-    /// The leader stands still while an answer is on its way to it, nearly as long as it can and keep its connection. What it does then
-    /// nobody hears.
+    /// The leader hangs while an answer is on its way to it, nearly as long as its connection survives. Afterwards
+    /// nobody receives what it sends.
     Echo { until: Uptime },
-    /// The leader's socket to its warden takes nothing more.
+    /// The leader's socket to its warden accepts nothing more.
     Clog { until: Uptime },
-    /// The daemon stands still with an attempt in its hands, until its lease is over.
+    /// The daemon hangs with an attempt that it has not sent, until its lease is over.
     Clogged { node: usize, until: Uptime },
-    /// Something stands still just when it hurts.
+    /// A stall at the worst moment.
     Trap(Trap),
     /// The leader is cut off together with its server, just after a write was answered if it writes at all.
     Island { until: Uptime },
@@ -70,7 +71,7 @@ impl World {
         let [leader, next, ..] = self.in_line()[..] else { return };
         let (tick, timeout) = (self.env.timing.tick, self.env.timing.session_timeout);
         self.later(Duration::ZERO, Fault::Kill { node: leader, with_host: true });
-        // Others than these two take over: with the dead one back there always is one.
+        // The dead leader is back by then, so that some node besides `next` can always take over.
         self.later(timeout / 4, Fault::Start { node: leader });
         let pause = tick.mul_f64(0.5 + 0.6 * self.env.rng.f64());
         self.later(pause, Fault::Pause { node: next });
@@ -147,7 +148,7 @@ impl World {
         }
     }
 
-    /// The moment has not come; after `until` it is given up.
+    /// Schedules the next check; after `until` the fault is given up.
     fn look_again(&mut self, targeted_fault: TargetedFault, until: Uptime) {
         if self.env.now() < until {
             self.later(LOOK_EVERY, Fault::TargetedFault(targeted_fault));

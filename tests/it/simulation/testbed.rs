@@ -1,4 +1,4 @@
-//! A world to try single things in, by hand.
+//! A world in which a test stages single events by hand.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub struct Testbed {
     pub executor: Executor<Idle>,
 }
 
-/// Processes that do what the test spawns in them.
+/// Processes that run what the test spawns in them.
 pub struct Idle;
 
 impl Program for Idle {
@@ -28,7 +28,7 @@ impl Program for Idle {
 }
 
 impl Testbed {
-    /// An ensemble that has elected its leader, and nodes that run.
+    /// An ensemble that has elected its leader, and running nodes.
     pub fn new(seed: u64, nodes: usize) -> Self {
         let timing = Timing { tick: TICK, session_timeout: T, sync_limit: 5 };
         let world = Shared::new(seed, nodes, timing, Transcript::on());
@@ -61,7 +61,7 @@ impl Testbed {
         }
     }
 
-    /// Lets a process begin something; what comes of it is there later.
+    /// Starts something in a process; its result is available later.
     pub fn begin<O: Send + 'static>(
         &mut self,
         node: usize,
@@ -77,7 +77,7 @@ impl Testbed {
         result
     }
 
-    /// Lets a process do something, to its end.
+    /// Runs something in a process, to its end.
     pub fn on<O: Send + 'static>(&mut self, node: usize, future: impl Future<Output = O> + Send + 'static) -> O {
         let result = self.begin(node, future);
         self.run_until(|_| result.lock().unwrap().is_some());

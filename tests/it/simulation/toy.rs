@@ -1,4 +1,4 @@
-//! A contender small enough to be seen right, and the same with one flaw each: what the invariants are tried on.
+//! A contender small enough to be seen correct, and variants with one flaw each, to test the invariants with.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use super::trial::{Length, Plan, Subject, first_failing};
 use super::world::{Shared, World};
 use super::zookeeper::Connector;
 
-/// What is wrong with it.
+/// The flaw of a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
     None,
-    /// Every acknowledged write gives half a session, also the first after a silence.
+    /// Every acknowledged write gives half a session, even the first after a silence.
     OneWriteSuffices,
     /// The lease is longer than the session.
     LongLease,
@@ -80,9 +80,9 @@ impl Contender {
         }
     }
 
-    /// From a new candidate to its end.
+    /// Campaigns with a new candidate, until that is over.
     async fn campaign(&self, client: &Session) -> Result<(), Error> {
-        // An earlier create may be under way: after a write of the same session it is settled.
+        // An earlier create may still be under way; a write on the same session settles it.
         let write = || async {
             client.multi(vec![Op::Check { path: "/".into(), version: -1 }]).await.map_err(|multi| multi.error)
         };
@@ -167,10 +167,11 @@ impl Contender {
         outcome
     }
 
-    /// How long it may act by what was acknowledged.
+    /// The time until which these acknowledged writes allow it to act.
     ///
-    /// The leader of the ensemble hears of a session with the next ping of the server in between, not by its writes. Two
-    /// writes a ping apart show that it has heard of the first; one alone, after a silence, shows nothing.
+    /// The leader of the ensemble learns about a session with the next ping of the server in between, not by its
+    /// writes. Two writes, one ping apart, prove that it knows of the first; one alone, after a silence, proves
+    /// nothing.
     fn lease(&self, acknowledged: &[Uptime], timeout: Duration) -> Uptime {
         let Some(&newest) = acknowledged.last() else { return Uptime::ZERO };
         match self.flaw {
@@ -183,7 +184,7 @@ impl Contender {
         }
     }
 
-    /// Asks again until answered.
+    /// Repeats a request until it is answered.
     async fn settled<T, F: Future<Output = Result<T, Error>>>(
         &self,
         client: &Session,

@@ -1,10 +1,10 @@
-//! What happened, in words, for whoever reads about a failing seed. A seed is run again with it: words cost time.
+//! The log of a seed, for people. A failing seed is run again with a transcript, because formatting costs time.
 
 use std::collections::VecDeque;
 
 use cronkeeper::clock::Uptime;
 
-/// Lines kept.
+/// Maximum number of lines.
 const KEPT: usize = 10_000;
 
 pub struct Transcript {

@@ -1,6 +1,6 @@
-//! Stalls that wait for their moment: a write that matters is just being handed over to the ensemble.
+//! Stalls that wait for their moment: an important write is just being handed to the ensemble.
 //!
-//! What is looked for is seen in the request itself, so that waiting costs nothing.
+//! The request itself shows the moment, so waiting costs nothing.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ use super::world::{Event, World};
 use super::zookeeper::ClientId;
 use super::zookeeper::wire::Request;
 
-/// Which write is waited for.
+/// The write that a trap waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// A run is begun.
+    /// The begin of a run.
     Begin,
-    /// Another attempt of a run is begun.
+    /// The begin of another attempt.
     Again,
-    /// A term opens: its node has just been elected.
+    /// The opening write of a term, whose node has just been elected.
     Opening,
 }
 
-/// What stands still then, and nothing else.
+/// The part that stalls then, and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stall {
     /// The server that leads the ensemble.
@@ -37,7 +37,7 @@ pub enum Stall {
     Loop,
 }
 
-/// A stall, when it comes at the latest, and how long it lasts.
+/// A stall, its latest time, and its duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trap {
     pub moment: Moment,
@@ -68,7 +68,8 @@ impl World {
         self.traps.0.push(trap);
     }
 
-    /// A client hands a request over: if it is what a trap waits for, its stall comes while the request is on its way, or its answer.
+    /// Called when a client hands over a request. If a trap waits for it, the stall comes while the request or its
+    /// answer is under way.
     pub fn look_at(&mut self, client: ClientId, request: &Request) {
         let (Request::Write(ops), false) = (request, self.traps.0.is_empty()) else { return };
         let now = self.env.now();
@@ -89,7 +90,7 @@ impl World {
         }
     }
 
-    /// The server that leads the ensemble now stands still for a while.
+    /// Makes the server that leads the ensemble now hang for a while.
     pub fn pause_leading_server(&mut self, lasts: Duration) {
         if let Some(server) = self.ensemble.leader().map(|server| server.id()) {
             self.env.queue.after(Duration::ZERO, Event::Fault(Fault::PauseServer { server }));

@@ -1,4 +1,4 @@
-//! One seed: a world, programs on it, faults, then peace; and many seeds.
+//! Trials of seeds: one seed is a world, programs in it, faults, then peace.
 
 use std::ops::AddAssign;
 use std::panic::catch_unwind;
@@ -16,36 +16,36 @@ use super::jobs;
 use super::transcript::Transcript;
 use super::world::{Shared, Timing, World};
 
-/// What is tried.
+/// A program under test.
 pub trait Subject: Program + Sized {
-    /// Whether clocks are set among the faults. Where they are, hosts disagree on when a run that is kept while cut off
-    /// has to make room, and more than the second's margin is not promised.
+    /// True if the faults include clocks that are set. If they do, hosts disagree about when a run that is kept while
+    /// cut off must make room, and nothing beyond the margin of a second is promised.
     const CLOCKS_STEP: bool = true;
 
     fn new(seed: u64, nodes: usize, length: Length) -> Self;
 
-    /// Peace begins: nothing more is made to go wrong.
+    /// Called when peace begins; from then on the program causes no more faults.
     fn calm(&mut self) {}
 
-    /// Judges the world some time after peace was made.
+    /// Checks the world some time after peace began.
     ///
     /// # Errors
-    /// What has not come right, for people.
+    /// A description of what has not recovered, for people.
     fn at_peace(&self, _world: &World) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// How a seed is tried.
+/// The durations of a trial.
 #[derive(Clone, Copy)]
 pub struct Plan {
-    /// How long faults come, in session timeouts; in a long seed three times as long.
+    /// Duration of the faults in session timeouts; three times as long in a long seed.
     pub faults: u32,
-    /// How long after the last of them all must have come right, in session timeouts.
+    /// Session timeouts after the last fault by which everything must have recovered.
     pub peace: u32,
 }
 
-/// Most seeds are short: what is hard is hard around a failover. A few are long, for what builds up.
+/// Most seeds are short, because the hard moments are around a failover. A few are long, for effects that build up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     Short,
@@ -58,7 +58,7 @@ impl Length {
     }
 }
 
-/// A promise that was not kept.
+/// A broken promise.
 #[derive(Debug)]
 pub struct Broken {
     pub at: Uptime,
@@ -66,7 +66,7 @@ pub struct Broken {
     pub transcript: String,
 }
 
-/// What a seed brought about: promises are easily kept where nothing happens.
+/// Counts of what happened in a seed, because promises are easily kept if nothing happens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub faults: usize,
@@ -94,7 +94,7 @@ impl AddAssign for Tally {
     }
 }
 
-/// How often the world is looked at in peace.
+/// How often the world is checked in peace.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 struct Trial<S> {
@@ -111,7 +111,7 @@ impl<S: Subject> Trial<S> {
         Ok(())
     }
 
-    /// Until all has come right and is found so once more a while later, or `limit`.
+    /// Runs until everything has recovered, and still is so at a second check, or until `limit`.
     fn settle(&mut self, limit: Uptime) -> Result<(), Broken> {
         let mut is_right = false;
         while self.executor.now() < limit {
@@ -149,12 +149,12 @@ impl<S: Subject> Trial<S> {
     }
 }
 
-/// Tries one seed; what there was in it, and its transcript.
+/// Tries one seed and returns its counts and its transcript.
 ///
 /// # Errors
-/// The first promise that was not kept.
+/// The first broken promise.
 pub fn attempt<S: Subject>(seed: u64, plan: Plan, transcript: Transcript) -> Result<(Tally, String), Broken> {
-    // Apart from the world's chance, so that a change there does not change the plan.
+    // Separate from the world's random numbers, so that a change there does not change the plan.
     let mut rng = Rng::with_seed(seed ^ 0x5eed);
     let timing = timing(&mut rng);
     let nodes = rng.usize(2..=4);
@@ -188,17 +188,17 @@ pub fn attempt<S: Subject>(seed: u64, plan: Plan, transcript: Transcript) -> Res
     Ok((trial.tally, transcript))
 }
 
-/// Session timeouts from the least that servers allow, two ticks, upwards.
+/// Session timeouts from the shortest that servers allow, two ticks, upwards.
 fn timing(rng: &mut Rng) -> Timing {
     let tick = Duration::from_millis([500, 1000, 2000][rng.usize(..3)]);
     let ticks = [2.0, 2.0, 2.5, 4.0, 6.0][rng.usize(..5)];
     Timing { tick, session_timeout: tick.mul_f64(ticks), sync_limit: rng.u32(2..=5) }
 }
 
-/// Tries the seed or the number of seeds that the environment names, or `default`.
+/// Tries the seed, or the number of seeds, that the environment names, or `default` many.
 ///
 /// # Panics
-/// When one fails: with its transcript, and how to run it again.
+/// If a seed fails, with its transcript and how to run it again.
 pub fn many<S: Subject>(test: &str, default: u64, plan: Plan) {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     if let Some(seed) = number("CRONKEEPER_SIM_SEED") {
@@ -214,7 +214,7 @@ pub fn many<S: Subject>(test: &str, default: u64, plan: Plan) {
     }
 }
 
-/// The lowest seed that fails. Each runs on one thread, by itself; several threads share the seeds.
+/// The lowest failing seed. Each seed runs on one thread; several threads share the seeds.
 pub fn first_failing<S: Subject>(seeds: u64, plan: Plan) -> Option<u64> {
     let (next, failed) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
     let worker = || loop {
@@ -232,10 +232,10 @@ pub fn first_failing<S: Subject>(seeds: u64, plan: Plan) -> Option<u64> {
     Some(failed.into_inner()).filter(|seed| *seed != u64::MAX)
 }
 
-/// Says of every seed that fails what is broken.
+/// Reports for every failing seed what is broken.
 ///
 /// # Panics
-/// When one does.
+/// If a seed fails.
 fn survey<S: Subject>(seeds: u64, plan: Plan) {
     let (next, failed) = (AtomicU64::new(0), AtomicU64::new(0));
     each_thread(|| {
@@ -265,10 +265,10 @@ fn each_thread(worker: impl Fn() + Sync) {
     });
 }
 
-/// What there is in the first `seeds` together.
+/// The total counts of the first `seeds`.
 ///
 /// # Panics
-/// When one fails.
+/// If a seed fails.
 pub fn tally<S: Subject>(seeds: u64, plan: Plan) -> Tally {
     let mut all = Tally::default();
     for seed in 0..seeds {
@@ -280,7 +280,7 @@ pub fn tally<S: Subject>(seeds: u64, plan: Plan) -> Tally {
     all
 }
 
-/// Tries a seed once more and says in words what happens: on standard output, and where it fails as a panic.
+/// Tries a seed once more and prints its transcript to standard output; panics with it if the seed fails.
 fn report<S: Subject>(test: &str, seed: u64, plan: Plan) {
     match attempt::<S>(seed, plan, Transcript::on()) {
         Ok((tally, transcript)) => println!("{transcript}\n{tally:?}"),

@@ -1,7 +1,8 @@
-//! The warden of each node, and the processes of jobs it starts: its wire's orders in, its notices out.
+//! The warden of each node and its jobs' processes, simulated behind the warden's wire: orders in, notices out.
 //!
-//! It runs beside the daemon: the daemon's pause does not touch it, the daemon's death makes it kill all it has. It
-//! stands still with its whole host, and then its jobs do too; or it hangs by itself, and they go on.
+//! The warden runs beside the daemon: a pause of the daemon does not affect it, and the death of the daemon makes it
+//! kill everything. It freezes together with its host, and then its jobs freeze too; or it hangs alone, and the jobs
+//! continue.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,21 +15,21 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::facts::Fact;
 use super::world::{Env, Event};
 
-/// Between two orders that are obeyed one after the other.
+/// The time between two consecutive orders.
 const STEP: Duration = Duration::from_nanos(1);
 
-/// A process of a job, as the invariants know it.
+/// A job's process, as the invariants see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     pub node: usize,
     pub pid: i32,
-    /// As its environment says.
+    /// From the process's environment.
     pub run: String,
     pub attempt: u32,
     pub token: i64,
 }
 
-/// Something for the warden of `node` to do, in its `life`.
+/// An action of the warden of `node` in this `life` of the warden.
 pub struct Step {
     node: usize,
     life: u64,
@@ -42,7 +43,7 @@ enum Action {
     LookAtDeadlines,
     /// A tree ends.
     End(TreeId, Exit, Option<EndedBy>),
-    /// A notice comes to the daemon.
+    /// A notice reaches the daemon.
     Tell(Notice),
 }
 
@@ -51,23 +52,23 @@ struct Warden {
     frozen: bool,
     hangs: bool,
     lease_until: Uptime,
-    /// When it looks at the deadlines next.
+    /// The time of the next check of the deadlines.
     alarm: Option<Uptime>,
     trees: BTreeMap<TreeId, Tree>,
-    /// What came while it was frozen, or hung.
+    /// Steps that came while the warden was frozen or hung.
     inbox: Vec<Step>,
-    /// When the last start is made that was ordered: the next is after it.
+    /// The time of the last ordered start; the next start comes after it.
     started: Uptime,
-    /// When the last other order is obeyed.
+    /// The time at which the last other order is obeyed.
     obeyed: Uptime,
-    /// What was ordered and is not started yet, and what was ordered about it meanwhile.
+    /// Trees that were ordered and are not started yet, with the orders about them that came meanwhile.
     starting: BTreeMap<TreeId, Early>,
-    /// What the daemon has not written to its socket yet, while it cannot.
+    /// Orders that the daemon has not written to its socket yet, while the socket is blocked.
     unsent: Option<Vec<Order>>,
     daemon: Option<UnboundedSender<Notice>>,
 }
 
-/// What overtook its start.
+/// Orders that overtook their tree's start.
 #[derive(Default)]
 struct Early {
     is_over: bool,
@@ -78,16 +79,16 @@ struct Tree {
     process: Process,
     deadline: Deadline,
     ending: bool,
-    /// The process is gone, and the warden has yet to see it.
+    /// The process is gone, but the warden has not noticed yet.
     dead: bool,
 }
 
 pub struct Wardens {
     wardens: Vec<Warden>,
     pids: i32,
-    /// What a start takes; absent: next to nothing.
+    /// The duration of a start; `None`: almost nothing.
     slow: Option<Duration>,
-    /// When the last process of each run ended.
+    /// The time at which the last process of each run ended.
     ended: BTreeMap<String, Uptime>,
 }
 
@@ -110,7 +111,7 @@ impl Wardens {
         Self { wardens: (0..nodes).map(warden).collect(), pids: 100, slow: None, ended: BTreeMap::new() }
     }
 
-    /// A new warden for a new daemon of `node`; what it tells comes out here.
+    /// Creates a warden for a new daemon of `node` and returns the warden's notices.
     pub fn attach(&mut self, node: usize) -> UnboundedReceiver<Notice> {
         let (daemon, notices) = unbounded_channel();
         let warden = &mut self.wardens[node];
@@ -125,7 +126,7 @@ impl Wardens {
         notices
     }
 
-    /// The daemon gives an order.
+    /// Takes an order from the daemon.
     pub fn order(&mut self, env: &mut Env, node: usize, order: Order) {
         match &mut self.wardens[node].unsent {
             Some(unsent) => unsent.push(order),
@@ -133,7 +134,8 @@ impl Wardens {
         }
     }
 
-    /// An order is on its way: starts have a way of their own, where each waits for those before it, and nothing else waits for them.
+    /// Delivers an order. Starts have their own queue, in which each waits for those before it; nothing else waits for
+    /// them.
     fn obey(&mut self, env: &mut Env, node: usize, order: Order) {
         let slow = self.slow;
         let warden = &mut self.wardens[node];
@@ -152,22 +154,22 @@ impl Wardens {
         env.queue.at(at, Event::Warden(Step { node, life: warden.life, action: Action::Execute(order) }));
     }
 
-    /// What a start takes from now on.
+    /// Sets how long a start takes from now on.
     pub fn slow(&mut self, each: Option<Duration>) {
         self.slow = each;
     }
 
-    /// The socket takes no more: the daemon keeps what it says.
+    /// Blocks the socket, so that the daemon keeps its messages.
     pub fn clog(&mut self, node: usize) {
         self.wardens[node].unsent.get_or_insert_default();
     }
 
-    /// True while an attempt waits in the daemon to be started.
+    /// True while the daemon holds an attempt that it has not sent.
     pub fn has_unsent_start(&self, node: usize) -> bool {
         self.wardens[node].unsent.iter().flatten().any(|order| matches!(order, Order::Start(_)))
     }
 
-    /// The socket takes what was kept, in its order.
+    /// Unblocks the socket, which then accepts the held messages in order.
     pub fn unclog(&mut self, env: &mut Env, node: usize) {
         for order in self.wardens[node].unsent.take().unwrap_or_default() {
             self.obey(env, node, order);
@@ -179,7 +181,7 @@ impl Wardens {
         self.wardens[node].daemon = None;
         self.wardens[node].unsent = None;
         if !with_host {
-            // systemd ends the rest of the control group, and that does not depend on the warden.
+            // systemd kills the rest of the control group, and that does not depend on the warden.
             self.go_on(env, node);
             return self.later(env, node, Duration::from_micros(50)..Duration::from_millis(5), Action::DaemonGone);
         }
@@ -187,14 +189,14 @@ impl Wardens {
         self.end_leftovers(env, node);
     }
 
-    /// What a new process does first: it kills what an earlier one left, and sees it dead.
+    /// The first action of a new process: kills everything that an earlier one left, and confirms that it is dead.
     pub fn end_leftovers(&mut self, env: &mut Env, node: usize) {
         for (_, tree) in std::mem::take(&mut self.wardens[node].trees).into_iter().filter(|(_, tree)| !tree.dead) {
             env.facts.push(Fact::Gone(tree.process));
         }
     }
 
-    /// The daemon kills the process of a run by itself.
+    /// The daemon itself kills the process of a run.
     pub fn kill_without(&mut self, env: &mut Env, node: usize, run: &str) {
         let of_run = |tree: &Tree| tree.process.run == run && !tree.dead;
         let tree_ids: Vec<TreeId> =
@@ -206,7 +208,7 @@ impl Wardens {
         }
     }
 
-    /// The warden itself is killed, and with it all it has started.
+    /// Kills the warden, and everything that it has started.
     pub fn kill_warden(&mut self, env: &mut Env, node: usize) {
         env.note(|| format!("node-{node} has killed its warden"));
         self.wardens[node].life += 1;
@@ -214,12 +216,12 @@ impl Wardens {
         self.end_leftovers(env, node);
     }
 
-    /// The warden does nothing any more, until it goes on; its jobs do not depend on it.
+    /// The warden hangs; its jobs do not depend on it.
     pub fn hang(&mut self, node: usize) {
         self.wardens[node].hangs = true;
     }
 
-    /// What it was told meanwhile it does now, in that order.
+    /// The warden continues, and carries out in order what it received meanwhile.
     pub fn go_on(&mut self, env: &mut Env, node: usize) {
         if std::mem::take(&mut self.wardens[node].hangs) {
             for (micros, step) in (0..).zip(std::mem::take(&mut self.wardens[node].inbox)) {
@@ -228,12 +230,12 @@ impl Wardens {
         }
     }
 
-    /// When the last process of a run ended, if one did.
+    /// The time at which the last process of a run ended, if one did.
     pub fn ended_at(&self, run: &str) -> Option<Uptime> {
         self.ended.get(run).copied()
     }
 
-    /// When the last process of any run of a job ended.
+    /// The time at which the last process of any run of a job ended.
     pub fn last_end(&self, job: &str) -> Option<Uptime> {
         let runs = self.ended.iter().filter(|(run, _)| RunId::parse(run).is_ok_and(|run| run.job().as_str() == job));
         runs.map(|(_, at)| *at).max()
@@ -245,7 +247,7 @@ impl Wardens {
         trees.filter(|tree| !tree.dead).map(|tree| &tree.process)
     }
 
-    /// True where processes of jobs are alive.
+    /// True if processes of jobs are alive.
     pub fn has_trees(&self, node: usize) -> bool {
         self.wardens[node].trees.values().any(|tree| !tree.dead)
     }
@@ -345,14 +347,15 @@ impl Wardens {
         self.wardens[node]
             .trees
             .insert(tree_id, Tree { process, deadline: launch.deadline, ending: false, dead: false });
-        // From an instant to longer than most periods.
+        // Lasts from an instant to longer than most periods.
         let lasts = Duration::from_millis(20).mul_f64(1500_f64.powf(env.rng.f64()));
         let exit = Exit::Code(i32::from(env.rng.u8(..5) == 0));
         self.later(env, node, lasts..lasts * 2, Action::End(tree_id, exit, None));
         self.watch_deadlines(env, node);
     }
 
-    /// No run's process, and none of it is looked at but its start. It ends soon; or the daemon stops it, or ends.
+    /// A hook: not a run's process, and nothing of it is checked but its start. It ends soon, or the daemon stops it or
+    /// ends.
     fn start_hook(&mut self, env: &mut Env, node: usize, launch: &Launch, hook: String) {
         let (tree_id, run) = (launch.tree_id, variable(launch, "CRONKEEPER_RUN_ID").unwrap_or_default());
         env.facts.push(Fact::Hooked { node, hook, run });
@@ -389,7 +392,7 @@ impl Wardens {
         }
     }
 
-    /// Kills what is due, and comes back for what is not.
+    /// Kills the trees whose deadline has come, and schedules the next check for the others.
     fn watch_deadlines(&mut self, env: &mut Env, node: usize) {
         let warden = &self.wardens[node];
         let due = |tree: &Tree| tree.deadline.due(warden.lease_until);
@@ -415,7 +418,7 @@ impl Wardens {
         }
     }
 
-    /// The process is gone, whether the warden sees it or not.
+    /// The process is gone, whether or not the warden notices.
     fn die(&mut self, env: &mut Env, node: usize, tree_id: TreeId) {
         let Some(tree) = self.wardens[node].trees.get_mut(&tree_id).filter(|tree| !tree.dead) else { return };
         tree.dead = true;

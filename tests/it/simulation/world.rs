@@ -1,7 +1,7 @@
-//! Everything that is simulated, in one place: what is told of it is told through [`Env`].
+//! The simulated world in one place; its parts report what happens through [`Env`].
 //!
-//! The world is one state machine over its events. It is shared with the programs that run in it by a lock that nobody
-//! ever waits for: one thread runs all. What leaves the world only notes, sends or wakes; programs run outside.
+//! The world is one state machine over its events. The programs that run in it share it through a lock that is never
+//! contended, because one thread runs everything. The world only notes, sends or wakes; programs run outside of it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -24,18 +24,18 @@ use super::warden::{self, Wardens};
 use super::zookeeper::wire::{Body, Request};
 use super::zookeeper::{Answered, ClientId, Clients, Ensemble, Input};
 
-/// What can happen.
+/// The events of the world.
 pub enum Event {
-    /// A packet comes to the far end of its link.
+    /// A packet arrives at the far end of its link.
     Packet(Packet),
     Server(usize, Input),
-    /// Servers without a leader look for one.
+    /// Servers without a leader start an election.
     Elect,
-    /// A client's clocks; the number tells a stale alarm.
+    /// A timer of a client; the number identifies stale alarms.
     Client(ClientId, u64),
     Timer(TimerId),
     Warden(warden::Step),
-    /// A task has reason to go on.
+    /// A task has a reason to run.
     Run(TaskId),
     Fault(Fault),
 }
@@ -44,16 +44,16 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TaskId(pub u64);
 
-/// How the ensemble is set up.
+/// The timing of the ensemble.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     pub tick: Duration,
     pub session_timeout: Duration,
-    /// Ticks after which servers that do not hear of each other part.
+    /// Ticks after which servers that cannot reach each other separate.
     pub sync_limit: u32,
 }
 
-/// What every part needs: time, chance, links, and somewhere to tell what happened.
+/// What every part of the world needs: time, random numbers, links, and the reported facts.
 pub struct Env {
     pub queue: Queue<Event>,
     pub rng: Rng,
@@ -61,7 +61,7 @@ pub struct Env {
     pub facts: Vec<Fact>,
     pub transcript: Transcript,
     pub timing: Timing,
-    /// How many of the ensemble's transactions some server knows to be committed.
+    /// How many of the ensemble's transactions are committed, as far as some server knows.
     pub committed: usize,
     pub electing: bool,
     sessions: i64,
@@ -77,14 +77,14 @@ pub struct World {
     pub traps: Traps,
 }
 
-/// A node: a host with one process of ours and its warden.
+/// A node: a host with one process and its warden.
 pub struct Node {
     pub health: Health,
-    /// How far its time of day is off.
+    /// Offset of its time of day.
     pub skew: SignedDuration,
-    /// What came while it was paused.
+    /// Events that came while it was paused.
     inbox: Vec<Event>,
-    /// While the process's loop stands still: the reasons that it has to go on.
+    /// While the process's loop hangs: the tasks that wait to continue.
     held: Option<Vec<TaskId>>,
 }
 
@@ -156,7 +156,7 @@ impl Env {
         self.queue.at(at, Event::Packet(packet));
     }
 
-    /// Tells people what happened; the text is made only where somebody reads it.
+    /// Adds a line to the transcript; the text is only made if a transcript is kept.
     pub fn note(&mut self, text: impl FnOnce() -> String) {
         self.transcript.note(self.queue.now(), text);
     }
@@ -167,7 +167,7 @@ impl World {
         Now { wall: self.env.wall() + self.nodes[node].skew, up: self.env.now() }
     }
 
-    /// Carries out an event; gives back what the executor must do itself.
+    /// Executes an event; returns it if the executor must handle it.
     pub fn take(&mut self, event: Event) -> Option<Event> {
         if let Some(node) = self.node_of(&event) {
             match self.nodes[node].health {
@@ -194,7 +194,7 @@ impl World {
         None
     }
 
-    /// The node whose process must run for the event to be noticed.
+    /// The node whose process must run to notice the event.
     fn node_of(&self, event: &Event) -> Option<usize> {
         match event {
             Event::Packet(Packet { to: Host::Node(node), .. }) => Some(*node),
@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    /// Keeps an event for when the node's process runs again.
+    /// Keeps an event until the node's process runs again.
     pub fn defer(&mut self, node: usize, event: Event) {
         self.nodes[node].inbox.push(event);
     }
@@ -215,7 +215,7 @@ impl World {
         }
         self.nodes[node].health = Health::Running;
         let mut inbox = std::mem::take(&mut self.nodes[node].inbox);
-        // Whether the timers or the sockets are looked at first is chance.
+        // Chance decides whether the timers or the sockets are read first.
         if self.env.rng.bool() {
             inbox.sort_by_key(|event| matches!(event, Event::Packet(_)));
         }
@@ -224,21 +224,21 @@ impl World {
         }
     }
 
-    /// True where the loop of the node's process stands still: what it would do now it does once it goes on.
+    /// True if the loop of the node's process hangs; the task then runs when the loop continues.
     pub fn hold_back(&mut self, node: usize, task: TaskId) -> bool {
         self.nodes[node].held.as_mut().map(|held| held.push(task)).is_some()
     }
 
-    /// True while the node's process runs, and its loop does.
+    /// True while the node's process runs and its loop does not hang.
     pub fn has_loop(&self, node: usize) -> bool {
         self.nodes[node].health == Health::Running && self.nodes[node].held.is_none()
     }
 
-    /// The loop of the node's process stands still, as on a disk that hangs; its other tasks go on.
+    /// The loop of the node's process hangs, as on a disk that does not answer, while its other tasks continue.
     pub fn stall_loop(&mut self, node: usize) {
         if self.nodes[node].health != Health::Down && self.nodes[node].held.is_none() {
             self.nodes[node].held = Some(Vec::new());
-            // Both at once is a host that stands still.
+            // Warden and loop hanging together is a frozen host.
             self.wardens.go_on(&mut self.env, node);
             self.env.facts.push(Fact::LoopStalled { node });
         }
@@ -252,7 +252,7 @@ impl World {
         }
     }
 
-    /// The node's process is gone.
+    /// Forgets the node's process, which is gone.
     pub fn forget_process(&mut self, node: usize, with_host: bool) {
         self.nodes[node].health = Health::Down;
         self.nodes[node].inbox.clear();

@@ -1,8 +1,8 @@
-//! The world below the seam `zookeeper::client`: an ensemble of three servers and the client crate, in memory.
+//! An in-memory model below `zookeeper::client`: an ensemble of three servers and the client crate.
 //!
-//! What matters of the real ones is kept: writes in one total order on a quorum's disks, reads and watches from the
-//! connected server's own state, sessions tracked by the ensemble's leader with the delay of half a tick, and the client's
-//! own clocks. Left out: authentication, quotas, the votes of an election.
+//! It keeps the properties that matter: writes in one total order on a quorum's disks, reads and watches from the
+//! connected server's own state, sessions tracked by the ensemble's leader with a delay of half a tick, and the
+//! client's own timers. It leaves out authentication, quotas, and the votes of an election.
 
 mod client;
 mod ensemble;

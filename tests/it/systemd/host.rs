@@ -1,8 +1,9 @@
-//! A host of its own with a real systemd as process 1, in namespaces: the machine's own files under a layer in memory, the
-//! program and the unit files installed as the README says, and the machine's network, so that servers on it are reached.
+//! A simulated host with a real systemd as process 1, in namespaces.
 //!
-//! Needs root, a cgroup2 file system, overlayfs, and Debian's `systemd` and `util-linux`; where that is not to be had,
-//! [`Host::or_skip`] says why. A shell that ends with its stdin is the owner of all: see `outer.sh`.
+//! It has this machine's files below a layer in memory, the program and the unit files installed as in the README, and
+//! this machine's network, so that it can reach servers here. It needs root, a cgroup2 file system, overlayfs, and
+//! Debian's `systemd` and `util-linux`; if one is missing, [`Host::or_skip`] prints which. A shell that ends when its
+//! stdin closes owns everything: see `outer.sh`.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -18,27 +19,27 @@ use crate::support::{LONG, poll, skipped};
 
 const SYSTEMD: &str = "/lib/systemd/systemd";
 
-/// How long a command may take.
+/// Time limit of a command.
 const WITHIN: &str = "60";
 
 /// A running host.
 pub struct Host {
     name: &'static str,
-    /// Of its process 1, as seen from here.
+    /// The pid of its process 1 outside.
     pid: u32,
     journal: Arc<Events>,
     _follower: Process,
     owner: Owner,
 }
 
-/// Dropped first of all that a host is made of, its end is awaited.
+/// Dropped before the other parts of a host: waits until the host is gone.
 struct Owner {
     shell: Child,
     dir: Scratch,
 }
 
 impl Host {
-    /// Starts one of this name; `None`, and the reason on stderr, where none can be had.
+    /// Starts a host of this name; `None`, with the reason on stderr, if this machine cannot run one.
     pub fn or_skip(name: &'static str) -> Option<Self> {
         match Owner::start(name).and_then(|owner| Ok((owner.await_systemd()?, owner))) {
             Ok((pid, owner)) => Some(Self::up(name, pid, owner)),
@@ -63,12 +64,12 @@ impl Host {
         Self { name, pid, journal, _follower: follower, owner }
     }
 
-    /// Runs a command in it, as root.
+    /// Runs a command on it as root.
     pub fn run(&self, line: &[&str]) -> Output {
         inside(self.pid, line).expect("nsenter can be started")
     }
 
-    /// The same, for one that must succeed; what it said.
+    /// Runs a command that must succeed; returns its output.
     #[track_caller]
     pub fn done(&self, line: &[&str]) -> String {
         let output = self.run(line);
@@ -76,12 +77,11 @@ impl Host {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// A property of a unit.
     pub fn property(&self, unit: &str, property: &str) -> String {
         self.done(&["systemctl", "show", "--value", "--property", property, unit])
     }
 
-    /// Waits until a property of a unit is as wanted.
+    /// Waits until a property of a unit has the wanted value.
     #[track_caller]
     pub fn await_property(&self, unit: &str, property: &str, wanted: &str) {
         let is_so = || (self.property(unit, property) == wanted).then_some(());
@@ -89,49 +89,49 @@ impl Host {
         assert!(poll(LONG, is_so).is_some(), "{}", why());
     }
 
-    /// Writes a file in it, at once for whoever reads it.
+    /// Writes a file on it atomically.
     pub fn write(&self, path: &str, text: &str) {
         let path = self.outside(path);
         let new = path.with_extension("new");
         std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &path)).expect("a file can be written");
     }
 
-    /// How many lines its journal has of cronkeeper's units.
+    /// Number of journal lines of cronkeeper's units.
     pub fn seen(&self) -> usize {
         self.journal.len()
     }
 
-    /// Waits for the first line of this unit's node after the first `seen` that is as wanted.
+    /// Waits for the first line that satisfies `wanted`, after the first `seen` lines.
     #[track_caller]
     pub fn await_line(&self, seen: usize, what: &str, wanted: impl Fn(&Event) -> bool) -> Event {
         let found = self.journal.wait(seen, LONG, wanted);
         found.unwrap_or_else(|| panic!("not in time: {what}\n{}", self.journal.tail()))
     }
 
-    /// Waits for an event of a node of this host.
+    /// Waits for an event of a node on this host.
     #[track_caller]
     pub fn await_event(&self, seen: usize, node: &str, name: &str) -> Event {
         let wanted = |event: &Event| event.name() == name && event.text("node") == node;
         self.await_line(seen, &format!("{name} of {node}"), wanted)
     }
 
-    /// The node of the unit `cronkeeper`, or of its instance of this name.
+    /// The name of the node of the unit `cronkeeper`, or of its instance `instance`.
     pub fn node(&self, instance: Option<&str>) -> String {
         instance.map_or(self.name.to_owned(), |instance| format!("{}.{instance}", self.name))
     }
 
-    /// Its process 1, as /proc shows it here.
+    /// Entry of its process 1 in /proc outside.
     pub fn process(&self) -> PathBuf {
         Path::new("/proc").join(self.pid.to_string())
     }
 
-    /// The cgroup that all of it is in.
+    /// The cgroup that contains all its processes.
     pub fn cgroup(&self) -> PathBuf {
         let own = std::fs::read_to_string(self.owner.dir.path().join("cgroup"));
         own.expect("the owner wrote it down").trim().into()
     }
 
-    /// A path in it, as seen from here.
+    /// The path outside of one of its files.
     fn outside(&self, path: &str) -> PathBuf {
         format!("/proc/{}/root{path}", self.pid).into()
     }
@@ -149,7 +149,7 @@ impl Owner {
         std::fs::create_dir(dir.path().join("root")).map_err(|error| error.to_string())?;
         let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
         let scripts = repository.join("tests/it/systemd");
-        // A group of its own: Ctrl-C on the terminal must not reach it before it has tidied up.
+        // In a process group of its own: Ctrl-C in the terminal must not kill it before it has cleaned up.
         let mut shell = Command::new("sh");
         shell.arg(scripts.join("outer.sh")).arg(dir.path()).arg(scripts.join("inner.sh")).arg(dir.path());
         shell.arg(name).arg(CRONKEEPER).arg(repository.join("systemd"));
@@ -158,7 +158,7 @@ impl Owner {
         Ok(Self { shell, dir })
     }
 
-    /// The number of process 1, once that is systemd. Before, entering its namespaces would be entering the machine's files.
+    /// The pid of process 1, once that is systemd: before that, its namespaces still show this machine's files.
     fn await_systemd(&self) -> Result<u32, String> {
         let outcome = || match std::fs::read_to_string(self.dir.path().join("failed")) {
             Ok(why) => Some(Err(why)),

@@ -1,9 +1,9 @@
-# inner.sh DIR NAME PROGRAM UNITS: as process 1 of fresh namespaces, makes a host of its own over this machine's files,
-# in memory, with PROGRAM and UNITS installed in it, and becomes its systemd.
+# inner.sh DIR NAME PROGRAM UNITS: runs as process 1 of new namespaces. Builds a simulated host in memory, on top of this
+# machine's files, with PROGRAM and UNITS installed, and then executes its systemd.
 set -e
 dir=$1 name=$2 program=$3 units=$4
 trap 'echo "no host can be made in them" >"$dir/failed"' EXIT
-# From the machine's own /proc: the number by which others know this process.
+# Read from the machine's own /proc: the pid of this process outside.
 read -r pid rest </proc/self/stat
 
 mount -t tmpfs -o mode=755,size=64m tmpfs "$dir/root"
@@ -11,7 +11,7 @@ mkdir "$dir/root/upper" "$dir/root/work" "$dir/root/all"
 root=$dir/root/all
 mount -t overlay overlay -o "lowerdir=/,upperdir=$dir/root/upper,workdir=$dir/root/work" "$root"
 mount -t proc -o nosuid,nodev,noexec proc "$root/proc"
-# Nothing in there may change what the kernel does for all.
+# Read-only: nothing on the simulated host may change kernel settings of the machine.
 mount --bind "$root/proc/sys" "$root/proc/sys"
 mount -o remount,bind,ro,nosuid,nodev,noexec "$root/proc/sys"
 mount -t sysfs -o ro,nosuid,nodev,noexec sysfs "$root/sys"
@@ -27,13 +27,13 @@ for place in run tmp var/lib/cronkeeper etc/systemd/system etc/cronkeeper etc/sy
 done
 chmod 1777 "$root/tmp"
 
-# As the README says, but for the program, which is large.
+# Installed as in the README, except the program: it is too large to copy.
 : >"$root/usr/bin/cronkeeper"
 mount --bind "$program" "$root/usr/bin/cronkeeper"
 install -m 644 "$units/cronkeeper.service" "$units/cronkeeper@.service" "$root/etc/systemd/system/"
 install -m 644 "$units/sysusers.d/cronkeeper.conf" "$root/etc/sysusers.d/"
 install -m 640 "$units/cronkeeper.env" "$root/etc/cronkeeper/"
-# Of all the units that a machine has, no more than what cronkeeper's stand on.
+# Only those units of the machine that cronkeeper's units need.
 for unit in sysinit.target basic.target multi-user.target shutdown.target systemd-journald.socket systemd-journald.service; do
     install -m 644 "/lib/systemd/system/$unit" "$root/etc/systemd/system/"
 done

@@ -1,15 +1,17 @@
-//! The journal: entries with fields, which no job can forge.
+//! The systemd journal: entries with fields, which no job can forge.
 
 use serde_json::Value;
 
 use super::{FIRST, Host};
 use crate::support::{LONG, poll};
 
-/// The daemon alone, without ZooKeeper.
+/// A single daemon without ZooKeeper.
 const ALONE: &str = "[Service]\nExecStart=\nExecStart=/usr/bin/cronkeeper run\n";
 
-/// A line that a stream's reader in the journal would cut in two, with a priority and an event at the beginning of the second half;
-/// fields; and a job that fails.
+/// Jobs that imitate journal entries, and one that fails.
+///
+/// One prints a line that journald would cut in two, with a priority and an event at the beginning of the second half;
+/// another prints fields.
 const JOBS: &str = r#"
 jobs:
   forger:
@@ -22,7 +24,7 @@ jobs:
   fails: {schedule: '@every 1s', command: 'exit 3'}
 "#;
 
-/// A host on which the unit runs, with these settings beside the packaged ones.
+/// A host on which the unit runs, with these settings in addition to the packaged ones.
 fn host(name: &'static str, settings: &str) -> Option<Host> {
     let host = Host::or_skip(name)?;
     host.done(&["mkdir", "-p", "/etc/systemd/system/cronkeeper.service.d"]);
@@ -35,7 +37,7 @@ fn host(name: &'static str, settings: &str) -> Option<Host> {
     Some(host)
 }
 
-/// Entries of the unit that match.
+/// The matching entries of the unit.
 fn entries(host: &Host, matches: &[&str]) -> Vec<Value> {
     let journalctl =
         ["journalctl", "--directory=/run/log/journal", "--all", "--output=json", "_SYSTEMD_UNIT=cronkeeper.service"];
@@ -43,7 +45,7 @@ fn entries(host: &Host, matches: &[&str]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("journalctl writes JSON")).collect()
 }
 
-/// The first that match, once there are some.
+/// Waits for at least one matching entry.
 fn await_entries(host: &Host, matches: &[&str]) -> Vec<Value> {
     let found = poll(LONG, || Some(entries(host, matches)).filter(|found| !found.is_empty()));
     found.unwrap_or_else(|| panic!("no entry has {matches:?}: {:#?}", entries(host, &[])))
@@ -58,7 +60,7 @@ fn an_entry_has_fields_and_the_priority_of_its_level_and_a_job_forges_neither() 
         (&"4".into(), &"failure".into(), &"3".into())
     );
     assert_eq!(failed["SYSLOG_IDENTIFIER"], "cronkeeper");
-    // Alone, a node is named after its host and its process.
+    // On solo, a node is named after its host and its process.
     assert!(failed["NODE"].as_str().unwrap().starts_with(&host.node(None)), "{failed}");
     let message = failed["MESSAGE"].as_str().unwrap();
     assert!(message.starts_with("WARN  run.finished ") && message.contains(" job=fails "), "{message}");

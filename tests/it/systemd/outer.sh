@@ -1,5 +1,5 @@
-# outer.sh DIR SCRIPT ...: runs SCRIPT ... as process 1 of namespaces of its own, in a cgroup of its own, until stdin ends.
-# Whoever holds the other end of stdin may be killed outright: all goes with it, and nothing stays behind.
+# outer.sh DIR SCRIPT ...: runs SCRIPT ... as process 1 of new namespaces, in a new cgroup, until stdin ends.
+# The process at the other end of stdin may be killed at any time: everything ends then, and nothing is left behind.
 dir=$1
 shift
 fail() {
@@ -8,7 +8,7 @@ fail() {
 }
 
 namespaces="--pid --mount --uts --ipc --cgroup --propagation private"
-# Not quoted: several words.
+# Unquoted on purpose: several words.
 # shellcheck disable=SC2086
 unshare --fork $namespaces true 2>>"$dir/log" || fail "no namespaces can be made"
 cgroups=$(findmnt -rn -t cgroup2 -o TARGET | head -n 1)
@@ -24,13 +24,14 @@ echo "$own" >"$dir/cgroup"
 ) </dev/null >>"$dir/log" 2>&1 &
 parent=$!
 
-# Its child, which is systemd soon, is alone there then: a cgroup that has processes of its own shares no controllers out.
+# Moves the parent out, so that its child, the future systemd, is alone in the cgroup: a cgroup with processes of its
+# own cannot enable controllers for those below.
 until [ -s "$dir/pid" ] || ! kill -0 "$parent" 2>>"$dir/log"; do sleep 0.05; done
 kill -0 "$parent" 2>>"$dir/log" && echo "$parent" >"$own.owner/cgroup.procs"
 : >"$dir/alone"
 
 cat >/dev/null
-# With it dies process 1, and with that one all that is in there.
+# Kills process 1 too, and with that all processes in the namespaces.
 kill -KILL "$parent"
 wait "$parent"
 for _ in $(seq 100); do

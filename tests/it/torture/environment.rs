@@ -1,4 +1,4 @@
-//! What a job finds, and what is said when it cannot be started.
+//! The environment of a job, and the errors when it cannot be started.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -39,19 +39,19 @@ fn a_job_sees_its_own_environment_and_nothing_of_the_daemons() {
 }
 
 #[test]
-fn a_job_has_no_input_no_terminal_and_no_descriptor_of_anyone() {
+fn a_job_has_no_input_no_terminal_and_no_foreign_descriptors() {
     let lines = Trial::of(&sh("readlink /proc/$$/fd/0; cat; cut -d' ' -f6,7 /proc/$$/stat; echo $$")).lines();
     assert_eq!(lines[0], "/dev/null");
     assert_eq!(lines[1], format!("{} 0", lines[2]), "leader of its own session, without a terminal");
-    // The fourth is the listing itself.
+    // The fourth descriptor belongs to the listing itself.
     assert_eq!(Trial::of("command: [ls, /proc/self/fd]").lines(), ["0", "1", "2", "3"]);
 }
 
 #[test]
 fn a_job_starts_with_no_signal_blocked_or_ignored() {
-    // Not of a shell that waits: while it does, some block signals.
+    // Not the mask of a shell: some shells block signals while they wait.
     let trial = Trial::of("command: [grep, -E, '^Sig(Blk|Ign)', /proc/self/status]");
-    // 32 and 33 are the C library's own, and no program can be told about them.
+    // 32 and 33 belong to the C library, and no program can change them.
     const OWN: u64 = 0b11 << 31;
     let masks =
         trial.lines().into_iter().map(|line| u64::from_str_radix(line.split_once('\t').unwrap().1, 16).unwrap());
@@ -68,7 +68,7 @@ fn the_directory_is_the_one_named_else_home() {
 }
 
 #[test]
-fn a_directory_that_is_missing_is_the_reason() {
+fn the_reason_names_a_missing_directory() {
     let trial = Trial::of("command: [pwd]\nworking_directory: /no/such/directory");
     assert_eq!(trial.failure(), ("failure", "no-directory"));
     assert_eq!(trial.record()["reason"], "no-directory");
@@ -82,7 +82,7 @@ fn the_umask_is_the_one_named_else_022() {
 }
 
 #[test]
-fn a_program_that_is_missing_or_no_program_is_the_reason() {
+fn the_reason_names_a_program_that_is_missing_or_not_executable() {
     assert_eq!(Trial::of("command: [no-such-program]").failure(), ("failure", "not-found"));
     assert_eq!(Trial::of("command: [/no/such/program]").failure(), ("failure", "not-found"));
     let dir = Scratch::new("program");
@@ -93,7 +93,7 @@ fn a_program_that_is_missing_or_no_program_is_the_reason() {
 }
 
 #[test]
-fn a_shells_own_codes_for_what_it_cannot_run_are_plain_failures() {
+fn exit_codes_126_and_127_of_a_shell_are_plain_failures() {
     assert_eq!(Trial::of(&sh("no-such-program")).outcome(), ("failure", Some(127)));
 }
 
@@ -113,7 +113,7 @@ fn a_program_is_searched_in_the_jobs_own_path() {
 }
 
 #[test]
-fn which_codes_are_success_is_the_jobs_affair() {
+fn the_job_defines_which_exit_codes_are_success() {
     let exits = |code: u8| format!("{}\nsuccess_exit_codes: [0, 3]", sh(&format!("exit {code}")));
     assert_eq!(Trial::of(&exits(3)).outcome(), ("success", Some(3)));
     assert_eq!(Trial::of(&exits(4)).outcome(), ("failure", Some(4)));
@@ -126,7 +126,7 @@ fn a_job_killed_by_a_signal_fails_with_it() {
 }
 
 #[test]
-fn a_script_without_a_first_line_for_it_is_run_by_the_shell_as_under_cron() {
+fn a_script_without_a_shebang_is_run_by_the_shell_as_under_cron() {
     let dir = Scratch::new("script");
     let script = dir.write("script", "echo \"$0 $1\"; exit 6\n");
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -150,13 +150,13 @@ fn a_job_of_a_user_finds_that_users_groups_and_home() {
     }
     let keys = "command: 'id -un; id -gn; echo $USER $LOGNAME $HOME; pwd'\nuser: nobody\ngroup: daemon";
     let trial = Trial::of(keys);
-    // That home does not exist.
+    // This user's home does not exist.
     assert_eq!(trial.lines(), ["nobody", "daemon", "nobody nobody /nonexistent", "/"]);
     assert_eq!(trial.outcome(), ("success", Some(0)));
 }
 
 #[test]
-fn a_user_that_the_host_lacks_is_the_reason() {
+fn the_reason_names_a_missing_user() {
     if !is_root() {
         return;
     }
@@ -168,7 +168,7 @@ fn a_user_that_the_host_lacks_is_the_reason() {
 }
 
 #[test]
-fn a_core_dump_is_the_reason() {
+fn the_reason_names_a_core_dump() {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
     if pattern.starts_with(['|', '/', '\n']) {
         eprintln!("skipped: cores of this machine go to {pattern}");

@@ -1,4 +1,4 @@
-//! Output: bounded, complete as far as promised, and no burden to anyone.
+//! Output of jobs: bounded, complete as far as promised, and without effect on other jobs.
 
 use crate::solo::fixture::{await_start, cli_text, kib, leading, node, warden_of};
 use crate::support::LONG;
@@ -6,7 +6,7 @@ use crate::support::LONG;
 use super::{Trial, job, sh};
 
 #[test]
-fn output_is_logged_line_by_line_up_to_the_limit_and_the_last_of_it_is_kept() {
+fn output_is_logged_line_by_line_up_to_the_limit_and_its_tail_is_kept() {
     let trial = Trial::of(&format!("{}\nmax_output: 1KiB", sh("seq 1000 9999; exit 1")));
     let lines = trial.lines();
     assert_eq!(lines[..3], ["1000", "1001", "1002"]);
@@ -21,7 +21,7 @@ fn output_is_logged_line_by_line_up_to_the_limit_and_the_last_of_it_is_kept() {
 }
 
 #[test]
-fn both_streams_are_told_apart() {
+fn both_streams_are_distinguished() {
     let trial = Trial::of(&sh("echo out; echo err >&2; printf unfinished"));
     let stream = |line: &str| {
         let lines = trial.node.events().named("run.output");
@@ -31,7 +31,7 @@ fn both_streams_are_told_apart() {
 }
 
 #[test]
-fn a_long_line_goes_on_in_the_next_event() {
+fn a_long_line_continues_in_the_next_event() {
     let trial = Trial::of(&sh("head -c 150000 /dev/zero | tr '\\0' x; echo end"));
     let lines = trial.node.events().named("run.output").into_iter();
     let of_run = lines.filter(|line| line.text("run") == trial.run());
@@ -44,7 +44,7 @@ fn a_long_line_goes_on_in_the_next_event() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_shown_as_such() {
+fn bytes_that_are_not_utf_8_are_shown_as_such() {
     let trial = Trial::of(&sh(r"printf 'a\000b\377\376c\033[31m\nnext\n'"));
     assert_eq!(trial.lines(), ["a\0b\u{fffd}\u{fffd}c\u{1b}[31m", "next"]);
     assert!(trial.record()["tail"].as_str().unwrap().ends_with("next\n"));

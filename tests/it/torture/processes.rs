@@ -1,4 +1,4 @@
-//! What jobs do with their processes.
+//! Processes that jobs leave behind, fork without end, or hide.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, ExitStatus, Stdio};
@@ -12,7 +12,7 @@ use crate::support::{LONG, until};
 
 use super::{Trial, is_root, job, sh};
 
-/// How many it left behind.
+/// The number of processes that the run left behind.
 fn leftovers(trial: &Trial) -> Option<i64> {
     trial.end.number("leftovers")
 }
@@ -41,7 +41,7 @@ fn a_job_that_closes_its_output_goes_on() {
 }
 
 #[test]
-fn a_run_ends_with_its_main_process_whoever_still_writes() {
+fn a_run_ends_with_its_main_process_even_if_another_one_still_writes() {
     let trial = Trial::of(&sh("(while :; do echo x; done) & sleep 0.2; exit 0"));
     assert_eq!(trial.outcome(), ("success", Some(0)));
     assert_eq!(leftovers(&trial), Some(1));
@@ -49,15 +49,15 @@ fn a_run_ends_with_its_main_process_whoever_still_writes() {
 }
 
 #[test]
-fn a_run_ends_with_its_main_process_whoever_holds_the_pipe() {
+fn a_run_ends_with_its_main_process_even_if_another_one_holds_the_pipe() {
     let trial = Trial::of(&sh("sleep 1000 & echo done"));
     assert_eq!((trial.outcome(), leftovers(&trial)), (("success", Some(0)), Some(1)));
     assert_eq!(trial.lines(), ["done"]);
 }
 
 #[test]
-fn a_job_that_breeds_is_ended_whole() {
-    // Each generation starts two of the next; its end is the end of all of them.
+fn all_generations_of_a_jobs_processes_are_killed() {
+    // Each generation starts two of the next; when the job ends, all of them must be killed.
     let breed = r#"breed() { [ $1 = 0 ] && exec sleep 1000; breed $(($1 - 1)) & breed $(($1 - 1)) & wait; }; breed 4 & sleep 0.5"#;
     let trial = Trial::of(&sh(breed));
     assert_eq!(trial.outcome(), ("success", Some(0)));
@@ -84,7 +84,7 @@ fn a_job_that_forks_past_its_limit_fails_and_leaves_nothing() {
     if !is_root() {
         return;
     }
-    // Without a controller the limit counts all that the user has: one whom no other test uses.
+    // Without a controller, the limit counts all processes of the user: use one that no other test uses.
     let trial = Trial::of(&format!(
         "{}\nuser: games\nlimits: {{processes: 8}}",
         sh("for i in $(seq 20); do sleep 1000 & done")
@@ -95,14 +95,14 @@ fn a_job_that_forks_past_its_limit_fails_and_leaves_nothing() {
 }
 
 #[test]
-fn a_tree_that_ignores_sigterm_is_ended_whole() {
+fn a_tree_that_ignores_sigterm_is_killed_whole() {
     let tree = r#"trap "" TERM; for i in 1 2 3; do setsid sh -c 'trap "" TERM; sleep 1000 & wait; sleep 1000' & done; wait; wait; sleep 1000"#;
     let trial = Trial::of(&format!("{}\ntimeout: 500ms\nkill_grace: 300ms", sh(tree)));
     assert_eq!((trial.end.text("outcome"), trial.end.number("signal")), ("timeout", Some(9)));
 }
 
 #[test]
-fn what_forgot_its_run_dies_too_when_the_warden_is_killed() {
+fn processes_without_a_mark_of_their_run_die_too_when_the_warden_is_killed() {
     let dir = Scratch::new("forgets");
     let pid = dir.path().join("pid");
     let forgets = format!(
@@ -125,9 +125,9 @@ fn what_forgot_its_run_dies_too_when_the_warden_is_killed() {
     }
 }
 
-/// As pid 1 of a container: cronkeeper is the parent of whoever loses its own.
+/// As pid 1 of a container, cronkeeper is the parent of all orphans.
 #[test]
-fn as_pid_1_it_reaps_the_orphans_of_others_and_no_status_that_is_waited_for() {
+fn as_pid_1_it_reaps_orphans_but_not_its_own_children() {
     let namespace = ["--pid", "--fork", "--kill-child", "--mount-proc", "true"];
     if !Command::new("unshare").args(namespace).status().is_ok_and(|status| status.success()) {
         eprintln!("skipped: no pid namespace can be had");
@@ -138,7 +138,7 @@ fn as_pid_1_it_reaps_the_orphans_of_others_and_no_status_that_is_waited_for() {
         assert!(init.enter("(sleep 0.05 &); exit 0").success());
     }
     until("the orphans are reaped", || init.children().len() == 1);
-    // Its own child's status is still its own: it ends in order.
+    // It can still wait for its own child: it ends in an orderly way.
     assert!(init.enter("kill -TERM 1").success());
     assert_eq!(init.end(), Some(0));
 }
@@ -154,7 +154,7 @@ impl Init {
         let jobs = dir.write("jobs.yaml", &job(&sh("(setsid sleep 0.1 &); exit 0")));
         let mut unshare = Process::spawn("unshare", |command| {
             command.args(["--pid", "--fork", "--kill-child", "--mount-proc", PROGRAM, "run", "--jobs"]).arg(jobs);
-            // What the tests' own environment says must not change it.
+            // The environment of the tests must not affect it.
             for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("CRONKEEPER_")) {
                 command.env_remove(key);
             }
@@ -168,12 +168,12 @@ impl Init {
         Self { unshare, _dir: dir }
     }
 
-    /// The daemon, as this namespace knows it.
+    /// The pid of the daemon in this namespace.
     fn pid(&self) -> u32 {
         self.children_of(self.unshare.pid())[0]
     }
 
-    /// Its children, zombies included.
+    /// The children of the daemon, zombies included.
     fn children(&self) -> Vec<u32> {
         self.children_of(self.pid())
     }

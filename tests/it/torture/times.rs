@@ -1,4 +1,4 @@
-//! Timeouts, overlaps.
+//! Timeouts and overlaps of runs.
 
 use crate::solo::fixture::{await_start, await_starts, leading, node};
 use crate::support::LONG;

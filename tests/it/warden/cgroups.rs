@@ -1,4 +1,4 @@
-//! A cgroup of its own for each run: nothing leaves it, and nothing is left of it.
+//! Runs in a cgroup of their own: no process leaves it, and none is left of it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,14 @@ use cronkeeper::warden::wire::{Cgroup, Exit, Limits, Order, TreeId};
 
 use super::fixture::{Fixture, TIMEOUT, eventually};
 
-/// Where the cgroups of these tests are; the next daemon that starts removes what is left there. One that is never used keeps
-/// the first warden that ends from removing it.
+/// The cgroups of these tests. The next daemon that starts removes those that are left.
+///
+/// The cgroup `unused` keeps the first warden that ends from removing the directory.
 static CGROUPS: LazyLock<Option<Cgroups>> = LazyLock::new(|| {
     Cgroups::make(false).inspect(|cgroups| fs::create_dir(cgroups.path().join("jobs/free/unused")).unwrap())
 });
 
-/// A cgroup for a run; `None`, and said, where there is none to be had.
+/// A cgroup for a run; `None`, with a message, if this machine has none.
 fn cgroup() -> Option<Cgroup> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let tree_id = TreeId(COUNT.fetch_add(1, Ordering::Relaxed));
@@ -28,10 +29,10 @@ fn cgroup() -> Option<Cgroup> {
 }
 
 #[tokio::test]
-async fn a_run_has_a_cgroup_of_its_own_which_goes_with_it() {
+async fn a_run_has_a_cgroup_of_its_own_which_is_removed_with_it() {
     let (Some(wanted), Some(unused)) = (cgroup(), cgroup()) else { return };
     let mut fixture = Fixture::new();
-    // Born there: the first thing it reads is its cgroup.
+    // The process starts in its cgroup: the first thing it reads is the name of the cgroup.
     let mut launch = fixture.launch(&["grep", "^0::", "/proc/self/cgroup"]);
     launch.cgroup = Some(wanted.clone());
     let ending = fixture.run(launch).await;
@@ -39,7 +40,7 @@ async fn a_run_has_a_cgroup_of_its_own_which_goes_with_it() {
     let (_, named) = wanted.path.split_once("/cronkeeper.").unwrap();
     assert!(fixture.lines()[0].ends_with(named), "{:?} in {named}", fixture.lines());
     assert!(!Path::new(&wanted.path).exists());
-    // A program that is missing leaves none behind either.
+    // A missing program leaves no cgroup behind either.
     let mut launch = fixture.launch(&["no-such-program"]);
     launch.cgroup = Some(unused.clone());
     fixture.refused(launch).await;
@@ -48,10 +49,10 @@ async fn a_run_has_a_cgroup_of_its_own_which_goes_with_it() {
 }
 
 #[tokio::test]
-async fn whatever_a_process_does_to_be_forgotten_its_cgroup_knows_it() {
+async fn a_process_that_escaped_every_other_check_is_found_by_its_cgroup() {
     let Some(wanted) = cgroup() else { return };
     let mut fixture = Fixture::new();
-    // Another run, so that nothing but the cgroup says whose the escaped process is.
+    // With another run beside it, only the cgroup identifies the escaped process.
     let other = fixture.sh("echo ready; sleep 1000");
     let (other, _) = fixture.start(other).await;
     fixture.line("ready").await;
@@ -66,10 +67,10 @@ async fn whatever_a_process_does_to_be_forgotten_its_cgroup_knows_it() {
 }
 
 #[tokio::test]
-async fn a_fork_storm_in_a_cgroup_ends_at_one_word() {
+async fn a_fork_storm_in_a_cgroup_is_killed_at_once() {
     let Some(wanted) = cgroup() else { return };
     let mut fixture = Fixture::new();
-    // Each leaves session and parent behind at once, and is followed by one: some dozens live at a time.
+    // Each process leaves session and parent at once and starts one successor: some dozens are alive at a time.
     let storm = fixture.file("storm", "echo 1 >>count\nsetsid -f \"$0\" >/dev/null 2>&1\nsleep 0.05\n", 0o755);
     let mut launch = fixture.sh("for i in 1 2 3; do setsid -f ./storm >/dev/null 2>&1; done; echo ready; sleep 1000");
     launch.cgroup = Some(wanted.clone());
@@ -85,7 +86,7 @@ async fn a_fork_storm_in_a_cgroup_ends_at_one_word() {
 }
 
 #[tokio::test]
-async fn a_cgroup_that_the_job_made_below_its_own_goes_too() {
+async fn a_cgroup_that_the_job_created_below_its_own_is_removed_too() {
     let Some(wanted) = cgroup() else { return };
     let mut fixture = Fixture::new();
     let mut launch =
@@ -98,7 +99,7 @@ async fn a_cgroup_that_the_job_made_below_its_own_goes_too() {
 }
 
 #[test]
-fn what_lives_in_the_cgroup_of_a_dead_daemon_is_ended_and_that_of_a_living_one_is_not() {
+fn processes_in_the_cgroup_of_a_dead_daemon_are_killed_but_not_those_of_a_living_one() {
     let (Some(cgroups), Some(own)) = (CGROUPS.as_ref(), cgroup()) else { return };
     let start = |path: &Path| {
         fs::create_dir_all(path).unwrap();
@@ -109,7 +110,7 @@ fn what_lives_in_the_cgroup_of_a_dead_daemon_is_ended_and_that_of_a_living_one_i
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
         child
     };
-    // As if another process had had this one's pid.
+    // The directory of an earlier process that had the same pid.
     let dead = PathBuf::from(format!("{}0", cgroups.path().display()));
     let (mut left, mut kept) = (start(&dead.join("jobs/free/1/deeper")), start(Path::new(&own.path)));
     assert_eq!(hierarchy::reap(TIMEOUT), [0; 0]);
@@ -121,7 +122,7 @@ fn what_lives_in_the_cgroup_of_a_dead_daemon_is_ended_and_that_of_a_living_one_i
 }
 
 #[tokio::test]
-async fn a_cgroup_that_cannot_be_made_stops_no_job() {
+async fn a_job_starts_even_if_its_cgroup_cannot_be_created() {
     let mut fixture = Fixture::new();
     let mut launch = fixture.sh("ulimit -d");
     launch.limits.memory = Some(512 << 20);

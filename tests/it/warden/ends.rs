@@ -1,4 +1,4 @@
-//! What ends a tree that nobody asked to end: its lease, the end of the daemon, and that of the warden.
+//! Trees that end without an order: by the lease, by the end of the daemon, by the end of the warden.
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -28,7 +28,7 @@ async fn the_lease_kills_while_the_daemon_is_silent() {
 }
 
 #[tokio::test]
-async fn a_renewed_lease_keeps_and_an_ended_one_kills_at_once() {
+async fn a_renewed_lease_keeps_a_tree_and_an_ended_one_kills_it_at_once() {
     let mut fixture = Fixture::new();
     fixture.order(Order::Lease { until: Uptime::NEVER });
     let mut launch = fixture.sh("echo ready; sleep 1000");
@@ -41,7 +41,7 @@ async fn a_renewed_lease_keeps_and_an_ended_one_kills_at_once() {
 }
 
 #[tokio::test]
-async fn a_kept_tree_outlives_the_lease_until_its_own_instant() {
+async fn a_tree_with_lease_and_instant_outlives_the_lease_until_its_instant() {
     let mut fixture = Fixture::new();
     let keep_until = uptime() + Duration::from_secs(3);
     let mut launch = fixture.sh("sleep 1000");
@@ -66,7 +66,7 @@ async fn a_tree_with_an_instant_of_its_own_is_killed_then_and_not_at_lease_end()
 }
 
 #[tokio::test]
-async fn all_dies_with_the_daemon() {
+async fn all_trees_die_with_the_daemon() {
     let mut fixture = Fixture::new();
     for script in [
         "trap '' TERM HUP; setsid sleep 1000 & echo ready; sleep 1000",
@@ -83,7 +83,7 @@ async fn all_dies_with_the_daemon() {
 }
 
 #[tokio::test]
-async fn nonsense_from_the_daemon_ends_all() {
+async fn an_undecodable_order_kills_all_trees() {
     for is_urgent in [false, true] {
         let (first, second) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
         let (stdin, stdout) = (OwnedFd::from(first.1), OwnedFd::from(second.1));
@@ -128,7 +128,7 @@ async fn a_job_of_another_user_dies_with_the_warden() {
 }
 
 #[tokio::test]
-async fn when_the_warden_is_killed_the_main_processes_die_and_the_rest_is_found() {
+async fn when_the_warden_is_killed_the_main_processes_die_and_the_others_are_found() {
     let mut fixture = Fixture::new();
     let launch = fixture.sh("setsid sleep 1000 & (setsid sh -c 'sleep 1000 & wait' &); echo ready; sleep 1000");
     let (_, main) = fixture.start(launch).await;

@@ -1,4 +1,4 @@
-//! A warden of its own and the processes of one run, and what can be seen of them from outside.
+//! The fixture of these tests: a warden, the processes of one run, and their state as seen from outside.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,12 +13,12 @@ use cronkeeper::warden::wire::{Deadline, Ending, Launch, Limits, Notice, Order, 
 use crate::support::host::WITHOUT_AUDIT;
 use crate::support::process::environment;
 
-/// Longer than anything takes on the slowest machine; only a failing test waits it out.
+/// Longer than anything takes on the slowest machine; only a failing test waits that long.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// A warden of its own and the processes of one run, which no other test has.
+/// A warden and a run that no other test uses.
 pub struct Fixture {
     pub warden: Handle,
     pub run: String,
@@ -32,7 +32,7 @@ impl Fixture {
         Self::of(Path::new(env!("CARGO_BIN_EXE_cronkeeper")), tempfile::tempdir().unwrap())
     }
 
-    /// With a warden that may not give its trees audit sessions of their own.
+    /// Starts a warden whose trees cannot have audit sessions of their own.
     pub fn without_audit() -> Self {
         let program = env!("CARGO_BIN_EXE_cronkeeper");
         let directory = tempfile::tempdir().unwrap();
@@ -48,7 +48,7 @@ impl Fixture {
         Self { warden: warden.into_async().unwrap(), run, directory, output: Vec::new(), next: 0 }
     }
 
-    /// Stops the warden: what is ordered from now on it finds all at once.
+    /// Stops the warden, so that it finds all later orders at once.
     pub fn stop(&self) {
         self.signal(rustix::process::Signal::STOP);
     }
@@ -127,7 +127,7 @@ impl Fixture {
         }
     }
 
-    /// The end of what was ordered to start.
+    /// Waits for the start and then for the end of the launch.
     pub async fn end_of_start(&mut self) -> Ending {
         match self.notice().await {
             Notice::Started { .. } => self.end().await,
@@ -161,7 +161,7 @@ impl Fixture {
         path
     }
 
-    /// Ends the warden and looks that nothing is left.
+    /// Ends the warden and checks that no process is left.
     pub async fn close(self) {
         assert_eq!(living(&self.run), [0; 0]);
         assert_eq!(children(self.warden.pid()), [0; 0]);
@@ -170,7 +170,7 @@ impl Fixture {
     }
 }
 
-/// All processes that carry the run in their environment, and are more than zombies.
+/// All processes with the run in their environment, except zombies.
 pub fn living(run: &str) -> Vec<i32> {
     let entry = format!("CRONKEEPER_RUN_ID={run}");
     let carries = |pid: &i32| {
@@ -197,7 +197,7 @@ pub fn state(pid: i32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Waits until `gone` of processes that nobody here is told about.
+/// Polls until `is_so` returns true, for changes that no notice reports.
 pub async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = uptime();
     while !is_so() {

@@ -1,11 +1,11 @@
-//! What is handed to a process on its standard input.
+//! The standard input of a job's process.
 
 use cronkeeper::warden::wire::Exit;
 
 use super::fixture::{Fixture, is_root, nobody};
 
 #[tokio::test]
-async fn a_process_reads_what_was_handed_over_and_then_the_end() {
+async fn a_process_reads_its_input_to_the_end() {
     let mut fixture = Fixture::new();
     let mut launch = fixture.sh("cat | wc -c; echo again: $(cat)");
     launch.input = "äöü\n".repeat(1000);
@@ -29,7 +29,7 @@ async fn the_job_of_another_user_can_read_its_input() {
         return;
     }
     let mut fixture = Fixture::new();
-    // Opened again by its name too, as some programs do.
+    // Some programs open their input again by name.
     let mut launch = fixture.sh("cat; cat /dev/stdin");
     (launch.input, launch.directory, launch.user) = ("hello\n".into(), "/".into(), Some(nobody()));
     assert_eq!(fixture.run(launch).await.exit, Exit::Code(0));

@@ -1,4 +1,4 @@
-//! What a job writes: it arrives line by line, bounded, and holds up nobody else.
+//! Output of jobs: it arrives line by line, is bounded, and delays no other tree.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ async fn a_hundred_megabytes_without_an_end_of_line_keep_the_warden_small() {
 }
 
 #[tokio::test]
-async fn a_daemon_that_does_not_read_holds_up_the_job_and_not_the_wardens_memory() {
+async fn a_daemon_that_does_not_read_delays_the_job_and_does_not_grow_the_warden() {
     let mut fixture = Fixture::new();
     let mut launch = fixture.sh("yes | head -c 50000000; echo done >finished");
     launch.max_output = u64::MAX;
@@ -50,7 +50,7 @@ async fn a_daemon_that_does_not_read_holds_up_the_job_and_not_the_wardens_memory
     let mut launch = fixture.sh("exec sleep 1000");
     launch.deadline = Deadline::LeaseAnd(uptime() + Duration::from_secs(3));
     fixture.order(Order::Start(Box::new(launch)));
-    // Nothing is read here until the deadline of the second tree has passed.
+    // The test reads nothing until the deadline of the second tree has passed.
     eventually("the other tree is killed", || living(&fixture.run).len() <= 3).await;
     assert!(!fixture.directory.path().join("finished").exists());
     assert!(memory_kib(pid, "VmHWM:") < 32 << 10);
@@ -80,7 +80,7 @@ async fn a_flood_of_one_job_does_not_silence_another() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_text_arrive_replaced() {
+async fn bytes_that_are_not_utf_8_are_replaced() {
     let mut fixture = Fixture::new();
     let launch = fixture.sh("printf 'a\\377\\000b\\n'; head -c 3000 /dev/urandom; printf '\\344'");
     let ending = fixture.run(launch).await;

@@ -1,4 +1,4 @@
-//! What a job's process finds when it starts, and how a start that fails is told.
+//! Starting a job's process: what it inherits, and how failures are reported.
 
 use cronkeeper::clock::system::uptime;
 use cronkeeper::warden::wire::{Deadline, Exit, Limits, Order, StartFailure, Step};
@@ -6,7 +6,7 @@ use cronkeeper::warden::wire::{Deadline, Exit, Limits, Order, StartFailure, Step
 use super::fixture::{Fixture, is_root, nobody};
 
 #[tokio::test]
-async fn a_job_finds_its_directory_environment_umask_and_nothing_else() {
+async fn a_job_has_its_directory_environment_and_umask_and_nothing_else() {
     let mut fixture = Fixture::new();
     let directory = fixture.launch(&[]).directory;
     let launch = fixture.sh("pwd; umask; env | sort; ls /proc/self/fd | wc -l; readlink /proc/self/fd/0; grep -E '^Sig(Blk|Ign)' /proc/self/status");
@@ -20,7 +20,7 @@ async fn a_job_finds_its_directory_environment_umask_and_nothing_else() {
         .into_iter()
         .filter(|line| line.contains('=') && !set_by_sh.iter().any(|own| line.starts_with(own)));
     assert_eq!(variables.count(), 3, "{text}");
-    // Standard streams and the folder that `ls` reads.
+    // The standard streams, and the directory that `ls` reads.
     assert!(text.contains("\n4\n/dev/null\nSigBlk:\t0000000000000000\n"), "{text}");
     let ignored = text.rsplit_once("SigIgn:\t").map(|(_, mask)| u64::from_str_radix(mask, 16).unwrap()).unwrap();
     // 32 and 33 belong to the C library, which lets nobody change them.
@@ -75,7 +75,7 @@ async fn limits_and_nice_value_hold_for_the_job() {
 }
 
 #[tokio::test]
-async fn a_limit_of_memory_or_time_that_is_passed_ends_the_job() {
+async fn a_job_that_exceeds_its_memory_or_time_limit_is_killed() {
     let mut fixture = Fixture::new();
     let mut launch = fixture.sh("x=x; while :; do x=$x$x; done");
     launch.limits.memory = Some(64 << 20);
@@ -88,7 +88,7 @@ async fn a_limit_of_memory_or_time_that_is_passed_ends_the_job() {
 }
 
 #[tokio::test]
-async fn a_home_that_cannot_be_entered_is_the_root_directory() {
+async fn a_home_that_cannot_be_entered_is_replaced_by_the_root_directory() {
     let mut fixture = Fixture::new();
     let mut launch = fixture.sh("pwd");
     (launch.directory, launch.or_root) = ("/no/such/home".into(), true);
@@ -142,7 +142,7 @@ async fn nothing_starts_when_it_is_too_late() {
     let mut launch = fixture.sh("echo started");
     launch.not_after = uptime();
     assert_eq!(fixture.refused(launch).await, StartFailure::TooLate);
-    // No lease was ever given.
+    // The warden has not received any lease yet.
     let mut launch = fixture.sh("echo started");
     launch.deadline = Deadline::Lease;
     assert_eq!(fixture.refused(launch).await, StartFailure::TooLate);

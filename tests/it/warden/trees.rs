@@ -1,4 +1,4 @@
-//! The tree of a run without a cgroup: told apart, stopped and killed whole, whatever its processes do to be forgotten.
+//! Trees of runs without a cgroup: identified, stopped and killed whole, whatever their processes do to escape.
 
 use std::fs;
 
@@ -34,7 +34,7 @@ async fn a_tree_that_ignores_sigterm_is_killed_after_its_grace() {
 }
 
 #[tokio::test]
-async fn a_stop_is_heard_by_the_whole_tree_also_where_it_is_stopped() {
+async fn a_stop_reaches_the_whole_tree_even_if_it_is_stopped() {
     let mut fixture = Fixture::new();
     let launch = fixture.sh("setsid sh -c 'trap \"echo child; exit\" TERM; echo ready; kill -STOP $$; while :; do sleep 0.01; done' & trap 'wait; exit 3' TERM; wait");
     let (tree_id, pid) = fixture.start(launch).await;
@@ -58,7 +58,7 @@ async fn a_daemon_that_forked_twice_and_left_the_session_dies_with_its_run() {
 }
 
 #[tokio::test]
-async fn one_that_also_cleared_its_environment_dies_with_its_run() {
+async fn a_daemon_that_also_cleared_its_environment_dies_with_its_run() {
     let mut fixture = Fixture::new();
     let launch = fixture.sh("(setsid env -i sleep 1000 >/dev/null 2>&1 & echo $! >pid); exit 0");
     let ending = fixture.run(launch).await;
@@ -68,7 +68,7 @@ async fn one_that_also_cleared_its_environment_dies_with_its_run() {
 }
 
 #[tokio::test]
-async fn one_of_which_it_is_unclear_whose_it_is_dies_with_the_last_that_could_own_it() {
+async fn an_orphan_of_unclear_owner_dies_with_the_last_possible_one() {
     if !is_root() {
         return;
     }
@@ -76,7 +76,7 @@ async fn one_of_which_it_is_unclear_whose_it_is_dies_with_the_last_that_could_ow
     let launch = fixture.sh("echo ready; sleep 1000");
     let (tree_id, _) = fixture.start(launch).await;
     fixture.line("ready").await;
-    // Start times count in hundredths of a second: it must be younger than both by more than that.
+    // Start times have a resolution of a hundredth of a second: the orphan must be younger than both by more than that.
     let launch = fixture.sh("sleep 0.05; (setsid env -i sleep 1000 >/dev/null 2>&1 & echo $! >pid); until grep -q sleep /proc/$(cat pid)/comm; do :; done");
     fixture.run(launch).await;
     let pid: i32 = fs::read_to_string(fixture.directory.path().join("pid")).unwrap().trim().parse().unwrap();
@@ -118,9 +118,9 @@ async fn a_tree_that_stopped_itself_can_be_killed() {
 }
 
 #[tokio::test]
-async fn a_fork_storm_is_outrun() {
+async fn a_fork_storm_is_killed() {
     let mut fixture = Fixture::new();
-    // Each leaves session and parent behind at once; at most some dozens live at a time.
+    // Each process leaves session and parent at once; some dozens are alive at a time.
     let storm = fixture.file(
         "storm",
         "echo 1 >>\"$COUNT\"\n[ -e stop ] || setsid -f \"$0\" >/dev/null 2>&1\nsleep 0.2\n",
@@ -135,7 +135,7 @@ async fn a_fork_storm_is_outrun() {
     eventually("the storm rages", || fs::metadata(&count).is_ok_and(|count| count.len() > 100)).await;
     fixture.order(Order::Kill { tree_id });
     fixture.end().await;
-    // Also what is in no session and no memory of the warden would have written this on.
+    // A process that escaped every check would still write to this file.
     let size = fs::metadata(&count).unwrap().len();
     assert_eq!(living(&fixture.run), [0; 0]);
     assert_eq!(fs::metadata(&count).unwrap().len(), size);

@@ -1,4 +1,4 @@
-//! Orders that wait for no start, and what becomes of a start that they overtake.
+//! Orders that do not wait for starts, and starts that they overtake.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::fixture::{Fixture, eventually, state};
 const MANY: usize = 1_000;
 
 #[tokio::test]
-async fn what_is_urgent_waits_for_no_start_however_many_are_ordered() {
+async fn urgent_orders_do_not_wait_for_starts_however_many_there_are() {
     let mut fixture = Fixture::new();
     fixture.stop();
     let launches: Vec<_> = (0..MANY).map(|_| fixture.launch(&["true"])).collect();
@@ -27,7 +27,7 @@ async fn what_is_urgent_waits_for_no_start_however_many_are_ordered() {
 }
 
 #[tokio::test]
-async fn what_is_to_end_before_it_began_is_not_started() {
+async fn a_tree_that_is_ended_before_its_start_is_not_started() {
     let mut fixture = Fixture::new();
     fixture.stop();
     let launches = [(); 4].map(|()| fixture.sh("exit 7"));
@@ -56,7 +56,7 @@ async fn a_deadline_that_overtakes_its_start_is_the_one_that_counts() {
     fixture.order(Order::Start(Box::new(launch)));
     fixture.order(Order::Deadline { tree_id, deadline: Deadline::At(uptime() + Duration::from_secs(600)) });
     fixture.order(Order::Deadline { tree_id, deadline: Deadline::At(at) });
-    // The new deadline is kept, and the lease, which ends before the start is read, kills no more.
+    // The new deadline counts: the lease ends before the start is read, but does not kill the tree any more.
     fixture.order(Order::Lease { until: Uptime::ZERO });
     fixture.go_on();
     let ending = fixture.end_of_start().await;
@@ -65,7 +65,7 @@ async fn a_deadline_that_overtakes_its_start_is_the_one_that_counts() {
 }
 
 #[tokio::test]
-async fn who_ended_before_the_warden_got_to_it_ended_by_itself() {
+async fn a_process_that_ended_before_the_warden_killed_it_ended_by_itself() {
     for by_order in [true, false] {
         let mut fixture = Fixture::new();
         fixture.order(Order::Lease { until: uptime() + Duration::from_secs(600) });

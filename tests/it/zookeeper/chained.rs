@@ -1,4 +1,4 @@
-//! Links for jobs that run after others, as real servers keep them.
+//! Links to downstream jobs on real servers.
 
 use cronkeeper::election::Request;
 use cronkeeper::job::JobName;
@@ -9,7 +9,7 @@ use cronkeeper::term::{SessionId, Term};
 use super::fixture::{Fixture, begin, end, first_mark, job, leader, mark, run, skip};
 use crate::support::zookeeper::shared;
 
-/// The links that the leader hears of, once there are so many.
+/// Waits until the leader has received this many links, and returns them.
 async fn links(fixture: &mut Fixture, count: usize) -> Vec<(TriggerSeq, Link)> {
     fixture
         .ledger("links", |event| match event {
@@ -21,7 +21,7 @@ async fn links(fixture: &mut Fixture, count: usize) -> Vec<(TriggerSeq, Link)> {
         .await
 }
 
-/// Runs `a` at second 60, with these jobs behind it, to its end.
+/// Runs `a` at second 60 to its end, with these downstream jobs.
 async fn run_first(fixture: &mut Fixture, behind: &[JobName], session: &SessionId, term: &Term) -> RunRecord {
     fixture.commit(first_mark("a", "1")).await;
     let first = RunRecord { dependents: behind.to_vec(), ..run("a", 60, "a", session, term.token) };

@@ -1,4 +1,4 @@
-//! Paths that others have closed, overwritten or removed: each harms only itself.
+//! Paths that others have closed, overwritten or removed: each must harm only itself.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::fixture::{Fixture, TIMEOUT, at, begin, end, first_mark, hand, job, le
 use crate::support::LONG;
 use crate::support::zookeeper::shared;
 
-/// Somebody who closes paths to everybody else.
+/// A foreign client that closes paths to everybody else.
 struct Stranger(Client);
 
 impl Stranger {
@@ -24,7 +24,7 @@ impl Stranger {
         Self(connector.connect(connect).await.expect("the server serves"))
     }
 
-    /// Leaves others these rights.
+    /// Leaves everybody else only these rights.
     async fn leave(&self, path: &str, others: Permission) {
         let own = Acl::new(Permission::ALL, AuthId::authed());
         let acl = [own, Acl::new(others, AuthId::anyone())];
@@ -46,7 +46,7 @@ impl Stranger {
     }
 }
 
-/// Waits until a path is named as damaged.
+/// Waits until a path is reported as damaged.
 async fn named(fixture: &mut Fixture, path: &str) {
     let is_it =
         |event: &Event| matches!(event, Event::Damaged { new, .. } if new.iter().any(|new| new.starts_with(path)));
@@ -119,7 +119,7 @@ async fn a_takeover_reads_what_it_can_and_names_the_rest() {
     assert!(snapshot.requests.control[&job("closed")].record.resume.is_none(), "it counts as a pause");
     assert_eq!(second.commit(first_mark("new", "1")).await, Commit::Accepted);
 
-    // Readable again, it is found by the next look, and told.
+    // Once readable again, the next read finds it and reports it.
     stranger.open("/cronkeeper/running/closed.19700101T000100Z").await;
     let is_found = |event: &ledger::Event| match event {
         ledger::Event::Run(run, Some(_)) => (run.job().as_str() == "closed").then_some(()),
@@ -131,7 +131,7 @@ async fn a_takeover_reads_what_it_can_and_names_the_rest() {
 #[tokio::test]
 async fn an_entry_before_the_own_one_that_cannot_be_read_is_watched_all_the_same() {
     let connect = shared();
-    // Makes the paths.
+    // The first node creates the paths.
     drop(leader(&connect).await);
     let stranger = Stranger::at(&connect).await;
     let options = CreateMode::Persistent.with_acls(Acls::creator_all());
@@ -242,7 +242,7 @@ async fn a_clusters_id_that_was_removed_or_overwritten_is_written_anew_by_who_kn
     }
 }
 
-/// The servers count what was ever made in a folder, and stop at 2^31 - 1.
+/// The servers count all children ever created in a parent, and stop at 2^31 - 1.
 #[tokio::test]
 async fn the_triggers_are_numbered_anew_once_half_of_the_numbers_are_used_and_none_is_left() {
     let connect = shared();
@@ -263,7 +263,7 @@ async fn the_triggers_are_numbered_anew_once_half_of_the_numbers_are_used_and_no
     stranger.0.delete(&high, None).await.unwrap();
     ring().await.unwrap();
     tokio::time::timeout(LONG, async {
-        // It may be gone for no moment: it is deleted and made in one transaction.
+        // The parent never disappears: one transaction deletes and recreates it.
         while stranger.0.check_stat(folder).await.unwrap().unwrap().czxid == made {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -1,4 +1,4 @@
-//! Places and terms.
+//! Queue and terms.
 
 use cronkeeper::coordination::Event as Told;
 use cronkeeper::election::{Event, Failure, Request, TransferError};
@@ -37,7 +37,8 @@ async fn a_follower_watches_its_predecessor_alone() {
         fixture.following(Some(before)).await;
         followers.push(fixture);
     }
-    // The leader watches its own candidate and member, and what operators want; each follower one candidate.
+    // The leader watches its own candidate and member, and the requests of operators; each follower watches one
+    // candidate.
     until("seven watches", || ensemble.watch_count(0) == 7);
     let watches = ensemble.watches(0);
     assert_eq!(watches.get(&format!("/leader/{}", term.candidate)).map(Vec::len), Some(2), "{watches:?}");
@@ -98,7 +99,7 @@ async fn a_followers_removed_candidate_is_made_again_at_the_end_of_the_queue() {
     fixture.following(Some("a")).await;
     let hand = hand(&connect).await;
     hand.delete(&format!("/leader/{first}"), None).await.unwrap();
-    // Nobody watches it but its successor, and there is none: the member's going makes the node look.
+    // Only a successor would watch it, and there is none: the removal of the member makes the node check.
     hand.delete("/cronkeeper/nodes/b", None).await.unwrap();
     let second = fixture.election("joined again", joined).await;
     assert_ne!(first, second);
@@ -121,7 +122,7 @@ async fn foreign_entries_hold_their_place_in_the_queue() {
     fixture.elected().await;
 }
 
-/// Some that follow, in this order.
+/// Starts followers one after the other, so that they queue in this order.
 async fn followers<const N: usize>(connect: &str, nodes: [&str; N]) -> [Fixture; N] {
     let mut rigs = Vec::new();
     for node in nodes {
@@ -197,7 +198,7 @@ async fn a_name_that_another_living_node_has_is_refused_by_its_holder() {
     );
 }
 
-/// A host that lost its power comes back with a shorter timeout than its session had.
+/// A host that lost power comes back with a shorter session timeout than its old session had.
 #[tokio::test]
 async fn a_name_is_waited_for_as_long_as_its_holders_session_lasts() {
     let connect = shared();

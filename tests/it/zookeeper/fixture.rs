@@ -1,4 +1,4 @@
-//! A node's backend on a real server, with the test in the daemon's place.
+//! A node's backend on a real server, with the test in the role of the daemon.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,10 +22,10 @@ use uuid::Uuid;
 
 use crate::support::LONG;
 
-/// The session timeout of these tests.
+/// Session timeout of these tests.
 pub const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// The machine's clocks.
+/// The system clocks.
 #[derive(Clone)]
 pub struct System;
 
@@ -42,7 +42,7 @@ impl Clock for System {
     }
 }
 
-/// What a state directory remembers.
+/// The content of a state directory.
 #[derive(Clone, Default)]
 pub struct Memory(pub Arc<Mutex<Remembered>>);
 
@@ -51,9 +51,9 @@ pub struct Remembered {
     pub cluster: Option<String>,
     pub sessions: Vec<i64>,
     pub removable: Vec<i64>,
-    /// The disk is full: no session can be remembered.
+    /// If set, the disk is full: no session can be recorded.
     pub is_full: bool,
-    /// It is, just when the cluster is to be remembered.
+    /// If set, the disk becomes full when the cluster is to be recorded.
     pub is_claim_refused: bool,
 }
 
@@ -111,7 +111,7 @@ impl Fixture {
         Self::with(settings, node, Memory::default())
     }
 
-    /// One that remembers what an earlier process of the node did.
+    /// Starts a backend with a state directory of an earlier process of the node.
     pub fn remembering(connect: &str, node: &str, memory: Memory) -> Self {
         let settings = Settings { connect: connect.into(), session_timeout: TIMEOUT, ..Settings::default() };
         Self::with(settings, node, memory)
@@ -121,7 +121,7 @@ impl Fixture {
         Self::forgetting(settings, node, memory, None)
     }
 
-    /// One that removes what is kept of jobs that are gone for so long.
+    /// Starts a backend that removes the records of jobs that are gone for this long.
     pub fn forgetting(settings: Settings, node: &str, memory: Memory, forget_after: Option<Duration>) -> Self {
         let aside = Aside::new(settings.clone()).expect("plain settings are good");
         let (coordination, service) = channels(Arc::new(LedgerReader::new(aside)));
@@ -140,7 +140,7 @@ impl Fixture {
         Self { coordination, task, memory, seen: VecDeque::new(), commits: 0 }
     }
 
-    /// Starts one that campaigns, and waits until it leads.
+    /// Starts a backend that campaigns, and waits until it leads.
     pub async fn leading(connect: &str, node: &str) -> (Self, Term, Snapshot) {
         let mut fixture = Self::start(connect, node);
         fixture.ask(election::Request::Campaign);
@@ -148,7 +148,7 @@ impl Fixture {
         (fixture, term, snapshot)
     }
 
-    /// Dies, as a killed process does.
+    /// Stops as a killed process does.
     pub fn crash(self) {
         self.task.abort();
     }
@@ -169,7 +169,7 @@ impl Fixture {
         self.coordination.operator.clone()
     }
 
-    /// Waits for an event; those before it are kept in `seen`.
+    /// Waits for an event and keeps those before it in `seen`.
     pub async fn until<T>(&mut self, what: &str, mut wanted: impl FnMut(&coordination::Event) -> Option<T>) -> T {
         let waiting = async {
             loop {
@@ -193,7 +193,7 @@ impl Fixture {
         .await
     }
 
-    /// True where such an event of the election was seen already.
+    /// True if such an election event has come already.
     pub fn seen_election(&self, wanted: impl Fn(&election::Event) -> bool) -> bool {
         self.seen.iter().any(|event| match event {
             coordination::Event::Election(event) => wanted(event),
@@ -234,7 +234,7 @@ impl Fixture {
         .await
     }
 
-    /// Asks for a commit without waiting for its answer.
+    /// Requests a commit without waiting for its answer.
     pub fn request(&mut self, change: Change) -> CommitId {
         self.commits += 1;
         let id = CommitId(self.commits);
@@ -258,7 +258,7 @@ impl Fixture {
         self.answer(id).await
     }
 
-    /// Waits for what becomes of a run.
+    /// Waits for the next event of a run.
     pub async fn ledger<T>(&mut self, what: &str, mut wanted: impl FnMut(&ledger::Event) -> Option<T>) -> T {
         self.until(what, |event| match event {
             coordination::Event::Ledger(event) => wanted(event),
@@ -268,7 +268,7 @@ impl Fixture {
     }
 }
 
-/// The node `a` once it leads, with its term and its session.
+/// The node `a` as leader, with its term and its session.
 pub async fn leader(connect: &str) -> (Fixture, Term, SessionId) {
     let mut fixture = Fixture::start(connect, "a");
     fixture.ask(election::Request::Campaign);
@@ -356,7 +356,7 @@ pub fn end(version: i32, run: &RunRecord) -> Change {
     Change::End { at: Version(version), end, as_leader: false }
 }
 
-/// A hand in the ensemble that is not cronkeeper's.
+/// A client of the ensemble that is not cronkeeper's.
 pub async fn hand(connect: &str) -> zookeeper_client::Client {
     zookeeper_client::Client::connect(connect).await.expect("the server serves")
 }

@@ -1,4 +1,4 @@
-//! Commits, and what others may do between them.
+//! Commits, and what other writers may do in between.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::fixture::{Fixture, Memory, TIMEOUT, begin, end, first_mark, hand, job
 use crate::support::LONG;
 use crate::support::zookeeper::shared;
 
-/// One that resigned while its run was in flight.
+/// A node that resigned while its run was in flight.
 async fn former_leader(connect: &str) -> (Fixture, RunRecord) {
     let (mut fixture, term, session) = leader(connect).await;
     fixture.commit(first_mark("backup", "1")).await;

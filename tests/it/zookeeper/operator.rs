@@ -1,4 +1,4 @@
-//! What operators write at one node, and the leader does at another.
+//! Requests that an operator writes at one node and the leader carries out at another.
 
 use cronkeeper::election::Request;
 use cronkeeper::ledger::{self, Change, Commit, Event, Followed, OperatorRequests};
@@ -27,7 +27,7 @@ async fn heard(fixture: &mut Fixture, wanted: impl Fn(&OperatorRequests) -> bool
         .await
 }
 
-/// The leader, and a follower to ask.
+/// The leader, and a follower that takes the requests.
 async fn two(connect: &str) -> (Fixture, cronkeeper::term::Term, cronkeeper::term::SessionId, Fixture) {
     let (leader, term, session) = leader(connect).await;
     let mut follower = Fixture::start(connect, "b");
@@ -125,7 +125,7 @@ async fn a_uuid_in_the_history_is_known_to_the_next_leader() {
     let run = RunRecord { trigger, ..run("backup", 60, "a", &session, term.token) };
     leader.commit(Change::BeginTriggered { run: run.clone() }).await;
     leader.commit(end(0, &run)).await;
-    // As a second node would leave it that had not heard of the first.
+    // Written as by a second node that did not know of the first request.
     let hand = super::fixture::hand(&connect).await;
     let options = zookeeper_client::CreateMode::PersistentSequential.with_acls(zookeeper_client::Acls::anyone_all());
     let again = serde_json::to_vec(&request("backup", 7)).unwrap();

@@ -1,4 +1,4 @@
-//! The servers' clock, read by a node's own writes. Servers and nodes share this machine's clock, so they agree.
+//! The servers' clock, read by a node's own writes. Servers and nodes share this machine's clock, so they must agree.
 
 use cronkeeper::clock::Clock;
 use cronkeeper::clock::server::ServerTime;
@@ -9,7 +9,7 @@ use jiff::SignedDuration;
 use super::fixture::{Fixture, System, hand};
 use crate::support::zookeeper::shared;
 
-/// True, and no worse than its answer was slow.
+/// Asserts that the time is right, to the accuracy that its round trip allows.
 fn assert_is_now(time: ServerTime) {
     let before = System.now();
     assert_eq!(time.skew(before), SignedDuration::ZERO, "{time:?} at {before:?}");

@@ -1,4 +1,4 @@
-//! Cut lines and lost sessions.
+//! Cut connections and lost sessions.
 
 use cronkeeper::coordination;
 use cronkeeper::election::{Event, Request};
@@ -132,7 +132,7 @@ async fn the_loss_of_the_connected_server_costs_no_term() {
     let follower = ensemble.followers()[0];
     let proxy = Proxy::to(ensemble.address_of(follower));
     let others: Vec<_> = (0..3).filter(|&i| i != follower).map(|i| ensemble.connect_string_of(i)).collect();
-    // The crate tries its servers in an order of its own: whichever it is on, two others are left.
+    // The crate tries its servers in its own order. Whichever server it uses, two others are left.
     let connect = format!("{},{}", proxy.connect_string(), others.join(","));
     let (mut fixture, term, session) = leader(&connect).await;
     fixture.commit(first_mark("backup", "1")).await;
@@ -162,7 +162,8 @@ async fn resigning_over_a_join_whose_answer_was_lost_leaves_no_candidate() {
 async fn after_an_outage_the_own_old_entries_do_not_block_the_queue() {
     let line = line();
     let (mut fixture, term, _) = Fixture::leading(&line.proxy.connect_string(), "a").await;
-    // The server keeps the session alive for a while after it comes back: the client has given it up by its own clock.
+    // After the restart the server keeps the session alive for a while, but the client has given it up by its own
+    // clock.
     line.proxy.part();
     fixture.election("expired", |event| matches!(event, Event::Expired { .. }).then_some(())).await;
     line.proxy.pass();

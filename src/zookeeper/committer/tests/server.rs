@@ -1,6 +1,6 @@
-//! A server in memory: one multi after the other, all or nothing, and each answered, or lost, as was planned.
+//! In-memory server that carries out multis and loses answers as planned.
 //!
-//! Knows no sessions, watches or time; its clock moves with every look.
+//! It has no sessions, watches or time; the clock advances with every reading.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::ready;
@@ -14,7 +14,7 @@ use crate::term::SessionId;
 use crate::zookeeper::client::{Client, Data, Done, Error, Mode, MultiError, Op, Read, Stat, State, Watch};
 use crate::zookeeper::paths;
 
-/// What becomes of a multi.
+/// Planned result of a multi.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fate {
     Answered,
@@ -24,7 +24,7 @@ pub enum Fate {
     RequestLost,
 }
 
-/// A right that can be taken.
+/// A right that can be withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Right {
     Read,
@@ -33,7 +33,7 @@ pub enum Right {
 
 #[derive(Default)]
 pub struct Tree {
-    /// What is closed to this client: paths, and what it may not do with them.
+    /// Rights that this client lacks, by path.
     pub closed: BTreeSet<(String, Right)>,
     pub nodes: BTreeMap<String, (Vec<u8>, i32)>,
     pub fates: VecDeque<Fate>,
@@ -52,13 +52,13 @@ impl Tree {
         Ok(ops.iter().map(|_| Done::Nothing).collect())
     }
 
-    /// As the server asks: a check reads, a create and a delete write to the folder.
+    /// Checks rights as a real server does: a check reads, a create and a delete write to the parent.
     fn may(&self, op: &Op) -> Result<(), Error> {
-        let folder = |path: &str| path.rsplit_once('/').map_or(String::new(), |(folder, _)| folder.to_owned());
+        let parent = |path: &str| path.rsplit_once('/').map_or(String::new(), |(parent, _)| parent.to_owned());
         let is_closed = match op {
             Op::Check { path, .. } => self.is_closed(path, Right::Read),
             Op::Set { path, .. } => self.is_closed(path, Right::Write),
-            Op::Create { path, .. } | Op::Delete { path, .. } => self.is_closed(&folder(path), Right::Write),
+            Op::Create { path, .. } | Op::Delete { path, .. } => self.is_closed(&parent(path), Right::Write),
         };
         if is_closed { Err(Error::NoAuth) } else { Ok(()) }
     }
@@ -92,7 +92,7 @@ fn step(nodes: &mut BTreeMap<String, (Vec<u8>, i32)>, op: &Op) -> Result<(), Err
         }
         Op::Create { .. } if found.is_some() => return Err(Error::NodeExists),
         Op::Create { data, .. } => {
-            if !paths::ancestors(path).all(|folder| nodes.contains_key(folder)) {
+            if !paths::ancestors(path).all(|parent| nodes.contains_key(parent)) {
                 return Err(Error::NoNode);
             }
             nodes.insert(path.clone(), (data.clone(), 0));
@@ -180,7 +180,7 @@ impl Client for Server {
     }
 }
 
-/// Each look takes a second, so that nothing put off stays so.
+/// A clock that advances one second per reading, so that nothing stays deferred.
 #[derive(Clone, Default)]
 pub struct Ticks(Arc<Mutex<u64>>);
 

@@ -1,4 +1,4 @@
-//! What jobs do not share: keys, and who the kernel's audit says they are; and what the daemon has for itself alone.
+//! Separation of jobs: keyrings and audit users, and settings that only the daemon has.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::support::{LONG, skipped};
 const KEYCTL: i64 = libc::SYS_keyctl;
 const ADD_KEY: i64 = libc::SYS_add_key;
 
-/// Who starts the node has a session keyring with a key that is nobody else's affair.
+/// A command for a node that is started with a session keyring containing a private key.
 fn with_a_key() -> String {
     let join = format!("syscall({KEYCTL}, 1, 0)");
     let add =
@@ -22,7 +22,7 @@ fn with_a_key() -> String {
     format!("exec perl -e '{join}; {add}; exec @ARGV' -- {program} \"$@\"")
 }
 
-/// Says which session keyring it has, and which keys of the others it finds in there; then puts one there of its own.
+/// A job that prints the id of its session keyring and which of the others' keys are in it, and then adds its own key.
 fn looker(own: &str) -> String {
     quoted(&format!(
         r#"$| = 1; my @key = ("user", "{own}", "swordfish"); my @names = ("admin", "first", "second");
@@ -68,9 +68,9 @@ fn each_job_has_a_session_keyring_of_its_own_and_nobody_elses_keys() {
     assert_eq!(keyrings.len(), 4, "{keyrings:?}");
 }
 
-/// True where the kernel's audit can be told whose a process is; else it is said.
+/// True if this machine allows processes to set their audit user; prints a message if not.
 pub fn has_login_user() -> bool {
-    // The number is written and read by one process: it is the process's own.
+    // One process writes and reads the number: the value belongs to the process.
     let trial = "echo 4242 >/proc/self/loginuid && read user </proc/self/loginuid; echo $user";
     let has = Command::new("sh").args(["-c", trial]).output().unwrap().stdout.starts_with(b"4242");
     if !has {
@@ -104,7 +104,7 @@ fn lines_of(node: &Node, job: &str) -> Vec<String> {
     lines.map(|line| line.text("line").to_owned()).collect()
 }
 
-/// What keeps the daemon's own files from others is not to keep jobs from anything.
+/// Settings that protect the daemon's own files must not restrict jobs.
 #[test]
 fn under_a_daemon_that_others_may_read_nothing_of_a_job_finds_its_umask_and_its_cgroup() {
     let Some(host) = Host::new(Known::Cgroup, "umask 077") else { return };

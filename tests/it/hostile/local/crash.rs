@@ -1,5 +1,6 @@
-//! A daemon and its warden are killed while strangers do what they can: a restart, and `release`, end what is left of its run, and
-//! nothing else, and are done.
+//! A restart and `release` after a crash of daemon and warden, while other users interfere.
+//!
+//! Both kill what is left of the daemon's run and nothing else, and both finish.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -14,11 +15,11 @@ use crate::support::node::{Node, Spec};
 use crate::support::process::Process;
 use crate::support::{LONG, skipped, until};
 
-/// No process of cronkeeper's needs as much, and it is less than a stranger's environment.
+/// More than any process of cronkeeper needs, but less than the attacker's environment.
 const MEMORY: &str = "ulimit -v 2097152";
 const ENVIRONMENT: u64 = 3 << 30;
 
-/// A node that is dead with its warden, and of its run one process is left.
+/// A node that is dead like its warden, while one process of its run is left.
 struct Crashed {
     node: Node,
     run: String,
@@ -43,7 +44,7 @@ impl Crashed {
         let line = || std::fs::read(format!("/proc/{left}/cmdline")).unwrap_or_default();
         until("it is itself", || line().starts_with(b"sleep"));
         let warden = warden_of(&node);
-        // Stopped first, or it would see the warden go and end what is left itself.
+        // Stopped first: otherwise the daemon would notice the end of the warden and kill the processes itself.
         node.stop();
         kill_process(Pid::from_raw(warden.cast_signed()).unwrap(), Signal::KILL).unwrap();
         node.kill9();
@@ -57,14 +58,15 @@ impl Crashed {
     }
 }
 
-/// How a node is put in order after its death.
+/// The way in which the node's remains are cleaned up.
 #[derive(Clone, Copy, Debug)]
 enum After {
     Release,
     Restart,
 }
 
-/// On every host, and by both ways: what is left dies, what is done succeeds, and the stranger lives.
+/// On every host and in both ways: the remaining process dies, the command succeeds, and the attacker's process
+/// survives.
 fn assert_put_in_order(hostile: impl Fn(&Crashed) -> Option<Process>) {
     for known in WAYS {
         for after in [After::Release, After::Restart] {
@@ -85,7 +87,7 @@ fn assert_put_in_order(hostile: impl Fn(&Crashed) -> Option<Process>) {
             }
             assert!(!is_alive(left), "{known:?}, {after:?}");
             assert!(is_alive(stranger.pid()), "{known:?}, {after:?}");
-            // Before the nodes, which look for what says that it is of theirs.
+            // Dropped before the nodes, because their end searches for processes with their marks.
             drop(stranger);
         }
     }
@@ -101,7 +103,7 @@ fn release(host: &Host, spec: &Spec) {
     assert_eq!(command::texts(&output), (Some(0), String::new(), String::new()), "{:?}", host.known);
 }
 
-/// The first line that it writes.
+/// The first line of its output.
 fn said(stranger: &mut Process) -> String {
     let mut line = String::new();
     BufReader::new(stranger.take(|child| child.stdout.take())).read_line(&mut line).unwrap();
@@ -121,7 +123,7 @@ fn a_strangers_environment_of_gigabytes_is_not_read_by_who_looks_for_what_is_lef
     });
 }
 
-/// Starts what says that it is of a run, one after the other and without end, and is itself of none.
+/// A process without a run that endlessly starts processes with the mark of a run.
 const FORGER: &str = r#"
     my ($run, $node) = @ARGV;
     $SIG{CHLD} = "IGNORE";

@@ -1,4 +1,4 @@
-//! Without cgroups: a job that leaves nothing of itself to be known by, or says that it is another's, is known all the same.
+//! Jobs without a cgroup that remove or forge the marks of their run: they are recognized all the same.
 
 use cronkeeper::warden::recover::start_time;
 use cronkeeper::warden::wire::{Exit, Order, User};
@@ -6,18 +6,19 @@ use cronkeeper::warden::wire::{Exit, Order, User};
 use super::{Known, apart};
 use crate::warden::fixture::{Fixture, is_root, nobody};
 
-/// Another user, under whom nothing else runs.
+/// Another user without any other processes.
 fn games() -> User {
     User { uid: 5, gid: 60, groups: vec![60] }
 }
 
-/// A warden where runs are known like that; no launch of these names a cgroup.
+/// A warden on a host with this method of recognition; no launch of these tests names a cgroup.
 fn fixture(known: Known) -> Fixture {
     if known == Known::Environment { Fixture::without_audit() } else { Fixture::new() }
 }
 
-/// A run of nobody's leaves this behind, while an older run of `older` goes on: how many were counted as its leftovers, and whether one
-/// outlived it.
+/// A run of nobody leaves a process behind while an older run of `older` goes on.
+///
+/// Returns the number of its leftovers, and whether the process outlived its run.
 async fn left_behind(known: Known, older: User, leaves: &str) -> (u32, bool) {
     let mut fixture = fixture(known);
     let mut launch = fixture.sh("echo ready; sleep 1000");
@@ -25,8 +26,8 @@ async fn left_behind(known: Known, older: User, leaves: &str) -> (u32, bool) {
     let other = launch.environment[1].1.clone();
     let (older, _) = fixture.start(launch).await;
     fixture.line("ready").await;
-    // Start times count in hundredths of a second: it must be younger than both by more than that. It has said its number, and lost its
-    // parent, when the run ends.
+    // Start times have a resolution of a hundredth of a second: the process must be younger than both runs by more than
+    // that. When the run ends, it has printed its pid and lost its parent.
     let script =
         "sleep 0.1; (setsid LEAVES sh -c 'trap \"\" TERM; echo $$; exec sleep 1000 2>&-' &); sleep 0.5; exit 0";
     let script = script.replace("LEAVES", leaves).replace("OTHER", &other);
@@ -71,7 +72,7 @@ async fn in_its_audit_session_it_is_known_also_beside_another_run_of_its_user() 
     }
 }
 
-/// Where nothing but the environment tells two runs of a user apart.
+/// On a host where only the environment distinguishes two runs of a user.
 #[tokio::test]
 async fn of_two_runs_of_one_user_it_dies_with_the_last_at_the_latest() {
     if !is_root() {

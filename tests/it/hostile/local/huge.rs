@@ -1,4 +1,4 @@
-//! Environments of gigabytes: any process may have one, without a right and almost without memory.
+//! Environments of gigabytes: any process can have one, without special rights and almost without memory.
 
 use nix::libc;
 use rustix::process::Signal;
@@ -8,7 +8,8 @@ use crate::solo::fixture::{kib, leading, warden_of};
 use crate::support::node::Spec;
 use crate::support::{LONG, skipped};
 
-/// Perl that gives its process an environment of so many zeros, if the kernel lets it: prctl(PR_SET_MM, PR_SET_MM_MAP).
+/// Perl code that gives its process an environment of `bytes` zeros by prctl(PR_SET_MM, PR_SET_MM_MAP), if the kernel
+/// allows it.
 pub fn huge(bytes: u64) -> String {
     let (mmap, prctl) = (libc::SYS_mmap, libc::SYS_prctl);
     let (option, which) = (libc::PR_SET_MM, libc::PR_SET_MM_MAP);
@@ -37,11 +38,11 @@ pub fn huge(bytes: u64) -> String {
     )
 }
 
-/// So many orphans, each in a session of its own, with so long an environment.
+/// Number of orphans, each in a session of its own, and the length of their environments.
 const ORPHANS: usize = 8;
 const BYTES: u64 = 512 << 20;
 
-/// A job that ends when all of them stand.
+/// A job that ends when all orphans are ready.
 fn breeder() -> String {
     let setsid = libc::SYS_setsid;
     let huge = huge(BYTES);
@@ -62,7 +63,7 @@ fn breeder() -> String {
     )
 }
 
-/// A job of the same user runs beside it, so that it is in question whose the orphans are.
+/// A job of the same user runs beside it, so that the owner of the orphans is unclear.
 fn jobs() -> String {
     let breeder = quoted(&breeder());
     format!(
@@ -93,7 +94,7 @@ fn assert_the_warden_takes_no_notice(host: &Host, spec: &Spec) {
     }
     let end = node.await_where("run.finished", LONG, |event| event.text("run") == breeder);
     assert_eq!(end.text("outcome"), "success");
-    // By environment alone it is known that they are one of two runs' of one user, and each is asked once.
+    // By environment alone, they may belong to one of two runs of this user, and the warden reads each of them once.
     if host.known != Known::Environment {
         assert_eq!(end.number("leftovers"), Some(ORPHANS as i64));
         assert!(bytes_read(warden) - before < 256 << 10, "no environment is read");

@@ -1,4 +1,4 @@
-//! Who is let in on TCP, and what he is shown.
+//! Access over TCP: who is allowed in, and what each client may see.
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -10,7 +10,7 @@ use crate::support::scratch::Scratch;
 use crate::support::{LONG, until};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
-/// Printed by a job, said by an operator, and written in the jobs file.
+/// Strings printed by a job, given by an operator, and written in the jobs file.
 const SECRETS: [&str; 3] = ["printed-hunter2", "said-hunter2", "written-hunter2"];
 const JOBS: &str = "jobs:
   fail: {schedule: '* * * * * *', description: written-hunter2, command: 'echo printed-hunter2; exit 1'}
@@ -41,7 +41,7 @@ fn a_stranger_sees_names_and_outcomes_and_who_has_the_token_sees_all() {
     let fate = format!("/v1/runs/{run}");
     until("all of it is shown", || {
         let seen = DOCUMENTS.map(|path| get_with(at, path, &bearer(TOKEN)).body).concat();
-        let errors = get_with(at, "/v1/status", &bearer(TOKEN)).body.contains("is none of");
+        let errors = get_with(at, "/v1/status", &bearer(TOKEN)).body.contains("is not one of");
         errors && secrets_in(&seen) == SECRETS && seen.contains("uid 0")
     });
     assert_eq!(secrets_in(&get_with(at, &fate, &bearer(TOKEN)).body), ["printed-hunter2"]);
@@ -50,7 +50,7 @@ fn a_stranger_sees_names_and_outcomes_and_who_has_the_token_sees_all() {
         let Answer { code, head, body } = get(at, path);
         assert_eq!(code, 200, "{path}: {body}");
         assert_eq!(secrets_in(&(head + &body)), [""; 0], "{path}: {body}");
-        assert!(!body.contains("is none of") && !body.contains("uid 0") && body.contains("fail"), "{path}: {body}");
+        assert!(!body.contains("is not one of") && !body.contains("uid 0") && body.contains("fail"), "{path}: {body}");
     }
     assert!(get(at, &fate).body.contains("failure"));
     let forms = [
@@ -80,12 +80,12 @@ fn another_token_counts_after_a_reload_and_a_bad_one_changes_nothing() {
     assert_eq!(get_with(at, "/v1/jobs", &bearer(TOKEN)).code, 401);
     secret(&dir, "token", "short");
     a.signal(Signal::HUP);
-    let told = || a.events().tail().contains("stay as they were");
+    let told = || a.events().tail().contains("keeping the old token and certificates");
     until("it is told", told);
     assert_eq!(get_with(at, "/v1/jobs", &bearer(other)).code, 200);
 }
 
-/// A page of a stranger can make its own name mean this address.
+/// A web page can make its own host name resolve to this address (DNS rebinding).
 #[test]
 fn only_own_names_are_answered_to() {
     let at = unused();
@@ -138,14 +138,14 @@ fn a_file_that_cannot_be_used_ends_the_start_with_78_and_what_to_do() {
     assert_eq!(spec.start().wait_exit(LONG).code(), Some(2), "it means nothing without an address");
 }
 
-/// Exit code 78, and words with all of these.
+/// Asserts that the node ends with exit code 78 and a log that contains all of `words`.
 pub fn refused(node: &Node, words: &[&str]) {
     assert_eq!(node.wait_exit(LONG).code(), Some(78), "{}", node.events().tail());
     until("the last words are heard", || words.iter().all(|word| node.events().tail().contains(word)));
     assert!(!node.events().tail().contains("hunter2"), "{}", node.events().tail());
 }
 
-/// What is wrong in a jobs file is told in the log and on the socket, and what stands under `environment` is not.
+/// Log and socket report errors in a jobs file, but not the values under `environment`.
 #[test]
 fn what_is_wrong_with_a_secret_is_told_without_it() {
     let (spec, at) = (node("a").jobs(JOBS), unused());

@@ -1,5 +1,5 @@
-//! Many clients at once who take what they can: readers of all history, readers who do not read, half requests. The leader keeps its
-//! lease, its memory and its times.
+//! Many greedy clients at once: readers of all history, clients that never read, incomplete requests. The leader keeps
+//! its lease, its memory and its schedule.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -17,15 +17,15 @@ use crate::solo::fixture::{get as get_local, kib};
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
-/// Jobs whose history is filled, with twenty records of the largest kind each.
+/// Jobs whose history is filled with twenty records of maximum size each.
 const JOBS: usize = 40;
 const RECORDS: usize = 20;
-/// How much more memory the leader may have than before.
+/// Allowed growth of the leader's memory.
 const MOST_MEMORY_KIB: u64 = 64 << 10;
-/// How late its jobs may start, where the machine has nothing else to do.
+/// Allowed lateness of its jobs on an otherwise idle machine.
 const MOST_LATENESS_MS: i64 = 50;
 
-/// Fills the histories of jobs that nobody defines with the record of one that has run, and an output that grows sixfold as JSON.
+/// Fills the histories of undefined jobs with copies of a record whose output becomes six times as long in JSON.
 fn fill(connect: &str, record: &Value) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -48,14 +48,14 @@ fn fill(connect: &str, record: &Value) {
     });
 }
 
-/// What a client does until it is told to stop.
+/// The behaviour of a client until it is stopped.
 #[derive(Clone, Copy)]
 enum Harm {
-    /// Asks for all that there is, and reads none of it.
+    /// Requests everything and reads nothing.
     NeverReads,
-    /// Sends a part of a request.
+    /// Sends an incomplete request.
     NeverAsks,
-    /// Asks for all that there is, again and again.
+    /// Requests everything again and again.
     ReadsAll,
 }
 
@@ -66,7 +66,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// So many clients, each of an address of its own.
+    /// Starts `count` clients, each with an address of its own.
     fn of(count: u16, at: SocketAddrV4) -> Self {
         let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let client = |number: u16| {
@@ -103,12 +103,12 @@ impl Harm {
             Self::NeverReads | Self::NeverAsks => {
                 let end = if matches!(self, Self::NeverAsks) { all.len() / 2 } else { all.len() };
                 drop(stream.write_all(&all.as_bytes()[..end]));
-                // Until the node has had enough of it.
+                // Until the node closes the connection.
                 drop(stream.set_read_timeout(Some(Duration::from_millis(200))));
                 let began = Instant::now();
                 while !stop.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(20) {
                     thread::sleep(Duration::from_millis(100));
-                    // A look at whether it is closed; of an answer next to nothing is read.
+                    // Checks whether the connection is closed; reads only one byte of an answer.
                     if matches!(stream.read(&mut [0]), Ok(0)) {
                         return;
                     }

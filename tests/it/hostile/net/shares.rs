@@ -1,4 +1,4 @@
-//! What one caller can take: not what the others need.
+//! The resources that one client can take: never those that others need.
 
 use std::io::Write as _;
 use std::net::{SocketAddrV4, TcpStream};
@@ -9,11 +9,11 @@ use crate::solo::fixture::{get as get_local, leading, node};
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
-/// Requests of one caller that are never sent to their end.
+/// Incomplete requests of one client.
 fn halves(from: u8, at: SocketAddrV4, count: usize) -> Vec<TcpStream> {
     let half = |_| {
         let mut stream = dial(caller(from), at).expect("it listens");
-        // Those that are one too many are closed at once.
+        // The node closes those over the limit at once.
         drop(stream.write_all(b"GET /healthz HTT"));
         stream
     };
@@ -26,7 +26,7 @@ fn half_requests_of_one_caller_shut_no_other_out() {
     let spec = listening(node("a"), at).jobs("jobs: {tick: {schedule: '* * * * * *', command: 'true'}}");
     let a = leading(&spec);
     let held = halves(1, at, 300);
-    // However long they are held, others come in while they are: of each connection one round.
+    // While they are held open, others are served, one request per connection.
     for number in 2..10 {
         let answer = exchange(dial(caller(number), at).unwrap(), &request("/healthz", ""));
         assert_eq!(answer.expect("there is an answer").code, 200);
@@ -39,14 +39,14 @@ fn half_requests_of_one_caller_shut_no_other_out() {
     });
 }
 
-/// The session that renews the lease is asked for nothing by people, and those that are are closed again.
+/// Requests of people never use the session that renews the lease; their own sessions are closed again.
 #[test]
 fn what_people_read_goes_over_sessions_of_their_own() {
     let ensemble = Ensemble::start(1);
     let (place, at) = (Place::on(&ensemble), unused());
     let a = listening(usual(place.node("a")).jobs("jobs: {}"), at).start();
     a.await_event("takeover.done", LONG);
-    // Sessions by their connections; some of what else is connected, such as this question, comes and goes.
+    // Counts connections with a session. Others, such as that of this query, come and go.
     let sessions = || ensemble.four_letter(0, "cons").matches("sid=0x").count();
     let before = sessions();
     for _ in 0..3 {

@@ -19,7 +19,7 @@ use crate::support::scratch::Scratch;
 use crate::support::tls::Certificates;
 use crate::support::until;
 
-/// A client that trusts the authority of one set of certificates, and shows an identity of another.
+/// A client that trusts the CA of one set of certificates and presents an identity from another.
 fn client(trusted: &Certificates, shown: Option<&Certificates>) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&trusted.ca).unwrap()).unwrap();
@@ -46,7 +46,7 @@ fn ask(at: SocketAddrV4, config: ClientConfig) -> Option<Answer> {
     exchange(dial_tls(at, config), &request("/healthz", ""))
 }
 
-/// The certificate that is shown there.
+/// The certificate that the server presents.
 fn shown(at: SocketAddrV4, trusted: &Certificates) -> Option<Vec<u8>> {
     let mut stream = dial_tls(at, client(trusted, Some(trusted)));
     stream.write_all(request("/healthz", "").as_bytes()).ok()?;
@@ -54,7 +54,7 @@ fn shown(at: SocketAddrV4, trusted: &Certificates) -> Option<Vec<u8>> {
     Some(stream.conn.peer_certificates()?.first()?.to_vec())
 }
 
-/// A node with the identity of these certificates, which asks its clients for one of the same authority.
+/// A node with the identity of these certificates, which requires client certificates of the same CA.
 fn with_tls(spec: Spec, own: &Certificates) -> Spec {
     closed(&own.client_key);
     let spec = spec.option("--listen-cert", text(&own.client_cert)).option("--listen-key", text(&own.client_key));
@@ -71,7 +71,7 @@ fn only_a_certificate_of_the_right_authority_is_let_in() {
     assert!(ask(at, client(&foreign, Some(&own))).is_none(), "the client trusts another");
     let plain = exchange(dial(caller(1), at).unwrap(), &request("/healthz", ""));
     assert!(plain.is_none(), "without TLS: {plain:?}");
-    // The rules behind it are the same.
+    // The same access rules apply behind it.
     let answer =
         exchange(dial_tls(at, client(&own, Some(&own))), "GET /healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n");
     assert_eq!(answer.expect("it is let in").code, 421);
@@ -82,7 +82,7 @@ fn who_does_not_begin_tls_is_cut_off() {
     let (own, at) = (Certificates::new(), unused());
     let _a = leading(&with_tls(listening(node("a"), at), &own));
     let mut silent = dial(caller(1), at).unwrap();
-    // Bounded by the test's own timeout, which is far longer.
+    // Bounded by the timeout of the test itself, which is far longer.
     assert_eq!(silent.read(&mut [0]).expect("it is closed before that"), 0);
 }
 
@@ -97,11 +97,11 @@ fn a_renewed_certificate_is_shown_after_a_reload_and_a_bad_one_is_not() {
         closed(&aside);
         std::fs::rename(aside, to).unwrap();
     };
-    // A certificate alone, without its key.
+    // Replaces the certificate, but not its key.
     let (certificate, key) = &own.renewed;
     put(certificate, &own.client_cert);
     a.signal(Signal::HUP);
-    until("it says that they do not fit", || a.events().tail().contains("renew both together"));
+    until("it says that they do not fit", || a.events().tail().contains("replace both together"));
     assert_eq!(shown(at, &own).as_ref(), Some(&first));
     put(key, &own.client_key);
     a.signal(Signal::HUP);
@@ -121,7 +121,7 @@ fn certificates_that_cannot_be_used_end_the_start_with_78_and_what_to_do() {
         (&empty, &own.client_key, [text(&empty), "BEGIN CERTIFICATE"]),
         (&own.client_cert, &empty, [text(&empty), "BEGIN PRIVATE KEY"]),
         (&own.client_cert, &open, [text(&open), "chmod 600"]),
-        (&own.client_cert, &other.client_key, [text(&other.client_key), "renew both together"]),
+        (&own.client_cert, &other.client_key, [text(&other.client_key), "replace both together"]),
     ] {
         let spec = listening(node("a"), unused()).option("--listen-cert", text(certificate));
         refused(&spec.option("--listen-key", text(key)).start(), &words);

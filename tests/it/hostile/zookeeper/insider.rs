@@ -1,7 +1,7 @@
-//! A client that may write wherever the cluster does: what it plants is named and passed over, and neither stops the leader, nor the
-//! next one, nor a node that starts.
+//! A client that may write wherever the cluster does.
 //!
-//! Records of another's, impossible owners, attempts and times of runs are planted in the records of failover.
+//! Its records are reported and skipped; they stop neither the leader nor the next leader nor a starting node. Records
+//! with a foreign owner, impossible owners, attempts and times of runs are planted in `records` of `failover`.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::support::witness::Witness;
 use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
-/// Jobs of which something is planted.
+/// Jobs with planted records.
 const MARKED: [&str; 5] = ["deep", "large", "larger", "largest", "version"];
 const FAR: &str = "9999-12-30T21:59:59Z";
 const CANDIDATES: usize = 3_000;
@@ -23,12 +23,12 @@ fn deep() -> Vec<u8> {
     format!("{}{}", "[".repeat(300), "]".repeat(300)).into_bytes()
 }
 
-/// Nearly as much as a node can hold; several of them are more than one answer can.
+/// Nearly the maximum size of a znode; several of them exceed the maximum size of a reply.
 fn large() -> Vec<u8> {
     format!(r#"{{"v":1,"reason":"{}"}}"#, "x".repeat(900_000)).into_bytes()
 }
 
-/// What is put where, be there a record already or not. `mark` is a job's.
+/// The planted paths and data. They replace existing records. `mark` is the mark of a job.
 fn planted(mut mark: Value) -> Vec<(String, Vec<u8>)> {
     let mut planted = Vec::new();
     let version = || br#"{"v":99,"what":"a later version says so"}"#.to_vec();

@@ -1,4 +1,4 @@
-//! A client that has no right to a cluster's tree: whatever it tries on whatever stands there is refused.
+//! A client without rights to a cluster's tree: every operation on every znode is refused.
 
 use zookeeper_client::Client;
 
@@ -14,7 +14,7 @@ use crate::support::zookeeper::Ensemble;
 const CREDENTIAL: &str = "cron:secret";
 const CHROOT: &str = "/secured";
 
-/// The folders, each of which is to hold something; triggers last too short for that.
+/// Parent znodes that must have children. Triggers are not among them because they disappear too quickly.
 const FOLDERS: [&str; 6] = [
     "/leader",
     "/cronkeeper/nodes",
@@ -50,7 +50,7 @@ fn a_client_without_rights_is_refused_whatever_it_tries_on_whatever_path() {
     let owner = Zk::with(Client::connector().with_auth("digest", CREDENTIAL.as_bytes()), &connect);
     let holds = |folder: &str| !owner.children(&format!("{CHROOT}{folder}")).is_empty();
     until("every folder holds something", || FOLDERS.iter().all(|folder| holds(folder)));
-    // What holds it all cannot be taken away while it holds anything; who may try is for its own folder to say.
+    // Without the chroot itself: it cannot be deleted while it has children, and its parent znode decides who may try.
     let paths: Vec<String> = owner.walk(CHROOT).split_off(1);
     let strangers = [
         ("without an identity", Client::connector()),
@@ -63,7 +63,7 @@ fn a_client_without_rights_is_refused_whatever_it_tries_on_whatever_path() {
         let allowed: Vec<_> = allowed.collect();
         assert!(allowed.is_empty(), "{who} it may {allowed:#?}");
     }
-    // Or a test would pass whose tries are refused for other reasons.
+    // Otherwise the test would also pass if the operations failed for other reasons.
     let own = owner.may(&format!("{CHROOT}/cronkeeper/jobs/tick"));
     assert!(own.contains(&"read") && own.contains(&"write") && own.contains(&"set the access list of"), "{own:?}");
     await_ticks(&witness, &[&leader, &follower]);

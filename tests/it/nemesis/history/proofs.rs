@@ -1,4 +1,4 @@
-//! Every break of a promise is seen: one sound life of a small cluster, and what each of them makes of it.
+//! Tests that every violation of a promise is detected: one correct life of a small cluster, and variants of it.
 
 use cronkeeper::job::JobName;
 use cronkeeper::run::{JobRecord, Nonce, RunId};
@@ -10,9 +10,9 @@ use super::*;
 use crate::simulation::zookeeper::Change;
 use crate::zookeeper::fixture;
 
-/// When the first term opens.
+/// The time at which the first term opens.
 const BEGIN: i64 = 1_795_132_800;
-/// The candidates are made by these writes: they are the tokens.
+/// The zxids of the writes that create the candidates, which are the tokens.
 const FIRST: i64 = 1;
 const SECOND: i64 = 2;
 
@@ -88,7 +88,7 @@ impl SessionLoop {
         JobRecord { v: 1, last_scheduled: at(second), counted: None, schedule, nonce: Nonce(second.to_string()) }
     }
 
-    /// The line of a run's beginning.
+    /// The line of the first run's begin.
     fn first_start(&mut self) -> &mut Entry {
         &mut self.seen[0]
     }

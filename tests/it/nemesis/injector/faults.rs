@@ -1,4 +1,4 @@
-//! What each kind of trouble does to nodes, lines and servers.
+//! The effect of each kind of fault on nodes, links and servers.
 
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use super::super::testbed::SERVERS;
 use super::{Cure, FaultInjector, Health, Still};
 
 impl FaultInjector<'_> {
-    /// Does it; what is to be done about it later. Nothing: the victim was down already.
+    /// Applies the fault, and returns the repairs to do later; none if the victim was already down.
     pub(super) fn blow(&mut self, fault: &Fault, i: usize) -> Vec<Cure> {
         match fault.kind {
             Kind::Signal(blow, part) => self.signal(i, blow, part),
@@ -71,7 +71,7 @@ impl FaultInjector<'_> {
         vec![Cure::Network(self.count)]
     }
 
-    /// A node and a server on one side, all others on the other. The middle sees that server, but brings nobody to it.
+    /// Separates a node and a server from all others. The middle host reaches that server, but forwards nothing to it.
     fn part_with(&mut self, i: usize, server: usize) -> Vec<Cure> {
         let cures = self.upon(i, Trouble::Parted(self.servers_and_middle(Some(server))));
         let is_other = |host: &&Arc<_>| {
@@ -89,7 +89,7 @@ impl FaultInjector<'_> {
         cures
     }
 
-    /// All ways to servers, but for one's own.
+    /// The addresses of all servers, except `but`, and of the middle host.
     fn servers_and_middle(&self, but: Option<usize>) -> Vec<Ipv4Addr> {
         let servers = self.testbed.servers.iter().enumerate().filter(|(i, _)| Some(*i) != but);
         servers.map(|(_, host)| host.address()).chain([self.testbed.middle.address()]).collect()

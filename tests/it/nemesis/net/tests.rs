@@ -1,6 +1,6 @@
-//! The rules do what they say, and nothing else: a trouble that does not trouble would make the nemesis worthless.
+//! Tests that the rules have exactly the intended effect: a fault without effect would make the nemesis worthless.
 //!
-//! What is lost is known by what comes after it: nothing is waited for that does not come.
+//! A lost packet is recognised by the packets that follow it, so the tests never wait for something that does not come.
 
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::thread;
@@ -11,7 +11,7 @@ use crate::support::LONG;
 
 const PORT: u16 = 2181;
 
-/// Two hosts, each with a socket, and the middle between them.
+/// Two hosts, each with a socket, and the middle host between them.
 struct Scene {
     network: Network,
     here: (Arc<Host>, UdpSocket),
@@ -39,7 +39,7 @@ impl Scene {
         Some(Self { network: Network::new(slow), here: with_socket(here), there: with_socket(there), middle })
     }
 
-    /// What arrives of a word that is sent from here to there while this is wrong here, and of one that is sent back.
+    /// Whether a message from here arrives there while this fault is applied here, and whether one sent back arrives.
     fn heard(&mut self, trouble: impl FnOnce(Vec<Ipv4Addr>) -> Trouble) -> [bool; 2] {
         let (here, there) = (&self.here, &self.there);
         self.network.suffer(1, &here.0, trouble(vec![there.0.address()]));
@@ -57,7 +57,7 @@ impl Scene {
     }
 }
 
-/// Something made on a host's network.
+/// Creates something on a host's network.
 fn on<T: Send + 'static>(host: &Arc<Host>, make: impl FnOnce() -> T + Send + 'static) -> T {
     let host = Arc::clone(host);
     let made = thread::spawn(move || {
@@ -68,7 +68,7 @@ fn on<T: Send + 'static>(host: &Arc<Host>, make: impl FnOnce() -> T + Send + 'st
 }
 
 fn say(from: &(Arc<Host>, UdpSocket), to: &(Arc<Host>, UdpSocket), word: &str) {
-    // A rule that drops it here can be told as an error.
+    // A rule that drops it here can be reported as an error.
     let _dropped = from.1.send_to(word.as_bytes(), (to.0.address(), PORT));
 }
 
@@ -91,7 +91,7 @@ fn a_lossy_line_loses_some() {
     let Some(mut scene) = Scene::or_skip() else { return };
     let (here, there) = (&scene.here, &scene.there);
     scene.network.suffer(1, &here.0, Trouble::Lossy);
-    // As few as fit into any buffer, and as many as never all come through.
+    // Few enough to fit into any buffer, and so many that some of them are lost.
     (0..200).for_each(|_| say(here, there, "word"));
     scene.network.heal(1);
     say(here, there, "end");

@@ -1,4 +1,6 @@
-//! A node whose loop stands still gives its lease up, and none is elected whose loop does: what decides is what feeds the lease.
+//! Invariant: a node whose loop stalls gives its lease up, and no node with a stalled loop is elected.
+//!
+//! The loop that decides feeds the lease.
 
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use super::super::facts::Fact;
 use super::Invariant;
 
 pub struct AStalledLoopLeadsNoMore {
-    /// A lease that is told ends at most so long after the loop stood still.
+    /// The latest end of a lease, counted from the time at which the loop stalled.
     longest: Duration,
     nodes: Vec<Node>,
 }

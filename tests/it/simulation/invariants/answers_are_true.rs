@@ -1,4 +1,4 @@
-//! What a node is told of a write is what became of it: accepted is written, fenced and superseded never are.
+//! Invariant: the answer to a write is true. An accepted write is committed; a fenced or superseded one never is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ impl AnswersAreTrue {
 impl Invariant for AnswersAreTrue {
     fn observe(&mut self, _at: Uptime, fact: &Fact) -> Result<(), String> {
         match fact {
-            // A pause sets a job's record as it stands.
+            // A pause sets a job's record unchanged, nonce included.
             Fact::Committed { entry, .. } if is_an_operators(entry) => Ok(()),
             Fact::Committed { entry, .. } => {
                 for (_, data) in ops(entry).iter().filter_map(|op| written(op, "/cronkeeper/jobs")) {

@@ -1,5 +1,6 @@
-//! A run's record lists its earlier attempts in their order, but for those that had no process, and counts those that failed; no more
-//! fail than `retries` allow.
+//! Invariant: a run's record lists its earlier attempts in order and counts the failed ones.
+//!
+//! Attempts that had no process are not listed. At most `retries` attempts fail.
 
 use cronkeeper::clock::Uptime;
 use cronkeeper::run::{HistoryRecord, RunRecord};
@@ -8,7 +9,7 @@ use super::super::facts::Fact;
 use super::super::jobs::RETRIES;
 use super::{Invariant, ops, written};
 
-/// How many earlier attempts a record lists.
+/// Number of earlier attempts that a record lists.
 const LISTED: usize = 10;
 
 #[derive(Default)]

@@ -1,5 +1,6 @@
-//! Every job that runs after another hears of each end; what it hears leads to one run, not before all its upstreams' ends, or to a
-//! reason; and nothing that it heard is left at the end.
+//! Invariant: every job that runs after others gets a link for each of their ends, and every link is used.
+//!
+//! Links lead to one run, not before the ends of all upstreams, or to a skip with a reason; no link is left at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,12 +18,12 @@ use super::{Invariant, below, ops, written};
 const TRIGGERS: &str = "/cronkeeper/triggers";
 const RUNNING: &str = "/cronkeeper/running";
 
-/// A minute is waited for a link that nobody can leave; the rest is for what leads to it.
+/// The leader waits a minute for a link that can no longer arrive; the rest is for what leads to that.
 const LONGEST: Duration = Duration::from_secs(90);
 
 pub struct ChainsGoOn {
     sets: [&'static JobSet; 2],
-    /// The links that wait, by the name of their node, and since when.
+    /// The waiting links, by the name of their znode, and since when they wait.
     links: BTreeMap<String, (Link, Uptime)>,
     begun: BTreeSet<String>,
     now: Uptime,
@@ -35,7 +36,7 @@ impl Default for ChainsGoOn {
 }
 
 impl ChainsGoOn {
-    /// The links that this write leaves.
+    /// The links that this write creates.
     fn left(&mut self, entry: &Entry, touched: &[String]) -> Vec<Link> {
         let is_gone = |name: &str| {
             ops(entry).iter().any(|op| matches!(op, Op::Delete { path, .. } if below(path, TRIGGERS) == Some(name)))
@@ -56,7 +57,7 @@ impl ChainsGoOn {
         left
     }
 
-    /// The links that this write takes away.
+    /// The links that this write removes.
     fn taken(&mut self, entry: &Entry) -> Vec<Link> {
         let names = ops(entry).iter().filter_map(|op| match op {
             Op::Delete { path, .. } => below(path, TRIGGERS),
@@ -65,7 +66,7 @@ impl ChainsGoOn {
         names.filter_map(|name| Some(self.links.remove(name)?.0)).collect()
     }
 
-    /// Nobody has to wait for what is told of a run that has not ended, and whoever waits is told.
+    /// Checks that there is a link only for a run that has ended, and one for every dependent.
     fn told(&self, entry: &Entry, left: &[Link]) -> Result<(), String> {
         let ended: Vec<HistoryRecord> = history(entry);
         for link in left {
@@ -87,7 +88,7 @@ impl ChainsGoOn {
         Ok(())
     }
 
-    /// What is taken away leads to a run or a reason.
+    /// Checks that the removed links lead to a run or a reason.
     fn answered(&self, entry: &Entry, taken: &[Link]) -> Result<(), String> {
         for link in taken {
             let run = link.run();
@@ -104,7 +105,7 @@ impl ChainsGoOn {
         Ok(())
     }
 
-    /// A run that is begun in the place of links has that of each upstream.
+    /// Checks that a run that replaces links has a link of each upstream.
     fn rests_on(&self, run: &RunRecord, taken: &[Link]) -> Result<(), String> {
         let id = run.id();
         let said: BTreeSet<&JobName> =
@@ -129,7 +130,7 @@ fn history(entry: &Entry) -> Vec<HistoryRecord> {
     records.filter_map(|data| serde_json::from_slice(data).ok()).collect()
 }
 
-/// True where a record tells what became of a run.
+/// True if the record says how the run ended.
 fn covers(record: &HistoryRecord, run: &RunId) -> bool {
     match record {
         HistoryRecord::Run(end) => end.run.id() == *run,

@@ -1,4 +1,4 @@
-//! A hook is started after what it follows was written, as it was written, and once.
+//! Invariant: a hook starts once, and only after the record it follows was written with that outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,9 +15,9 @@ use super::{Invariant, ops};
 #[derive(Default)]
 pub struct HooksFollowWhatIsWritten {
     ends: BTreeMap<String, End>,
-    /// How the runs of a job ended, by the write. What shares a write has no order of its own.
+    /// The outcomes of a job's runs, by zxid. Records in one write have no order.
     writes: BTreeMap<JobName, BTreeMap<i64, Vec<Outcome>>>,
-    /// What was missed, by job: the first and the last of each record.
+    /// The missed occurrences of each job: the first and the last of each record.
     missed: BTreeMap<JobName, BTreeMap<Timestamp, Timestamp>>,
     started: BTreeSet<(String, String)>,
 }
@@ -48,7 +48,7 @@ impl HooksFollowWhatIsWritten {
         self.ends.insert(end.run.id().to_string(), End { outcome, zxid });
     }
 
-    /// How the runs of its job ended that may count as the one before.
+    /// The outcomes that may count as that of the run before it.
     fn before(&self, run: &str, zxid: i64) -> Vec<Outcome> {
         let job = RunId::parse(run).ok().and_then(|run| self.writes.get(run.job()));
         job.into_iter()
@@ -80,7 +80,7 @@ impl HooksFollowWhatIsWritten {
         if is_right { Ok(()) } else { Err(format!("`{hook}` of `{run}`, which ended {outcome:?} after {before:?}")) }
     }
 
-    /// Records are trimmed, and a run of them may have grown: what was missed once lies in one of them.
+    /// Records are trimmed, and a skip record may have grown: each occurrence that was once missed lies in one of them.
     fn is_missed(&self, run: &str) -> bool {
         let Ok(run) = RunId::parse(run) else { return false };
         let records = self.missed.get(run.job());

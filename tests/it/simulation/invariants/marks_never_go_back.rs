@@ -1,4 +1,4 @@
-//! A job's mark never goes back, and its record never goes.
+//! Invariant: a job's mark never goes back, and its record is never removed.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,10 @@
-//! No run ends for good, and no attempt counts as one that failed or was interrupted, without a process of it, unless nobody could
-//! know that there was none; only a run's own window ends it unstarted, and then it is recorded as missed.
+//! Invariant: a run ends for good only if an attempt had a process, or nobody could know that none had.
 //!
-//! Somebody can know while the node that has the attempt lives and keeps its session, and as long as it has not noted in its state
-//! directory that it hands the attempt over. What an operator ends may never have begun.
+//! The same holds for an attempt that counts as failed or interrupted. Only the end of a run's own window ends the run
+//! unstarted, and then it is recorded as missed.
+//!
+//! Somebody can know as long as the node that has the attempt is alive, keeps its session, and has not noted in its
+//! state directory that it hands the attempt to its warden. A run that an operator ends may never have begun.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,24 +26,24 @@ const RUNNING: &str = "/cronkeeper/running";
 pub struct NoAttemptEndsWithoutAProcess {
     /// The newest attempt of each run in flight.
     attempts: BTreeMap<String, Attempt>,
-    /// The node of each session, as far as the session lives, and its process.
+    /// The node of each living session whose process is alive.
     sessions: BTreeMap<i64, usize>,
-    /// Sessions that are over, or whose process is.
+    /// Sessions that are over, or whose process is dead.
     over: BTreeSet<SessionId>,
-    /// Those whose process died with its host.
+    /// Sessions whose process died with its host.
     of_dead_hosts: BTreeSet<SessionId>,
 }
 
 struct Attempt {
     number: u32,
-    /// As it stood last.
+    /// As last written.
     record: RunRecord,
     owner: SessionId,
     node: String,
-    /// Its node hands it over, or may have.
+    /// Its node hands it to the warden, or may have done so.
     is_noted: bool,
     is_started: bool,
-    /// It, or one before it.
+    /// This attempt or an earlier one had a process.
     run_is_started: bool,
     /// The node's process died, or its session or its member is gone.
     is_lost: bool,
@@ -72,7 +74,7 @@ impl NoAttemptEndsWithoutAProcess {
         self.attempts.insert(run.to_owned(), attempt);
     }
 
-    /// What a record says of an attempt is true, or nobody can know better.
+    /// Checks that a record about an attempt is true, or that nobody can know better.
     fn judge(&self, run: &str, attempt: u32, outcome: Outcome, writer: Option<&str>) -> Result<(), String> {
         if outcome == Outcome::Killed || is_in_doubt(run) {
             return Ok(());
@@ -126,7 +128,7 @@ impl NoAttemptEndsWithoutAProcess {
         Ok(())
     }
 
-    /// Of a run that was in flight, and never will be again.
+    /// Checks the skip of a run that was in flight and never will be again.
     fn judge_skip(&self, skip: &Skip) -> Result<(), String> {
         let run = skip.id();
         let Some(known) = self.attempts.get(&run.to_string()) else { return Ok(()) };

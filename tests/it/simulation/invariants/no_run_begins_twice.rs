@@ -1,4 +1,4 @@
-//! A run is begun once, each of its attempts once and in order, and it ends once.
+//! Invariant: a run begins once and ends once, and each of its attempts begins once and in order.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub struct NoRunBeginsTwice {
 
 struct Run {
     attempt: u32,
-    /// Of the term that began the attempt.
+    /// The token of the term that began the attempt.
     token: FencingToken,
     ended: bool,
 }

@@ -1,8 +1,9 @@
-//! A process is started for an attempt that is on record, once; no two processes of a run are alive at the same time,
-//! nor, where its job does not allow it, of two runs of a job.
+//! Invariant: a process starts once, for an attempt on record, and no two processes of a run are alive together.
 //!
-//! What stands still with its whole host does nothing and is not judged, nor is the moment after: no clock inside
-//! counts a hypervisor's pause, and the warden needs an instant. That is what the fencing token is for.
+//! Unless its job allows it, no two runs of a job have processes at the same time either.
+//!
+//! A process that is frozen with its whole host does nothing and is not judged, nor is it in the moment afterwards: no
+//! clock inside counts a hypervisor's pause, and the warden needs an instant. The fencing token is for that case.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,14 +16,14 @@ use super::super::jobs::GROUP;
 use super::super::warden::Process;
 use super::{Invariant, ops, written};
 
-/// What a warden needs at most to kill what is due.
+/// The longest time that a warden needs to kill a process that is due.
 const KILLING: Duration = Duration::from_millis(20);
 
-/// Whether a run's process may be alive beside one of the next run of its job.
+/// Jobs whose run may be alive together with the next run of the same job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Successors {
     Never,
-    /// For jobs whose names begin with one of these.
+    /// Jobs whose names begin with one of these.
     Named(&'static [&'static str]),
 }
 

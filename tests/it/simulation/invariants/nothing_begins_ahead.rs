@@ -1,4 +1,4 @@
-//! No occurrence is begun more than a minute ahead of the servers' clock, whatever the nodes' clocks say.
+//! Invariant: no occurrence begins more than a minute ahead of the servers' clock, whatever the nodes' clocks show.
 
 use cronkeeper::clock::Uptime;
 use cronkeeper::run::RunRecord;
@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::super::facts::Fact;
 use super::{Invariant, ops, written};
 
-/// The minute, and the millisecond that a stamp is rounded by.
+/// The minute, plus the millisecond by which a stamp is rounded.
 const LEAD: SignedDuration = SignedDuration::from_millis(60_001);
 
 pub struct NothingBeginsAhead;
@@ -21,7 +21,7 @@ impl Invariant for NothingBeginsAhead {
         let records = creates.filter_map(|op| written(op, "/cronkeeper/running"));
         for (run, data) in records {
             let Ok(record) = serde_json::from_slice::<RunRecord>(data) else { continue };
-            // A trigger bears the time of whoever made it, and is due at once.
+            // A trigger has the time of its requester, and is due at once.
             if record.trigger.is_none() && record.scheduled_at.duration_since(time) > LEAD {
                 return Err(format!("`{run}` was begun when it was {time} at the servers"));
             }

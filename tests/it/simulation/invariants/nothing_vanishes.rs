@@ -1,4 +1,4 @@
-//! Every occurrence that a mark passes is begun, or counted in a skip record, by the very write that moves the mark.
+//! Invariant: the write that moves a mark past an occurrence also begins it or counts it in a skip record.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub type Schedules = BTreeMap<(String, Digest), Schedule>;
 pub struct NothingVanishes {
     schedules: Cow<'static, Schedules>,
     records: BTreeMap<String, JobRecord>,
-    /// What each skip record counted when it was written last.
+    /// The count of each skip record when it was last written.
     counted: BTreeMap<String, u64>,
 }
 
@@ -61,10 +61,10 @@ impl NothingVanishes {
         Ok(())
     }
 
-    /// How many more occurrences of `job` the skip records of this write count.
+    /// The occurrences of `job` that the skip records of this write add.
     fn skipped(&mut self, job: &str, entry: &Entry) -> u64 {
         let mut more = 0;
-        // In their order: a record that grew twice in a write counts what it grew to.
+        // In order, because a record that grew twice in a write has the count of the last one.
         for (id, Skip { count, .. }) in skips(job, entry) {
             let before = self.counted.insert(id, count).unwrap_or(0);
             more += count - before.min(count);
@@ -85,7 +85,7 @@ fn begun(job: &str, entry: &Entry) -> Vec<jiff::Timestamp> {
 
 fn skips(job: &str, entry: &Entry) -> Vec<(String, Skip)> {
     let folder = format!("/cronkeeper/history/{job}");
-    // In place of a run that never had a process: its occurrence was begun, and the mark passed it then.
+    // Skips that replace a run without a process: their occurrence was begun, and the mark passed it then.
     let is_a_runs = |id: &str| {
         let run = format!("/cronkeeper/running/{id}");
         ops(entry).iter().any(|op| matches!(op, Op::Delete { path, .. } if *path == run))
@@ -103,7 +103,7 @@ impl Invariant for NothingVanishes {
         let Fact::Committed { entry, .. } = fact else { return Ok(()) };
         let records = ops(entry).iter().filter_map(|op| written(op, "/cronkeeper/jobs"));
         let records = records.filter_map(|(job, data)| Some((job, serde_json::from_slice::<JobRecord>(data).ok()?)));
-        // Several decisions on a job can share a write: they are judged together.
+        // Several decisions about a job can share a write, so they are judged together.
         let mut moved: BTreeMap<String, Vec<JobRecord>> = BTreeMap::new();
         for (job, record) in records {
             moved.entry(job.to_owned()).or_default().push(record);

@@ -1,6 +1,6 @@
-//! Whenever a node leads by its own word and its lease holds, no other node does.
+//! Invariant: while a node reports that it leads and its lease holds, no other node does.
 //!
-//! A node that stands still is judged too: its lease runs out by itself. A dead one acts no more.
+//! A hanging node is judged too, because its lease expires by itself. A dead node does not act any more.
 
 use cronkeeper::clock::Uptime;
 use cronkeeper::term::FencingToken;

@@ -1,4 +1,4 @@
-//! Every invariant sees what it is there for: facts made by hand.
+//! Tests that every invariant detects the violations it is meant for, on facts made by hand.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use super::super::zookeeper::wire::{Entry, Txn};
 use super::no_two_processes_of_a_run::NoTwoProcesses;
 use super::{Invariant, Successors, all};
 
-/// The verdict of all invariants on facts that come true one after the other.
+/// The verdict of all invariants on these facts, in order.
 fn verdict(facts: Vec<Fact>) -> Result<(), String> {
     let mut invariants = all(2, Duration::from_secs(4), Successors::Never);
     facts.iter().try_for_each(|fact| invariants.iter_mut().try_for_each(|one| one.observe(Uptime::from_nanos(1), fact)))
@@ -34,7 +34,7 @@ fn assert_broken(facts: Vec<Fact>, by: &str) {
     assert!(broken.contains(by), "{broken}");
 }
 
-/// 2026-11-20T00:00:00Z, when the runs of these proofs are due.
+/// 2026-11-20T00:00:00Z, when the runs of these tests are due.
 const DUE_MS: i64 = 1_795_132_800_000;
 
 fn committed(zxid: i64, ops: Vec<Op>, touched: &[&str]) -> Fact {
@@ -314,7 +314,7 @@ fn a_begin_of_a_paused_job_is_seen() {
     assert_broken(vec![pause(), begun(3, RUN)], "while its job is paused");
 }
 
-/// The end of `chain-b`, or its beginning by what `chain-a` said.
+/// The record of a run of the chain.
 fn chain_run(job: &str) -> RunRecord {
     let mut run: RunRecord = serde_json::from_slice(&record(1, &format!("n-{job}"))).unwrap();
     run.job = JobName::parse(job).unwrap();
@@ -325,7 +325,7 @@ fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).unwrap()
 }
 
-/// `job` ends, and the job behind it is told, or not.
+/// The end of `job`, with or without a link for the job after it.
 fn chain_end(zxid: i64, job: &str, behind: &str, is_told: bool) -> Fact {
     let mut run = chain_run(job);
     run.dependents = vec![JobName::parse(behind).unwrap()];
@@ -373,7 +373,7 @@ fn a_link_that_nobody_takes_is_seen_at_the_end() {
     assert!(broken.contains("waits since"), "{broken}");
 }
 
-/// The end of the first attempt of a run, written by a node under a session.
+/// The end of a run's first attempt, written by a node under this session.
 fn over(session: i64, outcome: Outcome) -> Fact {
     let run: RunRecord = serde_json::from_slice(&record(1, "n1")).unwrap();
     let end = RunEnd::unseen(&run, outcome, None, run.begun_at);
@@ -402,7 +402,7 @@ fn an_attempt_that_ends_without_a_process_is_seen() {
     assert_broken(after(vec![died(), ended(1)]), "no process was ever started");
 }
 
-/// What a run became that the past of its record tells of.
+/// The outcome is in the list of past attempts in the run's record.
 #[test]
 fn an_attempt_that_counts_as_interrupted_without_a_process_is_seen() {
     let mut run: RunRecord = serde_json::from_slice(&record(2, "n2")).unwrap();
@@ -414,7 +414,7 @@ fn an_attempt_that_counts_as_interrupted_without_a_process_is_seen() {
     assert_eq!(verdict(vec![connected(), begun(1, RUN), Fact::Spawned(process(0, 1, RUN, 1)), again()]), Ok(()));
 }
 
-/// Of a job that is due every four seconds.
+/// A skip of a job that is due every four seconds.
 fn keep(reason: SkipReason, after: i64) -> Skip {
     let due: Timestamp = "2026-11-20T00:00:00Z".parse().unwrap();
     let job = JobName::parse("keep").unwrap();

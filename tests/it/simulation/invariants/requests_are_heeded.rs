@@ -1,5 +1,7 @@
-//! A uuid never runs twice; a trigger ends as a run, as a record with a reason, or after another of its uuid; and no occurrence is
-//! begun while its job is paused.
+//! Invariant: every trigger leads to a result, no uuid runs twice, and no paused job begins an occurrence.
+//!
+//! The result of a trigger is a run or a record with a reason; a trigger with a uuid that was already seen has none of
+//! its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,14 +19,14 @@ const TRIGGERS: &str = "/cronkeeper/triggers";
 const CONTROL: &str = "/cronkeeper/control";
 const RUNNING: &str = "/cronkeeper/running";
 
-/// A uuid and its job: those that run after it bear the same uuid.
+/// A uuid and its job; the jobs that run after it have the same uuid.
 type Request = (Uuid, JobName);
 
 #[derive(Default)]
 pub struct RequestsAreHeeded {
-    /// The triggers that wait, by the name of their node.
+    /// The waiting triggers, by the name of their znode.
     waiting: BTreeMap<String, Request>,
-    /// The run, or the record, that each led to.
+    /// The run or the record that each request led to.
     answered: BTreeMap<Request, String>,
     paused: BTreeSet<String>,
 }
@@ -71,7 +73,7 @@ impl RequestsAreHeeded {
         Ok(())
     }
 
-    /// Whatever answers a trigger stands in the same write as its removal.
+    /// The result of a trigger is in the same write as the trigger's removal.
     fn removed(&mut self, name: &str) -> Result<(), String> {
         match self.waiting.remove(name) {
             Some(request) if !self.answered.contains_key(&request) => {

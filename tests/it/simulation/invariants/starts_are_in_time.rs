@@ -1,7 +1,7 @@
-//! No process starts once the lease of its node has run out, however late the warden hears of it.
+//! Invariant: no process starts after its node's lease has ended, however late the warden receives the order.
 //!
-//! Judged by the furthest that the node was ever told it may act: a lease that is taken away kills, but what was decided under it
-//! may just be starting. A node that was told nothing is not judged.
+//! The limit is the latest lease that the node ever received: withdrawing a lease kills runs, but a start that was
+//! decided under it may just be under way. A node that received none is not judged.
 
 use std::collections::BTreeMap;
 

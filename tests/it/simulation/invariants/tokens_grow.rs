@@ -1,8 +1,10 @@
-//! Terms open in the order of their tokens, and once one has opened nothing fenced by an older one is accepted; and every attempt
-//! of a run is begun behind a check of the candidate whose token it bears.
+//! Invariant: terms open in the order of their tokens, and an opened term shuts out all older ones.
 //!
-//! Judged by what the ensemble commits: the opening sets `/leader` behind a check of the own candidate, and every fenced
-//! write has such a check. A term's token is the creation of its candidate.
+//! Once a term has opened, no write that an older token fences is accepted. Every attempt of a run begins behind a
+//! check of the candidate whose token it has.
+//!
+//! The invariant reads what the ensemble commits: the opening sets `/leader` behind a check of the own candidate, and
+//! every fenced write has such a check. A term's token is the creation of its candidate.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +36,7 @@ impl TokensGrow {
         ops(entry).iter().find_map(token)
     }
 
-    /// What begins behind no fence, or behind another than its own. Before the first term nothing does.
+    /// Rejects an attempt that begins behind no fence or another fence than its own. Before the first term none begins.
     fn begins(&mut self, entry: &Entry, fence: Option<i64>) -> Result<(), String> {
         for (run, data) in ops(entry).iter().filter_map(|op| written(op, "/cronkeeper/running")) {
             let Ok(record) = serde_json::from_slice::<RunRecord>(data) else { continue };
@@ -56,7 +58,7 @@ impl Invariant for TokensGrow {
             self.candidates.entry(path.clone()).or_insert(entry.txn.zxid);
         }
         let fence = self.fence(entry);
-        // Where the whole queue was deleted by hand, its numbers begin anew, and a name may come again.
+        // If the whole queue was deleted by hand, its numbers restart, and a name may occur again.
         for op in ops(entry) {
             if let Op::Delete { path, .. } = op {
                 self.candidates.remove(path);

@@ -1,5 +1,6 @@
-//! In peace whatever is due is decided on, and what was begun has a process, within a bound; and at all times the reason for which
-//! something was skipped is true.
+//! Invariant: in peace, due occurrences are decided and begun runs have a process within a bound.
+//!
+//! At all times, the reason of each skip is true.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,16 +16,16 @@ use super::super::jobs;
 use super::super::zookeeper::wire::Entry;
 use super::{Invariant, below, ops, written};
 
-/// How long it takes at most, where nothing goes wrong, until what is due is decided on, and until what is begun is started.
+/// The longest time, without faults, until a due occurrence is decided and until a begun run is started.
 const SOON: Duration = Duration::from_secs(6);
 
-/// How much later than it came true a reason may be heard of by somebody who has to go by it: longer than any session lasts.
+/// The longest delay until a node that acts on a reason learns of it: longer than any session.
 const NEWS: Duration = Duration::from_secs(20);
 
 pub struct WhatIsDueHasHadItsProcess {
     marks: BTreeMap<String, JobRecord>,
     flights: BTreeMap<String, Flight>,
-    /// When a run of each job ended last.
+    /// The time at which a run of each job last ended.
     ended: BTreeMap<String, Uptime>,
     /// The jobs that are paused, and those that were, until when.
     paused: BTreeMap<String, Option<Uptime>>,
@@ -65,7 +66,7 @@ impl WhatIsDueHasHadItsProcess {
         Ok(())
     }
 
-    /// The jobs that this write counts by another schedule than before: what lies between is missed.
+    /// The jobs that this write counts by another schedule than before, so that the occurrences in between are missed.
     fn changed(&mut self, entry: &Entry) -> Vec<String> {
         let records = ops(entry).iter().filter_map(|op| written(op, "/cronkeeper/jobs"));
         let mut changed = Vec::new();
@@ -116,13 +117,13 @@ impl WhatIsDueHasHadItsProcess {
             SkipReason::Missed if has_occurrences(&skip.job) && !jobs::is_in_doubt(&skip.job) => {
                 jobs::may_be_missed(&skip.job, false, skip.last, skip.decided_at)
             }
-            // Told by the ends of others: see `chains_go_on`.
+            // Follows from the ends of other runs: see `chains_go_on`.
             SkipReason::Missed | SkipReason::Upstream => true,
         };
         if is_true { Ok(()) } else { Err(format!("that is not why it was skipped: {skip:?}")) }
     }
 
-    /// The oldest occurrence of a job that nobody has decided on and that nothing stands in the way of.
+    /// The oldest occurrence of a job that is undecided although nothing prevents a decision.
     fn undecided(&self, name: &str, mark: &JobRecord) -> Option<Timestamp> {
         let schedule = jobs::schedules().get(&(name.to_owned(), mark.schedule.clone()?))?;
         let at = schedule.next_after(mark.last_scheduled).filter(|at| *at + SOON < self.wall)?;
@@ -130,7 +131,7 @@ impl WhatIsDueHasHadItsProcess {
         (!is_paused && !self.makes_up(name) && !is_in_doubt(name)).then_some(at)
     }
 
-    /// What was missed is made up one after the other.
+    /// True if the job makes up its missed occurrences one after the other.
     fn makes_up(&self, name: &str) -> bool {
         let Ok(name) = JobName::parse(name) else { return false };
         let definitions = jobs::sets().into_iter().filter_map(|set| set.jobs.get(&name));
@@ -148,7 +149,7 @@ fn has_occurrences(name: &JobName) -> bool {
 }
 
 fn job_of(run: &str) -> &str {
-    // The parts behind a job's name have no dots.
+    // The parts after a job's name have no dots.
     RunId::parse(run).map_or(run, |id| &run[..id.job().as_str().len()])
 }
 
@@ -182,7 +183,7 @@ impl Invariant for WhatIsDueHasHadItsProcess {
                 return Err(format!("in peace nobody has decided on `{job}`, which was due at {at}"));
             }
         }
-        // What waits for others, and what may have a process elsewhere, is judged by what the ledger says of it.
+        // Runs that wait for others, and runs that may have a process elsewhere, are judged by their record.
         let waits = |flight: &Flight| matches!(flight.state, RunState::Queued | RunState::CutOff);
         let is_forgotten =
             |flight: &Flight| !flight.has_had_a_process && !waits(flight) && flight.since + SOON < self.now;

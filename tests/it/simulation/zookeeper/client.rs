@@ -1,8 +1,9 @@
-//! The client crate's session, as a state machine: `zookeeper-client` 0.11.2, its timers and its quirks.
+//! Model of a `zookeeper-client` 0.11.2 session as a state machine, with the crate's timers and quirks.
 //!
-//! A session pings after 3/20 T without sending, gives a connection up after 8/20 T without hearing, and itself after
-//! 7/5 T. What is handed over while disconnected waits and is sent after the reconnect; what was sent and not answered
-//! fails. Watches are set again at every reconnect. It runs in the node's process: paused with it, gone with it.
+//! A session pings after 3/20 T without sending. It gives up a connection after 8/20 T without receiving, and itself
+//! after 7/5 T. Requests made while disconnected wait and are sent after the reconnect; requests that were sent and not
+//! answered fail. Watches are set again at every reconnect. The client runs in the node's process, and is paused or
+//! dies with it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -27,7 +28,7 @@ pub struct WatchId(pub u64);
 /// The answer to a request, and the watch that came with it.
 pub type Answered = Result<(Answer, Option<(WatchId, oneshot::Receiver<()>)>), Error>;
 
-/// All sessions' clients of all nodes.
+/// The clients of all sessions of all nodes.
 #[derive(Default)]
 pub struct Clients {
     made: u64,
@@ -42,14 +43,14 @@ struct Client {
     node: usize,
     /// In the order in which they are tried.
     endpoints: Vec<usize>,
-    /// The one tried last.
+    /// The server tried last.
     server: usize,
     /// Attempts since the last success.
     tries: usize,
-    /// Attempts before this search began: those of a search after the first round wait between them.
+    /// Attempts before this search began. After the first round, the attempts of a search wait between them.
     searched_from: usize,
     phase: Phase,
-    /// When the search for a server gives the session up.
+    /// The time at which the search for a server gives the session up.
     deadline: Uptime,
     since: Uptime,
     received: Uptime,
@@ -58,28 +59,28 @@ struct Client {
     last_zxid: i64,
     session: Session,
     state: watch::Sender<State>,
-    /// Who waits for the first connection.
+    /// Waits for the first connection.
     first: Option<oneshot::Sender<Result<(), ConnectError>>>,
     waiting: VecDeque<Sent>,
     unanswered: VecDeque<Sent>,
     xid: u64,
     watches: BTreeMap<WatchId, Watched>,
-    /// Nobody holds it any more: it closes when all is answered.
+    /// No handle is left: the client closes once everything is answered.
     released: bool,
-    /// When it asked to be woken, and how often it has asked: only the newest counts.
+    /// The time at which it wants to be woken; `alarms` identifies the newest request to be woken.
     alarm: Option<Uptime>,
     alarms: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Until the next attempt.
+    /// Waits until the next attempt.
     Resting(Uptime),
     /// The TCP connection is being made.
     Dialing(Conn),
-    /// The server is asked for the session.
+    /// The request for the session is under way.
     Opening(Conn),
-    /// The session is open, the first ping not answered.
+    /// The session is open, but the first ping is not answered.
     Settling(Conn),
     Serving(Conn),
     Over,
@@ -98,7 +99,7 @@ struct Watched {
 }
 
 impl Clients {
-    /// A new client of `node` begins to look for a server.
+    /// Creates a client of `node`, which starts to look for a server.
     pub fn connect(
         &mut self,
         env: &mut Env,
@@ -147,7 +148,7 @@ impl Clients {
         matches!(client.phase, Phase::Serving(_)).then_some(client.server)
     }
 
-    /// How many sessions watch each node below `folder`.
+    /// The number of sessions that watch each znode below `folder`.
     pub fn watched(&self, folder: &str) -> BTreeMap<String, usize> {
         let mut watched = BTreeMap::new();
         for client in self.clients.values() {
@@ -169,13 +170,13 @@ impl Clients {
         self.clients.values().rev().find(|client| client.node == node).map(|client| client.session)
     }
 
-    /// True while a write of `node` is on its way, or its answer.
+    /// True while a write of `node`, or the answer to it, is under way.
     pub fn awaits_write(&self, node: usize) -> bool {
         let is_write = |sent: &Sent| matches!(sent.request, Request::Write(_));
         self.clients.values().any(|client| client.node == node && client.unanswered.iter().any(is_write))
     }
 
-    /// The server to which a client is connected.
+    /// The server that a client is connected to.
     pub fn server(&self, id: ClientId) -> Option<usize> {
         self.clients.get(&id).filter(|client| matches!(client.phase, Phase::Serving(_))).map(|client| client.server)
     }
@@ -184,7 +185,7 @@ impl Clients {
         self.clients.get(&id).map_or(0, |client| client.session)
     }
 
-    /// Hands a request over.
+    /// Takes a request from the program.
     pub fn request(&mut self, env: &mut Env, id: ClientId, request: Request) -> oneshot::Receiver<Answered> {
         let (answer, answered) = oneshot::channel();
         match self.clients.get_mut(&id) {
@@ -199,7 +200,7 @@ impl Clients {
         answered
     }
 
-    /// Nobody holds the client any more.
+    /// Called when the last handle of the client is dropped.
     pub fn release(&mut self, env: &mut Env, id: ClientId) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.released = true;
@@ -207,7 +208,7 @@ impl Clients {
         }
     }
 
-    /// Nobody waits for the first connection any more.
+    /// Called when nobody waits for the first connection any more.
     pub fn abandon(&mut self, env: &mut Env, id: ClientId) {
         if let Some(client) = self.clients.get_mut(&id).filter(|client| client.first.is_some()) {
             client.released = true;
@@ -222,7 +223,7 @@ impl Clients {
         }
     }
 
-    /// The process is gone: its kernel closes its connections, unless its host is gone too.
+    /// The process is gone. Its kernel closes the connections, unless the host is gone too.
     pub fn kill(&mut self, env: &mut Env, node: usize, with_host: bool) {
         if with_host {
             env.network.lose(Host::Node(node));
@@ -309,14 +310,14 @@ impl Client {
         self.set_alarm(env);
     }
 
-    /// Begins to look for a server after a loss.
+    /// Starts to look for a server after a loss.
     fn search(&mut self, env: &mut Env, by_conn: &mut BTreeMap<Conn, ClientId>) {
         self.deadline = self.received + env.timing.session_timeout * 7 / 5;
         self.searched_from = self.tries;
         self.dial(env, by_conn);
     }
 
-    /// An attempt has failed.
+    /// Handles a failed attempt.
     fn try_next(&mut self, env: &mut Env, by_conn: &mut BTreeMap<Conn, ClientId>) {
         let tried = self.tries - self.searched_from;
         if env.now() >= self.deadline {
@@ -351,7 +352,7 @@ impl Client {
         self.search(env, by_conn);
     }
 
-    /// This end gives the connection up.
+    /// Closes the connection from this end.
     fn hang_up(&mut self, env: &mut Env, by_conn: &mut BTreeMap<Conn, ClientId>) {
         if let Some(conn) = self.conn() {
             self.send(env, conn, Body::Fin);
@@ -359,7 +360,7 @@ impl Client {
         self.lost(env, by_conn);
     }
 
-    /// The session is over, or none was had.
+    /// The session is over, or never existed.
     fn over(&mut self, env: &mut Env, expired: bool) {
         if let Some(conn) = self.conn() {
             self.send(env, conn, Body::Fin);
@@ -475,7 +476,7 @@ impl Client {
         }
     }
 
-    // Its clocks.
+    // The timers.
 
     fn look_at_clock(&mut self, env: &mut Env, by_conn: &mut BTreeMap<Conn, ClientId>) {
         let now = env.now();
@@ -507,7 +508,7 @@ impl Client {
         }
     }
 
-    /// Asks to be woken when its clocks have something to say, in steps of T/20 as the crate's interval has it.
+    /// Schedules the next check of the timers, in steps of T/20 like the crate's interval.
     fn set_alarm(&mut self, env: &mut Env) {
         let timeout = env.timing.session_timeout;
         let silence = timeout * 2 / 5;

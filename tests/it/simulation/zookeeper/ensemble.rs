@@ -1,7 +1,7 @@
-//! The servers together, and how they elect their leader.
+//! The servers of the ensemble, and the election of their leader.
 //!
-//! Votes are not modelled: after some time, among servers that look for a leader and can talk to each other, the one
-//! with the longest log leads, as in ZooKeeper; one that comes later joins the leader that is there.
+//! Votes are not modelled. As in ZooKeeper, of the servers that look for a leader and can reach each other, the one
+//! with the longest log leads after some time; a server that comes later joins the existing leader.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::super::world::{Env, Event};
 use super::leading::QUORUM;
 use super::server::{Health, Input, Server};
 
-/// How many servers there are.
+/// Number of servers.
 pub const SERVERS: usize = 3;
 
 pub struct Ensemble {
@@ -28,12 +28,12 @@ impl Ensemble {
         }
     }
 
-    /// The server that leads with a quorum, if any does.
+    /// The server that leads with a quorum, if any.
     pub fn leader(&self) -> Option<&Server> {
         self.servers.iter().filter(|server| server.is_serving()).max_by_key(|s| s.epoch)
     }
 
-    /// Time for servers that look for a leader to find one.
+    /// Lets the servers that look for a leader find one.
     pub fn elect(&mut self, env: &mut Env) {
         env.electing = false;
         for id in 0..self.servers.len() {
@@ -88,7 +88,7 @@ fn talk(env: &Env, a: usize, b: usize) -> bool {
 }
 
 impl Env {
-    /// Servers look for a leader: they find one after some time, if they can.
+    /// Starts an election, which succeeds after some time if it can.
     pub(super) fn hold_election(&mut self) {
         if !self.electing {
             self.electing = true;

@@ -1,4 +1,4 @@
-//! The model does what was measured on real servers and read in the client crate.
+//! Tests that the model behaves as was measured on real servers and read in the client crate's source.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn connect(testbed: &mut Testbed, node: usize) -> SimClient {
     testbed.on(node, async move { connector.connect().await }).unwrap()
 }
 
-/// A client of `node` connected to a follower, or to the leader of the ensemble.
+/// A client of `node` that is connected to a follower, or to the leader of the ensemble.
 fn connect_to(testbed: &mut Testbed, node: usize, leader: bool) -> (SimClient, usize) {
     for _ in 0..50 {
         let client = connect(testbed, node);
@@ -52,7 +52,7 @@ fn rejoin(testbed: &mut Testbed, server: usize) {
     }
 }
 
-/// Whether a node is there, by the ensemble's own word.
+/// True if the znode exists, as the ensemble has it.
 fn exists(testbed: &Testbed, path: &str) -> bool {
     let world = testbed.executor.world.lock();
     world.ensemble.leader().is_some_and(|leader| leader.tree().stat(path).is_some())
@@ -71,7 +71,7 @@ fn a_session_reads_what_it_has_written() {
     }
 }
 
-/// As where all of them wait for fsync.
+/// As when all of them wait for fsync.
 #[test]
 fn writes_wait_for_disks_that_stand_still_and_reads_do_not() {
     let mut testbed = Testbed::new(1, 2);
@@ -93,7 +93,7 @@ fn a_server_cut_off_from_the_others_answers_reads_and_pings_but_no_writes() {
     let reader = client.clone();
     testbed.on(0, async move { reader.create("/a", vec![], Mode::Ephemeral).await }).unwrap();
     cut_off(&mut testbed, server);
-    // Longer than the session: others have long seen it go, and still it is read here.
+    // Longer than the session: others have long seen the znode disappear, and this server still returns it.
     testbed.run(T + TICK / 2);
     let reader = client.clone();
     assert_eq!(client.state(), State::Connected);
@@ -140,7 +140,7 @@ fn what_was_handed_over_while_disconnected_commits_after_the_reconnect_though_gi
 fn a_write_can_commit_after_a_read_over_a_new_connection_did_not_see_it() {
     let mut testbed = Testbed::new(4, 1);
     let (client, server) = connect_to(&mut testbed, 0, true);
-    // The leader proposes, and hears no answer.
+    // The leader proposes, and receives no answer.
     for other in (0..SERVERS).filter(|other| *other != server) {
         fault(&mut testbed, Fault::Cut { from: Host::Server(other), to: Host::Server(server) });
     }

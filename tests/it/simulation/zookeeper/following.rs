@@ -1,4 +1,4 @@
-//! The part of a follower: keeps what the leader proposes, applies what it commits, tells it which sessions live.
+//! The follower's part of a server: stores proposals, applies commits, and reports which sessions are alive.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ pub struct Following {
     leader: usize,
     conn: Conn,
     heard: Uptime,
-    /// Sessions heard of since the leader asked last.
+    /// Sessions that were active since the leader last asked.
     pub(super) touched: BTreeSet<Session>,
 }
 
@@ -29,7 +29,7 @@ impl Following {
 }
 
 impl Server {
-    /// Joins `leader`: its log becomes this server's.
+    /// Joins `leader`, and takes over its log.
     pub(super) fn follow(&mut self, env: &mut Env, leader: &mut Server) {
         let same = (self.committed..self.log.len().min(leader.log.len()))
             .take_while(|index| self.log[*index].txn.zxid == leader.log[*index].txn.zxid)

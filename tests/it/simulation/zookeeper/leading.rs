@@ -1,4 +1,4 @@
-//! The part of the ensemble's leader: orders all writes, commits what a quorum has on disk, expires sessions.
+//! The leader's part of a server: orders writes, commits what a quorum has on disk, and expires sessions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::tracker::{Owner, Tracker};
 use super::tree::{Change, Session, Txn};
 use super::wire::{Body, Entry, Origin, Proposal};
 
-/// How many servers make a quorum.
+/// Number of servers in a quorum.
 pub const QUORUM: usize = SERVERS / 2 + 1;
 
-/// The session of whoever is not of the simulated nodes.
+/// The session of clients that do not belong to the simulated nodes.
 pub const STRANGER: Session = -1;
 
 pub struct Leading {
@@ -43,12 +43,12 @@ impl Leading {
 }
 
 impl Server {
-    /// Takes the lead in a new epoch; all that is in the log counts as committed once the quorum has it, which it does.
+    /// Starts to lead in a new epoch. The whole log counts as committed once the quorum has it, which it already does.
     pub(super) fn lead(&mut self, env: &mut Env, epoch: i64) {
         self.epoch = epoch;
         self.on_disk = self.on_disk.map(|_| self.log.len());
         self.advance(env, self.log.len());
-        // The tracker counts by the host's clock, the leader's pings by when it began to lead.
+        // The tracker counts by the host's clock, the leader's pings from the start of its epoch.
         let origin = env.now() + env.timing.tick.mul_f64(env.rng.f64());
         let mut tracker = Tracker::new(env.timing.tick, env.timing.session_timeout, origin);
         for session in self.tree.sessions() {
@@ -58,7 +58,7 @@ impl Server {
         self.role = Role::Leading(Leading { tracker, learners: BTreeMap::new(), proposed: 0, half_ticks: 0 });
     }
 
-    /// A tick of the tracker has passed: the sessions that were to be heard of by then are closed.
+    /// A tick of the tracker has passed: closes the sessions that should have been heard from by then.
     pub(super) fn expire(&mut self, env: &mut Env, epoch: i64) {
         let host = self.host();
         let now = env.now();
@@ -73,7 +73,7 @@ impl Server {
         }
     }
 
-    /// When a session ends if nothing more is heard of it.
+    /// The time at which a session ends if nothing more arrives from it.
     pub fn session_end(&self, session: Session) -> Option<Uptime> {
         match &self.role {
             Role::Leading(leading) => leading.tracker.end(session),
@@ -107,7 +107,8 @@ impl Server {
             env.note(|| format!("{host} has lost its quorum"));
             return self.look(env);
         }
-        // A server that has just joined has the whole log on disk: what waited for a quorum is committed, also where nothing more comes.
+        // A server that has just joined has the whole log on disk, so writes that waited for a quorum are committed,
+        // even if no other write follows.
         self.commit(env);
     }
 
@@ -122,7 +123,7 @@ impl Server {
         self.append(env, Txn { zxid: 0, time_ms: 0, session, change }, Some(origin));
     }
 
-    /// Takes a write that comes from none of the simulated clients.
+    /// Accepts a write that comes from none of the simulated clients.
     pub fn write_for(&mut self, env: &mut Env, session: Session, ops: Vec<Op>) {
         self.append(env, Txn { zxid: 0, time_ms: 0, session, change: Change::Ops(ops) }, None);
     }

@@ -1,7 +1,7 @@
-//! The seam `zookeeper::client`, on the model.
+//! Implementation of `zookeeper::client` on the model.
 //!
-//! What holds a lock on the world is never dropped while the world is locked: results are made from plain values, here,
-//! by whoever waits for them.
+//! Values whose drop locks the world must not be dropped while the world is locked. Results are therefore built here
+//! from plain values, by the task that waits for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::client::{Answered, ClientId, WatchId};
 use super::tree::CLOSED;
 use super::wire::{Answer, Request, Watching};
 
-/// Makes sessions for a node.
+/// Creates sessions for a node.
 #[derive(Clone)]
 pub struct Connector {
     pub world: Shared,
@@ -33,7 +33,7 @@ pub struct SimClient {
     timeout: Duration,
 }
 
-/// Kept by all clones of a client; the last one gone, the client may close.
+/// Shared by all clones of a client. When the last one is dropped, the client may close.
 struct Held {
     world: Shared,
     id: ClientId,
@@ -45,10 +45,10 @@ pub struct SimWatch {
     fired: Option<oneshot::Receiver<()>>,
 }
 
-/// A node, if it is there, and a watch on it, if one was asked for.
+/// A znode, if it exists, and a watch on it, if one was requested.
 type Seen = (Option<(Vec<u8>, Stat)>, Option<SimWatch>);
 
-/// Gives up when dropped before the first connection stands.
+/// Abandons the client if dropped before the first connection is open.
 struct Dialing(Option<Held>);
 
 impl Connect for Connector {
@@ -60,7 +60,7 @@ impl Connect for Connector {
             let (id, connected, states) = world.connect(self.node);
             (id, connected, states, world.env.timing.session_timeout)
         };
-        // The guard's own drop must find it taken.
+        // Taken out before the guard's own drop runs.
         let mut dialing = Dialing(Some(Held { world: self.world.clone(), id }));
         connected.await.unwrap_or_else(|_| Err(ConnectError::Unreachable("the node is gone".into())))?;
         let session = self.world.lock().clients.session(id);
@@ -137,13 +137,14 @@ impl SimClient {
     }
 }
 
-/// The data of a node that is there, if this client may read it.
+/// The data of an existing znode, if this client may read it.
 fn readable(node: Option<(Vec<u8>, Stat)>) -> Read {
     let (data, stat) = node.ok_or(Error::NoNode)?;
     if data == CLOSED { Err(Error::NoAuth) } else { Ok((data, stat)) }
 }
 
-/// What the client crate lets through. A sequential node's name may be empty: the server makes it.
+/// True for the paths that the client crate accepts. A sequential znode's name may be empty, because the server makes
+/// it.
 fn is_path(path: &str) -> bool {
     let Some(names) = path.strip_prefix('/') else { return false };
     let names = names.strip_suffix('/').unwrap_or(names);

@@ -1,4 +1,4 @@
-//! One server of the ensemble: serves its clients from its own state, which may be old, and hands writes to the leader.
+//! A server of the ensemble: serves its clients from its own, possibly old, state and forwards writes to the leader.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -19,20 +19,20 @@ pub struct Server {
     pub(super) id: usize,
     pub(super) health: Health,
     pub(super) role: Role,
-    /// What it has on disk; a part at the end may not be committed.
+    /// The log on its disk. The end of it may not be committed.
     pub(super) log: Vec<Arc<Entry>>,
-    /// While its disk stands still: how much of the log is on it.
+    /// While its disk hangs: how much of the log is on the disk.
     pub(super) on_disk: Option<usize>,
-    /// How much of it is committed, and applied to `tree`.
+    /// How much of the log is committed and applied to `tree`.
     pub(super) committed: usize,
     pub(super) tree: Tree,
-    /// The newest it took part in.
+    /// The newest epoch that it took part in.
     pub(super) epoch: i64,
     clients: BTreeMap<Conn, ClientConn>,
     watches: BTreeMap<String, BTreeSet<Conn>>,
-    /// What came while it was paused.
+    /// Messages that came while it was paused.
     inbox: Vec<Input>,
-    /// Ticks are counted from here.
+    /// The origin from which ticks are counted.
     pub(super) born: Uptime,
     lives: u32,
 }
@@ -40,7 +40,7 @@ pub struct Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     Running,
-    /// Its process stands still; its kernel accepts and keeps what comes.
+    /// Its process hangs; its kernel accepts connections and keeps the data.
     Paused,
     Down,
 }
@@ -63,14 +63,14 @@ struct ClientConn {
     host: Host,
     session: Session,
     open: bool,
-    /// To set again once the session is open.
+    /// Watches to set again once the session is open.
     watches: Vec<(String, WatchKind)>,
     /// The newest transaction that the client knew of when it connected.
     seen: i64,
     pending: VecDeque<Pending>,
 }
 
-/// Requests of one connection are answered in their order.
+/// A request that waits, because the requests of one connection are answered in order.
 enum Pending {
     Write { xid: u64, answer: Option<(i64, Answer)> },
     Read { xid: u64, request: Request },
@@ -116,7 +116,7 @@ impl Server {
         matches!(self.role, Role::Leading(_))
     }
 
-    /// True where it takes writes.
+    /// True if it accepts writes.
     pub fn is_serving(&self) -> bool {
         self.health == Health::Running && self.is_leading()
     }
@@ -144,7 +144,7 @@ impl Server {
         }
     }
 
-    /// The process dies; with its host, without a word to anybody, or alone, and its kernel closes its connections.
+    /// The process dies. With its host it dies without notice to anybody; alone, its kernel closes its connections.
     pub fn crash(&mut self, env: &mut Env, with_host: bool) {
         if self.health == Health::Down {
             return;
@@ -172,7 +172,7 @@ impl Server {
         }
         self.health = Health::Running;
         let mut inbox = std::mem::take(&mut self.inbox);
-        // Whether the timers or the sockets are looked at first is chance.
+        // Chance decides whether the timers or the sockets are read first.
         if env.rng.bool() {
             inbox.sort_by_key(|input| matches!(input, Input::Packet(_)));
         }
@@ -184,7 +184,7 @@ impl Server {
         }
     }
 
-    /// Gives up its part in the ensemble: all its connections are closed.
+    /// Leaves the ensemble, and closes all its connections.
     pub(super) fn look(&mut self, env: &mut Env) {
         let host = self.host();
         match std::mem::replace(&mut self.role, Role::Looking) {
@@ -199,12 +199,12 @@ impl Server {
         env.hold_election();
     }
 
-    /// Its disk stands still: it takes writes, and does not say that it has them. All else goes on.
+    /// Its disk hangs: the server accepts writes and does not acknowledge them; everything else continues.
     pub fn stall_disk(&mut self) {
         self.on_disk.get_or_insert(self.log.len());
     }
 
-    /// What it has taken meanwhile is on its disk now.
+    /// Everything that it accepted meanwhile is on its disk now.
     pub fn resume_disk(&mut self, env: &mut Env) {
         if self.on_disk.take().is_none() || self.health == Health::Down {
             return;
@@ -223,7 +223,7 @@ impl Server {
         env.queue.at(next, Event::Server(self.id, Input::HalfTick(self.lives)));
     }
 
-    // What comes in.
+    // Incoming messages.
 
     pub fn take(&mut self, env: &mut Env, input: Input) {
         match (self.health, input) {
@@ -325,7 +325,7 @@ impl Server {
         }
     }
 
-    /// The leader has answered for the session.
+    /// The leader has answered a request to open the session.
     pub(super) fn opened(&mut self, env: &mut Env, conn: Conn, session: Session, valid: bool) {
         let others: Vec<Conn> = self
             .clients
@@ -397,7 +397,7 @@ impl Server {
         }
     }
 
-    /// Applies the log as far as it is committed.
+    /// Applies the committed part of the log.
     pub(super) fn advance(&mut self, env: &mut Env, length: usize) {
         while self.committed < length.min(self.log.len()) {
             let entry = self.log[self.committed].clone();
@@ -452,7 +452,7 @@ impl Server {
         self.drain(env, conn);
     }
 
-    /// Answers what can be answered; a read waits for the writes before it.
+    /// Answers all requests that can be answered; a read waits for the writes before it.
     fn drain(&mut self, env: &mut Env, conn: Conn) {
         let host = self.host();
         let Some(client) = self.clients.get_mut(&conn) else { return };

@@ -1,5 +1,7 @@
-//! The sessions as the ensemble's leader tracks them: each expires in the first tick after its timeout has passed since
-//! the leader last heard of it. A new leader starts all of them anew.
+//! The session tracker of the ensemble's leader.
+//!
+//! A session expires in the first tick after its timeout has passed since the leader last heard from it. A new leader
+//! restarts the timeouts of all sessions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,14 +11,14 @@ use cronkeeper::clock::Uptime;
 use super::super::network::Conn;
 use super::tree::Session;
 
-/// Through which server, and which of its connections to the leader, a session's client is connected; no connection for
-/// the leader's own clients.
+/// The server, and its connection to the leader, through which a session's client is connected; no connection for the
+/// leader's own clients.
 pub type Owner = (usize, Option<Conn>);
 
 pub struct Tracker {
     tick: Duration,
     timeout: Duration,
-    /// Ticks are counted from here.
+    /// The origin from which ticks are counted.
     origin: Uptime,
     sessions: BTreeMap<Session, Tracked>,
 }
@@ -26,12 +28,12 @@ struct Tracked {
     owner: Option<Owner>,
 }
 
-/// Why the leader refuses a write before it is proposed.
+/// The reason why the leader refuses a write before proposing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stale {
     /// The session is over, or about to be.
     Over,
-    /// The session's client is connected elsewhere by now.
+    /// The session's client has connected to another server.
     Moved,
 }
 
@@ -45,14 +47,14 @@ impl Tracker {
         self.sessions.insert(session, Tracked { expires, owner });
     }
 
-    /// The client is heard of. False where the session is over.
+    /// Notes a sign of life from the client. False if the session is over.
     pub fn touch(&mut self, now: Uptime, session: Session) -> bool {
         let expires = self.expiry(now);
         let tracked = self.sessions.get_mut(&session);
         tracked.map(|tracked| tracked.expires = tracked.expires.max(expires)).is_some()
     }
 
-    /// The client connects through another server. False where the session is over.
+    /// Notes that the client connects through another server. False if the session is over.
     pub fn reopen(&mut self, now: Uptime, session: Session, owner: Owner) -> bool {
         if let Some(tracked) = self.sessions.get_mut(&session) {
             tracked.owner = Some(owner);
@@ -65,12 +67,12 @@ impl Tracker {
         if *tracked.owner.get_or_insert(owner) == owner { Ok(()) } else { Err(Stale::Moved) }
     }
 
-    /// When a session ends if nothing more is heard of it.
+    /// The time at which a session ends if nothing more arrives from it.
     pub fn end(&self, session: Session) -> Option<Uptime> {
         self.sessions.get(&session).map(|tracked| tracked.expires)
     }
 
-    /// The sessions to close now; their writes are refused from here on.
+    /// The sessions to close now. Their writes are refused from here on.
     pub fn expire(&mut self, now: Uptime) -> Vec<Session> {
         let over: Vec<Session> =
             self.sessions.iter().filter(|(_, tracked)| tracked.expires <= now).map(|(session, _)| *session).collect();
@@ -87,7 +89,7 @@ impl Tracker {
     /// The first tick after an instant.
     pub fn next_tick(&self, at: Uptime) -> Uptime {
         let tick = self.tick.as_nanos() as u64;
-        // From a tick later, for the origin may be still to come.
+        // From a tick later, because the origin may still be in the future.
         let since = (at + self.tick).since(self.origin).as_nanos() as u64;
         self.origin + Duration::from_nanos(since / tick * tick)
     }

@@ -1,13 +1,14 @@
-//! The znodes as one server holds them: a state machine that applies committed transactions in order.
+//! The znodes on one server: a state machine that applies committed transactions in order.
 //!
-//! Every server applies the same transactions and so comes to the same answers; nothing here knows of servers or time.
+//! Every server applies the same transactions and therefore returns the same answers. This module knows neither servers
+//! nor time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cronkeeper::zookeeper::client::{Done, Error, Mode, MultiError, Op, Stat};
 
-/// The number that ZooKeeper gives a session.
+/// The number of a ZooKeeper session.
 pub type Session = i64;
 
 /// A transaction, as the leader of the ensemble ordered it.
@@ -25,25 +26,25 @@ pub enum Change {
     Ops(Vec<Op>),
     OpenSession,
     CloseSession,
-    /// A write that the leader refused: it takes its place in the order and changes nothing.
+    /// A write that the leader refused. It has a place in the order and changes nothing.
     Refused,
 }
 
-/// What a transaction did.
+/// The effect of a transaction.
 pub struct Applied {
     pub result: Result<Vec<(Done, Stat)>, MultiError>,
-    /// Nodes made, changed or removed.
+    /// The znodes that it created, changed or removed.
     pub touched: Vec<String>,
 }
 
-/// What a node holds whose ACL keeps all but its maker from reading and setting it. ACLs are not modelled otherwise.
+/// The data of a znode whose ACL lets only its creator read and set it. Other ACLs are not modelled.
 pub const CLOSED: &[u8] = b"for others only";
 
 #[derive(Clone, Debug)]
 struct Znode {
     data: Arc<[u8]>,
     stat: Stat,
-    /// Counts children made and removed; sequence numbers are taken from it.
+    /// Counts the creation and removal of children. Sequence numbers are taken from it.
     cversion: i32,
     children: u32,
 }
@@ -56,7 +57,7 @@ pub struct Tree {
     zxid: i64,
 }
 
-/// What a node was before a multi changed it, so that a multi that fails leaves nothing behind.
+/// The znodes as they were before a multi changed them, so that a failing multi leaves nothing behind.
 type Undo = Vec<(String, Option<Znode>)>;
 
 impl Tree {
@@ -66,7 +67,7 @@ impl Tree {
         Self { nodes, ephemerals: BTreeMap::new(), sessions: BTreeSet::new(), zxid: 0 }
     }
 
-    /// The newest transaction applied.
+    /// The newest applied transaction.
     pub fn zxid(&self) -> i64 {
         self.zxid
     }
@@ -87,7 +88,7 @@ impl Tree {
         self.nodes.get(path).map(|node| (node.data.to_vec(), node.stat))
     }
 
-    /// The children's names, oldest first: their names may come from outside the simulation, their age does not.
+    /// The names of the children, oldest first, because names may come from outside the simulation and ages do not.
     pub fn children(&self, path: &str) -> Option<Vec<String>> {
         self.nodes.get(path)?;
         let folder = if path == "/" { "/".to_owned() } else { format!("{path}/") };
@@ -96,12 +97,12 @@ impl Tree {
             .filter_map(|(child, node)| Some((node.stat.czxid, child.strip_prefix(&folder)?)))
             .filter(|(_, name)| !name.is_empty() && !name.contains('/'))
             .collect();
-        // Nodes of one multi share their zxid and were made by name.
+        // The znodes of one multi share their zxid, so they are ordered by name.
         children.sort();
         Some(children.into_iter().map(|(_, name)| name.to_owned()).collect())
     }
 
-    /// Carries a transaction out.
+    /// Applies a transaction.
     pub fn apply(&mut self, txn: &Txn) -> Applied {
         debug_assert!(txn.zxid > self.zxid);
         self.zxid = txn.zxid;

@@ -1,4 +1,4 @@
-//! What clients and servers of the modelled ensemble say to each other.
+//! The messages between clients and servers of the modelled ensemble.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use super::tree::{Change, Session};
 pub use super::tree::Txn;
 
 pub enum Body {
-    /// Opens a TCP connection; the far kernel answers, whatever its process does.
+    /// Opens a TCP connection. The far kernel answers, whatever its process does.
     Syn,
     SynAck,
-    /// The sender's end is closed.
+    /// The sender has closed its end.
     Fin,
 
     // From a client.
     Open {
-        /// 0 for a new one.
+        /// 0 for a new session.
         session: Session,
-        /// A server that has not seen this transaction sends the client away.
+        /// A server that has not seen this transaction refuses the client.
         last_zxid: i64,
         /// Watches to set again.
         watches: Vec<(String, WatchKind)>,
@@ -32,7 +32,7 @@ pub enum Body {
     Ping,
 
     // To a client.
-    /// The session is open; none: it is over.
+    /// The session is open; `None`: it is over.
     Opened(Option<Session>),
     Reply {
         xid: u64,
@@ -40,7 +40,7 @@ pub enum Body {
         answer: Answer,
     },
     Pong,
-    /// The node was made, changed or removed.
+    /// The znode was created, changed or removed.
     Fired(String),
 
     // Between servers.
@@ -56,7 +56,7 @@ pub enum Body {
         length: usize,
     },
     LeaderPing,
-    /// The answer to it: the sessions heard of since the last.
+    /// The answer to it: the sessions heard from since the last one.
     LearnerPong(Vec<Session>),
     Validate {
         client: Conn,
@@ -72,9 +72,9 @@ pub enum Body {
 /// A watch as the client sets it again after a reconnect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchKind {
-    /// The node was there: fires at once if it is gone, or newer.
+    /// The znode existed: fires at once if it is gone, or newer.
     Data,
-    /// It was not: fires at once if it is there.
+    /// The znode did not exist: fires at once if it exists.
     Exist,
 }
 
@@ -87,7 +87,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// All that it names.
+    /// All paths that the request names.
     pub fn paths(&self) -> Vec<&str> {
         match self {
             Self::Write(ops) => ops.iter().map(path).collect(),
@@ -126,7 +126,7 @@ pub struct Proposal {
     pub change: Change,
 }
 
-/// Which connection of which server waits for a write.
+/// The server and the connection that wait for a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     pub server: usize,
@@ -134,7 +134,7 @@ pub struct Origin {
     pub xid: u64,
 }
 
-/// A place in the ensemble's log.
+/// An entry of the ensemble's log.
 pub struct Entry {
     pub txn: Txn,
     pub origin: Option<Origin>,
