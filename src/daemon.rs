@@ -1,7 +1,7 @@
-//! The loop where the parts meet: gather one event, let the engine decide, perform what follows.
+//! The daemon's main loop: gather an event, let the engine decide, perform its commands.
 //!
-//! It has no rules of its own. It runs on whatever clock, processes, journal and backend it is given: in the program
-//! the real ones, in the simulation others on virtual time.
+//! The loop itself makes no decisions. Clock, processes, journal and backend are passed in: the program passes the real
+//! ones, the simulation passes models that run on virtual time.
 
 mod drift;
 mod facts;
@@ -31,13 +31,13 @@ use self::launch::Launcher;
 use self::liveness::LivenessCheck;
 pub use self::processes::{Processes, WardenGone};
 use self::reload::Reloaded;
-pub use self::trees::Left;
 use self::trees::Trees;
+pub use self::trees::WardenLeftovers;
 use self::view::View;
 use crate::clock::{Clock, Now, Uptime, Wake};
 use crate::config::Loaded;
-use crate::coordination::{Coordination, Event as Told, Lease, Request};
-use crate::election::{Defined, Event as Election, Failure, Published, Request as Ask, TransferError};
+use crate::coordination::{Coordination, Event as BackendEvent, Lease, Request};
+use crate::election::{Defined, Event as Election, Failure, Published, Request as ElectionRequest, TransferError};
 use crate::engine::{Engine, Event};
 use crate::job::JobSet;
 use crate::run::journal::{Journal, Recovered};
@@ -48,91 +48,87 @@ use crate::telemetry::TARGET;
 use crate::term::NodeName;
 use crate::warden::wire::Notice;
 
-/// How often systemd is asked for more time while draining.
+/// Interval between requests to systemd for more time while draining.
 const EXTEND_EVERY: Duration = Duration::from_secs(5);
-/// The state is shown this often at most.
+/// Minimum interval between two publications of the status.
 const SHOW_EVERY: Duration = Duration::from_millis(250);
-/// The loop turns at least this often, so that its standing still can be seen; and so often within a session timeout.
+/// Maximum time between two turns of the loop: a longer gap means that it hangs.
 const HEARTBEAT: Duration = Duration::from_secs(2);
-const BEATS_A_SESSION: u32 = 8;
+/// Minimum number of turns within a session timeout.
+const HEARTBEATS_PER_SESSION: u32 = 8;
 
-/// How long the end waits for what still runs to be killed. What does not die by then is for the next start, or for systemd.
+/// How long the daemon waits at its end for remaining processes to be killed.
+///
+/// Processes that survive this are left to the next start, or to systemd.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// What the operator, by a signal or the jobs file, asks of the daemon.
+/// A request of the operator, made by a signal, the API or an edit of the jobs file.
 #[derive(Debug)]
 pub enum Control {
     /// The jobs file was read again.
     Reloaded(Reloaded),
-    /// End once the runs have.
+    /// Stop after all runs have ended.
     Drain,
-    /// End now.
+    /// Stop now.
     Stop,
-    /// Let another node lead: this one, or the next in line.
+    /// Let another node lead.
     HandOver {
-        /// Who is to lead.
+        /// The node that should lead; absent: the next in line.
         to: Option<NodeName>,
-        /// Who wants to hear that it is done, or why not.
-        answer: Option<Answer>,
+        /// Receives the result of the handover.
+        answer: Option<HandoverReply>,
     },
-    /// Log the state.
     LogState,
 }
 
-/// Hears how a handover went. Dropped: the daemon ended first.
-pub type Answer = oneshot::Sender<Result<(), TransferError>>;
+/// Receives the result of a handover. It is dropped without one if the daemon stops first.
+pub type HandoverReply = oneshot::Sender<Result<(), TransferError>>;
 
 /// Why the daemon ended.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Stopped {
-    /// It was asked to, and left in order.
+    /// An operator requested it, and the node left the cluster in order.
     #[error("asked to")]
     Asked,
-    /// See [`WardenGone`]. What is left has nobody to end it.
+    /// The warden is gone, and nobody else ends the processes that it left behind.
     #[error("the warden is gone")]
-    WardenGone(Left),
-    /// The backend's task ended by itself.
+    WardenGone(WardenLeftovers),
+    /// The backend's task ended unexpectedly.
     #[error("the backend is gone")]
     BackendGone,
-    /// The node cannot take part until an operator changes something; what ran here was waited for.
+    /// The node cannot take part until an operator changes something. It waited for its runs to end.
     #[error(transparent)]
     Failed(#[from] Failure),
 }
 
-/// Says which jobs the node starts with.
+/// Logs which jobs the node starts with.
 pub fn announce(loaded: &Loaded) {
     log::loaded(loaded, &JobSet::default().difference(&loaded.set));
 }
 
-/// What the daemon is told once, at its start.
+/// Settings of the daemon, fixed at its start.
 pub struct Settings {
-    /// How long runs may take after the node was told to end.
+    /// How long runs may go on after the node has begun to drain.
     pub drain_timeout: Duration,
-    /// Of the program that started the daemon's processes.
+    /// Builds the processes of runs and hooks.
     pub launcher: Launcher,
-    /// Where systemd hears from the daemon.
+    /// Reports the daemon's state to systemd.
     pub notifier: Notifier,
-    /// When systemd wants to hear that the loop turns.
+    /// Reports to systemd that the loop turns.
     pub watchdog: Watchdog,
 }
 
-/// What a daemon is made of.
+/// The parts that make up a daemon.
 pub struct Parts<K, P, J> {
-    /// What decides.
     pub engine: Engine,
-    /// What tells the time.
     pub clock: K,
-    /// What elects and remembers.
+    /// Connects the daemon to the election and the ledger.
     pub coordination: Coordination,
-    /// What runs.
     pub processes: P,
-    /// What is remembered here.
+    /// What this host remembers of its runs.
     pub journal: J,
-    /// What is fixed from the start.
     pub settings: Settings,
-    /// What is known for people.
     pub view: View,
-    /// Where they see it.
     pub shown: Shown,
 }
 
@@ -144,39 +140,36 @@ pub struct Daemon<K, P, J> {
     processes: P,
     journal: J,
     settings: Settings,
-    /// What each tree is, for its lines of output.
     trees: Trees,
     liveness: LivenessCheck,
-    /// Hooks that could not be handed to the warden: the engine is told once it has heard of all else.
-    refused: VecDeque<Notice>,
+    /// Hooks that could not be sent to the warden. The engine receives these notices after the current commands.
+    refused_hooks: VecDeque<Notice>,
     view: View,
     shown: Shown,
-    /// Something changed since the state was shown last.
+    /// The state has changed since it was last shown.
     is_stale: bool,
     shown_at: Uptime,
-    /// When systemd was last told that stopping takes longer.
+    /// When systemd was last asked for more time to stop.
     extended_at: Uptime,
-    /// Why the node cannot take part any more: the backend is not heard, only what still runs is waited for.
+    /// Why the node cannot take part any more. From then on it ignores the backend and waits for its runs.
     failure: Option<Failure>,
-    /// Who wait to hear how a handover goes.
-    handovers: Vec<Answer>,
-    /// The lease as of the newest event that was heard.
-    heard: Lease,
-    /// The backend was heard last: it is the warden's turn.
+    /// Callers that wait for the result of a handover.
+    handovers: Vec<HandoverReply>,
+    /// The lease as of the newest event that was processed.
+    followed_lease: Lease,
+    /// The last event came from the backend, so the warden goes first next time.
     is_wardens_turn: bool,
     heartbeat: Duration,
 }
 
-/// Where the state is shown.
+/// The channels on which the daemon publishes its state.
 pub struct Shown {
-    /// The node, as an operator sees it.
     pub status: watch::Sender<Arc<Status>>,
-    /// When the loop turned last.
+    /// When the loop last turned.
     pub turned: watch::Sender<Uptime>,
 }
 
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
-    /// A daemon of these parts.
     pub fn new(parts: Parts<K, P, J>) -> Self {
         let Parts { engine, clock, coordination, processes, journal, settings, view, shown } = parts;
         Self {
@@ -188,7 +181,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             settings,
             trees: Trees::default(),
             liveness: LivenessCheck::default(),
-            refused: VecDeque::new(),
+            refused_hooks: VecDeque::new(),
             view,
             shown,
             is_stale: true,
@@ -196,31 +189,32 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             extended_at: Uptime::ZERO,
             failure: None,
             handovers: Vec::new(),
-            heard: Lease::NONE,
+            followed_lease: Lease::NONE,
             is_wardens_turn: false,
             heartbeat: HEARTBEAT,
         }
     }
 
-    /// Takes part until told to end. `recovered` are the runs of an earlier process, seen dead.
+    /// Runs the loop until the daemon stops. `recovered` are the runs of an earlier process; their processes are dead.
     pub async fn run(mut self, recovered: Recovered, mut controls: mpsc::UnboundedReceiver<Control>) -> Stopped {
         let now = self.clock.now();
-        self.note_turn(now);
+        self.report_turn(now);
         let mut stopped = self.turn(now, Event::Recovered(recovered.runs));
         self.publish();
-        self.ask(Ask::Campaign);
+        self.request(ElectionRequest::Campaign);
         while stopped.is_none() {
             let gathered = self.gather(&mut controls).await;
             let now = self.clock.now();
-            self.note_turn(now);
+            self.report_turn(now);
             let renewed = self.renew_lease(now);
-            stopped = renewed.or(self.take(now, gathered));
-            self.ask_warden(now);
+            stopped = renewed.or(self.on_gathered(now, gathered));
+            self.ping_warden(now);
             self.show(now);
             self.settings.watchdog.turned(now.up, &mut self.settings.notifier);
             self.extend_stop(now);
         }
-        // What this node holds, the backend's end with it, is given up only afterwards.
+        // The rest of `self`, with the channels to the backend, is dropped only after this: otherwise another node
+        // could start a run again while its processes are still alive here.
         close(&self.clock, self.processes).await;
         match (stopped, self.failure) {
             (None | Some(Stopped::Asked), Some(failure)) => Stopped::Failed(failure),
@@ -228,82 +222,85 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         }
     }
 
-    /// Waits for the next thing to happen. Backend and warden take turns where both have more to say: thousands of answers do not
-    /// delay the end of a run, nor a flood of output an answer. It does not hold the clock up either: see `noticed`.
+    /// Waits for the next event.
+    ///
+    /// Backend and warden take turns while both have events: so thousands of answers do not delay the end of a run, and
+    /// a flood of output does not delay an answer. Neither delays what is due by time: see `turn_if_due`.
     async fn gather(&mut self, controls: &mut mpsc::UnboundedReceiver<Control>) -> Gathered {
         let wake = self.wake();
-        let hears = self.failure.is_none();
-        // Cancellation safety, of both: the receivers keep what was not received, `notice` says it is cancel safe, and a
-        // forgotten wait is asked for anew in the next turn.
+        let takes_part = self.failure.is_none();
+        // Cancellation safety of both `select!`s: the receivers keep what was not received, `notice` is documented as
+        // cancel safe, and the next turn starts a new sleep.
         let gathered = if self.is_wardens_turn {
             tokio::select! {
                 biased;
                 Some(control) = controls.recv() => Gathered::Control(control),
                 notice = self.processes.notice() => Gathered::Notice(notice),
-                told = self.coordination.events.recv(), if hears => Gathered::Told(told),
+                event = self.coordination.events.recv(), if takes_part => Gathered::Backend(event),
                 () = self.clock.sleep_until(wake) => Gathered::Time,
             }
         } else {
             tokio::select! {
                 biased;
                 Some(control) = controls.recv() => Gathered::Control(control),
-                told = self.coordination.events.recv(), if hears => Gathered::Told(told),
+                event = self.coordination.events.recv(), if takes_part => Gathered::Backend(event),
                 notice = self.processes.notice() => Gathered::Notice(notice),
                 () = self.clock.sleep_until(wake) => Gathered::Time,
             }
         };
-        self.is_wardens_turn = matches!(gathered, Gathered::Told(_));
+        self.is_wardens_turn = matches!(gathered, Gathered::Backend(_));
         gathered
     }
 
-    /// The lease is fed by this: see the backend.
-    fn note_turn(&mut self, now: Now) {
+    /// Reports that the loop turns. The backend renews the lease only while it does.
+    fn report_turn(&mut self, now: Now) {
         self.shown.turned.send_replace(now.up);
         self.coordination.turned.send_replace(now.up);
     }
 
-    /// A longer lease counts at once, whatever waits before it among the events; see [`coordination`](crate::coordination).
+    /// Applies a longer lease at once, ahead of all queued events; see [`coordination`](crate::coordination).
     fn renew_lease(&mut self, now: Now) -> Option<Stopped> {
         let lease = *self.coordination.lease.borrow();
-        let is_news = lease.until > self.engine.lease_until() && !lease.is_of_another_time(&self.heard);
+        let is_news = lease.until > self.engine.lease_until() && !lease.is_of_another_time(&self.followed_lease);
         if is_news && self.failure.is_none() {
-            return self.elected(now, Election::Lease { until: lease.until });
+            return self.on_election(now, Election::Lease { until: lease.until });
         }
         None
     }
 
-    /// An event of the backend.
-    fn told(&mut self, now: Now, event: Told) -> Option<Stopped> {
-        self.heard.follow(&event);
+    fn on_backend_event(&mut self, now: Now, event: BackendEvent) -> Option<Stopped> {
+        self.followed_lease.follow(&event);
         match event {
-            // A longer one has overtaken it.
-            Told::Election(Election::Lease { until }) if until > Uptime::ZERO && until <= self.engine.lease_until() => {
+            // `renew_lease` has already applied this lease or a longer one.
+            BackendEvent::Election(Election::Lease { until })
+                if until > Uptime::ZERO && until <= self.engine.lease_until() =>
+            {
                 self.turn_if_due(now)
             }
-            Told::Election(event) => self.elected(now, event),
-            Told::Ledger(event) => self.turn(now, Event::Ledger(event)),
+            BackendEvent::Election(event) => self.on_election(now, event),
+            BackendEvent::Ledger(event) => self.turn(now, Event::Ledger(event)),
         }
     }
 
-    /// One event at most to the engine.
-    fn take(&mut self, now: Now, gathered: Gathered) -> Option<Stopped> {
+    /// Passes at most one event to the engine.
+    fn on_gathered(&mut self, now: Now, gathered: Gathered) -> Option<Stopped> {
         match gathered {
-            Gathered::Time => self.time_passed(now),
-            Gathered::Control(control) => self.control(now, control),
-            Gathered::Told(None) => Some(Stopped::BackendGone),
-            Gathered::Told(Some(event)) => self.told(now, event),
-            Gathered::Notice(Err(WardenGone)) => Some(Stopped::WardenGone(self.left())),
+            Gathered::Time => self.on_time(now),
+            Gathered::Control(control) => self.on_control(now, control),
+            Gathered::Backend(None) => Some(Stopped::BackendGone),
+            Gathered::Backend(Some(event)) => self.on_backend_event(now, event),
+            Gathered::Notice(Err(WardenGone)) => Some(Stopped::WardenGone(self.leftovers())),
             Gathered::Notice(Ok(notice)) => {
-                self.liveness.heard();
-                self.noticed(now, notice)
+                self.liveness.on_notice();
+                self.on_notice(now, notice)
             }
         }
     }
 
-    /// The loop turned by itself: there was nothing to hear.
-    fn time_passed(&mut self, now: Now) -> Option<Stopped> {
-        match self.liveness.looked(now.up) {
-            true => Some(self.give_warden_up()),
+    /// Handles a turn without any event: nothing could be received until the wake time.
+    fn on_time(&mut self, now: Now) -> Option<Stopped> {
+        match self.liveness.is_dead_after_check(now.up) {
+            true => Some(self.give_up_on_warden()),
             false => self.turn(now, Event::Tick),
         }
     }
@@ -311,16 +308,16 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     fn turn(&mut self, now: Now, event: Event) -> Option<Stopped> {
         let commands = self.engine.handle(now, event);
         let mut stopped = self.perform(now, commands);
-        while let Some(notice) = self.refused.pop_front() {
+        while let Some(notice) = self.refused_hooks.pop_front() {
             let commands = self.engine.handle(now, Event::Warden(notice));
             stopped = stopped.or(self.perform(now, commands));
         }
         stopped
     }
 
-    fn control(&mut self, now: Now, control: Control) -> Option<Stopped> {
+    fn on_control(&mut self, now: Now, control: Control) -> Option<Stopped> {
         match control {
-            Control::Reloaded(reloaded) => return self.reloaded(now, reloaded),
+            Control::Reloaded(reloaded) => return self.on_reloaded(now, reloaded),
             Control::Drain => return self.drain(now),
             Control::Stop => return self.turn(now, Event::Stop),
             Control::HandOver { to, answer } => return self.hand_over(now, to, answer),
@@ -338,33 +335,33 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         stopped
     }
 
-    fn hand_over(&mut self, now: Now, to: Option<NodeName>, answer: Option<Answer>) -> Option<Stopped> {
+    fn hand_over(&mut self, now: Now, to: Option<NodeName>, reply: Option<HandoverReply>) -> Option<Stopped> {
         if self.engine.term().is_none() {
-            answered(answer, Err(TransferError::NotLeading));
+            send_reply(reply, Err(TransferError::NotLeading));
             return None;
         }
-        // Of two that are asked for together, both hear how the first one went. Who asked over the API and left is not kept.
+        // Concurrent requests all receive the result of the first handover. Callers that have disconnected are removed.
         self.handovers.retain(|waiting| !waiting.is_closed());
-        self.handovers.extend(answer);
+        self.handovers.extend(reply);
         self.turn(now, Event::HandOver { to })
     }
 
-    fn handed_over(&mut self, how: Result<(), TransferError>) {
-        for answer in self.handovers.drain(..) {
-            answered(Some(answer), how.clone());
+    fn on_handover_done(&mut self, result: Result<(), TransferError>) {
+        for reply in self.handovers.drain(..) {
+            send_reply(Some(reply), result.clone());
         }
     }
 
-    fn reloaded(&mut self, now: Now, reloaded: Reloaded) -> Option<Stopped> {
+    fn on_reloaded(&mut self, now: Now, reloaded: Reloaded) -> Option<Stopped> {
         self.is_stale = true;
         self.view.reloaded(now, &reloaded);
         self.settings.notifier.reloading();
-        let stopped = self.take_in(now, reloaded);
+        let stopped = self.apply(now, reloaded);
         self.settings.notifier.ready();
         stopped
     }
 
-    fn take_in(&mut self, now: Now, reloaded: Reloaded) -> Option<Stopped> {
+    fn apply(&mut self, now: Now, reloaded: Reloaded) -> Option<Stopped> {
         match reloaded {
             Ok(loaded) => {
                 let difference = self.engine.jobs().difference(&loaded.set);
@@ -382,7 +379,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         }
     }
 
-    fn elected(&mut self, now: Now, event: Election) -> Option<Stopped> {
+    fn on_election(&mut self, now: Now, event: Election) -> Option<Stopped> {
         if let Election::Lease { .. } = event {
             let stopped = self.turn(now, Event::Election(event));
             self.show_lease();
@@ -396,25 +393,27 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         match &event {
             Election::Failed(failure) => return self.fail(now, failure.clone()),
             Election::Session { timeout, .. } => {
-                self.heartbeat = HEARTBEAT.min(*timeout / BEATS_A_SESSION);
+                self.heartbeat = HEARTBEAT.min(*timeout / HEARTBEATS_PER_SESSION);
                 self.settings.watchdog.set(*timeout, &mut self.settings.notifier);
             }
-            Election::Withdrawn => self.handed_over(Ok(())),
-            Election::NotTransferred { why, .. } => self.handed_over(Err(why.clone())),
+            Election::Withdrawn => self.on_handover_done(Ok(())),
+            Election::NotTransferred { why, .. } => self.on_handover_done(Err(why.clone())),
             _ => {}
         }
         self.turn(now, Event::Election(event))
     }
 
-    /// A trouble of coordination is no reason to kill work that nobody else can start: the node ends as if it were asked to.
+    /// Stops the node because it cannot take part any more.
+    ///
+    /// The node drains as if an operator had stopped it: runs that no other node can start meanwhile need not die.
     fn fail(&mut self, now: Now, failure: Failure) -> Option<Stopped> {
         self.failure = Some(failure);
         self.settings.notifier.stopping();
         self.turn(now, Event::Failed { timeout: self.settings.drain_timeout })
     }
 
-    fn ask(&mut self, request: Ask) {
-        // A backend that is gone closes its events too: the loop ends on that.
+    fn request(&mut self, request: ElectionRequest) {
+        // A backend that is gone has also closed its channel of events, which ends the loop.
         let _ = self.coordination.requests.send(Request::Election(request));
     }
 
@@ -422,19 +421,19 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         let published = Published { tzdata: schedule::tzdata_version(), ..self.engine.published() };
         let jobs = self.engine.jobs();
         let defined = Defined { digest: jobs.digest.clone(), jobs: jobs.jobs.keys().cloned().collect() };
-        self.ask(Ask::Define(Arc::new(defined)));
-        self.ask(Ask::Publish(published));
+        self.request(ElectionRequest::Define(Arc::new(defined)));
+        self.request(ElectionRequest::Publish(published));
     }
 
     fn wake(&self) -> Wake {
         let now = self.clock.now();
-        let beats = [self.settings.watchdog.next(), self.liveness.next_look()].into_iter().flatten();
+        let beats = [self.settings.watchdog.next(), self.liveness.next_check()].into_iter().flatten();
         let beat = beats.fold(now.up + self.heartbeat, Uptime::min);
         let at = if self.is_stale { beat.min(self.shown_at + SHOW_EVERY) } else { beat };
         self.engine.wake(now).or(Wake { wall: None, up: Some(at) })
     }
 
-    /// While draining, systemd's own limit is moved on: the drain timeout is the limit.
+    /// Extends systemd's stop timeout while the node drains, so that only the drain timeout limits it.
     fn extend_stop(&mut self, now: Now) {
         if self.engine.is_ending() && now.up >= self.extended_at + EXTEND_EVERY {
             self.extended_at = now.up;
@@ -442,7 +441,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         }
     }
 
-    /// Shows the state to those who ask, not more often than people look: it is built of all jobs.
+    /// Publishes the state. Building it visits every job, so this happens at most once every [`SHOW_EVERY`].
     fn show(&mut self, now: Now) {
         if self.is_stale && now.up >= self.shown_at + SHOW_EVERY {
             (self.is_stale, self.shown_at) = (false, now.up);
@@ -451,7 +450,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         }
     }
 
-    /// The lease moves all the time, and nothing else with it.
+    /// Publishes the lease alone: it changes often, and nothing else changes with it.
     fn show_lease(&mut self) {
         self.view.lease(self.engine.lease_until());
         let lease_until = self.view.lease_until(&self.engine);
@@ -464,10 +463,10 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     }
 }
 
-/// Whoever asked may have gone.
-fn answered(answer: Option<Answer>, how: Result<(), TransferError>) {
-    if let Some(answer) = answer {
-        let _ = answer.send(how);
+fn send_reply(reply: Option<HandoverReply>, result: Result<(), TransferError>) {
+    if let Some(reply) = reply {
+        // The caller may have disconnected.
+        let _ = reply.send(result);
     }
 }
 
@@ -475,21 +474,25 @@ async fn close(clock: &impl Clock, processes: impl Processes) {
     let until = clock.now().up + CLOSING;
     let mut closed = pin!(processes.close());
     while clock.now().up < until {
-        // Cancellation safety: `closed` goes on where it was, a forgotten wait is asked for anew.
+        // Cancellation safety: `closed` continues where it was, and the next turn starts a new sleep.
         tokio::select! {
             biased;
             () = &mut closed => return,
             () = clock.sleep_until(Wake { wall: None, up: Some(until) }) => {}
         }
     }
-    error!(target: TARGET, "what still runs does not die; the warden goes on by itself");
+    error!(
+        target: TARGET,
+        "some processes are still running after {} s; the warden continues to kill them without the daemon",
+        CLOSING.as_secs(),
+    );
 }
 
-/// What a wait brought.
-#[expect(clippy::large_enum_variant, reason = "one at a time")]
+/// The next event. `Time`: nothing was received until the wake time.
+#[expect(clippy::large_enum_variant, reason = "only one exists at a time")]
 enum Gathered {
     Time,
     Control(Control),
-    Told(Option<Told>),
+    Backend(Option<BackendEvent>),
     Notice(Result<Notice, WardenGone>),
 }

@@ -1,32 +1,36 @@
-//! Both ports on one host: an exclusive lock on a file in the state directory, and the ledger in SQLite beside it.
+//! The solo backend: election by file locks on one host, and the ledger in SQLite.
+//!
+//! All files are in the state directory:
 //!
 //! ```text
-//! leader.lock                        who holds it leads
+//! leader.lock                        the process that holds this lock leads
 //! queue/<sequence>@<node>            a candidate: a file locked by its process
-//! queue.door                         held for a moment by who joins; its text is the newest sequence
+//! queue.door                         locked briefly while a process joins; contains the newest sequence number
 //! members/<node>@<session>.lock      a member: a file locked by its process until it ends, also while it drains
-//!                         .json      what it says of itself
-//!                         .journal   what it did about its runs
+//!                         .json      the member's description of itself
+//!                         .journal   the member's record of its runs
 //! ledger.db                          the ledger, and the newest token
 //! ```
 //!
-//! The kernel drops the locks of a process that dies, however it dies, and wakes who waits for them. Each follower waits for
-//! the lock of its direct predecessor, so the queue is served in the order of joining; `leader.lock` is what keeps two from
-//! leading, and the token, checked inside each transaction, is what keeps out a leader whose lock file was removed by hand.
+//! When a process dies, the kernel releases its locks and wakes the processes that wait for them. Each follower waits
+//! for the lock of its direct predecessor, so nodes lead in the order of joining. `leader.lock` prevents two leaders at
+//! once. If somebody removes that file by hand, the token still keeps the former leader out: every transaction checks
+//! it.
 //!
-//! Before it leads, a new holder sees the processes dead that dead members recorded, and commits the ends they could not. So a run
-//! whose owner is gone is never one that goes on elsewhere, and there is no lease: it holds as long as the process lives. A killed
-//! leader's locks go one by one, in no promised order: while its member's lock stands it counts as one that drains, its runs are in
-//! flight, and they are settled by the new leader as soon as that lock is gone and their processes are seen dead.
+//! Before a new leader leads, it makes sure that all processes recorded by dead members are dead, and commits the ends
+//! that those members could not commit. So a run whose owner is gone never goes on elsewhere, and the lease needs no
+//! renewal: it lasts as long as the process is alive. The locks of a killed leader are released one by one, in no
+//! particular order. While its member's lock is still held, it counts as a draining member whose runs are in flight.
+//! The new leader settles them once that lock is free and their processes are dead.
 //!
-//! [`start`] blocks on the disk; after it, one thread owns the SQLite connection and both ports, short-lived threads do what waits,
-//! and nothing here runs on the daemon's loop.
+//! [`start`] blocks on the disk. After it, one thread owns the SQLite connection and serves both ports, short-lived
+//! threads do what has to wait, and nothing here runs on the daemon's loop.
 
 mod backend;
 mod reap;
 mod commit;
 mod contender;
-mod errand;
+mod background;
 mod forget;
 mod members;
 mod operator;
@@ -57,71 +61,54 @@ use crate::state_dir::journal::FileJournal;
 use crate::state_dir::{StateDir, StateDirError};
 use crate::term::NodeName;
 
-/// Makes sure that what dead processes left of these runs is dead. It may block, for as long as it takes to be sure.
+/// Makes sure that no process of these runs is alive, killing those that are. May block until that is certain.
 pub type Leftovers = Arc<dyn Fn(&[RecoveredRun]) -> Result<(), StillAlive> + Send + Sync>;
 
-/// Processes of a dead node that do not die.
+/// Processes of a dead node that cannot be killed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("processes of a dead node still live: {0}")]
+#[error("processes of a dead node are still running: {0}")]
 pub struct StillAlive(pub String);
 
-/// What a session on one host expires after: its locks end with the process and not by any time. Long enough to mean never,
-/// short enough to be added to any clock.
+/// Session timeout of the solo backend, in effect never.
+///
+/// A session ends with its process, when the kernel releases the locks, and not after any time. The value is small
+/// enough to be added to any clock.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A node that takes part.
 pub struct Solo {
-    /// Both ports.
     pub coordination: Coordination,
-    /// Where the node notes what it does about its runs. What earlier processes noted is settled by whoever leads next.
+    /// Where the node records its runs. The next leader settles the journals of earlier processes.
     pub journal: FileJournal,
 }
 
 /// Why a node cannot take part.
 #[derive(Debug, thiserror::Error)]
 pub enum SoloError {
-    /// The name is taken.
+    /// Another live node has the same name.
     #[error(transparent)]
     Refused(#[from] Failure),
-    /// The journal cannot be used.
     #[error(transparent)]
     StateDir(#[from] StateDirError),
-    /// The ledger cannot be used.
-    #[error("the ledger `{path}` cannot be opened")]
-    Ledger {
-        /// Its file.
-        path: PathBuf,
-        /// Why.
-        source: StoreError,
-    },
-    /// See [`StillAlive`].
+    #[error("cannot open the ledger `{path}`")]
+    Ledger { path: PathBuf, source: StoreError },
     #[error(transparent)]
     StillAlive(#[from] StillAlive),
-    /// The ledger cannot be read.
-    #[error("the ledger `{path}` cannot be read")]
-    Unread {
-        /// Its file.
-        path: PathBuf,
-        /// Why.
-        source: ReadError,
-    },
-    /// The lock files cannot be used, or no thread can be had.
+    #[error("cannot read the ledger `{path}`")]
+    Unread { path: PathBuf, source: ReadError },
+    /// The lock files cannot be used, or a thread cannot be started.
     #[error("node `{node}` cannot take part")]
-    System {
-        /// The node.
-        node: NodeName,
-        /// Why.
-        source: io::Error,
-    },
+    System { node: NodeName, source: io::Error },
 }
 
-/// Makes this process a member, and serves both ports until the daemon leaves or drops its end. Dropped without
-/// [`Leave`](crate::election::Request::Leave) it is as if the process had died.
+/// Makes this process a member, and serves both ports until the daemon leaves or drops its end.
 ///
-/// What is kept of a job that is gone from all members' files for `forget_after` is removed; absent: never.
+/// Dropping the daemon's end without [`Leave`](crate::election::Request::Leave) has the same effect as the death of
+/// the process. The records of a job that no member's files have defined for `forget_after` are removed; without it
+/// they are kept.
 ///
 /// # Errors
-/// When the name is taken by a living node, or the state directory cannot be used.
+/// When a live node has the same name, or the state directory cannot be used.
 pub fn start(
     state_dir: &StateDir,
     node: &NodeName,
@@ -129,23 +116,24 @@ pub fn start(
     forget_after: Option<Duration>,
 ) -> Result<Solo, SoloError> {
     let system = |source| SoloError::System { node: node.clone(), source };
-    let folders = Folders::make(state_dir)?;
+    let directories = Directories::make(state_dir)?;
     let leader_lock = state_dir.path().join("leader.lock");
-    // It is needed when this node comes to lead, which may be much later; the others are opened now.
+    // The other files are opened now. This one is opened when the node is about to lead, which may be much later, so
+    // check now that it is safe.
     safe_path::check_own(&leader_lock).map_err(system)?;
     let ledger = state_dir.path().join(LEDGER);
     let store = store::Store::open(&ledger).map_err(|source| SoloError::Ledger { path: ledger.clone(), source })?;
-    let queue = queue::Queue::new(folders.queue, state_dir.path().join("queue.door"));
-    let members = members::Members::new(folders.members);
-    let member = queue.at_the_door(|| members.join(node)).map_err(system)?.map_err(SoloError::Refused)?;
+    let queue = queue::Queue::new(directories.queue, state_dir.path().join("queue.door"));
+    let members = members::Members::new(directories.members);
+    let member = queue.with_lock(|| members.join(node)).map_err(system)?.map_err(SoloError::Refused)?;
     let (journal, _) = FileJournal::open(&members.journal(member.name()))?;
     let notices = unbounded_channel();
     let written = watch_channel(0);
-    let operator = reader::Signals { notices: notices.0.clone(), written: written.1 };
+    let operator = reader::OperatorLink { notices: notices.0.clone(), written: written.1 };
     let reader = Arc::new(reader::SoloReader::new(ledger.clone(), members.clone(), queue.clone(), operator));
     let (coordination, service) = channels(reader);
     let contender = contender::Contender::new(node.clone(), queue, leader_lock);
-    backend::spawn(backend::Parts {
+    backend::spawn(backend::BackendParts {
         service,
         store,
         ledger,
@@ -161,12 +149,14 @@ pub fn start(
     Ok(Solo { coordination, journal })
 }
 
-/// Sees the processes dead that dead members left here. All else of theirs is the next leader's: their locks went with them.
+/// Kills the processes that dead members left behind on this host.
+///
+/// Nothing else has to be released, because the kernel has released their locks. The next leader settles their runs.
 ///
 /// # Errors
-/// When a process does not die, or the state directory cannot be used.
+/// When a process survives, or the state directory cannot be used.
 pub fn release(state_dir: &StateDir, node: &NodeName, leftovers: &Leftovers) -> Result<(), SoloError> {
-    let members = members::Members::new(Folders::make(state_dir)?.members);
+    let members = members::Members::new(Directories::make(state_dir)?.members);
     let path = state_dir.path().join(LEDGER);
     match reap::all(&members, &path, leftovers) {
         Ok(_) => Ok(()),
@@ -179,16 +169,16 @@ pub fn release(state_dir: &StateDir, node: &NodeName, leftovers: &Leftovers) -> 
 /// The ledger's file in the state directory.
 const LEDGER: &str = "ledger.db";
 
-struct Folders {
+struct Directories {
     queue: PathBuf,
     members: PathBuf,
 }
 
-impl Folders {
+impl Directories {
     fn make(state_dir: &StateDir) -> Result<Self, StateDirError> {
-        let folders = Self { queue: state_dir.path().join("queue"), members: state_dir.path().join("members") };
-        crate::state_dir::make_folder(&folders.queue)?;
-        crate::state_dir::make_folder(&folders.members)?;
-        Ok(folders)
+        let directories = Self { queue: state_dir.path().join("queue"), members: state_dir.path().join("members") };
+        crate::state_dir::make_folder(&directories.queue)?;
+        crate::state_dir::make_folder(&directories.members)?;
+        Ok(directories)
     }
 }

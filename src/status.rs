@@ -1,7 +1,7 @@
-//! What a node shows of itself and of the cluster: the body of `GET /v1/status`, and what `cronkeeper status` reads.
+//! The status document: the body of `GET /v1/status`, which `cronkeeper status` shows.
 //!
-//! The daemon publishes it as a value after each turn that changed it; the API adds what only the ledger knows, and
-//! what depends on the moment of asking. No decision rests on any of it. Deliberately without policy and without I/O.
+//! The daemon publishes it after each turn that changed it. The API adds what only the ledger knows, and what depends
+//! on the time of the request. No decision depends on it, and this module contains neither policy nor I/O.
 
 mod history;
 mod outline;
@@ -23,77 +23,71 @@ use crate::run::{Link, Outcome, Pause, RunId, RunRecord, RunState, millis};
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId};
 use crate::warden::cgroup::hierarchy::Cgroups;
 
-/// A node, as an operator sees it.
+/// A node and its view of the cluster, as shown to operators.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Format of the document.
+    /// Version of the document's format.
     pub v: u32,
-    /// When it was shown.
+    /// When the document was made.
     pub at: Timestamp,
     /// The node that answers.
     pub node: NodeName,
     /// `zookeeper` or `solo`.
     pub backend: String,
-    /// Of its program.
+    /// Version of the node's program.
     pub version: String,
-    /// When its process started.
+    /// When the node's process started.
     pub started_at: Timestamp,
-    /// What it does.
     pub state: State,
-    /// True while it takes part: it leads, or would when its turn comes.
+    /// True while the node takes part: it leads, or would lead when its turn comes.
     pub ready: bool,
-    /// What it waits for, while it is not ready.
+    /// What the node waits for while it is not ready.
     pub awaiting: Option<String>,
-    /// Its place in the election.
     pub role: Role,
-    /// Its session, if it has one.
     pub session: Option<Session>,
-    /// How its runs are kept together and limited.
     #[serde(default)]
     pub confinement: Confinement,
-    /// Where its jobs come from.
     pub jobs_file: JobsFile,
-    /// How far its clock is ahead of the coordination service's, as far as is sure, in milliseconds; negative: behind. Absent
-    /// where that has no clock of its own, or was not read yet.
+    /// How far the node's clock is ahead of the coordination service's clock, at least, in milliseconds; negative:
+    /// behind. Absent if the service has no clock of its own, or has not been read yet.
     #[serde(default)]
     pub clock_skew_ms: Option<i64>,
-    /// Its jobs, by name.
+    /// Sorted by name.
     pub jobs: Vec<JobStatus>,
-    /// What is in flight: everywhere as far as the node knows, else its own.
+    /// The runs in flight: those of all nodes as far as this node knows them, otherwise its own.
     pub runs: Vec<RunStatus>,
-    /// The queue, the leader first.
+    /// The queue, with the leader first.
     pub queue: Vec<Place>,
-    /// The nodes that live.
+    /// The nodes that are alive.
     pub members: Vec<Member>,
     /// The nodes whose jobs or time zone data differ from the leader's.
     pub drift: Vec<NodeName>,
-    /// Why the ledger could not be read; what it would have told is then missing, or as the node last heard it.
+    /// Why the ledger could not be read. What it would have added is missing then, or is what the node last knew.
     pub unread: Option<String>,
-    /// What this node cannot read, write or trust, each with why: it is passed over.
+    /// What this node cannot read, write or trust, each with the reason. The node ignores it for now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<String>,
 }
 
-/// What a node does.
+/// The stages of a node's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// It reads its jobs.
+    /// Reading its jobs.
     Starting,
-    /// It looks for the coordination service and its place in the queue.
+    /// Connecting to the coordination service and joining the queue.
     Joining,
-    /// It waits behind another.
+    /// Waiting in the queue behind another candidate.
     Following,
-    /// It is first, and settles what was left.
+    /// Elected, and settling what earlier leaders left open.
     TakingOver,
-    /// It leads.
     Leading,
-    /// It was told to end, and lets its runs end.
+    /// Stopping: waiting for its runs to end.
     Draining,
 }
 
 impl State {
-    /// The word in logs and status.
+    /// The name in logs and in the document.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -106,63 +100,61 @@ impl State {
     }
 }
 
-/// A node's place in the election.
+/// A node's position in the election.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Role {
-    /// Its entry in the queue.
+    /// The node's entry in the queue.
     pub candidate: Option<CandidateName>,
-    /// The entry before its own.
     pub predecessor: Option<CandidateName>,
-    /// Whose that is, where it is cronkeeper's.
+    /// Absent also if the predecessor's entry is not cronkeeper's.
     pub predecessor_node: Option<NodeName>,
-    /// Who leads, as far as the node knows.
+    /// The leader, as far as the node knows.
     pub leader_node: Option<NodeName>,
-    /// Of its own term.
+    /// The token of the node's own term.
     pub token: Option<FencingToken>,
-    /// When its own term began.
+    /// When the node's own term began.
     pub term_since: Option<Timestamp>,
 }
 
 /// A session with the coordination service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
-    /// Its id.
     pub id: SessionId,
-    /// As negotiated, in milliseconds.
+    /// The negotiated timeout, in milliseconds.
     pub timeout_ms: u64,
     /// False while the connection is lost.
     pub connected: bool,
-    /// Since when it is so.
+    /// When `connected` last changed.
     pub since: Timestamp,
-    /// When the lease ends; absent while none is kept.
+    /// When the lease ends; absent while the node keeps none.
     #[serde(skip)]
     pub lease_until: Option<Uptime>,
-    /// What is left of the lease, in milliseconds.
+    /// Remaining time of the lease, in milliseconds.
     pub lease_remaining_ms: Option<u64>,
 }
 
 /// How a node keeps its runs together and limits them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confinement {
-    /// Below which cgroup each run has one of its own; absent where there is none to be had.
+    /// The cgroup under which each run has one of its own; absent if none is available.
     pub cgroup: Option<String>,
-    /// What keeps `limits.memory` and `limits.processes`; all others are rlimits everywhere.
+    /// What enforces `limits.memory` and `limits.processes`. All other limits are always rlimits.
     pub limits: LimitedBy,
 }
 
-/// What keeps the limits of memory and processes.
+/// Enforces the limits of memory and processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LimitedBy {
-    /// The cgroup, for the run as a whole.
+    /// The run's cgroup, which limits the run as a whole.
     Cgroup,
-    /// rlimits, for each process, or each user.
+    /// rlimits, which limit each process's memory, and each user's number of processes.
     #[default]
     Rlimit,
 }
 
 impl Confinement {
-    /// By these cgroups, if there are any.
+    /// The confinement that these cgroups provide.
     pub fn of(cgroups: Option<&Cgroups>) -> Self {
         let cgroup = cgroups.map(|cgroups| cgroups.path().display().to_string());
         let has_controllers = cgroups.is_some_and(Cgroups::has_controllers);
@@ -170,81 +162,74 @@ impl Confinement {
     }
 }
 
-/// Where the jobs come from.
+/// The jobs file and the result of reading it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobsFile {
-    /// File or folder.
+    /// A file or a directory.
     pub path: String,
-    /// Of what is loaded.
+    /// Digest of the loaded jobs.
     pub digest: Digest,
-    /// False while the file as it is now was rejected.
+    /// False if the current content was rejected.
     pub valid: bool,
-    /// Why: `file:line:column: message`.
+    /// Why it was rejected: `file:line:column: message`.
     pub errors: Vec<String>,
-    /// When what is in use was loaded.
+    /// When the jobs in use were loaded.
     pub loaded_at: Timestamp,
 }
 
-/// A job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStatus {
-    /// Its name.
     pub name: JobName,
-    /// For people.
     pub description: Option<String>,
-    /// Its expressions, as written.
+    /// The job's expressions as written, separated by commas; empty for a job with `after`.
     pub schedule: String,
-    /// The zone they are in.
+    /// The time zone of `schedule`.
     pub timezone: String,
-    /// The jobs after which it runs, and how their runs are to end; empty where it has a schedule.
+    /// The upstream jobs, each with the condition on its outcome; empty for a job with a schedule.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub after: BTreeMap<JobName, String>,
-    /// False: it has no occurrences.
+    /// False if the job has no occurrences.
     pub enabled: bool,
-    /// How it ended last.
+    /// The run that ended last.
     pub last: Option<LastRun>,
-    /// When it is due next.
+    /// The next occurrence.
     pub next: Option<Timestamp>,
-    /// What of it is in flight.
+    /// The job's runs in flight.
     pub running: Vec<RunId>,
-    /// The jobs whose link it waits for, while it has that of others in the same chain.
+    /// Upstreams whose results are missing while those of other upstreams have arrived.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits_for: Vec<JobName>,
-    /// What is wrong with it, in words; only the leader knows.
+    /// A problem with the job, as text; only the leader knows it.
     #[serde(default)]
     pub error: Option<String>,
-    /// Who paused it, when and why; absent while it is not paused.
+    /// Who paused the job, when and why; absent while it is not paused.
     #[serde(default)]
     pub paused: Option<Pause>,
 }
 
-/// How a job ended last.
+/// The end of a job's last run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastRun {
-    /// The run.
     pub run: RunId,
-    /// Its outcome.
     pub outcome: Outcome,
-    /// When it ended.
+    /// When the run ended.
     pub at: Timestamp,
 }
 
 /// A run in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunStatus {
-    /// Its id.
     pub run: RunId,
-    /// The node that has it.
+    /// The node that owns the run.
     pub node: NodeName,
     /// Counts from 1.
     pub attempt: u32,
-    /// When the attempt was begun.
+    /// When the attempt began.
     pub since: Timestamp,
-    /// See [`RunState`].
     pub state: RunState,
-    /// When the next attempt begins, while it waits for one.
+    /// When the next attempt begins, while the run waits for it.
     pub retry_at: Option<Timestamp>,
-    /// How long it may go on while its node is cut off; absent where it may for ever.
+    /// Until when the run may go on while its node is cut off; absent if there is no limit.
     #[serde(default)]
     pub keep_until: Option<Timestamp>,
 }
@@ -266,16 +251,15 @@ impl From<&RunRecord> for RunStatus {
 /// An entry of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// Its name.
     pub candidate: CandidateName,
-    /// Whose it is; absent for an entry that is not cronkeeper's.
+    /// Absent for an entry that is not cronkeeper's.
     pub node: Option<NodeName>,
-    /// The entry that it waits for; the leader waits for none.
+    /// Absent for the first entry.
     pub predecessor: Option<CandidateName>,
 }
 
 impl Status {
-    /// As it is to be shown now.
+    /// The status with the time-dependent fields as of `now`.
     #[must_use]
     pub fn at(mut self, now: Now) -> Self {
         self.at = now.wall;
@@ -285,7 +269,7 @@ impl Status {
         self
     }
 
-    /// Puts in the queue and the living nodes, as read.
+    /// Sets the queue and the live members.
     pub fn put_queue(&mut self, queue: &Queue) {
         let mut predecessor = None;
         self.queue.clear();
@@ -301,7 +285,7 @@ impl Status {
         self.drift = self.differing();
     }
 
-    /// Puts in what is in flight anywhere, as read.
+    /// Sets the runs in flight.
     pub fn put_runs(&mut self, runs: &[RunStatus]) {
         self.runs = runs.to_vec();
         let mut of_job: BTreeMap<&JobName, Vec<RunId>> = BTreeMap::new();
@@ -313,34 +297,34 @@ impl Status {
         }
     }
 
-    /// Puts in what is paused, as read.
+    /// Sets which jobs are paused.
     pub fn put_paused(&mut self, paused: &BTreeMap<JobName, Pause>) {
         for job in &mut self.jobs {
             job.paused = paused.get(&job.name).cloned();
         }
     }
 
-    /// Puts in what jobs that run after others still wait for, by the links they have, as read.
+    /// Sets the upstreams that jobs still wait for, given the links that have arrived.
     pub fn put_links<'a>(&mut self, links: impl Iterator<Item = &'a Link>) {
-        let mut heard: BTreeMap<RunId, BTreeSet<&JobName>> = BTreeMap::new();
+        let mut arrived: BTreeMap<RunId, BTreeSet<&JobName>> = BTreeMap::new();
         for link in links {
-            heard.entry(link.run()).or_default().insert(&link.upstream);
+            arrived.entry(link.run()).or_default().insert(&link.upstream);
         }
         for job in &mut self.jobs {
-            let of_job = heard.iter().filter(|(run, _)| *run.job() == job.name).map(|(_, heard)| heard);
-            let missing = of_job.flat_map(|heard| job.after.keys().filter(|upstream| !heard.contains(upstream)));
+            let of_job = arrived.iter().filter(|(run, _)| *run.job() == job.name).map(|(_, arrived)| arrived);
+            let missing = of_job.flat_map(|arrived| job.after.keys().filter(|upstream| !arrived.contains(upstream)));
             let missing: BTreeSet<&JobName> = missing.collect();
             job.waits_for = missing.into_iter().cloned().collect();
         }
     }
 
-    /// Measured by the leader; while nobody leads, by this node.
+    /// The members that differ from the leader, or from this node while nobody leads.
     fn differing(&self) -> Vec<NodeName> {
-        let measure = self.role.leader_node.as_ref().unwrap_or(&self.node);
-        let Some(measure) = self.members.iter().find(|member| member.node == *measure) else { return Vec::new() };
-        let measure = &measure.published;
+        let reference = self.role.leader_node.as_ref().unwrap_or(&self.node);
+        let Some(reference) = self.members.iter().find(|member| member.node == *reference) else { return Vec::new() };
+        let reference = &reference.published;
         let differs = |member: &&Member| {
-            member.published.has_other_jobs_than(measure) || member.published.has_other_zones_than(measure)
+            member.published.has_other_jobs_than(reference) || member.published.has_other_zones_than(reference)
         };
         self.members.iter().filter(differs).map(|member| member.node.clone()).collect()
     }
@@ -352,7 +336,7 @@ mod tests {
     use crate::election::Published;
 
     #[test]
-    fn a_node_with_another_weight_or_on_its_way_out_has_the_same_jobs_all_the_same() {
+    fn a_node_with_another_priority_or_that_drains_does_not_count_as_drift() {
         let mut queue = sample::queue();
         let same = queue.members[0].published.clone();
         queue.members[1].published = Published { priority: 10, draining: true, jobs_invalid: true, ..same.clone() };

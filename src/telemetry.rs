@@ -1,16 +1,16 @@
-//! Log set-up, and the list of the events that others rely on.
+//! Logging: set-up, formats, and the list of promised events.
 //!
-//! `tracing` carries the events, `tracing-subscriber` filters them, the formats are our own, and
-//! a thread of its own writes the lines: whoever logs never waits for stderr (see [`sink`]). Spans are not shown; an
-//! event says all about itself.
+//! `tracing` carries the events, `tracing-subscriber` filters them, and the formats are our own. A separate thread
+//! writes the lines, so that logging never waits for stderr (see [`sink`]). Spans are not shown: an event contains all
+//! its context.
 //!
 //! ```text
 //! info!(target: TARGET, event = event::RUN_STARTED, …) ─▶ filter ─▶ repeated ─▶ text | json ─▶ sink ─▶ stderr
 //!                                                                             └▶ journal ───▶ sink ─▶ journald
 //! ```
 //!
-//! Job output goes by [`OUTPUT`] as its target: it alone may be dropped early when stderr does not take it, and
-//! `--log cronkeeper=info,cronkeeper::output=off` leaves it out.
+//! Job output has the target [`OUTPUT`]: it is the first to be dropped when stderr is too slow, and
+//! `--log cronkeeper=info,cronkeeper::output=off` turns it off.
 
 pub mod escape;
 pub mod event;
@@ -36,63 +36,62 @@ pub use filter::{BadFilter, LogFilter};
 use crate::clock;
 use crate::term::NodeName;
 use repeated::Repeated;
-use sink::{Lost, Sink, Way};
+use sink::{Destination, LineCounts, Sink};
 
-/// The target of the daemon's own events.
+/// The `tracing` target of the daemon's own events.
 pub const TARGET: &str = "cronkeeper";
-/// The target of `run.output`.
+/// The `tracing` target of `run.output`.
 pub const OUTPUT: &str = "cronkeeper::output";
 
-/// How lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// Readable lines
     Text,
-    /// One object a line.
+    /// One JSON object per line
     Json,
-    /// Fields of entries of the systemd journal.
+    /// Entries of the systemd journal, with fields
     Journald,
 }
 
-/// Why no log could be set up.
+/// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// The writer's thread did not start.
-    #[error("the log's thread cannot be started")]
+    #[error("cannot start the thread that writes the log")]
     Thread(#[source] io::Error),
-    /// The journal was asked for and is not there.
-    #[error("the journal takes nothing at {}: leave `--log-format journald` out", journal::SOCKET)]
+    /// `--log-format journald` was given, but no journal listens on its socket.
+    #[error("no journal listens at `{}`; remove `--log-format journald`", journal::SOCKET)]
     NoJournal(#[source] io::Error),
-    /// This process has a log already.
-    #[error("the log is set up already")]
+    #[error("logging is already set up in this process")]
     Already,
 }
 
-/// The log of this process. Dropping it gives the last lines a second to be written.
+/// The log of this process. Dropping it waits up to one second for the last lines to be written.
 #[derive(Debug)]
 pub struct Telemetry {
     sink: Sink,
 }
 
-/// Sets the log up. It starts a thread: the warden is forked before. Without a `format` it is the journal's where stderr leads there,
-/// else text.
+/// Sets up logging. Without a `format` it logs to the journal if stderr leads there, and as text otherwise.
+///
+/// It starts a thread, so the warden must have been forked before.
 ///
 /// # Errors
-/// When the thread cannot be started, a log was set up before, or the journal was asked for and is not there.
+/// When the thread cannot be started, logging is already set up, or `format` is `Journald` and no journal listens.
 pub fn init(format: Option<Format>, filter: &LogFilter, node: &NodeName) -> Result<Telemetry, InitError> {
     let stderr = io::stderr();
     let colour = stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let journal = || Way::journal(journal::SOCKET);
-    let (format, way) = match format {
+    let journal = || Destination::journal(journal::SOCKET);
+    let (format, destination) = match format {
         Some(Format::Journald) => (Format::Journald, journal().map_err(InitError::NoJournal)?),
         None if is_journal(&stderr)
-            && let Ok(way) = journal() =>
+            && let Ok(destination) = journal() =>
         {
-            (Format::Journald, way)
+            (Format::Journald, destination)
         }
-        other => (other.unwrap_or(Format::Text), Way::stream(duplicate(&stderr).map_err(InitError::Thread)?)),
+        other => (other.unwrap_or(Format::Text), Destination::stream(duplicate(&stderr).map_err(InitError::Thread)?)),
     };
-    let sink = Sink::start(way, report_lost).map_err(InitError::Thread)?;
+    let sink = Sink::start(destination, report_lost).map_err(InitError::Thread)?;
     let layer = tracing_subscriber::fmt::layer().with_writer(sink.clone()).log_internal_errors(false);
     let registry = tracing_subscriber::registry().with(filter.to_env_filter()).with(Repeated::default());
     let set = match format {
@@ -108,7 +107,7 @@ pub fn init(format: Option<Format>, filter: &LogFilter, node: &NodeName) -> Resu
 }
 
 impl Telemetry {
-    /// Waits until all lines are written, at most `limit`; false when it was not enough.
+    /// Waits up to `limit` until all lines are written. Returns false if some are not.
     pub fn flush(&self, limit: Duration) -> bool {
         self.sink.flush(limit)
     }
@@ -120,13 +119,15 @@ impl Drop for Telemetry {
     }
 }
 
-/// Without a stderr, lines are counted as lost rather than the daemon refused.
+/// A daemon without a stderr still starts: writing to the read-only `/dev/null` fails, so its lines count as lost.
 fn duplicate(stderr: &io::Stderr) -> io::Result<OwnedFd> {
     stderr.as_fd().try_clone_to_owned().or_else(|_| File::open("/dev/null").map(Into::into))
 }
 
-/// Whether a stream leads to the journal. systemd names the stream it gave in JOURNAL_STREAM, which is inherited also by who
-/// writes elsewhere.
+/// True if a stream leads to the journal.
+///
+/// systemd sets JOURNAL_STREAM to the device and inode of the stream it opened. The stream must be compared with it,
+/// because a process whose output goes elsewhere inherits the variable too.
 fn is_journal(stream: impl AsFd) -> bool {
     std::env::var("JOURNAL_STREAM").is_ok_and(|name| is_named(stream, &name))
 }
@@ -135,22 +136,22 @@ fn is_named(stream: impl AsFd, name: &str) -> bool {
     rustix::fs::fstat(stream).is_ok_and(|stat| name == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// A scheduled instant as the log shows it: without fractions.
+/// A scheduled time as the log shows it: without fractions of a second.
 pub fn instant(at: Timestamp) -> impl std::fmt::Display {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
-/// Says that lines are missing, as a line of its own.
-fn report_lost(lost: Lost) {
+/// Logs how many lines were dropped.
+fn report_lost(lost: LineCounts) {
     tracing::warn!(
         target: TARGET,
         output_lines = lost.output,
         other_lines = lost.other,
-        "log lines were dropped: they were not taken in time",
+        "log lines were dropped because they could not be written fast enough",
     );
 }
 
-/// A panic's own text would break a line of JSON, and its write could block.
+/// Logs panics as events: the standard output of a panic would break the JSON format, and writing it could block.
 fn log_panics(sink: Sink) {
     std::panic::set_hook(Box::new(move |panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
@@ -160,7 +161,7 @@ fn log_panics(sink: Sink) {
     }));
 }
 
-/// When a line was made.
+/// The time stamp of a line.
 fn wall() -> Timestamp {
     clock::system::now().wall
 }
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_journal_is_known_by_its_file() {
+    fn the_journal_is_recognized_by_device_and_inode() {
         use std::os::unix::fs::MetadataExt as _;
         let file = tempfile::tempfile().unwrap();
         let metadata = file.metadata().unwrap();

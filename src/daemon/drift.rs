@@ -1,34 +1,20 @@
-//! Nodes whose jobs or time zone data differ: two such nodes can disagree about what is due.
+//! Drift: nodes whose jobs or time zone data differ, so that they may disagree about what is due.
 
 use crate::election::{Member, Published};
 use crate::job::Digest;
 use crate::term::NodeName;
 
-/// Another node that is not like the leader: to the leader every node that differs from it, to such a node the leader.
+/// A difference between this node and another one, one of which is the leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Drift {
-    /// It has other jobs.
-    Jobs {
-        /// The other node.
-        other: NodeName,
-        /// This node's digest.
-        digest: Digest,
-        /// The other's.
-        other_digest: Digest,
-    },
-    /// It has other time zone data: the two can disagree about an instant.
-    Zones {
-        /// The other node.
-        other: NodeName,
-        /// This node's release.
-        tzdata: String,
-        /// The other's.
-        other_tzdata: String,
-    },
+    /// The two have different jobs.
+    Jobs { other: NodeName, digest: Digest, other_digest: Digest },
+    /// The two have different releases of the time zone data, and can disagree about when a job is due.
+    Zones { other: NodeName, tzdata: String, other_tzdata: String },
 }
 
 impl Drift {
-    /// How a member differs from what this node has published; nothing where either does not say.
+    /// The differences between a member and what this node has published, as far as both have published it.
     pub(super) fn of(own: &Published, member: &Member) -> impl Iterator<Item = Self> + use<> {
         let (other, theirs) = (&member.node, &member.published);
         let jobs = theirs.has_other_jobs_than(own).then(|| Self::Jobs {
@@ -44,7 +30,6 @@ impl Drift {
         jobs.into_iter().chain(zones)
     }
 
-    /// The other node.
     pub(super) fn other(&self) -> &NodeName {
         match self {
             Self::Jobs { other, .. } | Self::Zones { other, .. } => other,
@@ -59,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_jobs_and_other_time_zone_data_are_told_apart_and_only_where_both_say() {
+    fn jobs_and_time_zone_data_are_compared_where_both_nodes_publish_them() {
         let published = |jobs: &str, tzdata: &str| Published {
             digest: Digest::of(jobs.as_bytes()),
             tzdata: tzdata.into(),

@@ -1,7 +1,7 @@
-//! The facts that a process of a run, or a hook, finds in its environment: the CRONKEEPER_ variables.
+//! The CRONKEEPER_ environment variables of runs and hooks.
 //!
-//! A hook finds those of its run and how that ended. What there is none of is empty, so that a script may insist on its
-//! variables being set.
+//! A hook gets its run's variables and the result of the run. Variables that do not apply are set to the empty string,
+//! so that a script may require its variables to be set (`set -u`).
 
 use jiff::Timestamp;
 
@@ -10,10 +10,10 @@ use crate::run::{RunEnd, RunRecord, Skip};
 use crate::telemetry::instant;
 use crate::term::NodeName;
 
-/// Names without their prefix, and values.
+/// Names, without the prefix `CRONKEEPER_`, and values.
 pub(super) type Facts = Vec<(&'static str, String)>;
 
-/// Of a run: what its attempts find.
+/// The variables of a run's attempts.
 pub(super) fn of_run(run: &RunRecord, here: &NodeName) -> Facts {
     vec![
         ("JOB", run.job.to_string()),
@@ -25,7 +25,7 @@ pub(super) fn of_run(run: &RunRecord, here: &NodeName) -> Facts {
     ]
 }
 
-/// Of what a hook follows.
+/// The variables of a hook.
 pub(super) fn of_hook(call: &HookCall, here: &NodeName) -> Facts {
     let mut facts = match &call.cause {
         Cause::Ended(end) => of_end(end, here),
@@ -35,7 +35,8 @@ pub(super) fn of_hook(call: &HookCall, here: &NodeName) -> Facts {
     facts
 }
 
-/// Processes of a node are known by its name, so that stands for the hook's own; who had the run stands beside it.
+/// NODE is the node on which the hook runs, because a node recognizes its processes by that variable. RUN_NODE is the
+/// node that had the run.
 fn of_end(end: &RunEnd, here: &NodeName) -> Facts {
     let mut facts = of_run(&end.run, here);
     facts.extend([

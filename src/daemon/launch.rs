@@ -1,4 +1,4 @@
-//! From a run, or a hook, to what the warden starts: whom it runs as, its limits, the environment and the directory its process finds.
+//! Builds the [`Launch`] of a run or hook: command, user, limits, environment and working directory.
 
 use std::collections::BTreeMap;
 
@@ -16,32 +16,31 @@ use crate::warden::wire::{Deadline, Launch, Limits, TreeId, User};
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Bytes of a hook's output that are logged.
+/// Maximum number of bytes of a hook's output that are logged.
 const HOOK_OUTPUT: u64 = 64 << 10;
 
-/// What every launch is made with.
+/// Settings of this node that apply to every launch.
 #[derive(Clone, Debug)]
 pub struct Launcher {
-    /// The node they run on.
     pub node: NodeName,
-    /// Who runs what names no user.
+    /// The daemon's own account; it runs jobs that name no user.
     pub own: Account,
-    /// Who the users of the jobs are, as last looked up.
+    /// The accounts of the jobs' users, as last looked up.
     pub accounts: watch::Receiver<Accounts>,
-    /// Soft and hard limit of open files to give back, if the daemon raised its own.
+    /// Soft and hard limit of open files to restore in a new process; absent if the daemon did not raise its own.
     pub open_files: Option<(u64, u64)>,
-    /// Where each run gets a cgroup, if anywhere.
+    /// The cgroups in which each run gets one of its own; absent where there are none.
     pub cgroups: Option<Cgroups>,
 }
 
 impl Launcher {
-    /// For jobs that name no user, without cgroups.
+    /// A launcher for jobs that name no user, without cgroups.
     pub fn plain(node: NodeName, own: Account) -> Self {
         let (_, accounts) = watch::channel(Accounts::default());
         Self { node, own, accounts, open_files: None, cgroups: None }
     }
 
-    /// What to start for an accepted attempt.
+    /// The launch of an attempt whose begin was accepted.
     ///
     /// # Errors
     /// When this host does not know the job's user or group.
@@ -53,11 +52,12 @@ impl Launcher {
         Ok(Launch { nice: job.nice, not_after, deadline, max_output: job.max_output, ..launch })
     }
 
-    /// What to start for a hook: as the job's user, in its environment and directory. Its limits are the job's own affair: a
-    /// run that was killed by them is to be told of all the same.
+    /// The launch of a hook: as the job's user, in the job's environment and directory, without the job's limits.
+    ///
+    /// The limits do not apply because the hook must be able to report a run that was killed by them.
     ///
     /// # Errors
-    /// When this host does not know the job's user or group, or the job has no such hook.
+    /// When this host does not know the job's user or group.
     pub fn hook(&self, start: &HookStart) -> Result<Launch, Unknown> {
         let HookStart { tree_id, call, until } = start;
         let argv = call.job.hooks.get(&call.hook).map(CommandLine::argv).unwrap_or_default();
@@ -67,7 +67,7 @@ impl Launcher {
         Ok(Launch { input, deadline, max_output: HOOK_OUTPUT, ..launch })
     }
 
-    /// A process of a job, without what it goes by.
+    /// The part of a launch that runs and hooks have in common.
     fn process(
         &self,
         tree_id: TreeId,
@@ -96,7 +96,10 @@ impl Launcher {
         })
     }
 
-    /// Root takes on the groups of whoever is named, itself included; who is not root is only ever itself.
+    /// The user to switch to; absent if none is needed.
+    ///
+    /// Root always switches, even to root, to get the groups of the named user. A daemon that is not root can only run
+    /// jobs as itself.
     fn become_user(&self, named: &Account) -> Option<User> {
         let is_needed = self.own.uid == 0 || (named.uid, named.gid) != (self.own.uid, self.own.gid);
         is_needed.then(|| User { uid: named.uid, gid: named.gid, groups: named.groups.clone() })
@@ -113,8 +116,9 @@ impl Launcher {
     }
 }
 
-/// The usual variables, under the job's own, under the facts. Each stands once: of two with one name, some programs see the first and
-/// others the last.
+/// The environment of a process: the usual variables, overridden by the job's own, overridden by the facts.
+///
+/// Each name occurs once: of two variables with the same name some programs use the first and others the last.
 fn environment(job: &Job, account: &Account, facts: &Facts) -> Vec<(String, String)> {
     let usual = [
         ("PATH", PATH),
@@ -131,7 +135,9 @@ fn environment(job: &Job, account: &Account, facts: &Facts) -> Vec<(String, Stri
     all.into_iter().collect()
 }
 
-/// Whether a home directory can be entered is found out there: it may be another user's, or on a file server that is away.
+/// The working directory of a process: the job's own, else the user's home directory.
+///
+/// It is not checked here, because the daemon may lack access to it, or its file server may not answer.
 fn directory(job: &Job, account: &Account) -> String {
     let named = job.working_directory.as_ref().map(|directory| directory.to_string_lossy().into_owned());
     named.unwrap_or_else(|| account.home.clone())
@@ -142,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_stands_once_facts_over_the_jobs_own_over_the_usual() {
+    fn each_variable_occurs_once_and_facts_override_the_jobs_own_and_those_the_usual_ones() {
         let text =
             "jobs: {a: {schedule: '@daily', command: x, environment: {LANG: own, CRONKEEPER_JOB: own, OTHER: own}}}";
         let (set, _) = crate::config::parse("j", text.as_bytes()).unwrap();

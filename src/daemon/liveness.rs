@@ -1,8 +1,8 @@
-//! Whether the warden lives: it is asked every now and then, and one that says nothing any more counts as dead.
+//! Liveness check of the warden: ping it, and declare it dead after several unanswered checks.
 //!
-//! A warden that is stopped or stuck starts nothing and kills nothing, and closes no socket. Any word of it is a sign of life, so
-//! that one with much to do is slow and not silent. Its silence is counted in looks that found nothing to read, and not by the
-//! clock alone: a daemon that stood still itself, or has much else to do, has not listened.
+//! A warden that is stopped or stuck starts nothing and kills nothing, but its socket stays open. Any notice counts as
+//! a sign of life, so a busy warden is merely slow. The check counts turns of the loop that had nothing to read, and
+//! does not rely on the clock alone: a daemon that was stopped itself, or was busy, may have notices it has not read.
 
 use std::time::Duration;
 
@@ -11,69 +11,71 @@ use crate::clock::{Clock, Now, Uptime};
 use crate::run::journal::Journal;
 use crate::warden::wire::Order;
 
-/// How long to leave a warden alone that has answered. It is asked when the loop turns anyway.
-const ASK_EVERY: Duration = Duration::from_secs(2);
-/// Between two looks for an answer.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// So many looks in vain are the end of it: no machine is so busy that a process does nothing at all for so long, and a leader
-/// that can start nothing has waited long enough.
-const LOOKS: u32 = 5;
+/// Minimum time between a ping and the next. It is sent when the loop turns anyway.
+const PING_EVERY: Duration = Duration::from_secs(2);
+/// Time between two checks for an answer.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// The warden is dead after this many checks without an answer.
+///
+/// No machine is so busy that a process does nothing at all for so long, and a leader that cannot start anything must
+/// not wait longer.
+const MISSED_CHECKS: u32 = 5;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct LivenessCheck {
-    /// It was asked or looked for last then; absent: never.
+    /// When the warden was last pinged or checked; absent before the first ping.
     at: Option<Uptime>,
-    awaits: bool,
-    looks: u32,
+    awaits_answer: bool,
+    missed: u32,
 }
 
 impl LivenessCheck {
-    /// Something was heard of it.
-    pub fn heard(&mut self) {
-        (self.awaits, self.looks) = (false, 0);
+    /// Records a sign of life.
+    pub fn on_notice(&mut self) {
+        (self.awaits_answer, self.missed) = (false, 0);
     }
 
-    /// True where it is to be asked now.
-    pub fn asks(&mut self, now: Uptime) -> bool {
-        let asks = !self.awaits && self.at.is_none_or(|at| now >= at + ASK_EVERY);
-        if asks {
-            (self.awaits, self.at) = (true, Some(now));
+    /// Returns true when a ping is due now, and assumes that the caller sends it.
+    pub fn starts_ping(&mut self, now: Uptime) -> bool {
+        let is_due = !self.awaits_answer && self.at.is_none_or(|at| now >= at + PING_EVERY);
+        if is_due {
+            (self.awaits_answer, self.at) = (true, Some(now));
         }
-        asks
+        is_due
     }
 
-    /// The loop turned for want of anything to hear. True where the warden counts as dead.
-    pub fn looked(&mut self, now: Uptime) -> bool {
-        if self.next_look().is_some_and(|at| at <= now) {
+    /// Records a turn of the loop that had nothing to read. Returns true once the warden counts as dead.
+    pub fn is_dead_after_check(&mut self, now: Uptime) -> bool {
+        if self.next_check().is_some_and(|at| at <= now) {
             self.at = Some(now);
-            self.looks += 1;
+            self.missed += 1;
         }
-        self.looks >= LOOKS
+        self.missed >= MISSED_CHECKS
     }
 
-    /// When to look for its answer next.
-    pub fn next_look(&self) -> Option<Uptime> {
-        self.at.filter(|_| self.awaits).map(|at| at + LOOK_EVERY)
+    /// When to check for an answer next; absent while none is outstanding.
+    pub fn next_check(&self) -> Option<Uptime> {
+        self.at.filter(|_| self.awaits_answer).map(|at| at + CHECK_EVERY)
     }
 }
 
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
-    /// Asks the warden for a sign of life, if it is time.
-    pub(super) fn ask_warden(&mut self, now: Now) {
-        if self.liveness.asks(now.up) {
+    pub(super) fn ping_warden(&mut self, now: Now) {
+        if self.liveness.starts_ping(now.up) {
             self.order(&Order::Ping);
         }
     }
 
-    /// A warden that says nothing is as good as dead, and is made so: what it was told to start last can then never start. Its trees
-    /// are killed at once, for the rest of the end may take longer than the lease.
-    pub(super) fn give_warden_up(&mut self) -> Stopped {
+    /// Kills a warden that does not respond, and all runs at once.
+    ///
+    /// Killing the warden makes sure that it cannot start what it was last ordered to. The runs are killed here because
+    /// the rest of the shutdown may take longer than the lease lasts.
+    pub(super) fn give_up_on_warden(&mut self) -> Stopped {
         log::warden_silent(self.engine.own_runs());
         self.processes.kill_warden();
         let trees = self.trees.attempts();
         self.processes.kill_trees(trees, &self.settings.launcher.node);
-        Stopped::WardenGone(self.left())
+        Stopped::WardenGone(self.leftovers())
     }
 }
 
@@ -85,45 +87,52 @@ mod tests {
         Uptime::ZERO + Duration::from_millis(ms)
     }
 
-    /// Looks whenever it wants to; the second of its death.
+    /// Checks whenever a check is due, and returns the time at which the warden counts as dead.
     fn dies_at(liveness: &mut LivenessCheck) -> Uptime {
         loop {
-            let now = liveness.next_look().expect("it was asked");
-            if liveness.looked(now) {
+            let now = liveness.next_check().expect("it was pinged");
+            if liveness.is_dead_after_check(now) {
                 return now;
             }
         }
     }
 
     #[test]
-    fn who_says_nothing_any_more_is_dead_after_some_seconds() {
+    fn a_silent_warden_is_dead_after_five_checks() {
         let mut liveness = LivenessCheck::default();
-        assert!(liveness.asks(at(1_000)));
-        assert!(!liveness.asks(at(9_000)), "it was asked");
+        assert!(liveness.starts_ping(at(1_000)));
+        assert!(!liveness.starts_ping(at(9_000)), "a ping is outstanding");
         assert_eq!(dies_at(&mut liveness), at(6_000));
     }
 
     #[test]
-    fn any_word_is_a_sign_of_life_and_it_is_asked_again_later() {
+    fn any_notice_is_a_sign_of_life_and_the_next_ping_comes_later() {
         let mut liveness = LivenessCheck::default();
-        liveness.asks(at(0));
+        liveness.starts_ping(at(0));
         for second in 1..=4 {
-            assert!(!liveness.looked(at(second * 1_000)));
+            assert!(!liveness.is_dead_after_check(at(second * 1_000)));
         }
-        liveness.heard();
-        assert_eq!(liveness.next_look(), None);
-        assert!(!liveness.looked(at(5_000)) && !liveness.asks(at(5_000)) && liveness.asks(at(6_000)));
+        liveness.on_notice();
+        assert_eq!(liveness.next_check(), None);
+        assert!(
+            !liveness.is_dead_after_check(at(5_000))
+                && !liveness.starts_ping(at(5_000))
+                && liveness.starts_ping(at(6_000))
+        );
         assert_eq!(dies_at(&mut liveness), at(11_000));
     }
 
     #[test]
-    fn the_time_in_which_the_daemon_did_not_listen_does_not_count() {
+    fn time_in_which_the_daemon_did_not_read_does_not_count() {
         let mut liveness = LivenessCheck::default();
-        liveness.asks(at(0));
-        assert!(!liveness.looked(at(60_000)), "it stood still for a minute, and may have the answer unread");
+        liveness.starts_ping(at(0));
         assert!(
-            (0..100).all(|ms| !liveness.looked(at(60_000 + ms))),
-            "one look a second counts, however often it turns"
+            !liveness.is_dead_after_check(at(60_000)),
+            "the daemon was stopped for a minute, and may not have read the answer"
+        );
+        assert!(
+            (0..100).all(|ms| !liveness.is_dead_after_check(at(60_000 + ms))),
+            "one check a second counts, however often the loop turns"
         );
         assert_eq!(dies_at(&mut liveness), at(64_000));
     }

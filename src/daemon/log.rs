@@ -1,6 +1,7 @@
-//! The log lines of the daemon: one for each fact of the election, of the engine and of the jobs file.
+//! Log lines of the daemon: one per event of election, engine and jobs file.
 //!
-//! `error`: a human must act. `warn`: a promise was bent. `info`: the life of terms and runs. `debug`: why.
+//! Levels: `error` when a human must act; `warn` when something did not go as promised; `info` for terms and runs;
+//! `debug` for the reasons behind decisions.
 
 mod hook;
 mod start;
@@ -20,11 +21,13 @@ use crate::status::Status;
 use crate::telemetry::{TARGET, event, instant};
 use crate::term::TermEnd;
 
-/// A fact of the election. Those of terms come from the engine, with what they led to.
-pub(super) fn election(what: &Election) {
-    match what {
+/// Logs an event of the election, except beginnings and ends of terms.
+///
+/// [`report`] logs those, because only the engine knows what followed from them.
+pub(super) fn election(fact: &Election) {
+    match fact {
         Election::Session { id, timeout } => {
-            debug!(target: TARGET, session = %id, timeout_ms = millis(*timeout), "the node lives under a session");
+            debug!(target: TARGET, session = %id, timeout_ms = millis(*timeout), "session established");
         }
         Election::Joined { candidate } => info!(target: TARGET, event = event::ELECTION_JOINED, %candidate),
         Election::Following { candidate, predecessor, predecessor_node, leader_node } => info!(
@@ -42,13 +45,13 @@ pub(super) fn election(what: &Election) {
             warn!(target: TARGET, event = event::COORDINATION_UNREACHABLE, retry_ms = millis(*retry), "{error}");
         }
         Election::Stalled(Some(error)) => {
-            warn!(target: TARGET, event = event::COORDINATION_STALLED, error, "the node waits for {error}");
+            warn!(target: TARGET, event = event::COORDINATION_STALLED, error, "the node is stalled: {error}");
         }
-        Election::Stalled(None) => info!(target: TARGET, "what the node waited for is done"),
+        Election::Stalled(None) => info!(target: TARGET, "the node is no longer stalled"),
         Election::Damaged { new, .. } => new.iter().for_each(|damage| damaged(damage)),
         Election::Failed(failure) => error!(target: TARGET, "{failure}"),
-        Election::Withdrawn => debug!(target: TARGET, "the node is not in the queue"),
-        Election::Time(time) => trace!(target: TARGET, ?time, "the service's clock was read"),
+        Election::Withdrawn => debug!(target: TARGET, "the node left the queue"),
+        Election::Time(time) => trace!(target: TARGET, ?time, "read the coordination service's clock"),
         Election::Elected { .. }
         | Election::Over { .. }
         | Election::Lease { .. }
@@ -58,13 +61,13 @@ pub(super) fn election(what: &Election) {
     }
 }
 
-/// A path, and what is wrong with it.
+/// `damage` is `path: what is wrong with it`.
 fn damaged(damage: &str) {
     let path = damage.split_once(": ").map_or(damage, |(path, _)| path);
-    warn!(target: TARGET, event = event::COORDINATION_DAMAGED, path, "passed over in ZooKeeper: {damage}");
+    warn!(target: TARGET, event = event::COORDINATION_DAMAGED, path, "ignoring damaged path {damage}");
 }
 
-/// What the engine has to tell.
+/// Logs a report of the engine.
 pub(super) fn report(report: &Report) {
     match report {
         Report::Elected { term, took } => info!(
@@ -82,11 +85,14 @@ pub(super) fn report(report: &Report) {
         }
         Report::GivingUp { to, why } => {
             let to = to.as_ref().map_or("the next in line", |to| to.as_str());
-            warn!(target: TARGET, to, "leadership is handed to {to}: {}", why.as_str());
+            warn!(target: TARGET, to, "handing leadership over to {to}: {}", why.as_str());
         }
-        Report::NotTransferred { to, why } => warn!(target: TARGET, %to, "leadership was not handed to {to}: {why}"),
+        Report::NotTransferred { to, why } => {
+            warn!(target: TARGET, %to, "leadership was not handed over to {to}: {why}")
+        }
         Report::TakeoverDone { token, settled, missed, took } => {
-            info!(target: TARGET, event = event::TAKEOVER_DONE, token = token.0, settled, missed, took_ms = millis(*took));
+            let took_ms = millis(*took);
+            info!(target: TARGET, event = event::TAKEOVER_DONE, token = token.0, settled, missed, took_ms);
         }
         Report::Started { run, attempt, token, pid, lateness } => info!(
             target: TARGET,
@@ -146,23 +152,23 @@ pub(super) fn report(report: &Report) {
         Report::Unsettled { runs } => warn!(
             target: TARGET,
             runs,
-            "the node ends before the ledger knows how all its runs ended: the state directory keeps what `cronkeeper release`, \
-             or the next start, tells it",
+            "the node stops before the ledger has recorded the ends of all its runs: the state directory keeps them, \
+             and `cronkeeper release` or the next start records them",
         ),
         Report::ClockStepped { by } => {
             let by_ms = by.as_millis();
-            warn!(target: TARGET, event = event::CLOCK_STEPPED, by_ms = clamped(by_ms), "the time of day was set");
+            warn!(target: TARGET, event = event::CLOCK_STEPPED, by_ms = clamped(by_ms), "the system clock was stepped");
         }
         Report::ClockSkewed { by, holds } => skewed(*by, *holds),
-        Report::MarkAhead { job, ahead } => error!(target: TARGET, %job, "{}", view::in_words(ahead)),
-        Report::Damaged(what) => {
-            error!(target: TARGET, "a record of the ledger cannot be read and was passed over: {what}")
+        Report::MarkAhead { job, ahead } => error!(target: TARGET, %job, "{}", view::describe_mark_ahead(ahead)),
+        Report::Damaged(damage) => {
+            error!(target: TARGET, "ignoring a record of the ledger that cannot be read: {damage}")
         }
         Report::Obstructed { job, run } => error!(
             target: TARGET,
             %job,
             %run,
-            "the occurrence was not run: its place in the ledger is taken by something else",
+            "the occurrence was not run: its record in the ledger is taken by something that is not its run",
         ),
         Report::IllegalStep { run, why } => error!(
             target: TARGET,
@@ -179,15 +185,21 @@ fn skewed(by: SignedDuration, holds: bool) {
             target: TARGET,
             event = event::CLOCK_SKEWED,
             by_ms,
-            "this node's clock is ahead of ZooKeeper's: what is more than a minute ahead of that waits, and is not begun here",
+            "this node's clock is ahead of the coordination service's clock: \
+             an occurrence waits until that clock is within a minute of it",
         ),
         (false, true) => warn!(
             target: TARGET,
             event = event::CLOCK_SKEWED,
             by_ms,
-            "this node's clock and ZooKeeper's differ",
+            "this node's clock differs from the coordination service's clock",
         ),
-        (false, false) => info!(target: TARGET, event = event::CLOCK_SKEWED, by_ms, "this node's clock is right again"),
+        (false, false) => info!(
+            target: TARGET,
+            event = event::CLOCK_SKEWED,
+            by_ms,
+            "this node's clock agrees with the coordination service's clock again",
+        ),
     }
 }
 
@@ -232,7 +244,7 @@ fn skipped(skip: &crate::run::Skip, first: jiff::Timestamp, count: u64) {
     let (job, first) = (&skip.job, instant(first));
     let last = instant(skip.last);
     match (skip.reason, count) {
-        // As the operator wanted it: no promise is bent.
+        // The operator wanted this, so it is not worth a warning.
         (SkipReason::Paused, 1) => {
             info!(target: TARGET, event = event::RUN_SKIPPED, %job, %run, scheduled_at = %first, reason)
         }
@@ -246,7 +258,7 @@ fn skipped(skip: &crate::run::Skip, first: jiff::Timestamp, count: u64) {
     }
 }
 
-/// A jobs file was loaded.
+/// Logs that a jobs file was loaded, and each of its warnings.
 pub(super) fn loaded(loaded: &Loaded, difference: &Difference) {
     info!(
         target: TARGET,
@@ -263,17 +275,17 @@ pub(super) fn loaded(loaded: &Loaded, difference: &Difference) {
     }
 }
 
-/// The warden has not said in time that a run is dead, which the daemon kills now.
+/// Logs that the warden did not report a run dead in time, so the daemon kills it.
 pub(super) fn overdue(run: &RunId) {
     warn!(target: TARGET, event = event::RUN_OUTLIVED, job = %run.job(), %run);
 }
 
-/// The warden counts as dead.
+/// Logs that the daemon gives up on a warden that does not respond.
 pub(super) fn warden_silent(runs: usize) {
     error!(target: TARGET, event = event::WARDEN_SILENT, runs);
 }
 
-/// A jobs file was refused; the set loaded before stays.
+/// Logs that a jobs file was rejected: its first problem with the event, the others in lines of their own.
 pub(super) fn rejected(path: &str, error: &LoadError) {
     let problems = error.lines();
     let first = problems.first().cloned().unwrap_or_default();
@@ -283,7 +295,7 @@ pub(super) fn rejected(path: &str, error: &LoadError) {
     }
 }
 
-/// Another node is not like the leader.
+/// Logs that another node's jobs or time zone data differ.
 pub(super) fn drift(drift: &Drift) {
     match drift {
         Drift::Jobs { other, digest, other_digest } => {
@@ -294,12 +306,13 @@ pub(super) fn drift(drift: &Drift) {
             %other,
             tzdata,
             other_tzdata,
-            "another node has other time zone data: update tzdata until all have the same, or they may disagree about when a job is due",
+            "another node has different time zone data: install the same tzdata on all nodes, \
+             or they may disagree about when a job is due",
         ),
     }
 }
 
-/// The operator asked for the state.
+/// Logs the node's state as JSON, because an operator asked for it.
 pub(super) fn state(status: &Status) {
     let text = serde_json::to_string(status).unwrap_or_default();
     info!(target: TARGET, event = event::NODE_STATE, state = text);

@@ -1,8 +1,10 @@
-//! What the warden tells: lines are logged, processes noted, and all else is for the engine.
+//! Handling of the warden's notices.
+//!
+//! Lines of output are logged and new processes are recorded here; everything else goes to the engine.
 
 use tracing::error;
 
-use super::trees::{Left, Tree, TreeKind};
+use super::trees::{Tree, TreeKind, WardenLeftovers};
 use super::{Daemon, Processes, Stopped, log};
 use crate::clock::{Clock, Now};
 use crate::engine::Event;
@@ -12,16 +14,16 @@ use crate::telemetry::TARGET;
 use crate::warden::wire::{Notice, TreeId};
 
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
-    pub(super) fn noticed(&mut self, now: Now, notice: Notice) -> Option<Stopped> {
+    pub(super) fn on_notice(&mut self, now: Now, notice: Notice) -> Option<Stopped> {
         match &notice {
             Notice::Output { tree_id, stream, line, continues } => {
                 self.trees.log_line(*tree_id, *stream, line, *continues);
                 return self.turn_if_due(now);
             }
             Notice::Pong => return self.turn_if_due(now),
-            Notice::Started { tree_id, pid, known_by, .. } => self.note_started(*tree_id, *pid, known_by),
+            Notice::Started { tree_id, pid, known_by, .. } => self.record_start(*tree_id, *pid, known_by),
             Notice::NotStarted { tree_id, why } => {
-                // A hook's end says so itself.
+                // A hook that was not started is logged with its `hook.finished`.
                 if let Some(Tree { job, run, kind: TreeKind::Attempt(_), .. }) = self.trees.remove(*tree_id) {
                     log::not_started(&job, &run, *why);
                 }
@@ -33,25 +35,26 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         self.turn(now, Event::Warden(notice))
     }
 
-    /// A flood of what is not the engine's business does not hold the clock up.
+    /// Lets the engine do what is due by now, so that a flood of events it does not need cannot delay it.
     pub(super) fn turn_if_due(&mut self, now: Now) -> Option<Stopped> {
         let is_due = self.engine.wake(now).is_due(now);
         if is_due { self.turn(now, Event::Tick) } else { None }
     }
 
-    /// What runs, as far as it is known here.
-    pub(super) fn left(&self) -> Left {
-        Left { runs: self.journal.open_runs(), hooks: self.trees.hooks() }
+    /// The runs and hooks that are still running, as far as this node knows.
+    pub(super) fn leftovers(&self) -> WardenLeftovers {
+        WardenLeftovers { runs: self.journal.open_runs(), hooks: self.trees.hooks() }
     }
 
-    fn note_started(&mut self, tree_id: TreeId, pid: i32, known_by: &KnownBy) {
+    /// Records a new process, so that it can be found again after a crash.
+    fn record_start(&mut self, tree_id: TreeId, pid: i32, known_by: &KnownBy) {
         let start_time = self.processes.start_time(pid);
         self.trees.started(tree_id, start_time.map(|start_time| (pid, start_time)), known_by);
-        // A process that is gone already needs no finding later.
+        // A process that has already ended need not be found later.
         let Some(start_time) = start_time else { return };
         let Some((run, attempt)) = self.trees.attempt(tree_id) else { return };
         if let Err(error) = self.journal.started(run, attempt, pid, start_time, known_by) {
-            error!(target: TARGET, %run, "the process cannot be noted in the state directory: {error}");
+            error!(target: TARGET, %run, "cannot record process {pid} in the state directory: {error}");
         }
     }
 }

@@ -1,7 +1,8 @@
-//! As pid 1 of a container: whoever loses its parent there becomes a child of this process, which nobody else reaps.
+//! Reaper of orphans for a daemon that runs as PID 1 of a container.
 //!
-//! What jobs leave behind goes to the warden, and is reaped there. Nothing is waited for blindly: the warden, for which the
-//! daemon waits itself, is passed over.
+//! There the kernel makes every orphan a child of this process, and nobody else reaps it. Orphans of jobs are not among
+//! them: they become children of the warden, which reaps them. The warden itself is spared, because the daemon waits
+//! for it elsewhere.
 
 use std::io;
 
@@ -11,13 +12,13 @@ use signal_hook_tokio::Signals;
 
 use crate::warden::reap_children_but;
 
-/// Reaps, for as long as it is polled, all children that end, but for `spared`. Cancel safe.
+/// Reaps all children that end, except `spared`, for as long as it is polled. Cancel safe.
 ///
 /// # Errors
-/// When the kernel lets no signal be caught.
+/// When the kernel refuses to let SIGCHLD be caught.
 pub async fn reap(spared: u32) -> io::Result<()> {
     let mut ends = Signals::new([SIGCHLD])?;
-    // Some may have come before the signal was caught.
+    // Some children may have ended before the signal was caught.
     reap_children_but(spared);
     while ends.next().await.is_some() {
         reap_children_but(spared);

@@ -1,4 +1,4 @@
-//! Doing what the engine says, in its order.
+//! Execution of the engine's commands, in the order given.
 
 use rustix::io::Errno;
 use tracing::error;
@@ -19,7 +19,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         let mut stopped = None;
         for command in commands {
             match command {
-                // A backend that is gone closes its events too: the loop ends on that.
+                // A backend that is gone has also closed its channel of events, which ends the loop.
                 Command::Ask(request) => drop(self.coordination.requests.send(request)),
                 Command::Start(start) => stopped = stopped.or(self.start(now, *start)),
                 Command::RunHook(start) => self.run_hook(now, &start),
@@ -27,18 +27,19 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                 Command::EndTrees(tree_ids) => self.end_trees(&tree_ids),
                 Command::KeepEnd { end, version } => {
                     if let Err(error) = self.journal.ended(&end, version) {
-                        error!(target: TARGET, job = %end.run.job, "the end of a run cannot be kept in the state directory: {error}");
+                        let job = &end.run.job;
+                        error!(target: TARGET, %job, "cannot keep the end of a run in the state directory: {error}");
                     }
                 }
                 Command::Forget(run) => {
                     if let Err(error) = self.journal.settled(&run) {
-                        error!(target: TARGET, %run, "a settled run cannot be noted in the state directory: {error}");
+                        error!(target: TARGET, %run, "cannot record a settled run in the state directory: {error}");
                     }
                 }
                 Command::Tell(report) => {
                     self.is_stale = true;
                     log::report(&report);
-                    self.view.told(&report);
+                    self.view.reported(&report);
                 }
                 Command::Exit => stopped = Some(Stopped::Asked),
             }
@@ -48,7 +49,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
 
     pub(super) fn order(&mut self, order: &Order) {
         if let Err(error) = self.processes.send(order) {
-            error!(target: TARGET, "an order cannot be sent to the warden: {error}");
+            error!(target: TARGET, "cannot send an order to the warden: {error}");
         }
     }
 
@@ -58,13 +59,16 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         self.processes.kill_trees(orphans, &self.settings.launcher.node);
     }
 
-    /// Notes the run, then starts it: after a crash between the two, the note says what to look for.
+    /// Records the run in the journal, then starts it.
+    ///
+    /// The order matters: after a crash between the two, the record says which processes to look for.
     fn start(&mut self, now: Now, start: Start) -> Option<Stopped> {
         let run = start.run.id();
         let launch = self.settings.launcher.launch(&start);
         let traces = launch.as_ref().map(|launch| traces(launch, now)).unwrap_or_default();
         if let Err(error) = self.journal.begun(&start.run, start.version, &traces) {
-            error!(target: TARGET, job = %start.run.job, %run, "not started: it cannot be noted in the state directory: {error}");
+            let job = &start.run.job;
+            error!(target: TARGET, %job, %run, "not started: cannot record the run in the state directory: {error}");
             return self.not_started(now, &start, error.raw_os_error());
         }
         let launch = match launch {
@@ -83,16 +87,18 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         None
     }
 
-    /// A hook that cannot be started must not lead to the next at once, and that to the next: thousands may wait.
+    /// Starts a hook. One that cannot be started is queued as refused instead of passed to the engine at once.
+    ///
+    /// The engine answers with the next hook: as thousands may be waiting, a direct call could recurse that deep.
     fn run_hook(&mut self, now: Now, start: &HookStart) {
         let (tree_id, run) = (start.tree_id, start.call.run());
         let refused = |step, errno| Notice::NotStarted { tree_id, why: StartFailure::Step { step, errno } };
         let Ok(launch) = self.settings.launcher.hook(start) else {
-            return self.refused.push_back(refused(Step::User, 0));
+            return self.refused_hooks.push_back(refused(Step::User, 0));
         };
         let traces = traces(&launch, now);
         if self.processes.send(&Order::Start(Box::new(launch))).is_err() {
-            return self.refused.push_back(refused(Step::Prepare, Errno::TOOBIG.raw_os_error()));
+            return self.refused_hooks.push_back(refused(Step::Prepare, Errno::TOOBIG.raw_os_error()));
         }
         self.trees.insert(tree_id, run, TreeKind::Hook(start.call.hook), traces);
     }
@@ -103,7 +109,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     }
 }
 
-/// What will be known of the processes that are to be started now. Whether the cgroup can be made the warden says.
+/// How to recognize the processes that are about to start. The warden reports later whether it could create the cgroup.
 fn traces(launch: &Launch, now: Now) -> Traces {
     let cgroup = launch.cgroup.as_ref().map(|cgroup| KnownBy::Cgroup(cgroup.path.clone()));
     Traces { uid: Some(launch.uid()), since: Some(now.up), known_by: cgroup.unwrap_or_default() }

@@ -1,6 +1,7 @@
-//! What starts and ends process trees for the daemon: the warden; in tests, and on virtual time, others.
+//! The interface through which the daemon starts and ends process trees.
 //!
-//! Nothing here blocks the loop, whatever does not die.
+//! The program uses the warden; tests and the simulation use models. Nothing here blocks the loop, not even when
+//! processes survive SIGKILL.
 
 use std::thread;
 use std::time::Duration;
@@ -14,34 +15,35 @@ use crate::warden::handle::Handle;
 use crate::warden::recover::{self, Recorded, Survivor};
 use crate::warden::wire::{Notice, Order};
 
-/// How long what the daemon kills itself is seen to.
+/// How long to wait for processes to die that the daemon kills itself.
 const DYING: Duration = Duration::from_secs(5);
 
-/// What starts and ends process trees: the warden, or a model of it.
+/// Starts and ends process trees: the warden, or a model of it.
 pub trait Processes: Send {
-    /// Hands an order over. Never blocks.
+    /// Sends an order. Never blocks.
     ///
     /// # Errors
-    /// When the order cannot be put into a message; nothing was sent.
+    /// When the order cannot be encoded as a message. Nothing was sent then.
     fn send(&mut self, order: &Order) -> Result<(), CodecError>;
 
-    /// The next notice. Cancel safe.
+    /// Waits for the next notice. Cancel safe.
     fn notice(&mut self) -> impl Future<Output = Result<Notice, WardenGone>> + Send;
 
-    /// When the kernel started a process, to tell it from a later one with its number; absent once it is gone.
+    /// When the kernel started a process, in clock ticks since boot; absent once the process is gone.
+    ///
+    /// It distinguishes the process from a later one with the same PID.
     fn start_time(&self, pid: i32) -> Option<u64>;
 
-    /// Kills trees without the warden. Never blocks, whatever does not die.
+    /// Kills trees without the warden. Never blocks, not even on processes that survive.
     fn kill_trees(&mut self, trees: Vec<Recorded>, node: &NodeName);
 
-    /// Kills the warden itself.
     fn kill_warden(&mut self);
 
-    /// Kills all that still runs, and returns when that is done. Dropped, it goes on without anybody waiting for it.
+    /// Kills everything that still runs, and returns when it is dead. The killing continues if the future is dropped.
     fn close(self) -> impl Future<Output = ()> + Send;
 }
 
-/// The warden is gone, and with it the promise that nothing outlives the daemon.
+/// The warden is gone, so nothing guarantees any more that all processes end with the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the warden is gone")]
 pub struct WardenGone;
@@ -66,25 +68,25 @@ impl Processes for Handle {
         let node = node.clone();
         let kill = move || match recover::kill_strays(&trees, node.as_str(), DYING) {
             Ok(survivors) => survivors.iter().for_each(|Survivor { run, pid }| {
-                error!(target: TARGET, %run, "process {pid} does not die of SIGKILL");
+                error!(target: TARGET, %run, "process {pid} survived SIGKILL");
             }),
-            Err(error) => error!(target: TARGET, "what the warden left cannot be found: {error}"),
+            Err(error) => error!(target: TARGET, "cannot find the processes the warden left behind: {error}"),
         };
-        // Not on the runtime's threads, which may all wait for a disk.
+        // On a thread of its own, because all of the runtime's threads may be waiting for a disk.
         if let Err(error) = thread::Builder::new().name("kill".into()).spawn(kill) {
-            error!(target: TARGET, "what the warden left cannot be killed: {error}");
+            error!(target: TARGET, "cannot kill the processes the warden left behind: {error}");
         }
     }
 
     fn kill_warden(&mut self) {
         if let Err(error) = self.kill() {
-            error!(target: TARGET, "the warden cannot be killed: {error}");
+            error!(target: TARGET, "cannot kill the warden: {error}");
         }
     }
 
     async fn close(self) {
         if let Err(error) = Self::close(self).await {
-            error!(target: TARGET, "the end of the warden cannot be waited for: {error}");
+            error!(target: TARGET, "cannot wait for the warden to end: {error}");
         }
     }
 }

@@ -1,5 +1,7 @@
-//! Signals of `run`, as what the operator wants: SIGTERM and SIGINT end (a second one at once), SIGHUP reloads, SIGUSR1
-//! logs the state, SIGUSR2 hands leadership over.
+//! Signal handling of `cronkeeper run`.
+//!
+//! SIGTERM and SIGINT drain the node, and a second one stops it at once; SIGHUP reloads the jobs file; SIGUSR1 logs the
+//! state; SIGUSR2 hands leadership over.
 
 use futures_util::StreamExt as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -10,15 +12,15 @@ use tokio::sync::watch;
 use super::Control;
 use super::reload::Trigger;
 
-/// Catches the signals; from now on none of them ends the process by itself.
+/// Catches the signals. From now on none of them ends the process by default.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// When the kernel refuses to let a signal be caught.
 pub fn catch() -> std::io::Result<Signals> {
     Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2])
 }
 
-/// Hands on what signals ask for, until the daemon or the reloader is gone. `reloads` counts how often SIGHUP came.
+/// Passes the requests of signals to the daemon until it is gone. `reloads` counts the SIGHUPs.
 pub async fn hand_on(
     mut signals: Signals,
     controls: UnboundedSender<Control>,

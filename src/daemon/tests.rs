@@ -1,4 +1,4 @@
-//! How the loop ends. What it does while it turns is for the simulation to prove.
+//! Tests of how the loop ends and in which order it takes events. The simulation covers the rest.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -24,15 +24,15 @@ use crate::warden::CodecError;
 use crate::warden::recover::Recorded;
 use crate::warden::wire::Order;
 
-/// Longer than any machine is busy.
+/// A timeout that even a busy machine does not reach.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Time passes as soon as it is waited for.
+/// A clock on which every sleep ends at once, and moves the time to its end.
 #[derive(Clone)]
 struct Flying {
     up: Arc<Mutex<Uptime>>,
-    /// Whoever looks at it has one more event to hear.
-    flood: Arc<Mutex<Option<mpsc::UnboundedSender<Told>>>>,
+    /// If set, every reading of the clock sends one more event.
+    flood: Arc<Mutex<Option<mpsc::UnboundedSender<BackendEvent>>>>,
 }
 
 impl Clock for Flying {
@@ -51,12 +51,13 @@ impl Clock for Flying {
 }
 
 /// An event that changes nothing.
-fn answer() -> Told {
-    Told::Ledger(crate::ledger::Event::Answered { id: CommitId(0), answer: Commit::Unknown })
+fn answer() -> BackendEvent {
+    BackendEvent::Ledger(crate::ledger::Event::Answered { id: CommitId(0), answer: Commit::Unknown })
 }
 
-/// Trees of which nothing is heard, but for the end of the warden.
-struct Trees {
+/// Processes that send no notices; only the end of the warden is reported.
+struct SilentProcesses {
+    /// The processes die when they are killed.
     die: bool,
     is_warden_gone: Arc<AtomicBool>,
     leases: Arc<Mutex<Vec<Uptime>>>,
@@ -64,7 +65,7 @@ struct Trees {
     killed: Arc<AtomicBool>,
 }
 
-impl Processes for Trees {
+impl Processes for SilentProcesses {
     fn send(&mut self, order: &Order) -> Result<(), CodecError> {
         if let Order::Lease { until } = order {
             self.leases.lock().unwrap().push(*until);
@@ -144,7 +145,7 @@ impl Operator for NoReader {
 }
 
 struct Fixture {
-    daemon: Daemon<Flying, Trees, FileJournal>,
+    daemon: Daemon<Flying, SilentProcesses, FileJournal>,
     service: Service,
     clock: Flying,
     closed: Arc<AtomicBool>,
@@ -169,7 +170,7 @@ fn fixture(die: bool) -> Fixture {
         engine,
         clock: clock.clone(),
         coordination,
-        processes: Trees {
+        processes: SilentProcesses {
             die,
             is_warden_gone: is_warden_gone.clone(),
             leases: leases.clone(),
@@ -189,12 +190,15 @@ fn fixture(die: bool) -> Fixture {
     Fixture { daemon, service, clock, closed, killed, is_warden_gone, leases, _dir: dir }
 }
 
-async fn ended(daemon: Daemon<Flying, Trees, FileJournal>, controls: mpsc::UnboundedReceiver<Control>) -> Stopped {
+async fn ended(
+    daemon: Daemon<Flying, SilentProcesses, FileJournal>,
+    controls: mpsc::UnboundedReceiver<Control>,
+) -> Stopped {
     tokio::time::timeout(LONG, daemon.run(Recovered::default(), controls)).await.expect("the loop ends")
 }
 
 #[tokio::test]
-async fn a_panic_of_the_backend_ends_the_daemon_and_what_it_runs() {
+async fn a_panic_of_the_backend_ends_the_daemon_and_its_runs() {
     let Fixture { daemon, service, closed, _dir, .. } = fixture(true);
     let (_controls, controlled) = mpsc::unbounded_channel();
     tokio::spawn(async move {
@@ -206,17 +210,17 @@ async fn a_panic_of_the_backend_ends_the_daemon_and_what_it_runs() {
 }
 
 #[tokio::test]
-async fn a_loop_that_nobody_controls_any_more_goes_on_hearing() {
+async fn the_loop_goes_on_after_the_channel_of_controls_is_closed() {
     let Fixture { daemon, service, closed, _dir, .. } = fixture(true);
     let (_, controlled) = mpsc::unbounded_channel();
     let failure = Failure::StateDir("gone".into());
-    service.events.send(Told::Election(Election::Failed(failure.clone()))).unwrap();
+    service.events.send(BackendEvent::Election(Election::Failed(failure.clone()))).unwrap();
     assert_eq!(ended(daemon, controlled).await, Stopped::Failed(failure));
     assert!(closed.load(Ordering::Relaxed));
 }
 
 #[tokio::test]
-async fn what_does_not_die_holds_the_end_up_but_not_for_ever() {
+async fn processes_that_do_not_die_delay_the_end_for_a_limited_time() {
     let Fixture { daemon, service, clock, closed, _dir, .. } = fixture(false);
     let (_controls, controlled) = mpsc::unbounded_channel();
     drop(service);
@@ -225,15 +229,15 @@ async fn what_does_not_die_holds_the_end_up_but_not_for_ever() {
 }
 
 #[tokio::test]
-async fn a_warden_that_says_nothing_is_killed_and_ends_the_daemon() {
+async fn a_silent_warden_is_killed_and_ends_the_daemon() {
     let Fixture { daemon, service: _service, clock, killed, _dir, .. } = fixture(true);
     let (_controls, controlled) = mpsc::unbounded_channel();
-    assert_eq!(ended(daemon, controlled).await, Stopped::WardenGone(Left::default()));
+    assert_eq!(ended(daemon, controlled).await, Stopped::WardenGone(WardenLeftovers::default()));
     assert!(killed.load(Ordering::Relaxed) && clock.now().up >= Uptime::ZERO + Duration::from_secs(5));
 }
 
-/// The leases that the warden is told of where the backend says this, and then ends.
-async fn leases_told(events: impl IntoIterator<Item = Told>) -> Vec<Uptime> {
+/// The leases that the warden receives when the backend sends these events and then ends.
+async fn leases_sent(events: impl IntoIterator<Item = BackendEvent>) -> Vec<Uptime> {
     let Fixture { daemon, service, leases, _dir, .. } = fixture(true);
     let (_controls, controlled) = mpsc::unbounded_channel();
     events.into_iter().for_each(|event| service.tell(event));
@@ -242,28 +246,28 @@ async fn leases_told(events: impl IntoIterator<Item = Told>) -> Vec<Uptime> {
     Arc::try_unwrap(leases).unwrap().into_inner().unwrap()
 }
 
-fn lease(seconds: u64) -> Told {
-    Told::Election(Election::Lease { until: Uptime::ZERO + Duration::from_secs(seconds) })
+fn lease(seconds: u64) -> BackendEvent {
+    BackendEvent::Election(Election::Lease { until: Uptime::ZERO + Duration::from_secs(seconds) })
 }
 
 #[tokio::test]
-async fn a_longer_lease_overtakes_all_answers_that_wait_and_is_told_once() {
+async fn a_longer_lease_overtakes_all_waiting_answers_and_is_sent_once() {
     let events = std::iter::once(lease(10)).chain((0..1_000).map(|_| answer())).chain([lease(15), lease(20)]);
-    assert_eq!(leases_told(events).await, [Uptime::ZERO + Duration::from_secs(20)]);
+    assert_eq!(leases_sent(events).await, [Uptime::ZERO + Duration::from_secs(20)]);
 }
 
 #[tokio::test]
-async fn a_longer_lease_overtakes_no_revocation() {
+async fn a_longer_lease_does_not_overtake_a_revocation() {
     let events = [lease(10), answer(), lease(0), answer(), lease(20)];
     let expected = [10, 0, 20].map(|seconds| Uptime::ZERO + Duration::from_secs(seconds));
-    assert_eq!(leases_told(events).await, expected);
+    assert_eq!(leases_sent(events).await, expected);
 }
 
 #[tokio::test]
-async fn an_endless_flood_of_answers_does_not_keep_the_warden_unheard() {
+async fn an_endless_flood_of_answers_does_not_starve_the_warden() {
     let Fixture { daemon, service, clock, is_warden_gone, _dir, .. } = fixture(true);
     let (_controls, controlled) = mpsc::unbounded_channel();
     *clock.flood.lock().unwrap() = Some(service.events.clone());
     is_warden_gone.store(true, Ordering::Relaxed);
-    assert_eq!(ended(daemon, controlled).await, Stopped::WardenGone(Left::default()));
+    assert_eq!(ended(daemon, controlled).await, Stopped::WardenGone(WardenLeftovers::default()));
 }

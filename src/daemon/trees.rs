@@ -1,4 +1,7 @@
-//! What each process tree is: whose lines its output is, and what is noted of its start.
+//! The process trees that the warden runs, by id.
+//!
+//! Each entry links a tree to its run or hook, for its lines of output, and records how to find its processes if the
+//! warden is gone.
 
 use std::collections::BTreeMap;
 
@@ -11,37 +14,34 @@ use crate::telemetry::{OUTPUT, event};
 use crate::warden::recover::Recorded;
 use crate::warden::wire::{Stream, TreeId};
 
-/// The trees that the warden was asked to start.
+/// The trees that the warden was ordered to start and that have not ended.
 #[derive(Debug, Default)]
 pub(super) struct Trees(BTreeMap<TreeId, Tree>);
 
-/// One of them.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub job: JobName,
     pub run: RunId,
     pub kind: TreeKind,
-    /// Its main process and that one's start time, once the warden has told of it.
+    /// PID and start time of the main process, once the warden has reported them.
     main: Option<(i32, u64)>,
-    /// What tells its processes from others, as far as is known.
+    /// How to recognize the tree's processes, as far as is known.
     traces: Traces,
 }
 
-/// What it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TreeKind {
-    /// It is this attempt of the run.
+    /// An attempt of the run, counted from 1.
     Attempt(u32),
-    /// It follows the run.
+    /// A hook that reports on the run.
     Hook(Hook),
 }
 
-/// What a warden that is gone may have left.
+/// Runs and hooks that a dead warden may have left behind.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Left {
-    /// Runs.
+pub struct WardenLeftovers {
     pub runs: Vec<RecoveredRun>,
-    /// Hooks, under the runs that they follow.
+    /// Each under the id of the run that it reports on.
     pub hooks: Vec<Recorded>,
 }
 
@@ -53,7 +53,7 @@ impl Tree {
 }
 
 impl Trees {
-    /// All hooks' trees, to be found without the warden.
+    /// The trees of all hooks, as records with which to find their processes without the warden.
     pub fn hooks(&self) -> Vec<Recorded> {
         let hooks = self.0.values().filter(|tree| matches!(tree.kind, TreeKind::Hook(_)));
         hooks.map(Tree::recorded).collect()
@@ -70,12 +70,12 @@ impl Trees {
         }
     }
 
-    /// How a tree is found without the warden.
+    /// A record with which to find the tree's processes without the warden.
     pub fn recorded(&self, tree_id: TreeId) -> Option<Recorded> {
         self.0.get(&tree_id).map(Tree::recorded)
     }
 
-    /// All runs' trees, to be found without the warden.
+    /// The trees of all runs, as records with which to find their processes without the warden.
     pub fn attempts(&self) -> Vec<Recorded> {
         let attempts = self.0.values().filter(|tree| matches!(tree.kind, TreeKind::Attempt(_)));
         attempts.map(Tree::recorded).collect()
@@ -85,7 +85,7 @@ impl Trees {
         self.0.remove(&tree_id)
     }
 
-    /// The run whose attempt it is.
+    /// The run and attempt of a tree; absent for a hook.
     pub fn attempt(&self, tree_id: TreeId) -> Option<(&RunId, u32)> {
         match self.0.get(&tree_id)? {
             Tree { run, kind: TreeKind::Attempt(attempt), .. } => Some((run, *attempt)),
@@ -93,7 +93,7 @@ impl Trees {
         }
     }
 
-    /// A line of output; a hook's streams are one, named after it.
+    /// Logs a line of output. Both streams of a hook are logged as one, named after the hook.
     pub fn log_line(&self, tree_id: TreeId, stream: Stream, line: &str, continues: bool) {
         let Some(Tree { job, run, kind, .. }) = self.0.get(&tree_id) else { return };
         let stream = match (kind, stream) {

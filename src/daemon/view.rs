@@ -1,5 +1,7 @@
-//! What the daemon remembers for the operator's eyes, and nothing decides on: the facts of the election as last
-//! told, the jobs file, how jobs ended last.
+//! The node's state as shown to operators.
+//!
+//! It holds the last known facts of the election, the state of the jobs file, and how each job ended last. It only
+//! informs people: no decision depends on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -18,10 +20,10 @@ use crate::status::{Confinement, JobStatus, JobsFile, LastRun, Role, RunStatus, 
 use crate::suggest::counted;
 use crate::term::NodeName;
 
-/// What a node without one waits for.
-const PLACE: &str = "a place in the queue";
+/// What a node outside the queue waits for.
+const QUEUE_POSITION: &str = "a place in the queue";
 
-/// See the module.
+/// Collects what [`Status`] shows.
 #[derive(Debug)]
 pub struct View {
     node: NodeName,
@@ -31,19 +33,20 @@ pub struct View {
     confinement: Confinement,
     role: Role,
     session: Option<Session>,
+    /// What the node needs before it can take part.
     awaiting: Option<String>,
-    /// What has failed for some seconds, and is tried again.
+    /// An operation that has been failing for some seconds and is being retried.
     stalled: Option<String>,
-    /// What cannot be read, written or trusted.
+    /// Paths that cannot be read, written or trusted, each with the reason.
     damaged: Vec<String>,
     members: Vec<Member>,
     last: BTreeMap<JobName, LastRun>,
-    /// Who was said to differ, by what.
+    /// The differences that were already reported.
     drifting: Vec<Drift>,
 }
 
 impl View {
-    /// Of a node that has just loaded its jobs.
+    /// Creates the view of a node that has just loaded its jobs.
     pub fn new(node: NodeName, backend: &'static str, path: PathBuf, jobs: &JobSet, now: Now) -> Self {
         let file = JobsFile {
             path: path.display().to_string(),
@@ -69,17 +72,17 @@ impl View {
         }
     }
 
-    /// How its runs are kept together and limited.
+    /// Sets how the node's runs are kept together and limited.
     pub fn confined(&mut self, confinement: Confinement) {
         self.confinement = confinement;
     }
 
-    /// Where the jobs are.
+    /// The path of the jobs file or directory.
     pub(super) fn path(&self) -> &str {
         &self.file.path
     }
 
-    /// The jobs file was read again.
+    /// Records the result of reading the jobs file again.
     pub(super) fn reloaded(&mut self, now: Now, reloaded: &Reloaded) {
         match reloaded {
             Ok(loaded) => {
@@ -95,7 +98,7 @@ impl View {
         }
     }
 
-    /// Something happened in the election. Returns who is found, anew, to differ from the leader.
+    /// Records an event of the election. Returns the differences between nodes that were not known before.
     pub(super) fn elected(&mut self, now: Now, event: &Election, jobs: &JobSet) -> Vec<Drift> {
         match event {
             Election::Session { id, timeout } => {
@@ -110,7 +113,7 @@ impl View {
                     lease_remaining_ms: None,
                 };
                 self.session = Some(session);
-                self.awaiting = Some(PLACE.to_owned());
+                self.awaiting = Some(QUEUE_POSITION.to_owned());
             }
             Election::Joined { candidate } => self.role.candidate = Some(candidate.clone()),
             Election::Following { candidate, predecessor, predecessor_node, leader_node } => {
@@ -137,7 +140,7 @@ impl View {
             Election::Lease { until } => self.lease(*until),
             Election::Over { .. } | Election::Withdrawn => {
                 self.role = Role::default();
-                self.awaiting = Some(PLACE.to_owned());
+                self.awaiting = Some(QUEUE_POSITION.to_owned());
             }
             Election::Suspended { .. } => self.connected(now, false),
             Election::Resumed { .. } => self.connected(now, true),
@@ -147,7 +150,7 @@ impl View {
                 self.awaiting = Some(format!("a session with {}", self.backend));
             }
             Election::Unreachable { error, .. } => self.awaiting = Some(format!("{}: {error}", self.backend)),
-            Election::Stalled(what) => self.stalled.clone_from(what),
+            Election::Stalled(failing) => self.stalled.clone_from(failing),
             Election::Damaged { all, .. } => self.damaged.clone_from(all),
             Election::Failed(failure) => self.awaiting = Some(failure.to_string()),
             Election::Members(members) => return self.compare(members, jobs),
@@ -156,8 +159,8 @@ impl View {
         Vec::new()
     }
 
-    /// The engine had something to tell.
-    pub(super) fn told(&mut self, report: &Report) {
+    /// Records a report of the engine.
+    pub(super) fn reported(&mut self, report: &Report) {
         if let Report::Finished(end) = report {
             let RunEnd { run, outcome, ended_at, .. } = end.as_ref();
             let id = run.id();
@@ -165,7 +168,7 @@ impl View {
         }
     }
 
-    /// What the node is, in words for systemd.
+    /// A one-line summary of the state, shown by `systemctl status`.
     pub(super) fn summary(&self, engine: &Engine) -> String {
         if engine.is_ending() {
             return format!("draining, {} left", counted(engine.own_runs(), "run"));
@@ -174,7 +177,7 @@ impl View {
         if self.file.valid {
             return role;
         }
-        format!("{role}; the jobs file is INVALID, the jobs loaded before stay")
+        format!("{role}; the jobs file is INVALID, keeping the jobs loaded before")
     }
 
     fn role_in_words(&self, engine: &Engine) -> String {
@@ -185,17 +188,17 @@ impl View {
                 format!("leading, token {}, {jobs}", term.token)
             }
             (None, _, Some(awaiting)) => format!("waiting for {awaiting}"),
-            (None, Some(leader), None) => format!("following, {leader} leads"),
-            (None, None, None) => "following an entry that is not cronkeeper's".to_owned(),
+            (None, Some(leader), None) => format!("following, the leader is {leader}"),
+            (None, None, None) => "following, the first entry of the queue is not cronkeeper's".to_owned(),
         }
     }
 
-    /// What it waits for: to take part at all, or to get on with that.
+    /// What keeps the node from being ready: it cannot take part yet, or an operation keeps failing.
     fn awaited(&self) -> Option<String> {
         self.awaiting.clone().or_else(|| self.stalled.clone())
     }
 
-    /// All of it, with what the engine knows.
+    /// The whole status, including what the engine knows.
     pub fn status(&self, now: Now, engine: &Engine) -> Status {
         let state = match (engine.is_ending(), engine.term(), &self.awaiting) {
             (true, _, _) => State::Draining,
@@ -232,7 +235,7 @@ impl View {
         }
         let ahead: BTreeMap<_, _> = engine.marks_ahead(now).collect();
         for job in &mut status.jobs {
-            job.error = ahead.get(&job.name).map(in_words);
+            job.error = ahead.get(&job.name).map(describe_mark_ahead);
         }
         let runs: Vec<RunStatus> = engine.runs().map(RunStatus::from).collect();
         status.put_runs(&runs);
@@ -262,7 +265,7 @@ impl View {
         }
     }
 
-    /// When the lease ends. A node without a term and runs keeps none.
+    /// When the lease ends; absent for a node without a term and runs, because it keeps no lease.
     pub(super) fn lease_until(&self, engine: &Engine) -> Option<Uptime> {
         let is_kept = engine.term().is_some() || engine.own_runs() > 0;
         self.session.as_ref()?.lease_until.filter(|_| is_kept)
@@ -281,49 +284,56 @@ impl View {
         }
         self.awaiting = match (connected, &self.role.candidate) {
             (false, _) => Some(format!("the connection to {}", self.backend)),
-            (true, None) => Some(PLACE.to_owned()),
+            (true, None) => Some(QUEUE_POSITION.to_owned()),
             (true, Some(_)) => None,
         };
     }
 
-    /// The nodes that differ from the leader, as far as this one can tell.
+    /// The nodes that differ from the leader, as far as this one knows.
+    ///
+    /// A follower knows only whether it differs itself.
     fn differing(&self) -> Vec<NodeName> {
-        let is_measure = self.role.leader_node.as_ref() == Some(&self.node);
-        let differing = self.drifting.iter().map(|drift| if is_measure { drift.other() } else { &self.node });
+        let leads = self.role.leader_node.as_ref() == Some(&self.node);
+        let differing = self.drifting.iter().map(|drift| if leads { drift.other() } else { &self.node });
         let names: BTreeSet<&NodeName> = differing.collect();
         names.into_iter().cloned().collect()
     }
 
-    /// Measured by what the leader has: the leader says who differs, and who differs says so too.
+    /// Compares the members with the leader. Returns the differences that are new.
+    ///
+    /// The leader compares itself with every other node, and a follower compares itself with the leader: so both log a
+    /// difference.
     fn compare(&mut self, members: &[Member], jobs: &JobSet) -> Vec<Drift> {
         self.members = members.to_vec();
         let Some(leader) = &self.role.leader_node else {
-            // Nobody leads, or somebody who is not cronkeeper's: there is no measure.
+            // No leader is known, or its entry is not cronkeeper's: there is nothing to compare with.
             self.drifting.clear();
             return Vec::new();
         };
-        let is_to_be_like = |member: &&Member| *leader == self.node || member.node == *leader;
+        let is_compared = |member: &&Member| *leader == self.node || member.node == *leader;
         let own = Published { digest: jobs.digest.clone(), tzdata: schedule::tzdata_version(), ..Published::default() };
-        let others = members.iter().filter(|member| member.node != self.node).filter(is_to_be_like);
+        let others = members.iter().filter(|member| member.node != self.node).filter(is_compared);
         let now: Vec<Drift> = others.flat_map(|member| Drift::of(&own, member)).collect();
         let before = std::mem::replace(&mut self.drifting, now);
         self.drifting.iter().filter(|drift| !before.contains(drift)).cloned().collect()
     }
 }
 
-/// After which jobs one runs.
+/// The upstream jobs, each with the condition on its outcome.
 fn after(job: &crate::job::Job) -> BTreeMap<JobName, String> {
     let upstreams = job.upstreams().into_iter().flatten();
     upstreams.map(|(name, condition)| (name.clone(), condition.as_str().to_owned())).collect()
 }
 
-/// What is wrong with a mark, and what follows.
-pub(super) fn in_words(ahead: &MarkAhead) -> String {
+/// Explains why a mark in the future is a problem, and what the leader does about it.
+pub(super) fn describe_mark_ahead(ahead: &MarkAhead) -> String {
     let mark = crate::telemetry::instant(ahead.mark);
     if ahead.is_ignored {
-        return format!("its mark was set ahead, to {mark}, and not by a leader: it is counted on as if it were not");
+        return format!("last-scheduled time ({mark}) is in the future and no leader wrote it; ignoring it");
     }
-    format!("its mark lies ahead, at {mark}, for the clocks have gone back: nothing is due before it")
+    format!(
+        "last-scheduled time ({mark}) is in the future because the clocks went back; no occurrence is due before it"
+    )
 }
 
 #[cfg(test)]
@@ -340,16 +350,16 @@ mod tests {
     }
 
     #[test]
-    fn systemd_is_told_what_is_awaited_and_that_the_file_is_wrong() {
+    fn the_summary_shows_what_the_node_waits_for_and_that_the_jobs_file_is_invalid() {
         let (mut view, engine) = view();
         assert_eq!(view.summary(&engine), "waiting for a session with zookeeper");
         view.reloaded(NOW, &Err(LoadError::Invalid { problems: Vec::new() }));
-        let expected = "waiting for a session with zookeeper; the jobs file is INVALID, the jobs loaded before stay";
+        let expected = "waiting for a session with zookeeper; the jobs file is INVALID, keeping the jobs loaded before";
         assert_eq!(view.summary(&engine), expected);
     }
 
     #[test]
-    fn a_node_that_neither_leads_nor_runs_anything_shows_no_lease() {
+    fn a_node_without_term_and_runs_shows_no_lease() {
         let (mut view, engine) = view();
         let session = Election::Session { id: SessionId("1".into()), timeout: std::time::Duration::from_secs(10) };
         view.elected(NOW, &session, engine.jobs());
@@ -359,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_again_and_again_makes_a_node_unready_for_as_long_as_it_does() {
+    fn a_node_is_not_ready_while_an_operation_is_stalled() {
         let (mut view, engine) = view();
         let following = Election::Following {
             candidate: crate::term::CandidateName("b".into()),
@@ -367,19 +377,19 @@ mod tests {
             predecessor_node: None,
             leader_node: Some(NodeName::new("host-b")),
         };
-        let what = "taking over, which has failed for 6 s: /leader: not authorized";
-        for event in [following, Election::Stalled(Some(what.into()))] {
+        let stalled = "taking over, which has failed for 6 s: /leader: not authorized";
+        for event in [following, Election::Stalled(Some(stalled.into()))] {
             view.elected(NOW, &event, engine.jobs());
         }
         let status = view.status(NOW, &engine);
-        assert_eq!((status.ready, status.awaiting.as_deref()), (false, Some(what)));
-        assert_eq!(view.summary(&engine), format!("waiting for {what}"));
+        assert_eq!((status.ready, status.awaiting.as_deref()), (false, Some(stalled)));
+        assert_eq!(view.summary(&engine), format!("waiting for {stalled}"));
         view.elected(NOW, &Election::Stalled(None), engine.jobs());
         assert!(view.status(NOW, &engine).ready);
     }
 
     #[test]
-    fn what_is_counted_is_named() {
+    fn counts_come_with_singular_or_plural() {
         assert_eq!((counted(1, "run"), counted(2, "run")), ("1 run".to_owned(), "2 runs".to_owned()));
     }
 }

@@ -1,12 +1,13 @@
-//! The thread between the daemon's channels and the disk: one request, notice or timer at a time.
+//! The solo backend's thread: takes the daemon's requests, writes to disk, and sends events.
 //!
-//! Commits that wait together are written by one transaction. What cannot be written stays at the head of the line and is
-//! tried again, unanswered: the daemon starts nothing meanwhile, and goes on when there is room on the disk again. Only a
-//! farewell lets it go, as unknown. What trying again cannot mend ends the term, loudly.
+//! It handles one request, notice or timer at a time. Commits that wait together are written in one transaction. A
+//! request that fails stays at the head of the queue, unanswered, and is retried: meanwhile the daemon starts nothing,
+//! and goes on once the disk has room again. Only when the node resigns or leaves are such commits answered, as
+//! unknown. An error that a retry cannot fix ends the term and is reported as a failure of the node.
 
 mod forgetting;
 mod requests;
-mod trouble;
+mod error;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -18,31 +19,30 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{Instant, sleep_until};
 use tracing::debug;
 
-pub(super) use self::trouble::Trouble;
+pub(super) use self::error::BackendError;
 use super::Leftovers;
 use super::SESSION_TIMEOUT;
+use super::background::{BackendNotice, BackgroundWork};
 use super::contender::Contender;
-use super::errand::{Errands, Notice};
 use super::members::{Member, Members};
 use super::store::Store;
-use super::watch::{self, Watch};
+use super::watch::{self, RunWatch};
 use crate::clock::Uptime;
 use crate::coordination::{Event, Request, Service};
 use crate::job::JobName;
 use crate::term::SessionId;
 use crate::{election, ledger};
 
-/// How often the members, and a follower's queue, are read again.
-const LOOK_EVERY: Duration = Duration::from_secs(15);
-/// How long after a trouble the next try comes.
+/// Interval at which the members, and a follower's queue, are read again.
+const POLL_EVERY: Duration = Duration::from_secs(15);
+/// Time from an error to the next attempt.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long after a write a job's history is trimmed, with that of all others written meanwhile.
+/// Time from a write to the trimming of the histories that were written in between.
 const TRIM_AFTER: Duration = Duration::from_secs(1);
-/// Most changes in one transaction: bounds how long other processes wait for theirs.
-const GROUP: usize = 1000;
+/// Maximum changes in one transaction. It limits how long other processes wait for theirs.
+const MAX_CHANGES: usize = 1000;
 
-/// What the backend is made of.
-pub(super) struct Parts {
+pub(super) struct BackendParts {
     pub(super) service: Service,
     pub(super) store: Store,
     pub(super) ledger: PathBuf,
@@ -51,7 +51,7 @@ pub(super) struct Parts {
     pub(super) contender: Contender,
     pub(super) leftovers: Leftovers,
     pub(super) forget_after: Option<Duration>,
-    pub(super) notices: (UnboundedSender<Notice>, UnboundedReceiver<Notice>),
+    pub(super) notices: (UnboundedSender<BackendNotice>, UnboundedReceiver<BackendNotice>),
     pub(super) written: tokio::sync::watch::Sender<u64>,
 }
 
@@ -60,22 +60,22 @@ struct Backend {
     store: Store,
     chains: ledger::Chains,
     member: Member,
-    /// Says when the member's file was touched. Where none can be had, the next look or commit finds it gone.
+    /// Reports changes of the member's lock file. Without a watcher, the next poll or commit finds that it is gone.
     _touched: Option<notify::RecommendedWatcher>,
     contender: Contender,
-    watch: Watch,
-    errands: Errands,
-    notices: UnboundedReceiver<Notice>,
-    /// Counts what was written, for those who wait for it here.
+    watch: RunWatch,
+    background: BackgroundWork,
+    notices: UnboundedReceiver<BackendNotice>,
+    /// Counts writes, to wake API requests of this process that wait for one.
     written: tokio::sync::watch::Sender<u64>,
-    /// An operator may want something that the daemon was not told of.
-    wished: bool,
+    /// There may be operators' requests, or links, that the daemon has not received.
+    has_operator_requests: bool,
     /// Requests not yet carried out, in order.
-    line: VecDeque<Request>,
+    pending: VecDeque<Request>,
     untrimmed: BTreeSet<JobName>,
     forgetting: forgetting::Forgetting,
     timers: Timers,
-    /// Nothing can be written for now.
+    /// Writing fails and is being retried.
     suspended: bool,
     /// Nothing can be written until an operator changes something.
     failed: bool,
@@ -83,50 +83,60 @@ struct Backend {
 }
 
 struct Timers {
-    look: Instant,
+    poll: Instant,
     retry: Option<Instant>,
     watch: Option<Instant>,
     trim: Option<Instant>,
     forget: Option<Instant>,
 }
 
-#[expect(clippy::large_enum_variant, reason = "nearly all that comes is requests")]
+#[expect(clippy::large_enum_variant, reason = "nearly all inputs are requests")]
 enum Input {
-    Notice(Notice),
+    Notice(BackendNotice),
     Request(Request),
     DaemonGone,
     Time,
 }
 
-/// Starts the thread. It ends when the daemon leaves or drops its end, and drops the channel of events with that.
-pub(super) fn spawn(parts: Parts) -> io::Result<()> {
+/// Starts the thread. It ends when the daemon leaves or drops its end, and then closes the channel of events.
+pub(super) fn spawn(parts: BackendParts) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     thread::Builder::new().name("solo".to_owned()).spawn(move || runtime.block_on(Backend::new(parts).serve()))?;
     Ok(())
 }
 
 impl Backend {
-    fn new(parts: Parts) -> Self {
-        let Parts { service, store, ledger, members, member, contender, leftovers, forget_after, notices, written } =
-            parts;
+    fn new(parts: BackendParts) -> Self {
+        let BackendParts {
+            service,
+            store,
+            ledger,
+            members,
+            member,
+            contender,
+            leftovers,
+            forget_after,
+            notices,
+            written,
+        } = parts;
         let (sender, notices) = notices;
         let touched = sender.clone();
-        let touched = member.watch(move || drop(touched.send(Notice::MemberTouched)));
-        let touched = touched.inspect_err(|error| debug!("the member's file cannot be watched: {error}")).ok();
+        let touched = member.watch(move || drop(touched.send(BackendNotice::MemberTouched)));
+        let touched = touched.inspect_err(|error| debug!("cannot watch the member's lock file: {error}")).ok();
         let timers = Timers::from(Instant::now());
         Self {
             service,
             store,
             chains: ledger::Chains::default(),
             contender,
-            watch: Watch::new(member.name().session.clone()),
+            watch: RunWatch::new(member.name().session.clone()),
             member,
             _touched: touched,
-            errands: Errands { notices: sender, members, ledger, leftovers },
+            background: BackgroundWork { notices: sender, members, ledger, leftovers },
             notices,
             written,
-            wished: false,
-            line: VecDeque::new(),
+            has_operator_requests: false,
+            pending: VecDeque::new(),
             untrimmed: BTreeSet::new(),
             forgetting: forgetting::Forgetting::after(forget_after),
             timers,
@@ -138,18 +148,18 @@ impl Backend {
 
     async fn serve(mut self) {
         let session = self.session();
-        self.tell(election::Event::Session { id: session, timeout: SESSION_TIMEOUT });
-        self.tell(election::Event::Lease { until: Uptime::NEVER });
+        self.emit(election::Event::Session { id: session, timeout: SESSION_TIMEOUT });
+        self.emit(election::Event::Lease { until: Uptime::NEVER });
         while !self.ended {
             let input = self.next().await;
-            let taken = self.take(input);
-            self.note(taken);
-            let gone_on = self.go_on();
-            self.note(gone_on);
+            let taken = self.on_input(input);
+            self.on_result(taken);
+            let proceeded = self.proceed();
+            self.on_result(proceeded);
         }
     }
 
-    /// Cancellation safe: a receiver keeps what it was not asked for to the end, and a timer is compared again.
+    /// Waits for the next input. Cancel safe: the receivers keep what was not received, and timers are absolute.
     async fn next(&mut self) -> Input {
         tokio::select! {
             biased;
@@ -159,13 +169,13 @@ impl Backend {
         }
     }
 
-    fn take(&mut self, input: Input) -> Result<(), Trouble> {
+    fn on_input(&mut self, input: Input) -> Result<(), BackendError> {
         match input {
-            Input::Notice(notice) => self.take_notice(notice),
+            Input::Notice(notice) => self.on_notice(notice),
             Input::Request(request) => {
-                self.line.push_back(request);
+                self.pending.push_back(request);
                 while let Ok(request) = self.service.requests.try_recv() {
-                    self.line.push_back(request);
+                    self.pending.push_back(request);
                 }
                 Ok(())
             }
@@ -177,42 +187,42 @@ impl Backend {
         }
     }
 
-    fn take_notice(&mut self, notice: Notice) -> Result<(), Trouble> {
+    fn on_notice(&mut self, notice: BackendNotice) -> Result<(), BackendError> {
         match notice {
-            Notice::MemberGone(name, Ok(())) => self.watch.member_gone(name, &self.errands),
-            Notice::MemberGone(name, Err(error)) => {
-                self.watch.could_not_wait(&name);
+            BackendNotice::MemberGone(name, Ok(())) => self.watch.member_gone(name, &self.background),
+            BackendNotice::MemberGone(name, Err(error)) => {
+                self.watch.wait_failed(&name);
                 Err(error.into())
             }
-            Notice::MemberReaped(name, result) => {
-                // Its last ends may leave links for jobs that run after others.
-                self.wished = true;
-                let Self { watch, store, errands, service, .. } = self;
-                watch.member_reaped(&name, result, store, errands, &service.events)
+            BackendNotice::MemberReaped(name, result) => {
+                // The ends it left may have created links for downstream jobs.
+                self.has_operator_requests = true;
+                let Self { watch, store, background, service, .. } = self;
+                watch.member_reaped(&name, result, store, background, &service.events)
             }
-            Notice::MemberTouched => self.check_member(),
-            Notice::Wished => {
-                self.wished = true;
+            BackendNotice::MemberTouched => self.check_member(),
+            BackendNotice::OperatorRequest => {
+                self.has_operator_requests = true;
                 Ok(())
             }
-            Notice::Lost => {
+            BackendNotice::WorkerPanicked => {
                 self.ended = true;
                 Ok(())
             }
-            other => self.contender.take(other),
+            other => self.contender.on_notice(other),
         }
     }
 
-    fn on_time(&mut self, now: Instant) -> Result<(), Trouble> {
-        if self.timers.look <= now {
-            self.timers.look = now + LOOK_EVERY;
-            self.look()?;
+    fn on_time(&mut self, now: Instant) -> Result<(), BackendError> {
+        if self.timers.poll <= now {
+            self.timers.poll = now + POLL_EVERY;
+            self.poll_members()?;
         }
         if due(&mut self.timers.retry, now) {
             self.contender.retry();
-            self.watch.retry(&self.errands)?;
+            self.watch.retry(&self.background)?;
         }
-        due(&mut self.timers.watch, now); // looked at, and set again, by what every turn does
+        due(&mut self.timers.watch, now); // only wakes the loop: `update` checks the watched runs on every turn
         if due(&mut self.timers.trim, now) {
             self.trim()?;
         }
@@ -222,58 +232,59 @@ impl Backend {
         Ok(())
     }
 
-    /// Reads the members for the daemon.
-    fn look(&mut self) -> Result<(), Trouble> {
+    /// Reads the members and sends them to the daemon.
+    fn poll_members(&mut self) -> Result<(), BackendError> {
         self.check_member()?;
-        self.wished = true;
-        let members = self.errands.members.living()?;
-        self.tell(election::Event::Members(members));
+        self.has_operator_requests = true;
+        let members = self.background.members.alive()?;
+        self.emit(election::Event::Members(members));
         Ok(())
     }
 
-    /// Others take a node without a member's file for dead, and its runs too.
-    fn check_member(&self) -> Result<(), Trouble> {
-        if self.member.stands() { Ok(()) } else { Err(Trouble::MemberGone) }
+    /// Fails if this member's lock file is gone: other nodes then consider this node and its runs dead.
+    fn check_member(&self) -> Result<(), BackendError> {
+        if self.member.is_intact() { Ok(()) } else { Err(BackendError::MemberGone) }
     }
 
-    /// Does all that can be done now.
-    fn go_on(&mut self) -> Result<(), Trouble> {
-        let farewell = self.line.iter().any(is_farewell);
-        if self.failed || (self.suspended && farewell) {
-            self.let_go();
+    /// Does everything that can be done without waiting.
+    fn proceed(&mut self) -> Result<(), BackendError> {
+        let departs = self.pending.iter().any(is_departure);
+        if self.failed || (self.suspended && departs) {
+            self.release_requests();
         } else if self.suspended && self.timers.retry.is_some() {
-            return Ok(()); // not yet
+            return Ok(()); // the retry is not due yet
         }
-        let done = self.work().and_then(|()| self.keep_up());
+        let done = self.process_requests().and_then(|()| self.update());
         if done.is_ok() && self.suspended && !self.failed {
             self.suspended = false;
-            self.tell(election::Event::Resumed { session: self.session() });
+            self.emit(election::Event::Resumed { session: self.session() });
         }
         done
     }
 
-    fn keep_up(&mut self) -> Result<(), Trouble> {
+    fn update(&mut self) -> Result<(), BackendError> {
         if self.failed || self.ended {
             return Ok(());
         }
         let led = self.contender.leads();
-        self.contender.step(&mut self.store, &self.errands, &self.service.events)?;
+        self.contender.step(&mut self.store, &self.background, &self.service.events)?;
         if !led && self.contender.leads() {
-            // Its leader has read every job.
+            // A new leader has just read every job, so no chain is broken.
             self.chains = ledger::Chains::default();
             self.timers.forget = self.forgetting.first(Instant::now());
         }
         if !self.contender.leads() {
             self.watch.end();
-            self.wished = false;
+            self.has_operator_requests = false;
         }
-        // A former leader that drains leaves links for jobs that run after its own.
-        self.wished |= self.watch.look(&self.store, &self.errands, &self.service.events)? && self.contender.leads();
-        if self.wished {
-            self.answer(ledger::Event::OperatorRequests(self.store.requests()?));
-            self.wished = false;
+        // A former leader that drains may have added links for downstream jobs.
+        self.has_operator_requests |=
+            self.watch.check(&self.store, &self.background, &self.service.events)? && self.contender.leads();
+        if self.has_operator_requests {
+            self.emit_ledger(ledger::Event::OperatorRequests(self.store.requests()?));
+            self.has_operator_requests = false;
         }
-        self.timers.watch = (!self.watch.is_idle()).then(|| Instant::now() + watch::EVERY);
+        self.timers.watch = (!self.watch.is_idle()).then(|| Instant::now() + watch::POLL_EVERY);
         Ok(())
     }
 
@@ -281,32 +292,32 @@ impl Backend {
         self.member.name().session.clone()
     }
 
-    /// With nobody there the daemon has ended, and so will this.
-    fn tell(&self, event: election::Event) {
+    /// Sends an event. Without a receiver the daemon has ended, and the backend is about to.
+    fn emit(&self, event: election::Event) {
         let _ = self.service.events.send(Event::Election(event));
     }
 
-    fn answer(&self, event: ledger::Event) {
+    fn emit_ledger(&self, event: ledger::Event) {
         let _ = self.service.events.send(Event::Ledger(event));
     }
 }
 
 impl Timers {
-    /// Nothing is to be done but to look.
-    fn from(look: Instant) -> Self {
-        Self { look, retry: None, watch: None, trim: None, forget: None }
+    /// Only the poll of the members is due.
+    fn from(poll: Instant) -> Self {
+        Self { poll, retry: None, watch: None, trim: None, forget: None }
     }
 
     fn next(&self) -> Instant {
-        [self.retry, self.watch, self.trim, self.forget].into_iter().flatten().fold(self.look, Instant::min)
+        [self.retry, self.watch, self.trim, self.forget].into_iter().flatten().fold(self.poll, Instant::min)
     }
 }
 
-/// True once when the timer has come.
+/// Clears a timer that is due. Returns true if it was.
 fn due(timer: &mut Option<Instant>, now: Instant) -> bool {
     timer.take_if(|at| *at <= now).is_some()
 }
 
-fn is_farewell(request: &Request) -> bool {
+fn is_departure(request: &Request) -> bool {
     matches!(request, Request::Election(election::Request::Resign | election::Request::Leave))
 }

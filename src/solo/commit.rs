@@ -1,4 +1,6 @@
-//! One change inside a transaction: all it rests on is checked first, so that it is written whole or not at all.
+//! Applies one change to the ledger inside a transaction.
+//!
+//! All conditions of a change are checked before anything is written, so that it is written as a whole or not at all.
 
 use rusqlite::types::ToSqlOutput;
 use rusqlite::{OptionalExtension, ToSql, Transaction, params};
@@ -9,17 +11,17 @@ use crate::job::JobName;
 use crate::ledger::{Change, Commit, SkipWrite};
 use crate::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, RunState, Skip, TriggerSeq, Version};
 
-/// How many runs, and how many skips, a job's history keeps.
-const KEPT: i64 = 20;
+/// Maximum number of runs, and also of skips, in a job's history.
+const KEPT_RECORDS: i64 = 20;
 
-/// Writes a change whose right to be written is established.
+/// Applies a change. The caller has checked the term's token and the change's chain.
 pub(super) fn apply(tx: &Transaction<'_>, change: &Change) -> rusqlite::Result<Commit> {
     let written = match change {
         Change::Advance { job, at, record, skip } => advance(tx, job, *at, record, skip.as_ref()),
         Change::Begin { at, record, run } => begin(tx, *at, record, run),
         Change::BeginTriggered { run } => begin_triggered(tx, run),
         Change::DropTrigger { seq, skip, .. } => drop_trigger(tx, *seq, skip.as_ref()),
-        Change::BeginDownstream { mark, run, links } => follow(tx, mark.as_ref(), run, links),
+        Change::BeginDownstream { mark, run, links } => begin_downstream(tx, mark.as_ref(), run, links),
         Change::DropLinks { links, skip, .. } => drop_links(tx, links, skip.as_ref()),
         Change::Resume { job, control, mark, skip } => resume(tx, job, *control, mark.as_ref(), skip.as_ref()),
         Change::UpdateRun { at, run } | Change::ChangeOwner { at, run } | Change::Kill { at, run } => {
@@ -31,23 +33,23 @@ pub(super) fn apply(tx: &Transaction<'_>, change: &Change) -> rusqlite::Result<C
     if !written {
         return Ok(Commit::Superseded);
     }
-    change.links().iter().try_for_each(|link| requests::leave(tx, link))?;
+    change.links().iter().try_for_each(|link| requests::add_link(tx, link))?;
     Ok(Commit::Accepted)
 }
 
-/// Writes an end that a dead member left, if the run is still as that member had it: then the version of its record.
+/// Writes an end that a dead member left, if the run is still that member's attempt. Returns the run's last version.
 pub(super) fn end_left_open(tx: &Transaction<'_>, end: &RunEnd) -> rusqlite::Result<Option<Version>> {
     match read::run(tx, &end.run.id())? {
         Some((run, at)) if run.owner == end.run.owner && run.attempt == end.run.attempt => {
             let end = Change::End { at, end: end.clone(), as_leader: false };
             Ok((apply(tx, &end)? == Commit::Accepted).then_some(at))
         }
-        _ => Ok(None), // settled by another: what that wrote stands
+        _ => Ok(None), // another node has settled the run
     }
 }
 
-/// Lets a run go that a dead member never started, unless it waits already.
-pub(super) fn let_go_unstarted(tx: &Transaction<'_>, run: RunRecord, at: Version) -> rusqlite::Result<()> {
+/// Marks a run that a dead member never started as unstarted, unless it is waiting already.
+pub(super) fn release_unstarted(tx: &Transaction<'_>, run: RunRecord, at: Version) -> rusqlite::Result<()> {
     if run.state.waits() {
         return Ok(());
     }
@@ -55,14 +57,14 @@ pub(super) fn let_go_unstarted(tx: &Transaction<'_>, run: RunRecord, at: Version
     apply(tx, &Change::ChangeOwner { at, run }).map(drop)
 }
 
-/// Drops all but the newest runs and the newest skips of a job.
+/// Deletes all but the newest [`KEPT_RECORDS`] runs and skips of a job.
 pub(super) fn trim(tx: &Transaction<'_>, job: &JobName) -> rusqlite::Result<()> {
     let mut statement = tx.prepare_cached(
         "DELETE FROM history WHERE job = ?1 AND kind = ?2 AND run NOT IN
            (SELECT run FROM history WHERE job = ?1 AND kind = ?2 ORDER BY at DESC, run DESC LIMIT ?3)",
     )?;
     for kind in ["run", "skip"] {
-        statement.execute(params![job.as_str(), kind, KEPT])?;
+        statement.execute(params![job.as_str(), kind, KEPT_RECORDS])?;
     }
     Ok(())
 }
@@ -97,7 +99,7 @@ fn begin(tx: &Transaction<'_>, at: Version, record: &JobRecord, run: &RunRecord)
 fn begin_triggered(tx: &Transaction<'_>, run: &RunRecord) -> rusqlite::Result<bool> {
     let id = run.id();
     let Some(trigger) = &run.trigger else { return Ok(false) };
-    if version(tx, "running", &id.to_string())?.is_some() || !requests::take(tx, trigger.seq)? {
+    if version(tx, "running", &id.to_string())?.is_some() || !requests::remove(tx, trigger.seq)? {
         return Ok(false);
     }
     put_run(tx, &id, Version::FIRST, run)?;
@@ -105,26 +107,25 @@ fn begin_triggered(tx: &Transaction<'_>, run: &RunRecord) -> rusqlite::Result<bo
 }
 
 fn drop_trigger(tx: &Transaction<'_>, seq: TriggerSeq, skip: Option<&Skip>) -> rusqlite::Result<bool> {
-    let taken = requests::take(tx, seq)?;
-    if let Some(skip) = skip.filter(|_| taken) {
+    let removed = requests::remove(tx, seq)?;
+    if let Some(skip) = skip.filter(|_| removed) {
         put_history(tx, &skip.id(), None, &HistoryRecord::Skip(skip.clone()))?;
     }
-    Ok(taken)
+    Ok(removed)
 }
 
-/// All is looked at before anything is written.
-fn follow(
+fn begin_downstream(
     tx: &Transaction<'_>,
     mark: Option<&(Version, JobRecord)>,
     run: &RunRecord,
     links: &[TriggerSeq],
 ) -> rusqlite::Result<bool> {
     let id = run.id();
-    let stands = match mark {
+    let mark_is_current = match mark {
         Some((at, _)) => version(tx, "jobs", run.job.as_str())? == Some(*at),
         None => true,
     };
-    if !stands || version(tx, "running", &id.to_string())?.is_some() || !take_links(tx, links)? {
+    if !mark_is_current || version(tx, "running", &id.to_string())?.is_some() || !remove_links(tx, links)? {
         return Ok(false);
     }
     if let Some((at, record)) = mark {
@@ -134,13 +135,13 @@ fn follow(
     Ok(true)
 }
 
-/// A record of the history that is there already stays: it may say what became of the run.
+/// Removes links, and records a skip unless the history already has a record: that may be the end of the run.
 fn drop_links(tx: &Transaction<'_>, links: &[TriggerSeq], skip: Option<&Skip>) -> rusqlite::Result<bool> {
-    if !take_links(tx, links)? {
+    if !remove_links(tx, links)? {
         return Ok(false);
     }
     match skip {
-        Some(skip) if requests::ended(tx, &skip.id())?.is_none() => {
+        Some(skip) if requests::history_record(tx, &skip.id())?.is_none() => {
             put_history(tx, &skip.id(), None, &HistoryRecord::Skip(skip.clone()))?;
         }
         Some(_) | None => {}
@@ -148,14 +149,14 @@ fn drop_links(tx: &Transaction<'_>, links: &[TriggerSeq], skip: Option<&Skip>) -
     Ok(true)
 }
 
-/// Takes all of them away, or none.
-fn take_links(tx: &Transaction<'_>, links: &[TriggerSeq]) -> rusqlite::Result<bool> {
+/// Removes all links, or none if one is missing.
+fn remove_links(tx: &Transaction<'_>, links: &[TriggerSeq]) -> rusqlite::Result<bool> {
     for &link in links {
-        if !requests::is_there(tx, link)? {
+        if !requests::exists(tx, link)? {
             return Ok(false);
         }
     }
-    links.iter().try_for_each(|&link| requests::take(tx, link).map(drop))?;
+    links.iter().try_for_each(|&link| requests::remove(tx, link).map(drop))?;
     Ok(true)
 }
 
@@ -173,7 +174,7 @@ fn resume(
         Some((at, record)) => advance(tx, job, *at, record, skip)?,
         None => true,
     };
-    Ok(is_written && requests::lift(tx, job, control)?)
+    Ok(is_written && requests::end_pause(tx, job, control)?)
 }
 
 fn set_run(tx: &Transaction<'_>, at: Version, run: &RunRecord) -> rusqlite::Result<bool> {
@@ -185,7 +186,7 @@ fn set_run(tx: &Transaction<'_>, at: Version, run: &RunRecord) -> rusqlite::Resu
     Ok(true)
 }
 
-/// Puts a record of the history in the place of a run in flight.
+/// Replaces a run in flight by a record of the history.
 fn close_run(tx: &Transaction<'_>, at: Version, run: &RunId, record: &HistoryRecord) -> rusqlite::Result<bool> {
     let name = run.to_string();
     if version(tx, "running", &name)? != Some(at) {
@@ -196,7 +197,7 @@ fn close_run(tx: &Transaction<'_>, at: Version, run: &RunId, record: &HistoryRec
     Ok(true)
 }
 
-/// The version of a record; absent: there is none. All tables have these two columns, the key first.
+/// The version of a record in `jobs`, `control` or `running`, if it exists.
 pub(super) fn version(tx: &Transaction<'_>, table: &str, key: &str) -> rusqlite::Result<Option<Version>> {
     let sql = match table {
         "jobs" => "SELECT version FROM jobs WHERE job = ?1",
@@ -224,8 +225,10 @@ pub(super) fn put_run(tx: &Transaction<'_>, id: &RunId, version: Version, run: &
         .map(drop)
 }
 
-/// A record of the history rests on nothing: what guards it is the mark, or the run, in the same transaction. One that was
-/// trimmed is made again, one that is there already is written over.
+/// Writes a record of the history, whether or not one exists.
+///
+/// It needs no version check, because the same transaction checks the version of the job or run. The existing record
+/// may have been trimmed, so its absence is not an error.
 fn put_history(tx: &Transaction<'_>, id: &RunId, at: Option<Version>, record: &HistoryRecord) -> rusqlite::Result<()> {
     let version = at.map_or(Version::FIRST, Version::next);
     let kind = match record {
@@ -244,7 +247,7 @@ fn put_history(tx: &Transaction<'_>, id: &RunId, at: Option<Version>, record: &H
         .map(drop)
 }
 
-/// A record as its text.
+/// Stores a value as JSON text.
 pub(super) struct Json<'a, T>(pub(super) &'a T);
 
 impl<T: Serialize> ToSql for Json<'_, T> {

@@ -1,21 +1,21 @@
-//! One node's way through the queue to leadership and out of it.
+//! State machine of a candidate: join the queue, wait, take the leader's lock, lead, leave.
 //!
 //! ```text
 //! Out ─▶ Waiting ─▶ Taking ─▶ Settling ─▶ Leading
-//!        for the    for the    the dead seen to,
-//!        predecessor  lock     then the term opened
+//!        for the    for the    reap dead members,
+//!        predecessor  lock     then open the term
 //! ```
 //!
-//! Every step is taken from the facts as they stand when it is taken; a notice only says that it is time to look.
+//! Every step reads the current state of the files. A notice only says that it is time to do so.
 
 use std::io;
 use std::path::PathBuf;
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::backend::Trouble;
-use super::errand::{Errands, Notice, Turn};
-use super::queue::{Entry, Place, Queue};
+use super::backend::BackendError;
+use super::background::{BackendNotice, BackgroundWork, WaitId};
+use super::queue::{Queue, QueueEntry, QueuePosition};
 use super::reap::{DeadMember, ReapError};
 use super::store::Store;
 use crate::clock::{Uptime, system};
@@ -30,54 +30,54 @@ pub(super) struct Contender {
     queue: Queue,
     leader_lock: PathBuf,
     campaigning: bool,
-    stand: Stand,
-    turn: u64,
+    state: ContenderState,
+    wait_id: u64,
 }
 
 #[derive(Debug)]
-enum Stand {
+enum ContenderState {
     Out,
-    /// `behind`: the predecessor that is being waited for, and who led when that was told.
     Waiting {
-        place: Place,
-        behind: Option<(Entry, NodeName)>,
+        position: QueuePosition,
+        /// The predecessor, which a thread waits for, and the leader, both as last reported to the daemon.
+        behind: Option<(QueueEntry, NodeName)>,
     },
     Taking {
-        place: Place,
+        position: QueuePosition,
     },
     Settling {
-        place: Place,
+        position: QueuePosition,
         lock: FileLock,
         since: Uptime,
-        dead: Dead,
+        cleanup: Cleanup,
     },
     Leading {
-        place: Place,
+        position: QueuePosition,
         lock: FileLock,
         term: Term,
     },
 }
 
-/// How far the dead members are seen to.
+/// Progress of reaping the dead members.
 #[derive(Debug)]
-enum Dead {
+enum Cleanup {
     ToDo,
-    UnderWay,
-    /// Some live on; again at the next retry.
+    Running,
+    /// To be tried again at the next retry, for example because processes survived.
     Failed,
-    Seen(Vec<DeadMember>),
+    Done(Vec<DeadMember>),
 }
 
 impl Contender {
     pub(super) fn new(node: NodeName, queue: Queue, leader_lock: PathBuf) -> Self {
-        Self { node, queue, leader_lock, campaigning: false, stand: Stand::Out, turn: 0 }
+        Self { node, queue, leader_lock, campaigning: false, state: ContenderState::Out, wait_id: 0 }
     }
 
     pub(super) fn campaign(&mut self) {
         self.campaigning = true;
     }
 
-    /// Leaves the queue, and does not join it again.
+    /// Leaves the queue for good.
     pub(super) fn withdraw(&mut self, why: TermEnd, events: &UnboundedSender<Event>) {
         self.campaigning = false;
         self.give_up(why, events);
@@ -85,34 +85,40 @@ impl Contender {
 
     /// Leaves the queue; the next step joins it again.
     pub(super) fn give_up(&mut self, why: TermEnd, events: &UnboundedSender<Event>) {
-        self.turn += 1;
-        if let Stand::Leading { place, lock, term } = std::mem::replace(&mut self.stand, Stand::Out) {
-            drop(lock); // before the place: whoever waits for the place then finds the lock free
-            drop(place);
-            tell(events, election::Event::Over { term, why });
+        self.wait_id += 1;
+        if let ContenderState::Leading { position, lock, term } =
+            std::mem::replace(&mut self.state, ContenderState::Out)
+        {
+            drop(lock); // before the position, so that the follower that waits for it then finds the lock free
+            drop(position);
+            emit(events, election::Event::Over { term, why });
         }
     }
 
-    /// The token to commit under, if this node leads and its lock still keeps others out.
+    /// The token to commit with, if this node leads and its lock still keeps others out.
     pub(super) fn token(&mut self, events: &UnboundedSender<Event>) -> Option<FencingToken> {
-        self.leave_a_lost_place(events);
-        match &self.stand {
-            Stand::Leading { term, .. } => Some(term.token),
+        self.leave_if_lost(events);
+        match &self.state {
+            ContenderState::Leading { term, .. } => Some(term.token),
             _ => None,
         }
     }
 
     pub(super) fn leads(&self) -> bool {
-        matches!(self.stand, Stand::Leading { .. })
+        matches!(self.state, ContenderState::Leading { .. })
     }
 
-    /// Whether resigning makes `to` the leader: on one host the next in line leads, and only a candidate itself can leave the queue.
+    /// Checks that `to` would lead if this node resigned.
+    ///
+    /// On one host the next in line always leads: a candidate's lock can only be released by its own process, so no
+    /// other candidate can be moved out of the way.
     pub(super) fn may_transfer(&self, to: &NodeName) -> io::Result<Result<(), TransferError>> {
-        let Stand::Leading { place, .. } = &self.stand else { return Ok(Err(TransferError::NotLeading)) };
+        let ContenderState::Leading { position, .. } = &self.state else { return Ok(Err(TransferError::NotLeading)) };
         if *to == self.node {
             return Ok(Err(TransferError::Leads));
         }
-        let behind: Vec<Entry> = self.queue.living()?.into_iter().filter(|entry| entry > place.entry()).collect();
+        let behind: Vec<QueueEntry> =
+            self.queue.alive()?.into_iter().filter(|entry| entry > position.entry()).collect();
         Ok(match behind.iter().position(|entry| entry.node == *to) {
             Some(0) => Ok(()),
             Some(_) => Err(TransferError::NotNext),
@@ -120,38 +126,38 @@ impl Contender {
         })
     }
 
-    /// What failed to be seen to is tried again by the next step.
+    /// Lets the next step reap the dead members again if it failed.
     pub(super) fn retry(&mut self) {
-        if let Stand::Settling { dead: dead @ Dead::Failed, .. } = &mut self.stand {
-            *dead = Dead::ToDo;
+        if let ContenderState::Settling { cleanup: cleanup @ Cleanup::Failed, .. } = &mut self.state {
+            *cleanup = Cleanup::ToDo;
         }
     }
 
-    /// Takes what an errand brought; the next step goes on from there. A stale one is dropped, its lock with it.
-    pub(super) fn take(&mut self, notice: Notice) -> Result<(), Trouble> {
-        let current = Turn(self.turn);
+    /// Records the result of background work, for the next step. A stale result is dropped, with any lock in it.
+    pub(super) fn on_notice(&mut self, notice: BackendNotice) -> Result<(), BackendError> {
+        let current = WaitId(self.wait_id);
         match notice {
-            Notice::Ahead(turn, result) if turn == current => self.predecessor_gone(result),
-            Notice::LeaderLock(turn, result) if turn == current => self.got_lock(result),
-            Notice::AllReaped(turn, result) if turn == current => self.dead_seen(result),
+            BackendNotice::PredecessorGone(id, result) if id == current => self.on_predecessor_gone(result),
+            BackendNotice::LeaderLock(id, result) if id == current => self.on_leader_lock(result),
+            BackendNotice::AllReaped(id, result) if id == current => self.on_cleanup_done(result),
             _ => Ok(()),
         }
     }
 
-    fn predecessor_gone(&mut self, result: io::Result<()>) -> Result<(), Trouble> {
-        if let Stand::Waiting { behind, .. } = &mut self.stand {
+    fn on_predecessor_gone(&mut self, result: io::Result<()>) -> Result<(), BackendError> {
+        if let ContenderState::Waiting { behind, .. } = &mut self.state {
             *behind = None;
         }
         Ok(result?)
     }
 
-    fn got_lock(&mut self, result: io::Result<FileLock>) -> Result<(), Trouble> {
-        self.stand = match (std::mem::replace(&mut self.stand, Stand::Out), result) {
-            (Stand::Taking { place }, Ok(lock)) => {
-                Stand::Settling { place, lock, since: system::uptime(), dead: Dead::ToDo }
+    fn on_leader_lock(&mut self, result: io::Result<FileLock>) -> Result<(), BackendError> {
+        self.state = match (std::mem::replace(&mut self.state, ContenderState::Out), result) {
+            (ContenderState::Taking { position }, Ok(lock)) => {
+                ContenderState::Settling { position, lock, since: system::uptime(), cleanup: Cleanup::ToDo }
             }
-            (Stand::Taking { place }, Err(error)) => {
-                self.stand = Stand::Waiting { place, behind: None };
+            (ContenderState::Taking { position }, Err(error)) => {
+                self.state = ContenderState::Waiting { position, behind: None };
                 return Err(error.into());
             }
             (other, _) => other,
@@ -159,117 +165,124 @@ impl Contender {
         Ok(())
     }
 
-    fn dead_seen(&mut self, result: Result<Vec<DeadMember>, ReapError>) -> Result<(), Trouble> {
-        let Stand::Settling { dead, .. } = &mut self.stand else { return Ok(()) };
+    fn on_cleanup_done(&mut self, result: Result<Vec<DeadMember>, ReapError>) -> Result<(), BackendError> {
+        let ContenderState::Settling { cleanup, .. } = &mut self.state else { return Ok(()) };
         match result {
-            Ok(reaped) => *dead = Dead::Seen(reaped),
+            Ok(reaped) => *cleanup = Cleanup::Done(reaped),
             Err(error) => {
-                *dead = Dead::Failed;
+                *cleanup = Cleanup::Failed;
                 return Err(error.into());
             }
         }
         Ok(())
     }
 
-    /// Goes as far as it can without waiting.
+    /// Goes on as far as possible without waiting.
     pub(super) fn step(
         &mut self,
         store: &mut Store,
-        errands: &Errands,
+        background: &BackgroundWork,
         events: &UnboundedSender<Event>,
-    ) -> Result<(), Trouble> {
-        self.leave_a_lost_place(events);
-        if self.campaigning && matches!(self.stand, Stand::Out) {
-            let place = self.queue.join(&self.node)?;
-            tell(events, election::Event::Joined { candidate: place.entry().name() });
-            self.stand = Stand::Waiting { place, behind: None };
+    ) -> Result<(), BackendError> {
+        self.leave_if_lost(events);
+        if self.campaigning && matches!(self.state, ContenderState::Out) {
+            let position = self.queue.join(&self.node)?;
+            emit(events, election::Event::Joined { candidate: position.entry().name() });
+            self.state = ContenderState::Waiting { position, behind: None };
         }
-        if matches!(self.stand, Stand::Waiting { .. }) {
-            self.look(errands, events)?;
+        if matches!(self.state, ContenderState::Waiting { .. }) {
+            self.read_queue(background, events)?;
         }
-        if matches!(self.stand, Stand::Settling { .. }) {
-            self.settle(store, errands, events)?;
+        if matches!(self.state, ContenderState::Settling { .. }) {
+            self.settle(store, background, events)?;
         }
         Ok(())
     }
 
-    /// A place whose file was removed by hand is none: another may have taken it.
-    fn leave_a_lost_place(&mut self, events: &UnboundedSender<Event>) {
-        let stands = match &self.stand {
-            Stand::Out => true,
-            Stand::Waiting { place, .. } | Stand::Taking { place } => place.stands(),
-            Stand::Settling { place, lock, .. } | Stand::Leading { place, lock, .. } => {
-                place.stands() && lock.is_current()
+    /// Gives up a position whose file, or whose leader lock, was removed by hand: another process may have taken it.
+    fn leave_if_lost(&mut self, events: &UnboundedSender<Event>) {
+        let is_intact = match &self.state {
+            ContenderState::Out => true,
+            ContenderState::Waiting { position, .. } | ContenderState::Taking { position } => position.is_intact(),
+            ContenderState::Settling { position, lock, .. } | ContenderState::Leading { position, lock, .. } => {
+                position.is_intact() && lock.is_current()
             }
         };
-        if !stands {
+        if !is_intact {
             self.give_up(TermEnd::EntryGone, events);
         }
     }
 
-    /// Reads the queue; waits for the predecessor, or where there is none for the lock.
-    fn look(&mut self, errands: &Errands, events: &UnboundedSender<Event>) -> Result<(), Trouble> {
-        let Stand::Waiting { place, behind } = &mut self.stand else { return Ok(()) };
-        let mut ahead = self.queue.living()?;
-        ahead.retain(|entry| entry < place.entry());
-        let (Some(leader), Some(next)) = (ahead.first(), ahead.last()) else { return self.reach_for_the_lock(errands) };
+    /// Reads the queue and waits for the predecessor; without one, requests the leader's lock.
+    fn read_queue(&mut self, background: &BackgroundWork, events: &UnboundedSender<Event>) -> Result<(), BackendError> {
+        let ContenderState::Waiting { position, behind } = &mut self.state else { return Ok(()) };
+        let mut ahead = self.queue.alive()?;
+        ahead.retain(|entry| entry < position.entry());
+        let (Some(leader), Some(next)) = (ahead.first(), ahead.last()) else {
+            return self.request_leader_lock(background);
+        };
         let now = (next.clone(), leader.node.clone());
         if behind.as_ref() == Some(&now) {
             return Ok(());
         }
         if behind.as_ref().is_none_or(|(entry, _)| entry != next) {
-            self.turn += 1;
-            errands.wait_for_predecessor(Turn(self.turn), self.queue.path(next))?;
+            self.wait_id += 1;
+            background.wait_for_predecessor(WaitId(self.wait_id), self.queue.path(next))?;
         }
-        tell(events, following(place.entry(), &now));
+        emit(events, following(position.entry(), &now));
         *behind = Some(now);
         Ok(())
     }
 
-    fn reach_for_the_lock(&mut self, errands: &Errands) -> Result<(), Trouble> {
-        self.turn += 1;
-        errands.take_leader_lock(Turn(self.turn), self.leader_lock.clone())?;
-        if let Stand::Waiting { place, .. } = std::mem::replace(&mut self.stand, Stand::Out) {
-            self.stand = Stand::Taking { place };
+    fn request_leader_lock(&mut self, background: &BackgroundWork) -> Result<(), BackendError> {
+        self.wait_id += 1;
+        background.take_leader_lock(WaitId(self.wait_id), self.leader_lock.clone())?;
+        if let ContenderState::Waiting { position, .. } = std::mem::replace(&mut self.state, ContenderState::Out) {
+            self.state = ContenderState::Taking { position };
         }
         Ok(())
     }
 
-    fn settle(&mut self, store: &mut Store, errands: &Errands, events: &UnboundedSender<Event>) -> Result<(), Trouble> {
-        let Stand::Settling { place, since, dead, .. } = &mut self.stand else { return Ok(()) };
-        let reaped = match dead {
-            Dead::UnderWay | Dead::Failed => return Ok(()),
-            Dead::ToDo => {
-                self.turn += 1;
-                errands.reap_all(Turn(self.turn))?;
-                *dead = Dead::UnderWay;
+    fn settle(
+        &mut self,
+        store: &mut Store,
+        background: &BackgroundWork,
+        events: &UnboundedSender<Event>,
+    ) -> Result<(), BackendError> {
+        let ContenderState::Settling { position, since, cleanup, .. } = &mut self.state else { return Ok(()) };
+        let reaped = match cleanup {
+            Cleanup::Running | Cleanup::Failed => return Ok(()),
+            Cleanup::ToDo => {
+                self.wait_id += 1;
+                background.reap_all(WaitId(self.wait_id))?;
+                *cleanup = Cleanup::Running;
                 return Ok(());
             }
-            Dead::Seen(reaped) => reaped,
+            Cleanup::Done(reaped) => reaped,
         };
         let (token, rows, ended) = store.open_term(reaped)?;
-        // Files that cannot be removed now are found again by the next leader, who finds nothing to do.
-        reaped.iter().try_for_each(|member| errands.members.remove(&member.name)).ok();
-        let snapshot = Box::new(rows.with_owners(&errands.members));
-        let term = Term { token, candidate: place.entry().name() };
+        // If files cannot be removed now, the next leader finds and removes them; there is nothing left to settle.
+        reaped.iter().try_for_each(|member| background.members.remove(&member.name)).ok();
+        let snapshot = Box::new(rows.with_owners(&background.members));
+        let term = Term { token, candidate: position.entry().name() };
         let took = system::uptime().since(*since);
         self.lead(term.clone());
-        tell(events, election::Event::Elected { term, lease_until: Uptime::NEVER, snapshot, took });
+        emit(events, election::Event::Elected { term, lease_until: Uptime::NEVER, snapshot, took });
         for end in ended {
-            let _ = events.send(Event::Ledger(end)); // as with `tell`
+            let _ = events.send(Event::Ledger(end)); // see `emit`
         }
         Ok(())
     }
 
     fn lead(&mut self, term: Term) {
-        self.stand = match std::mem::replace(&mut self.stand, Stand::Out) {
-            Stand::Settling { place, lock, .. } => Stand::Leading { place, lock, term },
+        self.state = match std::mem::replace(&mut self.state, ContenderState::Out) {
+            ContenderState::Settling { position, lock, .. } => ContenderState::Leading { position, lock, term },
             other => other,
         };
     }
 }
 
-fn following(own: &Entry, (predecessor, leader): &(Entry, NodeName)) -> election::Event {
+fn following(own: &QueueEntry, (predecessor, leader): &(QueueEntry, NodeName)) -> election::Event {
     election::Event::Following {
         candidate: own.name(),
         predecessor: predecessor.name(),
@@ -278,6 +291,6 @@ fn following(own: &Entry, (predecessor, leader): &(Entry, NodeName)) -> election
     }
 }
 
-fn tell(events: &UnboundedSender<Event>, event: election::Event) {
-    let _ = events.send(Event::Election(event)); // nobody there: the daemon has ended, and so will the backend
+fn emit(events: &UnboundedSender<Event>, event: election::Event) {
+    let _ = events.send(Event::Election(event)); // without a receiver the daemon has ended, and the backend will
 }

@@ -1,6 +1,6 @@
-//! What is kept of jobs that are gone from the files of all members is removed, after a time.
+//! Removal of the records of jobs that no member's files have defined for some time.
 //!
-//! The table `gone` says since when a job is. Versions before it know nothing of the table, and leave it as it is.
+//! The table `gone` records since when a job has been missing. Earlier versions of cronkeeper ignore the table.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,22 +11,24 @@ use rusqlite::{Connection, Transaction, params};
 use crate::job::JobName;
 use crate::run::{Note, RunId};
 
-/// Most jobs that one transaction removes: bounds how long other processes wait for theirs.
-const MOST_JOBS: usize = 100;
+/// Maximum jobs removed in one transaction. It limits how long other processes wait for theirs.
+const MAX_JOBS: usize = 100;
 
 pub(super) fn make_table(tx: &Transaction<'_>) -> rusqlite::Result<()> {
     tx.execute_batch("CREATE TABLE IF NOT EXISTS gone (job TEXT PRIMARY KEY, since INTEGER NOT NULL) WITHOUT ROWID")
 }
 
-/// Notes which jobs are gone, for they are not among those `defined`, and removes what is kept of those that have been for so long,
-/// and of which nothing was recorded since. Of each that was removed, how many records its history had.
+/// Records which jobs are missing from `defined`, and removes all records of those missing for at least `after`.
+///
+/// Jobs with runs in flight, with pending triggers or with later history are kept. Returns the removed jobs, each with
+/// the number of its history records.
 pub(super) fn all(
     tx: &Transaction<'_>,
     defined: &BTreeSet<JobName>,
     now: Timestamp,
     after: Duration,
 ) -> rusqlite::Result<Vec<(JobName, usize)>> {
-    let mut gone: BTreeSet<JobName> = jobs(tx, KEPT)?;
+    let mut gone: BTreeSet<JobName> = jobs(tx, RECORDED_JOBS)?;
     gone.retain(|job| !defined.contains(job));
     for back in jobs(tx, "SELECT job FROM gone")?.difference(&gone) {
         tx.prepare_cached("DELETE FROM gone WHERE job = ?1")?.execute([back.as_str()])?;
@@ -37,28 +39,28 @@ pub(super) fn all(
     }
     let busy = busy(tx)?;
     let over = now.as_microsecond().saturating_sub(i64::try_from(after.as_micros()).unwrap_or(i64::MAX));
-    let due: BTreeSet<JobName> = named(tx.prepare(OVER)?.query_map([over], |row| row.get(0))?)?;
+    let due: BTreeSet<JobName> = parse_names(tx.prepare(DUE_JOBS)?.query_map([over], |row| row.get(0))?)?;
     let due = due.into_iter().filter(|job| gone.contains(job) && !busy.contains(job));
-    due.take(MOST_JOBS).map(|job| remove(tx, &job).map(|records| (job, records))).collect()
+    due.take(MAX_JOBS).map(|job| remove(tx, &job).map(|records| (job, records))).collect()
 }
 
-/// The jobs of which anything is kept.
-const KEPT: &str = "SELECT job FROM jobs UNION SELECT DISTINCT job FROM history UNION SELECT job FROM control";
-/// The jobs that are gone since before an instant, and of which nothing was recorded after it.
-const OVER: &str = "SELECT job FROM gone WHERE since <= ?1
+/// All jobs with records.
+const RECORDED_JOBS: &str = "SELECT job FROM jobs UNION SELECT DISTINCT job FROM history UNION SELECT job FROM control";
+/// The jobs that have been missing since before an instant and have no history after it.
+const DUE_JOBS: &str = "SELECT job FROM gone WHERE since <= ?1
                     AND NOT EXISTS (SELECT 1 FROM history WHERE history.job = gone.job AND history.at > ?1)";
 
 fn jobs(db: &Connection, sql: &str) -> rusqlite::Result<BTreeSet<JobName>> {
     let mut statement = db.prepare(sql)?;
-    named(statement.query_map([], |row| row.get(0))?)
+    parse_names(statement.query_map([], |row| row.get(0))?)
 }
 
-/// What is no name of a job is not ours to remove.
-fn named(rows: impl Iterator<Item = rusqlite::Result<String>>) -> rusqlite::Result<BTreeSet<JobName>> {
+/// Parses job names and leaves out invalid ones: cronkeeper did not write them, so it must not remove them.
+fn parse_names(rows: impl Iterator<Item = rusqlite::Result<String>>) -> rusqlite::Result<BTreeSet<JobName>> {
     rows.filter_map(|name| name.map(|name| JobName::parse(&name).ok()).transpose()).collect()
 }
 
-/// The jobs that have a run in flight, or that are to run.
+/// The jobs with a run in flight, a trigger or a link.
 fn busy(db: &Connection) -> rusqlite::Result<BTreeSet<JobName>> {
     let mut busy = BTreeSet::new();
     for row in db.prepare("SELECT run FROM running")?.query_map([], |row| row.get::<_, String>(0))? {

@@ -1,8 +1,9 @@
-//! The members: the processes that live in the state directory, whether or not they stand in the queue.
+//! The members: the processes that use the state directory, whether or not they are in the queue.
 //!
-//! A member's files carry its session in their names, so no process ever takes over the files of another, not even the next one
-//! of the same node. The files of a dead member stay until a leader has seen to what it left behind: no files, nothing left.
-//! Whatever file of them still stands says that this has not been done; a lock file alone may have been removed by others.
+//! The names of a member's files contain its session, so that a process never takes over the files of another, not even
+//! those of an earlier process of the same node. The files of a dead member remain until a leader has settled what it
+//! left behind. Any remaining file shows that this is still to be done: the absence of the lock file alone proves
+//! nothing, because somebody may have removed it.
 
 use std::fs;
 use std::io;
@@ -19,22 +20,23 @@ use crate::term::{NodeName, SessionId};
 
 use super::queue::remove;
 
-/// The kinds of a member's files. The lock is the last to be removed, for it is what says whether the member lives.
+/// The kinds of a member's files, in the order of removal: the lock comes last because it shows whether the member is
+/// alive.
 const KINDS: [&str; 3] = ["journal", "json", "lock"];
 
 #[derive(Clone, Debug)]
 pub(super) struct Members {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
-/// What a member's files are called by.
+/// Identifies a member; its files are named `NODE@SESSION.KIND`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct MemberName {
     pub(super) node: NodeName,
     pub(super) session: SessionId,
 }
 
-/// The own membership, until dropped.
+/// This process's membership, held until dropped.
 #[derive(Debug)]
 pub(super) struct Member {
     name: MemberName,
@@ -43,14 +45,14 @@ pub(super) struct Member {
 }
 
 impl Members {
-    pub(super) fn new(folder: PathBuf) -> Self {
-        Self { folder }
+    pub(super) fn new(directory: PathBuf) -> Self {
+        Self { directory }
     }
 
-    /// Makes this process a member, unless a living one has the node's name. Call at the queue's door.
+    /// Makes this process a member, unless a live member has the same name. The caller must hold the queue's lock.
     pub(super) fn join(&self, node: &NodeName) -> io::Result<Result<Member, Failure>> {
         for other in self.all()?.into_iter().filter(|other| other.node == *node) {
-            if self.lives(&other)? {
+            if self.is_alive(&other)? {
                 let holder =
                     self.described(&other).map_or("another process".into(), |it| format!("process {}", it.pid));
                 return Ok(Err(Failure::NameTaken { node: node.clone(), holder }));
@@ -67,10 +69,10 @@ impl Members {
         file::replace(&self.file(&member.name, "json"), &member.description).map_err(io::Error::other)
     }
 
-    /// Every member that lives, or left something behind.
+    /// All members that are alive or have left files behind.
     pub(super) fn all(&self) -> io::Result<Vec<MemberName>> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(&self.folder)? {
+        for entry in fs::read_dir(&self.directory)? {
             names.extend(entry?.file_name().to_str().and_then(MemberName::parse));
         }
         names.sort();
@@ -78,38 +80,38 @@ impl Members {
         Ok(names)
     }
 
-    pub(super) fn lives(&self, name: &MemberName) -> io::Result<bool> {
+    pub(super) fn is_alive(&self, name: &MemberName) -> io::Result<bool> {
         lock::is_held(&self.lock(name))
     }
 
-    /// How the living describe themselves.
-    pub(super) fn living(&self) -> io::Result<Vec<Description>> {
-        let mut living = Vec::new();
+    /// The descriptions of the members that are alive.
+    pub(super) fn alive(&self) -> io::Result<Vec<Description>> {
+        let mut alive = Vec::new();
         for name in self.all()? {
-            if self.lives(&name)? {
-                living.extend(self.described(&name));
+            if self.is_alive(&name)? {
+                alive.extend(self.described(&name));
             }
         }
-        Ok(living)
+        Ok(alive)
     }
 
-    /// True where every living member has these jobs and no others. One that does not say may have others.
+    /// True if every live member has published exactly these jobs.
     pub(super) fn all_define(&self, digest: &Digest) -> io::Result<bool> {
         for name in self.all()? {
             let defines = || self.described(&name).is_some_and(|member| member.published.defines(digest));
-            if self.lives(&name)? && !defines() {
+            if self.is_alive(&name)? && !defines() {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// True once nothing is left of a member: it was settled by a leader, or left in order.
+    /// True once no file of a member remains: a leader has settled it, or it left in order.
     pub(super) fn is_reaped(&self, name: &MemberName) -> bool {
         KINDS.iter().all(|kind| matches!(self.file(name, kind).try_exists(), Ok(false)))
     }
 
-    /// Removes what a member left.
+    /// Removes a member's files.
     pub(super) fn remove(&self, name: &MemberName) -> io::Result<()> {
         KINDS.iter().try_for_each(|kind| remove(&self.file(name, kind)))
     }
@@ -122,13 +124,13 @@ impl Members {
         self.file(name, "journal")
     }
 
-    /// Absent also in the moment between its lock and its description.
+    /// A member's description; absent also for a moment after it has joined.
     fn described(&self, name: &MemberName) -> Option<Description> {
         file::read(&self.file(name, "json")).ok().flatten()
     }
 
     fn file(&self, name: &MemberName, kind: &str) -> PathBuf {
-        self.folder.join(format!("{}@{}.{kind}", name.node, name.session))
+        self.directory.join(format!("{}@{}.{kind}", name.node, name.session))
     }
 }
 
@@ -149,19 +151,20 @@ impl Member {
         self.description.published = published;
     }
 
-    /// False where the file was removed by hand.
-    pub(super) fn stands(&self) -> bool {
+    /// False if the lock file was removed by hand.
+    pub(super) fn is_intact(&self) -> bool {
         self.lock.is_current()
     }
 
-    /// Calls when something may have been done to the lock file, for as long as the watcher lives. The file itself is watched and
-    /// not its folder, in which every note of every node would be a call.
+    /// Calls `touched` when something may have happened to the lock file, until the watcher is dropped.
+    ///
+    /// It watches the file and not the directory, where every journal entry of every node would cause a call.
     pub(super) fn watch(&self, mut touched: impl FnMut() + Send + 'static) -> notify::Result<RecommendedWatcher> {
-        let tell = move |event: notify::Result<notify::Event>| match event {
+        let on_event = move |event: notify::Result<notify::Event>| match event {
             Ok(event) if event.kind.is_access() => {}
             _ => touched(),
         };
-        let mut watcher = notify::recommended_watcher(tell)?;
+        let mut watcher = notify::recommended_watcher(on_event)?;
         watcher.watch(self.lock.path(), RecursiveMode::NonRecursive)?;
         Ok(watcher)
     }

@@ -1,7 +1,8 @@
-//! What operators want, each request on a connection and a thread of its own: people ask seldom.
+//! Operators' requests, written to the ledger.
 //!
-//! The process that serves the API socket leads, so its backend is told of each request at once. Were another to lead by then, it
-//! finds the request at its takeover, or at one of its regular looks.
+//! Requests are rare, so each uses a connection and a thread of its own. The leader serves the API socket, so its
+//! backend is notified at once. If another process leads by then, that one finds the request at its takeover or at its
+//! next poll.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,16 +12,16 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::errand::Notice;
+use super::background::BackendNotice;
 use super::reader::SoloReader;
 use super::requests;
-use super::store::BUSY;
+use super::store::BUSY_TIMEOUT;
 use crate::job::JobName;
 use crate::ledger::{Followed, Operator, OperatorError, OperatorFuture};
 use crate::run::{KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
 
-/// Another process's writes have no sign: how often to look without one.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Interval of checks for writes by other processes, which cannot notify this one.
+const POLL_EVERY: Duration = Duration::from_secs(1);
 
 impl Operator for SoloReader {
     fn pause(&self, job: JobName, id: Uuid, pause: Pause) -> OperatorFuture<'_, ()> {
@@ -32,9 +33,9 @@ impl Operator for SoloReader {
     }
 
     fn resumed(&self, job: JobName, pause: Uuid) -> OperatorFuture<'_, ()> {
-        self.until(move |db| {
-            let stands = requests::control(db, &job)?.is_some_and(|entry| entry.record.id == pause);
-            Ok((!stands).then_some(()))
+        self.poll_until(move |db| {
+            let is_paused = requests::control(db, &job)?.is_some_and(|entry| entry.record.id == pause);
+            Ok((!is_paused).then_some(()))
         })
     }
 
@@ -47,10 +48,10 @@ impl Operator for SoloReader {
     }
 
     fn followed(&self, run: RunId) -> OperatorFuture<'_, Followed> {
-        self.until(move |db| {
-            // Looked for in this order: an end written between the two is found.
+        self.poll_until(move |db| {
+            // In this order, so that an end that is written between the two reads is found.
             let is_open = requests::is_open(db, &run)?;
-            let ended = requests::ended(db, &run)?.map(|record| Followed::Ended(Box::new(record)));
+            let ended = requests::history_record(db, &run)?.map(|record| Followed::Ended(Box::new(record)));
             Ok(ended.or_else(|| (!is_open).then_some(Followed::Gone)))
         })
     }
@@ -62,27 +63,28 @@ impl SoloReader {
         change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> OperatorFuture<'_, T> {
         let (ledger, notices) = (self.ledger.clone(), self.notices.clone());
-        Box::pin(off_the_loop(move || {
+        Box::pin(on_blocking_thread(move || {
             let mut db = open(&ledger)?;
             let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let written = change(&tx)?;
             tx.commit()?;
-            drop(notices.send(Notice::Wished)); // nobody there: the backend has ended, and whoever leads next finds it
+            // Without a receiver the backend has ended, and the next leader finds the request.
+            drop(notices.send(BackendNotice::OperatorRequest));
             Ok(written)
         }))
     }
 
-    /// Looks whenever this process has written, until there is an answer.
-    fn until<T: Send + 'static>(
+    /// Calls `check` until it returns a value: after each write of this process, and at regular intervals.
+    fn poll_until<T: Send + 'static>(
         &self,
-        look: impl Fn(&Connection) -> rusqlite::Result<Option<T>> + Clone + Send + Sync + 'static,
+        check: impl Fn(&Connection) -> rusqlite::Result<Option<T>> + Clone + Send + Sync + 'static,
     ) -> OperatorFuture<'_, T> {
         let (ledger, mut written) = (self.ledger.clone(), self.written.clone());
         Box::pin(async move {
             loop {
                 written.mark_unchanged();
-                let (ledger, look) = (ledger.clone(), look.clone());
-                if let Some(found) = off_the_loop(move || look(&open(&ledger)?)).await? {
+                let (ledger, check) = (ledger.clone(), check.clone());
+                if let Some(found) = on_blocking_thread(move || check(&open(&ledger)?)).await? {
                     return Ok(found);
                 }
                 changed(&mut written).await;
@@ -91,14 +93,14 @@ impl SoloReader {
     }
 }
 
-/// Returns when something was written here, or it is time to look for what others wrote.
+/// Waits for a write of this process, at most [`POLL_EVERY`].
 async fn changed(written: &mut watch::Receiver<u64>) {
-    if let Ok(Err(_)) = timeout(LOOK_EVERY, written.changed()).await {
-        tokio::time::sleep(LOOK_EVERY).await; // the backend has ended: only others write
+    if let Ok(Err(_)) = timeout(POLL_EVERY, written.changed()).await {
+        tokio::time::sleep(POLL_EVERY).await; // the backend has ended: only others write
     }
 }
 
-async fn off_the_loop<T: Send + 'static>(
+async fn on_blocking_thread<T: Send + 'static>(
     work: impl FnOnce() -> rusqlite::Result<T> + Send + 'static,
 ) -> Result<T, OperatorError> {
     let done = tokio::task::spawn_blocking(work).await.map_err(|error| OperatorError(error.to_string()))?;
@@ -107,8 +109,8 @@ async fn off_the_loop<T: Send + 'static>(
 
 fn open(ledger: &Path) -> rusqlite::Result<Connection> {
     let db = Connection::open_with_flags(ledger, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    db.busy_timeout(BUSY)?;
-    // As the backend's own: a request that was written outlives the host's power.
+    db.busy_timeout(BUSY_TIMEOUT)?;
+    // Like the backend's connection: a request that was written must survive a power loss.
     db.pragma_update(None, "synchronous", "FULL")?;
     Ok(db)
 }

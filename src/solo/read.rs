@@ -1,4 +1,6 @@
-//! Records read from the tables. One that cannot be read is named, and blocks no other.
+//! Reads of the ledger's tables.
+//!
+//! A record that cannot be read is listed as damaged and does not prevent the others from being read.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +13,7 @@ use crate::job::JobName;
 use crate::ledger::{Gathering, JobEntry, LastEnd, Newest, OperatorRequests, OwnerState, Running, Snapshot, Window};
 use crate::run::{HistoryRecord, Outcome, RunId, RunRecord, Version};
 
-/// All but the history. What is known of the owners is found out after this was read.
+/// The ledger without the history, and without the state of the runs' owners.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     jobs: BTreeMap<JobName, JobEntry>,
@@ -21,8 +23,10 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// With what is known of the owners. A dead member whose files still stand counts as alive: only once they are gone were its
-    /// processes seen dead, and whoever watches the run is told then.
+    /// Adds the state of the owners.
+    ///
+    /// A dead member counts as alive while its files exist: they are removed only once its processes are dead, and then
+    /// the watchers of its runs are notified.
     pub(super) fn with_owners(self, members: &Members) -> Snapshot {
         let owned = |(record, version): (RunRecord, Version)| {
             let reaped = members.is_reaped(&owner(&record));
@@ -38,7 +42,7 @@ impl Rows {
     }
 }
 
-/// The member that has a run.
+/// The member that owns a run.
 pub(super) fn owner(run: &RunRecord) -> MemberName {
     MemberName { node: run.owner.node.clone(), session: run.owner.session.clone() }
 }
@@ -56,12 +60,12 @@ pub(super) fn rows(db: &Connection) -> rusqlite::Result<Rows> {
     }
     rows.running = running(db, &mut rows.damaged)?;
     rows.requests = requests::read(db, &mut rows.damaged)?;
-    // Oldest first, as a new leader settles them.
+    // Oldest first: a new leader settles them in this order.
     rows.running.sort_by(|(a, _), (b, _)| (a.scheduled_at, &a.job).cmp(&(b.scheduled_at, &b.job)));
     Ok(rows)
 }
 
-/// The runs in flight that can be read.
+/// The readable runs in flight. Unreadable ones are added to `damaged`.
 pub(super) fn running(db: &Connection, damaged: &mut Vec<String>) -> rusqlite::Result<Vec<(RunRecord, Version)>> {
     let mut running = Vec::new();
     for (key, version, text) in triples(db, "SELECT run, version, record FROM running ORDER BY run")? {
@@ -79,21 +83,21 @@ pub(super) fn job(db: &Connection, job: &JobName) -> rusqlite::Result<Option<Job
     Ok(found.map(|(version, text)| JobEntry { record: parsed(&text).ok(), version }))
 }
 
-/// The version of each run in flight; what its record says is not read.
+/// The version of each run in flight, without reading the records.
 pub(super) fn run_versions(db: &Connection) -> rusqlite::Result<BTreeMap<String, Version>> {
     let mut statement = db.prepare_cached("SELECT run, version FROM running")?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, Version(row.get(1)?))))?;
     rows.collect()
 }
 
-/// A run in flight; one that cannot be read is an error.
+/// A run in flight, if it exists and can be read.
 pub(super) fn run(db: &Connection, run: &RunId) -> rusqlite::Result<Option<(RunRecord, Version)>> {
     let sql = "SELECT version, record FROM running WHERE run = ?1";
     let found = versioned(db, sql, &run.to_string())?;
     Ok(found.and_then(|(version, text)| parsed(&text).ok().map(|record| (record, version))))
 }
 
-/// The newest records of one job or of all, newest first. One that cannot be read is left out.
+/// The newest records of one job or of all jobs, newest first, without unreadable ones.
 pub(super) fn history(db: &Connection, job: Option<&JobName>, window: Window) -> rusqlite::Result<Newest> {
     let limit = i64::try_from(window.records).unwrap_or(i64::MAX);
     let mut statement = db.prepare_cached(
@@ -111,10 +115,10 @@ pub(super) fn history(db: &Connection, job: Option<&JobName>, window: Window) ->
     Ok(gathering.newest())
 }
 
-/// How far back last outcomes are looked for, in records of all jobs together.
+/// Number of newest records, of all jobs together, in which to look for last outcomes.
 const LASTS_DEPTH: i64 = 1_000;
 
-/// The newest end of each job's runs, one record after the other: none is held for longer than it is looked at.
+/// The newest end of each job's runs. Records are read one at a time, to save memory.
 pub(super) fn lasts(db: &Connection) -> rusqlite::Result<BTreeMap<JobName, LastEnd>> {
     let mut statement = db.prepare_cached("SELECT record FROM history ORDER BY at DESC, run DESC LIMIT ?1")?;
     let texts = statement.query_map([LASTS_DEPTH], |row| row.get::<_, String>(0))?;
@@ -127,7 +131,7 @@ pub(super) fn lasts(db: &Connection) -> rusqlite::Result<BTreeMap<JobName, LastE
     Ok(lasts)
 }
 
-/// How the run ended whose end was written before that of this one: rows are numbered as they are written.
+/// The outcome of the job's run that ended before this one. Row ids increase in the order of writing.
 pub(super) fn outcome_before(db: &Connection, run: &RunId) -> rusqlite::Result<Option<Outcome>> {
     let sql = "SELECT record FROM history WHERE job = ?1 AND kind = 'run'
                AND rowid < (SELECT rowid FROM history WHERE run = ?2) ORDER BY rowid DESC LIMIT 1";

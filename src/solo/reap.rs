@@ -1,7 +1,7 @@
-//! Seeing to what dead members left behind: their processes dead first, then the ends they could not commit.
+//! Reaping of dead members: kills their processes, then collects the ends they could not commit.
 //!
-//! What a member left is known from its journal, and from the ledger: a journal may have been removed by others while the
-//! processes it names live on.
+//! Both the journal of a member and the ledger are read, because somebody may have removed the journal while the
+//! processes in it are still alive.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,12 +15,12 @@ use crate::run::journal::{Noted, RecoveredRun};
 use crate::run::{RunEnd, RunRecord, Traces, Version};
 use crate::state_dir::journal;
 
-/// A dead member of which no process lives. Its files go when its ends are in the ledger.
+/// A dead member without live processes. Its files can be removed once its ends are in the ledger.
 #[derive(Debug)]
 pub(super) struct DeadMember {
     pub(super) name: MemberName,
     pub(super) ends: Vec<RunEnd>,
-    /// What it handed to its warden, where that is known.
+    /// What it handed to its warden; absent if unknown.
     pub(super) noted: Option<Noted>,
 }
 
@@ -28,35 +28,35 @@ pub(super) struct DeadMember {
 pub(super) enum ReapError {
     #[error(transparent)]
     StillAlive(#[from] StillAlive),
-    #[error("what a dead node left behind cannot be read: {0}")]
+    #[error("cannot read the files that a dead node left behind: {0}")]
     Files(#[from] io::Error),
-    #[error("the runs of a dead node cannot be read: {0}")]
+    #[error("cannot read the runs of a dead node: {0}")]
     Ledger(#[from] ReadError),
 }
 
-/// Sees to all dead members. Blocks until their processes are dead.
+/// Reaps all dead members. Blocks until their processes are dead.
 pub(super) fn all(members: &Members, ledger: &Path, leftovers: &Leftovers) -> Result<Vec<DeadMember>, ReapError> {
     let running = reader::running(ledger)?;
     let mut dead: BTreeSet<_> = members.all()?.into_iter().chain(running.iter().map(|(run, _)| owner(run))).collect();
     for name in dead.clone() {
-        if members.lives(&name)? {
+        if members.is_alive(&name)? {
             dead.remove(&name);
         }
     }
-    see_to(members, dead, running, leftovers)
+    reap(members, dead, running, leftovers)
 }
 
-/// Sees to this member, which is dead. Blocks until its processes are too.
+/// Reaps this dead member. Blocks until its processes are dead.
 pub(super) fn one(
     members: &Members,
     name: MemberName,
     ledger: &Path,
     leftovers: &Leftovers,
 ) -> Result<Vec<DeadMember>, ReapError> {
-    see_to(members, BTreeSet::from([name]), reader::running(ledger)?, leftovers)
+    reap(members, BTreeSet::from([name]), reader::running(ledger)?, leftovers)
 }
 
-fn see_to(
+fn reap(
     members: &Members,
     dead: BTreeSet<MemberName>,
     running: Vec<(RunRecord, Version)>,

@@ -1,4 +1,4 @@
-//! What operators want, in the tables `control` and `triggers`.
+//! Operators' requests and links, in the tables `control` and `triggers`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,10 +14,10 @@ use crate::run::{
     TriggerRecord, TriggerSeq, Version,
 };
 
-/// Every record of a job's history.
+/// A limit above the number of records in any job's history.
 const ALL: usize = 1_000;
 
-/// All requests. A record that cannot be read is named, and blocks no other.
+/// Reads all requests. Unreadable records are added to `damaged` and do not block others.
 pub(super) fn read(db: &Connection, damaged: &mut Vec<String>) -> rusqlite::Result<OperatorRequests> {
     let mut requests = OperatorRequests::default();
     for (key, version, text) in read::triples(db, "SELECT job, version, record FROM control ORDER BY job")? {
@@ -54,7 +54,7 @@ pub(super) fn read(db: &Connection, damaged: &mut Vec<String>) -> rusqlite::Resu
     Ok(requests)
 }
 
-/// A job's pause.
+/// The record of a job's pause, if it is paused. An unreadable record counts as a pause.
 pub(super) fn control(db: &Connection, job: &JobName) -> rusqlite::Result<Option<ControlEntry>> {
     let found = read::versioned(db, "SELECT version, record FROM control WHERE job = ?1", job.as_str())?;
     Ok(found.map(|(version, text)| ControlEntry {
@@ -63,14 +63,16 @@ pub(super) fn control(db: &Connection, job: &JobName) -> rusqlite::Result<Option
     }))
 }
 
-/// Pauses a job. Its record is written as it stands: whatever a leader has under way for it is refused.
+/// Pauses a job.
+///
+/// The version of the job's record is increased, so that commits a leader has in flight for the job are rejected.
 pub(super) fn pause(tx: &Transaction<'_>, job: &JobName, id: Uuid, pause: Pause) -> rusqlite::Result<()> {
     let known = control(tx, job)?;
     let (at, id) = known.map_or((None, id), |entry| (Some(entry.version), entry.record.id));
     put_control(tx, job, at, &ControlRecord::new(id, pause))?;
     let touched = tx.execute("UPDATE jobs SET version = version + 1 WHERE job = ?1", [job.as_str()])?;
     if touched == 0 {
-        // No leader has decided on it: its occurrences count from whenever one does.
+        // No leader has decided on this job yet. Its occurrences count from the time when one does.
         let nonce = Nonce(format!("pause-{id}"));
         let undecided =
             JobRecord { v: 1, last_scheduled: jiff::Timestamp::UNIX_EPOCH, counted: None, schedule: None, nonce };
@@ -79,7 +81,7 @@ pub(super) fn pause(tx: &Transaction<'_>, job: &JobName, id: Uuid, pause: Pause)
     Ok(())
 }
 
-/// Asks for the end of a job's pause; absent: it is not paused.
+/// Requests the end of a job's pause. Returns the id of the pause, or `None` if the job is not paused.
 pub(super) fn request_resume(tx: &Transaction<'_>, job: &JobName, resume: Resume) -> rusqlite::Result<Option<Uuid>> {
     let Some(entry) = control(tx, job)? else { return Ok(None) };
     let id = entry.record.id;
@@ -87,7 +89,7 @@ pub(super) fn request_resume(tx: &Transaction<'_>, job: &JobName, resume: Resume
     Ok(Some(id))
 }
 
-/// Wants a run; its id, the same for the same uuid.
+/// Records a trigger. Returns the id of its run, which is the same for the same uuid.
 pub(super) fn trigger(tx: &Transaction<'_>, request: &TriggerRecord) -> rusqlite::Result<RunId> {
     if let Some(known) = known(tx, request)? {
         return Ok(known);
@@ -97,7 +99,7 @@ pub(super) fn trigger(tx: &Transaction<'_>, request: &TriggerRecord) -> rusqlite
     Ok(RunId::manual(request.job.clone(), request.at, seq))
 }
 
-/// Wants a run in flight to end; where it stands.
+/// Requests the end of a run. Returns its state, or `None` if it is not in flight.
 pub(super) fn kill(tx: &Transaction<'_>, run: &RunId, request: KillRequest) -> rusqlite::Result<Option<RunState>> {
     let Some((mut record, at)) = read::run(tx, run)? else { return Ok(None) };
     if record.request_to_end(request) {
@@ -106,25 +108,25 @@ pub(super) fn kill(tx: &Transaction<'_>, run: &RunId, request: KillRequest) -> r
     Ok(Some(record.state))
 }
 
-/// Leaves a link for a job that runs after another.
-pub(super) fn leave(tx: &Transaction<'_>, link: &Link) -> rusqlite::Result<()> {
+/// Adds a link for a downstream job.
+pub(super) fn add_link(tx: &Transaction<'_>, link: &Link) -> rusqlite::Result<()> {
     tx.prepare_cached("INSERT INTO triggers (record) VALUES (?1)")?.execute(params![Json(link)]).map(drop)
 }
 
-/// True while a trigger, or a link, is there.
-pub(super) fn is_there(db: &Connection, seq: TriggerSeq) -> rusqlite::Result<bool> {
+/// True while a trigger or link exists.
+pub(super) fn exists(db: &Connection, seq: TriggerSeq) -> rusqlite::Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM triggers WHERE seq = ?1)";
     db.prepare_cached(sql)?.query_row([seq.0.cast_signed()], |row| row.get(0))
 }
 
-/// Takes a trigger, or a link, away, if it is there.
-pub(super) fn take(tx: &Transaction<'_>, seq: TriggerSeq) -> rusqlite::Result<bool> {
-    let taken = tx.prepare_cached("DELETE FROM triggers WHERE seq = ?1")?.execute([seq.0.cast_signed()])?;
-    Ok(taken > 0)
+/// Removes a trigger or link. Returns false if it does not exist.
+pub(super) fn remove(tx: &Transaction<'_>, seq: TriggerSeq) -> rusqlite::Result<bool> {
+    let removed = tx.prepare_cached("DELETE FROM triggers WHERE seq = ?1")?.execute([seq.0.cast_signed()])?;
+    Ok(removed > 0)
 }
 
-/// Ends a pause, if it stands as it was read.
-pub(super) fn lift(tx: &Transaction<'_>, job: &JobName, at: Version) -> rusqlite::Result<bool> {
+/// Ends a pause, if its record has not changed since it was read.
+pub(super) fn end_pause(tx: &Transaction<'_>, job: &JobName, at: Version) -> rusqlite::Result<bool> {
     if version(tx, "control", job.as_str())? != Some(at) {
         return Ok(false);
     }
@@ -132,20 +134,21 @@ pub(super) fn lift(tx: &Transaction<'_>, job: &JobName, at: Version) -> rusqlite
     Ok(true)
 }
 
-/// How a run ended; absent: it has not.
-pub(super) fn ended(db: &Connection, run: &RunId) -> rusqlite::Result<Option<HistoryRecord>> {
+/// The record of a run in the history, if it has ended.
+pub(super) fn history_record(db: &Connection, run: &RunId) -> rusqlite::Result<Option<HistoryRecord>> {
     let sql = "SELECT record FROM history WHERE run = ?1";
     let text: Option<String> = db.query_row(sql, [run.to_string()], |row| row.get(0)).optional()?;
     Ok(text.and_then(|text| parsed(&text).ok()))
 }
 
-/// True while a run, or its trigger, waits for its end.
+/// True while a run is in flight, or its trigger waits to be run.
 pub(super) fn is_open(db: &Connection, run: &RunId) -> rusqlite::Result<bool> {
     let running = read::run(db, run)?.is_some();
-    let waits = || run.trigger().map_or(Ok(false), |seq| is_there(db, seq));
+    let waits = || run.trigger().map_or(Ok(false), |seq| exists(db, seq));
     Ok(running || waits()?)
 }
 
+/// The run of an earlier trigger with the same uuid: waiting, in flight or ended.
 fn known(tx: &Transaction<'_>, request: &TriggerRecord) -> rusqlite::Result<Option<RunId>> {
     for (seq, text) in triggers(tx)? {
         if let Some(record) = parsed::<TriggerRecord>(&text).ok().filter(|record| record.uuid == request.uuid) {
@@ -153,7 +156,7 @@ fn known(tx: &Transaction<'_>, request: &TriggerRecord) -> rusqlite::Result<Opti
         }
     }
     let running = read::rows(tx)?.running().into_iter().map(|(run, _)| run);
-    // The runs of the jobs that run after it bear the same trigger.
+    // The job must match too, because runs of downstream jobs carry the same trigger.
     let is_its =
         |run: &RunRecord| run.job == request.job && run.trigger.as_ref().is_some_and(|own| own.uuid == request.uuid);
     if let Some(run) = running.into_iter().find(is_its) {

@@ -1,9 +1,9 @@
-//! The ledger's tables, and the one connection that writes them in this process.
+//! The ledger in SQLite: its tables, and the backend's connection that writes them.
 //!
-//! WAL with `synchronous=FULL`: a commit is on the disk before it is answered. With `NORMAL` a host that loses power forgets the
-//! last commits, and would, booted again, run their occurrences a second time. What waits together is written together, so
-//! that the cost of the disk is shared. Several processes write: each transaction takes the write lock at its beginning, so
-//! what it checks still holds when it writes.
+//! It uses WAL with `synchronous=FULL`, so that a commit is on the disk before it is answered. With `NORMAL` a host
+//! that loses power would forget the last commits, and after a reboot run their occurrences a second time. Commits that
+//! wait together share one transaction, and so the cost of writing to the disk. Several processes write to the ledger:
+//! each transaction takes the write lock at its beginning, so that what it checks still holds when it writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
@@ -26,10 +26,11 @@ use crate::run::{Outcome, RunEnd, RunId, RunRecord, Version};
 use crate::safe_path;
 use crate::term::FencingToken;
 
+/// Version of the tables, in `user_version`.
 const SCHEMA: i64 = 2;
 
-/// How long another process may hold the write lock; it does so for one transaction.
-pub(super) const BUSY: Duration = Duration::from_secs(5);
+/// How long to wait for the write lock, which other processes hold for one transaction at a time.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Store {
@@ -39,24 +40,22 @@ pub(super) struct Store {
 /// Why the ledger cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// SQLite says so.
     #[error(transparent)]
     Sqlite(#[from] rusqlite::Error),
-    /// Its file cannot be made.
+    /// The file is unsafe or cannot be created.
     #[error(transparent)]
     File(#[from] std::io::Error),
-    /// It was written by another version.
+    /// A newer version of cronkeeper has written it.
     #[error("it has format {found}, but this version of cronkeeper reads format {known}")]
     Format {
-        /// What it says.
         found: i64,
-        /// What is known here.
+        /// The format of this version.
         known: i64,
     },
 }
 
 impl StoreError {
-    /// True where trying again cannot help. A full disk, a failed write and a lock held too long may pass.
+    /// True if a retry cannot help. A full disk, a failed write and a lock held too long are temporary.
     pub(super) fn is_lasting(&self) -> bool {
         match self {
             Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => !matches!(
@@ -81,7 +80,7 @@ impl Store {
     pub(super) fn open(path: &Path) -> Result<Self> {
         make_file(path)?;
         let mut db = Connection::open(path)?;
-        db.busy_timeout(BUSY)?;
+        db.busy_timeout(BUSY_TIMEOUT)?;
         db.pragma_update(None, "journal_mode", "WAL")?;
         db.pragma_update(None, "synchronous", "FULL")?;
         let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -91,7 +90,7 @@ impl Store {
         Ok(Self { db })
     }
 
-    /// Writes the changes, in their order; each is whole or not at all. An error: none of them is written.
+    /// Writes the changes in order, each as a whole or not at all. On an error none is written.
     pub(super) fn commit<'a>(
         &mut self,
         term: Option<FencingToken>,
@@ -116,8 +115,9 @@ impl Store {
         Ok(answers)
     }
 
-    /// Opens a term: a new token, and the ends that dead members left; then reads all, in the same transaction. Of the ends, those
-    /// that were written are told.
+    /// Opens a term in one transaction: takes a new token, settles the dead members, and reads the ledger.
+    ///
+    /// Returns the events of the ends that were written.
     pub(super) fn open_term(&mut self, dead: &[DeadMember]) -> Result<(FencingToken, Rows, Vec<Event>)> {
         let tx = self.write()?;
         let token = FencingToken(newest_token(&tx)?.0 + 1);
@@ -128,7 +128,7 @@ impl Store {
         Ok((token, rows, ended))
     }
 
-    /// Writes the ends that dead members left, and lets go what they never started; what is to be told of it.
+    /// Writes the ends that dead members left, and releases the runs they never started. Returns events of the ends.
     pub(super) fn settle_dead(&mut self, dead: &[DeadMember]) -> Result<Vec<Event>> {
         let tx = self.write()?;
         let ended = settle_dead(&tx, dead)?;
@@ -136,14 +136,14 @@ impl Store {
         Ok(ended)
     }
 
-    /// Drops the oldest history of these jobs.
+    /// Deletes the oldest history of these jobs.
     pub(super) fn trim<'a>(&mut self, mut jobs: impl Iterator<Item = &'a JobName>) -> Result<()> {
         let tx = self.write()?;
         jobs.try_for_each(|job| commit::trim(&tx, job))?;
         Ok(tx.commit()?)
     }
 
-    /// See [`forget::all`]. Nothing is done where another term has begun.
+    /// Removes the records of jobs that are gone, see [`forget::all`]. Does nothing if a newer term has begun.
     pub(super) fn forget(
         &mut self,
         term: FencingToken,
@@ -185,12 +185,12 @@ impl Store {
         Ok(read::outcome_before(&self.db, run)?)
     }
 
-    /// Changes whenever another connection has written: a look into shared memory, no more.
+    /// A number that changes when another connection has written. Reading it is cheap: it is in shared memory.
     pub(super) fn data_version(&self) -> Result<i64> {
         Ok(self.db.pragma_query_value(None, "data_version", |row| row.get(0))?)
     }
 
-    /// As a disk of so many pages would.
+    /// Simulates a disk with room for this many pages.
     #[cfg(test)]
     pub(super) fn limit_pages(&self, pages: Option<i64>) {
         self.db.pragma_update(None, "max_page_count", pages.unwrap_or(1 << 30)).unwrap();
@@ -210,20 +210,22 @@ fn settle_dead(tx: &Transaction<'_>, dead: &[DeadMember]) -> rusqlite::Result<Ve
     if dead.iter().all(|member| member.noted.is_none()) {
         return Ok(events);
     }
-    // One that cannot be read is named when the term's records are.
+    // Unreadable runs are reported when the term's records are read.
     for (run, at) in read::running(tx, &mut Vec::new())? {
         let member = dead.iter().find(|member| member.name == read::owner(&run));
         let noted = member.and_then(|member| member.noted.as_ref());
         if noted.is_some_and(|noted| noted.never_started(&run)) {
-            commit::let_go_unstarted(tx, run, at)?;
+            commit::release_unstarted(tx, run, at)?;
         }
     }
     Ok(events)
 }
 
-/// Makes the file with the mode that SQLite then gives to its other files too: they hold what jobs wrote. A file that is there is
-/// not opened: SQLite's locks on it belong to the process, and would go when any descriptor of it is closed. None of them may be a link,
-/// or another user's: SQLite writes into what is there.
+/// Creates the ledger's file if it does not exist, and checks that SQLite's files are safe to use.
+///
+/// The mode is 0600, because the ledger contains output of jobs; SQLite gives the same mode to its other files. An
+/// existing file must not be opened here: SQLite's locks on it belong to the process, and closing any descriptor of the
+/// file would release them. A link, or another user's file, is refused, because SQLite would write into it.
 fn make_file(path: &Path) -> Result<()> {
     for suffix in ["", "-wal", "-shm", "-journal"] {
         let mut name = path.as_os_str().to_owned();
@@ -247,7 +249,7 @@ fn make_tables(tx: &Transaction<'_>) -> Result<()> {
         1 => {}
         found => return Err(StoreError::Format { found, known: SCHEMA }),
     }
-    // No number of a trigger is ever used again: it is part of a run's id.
+    // AUTOINCREMENT, because a trigger's number is part of a run's id and must never be used again.
     tx.execute_batch(
         "CREATE TABLE control (job TEXT PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL) WITHOUT ROWID;
          CREATE TABLE triggers (seq INTEGER PRIMARY KEY AUTOINCREMENT, record TEXT NOT NULL);",
@@ -292,7 +294,7 @@ mod tests {
         Store { db }
     }
 
-    /// Puts `TABLE/KEY RECORD` into its table, and says whether there is one.
+    /// Inserts a line `TABLE/KEY RECORD` into its table. Returns false if there is no such table.
     fn put(tx: &Transaction<'_>, line: &str) -> bool {
         let Some((path, record)) = line.split_once(' ') else { return false };
         let Some((table, key)) = path.split_once('/') else { return false };
@@ -315,11 +317,11 @@ mod tests {
         static STORE: RefCell<Store> = RefCell::new(in_memory());
     }
 
-    /// A ledger that somebody has written into: each line a record.
+    /// A ledger into which somebody has written anything: each line of the input is a record.
     #[test]
     fn fuzz_ledger_of_one_host() {
         Fuzz { longest: 16 << 10, ..Fuzz::of("ledger", WORDS) }.run(|input| {
-            // Rolled back, so that the next input finds empty tables.
+            // The transaction is rolled back, so that the next input finds empty tables.
             STORE.with_borrow_mut(|store| is_read(&store.db.transaction().unwrap(), &text(input)))
         });
     }
@@ -333,7 +335,7 @@ mod tests {
             read::outcome_before(tx, &run.id()).unwrap();
             let request = KillRequest { reason: Reason::Operator, by: by.clone(), at, force: true };
             requests::kill(tx, &run.id(), request).unwrap();
-            commit::let_go_unstarted(tx, run.clone(), *version).unwrap();
+            commit::release_unstarted(tx, run.clone(), *version).unwrap();
         }
         for note in text.lines().filter_map(|line| Note::read(line.split_once(' ')?.1.as_bytes()).ok()) {
             if let Note::Trigger(request) = &note {

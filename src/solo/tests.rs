@@ -1,4 +1,6 @@
-//! The ports on one host: several nodes in one process, which contend as processes do, for their locks belong to open files.
+//! Tests of the solo backend, with several nodes in one process.
+//!
+//! They compete as separate processes would, because their locks belong to open files and not to the process.
 
 mod chained;
 mod electing;
@@ -29,7 +31,7 @@ use crate::state_dir::BackendIdentity;
 use crate::term::{FencingToken, SessionId, Term, TermEnd};
 use crate::{clock::Uptime, election, ledger};
 
-/// Longer than any machine is busy.
+/// A timeout that even a busy machine does not reach.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Node {
@@ -54,24 +56,24 @@ impl Node {
         let state = StateDir::open(dir, BackendIdentity::Solo, &node).unwrap();
         let mut solo = start(&state, &node, leftovers, after).unwrap();
         let Some(Event::Election(election::Event::Session { id, .. })) = solo.coordination.events.recv().await else {
-            panic!("no session first")
+            panic!("the first event is not a session")
         };
         Self { solo, name: node, session: id, commits: 0, _state: state }
     }
 
-    fn ask(&self, request: election::Request) {
+    fn request(&self, request: election::Request) {
         self.solo.coordination.requests.send(Request::Election(request)).unwrap();
     }
 
-    fn ask_ledger(&self, request: ledger::Request) {
+    fn request_ledger(&self, request: ledger::Request) {
         self.solo.coordination.requests.send(Request::Ledger(request)).unwrap();
     }
 
-    /// The first event that `wanted` picks; others are passed over.
+    /// Waits for the first event that `wanted` accepts, and drops all others.
     async fn until<T>(&mut self, wanted: impl Fn(Event) -> Option<T>) -> T {
         let search = async {
             loop {
-                let event = self.solo.coordination.events.recv().await.expect("the backend lives");
+                let event = self.solo.coordination.events.recv().await.expect("the backend is running");
                 if let Some(found) = wanted(event) {
                     return found;
                 }
@@ -89,11 +91,11 @@ impl Node {
     }
 
     async fn lead(&mut self) -> (Term, Snapshot) {
-        self.ask(election::Request::Campaign);
+        self.request(election::Request::Campaign);
         self.elected().await
     }
 
-    /// Whom this node waits behind.
+    /// Waits until this node follows another. Returns its predecessor and the leader.
     async fn following(&mut self) -> (NodeName, NodeName) {
         self.until(|event| match event {
             Event::Election(election::Event::Following { predecessor_node, leader_node, .. }) => {
@@ -107,7 +109,7 @@ impl Node {
     fn send(&mut self, change: Change) -> CommitId {
         self.commits += 1;
         let id = CommitId(self.commits);
-        self.ask_ledger(ledger::Request::Commit { id, change });
+        self.request_ledger(ledger::Request::Commit { id, change });
         id
     }
 
@@ -121,7 +123,7 @@ impl Node {
     }
 
     async fn read_job(&mut self, job: &str) -> Option<ledger::JobEntry> {
-        self.ask_ledger(ledger::Request::ReadJob(JobName::parse(job).unwrap()));
+        self.request_ledger(ledger::Request::ReadJob(JobName::parse(job).unwrap()));
         self.until(|event| match event {
             Event::Ledger(ledger::Event::Job(_, entry, _)) => Some(entry),
             _ => None,
@@ -129,7 +131,7 @@ impl Node {
         .await
     }
 
-    /// Makes the job's record, and begins its run at `second`.
+    /// Creates the job's record and begins its run at `second`.
     async fn begin(&mut self, job: &str, second: i64) -> RunRecord {
         assert_eq!(self.commit(advance(job, None, second - 1, None)).await, Commit::Accepted);
         let owner = Owner { node: self.name.clone(), session: self.session.clone() };
@@ -138,8 +140,8 @@ impl Node {
         run
     }
 
-    /// Begins a run that the state directory knows of too, as the daemon has it.
-    async fn begin_noted(&mut self, job: &str, second: i64) -> RunRecord {
+    /// Begins a run and records it in the journal, as the daemon does.
+    async fn begin_recorded(&mut self, job: &str, second: i64) -> RunRecord {
         let run = self.begin(job, second).await;
         self.solo.journal.begun(&run, Version::FIRST, &Traces::default()).unwrap();
         run
@@ -155,7 +157,8 @@ impl Node {
             .records
     }
 
-    async fn run_told(&mut self, wanted: &RunId) -> Option<(RunRecord, Version)> {
+    /// Waits for an event of this run. Returns its record.
+    async fn run_event(&mut self, wanted: &RunId) -> Option<(RunRecord, Version)> {
         self.until(|event| match event {
             Event::Ledger(ledger::Event::Run(run, row)) if run == *wanted => Some(row),
             _ => None,

@@ -1,9 +1,11 @@
-//! Runs of living former leaders, and runs that wait, watched by the leader until their rows or their owners go; and own runs
-//! that take their time, watched for what others want of them.
+//! Watches on runs in flight, which report changes of their records and the death of their owners.
 //!
-//! An owner's end is waited for in the kernel, by its lock. A change of a row has no such sign: SQLite tells another
-//! process's commit only to who asks. So while any run is watched, which is while a former leader drains, `data_version` is
-//! asked ten times a second: a look into shared memory, no read of the file.
+//! The leader watches runs of former leaders that are still alive, and runs that wait. A node also watches its own
+//! long runs, for requests to end them.
+//!
+//! A thread waits in the kernel for an owner's lock. There is no such wait for a record: SQLite does not notify a
+//! process of the commits of others. So while any run is watched, such as while a former leader drains, `data_version`
+//! is polled ten times a second, which reads shared memory and not the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,8 +13,8 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
-use super::backend::Trouble;
-use super::errand::Errands;
+use super::backend::BackendError;
+use super::background::BackgroundWork;
 use super::members::MemberName;
 use super::read::owner;
 use super::reap::{DeadMember, ReapError};
@@ -22,38 +24,38 @@ use crate::ledger;
 use crate::run::{RunId, RunRecord, RunState, Version};
 use crate::term::SessionId;
 
-/// How often to ask whether another process has written.
-pub(super) const EVERY: Duration = Duration::from_millis(100);
+/// Interval of checks for writes by other processes.
+pub(super) const POLL_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct RunWatch {
     own: SessionId,
-    /// With the version that was told last, and the member that had it then, if one did.
+    /// The watched runs, each with the version last reported and the member that held it then.
     runs: BTreeMap<RunId, (Version, Option<MemberName>)>,
-    /// Those that are this node's own: they are watched whoever leads.
-    attended: BTreeSet<RunId>,
-    /// Members whose end is waited for, or being seen to.
-    awaited: BTreeSet<MemberName>,
-    /// Members that are gone but could not be seen to.
-    unburied: BTreeSet<MemberName>,
-    /// This process has written since it was looked at last.
+    /// The watched runs of this node, which are watched also while it does not lead.
+    own_runs: BTreeSet<RunId>,
+    /// Members whose end a thread waits for, or that are being reaped.
+    awaited_members: BTreeSet<MemberName>,
+    /// Dead members that could not be reaped yet.
+    unreaped: BTreeSet<MemberName>,
+    /// This process has written since the last check.
     has_written: bool,
-    looked_at: Option<Instant>,
-    /// As other processes left it when it was looked at last.
-    left: i64,
+    checked_at: Option<Instant>,
+    /// SQLite's `data_version` at the last check.
+    data_version: i64,
 }
 
-impl Watch {
+impl RunWatch {
     pub(super) fn new(own: SessionId) -> Self {
         Self {
             own,
             runs: BTreeMap::new(),
-            attended: BTreeSet::new(),
-            awaited: BTreeSet::new(),
-            unburied: BTreeSet::new(),
+            own_runs: BTreeSet::new(),
+            awaited_members: BTreeSet::new(),
+            unreaped: BTreeSet::new(),
             has_written: false,
-            looked_at: None,
-            left: -1,
+            checked_at: None,
+            data_version: -1,
         }
     }
 
@@ -61,163 +63,166 @@ impl Watch {
         self.runs.is_empty()
     }
 
-    /// The term is over. Waits that are under way go on, for a later term may want them.
+    /// Ends all watches of the term. Threads that wait for members go on, because a later term may need them.
     pub(super) fn end(&mut self) {
-        self.runs.retain(|run, _| self.attended.contains(run));
-        self.unburied.clear();
+        self.runs.retain(|run, _| self.own_runs.contains(run));
+        self.unreaped.clear();
     }
 
-    /// Watches an own run, in no term.
+    /// Watches a run of this node, independent of terms.
     pub(super) fn watch_own(
         &mut self,
         run: &RunId,
         store: &Store,
-        errands: &Errands,
+        background: &BackgroundWork,
         events: &UnboundedSender<Event>,
-    ) -> Result<(), Trouble> {
-        self.attended.insert(run.clone());
-        self.add(run, store, errands, events)
+    ) -> Result<(), BackendError> {
+        self.own_runs.insert(run.clone());
+        self.add(run, store, background, events)
     }
 
-    /// Watches a run: tells what it is now, so that nothing that happened before is missed.
+    /// Watches a run, and reports its current record, so that no earlier change is missed.
     pub(super) fn add(
         &mut self,
         run: &RunId,
         store: &Store,
-        errands: &Errands,
+        background: &BackgroundWork,
         events: &UnboundedSender<Event>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), BackendError> {
         let row = store.run(run)?;
         if row.is_none() {
             self.runs.remove(run);
-            self.attended.remove(run);
+            self.own_runs.remove(run);
         }
         if let Some((record, version)) = &row {
             let holder = holder(record);
             self.runs.insert(run.clone(), (*version, holder.clone()));
-            holder.map_or(Ok(()), |holder| self.wait_for(holder, errands))?;
+            holder.map_or(Ok(()), |holder| self.wait_for(holder, background))?;
         }
-        tell(events, ledger::Event::Run(run.clone(), row));
+        emit(events, ledger::Event::Run(run.clone(), row));
         Ok(())
     }
 
-    /// Tells the rows that changed, if anybody wrote anything. True where another process did.
-    pub(super) fn look(
+    /// Reports the runs whose records changed. Returns true if another process has written.
+    pub(super) fn check(
         &mut self,
         store: &Store,
-        errands: &Errands,
+        background: &BackgroundWork,
         events: &UnboundedSender<Event>,
-    ) -> Result<bool, Trouble> {
-        let left = store.data_version()?;
-        let others_wrote = left != self.left;
-        if self.is_idle() || !(others_wrote || self.is_to_look_at_own_writes()) {
+    ) -> Result<bool, BackendError> {
+        let data_version = store.data_version()?;
+        let others_wrote = data_version != self.data_version;
+        if self.is_idle() || !(others_wrote || self.own_writes_are_due()) {
             return Ok(false);
         }
         let versions = store.run_versions()?;
-        let is_new =
-            |(run, (told, _)): &(&RunId, &(Version, Option<MemberName>))| versions.get(&run.to_string()) != Some(told);
+        let is_new = |(run, (known, _)): &(&RunId, &(Version, Option<MemberName>))| {
+            versions.get(&run.to_string()) != Some(known)
+        };
         let changed: Vec<RunId> = self.runs.iter().filter(is_new).map(|(run, _)| run.clone()).collect();
-        changed.iter().try_for_each(|run| self.add(run, store, errands, events))?;
-        (self.has_written, self.looked_at, self.left) = (false, Some(Instant::now()), left);
+        changed.iter().try_for_each(|run| self.add(run, store, background, events))?;
+        (self.has_written, self.checked_at, self.data_version) = (false, Some(Instant::now()), data_version);
         Ok(others_wrote)
     }
 
-    /// Thousands that wait would otherwise be looked at with each write of a busy process.
-    fn is_to_look_at_own_writes(&self) -> bool {
-        self.has_written && self.looked_at.is_none_or(|at| at.elapsed() >= EVERY)
+    /// True if this process has written and the last check is not recent.
+    ///
+    /// Without the limit, each write of a busy process would check all watched runs, which may be thousands.
+    fn own_writes_are_due(&self) -> bool {
+        self.has_written && self.checked_at.is_none_or(|at| at.elapsed() >= POLL_EVERY)
     }
 
-    /// A watched run's owner has let its lock go: now its processes have to be seen dead.
-    pub(super) fn member_gone(&mut self, name: MemberName, errands: &Errands) -> Result<(), Trouble> {
+    /// Starts to reap a member whose lock is free.
+    pub(super) fn member_gone(&mut self, name: MemberName, background: &BackgroundWork) -> Result<(), BackendError> {
         if self.is_idle() {
-            self.awaited.remove(&name); // whoever leads next sees to it
+            self.awaited_members.remove(&name); // the next leader reaps it
             return Ok(());
         }
-        errands.reap(name.clone()).inspect_err(|_| {
-            self.unburied.insert(name);
+        background.reap(name.clone()).inspect_err(|_| {
+            self.unreaped.insert(name);
         })?;
         Ok(())
     }
 
-    /// A member's end could not be waited for; the next retry waits again.
-    pub(super) fn could_not_wait(&mut self, name: &MemberName) {
-        self.awaited.remove(name);
+    /// Records that a wait for a member failed, so that the next retry waits again.
+    pub(super) fn wait_failed(&mut self, name: &MemberName) {
+        self.awaited_members.remove(name);
     }
 
-    /// This process wrote something itself, which `data_version` does not tell.
-    pub(super) fn wrote(&mut self) {
+    /// Records a write of this process, which does not change its own `data_version`.
+    pub(super) fn note_own_write(&mut self) {
         self.has_written = true;
     }
 
-    /// Tells what became of the runs of a member that was seen to.
+    /// Settles a member that was reaped, and reports its runs.
     pub(super) fn member_reaped(
         &mut self,
         name: &MemberName,
         result: Result<Vec<DeadMember>, ReapError>,
         store: &mut Store,
-        errands: &Errands,
+        background: &BackgroundWork,
         events: &UnboundedSender<Event>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), BackendError> {
         if self.is_idle() {
-            self.awaited.remove(name);
+            self.awaited_members.remove(name);
             return Ok(());
         }
         let written = match result {
-            Ok(reaped) => store.settle_dead(&reaped).map_err(Trouble::from),
+            Ok(reaped) => store.settle_dead(&reaped).map_err(BackendError::from),
             Err(error) => Err(error.into()),
         };
         let ended = written.inspect_err(|_| {
-            self.unburied.insert(name.clone());
+            self.unreaped.insert(name.clone());
         })?;
-        ended.into_iter().for_each(|end| tell(events, end));
-        errands.members.remove(name).ok(); // found again by the next leader, who finds nothing to do
-        self.awaited.remove(name);
-        self.tell_owner_gone(name, store, events)
+        ended.into_iter().for_each(|end| emit(events, end));
+        background.members.remove(name).ok(); // if it fails, the next leader removes the files
+        self.awaited_members.remove(name);
+        self.emit_owner_gone(name, store, events)
     }
 
-    /// Waits again for the members that could not be waited for, and sees again to those that could not be seen to.
-    pub(super) fn retry(&mut self, errands: &Errands) -> Result<(), Trouble> {
-        std::mem::take(&mut self.unburied).into_iter().try_for_each(|name| self.member_gone(name, errands))?;
+    /// Retries the waits and reapings that failed.
+    pub(super) fn retry(&mut self, background: &BackgroundWork) -> Result<(), BackendError> {
+        std::mem::take(&mut self.unreaped).into_iter().try_for_each(|name| self.member_gone(name, background))?;
         let owners: BTreeSet<_> = self.runs.values().filter_map(|(_, holder)| holder.clone()).collect();
-        owners.into_iter().try_for_each(|owner| self.wait_for(owner, errands))
+        owners.into_iter().try_for_each(|owner| self.wait_for(owner, background))
     }
 
-    fn tell_owner_gone(
+    fn emit_owner_gone(
         &mut self,
         name: &MemberName,
         store: &Store,
         events: &UnboundedSender<Event>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), BackendError> {
         for run in self.runs.keys().cloned().collect::<Vec<_>>() {
             match store.run(&run)? {
                 Some((record, version)) if holder(&record).as_ref() == Some(name) => {
                     self.runs.insert(run.clone(), (version, Some(name.clone())));
-                    tell(events, ledger::Event::OwnerGone(run, ledger::OwnerState::Dead, Some((record, version))));
+                    emit(events, ledger::Event::OwnerGone(run, ledger::OwnerState::Dead, Some((record, version))));
                 }
                 Some(_) => {}
-                None => self.gone(&run, events),
+                None => self.emit_gone(&run, events),
             }
         }
         Ok(())
     }
 
-    fn gone(&mut self, run: &RunId, events: &UnboundedSender<Event>) {
+    fn emit_gone(&mut self, run: &RunId, events: &UnboundedSender<Event>) {
         self.runs.remove(run);
-        self.attended.remove(run);
-        tell(events, ledger::Event::Run(run.clone(), None));
+        self.own_runs.remove(run);
+        emit(events, ledger::Event::Run(run.clone(), None));
     }
 
-    fn wait_for(&mut self, name: MemberName, errands: &Errands) -> Result<(), Trouble> {
-        if name.session == self.own || self.awaited.contains(&name) {
+    fn wait_for(&mut self, name: MemberName, background: &BackgroundWork) -> Result<(), BackendError> {
+        if name.session == self.own || self.awaited_members.contains(&name) {
             return Ok(());
         }
-        errands.wait_for_member(name.clone())?;
-        self.awaited.insert(name);
+        background.wait_for_member(name.clone())?;
+        self.awaited_members.insert(name);
         Ok(())
     }
 }
 
-/// The member whose end is news of the run: nobody has a run that waits.
+/// The member whose death concerns the run; none for a run that waits, because nobody is running it.
 fn holder(run: &RunRecord) -> Option<MemberName> {
     match run.state {
         RunState::Running | RunState::CutOff => Some(owner(run)),
@@ -225,6 +230,6 @@ fn holder(run: &RunRecord) -> Option<MemberName> {
     }
 }
 
-fn tell(events: &UnboundedSender<Event>, event: ledger::Event) {
-    let _ = events.send(Event::Ledger(event)); // nobody there: the daemon has ended, and so will the backend
+fn emit(events: &UnboundedSender<Event>, event: ledger::Event) {
+    let _ = events.send(Event::Ledger(event)); // without a receiver the daemon has ended, and the backend will
 }

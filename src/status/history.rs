@@ -1,4 +1,4 @@
-//! A record of the history as it is shown: flat, and without what only the ledger needs.
+//! A record of the history as shown to operators: flat, without the fields that only the ledger needs.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -7,53 +7,47 @@ use crate::job::JobName;
 use crate::run::{Attempt, HistoryRecord, Outcome, Reason, RunEnd, RunId, Skip, SkipReason};
 use crate::term::{FencingToken, NodeName};
 
-/// One record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum HistoryEntry {
-    /// A run that ended.
     Run(Box<EndedRun>),
-    /// Occurrences that were skipped.
     Skip(Skipped),
 }
 
 /// A run that ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedRun {
-    /// The job.
     pub job: JobName,
-    /// The run.
     pub run: RunId,
-    /// The occurrence, or when the trigger was made.
+    /// The time of the occurrence, or of the trigger.
     pub scheduled_at: Timestamp,
-    /// Who triggered it; absent for a scheduled run.
+    /// Who triggered the run; absent for a scheduled run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub triggered_by: Option<String>,
-    /// The node that had it.
+    /// The node that owned the run.
     pub node: NodeName,
-    /// Of the term that began the last attempt.
+    /// The token of the term that began the last attempt.
     pub token: FencingToken,
-    /// Which attempt was the last, from 1.
+    /// The number of the last attempt, from 1.
     pub attempt: u32,
-    /// When that was begun.
+    /// When the last attempt began.
     pub begun_at: Timestamp,
-    /// When it ended, or was settled.
+    /// When the run ended, or was settled.
     pub ended_at: Timestamp,
-    /// How long it ran, where that is known.
+    /// Absent if it is not known.
     pub duration_ms: Option<u64>,
-    /// How it ended.
     pub outcome: Outcome,
-    /// What the outcome does not say.
+    /// Details that the outcome does not contain.
     pub reason: Option<Reason>,
-    /// Of the main process, when it exited.
+    /// The exit code of the main process, if it exited.
     pub exit_code: Option<i32>,
-    /// The signal that ended the main process.
+    /// The signal that ended the main process, if one did.
     pub signal: Option<i32>,
-    /// Processes that outlived the main process and were killed.
+    /// Number of processes that outlived the main process and were killed.
     pub leftovers: u32,
     /// Bytes of output that were not logged.
     pub dropped_bytes: u64,
-    /// The last of its output.
+    /// The end of the run's output.
     pub tail: String,
     /// The newest attempts before the last one, oldest first.
     #[serde(default)]
@@ -63,26 +57,23 @@ pub struct EndedRun {
 /// Occurrences that were skipped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
-    /// The job.
     pub job: JobName,
-    /// The run that the first of them would have been.
+    /// The run that the first occurrence would have been.
     pub run: RunId,
-    /// Why.
     pub reason: SkipReason,
-    /// The first of them.
+    /// The first skipped occurrence.
     pub first: Timestamp,
-    /// Who triggered the run that was not; absent for occurrences.
+    /// Who triggered the skipped run; absent for occurrences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub triggered_by: Option<String>,
-    /// The last of them.
+    /// The last skipped occurrence.
     pub last: Timestamp,
-    /// How many.
     pub count: u64,
-    /// The node that decided.
+    /// The leader that decided to skip.
     pub node: NodeName,
-    /// Of the term that decided.
+    /// The token of its term.
     pub token: FencingToken,
-    /// When it decided last.
+    /// When it last added to this record.
     pub decided_at: Timestamp,
 }
 

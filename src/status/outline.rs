@@ -1,8 +1,8 @@
-//! What may be shown to whoever can reach an address: names, times and outcomes.
+//! The public form of status and history, shown over TCP without a token: names, times and outcomes.
 //!
-//! Left out is all that is somebody's own text, in which a secret may stand: what jobs printed, what the jobs file holds and
-//! why it is wrong, what operators said and who they are; and where on the host things are. Each field is named here, so that a new one
-//! is not shown before somebody has thought of it.
+//! Text that somebody wrote is left out, because it may contain a secret: the output of jobs, the contents and errors
+//! of the jobs file, the names and reasons of operators. Paths on the host are left out too. The functions list every
+//! field, so that a new one fails to compile until somebody decides whether to show it.
 
 use super::{
     Confinement, EndedRun, HistoryEntry, JobStatus, JobsFile, LastRun, Place, Role, RunStatus, Session, Skipped, Status,
@@ -10,8 +10,8 @@ use super::{
 use crate::election::Member;
 use crate::run::Pause;
 
-/// Stands for what is left out, where there is something.
-pub const WITHHELD: &str = "told only on the Unix socket, or with the token";
+/// Replaces a text that is left out.
+pub const WITHHELD: &str = "shown only on the Unix socket, or with the token";
 
 fn withheld() -> String {
     WITHHELD.to_owned()
@@ -22,7 +22,7 @@ fn each_withheld(texts: &[String]) -> Vec<String> {
 }
 
 impl Status {
-    /// Without what is not for everybody.
+    /// The public form of the status.
     #[must_use]
     pub fn outlined(self) -> Self {
         let Self {
@@ -112,7 +112,7 @@ impl JobStatus {
     }
 }
 
-/// Whoever knows a session's id has a part of what is needed to be it.
+/// The session's id is left out: together with the session's password it would allow others to use the session.
 fn outlined_session(session: Session) -> Session {
     let Session { id: _, timeout_ms, connected, since, lease_until, lease_remaining_ms } = session;
     Session { id: crate::term::SessionId(withheld()), timeout_ms, connected, since, lease_until, lease_remaining_ms }
@@ -139,7 +139,7 @@ fn outlined_member(member: Member) -> Member {
 }
 
 impl HistoryEntry {
-    /// Without what is not for everybody.
+    /// The public form of the record.
     #[must_use]
     pub fn outlined(self) -> Self {
         match self {

@@ -1,4 +1,4 @@
-//! Statuses for tests: one of a quiet night, one of a bad one.
+//! Sample statuses for tests: one of a healthy leader, one of a node that is cut off.
 
 use jiff::Timestamp;
 
@@ -16,7 +16,7 @@ pub(crate) fn job(name: &str) -> JobName {
     JobName::parse(name).unwrap()
 }
 
-/// Two of cronkeeper's and one that is not; one of the members has other jobs.
+/// A queue of two nodes and an entry that is not cronkeeper's. The nodes have different jobs.
 pub(crate) fn queue() -> Queue {
     let candidate = |n, node: Option<&str>| Candidate {
         candidate: CandidateName(format!("_c_9f1c2f4e-7a31-4c55-b1f6-0d2a6c1e9a77-lock-{n:010}")),
@@ -144,7 +144,7 @@ pub(crate) fn leader() -> Status {
     status
 }
 
-/// ZooKeeper is away, and the jobs file was spoiled meanwhile.
+/// A node that has lost ZooKeeper, and whose jobs file has become invalid.
 pub(crate) fn cut_off() -> Status {
     let mut status = leader();
     status.state = State::Joining;
@@ -161,14 +161,14 @@ pub(crate) fn cut_off() -> Status {
     status.jobs_file.valid = false;
     status.jobs_file.errors = vec![
         "/etc/cronkeeper/jobs.yaml:3:5: unknown key `shedule`, did you mean `schedule`?".into(),
-        "/etc/cronkeeper/jobs.yaml:9:15: `25` is no hour".into(),
+        "/etc/cronkeeper/jobs.yaml:9:15: `25` is not an hour".into(),
     ];
     for run in &mut status.runs {
         run.state = RunState::CutOff;
     }
     status.jobs.truncate(1);
     status.clock_skew_ms = Some(3_599_240);
-    status.jobs[0].error = Some("its mark lies ahead".into());
+    status.jobs[0].error = Some("last-scheduled time is in the future".into());
     (status.queue, status.members, status.drift) = Default::default();
     status.unread = Some("no answer within 3 s".into());
     status

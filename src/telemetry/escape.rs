@@ -1,17 +1,17 @@
-//! Text from outside (output of jobs, names, errors) made fit for one line of a terminal.
+//! Escaping of text from outside (job output, names, errors) for one line of a terminal.
 //!
-//! Escaped are all control characters (C0, DEL, C1: a bare U+009B starts an escape sequence), line and paragraph
-//! separators, the marks that turn the direction of text, with which a line can be made to read as another, and what is not
-//! seen at all, with which two texts can be made to look the same.
+//! Four groups of characters are escaped: control characters (C0, DEL, and C1, because a bare U+009B starts an escape
+//! sequence); line and paragraph separators; marks that change the direction of text, which can make a line read as
+//! another; and invisible characters, which can make two texts look the same.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// True for a character that could break the line, act on the terminal, or hide in the text.
+/// True for a character that could break the line, control the terminal, or hide in the text.
 ///
-/// Invisible are those of Unicode's `Default_Ignorable_Code_Point` (DerivedCoreProperties.txt), which also has the ranges where later
-/// versions will put more of the kind, and the interlinear marks. Joiners and variation selectors are let pass: Persian, the scripts
-/// of India, and emoji are written with them.
+/// Invisible characters are those of Unicode's `Default_Ignorable_Code_Point` (DerivedCoreProperties.txt), which
+/// includes ranges reserved for future ones, and the interlinear marks. Joiners and variation selectors are allowed,
+/// because Persian, the scripts of India, and emoji need them.
 pub fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -22,17 +22,17 @@ pub fn is_harmful(c: char) -> bool {
         )
 }
 
-/// `text` with what is harmful escaped: `\n`, `\t`, `\u{1b}`.
+/// `text` with harmful characters escaped as `\n`, `\t`, `\u{1b}`.
 pub fn plain(text: &str) -> Cow<'_, str> {
     escaped(text, is_harmful)
 }
 
-/// `text` for a terminal, which knows what to do with a tab.
+/// `text` with harmful characters escaped, except tabs, which a terminal shows correctly.
 pub fn on_a_terminal(text: &str) -> Cow<'_, str> {
     escaped(text, |c| c != '\t' && is_harmful(c))
 }
 
-/// `text` as the value of `key=value`: as it is where that is clear, else in quotes.
+/// `text` as the value of `key=value`: unchanged if it is unambiguous, else in quotes.
 pub fn value(text: &str) -> Cow<'_, str> {
     let unclear = |c: char| c.is_whitespace() || matches!(c, '"' | '=') || is_harmful(c);
     if !text.is_empty() && !text.contains(unclear) {
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_turns_or_hides_text_is_shown() {
+    fn characters_that_reorder_or_hide_text_are_escaped() {
         assert_eq!(plain("a\u{61c}b\u{200b}c\u{e0041}d\u{2069}"), "a\\u{61c}b\\u{200b}c\\u{e0041}d\\u{2069}");
         // A family of emoji, a warning sign in colour, Persian with a non-joiner.
         for written in ["\u{1f469}\u{200d}\u{1f467}", "\u{26a0}\u{fe0f}", "\u{645}\u{6cc}\u{200c}\u{62e}\u{648}"] {
@@ -96,7 +96,7 @@ mod tests {
         }
     }
 
-    /// Whatever else is harmful: what moves a cursor, ends a line or turns the direction of text.
+    /// True for a character that moves the cursor, ends the line or changes the direction of text.
     fn moves(c: char) -> bool {
         c < ' ' || ('\u{7f}'..='\u{9f}').contains(&c) || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     }
@@ -112,7 +112,7 @@ mod tests {
                 assert!(!shown.contains(|c| is_harmful(c) || moves(c)), "{shown:?}");
             }
             assert_eq!(super::plain(&plain), plain);
-            // A value has one end, and what stands behind it is another's.
+            // Exactly one quote ends the value: text after it would look like another field.
             if let Some(inner) = value.strip_prefix('"') {
                 let ends = inner.char_indices().scan(false, |escaped, (at, c)| {
                     let is_end = c == '"' && !*escaped;

@@ -1,19 +1,17 @@
-//! The events that alerts and dashboards rely on: their names, their fields, and the words where a line brings none.
+//! Log events that alerts and dashboards rely on.
 //!
-//! The list is the contract's. A line may have more fields than are listed, and leaves out those that do not apply.
+//! Each has a name, a list of fields, and a default message for log lines without one of their own. The list is the
+//! one in docs/contract.md. A line may have more fields than are listed, and leaves out those that do not apply.
 
-/// What is promised of an event.
+/// An event as docs/contract.md promises it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Its name.
     pub name: &'static str,
-    /// Its `message`, where a line has no words of its own.
+    /// Used as the line's `message` when the line has none of its own.
     pub message: &'static str,
-    /// Its fields.
     pub fields: &'static [&'static str],
 }
 
-/// The event of this name.
 pub fn by_name(name: &str) -> Option<&'static Event> {
     EVENTS.iter().find(|event| event.name == name)
 }
@@ -25,7 +23,6 @@ macro_rules! events {
             pub const $id: &str = $name;
         )*
 
-        /// Every event.
         pub const EVENTS: &[Event] =
             &[$(Event { name: $name, message: $message, fields: &[$(stringify!($field)),*] }),*];
     };
@@ -33,42 +30,45 @@ macro_rules! events {
 
 events! {
     NODE_STARTED "node.started" "the node started" [version, backend, jobs];
-    NODE_STATE "node.state" "the state of the node" [state];
-    NODE_DRAINING "node.draining" "the node lets its runs end" [runs, timeout_ms];
+    NODE_STATE "node.state" "the current state of the node" [state];
+    NODE_DRAINING "node.draining" "the node is draining: it waits for its runs to end" [runs, timeout_ms];
     NODE_STOPPED "node.stopped" "the node stopped" [reason];
     JOBS_LOADED "jobs.loaded" "the jobs were loaded" [path, jobs, digest, added, changed, removed];
-    JOBS_REJECTED "jobs.rejected" "the jobs file is invalid, the set loaded before stays" [path, errors, first];
-    JOBS_DRIFT "jobs.drift" "another node has other jobs" [other, digest, other_digest];
-    ELECTION_JOINED "election.joined" "the node has a place in the queue" [candidate];
-    ELECTION_FOLLOWING "election.following" "the node waits behind another"
+    JOBS_REJECTED "jobs.rejected" "the jobs file is invalid; keeping the jobs loaded before" [path, errors, first];
+    JOBS_DRIFT "jobs.drift" "another node has loaded different jobs" [other, digest, other_digest];
+    ELECTION_JOINED "election.joined" "the node joined the queue" [candidate];
+    ELECTION_FOLLOWING "election.following" "the node is waiting behind its predecessor in the queue"
         [candidate, predecessor, predecessor_node, leader_node];
-    LEADER_ELECTED "leader.elected" "the node leads" [candidate, token, took_ms];
-    LEADER_RESIGNED "leader.resigned" "the node gave leadership up" [token, reason];
-    LEADER_LOST "leader.lost" "leadership was taken from the node" [token, reason];
-    TAKEOVER_DONE "takeover.done" "what the last leader left is settled" [token, settled, missed, took_ms];
-    COORDINATION_UNREACHABLE "coordination.unreachable" "nobody answers" [retry_ms];
-    COORDINATION_STALLED "coordination.stalled" "what the node needs of ZooKeeper fails again and again" [error];
-    COORDINATION_DAMAGED "coordination.damaged" "a path cannot be read, written or trusted, and is passed over" [path];
-    COORDINATION_SUSPENDED "coordination.suspended" "the connection is lost, the session may live" [session];
-    COORDINATION_RESUMED "coordination.resumed" "the connection is back, the session lives" [session];
-    COORDINATION_EXPIRED "coordination.expired" "the session is gone" [session];
-    CLOCK_STEPPED "clock.stepped" "the clock was set" [by_ms];
-    CLOCK_SKEWED "clock.skewed" "the clock differs from that of the coordination service" [by_ms];
+    LEADER_ELECTED "leader.elected" "the node became the leader" [candidate, token, took_ms];
+    LEADER_RESIGNED "leader.resigned" "the node resigned as leader" [token, reason];
+    LEADER_LOST "leader.lost" "the node lost leadership" [token, reason];
+    TAKEOVER_DONE "takeover.done" "the new leader has settled everything earlier leaders left open"
+        [token, settled, missed, took_ms];
+    COORDINATION_UNREACHABLE "coordination.unreachable" "the coordination service does not answer; retrying" [retry_ms];
+    COORDINATION_STALLED "coordination.stalled" "an operation that the node needs keeps failing" [error];
+    COORDINATION_DAMAGED "coordination.damaged" "ignoring a path that cannot be read, written or trusted" [path];
+    COORDINATION_SUSPENDED "coordination.suspended" "connection lost; the session may still be alive" [session];
+    COORDINATION_RESUMED "coordination.resumed" "connection restored; the session is still alive" [session];
+    COORDINATION_EXPIRED "coordination.expired" "the session expired" [session];
+    CLOCK_STEPPED "clock.stepped" "the system clock was stepped" [by_ms];
+    CLOCK_SKEWED "clock.skewed" "the node's clock differs from the coordination service's clock" [by_ms];
     RUN_STARTED "run.started" "a run started" [job, run, scheduled_at, attempt, token, pid, lateness_ms];
-    RUN_OUTPUT "run.output" "a run wrote a line" [job, run, stream, line];
+    RUN_OUTPUT "run.output" "a run wrote a line of output" [job, run, stream, line];
     RUN_FINISHED "run.finished" "a run ended"
         [job, run, attempt, outcome, reason, exit_code, signal, duration_ms, leftovers];
-    RUN_UNSTARTED "run.unstarted" "a run was not started yet, and will be" [job, run, attempt, reason];
-    RUN_RETRYING "run.retrying" "a run is tried again" [job, run, attempt, delay_ms];
-    RUN_SKIPPED "run.skipped" "occurrences were not run" [job, run, scheduled_at, reason, count, first, last];
-    RUN_SUPERSEDED "run.superseded" "a run was settled by another node" [job, run];
-    RUN_CUT_OFF "run.cut_off" "a run's node is cut off, and may go on with it" [job, run, owner, keep_until];
-    RUN_OUTLIVED "run.outlived" "the warden has not killed a run in time, it is killed without it" [job, run];
-    WARDEN_SILENT "warden.silent" "the warden neither starts nor ends anything any more, it is killed with all that runs" [runs];
-    JOB_PAUSED "job.paused" "a job is paused" [job, by, reason];
-    JOB_RESUMED "job.resumed" "a job's pause is over" [job, by];
-    JOB_TRIGGERED "job.triggered" "a run is wanted now" [job, run, by];
-    JOB_FORGOTTEN "job.forgotten" "no node has the job any more, what was kept of it is removed" [job, records];
+    RUN_UNSTARTED "run.unstarted" "an attempt could not be started; the leader will begin another"
+        [job, run, attempt, reason];
+    RUN_RETRYING "run.retrying" "an attempt failed; the run will be retried" [job, run, attempt, delay_ms];
+    RUN_SKIPPED "run.skipped" "occurrences were skipped" [job, run, scheduled_at, reason, count, first, last];
+    RUN_SUPERSEDED "run.superseded" "another node has already settled this run" [job, run];
+    RUN_CUT_OFF "run.cut_off" "the run's node is cut off and may still be running it" [job, run, owner, keep_until];
+    RUN_OUTLIVED "run.outlived" "the warden did not report the run dead in time; killing it without the warden"
+        [job, run];
+    WARDEN_SILENT "warden.silent" "the warden has stopped responding; killing it and all running jobs" [runs];
+    JOB_PAUSED "job.paused" "a job was paused" [job, by, reason];
+    JOB_RESUMED "job.resumed" "a job was resumed" [job, by];
+    JOB_TRIGGERED "job.triggered" "a job was triggered" [job, run, by];
+    JOB_FORGOTTEN "job.forgotten" "no node defines this job any more; its records were removed" [job, records];
     HOOK_FINISHED "hook.finished" "a hook ended" [job, run, hook, outcome];
 }
 
@@ -76,8 +76,8 @@ events! {
 mod tests {
     use super::*;
 
-    /// The contract's table: names between slashes, and for each its fields; one field list stands for all of a row
-    /// where the row has only one.
+    /// The table of docs/contract.md: names separated by slashes, then the fields of each. A row with a single field
+    /// list applies it to all its names.
     const CONTRACT: &str = "\
 node.started / node.state / node.draining / node.stopped | version, backend, jobs / state / runs, timeout_ms / reason
 jobs.loaded / jobs.rejected | path, jobs, digest, added, changed, removed / path, errors, first

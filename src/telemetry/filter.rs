@@ -1,4 +1,4 @@
-//! `--log LEVEL-OR-FILTER`.
+//! The log filter of `--log LEVEL-OR-FILTER`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,23 +6,25 @@ use std::str::FromStr;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::{LevelFilter, ParseError};
 
-/// Which lines are logged.
+/// Selects which lines are logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFilter(String);
 
-/// A text that is no filter.
+/// Why a text is not a log filter.
 #[derive(Debug, thiserror::Error)]
 pub enum BadFilter {
-    /// A bare word that is no level. Elsewhere it would name a module, and a mistyped level would silence the log.
-    #[error("`{0}` is no level: error, warn, info, debug, trace or off; a module is written `{0}=LEVEL`")]
+    /// A bare word that is not a level. `EnvFilter` would take it for a module, so a mistyped level would silence the
+    /// log.
+    #[error(
+        "`{0}` is not a log level: use error, warn, info, debug, trace or off, or `{0}=LEVEL` if it names a module"
+    )]
     NoLevel(String),
-    /// Not a list of `module=level`.
-    #[error("`{0}` is no log filter: a level, or a list like `cronkeeper=debug,warn`")]
+    #[error("`{0}` is not a log filter: use a level, or a list like `cronkeeper=debug,warn`")]
     NoFilter(String, #[source] ParseError),
 }
 
 impl Default for LogFilter {
-    /// Our own from `info`, libraries from `warn`.
+    /// Our own lines from `info` up, those of libraries from `warn` up.
     fn default() -> Self {
         Self("cronkeeper=info,warn".into())
     }
@@ -31,7 +33,7 @@ impl Default for LogFilter {
 impl FromStr for LogFilter {
     type Err = BadFilter;
 
-    /// A level alone is for our own lines; libraries are then heard from `warn` up.
+    /// A level alone applies to our own lines; lines of libraries are then logged from `warn` up.
     fn from_str(text: &str) -> Result<Self, BadFilter> {
         let text = text.trim();
         if let Ok(level) = LevelFilter::from_str(text) {
@@ -47,7 +49,7 @@ impl FromStr for LogFilter {
 
 impl LogFilter {
     pub(super) fn to_env_filter(&self) -> EnvFilter {
-        // Checked when it was made; lossy only in type.
+        // `from_str` has validated the text, so nothing is lost.
         EnvFilter::builder().parse_lossy(&self.0)
     }
 }
@@ -72,23 +74,23 @@ mod tests {
     }
 
     #[test]
-    fn a_level_is_for_our_own_lines() {
+    fn a_level_applies_to_our_own_lines() {
         assert_eq!(read("debug").unwrap(), "cronkeeper=debug,warn");
         assert_eq!(read("ERROR").unwrap(), "cronkeeper=error,error");
         assert_eq!(read("off").unwrap(), "cronkeeper=off,off");
     }
 
     #[test]
-    fn a_filter_is_taken_as_it_is() {
+    fn a_filter_is_used_unchanged() {
         assert_eq!(read("cronkeeper=debug,hyper=info,warn").unwrap(), "cronkeeper=debug,hyper=info,warn");
         assert_eq!(read(&LogFilter::default().to_string()).unwrap(), "cronkeeper=info,warn");
     }
 
     #[test]
     fn a_mistyped_level_is_refused() {
-        assert!(read("inof").unwrap_err().starts_with("`inof` is no level"));
-        assert!(read("cronkeeper=info,wran").unwrap_err().starts_with("`wran` is no level"));
-        assert!(read("cronkeeper=inof").unwrap_err().starts_with("`cronkeeper=inof` is no log filter"));
+        assert!(read("inof").unwrap_err().starts_with("`inof` is not a log level"));
+        assert!(read("cronkeeper=info,wran").unwrap_err().starts_with("`wran` is not a log level"));
+        assert!(read("cronkeeper=inof").unwrap_err().starts_with("`cronkeeper=inof` is not a log filter"));
     }
 
     #[test]

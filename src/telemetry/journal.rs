@@ -1,9 +1,10 @@
-//! `--log-format journald`: entries with fields of their own, by the journal's native protocol.
+//! Log format `journald`: journal entries with fields, in the journal's native protocol.
 //!
-//! A field is a line `NAME=value`, an entry a message of them: <https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>. Where an entry ends
-//! and what its priority is, no text in it can say: values are escaped, so that none holds the end of a line. MESSAGE is the line that
-//! `text` has, so what is searched for is the same words everywhere. A long text comes in several entries, as it does in several lines
-//! there: none is too long for a message, and `journalctl -o json` shows no value of more than 4,096 bytes without `--all`.
+//! A field is a line `NAME=value`, and an entry is a message of such lines; see
+//! <https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>. Values are escaped and never contain a line end, so no text can end
+//! an entry or forge its priority. MESSAGE is the line that the format `text` writes, so a search finds the same text
+//! in both. A long text is spread over several entries, as the format `text` spreads it over several lines: an entry
+//! must fit into a message, and `journalctl -o json` hides values of more than 4,096 bytes unless `--all` is given.
 
 use std::fmt::{self, Write as _};
 
@@ -17,14 +18,14 @@ use super::line::{Line, Value};
 use super::text::Text;
 use crate::term::NodeName;
 
-/// Where the journal takes entries. A unit with a `LogNamespace=` finds that of its namespace in this place.
+/// The socket of the journal. In a unit with a `LogNamespace=`, this path leads to the journal of its namespace.
 pub(super) const SOCKET: &str = "/run/systemd/journal/socket";
 
-/// As `journalctl -t` knows it, and as systemd has it for what the unit writes to stderr.
+/// The name for `journalctl -t`: the same that systemd gives to what the unit writes to stderr.
 const IDENTIFIER: &str = "cronkeeper";
 
-/// Fields that mean something to the journal: systemd.journal-fields(7). Those of objects begin so.
-const TAKEN: [&str; 11] = [
+/// Fields with a meaning to the journal, see systemd.journal-fields(7). Events must not use them.
+const RESERVED: [&str; 11] = [
     "MESSAGE",
     "MESSAGE_ID",
     "PRIORITY",
@@ -37,11 +38,10 @@ const TAKEN: [&str; 11] = [
     "TARGET",
     "UNIT",
 ];
-const TAKEN_BY_OTHERS: [&str; 4] = ["OBJECT_", "SYSLOG_", "COREDUMP_", "USER_"];
-/// The longest name of a field that the journal takes.
+const RESERVED_PREFIXES: [&str; 4] = ["OBJECT_", "SYSLOG_", "COREDUMP_", "USER_"];
+/// Maximum length of a field's name in the journal.
 const LONGEST_NAME: usize = 64;
 
-/// The format.
 pub(super) struct Journal {
     text: Text,
     node: String,
@@ -52,7 +52,7 @@ impl Journal {
         Self { text: Text::for_entries(node), node: node.as_str().to_owned() }
     }
 
-    /// What one event says. An empty line stands between two entries.
+    /// The entries of one event, separated by empty lines.
     fn entries(&self, level: Level, line: Line) -> Result<String, fmt::Error> {
         let entries: Result<Vec<_>, _> = line.pieces().iter().map(|line| self.entry(level, line)).collect();
         Ok(entries?.join("\n"))
@@ -60,7 +60,7 @@ impl Journal {
 
     fn entry(&self, level: Level, line: &Line) -> Result<String, fmt::Error> {
         let mut entry = format!("PRIORITY={}\nSYSLOG_IDENTIFIER={IDENTIFIER}\nMESSAGE=", priority(level));
-        self.text.words(&mut entry, level, line)?;
+        self.text.body(&mut entry, level, line)?;
         field(&mut entry, "EVENT", &line.event)?;
         field(&mut entry, "NODE", &self.node)?;
         if let Some(source) = &line.source {
@@ -88,7 +88,7 @@ where
     }
 }
 
-/// The level of syslog(3).
+/// The priority of syslog(3).
 pub(super) fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,
@@ -98,7 +98,7 @@ pub(super) fn priority(level: Level) -> u8 {
     }
 }
 
-/// The entries in what one event says.
+/// Splits the text of one event into its entries.
 pub(super) fn split(entries: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = entries;
     std::iter::from_fn(move || {
@@ -113,13 +113,14 @@ fn field(entry: &mut String, name: &str, text: &str) -> fmt::Result {
     write!(entry, "\n{name}={}", escape::plain(text))
 }
 
-/// The name of a field as the journal takes it, where it can be one that means nothing else there.
+/// The name of a field in the journal; `None` if it would be invalid or reserved.
 fn name_of(field: &str) -> Option<String> {
     let name: String =
         field.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
     let begins_well = name.starts_with(|c: char| c.is_ascii_uppercase());
-    let is_taken = TAKEN.contains(&name.as_str()) || TAKEN_BY_OTHERS.iter().any(|taken| name.starts_with(taken));
-    (begins_well && name.len() <= LONGEST_NAME && !is_taken).then_some(name)
+    let is_reserved =
+        RESERVED.contains(&name.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    (begins_well && name.len() <= LONGEST_NAME && !is_reserved).then_some(name)
 }
 
 #[cfg(test)]
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_is_one_of_the_entry() {
+    fn each_field_becomes_a_field_of_the_entry() {
         let line = Line {
             event: "run.finished".into(),
             fields: vec![("job", Value::Text("load".into())), ("exit_code", Value::Signed(3))],
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_comes_in_several_entries_and_none_is_lost() {
+    fn a_long_text_is_spread_over_several_entries_and_nothing_is_lost() {
         let journal = Journal::new(&NodeName::new("host-a"));
         let text = "x".repeat(9_000);
         let fields = vec![("job", Value::Text("load".into())), ("line", Value::Text(text.clone()))];
@@ -174,16 +175,16 @@ mod tests {
     }
 
     #[test]
-    fn names_that_mean_something_to_the_journal_are_left_to_it() {
+    fn reserved_names_are_not_used() {
         assert_eq!(name_of("exit_code").as_deref(), Some("EXIT_CODE"));
         assert_eq!(name_of("log.line").as_deref(), Some("LOG_LINE"));
-        for taken in ["message", "object_pid", "_pid", "syslog_facility", "", "9", "user_unit"] {
-            assert_eq!(name_of(taken), None, "{taken}");
+        for reserved in ["message", "object_pid", "_pid", "syslog_facility", "", "9", "user_unit"] {
+            assert_eq!(name_of(reserved), None, "{reserved}");
         }
     }
 
     #[test]
-    fn the_promised_fields_are_told() {
+    fn all_promised_fields_have_names_that_the_journal_accepts() {
         for event in super::super::event::EVENTS {
             for field in event.fields {
                 assert!(name_of(field).is_some(), "{field} of {}", event.name);

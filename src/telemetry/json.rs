@@ -1,4 +1,4 @@
-//! `--log-format json`: one object a line, the contract's fields at the top level.
+//! Log format `json`: one object per line, with the promised fields at the top level.
 
 use std::fmt;
 use std::io;
@@ -16,10 +16,9 @@ use super::escape::is_harmful;
 use super::line::{Line, Value};
 use crate::term::NodeName;
 
-/// What every line has.
-const TAKEN: [&str; 6] = ["timestamp", "level", "event", "message", "node", "target"];
+/// The keys that this format writes itself.
+const RESERVED: [&str; 6] = ["timestamp", "level", "event", "message", "node", "target"];
 
-/// The format.
 pub(super) struct Json {
     node: Arc<str>,
     now: fn() -> Timestamp,
@@ -32,19 +31,19 @@ impl Json {
 
     fn line(&self, level: tracing::Level, line: &Line) -> serde_json::Result<Vec<u8>> {
         let mut out = Vec::with_capacity(256);
-        let mut json = serde_json::Serializer::with_formatter(&mut out, Harmless);
+        let mut json = serde_json::Serializer::with_formatter(&mut out, TerminalSafe);
         let mut object = json.serialize_map(None)?;
         object.serialize_entry("timestamp", &format_args!("{:.6}", (self.now)()))?;
         object.serialize_entry("level", level.as_str())?;
         object.serialize_entry("event", &line.event)?;
-        object.serialize_entry("message", line.words())?;
+        object.serialize_entry("message", line.message_or_default())?;
         object.serialize_entry("node", &*self.node)?;
         if let Some(source) = &line.source {
             object.serialize_entry("target", source)?;
         }
         for (name, value) in &line.fields {
-            // Two keys of one name would leave it to the reader which counts.
-            if TAKEN.contains(name) {
+            // Of two equal keys, some readers would use the first and others the last.
+            if RESERVED.contains(name) {
                 object.serialize_entry(&format_args!("field.{name}"), value)?;
             } else {
                 object.serialize_entry(name, value)?;
@@ -81,10 +80,12 @@ impl Serialize for Value {
     }
 }
 
-/// Compact JSON that can be shown on a terminal: what JSON itself lets pass (DEL, C1, directions) is escaped too.
-struct Harmless;
+/// Compact JSON that is safe on a terminal.
+///
+/// It escapes characters that JSON itself allows: DEL, C1 controls, and those that change the direction of text.
+struct TerminalSafe;
 
-impl serde_json::ser::Formatter for Harmless {
+impl serde_json::ser::Formatter for TerminalSafe {
     fn write_string_fragment<W: ?Sized + io::Write>(&mut self, to: &mut W, fragment: &str) -> io::Result<()> {
         let mut rest = fragment;
         while let Some((at, c)) = rest.char_indices().find(|&(_, c)| is_harmful(c)) {
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_one_object_with_all_at_the_top_level() {
+    fn an_event_is_one_object_with_all_fields_at_the_top_level() {
         let line = Line {
             event: "leader.elected".into(),
             fields: vec![
@@ -123,7 +124,7 @@ mod tests {
         };
         assert_eq!(
             shown(Level::INFO, &line),
-            r#"{"timestamp":"2026-11-20T18:40:01.500000Z","level":"INFO","event":"leader.elected","message":"the node leads","node":"host-a","candidate":"_c_1-lock-0000000007","token":4294967301,"took_ms":12}"#
+            r#"{"timestamp":"2026-11-20T18:40:01.500000Z","level":"INFO","event":"leader.elected","message":"the node became the leader","node":"host-a","candidate":"_c_1-lock-0000000007","token":4294967301,"took_ms":12}"#
         );
     }
 
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_librarys_fields_do_not_take_the_places_of_ours() {
+    fn fields_of_a_library_do_not_replace_ours() {
         let line = Line {
             event: "log".into(),
             source: Some("zookeeper_client::session".into()),

@@ -1,4 +1,4 @@
-//! What a `tracing` event says, gathered for either format.
+//! A log line: the contents of a `tracing` event, independent of the format.
 
 use std::fmt;
 
@@ -7,19 +7,21 @@ use tracing::field::{Field, Visit};
 use super::escape::is_harmful;
 use super::{TARGET, event};
 
-/// No line that is written is longer, in bytes with its end. Of what reads lines, rsyslog takes the fewest: 8 KiB. The journal cuts a
-/// stream's line after 48 KiB and takes what follows for a line of its own, with the priority that it says it has.
+/// Maximum length of a written line in bytes, with its end.
+///
+/// Of the programs that read lines, rsyslog accepts the least: 8 KiB. The journal cuts a line of a stream after 48 KiB
+/// and treats the rest as a line of its own, with the priority that the rest claims to have.
 pub(super) const LONGEST: usize = 8_000;
-/// Of those, what is kept for the parts that every line has, and for names and numbers.
+/// The part of it that is reserved for what every line has, and for names and numbers.
 const FRAME: usize = 2_000;
-/// What all texts but the longest may take.
+/// Maximum bytes of all texts but the longest.
 const OTHERS: usize = 2_000;
-/// The most that a character takes: as two escaped halves in JSON.
+/// Maximum bytes of a character: as two escaped surrogates in JSON.
 const ESCAPED: usize = 12;
-/// A line goes on in the next.
+/// The field of a line that continues in the next one.
 const CONTINUES: &str = "continues";
 
-/// A field's value, typed as far as the log's readers can use it.
+/// A field's value, with the types that readers of the log can use.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
     Text(String),
@@ -29,16 +31,15 @@ pub(super) enum Value {
     Bool(bool),
 }
 
-/// One line to be.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Line {
-    /// The event's name; `log` for a line that is none of ours.
+    /// The event's name; `log` if the line has none.
     pub event: String,
-    /// Where the line comes from; only of a line that is no event.
+    /// The target that logged the line; only for lines without an event name.
     pub source: Option<String>,
-    /// Its words, if it has any.
+    /// The line's own message; absent where the event's default applies.
     pub message: Option<String>,
-    /// The rest, in the order given.
+    /// All other fields, in the order given.
     pub fields: Vec<(&'static str, Value)>,
 }
 
@@ -47,12 +48,12 @@ impl Line {
         let mut line = Self { event: "log".into(), ..Self::default() };
         event.record(&mut line);
         let target = event.metadata().target();
-        line.name_it(is_ours(target), target);
+        line.set_event(is_ours(target), target);
         line
     }
 
-    /// Only our own lines are events: a library's field of that name stays a field.
-    fn name_it(&mut self, is_ours: bool, target: &str) {
+    /// Sets the event's name, or the source. A library's field named `event` remains an ordinary field.
+    fn set_event(&mut self, is_ours: bool, target: &str) {
         let named = self.fields.iter().position(|(name, _)| *name == "event").filter(|_| is_ours);
         if let Some(at) = named
             && let (_, Value::Text(name)) = self.fields.remove(at)
@@ -60,7 +61,7 @@ impl Line {
             self.event = name;
             return;
         }
-        // Lines of the crate `log` come under one target and carry their own as a field.
+        // All lines of the crate `log` have the same target; their own is in a field.
         let own = self.fields.iter().find_map(|(name, value)| match value {
             Value::Text(text) if *name == "log.target" => Some(text.clone()),
             _ => None,
@@ -69,8 +70,10 @@ impl Line {
         self.fields.retain(|(name, _)| !name.starts_with("log."));
     }
 
-    /// The line as several, of which none is longer than [`LONGEST`]: the longest text is told in pieces, each with all else beside it,
-    /// and every line but the last says that it `continues`. Other texts that are long as well are cut, and end in an ellipsis.
+    /// Splits the line into lines no longer than [`LONGEST`].
+    ///
+    /// The longest text is spread over several lines, which all repeat the other fields; every line but the last has
+    /// the field `continues`. Other long texts are cut and end in an ellipsis.
     pub fn pieces(mut self) -> Vec<Self> {
         let costs: Vec<usize> = self.texts_mut().map(|text| cost(text)).collect();
         let size: usize = costs.iter().sum();
@@ -79,10 +82,10 @@ impl Line {
         let others = size - costs[longest];
         let most = if others > OTHERS { OTHERS / costs.len() } else { OTHERS };
         let mut whole = String::new();
-        for (place, text) in self.texts_mut().enumerate() {
-            if place == longest {
+        for (index, text) in self.texts_mut().enumerate() {
+            if index == longest {
                 whole = std::mem::take(text);
-            } else if costs[place] > most {
+            } else if costs[index] > most {
                 text.truncate(cut(text, most.saturating_sub('…'.len_utf8())));
                 text.push('…');
             }
@@ -104,7 +107,7 @@ impl Line {
         pieces
     }
 
-    /// What comes from outside and can be of any length.
+    /// The texts, which can have any length.
     fn texts_mut(&mut self) -> impl Iterator<Item = &mut String> {
         let of_fields = self.fields.iter_mut().filter_map(|(_, value)| match value {
             Value::Text(text) => Some(text),
@@ -113,8 +116,8 @@ impl Line {
         self.message.iter_mut().chain(of_fields)
     }
 
-    /// Its words, or those that the list has for its event.
-    pub fn words(&self) -> &str {
+    /// The line's message, or the default message of its event.
+    pub fn message_or_default(&self) -> &str {
         let listed = || event::by_name(&self.event).map(|event| event.message);
         self.message.as_deref().or_else(listed).unwrap_or_default()
     }
@@ -153,7 +156,7 @@ impl Visit for Line {
     }
 }
 
-/// How many bytes a text takes at most, escaped for either format.
+/// The maximum number of bytes of a text, escaped for any format.
 fn cost(text: &str) -> usize {
     text.chars().map(cost_of).sum()
 }
@@ -162,7 +165,7 @@ fn cost_of(c: char) -> usize {
     if matches!(c, '"' | '\\') || is_harmful(c) { ESCAPED } else { c.len_utf8() }
 }
 
-/// Where a text is to be cut so that what is before takes at most so many bytes.
+/// The byte position at which to cut a text so that the part before it costs at most `most`.
 fn cut(text: &str, most: usize) -> usize {
     let mut taken = 0;
     let over = text.char_indices().find(|&(_, c)| {
@@ -172,12 +175,12 @@ fn cut(text: &str, most: usize) -> usize {
     over.map_or(text.len(), |(at, _)| at)
 }
 
-/// True for what this program says itself.
+/// True if this program, and not a library, logged the line.
 pub(super) fn is_ours(target: &str) -> bool {
     target.strip_prefix(TARGET).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
-/// An error with all its causes.
+/// The text of an error and of all its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -213,14 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_ordinary_length_stays_one() {
+    fn a_line_of_ordinary_length_is_not_split() {
         let pieces = of_run(&"x".repeat(5_900)).pieces();
         assert_eq!(pieces.len(), 1);
         assert!(!continues(&pieces[0]));
     }
 
     #[test]
-    fn each_piece_says_all_else_and_all_but_the_last_that_they_continue() {
+    fn each_piece_repeats_the_other_fields_and_all_but_the_last_continue() {
         let pieces = of_run(&"x".repeat(9_000)).pieces();
         let shown: Vec<_> = pieces.iter().map(|line| (text_of(line, "line").len(), continues(line))).collect();
         assert_eq!(shown, [(4_000, true), (4_000, true), (1_000, false)]);
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_of_a_line_that_goes_on_is_marked_once() {
+    fn a_piece_of_a_line_that_continues_is_marked_once() {
         let mut line = of_run(&"x".repeat(9_000));
         line.fields.push((CONTINUES, Value::Bool(true)));
         assert!(line.pieces().iter().all(|line| line.fields.len() == 3 && continues(line)));
@@ -236,7 +239,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_piece_is_too_long_and_the_longest_text_is_told_whole(
+        fn no_piece_is_too_long_and_the_longest_text_is_complete(
             texts in prop::collection::vec(("[a-z\"\\\\\u{1b}\u{e0041}äß]{1,40}", 1_usize..600), 1..6),
         ) {
             const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -244,8 +247,8 @@ mod tests {
             let fields = NAMES.into_iter().zip(texts.iter().cloned().map(Value::Text)).collect();
             let pieces = Line { event: "log".into(), fields, ..Line::default() }.pieces();
             let (longest, whole) = NAMES.iter().zip(&texts).max_by_key(|(_, text)| cost(text)).unwrap();
-            let told: String = pieces.iter().map(|line| text_of(line, longest)).collect();
-            prop_assert_eq!(&told, whole);
+            let joined: String = pieces.iter().map(|line| text_of(line, longest)).collect();
+            prop_assert_eq!(&joined, whole);
             for mut line in pieces {
                 prop_assert!(line.texts_mut().map(|text| cost(text)).sum::<usize>() <= LONGEST - FRAME);
             }

@@ -1,7 +1,8 @@
-//! A library's warning that says the same again and again is logged once a minute.
+//! Filter that logs a library's repeated warning only once a minute.
 //!
-//! The client of ZooKeeper tells of each failed attempt to connect, twice a second and server while ZooKeeper is away. The first
-//! says why; the rest would bury what matters. Our own lines and whatever is below a warning always pass.
+//! The ZooKeeper client logs every failed attempt to connect, twice a second for each server while ZooKeeper is away.
+//! The first line gives the reason; the others would bury more important lines. Our own lines always pass, and so do
+//! lines below the level of a warning.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,12 +16,11 @@ use super::line::{Line, is_ours};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
 
-/// How long a line is not logged again.
+/// A line is not logged again for this long.
 const QUIET: Duration = Duration::from_secs(60);
-/// So many lines are remembered; of more the oldest may repeat.
+/// Maximum number of lines to remember. Beyond it the oldest is forgotten and may be repeated.
 const REMEMBERED: usize = 64;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Repeated {
     logged: Mutex<BTreeMap<String, Uptime>>,
@@ -62,25 +62,25 @@ mod tests {
     }
 
     #[test]
-    fn the_same_line_is_news_once_a_minute_and_another_at_once() {
+    fn the_same_line_is_news_once_a_minute_and_a_different_one_at_once() {
         let repeated = Repeated::default();
         let is_news = |text: &str, seconds| repeated.is_news(text.into(), at(seconds));
         assert!(is_news("zk1 is away", 0));
         assert!(!is_news("zk1 is away", 59));
         assert!(is_news("zk2 is away", 59));
-        assert!(is_news("zk1 is away", 60), "what was not logged does not count");
+        assert!(is_news("zk1 is away", 60), "a suppressed line does not extend the minute");
         assert!(!is_news("zk2 is away", 118));
     }
 
     #[test]
-    fn a_flood_of_different_lines_is_not_remembered_whole() {
+    fn a_flood_of_different_lines_does_not_use_up_memory() {
         let repeated = Repeated::default();
         assert!((0..1_000).all(|line| repeated.is_news(line.to_string(), at(0))));
         assert_eq!(repeated.logged.lock().unwrap().len(), REMEMBERED);
     }
 
     #[test]
-    fn our_own_events_and_what_was_asked_for_always_pass() {
+    fn our_own_events_and_lines_below_a_warning_always_pass() {
         use tracing_subscriber::layer::SubscriberExt as _;
         let lines = std::sync::Arc::new(Mutex::new(0));
         let counter = lines.clone();

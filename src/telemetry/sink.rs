@@ -1,13 +1,13 @@
-//! The way of log lines to stderr, or of entries to the journal: a bounded queue and a thread that writes.
+//! The log's bounded queue, and the thread that writes it to stderr or the journal.
 //!
-//! A pipe that nobody empties, or a terminal that was stopped, must not hold the loop that renews the lease: whoever
-//! logs puts the line into the queue and goes on. The queue is bounded by bytes. Job output, which can come in any
-//! amount, may fill a part of it; the rest is kept for what the daemon itself says (that runs began and ended), some
-//! tens of thousands of lines. What still does not fit is counted, and the count is logged as soon as stderr takes
-//! lines again: nothing goes missing unsaid, and runs stand in the ledger besides. A closed stderr (EPIPE) loses
-//! lines, nothing more; so does a journal that is away.
+//! A pipe that nobody reads, or a stopped terminal, must not block the loop that renews the lease. So logging only puts
+//! the line into the queue. The queue is limited in bytes. Job output, which can come in any amount, may fill a part of
+//! it; the rest is reserved for the daemon's own lines, such as the starts and ends of runs, and holds some tens of
+//! thousands of them. Lines that do not fit are counted, and the count is logged as soon as writing works again, so no
+//! loss goes unreported. The results of runs are in the ledger in any case. A closed stderr (EPIPE) or a missing
+//! journal loses lines and has no other effect.
 
-mod way;
+mod destination;
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -18,23 +18,23 @@ use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::OUTPUT;
-pub use way::Way;
+pub use destination::Destination;
 
-/// Bytes that job output may fill.
+/// A line of job output is dropped if the queue would exceed this many bytes.
 const OUTPUT_LIMIT: usize = 2 << 20;
-/// Bytes that all lines may fill.
+/// Any other line is dropped if the queue would exceed this many bytes.
 const LIMIT: usize = 16 << 20;
 
-/// Lines that were not written.
+/// Numbers of lines, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lost {
+pub struct LineCounts {
     /// Lines of job output.
     pub output: u64,
     /// Other lines.
     pub other: u64,
 }
 
-/// Where lines go. Clones share the queue.
+/// The entrance of the log's queue. Clones share the queue.
 #[derive(Clone, Debug)]
 pub struct Sink {
     shared: Arc<Shared>,
@@ -42,48 +42,48 @@ pub struct Sink {
 
 #[derive(Debug, Default)]
 struct Shared {
-    queue: Mutex<Queue>,
+    queue: Mutex<LineQueue>,
     filled: Condvar,
     emptied: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    lines: VecDeque<(Kind, Box<[u8]>)>,
+struct LineQueue {
+    lines: VecDeque<(LineKind, Box<[u8]>)>,
     bytes: usize,
     is_writing: bool,
-    lost: Lost,
+    lost: LineCounts,
 }
 
-/// What may be dropped first.
+/// The kinds of lines, of which output is dropped first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum LineKind {
     Output,
     Other,
 }
 
 impl Sink {
-    /// Starts the thread that writes. `report` is called from it when lines were lost and writing works again.
+    /// Starts the thread that writes. It calls `report` when lines were lost and writing works again.
     ///
     /// # Errors
-    /// When no thread can be started.
-    pub fn start(way: Way, report: fn(Lost)) -> io::Result<Self> {
+    /// When the thread cannot be started.
+    pub fn start(destination: Destination, report: fn(LineCounts)) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
-        let writer = Writer { shared: Arc::clone(&shared), way, report };
+        let writer = Writer { shared: Arc::clone(&shared), destination, report };
         std::thread::Builder::new().name("log".into()).spawn(move || writer.run())?;
         Ok(Self { shared })
     }
 
-    /// Waits until all lines are written, at most `limit`; false when it was not enough.
+    /// Waits up to `limit` until all lines are written. Returns false if some are not.
     pub fn flush(&self, limit: Duration) -> bool {
         let waiting = self.shared.emptied.wait_timeout_while(self.shared.lock(), limit, |queue| !queue.is_idle());
         let (queue, _) = waiting.unwrap_or_else(PoisonError::into_inner);
         queue.is_idle()
     }
 
-    fn push(&self, kind: Kind, line: &[u8]) {
+    fn push(&self, kind: LineKind, line: &[u8]) {
         let mut queue = self.shared.lock();
-        let limit = if kind == Kind::Output { OUTPUT_LIMIT } else { LIMIT };
+        let limit = if kind == LineKind::Output { OUTPUT_LIMIT } else { LIMIT };
         if queue.bytes + line.len() > limit {
             queue.lost.add(kind, 1);
             return;
@@ -95,27 +95,27 @@ impl Sink {
 }
 
 impl Shared {
-    /// A thread that panicked while it held the lock left the queue whole: every change is a few plain steps.
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    /// Locks the queue, even after a panic: every change is a few plain steps, which cannot leave it inconsistent.
+    fn lock(&self) -> MutexGuard<'_, LineQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Lost {
-    fn add(&mut self, kind: Kind, lines: u64) {
+impl LineCounts {
+    fn add(&mut self, kind: LineKind, lines: u64) {
         match kind {
-            Kind::Output => self.output += lines,
-            Kind::Other => self.other += lines,
+            LineKind::Output => self.output += lines,
+            LineKind::Other => self.other += lines,
         }
     }
 }
 
-impl Queue {
+impl LineQueue {
     fn is_idle(&self) -> bool {
         self.lines.is_empty() && !self.is_writing
     }
 
-    /// The next lines, for one write: some, up to about so many bytes, or one.
+    /// Takes the next lines for one write: at least one, and no more once they have `most` bytes.
     fn take(&mut self, most: usize) -> Batch {
         let mut batch = Batch::default();
         while batch.bytes.len() < most
@@ -133,24 +133,25 @@ impl Queue {
 #[derive(Debug, Default)]
 struct Batch {
     bytes: Vec<u8>,
-    count: Lost,
+    /// The lines in it, which are lost if the write fails.
+    count: LineCounts,
 }
 
-/// The thread.
+/// The thread that writes.
 struct Writer {
     shared: Arc<Shared>,
-    way: Way,
-    report: fn(Lost),
+    destination: Destination,
+    report: fn(LineCounts),
 }
 
 impl Writer {
-    /// Ends with the process.
+    /// Runs until the process ends.
     fn run(mut self) {
         loop {
             let batch = self.next();
-            let written = self.way.write(&batch.bytes);
+            let written = self.destination.write(&batch.bytes);
             let lost = self.done(&batch, written.is_ok());
-            if lost != Lost::default() {
+            if lost != LineCounts::default() {
                 (self.report)(lost);
             }
         }
@@ -158,11 +159,11 @@ impl Writer {
 
     fn next(&self) -> Batch {
         let waiting = self.shared.filled.wait_while(self.shared.lock(), |queue| queue.lines.is_empty());
-        waiting.unwrap_or_else(PoisonError::into_inner).take(self.way.batch())
+        waiting.unwrap_or_else(PoisonError::into_inner).take(self.destination.batch())
     }
 
-    /// Settles a batch. What was lost is told only while writing works: telling is a line too.
-    fn done(&self, batch: &Batch, written: bool) -> Lost {
+    /// Completes a batch. Returns the losses to report, none while writing fails: the report is a line too.
+    fn done(&self, batch: &Batch, written: bool) -> LineCounts {
         let mut queue = self.shared.lock();
         queue.is_writing = false;
         if queue.is_idle() {
@@ -171,17 +172,17 @@ impl Writer {
         if written {
             return std::mem::take(&mut queue.lost);
         }
-        queue.lost.add(Kind::Output, batch.count.output);
-        queue.lost.add(Kind::Other, batch.count.other);
-        Lost::default()
+        queue.lost.add(LineKind::Output, batch.count.output);
+        queue.lost.add(LineKind::Other, batch.count.other);
+        LineCounts::default()
     }
 }
 
-/// Takes one line at a time, whole.
+/// Puts lines into the queue. Each write must be one whole line.
 #[derive(Debug)]
 pub struct LineWriter<'a> {
     sink: &'a Sink,
-    kind: Kind,
+    kind: LineKind,
 }
 
 impl Write for LineWriter<'_> {
@@ -199,11 +200,11 @@ impl<'a> MakeWriter<'a> for Sink {
     type Writer = LineWriter<'a>;
 
     fn make_writer(&'a self) -> LineWriter<'a> {
-        LineWriter { sink: self, kind: Kind::Other }
+        LineWriter { sink: self, kind: LineKind::Other }
     }
 
     fn make_writer_for(&'a self, meta: &Metadata<'_>) -> LineWriter<'a> {
-        LineWriter { sink: self, kind: if meta.target() == OUTPUT { Kind::Output } else { Kind::Other } }
+        LineWriter { sink: self, kind: if meta.target() == OUTPUT { LineKind::Output } else { LineKind::Other } }
     }
 }
 
@@ -227,21 +228,21 @@ mod tests {
     }
 
     #[test]
-    fn a_stderr_that_nobody_reads_blocks_nobody_and_what_was_dropped_is_counted() {
+    fn a_stderr_that_nobody_reads_does_not_block_and_dropped_lines_are_counted() {
         static LOST: Mutex<u64> = Mutex::new(0);
-        static TOLD: Condvar = Condvar::new();
+        static REPORTED: Condvar = Condvar::new();
         let (mut read, write) = pipe();
-        let report = |lost: Lost| {
+        let report = |lost: LineCounts| {
             *LOST.lock().unwrap() += lost.output;
             assert_eq!(lost.other, 0);
-            TOLD.notify_all();
+            REPORTED.notify_all();
         };
-        let sink = Sink::start(Way::stream(write), report).unwrap();
+        let sink = Sink::start(Destination::stream(write), report).unwrap();
         let line = [b'x'; 1023].iter().chain(b"\n").copied().collect::<Vec<_>>();
         for _ in 0..6_000 {
-            sink.push(Kind::Output, &line);
+            sink.push(LineKind::Output, &line);
         }
-        sink.push(Kind::Other, b"a run ended\n");
+        sink.push(LineKind::Other, b"a run ended\n");
         assert!(!sink.flush(Duration::ZERO));
 
         let mut text = Vec::new();
@@ -253,38 +254,38 @@ mod tests {
         let written = text.iter().filter(|&&byte| byte == b'\n').count();
         assert!(written >= OUTPUT_LIMIT / line.len(), "{written}");
         let dropped = 6_001 - u64::try_from(written).unwrap();
-        let (lost, _) = TOLD.wait_timeout_while(LOST.lock().unwrap(), TIMEOUT, |lost| *lost < dropped).unwrap();
+        let (lost, _) = REPORTED.wait_timeout_while(LOST.lock().unwrap(), TIMEOUT, |lost| *lost < dropped).unwrap();
         assert_eq!(*lost, dropped);
     }
 
     #[test]
-    fn a_closed_stderr_loses_lines_and_nothing_more() {
+    fn a_closed_stderr_loses_lines_and_has_no_other_effect() {
         let (read, write) = pipe();
         drop(read);
-        let sink = Sink::start(Way::stream(write), |_| panic!("there is nobody to tell")).unwrap();
+        let sink = Sink::start(Destination::stream(write), |_| panic!("a report could not be written")).unwrap();
         for _ in 0..3 {
-            sink.push(Kind::Other, b"a run ended\n");
+            sink.push(LineKind::Other, b"a run ended\n");
             assert!(sink.flush(TIMEOUT));
         }
-        assert_eq!(sink.shared.lock().lost, Lost { output: 0, other: 3 });
+        assert_eq!(sink.shared.lock().lost, LineCounts { output: 0, other: 3 });
     }
 
     #[test]
-    fn a_nonblocking_stderr_is_waited_for() {
+    fn the_writer_waits_for_a_nonblocking_stderr() {
         let (mut read, write) = pipe();
         rustix::io::ioctl_fionbio(&write, true).unwrap();
-        let sink = Sink::start(Way::stream(write), |_| {}).unwrap();
+        let sink = Sink::start(Destination::stream(write), |_| {}).unwrap();
         let line = vec![b'x'; 1 << 20];
-        sink.push(Kind::Other, &line);
+        sink.push(LineKind::Other, &line);
         let mut got = vec![0; line.len()];
         read.read_exact(&mut got).unwrap();
         assert_eq!(got, line);
     }
 
     #[test]
-    fn an_events_macro_ends_as_a_line_of_json() {
+    fn an_event_macro_writes_a_line_of_json() {
         let (mut read, write) = pipe();
-        let sink = Sink::start(Way::stream(write), |_| {}).unwrap();
+        let sink = Sink::start(Destination::stream(write), |_| {}).unwrap();
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(sink.clone())
             .with_ansi(false)

@@ -1,11 +1,11 @@
-//! `--log-format text`: for people, times in UTC.
+//! Log format `text`: readable lines, with times in UTC.
 //!
 //! ```text
 //! 2026-11-20 18:40:01.123 INFO  leader.elected     node=host-a candidate=… token=… took_ms=12
 //! ```
 //!
-//! The journal has a time of its own; a stream that leads there is told the priority instead, as sd-daemon(3) says, so that
-//! `journalctl -p warning` finds what there is to see.
+//! The journal adds the time itself. A line for a stream that leads to the journal begins with its priority instead, as
+//! described in sd-daemon(3), so that `journalctl -p warning` works.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,51 +20,50 @@ use super::line::{Line, Value};
 use super::{escape, journal};
 use crate::term::NodeName;
 
-/// The format.
 pub(super) struct Text {
     node: Arc<str>,
-    start: Start,
+    prefix: LinePrefix,
 }
 
-/// What a line begins with.
-enum Start {
-    /// When it was made.
+/// The beginning of a line.
+enum LinePrefix {
+    /// The time of the event.
     Time(fn() -> Timestamp),
-    /// Its level, for the journal.
+    /// The level, as the journal expects it on a stream.
     Priority,
-    /// Nothing: it is a part of an entry that has both.
+    /// For entries of the journal, which have time and priority of their own.
     Nothing,
 }
 
 impl Text {
     pub fn new(node: &NodeName, is_for_journal: bool) -> Self {
-        let start = if is_for_journal { Start::Priority } else { Start::Time(super::wall) };
-        Self { node: node.as_str().into(), start }
+        let prefix = if is_for_journal { LinePrefix::Priority } else { LinePrefix::Time(super::wall) };
+        Self { node: node.as_str().into(), prefix }
     }
 
-    /// For the words of an entry of the journal.
+    /// The format of the MESSAGE field of a journal entry.
     pub fn for_entries(node: &NodeName) -> Self {
-        Self { node: node.as_str().into(), start: Start::Nothing }
+        Self { node: node.as_str().into(), prefix: LinePrefix::Nothing }
     }
 
     fn write(&self, out: &mut dyn fmt::Write, paint: Paint, level: Level, line: &Line) -> fmt::Result {
-        match self.start {
-            Start::Time(now) => write!(out, "{} ", now().strftime("%Y-%m-%d %H:%M:%S%.3f"))?,
-            Start::Priority => write!(out, "<{}>", journal::priority(level))?,
-            Start::Nothing => {}
+        match self.prefix {
+            LinePrefix::Time(now) => write!(out, "{} ", now().strftime("%Y-%m-%d %H:%M:%S%.3f"))?,
+            LinePrefix::Priority => write!(out, "<{}>", journal::priority(level))?,
+            LinePrefix::Nothing => {}
         }
-        self.write_words(out, paint, level, line)?;
+        self.write_body(out, paint, level, line)?;
         out.write_char('\n')
     }
 
-    /// The line without its start and its end.
-    pub fn words(&self, out: &mut dyn fmt::Write, level: Level, line: &Line) -> fmt::Result {
-        self.write_words(out, Paint { on: false }, level, line)
+    /// Writes the line without its prefix, colours and line end.
+    pub fn body(&self, out: &mut dyn fmt::Write, level: Level, line: &Line) -> fmt::Result {
+        self.write_body(out, Paint { on: false }, level, line)
     }
 
-    fn write_words(&self, out: &mut dyn fmt::Write, paint: Paint, level: Level, line: &Line) -> fmt::Result {
+    fn write_body(&self, out: &mut dyn fmt::Write, paint: Paint, level: Level, line: &Line) -> fmt::Result {
         paint.write(out, of_level(level), format_args!("{:<5}", level.as_str()))?;
-        // As wide as the longest that comes often.
+        // As wide as the longest name of a frequent event.
         paint.write(out, "1", format_args!(" {:<18}", escape::plain(&line.event)))?;
         if let Some(source) = &line.source {
             write!(out, " {}:", escape::plain(source))?;
@@ -106,7 +105,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// Colours, where they are wanted.
+/// Writes text in colour if `on`.
 #[derive(Clone, Copy)]
 struct Paint {
     on: bool,
@@ -140,8 +139,8 @@ mod tests {
     fn written(is_for_journal: bool, level: Level, line: &Line, colour: bool) -> String {
         let now = || "2026-11-20T18:40:01.123456Z".parse().unwrap();
         let mut out = String::new();
-        let start = if is_for_journal { Start::Priority } else { Start::Time(now) };
-        let text = Text { node: "host-a".into(), start };
+        let prefix = if is_for_journal { LinePrefix::Priority } else { LinePrefix::Time(now) };
+        let text = Text { node: "host-a".into(), prefix };
         text.write(&mut out, Paint { on: colour }, level, line).unwrap();
         out
     }
@@ -153,7 +152,7 @@ mod tests {
             fields: vec![("candidate", Value::Text("_c_1-lock-0000000007".into())), ("token", Value::Signed(42))],
             ..Line::default()
         };
-        let said = Line {
+        let output = Line {
             event: "run.output".into(),
             fields: vec![("job", Value::Text("load".into())), ("line", Value::Text("3 rows\u{1b}[2J".into()))],
             ..Line::default()
@@ -164,7 +163,7 @@ mod tests {
             message: Some("connection\nlost".into()),
             ..Line::default()
         };
-        let shown = [(Level::INFO, elected), (Level::INFO, said), (Level::WARN, library)]
+        let shown = [(Level::INFO, elected), (Level::INFO, output), (Level::WARN, library)]
             .map(|(level, line)| shown(level, &line, false))
             .concat();
         assert_eq!(
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_gets_colours_and_only_ours() {
+    fn a_terminal_gets_our_colours_and_no_others() {
         let line = Line { event: "log".into(), message: Some("a\u{1b}[31mb".into()), ..Line::default() };
         assert_eq!(
             shown(Level::ERROR, &line, true),
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_is_told_the_priority_and_no_time() {
+    fn a_line_for_the_journal_has_a_priority_and_no_time() {
         let line = Line { event: "leader.lost".into(), ..Line::default() };
         assert_eq!(written(true, Level::WARN, &line, false), "<4>WARN  leader.lost        node=host-a\n");
     }

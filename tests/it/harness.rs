@@ -1,4 +1,4 @@
-//! The harness itself, on real servers: a helper that did not do what it says would make every other test worthless.
+//! Tests of the test harness, on real servers: a broken helper would make all other tests worthless.
 
 mod lines;
 mod nodes;

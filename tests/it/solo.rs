@@ -1,4 +1,4 @@
-//! The single-host backend end to end: real processes, real signals, one state directory.
+//! End-to-end tests of the solo backend: real processes, real signals, one state directory.
 
 mod api;
 mod chained;

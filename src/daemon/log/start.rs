@@ -1,4 +1,4 @@
-//! A process that was not started: which step failed, and how.
+//! Log messages for processes that could not be started.
 
 use std::io;
 
@@ -10,28 +10,28 @@ use crate::run::RunId;
 use crate::telemetry::TARGET;
 use crate::warden::wire::{StartFailure, Step};
 
-/// That there was none in time is no fault of the host.
+/// Logs which step failed. A start that came too late is not logged: the host did nothing wrong.
 pub(in crate::daemon) fn not_started(job: &JobName, run: &RunId, why: StartFailure) {
     if let StartFailure::Step { .. } = why {
-        warn!(target: TARGET, %job, %run, "not started: {}", in_words(why));
+        warn!(target: TARGET, %job, %run, "not started: {}", describe(why));
     }
 }
 
-/// What failed.
-pub(super) fn in_words(why: StartFailure) -> String {
+/// Describes the failure, with the system's error where there is one.
+pub(super) fn describe(why: StartFailure) -> String {
     let StartFailure::Step { step, errno } = why else { return "it was too late".to_owned() };
     let what = match step {
         Step::Fork if errno == Errno::AGAIN.raw_os_error() => {
-            "no process could be had, for there are as many as the unit (`TasksMax=`) or the host allows"
+            "cannot create a process: the unit (`TasksMax=`) or the host has reached its limit of processes"
         }
-        Step::Fork => "no process could be had",
-        Step::Prepare => "its process could not be prepared",
-        Step::Limits => "its limits or nice value could not be set",
-        // Looked up before there is a process: the system was not asked.
+        Step::Fork => "cannot create a process",
+        Step::Prepare => "cannot prepare its process",
+        Step::Limits => "cannot set its limits or nice value",
+        // The user was looked up before there was a process, so there is no system error to report.
         Step::User if errno == 0 => return "this host does not know its user or group".to_owned(),
-        Step::User => "its process could not become the user",
-        Step::Directory => "its directory could not be entered",
-        Step::Exec => "its program could not be executed",
+        Step::User => "cannot switch to its user",
+        Step::Directory => "cannot enter its working directory",
+        Step::Exec => "cannot execute its program",
     };
     format!("{what}: {}", io::Error::from_raw_os_error(errno))
 }

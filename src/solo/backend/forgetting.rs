@@ -1,4 +1,4 @@
-//! The leader's slow look for jobs that are gone from the files of all members.
+//! The leader's periodic removal of records of jobs that no member defines any more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,15 +6,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Backend;
-use super::trouble::Trouble;
+use super::error::BackendError;
 use crate::clock::system;
 use crate::election::Defined;
 use crate::ledger::{self, forgetting};
 
-/// What a look rests on.
 pub(super) struct Forgetting {
+    /// How long a job must have been gone; absent: records are kept for ever.
     after: Option<Duration>,
-    /// The jobs of this node's files, once it has said so.
+    /// The jobs of this node's files, once the daemon has sent them.
     defined: Option<Arc<Defined>>,
 }
 
@@ -27,14 +27,14 @@ impl Forgetting {
         self.defined = Some(defined);
     }
 
-    /// When a new leader looks first; never where nothing is to be removed.
+    /// When a new leader checks first; absent if records are kept for ever.
     pub(super) fn first(&self, now: Instant) -> Option<Instant> {
         self.after.map(|after| now + forgetting::first(after))
     }
 }
 
 impl Backend {
-    pub(super) fn forget(&mut self, now: Instant) -> Result<(), Trouble> {
+    pub(super) fn forget(&mut self, now: Instant) -> Result<(), BackendError> {
         let Some(after) = self.forgetting.after else { return Ok(()) };
         self.timers.forget = Some(now + forgetting::every(after));
         let (Some(token), Some(defined)) =
@@ -42,12 +42,12 @@ impl Backend {
         else {
             return Ok(());
         };
-        if !self.errands.members.all_define(&defined.digest)? {
+        if !self.background.members.all_define(&defined.digest)? {
             return Ok(());
         }
         for (job, records) in self.store.forget(token, &defined.jobs, system::now().wall, after)? {
             self.untrimmed.remove(&job);
-            self.answer(ledger::Event::Forgotten { job, records });
+            self.emit_ledger(ledger::Event::Forgotten { job, records });
         }
         Ok(())
     }

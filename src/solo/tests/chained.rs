@@ -1,4 +1,4 @@
-//! Links for jobs that run after others: left with an end or a skip, heard by the leader, taken away with what they lead to.
+//! Links for downstream jobs: added with an end or a skip, sent to the leader, removed with the decision they lead to.
 
 use super::*;
 use crate::ledger::OperatorRequests;
@@ -9,7 +9,7 @@ fn name(job: &str) -> JobName {
 }
 
 impl Node {
-    /// The links that the leader hears of, once there are so many.
+    /// Waits until the leader receives `count` links.
     async fn links(&mut self, count: usize) -> Vec<(TriggerSeq, Link)> {
         let requests: OperatorRequests = self
             .until(|event| match event {
@@ -22,7 +22,7 @@ impl Node {
         requests.links.into_iter().collect()
     }
 
-    /// A run of `a` at second 60, after which `b` and `c` run.
+    /// Begins a run of `a` at second 60, whose downstream jobs are `b` and `c`.
     async fn begin_first(&mut self) -> RunRecord {
         assert_eq!(self.commit(advance("a", None, 59, None)).await, Commit::Accepted);
         let owner = Owner { node: self.name.clone(), session: self.session.clone() };
@@ -39,16 +39,16 @@ fn drop_links(job: &str, links: &[TriggerSeq], dependents: &[JobName]) -> Change
 }
 
 #[tokio::test]
-async fn an_end_leaves_links_and_what_they_lead_to_takes_them_away() {
+async fn an_end_adds_links_and_the_decision_on_them_removes_them() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
     let run = a.begin_first().await;
     assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Accepted);
     let links = a.links(2).await;
-    let said: Vec<_> = links.iter().map(|(_, link)| (link.run().to_string(), link.answer)).collect();
+    let summary: Vec<_> = links.iter().map(|(_, link)| (link.run().to_string(), link.answer)).collect();
     let at = "19700101T000100Z";
-    assert_eq!(said, [(format!("b.{at}"), Answer::Success), (format!("c.{at}"), Answer::Success)]);
+    assert_eq!(summary, [(format!("b.{at}"), Answer::Success), (format!("c.{at}"), Answer::Success)]);
     assert_eq!(a.commit(advance("b", None, 59, None)).await, Commit::Accepted);
     let next = RunRecord { owner: run.owner.clone(), ..record("b", 60, "") };
     let follow = |at, links: &[(TriggerSeq, Link)]| Change::BeginDownstream {
@@ -69,7 +69,7 @@ async fn an_end_leaves_links_and_what_they_lead_to_takes_them_away() {
 }
 
 #[tokio::test]
-async fn what_is_given_up_is_no_news_where_the_history_knows_better() {
+async fn a_skip_does_not_replace_an_existing_record_of_the_history() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
@@ -85,18 +85,18 @@ async fn what_is_given_up_is_no_news_where_the_history_knows_better() {
 }
 
 #[tokio::test]
-async fn the_leader_hears_what_a_former_one_leaves_that_drains() {
+async fn the_leader_receives_links_that_a_draining_former_leader_adds() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
     let run = a.begin_first().await;
     let mut b = Node::start(dir.path(), "b").await;
-    b.ask(election::Request::Campaign);
+    b.request(election::Request::Campaign);
     b.following().await;
-    a.ask(election::Request::Resign);
+    a.request(election::Request::Resign);
     b.elected().await;
-    b.ask_ledger(ledger::Request::Watch(run.id()));
-    b.run_told(&run.id()).await;
+    b.request_ledger(ledger::Request::Watch(run.id()));
+    b.run_event(&run.id()).await;
     assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Accepted);
     assert_eq!(b.links(2).await.len(), 2);
 }

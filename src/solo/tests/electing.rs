@@ -1,38 +1,38 @@
-//! Who leads, who follows whom, and what a removed file does to it.
+//! Election: the order of the queue, handover, and the effects of removed files.
 
 use super::*;
 
 #[tokio::test]
-async fn on_one_host_only_the_next_in_line_can_be_transferred() {
+async fn leadership_can_be_transferred_only_to_the_next_in_line() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
     let (mut b, mut c) = (Node::start(dir.path(), "b").await, Node::start(dir.path(), "c").await);
     for follower in [&mut b, &mut c] {
-        follower.ask(election::Request::Campaign);
+        follower.request(election::Request::Campaign);
         follower.until(|event| matches!(event, Event::Election(election::Event::Following { .. })).then_some(())).await;
     }
-    a.ask(election::Request::Transfer(NodeName::new("c")));
+    a.request(election::Request::Transfer(NodeName::new("c")));
     let refused = |event| match event {
         Event::Election(election::Event::NotTransferred { why, .. }) => Some(why),
         _ => None,
     };
     assert_eq!(a.until(refused).await, election::TransferError::NotNext);
-    a.ask(election::Request::Transfer(NodeName::new("b")));
+    a.request(election::Request::Transfer(NodeName::new("b")));
     b.elected().await;
 }
 
 #[tokio::test]
-async fn the_first_leads_and_the_others_follow_in_a_line() {
+async fn the_first_node_leads_and_each_other_follows_the_one_before() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     let (term, snapshot) = a.lead().await;
     assert_eq!((term.token, snapshot), (FencingToken(1), Snapshot::default()));
     let mut b = Node::start(dir.path(), "b").await;
-    b.ask(election::Request::Campaign);
+    b.request(election::Request::Campaign);
     assert_eq!(b.following().await, (NodeName::new("a"), NodeName::new("a")));
     let mut c = Node::start(dir.path(), "c").await;
-    c.ask(election::Request::Campaign);
+    c.request(election::Request::Campaign);
     assert_eq!(c.following().await, (NodeName::new("b"), NodeName::new("a")));
     drop(b);
     assert_eq!(c.following().await, (NodeName::new("a"), NodeName::new("a")));
@@ -47,7 +47,7 @@ async fn a_dropped_leader_is_followed_under_a_larger_token() {
     let mut a = Node::start(dir.path(), "a").await;
     let mut b = Node::start(dir.path(), "b").await;
     let (first, _) = a.lead().await;
-    b.ask(election::Request::Campaign);
+    b.request(election::Request::Campaign);
     b.following().await;
     drop(a);
     let (second, _) = b.elected().await;
@@ -60,18 +60,18 @@ async fn a_resigned_leader_hands_over_and_can_come_back() {
     let mut a = Node::start(dir.path(), "a").await;
     let mut b = Node::start(dir.path(), "b").await;
     let (first, _) = a.lead().await;
-    b.ask(election::Request::Campaign);
+    b.request(election::Request::Campaign);
     b.following().await;
-    a.ask(election::Request::Resign);
+    a.request(election::Request::Resign);
     let over = a.until(|event| match event {
         Event::Election(election::Event::Over { term, why }) => Some((term, why)),
         _ => None,
     });
     assert_eq!(over.await, (first, TermEnd::Resigned));
     b.elected().await;
-    a.ask(election::Request::Campaign);
+    a.request(election::Request::Campaign);
     assert_eq!(a.following().await.0, NodeName::new("b"));
-    b.ask(election::Request::Leave);
+    b.request(election::Request::Leave);
     assert_eq!(a.elected().await.0.token, FencingToken(3));
 }
 
@@ -87,7 +87,7 @@ async fn the_lease_never_ends() {
 }
 
 #[tokio::test]
-async fn a_name_that_lives_is_taken() {
+async fn the_name_of_a_live_member_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let a = Node::start(dir.path(), "a").await;
     let state = StateDir::open(dir.path(), BackendIdentity::Solo, &NodeName::new("a")).unwrap();
@@ -97,7 +97,7 @@ async fn a_name_that_lives_is_taken() {
 }
 
 #[tokio::test]
-async fn a_leader_whose_lock_file_was_removed_is_fenced_and_joins_anew() {
+async fn a_leader_whose_lock_file_was_removed_is_fenced_and_joins_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     let (first, _) = a.lead().await;
@@ -118,13 +118,13 @@ async fn a_leader_with_an_old_token_is_fenced() {
 }
 
 #[tokio::test]
-async fn who_leaves_in_order_leaves_nothing_behind() {
+async fn a_node_that_leaves_in_order_leaves_no_files_behind() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
-    a.ask(election::Request::Leave);
+    a.request(election::Request::Leave);
     a.until(|event| matches!(event, Event::Election(election::Event::Left)).then_some(())).await;
-    for folder in ["members", "queue"] {
-        assert_eq!(std::fs::read_dir(dir.path().join(folder)).unwrap().count(), 0, "{folder}");
+    for directory in ["members", "queue"] {
+        assert_eq!(std::fs::read_dir(dir.path().join(directory)).unwrap().count(), 0, "{directory}");
     }
 }

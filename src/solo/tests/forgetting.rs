@@ -1,4 +1,4 @@
-//! What is kept of jobs that no member's files have any more.
+//! Removal of the records of jobs that no member's files define any more.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// A term in which the jobs `kept` and `old` have ended three runs each.
+    /// Opens a term in which the jobs `kept` and `old` have ended three runs each.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut store = Store::open(&dir.path().join("ledger.db")).unwrap();
@@ -50,9 +50,9 @@ impl Fixture {
 }
 
 #[test]
-fn a_job_that_is_gone_is_forgotten_after_its_time_and_not_before() {
+fn a_job_that_is_gone_is_forgotten_after_the_configured_time_and_not_before() {
     let mut fixture = Fixture::new();
-    assert_eq!(fixture.forget(&["kept"]), [], "its time counts from when it was found gone");
+    assert_eq!(fixture.forget(&["kept"]), [], "the time counts from when it was first found gone");
     fixture.now += DAY * 29;
     assert_eq!(fixture.forget(&["kept"]), []);
     fixture.now += DAY;
@@ -63,7 +63,7 @@ fn a_job_that_is_gone_is_forgotten_after_its_time_and_not_before() {
 }
 
 #[test]
-fn a_job_that_came_back_is_gone_anew() {
+fn the_time_starts_again_for_a_job_that_came_back() {
     let mut fixture = Fixture::new();
     fixture.forget(&["kept"]);
     fixture.now += DAY * 20;
@@ -75,7 +75,7 @@ fn a_job_that_came_back_is_gone_anew() {
 }
 
 #[test]
-fn what_runs_or_was_recorded_since_is_left_alone() {
+fn a_job_with_a_run_in_flight_or_later_history_is_kept() {
     let mut fixture = Fixture::new();
     fixture.forget(&["kept"]);
     fixture.now += DAY * 30;
@@ -100,15 +100,15 @@ fn a_leader_of_another_term_forgets_nothing() {
     assert!(fixture.has("old"));
 }
 
-fn say(node: &Node, jobs: &[&str]) {
+fn publish(node: &Node, jobs: &[&str]) {
     let digest = Digest::of(jobs.concat().as_bytes());
     let names = jobs.iter().map(|name| JobName::parse(name).unwrap()).collect();
-    node.ask(election::Request::Define(Arc::new(Defined { digest: digest.clone(), jobs: names })));
-    node.ask(election::Request::Publish(Published { digest, ..Published::default() }));
+    node.request(election::Request::Define(Arc::new(Defined { digest: digest.clone(), jobs: names })));
+    node.request(election::Request::Publish(Published { digest, ..Published::default() }));
 }
 
 #[tokio::test]
-async fn only_what_no_members_files_have_is_forgotten() {
+async fn only_jobs_that_no_member_defines_are_forgotten() {
     let dir = tempfile::tempdir().unwrap();
     let after = Some(Duration::from_secs(1));
     let mut a = Node::start_forgetting(dir.path(), "a", Arc::new(|_| Ok(())), after).await;
@@ -117,8 +117,8 @@ async fn only_what_no_members_files_have_is_forgotten() {
     for job in ["old", "other"] {
         assert_eq!(a.commit(advance(job, None, 10, None)).await, Commit::Accepted);
     }
-    say(&b, &["other"]);
-    say(&a, &["other"]);
+    publish(&b, &["other"]);
+    publish(&a, &["other"]);
     let forgotten = a.until(|event| match event {
         Event::Ledger(ledger::Event::Forgotten { job, records }) => Some((job.to_string(), records)),
         _ => None,

@@ -1,4 +1,4 @@
-//! What operators write, and the leader does.
+//! Operators' requests and what the leader does with them.
 
 use rusqlite::Connection;
 use uuid::Uuid;
@@ -18,7 +18,7 @@ fn request(uuid: u128) -> TriggerRecord {
 }
 
 impl Node {
-    async fn heard(&mut self, wanted: impl Fn(&OperatorRequests) -> bool) -> OperatorRequests {
+    async fn await_requests(&mut self, wanted: impl Fn(&OperatorRequests) -> bool) -> OperatorRequests {
         self.until(|event| match event {
             Event::Ledger(ledger::Event::OperatorRequests(requests)) if wanted(&requests) => Some(requests),
             _ => None,
@@ -36,7 +36,7 @@ fn j() -> JobName {
 }
 
 #[tokio::test]
-async fn a_begin_that_a_pause_overtook_is_refused() {
+async fn a_begin_that_a_pause_overtook_is_superseded() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
@@ -45,9 +45,9 @@ async fn a_begin_that_a_pause_overtook_is_refused() {
     let owner = Owner { node: a.name.clone(), session: a.session.clone() };
     let run = RunRecord { owner, ..record("j", 60, "") };
     assert_eq!(a.commit(begin(&run, Version::FIRST)).await, Commit::Superseded);
-    // The pause has made the version that the next decision of the chain names.
+    // The pause has produced the version that the next change of the chain expects.
     assert_eq!(a.commit(begin(&run, Version(1))).await, Commit::Superseded);
-    a.ask_ledger(ledger::Request::ReadJob(j()));
+    a.request_ledger(ledger::Request::ReadJob(j()));
     let read = a.until(|event| match event {
         Event::Ledger(ledger::Event::Job(_, entry, control)) => entry.zip(control),
         _ => None,
@@ -59,24 +59,24 @@ async fn a_begin_that_a_pause_overtook_is_refused() {
 }
 
 #[tokio::test]
-async fn a_pause_is_heard_of_and_ended_by_the_leader() {
+async fn the_leader_receives_a_pause_and_ends_it() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
     let operator = a.operator();
     operator.pause(j(), Uuid::from_u128(1), pause("disks")).await.unwrap();
-    a.heard(|requests| requests.control.contains_key(&j())).await;
+    a.await_requests(|requests| requests.control.contains_key(&j())).await;
     let resume = Resume { by: "bob".into(), at: Timestamp::UNIX_EPOCH };
     let id = operator.request_resume(j(), resume.clone()).await.unwrap();
     assert_eq!(id, Some(Uuid::from_u128(1)));
-    a.heard(|requests| requests.control.values().any(|entry| entry.record.resume.is_some())).await;
+    a.await_requests(|requests| requests.control.values().any(|entry| entry.record.resume.is_some())).await;
     let lift = |control| {
         let skip = Some(skip("j", 60, 1, None));
         Change::Resume { job: j(), control: Version(control), mark: Some((Some(Version(0)), job_record(60))), skip }
     };
     assert_eq!(a.commit(lift(0)).await, Commit::Superseded);
-    a.ask_ledger(ledger::Request::ReadJob(j()));
-    assert_eq!(a.history("j").await.len(), 0, "whole or not at all");
+    a.request_ledger(ledger::Request::ReadJob(j()));
+    assert_eq!(a.history("j").await.len(), 0, "a refused change writes nothing");
     let (done, answer) = futures_util::join!(operator.resumed(j(), Uuid::from_u128(1)), a.commit(lift(1)));
     assert_eq!((done, answer), (Ok(()), Commit::Accepted));
     assert_eq!(a.history("j").await.len(), 1);
@@ -84,7 +84,7 @@ async fn a_pause_is_heard_of_and_ended_by_the_leader() {
 }
 
 #[tokio::test]
-async fn a_trigger_leads_to_one_run_and_its_end_is_told() {
+async fn a_trigger_leads_to_one_run_and_its_end_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
@@ -92,7 +92,7 @@ async fn a_trigger_leads_to_one_run_and_its_end_is_told() {
     let id = operator.trigger(request(7)).await.unwrap();
     assert_eq!(operator.trigger(request(7)).await, Ok(id.clone()));
     let seq = id.trigger().unwrap();
-    let requests = a.heard(|requests| requests.triggers.contains_key(&seq)).await;
+    let requests = a.await_requests(|requests| requests.triggers.contains_key(&seq)).await;
     assert_eq!((requests.triggers.len(), requests.triggers[&seq].is_in_history), (1, false));
     let owner = Owner { node: a.name.clone(), session: a.session.clone() };
     let run = RunRecord { owner, trigger: Some(request(7).numbered(seq)), ..record("j", 60, "") };
@@ -101,14 +101,14 @@ async fn a_trigger_leads_to_one_run_and_its_end_is_told() {
     let (followed, answer) = futures_util::join!(operator.followed(id.clone()), a.commit(end(&run, 0, false)));
     let ended = Followed::Ended(Box::new(HistoryRecord::Run(success(run))));
     assert_eq!((followed, answer), (Ok(ended), Commit::Accepted));
-    assert_eq!(operator.trigger(request(7)).await, Ok(id.clone()), "it has ended, and is known all the same");
+    assert_eq!(operator.trigger(request(7)).await, Ok(id.clone()), "the uuid is known even after the run has ended");
     let other = operator.trigger(request(8)).await.unwrap();
-    assert!(other.trigger() > id.trigger(), "no number is used again");
+    assert!(other.trigger() > id.trigger(), "numbers are never used again");
     assert_eq!(operator.followed(RunId::scheduled(j(), Timestamp::UNIX_EPOCH)).await, Ok(Followed::Gone));
 }
 
 #[tokio::test]
-async fn a_trigger_that_leads_to_no_run_leaves_its_reason_and_the_next_leader_knows_the_uuid() {
+async fn a_skipped_trigger_leaves_a_record_by_which_the_next_leader_knows_the_uuid() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
@@ -131,7 +131,7 @@ async fn a_trigger_that_leads_to_no_run_leaves_its_reason_and_the_next_leader_kn
 }
 
 #[test]
-fn a_ledger_of_the_first_version_gets_what_it_lacks() {
+fn a_ledger_of_the_first_version_is_upgraded() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ledger.db");
     drop(Store::open(&path).unwrap());

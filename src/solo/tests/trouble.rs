@@ -1,13 +1,13 @@
-//! A disk that is full, and files that are not what they should be.
+//! Full disks, and damaged or removed files.
 
 use super::*;
 
 #[tokio::test]
-async fn a_damaged_record_is_named_and_blocks_no_other() {
+async fn a_damaged_record_is_reported_and_does_not_block_others() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
-    let good = a.begin_noted("good", 60).await;
+    let good = a.begin_recorded("good", 60).await;
     a.begin("bad", 60).await;
     let db = Connection::open(dir.path().join("ledger.db")).unwrap();
     db.execute("UPDATE running SET record = '{' WHERE run LIKE 'bad%'", []).unwrap();
@@ -20,10 +20,10 @@ async fn a_damaged_record_is_named_and_blocks_no_other() {
 }
 
 #[test]
-fn a_file_that_is_no_ledger_is_refused() {
+fn a_file_that_is_not_a_ledger_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ledger.db");
-    std::fs::write(&path, "this is no database, and long enough to be looked at as one".repeat(40)).unwrap();
+    std::fs::write(&path, "this is not a database, but long enough to be read as one".repeat(40)).unwrap();
     let refused = Store::open(&path).unwrap_err();
     assert!(refused.is_lasting() && refused.to_string().contains("not a database"), "{refused}");
 }
@@ -39,7 +39,7 @@ fn a_ledger_of_a_later_version_is_refused() {
 }
 
 #[test]
-fn a_full_disk_takes_a_group_of_changes_whole_or_not_at_all() {
+fn a_group_of_changes_is_written_as_a_whole_or_not_at_all_on_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::open(&dir.path().join("ledger.db")).unwrap();
     let (token, ..) = store.open_term(&[]).unwrap();
@@ -54,11 +54,11 @@ fn a_full_disk_takes_a_group_of_changes_whole_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_for_now_is_not_answered_until_it_is() {
+async fn a_commit_that_cannot_be_written_yet_is_answered_once_it_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
-    // Another connection that holds the write lock for longer than any of ours does.
+    // Another connection holds the write lock for longer than the backend waits for it.
     let db = Connection::open(dir.path().join("ledger.db")).unwrap();
     db.execute_batch("BEGIN IMMEDIATE").unwrap();
     let sent = a.send(advance("j", None, 10, None));
@@ -78,7 +78,7 @@ async fn what_cannot_be_written_for_now_is_not_answered_until_it_is() {
 }
 
 #[tokio::test]
-async fn a_ledger_that_cannot_be_used_ends_the_term_loudly() {
+async fn an_unusable_ledger_ends_the_term_and_fails_the_node() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
@@ -95,12 +95,12 @@ async fn a_ledger_that_cannot_be_used_ends_the_term_loudly() {
         _ => None,
     });
     assert_eq!(answer.await, Commit::Unknown);
-    a.ask(election::Request::Leave);
+    a.request(election::Request::Leave);
     a.until(|event| matches!(event, Event::Election(election::Event::Left)).then_some(())).await;
 }
 
 #[tokio::test]
-async fn a_node_whose_member_was_removed_gives_all_up() {
+async fn a_node_whose_member_files_were_removed_commits_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
@@ -109,17 +109,17 @@ async fn a_node_whose_member_was_removed_gives_all_up() {
 }
 
 #[tokio::test]
-async fn a_node_whose_lock_file_is_removed_notices_before_the_next_look() {
+async fn a_node_whose_lock_file_is_removed_notices_before_the_next_poll() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
     std::fs::remove_file(dir.path().join(format!("members/a@{}.lock", a.session))).unwrap();
     let over = a.until(|event| matches!(event, Event::Election(election::Event::Over { .. })).then_some(()));
-    tokio::time::timeout(Duration::from_secs(10), over).await.expect("it does not wait for a commit or a look");
+    tokio::time::timeout(Duration::from_secs(10), over).await.expect("it does not wait for a commit or a poll");
 }
 
 #[tokio::test]
-async fn who_resigns_on_a_full_disk_is_still_told_what_it_asked() {
+async fn reads_are_still_answered_to_a_node_that_resigns_on_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
@@ -128,21 +128,21 @@ async fn who_resigns_on_a_full_disk_is_still_told_what_it_asked() {
     db.execute_batch("BEGIN IMMEDIATE").unwrap();
     a.send(advance("k", None, 10, None));
     a.until(|event| matches!(event, Event::Election(election::Event::Suspended { .. })).then_some(())).await;
-    a.ask_ledger(ledger::Request::ReadRun(run.id()));
-    a.ask(election::Request::Resign);
+    a.request_ledger(ledger::Request::ReadRun(run.id()));
+    a.request(election::Request::Resign);
     a.until(|event| matches!(event, Event::Election(election::Event::Withdrawn)).then_some(())).await;
-    assert_eq!(a.run_told(&run.id()).await, Some((run, Version::FIRST)));
+    assert_eq!(a.run_event(&run.id()).await, Some((run, Version::FIRST)));
 }
 
 #[tokio::test]
-async fn a_panic_beside_the_backend_ends_it_and_the_daemon_sees_that() {
+async fn a_panic_in_background_work_ends_the_backend() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
-    a.begin_noted("j", 60).await;
+    a.begin_recorded("j", 60).await;
     drop(a);
     let mut b = Node::start_with(dir.path(), "b", Arc::new(|_| panic!("a bug"))).await;
-    b.ask(election::Request::Campaign);
+    b.request(election::Request::Campaign);
     let end = async { while b.solo.coordination.events.recv().await.is_some() {} };
-    tokio::time::timeout(LONG, end).await.expect("its channel closes");
+    tokio::time::timeout(LONG, end).await.expect("the channel of events closes");
 }

@@ -1,9 +1,9 @@
-//! Guarded writes, and what the history keeps.
+//! Conditional writes, and trimming of the history.
 
 use super::*;
 
 #[tokio::test]
-async fn a_change_rests_on_the_versions_it_names() {
+async fn a_change_is_accepted_only_at_the_version_it_names() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
@@ -27,7 +27,7 @@ async fn a_run_begins_once_and_ends_once() {
     a.read_job("j").await;
     assert_eq!(a.commit(begin(&run, Version(1))).await, Commit::Superseded);
     a.read_job("j").await;
-    // Whole or not at all: the refused begins have not moved the mark.
+    // The refused begins have not moved the mark.
     assert_eq!(a.commit(advance("j", Some(1), 61, None)).await, Commit::Accepted);
     assert_eq!(a.commit(Change::UpdateRun { at: Version(0), run: run.clone() }).await, Commit::Accepted);
     assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Superseded);
@@ -37,7 +37,7 @@ async fn a_run_begins_once_and_ends_once() {
 }
 
 #[tokio::test]
-async fn changes_requested_together_see_each_other_in_order_and_fall_together() {
+async fn changes_requested_together_apply_in_order_and_fail_as_a_chain() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
@@ -56,14 +56,14 @@ async fn changes_requested_together_see_each_other_in_order_and_fall_together() 
 }
 
 #[tokio::test]
-async fn who_does_not_lead_decides_nothing() {
+async fn a_node_that_does_not_lead_is_fenced() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     assert_eq!(a.commit(advance("j", None, 10, None)).await, Commit::Fenced);
 }
 
 #[tokio::test]
-async fn neighbouring_skips_are_one_record() {
+async fn neighbouring_skips_are_stored_as_one_record() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
@@ -73,7 +73,7 @@ async fn neighbouring_skips_are_one_record() {
 }
 
 #[tokio::test]
-async fn what_the_history_has_already_keeps_nothing_from_being_written() {
+async fn existing_or_trimmed_records_of_the_history_do_not_prevent_writes() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     a.lead().await;
@@ -86,12 +86,12 @@ async fn what_the_history_has_already_keeps_nothing_from_being_written() {
     assert_eq!(a.history("j").await, [HistoryRecord::Run(success(run))]);
     assert_eq!(a.commit(advance("k", None, 60, Some(skip("k", 60, 1, None)))).await, Commit::Accepted);
     assert_eq!(a.commit(advance("k", Some(0), 61, Some(skip("k", 60, 2, None)))).await, Commit::Accepted);
-    // Trimmed meanwhile, too.
+    // Also when the record at that version was trimmed meanwhile.
     assert_eq!(a.commit(advance("k", Some(1), 90, Some(skip("k", 90, 1, Some(5))))).await, Commit::Accepted);
 }
 
 #[test]
-fn the_newest_twenty_runs_and_apart_from_them_the_newest_twenty_skips_are_kept() {
+fn the_newest_twenty_runs_and_the_newest_twenty_skips_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ledger.db");
     let mut store = Store::open(&path).unwrap();

@@ -1,4 +1,4 @@
-//! The line between client and server can be delayed, muted, and cut at a chosen reply.
+//! The proxy: it can delay and mute a connection, and cut it at a chosen reply.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::support::LONG;
 use crate::support::proxy::{At, Proxy, opcode};
 use crate::support::zookeeper::Ensemble;
 
-/// Long enough that a cut-off client's session outlives the test's looking.
+/// Long enough that the session of a cut-off client does not expire before the test has checked.
 const SESSION: Duration = Duration::from_secs(8);
 
 async fn client(connect: &str) -> Client {
@@ -36,7 +36,7 @@ async fn a_multi_whose_reply_is_cut_was_carried_out_and_its_client_does_not_know
     assert!(other.check_stat("/a").await.unwrap().is_some(), "the server had carried it out");
 
     proxy.pass();
-    // The client finds its way back by itself: the session is the same.
+    // The client reconnects by itself, with the same session.
     let mut states = cut.state_watcher();
     while cut.state() != zookeeper_client::SessionState::SyncConnected {
         tokio::time::timeout(LONG, states.changed()).await.unwrap();

@@ -1,4 +1,4 @@
-//! A node's events can be waited for, and what its jobs leave behind fails the test.
+//! Nodes: tests can wait for their events, and leftover processes of jobs fail the test.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,7 +8,7 @@ use crate::support::LONG;
 use crate::support::node::Spec;
 use crate::support::scratch::Scratch;
 
-/// Stands in for the daemon: finds its name among the arguments, tells some events, ends with 0 at SIGTERM.
+/// A stand-in for the daemon: takes its name from the arguments, logs some events, and ends with 0 on SIGTERM.
 const DAEMON: &str = r#"#!/bin/sh
 [ "$1 $2 $3 $4" = "run --log-format json --node" ] || exit 2
 node=$5

@@ -1,4 +1,4 @@
-//! kazoo and Curator stand in one queue, each behind a candidate named as ours are.
+//! kazoo and Curator join the same queue, each behind a candidate named like ours.
 
 use uuid::Uuid;
 use zookeeper_client::{Acls, Client, CreateMode};

@@ -1,4 +1,4 @@
-//! Servers start, fall, return, ask for certificates and passwords, and go with the test process.
+//! ZooKeeper servers: they start, die, restart, check certificates and passwords, and end with the test process.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -104,7 +104,7 @@ fn nothing_is_left_of_an_ensemble_that_was_dropped() {
     assert!(!Path::new("/proc").join(pid.to_string()).exists());
 }
 
-/// Run by the next test in a process of its own, which is killed.
+/// The next test runs this one in a process of its own and kills it.
 #[test]
 #[ignore = "waits to be killed"]
 fn a_test_that_is_killed() {
@@ -136,7 +136,7 @@ fn nothing_is_left_of_an_ensemble_whose_test_process_was_killed() {
 }
 
 fn is_alive(pid: &str) -> bool {
-    // Where nobody reaps orphans, a zombie is all that is left.
+    // If nobody reaps orphans, a zombie remains.
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
     stat.is_ok_and(|stat| !stat.contains(") Z "))
 }

@@ -1,4 +1,4 @@
-//! The witness sees what happened, and the checker tells right from wrong.
+//! The witness records what happened, and its checker detects violations.
 
 use std::process::{Child, Command, Stdio};
 
@@ -52,7 +52,7 @@ fn an_older_leaders_run_after_a_newer_leaders_is_a_fault() {
 #[test]
 fn a_process_left_of_a_killed_run_overlaps_with_the_next() {
     let witness = Witness::new();
-    // `cat` holds on for as long as its input stays open, whatever becomes of the shell above it.
+    // `cat` lives as long as its input is open, even if its parent shell is killed.
     let mut first = run(&witness, "backup.1", 5, &["cat"]);
     let input = first.stdin.take();
     until("the first began", || !witness.entries().is_empty());

@@ -1,4 +1,4 @@
-//! The socket: the leader serves it, a new leader takes it over.
+//! The API socket: the leader serves it, and a new leader takes it over.
 
 use crate::support::{LONG, until};
 

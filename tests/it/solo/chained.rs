@@ -1,4 +1,4 @@
-//! Jobs that run after others, by one leader and by the next.
+//! Chained jobs (`after`), run by one leader and by the next.
 
 use crate::support::LONG;
 use crate::support::witness::Witness;
@@ -7,7 +7,7 @@ use super::fixture::{
     Gate, await_end, await_record, await_run, await_start, cli, cli_text, following, leading, node, of, status,
 };
 
-/// The same step of a chain for another job.
+/// The id of another job's run in the same chain.
 fn behind(run: &str, job: &str) -> String {
     format!("{job}.{}", run.split_once('.').unwrap().1)
 }
@@ -68,7 +68,7 @@ fn a_triggered_job_sets_off_those_behind_it_and_people_are_shown_what_hangs_on_w
         "jobs:\n  first: {schedule: '@yearly', command: 'true'}\n  second: {after: {first: success}, command: 'true'}\n",
     );
     let a = leading(&spec);
-    // Once it answers at all.
+    // As soon as the daemon answers.
     status(&spec);
     assert!(cli_text(&spec, &["trigger", "first", "--wait"]).contains("first."));
     let run = await_start(&a, 0, "second");
@@ -79,7 +79,7 @@ fn a_triggered_job_sets_off_those_behind_it_and_people_are_shown_what_hangs_on_w
     let status = status(&spec);
     let job = status["jobs"].as_array().unwrap().iter().find(|job| job["name"] == "second").unwrap().clone();
     assert_eq!(job["after"], serde_json::json!({"first": "success"}));
-    // By hand it runs as any job does.
+    // A trigger runs it like any other job.
     assert!(cli(&spec, &["trigger", "second", "--wait"]).status.success());
 }
 

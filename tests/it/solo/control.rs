@@ -1,4 +1,4 @@
-//! `trigger`, `pause` and `resume`, against a daemon on one host.
+//! Tests of `trigger`, `pause` and `resume` against a solo daemon.
 
 use std::process::Output;
 use std::thread;
@@ -16,7 +16,7 @@ fn spec(command: &str, more: &str) -> Spec {
     node("asked").jobs(&format!("jobs:\n  seldom: {{schedule: {SELDOM}, command: {command:?}{more}}}\n"))
 }
 
-/// Starts it, and waits until it leads and can be asked.
+/// Starts a node, and waits until it leads and serves its socket.
 fn serving(spec: &Spec) -> Node {
     let node = leading(spec);
     until("it can be asked", || get(spec, "/healthz").is_some());
@@ -57,7 +57,7 @@ fn a_trigger_is_logged_where_it_was_asked_for_and_where_it_was_done() {
     let done = node.await_event("job.triggered", LONG);
     assert_eq!((done.text("job"), done.text("run")), ("seldom", run.trim()));
     assert!(done.text("by").starts_with("uid "), "{}", done.json());
-    node.await_where("log", LONG, |line| line.text("message").contains("wants a run of the job now"));
+    node.await_where("log", LONG, |line| line.text("message").contains("requested a run of the job"));
     node.await_where("run.finished", LONG, |ended| ended.text("run") == run.trim());
 }
 
@@ -168,7 +168,7 @@ fn a_killed_run_ends_as_by_its_timeout_and_says_by_whom() {
     let node = serving(&spec);
     let run = cli_text(&spec, &["trigger", "seldom"]).trim().to_owned();
     node.await_where("run.started", LONG, |started| started.text("run") == run);
-    assert_eq!(cli_text(&spec, &["kill", &run]), format!("{run} is told to end\n"));
+    assert_eq!(cli_text(&spec, &["kill", &run]), format!("{run} is being stopped\n"));
     let ended = node.await_where("run.finished", LONG, |ended| ended.text("run") == run);
     assert_eq!((ended.text("outcome"), ended.text("reason")), ("killed", "operator"));
     assert!(ended.text("by").starts_with("uid "), "{}", ended.json());

@@ -12,7 +12,7 @@ use super::fixture::{leading, node};
 
 const JOBS: usize = 500;
 
-/// Gives a leading node its jobs, all due once at the same instant; false if that passed before it had them.
+/// Gives a leader its jobs, all due once at the same time. Returns false if it loaded them too late.
 fn load(spec: &Spec, a: &Node, witness: &Witness, ahead: SignedDuration) -> bool {
     let at = Timestamp::now() + ahead;
     let at = at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();

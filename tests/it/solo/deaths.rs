@@ -1,4 +1,4 @@
-//! Daemon and warden die, one by one and together: whoever is left ends the trees, and a restart works at once.
+//! Deaths of daemon and warden, alone and together: the survivor kills the process trees, and a restart works at once.
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -7,7 +7,7 @@ use crate::support::{LONG, until};
 
 use super::fixture::{await_end, await_run, await_start, leading, node, warden_of};
 
-/// A tree that ignores SIGTERM, with a process that left its session and one that is nobody's child.
+/// A process tree that ignores SIGTERM, with a process in its own session and an orphan.
 const PROCESSES: &str =
     r#"trap "" TERM; setsid sleep 1000 & (setsid sh -c "sleep 1000 & sleep 1000" &); echo up; sleep 1000"#;
 
@@ -57,7 +57,7 @@ fn a_daemon_without_its_warden_ends_the_trees_and_itself() {
 fn what_outlives_daemon_and_warden_is_dead_before_the_next_leads() {
     let (spec, a, run) = process_table();
     let warden = warden_of(&a);
-    // Stopped, the daemon cannot see to what the warden leaves.
+    // A stopped daemon cannot clean up after the warden.
     a.stop();
     kill(warden);
     a.kill9();
@@ -77,7 +77,7 @@ fn a_stopped_warden_is_no_dead_one() {
     await_start(&a, 0, "tick");
     let warden = Pid::from_raw(warden_of(&a).cast_signed()).unwrap();
     kill_process(warden, Signal::STOP).unwrap();
-    // What the daemon orders meanwhile waits.
+    // The daemon's orders wait until the warden goes on.
     a.await_where("run.skipped", LONG, |skip| skip.text("reason") == "overlap");
     let seen = a.events().len();
     kill_process(warden, Signal::CONT).unwrap();

@@ -1,6 +1,6 @@
-//! A state directory that cannot be written: nothing starts unrecorded, and it is said why.
+//! A state directory that cannot be written: no run starts unrecorded, and the log says why.
 //!
-//! The node lives in a mount namespace of its own, so that no mount is left whatever ends the test; that takes root.
+//! The node runs in a mount namespace of its own, so that no mount is left however the test ends. This needs root.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use crate::support::{LONG, until};
 
 use super::fixture::{PROGRAM, await_starts, cli_text, leading};
 
-/// A node whose state directory is a file system of its own, mounted with `options`. None: this may not be done here.
+/// A node whose state directory is a separate file system, mounted with `options`. `None` if mounting is not allowed.
 fn on_own_file_system(options: &str) -> Option<(Scratch, Spec)> {
     let allowed = Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|output| output.status.success());
     if !allowed {
@@ -54,7 +54,7 @@ fn nothing_starts_while_the_disk_is_full_and_all_goes_on_when_there_is_room() {
     let seen = a.events().len();
     let trouble = a.await_after(seen, "coordination.unreachable", LONG, |_| true);
     assert!(trouble.text("message").contains("full"), "{:?}", trouble.json());
-    // The trouble is told again with every try: three of them are longer than one occurrence.
+    // The error is logged again with every retry: three retries take longer than the time to the next occurrence.
     let started = a.events().named("run.started").len();
     let mut seen = a.events().len();
     for _ in 0..3 {
@@ -75,7 +75,7 @@ fn a_state_directory_that_cannot_be_written_is_named() {
     let Some((_dir, spec)) = on_own_file_system("ro") else { return };
     let a = spec.start();
     assert_eq!(a.wait_exit(LONG).code(), Some(1));
-    // Its last words may be read a little after its end is seen.
+    // Its last lines may be read shortly after its end is noticed.
     until("the directory is named, and what is wrong with it", || {
         let told = a.events().tail();
         told.contains(spec.state_dir().to_str().unwrap()) && told.contains("Read-only")

@@ -1,4 +1,4 @@
-//! Leaving in order: resign first, drain under the living member, and what happens to runs that take too long.
+//! Orderly stops: resign, drain while the member is alive, and end runs that take too long.
 
 use rustix::process::Signal;
 
@@ -7,13 +7,13 @@ use crate::support::node::{Node, Spec};
 
 use super::fixture::{Gate, await_end, await_run, await_start, following, leading, node, of};
 
-/// One job a second that ends when the gate is open.
+/// A job that is due every second and ends when the gate is open.
 fn gated(gate: &Gate) -> Spec {
     let command = gate.command();
     node("first").jobs(&format!("jobs: {{long: {{schedule: '* * * * * *', command: {command:?}}}}}"))
 }
 
-/// One job a second that SIGTERM does not end.
+/// A job that is due every second and ignores SIGTERM.
 fn stubborn(kill_grace: &str) -> Spec {
     let command = r#"trap "" TERM; while :; do sleep 0.05; done"#;
     let job = format!("{{schedule: '* * * * * *', command: {command:?}, kill_grace: {kill_grace}}}");

@@ -1,4 +1,4 @@
-//! Failover after failover under a job of every second: no occurrence twice, none lost.
+//! Repeated failovers with a job due every second: no occurrence runs twice, and none is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use super::fixture::{await_starts, following, history, leading, node, of};
 
 const FAILOVERS: usize = 10;
 
-/// All that the ledger ever said of the job, gathered before it is trimmed.
+/// All history records of the job, collected before they are trimmed.
 #[derive(Default)]
 struct Account {
     runs: BTreeMap<Timestamp, Value>,
@@ -39,7 +39,7 @@ impl Account {
         })
     }
 
-    /// Every second has its record, and what the record says is what the witness saw.
+    /// Checks that every second has a record, and that the record matches what the witness saw.
     fn assert_agrees_with(&self, witness: &Witness, may_be_interrupted: bool) {
         let entries = witness.entries();
         let seen = |mark: Mark| -> BTreeSet<Timestamp> {
@@ -74,7 +74,7 @@ fn ticking(witness: &Witness) -> Spec {
     node("first").jobs(&format!("jobs: {{tick: {job}}}"))
 }
 
-/// Ends the leader again and again, now in the middle of a run, now between two.
+/// Ends the leader repeatedly, sometimes during a run and sometimes between two.
 fn fail_over(end: impl Fn(&Node), may_be_interrupted: bool) {
     let witness = Witness::new();
     let spec = ticking(&witness);
@@ -91,7 +91,7 @@ fn fail_over(end: impl Fn(&Node), may_be_interrupted: bool) {
         follower.await_event("takeover.done", LONG);
         let former = std::mem::replace(&mut leader, follower);
         let again = former.spec().clone();
-        // Sees to it that nothing of it is left.
+        // Dropping it checks that none of its processes is left.
         drop(former);
         follower = following(&again);
     }

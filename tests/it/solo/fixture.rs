@@ -1,4 +1,4 @@
-//! What tests with real daemons share: how to start one, how to ask it, and jobs that end when told to.
+//! Helpers for tests with real daemons: starting nodes, sending requests, and jobs that end on demand.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -20,14 +20,14 @@ pub fn node(name: &str) -> Spec {
     Spec::new(PROGRAM, name)
 }
 
-/// Starts it, and waits until it leads.
+/// Starts a node, and waits until it leads.
 pub fn leading(spec: &Spec) -> Node {
     let node = spec.start();
     node.await_event("takeover.done", LONG);
     node
 }
 
-/// Starts it, and waits until it follows.
+/// Starts a node, and waits until it follows.
 pub fn following(spec: &Spec) -> Node {
     let node = spec.start();
     node.await_event("election.following", LONG);
@@ -55,13 +55,13 @@ impl Gate {
         std::fs::write(self.path(), "").unwrap();
     }
 
-    /// Closes it again, if it is open.
+    /// Closes the gate if it is open.
     pub fn close(&self) {
         let _ = std::fs::remove_file(self.path());
     }
 }
 
-/// One answer of the API on the socket; `None` while nobody serves it.
+/// Sends one API request on the socket. `None` while nobody serves it.
 pub fn get(spec: &Spec, path: &str) -> Option<(u16, String)> {
     let mut stream = UnixStream::connect(spec.runtime_dir().join("api.sock")).ok()?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: cronkeeper\r\nConnection: close\r\n\r\n").ok()?;
@@ -71,7 +71,7 @@ pub fn get(spec: &Spec, path: &str) -> Option<(u16, String)> {
     Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }
 
-/// The same with a body: the code, and the document.
+/// Sends a request with a body. Returns the status code and the document.
 pub fn post(spec: &Spec, path: &str, body: &Value) -> (u16, Value) {
     let (body, socket) = (body.to_string(), spec.runtime_dir().join("api.sock"));
     let mut stream = UnixStream::connect(socket).unwrap();
@@ -89,7 +89,7 @@ fn get_json(spec: &Spec, path: &str) -> Value {
     serde_json::from_str(&body).unwrap()
 }
 
-/// `GET /v1/status` of whoever leads.
+/// `GET /v1/status` of the leader.
 pub fn status(spec: &Spec) -> Value {
     get_json(spec, "/v1/status")
 }
@@ -114,12 +114,12 @@ pub fn await_run(spec: &Spec, run: &str) -> Value {
     await_record(spec, job, |record| record["kind"] == "run" && record["run"] == run)
 }
 
-/// A command that asks the daemon.
+/// A command that sends a request to the daemon.
 pub fn cli(spec: &Spec, arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).arg("--runtime-dir").arg(spec.runtime_dir()).output().unwrap()
 }
 
-/// The same, which must succeed: what it printed.
+/// Runs such a command, which must succeed. Returns what it printed.
 pub fn cli_text(spec: &Spec, arguments: &[&str]) -> String {
     let output = cli(spec, arguments);
     assert!(output.status.success(), "{arguments:?}: {output:?}");
@@ -131,17 +131,17 @@ pub fn of(job: &str) -> impl Fn(&Event) -> bool {
     move |event| event.text("job") == job
 }
 
-/// Waits for the start of a job's first run after the first `seen` events, and says which.
+/// Waits for the start of a job's first run after the first `seen` events. Returns the run.
 pub fn await_start(node: &Node, seen: usize, job: &str) -> String {
     node.await_after(seen, "run.started", LONG, of(job)).text("run").to_owned()
 }
 
-/// Waits for the end of a run on this node, or settled by it.
+/// Waits for the end of a run that this node ran or settled.
 pub fn await_end(node: &Node, run: &str) -> Event {
     node.await_where("run.finished", LONG, |event| event.text("run") == run)
 }
 
-/// Waits until as many further runs of a job have begun.
+/// Waits until this many further runs of a job have started.
 pub fn await_starts(node: &Node, job: &str, count: usize) {
     let mut seen = node.events().len();
     for _ in 0..count {

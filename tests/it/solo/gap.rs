@@ -1,4 +1,4 @@
-//! Nobody leads for a while: what came due meanwhile is settled as each job wants it.
+//! A time without a leader: occurrences due in it are settled according to each job's `misfire`.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -30,7 +30,7 @@ fn missed_occurrences_are_made_up_once_all_or_not_at_all() {
     }
     a.kill9();
     drop(a);
-    // Time passes on another clock.
+    // Lets time pass: a job of another node counts the seconds.
     let other = leading(&node("clock").jobs("jobs: {tick: {schedule: '* * * * * *', command: 'true'}}"));
     await_starts(&other, "tick", 5);
     let again = leading(&spec);
@@ -41,7 +41,7 @@ fn missed_occurrences_are_made_up_once_all_or_not_at_all() {
     let never = await_record(&spec, "never", of_gap);
     assert!(never["count"].as_i64().unwrap() >= 3, "{never}");
     let once = await_record(&spec, "once", of_gap);
-    // The newest missed one is run, under its own time.
+    // The newest missed occurrence is run, with its own scheduled time.
     let made_up = instant(&once["last"]) + std::time::Duration::from_secs(1);
     let made_up = await_record(&spec, "once", |run| run["kind"] == "run" && instant(&run["scheduled_at"]) == made_up);
     assert_eq!(made_up["outcome"], "success");

@@ -1,4 +1,4 @@
-//! Many runs that wait for one place in a group.
+//! Many runs that wait for one place in a concurrency group.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::support::until;
 
 use super::fixture::{node, status};
 
-/// A node that has the jobs some time before they are due.
+/// A node that has loaded the jobs some time before they are due.
 fn in_time(jobs: usize) -> (Burst, [Node; 1]) {
     for seconds in [8, 16, 32] {
         let burst = Burst::new(jobs, seconds).grouped();
@@ -21,7 +21,7 @@ fn in_time(jobs: usize) -> (Burst, [Node; 1]) {
     panic!("a node needs more than 32 s to start with {jobs} jobs");
 }
 
-/// The time that the daemon needs of a processor from the instant at which so many jobs are due until the last of them has run.
+/// CPU time of the daemon from the time at which `count` jobs are due until the last has run.
 fn used(jobs: usize) -> Duration {
     let (burst, nodes) = in_time(jobs);
     let before = processor_time(nodes[0].pid());
@@ -41,6 +41,6 @@ fn used(jobs: usize) -> Duration {
 #[test]
 fn a_thousand_that_wait_for_one_place_all_run_once_and_cost_four_times_what_a_quarter_of_them_costs() {
     let (few, many) = (used(250), used(1_000));
-    // Looking at each that waits whenever one ends would make it sixteen times.
+    // Checking every waiting run whenever one ends would make it sixteen times as much.
     assert!(many < few * 8, "250 need {few:?}, 1000 need {many:?}");
 }

@@ -1,4 +1,4 @@
-//! Hooks with real processes: what they find, and that nothing of what they do, or do not do, harms anybody.
+//! Hooks with real processes: their environment, and that no hook can harm runs or other hooks.
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -18,7 +18,7 @@ fn await_hook(node: &Node, hook: &str, run: &str) -> Event {
     node.await_where("hook.finished", 2 * LONG, |event| event.text("hook") == hook && event.text("run") == run)
 }
 
-/// What a hook of a run wrote until it ended, in order.
+/// The lines that a hook of a run wrote until it ended, in order.
 fn written(node: &Node, hook: &str, run: &str) -> Vec<String> {
     let lines = node.events().named("run.output");
     let own = lines.iter().filter(|event| event.text("stream") == hook && event.text("run") == run);
@@ -27,7 +27,7 @@ fn written(node: &Node, hook: &str, run: &str) -> Vec<String> {
 
 #[test]
 fn a_hook_finds_the_facts_of_the_run_and_the_end_of_its_output() {
-    // The program itself, asked by a hook, does not take them for settings that it does not know.
+    // When a hook calls cronkeeper, these variables must not be rejected as unknown settings.
     let known = format!("{PROGRAM} next --schedule @daily -n1 > /dev/null && echo known");
     let hook = format!(r#"env | grep ^CRONKEEPER_ | sort; echo "in $PWD for $TARGET"; {known}; cat"#);
     let more = format!("environment: {{TARGET: ops}}, working_directory: /tmp, on_failure: {hook:?}");
@@ -61,7 +61,7 @@ fn a_hook_finds_the_facts_of_the_run_and_the_end_of_its_output() {
     assert_eq!(tail, ["one", "two"]);
 }
 
-/// A job that fails until the file is there.
+/// A job that fails until the file exists.
 fn until_there(file: &std::path::Path, more: &str) -> String {
     job("flaky", &format!("[ -e {} ]", file.display()), more)
 }
@@ -162,7 +162,7 @@ fn what_was_missed_is_told_once_with_its_count() {
     await_start(&a, 0, "tick");
     a.kill9();
     drop(a);
-    // Time passes on another clock.
+    // Lets time pass: a job of another node counts the seconds.
     let other = leading(&node("clock").jobs(&job("tick", "true", "")));
     await_starts(&other, "tick", 4);
     let again = leading(&spec);
@@ -226,7 +226,7 @@ fn assert_hooks_die(of_warden: bool) {
 
 #[test]
 fn a_hook_that_writes_without_end_is_logged_only_so_far() {
-    // Of long lines: of short ones the log itself may leave some out, where it is read slowly.
+    // The lines are long, because the log may drop short ones if it is read slowly.
     let hook = format!("yes {} | head -c 300000; echo done >&2", "y".repeat(99));
     let a = leading(&node("only").jobs(&job("loud", "true", &format!("on_success: {hook:?}"))));
     let run = await_start(&a, 0, "loud");

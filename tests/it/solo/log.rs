@@ -1,4 +1,4 @@
-//! What stands on stderr, for people and for programs.
+//! The log on stderr, in the formats for people and for programs.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -15,12 +15,12 @@ use crate::support::{LONG, until};
 
 use super::fixture::PROGRAM;
 
-/// A daemon with one job a second, and its log line by line.
+/// A daemon with a job due every second, and the lines of its log.
 fn lines(format: &str) -> (Scratch, Process, Receiver<String>) {
     lines_with(format, "jobs: {tick: {schedule: '* * * * * *', command: 'echo said'}}")
 }
 
-/// The same, with these jobs.
+/// A daemon with these jobs, and the lines of its log.
 pub fn lines_with(format: &str, jobs: &str) -> (Scratch, Process, Receiver<String>) {
     let home = Scratch::new("log");
     let jobs = home.write("jobs.yaml", jobs);
@@ -38,7 +38,7 @@ pub fn lines_with(format: &str, jobs: &str) -> (Scratch, Process, Receiver<Strin
     (home, process, lines)
 }
 
-/// Lines until one has `word`; that one.
+/// Reads lines until one contains `word`. Returns that line.
 pub fn until_line(lines: &Receiver<String>, word: &str) -> String {
     loop {
         let line = lines.recv_timeout(LONG).unwrap_or_else(|_| panic!("no line with {word}"));

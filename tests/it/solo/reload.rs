@@ -1,4 +1,4 @@
-//! The jobs file changes under a running daemon.
+//! Changes of the jobs file while the daemon runs.
 
 use std::fs;
 
@@ -31,7 +31,7 @@ fn a_file_that_is_replaced_or_written_in_place_is_taken_in() {
 
     let seen = a.events().len();
     fs::write(spec.jobs_file(), jobs("  other: {schedule: '* * * * * *', command: 'true'}\n")).unwrap();
-    // The file may be seen half written first: then it is rejected, or has fewer jobs, and is read again.
+    // The daemon may first see a half-written file: it then rejects it or loads fewer jobs, and reads it again.
     await_start(&a, seen, "other");
     let loaded = a.events().named("jobs.loaded");
     assert_eq!(loaded.last().unwrap().number("jobs"), Some(2));
@@ -117,7 +117,7 @@ fn a_new_or_edited_schedule_never_fires_for_the_past() {
     let a = leading(&first);
     await_starts(&a, "tick", 1);
     let seen = a.events().len();
-    // Both have occurrences in the last day, and a window to make them up.
+    // Both have occurrences in the last day, and a misfire window that would allow them to run.
     first.write_jobs(&jobs(concat!(
         "  edited: {schedule: '0 0 * * *', command: 'true', misfire: run-all, misfire_window: 2d}\n",
         "  new: {schedule: '@every 12h', command: 'true', misfire: run-once, misfire_window: 2d}\n",
@@ -126,7 +126,7 @@ fn a_new_or_edited_schedule_never_fires_for_the_past() {
     await_starts(&a, "tick", 2);
     assert_eq!(runs_of_the_past(&a, &loaded), Vec::<Event>::new());
 
-    // Nor after a change of leader.
+    // Not even after a change of leader.
     let b = following(&node("second").beside(&first));
     a.kill9();
     b.await_event("takeover.done", LONG);
@@ -134,7 +134,7 @@ fn a_new_or_edited_schedule_never_fires_for_the_past() {
     assert_eq!(runs_of_the_past(&b, &loaded), Vec::<Event>::new());
 }
 
-/// Runs of other jobs than `tick` for occurrences before an instant.
+/// The runs of jobs other than `tick` for occurrences before an instant.
 fn runs_of_the_past(node: &Node, before: &str) -> Vec<Event> {
     let runs = node.events().named("run.started").into_iter().filter(|run| run.text("job") != "tick");
     runs.filter(|run| run.text("scheduled_at") < before).collect()

@@ -1,4 +1,4 @@
-//! A job that fails is tried again, by whoever leads when its time comes.
+//! Retries of failed jobs, by the leader at the time of the retry.
 
 use crate::support::LONG;
 use crate::support::witness::Witness;

@@ -1,4 +1,4 @@
-//! Started twice, the second follows; when the first is gone, the second leads and goes on.
+//! Succession: of two nodes the second follows, and leads when the first is gone.
 
 use crate::support::node::{Node, Spec};
 use crate::support::witness::Witness;
@@ -6,7 +6,7 @@ use crate::support::{LONG, until};
 
 use super::fixture::{await_end, await_run, await_start, following, leading, node, of};
 
-/// A tree that no signal but SIGKILL ends and that leaves its session.
+/// A process tree that only SIGKILL ends, in a session of its own.
 const STUBBORN: &str = r#"trap "" TERM; setsid sh -c "sleep 1000" & sleep 1000"#;
 
 #[test]
@@ -74,7 +74,7 @@ fn a_stopped_leader_leads_on_for_its_lock_is_held() {
     let b = following(&node("second").beside(&first));
     await_start(&a, 0, "tick");
     a.stop();
-    // A node that joins meanwhile sees the stopped one lead; by then the second would have seen otherwise as well.
+    // A node that joins now sees that the stopped one leads. By then the second node would have noticed if it did not.
     let c = following(&node("third").beside(&first));
     assert_eq!(c.await_event("election.following", LONG).text("leader_node"), a.name());
     let seen = a.events().len();
@@ -111,7 +111,7 @@ fn of_many_started_at_once_one_leads_after_the_other() {
     let mut nodes: Vec<_> = std::iter::once(&first).chain(&specs).map(Spec::start).collect();
     let mut tokens = Vec::new();
     while !nodes.is_empty() {
-        // A node that led before has been taken out, so there is one leader to be found, and never a second.
+        // Former leaders have been removed from the list, so it must contain exactly one leader.
         let leads = |node: &Node| !node.events().named("leader.elected").is_empty();
         until("one leads", || nodes.iter().any(leads));
         let at = nodes.iter().position(leads).unwrap();

@@ -1,4 +1,4 @@
-//! Runs that wait for one of their job, and runs that take its place.
+//! `overlap: queue` and `replace`: runs that wait for the job's earlier run, and runs that replace it.
 
 use crate::support::LONG;
 use crate::support::witness::Witness;
@@ -15,7 +15,7 @@ fn what_waits_when_the_leader_drains_is_begun_by_the_next_after_the_end_of_the_o
     let a = leading(&first);
     let b = following(&node("second").beside(&first));
     let older = await_start(&a, 0, "load");
-    // One waits from the next second on: then the others are skipped.
+    // From the next second on one run waits, and further ones are skipped.
     let skipped = a.await_where("run.skipped", LONG, of("load")).text("run").to_owned();
     a.signal(rustix::process::Signal::TERM);
     b.await_event("takeover.done", LONG);
@@ -75,7 +75,7 @@ fn of_a_group_one_runs_at_a_time() {
     let spec = node("only").jobs(&format!("jobs:\n{}{}", job("first", &gate.command()), job("then", "true")));
     let a = leading(&spec);
     await_start(&a, 0, "first");
-    // It waits, which counts for its own overlap.
+    // A run that waits counts as a run of its job for `overlap`.
     a.await_where("run.skipped", LONG, of("then"));
     let begun = a.events().named("run.started");
     let before = begun.iter().filter(|event| event.text("job") == "then").count();

@@ -1,9 +1,9 @@
-//! Jobs that are all due at one instant, and what became of them.
+//! Many jobs that are all due at the same time, and checks of how they ran.
 //!
-//! Each job makes a directory of its own, which is the cheapest mark that tells a second run from a first: that one cannot
-//! make it again, and fails. The time it was made is when the program ran, by the machine's clock and not by the daemon's
-//! word. Beside them runs one job that may be begun again, and must not be: it began before, and goes on until it is let go.
-//! All of them can be of one group, in which there is room for one: then the others wait for that one, and for each other.
+//! Each job creates a directory of its own, which is the cheapest way to detect a second run: it cannot create it again
+//! and fails. The directory's time shows when the program ran, independent of what the daemon reports. Besides, one
+//! rerunnable job starts earlier and runs until it is released; it must not be started again. Optionally all jobs are
+//! in one concurrency group with one place: then the others wait for that job, and for each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,17 +15,17 @@ use super::node::{Event, Node};
 use super::scratch::Scratch;
 use super::{LONG, poll, until};
 
-/// The job that goes on meanwhile.
+/// The job that runs until it is released.
 const HELD: &str = "held";
-/// How much earlier that one is due.
+/// How much earlier that job is due.
 const AHEAD: SignedDuration = SignedDuration::from_secs(3);
-/// The program that leaves the marks.
+/// The program that creates the directories.
 pub const MARKER: &str = "/bin/mkdir";
 
-/// Jobs of every second beside a group, each at its own part of the second.
+/// Jobs due every second besides a group, each with its own offset within the second.
 const TICKS: usize = 5;
 
-/// The jobs and their marks.
+/// The jobs and the directories they create.
 #[derive(Debug)]
 pub struct Burst {
     marks: Scratch,
@@ -36,24 +36,22 @@ pub struct Burst {
 }
 
 impl Burst {
-    /// So many jobs, due so many seconds from now.
+    /// This many jobs, due in this many seconds.
     pub fn new(jobs: usize, seconds: i64) -> Self {
         let now = Timestamp::now();
         let at = now - SignedDuration::new(0, now.subsec_nanosecond()) + seconds.seconds();
         Self { marks: Scratch::new("burst"), gate: Scratch::new("gate"), jobs, at, is_group: false }
     }
 
-    /// In one group, with jobs of every second beside it.
+    /// Puts the jobs into one group, and adds jobs due every second outside of it.
     pub fn grouped(self) -> Self {
         Self { is_group: true, ..self }
     }
 
-    /// Their names.
     pub fn names(&self) -> impl Iterator<Item = String> {
         (0..self.jobs).map(|n| format!("j{n:05}"))
     }
 
-    /// When they are due.
     pub fn at(&self) -> Timestamp {
         self.at
     }
@@ -73,12 +71,12 @@ impl Burst {
         self.names().map(job).fold(all, |all, job| all + &job)
     }
 
-    /// Lets the job end that goes on.
+    /// Lets the earlier job end.
     pub fn release(&self) {
         self.gate.write("open", "");
     }
 
-    /// Waits for the leader, and for the job that goes on; false if that, or the jobs, came due too early for that.
+    /// Waits for the leader and for the earlier job to start. Returns false if a job was due before that.
     pub fn await_held(&self, nodes: &[Node]) -> bool {
         until("a node leads", || nodes.iter().any(|node| node.events().count("takeover.done") > 0));
         if Timestamp::now() > self.at - AHEAD {
@@ -88,20 +86,20 @@ impl Burst {
         Timestamp::now() < self.at
     }
 
-    /// Waits until each job's run has ended, or was skipped. What was not in time is told by [`Self::faults`].
+    /// Waits until each job's run has ended or was skipped. [`Self::faults`] reports those that did not in time.
     pub fn await_ends(&self, nodes: &[Node]) {
         let early = self.at.duration_since(Timestamp::now());
         std::thread::sleep(Duration::try_from(early).unwrap_or_default());
         let bound = LONG + Duration::from_millis(20) * u32::try_from(self.jobs).expect("it is small");
         poll(bound, || {
-            // To look costs time that the nodes lack: not often.
+            // Polls rarely, because polling takes CPU time from the nodes.
             std::thread::sleep(Duration::from_millis(500));
             let over = |event: &Event| ["run.finished", "run.skipped"].contains(&event.name()) && is_of_burst(event);
             (nodes.iter().map(|node| node.events().count_where(over)).sum::<usize>() >= self.jobs).then_some(())
         });
     }
 
-    /// How late each run of the jobs of every second was begun after the first instant and before the second.
+    /// The lateness of the runs due every second that began after the first time and before the second.
     pub fn lateness_of_ticks(&self, nodes: &[Node], from: Timestamp, until: Timestamp) -> Vec<Duration> {
         let starts = nodes.iter().flat_map(|node| node.events().named("run.started"));
         let of_tick = starts.filter(|start| start.text("job").starts_with("tick"));
@@ -111,21 +109,21 @@ impl Burst {
         of_tick.filter(begun).filter_map(late).map(Duration::from_millis).collect()
     }
 
-    /// Occurrences of the jobs of every second that were passed over.
+    /// The number of skipped occurrences of the jobs due every second.
     pub fn skipped_ticks(&self, nodes: &[Node]) -> Vec<String> {
         let skips = nodes.iter().flat_map(|node| node.events().named("run.skipped"));
         let of_tick = skips.filter(|skip| skip.text("job").starts_with("tick"));
         of_tick.map(|skip| format!("a job of every second was skipped: {}", skip.json())).collect()
     }
 
-    /// How long after the instant each job's program ran, of those that did.
+    /// How long after the due time each job's program ran, for those that ran.
     pub fn lateness(&self) -> Vec<Duration> {
         let due = SystemTime::from(self.at);
-        // The kernel's stamp may be a tick old.
+        // The kernel's time stamp may be a tick old.
         self.marks().map(|(_, made)| made.duration_since(due).unwrap_or_default()).collect()
     }
 
-    /// What was promised and not kept.
+    /// The promises that were broken.
     pub fn faults(&self, nodes: &[Node]) -> Vec<String> {
         let events: Vec<Event> = nodes.iter().flat_map(|node| node.events().all()).collect();
         let held: Vec<_> = events.iter().filter(|event| event.text("job") == HELD).collect();
@@ -175,7 +173,7 @@ impl Burst {
     }
 }
 
-/// The marks in a folder, each with the time at which it was made.
+/// The directories below a directory, each with the time of its creation.
 pub fn marks(folder: &Path) -> impl Iterator<Item = (String, SystemTime)> + use<> {
     let all = std::fs::read_dir(folder).expect("a folder can be read").flatten();
     all.map(|mark| {
@@ -193,7 +191,7 @@ fn is_of_burst(event: &Event) -> bool {
     event.text("job").starts_with('j')
 }
 
-/// A number that was given to another process since would be one of a later start; none waits that long here.
+/// A PID that was reused would belong to a process started later; no test here runs that long.
 fn is_alive(pid: i64) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.is_ok_and(|stat| stat.contains("(sh)") && !stat.contains(") Z "))

@@ -1,11 +1,11 @@
-//! The program as a user calls it: a line of arguments, then exit code and what was said.
+//! Calls of the program as a user makes them: arguments in, exit code and output back.
 
 use std::process::{Command, Output, Stdio};
 
 /// The program under test.
 pub const CRONKEEPER: &str = env!("CARGO_BIN_EXE_cronkeeper");
 
-/// A line of arguments, in an environment without settings of cronkeeper's or systemd's.
+/// The program with these arguments, in an environment without settings of cronkeeper or systemd.
 pub fn command(line: &[&str]) -> Command {
     let mut command = Command::new(CRONKEEPER);
     let foreign = |key: &str| key.starts_with("CRONKEEPER_") || key.ends_with("_DIRECTORY") || key == "NOTIFY_SOCKET";
@@ -16,7 +16,7 @@ pub fn command(line: &[&str]) -> Command {
     command
 }
 
-/// Runs it to its end.
+/// Runs the command to its end.
 pub fn run(line: &[&str]) -> Output {
     command(line).output().expect("the program can be started")
 }

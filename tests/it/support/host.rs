@@ -1,8 +1,8 @@
-//! Hosts within this machine: a network and mounts of their own, which no other process sees.
+//! Simulated hosts on this machine: network and mount namespaces that no other process sees.
 //!
-//! A host is one process that holds its namespaces. It ends with the test process whatever ends that, and the kernel takes
-//! down a namespace that nobody is in: there is no name that could clash with another test run's, no interface, rule or
-//! mount to be swept up. Process numbers and files are those of the machine. Needs root, `unshare`, `nsenter` and, for
+//! A host is one process that holds its namespaces. It ends with the test process however that ends, and the kernel
+//! removes namespaces without processes. So no names can clash with other test runs, and no interfaces, rules or mounts
+//! have to be cleaned up. PIDs and files are those of the machine. Needs root, `unshare`, `nsenter` and, for
 //! [`Host::configure`], `ip`.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,28 +15,28 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::process::Process;
 
-/// Says that it is there by saying again what it is told, then waits.
+/// The holder's program: echoes a line to show that it is ready, and ends when its input is closed.
 const HOLDER: &str = "cat";
 
-/// The words in front of a command that is to run where the kernel's audit takes no new session from anybody: one is set already, and the
-/// right to change it is gone.
+/// Prefix of a command that must run without a way to get a new audit session: one is already set, and the capability
+/// to change it is dropped.
 pub const WITHOUT_AUDIT: &str = "sh -c '(echo 0 >/proc/self/loginuid) 2>/dev/null && echo 0 >/proc/self/loginuid; exec \"$@\"' sh \
     setpriv --bounding-set=-audit_control --inh-caps=-audit_control --";
 
-/// A host. It is gone when this is dropped and none of its processes is left.
+/// A host. It disappears once this is dropped and none of its processes is left.
 #[derive(Debug)]
 pub struct Host {
     address: Ipv4Addr,
     holder: Process,
-    /// What the holder waits for the end of.
+    /// The holder ends when this is closed.
     _input: ChildStdin,
 }
 
 impl Host {
-    /// With a loopback of its own and nothing else.
+    /// A host with a loopback interface and nothing else.
     ///
     /// # Errors
-    /// Why there can be none here, for people.
+    /// Why this machine cannot have one, as text.
     pub fn new(address: Ipv4Addr) -> Result<Self, String> {
         let mut holder = Process::spawn("unshare", |command| {
             command.args(["--net", "--mount", "--", HOLDER]);
@@ -55,23 +55,23 @@ impl Host {
         Ok(host)
     }
 
-    /// Its address on the network it is to be joined to.
+    /// The host's address on the network that it will join.
     pub fn address(&self) -> Ipv4Addr {
         self.address
     }
 
-    /// A process that is on this host.
+    /// PID of a process on this host.
     pub fn pid(&self) -> u32 {
         self.holder.pid()
     }
 
-    /// The words in front of a command that is to be run on this host.
+    /// Prefix of a command that must run on this host.
     pub fn enter(&self) -> Vec<String> {
         let pid = self.pid().to_string();
         ["nsenter", "--target", &pid, "--net", "--mount", "--"].map(str::to_owned).to_vec()
     }
 
-    /// Moves the calling thread, and those that it starts from now on, onto this host's network.
+    /// Moves the calling thread, and threads that it starts later, to this host's network.
     pub fn connect_thread(&self) {
         let network = std::fs::File::open(format!("/proc/{}/ns/net", self.pid())).expect("the holder lives");
         let moved = move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network));
@@ -84,38 +84,38 @@ impl Host {
         Path::new("/proc").join(self.pid().to_string()).join("root").join(inside)
     }
 
-    /// Runs a command there, with this on its standard input.
+    /// Runs a command on this host with the given standard input.
     ///
     /// # Errors
-    /// What it complained of.
+    /// The command's error output.
     pub fn run(&self, command: &[&str], input: &str) -> Result<(), String> {
         let line = command.join(" ");
         let enter = self.enter();
         let mut child = Command::new(&enter[0])
             .args(&enter[1..])
             .args(command)
-            // Not in everybody's, where `su` was used.
+            // After `su`, PATH may lack the directories of system programs.
             .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| format!("nsenter cannot be run: {error}"))?;
-        // One that reads nothing, or has failed, closes its end: its status tells.
+        // A command that reads nothing, or has failed, closes its end. Its exit status is checked below.
         drop(child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes())));
         let output = child.wait_with_output().map_err(|error| format!("{line}: {error}"))?;
         match output.status.code() {
             Some(0) => Ok(()),
-            // What the kernel refuses is one thing, what is not installed another.
+            // Distinguishes a refusal of the kernel from a missing program.
             Some(127) => panic!("{} is not to be had; tests/run.sh installs it", command[0]),
             _ => Err(format!("{line}: {}", String::from_utf8_lossy(&output.stderr).trim())),
         }
     }
 
-    /// Commands to `ip`, one a line, all in one go.
+    /// Runs commands of `ip`, one per line, in one batch.
     ///
     /// # Errors
-    /// What it complained of.
+    /// The command's error output.
     pub fn configure(&self, lines: &[String]) -> Result<(), String> {
         self.run(&["ip", "-batch", "-"], &lines.join("\n"))
     }

@@ -1,17 +1,17 @@
-//! What tests and benches stand on: real servers, real processes, lines that can be cut, witnesses.
+//! Support for tests and benches: real servers and processes, a proxy that can cut connections, witnesses.
 //!
-//! Relies on nothing else of the test crate, so that benches can take it by `#[path]`. Waiting is bounded by [`LONG`]
-//! wherever a test does not name a bound of its own; no helper here judges how fast anything is.
+//! It does not depend on the rest of the test crate, so that benches can include it by `#[path]`. Waits are limited by
+//! [`LONG`] unless a test passes its own limit; no helper here checks how fast anything is.
 //!
 //! ```text
-//! scratch    directories that go with the test process
-//! process    a child that goes with the test process
-//! host       network and mounts that are a process's own
+//! scratch    directories that are removed when the test process ends
+//! process    a child that ends with the test process
+//! host       a separate network and mount namespace
 //! zookeeper  servers            tls      certificates for them
-//! proxy      the line to a server, delayed, muted or cut
+//! proxy      delays, mutes or cuts the connection to a server
 //! node       `cronkeeper run`   witness  what its jobs saw
-//! command    the program, called once
-//! burst      many jobs of one instant
+//! command    one call of the program
+//! burst      many jobs due at the same time
 //! peers      kazoo and Curator in the same queue
 //! ```
 #![allow(dead_code, reason = "each test and bench that includes the support uses a part of it")]
@@ -32,11 +32,12 @@ pub mod tls;
 pub mod witness;
 pub mod zookeeper;
 
-/// Longer than anything takes that will happen at all, also on a heavily loaded machine.
+/// A timeout that no successful operation reaches, even on a heavily loaded machine.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// Asks again until there is an answer; `None` after `timeout`. Only for what offers nothing to wait on: other processes,
-/// their files, a server's figures.
+/// Polls until there is a result; `None` after `timeout`.
+///
+/// Only for things that cannot be waited for: other processes, their files, a server's statistics.
 pub fn poll<T>(timeout: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + timeout;
     loop {
@@ -48,13 +49,13 @@ pub fn poll<T>(timeout: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<
     }
 }
 
-/// Says that a test is not run, and why: on stderr, past the test runner's capture. The test is to return.
+/// Reports on stderr, past the test runner's capture, that a test is skipped and why. The test must then return.
 pub fn skipped(why: &str) {
-    // Not a macro: those write where the runner shows nothing of a test that passes.
+    // Not `eprintln!`: the test runner captures its output and hides it for tests that pass.
     drop(writeln!(std::io::stderr(), "SKIPPED: {why}"));
 }
 
-/// Waits until something is so, asking again and again; fails the test when it never is.
+/// Polls until a condition is true, and fails the test if it never is.
 pub fn until(what: &str, is_so: impl Fn() -> bool) {
     assert!(poll(LONG, || is_so().then_some(())).is_some(), "not in time: {what}");
 }

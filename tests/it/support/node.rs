@@ -1,7 +1,7 @@
-//! A real `cronkeeper run`, seen from outside: its log events, its signals, its end.
+//! A real `cronkeeper run`, observed from outside: its log events, its signals, its end.
 //!
-//! The program is a parameter, so that tests give `env!("CARGO_BIN_EXE_cronkeeper")` and the harness's own tests a
-//! script. When a node is dropped, no process of its jobs may be left, or the test fails.
+//! The program is a parameter: tests pass `env!("CARGO_BIN_EXE_cronkeeper")`, and the harness's own tests a script.
+//! When a node is dropped and a process of its jobs is left, the test fails.
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -20,7 +20,7 @@ use super::{LONG, poll};
 
 mod events;
 
-/// What a node is started with. Started again, it is the same node: name, directories, jobs.
+/// The configuration of a node. Starting it again starts the same node: name, directories, jobs.
 #[derive(Clone, Debug)]
 pub struct Spec {
     program: String,
@@ -34,8 +34,8 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// A node of `program` on no ZooKeeper, with directories of its own and no jobs. Its name begins with `name` and
-    /// is no other's, so that its jobs' processes can be told from those of tests beside it.
+    /// A node of `program` without ZooKeeper, with its own directories and no jobs. Its name begins with `name` and is
+    /// unique, so that its jobs' processes can be distinguished from those of concurrent tests.
     pub fn new(program: &str, name: &str) -> Self {
         let suffix = Uuid::new_v4().simple().to_string();
         let spec = Self {
@@ -52,25 +52,25 @@ impl Spec {
         spec
     }
 
-    /// On ZooKeeper.
+    /// Uses ZooKeeper.
     pub fn zookeeper(mut self, connect: &str) -> Self {
         self.zookeeper = Some(connect.into());
         self
     }
 
-    /// On a host of its own. Directories are the same there.
+    /// Runs on a host of its own. Directories are the same there.
     pub fn on(mut self, host: &Arc<Host>) -> Self {
         self.host = Some(Arc::clone(host));
         self
     }
 
-    /// In another's state directory: replicas of the solo backend share one.
+    /// Uses another node's state directory: nodes of the solo backend share one.
     pub fn beside(mut self, other: &Self) -> Self {
         self.home = Arc::clone(&other.home);
         self
     }
 
-    /// The same name and jobs, in directories of its own: another host that says it is this one.
+    /// The same name and jobs with different directories: another host that claims to be this one.
     pub fn elsewhere(mut self) -> Self {
         let jobs = std::fs::read_to_string(self.jobs_file()).expect("it has a jobs file");
         self.home = Arc::new(home(&self.name));
@@ -78,65 +78,61 @@ impl Spec {
         self
     }
 
-    /// With this state directory, which somebody else keeps.
+    /// Uses this state directory, which the caller keeps.
     pub fn state(mut self, folder: &Path) -> Self {
         self.state = Some(folder.to_owned());
         self
     }
 
-    /// One more option of `run`, with its value.
+    /// Adds an option of `run` with its value.
     pub fn option(mut self, option: &str, value: &str) -> Self {
         self.arguments.extend([option.into(), value.into()]);
         self
     }
 
-    /// One more environment variable.
+    /// Adds an environment variable.
     pub fn env(mut self, key: &str, value: &str) -> Self {
         self.environment.push((key.into(), value.into()));
         self
     }
 
-    /// With these jobs.
+    /// Sets the jobs file.
     pub fn jobs(self, yaml: &str) -> Self {
         self.write_jobs(yaml);
         self
     }
 
-    /// Replaces the jobs file, at once for whoever reads it.
+    /// Replaces the jobs file atomically.
     pub fn write_jobs(&self, yaml: &str) {
         let new = self.home.write("jobs.yaml.new", yaml);
         std::fs::rename(new, self.jobs_file()).expect("a file can be renamed");
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where ZooKeeper is, if it is on one.
+    /// The connect string of ZooKeeper, if the node uses it.
     pub fn servers(&self) -> Option<&str> {
         self.zookeeper.as_deref()
     }
 
-    /// Its jobs file.
     pub fn jobs_file(&self) -> PathBuf {
         self.home.path().join("jobs.yaml")
     }
 
-    /// Its state directory.
     pub fn state_dir(&self) -> PathBuf {
         self.state.clone().unwrap_or_else(|| self.home.path().join("state"))
     }
 
-    /// Its runtime directory, where the socket is.
+    /// The runtime directory, which contains the socket.
     pub fn runtime_dir(&self) -> PathBuf {
         self.home.path().join("run")
     }
 
-    /// Starts it.
     pub fn start(&self) -> Node {
         let process = Process::spawn_on(self.host.as_deref(), &self.program, |command| {
-            // What the tests' own environment says must not change a node.
+            // The environment of the tests must not affect the node.
             for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("CRONKEEPER_")) {
                 command.env_remove(key);
             }
@@ -169,7 +165,7 @@ pub struct Node {
     spec: Spec,
     process: Process,
     events: Arc<Events>,
-    /// What is left of its jobs is for another process of the node to see to.
+    /// Another process of the node cleans up its jobs, so leftover processes are allowed.
     has_successor: bool,
 }
 
@@ -179,27 +175,25 @@ impl Node {
         Self { spec, process, events, has_successor: false }
     }
 
-    /// What it was started with.
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         self.spec.name()
     }
 
-    /// The daemon's process id.
+    /// PID of the daemon.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// All that it logged so far.
+    /// All that the node has logged so far.
     pub fn events(&self) -> &Events {
         &self.events
     }
 
-    /// The same, to be read also when the node is dropped.
+    /// The node's log, which can be read even after the node is dropped.
     pub fn log(&self) -> Arc<Events> {
         Arc::clone(&self.events)
     }
@@ -209,23 +203,23 @@ impl Node {
         self.await_where(name, timeout, |_| true)
     }
 
-    /// Waits for the first event of this name since the start that is as wanted.
+    /// Waits for the first event of this name since the start that `wanted` accepts.
     pub fn await_where(&self, name: &str, timeout: Duration, wanted: impl Fn(&Event) -> bool) -> Event {
         self.await_after(0, name, timeout, wanted)
     }
 
-    /// The same, among the events after the first `seen` (see [`Events::len`]).
+    /// Waits for an event of this name that `wanted` accepts, after the first `seen` events (see [`Events::len`]).
     pub fn await_after(&self, seen: usize, name: &str, timeout: Duration, wanted: impl Fn(&Event) -> bool) -> Event {
         let found = self.events.wait(seen, timeout, |event| event.name() == name && wanted(event));
         found.unwrap_or_else(|| panic!("{}: no {name} as wanted; its log:\n{}", self.name(), self.events.tail()))
     }
 
-    /// How the daemon ended; `None` while it lives.
+    /// The daemon's exit status; `None` while it is running.
     pub fn status(&self) -> Option<ExitStatus> {
         self.process.status()
     }
 
-    /// Starts it again after its end, be it with processes of its jobs left: those are for the new process to see to.
+    /// Starts the node again after its end. The new process cleans up leftover processes of its jobs.
     pub fn again(mut self) -> Self {
         self.has_successor = true;
         let spec = self.spec.clone();
@@ -238,36 +232,36 @@ impl Node {
         self.process.signal(signal);
     }
 
-    /// Kills the daemon alone, as the kernel would: the warden is left to see to the rest.
+    /// Kills only the daemon, as the kernel would: the warden cleans up.
     pub fn kill9(&self) {
         self.process.kill();
     }
 
-    /// Stops the daemon as SIGSTOP does.
+    /// Stops the daemon with SIGSTOP.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets a stopped daemon go on.
+    /// Continues a stopped daemon.
     pub fn cont(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Waits for the daemon's end, and a moment for its last words; a warden may outlive it, and holds the log open.
+    /// Waits for the daemon's end, and a moment for its last log lines: a warden may outlive it and keep the log open.
     pub fn wait_exit(&self, timeout: Duration) -> ExitStatus {
         let status = self.process.wait_exit(timeout);
         self.events.await_end(Duration::from_secs(1));
         status.unwrap_or_else(|| panic!("{} does not end; its log:\n{}", self.name(), self.events.tail()))
     }
 
-    /// Processes of its jobs that live.
+    /// The live processes of the node's jobs.
     pub fn job_processes(&self) -> Vec<u32> {
         job_processes(self.name())
     }
 
-    /// Waits until no process of its jobs lives; those that still do.
+    /// Waits until no process of the node's jobs is alive. Returns those that still are.
     pub fn await_no_job_processes(&self, timeout: Duration) -> Vec<u32> {
-        // They are nobody's children here, and unknown until found: there is nothing to wait on.
+        // They are not children of the test, and are only found in /proc, so polling is the only way to wait.
         poll(timeout, || self.job_processes().is_empty().then_some(()));
         self.job_processes()
     }
@@ -282,10 +276,10 @@ impl Drop for Node {
         if self.has_successor {
             return;
         }
-        // The warden's work comes first: the group, which may hold the warden, is killed only when `process` is dropped.
+        // The warden must work first. The group, which may contain it, is killed only when `process` is dropped.
         let left = self.await_no_job_processes(LONG / 4);
         for pid in left.iter().filter_map(|&pid| Pid::from_raw(pid.cast_signed())) {
-            // One that has ended meanwhile is as good as killed.
+            // An error means that the process has ended in the meantime.
             let _ended = kill_process(pid, Signal::KILL);
         }
         let complaint = format!("{} left processes of jobs behind: {left:?}", self.name());
@@ -297,7 +291,7 @@ impl Drop for Node {
     }
 }
 
-/// Living processes with this node's name in the environment that jobs are given.
+/// The live processes with this node's name in CRONKEEPER_NODE.
 fn job_processes(node: &str) -> Vec<u32> {
     let wanted = format!("CRONKEEPER_NODE={node}");
     let all = std::fs::read_dir("/proc").expect("/proc is mounted").flatten();

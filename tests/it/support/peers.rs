@@ -1,7 +1,7 @@
-//! Other libraries' locks in the same queue: kazoo's `Lock` and Curator's `InterProcessMutex`, the real ones.
+//! Other libraries' locks in the same queue: the real kazoo `Lock` and Curator `InterProcessMutex`.
 //!
-//! Debian has both (`python3-kazoo`; `libcurator-recipes-java`, and a JDK to compile a small program). Where one is
-//! missing, [`Peer::or_skip`] says so on stderr, past the test runner's capture, and the test is to return.
+//! Debian has both (`python3-kazoo`; `libcurator-recipes-java`, and a JDK to compile a small program). If one is
+//! missing, [`Peer::or_skip`] reports it on stderr, past the test runner's capture, and the test must return.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, Command, Stdio};
@@ -20,28 +20,28 @@ const CURATOR_LOCK: &str = include_str!("peers/CuratorLock.java");
 const CURATOR_JARS: [&str; 6] =
     ["curator-recipes", "curator-framework", "curator-client", "guava", "zookeeper", "slf4j-simple"];
 
-/// Which library.
+/// The libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Library {
-    /// Python's.
+    /// For Python.
     Kazoo,
-    /// Java's.
+    /// For Java.
     Curator,
 }
 
-/// A process that queues for a lock, holds it, gives it up.
+/// A process that queues for a lock, holds it, and releases it.
 #[derive(Debug)]
 pub struct Peer {
     library: Library,
     process: Process,
-    // Open while the peer shall hold what it has.
+    // Writing a line makes the peer release the lock.
     stdin: Mutex<Option<ChildStdin>>,
     lines: Mutex<Receiver<String>>,
     _dir: Scratch,
 }
 
 impl Peer {
-    /// Queues for the lock at `path`, below the chroot of `connect`; `None`, said loudly, where the library is missing.
+    /// Queues for the lock at `path`, below the chroot of `connect`. `None`, with a report, if the library is missing.
     pub fn or_skip(library: Library, connect: &str, path: &str) -> Option<Self> {
         match library.missing() {
             None => Some(Self::start(library, connect, path)),
@@ -62,31 +62,31 @@ impl Peer {
         let stdout = process.take(|child| child.stdout.take());
         let stdin = process.take(|child| child.stdin.take());
         let (told, lines) = channel();
-        // Ends with the peer's output, or when nobody listens any more.
+        // Ends at the end of the peer's output, or when the receiver is dropped.
         thread::spawn(move || {
             BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| told.send(line))
         });
         Self { library, process, stdin: Mutex::new(Some(stdin)), lines: Mutex::new(lines), _dir: dir }
     }
 
-    /// Waits until it is connected, and about to queue.
+    /// Waits until the peer is connected and about to queue.
     pub fn await_connected(&self, timeout: Duration) {
         self.await_word("connected", timeout);
     }
 
-    /// Waits until it has the lock; the name of its node.
+    /// Waits until the peer has the lock. Returns the name of its znode.
     pub fn await_acquired(&self, timeout: Duration) -> String {
         self.await_word("acquired", timeout)
     }
 
-    /// Tells it to give the lock up, and waits until it has.
+    /// Makes the peer release the lock, and waits until it has.
     pub fn release(&self, timeout: Duration) {
         let stdin = self.stdin.lock().expect("no thread panicked with it").take();
         stdin.expect("it is released once").write_all(b"\n").expect("the peer reads");
         self.await_word("released", timeout);
     }
 
-    /// Kills it: its node stays until its session expires.
+    /// Kills the peer. Its znode remains until its session expires.
     pub fn kill(&self) {
         self.process.kill();
     }
@@ -105,7 +105,7 @@ impl Peer {
 }
 
 impl Library {
-    /// Why it cannot be used here.
+    /// Why the library cannot be used here.
     fn missing(self) -> Option<String> {
         match self {
             Self::Kazoo if !runs(PYTHON, &["-c", "import kazoo.recipe.lock"]) => Some("no python3-kazoo".into()),
@@ -129,7 +129,7 @@ impl Library {
     }
 }
 
-/// The system's own: that is where Debian's packages are found, whatever other Python the PATH has first.
+/// The system's Python, because only it finds Debian's packages; the PATH may name another one first.
 const PYTHON: &str = "/usr/bin/python3";
 
 fn runs(program: &str, arguments: &[&str]) -> bool {

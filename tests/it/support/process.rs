@@ -1,8 +1,8 @@
 //! A child process that cannot outlive the test process.
 //!
-//! `setpriv --pdeathsig KILL` asks the kernel to kill it with its parent. The kernel means the *thread* that forked, so
-//! one thread, which lives as long as the process, does all the forking. Each child leads a process group of its own.
-//! Grandchildren are not covered by the kernel's promise, only by the killing of the group at drop.
+//! `setpriv --pdeathsig KILL` asks the kernel to kill the child with its parent. For the kernel the parent is the
+//! *thread* that forked, so one thread, which lives as long as the process, forks all children. Each child leads a
+//! process group of its own. The kernel does not kill grandchildren: only the killing of the group on drop ends them.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -19,9 +19,9 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_pro
 use super::LONG;
 use super::host::Host;
 
-/// A child. Dropping it kills its group.
+/// A child process. Dropping it kills its process group.
 ///
-/// It is reaped when dropped and not before: until then its number, and its group's, is no one else's.
+/// It is reaped only when dropped: until then no other process or group can get its number.
 #[derive(Debug)]
 pub struct Process {
     pid: Pid,
@@ -36,12 +36,12 @@ struct Ended {
 }
 
 impl Process {
-    /// Starts `program` with what `prepare` adds: arguments, environment, files.
+    /// Starts `program`; `prepare` adds arguments, environment and files.
     pub fn spawn(program: &str, prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
         Self::spawn_on(None, program, prepare)
     }
 
-    /// The same on a host of its own.
+    /// Starts `program` on another host.
     pub fn spawn_on(host: Option<&Host>, program: &str, prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).process_group(0);
@@ -59,33 +59,31 @@ impl Process {
         Ok(Self { pid, child, ended })
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What the child was given as pipes, once.
+    /// The child's pipes; only the first call returns them.
     pub fn take<T>(&mut self, pipe: impl FnOnce(&mut Child) -> Option<T>) -> T {
         pipe(&mut self.child).expect("the pipe was asked for at the start, and not taken yet")
     }
 
-    /// How it ended; `None` while it lives.
+    /// The exit status; `None` while the child is running.
     pub fn status(&self) -> Option<ExitStatus> {
         *self.ended.lock()
     }
 
-    /// Waits for its end.
     pub fn wait_exit(&self, timeout: Duration) -> Option<ExitStatus> {
         let waited = self.ended.told.wait_timeout_while(self.ended.lock(), timeout, |how| how.is_none());
         *waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
     }
 
-    /// Sends it a signal. One that has ended takes it, and nothing happens.
+    /// Sends a signal, which has no effect on a child that has ended.
     pub fn signal(&self, signal: Signal) {
         kill_process(self.pid, signal).expect("an own child takes a signal");
     }
 
-    /// Kills it alone, and waits until it has ended.
+    /// Kills the child, but not its group, and waits until it has ended.
     pub fn kill(&self) {
         self.signal(Signal::KILL);
         self.wait_exit(LONG).expect("a killed process ends");
@@ -94,20 +92,20 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Its own number still stands, so the group's cannot be a stranger's; an error is left to the wait to tell.
+        // The child is not reaped yet, so its group's number cannot belong to others. The wait reports any error.
         let _gone = kill_process_group(self.pid, Signal::KILL);
         drop(self.child.wait());
     }
 }
 
 impl Ended {
-    /// Waits for the end without reaping.
+    /// Waits for the end of the child without reaping it.
     fn watch(&self, pid: Pid) {
         let status = loop {
             match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
                 Ok(Some(status)) => break status,
                 Err(Errno::INTR) | Ok(None) => {}
-                // Dropped, and reaped, while this thread had not run: nobody is there to be told.
+                // The child was dropped and reaped before this thread ran: nobody waits for the result.
                 Err(_) => return,
             }
         };
@@ -121,7 +119,7 @@ impl Ended {
     }
 }
 
-/// The processes whose parent it is.
+/// The child processes of a process.
 pub fn children_of(pid: u32) -> Vec<u32> {
     let all = std::fs::read_dir("/proc").expect("/proc is mounted").flatten();
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -133,20 +131,20 @@ fn parent_of(pid: u32) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The environment of a process, the beginning of it where it is long: a zombie has none any more.
+/// The environment of a process, truncated if it is long; empty for a zombie.
 pub fn environment(pid: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // What was read before an error is what there is.
+    // After an error, what was read before must do.
     let environ = File::open(format!("/proc/{pid}/environ")).map(|file| file.take(1 << 20).read_to_end(&mut bytes));
     drop(environ);
     bytes
 }
 
-/// The processor time that a process has used, to the hundredth of a second.
+/// CPU time of a process, with a resolution of a hundredth of a second.
 pub fn processor_time(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process lives");
     let (_, fields) = stat.rsplit_once(')').expect("a name is in brackets");
-    // Of itself, and of the kernel for it: the 14th and the 15th field, of which two stand before these.
+    // User and system time are fields 14 and 15; `fields` begins with field 3.
     let ticks = fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().expect("a number"));
     Duration::from_millis(10 * ticks.sum::<u64>())
 }
@@ -157,7 +155,7 @@ static SPAWNER: LazyLock<Sender<Order>> = LazyLock::new(|| {
     let (orders, taken) = channel::<Order>();
     let forks = move || {
         for (mut command, answer) in taken {
-            // Nobody waits for the answer any more: the child is dropped, and dies with this process.
+            // Nobody waits for the child any more: it is dropped, and ends with this process.
             drop(answer.send(command.spawn()));
         }
     };

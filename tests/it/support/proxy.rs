@@ -1,8 +1,9 @@
-//! The line between a client and one server, to be delayed, muted, refused or cut.
+//! A proxy between clients and one server that can delay, mute, refuse or cut connections.
 //!
-//! Reads ZooKeeper's frames (a length, then as many bytes), so that the line can be cut at a chosen reply: the server
-//! has carried the request out, and the client will never know. TLS and four-letter words are no such frames: for
-//! those [`Proxy::opaque`] passes bytes, and cannot cut at a reply. Blocking threads, ended at drop.
+//! It reads ZooKeeper's frames (a length, then that many bytes), so that it can cut a connection at a chosen reply: the
+//! server has then carried out the request, and the client never learns it. TLS and four-letter commands have no such
+//! frames: for those [`Proxy::opaque`] passes bytes and cannot cut at a reply. It uses blocking threads, which end on
+//! drop.
 //!
 //! ```text
 //! client ─► reader ─queue─► writer ─► server      each link: two pipes of two threads,
@@ -19,23 +20,23 @@ use link::Link;
 mod frame;
 mod link;
 
-/// Numbers of requests in ZooKeeper's protocol.
+/// Request types in ZooKeeper's protocol.
 pub mod opcode {
-    /// Make a node.
+    /// Create a znode.
     pub const CREATE: i32 = 1;
-    /// Remove a node.
+    /// Delete a znode.
     pub const DELETE: i32 = 2;
-    /// Replace a node's data.
+    /// Set a znode's data.
     pub const SET_DATA: i32 = 5;
-    /// A node's children.
+    /// List a znode's children.
     pub const GET_CHILDREN: i32 = 8;
-    /// A transaction.
+    /// A multi.
     pub const MULTI: i32 = 14;
-    /// Make a node and tell what it is like.
+    /// Create a znode and return its metadata.
     pub const CREATE2: i32 = 15;
 }
 
-/// Listens on a port of its own for as long as it lives.
+/// Listens on a port of its own until it is dropped.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -46,13 +47,13 @@ pub struct Proxy {
 /// The reply at which to cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
-    /// The reply to the next request of this kind.
+    /// The reply to the next request of this type.
     ReplyTo(i32),
-    /// The n-th reply from now, counted from 1; pings and watch events do not count.
+    /// The n-th reply from now, from 1, without pings and watch events.
     Reply(usize),
 }
 
-/// What a direction does to what it is given.
+/// How one direction treats its frames.
 #[derive(Clone, Copy, Debug, Default)]
 struct Treatment {
     delay: Duration,
@@ -73,7 +74,7 @@ struct State {
     requests: Treatment,
     replies: Treatment,
     cut_at: Option<At>,
-    /// Cuts at a reply so far.
+    /// Number of cuts at a reply so far.
     cuts: usize,
     links: Vec<Arc<Link>>,
     threads: Vec<JoinHandle<()>>,
@@ -88,32 +89,32 @@ struct Shared {
 }
 
 impl Proxy {
-    /// A line to a ZooKeeper server's plain port.
+    /// A proxy for a ZooKeeper server's plain port.
     pub fn to(server: SocketAddr) -> Self {
         Self::start(Ipv4Addr::LOCALHOST, server, true)
     }
 
-    /// The same, for clients elsewhere, who reach it at `own`.
+    /// A proxy for clients on other hosts, which reach it at `own`.
     pub fn at(own: Ipv4Addr, server: SocketAddr) -> Self {
         Self::start(own, server, true)
     }
 
-    /// A line whose bytes are not understood.
+    /// A proxy that passes bytes without interpreting them.
     pub fn opaque(server: SocketAddr) -> Self {
         Self::start(Ipv4Addr::LOCALHOST, server, false)
     }
 
-    /// Where clients are to connect.
+    /// The address to which clients connect.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The same, as text.
+    /// The address to which clients connect, as text.
     pub fn connect_string(&self) -> String {
         self.address.to_string()
     }
 
-    /// Back to passing everything at once. What was swallowed stays swallowed.
+    /// Passes everything at once again. Frames that were dropped before stay lost.
     pub fn pass(&self) {
         self.change(|state| {
             (state.requests, state.replies) = Default::default();
@@ -121,38 +122,38 @@ impl Proxy {
         });
     }
 
-    /// Delays what clients send from now on.
+    /// Delays all frames that clients send from now on.
     pub fn delay_requests(&self, delay: Duration) {
         self.change(|state| state.requests.delay = delay);
     }
 
-    /// Delays what the server sends from now on.
+    /// Delays all frames that the server sends from now on.
     pub fn delay_replies(&self, delay: Duration) {
         self.change(|state| state.replies.delay = delay);
     }
 
-    /// From now on the server hears nothing; connections stay open.
+    /// Drops everything that clients send from now on; connections stay open.
     pub fn swallow_requests(&self) {
         self.change(|state| state.requests.swallow = true);
     }
 
-    /// From now on the clients hear nothing, while the server hears them; connections stay open.
+    /// Drops everything that the server sends from now on; connections stay open.
     pub fn swallow_replies(&self) {
         self.change(|state| state.replies.swallow = true);
     }
 
-    /// From now on no watch tells the clients anything; all else passes.
+    /// Drops all watch events from now on.
     pub fn swallow_events(&self) {
         assert!(self.shared.frames, "an opaque line shows no events");
         self.change(|state| state.swallows_events = true);
     }
 
-    /// Cuts all connections. New ones pass, unless refused.
+    /// Cuts all connections. New ones are accepted, unless refused.
     pub fn cut(&self) {
         self.change(|state| state.links.drain(..).for_each(|link| link.cut()));
     }
 
-    /// From now on new connections are closed as soon as they are made; those that stand are left alone.
+    /// Closes new connections as soon as they are made; existing ones remain.
     pub fn refuse(&self) {
         self.change(|state| state.refusing = true);
     }
@@ -163,13 +164,13 @@ impl Proxy {
         self.cut();
     }
 
-    /// When that reply comes, drops it and cuts its connection; once. With [`refuse`](Self::refuse) the client stays cut off.
+    /// Drops the chosen reply and cuts its connection, once. With [`refuse`](Self::refuse) the client stays cut off.
     pub fn cut_at(&self, at: At) {
         assert!(self.shared.frames, "an opaque line has no replies to count");
         self.change(|state| state.cut_at = Some(at));
     }
 
-    /// Waits until [`cut_at`](Self::cut_at) has cut `times` times since the proxy started; false: it did not in time.
+    /// Waits until [`cut_at`](Self::cut_at) has cut `times` times since the proxy started. Returns false on a timeout.
     pub fn await_cuts(&self, times: usize, timeout: Duration) -> bool {
         let state = self.shared.lock();
         let waited = self.shared.changed.wait_timeout_while(state, timeout, |state| state.cuts < times);
@@ -197,7 +198,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.change(|state| state.ended = true);
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         drop(TcpStream::connect(self.address));
         self.accepting.take().into_iter().for_each(|thread| drop(thread.join()));
         self.cut();
@@ -220,7 +221,7 @@ impl Shared {
             match TcpStream::connect(self.server) {
                 _ if ended => return,
                 Ok(server) if !refusing => self.join_up(client, server),
-                // Closing is all that is left to do.
+                // Dropping the stream closes the connection.
                 _ => drop(client.shutdown(Shutdown::Both)),
             }
         }
@@ -232,7 +233,7 @@ impl Shared {
         state.links.retain(|link| !link.is_cut());
         state.threads.retain(|thread| !thread.is_finished());
         if state.refusing {
-            // Refused while it was being made.
+            // The proxy began to refuse connections in the meantime.
             link.cut();
         }
         state.links.push(link);
@@ -251,7 +252,7 @@ impl Shared {
         self.lock().swallows_events
     }
 
-    /// Whether the wanted reply is the one to this request.
+    /// True if the chosen reply is the one to this request.
     fn wants_reply_to(&self, opcode: i32) -> bool {
         let mut state = self.lock();
         let wanted = state.cut_at == Some(At::ReplyTo(opcode));
@@ -261,7 +262,7 @@ impl Shared {
         wanted
     }
 
-    /// Counts a reply; true if it is the wanted one.
+    /// Counts a reply. Returns true if it is the chosen one.
     fn counts_down(&self) -> bool {
         let mut state = self.lock();
         let Some(At::Reply(left)) = state.cut_at else { return false };

@@ -1,7 +1,7 @@
-//! Directories that go with the test process, whatever ends it.
+//! Temporary directories that are removed however the test process ends.
 //!
-//! All lie in one directory per process. A small shell (the janitor) holds the reading end of a pipe whose other end
-//! only this process has: when the process is gone, also by SIGKILL, the janitor removes what is left.
+//! All are in one directory per process. A shell (the janitor) reads from a pipe whose other end only this process
+//! holds: when the process is gone, even by SIGKILL, the janitor removes the directory.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -13,23 +13,23 @@ use std::sync::LazyLock;
 
 use tempfile::TempDir;
 
-/// A directory of its own, removed when dropped.
+/// A directory that is removed when dropped.
 #[derive(Debug)]
 pub struct Scratch(TempDir);
 
 impl Scratch {
-    /// A new, empty directory.
+    /// Creates an empty directory.
     pub fn new(name: &str) -> Self {
         let made = tempfile::Builder::new().prefix(&format!("{name}-")).tempdir_in(&BASE.path);
         Self(made.expect("the base directory takes a directory"))
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// Writes a file in it, making the folders above. A new one is for its owner alone, as files with secrets must be.
+    /// Writes a file, and creates its parent directories. New files are readable only by their owner, as secrets must
+    /// be.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path().join(name);
         std::fs::create_dir_all(path.parent().expect("a file has a folder")).expect("folders can be made");
@@ -39,12 +39,12 @@ impl Scratch {
     }
 }
 
-/// Makes a file that leaves no room on its file system; where it is.
+/// Creates a file that fills its file system. Returns its path.
 pub fn fill(path: &Path) -> PathBuf {
     let mut piece = 64 << 10;
     let mut filler = std::fs::File::create(path).expect("a file can be made where there is room");
     while piece > 0 {
-        // The file takes what there is room for; the rest is tried in smaller pieces.
+        // The file takes the room there is; then smaller pieces fill the rest.
         if filler.write_all(&vec![0; piece]).is_err() {
             piece /= 2;
         }
@@ -52,7 +52,7 @@ pub fn fill(path: &Path) -> PathBuf {
     path.to_owned()
 }
 
-/// The process's directory. Kept by a static that is never dropped: the janitor removes it.
+/// The process's directory, in a static that is never dropped: the janitor removes it.
 struct Base {
     path: PathBuf,
     _janitor: Child,
@@ -60,7 +60,7 @@ struct Base {
 
 static BASE: LazyLock<Base> = LazyLock::new(|| Base::new().expect("a temporary directory and a shell can be had"));
 
-/// Servers may still be dying, and writing, when the janitor begins: it tries for a few seconds.
+/// Servers may still be ending, and writing, when the janitor begins, so it retries for a few seconds.
 const JANITOR: &str = r#"cat >/dev/null; for _ in 1 2 3 4 5 6 7 8 9 10; do rm -rf -- "$1" && exit; sleep 0.5; done"#;
 
 impl Base {

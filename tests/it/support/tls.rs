@@ -7,16 +7,16 @@ use zookeeper_client::TlsOptions;
 
 use super::scratch::Scratch;
 
-/// What clients must show.
+/// The server's requirement for client certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientCertificate {
-    /// Nothing.
+    /// None.
     NotAsked,
     /// A certificate of the same authority.
     Needed,
 }
 
-/// The files. They live as long as this does.
+/// The files, which exist until this is dropped.
 #[derive(Debug)]
 pub struct Certificates {
     dir: Scratch,
@@ -26,16 +26,16 @@ pub struct Certificates {
     pub client_cert: PathBuf,
     /// The client's key.
     pub client_key: PathBuf,
-    /// Another certificate for the client, and its key: those that come when the first are old.
+    /// A later certificate of the client and its key, to replace the first.
     pub renewed: (PathBuf, PathBuf),
-    /// A certificate of the same authority for somebody else, and its key.
+    /// A certificate of the same authority for another subject, and its key.
     pub other: (PathBuf, PathBuf),
-    /// Key and certificate of the server in one file, as ZooKeeper's PEM key stores want it.
+    /// Key and certificate of the server in one file, as ZooKeeper's PEM key stores require.
     pub server_store: PathBuf,
 }
 
 impl Certificates {
-    /// A new authority and identities by it, for 127.0.0.1.
+    /// Creates an authority and its identities, for 127.0.0.1.
     pub fn new() -> Self {
         let dir = Scratch::new("tls");
         let authority = authority();
@@ -54,12 +54,12 @@ impl Certificates {
         }
     }
 
-    /// A client that trusts the authority and shows nothing.
+    /// TLS options of a client without a certificate.
     pub fn anonymous(&self) -> TlsOptions {
         TlsOptions::new().with_pem_ca(&read(&self.ca)).expect("the authority is PEM")
     }
 
-    /// A client that also shows its certificate.
+    /// TLS options of a client with a certificate.
     pub fn identified(&self) -> TlsOptions {
         let (cert, key) = (read(&self.client_cert), read(&self.client_key));
         self.anonymous().with_pem_identity(&cert, &key).expect("the identity is PEM")

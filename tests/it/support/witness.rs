@@ -1,8 +1,8 @@
-//! What jobs in tests saw, and whether it was right.
+//! Witness of the jobs in tests: records their runs, and checks that no promise was broken.
 //!
-//! A job runs the witness, a shell script that appends a line at its start and at its end to one file (O_APPEND, one
-//! write a line: the order of lines is the order of writes). While any process of the job's tree lives it holds a lock
-//! that the kernel drops with the last of them, so that an overlap is seen for a fact, also after a SIGKILL.
+//! A job runs the witness, a shell script that appends a line to a file at its start and at its end. It uses O_APPEND
+//! and one write per line, so the order of lines is the order of writes. The processes of the job's tree hold a lock
+//! that the kernel releases with the last of them, so that overlaps are detected with certainty, even after a SIGKILL.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,21 +17,20 @@ pub struct Witness {
     dir: Scratch,
 }
 
-/// What a line is about.
+/// The event that a line records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// An attempt began.
     Start,
-    /// An attempt came to its end by itself.
+    /// An attempt ended by itself.
     End,
-    /// An attempt began while a process of another one of the job lived.
+    /// An attempt began while a process of another attempt of the job was alive.
     Overlap,
 }
 
-/// A line.
+/// A line of the witness's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it is about.
     pub mark: Mark,
     /// CRONKEEPER_JOB.
     pub job: String,
@@ -45,9 +44,9 @@ pub struct Entry {
     pub node: String,
     /// CRONKEEPER_FENCING_TOKEN.
     pub token: i64,
-    /// The main process.
+    /// PID of the main process.
     pub pid: u32,
-    /// By the realtime clock, in nanoseconds since the epoch.
+    /// Realtime clock, in nanoseconds since the epoch.
     pub at_ns: i128,
 }
 
@@ -56,19 +55,19 @@ pub struct Entry {
 pub enum Fault {
     /// One attempt of a run began twice.
     Twice(Entry),
-    /// Two attempts of a job at a time.
+    /// Two attempts of a job ran at the same time.
     Overlap(Entry),
-    /// An attempt under an older leader began after one under a newer leader.
+    /// An attempt of an older leader began after one of a newer leader.
     TokenWentBack {
-        /// The newest token before.
+        /// The newest token seen before.
         newest: i64,
-        /// The late one.
+        /// The older token of the late attempt.
         late: Entry,
     },
 }
 
 impl Witness {
-    /// With an empty file.
+    /// Creates a witness with an empty file.
     pub fn new() -> Self {
         let dir = Scratch::new("witness");
         dir.write("witness.sh", SCRIPT);
@@ -76,7 +75,7 @@ impl Witness {
         Self { dir }
     }
 
-    /// The `command` of a job, as YAML in one line: witness the run of `command` (an argv; empty: nothing to do).
+    /// The `command` of a job, as one line of YAML: the witness runs `command`, an argv, or nothing if it is empty.
     pub fn command(&self, command: &[&str]) -> String {
         let script = self.dir.path().join("witness.sh").display().to_string();
         let file = self.file().display().to_string();
@@ -91,7 +90,7 @@ impl Witness {
         text.lines().map(|line| Entry::parse(line).unwrap_or_else(|| panic!("the witness wrote `{line}`"))).collect()
     }
 
-    /// Fails the test if a promise was broken. `overlap: allow` jobs are to be named.
+    /// Fails the test if a promise was broken. The argument lists jobs with `overlap: allow`.
     pub fn assert_fine(&self, may_overlap: &[&str]) {
         let faults = faults(&self.entries(), may_overlap);
         assert!(faults.is_empty(), "the jobs saw broken promises: {faults:#?}");
@@ -126,8 +125,10 @@ impl Entry {
     }
 }
 
-/// What is wrong with these lines. Tokens are compared within a job: after a resignation, a line of the old leader's last
-/// run of one job may come after one of the new leader's first run of another.
+/// The violations in these lines.
+///
+/// Tokens are compared within a job only: after a resignation, a line of the old leader's last run of one job may come
+/// after one of the new leader's first run of another.
 pub fn faults(entries: &[Entry], may_overlap: &[&str]) -> Vec<Fault> {
     let mut begun = BTreeSet::new();
     let mut newest = BTreeMap::<&str, i64>::new();

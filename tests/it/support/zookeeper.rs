@@ -1,7 +1,7 @@
-//! A real ZooKeeper: one server, or an ensemble of three, on 127.0.0.1 or on hosts of their own.
+//! A real ZooKeeper: one server or an ensemble of three, on 127.0.0.1 or on separate hosts.
 //!
-//! Needs Debian's package `libzookeeper-java` (or its jars in `$ZK_JARS`) and `java`. fsync stays on. Servers are counted
-//! from 0. Their processes and ports are in [`server`], their answers to four-letter words in [`four_letter`].
+//! Needs Debian's package `libzookeeper-java` (or its jars in `$ZK_JARS`) and `java`. fsync is on. Servers are numbered
+//! from 0. See [`server`] for their processes and ports, and [`four_letter`] for four-letter commands.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -24,15 +24,15 @@ use super::{LONG, poll};
 mod four_letter;
 mod server;
 
-/// One server or three.
+/// An ensemble of one server or three.
 pub struct Ensemble {
-    // Dropped in this order: servers before their directories.
+    // The order matters for dropping: servers before their directories.
     servers: Vec<Server>,
     certificates: Option<Certificates>,
     dir: Scratch,
 }
 
-/// What an ensemble shall be like.
+/// The configuration of an ensemble.
 #[derive(Clone, Debug)]
 pub struct Builder {
     servers: usize,
@@ -43,59 +43,58 @@ pub struct Builder {
 }
 
 impl Ensemble {
-    /// Starts `servers` (1 or 3) of them; returns when all serve.
+    /// Starts `servers` (1 or 3) servers. Returns when all serve.
     pub fn start(servers: usize) -> Self {
         Self::builder(servers).start()
     }
 
-    /// `servers` of them, with a tick of 500 ms and without TLS.
+    /// A builder for `servers` servers, with a tick of 500 ms and without TLS.
     pub fn builder(servers: usize) -> Builder {
         Builder { servers, tick: Duration::from_millis(500), tls: None, properties: Vec::new(), hosts: Vec::new() }
     }
 
-    /// How many servers there are, running or not.
+    /// The number of servers, running or not.
     pub fn len(&self) -> usize {
         self.servers.len()
     }
 
-    /// All servers.
+    /// The connect string of all servers.
     pub fn connect_string(&self) -> String {
         let each: Vec<String> = (0..self.len()).map(|i| self.connect_string_of(i)).collect();
         each.join(",")
     }
 
-    /// One server.
+    /// The connect string of one server.
     pub fn connect_string_of(&self, i: usize) -> String {
         self.address_of(i).to_string()
     }
 
-    /// One server's address.
     pub fn address_of(&self, i: usize) -> SocketAddr {
         self.servers[i].client.address
     }
 
-    /// All servers' TLS ports, without a scheme in front.
+    /// The connect string of all servers' TLS ports, without a scheme.
     pub fn secure_connect_string(&self) -> String {
         let each: Vec<String> = self.servers.iter().map(|server| server.secure.address.to_string()).collect();
         each.join(",")
     }
 
-    /// Where its files are.
+    /// The directory of the ensemble's files.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Where a server keeps its log of transactions and its snapshots.
+    /// The directory of a server's transaction log and snapshots.
     pub fn data_of(&self, i: usize) -> PathBuf {
         self.servers[i].dir.join("data/version-2")
     }
 
-    /// The process id of a running server.
+    /// PID of a running server.
     pub fn pid_of(&self, i: usize) -> u32 {
         self.servers[i].process().as_ref().expect("the server was started").pid()
     }
 
-    /// The certificates that the builder's `tls` made.
+    /// The certificates that the builder's `tls` created.
     pub fn certificates(&self) -> &Certificates {
         self.certificates.as_ref().expect("the builder was asked for tls")
     }
@@ -107,23 +106,24 @@ impl Ensemble {
         }
     }
 
-    /// Stops a server as SIGSTOP does: its connections stay open and silent.
+    /// Stops a server with SIGSTOP: its connections stay open and silent.
     pub fn pause(&self, i: usize) {
         self.servers[i].signal(Signal::STOP);
     }
 
-    /// Lets a paused server go on.
+    /// Continues a paused server.
     pub fn cont(&self, i: usize) {
         self.servers[i].signal(Signal::CONT);
     }
 
-    /// Starts a killed server again, on its old data and ports; does not wait until it serves.
+    /// Starts a killed server again, with its data and ports. Does not wait until it serves.
     pub fn restart(&self, i: usize) {
         self.kill(i);
         self.servers[i].launch();
     }
 
-    /// Waits until every server that was started and not killed serves, as part of a quorum. A paused one would be waited for in vain.
+    /// Waits until every server that was started and not killed serves, as part of a quorum. None of them may be
+    /// paused.
     pub fn await_serving(&self) {
         let running = (0..self.len()).filter(|&i| self.servers[i].process().is_some());
         for i in running {
@@ -131,8 +131,7 @@ impl Ensemble {
         }
     }
 
-    /// Waits until all servers serve. One that ended by itself, as one may that was paused for long, is started again, as by
-    /// its supervisor.
+    /// Waits until all servers serve. Starts servers again that ended by themselves, as may happen after a long pause.
     pub fn await_healed(&self) {
         let serves = |i: usize| {
             if self.servers[i].ended() {
@@ -146,39 +145,39 @@ impl Ensemble {
 
     /// Waits until this server serves.
     pub fn await_serving_of(&self, i: usize) {
-        // A server that has ended will not serve any more: no need to wait for that.
+        // A server that has ended will never serve, so stop waiting.
         poll(LONG, || (self.mode(i).is_some() || self.servers[i].ended()).then_some(()));
         assert!(self.mode(i).is_some(), "{}", self.report(i));
     }
 
-    /// Waits until a server leads (a single one does by itself), and says which.
+    /// Waits until a server leads, and returns its number. A single server always leads.
     pub fn leader(&self) -> usize {
         self.leader_other_than(usize::MAX)
     }
 
-    /// Waits until a server other than `old` leads: a paused leader still calls itself one.
+    /// Waits until a server other than `old` leads. A paused leader still reports that it leads.
     pub fn leader_other_than(&self, old: usize) -> usize {
         let leads = |&i: &usize| i != old && matches!(self.mode(i).as_deref(), Some("leader" | "standalone"));
         poll(LONG, || (0..self.len()).find(leads)).expect("an ensemble with a quorum gets a leader")
     }
 
-    /// Servers that follow.
+    /// The servers that follow.
     pub fn followers(&self) -> Vec<usize> {
         (0..self.len()).filter(|&i| self.mode(i).as_deref() == Some("follower")).collect()
     }
 
-    /// Makes `/secured`, open to `user:password` by digest only, and returns the connect string with it behind.
+    /// Creates `/secured`, accessible only to `user:password` by digest. Returns the connect string with that chroot.
     pub async fn secured(&self, credential: &str) -> String {
         let client = Client::connector().with_auth("digest", credential.as_bytes());
         let client = client.connect(&self.connect_string()).await.expect("the servers serve");
-        // "auth" stands for whoever the session is authenticated as.
+        // The scheme "auth" means the identities of the session itself.
         let own = [Acl::new(Permission::ALL, AuthId::new("auth", ""))];
         let options = CreateMode::Persistent.with_acls(Acls::new(&own));
         client.create("/secured", b"", &options).await.expect("a new ensemble has no such node");
         format!("{}/secured", self.connect_string())
     }
 
-    /// Makes a path for one cluster of its own, `/…`, to be put behind the servers.
+    /// Creates a new chroot for one cluster. Returns it as `/…`, to be appended to the servers.
     pub fn chroot(&self) -> String {
         let (servers, chroot) = (self.connect_string(), format!("/{}", Uuid::new_v4()));
         let made = chroot.clone();
@@ -199,31 +198,31 @@ impl Ensemble {
 }
 
 impl Builder {
-    /// Another tick. Sessions are negotiated between 2 and 20 of them.
+    /// Sets the tick. Session timeouts are negotiated between 2 and 20 ticks.
     pub fn tick(mut self, tick: Duration) -> Self {
         self.tick = tick;
         self
     }
 
-    /// A TLS port beside the plain one.
+    /// Adds a TLS port to each server.
     pub fn tls(mut self, client: ClientCertificate) -> Self {
         self.tls = Some(client);
         self
     }
 
-    /// Each server on a host of its own. Only who is on the same network as those can ask them anything.
+    /// Runs each server on a host of its own. They are reachable only from the network of those hosts.
     pub fn on(mut self, hosts: &[Arc<Host>]) -> Self {
         self.hosts = hosts.to_vec();
         self
     }
 
-    /// A line of zoo.cfg.
+    /// Adds a line to zoo.cfg.
     pub fn property(mut self, key: &str, value: &str) -> Self {
         self.properties.push((key.into(), value.into()));
         self
     }
 
-    /// Starts the servers; returns when all serve.
+    /// Starts the servers. Returns when all serve.
     pub fn start(self) -> Ensemble {
         let dir = Scratch::new("zookeeper");
         let certificates = self.tls.map(|_| Certificates::new());
@@ -295,16 +294,16 @@ fn tls_properties(own: &Server, files: &Certificates, client: ClientCertificate)
     ]
 }
 
-/// A place of its own on the server that all tests of this process share: a connect string with a fresh chroot, made.
+/// A new chroot on the server that all tests of this process share, as a connect string.
 ///
-/// Never pause or kill that server. It ends with the process.
+/// Tests must not pause or kill that server. It ends with the process.
 pub fn shared() -> String {
     static SHARED: OnceLock<Ensemble> = OnceLock::new();
     let shared = SHARED.get_or_init(|| Ensemble::start(1));
     format!("{}{}", shared.connect_string(), shared.chroot())
 }
 
-/// Runs a future to its end on a thread and runtime of its own, so that a caller may or may not be on one.
+/// Runs a future on a thread and runtime of its own, so that it works both inside and outside of a runtime.
 fn aside(future: impl Future<Output = ()> + Send + 'static) {
     let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

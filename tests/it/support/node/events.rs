@@ -1,4 +1,4 @@
-//! The log of a node as it comes.
+//! A node's log, read while the node runs.
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -13,27 +13,27 @@ pub struct Event(Value);
 
 impl Event {
     fn parse(line: &str) -> Self {
-        // A panic of the daemon, or a library's own words, are no JSON: they are kept for the report.
+        // A panic or output of a library is not JSON: it is kept for failure reports.
         Self(serde_json::from_str(line).unwrap_or_else(|_| Value::String(line.into())))
     }
 
-    /// Its name; empty for a line that is no event.
+    /// The event's name; empty for a line that is not an event.
     pub fn name(&self) -> &str {
         self.text("event")
     }
 
-    /// A field as text; empty if it is absent, or no text.
+    /// A field as text; empty if it is absent or not a text.
     pub fn text(&self, field: &str) -> &str {
         self.0.get(field).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// A field as a number; a number in a text counts.
+    /// A field as a number, or as a text that contains a number.
     pub fn number(&self, field: &str) -> Option<i64> {
         let value = self.0.get(field)?;
         value.as_i64().or_else(|| value.as_str()?.parse().ok())
     }
 
-    /// A line that is no event, as it stands; empty for an event.
+    /// A line that is not an event, unchanged; empty for an event.
     pub fn plain(&self) -> &str {
         self.0.as_str().unwrap_or_default()
     }
@@ -44,7 +44,7 @@ impl Event {
     }
 }
 
-/// All events so far, and a way to wait for the next.
+/// All events so far; tests can wait for further ones.
 #[derive(Debug, Default)]
 pub struct Events {
     so_far: Mutex<Log>,
@@ -58,7 +58,7 @@ struct Log {
 }
 
 impl Events {
-    /// All that comes out of a pipe, until nobody holds its other end any more.
+    /// Collects everything from a pipe until no process holds its other end.
     pub fn read(pipe: impl Read + Send + 'static) -> Arc<Self> {
         let events = Arc::new(Self::default());
         thread::spawn({
@@ -68,32 +68,30 @@ impl Events {
         events
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.lock().events.len()
     }
 
-    /// All so far.
     pub fn all(&self) -> Vec<Event> {
         self.lock().events.clone()
     }
 
-    /// Those of this name so far.
+    /// The events with this name so far.
     pub fn named(&self, name: &str) -> Vec<Event> {
         self.lock().events.iter().filter(|event| event.name() == name).cloned().collect()
     }
 
-    /// How many of this name there are so far.
+    /// The number of events with this name so far.
     pub fn count(&self, name: &str) -> usize {
         self.count_where(|event| event.name() == name)
     }
 
-    /// How many there are so far that are as wanted.
+    /// The number of events so far that `wanted` accepts.
     pub fn count_where(&self, wanted: impl Fn(&Event) -> bool) -> usize {
         self.lock().events.iter().filter(|event| wanted(event)).count()
     }
 
-    /// Waits for one that is as wanted, after the first `seen`. `None`: not in time, or the log has ended.
+    /// Waits for an event that `wanted` accepts, after the first `seen`. `None` on a timeout or at the end of the log.
     pub fn wait(&self, seen: usize, timeout: Duration, wanted: impl Fn(&Event) -> bool) -> Option<Event> {
         let find = |log: &Log| log.events.iter().skip(seen).find(|event| wanted(event)).cloned();
         let lacking = |log: &mut Log| !log.ended && find(log).is_none();
@@ -101,13 +99,13 @@ impl Events {
         find(&waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0)
     }
 
-    /// Waits until nobody holds the other end any more, and all is read.
+    /// Waits until no process holds the other end and everything is read.
     pub fn await_end(&self, timeout: Duration) {
-        // What was read is what there is, in time or not.
+        // On a timeout the events read so far must do.
         let _ = self.more.wait_timeout_while(self.lock(), timeout, |log| !log.ended);
     }
 
-    /// The newest lines, to be read by a person.
+    /// The newest lines, for failure reports.
     pub fn tail(&self) -> String {
         let log = self.lock();
         let newest = &log.events[log.events.len().saturating_sub(60)..];

@@ -1,4 +1,5 @@
-// CuratorLock SERVERS PATH: says `connected`, queues for the lock, says `acquired NODE`; at a line on stdin: `released`.
+// CuratorLock SERVERS PATH: prints `connected`, queues for the lock, prints `acquired NODE`; on a line on stdin:
+// `released`.
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;

@@ -1,4 +1,5 @@
-# kazoo_lock.py SERVERS PATH: says `connected`, queues for the lock, says `acquired NODE`; at a line on stdin: `released`.
+# kazoo_lock.py SERVERS PATH: prints `connected`, queues for the lock, prints `acquired NODE`; on a line on stdin:
+# `released`.
 import sys
 
 from kazoo.client import KazooClient

@@ -1,17 +1,17 @@
-//! Cutting a stream of bytes into what is passed on as a whole.
+//! Splits a stream of bytes into frames that are passed on as a whole.
 
 use std::io::{self, Read};
 
-/// Pings, watch events and authentication carry numbers below zero; requests count up from one.
+/// Pings, watch events and authentication have numbers below zero; requests are numbered from one.
 const FIRST_REQUEST: i32 = 1;
 const WATCH_EVENT: i32 = -1;
 
-/// A frame with its length in front, or just some bytes.
+/// A frame with its length prefix, or just some bytes.
 #[derive(Debug)]
 pub(super) struct Frame(pub(super) Vec<u8>);
 
 impl Frame {
-    /// The next frame; an error at the end of the stream.
+    /// Reads the next frame. The end of the stream is an error.
     pub(super) fn read(from: &mut impl Read) -> io::Result<Self> {
         let mut length = [0; 4];
         from.read_exact(&mut length)?;
@@ -21,7 +21,7 @@ impl Frame {
         if (read as u64) < body { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(Self(bytes)) }
     }
 
-    /// Whatever bytes come next; an error at the end of the stream.
+    /// Reads the next bytes. The end of the stream is an error.
     pub(super) fn read_any(from: &mut impl Read) -> io::Result<Self> {
         let mut bytes = vec![0; 16 * 1024];
         let read = from.read(&mut bytes)?;
@@ -29,13 +29,13 @@ impl Frame {
         if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(Self(bytes)) }
     }
 
-    /// The request's number, or the number of the request that this replies to. Not for the first frame of a stream, which
-    /// opens the session.
+    /// The number of the request, or of the request that this replies to. Not valid for the first frame of a stream,
+    /// which opens the session.
     pub(super) fn xid(&self) -> Option<i32> {
         self.word(1).filter(|&xid| xid >= FIRST_REQUEST)
     }
 
-    /// True for a reply that nobody asked for: the word of a watch.
+    /// True for a watch event, which is not the reply to a request.
     pub(super) fn is_watch_event(&self) -> bool {
         self.word(1) == Some(WATCH_EVENT)
     }

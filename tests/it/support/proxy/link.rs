@@ -11,27 +11,27 @@ use std::time::Instant;
 use super::frame::Frame;
 use super::{Shared, Side};
 
-/// Both sockets, and the reply to cut at.
+/// Both sockets of a connection, and the reply at which to cut it.
 #[derive(Debug)]
 pub(super) struct Link {
     client: TcpStream,
     server: TcpStream,
     cut: AtomicBool,
-    /// The request whose reply cuts this link; 0: none.
+    /// Number of the request whose reply cuts this link; 0 for none.
     doomed: AtomicI32,
 }
 
 type Queue<T> = (Sender<T>, Receiver<T>);
 
 impl Link {
-    /// Begins to pass frames. The threads end when the link is cut from any side.
+    /// Starts to pass frames. The threads end when either side closes the link.
     pub(super) fn start(
         shared: &Arc<Shared>,
         client: TcpStream,
         server: TcpStream,
     ) -> (Arc<Self>, Vec<JoinHandle<()>>) {
         for stream in [&client, &server] {
-            // A proxy that gathers bytes would add delays of its own.
+            // Nagle's algorithm would add delays.
             drop(stream.set_nodelay(true));
         }
         let link = Arc::new(Self { client, server, cut: AtomicBool::new(false), doomed: AtomicI32::new(0) });
@@ -41,7 +41,7 @@ impl Link {
 
     pub(super) fn cut(&self) {
         self.cut.store(true, SeqCst);
-        // An error means that it is closed already.
+        // An error means that it is already closed.
         drop(self.client.shutdown(Shutdown::Both));
         drop(self.server.shutdown(Shutdown::Both));
     }
@@ -55,7 +55,8 @@ impl Link {
         let reader = thread::spawn({
             let (link, shared) = (Arc::clone(self), Arc::clone(shared));
             move || {
-                // Ends with an error in any case: the stream's end. The writer passes on what is queued, then ends.
+                // Always ends with an error, at the latest at the end of the stream. The writer passes on the queue and
+                // then ends.
                 drop(link.read_all(&shared, side, &queue));
             }
         });
@@ -76,7 +77,7 @@ impl Link {
         };
         for index in 0.. {
             let frame = if shared.frames { Frame::read(&mut from)? } else { Frame::read_any(&mut from)? };
-            // The first frame opens the session: it has no number.
+            // The first frame opens the session and has no number.
             if shared.frames && index > 0 && self.cuts_at(shared, side, &frame) {
                 self.cut();
                 shared.count_cut();

@@ -1,4 +1,4 @@
-# witness.sh FILE [COMMAND...]: tells FILE that a run began, runs COMMAND, tells that it ended, ends with COMMAND's code.
+# witness.sh FILE [COMMAND...]: records in FILE that a run began, runs COMMAND, records its end, exits with its code.
 file=$1
 shift
 
@@ -7,7 +7,7 @@ say() {
         "$CRONKEEPER_SCHEDULED_AT" "$CRONKEEPER_NODE" "$CRONKEEPER_FENCING_TOKEN" "$$" "$(date +%s%N)" >>"$file"
 }
 
-# Inherited by all that COMMAND starts: free only when the last of them is gone.
+# All processes that COMMAND starts inherit the lock: it is free only when the last of them is gone.
 exec 9>>"$file.$CRONKEEPER_JOB.lock"
 flock -n 9 || say overlap
 say start

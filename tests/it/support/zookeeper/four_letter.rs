@@ -1,4 +1,4 @@
-//! What a server answers to ZooKeeper's four-letter words.
+//! ZooKeeper's four-letter commands.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::Ensemble;
 
 impl Ensemble {
-    /// What a server answers to `word`; empty if nothing, as a paused or starting server does.
+    /// A server's answer to `word`; empty if it does not answer, because it is paused or starting.
     pub fn four_letter(&self, i: usize, word: &str) -> String {
-        // A server that is starting can take the question and never answer: ask anew, a little more patient each time.
+        // A starting server may accept the question and never answer: ask again, with a longer timeout each time.
         let timeout = [100, 300, 1_000].map(Duration::from_millis);
         timeout.iter().find_map(|&timeout| ask(self.address_of(i), word, timeout)).unwrap_or_default()
     }
@@ -21,23 +21,23 @@ impl Ensemble {
         answer.lines().find_map(|line| line.strip_prefix("Mode: ")).map(str::to_owned)
     }
 
-    /// A server's figures, by name.
+    /// A server's statistics, by name.
     pub fn figures(&self, i: usize) -> BTreeMap<String, String> {
         let answer = self.four_letter(i, "mntr");
         answer.lines().filter_map(|line| line.split_once('\t')).map(|(key, value)| (key.into(), value.into())).collect()
     }
 
-    /// How many watches the server holds.
+    /// The number of watches on the server.
     pub fn watch_count(&self, i: usize) -> usize {
         self.figure(i, "zk_watch_count")
     }
 
-    /// How many ephemeral nodes there are.
+    /// The number of ephemeral nodes.
     pub fn ephemerals(&self, i: usize) -> usize {
         self.figure(i, "zk_ephemerals_count")
     }
 
-    /// How many connections the server has, this question's own included.
+    /// The number of connections to the server, including the one for this question.
     pub fn connections(&self, i: usize) -> usize {
         self.figure(i, "zk_num_alive_connections")
     }

@@ -1,7 +1,8 @@
-//! One server's process, and the ports that are its own.
+//! One ZooKeeper server: its process and its reserved ports.
 //!
-//! On a host of its own they are the usual ones. On this machine ports are held by a bound socket that never listens: nobody else is given them, also not while the server is down,
-//! and the server can still bind them, as both sides ask for SO_REUSEADDR.
+//! On a host of its own the server uses the usual ports. On this machine, ports are reserved with bound sockets that
+//! never listen: the kernel does not assign them to others, even while the server is down, and the server can still
+//! bind them because both sides set SO_REUSEADDR.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,11 +28,11 @@ pub(super) struct Server {
     process: Mutex<Option<Process>>,
 }
 
-/// Beside zookeeper.jar, whose manifest names most of what it needs: a log on stderr, and what TLS needs of netty.
+/// Jars besides zookeeper.jar, whose manifest lists most dependencies: logging to stderr, and netty's parts for TLS.
 const JARS: [&str; 6] =
     ["zookeeper", "slf4j-simple", "netty-codec", "netty-resolver", "netty-transport-native-unix-common", "snappy-java"];
 
-/// Small and quick to start.
+/// JVM options for a small server that starts quickly.
 const JAVA: [&str; 11] = [
     "-Xms16m",
     "-Xmx256m",
@@ -86,10 +87,10 @@ pub fn class_path(jars: &[&str]) -> String {
     paths.join(":")
 }
 
-/// Ports for clients, for clients with TLS, for followers and for votes, as the manual of ZooKeeper has them.
+/// The usual ports: for clients, clients with TLS, followers and elections.
 const USUAL: [u16; 4] = [2181, 2281, 2888, 3888];
 
-/// A port that nobody else is given while this lives.
+/// A port that the kernel assigns to nobody else while this value exists.
 pub(super) struct Port {
     pub(super) address: SocketAddr,
     _held: Option<OwnedFd>,

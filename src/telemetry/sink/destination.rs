@@ -1,4 +1,4 @@
-//! What lines are written to, by a thread that may wait.
+//! Destinations of log lines: a stream, or the systemd journal. Writes may block.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -11,49 +11,47 @@ use rustix::io::Errno;
 
 use crate::telemetry::journal;
 
-/// Bytes given to one write of a stream.
+/// Approximate maximum of bytes in one write to a stream.
 const BATCH: usize = 64 << 10;
 
-/// Where lines go.
+/// Where log lines are written.
 #[derive(Debug)]
-pub enum Way {
-    /// Bytes, one line after the other.
+pub enum Destination {
     Stream(File),
-    /// Entries of the journal, a message each.
+    /// Each entry is sent as one message.
     Journal {
-        /// Not connected: the journal may make its own anew.
+        /// Not connected, because the journal may recreate its socket.
         socket: UnixDatagram,
-        /// Of the journal's socket.
+        /// Path of the journal's socket.
         path: PathBuf,
     },
 }
 
-impl Way {
-    /// To a stream.
+impl Destination {
     pub fn stream(to: OwnedFd) -> Self {
         Self::Stream(File::from(to))
     }
 
-    /// To the journal that listens at this path.
+    /// The journal that listens at `path`.
     ///
     /// # Errors
-    /// When none does.
+    /// When no journal listens there.
     pub fn journal(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref();
         UnixDatagram::unbound()?.connect(path)?;
         Ok(Self::Journal { socket: UnixDatagram::unbound()?, path: path.to_owned() })
     }
 
-    /// About how many bytes are given to one write.
+    /// Approximate number of bytes to pass to one [`write`](Self::write).
     pub(super) fn batch(&self) -> usize {
         match self {
             Self::Stream(_) => BATCH,
-            // One event's entries, each a message.
+            // The entries of one event.
             Self::Journal { .. } => 1,
         }
     }
 
-    /// Writes all of it, however long that takes.
+    /// Writes all bytes, however long it takes.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Stream(file) => write_all(file, bytes),
@@ -68,7 +66,7 @@ fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => bytes = &bytes[written..],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // Whoever shares the descriptor may have made it non-blocking.
+            // Another process that shares the descriptor may have made it non-blocking.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait_for_room(file)?,
             Err(error) => return Err(error),
         }
@@ -97,20 +95,20 @@ fn send(socket: &UnixDatagram, path: &Path, entry: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A journal of our own, and the way to it.
-    fn journal() -> (tempfile::TempDir, UnixDatagram, Way) {
+    /// A fake journal, and a destination that writes to it.
+    fn journal() -> (tempfile::TempDir, UnixDatagram, Destination) {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("socket");
         let journal = UnixDatagram::bind(&path).unwrap();
-        let way = Way::journal(&path).unwrap();
-        (home, journal, way)
+        let destination = Destination::journal(&path).unwrap();
+        (home, journal, destination)
     }
 
     #[test]
     fn an_entry_is_a_message() {
-        let (_home, journal, mut way) = journal();
-        way.write(b"MESSAGE=one\n").unwrap();
-        way.write(b"MESSAGE=two\n").unwrap();
+        let (_home, journal, mut destination) = journal();
+        destination.write(b"MESSAGE=one\n").unwrap();
+        destination.write(b"MESSAGE=two\n").unwrap();
         let mut bytes = [0; 64];
         for expected in ["MESSAGE=one\n", "MESSAGE=two\n"] {
             let length = journal.recv(&mut bytes).unwrap();
@@ -119,9 +117,9 @@ mod tests {
     }
 
     #[test]
-    fn what_one_event_says_is_a_message_for_each_entry() {
-        let (_home, journal, mut way) = journal();
-        way.write(b"MESSAGE=one\nCONTINUES=true\n\nMESSAGE=two\n").unwrap();
+    fn each_entry_of_an_event_is_a_message() {
+        let (_home, journal, mut destination) = journal();
+        destination.write(b"MESSAGE=one\nCONTINUES=true\n\nMESSAGE=two\n").unwrap();
         let mut bytes = [0; 64];
         for expected in ["MESSAGE=one\nCONTINUES=true\n", "MESSAGE=two\n"] {
             let length = journal.recv(&mut bytes).unwrap();
@@ -130,21 +128,21 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_is_made_anew_is_written_to() {
-        let (home, journal, mut way) = journal();
+    fn a_recreated_journal_receives_entries_again() {
+        let (home, journal, mut destination) = journal();
         drop(journal);
-        assert!(way.write(b"MESSAGE=lost\n").is_err());
+        assert!(destination.write(b"MESSAGE=lost\n").is_err());
         std::fs::remove_file(home.path().join("socket")).unwrap();
-        assert!(way.write(b"MESSAGE=lost\n").is_err());
+        assert!(destination.write(b"MESSAGE=lost\n").is_err());
         let journal = UnixDatagram::bind(home.path().join("socket")).unwrap();
-        way.write(b"MESSAGE=kept\n").unwrap();
+        destination.write(b"MESSAGE=kept\n").unwrap();
         let mut bytes = [0; 64];
         let length = journal.recv(&mut bytes).unwrap();
         assert_eq!(&bytes[..length], b"MESSAGE=kept\n");
     }
 
     #[test]
-    fn where_no_journal_listens_there_is_no_way_to_it() {
-        assert!(Way::journal("/nonexistent/socket").is_err());
+    fn a_journal_that_does_not_listen_is_an_error() {
+        assert!(Destination::journal("/nonexistent/socket").is_err());
     }
 }
