@@ -49,7 +49,7 @@ pub(super) trait FileTree {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileKind {
-    Folder,
+    Directory,
     File,
     Link,
     Other,

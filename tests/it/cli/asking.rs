@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{SessionContext, assert_said, transcript};
+use super::{SessionContext, assert_printed, transcript};
 use crate::support::LONG;
 use crate::support::command::{CRONKEEPER, run, texts};
 use crate::support::node::Spec;

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{SessionContext, assert_said, transcript};
+use super::{SessionContext, assert_printed, transcript};
 use crate::support::command::CRONKEEPER;
 use crate::support::until;
 

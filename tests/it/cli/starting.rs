@@ -1,6 +1,6 @@
 //! The command `run` when it cannot start: the message names the remedy.
 
-use super::{SessionContext, assert_said, transcript};
+use super::{SessionContext, assert_printed, transcript};
 use crate::support::LONG;
 use crate::support::command::CRONKEEPER;
 use crate::support::node::Spec;

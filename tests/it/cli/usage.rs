@@ -1,6 +1,6 @@
 //! Wrong usage, invalid files, and the commands that need no daemon.
 
-use super::{SessionContext, assert_said, transcript};
+use super::{SessionContext, assert_printed, transcript};
 
 const GOOD: &str = "\
 jobs:
