@@ -48,7 +48,8 @@ use tokio::sync::{mpsc, watch};
 use self::admission::{Admitted, NoMemory};
 use self::control::Handover;
 use crate::clock::Uptime;
-use crate::ledger::{Operator, Reader};
+use crate::coordination::Reader;
+use crate::ledger::Operator;
 use crate::status::Status;
 
 /// What the API reads and writes.

@@ -96,7 +96,7 @@ pub enum Error {
         nearest: Option<String>,
     },
     /// The expression of `--schedule` cannot be parsed.
-    #[error("`{}` is not a valid schedule", crate::telemetry::escape::plain(expression))]
+    #[error("`{}` is not a valid schedule", crate::escape::plain(expression))]
     Schedule { expression: String, source: ScheduleError },
     /// The expression of `--schedule` has an `H`, but no job is named.
     #[error("`H` takes its value from the job's name, and no job is named")]

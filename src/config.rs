@@ -30,8 +30,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::escape;
 use crate::job::{Digest, Group, Job, JobName, JobSet};
-use crate::telemetry::escape::is_harmful;
 use files::Source;
 use host::Host;
 use spanned::{Fault, Position};
@@ -75,13 +75,7 @@ impl fmt::Display for Problem {
 /// A message may quote the file, so it must stay on one line, must not control a terminal, and must have a limited
 /// length.
 fn legible(message: &str) -> String {
-    const LONGEST: usize = 600;
-    let escaped = |c: char| if is_harmful(c) { c.escape_default().to_string() } else { c.to_string() };
-    let mut text: String = message.chars().take(LONGEST).map(escaped).collect();
-    if message.chars().nth(LONGEST).is_some() {
-        text.push('…');
-    }
-    text
+    escape::short(message, 600)
 }
 
 /// Valid jobs, read from a path.

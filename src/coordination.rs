@@ -11,14 +11,32 @@
 //!
 //! In the other direction the daemon reports when its loop last made progress, so that a backend can distinguish a
 //! leader that works from one whose loop is stuck.
+//!
+//! Every backend keeps this order of events, and the daemon relies on it:
+//! - `Session` comes before the first `Joined`, `Joined` before `Elected`; another session only after the old one's
+//!   `Expired`. The backend reports the same session again when the member was gone and has been recreated: another
+//!   node may have settled this node's runs in the meantime.
+//! - The answers to commits requested in a term come before its `Over`. `Over` does not wait for them in three cases:
+//!   when the lease ends, when the daemon's loop stands still, and when the connection is lost too. A late answer
+//!   reports what is on record; a run whose begin is `Accepted` after `Over` must not be started, only ended.
+//! - When a session is lost: answers (`Unknown` for each commit without one), `Lease` zero, `Over`, `Expired`.
+//! - `Lease` zero comes when an own entry is removed although the session is alive, and when the session is lost. A
+//!   lease that just runs out causes no event except the term's `Over`.
+//! - When the daemon's loop stands still, the term is `Over` too. A longer standstill is reported like an own entry
+//!   that was removed.
+//! - After `Failed` no further event comes.
 
+use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
 use crate::clock::Uptime;
-use crate::ledger::{Operator, Reader};
+use crate::election::Queue;
+use crate::job::JobName;
+use crate::ledger::{LastEnd, Newest, Operator, Snapshot, Window};
 use crate::{election, ledger};
 
 /// A request from the daemon. Requests are handled in order.
@@ -115,6 +133,24 @@ pub fn channels<L: Reader + Operator + 'static>(ledger: Arc<L>) -> (Coordination
         Service { requests, events: event_sender, lease: lease_sender, turned: turns },
     )
 }
+
+pub type ReadFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ReadError>> + Send + 'a>>;
+
+/// Reads for display to operators. No decision depends on them.
+pub trait Reader: Send + Sync {
+    /// The queue, and the nodes that are alive.
+    fn queue(&self) -> ReadFuture<'_, Queue>;
+    fn snapshot(&self) -> ReadFuture<'_, Snapshot>;
+    /// The newest history records, of one job or of all jobs.
+    fn history(&self, job: Option<JobName>, window: Window) -> ReadFuture<'_, Newest>;
+    /// The last end of each job, as far back as the backend searches.
+    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>>;
+}
+
+/// The reason why a read failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the ledger cannot be read: {0}")]
+pub struct ReadError(pub String);
 
 #[cfg(test)]
 mod tests {

@@ -40,13 +40,13 @@ use crate::coordination::{Coordination, Event as BackendEvent, Lease, Request};
 use crate::election::{Defined, Event as Election, Failure, Published, Request as ElectionRequest, TransferError};
 use crate::engine::{Engine, Event};
 use crate::job::JobSet;
+use crate::process::Notice;
 use crate::run::journal::{Journal, Recovered};
 use crate::schedule;
 use crate::status::Status;
 use crate::systemd::{Notifier, Watchdog};
 use crate::telemetry::TARGET;
 use crate::term::NodeName;
-use crate::warden::wire::Notice;
 
 /// Interval between requests to systemd for more time while draining.
 const EXTEND_EVERY: Duration = Duration::from_secs(5);

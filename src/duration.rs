@@ -160,6 +160,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::fuzz::proptest_config())]
         #[test]
         fn parse_reads_back_what_format_wrote(millis in 0..LONGEST.as_millis() as u64) {
             let duration = Duration::from_millis(millis);

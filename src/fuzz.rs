@@ -39,6 +39,12 @@ const ONE_READ_OF: u64 = 200;
 /// Maximum number of characters of an input to print.
 const SHOWN: usize = 4_000;
 
+/// Proptest's settings: inputs that failed once are kept in `tests/regressions`.
+pub(crate) fn proptest_config() -> proptest::test_runner::Config {
+    let kept = proptest::test_runner::FileFailurePersistence::SourceParallel("tests/regressions");
+    proptest::test_runner::Config { failure_persistence: Some(Box::new(kept)), ..Default::default() }
+}
+
 /// A fuzz test of one parser.
 pub(crate) struct Fuzz {
     /// Name of the parser and of its directory in the corpus.

@@ -193,6 +193,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::fuzz::proptest_config())]
         #[test]
         fn the_lease_is_what_two_writes_a_ping_apart_prove_up_to_a_fortieth(
             writes in prop::collection::vec((0u64..60_000, 0u64..200), 1..300),

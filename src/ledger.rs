@@ -11,13 +11,11 @@ mod newest;
 mod operator;
 
 use std::collections::BTreeMap;
-use std::pin::Pin;
 
 pub use operator::{ControlEntry, Followed, Operator, OperatorError, OperatorFuture, OperatorRequests, TriggerEntry};
 
 pub use self::chain::Chains;
 pub use self::newest::{Gathering, LastEnd, Newest, Window};
-use crate::election::Queue;
 use crate::job::JobName;
 use crate::run::{JobRecord, Link, Outcome, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
 
@@ -308,21 +306,3 @@ pub struct Snapshot {
     /// Unreadable records and the reason for each, for display.
     pub damaged: Vec<String>,
 }
-
-pub type ReadFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ReadError>> + Send + 'a>>;
-
-/// Reads for display to operators. No decision depends on them.
-pub trait Reader: Send + Sync {
-    /// The queue, and the nodes that are alive.
-    fn queue(&self) -> ReadFuture<'_, Queue>;
-    fn snapshot(&self) -> ReadFuture<'_, Snapshot>;
-    /// The newest history records, of one job or of all jobs.
-    fn history(&self, job: Option<JobName>, window: Window) -> ReadFuture<'_, Newest>;
-    /// The last end of each job, as far back as the backend searches.
-    fn lasts(&self) -> ReadFuture<'_, BTreeMap<JobName, LastEnd>>;
-}
-
-/// The reason why a read failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the ledger cannot be read: {0}")]
-pub struct ReadError(pub String);

@@ -1,40 +1,77 @@
 //! cronkeeper: cron that survives the loss of a host.
 //!
-//! From the top down, a module may use those above it, never those below. The upper part is pure: no clock, no I/O, no waiting.
+//! A module uses those declared above it, never those below; `tests/it/borders.rs` holds it to that. The domain decides on values: where
+//! it touches the system, it does so in a file of its own (`clock::system`, `schedule::tzdata`). The engine decides what to do. What is below
+//! does it. Where to begin: [`engine`] for what the daemon does and why, [`coordination`] for what a backend has to do, [`daemon`] for the loop
+//! that connects both.
 
 #![deny(unsafe_code)]
 
-// Pure: words and decisions.
+// The domain.
+/// Escaping of text from outside.
+pub mod escape;
+/// "Did you mean", and counts with their nouns.
 pub mod suggest;
+/// Durations as people write them.
 pub mod duration;
+/// Instants, timers, and the clocks of this host and of the coordination service.
 pub mod clock;
+/// Cron expressions, time zones, and the occurrences they name.
 pub mod schedule;
+/// Jobs and their policies.
 pub mod job;
+/// Nodes, sessions, candidates, terms and fencing tokens.
 pub mod term;
+/// How long a node may act without hearing from the quorum.
 pub mod lease;
+/// Runs: ids, records, ends, skips, links, and the journal of those on this host.
 pub mod run;
-// The ports, and the messages to the warden.
+
+// The ports.
+/// What the daemon asks the warden to do with processes, and what the warden reports.
+pub mod process;
+/// The durable record of decisions and runs.
 pub mod ledger;
+/// The election of a leader.
 pub mod election;
+/// The channels between the daemon and a backend.
 pub mod coordination;
-mod memory_file;
-pub mod warden;
-// What to do now.
+
+/// Decides what to do now.
 pub mod engine;
+
 // The edge.
+/// Files in memory, for what a process reads from its standard input.
+mod memory_file;
+/// The process that starts the jobs' processes and lets none escape.
+pub mod warden;
+/// The status of a node, as the API shows it.
 pub mod status;
+/// Notifications to systemd.
 pub mod systemd;
+/// The log: events, formats, and the thread that writes them.
 pub mod telemetry;
+/// The host's users and groups.
 pub mod accounts;
+/// Paths that no other user can change.
 pub mod safe_path;
+/// The jobs file, and the node's own settings.
 pub mod config;
+/// The state directory: its lock, its owner, and what it remembers.
 pub mod state_dir;
+/// The backend on ZooKeeper.
 pub mod zookeeper;
+/// The backend on one host: file locks and SQLite.
 pub mod solo;
+/// HTTP on the Unix socket and on TCP, and its client.
 pub mod api;
+/// The daemon's loop: it gathers events, asks the engine, and performs the commands.
 pub mod daemon;
+/// Crontabs, to be imported.
 pub mod crontab;
+/// The commands.
 pub mod cli;
-// What others wrote, as nobody means it.
+
+/// Random inputs for the parsers, in tests.
 #[cfg(test)]
 mod fuzz;

@@ -52,9 +52,9 @@ pub use store::StoreError;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::watch::channel as watch_channel;
 
+use crate::coordination::ReadError;
 use crate::coordination::{Coordination, channels};
 use crate::election::Failure;
-use crate::ledger::ReadError;
 use crate::run::journal::RecoveredRun;
 use crate::safe_path;
 use crate::state_dir::journal::FileJournal;

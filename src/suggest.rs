@@ -25,15 +25,6 @@ fn distance(word: &str, known: &str) -> usize {
     if part { 1 } else { strsim::osa_distance(word, known) }
 }
 
-/// Escapes and cuts user input for a message: one line, no control characters, at most `longest` characters of it.
-pub fn shown(text: &str, longest: usize) -> String {
-    let mut shown: String = text.chars().take(longest).flat_map(char::escape_debug).collect();
-    if text.chars().nth(longest).is_some() {
-        shown.push('…');
-    }
-    shown
-}
-
 /// Formats a count with its noun: `1 job`, `2 jobs`.
 pub fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
@@ -41,7 +32,7 @@ pub fn counted(count: usize, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{nearest, shown};
+    use super::nearest;
 
     const KNOWN: [&str; 5] = ["schedule", "timeout", "environment", "max_output", "run-once"];
 
@@ -58,12 +49,6 @@ mod tests {
         ] {
             assert_eq!(nearest(word, KNOWN), meant, "{word}");
         }
-    }
-
-    #[test]
-    fn shown_text_is_one_line_of_limited_length() {
-        assert_eq!(shown("a\n\u{1b}[31mb", 100), r"a\n\u{1b}[31mb");
-        assert_eq!((shown("äöü", 3), shown("äöü", 2)), ("äöü".to_owned(), "äö…".to_owned()));
     }
 
     #[test]

@@ -12,7 +12,6 @@
 //! Job output has the target [`OUTPUT`]: it is the first to be dropped when stderr is too slow, and
 //! `--log cronkeeper=info,cronkeeper::output=off` turns it off.
 
-pub mod escape;
 pub mod event;
 mod filter;
 mod journal;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::suggest::shown;
+use crate::escape::short;
 
 /// How many characters of a rejected name an error quotes; the name may have any length.
 const SHOWN: usize = 100;
@@ -30,7 +30,7 @@ impl NodeName {
         if name.is_empty() || name.len() > 253 || name.starts_with('.') || !name.chars().all(Self::may_contain) {
             return Err(format!(
                 "`{}` is not a node name: expected 1 to 253 letters, digits, `.`, `_` and `-`, not starting with a dot",
-                shown(name, SHOWN)
+                short(name, SHOWN)
             ));
         }
         Ok(Self(name.to_owned()))
@@ -79,7 +79,7 @@ impl TryFrom<String> for SessionId {
         if id.is_empty() || id.len() > 64 || !id.chars().all(plain) {
             return Err(format!(
                 "`{}` is not a session id: expected 1 to 64 letters, digits and `-`",
-                shown(&id, SHOWN)
+                short(&id, SHOWN)
             ));
         }
         Ok(Self(id))

@@ -34,7 +34,6 @@ pub mod recover;
 mod spawn;
 mod sweep;
 mod tree;
-pub mod wire;
 
 use std::ffi::CStr;
 use std::io;

@@ -10,20 +10,6 @@
 //! Everything here except [`session`] is generic over [`client`] and the clock, spawns nothing, and draws no random
 //! number but the uuid it is given. So the same code runs against real servers and in the simulation, where the future
 //! that [`serve`] returns is a node's whole backend.
-//!
-//! The daemon can rely on this order of events:
-//! - `Session` comes before the first `Joined`, `Joined` before `Elected`; another session only after the old one's
-//!   `Expired`. The backend reports the same session again when the member was gone and has been recreated: another
-//!   node may have settled this node's runs in the meantime.
-//! - The answers to commits requested in a term come before its `Over`. `Over` does not wait for them in three cases:
-//!   when the lease ends, when the daemon's loop stands still, and when the connection is lost too. A late answer
-//!   reports what is on record; a run whose begin is `Accepted` after `Over` must not be started, only ended.
-//! - When a session is lost: answers (`Unknown` for each commit without one), `Lease` zero, `Over`, `Expired`.
-//! - `Lease` zero comes when an own entry is removed although the session is alive, and when the session is lost. A
-//!   lease that just runs out causes no event except the term's `Over`.
-//! - When the daemon's loop stands still, the term is `Over` too. A longer standstill is reported like an own entry
-//!   that was removed.
-//! - After `Failed` no further event comes.
 
 mod transfer;
 pub mod client;

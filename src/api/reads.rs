@@ -9,9 +9,10 @@ use tokio::time::timeout;
 
 use super::admission::Admitted;
 use crate::clock::{Uptime, system};
+use crate::coordination::{ReadError, ReadFuture, Reader};
 use crate::election::Queue;
 use crate::job::JobName;
-use crate::ledger::{LastEnd, Newest, ReadError, ReadFuture, Reader, Window};
+use crate::ledger::{LastEnd, Newest, Window};
 use crate::run::{Link, Pause};
 use crate::status::{LastRun, RunStatus};
 

@@ -13,8 +13,8 @@ use super::network::Visibility;
 use super::reads::LeaderState;
 use super::{ApiState, Refusal};
 use crate::clock::system;
+use crate::coordination::ReadError;
 use crate::job::JobName;
-use crate::ledger::ReadError;
 use crate::status::{self, HistoryEntry, JobStatus, Status};
 use crate::suggest::nearest;
 

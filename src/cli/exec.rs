@@ -27,13 +27,13 @@ use crate::clock::system;
 use crate::daemon::launch::Launcher;
 use crate::duration;
 use crate::engine::Start;
+use crate::escape;
 use crate::job::{Job, JobSet};
+use crate::process::{self, Deadline, StartFailure, Step, Stream, TreeId};
 use crate::run::{Nonce, OnLoss, Owner, Past, RunRecord, RunState, Version};
-use crate::telemetry::escape;
 use crate::term::{FencingToken, NodeName, SessionId};
 use crate::warden::cgroup::hierarchy::Cgroups;
 use crate::warden::handle::Warden;
-use crate::warden::wire::{self, Deadline, StartFailure, Step, Stream, TreeId};
 
 /// Exit code when the job exceeded its `timeout`, as with timeout(1).
 pub(super) const TIMED_OUT: u8 = 124;
@@ -173,8 +173,8 @@ fn conclude(job: &Job, ended: StartedOrFailed, io: &mut Io<'_>) -> Result<Exit, 
         return Ok(Exit::Command(TIMED_OUT));
     }
     let code = match ending.exit {
-        wire::Exit::Code(code) => code,
-        wire::Exit::Signal { signal, .. } => 128 + signal,
+        process::Exit::Code(code) => code,
+        process::Exit::Signal { signal, .. } => 128 + signal,
     };
     Ok(Exit::Command(u8::try_from(code).unwrap_or(u8::MAX)))
 }

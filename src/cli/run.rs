@@ -66,7 +66,7 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_FORGET_JOBS_AFTER", default_value = "30d", value_parser = forget_after)]
     forget_jobs_after: ForgetAfter,
     /// Priority of this node as leader: the node with the highest priority takes over once it is fit to lead
-    #[arg(long, value_name = "N", env = "CRONKEEPER_PREFER", default_value_t)]
+    #[arg(long, value_name = "N", env = "CRONKEEPER_PRIORITY", default_value_t)]
     priority: u32,
     /// Format of log lines [default: journald if stderr is the journal, else text]
     #[arg(long, value_name = "FORMAT", env = "CRONKEEPER_LOG_FORMAT", value_enum)]

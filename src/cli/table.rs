@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use crate::telemetry::escape;
+use crate::escape;
 
 /// Most characters of a cell; longer than any run id or node name.
 const LONGEST_CELL: usize = 300;

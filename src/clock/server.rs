@@ -95,6 +95,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::fuzz::proptest_config())]
         /// Wherever between sending and answer the timestamp was taken, the truth is within the bounds, and the skew is
         /// not exaggerated.
         #[test]

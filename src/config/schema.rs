@@ -6,7 +6,8 @@
 use std::rc::Rc;
 
 use super::spanned::{Fault, MapEntry, Node, Position, Value};
-use crate::suggest::{self, nearest};
+use crate::escape;
+use crate::suggest::nearest;
 
 /// The syntactic form of a value.
 #[derive(Clone, Copy)]
@@ -290,5 +291,5 @@ pub(super) fn shown_key(key: &str) -> String {
 
 /// Quotes a word of the file for a message: on one line and with limited length.
 pub(super) fn shown(word: &str) -> String {
-    suggest::shown(word, 100)
+    escape::short(word, 100)
 }

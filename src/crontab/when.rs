@@ -5,7 +5,7 @@
 //! accepts, are reduced to it. The random `~` of cronie and OpenBSD becomes the hashed `H`.
 
 use super::Remark;
-use crate::suggest;
+use crate::escape;
 
 /// The expression of an entry, with remarks about it.
 #[derive(Debug, PartialEq, Eq)]
@@ -153,7 +153,7 @@ fn digits(text: &str) -> Option<u16> {
 
 /// Escapes and cuts a word of the crontab for a message.
 pub(super) fn shown(text: &str) -> String {
-    suggest::shown(text, 40)
+    escape::short(text, 40)
 }
 
 #[cfg(test)]

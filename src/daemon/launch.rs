@@ -10,9 +10,9 @@ use crate::clock::Uptime;
 use crate::engine::Start;
 use crate::engine::hooks::HookStart;
 use crate::job::{CommandLine, Job};
+use crate::process::{Deadline, Launch, Limits, TreeId, User};
 use crate::term::NodeName;
 use crate::warden::cgroup::hierarchy::Cgroups;
-use crate::warden::wire::{Deadline, Launch, Limits, TreeId, User};
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::{Daemon, Processes, Stopped, log};
 use crate::clock::{Clock, Now, Uptime};
+use crate::process::Order;
 use crate::run::journal::Journal;
-use crate::warden::wire::Order;
 
 /// Minimum time between a ping and the next. It is sent when the loop turns anyway.
 const PING_EVERY: Duration = Duration::from_secs(2);

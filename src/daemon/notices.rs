@@ -8,10 +8,10 @@ use super::trees::{Tree, TreeKind, WardenLeftovers};
 use super::{Daemon, Processes, Stopped, log};
 use crate::clock::{Clock, Now};
 use crate::engine::Event;
+use crate::process::{Notice, TreeId};
 use crate::run::KnownBy;
 use crate::run::journal::Journal;
 use crate::telemetry::TARGET;
-use crate::warden::wire::{Notice, TreeId};
 
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     pub(super) fn on_notice(&mut self, now: Now, notice: Notice) -> Option<Stopped> {

@@ -8,11 +8,11 @@ use super::{Daemon, Processes, Stopped, log};
 use crate::clock::{Clock, Now};
 use crate::engine::hooks::HookStart;
 use crate::engine::{Command, Event, Start};
+use crate::process::{Launch, Notice, Order, StartFailure, Step, TreeId};
 use crate::run::journal::Journal;
 use crate::run::{KnownBy, Traces};
 use crate::telemetry::TARGET;
 use crate::warden::recover::Recorded;
-use crate::warden::wire::{Launch, Notice, Order, StartFailure, Step, TreeId};
 
 impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
     pub(super) fn perform(&mut self, now: Now, commands: Vec<Command>) -> Option<Stopped> {

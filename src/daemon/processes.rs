@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use tracing::error;
 
+use crate::process::{Notice, Order};
 use crate::telemetry::TARGET;
 use crate::term::NodeName;
 use crate::warden::CodecError;
 use crate::warden::handle::Handle;
 use crate::warden::recover::{self, Recorded, Survivor};
-use crate::warden::wire::{Notice, Order};
 
 /// How long to wait for processes to die that the daemon kills itself.
 const DYING: Duration = Duration::from_secs(5);

@@ -10,19 +10,19 @@ use uuid::Uuid;
 
 use super::*;
 use crate::accounts::Account;
+use crate::coordination::{ReadError, ReadFuture, Reader};
 use crate::coordination::{Service, channels};
 use crate::election::Queue;
 use crate::job::JobName;
 use crate::ledger::{
-    Commit, CommitId, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, ReadError, ReadFuture,
-    Reader, Snapshot, Window,
+    Commit, CommitId, Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, Snapshot, Window,
 };
+use crate::process::Order;
 use crate::run::{KillRequest, Pause, Resume, RunId, RunState, TriggerRecord};
 use crate::state_dir::journal::FileJournal;
 use crate::term::NodeName;
 use crate::warden::CodecError;
 use crate::warden::recover::Recorded;
-use crate::warden::wire::Order;
 
 /// A timeout that even a busy machine does not reach.
 const LONG: Duration = Duration::from_secs(60);

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use tracing::info;
 
 use crate::job::{Hook, JobName};
+use crate::process::{Stream, TreeId};
 use crate::run::journal::RecoveredRun;
 use crate::run::{KnownBy, RunId, Traces};
 use crate::telemetry::{OUTPUT, event};
 use crate::warden::recover::Recorded;
-use crate::warden::wire::{Stream, TreeId};
 
 /// The trees that the warden was ordered to start and that have not ended.
 #[derive(Debug, Default)]

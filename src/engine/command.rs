@@ -8,10 +8,10 @@ use super::report::Report;
 use crate::clock::Uptime;
 use crate::coordination::Request;
 use crate::job::{Job, JobSet};
+use crate::process::{Deadline, Notice, Order, TreeId};
 use crate::run::journal::RecoveredRun;
 use crate::run::{RunEnd, RunId, RunRecord, Version};
 use crate::term::NodeName;
-use crate::warden::wire::{Deadline, Notice, Order, TreeId};
 use crate::{election, ledger};
 
 /// An observed fact, as the engine takes it.

@@ -15,9 +15,9 @@ use crate::clock::{Now, Uptime, earlier};
 use crate::coordination::Request;
 use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{Change, Commit, CommitId};
+use crate::process::Order;
 use crate::run::{Nonce, RunEnd, RunId};
 use crate::term::{FencingToken, NodeName, SessionId, Term};
-use crate::warden::wire::Order;
 use crate::{election, ledger};
 
 /// Passed on from one part of the engine to others.

@@ -31,8 +31,8 @@ use super::report::Report;
 use crate::clock::Uptime;
 use crate::job::{Hook, Job, JobName};
 use crate::ledger::Request;
+use crate::process::{EndedBy, Ending, Order, StartFailure, TreeId};
 use crate::run::{Outcome, RunEnd, RunId, SkipReason, millis};
-use crate::warden::wire::{EndedBy, Ending, Order, StartFailure, TreeId};
 
 /// How long a hook may take; then SIGTERM, and SIGKILL after the job's `kill_grace`.
 pub const TIMEOUT: Duration = Duration::from_secs(60);

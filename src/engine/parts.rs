@@ -12,8 +12,8 @@ use super::transfer::{GivingUp, LeadershipTransfer};
 use crate::clock::Uptime;
 use crate::job::JobSet;
 use crate::ledger::{Commit, CommitId, Snapshot};
+use crate::process::Notice;
 use crate::term::{Term, TermEnd};
-use crate::warden::wire::Notice;
 use crate::{election, ledger};
 
 /// The parts, each of which owns its fields.

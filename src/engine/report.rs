@@ -9,9 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::election::TransferError;
 use crate::job::{Hook, JobName};
+use crate::process::{Exit, StartFailure};
 use crate::run::{Pause, Reason, RunEnd, RunId, Skip};
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
-use crate::warden::wire::{Exit, StartFailure};
 
 /// A fact worth a log line.
 #[derive(Clone, Debug, PartialEq)]

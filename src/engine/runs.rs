@@ -40,8 +40,8 @@ use super::report::Report;
 use crate::clock::{Now, Uptime};
 use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{CommitId, Request};
+use crate::process::TreeId;
 use crate::run::{KillRequest, Nonce, OnLoss, Owner, Past, RunId, RunRecord, RunState, Trigger, TriggerSeq, Version};
-use crate::warden::wire::TreeId;
 
 /// The runs in flight.
 #[derive(Debug, Default)]

@@ -124,6 +124,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::fuzz::proptest_config())]
         #[test]
         fn reading_in_parts_and_in_one_go_gives_the_same_records(
             sizes in prop::collection::vec(1_usize..300, 0..40), parts in 1_usize..10, records in 1_usize..20, bytes in 1_usize..2_000

@@ -215,6 +215,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::fuzz::proptest_config())]
         #[test]
         fn every_id_is_read_back(job in names(), second in 0i64..4_102_444_800, seq: Option<u64>) {
             let id = made(&job, second, seq);

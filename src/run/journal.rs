@@ -395,6 +395,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::fuzz::proptest_config())]
         #[test]
         fn the_shortest_sequence_adds_up_to_the_same_state(entries in prop::collection::vec(entry(), 0..12)) {
             let mut state = JournalState::default();

@@ -23,7 +23,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::telemetry::escape;
+use crate::escape;
 
 /// The kernel follows as many.
 const MAX_LINKS: u32 = 40;

@@ -115,12 +115,7 @@ pub enum Fault {
 
 /// Quotes user input for an error message: on one line, with limited length.
 fn shown(text: &str) -> String {
-    const LONGEST: usize = 40;
-    let mut short: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
-    if text.chars().nth(LONGEST).is_some() {
-        short.push('…');
-    }
-    short
+    crate::escape::short(text, 40)
 }
 
 fn hint(nearest: Option<&String>) -> impl fmt::Display {

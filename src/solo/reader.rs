@@ -11,9 +11,10 @@ use super::background::BackendNotice;
 use super::members::Members;
 use super::queue::{Queue, QueueEntry};
 use super::read;
+use crate::coordination::{ReadError, ReadFuture, Reader};
 use crate::election;
 use crate::job::JobName;
-use crate::ledger::{LastEnd, Newest, ReadError, ReadFuture, Reader, Snapshot, Window};
+use crate::ledger::{LastEnd, Newest, Snapshot, Window};
 use crate::run::{RunRecord, Version};
 
 pub(super) struct SoloReader {

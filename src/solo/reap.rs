@@ -10,7 +10,7 @@ use std::path::Path;
 use super::members::{MemberName, Members};
 use super::read::owner;
 use super::{Leftovers, StillAlive, reader};
-use crate::ledger::ReadError;
+use crate::coordination::ReadError;
 use crate::run::journal::{Noted, RecoveredRun};
 use crate::run::{RunEnd, RunRecord, Traces, Version};
 use crate::state_dir::journal;

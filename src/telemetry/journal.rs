@@ -13,9 +13,9 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::escape;
 use super::line::{Line, Value};
 use super::text::Text;
+use crate::escape;
 use crate::term::NodeName;
 
 /// The socket of the journal. In a unit with a `LogNamespace=`, this path leads to the journal of its namespace.

@@ -12,8 +12,8 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::escape::is_harmful;
 use super::line::{Line, Value};
+use crate::escape::is_harmful;
 use crate::term::NodeName;
 
 /// The keys that this format writes itself.

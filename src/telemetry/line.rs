@@ -4,8 +4,8 @@ use std::fmt;
 
 use tracing::field::{Field, Visit};
 
-use super::escape::is_harmful;
 use super::{TARGET, event};
+use crate::escape::is_harmful;
 
 /// Maximum length of a written line in bytes, with its end.
 ///
@@ -238,6 +238,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::fuzz::proptest_config())]
         #[test]
         fn no_piece_is_too_long_and_the_longest_text_is_complete(
             texts in prop::collection::vec(("[a-z\"\\\\\u{1b}\u{e0041}äß]{1,40}", 1_usize..600), 1..6),

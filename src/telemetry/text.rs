@@ -16,8 +16,9 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use super::journal;
 use super::line::{Line, Value};
-use super::{escape, journal};
+use crate::escape;
 use crate::term::NodeName;
 
 pub(super) struct Text {
@@ -129,8 +130,8 @@ fn of_level(level: Level) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::escape::is_harmful;
     use crate::fuzz::{Fuzz, text};
-    use crate::telemetry::escape::is_harmful;
 
     fn shown(level: Level, line: &Line, colour: bool) -> String {
         written(false, level, line, colour)

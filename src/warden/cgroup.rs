@@ -24,8 +24,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::wire;
 use crate::clock::Uptime;
+use crate::process;
 use crate::run::KnownBy;
 
 /// CGROUP2_SUPER_MAGIC.
@@ -42,7 +42,7 @@ pub(super) struct RunCgroup {
 
 impl RunCgroup {
     /// Creates the cgroup and sets its limits.
-    pub(super) fn make(wanted: &wire::Cgroup) -> io::Result<Self> {
+    pub(super) fn make(wanted: &process::Cgroup) -> io::Result<Self> {
         let path = PathBuf::from(&wanted.path);
         make(&path)?;
         limit(&path, wanted).inspect_err(|_| drop(fs::remove_dir(&path)))?;
@@ -115,7 +115,7 @@ fn make(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn limit(path: &Path, wanted: &wire::Cgroup) -> io::Result<()> {
+fn limit(path: &Path, wanted: &process::Cgroup) -> io::Result<()> {
     if let Some(bytes) = wanted.memory {
         fs::write(path.join("memory.max"), bytes.to_string())?;
         // Kills the whole run: otherwise a part of it would be missing and the rest would go on regardless.
@@ -210,7 +210,7 @@ mod tests {
     fn limits_are_written_before_anything_runs() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run").display().to_string();
-        let cgroup = RunCgroup::make(&wire::Cgroup { path, memory: Some(4_096), processes: Some(7) }).unwrap();
+        let cgroup = RunCgroup::make(&process::Cgroup { path, memory: Some(4_096), processes: Some(7) }).unwrap();
         let read = |name| fs::read_to_string(cgroup.path.join(name)).unwrap();
         assert_eq!([read("memory.max"), read("memory.oom.group"), read("pids.max")], ["4096", "1", "7"]);
         fs::write(cgroup.path.join("memory.events"), "low 0\noom 2\noom_kill 0\n").unwrap();

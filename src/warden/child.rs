@@ -16,9 +16,9 @@ use rustix::io::Errno as Error;
 use rustix::process::{Pid, Resource, Rlimit, Signal, setrlimit};
 
 use super::spawn::{close_others, failed, join_own_keyring};
-use super::wire::{Launch, StartFailure, Step, User};
 use super::{limits, program};
 use crate::clock::system::uptime;
+use crate::process::{Launch, StartFailure, Step, User};
 
 /// Runs a script without `#!`, as execvp(3) and every shell do.
 const SHELL: &str = "/bin/sh";

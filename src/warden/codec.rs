@@ -92,10 +92,10 @@ impl Decoder {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::wire::{Cgroup, Deadline, Launch, Limits, Notice, Order, Stream, TreeId, Urgent, User};
     use super::*;
     use crate::clock::Uptime;
     use crate::fuzz::Fuzz;
+    use crate::process::{Cgroup, Deadline, Launch, Limits, Notice, Order, Stream, TreeId, Urgent, User};
 
     fn orders() -> impl Strategy<Value = Order> {
         prop_oneof![
@@ -146,6 +146,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::fuzz::proptest_config())]
         #[test]
         fn every_order_arrives_unchanged_however_the_stream_is_cut(
             sent in prop::collection::vec(orders(), 1..6),

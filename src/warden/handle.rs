@@ -20,7 +20,7 @@ use tokio::net::UnixStream;
 use super::SUBCOMMAND;
 use super::codec::{CodecError, Decoder};
 use super::outbox::Outbox;
-use super::wire::{Notice, Order, Urgent};
+use crate::process::{Notice, Order, Urgent};
 
 /// Read from the socket in one call, in bytes.
 const CHUNK: usize = 64 << 10;

@@ -17,9 +17,9 @@ use super::poller::{Poller, Ready, TREE_IDS};
 use super::procfs;
 use super::spawn::{self, Spawner};
 use super::tree::{Tree, Trees};
-use super::wire::{Deadline, EndedBy, Launch, Notice, Order, StartFailure, Step, Stream, TreeId, Urgent};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
+use crate::process::{Deadline, EndedBy, Launch, Notice, Order, StartFailure, Step, Stream, TreeId, Urgent};
 use crate::run::KnownBy;
 
 /// Starts in one turn. After that many, due trees are killed and ends are reported.

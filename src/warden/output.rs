@@ -4,7 +4,7 @@
 //! message; beyond the allowance, bytes are only counted; the tail is the last [`TAIL`] bytes. This module handles no
 //! file descriptors.
 
-use super::wire::Stream;
+use crate::process::Stream;
 
 /// Longest line in one message, in bytes.
 pub(super) const MAX_LINE: usize = 64 << 10;
@@ -211,6 +211,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::fuzz::proptest_config())]
         #[test]
         fn text_survives_any_chunking(text in "(\\PC|\n){0,300}", long in 0usize..2, cut in 1usize..9) {
             let text = format!("{}{text}", "äö".repeat(long * MAX_LINE / 3));

@@ -323,6 +323,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::fuzz::proptest_config())]
         #[test]
         fn no_line_panics(stat in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Process::parse(1, &stat);

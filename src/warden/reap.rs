@@ -14,9 +14,9 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus};
 use super::keeper::Keeper;
 use super::procfs::{self, Process};
 use super::tree::{self, Orphan, Owner};
-use super::wire::{Ending, Exit, Notice, TreeId};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
+use crate::process::{Ending, Exit, Notice, TreeId};
 use crate::run::KnownBy;
 
 /// Maximum number of readings of the list of children while it keeps changing.

@@ -23,10 +23,10 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use super::cgroup::RunCgroup;
 use super::child::{ChildSetup, ChildStreams, NulByte, become_job};
 use super::procfs;
-use super::wire::{Launch, StartFailure, Step};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
 use crate::memory_file;
+use crate::process::{Launch, StartFailure, Step};
 
 /// Descriptors kept free for reading /proc: without them no tree could be ended in an orderly way.
 const RESERVE: RawFd = 16;

@@ -15,8 +15,8 @@ use super::cgroup::RunCgroup;
 use super::keeper::Keeper;
 use super::process_table::ProcessTable;
 use super::procfs::Process;
-use super::wire::TreeId;
 use crate::clock::system::uptime;
+use crate::process::TreeId;
 
 /// Readings of /proc in one turn; a tree that forks faster is dealt with in the next turn.
 const FREEZE_ROUNDS: usize = 8;

@@ -18,8 +18,8 @@ use super::cgroup::RunCgroup;
 use super::output::Output;
 use super::procfs::Identity;
 use super::spawn::Child;
-use super::wire::{Deadline, EndedBy, Exit, Launch, Stream};
 use crate::clock::Uptime;
+use crate::process::{Deadline, EndedBy, Exit, Launch, Stream};
 use crate::run::KnownBy;
 
 pub(super) use self::all::Trees;
@@ -139,8 +139,8 @@ impl Tree {
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::{Limits, TreeId};
     use super::*;
+    use crate::process::{Limits, TreeId};
 
     pub(super) fn tree(main: i32, run: &str, forked_at: u64) -> Tree {
         let pipe = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());

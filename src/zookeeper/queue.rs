@@ -149,6 +149,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::fuzz::proptest_config())]
         #[test]
         fn the_order_does_not_depend_on_the_listing(sequences in prop::collection::vec((any::<i32>(), "[a-z]{1,4}-"), 0..30), seed in any::<u64>()) {
             let entries: Vec<QueueEntry> = sequences.iter().enumerate()

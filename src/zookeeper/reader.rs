@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::client::{Client, ConnectError, Lend, State};
 use super::context::{self, SessionError};
 use super::{paths, place, snapshot};
+use crate::coordination::{ReadError, ReadFuture, Reader};
 use crate::election::{Candidate, Queue};
 use crate::job::JobName;
-use crate::ledger::{Gathering, LastEnd, Newest, ReadError, ReadFuture, Reader, Snapshot, Window};
+use crate::ledger::{Gathering, LastEnd, Newest, Snapshot, Window};
 use crate::run::{HistoryRecord, Outcome, RunId};
 use crate::term::CandidateName;
 

@@ -1,5 +1,6 @@
 //! What runs against real processes and real servers, and the simulation: one binary, so that one link serves all.
 
+mod borders;
 mod cli;
 mod failover;
 mod harness;

@@ -80,6 +80,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::fuzz::proptest_config())]
         #[test]
         fn any_text_is_parsed_without_a_panic(text in "\\PC*") {
             let _ = (HostName::of_authority(&text), HostName::parse(&text));

@@ -22,11 +22,10 @@ use crate::api::serve::Serving;
 use crate::api::socket::{ApiSocket, Claim, NAME};
 use crate::api::{Sources, router};
 use crate::clock::{Uptime, system};
+use crate::coordination::{ReadError, ReadFuture, Reader};
 use crate::election::Queue;
 use crate::job::JobName;
-use crate::ledger::{
-    Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, ReadError, ReadFuture, Reader, Snapshot, Window,
-};
+use crate::ledger::{Followed, LastEnd, Newest, Operator, OperatorError, OperatorFuture, Snapshot, Window};
 use crate::run::tests_support::skip;
 use crate::run::{HistoryRecord, KillRequest, Pause, Resume, RunId, RunState, TriggerRecord, TriggerSeq};
 use crate::status::{Status, sample};

@@ -13,9 +13,9 @@ use crate::cli::Error;
 use crate::clock::system::{SystemClock, now};
 use crate::clock::{Clock as _, Uptime, Wake};
 use crate::job::Job;
+use crate::process::{EndedBy, Ending, Launch, Notice, Order, StartFailure, Step, Stream, TreeId};
 use crate::run::millis;
 use crate::warden::handle::{Handle, Warden, WardenGone};
-use crate::warden::wire::{EndedBy, Ending, Launch, Notice, Order, StartFailure, Step, Stream, TreeId};
 
 /// Output of the job: its stream, the text, and whether the line continues in the next piece.
 pub(super) type OutputPiece = (Stream, String, bool);

@@ -1,7 +1,7 @@
 //! An expression with a caret line below that marks the fault.
 
+use crate::escape::is_harmful;
 use crate::schedule::Place;
-use crate::telemetry::escape::is_harmful;
 
 /// Characters shown on either side of a fault in a long expression.
 const AROUND: usize = 60;

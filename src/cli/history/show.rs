@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use super::super::ask::{stamp, took};
 use super::super::table::Table;
+use crate::escape;
 use crate::run::{Attempt, Outcome, Reason};
 use crate::status::{EndedRun, HistoryEntry, Skipped};
-use crate::telemetry::escape;
 
 const HEADING: [&str; 4] = ["ENDED (UTC)", "RUN", "OUTCOME", "TOOK"];
 

@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use super::super::ask::{span, stamp};
 use super::super::table::Table;
 use crate::election::{Published, highest_priority};
+use crate::escape;
 use crate::job::JobName;
 use crate::run::RunState;
 use crate::status::{Confinement, JobStatus, LimitedBy, Place, State, Status};
-use crate::telemetry::escape;
 use crate::term::NodeName;
 
 pub(super) fn write(status: &Status, out: &mut dyn Write) -> io::Result<()> {

@@ -133,6 +133,7 @@ fn starts(jobs: &BTreeMap<usize, BTreeSet<usize>>, job: usize, way: &[usize]) ->
 }
 
 proptest! {
+    #![proptest_config(crate::fuzz::proptest_config())]
     #[test]
     fn a_file_is_rejected_exactly_if_a_job_runs_after_itself_or_starts_at_two(
         edges in proptest::collection::vec((0..7usize, 0..7usize), 0..12)

@@ -5,9 +5,9 @@ use tracing::{info, warn};
 use super::start;
 use crate::engine::hooks::{self, HookOutcome};
 use crate::job::Hook;
+use crate::process::Exit;
 use crate::run::RunId;
 use crate::telemetry::{TARGET, event};
-use crate::warden::wire::Exit;
 
 /// Logs the outcome of a hook, as a warning unless it succeeded.
 ///

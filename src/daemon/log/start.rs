@@ -6,9 +6,9 @@ use rustix::io::Errno;
 use tracing::warn;
 
 use crate::job::JobName;
+use crate::process::{StartFailure, Step};
 use crate::run::RunId;
 use crate::telemetry::TARGET;
-use crate::warden::wire::{StartFailure, Step};
 
 /// Logs which step failed. A start that came too late is not logged: the host did nothing wrong.
 pub(in crate::daemon) fn not_started(job: &JobName, run: &RunId, why: StartFailure) {

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 
 use crate::clock::Uptime;
 use crate::job::{Hook, Job};
+use crate::process::TreeId;
 use crate::run::{RunEnd, RunId, Skip};
-use crate::warden::wire::TreeId;
 
 /// A hook to be run.
 #[derive(Clone, Debug, PartialEq)]

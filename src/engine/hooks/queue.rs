@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::call::{Cause, HookCall};
 use crate::job::Hook;
+use crate::process::TreeId;
 use crate::run::{RunEnd, RunId};
-use crate::warden::wire::TreeId;
 
 /// How many run at once on a node; the others wait in order.
 pub const AT_ONCE: usize = 16;

@@ -18,8 +18,8 @@ use crate::clock::Uptime;
 use crate::engine::report::{IllegalStep, Report};
 use crate::job::Job;
 use crate::ledger::{CommitId, OwnerState};
+use crate::process::TreeId;
 use crate::run::{Reason, RunEnd, RunRecord, RunState, Version};
-use crate::warden::wire::TreeId;
 
 /// A run in flight.
 #[derive(Clone, Debug)]

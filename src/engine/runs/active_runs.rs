@@ -299,8 +299,8 @@ mod tests {
     use crate::engine::tests::fixture::{at, job, set};
     use crate::job::Group;
     use crate::ledger::OwnerState;
+    use crate::process::TreeId;
     use crate::run::{RunState, Version};
-    use crate::warden::wire::TreeId;
 
     fn jobs() -> JobSet {
         let grouped = |name: &str, group: &str| {
@@ -345,6 +345,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::fuzz::proptest_config())]
         #[test]
         fn what_is_counted_is_what_a_look_at_all_would_count(
             steps in prop::collection::vec((0usize..16, 0u8..10), 1..80),

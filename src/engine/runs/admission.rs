@@ -124,6 +124,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::fuzz::proptest_config())]
         #[test]
         fn starts_are_done_well_within_the_lease_however_slow_the_machine(micros_a_start in 100u64..100_000) {
             let (took, _) = keeps_up(micros_a_start, 3_000);

@@ -6,8 +6,8 @@ use rustix::io::Errno;
 
 use super::active_run::{ActiveRun, Process, StopCause};
 use crate::clock::{Now, earlier};
+use crate::process::{EndedBy, Ending, Exit, Step};
 use crate::run::{Outcome, Reason, RunEnd, millis};
-use crate::warden::wire::{EndedBy, Ending, Exit, Step};
 
 /// Its number.
 const SIGKILL: i32 = 9;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::clock::Uptime;
 use crate::lease::Lease;
-use crate::warden::wire::{Deadline, TreeId};
+use crate::process::{Deadline, TreeId};
 
 /// The trees that something is to kill, and when.
 #[derive(Debug)]

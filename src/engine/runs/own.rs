@@ -14,10 +14,10 @@ use crate::engine::commits::Pending;
 use crate::engine::context::{Context, Fact};
 use crate::engine::report::Report;
 use crate::ledger::{Change, Commit, CommitId, Request};
+use crate::process::{Deadline, Ending, Order, StartFailure, Step as StartStep, TreeId};
 use crate::run::journal::RecoveredRun;
 use crate::run::{OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Version, millis};
 use crate::term::TermEnd;
-use crate::warden::wire::{Deadline, Ending, Order, StartFailure, Step as StartStep, TreeId};
 
 impl Runs {
     /// Runs of an earlier process, dead for sure: their ends are written, or they are released for another attempt.

@@ -7,8 +7,8 @@ use super::active_run::Process;
 use super::admission::Admission;
 use super::overdue::OverdueKills;
 use crate::clock::Uptime;
+use crate::process::{Deadline, TreeId};
 use crate::run::RunId;
-use crate::warden::wire::{Deadline, TreeId};
 
 /// How long an attempt lasts before its record is watched for requests to end it: a short one is not worth the read.
 const WATCH_AFTER: Duration = Duration::from_secs(1);

@@ -7,8 +7,8 @@ use crate::election;
 use crate::engine::Event;
 use crate::job::{Group, Job, Misfire, Overlap};
 use crate::ledger::{Change, Snapshot};
+use crate::process::Exit;
 use crate::run::RunState;
-use crate::warden::wire::Exit;
 
 const MANY: usize = 3_000;
 
@@ -143,6 +143,6 @@ fn a_lease_is_passed_on_in_the_turn_that_brings_it_however_much_is_due() {
     fixture.now = crate::clock::Now { wall: at("10:00:01"), up: fixture.now.up + Duration::from_secs(1) };
     let until = fixture.now.up + LEASE;
     fixture.tell(Event::Election(election::Event::Lease { until }));
-    let order = crate::engine::Command::Order(crate::warden::wire::Order::Lease { until });
+    let order = crate::engine::Command::Order(crate::process::Order::Lease { until });
     assert_eq!(fixture.commands.first(), Some(&order));
 }

@@ -8,8 +8,8 @@ use super::fixture::*;
 use crate::engine::{Command, Event};
 use crate::job::{Condition, Due, Job, Overlap};
 use crate::ledger::{self, OperatorRequests};
+use crate::process::Exit;
 use crate::run::{Link, TriggerSeq};
-use crate::warden::wire::Exit;
 use cluster::Cluster;
 
 use Condition::{Always, Success};

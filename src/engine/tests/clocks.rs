@@ -9,8 +9,8 @@ use crate::clock::server::ServerTime;
 use crate::engine::{Event, Report};
 use crate::job::Misfire;
 use crate::ledger::{JobEntry, Snapshot};
+use crate::process::Exit;
 use crate::run::{JobRecord, Nonce, Version};
-use crate::warden::wire::Exit;
 use crate::{election, ledger};
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);

@@ -11,10 +11,10 @@ use crate::job::{Job, JobName, Misfire, Overlap};
 use crate::ledger::{
     self, Change, Commit, ControlEntry, JobEntry, OperatorRequests, OwnerState, Snapshot, TriggerEntry,
 };
+use crate::process::Exit;
 use crate::run::{
     ControlRecord, JobRecord, Nonce, Pause, Resume, RunRecord, Trigger, TriggerRecord, TriggerSeq, Version,
 };
-use crate::warden::wire::Exit;
 
 fn request(job: &str, at_text: &str, uuid: u128) -> TriggerEntry {
     let record =

@@ -35,7 +35,7 @@ fn what_passed_under_a_leader_without_the_job_is_made_up_by_one_that_has_it() {
     for _ in 0..3 {
         let (changes, tree_ids) = fixture.start_all();
         runs.extend(begun(&changes));
-        tree_ids.iter().for_each(|&tree_id| fixture.ended(tree_id, crate::warden::wire::Exit::Code(0), None));
+        tree_ids.iter().for_each(|&tree_id| fixture.ended(tree_id, crate::process::Exit::Code(0), None));
     }
     assert_eq!(runs, ["a.20261120T100001Z", "a.20261120T100002Z", "a.20261120T100003Z"]);
 }

@@ -9,9 +9,9 @@ use crate::election;
 use crate::engine::{Command, Event, Report};
 use crate::job::Overlap;
 use crate::ledger::{self, Change, Commit, JobEntry, OwnerState, Running, Snapshot};
+use crate::process::{Deadline, Exit};
 use crate::run::{JobRecord, Nonce, RunId, RunRecord, RunState, Version};
 use crate::term::{SessionId, TermEnd};
-use crate::warden::wire::{Deadline, Exit};
 
 #[test]
 fn an_occurrence_starts_only_after_its_begin_is_accepted() {
@@ -359,6 +359,6 @@ fn a_run_settled_meanwhile_is_killed_and_not_written_again() {
     let id = RunId::scheduled(start.run.job.clone(), start.run.scheduled_at);
     fixture.tell(Event::Ledger(ledger::Event::Run(id.clone(), None)));
     assert!(fixture.reports().contains(&Report::Superseded { run: id }));
-    fixture.ended(start.tree_id, Exit::Signal { signal: 9, core: false }, Some(crate::warden::wire::EndedBy::Order));
+    fixture.ended(start.tree_id, Exit::Signal { signal: 9, core: false }, Some(crate::process::EndedBy::Order));
     assert!(fixture.commits().is_empty());
 }

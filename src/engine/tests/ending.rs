@@ -8,10 +8,10 @@ use crate::election::TransferError;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Interrupted, Job, OnLeaseEnd};
 use crate::ledger::{self, Change, Commit};
+use crate::process::{EndedBy, Ending, Exit, Notice, Order, StartFailure, Step};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Outcome, Reason, RunEnd, RunId, Traces, Version};
 use crate::term::{NodeName, SessionId, TermEnd};
-use crate::warden::wire::{EndedBy, Ending, Exit, Notice, Order, StartFailure, Step};
 use crate::{election, ledger::OwnerState};
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -15,10 +15,10 @@ use crate::job::{
     RunAs, Splay,
 };
 use crate::ledger::{Change, Commit, CommitId, JobEntry, Running, Snapshot};
+use crate::process::{Ending, Exit, Notice, TreeId};
 use crate::run::{JobRecord, KnownBy, Nonce, OnLoss, Owner, Past, RunRecord, RunState, Version};
 use crate::schedule::{Dst, Schedule};
 use crate::term::{CandidateName, FencingToken, NodeName, SessionId, Term};
-use crate::warden::wire::{Ending, Exit, Notice, TreeId};
 use crate::{election, ledger};
 
 /// Half of the session timeout of the tests.
@@ -239,12 +239,12 @@ impl Fixture {
         }
     }
 
-    pub fn ended(&mut self, tree_id: TreeId, exit: Exit, ended_by: Option<crate::warden::wire::EndedBy>) {
+    pub fn ended(&mut self, tree_id: TreeId, exit: Exit, ended_by: Option<crate::process::EndedBy>) {
         let ending = self.ending(tree_id, exit, ended_by);
         self.tell(Event::Warden(Notice::Ended(Box::new(ending))));
     }
 
-    pub fn ending(&self, tree_id: TreeId, exit: Exit, ended_by: Option<crate::warden::wire::EndedBy>) -> Ending {
+    pub fn ending(&self, tree_id: TreeId, exit: Exit, ended_by: Option<crate::process::EndedBy>) -> Ending {
         let (at, tail) = (self.now.up, "bye\n".into());
         Ending { tree_id, exit, ended_by, at, leftovers: 0, tail, dropped_bytes: 0, out_of_memory: false }
     }

@@ -11,10 +11,10 @@ use crate::engine::hooks::{AT_ONCE, Cause, HookOutcome, HookStart, TIMEOUT};
 use crate::engine::{Command, Event, Report};
 use crate::job::{CommandLine, Hook, Hooks, Job, Misfire, OnLeaseEnd, Retries};
 use crate::ledger::{Commit, OwnerState, Snapshot};
+use crate::process::{EndedBy, Exit, Notice, Order, StartFailure, Step, TreeId};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Outcome, RunEnd, Traces, Version};
 use crate::term::TermEnd;
-use crate::warden::wire::{EndedBy, Exit, Notice, Order, StartFailure, Step, TreeId};
 use crate::{election, ledger};
 
 fn hooks() -> Hooks {

@@ -6,10 +6,10 @@ use crate::engine::runs::active_run::{ActiveRun, News, State};
 use crate::engine::{Command, Event, Report};
 use crate::job::{Interrupted, Job, OnLeaseEnd};
 use crate::ledger::{self, Change, Commit, OwnerState, Snapshot};
+use crate::process::{Deadline, EndedBy, Exit, Order};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Outcome, Reason, RunEnd, RunId, RunState, Traces, Version};
 use crate::term::TermEnd;
-use crate::warden::wire::{Deadline, EndedBy, Exit, Order};
 use crate::{election, run::OnLoss};
 
 /// A leader that finds a run of `job`, begun at 10:00:00, at 10:00:30.

@@ -9,7 +9,7 @@ use crate::engine::misfire;
 use crate::engine::{Event, Report};
 use crate::job::{Job, Misfire, Overlap};
 use crate::ledger::Snapshot;
-use crate::warden::wire::Exit;
+use crate::process::Exit;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -114,6 +114,7 @@ fn ten_years_of_a_thousand_jobs_are_settled_at_once_with_one_commit_each() {
 }
 
 proptest! {
+    #![proptest_config(crate::fuzz::proptest_config())]
     /// Whatever the policy, every missed occurrence is either run or counted as skipped, once, in order.
     #[test]
     fn every_missed_occurrence_is_accounted_for(

@@ -8,9 +8,9 @@ use crate::election;
 use crate::engine::{Command, Event};
 use crate::job::{Interrupted, Job, OnLeaseEnd};
 use crate::ledger::{Change, Commit};
+use crate::process::{Deadline, EndedBy, Exit, Order, TreeId};
 use crate::run::RunState;
 use crate::term::{SessionId, TermEnd};
-use crate::warden::wire::{Deadline, EndedBy, Exit, Order, TreeId};
 
 const SIGKILL: Exit = Exit::Signal { signal: 9, core: false };
 

@@ -8,8 +8,8 @@ use super::fixture::*;
 use crate::engine::Event;
 use crate::job::{Group, Interrupted, Job, OnLeaseEnd, Overlap};
 use crate::ledger::{self, Change, Commit, CommitId, OperatorRequests, OwnerState, Snapshot, TriggerEntry};
+use crate::process::{Exit, Notice, StartFailure, Step};
 use crate::run::{RunState, TriggerRecord, TriggerSeq};
-use crate::warden::wire::{Exit, Notice, StartFailure, Step};
 
 /// More than are begun at once.
 const MANY: u64 = 200;

@@ -11,10 +11,10 @@ use crate::engine::runs::retry::delay;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Interrupted, Job, OnLeaseEnd, Retries};
 use crate::ledger::{self, Change, Commit, OwnerState, Snapshot};
+use crate::process::{EndedBy, Exit, Notice, StartFailure, Step};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Attempt, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Traces, Version};
 use crate::term::{NodeName, TermEnd};
-use crate::warden::wire::{EndedBy, Exit, Notice, StartFailure, Step};
 use crate::{election, run};
 
 /// A job at 10:00:01, tried again twice after ten seconds.
@@ -268,6 +268,7 @@ fn some_run() -> RunId {
 }
 
 proptest! {
+    #![proptest_config(crate::fuzz::proptest_config())]
     #[test]
     fn a_delay_is_the_same_everywhere_and_within_its_bounds(
         failures in 1u32..2000,

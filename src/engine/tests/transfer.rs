@@ -9,8 +9,8 @@ use crate::engine::Unfit;
 use crate::engine::transfer::SETTLED;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Digest, Job};
+use crate::process::{Notice, StartFailure, Step};
 use crate::term::NodeName;
-use crate::warden::wire::{Notice, StartFailure, Step};
 
 const SURVEY: Duration = Duration::from_secs(15);
 

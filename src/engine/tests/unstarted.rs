@@ -9,9 +9,9 @@ use crate::election;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Condition, Due, Interrupted, Job, JobName, JobSet, Misfire, OnLeaseEnd, Retries};
 use crate::ledger::{self, Change, Commit, OwnerState, Running, Snapshot};
+use crate::process::{Notice, StartFailure, Step};
 use crate::run::{Attempt, KillRequest, Outcome, Reason, RunRecord, RunState, Version};
 use crate::term::{NodeName, TermEnd};
-use crate::warden::wire::{Notice, StartFailure, Step};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

@@ -7,8 +7,8 @@ use crate::coordination::Request;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Group, Job, Overlap, Retries};
 use crate::ledger::{self, Change, Commit, OwnerState, Running, Snapshot};
+use crate::process::{EndedBy, Exit, Order, TreeId};
 use crate::run::{KillRequest, Outcome, Reason, RunEnd, RunRecord, RunState, Version};
-use crate::warden::wire::{EndedBy, Exit, Order, TreeId};
 
 fn with(overlap: Overlap) -> Job {
     let mut job = job("a", "* * * * * *");

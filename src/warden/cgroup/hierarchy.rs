@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
+use crate::process;
 use crate::warden::procfs::Process;
-use crate::warden::wire;
 
 use super::{is_empty, kill, make, remove_all};
 
@@ -73,14 +73,14 @@ impl Cgroups {
     }
 
     /// The cgroup for a run with these limits.
-    pub fn place(&self, tree_id: wire::TreeId, limits: &wire::Limits) -> wire::Cgroup {
+    pub fn place(&self, tree_id: process::TreeId, limits: &process::Limits) -> process::Cgroup {
         let (memory, processes) = match self.has_controllers {
             true => (limits.memory, limits.processes),
             false => (None, None),
         };
         let directory = if memory.or(processes).is_some() { "limited" } else { "free" };
         let path = self.jobs().join(directory).join(tree_id.0.to_string()).display().to_string();
-        wire::Cgroup { path, memory, processes }
+        process::Cgroup { path, memory, processes }
     }
 
     /// Kills all runs of this daemon, whose warden is gone, and blocks until they are dead, at most for `within`.
@@ -319,15 +319,15 @@ mod tests {
 
     #[test]
     fn limits_are_set_in_cgroups_only_with_controllers() {
-        let limits = wire::Limits { memory: Some(1), ..wire::Limits::default() };
+        let limits = process::Limits { memory: Some(1), ..process::Limits::default() };
         let place =
-            |has_controllers, limits| Cgroups { path: "/c".into(), has_controllers }.place(wire::TreeId(7), limits);
+            |has_controllers, limits| Cgroups { path: "/c".into(), has_controllers }.place(process::TreeId(7), limits);
         assert_eq!(
             place(true, &limits),
-            wire::Cgroup { path: "/c/jobs/limited/7".into(), memory: Some(1), processes: None }
+            process::Cgroup { path: "/c/jobs/limited/7".into(), memory: Some(1), processes: None }
         );
-        let free = wire::Cgroup { path: "/c/jobs/free/7".into(), memory: None, processes: None };
-        assert_eq!((place(false, &limits), place(true, &wire::Limits::default())), (free.clone(), free));
+        let free = process::Cgroup { path: "/c/jobs/free/7".into(), memory: None, processes: None };
+        assert_eq!((place(false, &limits), place(true, &process::Limits::default())), (free.clone(), free));
     }
 
     #[test]

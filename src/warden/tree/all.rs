@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Tree;
 use crate::clock::Uptime;
-use crate::warden::wire::{Deadline, Exit, TreeId};
+use crate::process::{Deadline, Exit, TreeId};
 
 /// All fields of a tree that the indexes depend on are changed only by methods of this type.
 #[derive(Debug, Default)]

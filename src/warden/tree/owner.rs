@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::Tree;
 use crate::clock::Uptime;
+use crate::process::TreeId;
 use crate::run::KnownBy;
 use crate::warden::procfs::{self, Process, TICKS_PER_SECOND, Uids};
-use crate::warden::wire::TreeId;
 
 const ROOT: u32 = 0;
 

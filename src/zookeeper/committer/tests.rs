@@ -322,6 +322,7 @@ fn fate() -> impl Strategy<Value = Fate> {
 }
 
 proptest! {
+    #![proptest_config(crate::fuzz::proptest_config())]
     /// Whatever is lost on the way, chains of begins and ends are written once each and answered so.
     #[test]
     fn every_commit_is_written_exactly_once(

@@ -15,13 +15,13 @@ use cronkeeper::daemon::{Control, Daemon, Parts, Processes, Settings, Shown, War
 use cronkeeper::election::{self, TransferError};
 use cronkeeper::engine::Engine;
 use cronkeeper::job::JobSet;
+use cronkeeper::process::{Notice, Order};
 use cronkeeper::run::journal::{Entry, Journal, JournalState, RecoveredRun, Written};
 use cronkeeper::run::{ControlRecord, KnownBy, Note, RunEnd, RunId, RunRecord, RunState, Traces, Version};
 use cronkeeper::systemd::{Notifier, Watchdog};
 use cronkeeper::term::{FencingToken, NodeName};
 use cronkeeper::warden::CodecError;
 use cronkeeper::warden::recover::Recorded;
-use cronkeeper::warden::wire::{Notice, Order};
 use fastrand::Rng;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
+use cronkeeper::process::{Deadline, EndedBy, Ending, Exit, Launch, Notice, Order, StartFailure, TreeId};
 use cronkeeper::run::{KnownBy, RunId};
-use cronkeeper::warden::wire::{Deadline, EndedBy, Ending, Exit, Launch, Notice, Order, StartFailure, TreeId};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::facts::Fact;
@@ -488,7 +488,7 @@ mod tests {
     }
 
     fn launch(not_after: Uptime, deadline: Deadline) -> Launch {
-        use cronkeeper::warden::wire::Limits;
+        use cronkeeper::process::Limits;
         Launch {
             tree_id: TreeId(1),
             argv: vec!["true".into()],

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cronkeeper::process::{Cgroup, Exit, Limits, Order, TreeId};
 use cronkeeper::warden::cgroup::hierarchy::{self, Cgroups};
 use cronkeeper::warden::recover::start_time;
-use cronkeeper::warden::wire::{Cgroup, Exit, Limits, Order, TreeId};
 
 use super::fixture::{Fixture, TIMEOUT, eventually};
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
 use cronkeeper::clock::system::uptime;
+use cronkeeper::process::{Deadline, EndedBy, Exit, Order};
 use cronkeeper::run::Traces;
 use cronkeeper::warden::handle::WardenGone;
 use cronkeeper::warden::recover::{Recorded, kill_leftovers, start_time};
-use cronkeeper::warden::wire::{Deadline, EndedBy, Exit, Order};
 
 use super::fixture::{Fixture, TIMEOUT, eventually, is_root, living, nobody};
 use crate::support::command::command;

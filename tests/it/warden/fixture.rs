@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
 use cronkeeper::clock::system::uptime;
+use cronkeeper::process::{Deadline, Ending, Launch, Limits, Notice, Order, StartFailure, Stream, TreeId, User};
 use cronkeeper::warden::handle::{Handle, Warden};
-use cronkeeper::warden::wire::{Deadline, Ending, Launch, Limits, Notice, Order, StartFailure, Stream, TreeId, User};
 
 use crate::support::host::WITHOUT_AUDIT;
 use crate::support::process::environment;

@@ -1,6 +1,6 @@
 //! The standard input of a job's process.
 
-use cronkeeper::warden::wire::Exit;
+use cronkeeper::process::Exit;
 
 use super::fixture::{Fixture, is_root, nobody};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cronkeeper::clock::system::uptime;
-use cronkeeper::warden::wire::{Deadline, Exit, Notice, Order, TreeId};
+use cronkeeper::process::{Deadline, Exit, Notice, Order, TreeId};
 
 use super::fixture::{Fixture, eventually, living, memory_kib};
 

@@ -1,7 +1,7 @@
 //! Starting a job's process: what it inherits, and how failures are reported.
 
 use cronkeeper::clock::system::uptime;
-use cronkeeper::warden::wire::{Deadline, Exit, Limits, Order, StartFailure, Step};
+use cronkeeper::process::{Deadline, Exit, Limits, Order, StartFailure, Step};
 
 use super::fixture::{Fixture, is_root, nobody};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cronkeeper::clock::Uptime;
 use cronkeeper::clock::system::uptime;
-use cronkeeper::warden::wire::{Deadline, EndedBy, Exit, Notice, Order, StartFailure};
+use cronkeeper::process::{Deadline, EndedBy, Exit, Notice, Order, StartFailure};
 
 use super::fixture::{Fixture, eventually, state};
 

@@ -161,7 +161,7 @@ impl Fixture {
         self.coordination.requests.send(Request::Ledger(request)).expect("the backend lives");
     }
 
-    pub fn reader(&self) -> &dyn ledger::Reader {
+    pub fn reader(&self) -> &dyn coordination::Reader {
         self.coordination.reader.as_ref()
     }
 

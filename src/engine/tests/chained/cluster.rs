@@ -14,8 +14,8 @@ use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{
     self, Change, Commit, ControlEntry, JobEntry, OperatorRequests, OwnerState, Running, Snapshot, TriggerEntry,
 };
+use crate::process::{Exit, TreeId};
 use crate::run::{ControlRecord, JobRecord, Link, Pause, RunId, RunRecord, TriggerRecord, TriggerSeq, Version};
-use crate::warden::wire::{Exit, TreeId};
 
 /// The ledger: it accepts what is guarded by what stands in it.
 #[derive(Default)]

@@ -32,6 +32,16 @@ pub fn on_a_terminal(text: &str) -> Cow<'_, str> {
     escaped(text, |c| c != '\t' && is_harmful(c))
 }
 
+/// `text` on one line with harmful characters escaped, and no more than `longest` characters of it.
+pub fn short(text: &str, longest: usize) -> String {
+    let mut short: String = text.chars().take(longest).collect();
+    short = plain(&short).into_owned();
+    if text.chars().nth(longest).is_some() {
+        short.push('…');
+    }
+    short
+}
+
 /// `text` as the value of `key=value`: unchanged if it is unambiguous, else in quotes.
 pub fn value(text: &str) -> Cow<'_, str> {
     let unclear = |c: char| c.is_whitespace() || matches!(c, '"' | '=') || is_harmful(c);
@@ -65,6 +75,12 @@ mod tests {
     use crate::fuzz::{Fuzz, text};
 
     #[test]
+    fn a_short_text_is_one_line_of_limited_length() {
+        assert_eq!(short("a\n\u{1b}[31mb", 100), r"a\n\u{1b}[31mb");
+        assert_eq!((short("äöü", 3), short("äöü", 2)), ("äöü".to_owned(), "äö…".to_owned()));
+    }
+
+    #[test]
     fn a_screen_clearing_line_stays_text() {
         assert_eq!(plain("ok\u{1b}[2J\rroot# \u{9b}m"), "ok\\u{1b}[2J\\rroot# \\u{9b}m");
     }
@@ -89,6 +105,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::fuzz::proptest_config())]
         #[test]
         fn nothing_harmful_is_left(text in "\\PC*|.*") {
             prop_assert!(!plain(&text).contains(is_harmful));
