@@ -11,7 +11,7 @@
 mod lint;
 mod after;
 mod files;
-mod hooks;
+mod keys;
 mod host;
 mod spanned;
 mod process;

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::keys::merged;
 use super::schema::shown;
 use super::spanned::Position;
-use super::validate::{LocatedSettings, merged};
+use super::validate::LocatedSettings;
 use crate::accounts::{self, Unknown};
 use crate::job::RunAs;
 

@@ -1,8 +1,9 @@
 //! Warnings about settings that are valid but probably a mistake.
 
+use super::keys::merged;
 use super::source::Lines;
 use super::spanned::{Fault, Node, Position};
-use super::validate::{LocatedSettings, merged};
+use super::validate::LocatedSettings;
 use jiff::Timestamp;
 
 use crate::duration;

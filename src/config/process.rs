@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
+use super::keys::merged;
 use super::raw::Given;
 use super::schema::shown;
 use super::size;
-use super::validate::merged;
 use crate::duration;
 use crate::job::Limits;
 
@@ -25,10 +25,10 @@ pub(super) struct LimitSettings {
 }
 
 /// Merges a job's limits with the defaults, key by key.
-pub(super) fn limits(own: Given<LimitSettings>, defaults: &Given<LimitSettings>) -> Limits {
+pub(super) fn limits(own: &Given<LimitSettings>, defaults: &Given<LimitSettings>) -> Limits {
     let own = match own {
         Some(None) => return Limits::default(),
-        given => given.flatten().unwrap_or_default(),
+        given => given.clone().flatten().unwrap_or_default(),
     };
     let defaults = defaults.clone().flatten().unwrap_or_default();
     Limits {

@@ -1,9 +1,8 @@
-//! The second pass over jobs.yaml: serde_yaml into types that mirror the file.
+//! Values as jobs.yaml has them: their syntactic forms, and the types that serde_yaml reads them into.
 //!
 //! Every text stays as written, quoted or not: `NO`, `1.10` and `0027` are exactly these texts. `settings` checks the
 //! values.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
@@ -12,86 +11,27 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 /// The state of a key in a block: missing, null (which restores the built-in default), or a value.
 pub(super) type Given<T> = Option<Option<T>>;
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct File {
-    #[serde(default)]
-    pub defaults: Option<Block>,
-    /// Missing only if an error already reports that.
-    #[serde(default)]
-    pub jobs: BTreeMap<String, Block>,
-}
-
-/// A job, or the defaults of a file.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct Block {
-    #[serde(deserialize_with = "given")]
-    pub description: Given<String>,
-    #[serde(deserialize_with = "given")]
-    pub schedule: Given<TextOrTexts>,
-    #[serde(deserialize_with = "given")]
-    pub after: Given<BTreeMap<String, String>>,
-    #[serde(deserialize_with = "given")]
-    pub timezone: Given<String>,
-    #[serde(deserialize_with = "given")]
-    pub dst: Given<String>,
-    #[serde(deserialize_with = "given")]
-    pub splay: Given<String>,
-    #[serde(deserialize_with = "given")]
-    pub command: Given<TextOrTexts>,
-    #[serde(deserialize_with = "given")]
-    pub enabled: Given<bool>,
-    #[serde(deserialize_with = "given")]
-    pub environment: Given<BTreeMap<String, String>>,
-    #[serde(deserialize_with = "given")]
-    pub user: Given<String>,
-    #[serde(deserialize_with = "given")]
-    pub group: Given<String>,
-    #[serde(deserialize_with = "given")]
-    pub nice: Given<String>,
-    #[serde(deserialize_with = "given")]
-    pub limits: Given<BTreeMap<String, Option<String>>>,
-    #[serde(deserialize_with = "given")]
-    pub working_directory: Given<String>,
-    #[serde(deserialize_with = "given")]
-    pub umask: Given<String>,
-    #[serde(deserialize_with = "given")]
-    pub timeout: Given<String>,
-    #[serde(deserialize_with = "given")]
-    pub kill_grace: Given<String>,
-    #[serde(deserialize_with = "given")]
-    pub retries: Given<BTreeMap<String, Option<String>>>,
-    #[serde(deserialize_with = "given")]
-    pub overlap: Given<String>,
-    #[serde(deserialize_with = "given")]
-    pub concurrency_group: Given<BTreeMap<String, Option<String>>>,
-    #[serde(deserialize_with = "given")]
-    pub misfire: Given<String>,
-    #[serde(deserialize_with = "given")]
-    pub misfire_window: Given<String>,
-    #[serde(deserialize_with = "given")]
-    pub misfire_limit: Given<u64>,
-    #[serde(deserialize_with = "given")]
-    pub interrupted: Given<String>,
-    #[serde(deserialize_with = "given")]
-    pub on_lease_end: Given<String>,
-    #[serde(deserialize_with = "given")]
-    pub success_exit_codes: Given<Vec<u64>>,
-    #[serde(deserialize_with = "given")]
-    pub max_output: Given<String>,
-    #[serde(deserialize_with = "given")]
-    pub on_failure: Given<TextOrTexts>,
-    #[serde(deserialize_with = "given")]
-    pub on_success: Given<TextOrTexts>,
-    #[serde(deserialize_with = "given")]
-    pub on_recovery: Given<TextOrTexts>,
-    #[serde(deserialize_with = "given")]
-    pub on_missed: Given<TextOrTexts>,
+/// The syntactic form of a value.
+#[derive(Clone, Copy)]
+pub(super) enum Form {
+    /// A text, quoted or not.
+    Text,
+    /// A text or a list of texts. An unquoted text must not look like a number, because YAML would read it as one.
+    TextOrTexts,
+    /// Exactly `true` or `false`.
+    Flag,
+    /// Decimal digits.
+    Number,
+    /// A list of decimal digits.
+    Numbers,
+    /// A map from text to text, without null.
+    Texts,
+    /// A map from these keys to texts. Null restores a default.
+    Fields(&'static [&'static str]),
 }
 
 /// Distinguishes a key that is null from a missing one.
-fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Given<T>, D::Error> {
+pub(super) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Given<T>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
 

@@ -1,70 +1,15 @@
 //! The check for unknown keys and wrong types in jobs.yaml.
 //!
-//! It returns the sound part of the file, which serde_yaml then reads into the types of `raw`. So values are checked
+//! It returns the sound part of the file, which serde_yaml then reads into the types of `keys`. So values are checked
 //! even if something else in the file is wrong.
 
 use std::rc::Rc;
 
+use super::keys::{KEYS, NOT_IN_DEFAULTS};
+use super::raw::Form;
 use super::spanned::{Fault, MapEntry, Node, Position, Value};
 use crate::escape;
 use crate::suggest::nearest;
-
-/// The syntactic form of a value.
-#[derive(Clone, Copy)]
-enum Form {
-    /// A text, quoted or not.
-    Text,
-    /// A text or a list of texts. An unquoted text must not look like a number, because YAML would read it as one.
-    TextOrTexts,
-    /// Exactly `true` or `false`.
-    Flag,
-    /// Decimal digits.
-    Number,
-    /// A list of decimal digits.
-    Numbers,
-    /// A map from text to text, without null.
-    Texts,
-    /// A map from these keys to texts. Null restores a default.
-    Fields(&'static [&'static str]),
-}
-
-/// All keys of a job.
-const KEYS: &[(&str, Form)] = &[
-    ("description", Form::Text),
-    ("schedule", Form::TextOrTexts),
-    ("after", Form::Texts),
-    ("timezone", Form::Text),
-    ("dst", Form::Text),
-    ("splay", Form::Text),
-    ("command", Form::TextOrTexts),
-    ("enabled", Form::Flag),
-    ("environment", Form::Texts),
-    ("user", Form::Text),
-    ("group", Form::Text),
-    ("nice", Form::Text),
-    ("limits", Form::Fields(&["memory", "processes", "open_files", "cpu_time"])),
-    ("working_directory", Form::Text),
-    ("umask", Form::Text),
-    ("timeout", Form::Text),
-    ("kill_grace", Form::Text),
-    ("retries", Form::Fields(&["limit", "delay", "backoff", "max_delay"])),
-    ("overlap", Form::Text),
-    ("concurrency_group", Form::Fields(&["name", "limit"])),
-    ("misfire", Form::Text),
-    ("misfire_window", Form::Text),
-    ("misfire_limit", Form::Number),
-    ("interrupted", Form::Text),
-    ("on_lease_end", Form::Text),
-    ("success_exit_codes", Form::Numbers),
-    ("max_output", Form::Text),
-    ("on_failure", Form::TextOrTexts),
-    ("on_success", Form::TextOrTexts),
-    ("on_recovery", Form::TextOrTexts),
-    ("on_missed", Form::TextOrTexts),
-];
-
-/// Keys that `defaults` must not have, because they are different for every job.
-const NOT_IN_DEFAULTS: &[&str] = &["schedule", "after", "command"];
 
 /// Checks all keys and forms, adds errors to `faults`, and returns the file without the faulty parts.
 pub(super) fn sound_part(root: &Node, faults: &mut Vec<Fault>) -> Option<Rc<Node>> {

@@ -5,52 +5,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::after::{self, Upstream};
-use super::hooks::{self, HookSettings};
+use super::keys::merged;
 use super::process::{self, LimitSettings};
-use super::raw::{self, Given, TextOrTexts};
+use super::raw::{Given, TextOrTexts};
 use super::schema::{self, did_you_mean, shown, shown_key};
 use super::spanned::{Fault, MapEntry, Node, Position};
-use super::{size, values};
+use super::values;
 use crate::duration;
-use crate::job::{CommandLine, Condition, Group, Interrupted, JobName, Misfire, OnLeaseEnd, Overlap};
+use crate::job::{CommandLine, Condition, Group, JobName, Retries};
 use crate::schedule::{Dst, Schedule};
-
-/// A block whose values are valid, each on its own.
-#[derive(Debug, Default)]
-pub(super) struct Settings {
-    pub description: Given<String>,
-    pub schedule: Given<Vec<String>>,
-    pub after: Given<Vec<Upstream>>,
-    pub timezone: Given<String>,
-    pub dst: Given<Dst>,
-    pub splay: Given<Duration>,
-    pub command: Given<CommandLine>,
-    pub enabled: Given<bool>,
-    pub environment: Given<BTreeMap<String, String>>,
-    pub user: Given<String>,
-    pub group: Given<String>,
-    pub nice: Given<i32>,
-    pub limits: Given<LimitSettings>,
-    pub working_directory: Given<PathBuf>,
-    pub umask: Given<u32>,
-    pub timeout: Given<Duration>,
-    pub kill_grace: Given<Duration>,
-    pub retries: Given<RetrySettings>,
-    pub overlap: Given<Overlap>,
-    pub concurrency_group: Given<Group>,
-    pub misfire: Given<Misfire>,
-    pub misfire_window: Given<Duration>,
-    pub misfire_limit: Given<usize>,
-    pub interrupted: Given<Interrupted>,
-    pub on_lease_end: Given<OnLeaseEnd>,
-    pub success_exit_codes: Given<BTreeSet<i32>>,
-    pub max_output: Given<u64>,
-    pub hooks: HookSettings,
-}
 
 /// The given keys of `retries`.
 #[derive(Clone, Debug, Default)]
@@ -59,68 +25,6 @@ pub(super) struct RetrySettings {
     pub delay: Given<Duration>,
     pub backoff: Given<f64>,
     pub max_delay: Given<Duration>,
-}
-
-/// Checks every value of `block`, whose positions are in `node`. Reports invalid values and leaves them out.
-pub(super) fn check(
-    mut block: raw::Block,
-    node: &Node,
-    title: &str,
-    zones: &mut Zones,
-    faults: &mut Vec<Fault>,
-) -> Settings {
-    let mut checker = ValueChecker { node, title, faults };
-    Settings {
-        hooks: hooks::checked(&mut block, |key, given| checker.command(key, given)),
-        description: block.description,
-        schedule: checker.value("schedule", block.schedule, values::expressions),
-        after: checker.after(block.after),
-        timezone: checker.value("timezone", block.timezone, |name| zones.known(name)),
-        dst: checker.word("dst", block.dst, &[("once", Dst::Once), ("skip", Dst::Skip), ("twice", Dst::Twice)]),
-        splay: checker.value("splay", block.splay, |text| duration::parse(&text)),
-        command: checker.command("command", block.command),
-        enabled: block.enabled,
-        environment: checker.environment(block.environment),
-        user: checker.value("user", block.user, process::account),
-        group: checker.value("group", block.group, process::account),
-        nice: checker.value("nice", block.nice, process::nice),
-        limits: checker.limits(block.limits),
-        working_directory: checker.value("working_directory", block.working_directory, values::absolute_path),
-        umask: checker.value("umask", block.umask, values::umask),
-        timeout: checker.value("timeout", block.timeout, values::positive_duration),
-        kill_grace: checker.value("kill_grace", block.kill_grace, values::positive_duration),
-        retries: checker.retries(block.retries),
-        overlap: checker.word(
-            "overlap",
-            block.overlap,
-            &[
-                ("skip", Overlap::Skip),
-                ("queue", Overlap::Queue),
-                ("allow", Overlap::Allow),
-                ("replace", Overlap::Replace),
-            ],
-        ),
-        concurrency_group: checker.group(block.concurrency_group),
-        misfire: checker.word(
-            "misfire",
-            block.misfire,
-            &[("skip", Misfire::Skip), ("run-once", Misfire::RunOnce), ("run-all", Misfire::RunAll)],
-        ),
-        misfire_window: checker.value("misfire_window", block.misfire_window, |text| duration::parse(&text)),
-        misfire_limit: checker.value("misfire_limit", block.misfire_limit, values::misfire_limit),
-        interrupted: checker.word(
-            "interrupted",
-            block.interrupted,
-            &[("skip", Interrupted::Skip), ("rerun", Interrupted::Rerun)],
-        ),
-        on_lease_end: checker.word(
-            "on_lease_end",
-            block.on_lease_end,
-            &[("keep", OnLeaseEnd::Keep), ("kill", OnLeaseEnd::Kill)],
-        ),
-        success_exit_codes: checker.exit_codes(block.success_exit_codes),
-        max_output: checker.value("max_output", block.max_output, |text| size::parse(&text)),
-    }
 }
 
 /// A cache of time zone checks, because thousands of jobs share a few zones.
@@ -138,13 +42,19 @@ impl Zones {
     }
 }
 
-struct ValueChecker<'a> {
+/// Checks the values of one block.
+pub(super) struct ValueChecker<'a> {
     node: &'a Node,
     title: &'a str,
+    zones: &'a mut Zones,
     faults: &'a mut Vec<Fault>,
 }
 
-impl ValueChecker<'_> {
+impl<'a> ValueChecker<'a> {
+    pub fn new(node: &'a Node, title: &'a str, zones: &'a mut Zones, faults: &'a mut Vec<Fault>) -> Self {
+        Self { node, title, zones, faults }
+    }
+
     /// The position of a key's value.
     fn position(&self, key: &str) -> Position {
         self.node.entry(key).map_or(self.node.at, schema::position_of)
@@ -160,13 +70,17 @@ impl ValueChecker<'_> {
         self.faults.push(Fault::new(at, format!("{}: `{key}`: {why}", self.title)));
     }
 
-    fn value<T, U, E: Display>(
+    pub fn value<T, U, E: Display>(
         &mut self,
         key: &str,
         given: Given<T>,
         check: impl FnOnce(T) -> Result<U, E>,
     ) -> Given<U> {
-        match given.map(|value| value.map(check).transpose()) {
+        self.found(key, given.map(|value| value.map(check).transpose()))
+    }
+
+    fn found<U, E: Display>(&mut self, key: &str, checked: Option<Result<Option<U>, E>>) -> Given<U> {
+        match checked {
             None => None,
             Some(Ok(value)) => Some(value),
             Some(Err(why)) => {
@@ -176,14 +90,19 @@ impl ValueChecker<'_> {
         }
     }
 
-    fn word<T: Copy>(&mut self, key: &str, given: Given<String>, words: &[(&str, T)]) -> Given<T> {
+    pub fn word<T: Copy>(&mut self, key: &str, given: Given<String>, words: &[(&str, T)]) -> Given<T> {
         self.value(key, given, |text| {
             let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
             found.ok_or_else(|| not_a_word(&text, words.iter().map(|(word, _)| *word)))
         })
     }
 
-    fn after(&mut self, given: Given<BTreeMap<String, String>>) -> Given<Vec<Upstream>> {
+    pub fn zone(&mut self, key: &str, given: Given<String>) -> Given<String> {
+        let check = given.map(|name| name.map(|name| self.zones.known(name)).transpose());
+        self.found(key, check)
+    }
+
+    pub fn after(&mut self, given: Given<BTreeMap<String, String>>) -> Given<Vec<Upstream>> {
         let Some(Some(_)) = given else { return given.map(|_| None) };
         let entries = self.node.entry("after").map_or(&[][..], |entry| entry.value.entries());
         if entries.is_empty() {
@@ -210,7 +129,7 @@ impl ValueChecker<'_> {
         Some(Upstream { name: name.ok()?, condition: condition?, at: entry.at })
     }
 
-    fn command(&mut self, key: &str, given: Given<TextOrTexts>) -> Given<CommandLine> {
+    pub fn command(&mut self, key: &str, given: Given<TextOrTexts>) -> Given<CommandLine> {
         let Some(Some(command)) = given else { return given.map(|_| None) };
         match command {
             TextOrTexts::Texts(argv) => self.argv(key, argv),
@@ -231,7 +150,7 @@ impl ValueChecker<'_> {
         wrong.is_empty().then_some(Some(CommandLine::Argv(argv)))
     }
 
-    fn environment(&mut self, given: Given<BTreeMap<String, String>>) -> Given<BTreeMap<String, String>> {
+    pub fn environment(&mut self, given: Given<BTreeMap<String, String>>) -> Given<BTreeMap<String, String>> {
         let Some(Some(variables)) = given else { return given };
         for entry in self.node.entry("environment").map_or(&[][..], |entry| entry.value.entries()) {
             let name = &entry.key;
@@ -245,7 +164,7 @@ impl ValueChecker<'_> {
         Some(Some(variables))
     }
 
-    fn limits(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<LimitSettings> {
+    pub fn limits(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<LimitSettings> {
         let Some(Some(mut fields)) = given else { return given.map(|_| None) };
         Some(Some(LimitSettings {
             memory: self.field("limits", "memory", &mut fields, process::memory),
@@ -255,7 +174,7 @@ impl ValueChecker<'_> {
         }))
     }
 
-    fn retries(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<RetrySettings> {
+    pub fn retries(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<RetrySettings> {
         let Some(Some(mut fields)) = given else { return given.map(|_| None) };
         Some(Some(RetrySettings {
             limit: self.field("retries", "limit", &mut fields, values::retry_limit),
@@ -266,7 +185,7 @@ impl ValueChecker<'_> {
     }
 
     /// Both keys of a group are required; neither has a default.
-    fn group(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<Group> {
+    pub fn group(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<Group> {
         let key = "concurrency_group";
         let Some(Some(mut fields)) = given else { return given.map(|_| None) };
         for name in ["name", "limit"] {
@@ -299,7 +218,7 @@ impl ValueChecker<'_> {
         }
     }
 
-    fn exit_codes(&mut self, given: Given<Vec<u64>>) -> Given<BTreeSet<i32>> {
+    pub fn exit_codes(&mut self, given: Given<Vec<u64>>) -> Given<BTreeSet<i32>> {
         let Some(Some(codes)) = given else { return given.map(|_| None) };
         let key = "success_exit_codes";
         if codes.is_empty() {
@@ -326,4 +245,35 @@ fn not_a_word<'a>(text: &str, words: impl Iterator<Item = &'a str> + Clone) -> S
     let list: Vec<String> = words.clone().map(|word| format!("`{word}`")).collect();
     let hint = did_you_mean(text, words);
     format!("`{}` is not one of {}{hint}", shown(text), list.join(", "))
+}
+
+/// Merges a job's retries with the defaults, key by key.
+pub(super) fn retries(own: &Given<RetrySettings>, defaults: &Given<RetrySettings>) -> Retries {
+    let own = match own {
+        Some(None) => return Retries::default(),
+        given => given.clone().flatten().unwrap_or_default(),
+    };
+    let (defaults, builtin) = (defaults.clone().flatten().unwrap_or_default(), Retries::default());
+    Retries {
+        limit: merged(&own.limit, &defaults.limit).unwrap_or(builtin.limit),
+        delay: merged(&own.delay, &defaults.delay).unwrap_or(builtin.delay),
+        backoff: merged(&own.backoff, &defaults.backoff).unwrap_or(builtin.backoff),
+        max_delay: merged(&own.max_delay, &defaults.max_delay).unwrap_or(builtin.max_delay),
+    }
+}
+
+/// Merges a job's environment with the defaults, key by key.
+pub(super) fn environment(
+    own: &Given<BTreeMap<String, String>>,
+    defaults: &Given<BTreeMap<String, String>>,
+) -> BTreeMap<String, String> {
+    match own {
+        Some(None) => BTreeMap::new(),
+        None => defaults.clone().flatten().unwrap_or_default(),
+        Some(Some(own)) => {
+            let mut all = defaults.clone().flatten().unwrap_or_default();
+            all.extend(own.clone());
+            all
+        }
+    }
 }

@@ -124,7 +124,7 @@ fn wrong_types_are_rejected() {
         ),
         (
             "environment: {=: x, \"\": y, \"a\\0\": z}",
-            "j:5:19: job `a`: `environment`: `=` is not a variable name\nj:5:25: job `a`: `environment`: `` is not a variable name\nj:5:32: job `a`: `environment`: `a\\0` is not a variable name",
+            "j:5:19: job `a`: `environment`: `=` is not a variable name\nj:5:25: job `a`: `environment`: `` is not a variable name\nj:5:32: job `a`: `environment`: `a\\u{0}` is not a variable name",
         ),
         ("misfire_limit: \"5\"", "j:5:20: job `a`: `misfire_limit` must be a whole number, not a text"),
         ("misfire_limit: -5", "j:5:20: job `a`: `misfire_limit` must be a whole number, not a number"),
