@@ -9,6 +9,7 @@ mod chain;
 pub mod forgetting;
 mod newest;
 mod operator;
+mod write;
 
 use std::collections::BTreeMap;
 
@@ -16,6 +17,7 @@ pub use operator::{ControlEntry, Followed, Operator, OperatorError, OperatorFutu
 
 pub use self::chain::Chains;
 pub use self::newest::{Gathering, LastEnd, Newest, Window};
+pub use self::write::{Existing, Write};
 use crate::job::JobName;
 use crate::run::{JobRecord, Link, Outcome, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
 

@@ -22,7 +22,7 @@ mod forget;
 mod fuzz;
 mod give_up;
 mod session_loop;
-mod lower;
+mod transaction;
 mod supervisor;
 mod operator;
 pub mod paths;

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::client::{Client, Connect, ConnectError, Error, Mode, MultiError, Op};
 use super::context::{self, At as _, LocalNode, SessionContext, SessionError};
 use super::store::{ClaimError, SessionStore};
-use super::{lower, paths, session_id, snapshot};
+use super::{paths, session_id, snapshot, transaction};
 use crate::clock::Clock;
 use crate::coordination::Event;
 use crate::election::Failure;
@@ -197,7 +197,7 @@ async fn settle_run<C: Client, K: Clock>(
     while let Some(change) = left.settle(&run, version, &context.me.node, context.clock.now().wall) {
         // It exists in most cases. If this fails for another reason, the multi fails too.
         let _ = context.line()?.create(&paths::job_history(&run.job), Vec::new(), Mode::Persistent).await;
-        match context.line()?.multi(lower::ops(&change)).await.map_err(|failed| failed.error) {
+        match context.line()?.multi(transaction::ops(&change)).await.map_err(|failed| failed.error) {
             Ok(_) => {
                 if let Change::End { end, .. } = change {
                     left.report(end, version);

@@ -209,8 +209,8 @@ mod tests {
     use crate::run::tests_support::{record, success};
     use crate::run::{RunRecord, Trigger};
     use crate::zookeeper::context::json;
-    use crate::zookeeper::lower::tests::{at, name};
     use crate::zookeeper::tests_support::Server;
+    use crate::zookeeper::transaction::tests::{at, name};
 
     fn request(uuid: u128) -> TriggerRecord {
         TriggerRecord { v: 1, job: name("backup"), uuid: Uuid::from_u128(uuid), at: at(60), by: "root".into() }

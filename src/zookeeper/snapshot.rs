@@ -177,7 +177,7 @@ mod tests {
     fn a_mark_far_ahead_of_its_own_stamp_is_rejected() {
         let mut damaged = Vec::new();
         let mut entry = |second| {
-            let record = crate::zookeeper::lower::tests::mark(second, "1-0");
+            let record = crate::zookeeper::transaction::tests::mark(second, "1-0");
             job_entry("backup", &json(&record), &STAMP, &mut damaged).record
         };
         assert!(entry(60).is_some());

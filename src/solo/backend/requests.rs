@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::error::BackendError;
 use super::{Backend, MAX_CHANGES, TRIM_AFTER};
 use crate::coordination::Request;
-use crate::ledger::{Change, Commit};
+use crate::ledger::{Change, Commit, Write};
 use crate::state_dir::journal;
 use crate::term::TermEnd;
 use crate::{election, ledger};
@@ -53,15 +53,7 @@ impl Backend {
     }
 
     fn note_history(&mut self, change: &Change, answer: Commit) {
-        let writes_history = matches!(
-            change,
-            Change::End { .. }
-                | Change::Miss { .. }
-                | Change::Advance { skip: Some(_), .. }
-                | Change::DropTrigger { skip: Some(_), .. }
-                | Change::DropLinks { skip: Some(_), .. }
-                | Change::Resume { skip: Some(_), .. }
-        );
+        let writes_history = change.writes().iter().any(|write| matches!(write, Write::History { .. }));
         if writes_history && answer == Commit::Accepted {
             self.untrimmed.insert(change.job().clone());
             self.timers.trim.get_or_insert_with(|| Instant::now() + TRIM_AFTER);

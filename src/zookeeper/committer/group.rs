@@ -1,11 +1,11 @@
 //! A group of changes that share a multi. Pure: builds the multi and interprets its answer.
 
 use crate::job::JobName;
-use crate::ledger::{Change, Commit, CommitId};
-use crate::run::{RunId, RunRecord, RunState, Version};
+use crate::ledger::{Change, Commit, CommitId, Existing, Write};
+use crate::run::{RunId, RunRecord, Version};
 use crate::zookeeper::client::{Error, Mode, MultiError, Op, Read};
-use crate::zookeeper::lower::{self, Evidence, Trace};
 use crate::zookeeper::paths;
+use crate::zookeeper::transaction::{self, Evidence, Trace};
 use crate::zookeeper::trim::{RecordKind, WrittenRecord};
 
 const MOST_OPS: usize = 200;
@@ -71,7 +71,7 @@ pub enum TraceVerdict {
 
 impl PendingCommit {
     pub fn new(id: CommitId, number: u64, change: Change, fence: Option<String>) -> Self {
-        let ops = lower::ops(&change);
+        let ops = transaction::ops(&change);
         Self { id, number, change, is_untraceable: false, fence, ops }
     }
 
@@ -92,14 +92,7 @@ impl PendingCommit {
 
     /// The attempt that this change begins, and the version of its record afterwards.
     pub fn begun(&self) -> Option<(RunRecord, Version)> {
-        let (run, version) = match &self.change {
-            Change::Begin { run, .. } | Change::BeginTriggered { run } | Change::BeginDownstream { run, .. } => {
-                (run, Version::FIRST)
-            }
-            Change::UpdateRun { at, run } => (run, at.next()),
-            _ => return None,
-        };
-        (run.state == RunState::Running).then(|| (run.clone(), version))
+        self.change.begun().map(|(run, version)| (run.clone(), version))
     }
 
     /// The history record that this change creates or extends.
@@ -168,7 +161,7 @@ impl Group {
 
     /// The places of the group's traces, change by change.
     pub fn traces(&self) -> impl Iterator<Item = Trace> {
-        self.members.iter().flat_map(|pending| lower::traces(&pending.change))
+        self.members.iter().flat_map(|pending| transaction::traces(&pending.change))
     }
 
     /// Decides from what was found at the paths of [`Group::traces`] whether an earlier try was carried out.
@@ -181,7 +174,7 @@ impl Group {
         let (mut is_unwritten, mut has_base) = (false, false);
         for pending in &self.members {
             let mut is_here = false;
-            for trace in lower::traces(&pending.change) {
+            for trace in transaction::traces(&pending.change) {
                 let found = match found.next() {
                     Some(Ok(found)) => Some(found),
                     None | Some(Err(Error::NoNode)) => None,
@@ -327,10 +320,9 @@ fn closed_by(op: &Op) -> String {
     }
 }
 
-/// True if an existing history record wins: a dropped link may have been decided on before, and history then has the
-/// answer.
+/// True if an existing history record wins.
 fn keeps_history(change: &Change) -> bool {
-    matches!(change, Change::DropLinks { .. })
+    change.writes().iter().any(|write| matches!(write, Write::History { existing: Existing::Stays, .. }))
 }
 
 /// Replaces the creation of a history record by a check, if the record exists already.

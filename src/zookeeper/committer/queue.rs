@@ -95,7 +95,7 @@ impl CommitQueue {
 mod tests {
     use super::*;
     use crate::ledger::CommitId;
-    use crate::zookeeper::lower::tests::{begin, name};
+    use crate::zookeeper::transaction::tests::{begin, name};
 
     fn put(queue: &mut CommitQueue, job: &str) {
         let number = queue.next_number();

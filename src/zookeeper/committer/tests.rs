@@ -13,7 +13,7 @@ use crate::ledger::{Commit, CommitId};
 use crate::run::{JobRecord, Version};
 use crate::term::NodeName;
 use crate::zookeeper::context::{LocalNode, json};
-use crate::zookeeper::lower::tests::{begin, end, mark, name, skip};
+use crate::zookeeper::transaction::tests::{begin, end, mark, name, skip};
 use server::{Fate, Right, Server, Ticks, Tree};
 
 const CANDIDATE: &str = "/leader/_c_1-lock-0000000001";
@@ -142,7 +142,7 @@ fn a_lost_begin_that_another_leader_forestalled_is_superseded() {
     fixture.request(begin("backup", 0, 60, "7-1"));
     fixture.turn();
     // Another leader begins the same occurrence under its own nonce.
-    fixture.tree.lock().unwrap().apply(&crate::zookeeper::lower::ops(&begin("backup", 0, 60, "9-1"))).unwrap();
+    fixture.tree.lock().unwrap().apply(&crate::zookeeper::transaction::ops(&begin("backup", 0, 60, "9-1"))).unwrap();
     fixture.settle();
     assert_eq!(fixture.answers[&CommitId(1)], Commit::Superseded);
 }
@@ -171,7 +171,7 @@ fn a_begin_whose_answer_was_lost_and_that_others_overwrote_is_unknown() {
         let mut tree = fixture.tree.lock().unwrap();
         tree.nodes.remove(CANDIDATE);
         tree.nodes.remove("/cronkeeper/running/backup.19700101T000100Z");
-        tree.apply(&crate::zookeeper::lower::ops(&begin("backup", 1, 120, "9-1"))).unwrap();
+        tree.apply(&crate::zookeeper::transaction::ops(&begin("backup", 1, 120, "9-1"))).unwrap();
     }
     fixture.settle();
     assert_eq!(fixture.answers[&CommitId(1)], Commit::Unknown);
@@ -188,7 +188,7 @@ fn a_written_mark_that_others_overwrote_is_unknown_even_if_its_version_failed_fi
     fixture.turn();
     // The second try fails on the version that the first has made. Its trace is overwritten before the committer looks
     // for it.
-    fixture.tree.lock().unwrap().apply(&crate::zookeeper::lower::ops(&begin("backup", 1, 120, "9-1"))).unwrap();
+    fixture.tree.lock().unwrap().apply(&crate::zookeeper::transaction::ops(&begin("backup", 1, 120, "9-1"))).unwrap();
     fixture.settle();
     assert_eq!(fixture.answers[&CommitId(1)], Commit::Unknown);
 }
@@ -207,7 +207,7 @@ fn a_begin_that_was_lost_before_the_next_term_moved_the_mark_is_fenced() {
     {
         let mut tree = fixture.tree.lock().unwrap();
         tree.nodes.remove(CANDIDATE);
-        tree.apply(&crate::zookeeper::lower::ops(&begin("backup", 0, 60, "9-1"))).unwrap();
+        tree.apply(&crate::zookeeper::transaction::ops(&begin("backup", 0, 60, "9-1"))).unwrap();
     }
     fixture.settle();
     assert_eq!(fixture.answers[&CommitId(1)], Commit::Fenced);
@@ -495,7 +495,7 @@ fn changes_split_off_a_group_of_unknown_fate_stay_unknown() {
     for job in ["a", "b"] {
         let mut tree = fixture.tree.lock().unwrap();
         tree.nodes.remove(&format!("/cronkeeper/running/{job}.19700101T000100Z"));
-        tree.apply(&crate::zookeeper::lower::ops(&begin(job, 1, 120, "9-1"))).unwrap();
+        tree.apply(&crate::zookeeper::transaction::ops(&begin(job, 1, 120, "9-1"))).unwrap();
     }
     fixture.close("/cronkeeper/jobs/a", Right::Write);
     fixture.settle();

@@ -9,8 +9,8 @@ use crate::run::tests_support::{record, success};
 use crate::run::{HistoryRecord, TriggerRecord, TriggerSeq};
 use crate::term::NodeName;
 use crate::zookeeper::context::json;
-use crate::zookeeper::lower::tests::{at, mark, name};
 use crate::zookeeper::tests_support::{ByHand, Server};
+use crate::zookeeper::transaction::tests::{at, mark, name};
 
 const CANDIDATE: &str = "/leader/_c_1-lock-0000000001";
 const DAY: Duration = Duration::from_secs(86_400);

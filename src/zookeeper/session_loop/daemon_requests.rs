@@ -16,7 +16,7 @@ use crate::run::{RunId, RunState, Version};
 use crate::telemetry::TARGET;
 use crate::zookeeper::client::{Client, Connect, Error, Stat};
 use crate::zookeeper::context::{At as _, SessionContext, SessionError};
-use crate::zookeeper::{lower, paths, reader, requests, snapshot, watcher};
+use crate::zookeeper::{paths, reader, requests, snapshot, transaction, watcher};
 
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -110,7 +110,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             return;
         }
         match self.fence() {
-            Some((candidate, token)) if !lower::is_of_another_term(&change, token) => {
+            Some((candidate, token)) if !transaction::is_of_another_term(&change, token) => {
                 self.put_on_its_way(id, change, Some(candidate));
             }
             _ => self.supervisor.answer(id, Commit::Fenced),

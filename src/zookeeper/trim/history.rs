@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use crate::run::HistoryRecord;
     use crate::zookeeper::context::json;
-    use crate::zookeeper::lower::tests::{at, name, skip};
+    use crate::zookeeper::transaction::tests::{at, name, skip};
 
     fn listed(second: i64, kind: RecordKind, written: i64) -> ListedRecord {
         let data = match kind {

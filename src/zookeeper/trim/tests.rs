@@ -5,8 +5,8 @@ use futures_util::FutureExt;
 use super::*;
 use crate::run::{HistoryRecord, RunId};
 use crate::zookeeper::context::json;
-use crate::zookeeper::lower::tests::{at, name, skip};
 use crate::zookeeper::tests_support::{ByHand, Server};
+use crate::zookeeper::transaction::tests::{at, name, skip};
 
 struct Fixture {
     server: Server,

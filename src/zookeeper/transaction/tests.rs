@@ -7,7 +7,7 @@ use super::*;
 use crate::job::JobName;
 use crate::ledger::SkipWrite;
 use crate::run::tests_support::{self, record, success};
-use crate::run::{Answer, Note, OnLoss, Outcome, Owner, RunEnd, Trigger};
+use crate::run::{Answer, Link, Note, OnLoss, Outcome, Owner, RunEnd, Skip, Trigger, TriggerSeq};
 use crate::term::{FencingToken, NodeName, SessionId};
 
 pub fn name(job: &str) -> JobName {
