@@ -177,9 +177,9 @@ fn a_cut_off_run_ends_by_force() {
     leader.kill9();
     follower.await_event("run.cut_off", LONG);
     until("status says so", || asked(follower.spec(), &["status"]).contains("CUT OFF"));
-    assert!(asked(follower.spec(), &["kill", &run]).ends_with("--force gives it up now"));
+    assert!(asked(follower.spec(), &["kill", &run]).ends_with("--force abandons it now"));
     assert!(place.running(&run).is_some());
-    assert_eq!(asked(follower.spec(), &["kill", &run, "--force"]), format!("{run} is given up"));
+    assert_eq!(asked(follower.spec(), &["kill", &run, "--force"]), format!("{run} is being abandoned"));
     let ended = follower.await_event("run.finished", LONG);
     assert_eq!((ended.text("outcome"), ended.text("reason")), ("killed", "operator"));
     // The server that answers may lag behind.

@@ -43,7 +43,7 @@ impl Held {
             ["release", "--node", self.node.name(), "--state-dir", state.to_str().unwrap(), "--zookeeper", &connect];
         let (code, out, err) = command::texts(&command::run(&line));
         assert_eq!((code, err.as_str()), (Some(0), ""));
-        assert!(out.contains("is given up"), "{out}");
+        assert!(out.contains("released everything"), "{out}");
     }
 
     fn member(&self) -> String {
@@ -82,7 +82,7 @@ fn a_node_whose_name_is_taken_meanwhile_ends_when_its_runs_have() {
     held.place.zk.create(&member);
     held.lines.pass();
     held.node.await_event("node.draining", LONG);
-    assert!(held.node.events().tail().contains("is taken"), "{}", held.node.events().tail());
+    assert!(held.node.events().tail().contains("is already in use"), "{}", held.node.events().tail());
     assert!(!held.node.job_processes().is_empty(), "what nobody else can start goes on");
     held.let_go();
     assert_eq!(held.node.wait_exit(LONG).code(), Some(78));

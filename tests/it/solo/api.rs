@@ -65,5 +65,5 @@ fn a_living_nodes_name_is_not_given_twice() {
     let twin = spec.start();
     assert_eq!(twin.wait_exit(LONG).code(), Some(78));
     let told = twin.events().tail();
-    assert!(told.contains("is taken"), "{told}");
+    assert!(told.contains("is already in use"), "{told}");
 }
