@@ -1,8 +1,8 @@
-//! What to do now: takes one observed fact at a time and says what should follow.
+//! The decision core of a node: observed facts in, commands out.
 //!
-//! The engine holds what the node knows of its term, its jobs and its runs. It neither waits nor fails, reads no
-//! clock and does no I/O: [`Engine::handle`] takes an [`Event`] and returns [`Command`]s, whose results come back as
-//! events. Whoever performs them must do so in order.
+//! The engine keeps the node's knowledge of its term, its jobs and its runs. It does not wait, fail, read a clock or do
+//! I/O: [`Engine::handle`] takes an [`Event`] and returns [`Command`]s, whose results come back as events. The caller
+//! must perform the commands in order.
 //!
 //! ```text
 //!   election, ledger ──► Event ──►  Engine::handle  ──► Command ──► ledger, election, warden, log
@@ -11,14 +11,14 @@
 //!
 //!   engine ─┬─ runs       every run in flight, each a state machine
 //!           ├─ leader     occurrences, triggers, pauses and chains, while this node leads
-//!           ├─ hooks      what follows an end or a skip
-//!           ├─ transfer   whether another node should lead instead
-//!           ├─ shutdown   at work, handing over, draining, leaving
-//!           ├─ clocks     which time it is
-//!           └─ context    what all of them know and say: node, session, term, lease, commands
+//!           ├─ hooks      hooks that follow the end or the skip of a run
+//!           ├─ transfer   decides when another node should lead instead
+//!           ├─ shutdown   the stages of the node: running, handing over, draining, leaving
+//!           ├─ clocks     the node's clock and the coordination service's
+//!           └─ context    shared by all of them: node, session, term, lease, commands
 //! ```
 //!
-//! Each part owns its fields and is handed what else it needs; `parts` routes between them.
+//! Each part owns its fields and receives everything else as arguments; `parts` routes events and facts between them.
 
 mod clocks;
 mod command;
@@ -60,7 +60,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// The engine of a node that has not joined yet.
+    /// Creates the engine of a node that has not joined yet.
     pub fn new(node: NodeName, jobs: JobSet) -> Self {
         let mut engine = Self { cx: Context::new(node), clocks: Clocks::default(), parts: Parts::default() };
         engine.parts.runs.define(&jobs);
@@ -74,7 +74,7 @@ impl Engine {
         self
     }
 
-    /// What the other nodes are to know of this one.
+    /// The data that this node publishes to the other nodes.
     pub fn published(&self) -> Published {
         Published {
             digest: self.cx.jobs.digest.clone(),
@@ -85,7 +85,7 @@ impl Engine {
         }
     }
 
-    /// Takes one observed fact and says what should follow.
+    /// Handles one observed fact and returns the commands that follow from it.
     pub fn handle(&mut self, now: Now, event: Event) -> Vec<Command> {
         match &event {
             Event::Election(election::Event::Time(time)) => self.clocks.read(*time, now.up),
@@ -99,14 +99,14 @@ impl Engine {
         std::mem::take(&mut self.cx.commands)
     }
 
-    /// When something will next happen by itself, on either clock. Asking too often is harmless.
+    /// The next instant, on either clock, at which [`Event::Tick`] is due. Calling too often is harmless.
     pub fn wake(&self, now: Now) -> Wake {
         let timers = self.parts.runs.process_due_at().into_iter().chain(self.parts.hooks.next_at());
         let timers = Wake { wall: None, up: timers.min() };
         let agenda = match &self.parts.leader {
             Some(leader) if self.cx.may_decide_at(now) => {
                 let held = now.wall.duration_since(self.clocks.due(now)).unsigned_abs();
-                // While as many as may be are being started, only that can change what is to be begun.
+                // While the most starts allowed are in flight, nothing can be begun before one of them returns.
                 let next = match self.parts.runs.has_room() {
                     true => leader.next_at().into_iter().chain(self.parts.runs.next_at()).min(),
                     false => self.parts.runs.give_up_at(),
@@ -128,42 +128,42 @@ impl Engine {
         self.cx.term()
     }
 
-    /// True once takeover is done, while leading.
+    /// True once the takeover is done, while this node leads.
     pub fn is_settled(&self) -> bool {
         self.cx.is_settled()
     }
 
-    /// How long the node may act without hearing from the quorum.
+    /// End of the lease: how long the node may act unless a quorum acknowledges another write.
     pub fn lease_until(&self) -> Uptime {
         self.cx.lease_until
     }
 
-    /// The runs in flight that this node knows of, its own and, while it leads, all others.
+    /// The runs in flight that this node knows of: its own and, while it leads, those of all other nodes.
     pub fn runs(&self) -> impl Iterator<Item = &RunRecord> {
         self.parts.runs.records()
     }
 
-    /// How many runs this node has.
+    /// Number of runs that this node has.
     pub fn own_runs(&self) -> usize {
         self.parts.runs.own_count()
     }
 
-    /// True while a process of a run is here, or about to be.
+    /// True while a run has a process here, or is about to.
     pub fn has_trees(&self) -> bool {
         self.parts.runs.has_trees()
     }
 
-    /// True once the node was told to end.
+    /// True once the node was requested to end.
     pub fn is_ending(&self) -> bool {
         self.parts.shutdown.is_ending()
     }
 
-    /// How far this node's clock is ahead of the coordination service's, as far as is sure.
+    /// How far this node's clock is at least ahead of the coordination service's; negative: behind.
     pub fn skew(&self, now: Now) -> Option<SignedDuration> {
         self.clocks.skew(now)
     }
 
-    /// The jobs whose marks lie ahead of the time, while this node leads.
+    /// The jobs whose marks are in the future; none while this node does not lead.
     pub fn marks_ahead(&self, now: Now) -> impl Iterator<Item = (&JobName, MarkAhead)> {
         let latest = self.clocks.latest(now);
         self.parts.leader.iter().flat_map(move |leader| leader.marks_ahead(latest))
@@ -174,7 +174,7 @@ impl Engine {
         self.parts.leader.iter().flat_map(Leader::pauses)
     }
 
-    /// The links that runs wait with for other links; none while the node does not lead.
+    /// The links of runs that wait for more links; none while the node does not lead.
     pub fn links(&self) -> impl Iterator<Item = &Link> {
         self.parts.leader.iter().flat_map(Leader::links)
     }

@@ -1,8 +1,9 @@
-//! Which time it is: this node's time of day, watched for being set, and held against the clock of the coordination service.
+//! The node's clock, compared with the clock of the coordination service.
 //!
-//! Whoever takes over next goes by another host's clock, and occurrences begun too early are not begun again. So a leader
-//! whose clock is ahead of the service's by more than [`AHEAD`] waits: it decides as if it were only so much ahead. What is
-//! due meanwhile by its own clock is not lost, and not missed: it comes due when the service's clock lets it.
+//! The next leader decides by another host's clock, and occurrences that were begun too early are not begun again. So a
+//! leader whose clock is ahead of the service's by more than [`AHEAD`] decides as if it were only that much ahead.
+//! Occurrences that are due by its own clock are neither lost nor missed meanwhile: they come due when the service's
+//! clock allows it. A clock that was set is reported.
 
 use std::time::Duration;
 
@@ -13,15 +14,15 @@ use super::report::Report;
 use crate::clock::server::ServerTime;
 use crate::clock::{Now, Uptime};
 
-/// No occurrence is begun further ahead of the service's clock.
+/// No occurrence is begun further ahead of the service's clock than this.
 pub(super) const AHEAD: SignedDuration = SignedDuration::from_secs(60);
-/// Between two turns the two clocks of a node differ by so much only if one was set.
+/// If wall clock and uptime differ by this much between two turns, the wall clock was set.
 const STEP: SignedDuration = SignedDuration::from_secs(1);
-/// A skew worth a warning.
+/// Smallest skew that is worth a warning.
 const SKEW: SignedDuration = SignedDuration::from_secs(1);
-/// A reading whose answer took longer does not replace a better one ...
+/// A reading that took longer than this does not replace a better one ...
 const SLOW: Duration = Duration::from_secs(1);
-/// ... unless that has become old.
+/// ... unless the better one is older than this.
 const OLD: Duration = Duration::from_secs(300);
 
 /// The clocks of the node and of the coordination service.
@@ -29,19 +30,19 @@ const OLD: Duration = Duration::from_secs(300);
 pub(super) struct Clocks {
     before: Option<Now>,
     server: Option<ServerTime>,
-    /// The skew that people know of.
+    /// The skew that was last reported.
     reported: SignedDuration,
 }
 
 impl Clocks {
-    /// By how much the time of day was set since the turn before, if it was.
+    /// By how much the wall clock was set since the last turn, if it was.
     fn step(&mut self, now: Now) -> Option<SignedDuration> {
         let before = self.before.replace(now)?;
         let by = now.wall.duration_since(before.wall) - signed(now.up.since(before.up));
         (by.abs() >= STEP).then_some(by)
     }
 
-    /// The service's clock was read.
+    /// Takes a reading of the service's clock.
     pub fn read(&mut self, time: ServerTime, up: Uptime) {
         let is_better = |known: ServerTime| time.took() <= SLOW.max(known.took()) || known.age(up) > OLD;
         if self.server.is_none_or(is_better) {
@@ -49,7 +50,7 @@ impl Clocks {
         }
     }
 
-    /// The session is gone; the next reading counts, whatever it is like.
+    /// Forgets the reading of an expired session, so that the next one counts even if it was slow.
     pub fn forget(&mut self) {
         self.server = None;
     }
@@ -65,23 +66,25 @@ impl Clocks {
         self.server.map_or(now.wall, |time| time.latest(now.up).max(now.wall))
     }
 
-    /// How far this node's clock is ahead of the service's, as far as is sure. `None`: there is none, or it was not read yet.
+    /// How far this node's clock is at least ahead of the service's; negative: behind. `None`: not read yet, or the
+    /// service has none.
     pub fn skew(&self, now: Now) -> Option<SignedDuration> {
         self.server.map(|time| time.skew(now))
     }
 
-    /// The skew, where it is news: a second or more has come or gone, or it is half as large again, or occurrences begin to wait.
+    /// The skew, if it is worth a report: it has passed a second, has grown or shrunk by half, or occurrences begin or
+    /// cease to wait.
     fn news(&mut self, now: Now) -> Option<SignedDuration> {
         let (skew, reported) = (self.skew(now)?, self.reported);
         let (is_known, was_known) = (skew.abs() >= SKEW, reported.abs() >= SKEW);
-        // Not each time that it passes the second.
+        // With hysteresis, so that a skew around one second is not reported over and over.
         let is_over = was_known && skew.abs() < SKEW / 2;
         let is_other = is_known && ((skew - reported).abs() > SKEW.max(reported.abs() / 2) || !was_known);
         let is_rule = (skew > AHEAD) != (reported > AHEAD);
         (is_over || is_other || is_rule).then(|| std::mem::replace(&mut self.reported, skew)).map(|_| skew)
     }
 
-    /// Reports a step of the clock, and a skew that is news.
+    /// Reports a step of the clock, and a skew that is worth a report.
     pub fn report(&mut self, cx: &mut Context) {
         if let Some(by) = self.step(cx.now) {
             cx.report(Report::ClockStepped { by });

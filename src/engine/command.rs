@@ -1,4 +1,4 @@
-//! The engine's interface: observed facts in, commands out.
+//! The engine's interface: events in, commands out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,87 +14,82 @@ use crate::run::{RunEnd, RunId, RunRecord, Version};
 use crate::term::NodeName;
 use crate::{election, ledger};
 
-/// An observed fact, as the engine takes it.
+/// An observed fact, as the engine receives it.
 #[expect(clippy::large_enum_variant, reason = "one at a time, and most are of the ledger")]
 #[derive(Clone, Debug)]
 pub enum Event {
     /// Time has passed, or may have.
     Tick,
-    /// From the election.
     Election(election::Event),
-    /// From the ledger.
     Ledger(ledger::Event),
-    /// From the warden; its lines of output are not the engine's business.
+    /// A notice of the warden. The engine ignores lines of output.
     Warden(Notice),
-    /// A valid set of jobs was read.
+    /// The jobs file was read and is valid.
     Loaded(JobSet),
-    /// The jobs file was read and is invalid: the jobs loaded before stay.
+    /// The jobs file was read and is invalid: the jobs loaded before stay in force.
     Rejected,
-    /// Runs of an earlier process of this node, which are known to be dead. To be told before anything else.
+    /// Runs of an earlier process of this node whose processes are known to be dead. Must be the first event.
     Recovered(Vec<RecoveredRun>),
-    /// The operator wants the node to end once its runs have, after `timeout` at the latest.
+    /// The operator requests that the node end once its runs have ended, after `timeout` at the latest.
     Drain {
-        /// How long runs may take.
+        /// How long runs may take to end.
         timeout: Duration,
     },
-    /// The operator wants the node to end now.
+    /// The operator requests that the node end now.
     Stop,
-    /// The operator wants another node to lead: this one, or the next in line.
+    /// The operator requests that another node lead.
     HandOver {
-        /// Who is to lead.
+        /// The node to lead; absent: the next in the queue.
         to: Option<NodeName>,
     },
-    /// The node cannot take part until an operator changes something: nobody is heard from now on. It ends once its runs have, after
-    /// `timeout` at the latest.
+    /// The node cannot take part until an operator changes something: the coordination service sends no events from now
+    /// on. The node ends once its runs have ended, after `timeout` at the latest.
     Failed {
-        /// How long runs may take.
+        /// How long runs may take to end.
         timeout: Duration,
     },
 }
 
-/// An order to the shell around the engine.
+/// A command to the daemon around the engine.
 #[expect(clippy::large_enum_variant, reason = "most ask for commits")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
-    /// Ask the election or the ledger.
+    /// Send a request to the election or the ledger.
     Ask(Request),
-    /// Note the run in the state directory, then tell the warden to start it. Where that cannot be noted, it is not
-    /// started: [`Notice::NotStarted`] comes back.
+    /// Record the run in the state directory, then order the warden to start it. If it cannot be recorded, it is not
+    /// started and [`Notice::NotStarted`] comes back.
     Start(Box<Start>),
-    /// Tell the warden to start a hook. Where that cannot be done, [`Notice::NotStarted`] comes back.
+    /// Order the warden to start a hook. If that fails, [`Notice::NotStarted`] comes back.
     RunHook(Box<HookStart>),
-    /// Tell the warden.
+    /// Send an order to the warden.
     Order(Order),
-    /// Kill these trees without the warden, which has not said in time that they are dead.
+    /// Kill these process trees without the warden, which has not reported in time that they are dead.
     EndTrees(Vec<TreeId>),
-    /// Keep an end in the state directory until the ledger has it.
+    /// Keep a run's end in the state directory until the ledger has it.
     KeepEnd {
-        /// How the run ended.
         end: Box<RunEnd>,
-        /// Of its record in the ledger.
+        /// Version of the run's record in the ledger.
         version: Version,
     },
-    /// Forget a run in the state directory: the ledger knows all about it.
+    /// Forget a run in the state directory: the ledger has everything about it.
     Forget(RunId),
-    /// Tell people.
+    /// Log a report, count it and show it in the status.
     Tell(Report),
-    /// End the daemon: all is done.
+    /// End the daemon: nothing is left to do.
     Exit,
 }
 
-/// An attempt to start.
+/// An attempt for the warden to start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
-    /// The tree's name to the warden.
     pub tree_id: TreeId,
-    /// The run, as the ledger has it.
+    /// The run as the ledger has it.
     pub run: RunRecord,
-    /// Of the record.
+    /// Version of that record.
     pub version: Version,
-    /// What to start.
     pub job: Arc<Job>,
-    /// Not to be started at or after this instant.
+    /// The attempt must not be started at or after this instant.
     pub not_after: Uptime,
-    /// When it is killed without being told to.
+    /// When the warden kills it without an order.
     pub deadline: Deadline,
 }

@@ -1,4 +1,4 @@
-//! In-flight commits: what each is about, and the takeover that waits for some of them.
+//! In-flight commits and how to handle their results; the takeover that waits for some of them.
 
 use std::collections::BTreeSet;
 
@@ -10,45 +10,47 @@ use crate::ledger::{Commit, CommitId};
 use crate::run::{RunEnd, RunId, Skip, SkipReason};
 use crate::term::FencingToken;
 
-/// What a commit is about.
+/// The purpose of a commit.
 #[derive(Clone, Debug)]
-pub(super) enum Pending {
-    /// A job's mark. The skip is reported once it is accepted.
+pub(super) enum Purpose {
+    /// Moves a job's mark. The skip is reported once the commit is accepted.
     Advance { job: JobName, mark: Timestamp, skip: Option<UnreportedSkip> },
-    /// A run's beginning.
+    /// Begins a run.
     Begin { run: RunId },
-    /// A trigger's run.
+    /// Begins a trigger's run.
     BeginTriggered { run: RunId, by: String },
-    /// A trigger that leads to no run.
+    /// Removes a trigger that leads to no run.
     DropTrigger { skip: Option<UnreportedSkip> },
-    /// A run after its upstreams' runs.
+    /// Begins a run after its upstreams' runs.
     BeginDownstream { run: RunId },
-    /// A run after others that is given up.
+    /// Removes the links of a run that is given up.
     DropLinks { run: RunId, skip: Option<UnreportedSkip> },
-    /// The end of a pause, with the mark that it moves.
+    /// Ends a pause, and moves the job's mark.
     Resume { job: JobName, mark: Option<Timestamp>, skip: Option<UnreportedSkip>, by: String },
-    /// Another attempt of a run, or its mark as cut off.
+    /// Begins another attempt of a run, or records that the run is cut off.
     UpdateRun { run: RunId },
-    /// A run that never had a process is recorded as missed.
+    /// Records a run that never had a process as missed.
     Miss { run: RunId, skip: UnreportedSkip },
-    /// A request to end a run of another node.
+    /// Requests that another node end its run.
     Kill { run: RunId },
-    /// An own run under the new session, or released.
+    /// Puts an own run under the new session, or releases it.
     ChangeOwner { run: RunId },
-    /// A run's end. `settled`: of another node's run, written and reported by the leader.
+    /// Ends a run. `settled`: the end of a run that no live node has, written and reported by the leader.
     End { run: RunId, settled: Option<Box<RunEnd>> },
 }
 
-/// A commit without an answer.
+/// A commit that is not answered yet.
 #[derive(Clone, Debug)]
 pub(super) struct Requested {
-    /// The term it was requested in.
+    /// The fencing token of the term in which it was requested.
     pub token: Option<FencingToken>,
     pub job: JobName,
-    pub pending: Pending,
+    pub purpose: Purpose,
 }
 
-/// A skip that is reported once it is written: this decision, not all neighbours in its record.
+/// A skip that is reported once it is in the ledger.
+///
+/// A skip record joins neighbouring occurrences; `first` and `count` cover only those of this decision.
 #[derive(Clone, Debug)]
 pub(super) struct UnreportedSkip {
     pub skip: Skip,
@@ -57,17 +59,17 @@ pub(super) struct UnreportedSkip {
 }
 
 impl UnreportedSkip {
-    /// All that the record says.
+    /// Reports all occurrences of the record.
     pub fn of(skip: Skip) -> Self {
         Self { first: skip.first, count: skip.count, skip }
     }
 }
 
-/// A takeover under way: it is done when all its commits are answered.
+/// A takeover in progress: it is done when all of its commits are answered.
 #[derive(Debug)]
 pub(super) struct Takeover {
     pub since: Uptime,
-    /// Commits that settle what was found.
+    /// In-flight commits that settle the runs and jobs found.
     pub open: BTreeSet<CommitId>,
     /// Runs settled so far.
     pub settled: u64,
@@ -80,24 +82,24 @@ impl Takeover {
         Self { since, open: BTreeSet::new(), settled: 0, missed: 0 }
     }
 
-    pub fn answered(&mut self, id: CommitId, pending: &Pending, answer: Commit) {
+    pub fn answered(&mut self, id: CommitId, purpose: &Purpose, answer: Commit) {
         if !self.open.remove(&id) || answer != Commit::Accepted {
             return;
         }
-        match pending {
-            Pending::UpdateRun { .. } | Pending::End { .. } | Pending::Miss { .. } => self.settled += 1,
-            Pending::Advance { skip: Some(written), .. } if written.skip.reason == SkipReason::Missed => {
+        match purpose {
+            Purpose::UpdateRun { .. } | Purpose::End { .. } | Purpose::Miss { .. } => self.settled += 1,
+            Purpose::Advance { skip: Some(written), .. } if written.skip.reason == SkipReason::Missed => {
                 self.missed += written.count;
             }
-            Pending::Advance { .. }
-            | Pending::Begin { .. }
-            | Pending::BeginTriggered { .. }
-            | Pending::DropTrigger { .. }
-            | Pending::BeginDownstream { .. }
-            | Pending::DropLinks { .. }
-            | Pending::Resume { .. }
-            | Pending::ChangeOwner { .. }
-            | Pending::Kill { .. } => {}
+            Purpose::Advance { .. }
+            | Purpose::Begin { .. }
+            | Purpose::BeginTriggered { .. }
+            | Purpose::DropTrigger { .. }
+            | Purpose::BeginDownstream { .. }
+            | Purpose::DropLinks { .. }
+            | Purpose::Resume { .. }
+            | Purpose::ChangeOwner { .. }
+            | Purpose::Kill { .. } => {}
         }
     }
 }

@@ -1,7 +1,7 @@
-//! What every part of the engine needs to know and to say: the node, its term, its lease, and the commands of this turn.
+//! State shared by all parts of the engine: node, session, term, lease, and the turn's commands.
 //!
-//! The parts do not call upwards. What one has to pass on to another that it does not know goes through [`Fact`]s, which the engine
-//! hands on before the turn goes on.
+//! The parts do not call upwards. A part that has news for another part, which it does not know, records it as a
+//! [`Fact`]; the engine passes the facts on before the turn continues.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::command::Command;
-use super::commits::{Pending, Requested, Takeover, UnreportedSkip};
+use super::commits::{Purpose, Requested, Takeover, UnreportedSkip};
 use super::report::Report;
 use crate::clock::{Now, Uptime, earlier};
 use crate::coordination::Request;
@@ -20,16 +20,16 @@ use crate::run::{Nonce, RunEnd, RunId};
 use crate::term::{FencingToken, NodeName, SessionId, Term};
 use crate::{election, ledger};
 
-/// Passed on from one part of the engine to others.
+/// News that one part of the engine records for others.
 #[derive(Debug)]
 pub(super) enum Fact {
-    /// A run of this job ended, or came to wait: others may have waited for that.
+    /// A run of this job ended, or started to wait; other runs may have waited for that.
     JobChanged(JobName),
-    /// A write about this job was answered, so the job can be decided on again.
+    /// A commit about this job was answered, so the job can be decided on again.
     JobReleased(JobName),
-    /// A run ended without this node writing its end: how the job's last run ended is not known any more.
+    /// A run ended and this node did not write its end, so the outcome of the job's last run is unknown from now on.
     OutcomeUnknown(JobName),
-    /// The ledger accepted this end from this node; with the job as it was for the run.
+    /// The ledger accepted this end from this node. The job is the definition that the run used, if known.
     Ended(Option<Arc<Job>>, Box<RunEnd>),
     /// The ledger accepted this skip from this node.
     Skipped(UnreportedSkip),
@@ -39,11 +39,11 @@ pub(super) enum Fact {
     StartFailed,
 }
 
-/// The node's own facts, and what one turn leads to, gathered in order.
+/// State shared by all parts, and the commands and facts of one turn, in order.
 #[derive(Debug)]
 pub(super) struct Context {
     pub now: Now,
-    /// The time of day by which occurrences are due: see [`Clocks::due`](super::clocks::Clocks::due).
+    /// The time of day by which occurrences are due; see [`Clocks::due`](super::clocks::Clocks::due).
     pub due: Timestamp,
     /// The later of the node's clock and the coordination service's.
     pub latest: Timestamp,
@@ -52,18 +52,18 @@ pub(super) struct Context {
     pub node: NodeName,
     pub jobs: JobSet,
     pub session: Option<SessionId>,
-    /// All sessions that this process has had.
+    /// All sessions that this process has had, the current one included.
     sessions: BTreeSet<SessionId>,
     pub lease_until: Uptime,
     term: Option<LeadersTerm>,
-    /// The node was told to end.
+    /// The node was requested to end.
     pub is_ending: bool,
-    /// The node waits for no run any more: nothing that has not started yet is started.
+    /// The node no longer waits for runs, so it starts no more attempts.
     pub is_at_once: bool,
-    /// The node gives leadership up, or was told to end.
+    /// The node gives leadership up, or was requested to end.
     pub is_leaving_the_term: bool,
     commits: BTreeMap<CommitId, Requested>,
-    /// Counts commits, tree ids and decisions: never used twice by one process.
+    /// Numbers commits, trees and decisions. One process never uses a number twice.
     counter: u64,
 }
 
@@ -71,7 +71,8 @@ pub(super) struct Context {
 #[derive(Debug)]
 struct LeadersTerm {
     term: Term,
-    /// A write found the own candidate gone. Nothing more is decided; the election will report that the term is over.
+    /// A commit found the node's own candidate gone. Nothing more is decided; the election will report that the term is
+    /// over.
     is_fenced: bool,
     takeover: Option<Takeover>,
 }
@@ -114,12 +115,12 @@ impl Context {
         self.commands.push(Command::Tell(report));
     }
 
-    /// The state directory need not remember the run any more.
+    /// Has the state directory forget the run.
     pub fn forget(&mut self, run: &RunId) {
         self.commands.push(Command::Forget(run.clone()));
     }
 
-    /// The instant up to which occurrences of `job` are to be decided on: its splay ago.
+    /// The instant up to which occurrences of `job` are decided on: now, less the job's splay.
     pub fn due_for(&self, job: &Job) -> Timestamp {
         earlier(self.due, job.splay.delay())
     }
@@ -128,18 +129,18 @@ impl Context {
         self.jobs.jobs.get(name)
     }
 
-    /// The job that the time of `job`'s chain comes from: itself, where it runs after no other.
+    /// The job whose schedule starts `job`'s chain; `job` itself if it runs after no other.
     pub fn root_of<'a>(&'a self, job: &'a Job) -> &'a Job {
         self.jobs.root_of(job).unwrap_or(job)
     }
 
-    /// The node's member exists under this session.
+    /// Records that the node's member exists under this session.
     pub fn begin_session(&mut self, session: SessionId) {
         self.sessions.insert(session.clone());
         self.session = Some(session);
     }
 
-    /// True for a session that this process has or had.
+    /// True if this process has or had the session.
     pub fn is_own_session(&self, session: &SessionId) -> bool {
         self.sessions.contains(session)
     }
@@ -166,7 +167,7 @@ impl Context {
         self.term.is_some()
     }
 
-    /// True once the takeover is done, while leading.
+    /// True once the takeover is done, while this node leads.
     pub fn is_settled(&self) -> bool {
         self.term.as_ref().is_some_and(|own| own.takeover.is_none())
     }
@@ -196,16 +197,16 @@ impl Context {
         Nonce(format!("{by}-{count}"))
     }
 
-    pub fn commit(&mut self, change: Change, pending: Pending) -> CommitId {
+    pub fn commit(&mut self, change: Change, purpose: Purpose) -> CommitId {
         let id = CommitId(self.count());
         let token = self.token();
-        self.commits.insert(id, Requested { token, job: change.job().clone(), pending });
+        self.commits.insert(id, Requested { token, job: change.job().clone(), purpose });
         self.ledger(ledger::Request::Commit { id, change });
         id
     }
 
-    /// The takeover waits for this commit.
-    pub fn is_of_the_takeover(&mut self, id: CommitId) {
+    /// Makes the takeover, if one is in progress, wait for this commit.
+    pub fn add_to_takeover(&mut self, id: CommitId) {
         if let Some(takeover) = self.takeover() {
             takeover.open.insert(id);
         }
@@ -215,22 +216,25 @@ impl Context {
         self.term.as_mut()?.takeover.as_mut()
     }
 
-    /// The commit is answered. Absent for one that this process did not request. True where the answer is about this term: one may
-    /// come when the node leads in another already.
+    /// Removes an answered commit. `None` if this process did not request it.
+    ///
+    /// The flag is true if the commit was requested in the current term: an answer may arrive when the node already
+    /// leads in another.
     pub fn answered(&mut self, id: CommitId, answer: Commit) -> Option<(Requested, bool)> {
         let requested = self.commits.remove(&id)?;
         let is_of_this_term = requested.token == self.token();
         if let Some(own) = self.term.as_mut().filter(|_| is_of_this_term) {
             own.is_fenced |= answer == Commit::Fenced;
             if let Some(takeover) = &mut own.takeover {
-                takeover.answered(id, &requested.pending, answer);
+                takeover.answered(id, &requested.purpose, answer);
             }
         }
         Some((requested, is_of_this_term))
     }
 
-    /// The service refuses this commit for now. Which job it is about; absent for one that this process did not request. The takeover
-    /// waits for none of that job's writes.
+    /// Handles a commit that the service refuses for now. Returns its job; `None` if this process did not request it.
+    ///
+    /// The takeover no longer waits for any write of that job.
     pub fn refused(&mut self, id: CommitId) -> Option<JobName> {
         let job = self.commits.get(&id)?.job.clone();
         let commits = &self.commits;
@@ -240,8 +244,8 @@ impl Context {
         Some(job)
     }
 
-    /// Reports that the takeover is done, once none of its commits is open. What is to be begun again waits for the lease, and belongs
-    /// to it.
+    /// Reports that the takeover is done, once none of its commits is open and the node may decide. Runs that must be
+    /// begun again wait for the lease, and are part of the takeover.
     pub fn report_takeover(&mut self) {
         let may = self.may_decide();
         let (up, Some(own)) = (self.now.up, self.term.as_mut().filter(|_| may)) else { return };

@@ -1,15 +1,16 @@
-//! Hooks: what follows the end of a run, or a skip, once the ledger has it.
+//! Runs hooks after the end or the skip of a run, once the ledger has it.
 //!
 //! ```text
 //!   end or skip accepted ─► which hooks ─► waits ─► RunHook ─► ended ─► reported
 //!                              └─ on_recovery: how did the run before end? ─┘
 //! ```
 //!
-//! Whoever's write ended the run runs its hooks, so each is run once at most: on an answer that is not known, or not the
-//! ledger's, none is. A hook is nobody's run: it counts for no `overlap` and no group, it is not fenced and not noted
-//! anywhere, and nothing waits for it but the end of the node. A node that dies takes its hooks with it; they are not made up.
-//! What a process left when it died is ended by the node's next one, or by whoever leads, and whoever does that runs the hooks;
-//! `cronkeeper release`, which knows no jobs, leaves them to the node's next start.
+//! The node whose write ended the run runs its hooks, so each is run at most once: if that write's result is unknown,
+//! no hook runs. A hook is not a run: it does not count for `overlap` or groups, it has no fencing token, it is not
+//! recorded anywhere, and nothing waits for it except the end of the node. A node that dies takes its hooks with it;
+//! they are not made up. Runs that a process left when it died are ended by the node's next process, or by the leader,
+//! and the one that ends them runs their hooks. `cronkeeper release`, which knows no jobs, leaves them to the node's
+//! next start.
 
 pub(super) mod call;
 mod queue;
@@ -34,41 +35,42 @@ use crate::ledger::Request;
 use crate::process::{EndedBy, Ending, Order, StartFailure, TreeId};
 use crate::run::{Outcome, RunEnd, RunId, SkipReason, millis};
 
-/// How long a hook may take; then SIGTERM, and SIGKILL after the job's `kill_grace`.
+/// Timeout of a hook: then SIGTERM, and SIGKILL after the job's `kill_grace`.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
-/// The warden kills what the engine did not stop, so much later.
+/// The warden kills a hook by itself this long after the engine should have stopped it.
 const SLACK: Duration = Duration::from_secs(10);
 
-/// The hooks of this node: those that wait, those that run, and those that may have to.
+/// The hooks of this node: waiting, running, and possible recoveries.
 #[derive(Debug, Default)]
 pub(super) struct Hooks {
     queue: HookQueue,
     recovery: Recovery,
-    /// When those that run have taken their time.
+    /// When running hooks time out.
     timeouts: BTreeSet<(Uptime, TreeId)>,
 }
 
 impl Hooks {
-    /// True while none runs, waits, or may be found to have to.
+    /// True while no hook runs, waits, or depends on a pending history read.
     pub fn is_idle(&self) -> bool {
         self.queue.is_idle() && self.recovery.is_idle()
     }
 
-    /// When one has taken its time.
+    /// When the next hook times out.
     pub fn next_at(&self) -> Option<Uptime> {
         self.timeouts.first().map(|&(at, _)| at)
     }
 
-    /// The ledger has accepted, from this node, that a run ended so. `sees_all`: this node leads, and no other has a run of the job.
+    /// Handles an end that the ledger accepted from this node. `sees_all`: this node leads, and no other node has a run
+    /// of the job.
     pub fn follow_end(&mut self, cx: &mut Context, job: Option<Arc<Job>>, end: RunEnd, sees_all: bool) {
         let Some(job) = job.or_else(|| cx.job(&end.run.job).cloned()) else { return };
         let end = Arc::new(end);
         let hook = if end.outcome == Outcome::Success { Hook::Success } else { Hook::Failure };
         self.call(cx, hook, &job, Cause::Ended(Arc::clone(&end)));
-        self.look_for_recovery(cx, &job, end, sees_all);
+        self.check_recovery(cx, &job, end, sees_all);
     }
 
-    /// The ledger has accepted a skip from this node.
+    /// Handles a skip that the ledger accepted from this node.
     pub fn follow_skip(&mut self, cx: &mut Context, UnreportedSkip { skip, first, count }: UnreportedSkip) {
         if skip.reason != SkipReason::Missed {
             return;
@@ -86,7 +88,7 @@ impl Hooks {
         }
     }
 
-    /// Starts what waits, as far as there is room, and stops what has taken its time.
+    /// Starts waiting hooks, as far as there is room.
     pub fn act(&mut self, cx: &mut Context) {
         while let Some(call) = self.queue.next() {
             let tree_id = TreeId(cx.count());
@@ -96,7 +98,7 @@ impl Hooks {
         }
     }
 
-    /// Stops those that have taken their time.
+    /// Stops hooks that have timed out.
     pub fn stop_overdue(&mut self, cx: &mut Context) {
         while self.next_at().is_some_and(|at| at <= cx.now.up)
             && let Some((_, tree_id)) = self.timeouts.pop_first()
@@ -129,7 +131,7 @@ impl Hooks {
         cx.report(Report::HookFinished { hook, run, how });
     }
 
-    /// The node ends: nothing more is started, and what runs is killed.
+    /// Kills all running hooks and starts no more: the node ends.
     pub fn give_up(&mut self, cx: &mut Context) {
         let (running, waiting) = self.queue.close();
         for (tree_id, Running { hook, run, .. }) in running {
@@ -141,8 +143,8 @@ impl Hooks {
         }
     }
 
-    /// A run of the job ended so, and this node has written it.
-    fn look_for_recovery(&mut self, cx: &mut Context, job: &Arc<Job>, end: Arc<RunEnd>, sees_all: bool) {
+    /// Finds out if an end that this node has written is a recovery.
+    fn check_recovery(&mut self, cx: &mut Context, job: &Arc<Job>, end: Arc<RunEnd>, sees_all: bool) {
         let before = self.recovery.take_last(&job.name);
         if !job.hooks.contains_key(&Hook::Recovery) {
             return;
@@ -155,7 +157,7 @@ impl Hooks {
         }
         match before.filter(|_| sees_all) {
             Some(before) => self.recover(cx, job, end, Some(before)),
-            None => self.ask_what_was_before(
+            None => self.request_previous_outcome(
                 cx,
                 HookCall { hook: Hook::Recovery, job: Arc::clone(job), cause: Cause::Ended(end) },
             ),
@@ -168,37 +170,38 @@ impl Hooks {
         }
     }
 
-    fn ask_what_was_before(&mut self, cx: &mut Context, call: HookCall) {
+    fn request_previous_outcome(&mut self, cx: &mut Context, call: HookCall) {
         if !self.queue.has_room(self.recovery.len()) {
             return drop_call(cx, &call);
         }
-        if self.recovery.ask(call) {
-            self.ask_again(cx);
+        if self.recovery.push(call) {
+            self.repeat_request(cx);
         }
     }
 
-    /// Asks about the first; again under a new session, because what was asked under another may never be answered.
-    pub fn ask_again(&self, cx: &mut Context) {
-        if let (Some(run), true) = (self.recovery.asked_about(), cx.session.is_some()) {
+    /// Reads the outcome before the first possible recovery. Repeated under a new session, because a read requested
+    /// under an earlier one may never be answered.
+    pub fn repeat_request(&self, cx: &mut Context) {
+        if let (Some(run), true) = (self.recovery.requested_run(), cx.session.is_some()) {
             cx.ledger(Request::ReadBefore(run));
         }
     }
 
-    /// How the run ended that ended before this one; absent: none did.
+    /// Handles the outcome of the run that ended before this one; `None`: there was no such run.
     pub fn on_before_read(&mut self, cx: &mut Context, run: &RunId, before: Option<Outcome>) {
         let Some(call) = self.recovery.answered(run) else { return };
         if let HookCall { job, cause: Cause::Ended(end), .. } = call {
             self.recover(cx, &job, end, before);
         }
-        self.ask_again(cx);
+        self.repeat_request(cx);
     }
 
-    /// How the job's last run ended is not known any more.
+    /// Forgets the outcome of the job's last run: another run has ended since, and this node did not see how.
     pub fn forget_last_outcome(&mut self, job: &JobName) {
         self.recovery.take_last(job);
     }
 
-    /// Other leaders have ended runs, or will: nothing is known without asking any more.
+    /// Forgets all last outcomes: other leaders have ended runs, or will, so each must be read from the ledger.
     pub fn forget_last_outcomes(&mut self) {
         self.recovery.forget_all();
     }

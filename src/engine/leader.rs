@@ -1,7 +1,8 @@
-//! What a leader does with time: every job's occurrences, in order, each decided on once.
+//! The leader's decisions: every job's occurrences, in order, each decided on once.
 //!
 //! ```text
 //!   leader ─┬─ book       the jobs' timelines, and the commits that move their marks
+//!           ├─ timeline   one job's occurrences and mark
 //!           ├─ pauses     jobs that operators paused
 //!           ├─ triggers   runs that operators requested
 //!           └─ chains     jobs that run after others
@@ -36,7 +37,7 @@ use crate::run::{Link, RunId, SkipReason, Version};
 /// Most jobs and runs that are decided on in one turn.
 const DECISIONS_A_TURN: usize = 200;
 
-/// What only a leader keeps, for one term.
+/// State that only a leader keeps, for one term.
 #[derive(Debug, Default)]
 pub(super) struct Leader {
     book: Book,
@@ -45,18 +46,19 @@ pub(super) struct Leader {
     chains: Chains,
 }
 
-/// What a job's record says of itself.
+/// A job's record, as far as it concerns the schedule.
 struct Recorded {
-    /// Its version; absent: there is no record.
+    /// Version of the record; absent: there is no record.
     version: Option<Version>,
-    /// The schedule that its mark was counted with.
+    /// Digest of the schedule by which the mark was set.
     schedule: Option<Digest>,
-    /// The job has come to this node's file since the record was written.
+    /// The job was added to this node's file since the record was written.
     is_new: bool,
 }
 
 impl Leader {
-    /// A new leader, with what operators requested before its term. That a job is paused is not news then.
+    /// Creates the leader's state, with the requests that operators made before the term. Pauses among them are not
+    /// reported again.
     pub fn new(requests: OperatorRequests) -> Self {
         let mut leader = Self::default();
         leader.triggers.add(requests.triggers);
@@ -72,44 +74,44 @@ impl Leader {
         self.pauses.iter()
     }
 
-    /// The links that runs wait with for other links.
+    /// The links of runs that wait for more links.
     pub fn links(&self) -> impl Iterator<Item = &Link> {
         self.chains.links()
     }
 
-    /// The jobs whose marks lie ahead of `latest`.
+    /// The jobs whose marks are later than `latest`, by more than the tolerance.
     pub fn marks_ahead(&self, latest: Timestamp) -> impl Iterator<Item = (&JobName, MarkAhead)> {
         self.book.marks_ahead(latest)
     }
 
-    /// When an occurrence is next due, or a trigger is given up.
+    /// When the next occurrence is due, or the next trigger is given up.
     pub fn next_at(&self) -> Option<Timestamp> {
         self.book.next_at().into_iter().chain(self.triggers.give_up_at()).min()
     }
 
-    /// When a run is given up that waits for a link nobody can leave any more.
+    /// When the next run is given up that waits for a link that cannot arrive any more.
     pub fn give_up_at(&self) -> Option<Uptime> {
         self.chains.next_at()
     }
 
-    /// Everything may have changed that runs waited for.
+    /// Has all waiting runs checked again.
     fn mark_all_changed(&mut self, runs: &mut Runs) {
         runs.mark_all_changed();
         self.chains.mark_changed();
     }
 
-    /// A run of this job ended or came to wait.
+    /// Has the job's backlog and dependents checked: one of its runs ended or started to wait.
     pub fn on_job_changed(&mut self, cx: &Context, job: &JobName) {
-        self.book.look_at_backlog(job);
+        self.book.queue_backlog_check(job);
         self.chains.mark_job_changed(job, &cx.jobs);
     }
 
-    /// A commit about the job is answered: it can be decided on.
+    /// Decides on the job again, if it was held until a commit was answered.
     pub fn on_job_released(&mut self, job: &JobName) {
         self.book.release(job);
     }
 
-    /// What operators request now.
+    /// Takes the current requests of operators.
     pub fn on_requests(&mut self, cx: &mut Context, requests: OperatorRequests) {
         self.triggers.add(requests.triggers);
         self.chains.add(requests.links);
@@ -118,24 +120,25 @@ impl Leader {
         }
     }
 
-    /// What follows from the passing of time, and from whatever changed.
+    /// Decides on everything that is due or may have changed.
     pub fn act(&mut self, cx: &mut Context, runs: &mut Runs) {
         self.decide_due(cx, runs);
         self.triggers.decide(cx, runs);
         self.chains.decide(cx, runs, &mut self.book, &self.pauses);
     }
 
-    /// Ends the pauses that operators want ended.
+    /// Ends the pauses that operators requested to end.
     pub fn lift_pauses(&mut self, cx: &mut Context) {
         if cx.may_decide() {
             self.pauses.lift_all(cx, &mut self.book);
         }
     }
 
-    /// Decides on what is due, the oldest first, as far as it can be started soon. The rest waits undecided: it is in nobody's way, and
-    /// whoever leads next finds it as if its time had just come.
+    /// Decides on due jobs and runs, the oldest first, as long as new runs can be started soon.
+    ///
+    /// The rest waits undecided: it blocks nothing, and the next leader would find it as if its time had just come.
     fn decide_due(&mut self, cx: &mut Context, runs: &mut Runs) {
-        // A turn has an end: what is left is due, so the next one comes at once, after what was received meanwhile.
+        // Bounded, so that events received meanwhile are handled. The rest is due, so the next turn follows at once.
         for _ in 0..DECISIONS_A_TURN {
             if !runs.may_begin(cx) {
                 return;
@@ -199,7 +202,7 @@ impl Leader {
         }
     }
 
-    /// The occurrences that are on time.
+    /// Decides on the occurrences that are not late.
     fn decide_fresh(&mut self, cx: &mut Context, runs: &mut Runs, job: &Arc<Job>, now: Timestamp) {
         while let Some(timeline) = self.book.decidable(&job.name) {
             let from = timeline.cursor.max(earlier(now, misfire::LATE + misfire::NANOSECOND));
@@ -215,7 +218,7 @@ impl Leader {
         }
     }
 
-    /// What comes due while missed occurrences are made up joins their end; the oldest beyond `misfire_limit` are missed.
+    /// Appends newly due occurrences to the backlog; the oldest beyond `misfire_limit` are missed.
     fn join_backlog(&mut self, cx: &mut Context, job: &Arc<Job>, now: Timestamp) {
         let Some(timeline) = self.book.decidable(&job.name) else { return };
         let limit = job.misfire_limit;
@@ -238,15 +241,15 @@ impl Leader {
         }
     }
 
-    /// Begins what waits to be made up, as far as `overlap` and the starts under way let it. Where a run of the job is in the way, its
-    /// end has the backlog looked at again.
+    /// Begins occurrences of the backlog, as far as `overlap` and the starts in flight allow. If a run of the job
+    /// blocks them, its end has the backlog checked again.
     fn make_up(&mut self, cx: &mut Context, runs: &mut Runs, name: &JobName) {
         while !runs.is_refused(name)
             && let Some(timeline) = self.book.decidable(name)
         {
             let (Some(job), Some(&at)) = (timeline.job.clone(), timeline.backlog.front()) else { return };
             if !runs.may_begin(cx) {
-                return self.book.look_at_backlog(name);
+                return self.book.queue_backlog_check(name);
             }
             let now = cx.due_for(&job);
             let is_late = at < earlier(now, misfire::LATE);
@@ -263,8 +266,10 @@ impl Leader {
         }
     }
 
-    /// Takes the records that earlier leaders left, matched with the jobs as loaded here. Those of jobs that are not defined here stay as
-    /// they are: another node's file may define them, and when that one leads it is to find what passed meanwhile.
+    /// Takes the records that earlier leaders left, and matches them with the jobs as loaded here.
+    ///
+    /// Records of jobs that are not defined here are not changed: another node's file may define them, and if that node
+    /// leads it must find the occurrences that passed meanwhile.
     pub fn adopt_jobs(&mut self, cx: &mut Context, mut entries: BTreeMap<JobName, JobEntry>) {
         let jobs: Vec<Arc<Job>> = cx.jobs.jobs.values().cloned().collect();
         for job in jobs {
@@ -278,7 +283,8 @@ impl Leader {
         self.book.undefined = entries;
     }
 
-    /// Takes a job's record for what it says. A schedule that `is_new` to this node's file, or another than recorded, counts from now.
+    /// Takes a job's record. A schedule that `is_new` to this node's file, or that differs from the recorded one,
+    /// counts from now.
     fn adopt_job(
         &mut self,
         cx: &mut Context,
@@ -319,7 +325,7 @@ impl Leader {
         self.book.schedule(name);
     }
 
-    /// A valid set of jobs was read and replaces `old`. Runs in flight keep their definitions.
+    /// Applies a new set of jobs, which replaces `old`. Runs in flight keep their definitions.
     pub fn on_loaded(&mut self, cx: &mut Context, runs: &mut Runs, old: &JobSet) {
         self.mark_all_changed(runs);
         let names: BTreeSet<JobName> = old.jobs.keys().chain(cx.jobs.jobs.keys()).cloned().collect();
@@ -345,11 +351,11 @@ impl Leader {
         timeline.skip = None;
         let gap = old.and_then(|old| misfire::missed(&old, mark, now));
         self.book.advance(cx, name, mark.max(now), gap.map(|gap| (self.pauses.passing(name), gap)));
-        self.book.look_at_backlog(name);
+        self.book.queue_backlog_check(name);
         self.book.schedule(name);
     }
 
-    /// A job that this node's file did not define until now. It never fires for the past.
+    /// Adds a job that this node's file did not define until now. It does not fire for the past.
     fn define(&mut self, cx: &mut Context, runs: &mut Runs, name: &JobName, new: Option<Arc<Job>>) {
         let Some(job) = new else { return };
         let entry = self.book.undefined.remove(name);
@@ -357,7 +363,7 @@ impl Leader {
         runs.changed(cx, name);
     }
 
-    /// A job's record and its pause after a conflict: deciding starts again from what they say.
+    /// Decides on a job again after a conflict, from its record and its pause as just read.
     pub fn on_job_read(
         &mut self,
         cx: &mut Context,
@@ -374,7 +380,7 @@ impl Leader {
         let Some(timeline) = self.book.get(name).filter(|timeline| timeline.is_in_conflict) else { return };
         let (written, is_new, job) = (timeline.written, timeline.is_new, timeline.job.clone());
         let Some(entry) = entry else {
-            // Somebody removed the record: it is made again as it was.
+            // Somebody removed the record: recreate it as it was.
             let schedule = job.as_deref().map(Job::schedule_digest);
             let counted = Counted { from: written.1, ahead: None };
             return self.count_from(cx, name, job, counted, Recorded { version: None, schedule, is_new: false });
@@ -386,7 +392,8 @@ impl Leader {
         }
     }
 
-    /// Nothing is left of a job that no node's files define. One of that name that comes later is a new one.
+    /// Forgets a job whose records were removed because no node's file defines it. A later job of that name is a new
+    /// one.
     pub fn on_forgotten(&mut self, cx: &Context, name: &JobName) {
         if cx.job(name).is_none() {
             self.book.forget(name);
@@ -394,8 +401,10 @@ impl Leader {
         }
     }
 
-    /// The record was not in the way, so something else is: the next occurrence's place among the runs in flight is taken by what nobody
-    /// knows as its run. It is missed, and that is written down.
+    /// Skips the next occurrence: the record is unchanged, so something else rejected the begin.
+    ///
+    /// The path of the occurrence's run is taken by something that is not that run. The occurrence is recorded as
+    /// missed.
     fn pass_over(&mut self, cx: &mut Context, job: &Arc<Job>) {
         let Some(timeline) = self.book.decidable(&job.name) else { return };
         let Some(at) = job.next_after(timeline.mark).filter(|&at| at <= cx.due_for(job)) else { return };
@@ -406,22 +415,22 @@ impl Leader {
         self.book.schedule(&job.name);
     }
 
-    /// The answer to a commit that moves a job's mark.
+    /// Handles the answer to a commit that moves a job's mark.
     pub fn on_mark_answer(&mut self, cx: &mut Context, job: &JobName, mark: Timestamp, answer: Commit) {
         self.book.on_answer(cx, job, mark, answer);
     }
 
-    /// The answer to the end of a pause.
+    /// Handles the answer to the end of a pause.
     pub fn on_resume_answer(&mut self, cx: &mut Context, job: &JobName, mark: Option<Timestamp>, answer: Commit) {
         self.pauses.on_resume_answer(cx, &mut self.book, job, mark, answer);
     }
 
-    /// The answer to the begin of a trigger's run.
+    /// Handles the answer to the begin of a trigger's run.
     pub fn on_triggered_answer(&mut self, run: &RunId, answer: Commit) {
         self.triggers.on_begin_answer(run, answer);
     }
 
-    /// The answer to the begin of a run after its upstreams' runs.
+    /// Handles the answer to the begin of a run after its upstreams' runs.
     pub fn on_downstream_answer(&mut self, cx: &mut Context, runs: &mut Runs, run: &RunId, answer: Commit) {
         if run.trigger().is_none() {
             self.book.on_answer(cx, run.job(), run.scheduled_at(), answer);
@@ -430,7 +439,7 @@ impl Leader {
         self.chains.on_begin_answer(run, answer);
     }
 
-    /// The answer to links that were taken away without a run.
+    /// Handles the answer to the removal of links without a run.
     pub fn on_drop_links_answer(&mut self, cx: &mut Context, runs: &mut Runs, run: &RunId, answer: Commit) {
         runs.changed(cx, run.job());
         self.chains.on_drop_answer(run, answer);

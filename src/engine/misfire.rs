@@ -1,6 +1,6 @@
-//! What to do with occurrences that nobody decided on in time (`misfire`, `misfire_window`, `misfire_limit`).
+//! Policy for occurrences that no leader decided on in time (`misfire`, `misfire_window`, `misfire_limit`).
 //!
-//! A pure function of the job, its mark and the time of day. Its work is bounded however far the mark lies back.
+//! A pure function of the job, its mark and the time of day. Its cost is bounded however old the mark is.
 
 use std::time::Duration;
 
@@ -9,34 +9,31 @@ use jiff::Timestamp;
 use crate::clock::earlier;
 use crate::job::{Job, Misfire};
 
-/// An occurrence later than this is missed; less is lateness.
+/// An occurrence that is later than this is missed.
 pub const LATE: Duration = Duration::from_secs(1);
-/// The longest window where the job names none.
+/// The longest misfire window of a job that does not set one.
 pub const DEFAULT_WINDOW: Duration = Duration::from_secs(12 * 3600);
 
-/// Where the owner of a job names no window, a trigger is good for at least so long: a failover must not eat it.
+/// Minimum validity of a trigger of a job without `misfire_window`, so that a failover does not lose it.
 pub(super) const LEAST_AGE: Duration = Duration::from_secs(60);
 
-/// Instants have this resolution.
+/// Resolution of instants.
 pub(super) const NANOSECOND: Duration = Duration::from_nanos(1);
 
-/// Occurrences in a row.
+/// A sequence of missed occurrences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missed {
-    /// The first.
     pub first: Timestamp,
-    /// The last.
     pub last: Timestamp,
-    /// How many.
     pub count: u64,
 }
 
-/// What to do with the missed occurrences of a job. Those that are skipped come before those that are run.
+/// Decision on the missed occurrences of a job. All skipped ones come before those that are run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// To be recorded as missed.
+    /// Occurrences to record as missed.
     pub skipped: Option<Missed>,
-    /// To be run, oldest first.
+    /// Occurrences to run, oldest first.
     pub run: Vec<Timestamp>,
 }
 
@@ -64,7 +61,7 @@ pub fn plan(job: &Job, mark: Timestamp, now: Timestamp) -> Plan {
 pub fn missed(job: &Job, after: Timestamp, until: Timestamp) -> Option<Missed> {
     let first = job.next_after(after).filter(|&first| first <= until)?;
     let last = job.last_before_or_at(until, after)?;
-    // Mostly there is one.
+    // Mostly there is only one; counting is not needed then.
     let count = if first == last { 1 } else { job.schedule()?.count(after, until) };
     Some(Missed { first, last, count })
 }
@@ -78,8 +75,10 @@ pub fn is_in_window(job: &Job, at: Timestamp, now: Timestamp) -> bool {
     }
 }
 
-/// True where a trigger, or a link, that was made then is too old to lead to a run. The window is the owner's; where none is named, at most
-/// the time to the next occurrence (of `root`, with `after`), as for missed ones.
+/// True if a trigger or a link that was created at `made` is too old to lead to a run.
+///
+/// The limit is the job's `misfire_window`. Without one it is at most the time to the next occurrence (of `root`, with
+/// `after`), as for missed occurrences.
 pub(super) fn is_too_old(job: &Job, root: &Job, made: Timestamp, now: Timestamp) -> bool {
     if now <= made {
         return false;
@@ -92,12 +91,13 @@ pub(super) fn is_too_old(job: &Job, root: &Job, made: Timestamp, now: Timestamp)
     }
 }
 
-/// The latest instant that is missed at `now`.
+/// The latest instant at which an occurrence counts as missed at `now`.
 fn newest_missed(now: Timestamp) -> Timestamp {
     earlier(now, LATE + NANOSECOND)
 }
 
-/// Walks back from the newest, so that the work is bounded by `misfire_limit` and not by the gap.
+/// The newest occurrences in the misfire window. Walks back from the newest, so that the cost depends on
+/// `misfire_limit` and not on the length of the gap.
 fn newest_in_window(job: &Job, mark: Timestamp, until: Timestamp, now: Timestamp) -> Vec<Timestamp> {
     let mut found = Vec::new();
     let mut until = until;

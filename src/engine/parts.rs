@@ -1,7 +1,7 @@
-//! The parts of the engine, and the routes between them.
+//! The parts of the engine, and the routing between them.
 
 use super::command::Event;
-use super::commits::{Pending, UnreportedSkip};
+use super::commits::{Purpose, UnreportedSkip};
 use super::context::{Context, Fact};
 use super::hooks::Hooks;
 use super::leader::Leader;
@@ -16,7 +16,7 @@ use crate::process::Notice;
 use crate::term::{Term, TermEnd};
 use crate::{election, ledger};
 
-/// The parts, each of which owns its fields.
+/// The parts of the engine. Each owns its fields.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     pub runs: Runs,
@@ -24,12 +24,12 @@ pub(super) struct Parts {
     pub hooks: Hooks,
     pub transfer: LeadershipTransfer,
     pub shutdown: Shutdown,
-    /// The election knows that runs are in flight here.
+    /// The election was last notified that runs are in flight here.
     is_busy: bool,
 }
 
 impl Parts {
-    /// Hands an observed fact to the part that it concerns, and what follows from it to the others.
+    /// Passes an observed fact to the part that it concerns, and the resulting facts to the others.
     pub fn take(&mut self, cx: &mut Context, event: Event) {
         self.shutdown.note_in(cx);
         self.route(cx, event);
@@ -68,7 +68,7 @@ impl Parts {
                 runs.under(timeout);
                 cx.begin_session(id);
                 runs.on_session(cx);
-                hooks.ask_again(cx);
+                hooks.repeat_request(cx);
             }
             E::Elected { term, lease_until, snapshot, took } => {
                 self.renew(cx, lease_until);
@@ -79,9 +79,9 @@ impl Parts {
             E::Lease { until } => self.renew(cx, until),
             E::Expired { .. } => {
                 cx.session = None;
-                // Also of a node that led no more.
+                // Even if the node no longer led.
                 runs.kill_for_lease(cx, TermEnd::SessionExpired);
-                runs.hold_to_their_time(cx);
+                runs.limit_kept_runs(cx);
             }
             E::Withdrawn => shutdown.on_withdrawn(cx),
             E::NotTransferred { to, why } => shutdown.on_not_transferred(cx, to, why),
@@ -98,7 +98,7 @@ impl Parts {
             | E::Unreachable { .. }
             | E::Stalled(_)
             | E::Damaged { .. }
-            // It comes as an event of its own, with the time that runs have.
+            // Arrives as an event of its own, with the time that runs have to end.
             | E::Failed(_) => {}
         }
     }
@@ -109,7 +109,7 @@ impl Parts {
         match (event, leader) {
             (E::Answered { id, answer }, _) => self.on_answer(cx, id, answer),
             (E::PutOff(id), _) => {
-                // Nothing more is decided about its job: what is due waits undecided.
+                // Nothing more is decided about its job: due occurrences wait undecided.
                 if let Some(job) = cx.refused(id) {
                     runs.refused(cx, &job, id);
                 }
@@ -124,7 +124,8 @@ impl Parts {
             (E::Run(run, found), _) => runs.on_read(cx, &run, found),
             (E::OwnerGone(run, owner, found), _) => runs.on_news(cx, &run, News::OwnerGone(owner, found)),
             (E::Before(run, before), _) => hooks.on_before_read(cx, &run, before),
-            // The backend has ended a run of a dead process. Of one that this process took over the own end comes, which is the same.
+            // The backend has ended a run of a dead process. If this process has taken the run over, it writes the same
+            // end itself.
             (E::Ended { end, .. }, _) if runs.is_own(&end.run.id()) => {}
             (E::Ended { end, .. }, _) => cx.facts.push_back(Fact::Ended(None, end)),
         }
@@ -153,50 +154,50 @@ impl Parts {
         let Self { runs, leader, .. } = self;
         let Some((requested, is_of_this_term)) = cx.answered(id, answer) else { return };
         let mut leader = leader.as_mut().filter(|_| is_of_this_term);
-        match requested.pending {
-            Pending::Advance { job, mark, skip } => {
+        match requested.purpose {
+            Purpose::Advance { job, mark, skip } => {
                 note_skip(cx, answer, skip);
                 leader.iter_mut().for_each(|leader| leader.on_mark_answer(cx, &job, mark, answer));
             }
-            Pending::Begin { run } => {
+            Purpose::Begin { run } => {
                 leader.iter_mut().for_each(|leader| leader.on_mark_answer(cx, run.job(), run.scheduled_at(), answer));
                 runs.on_attempt_answer(cx, &run, id, answer);
             }
-            Pending::BeginTriggered { run, by } => {
+            Purpose::BeginTriggered { run, by } => {
                 if answer == Commit::Accepted {
                     cx.report(Report::Triggered { run: run.clone(), by });
                 }
                 self.leader.iter_mut().for_each(|leader| leader.on_triggered_answer(&run, answer));
                 runs.on_attempt_answer(cx, &run, id, answer);
             }
-            Pending::BeginDownstream { run } => {
+            Purpose::BeginDownstream { run } => {
                 leader.iter_mut().for_each(|leader| leader.on_downstream_answer(cx, runs, &run, answer));
                 runs.on_attempt_answer(cx, &run, id, answer);
             }
-            Pending::DropLinks { run, skip } => {
+            Purpose::DropLinks { run, skip } => {
                 note_skip(cx, answer, skip);
                 leader.iter_mut().for_each(|leader| leader.on_drop_links_answer(cx, runs, &run, answer));
             }
-            Pending::DropTrigger { skip } => note_skip(cx, answer, skip),
-            Pending::Resume { job, mark, skip, by } => {
+            Purpose::DropTrigger { skip } => note_skip(cx, answer, skip),
+            Purpose::Resume { job, mark, skip, by } => {
                 note_skip(cx, answer, skip);
                 leader.iter_mut().for_each(|leader| leader.on_resume_answer(cx, &job, mark, answer));
                 if answer == Commit::Accepted {
                     cx.report(Report::Resumed { job, by });
                 }
             }
-            Pending::UpdateRun { run } => runs.on_update_answer(cx, &run, id, answer),
-            Pending::Miss { run, skip } => runs.on_miss_answer(cx, &run, id, skip, answer),
-            Pending::Kill { run } => runs.on_kill_answer(cx, &run, id, answer),
-            Pending::ChangeOwner { run } => runs.on_change_owner_answer(cx, &run, id, answer),
-            Pending::End { run, settled: None } => runs.on_own_end_answer(cx, &run, id, answer),
-            Pending::End { run, settled: Some(end) } => runs.on_settled_end_answer(cx, &run, id, end, answer),
+            Purpose::UpdateRun { run } => runs.on_update_answer(cx, &run, id, answer),
+            Purpose::Miss { run, skip } => runs.on_miss_answer(cx, &run, id, skip, answer),
+            Purpose::Kill { run } => runs.on_kill_answer(cx, &run, id, answer),
+            Purpose::ChangeOwner { run } => runs.on_change_owner_answer(cx, &run, id, answer),
+            Purpose::End { run, settled: None } => runs.on_own_end_answer(cx, &run, id, answer),
+            Purpose::End { run, settled: Some(end) } => runs.on_settled_end_answer(cx, &run, id, end, answer),
         }
         runs.answered(cx, &requested.job, id);
         cx.facts.push_back(Fact::JobReleased(requested.job));
     }
 
-    /// Passes on what parts have found out for others.
+    /// Passes on the facts that parts have recorded for others.
     fn pass_on_facts(&mut self, cx: &mut Context) {
         while let Some(fact) = cx.facts.pop_front() {
             let Self { runs, leader, hooks, transfer, .. } = self;
@@ -224,7 +225,7 @@ impl Parts {
         }
     }
 
-    /// What follows from the passing of time, and from whatever the event changed.
+    /// Acts on the passing of time, and on the changes that the event made.
     pub fn act(&mut self, cx: &mut Context) {
         let Self { runs, leader, hooks, shutdown, .. } = self;
         runs.act_on_processes(cx);
@@ -250,7 +251,7 @@ impl Parts {
         self.runs.renew(cx, until);
     }
 
-    /// A term begins, with the ledger as earlier leaders left it.
+    /// Begins a term, with the ledger as earlier leaders left it.
     fn take_over(&mut self, cx: &mut Context, term: Term, snapshot: Snapshot) {
         let Self { runs, hooks, .. } = self;
         for damage in snapshot.damaged {
@@ -277,7 +278,7 @@ impl Parts {
         runs.kill_for_lease(cx, why);
     }
 
-    /// A valid set of jobs was read: it replaces the running one at once.
+    /// Replaces the set of jobs by one that was just read and is valid.
     fn on_loaded(&mut self, cx: &mut Context, jobs: JobSet) {
         let Self { runs, leader, .. } = self;
         self.transfer.has_invalid_file = false;
@@ -294,7 +295,7 @@ impl Parts {
     }
 }
 
-/// A skip is reported once it is written.
+/// Reports a skip once it is in the ledger.
 fn note_skip(cx: &mut Context, answer: Commit, skip: Option<UnreportedSkip>) {
     if answer == Commit::Accepted {
         cx.facts.extend(skip.map(Fact::Skipped));

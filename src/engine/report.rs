@@ -1,6 +1,6 @@
-//! What the engine has to tell people: the facts behind the log events of terms and runs.
+//! Reports of the engine: the facts behind the log events of terms and runs.
 //!
-//! The engine stays silent itself; whoever performs its commands logs these, counts them, and shows them.
+//! The engine does not log. The daemon, which performs its commands, logs these reports, counts them, and shows them.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,40 +13,27 @@ use crate::process::{Exit, StartFailure};
 use crate::run::{Pause, Reason, RunEnd, RunId, Skip};
 use crate::term::{FencingToken, NodeName, Term, TermEnd};
 
-/// A fact worth a log line.
+/// A fact to log.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Report {
     /// This node leads.
     Elected {
-        /// The term.
         term: Term,
-        /// From knowing to be first until now.
+        /// From reading that its candidate is first until now.
         took: Duration,
     },
     /// This node no longer leads.
-    TermOver {
-        /// The term.
-        token: FencingToken,
-        /// Why.
-        why: TermEnd,
-    },
-    /// This node gives leadership away by itself.
+    TermOver { token: FencingToken, why: TermEnd },
+    /// This node gives leadership up by its own decision.
     GivingUp {
-        /// To whom; absent: to the next in line.
+        /// The next leader; absent: the next in the queue.
         to: Option<NodeName>,
-        /// Why.
         why: Unfit,
     },
-    /// Leadership was not given to the node that was to have it.
-    NotTransferred {
-        /// The node.
-        to: NodeName,
-        /// Why.
-        why: TransferError,
-    },
-    /// What earlier leaders left is settled.
+    /// Leadership was not handed over to the node that was to get it.
+    NotTransferred { to: NodeName, why: TransferError },
+    /// The runs and jobs that earlier leaders left are settled.
     TakeoverDone {
-        /// The term.
         token: FencingToken,
         /// Runs that were begun again, ended or marked cut off.
         settled: u64,
@@ -57,156 +44,119 @@ pub enum Report {
     },
     /// A process of a run was started.
     Started {
-        /// The run.
         run: RunId,
-        /// Which of its attempts.
         attempt: u32,
-        /// Of the term that began it.
+        /// Token of the term in which the attempt was begun.
         token: FencingToken,
-        /// Its main process.
+        /// The main process.
         pid: i32,
-        /// From its scheduled time until the start.
+        /// From its scheduled time to its start.
         lateness: Duration,
     },
     /// A run ended, here or settled for a node that is gone.
     Finished(Box<RunEnd>),
-    /// An attempt ended here, and a leader is to begin another.
+    /// An attempt ended here, and a leader must begin another.
     Retrying {
-        /// How it ended.
         end: Box<RunEnd>,
-        /// From its end to the next attempt.
+        /// From the attempt's end to the next attempt.
         delay: Duration,
     },
-    /// An attempt that was begun had no process, and a leader is to begin the next.
+    /// An attempt was begun but not started, and a leader must begin the next.
     Unstarted {
-        /// The run.
         run: RunId,
-        /// Which of its attempts.
         attempt: u32,
-        /// Why none was started.
+        /// Why no process was started.
         reason: Option<Reason>,
     },
-    /// A hook was run, or was to be.
+    /// A hook ended, or was not started.
     HookFinished {
-        /// Which.
         hook: Hook,
-        /// The run it was about.
+        /// The run that the hook was about.
         run: RunId,
-        /// How it went.
         how: HookOutcome,
     },
-    /// Occurrences were skipped, and that is written down. What is told is this decision, not all neighbours.
+    /// Occurrences were skipped, and the ledger has the skip. `first` and `count` cover only those of this decision.
     Skipped {
-        /// The record, with all neighbours.
+        /// The skip record, which may cover neighbouring occurrences too.
         skip: Skip,
-        /// The first of this decision.
+        /// The first occurrence of this decision.
         first: Timestamp,
-        /// How many in this decision.
+        /// Number of occurrences in this decision.
         count: u64,
     },
     /// A trigger's run was begun.
     Triggered {
-        /// The run.
         run: RunId,
-        /// Who asked for it.
+        /// Who requested it.
         by: String,
     },
-    /// The leader has heard that a job is paused.
-    Paused {
-        /// The job.
-        job: JobName,
-        /// By whom, and why.
-        pause: Pause,
-    },
+    /// The leader has read that a job is paused.
+    Paused { job: JobName, pause: Pause },
     /// The leader has ended a job's pause.
     Resumed {
-        /// The job.
         job: JobName,
-        /// Who asked for it.
+        /// Who requested it.
         by: String,
     },
-    /// What was kept of a job that no node's files define any more is removed.
+    /// The records of a job that no node's file defines any more were removed.
     Forgotten {
-        /// The job.
         job: JobName,
-        /// How many records its history had.
+        /// Number of records in its history.
         records: usize,
     },
-    /// A run that this node had was settled by another meanwhile.
-    Superseded {
-        /// The run.
-        run: RunId,
-    },
-    /// A run's node is gone without a word; it may go on there.
+    /// Another node has settled a run that this node had.
+    Superseded { run: RunId },
+    /// A run's node is gone without having ended the run; the run may go on there.
     CutOff {
-        /// The run.
         run: RunId,
-        /// The node.
         owner: NodeName,
-        /// How long it may go on; without limit where absent.
+        /// Until when the run may go on; absent: without limit.
         keep_until: Option<Timestamp>,
     },
-    /// The node was told to end and waits for its runs.
+    /// The node was requested to end and waits for its runs, for at most `timeout`.
     Draining {
-        /// Runs in flight here.
+        /// Number of runs in flight here.
         runs: usize,
-        /// How long it waits.
         timeout: Duration,
     },
-    /// The node ends though its ledger does not know the ends of all its runs: the state directory keeps them.
-    Unsettled {
-        /// How many.
-        runs: usize,
-    },
-    /// The time of day was set.
+    /// The node exits although the ledger does not have the ends of all its runs. The state directory keeps them.
+    Unsettled { runs: usize },
+    /// The wall clock was set.
     ClockStepped {
-        /// Forwards, or, negative, backwards.
+        /// Forwards; negative: backwards.
         by: SignedDuration,
     },
-    /// This node's clock and the coordination service's differ otherwise than was told before.
+    /// The skew between this node's clock and the coordination service's has changed.
     ClockSkewed {
-        /// How far this node's is ahead, or, negative, behind; as much as is sure.
+        /// How far this node's clock is at least ahead; negative: behind.
         by: SignedDuration,
-        /// True where it is so far ahead that occurrences have to wait.
+        /// True if it is so far ahead that occurrences have to wait.
         holds: bool,
     },
-    /// A job's mark was found ahead of the time.
-    MarkAhead {
-        /// The job.
-        job: JobName,
-        /// The mark.
-        ahead: MarkAhead,
-    },
-    /// A record of the ledger cannot be read; it was passed over.
+    /// A job's mark is in the future.
+    MarkAhead { job: JobName, ahead: MarkAhead },
+    /// A record of the ledger is not readable and was ignored.
     Damaged(String),
-    /// An occurrence's place in the ledger is taken by something that is not its run.
-    Obstructed {
-        /// The job.
-        job: JobName,
-        /// The run.
-        run: RunId,
-    },
-    /// The state of a run did not allow a step, so nothing was done about it: a bug.
+    /// The path of an occurrence's run in the ledger is taken by something that is not that run.
+    Obstructed { job: JobName, run: RunId },
+    /// The state of a run did not allow a step, so the step was not taken: a bug.
     IllegalStep { run: RunId, why: IllegalStep },
 }
 
-/// How a hook went.
+/// Outcome of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookOutcome {
-    /// It ended by itself.
     Exited(Exit),
-    /// It could not be started.
     NotStarted(StartFailure),
-    /// It took too long.
     TimedOut,
-    /// The node ended.
+    /// The node ended first.
     Killed,
-    /// It was not started: too many waited, or the node ended.
+    /// Not started, because too many hooks waited or the node ended.
     Dropped,
 }
 
 impl HookOutcome {
-    /// The word in logs.
+    /// The outcome as it appears in logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Exited(Exit::Code(0)) => "success",
@@ -218,33 +168,32 @@ impl HookOutcome {
     }
 }
 
-/// Why a node gives leadership away by itself.
+/// Reason why a node gives leadership up by its own decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// It cannot start processes.
+    /// This node cannot start processes.
     NoStarts,
-    /// Its jobs file is invalid, the other's is not.
+    /// This node's jobs file is invalid, and the other's is valid.
     InvalidFile,
-    /// The operator prefers the other.
+    /// The other node has a higher priority.
     LowerPriority,
 }
 
 impl Unfit {
-    /// In words.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoStarts => "processes cannot be started here",
-            Self::InvalidFile => "the jobs file here is invalid, and there it is not",
-            Self::LowerPriority => "it is preferred",
+            Self::InvalidFile => "the jobs file here is invalid, and the other node's is valid",
+            Self::LowerPriority => "the other node has a higher priority",
         }
     }
 }
 
-/// A job's mark that lies ahead of the time.
+/// A job's mark that is in the future.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkAhead {
     pub mark: Timestamp,
-    /// True where occurrences before it are decided on all the same.
+    /// True if occurrences before the mark are decided on regardless: no leader wrote it.
     pub is_ignored: bool,
 }
 

@@ -1,15 +1,22 @@
-//! The runs in flight that this node knows of: its own, and, while it leads, all others.
+//! The runs in flight that this node knows of: its own and, while it leads, those of all other nodes.
 //!
 //! ```text
-//!   runs ─┬─ active_run    the state of one run, and the steps that it may take
-//!         ├─ active_runs   all of them, with an index
-//!         ├─ own           the protocol of a run that this node has: begun, started, ended, its end written down
-//!         ├─ unowned       what a leader does about runs that no node has, and about other nodes' runs
-//!         ├─ trees         processes, their deadlines, how many may start at once
-//!         └─ agenda        when unowned runs are due, and which of them something changed for
+//!   runs ─┬─ active_run    one run: its record, its state, and the steps that the state allows
+//!         ├─ active_runs   all runs, with an index for counts
+//!         ├─ own           protocol of a run that this node has: begin, start, end, write the end
+//!         ├─ ending        the outcome of an attempt, from its exit status and the reason for its stop
+//!         ├─ unowned       a leader's work on runs that no node has, and on other nodes' runs
+//!         ├─ waiting       overlap and concurrency groups: skip, begin beside others, or queue
+//!         ├─ retry         delays and records of further attempts
+//!         ├─ window        the misfire window of runs that were begun and never started
+//!         ├─ agenda        when unowned runs are due, and which of them a change concerns
+//!         ├─ trees         process trees and their timers
+//!         ├─ overdue       kills that the warden should have done
+//!         └─ admission     how many attempts may be starting at once
 //! ```
 //!
-//! Knows nothing of occurrences, triggers or hooks: what those have to know leaves as a [`Fact`](super::context::Fact).
+//! Knows nothing of occurrences, triggers or hooks: it records news for those parts as a
+//! [`Fact`](super::context::Fact).
 
 pub(super) mod active_run;
 mod active_runs;
@@ -70,22 +77,22 @@ impl Runs {
         self.active.contains_key(run)
     }
 
-    /// True where this node has the run.
+    /// True if this node has the run.
     pub fn is_own(&self, run: &RunId) -> bool {
         self.active.get(run).is_some_and(ActiveRun::is_local)
     }
 
-    /// True where the ledger is known to have the run in flight.
+    /// True if the ledger is known to have the run in flight.
     pub fn is_begun(&self, run: &RunId) -> bool {
         self.active.get(run).is_some_and(ActiveRun::is_begun)
     }
 
-    /// How many runs this node has.
+    /// Number of runs that this node has.
     pub fn own_count(&self) -> usize {
         self.active.own()
     }
 
-    /// True while a process of a run is here, or about to be.
+    /// True while a run has a process here, or is about to.
     pub fn has_trees(&self) -> bool {
         self.active.trees() > 0
     }
@@ -115,17 +122,17 @@ impl Runs {
         self.active.group_of(job).cloned()
     }
 
-    /// True where another node may have, or had, a run of the job: that node knows first how it ends.
+    /// True if another node has or may have a run of the job. That node knows its outcome before this one does.
     pub fn has_other_nodes_runs(&self, job: &JobName) -> bool {
         self.active.runs_of(job).any(|run| matches!(run.state(), State::Remote | State::CutOff))
     }
 
-    /// The run that a tree belongs to; absent: a hook's.
+    /// The run that a process tree belongs to; `None` for a hook's.
     pub fn of_tree(&self, tree_id: TreeId) -> Option<RunId> {
         self.trees.run(tree_id).cloned()
     }
 
-    /// True while the leader may begin one more run, and it can be started soon.
+    /// True while the leader may begin one more run and start it soon.
     pub fn may_begin(&mut self, cx: &Context) -> bool {
         cx.may_decide() && self.trees.admission.admits(self.active.starting())
     }
@@ -135,27 +142,28 @@ impl Runs {
         self.trees.admission.has_room(self.active.starting())
     }
 
-    /// When something about a process is due next.
+    /// When a process next needs an action.
     pub fn process_due_at(&self) -> Option<Uptime> {
         self.trees.next_at()
     }
 
-    /// When the leader has something to do about an unowned run.
+    /// When an unowned or cut-off run next needs an action of the leader.
     pub fn next_at(&self) -> Option<Timestamp> {
         [self.agenda.keeps.first(), self.agenda.retries.first()].into_iter().flatten().map(|&(at, _)| at).min()
     }
 
-    /// When the oldest of the runs that are to be begun again is due.
+    /// When the next run that must be begun again is due.
     pub fn retry_at(&self) -> Option<Timestamp> {
         self.agenda.retries.first().map(|&(at, _)| at)
     }
 
-    /// When a cut-off run is given up.
+    /// When the next cut-off run is given up.
     pub fn give_up_at(&self) -> Option<Timestamp> {
         self.agenda.keeps.first().map(|&(at, _)| at)
     }
 
-    /// The record of a run that this node is about to begin, or to let wait for others; absent while it may not.
+    /// The record of a run that this node is about to begin, or to queue behind others. `None` without a session or a
+    /// term.
     pub fn new_record(
         &self,
         cx: &Context,
@@ -186,7 +194,7 @@ impl Runs {
         })
     }
 
-    /// A run that the ledger is just asked to accept.
+    /// Adds a run whose begin was just requested from the ledger.
     pub fn begin(&mut self, record: RunRecord, job: &Arc<Job>, commit: CommitId) {
         let state = if record.state == RunState::Queued { State::Unowned } else { State::beginning(Arc::clone(job)) };
         let mut run = ActiveRun::new(record, Version::FIRST, state);
@@ -194,26 +202,28 @@ impl Runs {
         self.active.insert(run.record.id(), run);
     }
 
-    /// The service refuses this write about the job. A first one frees its runs' places in a group.
+    /// Handles a write about the job that the service refuses. The first one frees the positions of its beginning runs
+    /// in a group.
     pub fn refused(&mut self, cx: &mut Context, job: &JobName, id: CommitId) {
         if self.active.refuse(job, id) {
             self.changed(cx, job);
         }
     }
 
-    /// The write is answered. What waited for another attempt meanwhile is looked at where it was the one that was refused.
+    /// Handles an answered write. If it was the refused one, the job's runs that wait for another attempt are checked
+    /// again.
     pub fn answered(&mut self, cx: &Context, job: &JobName, id: CommitId) {
         if self.active.answer(job, id) {
             self.retry_all_of(cx, job);
         }
     }
 
-    /// Everything may have changed that queued runs waited for.
+    /// Has all queued runs checked again.
     pub fn mark_all_changed(&mut self) {
         self.agenda.changed.all = true;
     }
 
-    /// A run of this job ended or came to wait: what that concerns is looked at, and nothing else.
+    /// Has the runs checked that may have waited for this job: one of its runs ended or started to wait.
     pub fn changed(&mut self, cx: &mut Context, job: &JobName) {
         if cx.leads() {
             self.agenda.changed.jobs.insert(job.clone());
@@ -222,14 +232,14 @@ impl Runs {
         }
     }
 
-    /// The run that a commit was about, if it still waits for that commit and not for a later one.
+    /// The run of an answered commit, if it still waits for that commit and not for a later one.
     fn answered_run(&mut self, run: &RunId, id: CommitId) -> Option<&mut ActiveRun> {
         let active = self.active.get_mut(run).filter(|active| active.commit == Some(id))?;
         active.commit = None;
         Some(active)
     }
 
-    /// Takes the step. False where the state does not allow it, which is a bug: then nothing is to follow from it.
+    /// Takes the step. Returns false if the state does not allow it, which is a bug; the caller must then do nothing.
     fn step(&mut self, cx: &mut Context, run: &RunId, step: Step) -> bool {
         let Some(active) = self.active.get_mut(run) else { return false };
         match active.step(step) {
@@ -241,20 +251,20 @@ impl Runs {
         }
     }
 
-    /// A run is none of this node's affairs any more, or over: what waits for it may begin.
+    /// Removes a run that is over or that another node handles, and whose outcome this node has not seen.
     fn forget(&mut self, cx: &mut Context, run: &RunId) {
         cx.facts.push_back(Fact::OutcomeUnknown(run.job().clone()));
         self.close(cx, run);
     }
 
-    /// A run is over, and this node has written how it ended.
+    /// Removes a run whose end this node has written. Runs that wait for it may begin.
     fn close(&mut self, cx: &mut Context, run: &RunId) -> Option<ActiveRun> {
         let closed = self.active.remove(run);
         self.changed(cx, run.job());
         closed
     }
 
-    /// Ends a run, whoever has it. The first request counts.
+    /// Requests that a run end, whichever node has it. The first request counts.
     pub fn request_to_end(&mut self, cx: &mut Context, run: &RunId, kill: KillRequest) {
         let Some(active) = self.active.get_mut(run) else { return };
         if !active.record.request_to_end(kill) {
@@ -263,19 +273,19 @@ impl Runs {
         if matches!(active.state(), State::Remote) { self.write_kill(cx, run) } else { self.apply_kill(cx, run) }
     }
 
-    /// The record of a run, of an own one or of one that this leader watches.
+    /// Handles the record of an own run, or of one that this leader watches.
     pub fn on_read(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
         match self.active.get_mut(run) {
-            // Read before the last write of this node, and received after it.
+            // Read before this node's last write, and received after it.
             Some(active) if found.as_ref().is_some_and(|(_, version)| *version < active.version) => {}
             Some(active) if active.commit.is_some() => active.note_news(News::Changed(found)),
             Some(active) if active.is_local() => self.on_own_read(cx, run, found),
             Some(_) => self.on_news(cx, run, News::Changed(found)),
-            None => self.take_note(cx, run, found),
+            None => self.adopt_unknown(cx, run, found),
         }
     }
 
-    /// Takes up news that came while a commit about the run was in flight, and that are newer than that.
+    /// Handles news that arrived while a commit about the run was in flight, and that are newer than the commit.
     fn take_up_news(&mut self, cx: &mut Context, run: &RunId) {
         let Some(active) = self.active.get_mut(run).filter(|active| active.commit.is_none()) else { return };
         match active.news.take() {
@@ -285,7 +295,7 @@ impl Runs {
         }
     }
 
-    /// What follows for processes from the passing of time.
+    /// Kills processes that are overdue, and stops those that have timed out.
     pub fn act_on_processes(&mut self, cx: &mut Context) {
         self.kill_overdue(cx);
         while let Some(run) = self.trees.pop_timeout(cx.now.up) {
@@ -293,7 +303,7 @@ impl Runs {
         }
     }
 
-    /// Watches the records of the attempts that last.
+    /// Watches the records of attempts that have lasted for a while.
     pub fn watch_due(&mut self, cx: &mut Context) {
         while let Some(run) = self.trees.pop_watch(cx.now.up) {
             cx.ledger(Request::WatchOwn(run));

@@ -1,9 +1,10 @@
-//! The stages of the node: at work, handing over, draining, leaving.
+//! The stages of the node: running, handing over, draining, leaving.
 //!
-//! Ending is: leave the queue first, then wait for the own runs and their hooks, then leave the cluster. A member goes only
-//! after the node's processes are dead and their ends are written: it tells the others that they live, and without it a leader
-//! would settle a run whose success is only known here. Where nobody writes the ends, the node goes and the member stays; the
-//! state directory keeps the ends for `release` or the next start.
+//! A node ends in this order: it leaves the queue, waits for its own runs and their hooks, and leaves the cluster. Its
+//! member is removed only after its processes are dead and their ends are written: the member tells other nodes that
+//! these processes are alive, and without it a leader would settle a run whose success only this node knows. If the
+//! ends cannot be written, the node exits and its member stays; the state directory keeps the ends for `release` or the
+//! next start.
 
 use std::time::Duration;
 
@@ -16,14 +17,13 @@ use crate::clock::{Uptime, Wake};
 use crate::election::{Request, TransferError};
 use crate::term::NodeName;
 
-/// How long the last ends may take to be written, once no process is left or the time for that is over.
+/// Time to write the last ends, once no process is left or the time for that is over.
 const LAST_WRITES: Duration = Duration::from_secs(2);
-/// How long the hooks of runs that the drain timeout ended may take, beside what is left of those runs.
+/// Additional time for the hooks of runs that the drain timeout ended.
 const LAST_HOOKS: Duration = Duration::from_secs(5);
-/// How long leaving the queue may take, where nothing else is waited for.
+/// Time to leave the queue, if the node waits for nothing else.
 const RESIGN_WITHIN: Duration = Duration::from_secs(2);
 
-/// The stage of the node.
 #[derive(Debug)]
 pub(super) struct Shutdown {
     stage: Stage,
@@ -40,12 +40,12 @@ impl Shutdown {
         matches!(self.stage, Stage::Ending(_) | Stage::Leaving | Stage::Gone)
     }
 
-    /// True once the node only waits for the election to report that it has left, or for nothing any more.
+    /// True once the node waits only for the election to report that it has left, or for nothing.
     pub fn is_leaving(&self) -> bool {
         matches!(self.stage, Stage::Leaving | Stage::Gone)
     }
 
-    /// With hooks that it may have to wait for, or without.
+    /// When [`Self::act`] is due next. `has_hooks`: there are hooks that the node may have to wait for.
     pub fn wake(&self, now: Uptime, has_hooks: bool) -> Wake {
         match self.stage {
             Stage::Ending(ending) => Wake { wall: None, up: Some(ending.wake(now, has_hooks)) },
@@ -53,11 +53,11 @@ impl Shutdown {
         }
     }
 
-    /// What the other parts have to know of it.
+    /// Publishes the stage to the other parts.
     pub fn note_in(&self, cx: &mut Context) {
         cx.is_ending = self.is_ending();
         cx.is_leaving_the_term = self.is_ending() || self.stage == Stage::HandingOver;
-        // Once runs are no longer waited for, nothing that has not started yet is started.
+        // Once the node no longer waits for runs, it starts no more attempts.
         cx.is_at_once = match self.stage {
             Stage::Ending(ending) => ending.stop_at.is_none_or(|at| at <= cx.now.up),
             Stage::Leaving | Stage::Gone => true,
@@ -82,8 +82,8 @@ impl Shutdown {
         hooks.give_up(cx);
     }
 
-    /// The backend does nothing for this node any more. What runs goes on, because nobody else can start it, and for what another can
-    /// start again there is the lease.
+    /// The coordination backend has stopped serving this node. Runs go on, because no other node can start them; those
+    /// that another node can start again are ended by the lease.
     pub fn on_failed(&mut self, cx: &mut Context, runs: &Runs, timeout: Duration) {
         if self.is_leaving() {
             return self.exit(cx);
@@ -106,9 +106,9 @@ impl Shutdown {
         }
     }
 
-    /// The term goes on, unless it is over: then this changes nothing.
+    /// Leadership was not handed over, so the term goes on if it is not over yet.
     pub fn on_not_transferred(&mut self, cx: &mut Context, to: NodeName, why: TransferError) {
-        // Given up, though not to that one: the election is still to report that the place is free.
+        // Leadership was given up, but not to that node. The election has yet to report that the candidate is removed.
         let is_given_up = why == TransferError::Changed;
         cx.report(Report::NotTransferred { to, why });
         if self.stage == Stage::HandingOver && !is_given_up {
@@ -138,7 +138,7 @@ impl Shutdown {
         cx.commands.push(Command::Exit);
     }
 
-    /// Nothing that was requested before is postponed.
+    /// Ends the node by `stop_at`. Never postpones a deadline that was set before.
     fn end_by(&mut self, cx: &mut Context, stop_at: Uptime, grace: Duration) {
         let give_up_at = stop_at + grace + LAST_WRITES;
         let ending = match self.stage {
@@ -165,7 +165,7 @@ impl Shutdown {
         self.stage = Stage::Ending(ending);
     }
 
-    /// Moves the end on, as far as it has come.
+    /// Advances the end of the node, if it is ending.
     pub fn act(&mut self, cx: &mut Context, runs: &mut Runs, hooks: &mut Hooks) {
         let Stage::Ending(mut ending) = self.stage else { return };
         if ending.stop_at.is_some_and(|at| at <= cx.now.up) {
@@ -188,8 +188,8 @@ impl Shutdown {
             cx.election(Request::Leave);
         } else if must_go {
             hooks.give_up(cx);
-            // The member stays: something of this node is still alive, or its ends are not written. The warden, `release` or the next
-            // start sees to that.
+            // The member stays, because a process of this node is alive or an end is not written. The warden, `release`
+            // or the next start handles those.
             if own > 0 {
                 cx.report(Report::Unsettled { runs: own });
             }
@@ -198,14 +198,13 @@ impl Shutdown {
     }
 }
 
-/// The stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// At work.
+    /// Takes part in the cluster.
     Running,
-    /// Leaves the queue, to join it again at its end.
+    /// Leaves the queue, and then joins it again at its end.
     HandingOver,
-    /// Leaves the queue and waits for its runs.
+    /// Leaves the queue and waits for its own runs.
     Ending(Ending),
     /// Leaves the cluster.
     Leaving,
@@ -213,25 +212,25 @@ enum Stage {
     Gone,
 }
 
-/// How far the end has come.
+/// Deadlines and progress of a node that ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ending {
-    /// When the node counts as out of the queue; later than now while it waits for the election to say so.
+    /// When the node counts as out of the queue; in the future until the election reports it.
     withdrawn_at: Uptime,
-    /// When runs are told to stop; absent: they were.
+    /// When runs are stopped; absent once they were.
     stop_at: Option<Uptime>,
-    /// When the node goes whatever is left.
+    /// When the node exits, whatever is left.
     give_up_at: Uptime,
     /// Since when no process is left; absent while there is one.
     quiet_from: Option<Uptime>,
-    /// Until when hooks are waited for.
+    /// Deadline for hooks.
     hooks_until: Uptime,
-    /// Nobody writes anything for this node any more.
+    /// The coordination backend has failed: nothing can be written for this node any more.
     is_alone: bool,
 }
 
 impl Ending {
-    /// When the node goes, as things stand, also if not all ends are written.
+    /// When the node exits as things are now, even if not all ends are written.
     fn goes_at(&self) -> Uptime {
         let writes = if self.is_alone { Duration::ZERO } else { LAST_WRITES };
         self.quiet_from.map_or(self.give_up_at, |from| self.give_up_at.min(from + writes))

@@ -1,4 +1,4 @@
-//! The engine by hand: one event at a time, and what must follow.
+//! Tests of the engine: one event at a time, and the commands that must follow.
 
 mod chained;
 mod clocks;

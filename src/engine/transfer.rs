@@ -1,8 +1,9 @@
-//! Whether another node should lead instead: one that the operator prefers, or any other where this one cannot do its work.
+//! Decides when another node should lead: one with a higher priority, or a fitter one.
 //!
-//! Looked at whenever the living members were read. A node is given leadership only after it was fit for [`SETTLED`] on end, and
-//! each time it got it from here it has to be fit for twice as long, so that one that fails whenever it leads does not
-//! make leadership go back and forth; likewise with giving it up for want of fitness. The memory of it ends with the process.
+//! Checked whenever the living members were read. A node gets leadership only after it has been fit for [`SETTLED`]
+//! without a break, and each time that it gets leadership from this node that time doubles, so that leadership does not
+//! go back and forth with a node that fails whenever it leads. The same doubling applies to giving leadership up for
+//! lack of fitness. All of this is forgotten when the process ends.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,51 +16,51 @@ use crate::clock::Uptime;
 use crate::election::{Member, highest_priority};
 use crate::term::NodeName;
 
-/// How long a node must have been fit before it is given leadership, at first.
+/// A node must have been fit for this long before it gets leadership for the first time.
 pub const SETTLED: Duration = Duration::from_secs(30);
-/// Up to this it is doubled.
+/// Upper limit of the doubled times.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// So many starts in a row that failed for want of anything but the job itself make a node unfit.
+/// A node is unfit after this many consecutive failed starts for which the job is not to blame.
 const FAILED_STARTS: u32 = 3;
 
-/// See the module.
+/// State of the decision to hand leadership over.
 #[derive(Debug, Default)]
 pub(super) struct LeadershipTransfer {
-    /// The own priority.
+    /// This node's own priority.
     pub(super) priority: u32,
-    /// Who would lead better, which process of it, and since when.
+    /// The node that should lead, the start time of its process, and since when it has been the better choice.
     successor: Option<(NodeName, Timestamp, Uptime)>,
-    /// How often each was given leadership.
+    /// How often this node has handed leadership to each.
     given: BTreeMap<NodeName, u32>,
-    /// The jobs file on disk is invalid; the jobs loaded before stay.
+    /// The jobs file on disk is invalid; the jobs loaded before stay in force.
     pub(super) has_invalid_file: bool,
-    /// In a row.
+    /// Consecutive starts that failed and for which the job is not to blame.
     failed_starts: u32,
-    /// How often leadership was given up for want of fitness, and when last.
+    /// How often leadership was given up for lack of fitness, and when last.
     given_up: Option<(u32, Uptime)>,
-    /// Other nodes are alive.
+    /// Other nodes are alive, as of the last reading.
     has_others: bool,
 }
 
-/// Leadership is to be given up.
+/// A decision to give leadership up.
 pub(super) struct GivingUp {
-    /// To whom; absent: to the next in line.
+    /// The next leader; absent: the next in the queue.
     pub to: Option<NodeName>,
     pub why: Unfit,
 }
 
 impl LeadershipTransfer {
-    /// How long `successor` must be fit, by how often it was given leadership already.
+    /// Time for which `successor` must have been fit; doubles each time that it gets leadership.
     fn settle(&self, successor: &NodeName) -> Duration {
         doubled(SETTLED, self.given.get(successor).copied().unwrap_or_default())
     }
 
-    /// True once leadership may be given up for want of fitness (again).
+    /// True once leadership may be given up for lack of fitness (again).
     fn may_give_up(&self, now: Uptime) -> bool {
         self.given_up.is_none_or(|(times, at)| now >= at + doubled(SETTLED * 2, times))
     }
 
-    /// Notes who would lead better now; returns it once that has been so for long enough.
+    /// Records which node should lead now, and returns it once it has been the same one for long enough.
     fn settled(&mut self, successor: Option<&Member>, now: Uptime) -> Option<NodeName> {
         let Some(successor) = successor else {
             self.successor = None;
@@ -73,7 +74,7 @@ impl LeadershipTransfer {
         (now.since(since) >= self.settle(&successor.node)).then(|| successor.node.clone())
     }
 
-    /// Whether and to whom to give leadership, by the living members as just read.
+    /// Decides on a handover by the living members, as just read.
     pub fn on_members(&mut self, cx: &Context, members: &[Member]) -> Option<GivingUp> {
         self.has_others = members.iter().any(|member| member.node != cx.node);
         if !may_hand_over(cx) {
@@ -97,12 +98,12 @@ impl LeadershipTransfer {
         Some(self.give_up(cx, Some(to), why))
     }
 
-    /// The warden has started a process.
+    /// The warden has started a process, so the node can start processes again.
     pub fn on_started(&mut self) {
         self.failed_starts = 0;
     }
 
-    /// A process was not started, and the job is not to blame.
+    /// Counts a start that failed and for which the job is not to blame.
     pub fn on_failed_start(&mut self, cx: &Context) -> Option<GivingUp> {
         self.failed_starts += 1;
         let is_unfit = self.failed_starts >= FAILED_STARTS;
@@ -122,7 +123,7 @@ impl LeadershipTransfer {
     }
 }
 
-/// A term is not given up before it has settled what it took over.
+/// True if the leader may hand over: the takeover must be done first.
 fn may_hand_over(cx: &Context) -> bool {
     cx.is_settled() && cx.may_decide()
 }

@@ -19,6 +19,9 @@ pub enum BadFilter {
         "`{0}` is not a log level: use error, warn, info, debug, trace or off, or `{0}=LEVEL` if it names a module"
     )]
     NoLevel(String),
+    /// `EnvFilter` cuts its text at bytes, and panics where that is inside of a character.
+    #[error("`{0}` is not a log filter: it must consist of ASCII characters")]
+    NotAscii(String),
     #[error("`{0}` is not a log filter: use a level, or a list like `cronkeeper=debug,warn`")]
     NoFilter(String, #[source] ParseError),
 }
@@ -38,6 +41,9 @@ impl FromStr for LogFilter {
         let text = text.trim();
         if let Ok(level) = LevelFilter::from_str(text) {
             return Ok(Self(format!("cronkeeper={level},{}", level.min(LevelFilter::WARN))));
+        }
+        if !text.is_ascii() {
+            return Err(BadFilter::NotAscii(text.to_owned()));
         }
         if let Some(word) = text.split(',').map(str::trim).find(|part| is_bare(part)) {
             return Err(BadFilter::NoLevel(word.to_owned()));
@@ -71,6 +77,12 @@ mod tests {
 
     fn read(text: &str) -> Result<String, String> {
         LogFilter::from_str(text).map(|filter| filter.to_string()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_filter_that_would_panic_is_refused() {
+        let error = read(" hyp\u{fffd}\u{fffd}er=info").unwrap_err();
+        assert_eq!(error, "`hyp\u{fffd}\u{fffd}er=info` is not a log filter: it must consist of ASCII characters");
     }
 
     #[test]

@@ -1,13 +1,24 @@
-//! A node under one session: one loop over everything that can happen to it.
+//! The event loop of a node under one ZooKeeper session.
 //!
-//! Each turn one thing happens; then what follows from it is started. Of the election's requests there is one under way
-//! at a time, the [`errand`]; commits, renewals of the lease, watches and reads go beside it. What was handed over
-//! is waited for as long as the session lives. A connection lost is nothing but a pause: nothing is asked meanwhile,
-//! and after it the own entries are verified.
+//! Each turn handles one event, then starts the requests that follow from it. At most one request of the election is in
+//! flight, the [`step`]; commits, lease renewals, watches and reads run beside it. The loop waits for every request it
+//! has sent until the session ends. A lost connection is only a pause: the loop sends nothing meanwhile, and verifies
+//! the node's own entries once it is connected again.
 //!
-//! What is asked of the daemon's side is in [`request`] and [`requests`], of the election's in [`errand`], with its answers in
-//! [`found`]; [`term`] says how long the node may act, [`standstill`] what becomes of it when the daemon's loop does not turn,
-//! [`ending`] how a life ends.
+//! ```text
+//!   session_loop ─┬─ link          the connection, and what the daemon knows of the session
+//!                 ├─ membership    the node's own member
+//!                 ├─ candidacy     the node's candidate, its position in the queue, its term
+//!                 ├─ lease         how long the node may act, and how its term ends
+//!                 ├─ standstill    steps down while the daemon's loop does not turn
+//!                 ├─ reading       reads that the daemon requested (in `daemon_requests`)
+//!                 ├─ operators     requests of operators (in `operator_requests`)
+//!                 └─ housekeeping  access lists, trimming, forgotten jobs, tasks that keep failing
+//! ```
+//!
+//! [`step`] chooses the election's next request, [`step_result`] applies its result, and [`reread`] reads damaged paths
+//! again. [`daemon_requests`] and [`operator_requests`] handle requests from outside, [`transfer`] hands leadership
+//! over, and [`ending`] ends the session. [`rights`], [`forgetting`] and [`failing`] are the parts of housekeeping.
 
 mod candidacy;
 mod daemon_requests;
@@ -21,7 +32,7 @@ mod transfer;
 mod ending;
 mod failing;
 mod forgetting;
-mod relook;
+mod reread;
 mod rights;
 mod standstill;
 
@@ -34,7 +45,7 @@ use futures_util::stream::FuturesUnordered;
 use super::client::{Client, Connect, Done, MultiError, State, Watch};
 use super::committer::{Committer, Completed};
 use super::context::{self, LocalNode, SessionContext, SessionError};
-use super::supervisor::{Supervisor, Waiting};
+use super::supervisor::{Deferred, Supervisor};
 use super::trim::{self, Trimmer};
 use super::watcher::{Step, Watcher};
 use super::{forget, queue, session_id};
@@ -50,32 +61,33 @@ use forgetting::Forgetting;
 use lease::LeaseKeeper;
 use link::{Link, Reported};
 use membership::Membership;
-use operator_requests::{Heard, Operators};
+use operator_requests::{Operators, RequestsEvent};
 use standstill::StandstillGuard;
-use step_result::Found;
+use step_result::StepResult;
 
 pub use ending::SessionEnd;
 
-type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-/// When a renewal was sent, and its answer.
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+/// When a lease renewal was sent, and its result.
 type Renewed = (Uptime, Result<Vec<Done>, MultiError>);
-/// A read, and what it brought.
+/// A read and its result.
 type ReadDone = (ledger::Request, Result<ledger::Event, SessionError>);
 
-/// How often a node reads the queue and the members, without a watch.
+/// Interval at which a node reads the queue and the members without a watch.
 const SURVEY_EVERY: Duration = Duration::from_secs(15);
 
-enum Happened<W> {
+/// An event that the loop handles.
+enum LoopEvent<W> {
     State(State),
-    Step(Result<Found<W>, SessionError>),
+    Step(Result<StepResult<W>, SessionError>),
     Completed(Completed),
     Renewed(Renewed),
     OwnEntry,
     Predecessor,
     Run(Step),
-    OperatorRequests(Heard),
+    OperatorRequests(RequestsEvent),
     Read(Box<ReadDone>),
-    Taken(rights::Taken),
+    AccessUpdated(rights::Finished),
     Trimmed(trim::Step),
     Forgot(Result<forget::Look, SessionError>),
     Request(Option<Request>),
@@ -89,7 +101,7 @@ pub struct SessionLoop<'n, C: Connect, K> {
     id: SessionId,
     timeout: Duration,
     link: Link<C::Client>,
-    step: step::Step<<C::Client as Client>::Watch>,
+    step: step::CurrentStep<<C::Client as Client>::Watch>,
     membership: Membership,
     candidacy: Candidacy,
     lease: LeaseKeeper,
@@ -101,19 +113,19 @@ pub struct SessionLoop<'n, C: Connect, K> {
     housekeeping: Housekeeping<C::Client, K>,
 }
 
-/// What a node does beside its election and its runs, and what fails.
+/// Background work of a node, and the tasks that keep failing.
 struct Housekeeping<C: Client, K> {
-    rights: rights::Taking,
+    rights: rights::AccessUpdates,
     trimmer: Trimmer<C, K>,
     forgetting: Forgetting,
-    forgets: FuturesUnordered<Pending<Result<forget::Look, SessionError>>>,
+    forgets: FuturesUnordered<BoxFuture<Result<forget::Look, SessionError>>>,
     failing: Failing,
 }
 
 impl<C: Client, K: Clock> Housekeeping<C, K> {
     fn new(context: SessionContext<C, K>) -> Self {
         Self {
-            rights: rights::Taking::default(),
+            rights: rights::AccessUpdates::default(),
             trimmer: Trimmer::new(context),
             forgetting: Forgetting::default(),
             forgets: FuturesUnordered::new(),
@@ -123,7 +135,7 @@ impl<C: Client, K: Clock> Housekeeping<C, K> {
 }
 
 impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
-    /// A loop for this session, which was requested at `requested`.
+    /// Creates the loop of a session whose connection was started at `requested`.
     pub fn new(supervisor: &'n mut Supervisor<C, K>, client: C::Client, requested: Uptime) -> Self {
         let uuid = (supervisor.options.uuid)();
         let local = LocalNode {
@@ -138,7 +150,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
         let mut session = Self {
             id: session_id(client.owner_id()),
             timeout,
-            step: step::Step::new(),
+            step: step::CurrentStep::new(),
             membership: Membership::new(),
             candidacy: Candidacy::new(now + SURVEY_EVERY),
             lease: LeaseKeeper::new(timeout, requested),
@@ -162,96 +174,97 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
     }
 
     fn take_backlog(&mut self) {
-        for waiting in std::mem::take(&mut self.supervisor.backlog) {
-            match waiting {
-                Waiting::Commit(id, change) => self.commit(id, change),
-                Waiting::Read(read) => self.reading.waiting.push_back(read),
+        for deferred in std::mem::take(&mut self.supervisor.backlog) {
+            match deferred {
+                Deferred::Commit(id, change) => self.commit(id, change),
+                Deferred::Read(read) => self.reading.waiting.push_back(read),
             }
         }
     }
 
-    /// Lives until the session is over or the daemon is done.
+    /// Runs until the session is over or the daemon is done.
     pub async fn run(mut self) -> SessionEnd {
         loop {
             self.turn();
             if let Some(ended) = self.link.ended.take() {
                 return self.end(ended);
             }
-            let happened = self.happened().await;
-            // A lease that ran out meanwhile is over before anything that came meanwhile is looked at.
+            let event = self.next_event().await;
+            // A lease that ran out meanwhile must end before the event is handled: the event must not be judged under
+            // it.
             self.check_lease();
-            self.handle(happened);
+            self.handle(event);
             self.watch_loop();
         }
     }
 
-    /// Waits for the next thing to happen.
-    async fn happened(&mut self) -> Happened<<C::Client as Client>::Watch> {
+    /// Waits for the next event.
+    async fn next_event(&mut self) -> LoopEvent<<C::Client as Client>::Watch> {
         let wake = Wake { wall: None, up: self.wake() };
         let stands_still = !self.loop_turns();
         let predecessor = match &mut self.candidacy.role {
             Role::Waiting(watch) => Some(watch),
             Role::None | Role::First(_) | Role::Leading(_) => None,
         };
-        // Cancellation safe: every future awaited here is kept in `self` and polled again, but for the state's and the clock's,
-        // which lose nothing, and a request not received, which stays in the channel. The state comes first: what the
-        // others bring is judged by it. Then the lease, which no number of answers may delay. A turn of a loop that stood still is
-        // only a hint to look.
+        // Cancellation safe: every future awaited here is kept in `self` and polled again, except the state's and the
+        // clock's, which lose nothing, and a request that was not received, which stays in the channel. The state comes
+        // first, because all other events are judged by it. Then the lease, so that no number of other events can delay
+        // it. The daemon's loop turning again after a standstill carries no data; it only makes this loop check.
         tokio::select! {
             biased;
-            state = self.link.client.state_changed() => Happened::State(state),
-            Some(renewed) = self.lease.renewals.next() => Happened::Renewed(renewed),
-            Some(completed) = self.committer.completed() => Happened::Completed(completed),
-            Some(()) = self.membership.watches.next() => Happened::OwnEntry,
-            found = under_way(self.step.under_way.as_mut()) => Happened::Step(found),
-            () = under_way(predecessor) => Happened::Predecessor,
-            Some(step) = self.watcher.step() => Happened::Run(step),
-            heard = self.operators.listening.heard() => Happened::OperatorRequests(heard),
-            Some(done) = self.reading.under_way.next() => Happened::Read(done),
-            taken = under_way(self.housekeeping.rights.under_way.as_mut()) => Happened::Taken(taken),
-            Some(step) = self.housekeeping.trimmer.step() => Happened::Trimmed(step),
-            Some(look) = self.housekeeping.forgets.next() => Happened::Forgot(look),
-            request = self.supervisor.service.requests.recv() => Happened::Request(request),
-            Ok(()) = self.supervisor.service.turned.changed(), if stands_still => Happened::Time,
-            () = self.supervisor.clock.sleep_until(wake) => Happened::Time,
+            state = self.link.client.state_changed() => LoopEvent::State(state),
+            Some(renewed) = self.lease.renewals.next() => LoopEvent::Renewed(renewed),
+            Some(completed) = self.committer.completed() => LoopEvent::Completed(completed),
+            Some(()) = self.membership.watches.next() => LoopEvent::OwnEntry,
+            found = under_way(self.step.under_way.as_mut()) => LoopEvent::Step(found),
+            () = under_way(predecessor) => LoopEvent::Predecessor,
+            Some(step) = self.watcher.step() => LoopEvent::Run(step),
+            read = self.operators.listening.next() => LoopEvent::OperatorRequests(read),
+            Some(done) = self.reading.under_way.next() => LoopEvent::Read(done),
+            finished = under_way(self.housekeeping.rights.under_way.as_mut()) => LoopEvent::AccessUpdated(finished),
+            Some(step) = self.housekeeping.trimmer.step() => LoopEvent::Trimmed(step),
+            Some(look) = self.housekeeping.forgets.next() => LoopEvent::Forgot(look),
+            request = self.supervisor.service.requests.recv() => LoopEvent::Request(request),
+            Ok(()) = self.supervisor.service.turned.changed(), if stands_still => LoopEvent::Time,
+            () = self.supervisor.clock.sleep_until(wake) => LoopEvent::Time,
         }
     }
 
-    fn handle(&mut self, happened: Happened<<C::Client as Client>::Watch>) {
+    fn handle(&mut self, event: LoopEvent<<C::Client as Client>::Watch>) {
         let now = self.now();
-        match happened {
-            Happened::State(state) => self.note_state(state),
-            Happened::Step(found) => self.finish_step(found),
-            Happened::Completed(completed) => self.complete(completed),
-            Happened::Renewed((sent, result)) => self.renewed(sent, result),
-            Happened::OwnEntry => self.membership.must_verify = true,
-            // A place that is not known is looked up.
-            Happened::Predecessor => self.candidacy.role = Role::None,
-            Happened::Run(step) => match self.watcher.complete(step, now) {
+        match event {
+            LoopEvent::State(state) => self.note_state(state),
+            LoopEvent::Step(found) => self.finish_step(found),
+            LoopEvent::Completed(completed) => self.complete(completed),
+            LoopEvent::Renewed((sent, result)) => self.renewed(sent, result),
+            LoopEvent::OwnEntry => self.membership.must_verify = true,
+            // `Role::None` makes the next step read the position.
+            LoopEvent::Predecessor => self.candidacy.role = Role::None,
+            LoopEvent::Run(step) => match self.watcher.complete(step, now) {
                 Ok(events) => {
                     self.succeeded(Task::Watch);
-                    events.into_iter().for_each(|event| self.supervisor.tell_ledger(event));
+                    events.into_iter().for_each(|event| self.supervisor.emit_ledger(event));
                 }
                 Err(error) => self.failed(Task::Watch, &error.to_string()),
             },
-            Happened::OperatorRequests(heard) => self.heard(heard, now),
-            Happened::Read(done) => self.finish_read(*done),
-            Happened::Taken(taken) => self.taken(taken),
-            Happened::Trimmed(step) => self.housekeeping.trimmer.complete(step, now),
-            Happened::Forgot(look) => self.forgot(look, now),
-            Happened::Request(None) => self.link.ended = Some(SessionEnd::Done),
-            Happened::Request(Some(request)) => self.take_requests(request),
-            Happened::Time => {}
+            LoopEvent::OperatorRequests(read) => self.on_operator_requests(read, now),
+            LoopEvent::Read(done) => self.finish_read(*done),
+            LoopEvent::AccessUpdated(finished) => self.finish_access_update(finished),
+            LoopEvent::Trimmed(step) => self.housekeeping.trimmer.complete(step, now),
+            LoopEvent::Forgot(look) => self.forgot(look, now),
+            LoopEvent::Request(None) => self.link.ended = Some(SessionEnd::Done),
+            LoopEvent::Request(Some(request)) => self.take_requests(request),
+            LoopEvent::Time => {}
         }
     }
 
-    /// Starts what follows from how things stand.
+    /// Starts the requests that follow from the current state.
     fn turn(&mut self) {
         let now = self.now();
         self.end_late_transfer(now);
         self.transfer_when_answered();
         self.resign_when_answered();
-        self.tell_over();
+        self.emit_term_over_when_answered();
         if self.supervisor.desired.leave.is_some_and(|until| now >= until) {
             self.left();
         }
@@ -264,12 +277,12 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
         self.watcher.start_next(now);
         self.listen(now);
         self.start_reads(now);
-        self.start_taking(now);
+        self.start_access_update(now);
         self.housekeeping.trimmer.start_next(now, self.candidacy.leads());
         self.start_forgetting(now);
     }
 
-    /// When something happens by itself.
+    /// The next instant at which the loop has to act without an event.
     fn wake(&self) -> Option<Uptime> {
         let lease = self.lease.has_acted.then(|| self.lease.lease.until());
         let waits = [
@@ -282,9 +295,9 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
         if !self.link.is_connected {
             return always.min();
         }
-        let is_put_off = self.step.retry.at() > self.now();
-        let is_idle = self.step.under_way.is_none() && !self.is_out();
-        let step = is_idle.then(|| if is_put_off { self.step.retry.at() } else { self.candidacy.survey_at });
+        let is_postponed = self.step.retry.at() > self.now();
+        let is_idle = self.step.under_way.is_none() && !self.is_out_of_cluster();
+        let step = is_idle.then(|| if is_postponed { self.step.retry.at() } else { self.candidacy.survey_at });
         let more = [
             self.committer.wake(),
             self.renew_at(),
@@ -301,7 +314,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
 
     fn note_state(&mut self, state: State) {
         match state {
-            // Also when no loss was seen: changes are coalesced.
+            // Even if no loss was seen: the client coalesces state changes.
             State::Connected => {
                 self.link.is_connected = true;
                 self.membership.must_verify = self.membership.is_present() || self.candidacy.candidate.is_some();
@@ -311,11 +324,11 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
             State::Disconnected => {
                 self.forget_failures();
                 if self.link.suspend() {
-                    self.supervisor.tell(Event::Suspended { session: self.id.clone() });
+                    self.supervisor.emit(Event::Suspended { session: self.id.clone() });
                 }
             }
             State::Expired => self.link.ended = Some(SessionEnd::Expired),
-            // After its start a node does not end by this: it asks for another session, and says why it gets none.
+            // Once the node has joined, this must not end it: it requests another session and reports why it gets none.
             State::AuthFailed if self.supervisor.has_joined => self.link.ended = Some(SessionEnd::Expired),
             State::AuthFailed => self.fail_auth("authentication failed".into()),
         }
@@ -326,7 +339,7 @@ impl<'n, C: Connect, K: Clock> SessionLoop<'n, C, K> {
     }
 }
 
-/// Polls what is under way, if anything is.
+/// Awaits the future, or forever if there is none.
 async fn under_way<F: Future + Unpin>(future: Option<F>) -> F::Output {
     match future {
         Some(future) => future.await,
@@ -334,7 +347,7 @@ async fn under_way<F: Future + Unpin>(future: Option<F>) -> F::Output {
     }
 }
 
-fn fired<W: Watch>(watch: W) -> Pending<()> {
+fn fired<W: Watch>(watch: W) -> BoxFuture<()> {
     Box::pin(watch.fired())
 }
 

@@ -1,4 +1,7 @@
-//! A node from its first session to its last: connects, with growing pauses and forever, and lives one session after another.
+//! Runs a node under one ZooKeeper session after another, from its first to its last.
+//!
+//! Connects again forever, with growing pauses, and keeps what outlives a session: what the daemon wants, and the
+//! requests that wait for the next session.
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -17,82 +20,78 @@ use crate::ledger::{self, Change, Commit, CommitId};
 use crate::run::millis;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// After an outage nobody leads before the nodes are back: a refused connection costs little, half a second of cron more.
+/// Short, because nobody leads after an outage until the nodes are back: a refused connection costs little, another
+/// half second without cron costs more.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// It is said again after growing times, up to this.
+/// A failure is reported again after growing pauses, at most this long.
 const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 
-/// What outlives a session.
+/// Runs a node's sessions, and keeps the state that outlives each of them.
 pub struct Supervisor<C: Connect, K> {
     connect: Arc<C>,
-    /// The clocks.
     pub clock: K,
-    /// Who this is.
     pub identity: NodeIdentity,
-    /// The state directory.
+    /// Records sessions and the cluster's id in the state directory.
     pub store: Box<dyn SessionStore>,
-    /// The daemon.
+    /// The channels to and from the daemon.
     pub service: Service,
-    /// What else was given.
     pub options: Options,
-    /// What the daemon wants.
     pub desired: Desired,
-    /// Changes and reads that wait for a session.
-    pub backlog: VecDeque<Waiting>,
-    /// The cluster, once known.
+    /// Requests of the daemon that wait for a session.
+    pub backlog: VecDeque<Deferred>,
+    /// The cluster's id; absent until a session has read it.
     pub cluster: Option<String>,
-    /// This process's own earlier sessions.
+    /// The owner ids of this process's own earlier sessions, whose entries may be removed.
     pub earlier: Vec<i64>,
     /// The newest reading of the servers' clock.
     pub time: Option<ServerTime>,
-    /// It has had a place in the queue: what the servers refuse from now on is no mistake in how it was set up.
+    /// The node has been in the queue, so what the servers refuse from now on is not a mistake in its setup.
     pub has_joined: bool,
-    /// What stands open to others was told, or that nothing does.
-    pub is_openness_told: bool,
-    /// What cannot be read, written or trusted.
+    /// The warning about paths that are open to others was logged, or there was no need for it.
+    pub has_reported_open_paths: bool,
+    /// The paths that cannot be read, written or trusted.
     pub damages: Damages,
 }
 
-/// What the daemon wants.
+/// The state that the daemon wants, as last requested.
 #[derive(Default)]
 pub struct Desired {
-    /// A place in the queue.
+    /// The node should be in the queue.
     pub campaign: bool,
-    /// To be out of the queue, and to hear of it.
+    /// The node should leave the queue; the daemon is notified when it has.
     pub resign: bool,
-    /// To end, at the latest then.
+    /// The node should leave the cluster, at the latest at this instant.
     pub leave: Option<Uptime>,
     /// Runs are in flight here.
     pub busy: bool,
-    /// To tell the others.
+    /// The data to publish to the other nodes.
     pub published: Published,
-    /// The jobs of this node's files, once it has said so.
+    /// The jobs of this node's file; absent until the daemon has loaded it.
     pub defined: Option<Arc<Defined>>,
 }
 
-/// Tries of something that fails: after growing pauses, and told after growing times.
-struct Tries {
+/// Backoff of a failing operation, and of the reports about it.
+struct Backoff {
     retry: Duration,
-    told_from: Uptime,
+    report_from: Uptime,
     silence: Duration,
 }
 
-impl Tries {
-    fn none_yet() -> Self {
-        Self { retry: FIRST_PAUSE, told_from: Uptime::ZERO, silence: FIRST_PAUSE }
+impl Backoff {
+    fn new() -> Self {
+        Self { retry: FIRST_PAUSE, report_from: Uptime::ZERO, silence: FIRST_PAUSE }
     }
 }
 
-/// What waits for a session. Changes that a candidate guards never do: there is none.
-pub enum Waiting {
-    /// A change without a fence.
+/// A request that waits for a session. Fenced changes never wait: without a session there is no candidate to guard
+/// them.
+pub enum Deferred {
+    /// A change that no candidate guards.
     Commit(CommitId, Change),
-    /// A read.
     Read(ledger::Request),
 }
 
 impl<C: Connect, K: Clock> Supervisor<C, K> {
-    /// A node that was never connected.
     pub fn new(
         connect: C,
         clock: K,
@@ -114,77 +113,83 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
             earlier: Vec::new(),
             time: None,
             has_joined: false,
-            is_openness_told: false,
+            has_reported_open_paths: false,
             damages: Damages::default(),
         }
     }
 
-    /// Lives until the daemon is done, or an operator must act.
+    /// Runs sessions until the daemon is done, or an operator must act.
     pub async fn serve(mut self) {
-        while let Some((client, asked)) = self.connected().await {
+        while let Some((client, requested)) = self.connect().await {
             let owner = client.owner_id();
-            match self.recorded(&client).await {
+            match self.record(&client).await {
                 Some(true) => {}
                 Some(false) => continue,
                 None => return,
             }
-            match SessionLoop::new(&mut self, client, asked).run().await {
+            match SessionLoop::new(&mut self, client, requested).run().await {
                 SessionEnd::Expired => self.earlier.push(owner),
                 SessionEnd::Done => return,
-                SessionEnd::Failed(failure) => return self.tell(election::Event::Failed(failure)),
+                SessionEnd::Failed(failure) => return self.emit(election::Event::Failed(failure)),
             }
         }
     }
 
-    /// A new session, and when it was asked for; `None` where the daemon is done or an operator must act.
-    async fn connected(&mut self) -> Option<(C::Client, Uptime)> {
-        let mut tries = Tries::none_yet();
+    /// Establishes a session. Returns it with the instant at which it was requested; `None` if the daemon is done or an
+    /// operator must act.
+    async fn connect(&mut self) -> Option<(C::Client, Uptime)> {
+        let mut backoff = Backoff::new();
         loop {
             let connect = Arc::clone(&self.connect);
-            let asked = self.clock.now().up;
-            let error = match self.while_away(Box::pin(async move { connect.connect().await })).await? {
-                Ok(client) => return Some((client, asked)),
-                // The servers were told of other credentials since, or they are wrong for a moment: runs go on meanwhile.
+            let requested = self.clock.now().up;
+            let error = match self.serve_until(Box::pin(async move { connect.connect().await })).await? {
+                Ok(client) => return Some((client, requested)),
+                // The servers' credentials were changed since, or the refusal is temporary: the runs in flight go on
+                // meanwhile.
                 Err(ConnectError::AuthFailed(detail)) if self.has_joined => {
                     format!("authentication was refused: {detail}")
                 }
                 Err(ConnectError::AuthFailed(detail)) => {
                     let service = self.options.service.clone();
-                    self.tell(election::Event::Failed(Failure::Refused { service, detail }));
+                    self.emit(election::Event::Failed(Failure::Refused { service, detail }));
                     return None;
                 }
                 Err(ConnectError::Unreachable(error)) => error,
             };
-            self.pause(&mut tries, error).await?;
+            self.pause(&mut backoff, error).await?;
         }
     }
 
-    /// Writes the session down, before anything is made under it. A disk that is full has room again some day: until then this
-    /// session is kept, so that no others pile up. False: it is over. `None`: the daemon is done.
-    async fn recorded(&mut self, client: &C::Client) -> Option<bool> {
-        let mut tries = Tries::none_yet();
+    /// Records the session in the state directory, before anything is created under it.
+    ///
+    /// A full disk may have room again later. Until then this session is kept, so that no others pile up. Returns false
+    /// if the session is over, `None` if the daemon is done.
+    async fn record(&mut self, client: &C::Client) -> Option<bool> {
+        let mut backoff = Backoff::new();
         while matches!(client.state(), State::Connected | State::Disconnected) {
             let Err(error) = self.store.record(client.owner_id()) else { return Some(true) };
-            self.pause(&mut tries, error.to_string()).await?;
+            self.pause(&mut backoff, error.to_string()).await?;
         }
         Some(false)
     }
 
-    /// Says what went wrong, unless it was said just now, and waits. `None`: the daemon is done.
-    async fn pause(&mut self, tries: &mut Tries, error: String) -> Option<()> {
-        let (now, retry) = (self.clock.now().up, tries.retry);
-        if now >= tries.told_from {
-            (tries.told_from, tries.silence) = (now + tries.silence, (tries.silence * 2).min(LONGEST_SILENCE));
-            self.tell(election::Event::Unreachable { retry, error });
+    /// Waits for the next try, and reports the error unless it was reported recently. Returns `None` if the daemon is
+    /// done.
+    async fn pause(&mut self, backoff: &mut Backoff, error: String) -> Option<()> {
+        let (now, retry) = (self.clock.now().up, backoff.retry);
+        if now >= backoff.report_from {
+            (backoff.report_from, backoff.silence) =
+                (now + backoff.silence, (backoff.silence * 2).min(LONGEST_SILENCE));
+            self.emit(election::Event::Unreachable { retry, error });
         }
         let clock = self.clock.clone();
-        self.while_away(Box::pin(async move { sleep(&clock, now + retry).await })).await?;
-        tries.retry = (retry * 2).min(LONGEST_PAUSE);
+        self.serve_until(Box::pin(async move { sleep(&clock, now + retry).await })).await?;
+        backoff.retry = (retry * 2).min(LONGEST_PAUSE);
         Some(())
     }
 
-    /// Waits for something while there is no session. `None`: the daemon is done.
-    async fn while_away<T>(&mut self, mut awaited: Pin<Box<dyn Future<Output = T> + Send>>) -> Option<T> {
+    /// Awaits a future while there is no session, and handles requests meanwhile. Returns `None` if the daemon is done.
+    async fn serve_until<T>(&mut self, mut awaited: Pin<Box<dyn Future<Output = T> + Send>>) -> Option<T> {
         loop {
             // Cancellation safe: the awaited future is kept, and a request not received stays in the channel.
             let request = tokio::select! {
@@ -192,46 +197,46 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
                 done = &mut awaited => return Some(done),
                 request = self.service.requests.recv() => request?,
             };
-            if self.answer_away(request) {
+            if self.handle_without_session(request) {
                 return None;
             }
         }
     }
 
-    /// Takes a request without a session. True: the daemon is done.
-    fn answer_away(&mut self, request: coordination::Request) -> bool {
+    /// Handles a request without a session. Returns true if the daemon is done.
+    fn handle_without_session(&mut self, request: coordination::Request) -> bool {
         match request {
-            coordination::Request::Election(request) => return self.note_away(request),
+            coordination::Request::Election(request) => return self.note_without_session(request),
             coordination::Request::Ledger(ledger::Request::Commit { id, change }) => {
                 if change.is_fenced() {
                     self.answer(id, Commit::Fenced);
                 } else {
-                    self.backlog.push_back(Waiting::Commit(id, change));
+                    self.backlog.push_back(Deferred::Commit(id, change));
                 }
             }
             // Watches end with the term, and there is none.
             coordination::Request::Ledger(ledger::Request::Watch(_) | ledger::Request::WatchOwn(_)) => {}
-            coordination::Request::Ledger(read) => self.backlog.push_back(Waiting::Read(read)),
+            coordination::Request::Ledger(read) => self.backlog.push_back(Deferred::Read(read)),
         }
         false
     }
 
-    fn note_away(&mut self, request: election::Request) -> bool {
+    fn note_without_session(&mut self, request: election::Request) -> bool {
         let is_leave = request == election::Request::Leave;
         if let election::Request::Transfer(to) = &request {
-            self.tell(election::Event::NotTransferred { to: to.clone(), why: election::TransferError::NotLeading });
+            self.emit(election::Event::NotTransferred { to: to.clone(), why: election::TransferError::NotLeading });
         }
         self.note(request);
         if std::mem::take(&mut self.desired.resign) {
-            self.tell(election::Event::Withdrawn);
+            self.emit(election::Event::Withdrawn);
         }
         if is_leave {
-            self.tell(election::Event::Left);
+            self.emit(election::Event::Left);
         }
         is_leave
     }
 
-    /// Notes what the daemon wants; [`election::Request::Leave`] is left to the caller.
+    /// Records what the daemon wants. The caller handles [`election::Request::Leave`].
     pub fn note(&mut self, request: election::Request) {
         match request {
             election::Request::Campaign => self.desired.campaign = true,
@@ -243,27 +248,26 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
             election::Request::Publish(published) => self.desired.published = published,
             election::Request::Define(defined) => self.desired.defined = Some(defined),
             election::Request::Leave => self.desired.campaign = false,
-            // The affair of a session that leads.
+            // Handled by the session that leads.
             election::Request::Transfer(_) => {}
         }
     }
 
-    /// Tells the daemon of the election. One that is gone is noticed by its closed channel.
-    pub fn tell(&self, event: election::Event) {
+    /// Emits an event of the election to the daemon. That the daemon is gone shows in its closed request channel.
+    pub fn emit(&self, event: election::Event) {
         self.service.tell(coordination::Event::Election(event));
     }
 
-    /// Tells the daemon of the ledger.
-    pub fn tell_ledger(&self, event: ledger::Event) {
+    /// Emits an event of the ledger to the daemon.
+    pub fn emit_ledger(&self, event: ledger::Event) {
         self.service.tell(coordination::Event::Ledger(event));
     }
 
-    /// Answers a commit.
     pub fn answer(&self, id: CommitId, answer: Commit) {
-        self.tell_ledger(ledger::Event::Answered { id, answer });
+        self.emit_ledger(ledger::Event::Answered { id, answer });
     }
 
-    /// What the member says.
+    /// The data of the node's member.
     pub fn member(&self, session_timeout: Duration) -> Member {
         let session_timeout_ms = Some(millis(session_timeout));
         let NodeIdentity { node, host, pid, version, started_at } = self.identity.clone();

@@ -1,4 +1,4 @@
-//! A hook that is to be run, and what it follows.
+//! A hook to run, and its cause.
 
 use std::sync::Arc;
 
@@ -9,46 +9,39 @@ use crate::job::{Hook, Job};
 use crate::process::TreeId;
 use crate::run::{RunEnd, RunId, Skip};
 
-/// A hook to be run.
+/// A hook to run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HookCall {
-    /// Which.
     pub hook: Hook,
-    /// Of this job, as it was for the run.
+    /// The job as it was for the run.
     pub job: Arc<Job>,
-    /// What it follows.
     pub cause: Cause,
 }
 
-/// What a hook follows.
+/// Cause of a hook.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cause {
-    /// The end of a run.
     Ended(Arc<RunEnd>),
-    /// A decision to skip.
     Skipped {
-        /// The record, with all neighbours.
+        /// The skip record, which may cover neighbouring occurrences too.
         skip: Arc<Skip>,
-        /// The first of this decision.
+        /// The first occurrence of this decision.
         first: Timestamp,
-        /// How many in this decision.
+        /// Number of occurrences in this decision.
         count: u64,
     },
 }
 
-/// A hook to start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HookStart {
-    /// The tree's name to the warden.
     pub tree_id: TreeId,
-    /// What to start, and why.
     pub call: HookCall,
-    /// When it is killed without being told to.
+    /// When the warden kills it without an order.
     pub until: Uptime,
 }
 
 impl HookCall {
-    /// The run it is about: of several that were skipped, the first.
+    /// The run that the hook is about; the first one if several were skipped.
     pub fn run(&self) -> RunId {
         match &self.cause {
             Cause::Ended(end) => end.run.id(),
@@ -57,7 +50,7 @@ impl HookCall {
         }
     }
 
-    /// What it finds on its standard input: the kept tail of the output.
+    /// The hook's standard input: the kept tail of the run's output.
     pub fn input(&self) -> &str {
         match &self.cause {
             Cause::Ended(end) => &end.tail,

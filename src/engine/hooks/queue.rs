@@ -1,5 +1,7 @@
-//! The hooks that wait and those that run. However many runs end or are missed at once, the host gets so many processes
-//! and no more, and what waits takes a bounded amount of memory.
+//! The queue of waiting hooks, and the running ones.
+//!
+//! However many runs end or are missed at once, at most [`AT_ONCE`] hook processes run, and the waiting ones take a
+//! bounded amount of memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,25 +12,25 @@ use crate::job::Hook;
 use crate::process::TreeId;
 use crate::run::{RunEnd, RunId};
 
-/// How many run at once on a node; the others wait in order.
+/// Most hooks that run at once on a node; the others wait in order.
 pub const AT_ONCE: usize = 16;
-/// Most that wait; what comes then is dropped, and that is told.
+/// Most hooks that wait; further ones are dropped and reported.
 const LONGEST: usize = 20_000;
-/// Most bytes of output that wait with them; what comes then waits without.
+/// Most bytes of output kept for waiting hooks; further ones wait without their output.
 const LARGEST: usize = 4 << 20;
 
-/// Hooks in the order of their causes.
+/// The hooks of a node, in the order of their causes.
 #[derive(Debug, Default)]
 pub(super) struct HookQueue {
     waiting: VecDeque<HookCall>,
-    /// Bytes of output that wait.
+    /// Bytes of output kept for waiting hooks.
     bytes: usize,
     running: BTreeMap<TreeId, Running>,
-    /// The node ends, and starts no more.
+    /// The node ends and starts no more hooks.
     is_closed: bool,
 }
 
-/// A hook that the warden was asked to start.
+/// A hook that the warden was ordered to start.
 #[derive(Debug)]
 pub(super) struct Running {
     pub hook: Hook,
@@ -37,12 +39,12 @@ pub(super) struct Running {
 }
 
 impl HookQueue {
-    /// Puts a hook at the end of the line.
+    /// Puts a hook at the end of the queue. `recoveries` possible recoveries count as waiting.
     ///
     /// # Errors
-    /// It is given back where there is no room.
-    pub fn wait(&mut self, mut call: HookCall, asked: usize) -> Result<(), HookCall> {
-        if !self.has_room(asked) {
+    /// Returns the hook if there is no room.
+    pub fn wait(&mut self, mut call: HookCall, recoveries: usize) -> Result<(), HookCall> {
+        if !self.has_room(recoveries) {
             return Err(call);
         }
         if self.bytes + call.input().len() > LARGEST {
@@ -53,12 +55,12 @@ impl HookQueue {
         Ok(())
     }
 
-    /// True while one more may wait, beside so many of which it is asked whether they have to.
-    pub fn has_room(&self, asked: usize) -> bool {
-        !self.is_closed && self.waiting.len() + asked < LONGEST
+    /// True while one more hook may wait, beside `recoveries` possible recoveries.
+    pub fn has_room(&self, recoveries: usize) -> bool {
+        !self.is_closed && self.waiting.len() + recoveries < LONGEST
     }
 
-    /// The next that may be started.
+    /// Takes the next hook to start, if one may be started now.
     pub fn next(&mut self) -> Option<HookCall> {
         if self.running.len() >= AT_ONCE {
             return None;
@@ -81,12 +83,12 @@ impl HookQueue {
         self.running.remove(&tree_id)
     }
 
-    /// True while none runs or waits.
+    /// True while no hook runs or waits.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Starts no more, and forgets those that run and those that waited.
+    /// Starts no more hooks. Returns the running and the waiting ones.
     pub fn close(&mut self) -> (BTreeMap<TreeId, Running>, VecDeque<HookCall>) {
         self.is_closed = true;
         self.bytes = 0;

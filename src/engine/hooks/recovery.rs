@@ -1,7 +1,8 @@
-//! `on_recovery` follows the first success after a failure: how did the run end that ended before this one?
+//! Decides if `on_recovery` follows a success: only if the job's run before it failed.
 //!
-//! The ledger's history says so, whoever led then. A leader that has seen every end of a job since it was elected knows it
-//! by itself; else the ledger is asked, one run after the other, so that a new leader with many jobs floods nobody.
+//! The ledger's history has that run's outcome, whoever led then. A leader that has seen every end of a job since it
+//! was elected knows the outcome itself. Otherwise the ledger is read, for one run at a time, so that a new leader with
+//! many jobs does not flood it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,13 +10,13 @@ use super::call::HookCall;
 use crate::job::JobName;
 use crate::run::{Outcome, RunId};
 
-/// How jobs' last runs ended, and the successes of which the ledger is asked.
+/// Outcomes of jobs' last runs, and the successes for which the ledger must be read.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
-    /// How the newest run of a job ended, where this leader is sure.
+    /// The outcome of a job's newest run, if this leader is sure of it.
     last: BTreeMap<JobName, Outcome>,
-    /// Successes that may be recoveries; the first is asked about.
-    asked: VecDeque<HookCall>,
+    /// Successes that may be recoveries. A read is in flight for the first.
+    unresolved: VecDeque<HookCall>,
 }
 
 impl Recovery {
@@ -32,31 +33,31 @@ impl Recovery {
     }
 
     pub fn len(&self) -> usize {
-        self.asked.len()
+        self.unresolved.len()
     }
 
     pub fn is_idle(&self) -> bool {
-        self.asked.is_empty()
+        self.unresolved.is_empty()
     }
 
-    /// Puts a success in line. True where it is the first.
-    pub fn ask(&mut self, call: HookCall) -> bool {
-        self.asked.push_back(call);
-        self.asked.len() == 1
+    /// Queues a success. Returns true if it is the first.
+    pub fn push(&mut self, call: HookCall) -> bool {
+        self.unresolved.push_back(call);
+        self.unresolved.len() == 1
     }
 
-    /// The run that is asked about.
-    pub fn asked_about(&self) -> Option<RunId> {
-        self.asked.front().map(HookCall::run)
+    /// The run for which the ledger is being read.
+    pub fn requested_run(&self) -> Option<RunId> {
+        self.unresolved.front().map(HookCall::run)
     }
 
-    /// What was asked about the run is answered; absent: it was not asked.
+    /// Takes the success that the read was for; `None` if no read was requested for that run.
     pub fn answered(&mut self, run: &RunId) -> Option<HookCall> {
-        self.asked.front().filter(|call| call.run() == *run)?;
-        self.asked.pop_front()
+        self.unresolved.front().filter(|call| call.run() == *run)?;
+        self.unresolved.pop_front()
     }
 
     pub fn close(&mut self) -> VecDeque<HookCall> {
-        std::mem::take(&mut self.asked)
+        std::mem::take(&mut self.unresolved)
     }
 }

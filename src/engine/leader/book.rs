@@ -1,7 +1,7 @@
-//! The leader's book: every defined job's timeline, when each is due, and the commits that move its mark.
+//! The leader's book: all jobs' timelines, their due instants, and commits on their marks.
 //!
-//! A job's decisions form a chain: each is requested at the version that the one before will have produced. When one is rejected the
-//! later ones are too; then the record is read and deciding starts from what it says.
+//! Pipelined writes to one job form a chain: each expects the version that the previous one will produce. When one is
+//! rejected, all later ones are rejected too; then the leader reads the record and decides again from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use super::timeline::Timeline;
 use crate::clock::later;
 use crate::engine::clocks::AHEAD;
-use crate::engine::commits::{Pending, UnreportedSkip};
+use crate::engine::commits::{Purpose, UnreportedSkip};
 use crate::engine::context::Context;
 use crate::engine::misfire::Missed;
 use crate::engine::report::MarkAhead;
@@ -20,28 +20,29 @@ use crate::job::{Job, JobName};
 use crate::ledger::{Change, Commit, JobEntry, Request};
 use crate::run::{JobRecord, Nonce, RunId, Skip, SkipReason, Version};
 
-/// Most changes of a job's record without an answer: what comes due meanwhile is decided on when they have one.
+/// Most unanswered writes to one job's record. Occurrences that become due beyond that are decided on later.
 const MOST_OPEN: usize = 50;
 
 /// The timelines of the jobs, and when each is due.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     timelines: BTreeMap<JobName, Timeline>,
-    /// When each job is next to be looked at.
+    /// When each job is next due.
     agenda: BTreeSet<(Timestamp, JobName)>,
-    /// Jobs whose backlog is to be looked at, by its oldest occurrence.
+    /// Jobs whose backlog must be checked, by its oldest occurrence.
     backlogs: BTreeSet<(Timestamp, JobName)>,
-    /// Records of jobs that this node's file does not define: another node's may, so they stay as they are.
+    /// Records of jobs that this node's file does not define. They are not changed, because another node's file may
+    /// define them.
     pub undefined: BTreeMap<JobName, JobEntry>,
-    /// Jobs that are due, and decided on when a commit about them is answered.
+    /// Due jobs that are decided on when a commit about them is answered.
     held: BTreeSet<JobName>,
 }
 
-/// What of a job is due.
+/// A job that is due.
 pub(super) enum Due {
-    /// The oldest of its backlog.
+    /// The oldest occurrence of its backlog is due.
     Backlog(JobName),
-    /// Its next occurrence.
+    /// Its next occurrence is due.
     Job(JobName),
 }
 
@@ -50,7 +51,7 @@ impl Book {
         self.timelines.insert(name, timeline);
     }
 
-    /// Nothing is left of the job.
+    /// Removes everything about the job.
     pub fn forget(&mut self, name: &JobName) {
         self.undefined.remove(name);
         self.timelines.remove(name);
@@ -64,23 +65,23 @@ impl Book {
         self.timelines.get_mut(name)
     }
 
-    /// The job's timeline, where its occurrences can be decided on.
+    /// The job's timeline, if its occurrences can be decided on: its record is not in conflict.
     pub fn decidable(&mut self, name: &JobName) -> Option<&mut Timeline> {
         self.timelines.get_mut(name).filter(|timeline| !timeline.is_in_conflict)
     }
 
-    /// When an occurrence is next due.
+    /// When the next occurrence is due.
     pub fn next_at(&self) -> Option<Timestamp> {
         [self.agenda.first(), self.backlogs.first()].into_iter().flatten().map(|&(at, _)| at).min()
     }
 
-    /// The first that is due, the oldest first.
+    /// Takes the oldest due entry.
     pub fn pop_due(&mut self, now: Timestamp) -> Option<Due> {
         let at = self.next_at().filter(|&at| at <= now)?;
         if self.backlogs.first().is_some_and(|&(first, _)| first == at) {
             let (_, name) = self.backlogs.pop_first()?;
             if let Some(timeline) = self.timelines.get_mut(&name) {
-                timeline.looked_at = None;
+                timeline.check_at = None;
             }
             return Some(Due::Backlog(name));
         }
@@ -91,27 +92,27 @@ impl Book {
         Some(Due::Job(name))
     }
 
-    /// Puts the job's backlog where it is looked at, if there is any.
-    pub fn look_at_backlog(&mut self, name: &JobName) {
+    /// Schedules a check of the job's backlog, if it has one.
+    pub fn queue_backlog_check(&mut self, name: &JobName) {
         let Some(timeline) = self.timelines.get_mut(name) else { return };
         let at = timeline.backlog.front().copied();
-        if at != timeline.looked_at {
-            if let Some(old) = timeline.looked_at {
+        if at != timeline.check_at {
+            if let Some(old) = timeline.check_at {
                 self.backlogs.remove(&(old, name.clone()));
             }
             if let Some(new) = at {
                 self.backlogs.insert((new, name.clone()));
             }
-            timeline.looked_at = at;
+            timeline.check_at = at;
         }
     }
 
-    /// Puts the job's next occurrence on the agenda.
+    /// Schedules the job's next occurrence.
     pub fn schedule(&mut self, name: &JobName) {
         let Some(timeline) = self.timelines.get_mut(name) else { return };
         let next = match &timeline.job {
             Some(job) if !timeline.is_in_conflict => {
-                // What lies beyond all instants never comes.
+                // An occurrence beyond the last representable instant is never due.
                 job.next_after(timeline.cursor).and_then(|at| at.checked_add(job.splay.delay()).ok())
             }
             _ => None,
@@ -131,37 +132,37 @@ impl Book {
         let Some(timeline) = self.timelines.get_mut(name) else { return };
         timeline.backlog.push_back(at);
         timeline.cursor = at;
-        self.look_at_backlog(name);
+        self.queue_backlog_check(name);
     }
 
-    /// Forgets what waits to be made up: from now on only occurrences after the mark count.
+    /// Clears the backlog: from now on only occurrences after the mark count.
     pub fn clear_backlog(&mut self, name: &JobName) {
         if let Some(timeline) = self.timelines.get_mut(name) {
             timeline.backlog.clear();
             timeline.cursor = timeline.mark;
         }
-        self.look_at_backlog(name);
+        self.queue_backlog_check(name);
         self.schedule(name);
     }
 
-    /// Decides on a job once a commit about it is answered.
+    /// Defers a due job until a commit about it is answered.
     pub fn hold(&mut self, name: &JobName) {
         self.held.insert(name.clone());
     }
 
-    /// A commit about the job is answered.
+    /// Schedules the job again if it was held: a commit about it is answered.
     pub fn release(&mut self, name: &JobName) {
         if self.held.remove(name) {
             self.schedule(name);
         }
     }
 
-    /// True while the service has left too many writes about the job without an answer.
+    /// True while too many writes about the job are unanswered.
     pub fn has_too_many_open(&self, name: &JobName) -> bool {
         self.timelines.get(name).is_some_and(|timeline| timeline.open >= MOST_OPEN)
     }
 
-    /// Moves the mark, and writes down what it passes.
+    /// Moves the mark, and records the skipped occurrences, if any.
     pub fn advance(
         &mut self,
         cx: &mut Context,
@@ -180,26 +181,27 @@ impl Book {
         let (unreported, skip) = timeline.join_skip(skip, cx.jobs.dependents_of(name));
         timeline.step(mark);
         let change = Change::Advance { job: name.clone(), at, record, skip };
-        let id = cx.commit(change, Pending::Advance { job: name.clone(), mark, skip: unreported });
-        cx.is_of_the_takeover(id);
+        let id = cx.commit(change, Purpose::Advance { job: name.clone(), mark, skip: unreported });
+        cx.add_to_takeover(id);
     }
 
-    /// Moves the mark and begins a run of this occurrence, or lets it wait for others.
+    /// Moves the mark and begins a run of this occurrence, or queues it behind others.
     pub fn begin(&mut self, cx: &mut Context, runs: &mut Runs, job: &Arc<Job>, at: Timestamp) {
         let id = RunId::scheduled(job.name.clone(), at);
         if runs.is_begun(&id) {
-            // Somebody set the mark back by hand: the occurrence has its run, which goes on and ends as that.
+            // Somebody set the mark back by hand. The occurrence has its run already, which goes on.
             return self.advance(cx, &job.name, at, None);
         }
         let nonce = cx.nonce();
         let Some(run) = runs.new_record(cx, job, at, None, nonce.clone()) else { return };
         let Some((version, record)) = self.step_mark(job, at, nonce) else { return };
         let change = Change::Begin { at: version, record, run: run.clone() };
-        let commit = cx.commit(change, Pending::Begin { run: id });
+        let commit = cx.commit(change, Purpose::Begin { run: id });
         runs.begin(run, job, commit);
     }
 
-    /// A job's next record, whose mark is that of a run about to be begun, and the version that it is to be written at.
+    /// Moves the mark to a run that is about to be begun. Returns the job's next record and the version that the write
+    /// must expect.
     pub fn step_mark(&mut self, job: &Job, at: Timestamp, nonce: Nonce) -> Option<(Version, JobRecord)> {
         let timeline = self.timelines.get_mut(&job.name)?;
         let version = timeline.version?;
@@ -210,7 +212,7 @@ impl Book {
         Some((version, JobRecord { v: 1, last_scheduled, counted, schedule, nonce }))
     }
 
-    /// The answer to a commit that moves a job's mark.
+    /// Handles the answer to a commit that moves a job's mark.
     pub fn on_answer(&mut self, cx: &mut Context, name: &JobName, mark: Timestamp, answer: Commit) {
         let Some(timeline) = self.timelines.get_mut(name) else { return };
         timeline.open = timeline.open.saturating_sub(1);
@@ -219,7 +221,8 @@ impl Book {
                 timeline.written = (Some(timeline.written.0.map_or(Version::FIRST, Version::next)), mark);
                 timeline.is_new = false;
             }
-            // Unknown under a living session: others wrote over what would tell. With the session the term goes too.
+            // Unknown while the session lives: another write has replaced the traces of this one. If the session is
+            // gone, so is the term.
             Commit::Superseded | Commit::Unknown => timeline.is_in_conflict = true,
             Commit::Fenced => return,
         }
@@ -229,14 +232,14 @@ impl Book {
         self.schedule(name);
     }
 
-    /// The jobs whose marks lie ahead of `latest`.
+    /// The jobs whose marks are later than `latest`, by more than [`AHEAD`].
     pub fn marks_ahead(&self, latest: Timestamp) -> impl Iterator<Item = (&JobName, MarkAhead)> {
         let limit = later(latest, AHEAD.unsigned_abs());
         self.timelines.iter().filter_map(move |(name, timeline)| Some((name, timeline.mark_ahead(limit)?)))
     }
 }
 
-/// A skip that is decided on now; absent where this node does not lead.
+/// A skip that is decided on now; `None` if this node does not lead.
 pub(super) fn new_skip(cx: &Context, name: &JobName, reason: SkipReason, missed: Missed) -> Option<UnreportedSkip> {
     let Missed { first, last, count } = missed;
     let skip = Skip {

@@ -1,14 +1,14 @@
-//! Jobs that run after others (`after`): begun when every upstream has left its link, or given up with a reason.
+//! Jobs that run after others (`after`): begun once every upstream has left its link.
 //!
 //! ```text
 //!   an upstream's run ends, or is skipped ─ in the same write ─► triggers/<seq>: a link
 //!   all links are in, and good ─────► mark + running/<run> - links
-//!   one is bad, or comes no more ───► skip record + links for the jobs behind - links
+//!   one is bad or cannot arrive ────► skip record + links for its dependents - links
 //! ```
 //!
-//! The links stand in the ledger until the run they are for is decided on, and whatever decides takes them away: no change of leader
-//! loses a step of a chain, or takes one twice. A run that is given up moves no mark, for an earlier one may still come.
-//! What is known of links may be old; the commit finds that out.
+//! The links stay in the ledger until their run is decided on, and the write that decides removes them, so a change of
+//! leader neither loses a step of a chain nor takes one twice. A run that is given up moves no mark, because an earlier
+//! one may still follow. The leader's list of links may be outdated; the commit detects that.
 
 mod judge;
 mod waiting;
@@ -21,33 +21,33 @@ use self::waiting::WaitingRun;
 use super::book::Book;
 use super::pauses::Pauses;
 use crate::clock::{Now, Uptime};
-use crate::engine::commits::{Pending, UnreportedSkip};
+use crate::engine::commits::{Purpose, UnreportedSkip};
 use crate::engine::context::Context;
 use crate::engine::runs::Runs;
 use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{Change, Commit};
 use crate::run::{Answer, Link, RunId, Skip, SkipReason, TriggerSeq};
 
-/// Most links, and runs of triggers, that are remembered once decided on. The ledger knows of the others.
+/// Most decided links, and runs of triggers, that are remembered. For older ones the ledger is checked by the commit.
 const REMEMBERED: usize = 1_000;
 
 /// The links that a leader knows of.
 #[derive(Debug, Default)]
 pub(super) struct Chains {
-    /// By the run that they may lead to.
+    /// Undecided runs with their links.
     open: BTreeMap<RunId, WaitingRun>,
-    /// Decided on in this term.
+    /// Links that were decided on in this term.
     decided: BTreeSet<TriggerSeq>,
-    /// The runs that were begun for triggers in this term.
+    /// Runs of triggers that were begun in this term.
     followed: BTreeSet<(TriggerSeq, JobName)>,
-    /// Runs that something changed for: they are to be looked at.
+    /// Runs that must be checked because of a change.
     changed: BTreeSet<RunId>,
     /// When runs are given up.
     give_up: BTreeSet<(Uptime, RunId)>,
 }
 
 impl Chains {
-    /// Takes what the ledger has, as far as it is not decided on.
+    /// Adds the links in the ledger that are not decided on yet.
     pub fn add(&mut self, read: BTreeMap<TriggerSeq, Link>) {
         for (seq, link) in read {
             if !self.decided.contains(&seq) {
@@ -58,12 +58,12 @@ impl Chains {
         }
     }
 
-    /// Everything may have changed that decisions waited for.
+    /// Has all undecided runs checked again.
     pub fn mark_changed(&mut self) {
         self.changed = self.open.keys().cloned().collect();
     }
 
-    /// A run of this job ended, or its mark moved: what waits for it, or for a place beside it, is looked at.
+    /// Has the runs of the job and its descendants checked: a run of the job ended, or its mark moved.
     pub fn mark_job_changed(&mut self, job: &JobName, jobs: &JobSet) {
         if self.open.is_empty() {
             return;
@@ -73,25 +73,25 @@ impl Chains {
         }
     }
 
-    /// When a run is given up.
+    /// When the next run is given up.
     pub fn next_at(&self) -> Option<Uptime> {
         self.give_up.first().map(|&(at, _)| at)
     }
 
-    /// The next run to be looked at now, the oldest of each job first.
+    /// Takes the next run to check now, the oldest of each job first.
     fn pop_due(&mut self, now: Uptime) -> Option<RunId> {
         while self.next_at().is_some_and(|at| at <= now) {
             self.changed.extend(self.give_up.pop_first().map(|(_, run)| run));
         }
         while let Some(run) = self.changed.pop_first() {
-            if self.open.get(&run).is_some_and(|waiting| waiting.asked.is_empty()) {
+            if self.open.get(&run).is_some_and(|waiting| waiting.removing.is_empty()) {
                 return Some(run);
             }
         }
         None
     }
 
-    /// It is looked at again when something has changed, and given up then, where it is to be.
+    /// Sets or clears the instant at which a run is given up, if nothing changes before.
     fn give_up_at(&mut self, run: &RunId, at: Option<Uptime>) {
         let Some(waiting) = self.open.get_mut(run) else { return };
         if let Some(old) = std::mem::replace(&mut waiting.give_up_at, at) {
@@ -100,23 +100,23 @@ impl Chains {
         self.give_up.extend(at.map(|at| (at, run.clone())));
     }
 
-    /// Nothing waits for it any more.
+    /// Removes a run that is decided on.
     fn close(&mut self, run: &RunId) {
         self.give_up_at(run, None);
         self.open.remove(run);
     }
 
-    /// A commit takes away all the known links of a run.
-    fn ask(&mut self, run: &RunId) -> Vec<TriggerSeq> {
+    /// Marks all known links of a run as being removed by a commit, and returns them.
+    fn mark_removing(&mut self, run: &RunId) -> Vec<TriggerSeq> {
         let Some(waiting) = self.open.get_mut(run) else { return Vec::new() };
-        waiting.asked = waiting.links.keys().copied().collect();
-        waiting.asked.clone()
+        waiting.removing = waiting.links.keys().copied().collect();
+        waiting.removing.clone()
     }
 
-    /// They are gone from the ledger.
-    fn taken(&mut self, run: &RunId) {
+    /// Removes the links that a commit has removed from the ledger.
+    fn on_links_removed(&mut self, run: &RunId) {
         let Some(waiting) = self.open.get_mut(run) else { return };
-        for seq in std::mem::take(&mut waiting.asked) {
+        for seq in std::mem::take(&mut waiting.removing) {
             waiting.links.remove(&seq);
             self.decided.insert(seq);
         }
@@ -141,16 +141,16 @@ impl Chains {
         run.trigger().is_some_and(|seq| self.followed.contains(&(seq, run.job().clone())))
     }
 
-    /// They stand as before.
-    fn refused(&mut self, run: &RunId) {
+    /// Keeps the links: the commit that would have removed them was rejected.
+    fn on_removal_rejected(&mut self, run: &RunId) {
         if let Some(waiting) = self.open.get_mut(run) {
-            waiting.asked.clear();
-            waiting.refused += 1;
+            waiting.removing.clear();
+            waiting.rejected += 1;
             self.changed.insert(run.clone());
         }
     }
 
-    /// The links that runs wait with for other links.
+    /// The links of runs that wait for more links.
     pub fn links(&self) -> impl Iterator<Item = &Link> {
         self.open.values().flat_map(|waiting| waiting.links.values())
     }
@@ -159,7 +159,7 @@ impl Chains {
         self.open.get(run)
     }
 
-    /// Decides on the runs whose links are in.
+    /// Decides on the runs that a change or a deadline concerns.
     pub fn decide(&mut self, cx: &mut Context, runs: &mut Runs, book: &mut Book, pauses: &Pauses) {
         while runs.may_begin(cx) {
             let Some(run) = self.pop_due(cx.now.up) else { return };
@@ -196,26 +196,27 @@ impl Chains {
         self.open.get(run)?.links.values().next()
     }
 
-    /// Begins the run in the place of its links.
+    /// Begins the run, and removes its links with the same write.
     fn begin(&mut self, cx: &mut Context, runs: &mut Runs, book: &mut Book, job: &Arc<Job>, id: &RunId) {
         let nonce = cx.nonce();
         let trigger = self.first_link(id).and_then(|link| link.trigger.clone());
         let Some(mut run) = runs.new_record(cx, job, id.scheduled_at(), trigger, nonce.clone()) else { return };
-        // How long its upstreams took makes it not late.
+        // The time that its upstreams took does not count as lateness.
         run.ready_at = Some(cx.now.wall);
         let moves_mark = id.trigger().is_none();
         let mark = moves_mark.then(|| book.step_mark(job, id.scheduled_at(), nonce)).flatten();
         if mark.is_some() != moves_mark {
             return;
         }
-        let links = self.ask(id);
+        let links = self.mark_removing(id);
         let change = Change::BeginDownstream { mark, run: run.clone(), links };
-        let commit = cx.commit(change, Pending::BeginDownstream { run: id.clone() });
+        let commit = cx.commit(change, Purpose::BeginDownstream { run: id.clone() });
         runs.begin(run, job, commit);
     }
 
-    /// Takes the links away, records the reason where there is one, and leaves links for the dependents.
-    fn drop_links(&mut self, cx: &mut Context, id: &RunId, why: Option<SkipReason>, tells_dependents: bool) {
+    /// Removes the links of a run that is not begun, records the reason if there is one, and leaves links for its
+    /// dependents.
+    fn drop_links(&mut self, cx: &mut Context, id: &RunId, why: Option<SkipReason>, notifies_dependents: bool) {
         let Some(token) = cx.token() else { return };
         let Some(link) = self.first_link(id).cloned() else { return };
         let skip = Skip {
@@ -231,34 +232,35 @@ impl Chains {
             decided_at: cx.now.wall,
         };
         let answer = self.open.get(id).map_or(Answer::Skipped, WaitingRun::answer_to_dependents);
-        let dependents = if tells_dependents { cx.jobs.dependents_of(id.job()) } else { &[] };
+        let dependents = if notifies_dependents { cx.jobs.dependents_of(id.job()) } else { &[] };
         let dependents = Link::of_skip(&skip, skip.first, skip.count, answer, dependents);
-        let links = self.ask(id);
+        let links = self.mark_removing(id);
         let skip = why.map(|_| skip);
         let unreported = skip.clone().map(UnreportedSkip::of);
         let change = Change::DropLinks { job: id.job().clone(), links, skip, dependents };
-        cx.commit(change, Pending::DropLinks { run: id.clone(), skip: unreported });
+        cx.commit(change, Purpose::DropLinks { run: id.clone(), skip: unreported });
     }
 
-    /// The answer to a begin. Rejected: the job's record is read again, or some of the links are gone, which is found out by trying.
+    /// Handles the answer to a begin. If it was rejected, the job's record has changed or some links are gone; the next
+    /// try shows which.
     pub fn on_begin_answer(&mut self, run: &RunId, answer: Commit) {
         match answer {
             Commit::Accepted => {
                 self.note_followed(run);
-                self.taken(run);
+                self.on_links_removed(run);
             }
-            Commit::Superseded | Commit::Unknown => self.refused(run),
+            Commit::Superseded | Commit::Unknown => self.on_removal_rejected(run),
             Commit::Fenced => {}
         }
     }
 
-    /// The answer to links that were taken away without a run.
+    /// Handles the answer to the removal of links without a run.
     pub fn on_drop_answer(&mut self, run: &RunId, answer: Commit) {
         match answer {
-            Commit::Accepted => self.taken(run),
-            // Some of the links are gone. What is left of them comes again when the ledger is read next.
+            Commit::Accepted => self.on_links_removed(run),
+            // Some of the links are gone. The others are added again when the ledger is next read.
             Commit::Superseded => self.close(run),
-            Commit::Unknown => self.refused(run),
+            Commit::Unknown => self.on_removal_rejected(run),
             Commit::Fenced => {}
         }
     }

@@ -1,8 +1,8 @@
-//! Jobs that operators paused: what passes is recorded as such, until the leader itself ends the pause.
+//! Jobs that operators paused: their occurrences are recorded as skipped.
 //!
-//! A pause changes `jobs/<job>` too, so a begin that was decided on without knowing of it is rejected, and the job is read
-//! again together with its pause. What comes by watches only makes it known sooner, and may be old: it adds a pause, it
-//! never takes one away.
+//! A pause changes `jobs/<job>` too, so a begin that was decided on without knowing of the pause is rejected, and the
+//! job is read again together with its pause. A watch only makes the leader know of a pause sooner, and its data may be
+//! outdated: it can add a pause but never removes one. Only the leader ends a pause.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::book::{Book, new_skip};
-use crate::engine::commits::Pending;
+use crate::engine::commits::Purpose;
 use crate::engine::context::Context;
 use crate::engine::misfire;
 use crate::engine::report::Report;
@@ -22,7 +22,7 @@ use crate::run::{JobRecord, SkipReason};
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     paused: BTreeMap<JobName, ControlEntry>,
-    /// The newest pause of a job that this leader ended: what comes of it later is old.
+    /// The newest pause of each job that this leader ended, so that outdated reads do not add it again.
     lifted: BTreeMap<JobName, Uuid>,
 }
 
@@ -35,12 +35,12 @@ impl Pauses {
         self.paused.contains_key(name)
     }
 
-    /// Why occurrences of the job pass that nobody decided on.
+    /// The reason to record for occurrences of the job that passed undecided.
     pub fn passing(&self, name: &JobName) -> SkipReason {
         if self.has(name) { SkipReason::Paused } else { SkipReason::Missed }
     }
 
-    /// Adds a pause. False where it is known, or ended.
+    /// Adds a pause. Returns false if it is known already or was ended.
     pub fn add(&mut self, name: &JobName, entry: ControlEntry) -> bool {
         let is_lifted = self.lifted.get(name) == Some(&entry.record.id);
         let is_known = self
@@ -54,18 +54,18 @@ impl Pauses {
         true
     }
 
-    /// The job is not paused, as read after its record. True where it was.
+    /// Removes the pause of a job that is no longer paused, as read after its record. Returns true if there was one.
     pub fn remove(&mut self, name: &JobName) -> bool {
         self.paused.remove(name).is_some()
     }
 
-    /// Nothing is left of the job.
+    /// Removes everything about the job.
     pub fn forget(&mut self, name: &JobName) {
         self.paused.remove(name);
         self.lifted.remove(name);
     }
 
-    /// A pause as read. True where it is news.
+    /// Handles a pause as read. Returns true if it is new.
     pub fn on_read(&mut self, cx: &mut Context, book: &mut Book, name: &JobName, entry: ControlEntry) -> bool {
         let pause = entry.record.paused.clone();
         let was = self.paused.get(name).map(|known| known.record.paused.clone());
@@ -79,7 +79,7 @@ impl Pauses {
         true
     }
 
-    /// A paused job's occurrences up to now pass.
+    /// Skips a paused job's occurrences up to now.
     pub fn pass(&self, cx: &mut Context, book: &mut Book, name: &JobName) {
         let Some(timeline) = book.decidable(name) else { return };
         let (Some(job), mark) = (timeline.job.clone(), timeline.mark) else { return };
@@ -89,7 +89,7 @@ impl Pauses {
         book.schedule(name);
     }
 
-    /// Ends the pauses that operators want ended.
+    /// Ends the pauses that operators requested to end.
     pub fn lift_all(&mut self, cx: &mut Context, book: &mut Book) {
         let wanted = self.paused.iter().filter(|(_, entry)| entry.record.resume.is_some());
         let wanted: Vec<JobName> = wanted.map(|(name, _)| name.clone()).collect();
@@ -98,7 +98,8 @@ impl Pauses {
         }
     }
 
-    /// The mark moves to now: what was due until then passed under the pause, also where nobody was there to record it.
+    /// Ends a pause and moves the mark to now: earlier occurrences passed during the pause, even if no leader recorded
+    /// them.
     fn lift(&mut self, cx: &mut Context, book: &mut Book, name: &JobName) {
         let nonce = cx.nonce();
         if book.get(name).is_some_and(|timeline| timeline.is_in_conflict) {
@@ -110,12 +111,12 @@ impl Pauses {
         let control = entry.version;
         let Some(timeline) = book.get_mut(name) else {
             let change = Change::Resume { job: name.clone(), control, mark: None, skip: None };
-            cx.commit(change, Pending::Resume { job: name.clone(), mark: None, skip: None, by });
+            cx.commit(change, Purpose::Resume { job: name.clone(), mark: None, skip: None, by });
             return;
         };
         let (job, at) = (timeline.job.clone(), timeline.version);
         let until = job.as_ref().map_or(cx.due, |job| cx.due_for(job));
-        // What runs after others has no occurrence that passed: a chain that is under way goes on.
+        // A job that runs after others has no occurrences that could have passed; a chain in progress goes on.
         let is_due_by_time = job.as_ref().is_none_or(|job| job.schedule().is_some());
         let mark = if is_due_by_time { timeline.mark.max(until) } else { timeline.mark };
         let passed = job.as_ref().and_then(|job| misfire::missed(job, timeline.mark, until));
@@ -128,10 +129,10 @@ impl Pauses {
         let record = JobRecord { v: 1, last_scheduled, counted, schedule, nonce };
         book.schedule(name);
         let change = Change::Resume { job: name.clone(), control, mark: Some((at, record)), skip };
-        cx.commit(change, Pending::Resume { job: name.clone(), mark: Some(mark), skip: unreported, by });
+        cx.commit(change, Purpose::Resume { job: name.clone(), mark: Some(mark), skip: unreported, by });
     }
 
-    /// The answer to the end of a pause. Rejected: the job's record is read, and the pause with it.
+    /// Handles the answer to the end of a pause. If it was rejected, the job's record and pause are read again.
     pub fn on_resume_answer(
         &mut self,
         cx: &mut Context,
@@ -141,10 +142,11 @@ impl Pauses {
         answer: Commit,
     ) {
         if answer != Commit::Accepted {
-            // What comes of the pause counts again.
+            // Reads of the pause count again.
             self.lifted.remove(name);
             if let Some(timeline) = book.get_mut(name) {
-                // What was in the way is the pause and no occurrence's place: none is passed over for it.
+                // The pause caused the rejection, not the path of an occurrence's run, so no occurrence is skipped for
+                // it.
                 timeline.written.0 = None;
             }
         }

@@ -1,13 +1,14 @@
-//! One job's occurrences, as far as they are decided on, and the chain of commits that says so.
+//! One job's timeline: its mark, its backlog, and its unanswered writes.
 //!
-//! A mark may lie ahead of the time: then occurrences before it may be hidden that nobody decided on, for years. Two things can be behind
-//! that, and the record tells them apart, because leaders write beside the mark how far they counted.
+//! A mark may be in the future. It may then hide occurrences that nobody decided on, for years. There are two possible
+//! causes, and the record tells them apart, because leaders write beside the mark how far they have counted.
 //!
-//! - The mark lies ahead of what was counted: no leader wrote it. Every begin moves both, so nothing later than what was counted was
-//!   ever begun, and the job is counted on from there. The mark itself never goes back: it stays until it is passed.
-//! - A leader wrote it: then time has gone back since, everywhere, because no leader decides further than a minute ahead of the coordination
-//!   service's clock. What lies before the mark may have been run, and counting from now would run it twice, while a run that
-//!   was skipped can be started by hand. So nothing is due before it, unless an operator removes the record.
+//! - The mark is later than the count: no leader wrote it. Every begin moves both, so no occurrence after the count was
+//!   ever begun, and the job is counted on from there. The mark itself never moves back: it stays until it is passed.
+//! - A leader wrote it, so time has gone back since, everywhere: no leader decides further than a minute ahead of the
+//!   coordination service's clock. Occurrences before the mark may have been run, and counting from now would run them
+//!   twice, while a run that was skipped can be started by hand. So no occurrence before the mark is due, unless an
+//!   operator removes the record.
 //!
 //! Both are errors that a human must see.
 
@@ -27,29 +28,30 @@ use crate::run::{Answer, JobRecord, Link, Skip, Version};
 pub(super) struct Timeline {
     /// The definition; absent while the job is disabled or not defined.
     pub job: Option<Arc<Job>>,
-    /// Of the job's record, once all commits asked for are accepted; absent: there is no record.
+    /// Version of the job's record once all requested commits are accepted; absent: there is no record.
     pub version: Option<Version>,
-    /// The mark, likewise.
+    /// The mark once all requested commits are accepted.
     pub mark: Timestamp,
-    /// The version and mark that are known to be written.
+    /// Version and mark that are known to be in the ledger.
     pub written: (Option<Version>, Timestamp),
-    /// The record's own mark, where it lies ahead of where the job is counted.
+    /// The mark in the record, if it is later than the count.
     pub ahead: Option<Timestamp>,
-    /// The newest occurrence taken in: the mark, or the last of the backlog.
+    /// The newest occurrence taken in: the mark, or the last one of the backlog.
     pub cursor: Timestamp,
     /// Missed occurrences that wait to be made up, oldest first.
     pub backlog: VecDeque<Timestamp>,
-    /// The newest skip record with its version, while neighbours may join it.
+    /// The newest skip record with its version, while neighbouring occurrences may join it.
     pub skip: Option<(Version, Skip)>,
-    /// Commits under way.
+    /// Number of unanswered writes.
     pub open: usize,
-    /// A commit was refused: the record is read once all others are answered, and nothing is decided until then.
+    /// A write was rejected. Once all others are answered the record is read; until then nothing is decided.
     pub is_in_conflict: bool,
-    /// Its place in the agenda.
+    /// The job's key in the agenda.
     pub next: Option<Timestamp>,
-    /// Its place among the backlogs to be looked at.
-    pub looked_at: Option<Timestamp>,
-    /// The job came to this node's file while its record was not read: what passed before is recorded as missed, and not run.
+    /// The job's key among the backlogs to check.
+    pub check_at: Option<Timestamp>,
+    /// The job was added to this node's file and its record has not been written since: earlier occurrences are
+    /// recorded as missed.
     pub is_new: bool,
 }
 
@@ -69,12 +71,12 @@ impl Timeline {
             open: 0,
             is_in_conflict: false,
             next: None,
-            looked_at: None,
+            check_at: None,
             is_new,
         }
     }
 
-    /// One more commit is asked for.
+    /// Records that one more write is requested.
     pub fn step(&mut self, mark: Timestamp) {
         self.version = Some(self.version.map_or(Version::FIRST, Version::next));
         self.mark = mark;
@@ -82,7 +84,8 @@ impl Timeline {
         self.open += 1;
     }
 
-    /// Joins a skip to the newest record of the same reason, or makes a new one. The jobs that run after this one hear of what is new.
+    /// Joins a skip to the newest record of the same reason, or creates a record. The job's dependents receive links
+    /// for the new occurrences.
     pub fn join_skip(
         &mut self,
         skip: Option<UnreportedSkip>,
@@ -104,12 +107,12 @@ impl Timeline {
         (Some(unreported), Some(SkipWrite { at, skip, links }))
     }
 
-    /// What the job's record is to say at this mark: the mark, and how far is counted.
+    /// The values for the job's record at this mark: the mark, and the count.
     pub fn marks(&self, mark: Timestamp) -> (Timestamp, Option<Timestamp>) {
         (self.ahead.map_or(mark, |ahead| ahead.max(mark)), Some(mark))
     }
 
-    /// The mark, where it lies beyond `limit`.
+    /// The mark, if it is later than `limit`.
     pub fn mark_ahead(&self, limit: Timestamp) -> Option<MarkAhead> {
         let (mark, is_ignored) = match self.ahead {
             Some(ahead) if ahead > self.mark => (ahead, true),
@@ -119,7 +122,7 @@ impl Timeline {
     }
 }
 
-/// From where a job is counted, and its mark, where that lies further ahead.
+/// The instant from which a job is counted, and its mark if that is later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counted {
     pub from: Timestamp,

@@ -1,7 +1,8 @@
-//! Runs that operators request: each trigger ends as a run, or as a record that says why not.
+//! Triggers of operators: each becomes a run, or a skip record with the reason.
 //!
-//! A trigger's run answers to the same rules as any other, but moves no mark: it is begun in the trigger's place, so that a
-//! trigger whose run is in the ledger is gone from it. What is known of triggers may be old; the commit finds that out.
+//! A trigger's run obeys the same rules as any other run, but moves no mark. The write that begins it removes the
+//! trigger, so a trigger whose run is in the ledger is gone. The leader's list of triggers may be outdated; the commit
+//! detects that.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::clock::later;
-use crate::engine::commits::{Pending, UnreportedSkip};
+use crate::engine::commits::{Purpose, UnreportedSkip};
 use crate::engine::context::Context;
 use crate::engine::misfire::{LEAST_AGE, is_too_old};
 use crate::engine::runs::Runs;
@@ -19,43 +20,43 @@ use crate::job::Job;
 use crate::ledger::{Change, Commit, TriggerEntry};
 use crate::run::{Answer, Link, RunId, Skip, SkipReason, TriggerSeq};
 
-/// A trigger says the second in which it was made.
+/// Resolution of a trigger's time of creation.
 const STAMP: Duration = Duration::from_secs(1);
-/// Most triggers that are remembered once decided on. The ledger knows of the others.
+/// Most decided triggers that are remembered. For older ones the ledger is checked by the commit.
 const REMEMBERED: usize = 1_000;
 
 /// The triggers that a leader knows of.
 #[derive(Debug, Default)]
 pub(super) struct Triggers {
-    /// Not decided on.
+    /// Not decided on yet.
     waiting: BTreeMap<TriggerSeq, TriggerEntry>,
     /// Decided on in this term.
     decided: BTreeMap<TriggerSeq, Uuid>,
-    /// When one is given up whose job this node's file lacks.
+    /// When the next trigger is given up whose job this node's file does not define.
     give_up_at: Option<Timestamp>,
 }
 
-/// What to make of a trigger.
+/// Decision on a trigger.
 enum TriggerVerdict {
     Begin(Arc<Job>),
     Skip(SkipReason),
-    /// An earlier one of its uuid was decided on.
+    /// A trigger with the same uuid was decided on before.
     Seen,
 }
 
 impl Triggers {
-    /// Takes what the ledger has, as far as it is not decided on.
+    /// Adds the triggers in the ledger that are not decided on yet.
     pub fn add(&mut self, read: BTreeMap<TriggerSeq, TriggerEntry>) {
         let news = read.into_iter().filter(|(seq, _)| !self.decided.contains_key(seq));
         self.waiting.extend(news.collect::<Vec<_>>());
     }
 
-    /// When a trigger is given up.
+    /// When the next trigger is given up.
     pub fn give_up_at(&self) -> Option<Timestamp> {
         self.give_up_at
     }
 
-    /// The oldest that is not decided on, from this one on.
+    /// The oldest undecided trigger, from this number on.
     fn next(&self, from: TriggerSeq) -> Option<TriggerSeq> {
         self.waiting.range(from..).next().map(|(&seq, _)| seq)
     }
@@ -81,7 +82,8 @@ impl Triggers {
         }
     }
 
-    /// A trigger of a job whose run is being settled waits for the answer: only that tells whether it overlaps.
+    /// Decides on one trigger. While a run of its job is being settled it waits, because only that answer tells if it
+    /// would overlap.
     fn decide_one(&mut self, cx: &mut Context, runs: &mut Runs, seq: TriggerSeq) {
         let Some(entry) = self.waiting.get(&seq).cloned() else { return };
         let job = &entry.record.job;
@@ -94,10 +96,10 @@ impl Triggers {
         }
         let run = RunId::manual(job.clone(), entry.record.at, seq);
         if runs.contains(&run) {
-            // Old news: it is begun, or nobody knows yet whether it is.
+            // The list is outdated: the run is begun, or its begin is not answered yet.
             return self.note_decided(seq, entry.record.uuid);
         }
-        // This node's file may be about to have the job again.
+        // The job may be missing from this node's file only for a moment.
         let give_up_at = later(entry.record.at, LEAST_AGE);
         if cx.job(job).is_none() && cx.due < give_up_at {
             self.give_up_at = Some(self.give_up_at.map_or(give_up_at, |before| before.min(give_up_at)));
@@ -125,17 +127,18 @@ impl Triggers {
                     TriggerVerdict::Begin(job.clone())
                 }
             }
-            // The leader's file may lack a job that another node's has: to record it is all that can be done.
+            // Another node's file may define the job, but this leader can only record the trigger as missed.
             Some(_) | None => TriggerVerdict::Skip(SkipReason::Missed),
         }
     }
 
-    /// True where another trigger of the uuid was decided on in this term.
+    /// True if another trigger with this uuid was decided on in this term.
     fn is_seen(&self, seq: TriggerSeq, uuid: Uuid) -> bool {
         self.decided.iter().any(|(&other, &same)| other != seq && same == uuid)
     }
 
-    /// The answer to the begin of a trigger's run. Rejected: the trigger is gone, or comes again when the ledger is read next.
+    /// Handles the answer to the begin of a trigger's run. If it was rejected, the trigger is gone, or is read again
+    /// with the next requests.
     pub fn on_begin_answer(&mut self, run: &RunId, answer: Commit) {
         if let (Commit::Superseded | Commit::Unknown, Some(seq)) = (answer, run.trigger()) {
             self.decided.remove(&seq);
@@ -147,8 +150,8 @@ fn begin(cx: &mut Context, runs: &mut Runs, job: &Arc<Job>, seq: TriggerSeq, ent
     let nonce = cx.nonce();
     let trigger = Some(entry.record.numbered(seq));
     let Some(run) = runs.new_record(cx, job, entry.record.at, trigger, nonce) else { return };
-    let pending = Pending::BeginTriggered { run: run.id(), by: entry.record.by.clone() };
-    let commit = cx.commit(Change::BeginTriggered { run: run.clone() }, pending);
+    let purpose = Purpose::BeginTriggered { run: run.id(), by: entry.record.by.clone() };
+    let commit = cx.commit(Change::BeginTriggered { run: run.clone() }, purpose);
     runs.begin(run, job, commit);
 }
 
@@ -171,5 +174,5 @@ fn drop_trigger(cx: &mut Context, seq: TriggerSeq, entry: &TriggerEntry, why: Op
     let links = skip.iter().flat_map(|skip| Link::of_skip(skip, skip.first, 1, Answer::NotBegun, dependents)).collect();
     let unreported = skip.clone().map(UnreportedSkip::of);
     let change = Change::DropTrigger { job: request.job.clone(), seq, skip, links };
-    cx.commit(change, Pending::DropTrigger { skip: unreported });
+    cx.commit(change, Purpose::DropTrigger { skip: unreported });
 }

@@ -1,4 +1,4 @@
-//! A run in flight: its record, its state at this node, and the steps that the state may take.
+//! A run in flight: its record, its state at this node, and the allowed steps.
 //!
 //! ```text
 //!             Begin                 Start              End
@@ -8,7 +8,7 @@
 //!      │ Disown          │    Release   │      │ Release         │
 //!      └─────────────────┴───► Releasing ◄─────┴─────────────────┘
 //!
-//!   Unowned, Remote, CutOff: what the ledger says of a run that this node does not have. Only a leader keeps these.
+//!   Unowned, Remote, CutOff: runs that this node does not have, as recorded in the ledger. Only a leader keeps these.
 //!   Unowned, CutOff ─ Settle ─► Settling ─ Disown ─► Unowned
 //! ```
 
@@ -21,41 +21,41 @@ use crate::ledger::{CommitId, OwnerState};
 use crate::process::TreeId;
 use crate::run::{Reason, RunEnd, RunRecord, RunState, Version};
 
-/// A run in flight.
+/// A run in flight, as this node knows it.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct ActiveRun {
-    /// As last read or written.
+    /// The record as last read or written.
     pub record: RunRecord,
-    /// Of the record.
+    /// Version of the record.
     pub version: Version,
     state: State,
-    /// The commit about it that has no answer yet: there is never more than one.
+    /// The in-flight commit about the run: never more than one.
     pub commit: Option<CommitId>,
-    /// News of another node's run that came while a commit about it was in flight; taken up if that commit is rejected.
+    /// News of the run that arrived while a commit about it was in flight; handled if that commit is rejected.
     pub news: Option<News>,
 }
 
-/// News from the ledger of a watched run.
+/// News of a watched run, from the ledger.
 #[derive(Clone, Debug)]
 pub(in crate::engine) enum News {
-    /// Its record; absent: it is not in flight.
+    /// The run's record; absent: the run is not in flight.
     Changed(Option<(RunRecord, Version)>),
-    /// Its owner is gone, with what is known of it; and its record as read after that.
+    /// The run's owner is gone: the owner's state, and the run's record as read after that.
     OwnerGone(OwnerState, Option<(RunRecord, Version)>),
 }
 
-/// Who has a run, and how far it is.
+/// State of a run at this node: who has it, and how far it is.
 #[derive(Clone, Debug)]
 pub(in crate::engine) enum State {
-    /// This node.
+    /// This node has it.
     Local(LocalRun),
-    /// Another node, which was alive when last heard of.
+    /// Another node has it, and was alive when last read.
     Remote,
-    /// Unknown: its owner is gone and may still run it.
+    /// Its owner is gone and may still run it.
     CutOff,
-    /// Nobody: the leader is to begin it, or another attempt of it, or is just marking it cut off.
+    /// No node has it: the leader must begin it or another attempt of it, or is marking it cut off.
     Unowned,
-    /// Nobody: the leader is writing its end. Its job is decided on when that is answered.
+    /// No node has it: the leader is writing its end. The job is decided on once that write is answered.
     Settling,
 }
 
@@ -67,28 +67,28 @@ pub(in crate::engine) struct LocalRun {
     pub phase: Phase,
 }
 
-/// How far a local run is.
+/// Progress of a local run.
 #[derive(Clone, Debug)]
 pub(in crate::engine) enum Phase {
-    /// The ledger was asked to accept it.
+    /// Its begin is in flight to the ledger.
     Beginning,
-    /// The session ended before the ledger answered: the run is looked up under the next one. Nothing was started.
+    /// The session ended before the ledger answered, so the run is read under the next one. Nothing was started.
     Unconfirmed,
-    /// The warden was asked to start it, or has started it.
+    /// The warden was ordered to start it, or has started it.
     Alive(Process),
-    /// It has ended; the ledger is still to accept that.
+    /// It has ended; the ledger has not accepted the end yet.
     Ended(Ended),
-    /// Another attempt is to follow, under whichever leader; the ledger is still to accept that.
+    /// Another attempt must follow, under whichever leader; the ledger has not accepted the release yet.
     Releasing(Release),
 }
 
-/// An end that the ledger does not have yet.
+/// The end of a run that the ledger does not have yet.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct Ended {
     pub end: Box<RunEnd>,
-    /// It is in the log.
+    /// The end was reported.
     pub is_reported: bool,
-    /// A write of it was never answered: the ledger may have it.
+    /// A write of the end was not answered: the ledger may have it.
     pub may_be_written: bool,
 }
 
@@ -98,42 +98,42 @@ impl Ended {
     }
 }
 
-/// What becomes of a run that this node releases.
+/// A release of a run by this node.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct Release {
-    /// As what it waits in the ledger: `retrying`, or `unstarted`.
+    /// The run's state in the ledger after the release: `retrying` or `unstarted`.
     pub state: RunState,
-    /// Reported once the ledger has it.
+    /// Emitted once the ledger has the release.
     pub report: Option<Box<Report>>,
 }
 
 impl Release {
-    /// After an attempt that ended.
+    /// The release after an attempt that ended.
     pub fn retrying(report: Report) -> Self {
         Self { state: RunState::Retrying, report: Some(Box::new(report)) }
     }
 }
 
-/// A process tree, or one that the warden was asked to start.
+/// A process tree that the warden has started or was ordered to start.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct Process {
     pub tree_id: TreeId,
-    /// When the warden was asked to start it.
+    /// When the warden was ordered to start it.
     pub ordered: Uptime,
     /// When it started; absent until the warden reports it.
     pub started: Option<Uptime>,
-    /// When it has taken its `timeout`.
+    /// When its `timeout` is over.
     pub timeout_at: Option<Uptime>,
-    /// Why it was told to stop.
+    /// Why it was ordered to stop.
     pub stopped: Option<StopCause>,
-    /// The daemon has killed it, because the warden had not.
+    /// The daemon has killed it, because the warden has not.
     pub is_killed_here: bool,
     /// The node has a new session since the record was written.
     pub needs_change_owner: bool,
 }
 
 impl Process {
-    /// A tree that the warden is about to be asked to start.
+    /// A process tree that the warden is about to be ordered to start.
     pub fn new(tree_id: TreeId, ordered: Uptime, timeout_at: Option<Uptime>) -> Self {
         Self {
             tree_id,
@@ -147,35 +147,35 @@ impl Process {
     }
 }
 
-/// Why a tree was told to stop.
+/// Why a process tree was ordered to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum StopCause {
-    /// It took longer than its `timeout`.
+    /// It exceeded its `timeout`.
     Timeout,
-    /// The drain timeout passed, or the node was told to end at once.
+    /// The drain timeout passed, or the node was requested to end at once.
     Drain,
-    /// The term ended otherwise than by resigning.
+    /// The term ended, and not by resigning.
     Lease,
-    /// Somebody requested it, for this reason.
+    /// The run's end was requested, for this reason.
     Killed(Reason),
-    /// Another node settled the run: whatever comes of it counts no more.
+    /// Another node has settled the run, so its outcome here no longer counts.
     Superseded,
 }
 
-/// What happens to a run.
+/// A step from one state of a run to another.
 #[derive(Clone, Debug)]
 pub(in crate::engine) enum Step {
-    /// The ledger is asked to accept an attempt of this node.
+    /// This node requests an attempt from the ledger.
     Begin(Arc<Job>),
-    /// The ledger has accepted the attempt: the warden is asked to start it.
+    /// The ledger has accepted the attempt, and the warden is ordered to start it.
     Start(Process),
     /// The answer to the begin was lost with the session.
     LoseAnswer,
-    /// It ended here, or is ended before it was started.
+    /// It ended here, or was ended before it was started.
     End(Ended),
-    /// Another attempt is to follow.
+    /// This node releases it for another attempt.
     Release(Release),
-    /// No node has it: it waits to be begun.
+    /// No node has it any more: it waits to be begun.
     Disown,
     /// Another node has it.
     FindRemote,
@@ -196,7 +196,7 @@ impl State {
         Self::Local(LocalRun { job: None, phase })
     }
 
-    /// The state after a step. Total: a step that is not allowed gives the state back unchanged.
+    /// The state after a step. Total: returns the state unchanged if the step is not allowed.
     ///
     /// # Errors
     /// When the state does not allow the step.
@@ -204,7 +204,8 @@ impl State {
         use Phase as P;
         let local = |job, phase| Ok(Self::Local(LocalRun { job, phase }));
         match (self, step) {
-            // What the ledger says of a run that no longer has a process here counts, whatever this node was about to write.
+            // The run has no process here any more, so the ledger's record counts, whatever this node was about to
+            // write.
             (_, Step::Disown) => Ok(Self::Unowned),
             (Self::Unowned, Step::Begin(job)) => Ok(Self::beginning(job)),
             (Self::Local(LocalRun { job, phase: P::Beginning }), Step::Start(process)) => local(job, P::Alive(process)),
@@ -260,7 +261,7 @@ impl Step {
 }
 
 impl ActiveRun {
-    /// A run as read or written.
+    /// A run whose record was just read or written.
     pub fn new(record: RunRecord, version: Version, state: State) -> Self {
         Self { record, version, state, commit: None, news: None }
     }
@@ -283,8 +284,8 @@ impl ActiveRun {
         taken
     }
 
-    /// Keeps the news for when the commit in flight is answered. A gone owner is reported once: a newer record of the same owner does
-    /// not make that untrue.
+    /// Keeps the news until the commit in flight is answered. The watch reports a gone owner once, so a newer record of
+    /// the same owner must not replace that report.
     pub fn note_news(&mut self, news: News) {
         self.news = Some(match (self.news.take(), news) {
             (Some(News::OwnerGone(state, Some((old, _)))), News::Changed(Some((record, version))))
@@ -327,12 +328,12 @@ impl ActiveRun {
         matches!(self.state, State::Unowned)
     }
 
-    /// True while nobody has it and nothing is being written about it.
+    /// True while no node has it and no commit about it is in flight.
     pub fn is_idle(&self) -> bool {
         self.is_unowned() && self.commit.is_none()
     }
 
-    /// True while it waits to be started, and no attempt of it ever had a process.
+    /// True while it waits to be started and no attempt of it has had a process.
     pub fn never_started(&self) -> bool {
         self.record.state == RunState::Unstarted && !self.record.has_past()
     }
@@ -342,17 +343,17 @@ impl ActiveRun {
         self.record.state == RunState::Queued
     }
 
-    /// True while the leader is to begin it once nothing is in its way.
+    /// True while it waits for other runs and the leader may begin it.
     pub fn is_waiting(&self) -> bool {
         self.is_queued() && self.is_idle()
     }
 
-    /// True where the ledger is known to have the run in flight.
+    /// True if the ledger is known to have the run in flight.
     pub fn is_begun(&self) -> bool {
         !matches!(self.phase(), Some(Phase::Beginning | Phase::Unconfirmed))
     }
 
-    /// The process tree, where there is one here.
+    /// The run's process tree, if there is one here.
     pub fn process(&self) -> Option<&Process> {
         match self.phase() {
             Some(Phase::Alive(process)) => Some(process),
@@ -388,7 +389,7 @@ impl ActiveRun {
         }
     }
 
-    /// The job as it was for the run, and its end where that is known here.
+    /// The job as it was for the run, and the run's end if it is known here.
     pub fn into_end(self) -> (Option<Arc<Job>>, Option<Ended>) {
         match self.state {
             State::Local(LocalRun { job, phase: Phase::Ended(ended) }) => (job, Some(ended)),

@@ -1,7 +1,7 @@
-//! The runs in flight, with an index for questions about all of them: how many are this node's, how full a group is, which wait.
+//! The runs in flight, with an index for counts over all of them.
 //!
-//! Each such question costs a look into an index, however many runs there are. A run that was handed out to be changed is counted by
-//! what it is when the question comes.
+//! The index answers how many runs are this node's, how full a group is, and which runs wait, each by one lookup,
+//! however many runs there are. A run that was handed out for changes is counted by its state at the time of the query.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -15,25 +15,26 @@ use crate::job::{JobName, JobSet};
 use crate::ledger::CommitId;
 use crate::run::{RunId, TriggerSeq};
 
-/// A run's position among those that wait: the oldest occurrence first.
+/// A run's position among the waiting ones: the oldest occurrence first.
 pub(in crate::engine) type WaitingPosition = (Timestamp, RunId);
 
-/// See the module.
+/// All runs in flight that this node knows of.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct ActiveRuns {
     by_run: BTreeMap<RunId, ActiveRun>,
     index: Index,
-    /// Handed out to be changed, and so not in the index.
+    /// The run that was handed out for changes, and so is not in the index.
     handed_out: Option<RunId>,
     of_jobs: OfJobs,
 }
 
-/// What is known of jobs that runs are counted by.
+/// Properties of jobs that decide how their runs are counted.
 #[derive(Debug, Default)]
 struct OfJobs {
-    /// Which `concurrency_group` a job names.
+    /// The `concurrency_group` of each job that has one.
     groups: BTreeMap<JobName, Arc<str>>,
-    /// Jobs about which the service refuses a write, with the newest: what is to be begun of them is not about to start.
+    /// Jobs about which the service refuses a write, with the newest such write. Beginning runs of these jobs do not
+    /// count as starting.
     refused: BTreeMap<JobName, CommitId>,
 }
 
@@ -47,13 +48,13 @@ struct Index {
     triggers: BTreeMap<Uuid, BTreeSet<TriggerSeq>>,
 }
 
-/// What a run counts for.
+/// The counts that a run contributes to.
 #[derive(Debug, Default)]
 struct Facts {
     is_own: bool,
     has_tree: bool,
     is_starting: bool,
-    /// The group in which it takes a position.
+    /// The group in which it occupies a position.
     in_group: Option<Arc<str>>,
     /// The group in which it waits for a position.
     waiting: Option<(Arc<str>, WaitingPosition)>,
@@ -127,7 +128,7 @@ impl Index {
 }
 
 impl ActiveRuns {
-    /// Takes the jobs' groups as they are now.
+    /// Takes the jobs' groups from a new set of jobs.
     pub fn define(&mut self, jobs: &JobSet) {
         let group = |job: &crate::job::Job| job.concurrency_group.as_ref().map(|group| Arc::from(group.name.as_str()));
         self.of_jobs.groups = jobs.jobs.iter().filter_map(|(name, job)| Some((name.clone(), group(job)?))).collect();
@@ -139,8 +140,8 @@ impl ActiveRuns {
         self.of_jobs.refused.contains_key(job)
     }
 
-    /// The service refuses this write about the job: what is to be begun meanwhile takes no position from others. False where it refused
-    /// one already.
+    /// Records a write about the job that the service refuses, so that beginning runs of the job occupy no positions.
+    /// Returns false if a write about the job was refused already.
     pub fn refuse(&mut self, job: &JobName, id: CommitId) -> bool {
         if let Some(newest) = self.of_jobs.refused.get_mut(job) {
             *newest = id;
@@ -152,7 +153,7 @@ impl ActiveRuns {
         true
     }
 
-    /// The write is answered. True where it was the one that was refused.
+    /// Records an answered write. Returns true if it was the refused one.
     pub fn answer(&mut self, job: &JobName, id: CommitId) -> bool {
         let was_refused = self.of_jobs.refused.get(job) == Some(&id);
         if was_refused {
@@ -163,7 +164,7 @@ impl ActiveRuns {
         was_refused
     }
 
-    /// Changes which jobs are refused, and counts this one's runs by that.
+    /// Changes which jobs are refused, and counts this job's runs again.
     fn count_anew(&mut self, job: &JobName, change: impl FnOnce(&mut BTreeMap<JobName, CommitId>)) {
         self.take_back();
         for (run, active) in self.by_run.range(RunId::all_of(job)) {
@@ -183,7 +184,7 @@ impl ActiveRuns {
         }
     }
 
-    /// What was handed out is counted as it is now.
+    /// Puts the handed-out run back into the index, as it is now.
     fn take_back(&mut self) {
         let Some(run) = self.handed_out.take() else { return };
         if let Some(active) = self.by_run.get(&run) {
@@ -191,7 +192,7 @@ impl ActiveRuns {
         }
     }
 
-    /// What the run that is handed out counts for.
+    /// The counts of the handed-out run.
     fn uncounted(&self) -> Option<Facts> {
         let run = self.handed_out.as_ref()?;
         Some(Facts::of(run, self.by_run.get(run)?, &self.of_jobs))
@@ -226,7 +227,7 @@ impl ActiveRuns {
         Some(active)
     }
 
-    /// Keeps those of which `keep` is true.
+    /// Keeps the runs for which `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(&ActiveRun) -> bool) {
         self.by_run.retain(|_, active| keep(active));
         self.count_all();
@@ -240,38 +241,38 @@ impl ActiveRuns {
         self.by_run.values()
     }
 
-    /// Those of one job, by their occurrences.
+    /// The runs of one job, by their occurrences.
     pub fn of_job(&self, job: &JobName) -> impl Iterator<Item = (&RunId, &ActiveRun)> {
         self.by_run.range(RunId::all_of(job))
     }
 
-    /// How many this node has.
+    /// Number of runs that this node has.
     pub fn own(&self) -> usize {
         self.index.own + usize::from(self.uncounted().is_some_and(|facts| facts.is_own))
     }
 
-    /// How many have a process here, or are about to.
+    /// Number of runs that have a process here, or are about to.
     pub fn trees(&self) -> usize {
         self.index.trees + usize::from(self.uncounted().is_some_and(|facts| facts.has_tree))
     }
 
-    /// How many of this node's are begun, or being begun, and not known to have started.
+    /// Number of this node's runs that are begun or being begun, and not known to have started.
     pub fn starting(&self) -> usize {
         self.index.starting + usize::from(self.uncounted().is_some_and(|facts| facts.is_starting))
     }
 
-    /// How many take a position in a group.
+    /// Number of runs that occupy a position in a group.
     pub fn in_group(&self, group: &str) -> usize {
         let is_of = |facts: Facts| facts.in_group.as_deref() == Some(group);
         self.index.in_group.get(group).copied().unwrap_or_default() + usize::from(self.uncounted().is_some_and(is_of))
     }
 
-    /// The group that a job names.
+    /// The job's `concurrency_group`.
     pub fn group_of(&self, job: &JobName) -> Option<&Arc<str>> {
         self.of_jobs.groups.get(job)
     }
 
-    /// The next that waits for a position in a group, after this one.
+    /// The next run that waits for a position in a group, after `after`.
     pub fn next_waiting(&mut self, group: &str, after: Option<&WaitingPosition>) -> Option<WaitingPosition> {
         self.take_back();
         let positions = self.index.waiting.get(group)?;
@@ -281,7 +282,7 @@ impl ActiveRuns {
         }
     }
 
-    /// True where a run of a trigger of this uuid, other than `seq`, is in active.
+    /// True if a run of another trigger with this uuid is in flight.
     pub fn has_trigger(&self, uuid: Uuid, seq: TriggerSeq) -> bool {
         let is_other = |facts: Facts| facts.trigger.is_some_and(|(same, other)| same == uuid && other != seq);
         self.index.triggers.get(&uuid).is_some_and(|seqs| seqs.iter().any(|&other| other != seq))

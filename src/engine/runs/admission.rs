@@ -1,33 +1,34 @@
-//! How many runs are begun at once: as many as can be started well within the lease.
+//! Limit on attempts that are starting at once, so that each starts well within the lease.
 //!
-//! What is begun in the ledger is to be started before the lease ends, and the warden starts one process after the other. So a leader
-//! begins no more than were started lately in a fraction of its lease; what else is due waits, not begun, in the order in which it
-//! is due, and nothing but its misfire window keeps it from being begun later.
+//! A begun attempt must be started before the lease ends, and the warden starts one process after the other. So a
+//! leader begins no more attempts than were recently started in a fraction of its lease. Other due runs wait, not
+//! begun, in the order in which they are due, and are begun later unless their misfire window is over.
 //!
-//! The limit is measured, not configured: it grows while starts come back quickly, and shrinks in proportion when they take too long
-//! (additive increase, multiplicative decrease, as TCP's congestion avoidance, RFC 5681).
+//! The limit is measured, not configured: it grows while starts return quickly, and shrinks in proportion when they
+//! take too long (additive increase, multiplicative decrease, like TCP's congestion avoidance, RFC 5681).
 
 use std::time::Duration;
 
 use crate::clock::Uptime;
 
-/// To begin with: a machine that starts no more than this in its budget is a slow one.
+/// Initial limit. A machine that cannot start this many in its budget is slow.
 const FIRST: f64 = 64.0;
-/// A machine that is slower than this still begins so many at once: the commits are worth sharing.
+/// Lowest limit, even on a slower machine, so that begins share commits.
 const FEWEST: f64 = 4.0;
-/// More at once would not be quicker: the commits keep up.
+/// Highest limit. More at once would not be faster, because commits keep up with this.
 const MOST: f64 = 1024.0;
-/// How much of the session timeout the starts under way may take. Half of it, at least, is left of a lease when it is renewed.
+/// Divisor of the session timeout that gives the budget for starts in flight. A renewed lease has at least half a
+/// session timeout left.
 const SHARE: u32 = 10;
-/// Without a session, and with a long one.
+/// Budget without a session, and upper limit of the budget.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The current limit on starting attempts.
 #[derive(Debug)]
 pub(super) struct Admission {
     limit: f64,
     budget: Duration,
-    /// Starts ordered before this say nothing of the present limit.
+    /// Starts that were ordered before this do not tell anything about the current limit.
     shrunk_at: Uptime,
     /// The limit was reached, and too few have started since.
     is_full: bool,
@@ -40,25 +41,25 @@ impl Default for Admission {
 }
 
 impl Admission {
-    /// A session that expires after this gives its starts a share of it.
+    /// Takes the session timeout that the budget is derived from.
     pub fn under(&mut self, session_timeout: Duration) {
         self.budget = (session_timeout / SHARE).min(LONGEST);
     }
 
-    /// True where one more may be begun beside these. After the limit was reached some have to start first, so that what is begun
-    /// next shares its commits.
+    /// True if one more attempt may be begun beside `starting` others. Once the limit was reached, a quarter of them
+    /// must start first, so that the next begins share commits.
     pub fn admits(&mut self, starting: usize) -> bool {
         self.is_full = !self.has_room(starting);
         !self.is_full
     }
 
-    /// What [`Admission::admits`] would say.
+    /// The result that [`Admission::admits`] would return.
     pub fn has_room(&self, starting: usize) -> bool {
         let limit = if self.is_full { self.limit * 0.75 } else { self.limit };
         (starting as f64) < limit.max(1.0)
     }
 
-    /// A start that was ordered then has come back, with so many others still under way.
+    /// Adapts the limit to a start that has returned, with `starting` others still in flight.
     pub fn started(&mut self, ordered: Uptime, now: Uptime, starting: usize) {
         let took = now.since(ordered);
         if took > self.budget {
@@ -85,8 +86,8 @@ mod tests {
         Uptime::ZERO + Duration::from_micros(micros)
     }
 
-    /// A warden that starts one process after the other, and a leader with endless work: how long the slowest of the last 1000 starts
-    /// took, and how many were under way at most.
+    /// Simulates a warden that starts one process after the other, and a leader with endless work. Returns the time of
+    /// the slowest of the last 1000 starts, and the most starts that were in flight.
     fn keeps_up(micros_a_start: u64, starts: usize) -> (Duration, usize) {
         let mut admission = Admission::default();
         admission.under(T);

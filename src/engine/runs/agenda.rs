@@ -1,4 +1,4 @@
-//! What a leader has to do about runs that no node has: when, and for which something has changed.
+//! A leader's agenda of unowned and cut-off runs: due instants and pending changes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::job::JobName;
 use crate::run::RunId;
 
-/// A leader's agenda of unowned and cut-off runs.
+/// Due instants of unowned and cut-off runs, and changes that waiting runs must be checked for.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     /// When cut-off runs are given up.
@@ -18,14 +18,14 @@ pub(super) struct Agenda {
     pub changed: Changed,
 }
 
-/// What changed that queued runs may have waited for.
+/// Changes that queued runs may have waited for.
 #[derive(Debug, Default)]
 pub(super) struct Changed {
-    /// Everything.
+    /// Any run may have waited for the change.
     pub all: bool,
-    /// A run of these jobs ended, or one of them came to wait.
+    /// Jobs of which a run ended or started to wait.
     pub jobs: BTreeSet<JobName>,
-    /// A place in these groups may be free.
+    /// Groups in which a position may be free.
     pub groups: BTreeSet<Arc<str>>,
 }
 

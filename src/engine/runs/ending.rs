@@ -1,4 +1,4 @@
-//! How an attempt ended, from what the warden saw and why the attempt was told to stop.
+//! Outcome of an attempt, from its exit status and the reason for its stop.
 
 use std::time::Duration;
 
@@ -9,30 +9,30 @@ use crate::clock::{Now, earlier};
 use crate::process::{EndedBy, Ending, Exit, Step};
 use crate::run::{Outcome, Reason, RunEnd, millis};
 
-/// Its number.
 const SIGKILL: i32 = 9;
 
-/// Before the first new try of a start that failed for lack of resources.
+/// Pause before the first retry of a start that failed for lack of resources.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// Between two tries at most.
+/// Longest pause between two retries.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// The tail kept of a successful run, in bytes; the warden hands on 4 KiB.
+/// Bytes of output kept of a successful run. The warden passes on 4 KiB.
 const TAIL_OF_SUCCESS: usize = 512;
 
 /// The end of an attempt.
-pub(super) struct Verdict {
+pub(super) struct AttemptEnd {
     pub end: RunEnd,
-    /// The attempt ended because the lease did.
+    /// The attempt ended because the lease ended.
     pub is_by_lease: bool,
 }
 
-/// What the end of `process` makes of its run.
-pub(super) fn judge(now: Now, run: &ActiveRun, process: &Process, ending: &Ending) -> Verdict {
-    // The warden may have seen it dead before it read the order to kill it.
+/// The end of an attempt whose `process` has ended.
+pub(super) fn judge(now: Now, run: &ActiveRun, process: &Process, ending: &Ending) -> AttemptEnd {
+    // The warden may have seen the process dead before it read the kill order.
     let was_killed_here = process.is_killed_here && matches!(ending.exit, Exit::Signal { signal: SIGKILL, .. });
     let ended_by = ending.ended_by.or(was_killed_here.then_some(EndedBy::Order));
-    // SIGKILL gives no exit code: what has one ended by itself, whatever was about to end it.
+    // A process killed by SIGKILL has no exit code: one with an exit code ended by itself, even if it was about to be
+    // killed.
     let by_sigkill = ended_by == Some(EndedBy::Deadline) || process.stopped == Some(StopCause::Lease);
     let ended_by = ended_by.filter(|_| !(by_sigkill && matches!(ending.exit, Exit::Code(_))));
     let is_by_lease = ended_by == Some(EndedBy::Deadline)
@@ -71,16 +71,16 @@ pub(super) fn judge(now: Now, run: &ActiveRun, process: &Process, ending: &Endin
         tail: tail.to_owned(),
         dropped_bytes: ending.dropped_bytes,
     };
-    Verdict { end, is_by_lease }
+    AttemptEnd { end, is_by_lease }
 }
 
-/// Before a start that failed for lack of resources is tried again: doubled each time, so that a host without them is not asked all the
-/// time.
+/// Pause before a start that failed for lack of resources is retried. Doubles each time, so that the retries do not
+/// load a host that is already short of them.
 pub(super) fn pause_after(unstarted: u32) -> Duration {
     FIRST_PAUSE.saturating_mul(2u32.saturating_pow(unstarted.saturating_sub(1))).min(LONGEST_PAUSE)
 }
 
-/// True where the job is not to blame: any other would have failed here too.
+/// True if the job is not to blame: any other job would have failed here too.
 pub(super) fn is_for_lack_of_resources(errno: i32) -> bool {
     is_any(errno, &[Errno::NOMEM, Errno::AGAIN, Errno::MFILE, Errno::NFILE, Errno::IO])
 }
@@ -92,17 +92,17 @@ pub(super) fn reason_of(step: Step, errno: i32) -> Option<Reason> {
         Step::Exec if is_any(errno, &[Errno::NOENT]) => Some(Reason::NotFound),
         _ if is_any(errno, &[Errno::NOMEM, Errno::AGAIN]) => Some(Reason::NoMemory),
         Step::Exec => Some(Reason::NotExecutable),
-        // The log says which step failed, and how.
+        // The log names the step that failed, and the error.
         Step::Fork | Step::Prepare | Step::Limits => None,
     }
 }
 
-/// Compared as numbers: what is no error number at all, as where the system gave none, is none of these.
+/// True if `errno` is one of these. Compared as numbers, because `errno` may not be an error number at all.
 fn is_any(errno: i32, of: &[Errno]) -> bool {
     of.iter().any(|one| one.raw_os_error() == errno)
 }
 
-/// The last `limit` bytes of a text, or a few less so as not to break a character.
+/// The last `limit` bytes of a text, or a few less so that no character is split.
 fn last_bytes(text: &str, limit: usize) -> &str {
     let mut start = text.len().saturating_sub(limit);
     while !text.is_char_boundary(start) {

@@ -1,8 +1,9 @@
-//! The second line behind the warden: trees that must be dead, and of which it has not said so in time.
+//! The second line of defence behind the warden: trees that it should have killed.
 //!
-//! The warden kills what must not outlive the lease, and it can hang. What another node may start again, or what an order was to
-//! kill, is then killed by the daemon, [`Lease::timeout`] later: still before another may act. The warden is told too, so that it
-//! knows what the end was if it goes on.
+//! The warden kills what must not outlive the lease, but the warden can hang. If it has not reported in time that a
+//! tree is dead, the daemon kills the tree itself, [`Lease::timeout`] after the deadline: still before another node may
+//! act. This covers trees that another node may start again, and trees that a kill order was sent for. The warden
+//! receives the order too, so that it knows the cause of the end if it resumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,16 +12,16 @@ use crate::clock::Uptime;
 use crate::lease::Lease;
 use crate::process::{Deadline, TreeId};
 
-/// The trees that something is to kill, and when.
+/// Trees with a deadline, and the instants at which the daemon must kill them.
 #[derive(Debug)]
 pub(super) struct OverdueKills {
     timeout: Duration,
-    /// When the lease ends, or ended.
+    /// When the lease ends or has ended.
     lease_ends: Uptime,
-    /// The earliest of each kind of deadline is what counts.
+    /// Sorted by kind of deadline, then by instant: only the first of each kind matters.
     by_deadline: BTreeSet<(Deadline, TreeId)>,
     by_tree_id: BTreeMap<TreeId, Deadline>,
-    /// Those that were ordered to be killed.
+    /// Trees for which a kill order was sent.
     kill_sent: BTreeSet<TreeId>,
 }
 
@@ -36,7 +37,7 @@ impl OverdueKills {
         self.timeout = Lease::timeout(session_timeout);
     }
 
-    /// A lease that was taken away ended just now, if it had not ended before.
+    /// Takes the end of the lease. A revoked lease ends now, unless it had ended before.
     pub fn lease(&mut self, until: Uptime, now: Uptime) {
         self.lease_ends = if until > now { until } else { self.lease_ends.min(now) };
     }
@@ -49,17 +50,17 @@ impl OverdueKills {
         }
     }
 
-    /// By what it is to be killed.
+    /// The tree's deadline.
     pub fn deadline(&self, tree_id: TreeId) -> Option<Deadline> {
         self.by_tree_id.get(&tree_id).copied()
     }
 
-    /// True once it was ordered to be killed.
+    /// True once a kill order was sent.
     pub fn is_kill_sent(&self, tree_id: TreeId) -> bool {
         self.kill_sent.contains(&tree_id)
     }
 
-    /// It was ordered to be killed, unless that was to be done before.
+    /// Records a kill order. An earlier deadline of the tree stays.
     pub fn ordered(&mut self, tree_id: TreeId, now: Uptime) {
         if !self.is_kill_sent(tree_id) {
             let due = self.deadline(tree_id).map_or(now, |deadline| deadline.due(self.lease_ends).min(now));
@@ -75,7 +76,7 @@ impl OverdueKills {
         }
     }
 
-    /// When the next is overdue.
+    /// When the next tree is overdue.
     pub fn next_at(&self) -> Option<Uptime> {
         self.first().map(|(at, _)| at)
     }
@@ -86,7 +87,7 @@ impl OverdueKills {
         firsts.map(|&(deadline, tree_id)| (deadline.due(self.lease_ends) + self.timeout, tree_id)).min()
     }
 
-    /// The next that is overdue.
+    /// Takes the next overdue tree.
     pub fn pop_due(&mut self, now: Uptime) -> Option<TreeId> {
         let (_, tree_id) = self.first().filter(|&(at, _)| at <= now)?;
         self.forget(tree_id);
@@ -104,7 +105,7 @@ mod tests {
         Uptime::ZERO + Duration::from_secs(seconds)
     }
 
-    /// When what was due then is overdue.
+    /// The instant at which a deadline at `seconds` is overdue.
     fn late(seconds: u64) -> Uptime {
         at(seconds) + Lease::timeout(T)
     }

@@ -1,4 +1,4 @@
-//! The protocol of a run that this node has: begun in the ledger, started, ended, its end written down.
+//! Protocol of a run that this node has: begun in the ledger, started, ended, end written.
 //!
 //! A run has at most one commit in flight; [`Runs::commit_next`] requests the next as soon as the last is answered.
 
@@ -10,7 +10,7 @@ use super::unowned::LONGEST_CUT_OFF;
 use super::{Runs, at_due, retry, window};
 use crate::clock::{Now, Uptime, earlier, later};
 use crate::engine::command::{Command, Start};
-use crate::engine::commits::Pending;
+use crate::engine::commits::Purpose;
 use crate::engine::context::{Context, Fact};
 use crate::engine::report::Report;
 use crate::ledger::{Change, Commit, CommitId, Request};
@@ -20,13 +20,14 @@ use crate::run::{OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunSt
 use crate::term::TermEnd;
 
 impl Runs {
-    /// Runs of an earlier process, dead for sure: their ends are written, or they are released for another attempt.
+    /// Takes over runs of an earlier process that is known to be dead: writes their ends, or releases them for another
+    /// attempt.
     pub fn on_recovered(&mut self, cx: &mut Context, runs: Vec<RecoveredRun>) {
         for RecoveredRun { record, version, end, .. } in runs {
             let died = || RunEnd::unseen(&record, Outcome::Interrupted, Some(Reason::NodeDied), cx.now.wall);
             let phase = match end {
                 Some(end) => {
-                    // The death of the node is news; all other ends were reported when they came.
+                    // All other ends were reported when they happened.
                     let is_reported = end.reason != Some(Reason::NodeDied);
                     Phase::Ended(Ended::new(end, is_reported))
                 }
@@ -40,9 +41,9 @@ impl Runs {
         }
     }
 
-    /// The member exists under a new session: every own run is put under it, and what waited for a session is requested.
+    /// Puts every own run under a new session, and requests the commits that waited for one.
     pub fn on_session(&mut self, cx: &mut Context) {
-        self.hold_to_their_time(cx);
+        self.limit_kept_runs(cx);
         let own: Vec<RunId> = self.active.iter().filter(|(_, run)| run.is_local()).map(|(id, _)| id.clone()).collect();
         for run in own {
             let Some(active) = self.active.get_mut(&run) else { continue };
@@ -57,17 +58,20 @@ impl Runs {
         self.watch_all(cx);
     }
 
-    /// Under its new session a node has a lease again before it has its runs again: until the ledger has them, a successor may begin
-    /// the next of a job when a kept run's time has come, whatever this lease says.
-    pub fn hold_to_their_time(&mut self, cx: &mut Context) {
-        // A successor gives up what it found cut off after so long: this node's session was gone before that.
+    /// Limits kept runs to their own deadlines until the ledger has them under the new session.
+    ///
+    /// The node has a lease again before it has its runs again. Until then a successor may begin the job's next run as
+    /// soon as a kept run's time is over, whatever this node's lease is.
+    pub fn limit_kept_runs(&mut self, cx: &mut Context) {
+        // A successor gives up a cut-off run after this time, counted from later than now: it must first see that this
+        // node's session is gone.
         let longest = cx.now.up + LONGEST_CUT_OFF;
         let overdue = &self.trees.overdue;
         let kept = self.active.values().filter(|run| run.record.on_loss == OnLoss::CutOff);
         let kept = kept.filter_map(ActiveRun::process).filter(|process| !overdue.is_kill_sent(process.tree_id));
         let kept = kept.filter_map(|process| match overdue.deadline(process.tree_id) {
             Some(Deadline::LeaseAnd(at)) => Some((process.tree_id, Deadline::At(at.min(longest)))),
-            // None is not watched.
+            // Trees with `Deadline::None` are not watched.
             Some(Deadline::None) | None => Some((process.tree_id, Deadline::At(longest))),
             Some(Deadline::Lease | Deadline::At(_)) => None,
         });
@@ -76,8 +80,8 @@ impl Runs {
         }
     }
 
-    /// The ledger has the run under this session: its lease protects it again.
-    fn protect_by_the_lease(&mut self, cx: &mut Context, run: &RunId) {
+    /// Ties a run to the lease again, once the ledger has it under this session.
+    fn tie_to_lease(&mut self, cx: &mut Context, run: &RunId) {
         let Some(active) = self.active.get(run) else { return };
         let overdue = &self.trees.overdue;
         let Some(tree_id) =
@@ -96,27 +100,27 @@ impl Runs {
         cx.order(Order::Deadline { tree_id, deadline });
     }
 
-    /// The lease ends at another instant.
+    /// Takes the new end of the lease.
     pub fn renew(&mut self, cx: &mut Context, until: Uptime) {
         self.trees.overdue.lease(until, cx.now.up);
         cx.order(Order::Lease { until });
     }
 
-    /// Requests the commit that an own run waits for, if it waits for one and none is in flight.
+    /// Requests the commit that an own run needs, if it needs one and none is in flight.
     pub(super) fn commit_next(&mut self, cx: &mut Context, run: &RunId) {
         let Some(session) = cx.session.clone() else { return };
         let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
         let at = active.version;
         let mut record = active.record.clone();
-        let (change, pending) = match active.phase() {
+        let (change, purpose) = match active.phase() {
             Some(Phase::Ended(ended)) => {
                 let end = RunEnd::clone(&ended.end);
-                (Change::End { at, end, as_leader: false }, Pending::End { run: run.clone(), settled: None })
+                (Change::End { at, end, as_leader: false }, Purpose::End { run: run.clone(), settled: None })
             }
             Some(Phase::Releasing(Release { state, .. })) => {
                 record.state = *state;
                 record.nonce = cx.nonce();
-                (Change::ChangeOwner { at, run: record }, Pending::ChangeOwner { run: run.clone() })
+                (Change::ChangeOwner { at, run: record }, Purpose::ChangeOwner { run: run.clone() })
             }
             Some(Phase::Alive(process))
                 if process.needs_change_owner && process.stopped != Some(StopCause::Superseded) =>
@@ -124,7 +128,7 @@ impl Runs {
                 record.state = RunState::Running;
                 record.owner = Owner { node: cx.node.clone(), session };
                 record.nonce = cx.nonce();
-                (Change::ChangeOwner { at, run: record }, Pending::ChangeOwner { run: run.clone() })
+                (Change::ChangeOwner { at, run: record }, Purpose::ChangeOwner { run: run.clone() })
             }
             Some(Phase::Alive(_) | Phase::Beginning | Phase::Unconfirmed) | None => return,
         };
@@ -133,13 +137,13 @@ impl Runs {
         {
             active.record = record.clone();
         }
-        let id = cx.commit(change, pending);
+        let id = cx.commit(change, purpose);
         if let Some(active) = self.active.get_mut(run) {
             active.commit = Some(id);
         }
     }
 
-    /// The answer to a begin, or to another attempt, of a run that does not wait for others.
+    /// Handles the answer to the begin of a run.
     pub fn on_attempt_answer(&mut self, cx: &mut Context, run: &RunId, id: CommitId, answer: Commit) {
         let Some(active) = self.answered_run(run, id) else { return };
         if active.is_queued() {
@@ -148,19 +152,19 @@ impl Runs {
         match answer {
             Commit::Accepted => self.on_begun(cx, run),
             Commit::Superseded | Commit::Fenced => self.forget(cx, run),
-            Commit::Unknown => self.look_up(cx, run),
+            Commit::Unknown => self.read_unconfirmed(cx, run),
         }
     }
 
-    /// Nobody knows whether an attempt was begun: the ledger is asked, under the next session if this one is gone.
-    pub(super) fn look_up(&mut self, cx: &mut Context, run: &RunId) {
+    /// Reads the record of a run whose begin was not answered; under the next session if this one is gone.
+    pub(super) fn read_unconfirmed(&mut self, cx: &mut Context, run: &RunId) {
         self.step(cx, run, Step::LoseAnswer);
         if cx.session.is_some() {
             cx.ledger(Request::ReadRun(run.clone()));
         }
     }
 
-    /// The ledger has accepted an attempt of this node: now, and only now, it may start.
+    /// Starts an attempt that the ledger has accepted. It must not start before.
     pub(super) fn on_begun(&mut self, cx: &mut Context, run: &RunId) {
         let Some(active) = self.active.get(run) else { return };
         if active.record.kill.is_some() {
@@ -175,7 +179,8 @@ impl Runs {
         }
         let (record, version) = (active.record.clone(), active.version);
         let tree_id = TreeId(cx.count());
-        // From now on: what comes before the program runs, a working directory on a dead mount for one, can take as long.
+        // The timeout counts from now on, because the steps before exec can hang too, for example on a working
+        // directory on a dead mount.
         let timeout_at = job.timeout.map(|timeout| cx.now.up + timeout);
         let process = Process::new(tree_id, cx.now.up, timeout_at);
         if !self.step(cx, run, Step::Start(process.clone())) {
@@ -187,7 +192,7 @@ impl Runs {
         cx.commands.push(Command::Start(Box::new(start)));
     }
 
-    /// The warden has started the process of a run.
+    /// Handles a started process.
     pub fn on_started(&mut self, cx: &mut Context, run: RunId, tree_id: TreeId, pid: i32, at: Uptime) {
         let Some(active) = self.active.get_mut(&run) else { return };
         let (attempt, token) = (active.record.attempt, active.record.token);
@@ -201,7 +206,7 @@ impl Runs {
         let Some(active) = self.active.get(&run) else { return };
         let started_at = earlier(cx.now.wall, cx.now.up.since(at));
         let due_at = match active.job() {
-            // How long its upstreams took makes it not late.
+            // The time that its upstreams took does not count as lateness.
             Some(job) if job.schedule().is_none() => active.record.ready(),
             job => later(run.scheduled_at(), job.map_or(Duration::ZERO, |job| job.splay.delay())),
         };
@@ -210,7 +215,7 @@ impl Runs {
         cx.report(Report::Started { run, attempt, token, pid, lateness });
     }
 
-    /// A tree is gone, or was never started. The run that it belonged to; absent: it was a hook's.
+    /// Forgets a tree that is gone or was never started. Returns its run; `None` for a hook's.
     pub fn end_tree(&mut self, tree_id: TreeId) -> Option<RunId> {
         let run = self.trees.ended(tree_id)?;
         if let Some(process) = self.active.get(&run).and_then(ActiveRun::process) {
@@ -219,16 +224,16 @@ impl Runs {
         Some(run)
     }
 
-    /// The warden has not started the process of a run.
+    /// Handles an attempt that the warden could not start.
     pub fn on_not_started(&mut self, cx: &mut Context, run: &RunId, why: StartFailure) {
         let Some(active) = self.active.get(run) else { return };
         if active.record.kill.is_some() {
-            // Stopped before it was started.
+            // The kill request arrived before the start.
             return self.end_killed(cx, run);
         }
         match why {
             StartFailure::TooLate => self.release_unstarted(cx, run, Some(too_late(cx)), Duration::ZERO),
-            // Any other job would have failed here too: what failed is this node, not the run.
+            // Any other job would have failed here too: the node failed, not the run.
             StartFailure::Step { step: step @ (StartStep::Fork | StartStep::Prepare), errno } => {
                 let pause = pause_after(active.record.unstarted_attempts());
                 self.release_unstarted(cx, run, reason_of(step, errno), pause);
@@ -244,7 +249,7 @@ impl Runs {
         }
     }
 
-    /// The process of a run has ended.
+    /// Handles an ended process.
     pub fn on_ended(&mut self, cx: &mut Context, run: &RunId, ending: &Ending) {
         let Some(active) = self.active.get(run) else { return };
         let Some(process) = active.process() else { return };
@@ -258,7 +263,7 @@ impl Runs {
         self.end_attempt(cx, run, verdict.end);
     }
 
-    /// An own attempt is over: another follows where `retries` leave one, else the run ends.
+    /// Ends an own attempt: releases the run for another if `retries` allow one, else ends the run.
     fn end_attempt(&mut self, cx: &mut Context, run: &RunId, end: RunEnd) {
         match retry::delay_after(cx, &end) {
             Some(delay) => self.try_again(cx, run, &end, delay),
@@ -279,8 +284,10 @@ impl Runs {
         self.commit_next(cx, run);
     }
 
-    /// No process was started for an attempt that the ledger has: the leader starts another after a pause.
-    /// Nothing of the run is here any more, so the state directory forgets it: what is not noted there was not started.
+    /// Releases a run whose attempt was accepted but not started; the leader begins another after `pause`.
+    ///
+    /// No process of the run is here, so the state directory forgets it: an attempt that is not recorded there was not
+    /// started.
     fn release_unstarted(&mut self, cx: &mut Context, run: &RunId, reason: Option<Reason>, pause: Duration) {
         let Some(active) = self.active.get(run) else { return };
         let report = Report::Unstarted { run: run.clone(), attempt: active.record.attempt, reason };
@@ -295,7 +302,8 @@ impl Runs {
         self.commit_next(cx, run);
     }
 
-    /// The run is over here: its end is kept until the ledger has it, reported, and requested to be written.
+    /// Ends an own run: keeps the end in the state directory until the ledger has it, reports it, and requests its
+    /// write.
     fn end_run(&mut self, cx: &mut Context, run: &RunId, end: RunEnd) {
         let Some(version) = self.active.get(run).map(|active| active.version) else { return };
         if !self.step(cx, run, Step::End(Ended::new(end.clone(), true))) {
@@ -314,7 +322,7 @@ impl Runs {
         self.end_run(cx, run, end);
     }
 
-    /// The answer to a change of owner, or to a release.
+    /// Handles the answer to a change of owner or to a release.
     pub fn on_change_owner_answer(&mut self, cx: &mut Context, run: &RunId, id: CommitId, answer: Commit) {
         let Some(active) = self.answered_run(run, id) else { return };
         match answer {
@@ -327,13 +335,13 @@ impl Runs {
                 if let Some(process) = active.process_mut() {
                     process.needs_change_owner = false;
                 }
-                // What was accepted may also be the new session, requested while the process was still alive.
+                // The accepted change may also be the new session, requested while the process was still alive.
                 if is_released && active.release_mut().is_some() {
                     self.on_released(cx, run)
                 } else {
                     self.commit_next(cx, run)
                 }
-                self.protect_by_the_lease(cx, run);
+                self.tie_to_lease(cx, run);
                 self.take_up_news(cx, run);
             }
             Commit::Superseded | Commit::Fenced => cx.ledger(Request::ReadRun(run.clone())),
@@ -357,7 +365,7 @@ impl Runs {
         }
     }
 
-    /// The answer to an own run's end.
+    /// Handles the answer to the end of an own run.
     pub fn on_own_end_answer(&mut self, cx: &mut Context, run: &RunId, id: CommitId, answer: Commit) {
         let Some(active) = self.answered_run(run, id) else { return };
         match answer {
@@ -384,23 +392,24 @@ impl Runs {
         }
     }
 
-    /// What the ledger says of an own run whose commit it did not take, or did not answer.
+    /// Handles the record of an own run, read because a commit about it was rejected or not answered.
     pub(super) fn on_own_read(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
         let Some(active) = self.active.get_mut(run).filter(|active| active.commit.is_none()) else { return };
         let is_unconfirmed = matches!(active.phase(), Some(Phase::Unconfirmed));
         let may_be_written = active.ended().is_some_and(|ended| ended.may_be_written);
         match found {
             Some((record, version)) if active.record.is_same_attempt(&record) => {
-                // Of whichever decision of that term it is, and if another leader has cut it off since: nobody ever started it.
+                // The same attempt, whichever decision of the term wrote it, and even if another leader has marked it
+                // cut off since: nobody has started it.
                 active.version = version;
                 active.record.kill = record.kill.clone().or(active.record.kill.take());
                 if record.state.is_let_go() && active.release_mut().is_none() {
                     active.record = record;
-                    // By an earlier process of this node, which died before it got the answer.
+                    // Released by an earlier process of this node, which died before it received the answer.
                     return self.on_released(cx, run);
                 }
                 if is_unconfirmed {
-                    // Begun by a write that was answered too late for it to be started.
+                    // Its begin was accepted, but that is known too late to start it.
                     return self.release_unstarted(cx, run, Some(Reason::Lease), Duration::ZERO);
                 }
                 self.apply_kill(cx, run);
@@ -408,21 +417,21 @@ impl Runs {
             }
             found if is_unconfirmed => {
                 self.forget(cx, run);
-                self.take_note(cx, run, found);
+                self.adopt_unknown(cx, run, found);
                 cx.facts.push_back(Fact::JobReleased(run.job().clone()));
             }
-            // What is not in flight any more was ended: by the write that was never answered.
+            // It is no longer in flight, so the unanswered write has ended it.
             None if may_be_written => self.drop_run(cx, run),
             found => {
                 self.supersede(cx, run);
                 if !self.active.contains_key(run) {
-                    self.take_note(cx, run, found);
+                    self.adopt_unknown(cx, run, found);
                 }
             }
         }
     }
 
-    /// Another node settled an own run: what still runs of it is killed, and nothing more is written about it.
+    /// Gives up an own run that another node has settled: kills its process, and writes nothing more about it.
     pub(super) fn supersede(&mut self, cx: &mut Context, run: &RunId) {
         cx.report(Report::Superseded { run: run.clone() });
         if self.active.get(run).is_some_and(|active| active.process().is_some()) {
@@ -432,7 +441,7 @@ impl Runs {
         }
     }
 
-    /// What the ledger has of it, if anything, is another node's affair; a leader reads it.
+    /// Drops an own run. If the ledger still has it, another node handles it; a leader reads it.
     fn drop_run(&mut self, cx: &mut Context, run: &RunId) {
         self.forget(cx, run);
         cx.forget(run);
@@ -441,7 +450,7 @@ impl Runs {
         }
     }
 
-    /// Stops every own tree, with its grace or at once.
+    /// Stops every own process, with its grace or at once.
     pub fn stop_all(&mut self, cx: &mut Context, at_once: bool) {
         let alive = self.active.iter().filter(|(_, run)| run.process().is_some());
         let alive: Vec<RunId> = alive.map(|(id, _)| id.clone()).collect();
@@ -455,7 +464,7 @@ impl Runs {
         self.active.values().filter_map(|run| run.job().map(|job| job.kill_grace)).max().unwrap_or_default()
     }
 
-    /// The term is over. What another node may start again dies now, unless the node gave leadership up itself.
+    /// Kills runs that another node may start again, because the term is over. A node that resigned keeps them.
     pub fn kill_for_lease(&mut self, cx: &mut Context, why: TermEnd) {
         if why == TermEnd::Resigned {
             return;
@@ -469,7 +478,7 @@ impl Runs {
         }
     }
 
-    /// SIGTERM, and SIGKILL after the job's grace. The first cause counts.
+    /// Sends SIGTERM, and SIGKILL after the job's grace. The first cause counts.
     pub(super) fn stop(&mut self, cx: &mut Context, run: &RunId, cause: StopCause) {
         let Some(active) = self.active.get_mut(run) else { return };
         let grace = active.job().map_or(Duration::ZERO, |job| job.kill_grace);
@@ -480,7 +489,7 @@ impl Runs {
         }
     }
 
-    /// SIGKILL now. The first cause counts, but for [`StopCause::Superseded`], which makes all others void.
+    /// Sends SIGKILL. The first cause counts, except that [`StopCause::Superseded`] replaces any other.
     fn kill(&mut self, cx: &mut Context, run: &RunId, cause: StopCause) {
         let Some(process) = self.active.get_mut(run).and_then(ActiveRun::process_mut) else { return };
         if process.stopped.is_none() || cause == StopCause::Superseded {
@@ -491,7 +500,8 @@ impl Runs {
         cx.order(Order::Kill { tree_id });
     }
 
-    /// Has the daemon kill the trees that the warden should have killed. The order to the warden is before the next lease in its socket.
+    /// Has the daemon kill the trees that the warden should have killed. The kill order still goes to the warden, before
+    /// the next lease.
     pub(super) fn kill_overdue(&mut self, cx: &mut Context) {
         let mut overdue = Vec::new();
         while let Some(tree_id) = self.trees.overdue.pop_due(cx.now.up) {
@@ -508,7 +518,7 @@ impl Runs {
         }
     }
 
-    /// Watches own runs again: what was watched under another session, or in a term, is not watched any more.
+    /// Watches own runs again: watches end with their session, and with the term.
     pub fn watch_all(&mut self, cx: &mut Context) {
         if cx.session.is_none() {
             return;
@@ -520,12 +530,12 @@ impl Runs {
     }
 }
 
-/// Why an attempt is not started any more.
+/// Why an attempt is not started.
 fn too_late(cx: &Context) -> Reason {
     if cx.is_ending { Reason::Drain } else { Reason::Lease }
 }
 
-/// When the warden kills the run by itself: the rule that a successor will go by.
+/// When the warden kills the run by itself. A successor settles the run by the same rule.
 fn deadline_of(run: &RunRecord, now: Now) -> Deadline {
     match (run.on_loss, run.keep_until) {
         (OnLoss::Rerun | OnLoss::Interrupt, _) => Deadline::Lease,

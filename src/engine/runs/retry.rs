@@ -1,14 +1,14 @@
-//! Another attempt of a run: after a failure at its time (`retries`), after an interruption at once (`interrupted: rerun`).
+//! Further attempts of a run: after a delay (`retries`) or at once (`interrupted: rerun`).
 //!
 //! ```text
-//!   an attempt ends ─ its owner ─► retrying, retry_at ─ whoever leads then ─► attempt + 1
+//!   an attempt ends ─ its owner ─► retrying, retry_at ─ any leader ─► attempt + 1
 //! ```
 //!
-//! What is awaited stands in the ledger, so it does not matter who leads at `retry_at`. `limit` counts attempts that
-//! failed or took too long; an interrupted one takes none away. Of a job that was changed meanwhile the present
-//! definition counts; a job that is no more gets no other attempt, and the run ends as its last one did.
-//! The first attempt of a run that waited for others is begun here too.
-//! Where the owner dies before the ledger has `retrying`, the run counts as interrupted.
+//! The ledger holds `retry_at`, so it does not matter which node leads then. `limit` counts attempts that failed or
+//! timed out; interrupted attempts do not count. If the job was changed meanwhile, its current definition counts; if it
+//! was removed, there is no further attempt, and the run ends as its last attempt did. The first attempt of a run that
+//! waited for others is begun here too. If the owner dies before the ledger has `retrying`, the run counts as
+//! interrupted.
 
 use std::time::Duration;
 
@@ -22,28 +22,29 @@ use crate::job::{Job, Retries};
 use crate::run::{Nonce, OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState};
 use crate::term::{FencingToken, NodeName, SessionId};
 
-/// How much a delay is spread, so that jobs that failed together do not come back together.
+/// Jitter of a delay, as a fraction of it, so that jobs that failed together are not retried together.
 const JITTER: f64 = 0.1;
 
-/// How long after its `failures`th failure a run is tried again: `delay`, times `backoff` for each failure before, a tenth
-/// more or less, at most `max_delay`. The same on every node, for it is drawn from the run's id and the count.
+/// Delay after a run's `failures`th failure: `delay`, times `backoff` for each earlier failure, at most `max_delay`.
+///
+/// The jitter is derived from the run's id and the count, so the delay is the same on every node.
 pub(in crate::engine) fn delay(retries: &Retries, run: &RunId, failures: u32) -> Duration {
     let exponent = i32::try_from(failures.saturating_sub(1)).unwrap_or(i32::MAX);
     let longest = retries.max_delay.as_secs_f64();
-    // A product beyond all numbers is longer than the longest, too.
+    // An infinite product is capped too.
     let base = (retries.delay.as_secs_f64() * retries.backoff.powi(exponent)).min(longest);
     Duration::try_from_secs_f64((base * (1.0 + JITTER * spread(run, failures))).min(longest))
         .unwrap_or(retries.max_delay)
 }
 
-/// From -1 to 1.
+/// A pseudo-random number from -1 to 1 for this run and count.
 fn spread(run: &RunId, failures: u32) -> f64 {
     let hash = Sha256::digest(format!("{run} {failures}"));
     let drawn = hash.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
     f64::from(drawn) / f64::from(u32::MAX) * 2.0 - 1.0
 }
 
-/// How long after its end an attempt is followed by another; absent: it is not.
+/// Delay from an attempt's end to the next attempt; `None` if there is no other.
 pub(super) fn delay_after(cx: &Context, end: &RunEnd) -> Option<Duration> {
     let retries = &cx.job(&end.run.job)?.retries;
     let failures = end.run.past.failures;
@@ -51,7 +52,7 @@ pub(super) fn delay_after(cx: &Context, end: &RunEnd) -> Option<Duration> {
     (may && failures < retries.limit).then(|| delay(retries, &end.run.id(), failures + 1))
 }
 
-/// The record of the next attempt of a run that nobody has, to be begun here.
+/// The record of the next attempt, on this node, of a run that no node has.
 pub(super) fn next_attempt(
     cx: &Context,
     active: &ActiveRun,
@@ -60,7 +61,7 @@ pub(super) fn next_attempt(
 ) -> RunRecord {
     let record = &active.record;
     let mut past = record.past.clone();
-    // An attempt that had no process leaves nothing to record.
+    // An attempt that had no process is not recorded.
     if record.state != RunState::Unstarted {
         past.note(&lost(cx, record));
     }
@@ -81,7 +82,7 @@ pub(super) fn next_attempt(
     }
 }
 
-/// The end of a run whose job is not defined any more: its last attempt's.
+/// The end of a run whose job is no longer defined: the end of its last attempt.
 pub(super) fn end_without_job(cx: &Context, record: &RunRecord) -> RunEnd {
     let mut end = lost(cx, record);
     if let Some(last) = record.past.end_of(record) {
@@ -92,14 +93,14 @@ pub(super) fn end_without_job(cx: &Context, record: &RunRecord) -> RunEnd {
     end
 }
 
-/// When a run is to be begun again by this node, where that is not at once. A node's pause for what it lacks
-/// binds no other node.
+/// When this node must begin a run again; `None`: at once. A pause for lack of resources binds only the node that
+/// lacked them.
 pub(super) fn retry_at(record: &RunRecord, node: &NodeName) -> Option<Timestamp> {
     let is_of_another = record.state == RunState::Unstarted && record.owner.node != *node;
     record.retry_at.filter(|_| !is_of_another)
 }
 
-/// The end of an attempt whose node is gone. A run that only waited has lost no node.
+/// The end of an attempt whose node is gone. A run that only waited had no node to lose.
 fn lost(cx: &Context, record: &RunRecord) -> RunEnd {
     let reason = (record.state != RunState::Queued).then_some(Reason::NodeDied);
     RunEnd::unseen(record, Outcome::Interrupted, reason, cx.now.wall)

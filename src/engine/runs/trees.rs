@@ -1,4 +1,4 @@
-//! The process trees of own runs: which run each belongs to, and what is due about them at which instant.
+//! The process trees of own runs, with their timeouts, watches and deadlines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,16 +10,16 @@ use crate::clock::Uptime;
 use crate::process::{Deadline, TreeId};
 use crate::run::RunId;
 
-/// How long an attempt lasts before its record is watched for requests to end it: a short one is not worth the read.
+/// An attempt's record is watched for kill requests only after this time: shorter attempts are not worth the read.
 const WATCH_AFTER: Duration = Duration::from_secs(1);
 
-/// The trees of own runs.
+/// The process trees of own runs.
 #[derive(Debug, Default)]
 pub(super) struct Trees {
     by_id: BTreeMap<TreeId, RunId>,
-    /// When attempts have taken their `timeout`.
+    /// When attempts time out.
     timeouts: BTreeSet<(Uptime, TreeId)>,
-    /// When attempts are watched for requests to end them.
+    /// When the records of attempts must be watched for kill requests.
     watches: BTreeSet<(Uptime, TreeId)>,
     pub overdue: OverdueKills,
     pub admission: Admission,
@@ -37,52 +37,52 @@ impl Trees {
         self.by_id.get(&tree_id)
     }
 
-    /// The warden is asked to start this tree.
+    /// Adds a tree that the warden is ordered to start.
     pub fn ordered(&mut self, run: &RunId, process: &Process, deadline: Deadline) {
         self.by_id.insert(process.tree_id, run.clone());
         self.timeouts.extend(process.timeout_at.map(|at| (at, process.tree_id)));
         self.overdue.watch(process.tree_id, deadline);
     }
 
-    /// The warden has started it, so its `timeout` counts from now on.
+    /// Records a start; the `timeout` counts from it.
     pub fn started(&mut self, tree_id: TreeId, at: Uptime, old_timeout: Option<Uptime>, timeout_at: Option<Uptime>) {
-        // A timeout that has passed was acted on.
+        // If the old timeout has passed, the stop was ordered already.
         if old_timeout.is_some_and(|before| self.timeouts.remove(&(before, tree_id))) {
             self.timeouts.extend(timeout_at.map(|at| (at, tree_id)));
         }
         self.watches.insert((at + WATCH_AFTER, tree_id));
     }
 
-    /// The tree is dead, or was never started. Which run it belonged to; absent: a hook.
+    /// Removes a tree that is dead or was never started. Returns its run; `None` for a hook's.
     pub fn ended(&mut self, tree_id: TreeId) -> Option<RunId> {
         self.overdue.forget(tree_id);
         self.by_id.remove(&tree_id)
     }
 
-    /// Nothing is due any more about a process that has ended.
+    /// Removes the timers of a process that has ended.
     pub fn forget_times(&mut self, process: &Process) {
         process.timeout_at.map(|at| self.timeouts.remove(&(at, process.tree_id)));
         process.started.map(|at| self.watches.remove(&(at + WATCH_AFTER, process.tree_id)));
     }
 
-    /// The next run whose attempt has taken its `timeout`.
+    /// Takes the next run whose attempt has timed out.
     pub fn pop_timeout(&mut self, now: Uptime) -> Option<RunId> {
         let tree_id = pop_due(&mut self.timeouts, now)?;
         self.by_id.get(&tree_id).cloned()
     }
 
-    /// The next run whose attempt has lasted long enough to be watched.
+    /// Takes the next run whose attempt has lasted long enough to be watched.
     pub fn pop_watch(&mut self, now: Uptime) -> Option<RunId> {
         let tree_id = pop_due(&mut self.watches, now)?;
         self.by_id.get(&tree_id).cloned()
     }
 
-    /// The trees that are not watched yet.
+    /// The trees whose records are not watched yet.
     pub fn unwatched(&self) -> BTreeSet<TreeId> {
         self.watches.iter().map(|&(_, tree_id)| tree_id).collect()
     }
 
-    /// When something is due next.
+    /// When the next timer is due.
     pub fn next_at(&self) -> Option<Uptime> {
         let timers = [self.timeouts.first(), self.watches.first()].into_iter().flatten();
         timers.map(|&(at, _)| at).chain(self.overdue.next_at()).min()

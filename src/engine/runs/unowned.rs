@@ -1,10 +1,11 @@
-//! What a leader does about runs that no node has, and about those of other nodes.
+//! A leader's work on runs that no node has, and on runs of other nodes.
 //!
-//! When it takes over, runs of living nodes are left alone and watched. Runs of dead ones are begun again, ended, or marked cut off, by
-//! the rule that was fixed when they began. What waits for another attempt, or for other runs, is begun at its time.
+//! At its takeover the leader watches runs of living nodes and leaves them alone. It begins runs of dead nodes again,
+//! ends them, or marks them cut off, by the rule that was fixed when they began. Runs that wait for another attempt, or
+//! for other runs, are begun at their time.
 //!
 //! ```text
-//!   an attempt ends ─ its owner ─► retrying, retry_at ─ whoever leads then ─► attempt + 1
+//!   an attempt ends ─ its owner ─► retrying, retry_at ─ any leader ─► attempt + 1
 //! ```
 
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::waiting::margin;
 use super::window::{self, Window};
 use super::{Runs, retry};
 use crate::clock::later;
-use crate::engine::commits::{Pending, UnreportedSkip};
+use crate::engine::commits::{Purpose, UnreportedSkip};
 use crate::engine::context::{Context, Fact};
 use crate::engine::report::Report;
 use crate::job::{JobName, Overlap};
@@ -26,21 +27,21 @@ use crate::run::{
     Answer, KillRequest, Link, OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason, Version,
 };
 
-/// How long a run may be cut off at most: then a host that never comes back takes no place from others any more.
+/// Longest time that a run stays cut off. After that, a host that never comes back no longer blocks other runs.
 pub(super) const LONGEST_CUT_OFF: Duration = Duration::from_secs(24 * 3600);
 
 impl Runs {
-    /// A term begins with these runs in flight, as an earlier leader left them.
+    /// Begins a term with the runs in flight that earlier leaders left.
     pub fn begin_term(&mut self, cx: &mut Context, mut running: Vec<Running>) {
         self.agenda = super::Agenda::default();
-        // Attempts of an earlier term that nobody answered for. What of them was written is in the snapshot, which was read after that
-        // term's candidate had gone; the rest can no longer be written.
+        // Unanswered attempts of an earlier term. Those that were written are in the snapshot, which was read after
+        // that term's candidate was gone; the others can no longer be written.
         self.active.retain(ActiveRun::is_begun);
         running.sort_by_key(|found| (found.record.scheduled_at, found.record.job.clone()));
         for Running { record, version, owner } in running {
             let run = record.id();
             match self.active.get(&run).filter(|active| active.is_local()) {
-                // An end that is still to be refused: another attempt has begun since, and counts from now on.
+                // This node's end will be rejected: another attempt has begun since, and counts from now on.
                 Some(own) if own.process().is_none() && !own.record.is_same_attempt(&record) => {
                     self.supersede(cx, &run);
                     self.adopt(cx, &run, record, version, owner);
@@ -51,14 +52,14 @@ impl Runs {
         }
     }
 
-    /// The term is over: what other nodes and nobody have is not this node's affair any more.
+    /// Ends the term: drops all runs that this node does not have itself.
     pub fn end_term(&mut self, cx: &mut Context) {
         self.agenda = super::Agenda::default();
         self.active.retain(ActiveRun::is_local);
         self.watch_all(cx);
     }
 
-    /// Takes a run of another node, or of nobody, for what its record and its owner's state say.
+    /// Adds a run of another node, or of none, by its record and the state of its owner.
     fn adopt(&mut self, cx: &mut Context, run: &RunId, record: RunRecord, version: Version, owner: OwnerState) {
         let record = as_known_here(cx, record);
         let state = record.state;
@@ -69,7 +70,7 @@ impl Runs {
         match (state, owner) {
             (RunState::Queued, _) => self.await_others(cx, run),
             (RunState::Retrying | RunState::Unstarted, _) => self.await_retry(cx, run),
-            // Cut off and alive: its owner is back and about to say so. Until then nothing ends its process.
+            // Cut off and alive: its owner is back and about to claim it. Until then nothing ends its process.
             (RunState::Running | RunState::CutOff, OwnerState::Alive) => cx.ledger(Request::Watch(run.clone())),
             (RunState::Running, owner) => self.settle_lost(cx, run, owner),
             (RunState::CutOff, OwnerState::Dead) => self.settle_dead(cx, run),
@@ -78,8 +79,8 @@ impl Runs {
         self.apply_kill(cx, run);
     }
 
-    /// A run that is not among those this node knows of. A leader knows of all: whatever it is, it is watched.
-    pub(super) fn take_note(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
+    /// Adds a run that this node did not know of. A leader tracks every run, so it watches this one too.
+    pub(super) fn adopt_unknown(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
         if let (Some((record, version)), true) = (found, cx.leads()) {
             let record = as_known_here(cx, record);
             let state = record.state;
@@ -95,7 +96,7 @@ impl Runs {
         }
     }
 
-    /// A run whose owner is gone: settled by the rule fixed at its beginning.
+    /// Settles a run whose owner is gone, by the rule that was fixed when it began.
     fn settle_lost(&mut self, cx: &mut Context, run: &RunId, owner: OwnerState) {
         let Some(active) = self.active.get(run) else { return };
         let margin = margin(cx, run);
@@ -114,12 +115,12 @@ impl Runs {
         }
     }
 
-    /// Writes a run's new record: another attempt, or that it is cut off.
+    /// Writes a run's new record: another attempt, or the run as cut off.
     fn update(&mut self, cx: &mut Context, run: &RunId, record: RunRecord) {
         let Some(active) = self.active.get_mut(run) else { return };
         active.record = record.clone();
         let at = active.version;
-        let id = cx.commit(Change::UpdateRun { at, run: record }, Pending::UpdateRun { run: run.clone() });
+        let id = cx.commit(Change::UpdateRun { at, run: record }, Purpose::UpdateRun { run: run.clone() });
         self.note_settling(cx, run, id);
     }
 
@@ -127,7 +128,7 @@ impl Runs {
         self.settle_end(cx, run, Outcome::Interrupted, Some(Reason::NodeDied));
     }
 
-    /// A cut-off run whose time is over.
+    /// Ends a cut-off run whose time is over.
     fn abandon(&mut self, cx: &mut Context, run: &RunId) {
         self.settle_end(cx, run, Outcome::Abandoned, None);
     }
@@ -138,12 +139,12 @@ impl Runs {
         self.settle_as(cx, run, end);
     }
 
-    /// Ends a run that no node has.
+    /// Writes the end of a run that no node has.
     fn settle_as(&mut self, cx: &mut Context, run: &RunId, end: RunEnd) {
         let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
         let change = Change::End { at: active.version, end: end.clone(), as_leader: true };
         if self.step(cx, run, Step::Settle) {
-            let id = cx.commit(change, Pending::End { run: run.clone(), settled: Some(Box::new(end)) });
+            let id = cx.commit(change, Purpose::End { run: run.clone(), settled: Some(Box::new(end)) });
             self.note_settling(cx, run, id);
         }
     }
@@ -152,10 +153,10 @@ impl Runs {
         if let Some(active) = self.active.get_mut(run) {
             active.commit = Some(id);
         }
-        cx.is_of_the_takeover(id);
+        cx.add_to_takeover(id);
     }
 
-    /// The answer to another attempt, or to the mark as cut off.
+    /// Handles the answer to another attempt, or to marking a run cut off.
     pub fn on_update_answer(&mut self, cx: &mut Context, run: &RunId, id: CommitId, answer: Commit) {
         let Some(active) = self.answered_run(run, id) else { return };
         let is_own = active.is_local();
@@ -171,13 +172,13 @@ impl Runs {
                 self.keep_cut_off(cx, run);
                 self.take_up_news(cx, run);
             }
-            Commit::Unknown if is_own => self.look_up(cx, run),
+            Commit::Unknown if is_own => self.read_unconfirmed(cx, run),
             Commit::Superseded | Commit::Unknown => self.on_settled_by_another(cx, run),
             Commit::Fenced => self.forget(cx, run),
         }
     }
 
-    /// Lets a cut-off run be until its time is over, and watches for its owner's return.
+    /// Keeps a cut-off run until its time is over, and watches for its owner's return.
     fn keep_cut_off(&mut self, cx: &mut Context, run: &RunId) {
         self.give_up_at_its_time(cx, run);
         cx.ledger(Request::Watch(run.clone()));
@@ -201,7 +202,7 @@ impl Runs {
         }
     }
 
-    /// The answer to the end of a run that the leader settles.
+    /// Handles the answer to the end of a run that the leader settles.
     pub fn on_settled_end_answer(
         &mut self,
         cx: &mut Context,
@@ -224,8 +225,8 @@ impl Runs {
         }
     }
 
-    /// Another wrote, or may have written, of a run that this leader was just settling: the ledger is asked. What was received
-    /// meanwhile may be older than that.
+    /// Reads a run again that another node wrote, or may have written, while this leader was settling it. News that
+    /// arrived meanwhile may be older than that write.
     fn on_settled_by_another(&mut self, cx: &mut Context, run: &RunId) {
         if !self.step(cx, run, Step::Disown) {
             return;
@@ -238,7 +239,7 @@ impl Runs {
         }
     }
 
-    /// News of a run that this leader watches.
+    /// Handles news of a run that this leader watches.
     pub fn on_news(&mut self, cx: &mut Context, run: &RunId, news: News) {
         if !cx.leads() {
             return;
@@ -274,7 +275,8 @@ impl Runs {
             RunState::Running => {
                 self.step(cx, run, Step::FindRemote);
                 if was_lost {
-                    // That its owner is gone was reported once: it is to be reported again, if it is so.
+                    // The watch reports a gone owner once. Watching again makes it report the owner again, if it is
+                    // still gone.
                     cx.ledger(Request::Watch(run.clone()));
                 }
             }
@@ -284,7 +286,7 @@ impl Runs {
         if is_unwritten { self.write_kill(cx, run) } else { self.apply_kill(cx, run) }
     }
 
-    /// Does what a run's record requests, as far as that is this node's to do.
+    /// Performs the kill that a run's record requests, as far as this node can.
     pub(super) fn apply_kill(&mut self, cx: &mut Context, run: &RunId) {
         let Some(active) = self.active.get(run) else { return };
         let Some(kill) = &active.record.kill else { return };
@@ -292,9 +294,9 @@ impl Runs {
         match active.state() {
             State::Local(local) => match &local.phase {
                 Phase::Alive(_) => self.stop(cx, run, StopCause::Killed(reason)),
-                // The ledger has accepted it, and it was not started.
+                // Accepted by the ledger, but not started yet.
                 Phase::Beginning if active.commit.is_none() => self.end_killed(cx, run),
-                // The attempt is over, and no other is to follow.
+                // The attempt is over, and no other must follow.
                 Phase::Releasing(_) => self.end_killed(cx, run),
                 Phase::Beginning | Phase::Unconfirmed | Phase::Ended(_) => {}
             },
@@ -304,20 +306,20 @@ impl Runs {
         }
     }
 
-    /// Writes the request to end a run of another node into its record.
+    /// Writes the kill request for another node's run into its record.
     pub(super) fn write_kill(&mut self, cx: &mut Context, run: &RunId) {
         let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
         if !matches!(active.state(), State::Remote) {
             return self.apply_kill(cx, run);
         }
         let change = Change::Kill { at: active.version, run: active.record.clone() };
-        let id = cx.commit(change, Pending::Kill { run: run.clone() });
+        let id = cx.commit(change, Purpose::Kill { run: run.clone() });
         if let Some(active) = self.active.get_mut(run) {
             active.commit = Some(id);
         }
     }
 
-    /// The answer to a request to end another node's run.
+    /// Handles the answer to a kill request for another node's run.
     pub fn on_kill_answer(&mut self, cx: &mut Context, run: &RunId, id: CommitId, answer: Commit) {
         let Some(active) = self.answered_run(run, id) else { return };
         match answer {
@@ -325,13 +327,13 @@ impl Runs {
                 active.version = active.version.next();
                 self.take_up_news(cx, run);
             }
-            // What its record says now decides whether the request is written again.
+            // The record as it is now decides if the request is written again.
             Commit::Superseded | Commit::Unknown => cx.ledger(Request::ReadRun(run.clone())),
             Commit::Fenced => {}
         }
     }
 
-    /// A run that this leader has just come to know waits for another attempt.
+    /// Schedules a run, new to this leader, that waits for another attempt.
     pub(super) fn await_retry(&mut self, cx: &mut Context, run: &RunId) {
         self.retry_at_its_time(cx, run);
         self.watch_unowned(cx, run);
@@ -343,7 +345,8 @@ impl Runs {
         }
     }
 
-    /// A run that nobody has is begun again at its time, by a leader whose lease holds: whatever it begins without one is not started.
+    /// Schedules another attempt of a run that no node has. Only a leader whose lease holds begins it, because an
+    /// attempt begun without a lease is not started.
     fn retry_at_its_time(&mut self, cx: &mut Context, run: &RunId) {
         if !self.step(cx, run, Step::Disown) {
             return;
@@ -353,12 +356,12 @@ impl Runs {
         self.agenda.retries.insert((at, run.clone()));
     }
 
-    /// Takes the next run that is to be begun again now.
+    /// Takes the next run that must be begun again now.
     pub fn pop_retry(&mut self, cx: &Context) -> Option<RunId> {
         pop_due(&mut self.agenda.retries, cx.due)
     }
 
-    /// What of a job waits for another attempt is looked at.
+    /// Has all runs of a job checked that wait for another attempt.
     pub fn retry_all_of(&mut self, cx: &Context, job: &JobName) {
         if cx.leads() {
             let waiting = self.active.of_job(job).map(|(run, _)| (run.scheduled_at().min(cx.due), run.clone()));
@@ -366,12 +369,12 @@ impl Runs {
         }
     }
 
-    /// The time of an unowned run has come, unless something else became of it meanwhile.
+    /// Begins an unowned run again, unless its state has changed since it was scheduled.
     pub fn retry(&mut self, cx: &mut Context, run: &RunId) {
         let is_defined = cx.job(run.job()).is_some();
         let waits = |active: &ActiveRun| {
             let is_due = retry::retry_at(&active.record, &cx.node).is_none_or(|at| at <= cx.due);
-            // One that waits for others waits for its job, too, where that is not defined here.
+            // A queued run whose job is not defined here is handled here too: it waits for the job.
             active.is_idle() && is_due && (!active.is_queued() || !is_defined)
         };
         if self.active.get(run).is_some_and(waits) && !self.active.is_refused(run.job()) {
@@ -379,7 +382,7 @@ impl Runs {
         }
     }
 
-    /// Another attempt of a run that nobody has. Without its job it cannot be made: the run ends.
+    /// Begins another attempt of a run that no node has. Ends the run if its job is not defined.
     fn begin_again(&mut self, cx: &mut Context, run: &RunId) {
         let Some(active) = self.active.get(run) else { return };
         if active.record.kill.is_some() {
@@ -389,7 +392,7 @@ impl Runs {
         if active.never_started() || (active.is_queued() && job.is_none()) {
             match window::of(cx, &active.record) {
                 Window::Over => return self.miss(cx, run),
-                // It waits until a node leads that knows its job.
+                // Wait until a node leads whose file defines the job.
                 Window::UndefinedUntil(at) => {
                     if cx.leads() {
                         self.agenda.retries.insert((at, run.clone()));
@@ -411,7 +414,8 @@ impl Runs {
         }
     }
 
-    /// Writes off the runs of a job that never had a process and may not be started any more: none is in the way of the job's next.
+    /// Records a job's runs as missed that never had a process and whose window is over, so that they do not block the
+    /// job's next run.
     pub fn miss_overdue(&mut self, cx: &mut Context, job: &JobName) {
         let is_over = |active: &ActiveRun| {
             active.is_idle() && active.never_started() && matches!(window::of(cx, &active.record), Window::Over)
@@ -421,7 +425,7 @@ impl Runs {
         overdue.iter().for_each(|run| self.begin_again(cx, run));
     }
 
-    /// Records a run that nobody has as missed.
+    /// Records a run that no node has as missed.
     fn miss(&mut self, cx: &mut Context, run: &RunId) {
         let Some(token) = cx.token() else { return };
         let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
@@ -443,12 +447,12 @@ impl Runs {
         let links = Link::of_skip(&skip, skip.first, 1, answer, &record.dependents);
         let change = Change::Miss { at: active.version, run: run.clone(), skip: skip.clone(), links };
         if self.step(cx, run, Step::Settle) {
-            let id = cx.commit(change, Pending::Miss { run: run.clone(), skip: UnreportedSkip::of(skip) });
+            let id = cx.commit(change, Purpose::Miss { run: run.clone(), skip: UnreportedSkip::of(skip) });
             self.note_settling(cx, run, id);
         }
     }
 
-    /// The answer to a run's record as missed.
+    /// Handles the answer to recording a run as missed.
     pub fn on_miss_answer(
         &mut self,
         cx: &mut Context,
@@ -470,14 +474,14 @@ impl Runs {
         }
     }
 
-    /// The answer to the begin of a run that is to wait for others.
+    /// Handles the answer to the begin of a run that waits for others.
     pub(super) fn on_queued_answer(&mut self, cx: &mut Context, run: &RunId, answer: Commit) {
         match answer {
             Commit::Accepted => self.await_others(cx, run),
             Commit::Superseded | Commit::Fenced => self.forget(cx, run),
             Commit::Unknown => {
                 self.forget(cx, run);
-                // A leader takes note of whatever it finds.
+                // If the ledger has it, the read adds it again.
                 if cx.session.is_some() && cx.leads() {
                     cx.ledger(Request::ReadRun(run.clone()));
                 }
@@ -485,7 +489,7 @@ impl Runs {
         }
     }
 
-    /// A run that this leader has just come to know waits for others.
+    /// Queues a run, new to this leader, that waits for others.
     fn await_others(&mut self, cx: &mut Context, run: &RunId) {
         self.queue_again(cx, run);
         self.apply_kill(cx, run);
@@ -498,8 +502,9 @@ impl Runs {
         }
     }
 
-    /// Begins what waits and has nothing in its way any more, in the order of the occurrences. Only what something changed for is looked
-    /// at: the waiting runs of a job, and those of a group as far as it has room.
+    /// Begins waiting runs that nothing blocks any more, in the order of their occurrences.
+    ///
+    /// Checks only runs that a change concerns: the waiting runs of a job, and those of a group as far as it has room.
     pub fn begin_waiting(&mut self, cx: &mut Context) {
         if !cx.leads() || self.agenda.changed.is_none() || !self.may_begin(cx) {
             return;
@@ -514,9 +519,9 @@ impl Runs {
         runs.sort_unstable();
         let mut left = runs.into_iter();
         for (_, run) in left.by_ref() {
-            // Those of a group that has room come in the order of their occurrences, with all others of the group.
+            // Runs of a group are begun below, in the order of their occurrences among all of the group.
             if let Some(group) = self.group_of(run.job()) {
-                self.ask_rivals(cx, &run);
+                self.request_end_of_rivals(cx, &run);
                 groups.insert(group);
             } else {
                 self.begin_if_free(cx, &run);
@@ -533,7 +538,7 @@ impl Runs {
         }
     }
 
-    /// Fills a group from those that wait for a place in it.
+    /// Fills a group with runs that wait for a position in it.
     fn begin_in_group(&mut self, cx: &mut Context, group: &Arc<str>) {
         let mut last: Option<WaitingPosition> = None;
         while let Some(position) = self.active.next_waiting(group, last.as_ref()) {
@@ -549,8 +554,8 @@ impl Runs {
         }
     }
 
-    /// Asks the runs whose place a waiting run is to take to end; those that are in its way.
-    fn ask_rivals(&mut self, cx: &mut Context, run: &RunId) -> Vec<RunId> {
+    /// Requests that the runs end which a waiting run replaces. Returns the runs that block it.
+    fn request_end_of_rivals(&mut self, cx: &mut Context, run: &RunId) -> Vec<RunId> {
         let Some(overlap) = cx.job(run.job()).map(|job| job.overlap) else { return Vec::new() };
         let before = self.active.runs_before(run);
         if overlap == Overlap::Replace {
@@ -559,12 +564,12 @@ impl Runs {
         if overlap == Overlap::Allow { Vec::new() } else { before }
     }
 
-    /// Begins a waiting run, unless something is in its way.
+    /// Begins a waiting run, unless something blocks it.
     fn begin_if_free(&mut self, cx: &mut Context, run: &RunId) {
         if self.active.is_refused(run.job()) {
             return;
         }
-        let has_rivals = !self.ask_rivals(cx, run).is_empty();
+        let has_rivals = !self.request_end_of_rivals(cx, run).is_empty();
         let is_full = cx.job(run.job()).is_some_and(|job| self.active.is_group_full(job));
         if !has_rivals && !is_full {
             self.begin_again(cx, run);
@@ -578,8 +583,8 @@ impl Runs {
     }
 }
 
-/// A run that the ledger has under a session of this very process, and that is not among the own runs: it was begun, never answered,
-/// and never started.
+/// Corrects the record of a run that the ledger has under a session of this very process, but that is not among its own
+/// runs: its begin was never answered, so the run was never started.
 fn as_known_here(cx: &Context, record: RunRecord) -> RunRecord {
     let is_ours = record.owner.node == cx.node && cx.is_own_session(&record.owner.session);
     let state = if is_ours && !record.state.waits() { RunState::Unstarted } else { record.state };

@@ -1,15 +1,16 @@
-//! What stands in the way of a run, as `overlap` and `concurrency_group` have it: skipped, begun beside others, or waiting for their end.
+//! Rules of `overlap` and `concurrency_group`: skip a run, begin it beside others, or queue it.
 //!
 //! ```text
-//!   due ─ mark + running/<run> queued ─► waits ─ whoever leads, once nothing is in its way ─► attempt 1
+//!   due ─ mark + running/<run> queued ─► waits ─ any leader, once nothing blocks it ─► attempt 1
 //! ```
 //!
-//! A queued run is in the ledger from the write that moved the mark, so a change of leader neither loses it nor begins it twice. It
-//! begins when the runs before it are gone from the ledger, the oldest first. `replace` is to wait and to ask those before to
-//! end; it asks again under every leader, so the next leader repeats a request that was lost with the last one.
+//! A queued run is in the ledger from the write that moved the mark, so a change of leader neither loses it nor begins it
+//! twice. It begins when the runs before it are gone from the ledger, the oldest first. `replace` means to wait and to
+//! request that the runs before it end. Every leader repeats that request, so a request that was lost with the last
+//! leader does no harm.
 //!
-//! A run takes a place in its group from its first attempt until its end is in the ledger, also while it waits for another attempt or is
-//! cut off.
+//! A run occupies a position in its group from its first attempt until its end is in the ledger, also while it waits
+//! for another attempt or is cut off.
 
 use std::time::Duration;
 
@@ -22,9 +23,9 @@ use crate::engine::context::Context;
 use crate::job::{Group, Job, JobName, Overlap};
 use crate::run::{OnLoss, RunId, RunState};
 
-/// Most runs of one job that wait for others; the next occurrence is skipped then.
+/// Most runs of one job that wait for others; further occurrences are skipped.
 const MOST_WAITING: usize = 100;
-/// A cut-off run is killed so long before the next of its job begins.
+/// A cut-off run is killed this long before its job's next run begins.
 const SECOND: Duration = Duration::from_secs(1);
 
 impl ActiveRuns {
@@ -37,37 +38,39 @@ impl ActiveRuns {
         self.runs_of(job).any(|run| !matches!(run.phase(), Some(Phase::Ended(_))))
     }
 
-    /// True where no other run of the job's group may begin.
+    /// True if no other run of the job's group may begin.
     pub fn is_group_full(&self, job: &Job) -> bool {
         let Some(Group { name, limit }) = &job.concurrency_group else { return false };
         self.in_group(name) >= *limit
     }
 
-    /// True where another run of the job may neither begin nor wait.
+    /// True if another run of the job may neither begin nor wait.
     pub fn overlaps(&self, job: &Job) -> bool {
         match job.overlap {
             Overlap::Skip => self.is_in_flight(&job.name),
             Overlap::Queue => self.runs_of(&job.name).any(ActiveRun::is_queued),
-            // Where the job's runs come faster than its group lets them begin.
+            // Limits the queue when the job's runs become due faster than its group lets them begin.
             Overlap::Allow | Overlap::Replace => {
                 self.runs_of(&job.name).filter(|run| run.is_queued()).nth(MOST_WAITING - 1).is_some()
             }
         }
     }
 
-    /// True where a run of the job that begins now has to wait for others.
+    /// True if a run of the job that begins now has to wait for others.
     pub fn must_wait(&self, job: &Job) -> bool {
         let has_rivals = match job.overlap {
             Overlap::Queue => self.is_in_flight(&job.name),
-            // Also for an end that is not in the ledger yet.
+            // A run whose end is not in the ledger yet counts too.
             Overlap::Replace => self.runs_of(&job.name).next().is_some(),
             Overlap::Skip | Overlap::Allow => false,
         };
         has_rivals || self.is_group_full(job)
     }
 
-    /// True while only an answer tells whether a run of the job is in flight: its end is being written, or, where no other may run
-    /// beside it, its beginning, or that it has not begun.
+    /// True while only the answer to a commit can tell if a run of the job is in flight.
+    ///
+    /// The run's end is being written. With `overlap: skip` also: its begin is being written, or that it has not
+    /// started.
     pub fn is_undecidable(&self, cx: &Context, job: &JobName) -> bool {
         let overlap = cx.job(job).map(|job| job.overlap);
         self.runs_of(job).any(|run| match run.phase() {
@@ -78,7 +81,7 @@ impl ActiveRuns {
         })
     }
 
-    /// The runs of the same job that are in a waiting run's way: all that do not wait, and those that do for longer.
+    /// The runs of the same job that block a waiting run: all that do not wait, and those that have waited for longer.
     pub fn runs_before(&self, run: &RunId) -> Vec<RunId> {
         let position = |run: &RunId| (run.scheduled_at(), run.trigger());
         let is_before = |other: &RunId, active: &ActiveRun| !active.is_queued() || position(other) < position(run);
@@ -90,16 +93,17 @@ impl ActiveRuns {
     }
 }
 
-/// How much longer than its own end a cut-off run stands in the way of one that waits for it: a warden elsewhere ends it by its
-/// own clock.
+/// Additional time after its deadline for which a cut-off run blocks a run that waits for it: another host's warden
+/// ends it by that host's clock.
 pub(super) fn margin(cx: &Context, run: &RunId) -> Duration {
     let waits = |job: &Job| matches!(job.overlap, Overlap::Queue | Overlap::Replace) || job.concurrency_group.is_some();
     let is_awaited = cx.job(run.job()).is_some_and(|job| waits(job));
     if is_awaited { Duration::from_secs(1) } else { Duration::ZERO }
 }
 
-/// How long a run may go on while cut off: until the second before whatever may begin beside it. With `after` that is when its
-/// `root` is due next; any other job is its own.
+/// Until when a run may go on while cut off: the second before another run of the job may begin. `None`: without limit.
+///
+/// With `after` that is when its `root` is due next; any other job is its own root.
 pub(in crate::engine) fn keep_until(
     job: &Job,
     root: &Job,

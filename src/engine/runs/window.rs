@@ -1,13 +1,16 @@
-//! Runs that were begun and never had a process: they go back to be started, and only their misfire window ends that.
+//! The misfire window of runs that were begun and never had a process.
+//!
+//! Such runs are released to be started again, until their misfire window is over.
 //!
 //! ```text
-//!   begun ─ no lease, too late, drain, no means ─► unstarted ─ whoever leads ─► attempt + 1
+//!   begun ─ no lease, too late, drain, no means ─► unstarted ─ any leader ─► attempt + 1
 //!                                                      └─ its window is over ─► skip record `missed`
 //! ```
 //!
-//! That no process was started is known to the node that begun it, or proven by its next process: what is noted in no journal was
-//! handed to no warden. Where nobody can prove it the run counts as interrupted, by the rule of its job. An attempt that never had a
-//! process is no failure, no interruption and no retry; a run of which an earlier attempt had one is begun again without a limit.
+//! The node that began the attempt knows that it started no process, or its next process proves it: an attempt that no
+//! journal records was not passed to a warden. If neither can prove it, the run counts as interrupted, by the rule of
+//! its job. An attempt that never had a process is not a failure, an interruption or a retry. A run of which an earlier
+//! attempt had a process is begun again without limit.
 
 use std::time::Duration;
 
@@ -19,21 +22,23 @@ use crate::engine::misfire::{DEFAULT_WINDOW, LATE, is_in_window, is_too_old};
 use crate::job::{Job, Misfire};
 use crate::run::RunRecord;
 
-/// A change is answered within a session, or the session ends. A begin that was accepted longer after its decision was refused
-/// meanwhile and asked for again, for hours where an operator has to mend what refuses it.
+/// A begin that is accepted later than this was refused meanwhile.
+///
+/// A commit is answered within a session, or the session ends. A refused begin is repeated until an operator has fixed
+/// the reason for the refusal, which can take hours.
 const PROMPT: Duration = Duration::from_secs(60);
 
-/// Whether a run that never had a process may still be started.
+/// State of the misfire window of a run that never had a process.
 pub(super) enum Window {
-    /// It may.
+    /// The run may still be started.
     Open,
-    /// It is too late.
+    /// It is too late to start the run.
     Over,
-    /// Not here: its job is not defined in this node's file. It may be in another's; so long it waits for that.
+    /// This node's file does not define the job. The run waits until this instant for a leader whose file does.
     UndefinedUntil(Timestamp),
 }
 
-/// Whether a run that never had a process may still be started.
+/// State of the misfire window of a run that never had a process.
 pub(super) fn of(cx: &Context, run: &RunRecord) -> Window {
     let Some(job) = cx.job(&run.job) else {
         let until = later(run.ready(), DEFAULT_WINDOW);
@@ -47,13 +52,14 @@ pub(super) fn of(cx: &Context, run: &RunRecord) -> Window {
     if is_over { Window::Over } else { Window::Open }
 }
 
-/// True where the ledger accepted its begin so long after the decision that its misfire window is over.
+/// True if the ledger accepted the run's begin so late that the misfire window is over.
 pub(super) fn is_accepted_too_late(cx: &Context, run: &RunRecord) -> bool {
     let is_prompt = run.begun_at >= earlier(cx.now.wall, PROMPT);
     !is_prompt && !run.has_past() && matches!(of(cx, run), Window::Over)
 }
 
-/// As for an occurrence that nobody has decided on yet. One that waited for other runs counts from when it could start.
+/// True if the run would be missed as an occurrence that nobody has decided on yet. A run that waited for others counts
+/// from when it could start.
 fn is_occurrence_over(cx: &Context, job: &Job, run: &RunRecord) -> bool {
     let now = if run.ready_at.is_some() { cx.due } else { cx.due_for(job) };
     let is_late = run.ready() < earlier(now, LATE);

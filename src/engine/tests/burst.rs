@@ -1,4 +1,4 @@
-//! More at once than can be started at once.
+//! Bursts: more due occurrences than can be started at once.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn no_more_is_begun_than_can_be_started_soon_and_the_rest_waits_undecided() {
     assert_eq!(fixture.starts().len(), first.len());
     fixture.pass(1);
     assert!(fixture.commits().is_empty(), "nothing has started yet");
-    // Only what starts makes room: time alone does not.
+    // Only a start makes room, not the passing of time.
     assert_eq!(fixture.engine.wake(fixture.now).wall, None);
 }
 
@@ -84,7 +84,7 @@ fn triggers_wait_for_room_like_all_else() {
     let entry = |n: usize| crate::ledger::TriggerEntry { record: record(n), is_in_history: false };
     let triggers = (0..MANY).map(|n| (crate::run::TriggerSeq(n as u64), entry(n))).collect();
     let requests = crate::ledger::OperatorRequests { triggers, ..Default::default() };
-    fixture.tell(Event::Ledger(crate::ledger::Event::OperatorRequests(requests)));
+    fixture.handle(Event::Ledger(crate::ledger::Event::OperatorRequests(requests)));
     let first = fixture.accept_all().len();
     assert!(first < 200, "{first}");
     let (changes, _) = fixture.start_all();
@@ -92,7 +92,7 @@ fn triggers_wait_for_room_like_all_else() {
     assert_eq!(first + fulfilled, MANY);
 }
 
-/// A group whose one place is taken, and thousands that wait for it: what each end costs does not grow with them.
+/// A group with one position and thousands of waiting runs: the cost of an end must not grow with their number.
 #[test]
 fn a_full_group_begins_one_at_each_end_in_the_order_of_the_occurrences() {
     let group = Some(Group { name: "database".into(), limit: 1 });
@@ -142,7 +142,7 @@ fn a_lease_is_passed_on_in_the_turn_that_brings_it_however_much_is_due() {
     let mut fixture = Fixture::settled("10:00:00", many(|_, job| job));
     fixture.now = crate::clock::Now { wall: at("10:00:01"), up: fixture.now.up + Duration::from_secs(1) };
     let until = fixture.now.up + LEASE;
-    fixture.tell(Event::Election(election::Event::Lease { until }));
+    fixture.handle(Event::Election(election::Event::Lease { until }));
     let order = crate::engine::Command::Order(crate::process::Order::Lease { until });
     assert_eq!(fixture.commands.first(), Some(&order));
 }

@@ -1,4 +1,4 @@
-//! Jobs that run after others, on a ledger that is kept by hand: chains go on, or end with a reason, whoever leads.
+//! Jobs that run after others, on a fake ledger: chains go on, or end with a reason, under any leader.
 
 mod cluster;
 
@@ -26,26 +26,26 @@ fn root() -> Job {
 
 const AT: &str = "20261120T100010Z";
 
-/// `"begin b"` as it is told of the chain of 10:00:10.
-fn lines(told: &[&str]) -> Vec<String> {
-    let line = |told: &&str| match told.split_once(' ').map(|(what, rest)| (what, rest.split_once(' '))) {
+/// `"begin b"` as it is logged for the chain of 10:00:10.
+fn lines(log: &[&str]) -> Vec<String> {
+    let line = |log: &&str| match log.split_once(' ').map(|(what, rest)| (what, rest.split_once(' '))) {
         Some((what, Some((job, why)))) => format!("{what} {job}.{AT} {why}"),
-        _ => format!("{told}.{AT}"),
+        _ => format!("{log}.{AT}"),
     };
-    told.iter().map(line).collect()
+    log.iter().map(line).collect()
 }
 
 #[test]
 fn a_job_begins_when_the_one_before_it_has_succeeded_under_the_roots_time() {
     let mut cluster = Cluster::new([root(), after("b", &[("a", Success)])]);
     cluster.pass(10);
-    assert_eq!(cluster.told(), lines(&["begin a"]));
+    assert_eq!(cluster.take_log(), lines(&["begin a"]));
     cluster.end("a", 0);
-    assert_eq!(cluster.told(), lines(&["begin b"]));
+    assert_eq!(cluster.take_log(), lines(&["begin b"]));
     assert_eq!(cluster.ledger.jobs[&name("b")].0.last_scheduled, at("10:00:10"));
     assert!(cluster.ledger.links.is_empty());
     cluster.end("b", 0);
-    assert_eq!((cluster.told(), cluster.ledger.running.len()), (vec![], 0));
+    assert_eq!((cluster.take_log(), cluster.ledger.running.len()), (vec![], 0));
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_failure_skips_what_wants_success_and_what_wants_that_in_turn() {
     let mut cluster = Cluster::new(jobs);
     cluster.pass(10);
     cluster.end("a", 1);
-    assert_eq!(cluster.told(), lines(&["begin a", "skip b upstream", "skip c upstream", "begin d"]));
+    assert_eq!(cluster.take_log(), lines(&["begin a", "skip b upstream", "skip c upstream", "begin d"]));
 }
 
 #[test]
@@ -69,11 +69,11 @@ fn a_job_with_several_upstreams_waits_for_all_and_runs_once() {
     cluster.pass(10);
     cluster.end("a", 0);
     cluster.end("c", 1);
-    assert_eq!(cluster.told(), lines(&["begin a", "begin b", "begin c"]));
+    assert_eq!(cluster.take_log(), lines(&["begin a", "begin b", "begin c"]));
     let links: Vec<_> = cluster.fixture.engine.links().map(|link| link.upstream.to_string()).collect();
     assert_eq!(links, ["c"], "status names what is missing");
     cluster.end("b", 0);
-    assert_eq!(cluster.told(), lines(&["begin d"]));
+    assert_eq!(cluster.take_log(), lines(&["begin d"]));
 }
 
 #[test]
@@ -83,14 +83,14 @@ fn an_occurrence_that_is_skipped_begins_no_chain_and_disturbs_none() {
     cluster.pass(10);
     let later = |what: &str, job: &str| format!("{what} {job}.20261120T100020Z");
     let skips = ["a", "b", "c"].map(|job| later("skip", job));
-    let told = cluster.told();
-    assert_eq!(told[0], format!("begin a.{AT}"));
+    let log = cluster.take_log();
+    assert_eq!(log[0], format!("begin a.{AT}"));
     assert_eq!(
-        told[1..],
+        log[1..],
         [format!("{} overlap", skips[0]), format!("{} upstream", skips[1]), format!("{} upstream", skips[2])]
     );
     cluster.end("a", 0);
-    assert_eq!(cluster.told(), lines(&["begin b"]));
+    assert_eq!(cluster.take_log(), lines(&["begin b"]));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn what_was_missed_is_skipped_behind_too_in_one_record() {
     let mut cluster = Cluster::new([never, after("b", &[("a", Always)])]);
     cluster.pass(35);
     let skips = [format!("skip a.{AT} missed x3"), format!("skip b.{AT} upstream x3")];
-    assert_eq!(cluster.told(), skips);
+    assert_eq!(cluster.take_log(), skips);
 }
 
 #[test]
@@ -110,13 +110,13 @@ fn overlap_and_pause_hold_for_a_job_that_runs_after_others() {
     cluster.end("a", 0);
     cluster.pass(10);
     cluster.end("a", 0);
-    assert_eq!(cluster.told().last().unwrap(), "skip b.20261120T100020Z overlap");
+    assert_eq!(cluster.take_log().last().unwrap(), "skip b.20261120T100020Z overlap");
     cluster.end("b", 0);
     cluster.pause("b");
-    cluster.hear();
+    cluster.receive();
     cluster.pass(10);
     cluster.end("a", 0);
-    assert_eq!(cluster.told().last().unwrap(), "skip b.20261120T100030Z paused");
+    assert_eq!(cluster.take_log().last().unwrap(), "skip b.20261120T100030Z paused");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_pause_that_comes_between_refuses_the_begin() {
     cluster.pass(10);
     cluster.pause("b");
     cluster.end("a", 0);
-    assert_eq!(cluster.told(), lines(&["begin a", "skip b paused"]));
+    assert_eq!(cluster.take_log(), lines(&["begin a", "skip b paused"]));
 }
 
 #[test]
@@ -135,13 +135,13 @@ fn a_triggered_chain_goes_on_also_where_a_job_is_paused_and_moves_no_mark() {
     let before = cluster.ledger.jobs[&name("b")].0.clone();
     cluster.trigger("a");
     cluster.end("a", 0);
-    assert_eq!(cluster.told(), ["begin a.20261120T100000Z.m7", "begin b.20261120T100000Z.m7"]);
+    assert_eq!(cluster.take_log(), ["begin a.20261120T100000Z.m7", "begin b.20261120T100000Z.m7"]);
     assert_eq!(cluster.ledger.jobs[&name("b")].0, before);
     cluster.end("b", 0);
     assert!(cluster.ledger.links.is_empty());
 }
 
-/// It ran already, by what its job runs after since the edit.
+/// The run has been begun already, for the upstreams that its job has since the edit.
 #[test]
 fn a_link_of_a_job_after_which_a_triggered_run_ran_before_an_edit_leads_to_nothing() {
     let jobs = |upstreams: &[(&str, Condition)]| {
@@ -153,12 +153,12 @@ fn a_link_of_a_job_after_which_a_triggered_run_ran_before_an_edit_leads_to_nothi
         cluster.end("a", 0);
         cluster.end("b", 0);
         cluster.load(jobs(&[("b", Success)]));
-        cluster.told();
+        cluster.take_log();
         if ends_before {
             cluster.end("d", 0);
         }
         cluster.end("c", 0);
-        assert_eq!(cluster.told(), [""; 0]);
+        assert_eq!(cluster.take_log(), [""; 0]);
         assert!(cluster.ledger.links.is_empty());
     }
 }
@@ -174,15 +174,15 @@ fn a_chain_that_was_overtaken_is_missed() {
     cluster.end("a", 0);
     cluster.fixture.ended(first, Exit::Code(0), None);
     cluster.work();
-    let told = cluster.told();
-    assert_eq!(told[2..], ["begin b.20261120T100020Z".to_owned(), format!("skip b.{AT} missed")]);
+    let log = cluster.take_log();
+    assert_eq!(log[2..], ["begin b.20261120T100020Z".to_owned(), format!("skip b.{AT} missed")]);
 }
 
 #[test]
 fn a_link_that_nobody_can_leave_is_waited_for_for_a_minute() {
     let jobs = [root(), after("b", &[("a", Success)]), after("d", &[("a", Success), ("b", Success)])];
     let mut cluster = Cluster::new(jobs);
-    // The chain of 10:00:00 was begun before `b` ran after `a`: of `b` there is nothing, and nothing will come.
+    // The chain of 10:00:00 was begun before `b` ran after `a`: `b` has no link in it and gets none.
     cluster.ledger.jobs.get_mut(&name("d")).unwrap().0.last_scheduled = at("09:00:00");
     cluster.ledger.links.insert(TriggerSeq(99), link("a", "d", "10:00:00"));
     cluster.replace_leader();
@@ -195,7 +195,7 @@ fn a_link_that_nobody_can_leave_is_waited_for_for_a_minute() {
     assert!(cluster.ledger.links.contains_key(&TriggerSeq(99)));
     cluster.pass(1);
     assert!(!cluster.ledger.links.contains_key(&TriggerSeq(99)));
-    assert!(cluster.told().contains(&"skip d.20261120T100000Z upstream".to_owned()));
+    assert!(cluster.take_log().contains(&"skip d.20261120T100000Z upstream".to_owned()));
 }
 
 #[test]
@@ -235,17 +235,17 @@ fn a_job_that_is_gone_or_runs_after_others_now_leaves_a_reason() {
     gone.pass(10);
     gone.load([job("a", "10 0 10 * * *")]);
     gone.end("a", 0);
-    assert_eq!(gone.told(), lines(&["begin a"]), "it may be away from the file for a moment");
+    assert_eq!(gone.take_log(), lines(&["begin a"]), "it may be away from the file for a moment");
     gone.pass(59);
-    assert_eq!(gone.told(), [""; 0]);
+    assert_eq!(gone.take_log(), [""; 0]);
     gone.pass(1);
-    assert_eq!(gone.told(), lines(&["skip b missed"]));
+    assert_eq!(gone.take_log(), lines(&["skip b missed"]));
     let mut edited = Cluster::new(jobs());
     edited.pass(10);
     edited.load([root(), after("b", &[("a", Always)]), after("c", &[("b", Always)])]);
     edited.end("a", 0);
-    // Defined anew while its chain was under way: it counts from now, as an edited schedule does.
-    assert_eq!(edited.told(), lines(&["begin a", "skip b missed", "skip c missed"]));
+    // Defined again during its chain: it counts from now, like a job with an edited schedule.
+    assert_eq!(edited.take_log(), lines(&["begin a", "skip b missed", "skip c missed"]));
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_disabled_job_is_passed_in_silence_and_what_always_runs_after_it_runs() {
     let mut cluster = Cluster::new(jobs);
     cluster.pass(10);
     cluster.end("a", 0);
-    assert_eq!(cluster.told(), lines(&["begin a", "begin c", "skip d upstream"]));
+    assert_eq!(cluster.take_log(), lines(&["begin a", "begin c", "skip d upstream"]));
 }
 
 #[test]
@@ -269,10 +269,10 @@ fn a_link_that_nobody_took_in_time_leads_to_a_missed_run() {
     cluster.ledger.jobs.get_mut(&name("b")).unwrap().0.last_scheduled = at("09:00:00");
     cluster.ledger.links.insert(TriggerSeq(1), old);
     cluster.replace_leader();
-    assert_eq!(cluster.told(), ["skip b.20261120T095700Z missed"]);
+    assert_eq!(cluster.take_log(), ["skip b.20261120T095700Z missed"]);
 }
 
-/// A node whose clock was a minute behind left it.
+/// The link was left by a node whose clock was a minute behind.
 #[test]
 fn a_link_that_was_left_before_its_occurrence_counts_from_that() {
     let window = Some(Duration::from_secs(30));
@@ -282,7 +282,7 @@ fn a_link_that_was_left_before_its_occurrence_counts_from_that() {
     cluster.ledger.jobs.get_mut(&name("b")).unwrap().0.last_scheduled = at("09:00:00");
     cluster.ledger.links.insert(TriggerSeq(1), early);
     cluster.replace_leader();
-    assert_eq!(cluster.told(), ["begin b.20261120T095950Z"]);
+    assert_eq!(cluster.take_log(), ["begin b.20261120T095950Z"]);
 }
 
 #[test]
@@ -312,13 +312,13 @@ fn a_start_is_not_late_for_the_time_that_its_upstreams_took() {
             cluster.apply_kill(command);
         }
         if cluster.ledger.links != links {
-            cluster.hear();
+            cluster.receive();
         }
     }
     assert_eq!(late, [("b".to_owned(), Duration::ZERO)]);
 }
 
-/// The chain of 10:00:10 with a leader that dies after `answers` commits, and whose successor does the rest.
+/// Runs the chain of 10:00:10 with a leader that dies after `answers` commits, and a successor that does the rest.
 fn interrupted_after(answers: usize, condition: Condition) -> Cluster {
     let second = ("b", condition);
     let jobs = [root(), after("b", &[("a", condition)]), after("c", &[("a", condition)])];
@@ -348,17 +348,17 @@ fn whenever_the_leader_changes_each_step_of_a_chain_is_run_or_skipped_once() {
         // The first commits are those of the jobs' records.
         for answers in 0..=whole {
             let mut cluster = interrupted_after(answers, condition);
-            let told = cluster.told();
+            let log = cluster.take_log();
             for job in ["a", "b", "c", "d"] {
-                let decided = told.iter().filter(|line| line.contains(&format!(" {job}.{AT}"))).count();
-                assert_eq!(decided, 1, "`{job}` after {answers} commits: {told:?}");
+                let decided = log.iter().filter(|line| line.contains(&format!(" {job}.{AT}"))).count();
+                assert_eq!(decided, 1, "`{job}` after {answers} commits: {log:?}");
             }
-            assert!(cluster.ledger.links.is_empty() && cluster.ledger.running.is_empty(), "after {answers}: {told:?}");
+            assert!(cluster.ledger.links.is_empty() && cluster.ledger.running.is_empty(), "after {answers}: {log:?}");
             let is_in_order = |first: &str, second: &str| {
-                let place = |job: &str| told.iter().position(|line| line.contains(&format!(" {job}.")));
+                let place = |job: &str| log.iter().position(|line| line.contains(&format!(" {job}.")));
                 place(first) < place(second)
             };
-            assert!(is_in_order("a", "b") && is_in_order("b", "d") && is_in_order("c", "d"), "{told:?}");
+            assert!(is_in_order("a", "b") && is_in_order("b", "d") && is_in_order("c", "d"), "{log:?}");
         }
     }
 }
@@ -372,9 +372,9 @@ fn a_link_heard_of_again_leads_to_no_second_run() {
     cluster.work();
     let stale =
         OperatorRequests { links: [(TriggerSeq(1), link("a", "b", "10:00:10"))].into(), ..OperatorRequests::default() };
-    cluster.fixture.tell(Event::Ledger(ledger::Event::OperatorRequests(stale)));
+    cluster.fixture.handle(Event::Ledger(ledger::Event::OperatorRequests(stale)));
     cluster.work();
     cluster.end("b", 0);
     cluster.work();
-    assert_eq!(cluster.told(), lines(&["begin a", "begin b"]));
+    assert_eq!(cluster.take_log(), lines(&["begin a", "begin b"]));
 }

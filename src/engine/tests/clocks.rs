@@ -17,19 +17,19 @@ const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
 impl Fixture {
-    /// The service's clock is read, and shows this.
+    /// Reads the service's clock.
     fn read(&mut self, server: Timestamp) {
         let up = self.now.up;
         let time = ServerTime::new(server.as_millisecond(), up, up).unwrap();
-        self.tell(Event::Election(election::Event::Time(time)));
+        self.handle(Event::Election(election::Event::Time(time)));
     }
 
     fn set_clock(&mut self, by: SignedDuration) {
         self.now.wall += by;
-        self.tell(Event::Tick);
+        self.handle(Event::Tick);
     }
 
-    /// Takes and ends whatever was begun; tells what.
+    /// Accepts and ends all begun runs, and returns them.
     fn run_all(&mut self) -> Vec<String> {
         let begun = begun(&self.accept_all());
         for start in self.starts() {
@@ -40,17 +40,17 @@ impl Fixture {
         begun
     }
 
-    fn told_of_clocks(&mut self) -> Vec<String> {
-        let told = self.reports().into_iter().filter_map(|report| match report {
+    fn clock_reports(&mut self) -> Vec<String> {
+        let reported = self.reports().into_iter().filter_map(|report| match report {
             Report::ClockStepped { by } => Some(format!("stepped {}", by.as_millis())),
             Report::ClockSkewed { by, holds } => {
                 Some(format!("skewed {}{}", by.as_secs(), if holds { " holds" } else { "" }))
             }
             _ => None,
         });
-        let told = told.collect();
+        let reported = reported.collect();
         self.commands.clear();
-        told
+        reported
     }
 }
 
@@ -81,18 +81,18 @@ fn a_clock_set_forwards_settles_what_it_passed_and_goes_on() {
 fn a_step_is_told_once_and_the_passing_of_time_is_none() {
     let mut fixture = Fixture::settled("10:00:30", vec![]);
     fixture.pass(86_400);
-    assert!(fixture.told_of_clocks().is_empty());
+    assert!(fixture.clock_reports().is_empty());
     fixture.set_clock(SignedDuration::from_millis(999));
-    assert!(fixture.told_of_clocks().is_empty());
+    assert!(fixture.clock_reports().is_empty());
     fixture.set_clock(SignedDuration::from_millis(-90_500));
     fixture.pass(10);
-    assert_eq!(fixture.told_of_clocks(), ["stepped -90500"]);
+    assert_eq!(fixture.clock_reports(), ["stepped -90500"]);
 }
 
 #[test]
 fn a_skew_is_told_when_it_comes_changes_and_goes() {
     let mut fixture = Fixture::settled("10:00:30", vec![]);
-    for (skew, told) in [
+    for (skew, reported) in [
         (900, vec![]),
         (1_800, vec!["skewed 1"]),
         (2_000, vec![]),
@@ -108,11 +108,12 @@ fn a_skew_is_told_when_it_comes_changes_and_goes() {
     ] {
         fixture.pass(60);
         fixture.read(fixture.now.wall - SignedDuration::from_millis(skew));
-        assert_eq!(fixture.told_of_clocks(), told, "at a skew of {skew} ms");
+        assert_eq!(fixture.clock_reports(), reported, "at a skew of {skew} ms");
     }
 }
 
-/// What is far ahead of the service's clock waits for it; it is not missed, and nothing that comes before is kept from its time.
+/// An occurrence far ahead of the service's clock waits for that clock. It is not missed, and earlier ones are not
+/// delayed.
 #[test]
 fn nothing_is_begun_more_than_a_minute_ahead_of_the_service() {
     let mut minutely = job("a", "* * * * *");
@@ -131,7 +132,7 @@ fn nothing_is_begun_more_than_a_minute_ahead_of_the_service() {
         assert_eq!(fixture.run_all(), [expected]);
         fixture.pass(30);
     }
-    // Set right again: the minute's lead is waited for, and nothing comes twice.
+    // The clock is corrected: the leader waits until the minute has passed again, and begins nothing twice.
     fixture.set_clock(-HOUR);
     fixture.pass(30);
     assert!(fixture.run_all().is_empty());
@@ -152,7 +153,7 @@ fn a_schedule_edited_while_the_clock_is_ahead_does_not_lose_the_time_between() {
     let mut fixture = Fixture::settled("10:00:30", vec![job("a", "0 0 * * *")]);
     fixture.read(at("10:00:30"));
     fixture.set_clock(HOUR);
-    fixture.tell(Event::Loaded(set([job("a", "30 10 * * *")])));
+    fixture.handle(Event::Loaded(set([job("a", "30 10 * * *")])));
     fixture.accept_all();
     fixture.read(at("10:00:30"));
     fixture.set_clock(-HOUR);
@@ -177,7 +178,7 @@ fn errors(fixture: &Fixture) -> Vec<bool> {
     fixture.engine.marks_ahead(fixture.now).map(|(_, ahead)| ahead.is_ignored).collect()
 }
 
-/// Every begin moves both, so what was not counted was not begun.
+/// Every begin moves both mark and count, so an occurrence after the count was never begun.
 #[test]
 fn a_mark_that_no_leader_set_ahead_hides_nothing() {
     let year = SignedDuration::from_hours(24 * 365);
@@ -187,7 +188,7 @@ fn a_mark_that_no_leader_set_ahead_hides_nothing() {
     assert!(reports.iter().any(|report| matches!(report, Report::MarkAhead { .. })), "{reports:?}");
     let accepted = fixture.accept_all();
     assert_eq!(begun(&accepted), ["a.20261120T100000Z"]);
-    // The mark does not go back, and how far was counted stands beside it.
+    // The mark does not move back, and the record has the count beside it.
     let ledger::Change::Begin { record, .. } = accepted.last().unwrap() else { panic!("{accepted:?}") };
     assert_eq!((record.last_scheduled, record.counted), (at("10:00:00") + year, Some(at("10:00:00"))));
 }
@@ -211,7 +212,7 @@ fn a_mark_within_a_minute_is_no_error() {
     assert!(errors(&fixture).is_empty());
 }
 
-/// A slow answer says little of the time: it does not replace a good reading, until that is old.
+/// A slow answer is imprecise: it does not replace a good reading before that is old.
 #[test]
 fn a_slow_answer_does_not_spoil_a_good_reading() {
     let mut fixture = Fixture::settled("10:00:30", vec![]);
@@ -220,7 +221,7 @@ fn a_slow_answer_does_not_spoil_a_good_reading() {
         let up = fixture.now.up;
         let stamp = fixture.now.wall.as_millisecond() - 100_000;
         let time = ServerTime::new(stamp, up - Duration::from_secs(5), up).unwrap();
-        fixture.tell(Event::Election(election::Event::Time(time)));
+        fixture.handle(Event::Election(election::Event::Time(time)));
     };
     slow(&mut fixture);
     assert_eq!(fixture.engine.skew(fixture.now), Some(SignedDuration::ZERO));

@@ -1,4 +1,4 @@
-//! What operators want: runs now, and jobs that pause.
+//! Requests of operators: triggers, pauses and resumes.
 
 use std::time::Duration;
 
@@ -39,12 +39,12 @@ fn pause_of(job: &str, entry: ControlEntry) -> OperatorRequests {
 }
 
 impl Fixture {
-    fn hear(&mut self, requests: OperatorRequests) {
-        self.tell(Event::Ledger(ledger::Event::OperatorRequests(requests)));
+    fn receive(&mut self, requests: OperatorRequests) {
+        self.handle(Event::Ledger(ledger::Event::OperatorRequests(requests)));
     }
 
     fn read_job(&mut self, entry: (JobName, JobEntry), control: Option<ControlEntry>) {
-        self.tell(Event::Ledger(ledger::Event::Job(entry.0, Some(entry.1), control)));
+        self.handle(Event::Ledger(ledger::Event::Job(entry.0, Some(entry.1), control)));
     }
 
     fn asks_for_job(&self) -> bool {
@@ -54,7 +54,7 @@ impl Fixture {
     }
 }
 
-/// What these changes do about triggers, one word each.
+/// The effect of each change on triggers, in one word.
 fn done(changes: &[Change]) -> Vec<String> {
     let done = changes.iter().filter_map(|change| match change {
         Change::BeginTriggered { run } => Some(format!("run {}", run.id())),
@@ -68,7 +68,7 @@ fn done(changes: &[Change]) -> Vec<String> {
 #[test]
 fn a_trigger_starts_a_run_once_it_is_begun_in_the_triggers_place() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("backup", "30 2 * * *")]);
-    fixture.hear(requests([(7, request("backup", "10:00:00", 1))]));
+    fixture.receive(requests([(7, request("backup", "10:00:00", 1))]));
     assert!(fixture.starts().is_empty());
     assert_eq!(done(&fixture.accept_all()), ["run backup.20261120T100000Z.m7"]);
     let starts = fixture.starts();
@@ -80,11 +80,11 @@ fn a_trigger_starts_a_run_once_it_is_begun_in_the_triggers_place() {
 #[test]
 fn a_trigger_heard_of_again_is_decided_on_once() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("backup", "30 2 * * *")]);
-    let told = requests([(7, request("backup", "10:00:00", 1))]);
-    fixture.hear(told.clone());
-    fixture.hear(told.clone());
+    let read = requests([(7, request("backup", "10:00:00", 1))]);
+    fixture.receive(read.clone());
+    fixture.receive(read.clone());
     assert_eq!(done(&fixture.accept_all()).len(), 1);
-    fixture.hear(told);
+    fixture.receive(read);
     assert!(fixture.accept_all().is_empty());
 }
 
@@ -94,7 +94,7 @@ fn a_second_trigger_of_one_uuid_leads_to_nothing() {
     allow.overlap = Overlap::Allow;
     let mut fixture = Fixture::settled("10:00:00", vec![allow]);
     let both = [(7, request("backup", "10:00:00", 1)), (8, request("backup", "10:00:00", 1))];
-    fixture.hear(requests(both));
+    fixture.receive(requests(both));
     assert_eq!(done(&fixture.accept_all()), ["run backup.20261120T100000Z.m7", "drop 8"]);
 }
 
@@ -131,7 +131,7 @@ fn a_trigger_beside_a_run_in_flight_is_skipped_where_overlap_says_so() {
         let mut fixture = Fixture::settled("10:00:00", vec![tick]);
         fixture.pass(1);
         fixture.accept_all();
-        fixture.hear(requests([(7, request("tick", "10:00:01", 1))]));
+        fixture.receive(requests([(7, request("tick", "10:00:01", 1))]));
         assert_eq!(done(&fixture.accept_all()), [expected]);
     }
 }
@@ -139,7 +139,7 @@ fn a_trigger_beside_a_run_in_flight_is_skipped_where_overlap_says_so() {
 #[test]
 fn an_occurrence_beside_a_manual_run_is_skipped() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("tick", "1 0 10 * * *")]);
-    fixture.hear(requests([(7, request("tick", "10:00:00", 1))]));
+    fixture.receive(requests([(7, request("tick", "10:00:00", 1))]));
     fixture.accept_all();
     fixture.pass(1);
     let passed = skipped(&fixture.accept_all());
@@ -154,22 +154,22 @@ fn a_trigger_older_than_the_window_is_missed() {
         job
     };
     let cases = [
-        // It says the second in which it was made, and may have been made at its end.
+        // A trigger records the second of its creation, and may have been created at the end of it.
         (with(Some(60), "30 2 * * *"), "09:58:59", "run a.20261120T095859Z.m7"),
         (with(Some(60), "30 2 * * *"), "09:58:58", "skip 7 missed"),
         (with(Some(0), "30 2 * * *"), "09:59:58", "run a.20261120T095958Z.m7"),
         (with(Some(0), "30 2 * * *"), "09:59:57", "skip 7 missed"),
         (with(None, "30 2 * * *"), "03:00:00", "run a.20261120T030000Z.m7"),
         (with(None, "30 2 * * *"), "02:00:00", "skip 7 missed"),
-        // A minute is left to a failover, also where the next occurrence has passed meanwhile.
+        // A trigger is valid for a minute, to survive a failover, even if the next occurrence has passed meanwhile.
         (with(None, "* * * * * *"), "09:58:59", "run a.20261120T095859Z.m7"),
         (with(None, "* * * * * *"), "09:58:58", "skip 7 missed"),
-        // Made by a host whose clock is ahead.
+        // Created by a host whose clock is ahead.
         (with(Some(60), "30 2 * * *"), "10:05:00", "run a.20261120T100500Z.m7"),
     ];
     for (job, made, expected) in cases {
         let mut fixture = Fixture::settled("10:00:00", vec![job]);
-        fixture.hear(requests([(7, request("a", made, 1))]));
+        fixture.receive(requests([(7, request("a", made, 1))]));
         assert_eq!(done(&fixture.accept_all()), [expected], "made at {made}");
     }
 }
@@ -177,7 +177,7 @@ fn a_trigger_older_than_the_window_is_missed() {
 #[test]
 fn a_trigger_of_a_job_that_the_leader_does_not_know_is_said_to_be_missed_after_a_minute() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("a", "@daily")]);
-    fixture.hear(requests([(7, request("other", "10:00:00", 1))]));
+    fixture.receive(requests([(7, request("other", "10:00:00", 1))]));
     assert!(fixture.accept_all().is_empty());
     assert_eq!(fixture.engine.wake(fixture.now).wall, Some(at("10:01:00")));
     fixture.pass(60);
@@ -190,11 +190,11 @@ fn a_trigger_of_a_job_that_is_away_from_the_file_for_a_moment_leads_to_its_run()
     let both = || set([job("a", "@daily"), job("other", "@daily")]);
     let mut fixture = Fixture::leading("10:00:00", both(), Snapshot::default());
     fixture.accept_all();
-    fixture.tell(Event::Loaded(set([job("a", "@daily")])));
+    fixture.handle(Event::Loaded(set([job("a", "@daily")])));
     fixture.accept_all();
-    fixture.hear(requests([(7, request("other", "10:00:00", 1))]));
+    fixture.receive(requests([(7, request("other", "10:00:00", 1))]));
     assert!(fixture.accept_all().is_empty());
-    fixture.tell(Event::Loaded(both()));
+    fixture.handle(Event::Loaded(both()));
     assert!(done(&fixture.accept_all()).contains(&"run other.20261120T100000Z.m7".to_owned()));
 }
 
@@ -202,8 +202,8 @@ fn a_trigger_of_a_job_that_is_away_from_the_file_for_a_moment_leads_to_its_run()
 fn a_disabled_job_and_a_paused_one_can_be_triggered() {
     let disabled = Job { enabled: false, ..job("a", "* * * * * *") };
     let mut fixture = Fixture::settled("10:00:00", vec![disabled, job("b", "@daily")]);
-    fixture.hear(pause_of("b", paused(1, 0, false)));
-    fixture.hear(requests([(7, request("a", "10:00:00", 1)), (8, request("b", "10:00:00", 2))]));
+    fixture.receive(pause_of("b", paused(1, 0, false)));
+    fixture.receive(requests([(7, request("a", "10:00:00", 1)), (8, request("b", "10:00:00", 2))]));
     assert_eq!(done(&fixture.accept_all()), ["run a.20261120T100000Z.m7", "run b.20261120T100000Z.m8"]);
 }
 
@@ -242,7 +242,7 @@ fn a_manual_run_whose_node_died_is_settled_by_its_own_rule() {
 fn nothing_wanted_is_decided_on_once_the_lease_has_ended() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("a", "@daily")]);
     fixture.pass_cut_off(LEASE.as_secs());
-    fixture.hear(requests([(7, request("a", "10:00:00", 1))]));
+    fixture.receive(requests([(7, request("a", "10:00:00", 1))]));
     assert!(fixture.commits().is_empty());
     fixture.pass(1);
     assert_eq!(done(&fixture.accept_all()).len(), 1, "it waits for the lease");
@@ -251,7 +251,7 @@ fn nothing_wanted_is_decided_on_once_the_lease_has_ended() {
 #[test]
 fn while_paused_every_occurrence_passes_and_neighbours_share_a_record() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("tick", "* * * * * *")]);
-    fixture.hear(pause_of("tick", paused(1, 0, false)));
+    fixture.receive(pause_of("tick", paused(1, 0, false)));
     let mut changes = Vec::new();
     for _ in 0..3 {
         fixture.pass(1);
@@ -309,13 +309,13 @@ fn a_resume_moves_the_mark_to_now_and_nothing_that_passed_is_made_up() {
 #[test]
 fn old_news_of_a_pause_that_was_ended_changes_nothing() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("tick", "* * * * *")]);
-    fixture.hear(pause_of("tick", paused(1, 0, false)));
-    fixture.hear(pause_of("tick", paused(1, 1, true)));
+    fixture.receive(pause_of("tick", paused(1, 0, false)));
+    fixture.receive(pause_of("tick", paused(1, 1, true)));
     assert_eq!(fixture.accept_all().len(), 1);
-    fixture.hear(pause_of("tick", paused(1, 0, false)));
+    fixture.receive(pause_of("tick", paused(1, 0, false)));
     fixture.pass(60);
     assert_eq!(begun(&fixture.accept_all()).len(), 1);
-    fixture.hear(pause_of("tick", paused(2, 0, false)));
+    fixture.receive(pause_of("tick", paused(2, 0, false)));
     fixture.pass(60);
     assert!(begun(&fixture.accept_all()).is_empty(), "another pause counts");
 }
@@ -324,7 +324,7 @@ fn old_news_of_a_pause_that_was_ended_changes_nothing() {
 fn a_resume_that_another_pause_overtook_leaves_the_job_paused() {
     let tick = job("tick", "* * * * *");
     let mut fixture = Fixture::settled("10:00:00", vec![tick.clone()]);
-    fixture.hear(pause_of("tick", paused(1, 1, true)));
+    fixture.receive(pause_of("tick", paused(1, 1, true)));
     let commits = fixture.commits();
     fixture.answer(commits[0].0, Commit::Superseded);
     assert!(fixture.asks_for_job());
@@ -338,7 +338,7 @@ fn a_resume_that_another_pause_overtook_leaves_the_job_paused() {
 #[test]
 fn a_paused_job_without_occurrences_here_is_resumed_all_the_same() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("a", "@daily")]);
-    fixture.hear(pause_of("gone", paused(1, 0, true)));
+    fixture.receive(pause_of("gone", paused(1, 0, true)));
     let changes = fixture.accept_all();
     assert!(matches!(changes.as_slice(), [Change::Resume { mark: None, skip: None, .. }]), "{changes:?}");
 }
@@ -364,21 +364,21 @@ fn a_record_that_a_pause_made_counts_from_now() {
 #[test]
 fn a_pause_is_told_once() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("tick", "* * * * *")]);
-    fixture.hear(pause_of("tick", paused(1, 0, false)));
-    fixture.hear(pause_of("tick", paused(1, 0, false)));
-    fixture.hear(pause_of("tick", paused(1, 1, false)));
-    let told = fixture.reports().into_iter().filter(|report| matches!(report, Report::Paused { .. }));
-    assert_eq!(told.count(), 1);
+    fixture.receive(pause_of("tick", paused(1, 0, false)));
+    fixture.receive(pause_of("tick", paused(1, 0, false)));
+    fixture.receive(pause_of("tick", paused(1, 1, false)));
+    let paused_reports = fixture.reports().into_iter().filter(|report| matches!(report, Report::Paused { .. }));
+    assert_eq!(paused_reports.count(), 1);
 }
 
 #[test]
 fn a_trigger_whose_begin_was_refused_is_taken_up_when_it_is_heard_of_again() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("a", "@daily")]);
-    let told = requests([(7, request("a", "10:00:00", 1))]);
-    fixture.hear(told.clone());
+    let read = requests([(7, request("a", "10:00:00", 1))]);
+    fixture.receive(read.clone());
     let commits = fixture.commits();
     fixture.answer(commits[0].0, Commit::Superseded);
-    fixture.hear(told);
+    fixture.receive(read);
     fixture.accept_all();
     let tree_id = fixture.starts()[0].tree_id;
     fixture.started(tree_id);

@@ -1,4 +1,4 @@
-//! Nodes whose files differ: a job that one of them does not define.
+//! Nodes with different files: a job that one of them does not define.
 
 use super::fixture::*;
 use crate::engine::Event;
@@ -27,7 +27,7 @@ fn a_leader_leaves_the_records_of_jobs_that_its_file_does_not_define() {
     assert!(fixture.engine.is_settled());
 }
 
-/// An older file led in between: what passed meanwhile is what the job's own misfire rule says.
+/// A node with an older file led in between: the job's own misfire rule decides on the occurrences that passed.
 #[test]
 fn what_passed_under_a_leader_without_the_job_is_made_up_by_one_that_has_it() {
     let mut fixture = Fixture::leading("10:00:03", set([all()]), recorded());
@@ -44,25 +44,25 @@ fn what_passed_under_a_leader_without_the_job_is_made_up_by_one_that_has_it() {
 fn a_job_that_comes_to_a_leaders_file_counts_from_then_and_the_gap_is_recorded() {
     let mut fixture = Fixture::leading("10:00:01", set([]), recorded());
     fixture.pass(8);
-    fixture.tell(Event::Loaded(set([all()])));
+    fixture.handle(Event::Loaded(set([all()])));
     let changes = fixture.accept_all();
     assert_eq!(skipped(&changes), ["missed 2026-11-20T10:00:01Z 2026-11-20T10:00:09Z 9"]);
     fixture.pass(1);
     assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100010Z"]);
 }
 
-/// A pause has written the record since it was read.
+/// A pause has changed the record since it was read.
 #[test]
 fn so_it_does_where_its_record_has_changed_since_it_was_read() {
     let mut fixture = Fixture::leading("10:00:01", set([]), recorded());
     fixture.pass(8);
-    fixture.tell(Event::Loaded(set([all()])));
+    fixture.handle(Event::Loaded(set([all()])));
     let commits = fixture.commits();
     fixture.answer(commits[0].0, Commit::Superseded);
     let (name, entry) = entry(&all(), at("10:00:00"), 5);
     let entry = JobEntry { record: entry.record.map(|record| JobRecord { v: 1, ..record }), version: Version(5) };
     fixture.commands.clear();
-    fixture.tell(Event::Ledger(ledger::Event::Job(name, Some(entry), None)));
+    fixture.handle(Event::Ledger(ledger::Event::Job(name, Some(entry), None)));
     let changes = fixture.accept_all();
     assert_eq!(skipped(&changes), ["missed 2026-11-20T10:00:01Z 2026-11-20T10:00:09Z 9"]);
     assert!(begun(&changes).is_empty());

@@ -1,4 +1,4 @@
-//! Occurrences that are due, and what the answers of the ledger lead to.
+//! Due occurrences, and the reactions to the ledger's answers.
 
 use std::time::Duration;
 
@@ -30,8 +30,8 @@ fn an_occurrence_starts_only_after_its_begin_is_accepted() {
 fn one_occurrence_leads_to_one_begin() {
     let mut fixture = Fixture::settled("02:29:59", vec![job("backup", "30 2 * * *")]);
     fixture.pass(1);
-    fixture.tell(Event::Tick);
-    fixture.tell(Event::Tick);
+    fixture.handle(Event::Tick);
+    fixture.handle(Event::Tick);
     assert_eq!(fixture.commits().len(), 1);
 }
 
@@ -82,7 +82,7 @@ fn a_late_refusal_of_an_earlier_term_does_not_fence_this_one() {
     let mut fixture = Fixture::settled("10:00:00", vec![tick.clone()]);
     fixture.pass(1);
     let late = fixture.commits()[0].0;
-    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::LeaseOver }));
+    fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::LeaseOver }));
     let entries = [entry(&tick, at("10:00:00"), 0)].into();
     fixture.elect(11, crate::ledger::Snapshot { jobs: entries, ..Default::default() });
     fixture.answer(late, Commit::Fenced);
@@ -125,8 +125,8 @@ fn an_occurrence_beside_a_run_in_flight_is_skipped_and_said() {
         skipped(&accepted),
         ["overlap 2026-11-20T10:00:02Z 2026-11-20T10:00:02Z 1", "overlap 2026-11-20T10:00:02Z 2026-11-20T10:00:03Z 2"]
     );
-    let told = fixture.reports().into_iter().filter(|report| matches!(report, Report::Skipped { count: 1, .. }));
-    assert_eq!(told.count(), 2);
+    let reported = fixture.reports().into_iter().filter(|report| matches!(report, Report::Skipped { count: 1, .. }));
+    assert_eq!(reported.count(), 2);
 }
 
 #[test]
@@ -151,18 +151,19 @@ fn a_refused_begin_is_decided_anew_from_what_the_record_says() {
     fixture.pass(1);
     let commits = fixture.commits();
     fixture.answer(commits[0].0, Commit::Superseded);
-    let asked = fixture.take();
-    assert!(asked.contains(&Command::Ask(Request::Ledger(ledger::Request::ReadJob(name("a"))))), "{asked:?}");
+    let requested = fixture.take();
+    assert!(requested.contains(&Command::Ask(Request::Ledger(ledger::Request::ReadJob(name("a"))))), "{requested:?}");
     let record =
         JobRecord { v: 1, last_scheduled: at("10:00:00"), counted: None, schedule: digest, nonce: Nonce("op".into()) };
     let entry = JobEntry { record: Some(record), version: Version(5) };
-    fixture.tell(Event::Ledger(ledger::Event::Job(name("a"), Some(entry), None)));
+    fixture.handle(Event::Ledger(ledger::Event::Job(name("a"), Some(entry), None)));
     let commits = fixture.commits();
     let [(_, Change::Begin { at: version, run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
     assert_eq!((*version, run.scheduled_at), (Version(5), at("10:00:01")));
 }
 
-/// The begin of the first occurrence is refused though the job's record is as it was: its place is taken. What follows is asked for.
+/// The begin of the first occurrence is refused although the job's record is unchanged: its path is taken.
+/// Returns the next requests.
 fn obstructed(fixture: &mut Fixture) -> Vec<Change> {
     fixture.pass(1);
     let commits = fixture.commits();
@@ -171,7 +172,7 @@ fn obstructed(fixture: &mut Fixture) -> Vec<Change> {
     fixture.commands.clear();
     let record = JobRecord { last_scheduled: at("10:00:00"), ..record.clone() };
     let entry = JobEntry { record: Some(record), version: Version(0) };
-    fixture.tell(Event::Ledger(ledger::Event::Job(name("a"), Some(entry), None)));
+    fixture.handle(Event::Ledger(ledger::Event::Job(name("a"), Some(entry), None)));
     assert!(
         fixture
             .reports()
@@ -183,8 +184,8 @@ fn obstructed(fixture: &mut Fixture) -> Vec<Change> {
 #[test]
 fn an_occurrence_whose_place_is_taken_by_something_else_is_missed_and_said_to_be() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("a", "* * * * * *")]);
-    let asked = obstructed(&mut fixture);
-    assert_eq!(skipped(&asked), ["missed 2026-11-20T10:00:01Z 2026-11-20T10:00:01Z 1"]);
+    let requested = obstructed(&mut fixture);
+    assert_eq!(skipped(&requested), ["missed 2026-11-20T10:00:01Z 2026-11-20T10:00:01Z 1"]);
     assert!(fixture.reports().iter().any(|report| matches!(report, Report::Skipped { count: 1, .. })));
     fixture.pass(1);
     assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100002Z"]);
@@ -200,8 +201,8 @@ fn an_occurrence_that_has_its_run_although_the_mark_was_set_back_gets_no_second_
     let mut fixture = Fixture::leading("10:00:00", set([every_second]), snapshot);
     fixture.commands.clear();
     fixture.pass(2);
-    let asked = fixture.accept_all();
-    assert_eq!((begun(&asked), skipped(&asked)), (vec!["a.20261120T100002Z".to_owned()], Vec::new()));
+    let requested = fixture.accept_all();
+    assert_eq!((begun(&requested), skipped(&requested)), (vec!["a.20261120T100002Z".to_owned()], Vec::new()));
 }
 
 #[test]
@@ -214,14 +215,14 @@ fn a_mark_whose_fate_is_unknown_while_the_term_goes_on_is_read_again() {
     assert!(fixture.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadJob(name("a"))))));
 }
 
-/// A node that asked for a begin and lost its session before it was answered, and the record it asked for.
+/// A node that requested a begin and lost its session before the answer, and the requested record.
 fn unsure() -> (Fixture, RunRecord) {
     let mut fixture = Fixture::settled("10:00:00", vec![job("a", "1 0 10 * * *")]);
     fixture.pass(1);
     let commits = fixture.commits();
     let (id, Change::Begin { run, .. }) = commits[0].clone() else { panic!() };
-    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::SessionExpired }));
-    fixture.tell(Event::Election(election::Event::Expired { session: SessionId("a".into()) }));
+    fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::SessionExpired }));
+    fixture.handle(Event::Election(election::Event::Expired { session: SessionId("a".into()) }));
     fixture.answer(id, Commit::Unknown);
     assert!(fixture.starts().is_empty());
     (fixture, run)
@@ -233,7 +234,7 @@ fn a_begin_whose_fate_is_unknown_is_not_started_and_looked_up_under_the_next_ses
     fixture.join();
     let id = run.id();
     assert!(fixture.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadRun(id.clone())))));
-    fixture.tell(Event::Ledger(ledger::Event::Run(id, Some((run, Version(0))))));
+    fixture.handle(Event::Ledger(ledger::Event::Run(id, Some((run, Version(0))))));
     let commits = fixture.commits();
     let [(_, Change::ChangeOwner { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
     assert_eq!(run.state, RunState::Unstarted);
@@ -245,7 +246,7 @@ fn a_begin_never_answered_goes_back_also_where_another_leader_has_cut_the_run_of
     fixture.join();
     (run.state, run.nonce) = (RunState::CutOff, Nonce("12-1".into()));
     fixture.take();
-    fixture.tell(Event::Ledger(ledger::Event::Run(run.id(), Some((run, Version(1))))));
+    fixture.handle(Event::Ledger(ledger::Event::Run(run.id(), Some((run, Version(1))))));
     let commits = fixture.commits();
     let [(_, Change::ChangeOwner { at: Version(1), run })] = commits.as_slice() else { panic!("{commits:?}") };
     assert_eq!(run.state, RunState::Unstarted);
@@ -254,7 +255,7 @@ fn a_begin_never_answered_goes_back_also_where_another_leader_has_cut_the_run_of
 #[test]
 fn a_begin_never_answered_is_begun_again_where_its_node_leads_again_before_it_could_look() {
     let (mut fixture, run) = unsure();
-    fixture.tell(Event::Election(election::Event::Session { id: SessionId("a2".into()), timeout: LEASE * 2 }));
+    fixture.handle(Event::Election(election::Event::Session { id: SessionId("a2".into()), timeout: LEASE * 2 }));
     fixture.take();
     let jobs = [entry(&job("a", "1 0 10 * * *"), at("10:00:01"), 1)].into();
     let running = vec![Running { record: run, version: Version(0), owner: OwnerState::Gone }];
@@ -289,7 +290,7 @@ fn a_new_schedule_counts_from_now_and_the_gap_is_missed() {
     let old = job("a", "* * * * * *");
     let mut fixture = Fixture::settled("10:00:00", vec![old]);
     fixture.pass_cut_off(LEASE.as_secs());
-    fixture.tell(Event::Loaded(set([job("a", "*/5 * * * * *")])));
+    fixture.handle(Event::Loaded(set([job("a", "*/5 * * * * *")])));
     let accepted = fixture.accept_all();
     assert_eq!(skipped(&accepted), ["missed 2026-11-20T10:00:01Z 2026-11-20T10:00:05Z 5"]);
     fixture.pass(4);
@@ -301,10 +302,10 @@ fn a_new_schedule_counts_from_now_and_the_gap_is_missed() {
 #[test]
 fn a_job_taken_out_and_put_back_does_not_fire_for_the_past() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("a", "* * * * * *")]);
-    fixture.tell(Event::Loaded(set([])));
+    fixture.handle(Event::Loaded(set([])));
     fixture.accept_all();
     fixture.pass(100);
-    fixture.tell(Event::Loaded(set([job("a", "* * * * * *")])));
+    fixture.handle(Event::Loaded(set([job("a", "* * * * * *")])));
     assert!(begun(&fixture.accept_all()).is_empty());
     fixture.pass(1);
     assert_eq!(begun(&fixture.accept_all()), ["a.20261120T100141Z"]);
@@ -326,11 +327,11 @@ fn a_run_cut_off_meanwhile_is_taken_over_again_by_its_owner() {
     fixture.accept_all();
     let start = fixture.starts()[0].clone();
     fixture.started(start.tree_id);
-    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::SessionExpired }));
-    fixture.tell(Event::Election(election::Event::Expired { session: SessionId("a".into()) }));
+    fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::SessionExpired }));
+    fixture.handle(Event::Election(election::Event::Expired { session: SessionId("a".into()) }));
     fixture.commands.clear();
     let session = election::Event::Session { id: SessionId("a2".into()), timeout: LEASE * 2 };
-    fixture.tell(Event::Election(session));
+    fixture.handle(Event::Election(session));
     let commits = fixture.commits();
     let [(id, Change::ChangeOwner { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
     assert_eq!(run.owner.session.0, "a2");
@@ -338,7 +339,7 @@ fn a_run_cut_off_meanwhile_is_taken_over_again_by_its_owner() {
     let mut found = start.run.clone();
     found.state = RunState::CutOff;
     let id = RunId::scheduled(found.job.clone(), found.scheduled_at);
-    fixture.tell(Event::Ledger(ledger::Event::Run(id, Some((found, Version(1))))));
+    fixture.handle(Event::Ledger(ledger::Event::Run(id, Some((found, Version(1))))));
     let commits = fixture.commits();
     let [(_, Change::ChangeOwner { at, run })] = commits.as_slice() else { panic!("{commits:?}") };
     assert_eq!((*at, run.state), (Version(1), RunState::Running));
@@ -351,13 +352,13 @@ fn a_run_settled_meanwhile_is_killed_and_not_written_again() {
     fixture.accept_all();
     let start = fixture.starts()[0].clone();
     fixture.started(start.tree_id);
-    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::SessionExpired }));
+    fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::SessionExpired }));
     fixture.commands.clear();
     fixture.join();
     let commits = fixture.commits();
     fixture.answer(commits[0].0, Commit::Superseded);
     let id = RunId::scheduled(start.run.job.clone(), start.run.scheduled_at);
-    fixture.tell(Event::Ledger(ledger::Event::Run(id.clone(), None)));
+    fixture.handle(Event::Ledger(ledger::Event::Run(id.clone(), None)));
     assert!(fixture.reports().contains(&Report::Superseded { run: id }));
     fixture.ended(start.tree_id, Exit::Signal { signal: 9, core: false }, Some(crate::process::EndedBy::Order));
     assert!(fixture.commits().is_empty());

@@ -32,8 +32,8 @@ fn an_end_is_kept_before_it_is_committed_and_forgotten_after() {
     let (mut fixture, tree_id) = running_one(once());
     fixture.ended(tree_id, Exit::Code(0), None);
     let kept = fixture.commands.iter().position(|command| matches!(command, Command::KeepEnd { .. }));
-    let asked = fixture.commands.iter().position(|command| matches!(command, Command::Ask(Request::Ledger(_))));
-    assert!(kept < asked && kept.is_some());
+    let requested = fixture.commands.iter().position(|command| matches!(command, Command::Ask(Request::Ledger(_))));
+    assert!(kept < requested && kept.is_some());
     assert_eq!(end_of(&fixture.accept_all()).outcome, Outcome::Success);
     assert!(fixture.commands.iter().any(|command| matches!(command, Command::Forget(_))));
 }
@@ -61,13 +61,13 @@ fn a_run_that_the_kernel_killed_for_its_memory_says_so() {
     for (exit, ended_by, outcome, reason) in [
         (Exit::Signal { signal: 9, core: false }, None, Outcome::Failure, Some(Reason::NoMemory)),
         (Exit::Code(1), None, Outcome::Failure, Some(Reason::NoMemory)),
-        // A part of it was killed, and it came to a good end all the same; or others ended it.
+        // One of its processes was killed and the run still succeeded; or somebody else killed it.
         (Exit::Code(0), None, Outcome::Success, None),
         (Exit::Signal { signal: 9, core: false }, Some(EndedBy::Deadline), Outcome::Interrupted, Some(Reason::Lease)),
     ] {
         let (mut fixture, tree_id) = running_one(once());
         let ending = Ending { out_of_memory: true, ..fixture.ending(tree_id, exit, ended_by) };
-        fixture.tell(Event::Warden(Notice::Ended(Box::new(ending))));
+        fixture.handle(Event::Warden(Notice::Ended(Box::new(ending))));
         let end = end_of(&fixture.accept_all());
         assert_eq!((end.outcome, end.reason), (outcome, reason), "{exit:?}");
     }
@@ -102,7 +102,7 @@ fn what_cannot_be_started_ends_with_its_reason() {
         fixture.accept_all();
         let tree_id = fixture.starts()[0].tree_id;
         fixture.commands.clear();
-        fixture.tell(Event::Warden(Notice::NotStarted { tree_id, why }));
+        fixture.handle(Event::Warden(Notice::NotStarted { tree_id, why }));
         let end = end_of(&fixture.accept_all());
         assert_eq!((end.outcome, end.reason), (outcome, Some(reason)));
     }
@@ -116,7 +116,7 @@ fn an_end_that_another_version_refused_is_written_again_at_that_version() {
     let commits = fixture.commits();
     fixture.answer(commits[0].0, Commit::Superseded);
     let id = RunId::scheduled(record.job.clone(), record.scheduled_at);
-    fixture.tell(Event::Ledger(ledger::Event::Run(id, Some((record, Version(4))))));
+    fixture.handle(Event::Ledger(ledger::Event::Run(id, Some((record, Version(4))))));
     let commits = fixture.commits();
     assert!(matches!(commits.as_slice(), [(_, Change::End { at: Version(4), .. })]), "{commits:?}");
 }
@@ -124,9 +124,9 @@ fn an_end_that_another_version_refused_is_written_again_at_that_version() {
 #[test]
 fn a_drained_node_resigns_first_then_waits_then_leaves_then_ends() {
     let (mut fixture, tree_id) = running_one(once());
-    fixture.tell(Event::Drain { timeout: MINUTE });
+    fixture.handle(Event::Drain { timeout: MINUTE });
     assert!(fixture.take().contains(&Command::Ask(Request::Election(election::Request::Resign))));
-    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.handle(Event::Election(election::Event::Withdrawn));
     fixture.pass(30);
     let leave = Command::Ask(Request::Election(election::Request::Leave));
     assert!(!fixture.commands.contains(&leave));
@@ -134,15 +134,15 @@ fn a_drained_node_resigns_first_then_waits_then_leaves_then_ends() {
     assert!(!fixture.commands.contains(&leave), "the end is not written yet");
     fixture.accept_all();
     assert!(fixture.commands.contains(&leave));
-    fixture.tell(Event::Election(election::Event::Left));
+    fixture.handle(Event::Election(election::Event::Left));
     assert!(fixture.take().contains(&Command::Exit));
 }
 
 #[test]
 fn a_draining_node_that_is_out_of_the_queue_sleeps_until_its_timeout() {
     let (mut fixture, _) = running_one(once());
-    fixture.tell(Event::Drain { timeout: MINUTE });
-    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.handle(Event::Drain { timeout: MINUTE });
+    fixture.handle(Event::Election(election::Event::Withdrawn));
     fixture.pass(10);
     assert_eq!(fixture.engine.wake(fixture.now).up, Some(fixture.now.up + Duration::from_secs(50)));
 }
@@ -150,7 +150,7 @@ fn a_draining_node_that_is_out_of_the_queue_sleeps_until_its_timeout() {
 #[test]
 fn a_draining_node_begins_nothing() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("a", "* * * * * *")]);
-    fixture.tell(Event::Drain { timeout: MINUTE });
+    fixture.handle(Event::Drain { timeout: MINUTE });
     fixture.commands.clear();
     fixture.pass(1);
     assert!(fixture.commits().is_empty());
@@ -159,8 +159,8 @@ fn a_draining_node_begins_nothing() {
 #[test]
 fn runs_that_outlast_the_drain_timeout_are_stopped_and_end_interrupted() {
     let (mut fixture, tree_id) = running_one(once());
-    fixture.tell(Event::Drain { timeout: MINUTE });
-    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.handle(Event::Drain { timeout: MINUTE });
+    fixture.handle(Event::Election(election::Event::Withdrawn));
     fixture.pass(60);
     assert!(fixture.take().contains(&Command::Order(Order::Stop { tree_id, grace_ms: 10_000 })));
     fixture.ended(tree_id, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
@@ -171,16 +171,16 @@ fn runs_that_outlast_the_drain_timeout_are_stopped_and_end_interrupted() {
 #[test]
 fn a_second_signal_kills_at_once() {
     let (mut fixture, tree_id) = running_one(once());
-    fixture.tell(Event::Drain { timeout: MINUTE });
-    fixture.tell(Event::Stop);
+    fixture.handle(Event::Drain { timeout: MINUTE });
+    fixture.handle(Event::Stop);
     assert!(fixture.take().contains(&Command::Order(Order::Kill { tree_id })));
 }
 
 #[test]
 fn a_tree_that_does_not_die_keeps_the_member() {
     let (mut fixture, _) = running_one(once());
-    fixture.tell(Event::Drain { timeout: MINUTE });
-    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.handle(Event::Drain { timeout: MINUTE });
+    fixture.handle(Event::Election(election::Event::Withdrawn));
     fixture.pass(60);
     fixture.commands.clear();
     fixture.pass(60);
@@ -196,9 +196,9 @@ fn leave() -> Command {
 #[test]
 fn ends_that_nobody_writes_hold_the_end_up_for_a_moment_only_and_the_member_stays() {
     let (mut fixture, tree_id) = running_one(once());
-    fixture.tell(Event::Election(election::Event::Suspended { session: SessionId("a".into()) }));
-    fixture.tell(Event::Drain { timeout: MINUTE });
-    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.handle(Event::Election(election::Event::Suspended { session: SessionId("a".into()) }));
+    fixture.handle(Event::Drain { timeout: MINUTE });
+    fixture.handle(Event::Election(election::Event::Withdrawn));
     fixture.pass_cut_off(30);
     fixture.ended(tree_id, Exit::Code(0), None);
     assert!(!fixture.commands.contains(&Command::Exit), "it may be written yet");
@@ -214,8 +214,8 @@ fn ends_that_nobody_writes_hold_the_end_up_for_a_moment_only_and_the_member_stay
 #[test]
 fn the_node_never_leaves_while_an_end_is_known_only_here() {
     let (mut fixture, tree_id) = running_one(once());
-    fixture.tell(Event::Drain { timeout: MINUTE });
-    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.handle(Event::Drain { timeout: MINUTE });
+    fixture.handle(Event::Election(election::Event::Withdrawn));
     fixture.pass(60);
     fixture.ended(tree_id, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
     for _ in 0..20 {
@@ -228,7 +228,7 @@ fn the_node_never_leaves_while_an_end_is_known_only_here() {
 #[test]
 fn a_node_that_cannot_take_part_any_more_lets_its_runs_end_and_writes_nothing() {
     let (mut fixture, tree_id) = running_one(once());
-    fixture.tell(Event::Failed { timeout: MINUTE });
+    fixture.handle(Event::Failed { timeout: MINUTE });
     let lost = Report::TermOver { token: Fixture::term(9).token, why: TermEnd::SessionExpired };
     assert!(fixture.reports().contains(&lost));
     assert!(fixture.reports().contains(&Report::Draining { runs: 1, timeout: MINUTE }));
@@ -245,10 +245,10 @@ fn a_node_that_cannot_take_part_any_more_lets_its_runs_end_and_writes_nothing() 
 #[test]
 fn a_node_that_cannot_take_part_stops_what_outlasts_the_drain_timeout() {
     let (mut fixture, tree_id) = running_one(once());
-    fixture.tell(Event::Failed { timeout: MINUTE });
+    fixture.handle(Event::Failed { timeout: MINUTE });
     fixture.pass_cut_off(60);
     assert!(fixture.take().contains(&Command::Order(Order::Stop { tree_id, grace_ms: 10_000 })));
-    fixture.tell(Event::Stop);
+    fixture.handle(Event::Stop);
     assert!(fixture.take().contains(&Command::Order(Order::Kill { tree_id })));
     fixture.ended(tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
     assert!(fixture.take().contains(&Command::Exit));
@@ -257,18 +257,18 @@ fn a_node_that_cannot_take_part_stops_what_outlasts_the_drain_timeout() {
 #[test]
 fn a_node_that_cannot_take_part_and_runs_nothing_ends_at_once() {
     let mut fixture = Fixture::settled("10:00:00", vec![once()]);
-    fixture.tell(Event::Failed { timeout: MINUTE });
+    fixture.handle(Event::Failed { timeout: MINUTE });
     assert!(fixture.take().contains(&Command::Exit));
 }
 
 #[test]
 fn handing_over_leaves_the_queue_and_joins_it_again() {
     let mut fixture = Fixture::settled("10:00:00", vec![once()]);
-    fixture.tell(Event::HandOver { to: None });
+    fixture.handle(Event::HandOver { to: None });
     assert!(fixture.take().contains(&Command::Ask(Request::Election(election::Request::Resign))));
     fixture.pass(1);
     assert!(fixture.commits().is_empty(), "nothing is decided meanwhile");
-    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.handle(Event::Election(election::Event::Withdrawn));
     assert!(fixture.take().contains(&Command::Ask(Request::Election(election::Request::Campaign))));
 }
 
@@ -276,12 +276,12 @@ fn handing_over_leaves_the_queue_and_joins_it_again() {
 fn an_transfer_that_cannot_be_made_changes_nothing() {
     let mut fixture = Fixture::settled("10:00:00", vec![once()]);
     let to = NodeName::new("host-z");
-    fixture.tell(Event::HandOver { to: Some(to.clone()) });
+    fixture.handle(Event::HandOver { to: Some(to.clone()) });
     assert!(fixture.take().contains(&Command::Ask(Request::Election(election::Request::Transfer(to.clone())))));
     fixture.pass(1);
     assert!(fixture.commits().is_empty(), "nothing is decided meanwhile");
     let why = TransferError::NotQueued;
-    fixture.tell(Event::Election(election::Event::NotTransferred { to: to.clone(), why: why.clone() }));
+    fixture.handle(Event::Election(election::Event::NotTransferred { to: to.clone(), why: why.clone() }));
     let commands = fixture.take();
     assert!(commands.contains(&Command::Tell(Report::NotTransferred { to, why })));
     let is_commit =
@@ -293,7 +293,7 @@ fn an_transfer_that_cannot_be_made_changes_nothing() {
 fn a_node_that_does_not_lead_has_no_leadership_to_give() {
     let mut fixture = Fixture::new("10:00:00", set([once()]));
     let to = NodeName::new("host-z");
-    fixture.tell(Event::HandOver { to: Some(to.clone()) });
+    fixture.handle(Event::HandOver { to: Some(to.clone()) });
     let refused = Command::Tell(Report::NotTransferred { to, why: TransferError::NotLeading });
     assert_eq!(fixture.take(), [refused]);
 }
@@ -303,7 +303,7 @@ fn an_earlier_process_of_the_node_leaves_ends_to_be_written() {
     let record = running(&once(), at("09:00:00"), OwnerState::Gone).record;
     let mut fixture = Fixture::new("10:00:00", set([once()]));
     let run = RecoveredRun { record, version: Version(0), pid: None, traces: Traces::default(), end: None };
-    fixture.tell(Event::Recovered(vec![run]));
+    fixture.handle(Event::Recovered(vec![run]));
     assert!(fixture.commits().is_empty(), "there is no session yet");
     fixture.join();
     let end = end_of(&fixture.accept_all());
@@ -320,7 +320,7 @@ fn an_exit_code_wins_over_a_deadline_that_comes_in_the_same_moment() {
         assert_eq!(end_of(&fixture.accept_all()).outcome, outcome);
     }
     let (mut fixture, tree_id) = running_one(rerun);
-    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::EntryGone }));
+    fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::EntryGone }));
     fixture.ended(tree_id, Exit::Code(0), Some(EndedBy::Order));
     assert_eq!(end_of(&fixture.accept_all()).outcome, Outcome::Success);
 }
@@ -335,7 +335,7 @@ fn a_timeout_counts_from_the_order_to_start_until_the_program_runs() {
     let stop = Command::Order(Order::Stop { tree_id, grace_ms: 10_000 });
     fixture.pass(2);
     assert!(!fixture.commands.contains(&stop));
-    // It is late, and the time counts from when it runs.
+    // It starts late, and the timeout counts from its start.
     fixture.started(tree_id);
     fixture.pass(2);
     assert!(!fixture.commands.contains(&stop));
@@ -356,7 +356,7 @@ fn one_that_does_not_come_to_run_is_stopped_by_its_timeout_and_started_no_more()
     assert_eq!(end_of(&fixture.accept_all()).outcome, Outcome::Timeout);
 }
 
-/// Nothing that a file, a command or a record can name is beyond the instants that there are.
+/// No duration in a file, a command or a record may overflow an instant.
 #[test]
 fn the_last_of_all_instants_ends_no_node() {
     let last = Job {
@@ -369,9 +369,9 @@ fn the_last_of_all_instants_ends_no_node() {
     assert!(fixture.accept_all().is_empty());
     let _ = fixture.engine.wake(fixture.now);
     fixture.now.wall = "9999-12-30T21:59:59Z".parse().unwrap();
-    fixture.tell(Event::Tick);
+    fixture.handle(Event::Tick);
     fixture.accept_all();
     fixture.now.wall = jiff::Timestamp::MAX;
-    fixture.tell(Event::Tick);
+    fixture.handle(Event::Tick);
     fixture.accept_all();
 }

@@ -1,4 +1,4 @@
-//! An engine with time moved by hand, and short words for what is told to it and what it asks.
+//! An engine with a clock moved by hand, and helpers for its events and commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -102,7 +102,7 @@ pub fn running(job: &Job, scheduled_at: Timestamp, owner: ledger::OwnerState) ->
 pub struct Fixture {
     pub engine: Engine,
     pub now: Now,
-    /// All that was asked since it was looked at last.
+    /// All commands since they were last taken.
     pub commands: Vec<Command>,
 }
 
@@ -112,7 +112,7 @@ impl Fixture {
         Self { engine: Engine::new(NodeName::new("host-a"), jobs), now, commands: Vec::new() }
     }
 
-    /// A node that leads, with the lease fresh, and the ledger as in `snapshot`.
+    /// A node that leads with a fresh lease, and with the ledger as in `snapshot`.
     pub fn leading(wall: &str, jobs: JobSet, snapshot: Snapshot) -> Self {
         let mut fixture = Self::new(wall, jobs);
         fixture.join();
@@ -120,7 +120,7 @@ impl Fixture {
         fixture
     }
 
-    /// A node that leads, whose ledger says of every job that it was decided on until now.
+    /// A node that leads, and whose jobs are all decided on until now.
     pub fn settled(wall: &str, jobs: Vec<Job>) -> Self {
         let entries = jobs.iter().map(|job| entry(job, at(wall), 0)).collect();
         let mut fixture = Self::leading(wall, set(jobs), Snapshot { jobs: entries, ..Snapshot::default() });
@@ -130,21 +130,21 @@ impl Fixture {
 
     pub fn join(&mut self) {
         let session = election::Event::Session { id: SessionId("a".into()), timeout: LEASE * 2 };
-        self.tell(Event::Election(session));
+        self.handle(Event::Election(session));
     }
 
     pub fn elect(&mut self, token: i64, snapshot: Snapshot) {
         let term = Self::term(token);
         let snapshot = Box::new(snapshot);
         let (lease_until, took) = (self.now.up + LEASE, Duration::from_millis(3));
-        self.tell(Event::Election(election::Event::Elected { term, lease_until, snapshot, took }));
+        self.handle(Event::Election(election::Event::Elected { term, lease_until, snapshot, took }));
     }
 
     pub fn term(token: i64) -> Term {
         Term { token: FencingToken(token), candidate: CandidateName(format!("_c_a-lock-{token:010}")) }
     }
 
-    pub fn tell(&mut self, event: Event) {
+    pub fn handle(&mut self, event: Event) {
         self.commands.extend(self.engine.handle(self.now, event));
     }
 
@@ -152,34 +152,34 @@ impl Fixture {
     pub fn pass(&mut self, seconds: u64) {
         self.pass_cut_off(seconds);
         let until = self.now.up + LEASE;
-        self.tell(Event::Election(election::Event::Lease { until }));
+        self.handle(Event::Election(election::Event::Lease { until }));
     }
 
-    /// Time passes, and nobody is heard of.
+    /// Time passes, and the lease is not renewed.
     pub fn pass_cut_off(&mut self, seconds: u64) {
         let by = Duration::from_secs(seconds);
         self.now = Now { wall: self.now.wall + by, up: self.now.up + by };
-        self.tell(Event::Tick);
+        self.handle(Event::Tick);
     }
 
     pub fn take(&mut self) -> Vec<Command> {
         std::mem::take(&mut self.commands)
     }
 
-    /// The commits asked for since the last look; everything else is forgotten.
+    /// The commits requested since the commands were last taken; drops all other commands.
     pub fn commits(&mut self) -> Vec<(CommitId, Change)> {
-        let asked = self.take().into_iter().filter_map(|command| match command {
+        let requested = self.take().into_iter().filter_map(|command| match command {
             Command::Ask(Request::Ledger(ledger::Request::Commit { id, change })) => Some((id, change)),
             _ => None,
         });
-        asked.collect()
+        requested.collect()
     }
 
     pub fn answer(&mut self, id: CommitId, answer: Commit) {
-        self.tell(Event::Ledger(ledger::Event::Answered { id, answer }));
+        self.handle(Event::Ledger(ledger::Event::Answered { id, answer }));
     }
 
-    /// Accepts all that is asked for, until nothing more is.
+    /// Accepts all requested commits, until no more are requested.
     pub fn accept_all(&mut self) -> Vec<Change> {
         let mut accepted = Vec::new();
         let mut others = Vec::new();
@@ -220,10 +220,11 @@ impl Fixture {
 
     pub fn started(&mut self, tree_id: TreeId) {
         let at = self.now.up;
-        self.tell(Event::Warden(Notice::Started { tree_id, pid: 4242, at, known_by: KnownBy::default() }));
+        self.handle(Event::Warden(Notice::Started { tree_id, pid: 4242, at, known_by: KnownBy::default() }));
     }
 
-    /// Accepts and starts all that is due, however many at a time are begun; the changes, and the tree ids in order.
+    /// Accepts and starts all due runs, however many are begun at a time. Returns the changes, and the tree ids in
+    /// order.
     pub fn start_all(&mut self) -> (Vec<Change>, Vec<TreeId>) {
         let (mut changes, mut tree_ids) = (Vec::new(), Vec::new());
         loop {
@@ -241,7 +242,7 @@ impl Fixture {
 
     pub fn ended(&mut self, tree_id: TreeId, exit: Exit, ended_by: Option<crate::process::EndedBy>) {
         let ending = self.ending(tree_id, exit, ended_by);
-        self.tell(Event::Warden(Notice::Ended(Box::new(ending))));
+        self.handle(Event::Warden(Notice::Ended(Box::new(ending))));
     }
 
     pub fn ending(&self, tree_id: TreeId, exit: Exit, ended_by: Option<crate::process::EndedBy>) -> Ending {

@@ -1,4 +1,4 @@
-//! A new leader, and a ledger that somebody has written into: each line `FOLDER/NAME RECORD`.
+//! Takeover of a ledger with arbitrary records: each line of the input is `PARENT/NAME RECORD`.
 
 use serde::de::DeserializeOwned;
 
@@ -10,7 +10,7 @@ use crate::ledger::{ControlEntry, JobEntry, OwnerState, Running, Snapshot, Trigg
 use crate::run::fuzz::WORDS;
 use crate::run::{Note, RunRecord, TriggerSeq, Version};
 
-/// One of each kind, by the names that the corpus has.
+/// One job of each kind, with the names that the corpus uses.
 fn jobs() -> JobSet {
     let backup = Job { retries: Retries { limit: 3, ..Retries::default() }, ..job("backup", "* * * * *") };
     let load = Job { due: Due::After([(name("backup"), Condition::Always)].into()), ..job("load", "* * * * *") };
@@ -69,7 +69,7 @@ fn fuzz_takeover() {
             fixture.start_all();
             let _ = fixture.engine.wake(fixture.now);
         }
-        fixture.tell(Event::Tick);
+        fixture.handle(Event::Tick);
         read > 0
     });
 }

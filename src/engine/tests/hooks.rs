@@ -1,4 +1,4 @@
-//! What follows an end or a skip, who runs it, and how much of it at once.
+//! Hooks: which ones follow an end or a skip, which node runs them, and how many at once.
 
 mod ending;
 mod recovery;
@@ -21,18 +21,18 @@ fn hooks() -> Hooks {
     Hook::ALL.map(|hook| (hook, CommandLine::Shell(hook.as_str().into()))).into()
 }
 
-/// Due once, with all hooks.
+/// A job that is due once, with all hooks.
 fn once() -> Job {
     Job { hooks: hooks(), ..job("a", "1 0 10 * * *") }
 }
 
-/// Due every minute, with all hooks.
+/// A job that is due every minute, with all hooks.
 fn minutely() -> Job {
     Job { hooks: hooks(), ..job("a", "* * * * *") }
 }
 
 impl Fixture {
-    /// The hooks to start; everything else is forgotten.
+    /// The hooks to start; drops all other commands.
     fn calls(&mut self) -> Vec<HookStart> {
         let calls = self.take().into_iter().filter_map(|command| match command {
             Command::RunHook(start) => Some(*start),
@@ -41,24 +41,24 @@ impl Fixture {
         calls.collect()
     }
 
-    /// The same in words: the hook, its run, and what it follows.
+    /// The hooks to start, as text: the hook, its run, and its cause.
     fn hooks(&mut self) -> Vec<String> {
         self.calls().iter().map(in_words).collect()
     }
 
-    /// All that is asked for is accepted; the hooks that follow.
+    /// Accepts all requested commits, and returns the hooks that follow.
     fn hooks_of_all(&mut self) -> Vec<String> {
         self.accept_all();
         self.hooks()
     }
 
-    /// How hooks went, as told.
+    /// The reported outcomes of hooks.
     fn finished(&self) -> Vec<(Hook, HookOutcome)> {
-        let told = self.reports().into_iter().filter_map(|report| match report {
+        let reported = self.reports().into_iter().filter_map(|report| match report {
             Report::HookFinished { hook, how, .. } => Some((hook, how)),
             _ => None,
         });
-        told.collect()
+        reported.collect()
     }
 }
 
@@ -107,7 +107,7 @@ fn a_run_that_took_too_long_or_could_not_be_started_has_failed() {
     fixture.accept_all();
     let tree_id = fixture.starts()[0].tree_id;
     let why = StartFailure::Step { step: Step::Exec, errno: 2 };
-    fixture.tell(Event::Warden(Notice::NotStarted { tree_id, why }));
+    fixture.handle(Event::Warden(Notice::NotStarted { tree_id, why }));
     assert_eq!(fixture.hooks_of_all(), [format!("on_failure {RUN} failure")]);
 }
 
@@ -150,7 +150,7 @@ fn an_end_that_another_wrote_is_followed_by_nothing_here() {
     fixture.ended(tree_id, Exit::Code(1), None);
     let id = fixture.commits()[0].0;
     fixture.answer(id, Commit::Superseded);
-    fixture.tell(Event::Ledger(ledger::Event::Run(record.id(), None)));
+    fixture.handle(Event::Ledger(ledger::Event::Run(record.id(), None)));
     assert!(fixture.reports().contains(&Report::Superseded { run: record.id() }));
     assert!(fixture.hooks_of_all().is_empty());
 }
@@ -203,7 +203,7 @@ fn a_node_that_is_back_runs_the_hook_of_what_its_death_ended() {
     let record = running(&minutely(), at("10:00:00"), OwnerState::Dead).record;
     let end = RunEnd::unseen(&record, Outcome::Interrupted, None, at("10:00:10"));
     let recovered = RecoveredRun { record, version: Version(0), pid: None, traces: Traces::default(), end: Some(end) };
-    fixture.tell(Event::Recovered(vec![recovered]));
+    fixture.handle(Event::Recovered(vec![recovered]));
     fixture.join();
     assert_eq!(fixture.hooks_of_all(), ["on_failure a.20261120T100000Z interrupted"]);
 }
@@ -216,7 +216,7 @@ fn what_the_backend_ended_for_a_dead_process_is_followed_unless_the_own_end_says
     let follows = ["on_failure a.20261120T100000Z interrupted"];
 
     let mut stranger = Fixture::new("10:00:30", set([minutely()]));
-    stranger.tell(ended());
+    stranger.handle(ended());
     assert_eq!(stranger.hooks(), follows);
 
     let mut successor = Fixture::new("10:00:30", set([minutely()]));
@@ -227,8 +227,8 @@ fn what_the_backend_ended_for_a_dead_process_is_followed_unless_the_own_end_says
         traces: Traces::default(),
         end: Some(end.clone()),
     };
-    successor.tell(Event::Recovered(vec![recovered]));
-    successor.tell(ended());
+    successor.handle(Event::Recovered(vec![recovered]));
+    successor.handle(ended());
     assert!(successor.hooks().is_empty());
     successor.join();
     assert_eq!(successor.hooks_of_all(), follows);
@@ -286,7 +286,7 @@ fn output_that_waits_is_bounded() {
     for tree_id in tree_ids {
         let mut ending = fixture.ending(tree_id, Exit::Code(1), None);
         ending.tail = "x".repeat(4096);
-        fixture.tell(Event::Warden(Notice::Ended(Box::new(ending))));
+        fixture.handle(Event::Warden(Notice::Ended(Box::new(ending))));
     }
     fixture.accept_all();
     let mut open = fixture.calls();
@@ -297,7 +297,7 @@ fn output_that_waits_is_bounded() {
         open.extend(fixture.calls());
     }
     assert_eq!(inputs.len(), 2_000);
-    // What runs at once does not wait.
+    // Hooks that run at once do not wait.
     let whole = AT_ONCE + (4 << 20) / 4096;
     assert_eq!(inputs.iter().filter(|&&length| length == 4096).count(), whole);
     assert_eq!(inputs.iter().filter(|&&length| length == 0).count(), 2_000 - whole);
@@ -320,10 +320,10 @@ fn what_takes_too_long_is_stopped_with_the_jobs_grace() {
 }
 
 #[test]
-fn how_it_went_is_told_and_changes_nothing() {
+fn the_outcome_of_a_hook_is_reported_and_changes_nothing() {
     let why = StartFailure::Step { step: Step::Exec, errno: 2 };
     let (mut fixture, HookStart { tree_id, .. }) = failed();
-    fixture.tell(Event::Warden(Notice::NotStarted { tree_id, why }));
+    fixture.handle(Event::Warden(Notice::NotStarted { tree_id, why }));
     assert_eq!(fixture.finished(), [(Hook::Failure, HookOutcome::NotStarted(why))]);
     assert!(fixture.commits().is_empty());
     for (exit, word) in [(Exit::Code(0), "success"), (Exit::Code(7), "failure")] {
@@ -347,12 +347,12 @@ fn a_hook_is_nobodys_run_and_outlives_the_term() {
     fixture.pass(1);
     assert_eq!(begun(&fixture.accept_all()).len(), 1, "the next occurrence does not overlap it");
     fixture.commands.clear();
-    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::LeaseOver }));
+    fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::LeaseOver }));
     let orders = fixture.take();
     assert!(!orders.contains(&Command::Order(Order::Kill { tree_id: hook })), "{orders:?}");
 }
 
-/// Due every second, with all hooks.
+/// A job that is due every second, with all hooks.
 fn minutely_now() -> Job {
     Job { hooks: hooks(), ..job("a", "* * * * * *") }
 }
@@ -360,7 +360,7 @@ fn minutely_now() -> Job {
 #[test]
 fn the_definition_of_the_run_counts_and_for_others_the_present_one() {
     let (mut fixture, tree_id) = running_one(once());
-    fixture.tell(Event::Loaded(set([])));
+    fixture.handle(Event::Loaded(set([])));
     fixture.ended(tree_id, Exit::Code(1), None);
     fixture.accept_all();
     let calls = fixture.calls();

@@ -46,7 +46,7 @@ fn an_end_that_comes_too_late_hides_no_attempt_that_was_begun_since() {
     let mut fixture = Fixture::new("10:00:30", set([job.clone()]));
     let first = running(&job, at("10:00:00"), OwnerState::Gone).record;
     let end = Some(RunEnd::unseen(&first, Outcome::Success, None, at("10:00:10")));
-    fixture.tell(Event::Recovered(vec![RecoveredRun {
+    fixture.handle(Event::Recovered(vec![RecoveredRun {
         record: first,
         version: Version(0),
         pid: None,
@@ -61,8 +61,8 @@ fn an_end_that_comes_too_late_hides_no_attempt_that_was_begun_since() {
     assert!(fixture.reports().iter().any(|report| matches!(report, Report::Superseded { .. })));
     // The end is not answered yet.
     fixture.pass(30);
-    let asked: Vec<Change> = fixture.commits().into_iter().map(|(_, change)| change).collect();
-    assert_eq!(skipped(&asked), ["overlap 2026-11-20T10:01:00Z 2026-11-20T10:01:00Z 1"]);
+    let requested: Vec<Change> = fixture.commits().into_iter().map(|(_, change)| change).collect();
+    assert_eq!(skipped(&requested), ["overlap 2026-11-20T10:01:00Z 2026-11-20T10:01:00Z 1"]);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_cut_off_owner_that_is_back_is_left_alone_again() {
     let mut back = run.clone();
     (back.state, back.owner.session.0) = (RunState::Running, "b2".into());
     let id = RunId::scheduled(back.job.clone(), back.scheduled_at);
-    fixture.tell(Event::Ledger(ledger::Event::Run(id, Some((back, Version(2))))));
+    fixture.handle(Event::Ledger(ledger::Event::Run(id, Some((back, Version(2))))));
     fixture.pass(29);
     assert!(fixture.commits().is_empty());
 }
@@ -128,7 +128,7 @@ fn a_watched_owner_that_goes_is_settled_then() {
     let run = running(&rerun(), at("10:00:00"), OwnerState::Alive);
     let id = RunId::scheduled(run.record.job.clone(), run.record.scheduled_at);
     fixture.commands.clear();
-    fixture.tell(Event::Ledger(ledger::Event::OwnerGone(id, OwnerState::Gone, Some((run.record, Version(0))))));
+    fixture.handle(Event::Ledger(ledger::Event::OwnerGone(id, OwnerState::Gone, Some((run.record, Version(0))))));
     let accepted = fixture.accept_all();
     assert!(matches!(accepted.as_slice(), [Change::UpdateRun { run, .. }] if run.attempt == 2), "{accepted:?}");
 }
@@ -151,7 +151,7 @@ fn a_lost_term_kills_what_may_be_begun_again_and_lets_it_go() {
     let start = fixture.starts()[0].clone();
     fixture.started(start.tree_id);
     fixture.commands.clear();
-    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::EntryGone }));
+    fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::EntryGone }));
     assert!(fixture.take().contains(&Command::Order(Order::Kill { tree_id: start.tree_id })));
     fixture.ended(start.tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
     let accepted = fixture.accept_all();
@@ -168,7 +168,7 @@ fn a_resigned_leader_lets_its_runs_go_on() {
     let start = fixture.starts()[0].clone();
     fixture.started(start.tree_id);
     fixture.commands.clear();
-    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::Resigned }));
+    fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::Resigned }));
     assert!(!fixture.commands.iter().any(|command| matches!(command, Command::Order(Order::Kill { .. }))));
 }
 
@@ -218,13 +218,13 @@ fn an_occurrence_waits_for_the_end_of_a_run_that_is_just_being_settled() {
 }
 
 #[test]
-fn what_is_heard_while_a_commit_is_open_counts_if_that_is_refused() {
+fn news_received_during_a_commit_count_if_the_commit_is_rejected() {
     let mut fixture = found(&rerun(), OwnerState::Gone);
     let commits = fixture.commits();
     let mut back = running(&rerun(), at("10:00:00"), OwnerState::Alive).record;
     back.state = RunState::Retrying;
     let id = back.id();
-    fixture.tell(Event::Ledger(ledger::Event::Run(id, Some((back, Version(1))))));
+    fixture.handle(Event::Ledger(ledger::Event::Run(id, Some((back, Version(1))))));
     fixture.answer(commits[0].0, Commit::Superseded);
     let accepted = fixture.accept_all();
     assert!(
@@ -233,24 +233,25 @@ fn what_is_heard_while_a_commit_is_open_counts_if_that_is_refused() {
     );
 }
 
-/// Its owner is back, and the answer to the mark was lost: it runs, and stands in the way of the next.
+/// The run's owner is back, and the answer to marking it cut off was lost: the run goes on and blocks the next one.
 #[test]
 fn a_run_of_which_nobody_knows_whether_it_was_marked_cut_off_is_looked_up() {
     let mut fixture = found(&job("a", "* * * * *"), OwnerState::Gone);
     let commits = fixture.commits();
     let [(mark, Change::UpdateRun { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
     fixture.answer(*mark, Commit::Unknown);
-    let asked = fixture.take();
-    assert!(asked.contains(&Command::Ask(Request::Ledger(ledger::Request::ReadRun(run.id())))));
-    assert!(asked.contains(&Command::Ask(Request::Ledger(ledger::Request::Watch(run.id())))));
+    let requested = fixture.take();
+    assert!(requested.contains(&Command::Ask(Request::Ledger(ledger::Request::ReadRun(run.id())))));
+    assert!(requested.contains(&Command::Ask(Request::Ledger(ledger::Request::Watch(run.id())))));
     let mut back = run.clone();
     (back.state, back.owner.session.0) = (RunState::Running, "b2".into());
-    fixture.tell(Event::Ledger(ledger::Event::Run(back.id(), Some((back, Version(2))))));
+    fixture.handle(Event::Ledger(ledger::Event::Run(back.id(), Some((back, Version(2))))));
     fixture.pass(30);
     assert_eq!(skipped(&fixture.accept_all()), ["overlap 2026-11-20T10:01:00Z 2026-11-20T10:01:00Z 1"]);
 }
 
-/// An operator writes into the record of a lost run that waits to be begun again: its owner's end is not told by itself once more.
+/// An operator writes into the record of a lost run that waits to be begun again: the watch does not
+/// report the gone owner again.
 #[test]
 fn a_lost_run_whose_record_changes_is_watched_again() {
     let mut fixture = Fixture::new("10:00:30", set([rerun()]));
@@ -259,12 +260,12 @@ fn a_lost_run_whose_record_changes_is_watched_again() {
     let (mut changed, jobs) = (lost.record.clone(), [entry(&rerun(), at("10:00:00"), 1)].into());
     let snapshot = Box::new(Snapshot { jobs, running: vec![lost], ..Snapshot::default() });
     let (term, lease_until, took) = (Fixture::term(9), crate::clock::Uptime::ZERO, std::time::Duration::ZERO);
-    fixture.tell(Event::Election(election::Event::Elected { term, lease_until, snapshot, took }));
+    fixture.handle(Event::Election(election::Event::Elected { term, lease_until, snapshot, took }));
     changed.nonce = crate::run::Nonce("operator".into());
     fixture.commands.clear();
-    fixture.tell(Event::Ledger(ledger::Event::Run(changed.id(), Some((changed.clone(), Version(1))))));
+    fixture.handle(Event::Ledger(ledger::Event::Run(changed.id(), Some((changed.clone(), Version(1))))));
     assert!(fixture.take().contains(&Command::Ask(Request::Ledger(ledger::Request::Watch(changed.id())))));
-    fixture.tell(Event::Ledger(ledger::Event::OwnerGone(
+    fixture.handle(Event::Ledger(ledger::Event::OwnerGone(
         changed.id(),
         OwnerState::Gone,
         Some((changed.clone(), Version(1))),
@@ -293,22 +294,22 @@ fn a_leader_watches_a_run_that_it_gave_up_and_another_has() {
     fixture.started(start.tree_id);
     let mut other = start.run.clone();
     (other.attempt, other.token.0, other.owner.session.0) = (3, 12, "b2".into());
-    fixture.tell(Event::Election(election::Event::Session {
+    fixture.handle(Event::Election(election::Event::Session {
         id: crate::term::SessionId("a2".into()),
         timeout: LEASE * 2,
     }));
     let commits = fixture.commits();
     fixture.answer(commits[0].0, Commit::Superseded);
-    fixture.tell(Event::Ledger(ledger::Event::Run(other.id(), Some((other.clone(), Version(4))))));
+    fixture.handle(Event::Ledger(ledger::Event::Run(other.id(), Some((other.clone(), Version(4))))));
     fixture.commands.clear();
     fixture.ended(start.tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
     assert!(fixture.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadRun(other.id())))));
-    fixture.tell(Event::Ledger(ledger::Event::Run(other.id(), Some((other.clone(), Version(4))))));
+    fixture.handle(Event::Ledger(ledger::Event::Run(other.id(), Some((other.clone(), Version(4))))));
     assert!(fixture.take().contains(&Command::Ask(Request::Ledger(ledger::Request::Watch(other.id())))));
 }
 
-/// A host that never comes back takes no place from others for ever: `allow`, and a job that is never due again, have no next
-/// occurrence to end it by.
+/// A host that never comes back must not block other runs forever: with `allow`, or if the job is never due again, no
+/// next occurrence ends its run.
 #[test]
 fn a_cut_off_run_is_given_up_after_a_day_at_most() {
     let day = std::time::Duration::from_secs(24 * 3_600);
@@ -328,16 +329,16 @@ fn a_cut_off_run_is_given_up_after_a_day_at_most() {
     }
 }
 
-/// Its own node ends it by then, too, and lets it go on for good once the ledger has it under a living session again.
+/// The run's own node ends it by then too, and removes the limit once the ledger has it under a live session again.
 #[test]
 fn a_node_without_a_session_ends_what_it_keeps_before_others_give_it_up() {
     let allow = Job { overlap: crate::job::Overlap::Allow, ..job("a", "1 0 10 * * *") };
     let (mut fixture, tree_id) = running_one(allow);
-    fixture.tell(Event::Election(election::Event::Expired { session: crate::term::SessionId("a".into()) }));
+    fixture.handle(Event::Election(election::Event::Expired { session: crate::term::SessionId("a".into()) }));
     let until = fixture.now.up + std::time::Duration::from_secs(24 * 3_600);
     assert!(fixture.take().contains(&Command::Order(Order::Deadline { tree_id, deadline: Deadline::At(until) })));
     fixture.pass_cut_off(60);
-    fixture.tell(Event::Election(election::Event::Session {
+    fixture.handle(Event::Election(election::Event::Session {
         id: crate::term::SessionId("a2".into()),
         timeout: LEASE * 2,
     }));

@@ -85,20 +85,20 @@ fn run_all_makes_up_no_more_than_its_limit() {
 
 const TEN_YEARS: Duration = Duration::from_secs(10 * 366 * 86_400);
 
-/// One commit, one record with its count, one line: whatever was jumped over.
+/// All skipped occurrences give one commit, one record with their count, and one report.
 #[test]
 fn ten_years_of_a_job_of_every_second_are_one_skip() {
     let tick = job("a", "* * * * * *");
     let mut fixture = Fixture::settled("10:00:00", vec![tick]);
     fixture.now.wall += TEN_YEARS;
-    fixture.tell(Event::Tick);
+    fixture.handle(Event::Tick);
     let accepted = fixture.accept_all();
-    // The newest two are not missed: the one is a second late, the other comes while it runs.
+    // The newest two are not missed: one is a second late, the other becomes due while that one runs.
     assert_eq!(begun(&accepted), ["a.20361127T095959Z"]);
     let missed = "missed 2026-11-20T10:00:01Z 2036-11-27T09:59:58Z 316223998";
     assert_eq!(skipped(&accepted), [missed, "overlap 2036-11-27T10:00:00Z 2036-11-27T10:00:00Z 1"]);
-    let told = fixture.reports().into_iter().filter(|report| matches!(report, Report::Skipped { .. })).count();
-    assert_eq!(told, 2);
+    let reported = fixture.reports().into_iter().filter(|report| matches!(report, Report::Skipped { .. })).count();
+    assert_eq!(reported, 2);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn ten_years_of_a_thousand_jobs_are_settled_at_once_with_one_commit_each() {
     let jobs = (0..1000).map(|number| job(&format!("job-{number:03}"), "* * * * * *"));
     let mut fixture = Fixture::settled("10:00:00.5", jobs.collect());
     fixture.now.wall += TEN_YEARS;
-    fixture.tell(Event::Tick);
+    fixture.handle(Event::Tick);
     let (changes, _) = fixture.start_all();
     let missed = skipped(&changes).into_iter().filter(|skip| skip.starts_with("missed 2026-11-20T10:00:01Z"));
     assert_eq!(missed.count(), 1000);
@@ -115,7 +115,7 @@ fn ten_years_of_a_thousand_jobs_are_settled_at_once_with_one_commit_each() {
 
 proptest! {
     #![proptest_config(crate::fuzz::proptest_config())]
-    /// Whatever the policy, every missed occurrence is either run or counted as skipped, once, in order.
+    /// Under every policy each missed occurrence is either run or counted as skipped, once, in order.
     #[test]
     fn every_missed_occurrence_is_accounted_for(
         behind in 0u64..200_000,

@@ -1,4 +1,4 @@
-//! Trees that the warden should have killed, and has not said to be dead.
+//! Trees that the warden should have killed, and has not reported as dead.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn rerun() -> Job {
     job
 }
 
-/// What the daemon is to kill itself.
+/// The trees that the daemon must kill itself.
 fn ended_here(fixture: &mut Fixture) -> Vec<TreeId> {
     let ended = fixture.take().into_iter().filter_map(|command| match command {
         Command::EndTrees(tree_ids) => Some(tree_ids),
@@ -61,7 +61,8 @@ fn a_run_that_is_kept_while_cut_off_is_killed_before_the_next_of_its_job() {
     assert_eq!(ended_here(&mut fixture), [tree_id]);
 }
 
-/// Found by the simulation: the new session's lease kept a process alive whose run the next leader had ended at its time.
+/// Found by the simulation: the new session's lease kept a process alive although the next leader had ended its run at
+/// its deadline.
 #[test]
 fn a_kept_run_goes_by_its_time_alone_until_the_ledger_has_it_under_the_new_session() {
     let (mut fixture, tree_id) = running_one(job("a", "1,21 0 10 * * *"));
@@ -73,15 +74,15 @@ fn a_kept_run_goes_by_its_time_alone_until_the_ledger_has_it_under_the_new_sessi
         });
         orders.collect()
     };
-    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::SessionExpired }));
-    fixture.tell(Event::Election(election::Event::Expired { session: SessionId("a".into()) }));
+    fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::SessionExpired }));
+    fixture.handle(Event::Election(election::Event::Expired { session: SessionId("a".into()) }));
     assert_eq!(deadlines(&mut fixture), [Deadline::At(keep_until)]);
     let session = election::Event::Session { id: SessionId("a2".into()), timeout: LEASE * 2 };
-    fixture.tell(Event::Election(session));
-    let asked = fixture.commits();
-    let [(id, Change::ChangeOwner { .. })] = asked.as_slice() else { panic!("{asked:?}") };
+    fixture.handle(Event::Election(session));
+    let requested = fixture.commits();
+    let [(id, Change::ChangeOwner { .. })] = requested.as_slice() else { panic!("{requested:?}") };
     fixture.commands.clear();
-    fixture.tell(Event::Election(election::Event::Lease { until: fixture.now.up + LEASE * 2 }));
+    fixture.handle(Event::Election(election::Event::Lease { until: fixture.now.up + LEASE * 2 }));
     fixture.answer(*id, Commit::Accepted);
     assert_eq!(deadlines(&mut fixture), [Deadline::LeaseAnd(keep_until)], "now the lease protects it");
 }
@@ -89,11 +90,11 @@ fn a_kept_run_goes_by_its_time_alone_until_the_ledger_has_it_under_the_new_sessi
 #[test]
 fn a_kept_run_that_the_ledger_does_not_have_back_in_time_is_killed_under_a_new_lease() {
     let (mut fixture, tree_id) = running_one(job("a", "1,21 0 10 * * *"));
-    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::SessionExpired }));
-    fixture.tell(Event::Election(election::Event::Expired { session: SessionId("a".into()) }));
+    fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::SessionExpired }));
+    fixture.handle(Event::Election(election::Event::Expired { session: SessionId("a".into()) }));
     let session = election::Event::Session { id: SessionId("a2".into()), timeout: LEASE * 2 };
-    fixture.tell(Event::Election(session));
-    fixture.tell(Event::Election(election::Event::Lease { until: fixture.now.up + LEASE * 100 }));
+    fixture.handle(Event::Election(session));
+    fixture.handle(Event::Election(election::Event::Lease { until: fixture.now.up + LEASE * 100 }));
     fixture.commands.clear();
     fixture.pass_cut_off(20);
     assert_eq!(ended_here(&mut fixture), [tree_id]);
@@ -103,7 +104,7 @@ fn a_kept_run_that_the_ledger_does_not_have_back_in_time_is_killed_under_a_new_l
 fn a_lease_that_is_taken_away_ends_now() {
     let (mut fixture, tree_id) = running_one(rerun());
     let over = |until| Event::Election(election::Event::Lease { until });
-    fixture.tell(over(Uptime::ZERO));
+    fixture.handle(over(Uptime::ZERO));
     assert_eq!(ended_here(&mut fixture), []);
     fixture.pass_cut_off(1);
     assert_eq!(ended_here(&mut fixture), [tree_id]);
@@ -113,7 +114,7 @@ fn a_lease_that_is_taken_away_ends_now() {
 fn what_an_order_was_to_kill_is_killed_too() {
     let (mut fixture, tree_id) = running_one(rerun());
     let over = election::Event::Over { term: Fixture::term(9), why: TermEnd::EntryGone };
-    fixture.tell(Event::Election(over));
+    fixture.handle(Event::Election(over));
     assert!(fixture.take().contains(&Command::Order(Order::Kill { tree_id })));
     fixture.pass(1);
     assert_eq!(ended_here(&mut fixture), [tree_id], "though the lease goes on");
@@ -125,8 +126,8 @@ fn what_the_daemon_killed_was_interrupted_whatever_the_warden_makes_of_it() {
     fixture.pass_cut_off(6);
     fixture.commands.clear();
     fixture.ended(tree_id, SIGKILL, None);
-    let asked = fixture.commits();
-    let [(_, Change::ChangeOwner { run, .. })] = asked.as_slice() else { panic!("{asked:?}") };
+    let requested = fixture.commits();
+    let [(_, Change::ChangeOwner { run, .. })] = requested.as_slice() else { panic!("{requested:?}") };
     assert_eq!(run.state, RunState::Retrying, "it is to be begun again");
 }
 

@@ -1,4 +1,4 @@
-//! Writes that the service refuses for hours, or does not answer: they harm the job that they are about, and no other.
+//! Writes that the service refuses for hours, or does not answer: they must affect only their own job.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::ledger::{self, Change, Commit, CommitId, OperatorRequests, OwnerState
 use crate::process::{Exit, Notice, StartFailure, Step};
 use crate::run::{RunState, TriggerRecord, TriggerSeq};
 
-/// More than are begun at once.
+/// More jobs than are begun at once.
 const MANY: u64 = 200;
 
 impl Fixture {
     fn refuse(&mut self, id: CommitId) {
-        self.tell(Event::Ledger(ledger::Event::PutOff(id)));
+        self.handle(Event::Ledger(ledger::Event::PutOff(id)));
     }
 }
 
-/// A job of every second whose first begin, at 10:00:01, is refused, beside these.
+/// A leader with these jobs, and one that is due every second and whose first begin, at 10:00:01, is refused.
 fn refused(overlap: Overlap, others: impl IntoIterator<Item = Job>) -> (Fixture, CommitId) {
     let refused = Job { overlap, ..job("refused", "* * * * * *") };
     let mut fixture = Fixture::settled("10:00:00", others.into_iter().chain([refused]).collect());
@@ -37,7 +37,11 @@ fn a_job_whose_begin_is_refused_takes_no_start_from_others() {
     for _ in 0..MANY {
         fixture.pass(1);
     }
-    assert_eq!(begun(&fixture.accept_all()), ["other.20261120T100100Z"], "nothing more is asked for of the job itself");
+    assert_eq!(
+        begun(&fixture.accept_all()),
+        ["other.20261120T100100Z"],
+        "nothing more is requested about the job itself"
+    );
     fixture.answer(begin, Commit::Accepted);
     assert!(begun(&fixture.accept_all()).iter().any(|run| run.starts_with("refused.")));
 }
@@ -68,7 +72,7 @@ fn the_triggers_of_a_job_whose_begin_is_refused_wait_for_the_answer() {
     let uuid = Uuid::from_u128(1);
     let record = TriggerRecord { v: 1, uuid, job: name("refused"), by: "alice".into(), at: at("10:00:01") };
     let triggers = [(TriggerSeq(7), TriggerEntry { record, is_in_history: false })].into();
-    fixture.tell(Event::Ledger(ledger::Event::OperatorRequests(OperatorRequests {
+    fixture.handle(Event::Ledger(ledger::Event::OperatorRequests(OperatorRequests {
         triggers,
         ..OperatorRequests::default()
     })));
@@ -90,7 +94,7 @@ fn a_takeover_does_not_wait_for_any_write_about_a_job_that_is_refused() {
     assert!(fixture.engine.is_settled());
 }
 
-/// As on a full disk: nothing is refused, and nothing is answered.
+/// Like a full disk: no write is refused, and none is answered.
 #[test]
 fn what_is_due_while_a_begin_has_no_answer_is_decided_on_when_it_has_one() {
     let minutely = Job { misfire_window: Some(Duration::from_secs(30)), ..job("a", "1 * * * * *") };
@@ -112,15 +116,16 @@ fn what_is_due_while_a_begin_has_no_answer_is_decided_on_when_it_has_one() {
 #[test]
 fn however_long_nothing_is_answered_only_so_much_is_asked_for() {
     let mut fixture = Fixture::settled("10:00:00", vec![Job { overlap: Overlap::Allow, ..job("a", "* * * * * *") }]);
-    let mut asked = 0;
+    let mut requested = 0;
     for _ in 0..10_000 {
         fixture.pass(1);
-        asked += fixture.commits().len();
+        requested += fixture.commits().len();
     }
-    assert!(asked <= 64, "{asked}");
+    assert!(requested <= 64, "{requested}");
 }
 
-/// The pauses of one that cannot be started grow until it is over its own window: it takes the next occurrence with it no more.
+/// The pauses of a run that cannot be started grow until its window is over: the next occurrence must not be lost with
+/// it.
 #[test]
 fn an_unstarted_run_that_is_over_its_window_is_not_in_the_way_of_the_next() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("a", "1 * * * * *")]);
@@ -131,7 +136,7 @@ fn an_unstarted_run_that_is_over_its_window_is_not_in_the_way_of_the_next() {
         for start in fixture.starts() {
             fixture.commands.clear();
             let why = StartFailure::Step { step: Step::Fork, errno: 11 };
-            fixture.tell(Event::Warden(Notice::NotStarted { tree_id: start.tree_id, why }));
+            fixture.handle(Event::Warden(Notice::NotStarted { tree_id: start.tree_id, why }));
             changes.extend(fixture.accept_all());
         }
     }

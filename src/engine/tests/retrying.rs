@@ -1,4 +1,4 @@
-//! Attempts that fail, and the next ones.
+//! Failed attempts, and their retries.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::run::{Attempt, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, T
 use crate::term::{NodeName, TermEnd};
 use crate::{election, run};
 
-/// A job at 10:00:01, tried again twice after ten seconds.
+/// A job that is due at 10:00:01, with two retries after ten seconds.
 fn tried_again() -> Job {
     let mut job = job("a", "1 0 10 * * *");
     let seconds = Duration::from_secs;
@@ -39,7 +39,7 @@ fn ended(changes: &[Change]) -> RunEnd {
     }
 }
 
-/// What a run of [`tried_again`] looks like in the ledger after its first failure, let go by `host-b`.
+/// The record of a run of [`tried_again`] after its first failure, released by `host-b`.
 fn waiting(retry_at: Timestamp) -> ledger::Running {
     let mut found = running(&tried_again(), at("10:00:01"), OwnerState::Gone);
     let end = RunEnd { outcome: Outcome::Failure, exit_code: Some(3), ..unseen(&found.record) };
@@ -61,8 +61,8 @@ fn taken_over(wall: &str, job: Option<Job>, found: ledger::Running) -> Fixture {
 fn a_failed_attempt_is_let_go_and_the_next_begins_at_its_time() {
     let (mut fixture, tree_id) = running_one(tried_again());
     fixture.ended(tree_id, Exit::Code(3), None);
-    let told = fixture.reports();
-    assert!(!told.iter().any(|report| matches!(report, Report::Finished(_))), "{told:?}");
+    let reported = fixture.reports();
+    assert!(!reported.iter().any(|report| matches!(report, Report::Finished(_))), "{reported:?}");
     let record = let_go(&fixture.accept_all());
     let retry_at = record.retry_at.unwrap();
     let expected = delay(&tried_again().retries, &record.id(), 1);
@@ -126,14 +126,14 @@ fn timeouts_and_failed_starts_are_tried_again() {
     let tree_id = fixture.starts()[0].tree_id;
     fixture.commands.clear();
     let why = StartFailure::Step { step: Step::Exec, errno: 2 };
-    fixture.tell(Event::Warden(Notice::NotStarted { tree_id, why }));
+    fixture.handle(Event::Warden(Notice::NotStarted { tree_id, why }));
     assert_eq!(let_go(&fixture.accept_all()).past.attempts[0].reason, Some(Reason::NotFound));
 }
 
 #[test]
 fn an_interrupted_attempt_is_not_tried_again() {
     let (mut fixture, tree_id) = running_one(tried_again());
-    fixture.tell(Event::Stop);
+    fixture.handle(Event::Stop);
     fixture.ended(tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
     fixture.commands.retain(|command| !matches!(command, Command::Ask(Request::Election(_))));
     let end = ended(&fixture.accept_all());
@@ -147,17 +147,17 @@ fn a_rerun_takes_no_retry_away() {
     let mut fixture = taken_over("10:00:30", Some(job.clone()), running(&job, at("10:00:01"), OwnerState::Gone));
     let accepted = fixture.accept_all();
     let [Change::UpdateRun { run, .. }] = accepted.as_slice() else { panic!("{accepted:?}") };
-    let told: Vec<_> = run.past.attempts.iter().map(|past: &Attempt| past.outcome).collect();
-    assert_eq!((run.attempt, run.past.failures, told.as_slice()), (2, 0, [Outcome::Interrupted].as_slice()));
+    let reported: Vec<_> = run.past.attempts.iter().map(|past: &Attempt| past.outcome).collect();
+    assert_eq!((run.attempt, run.past.failures, reported.as_slice()), (2, 0, [Outcome::Interrupted].as_slice()));
 }
 
-/// Its member was deleted by hand: the node is back under a member before the process that had to die is dead.
+/// The node's member was deleted by hand: the node has a member again before the process that must die is dead.
 #[test]
 fn an_attempt_that_ends_while_it_is_taken_over_again_is_still_let_go() {
     let mut job = tried_again();
     (job.interrupted, job.on_lease_end) = (Interrupted::Rerun, OnLeaseEnd::Kill);
     let (mut fixture, tree_id) = running_one(job);
-    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::EntryGone }));
+    fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::EntryGone }));
     fixture.join();
     let commits = fixture.commits();
     let [(id, Change::ChangeOwner { run, .. })] = commits.as_slice() else { panic!("{commits:?}") };
@@ -203,9 +203,9 @@ fn a_waiting_retry_counts_for_overlap() {
 #[test]
 fn a_node_that_leads_no_more_lets_go_and_forgets() {
     let (mut fixture, tree_id) = running_one(tried_again());
-    fixture.tell(Event::Drain { timeout: Duration::from_secs(600) });
-    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::Resigned }));
-    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.handle(Event::Drain { timeout: Duration::from_secs(600) });
+    fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::Resigned }));
+    fixture.handle(Event::Election(election::Event::Withdrawn));
     fixture.ended(tree_id, Exit::Code(1), None);
     let_go(&fixture.accept_all());
     let leave = Command::Ask(Request::Election(election::Request::Leave));
@@ -217,7 +217,7 @@ fn a_retry_goes_by_the_present_definition_and_without_one_the_run_ends_as_it_did
     let mut eager = tried_again();
     eager.retries.delay = Duration::from_secs(1);
     let mut fixture = taken_over("10:00:05", Some(tried_again()), waiting(at("10:00:11")));
-    fixture.tell(Event::Loaded(set([eager])));
+    fixture.handle(Event::Loaded(set([eager])));
     fixture.pass(6);
     let starts = {
         fixture.accept_all();
@@ -239,7 +239,7 @@ fn a_refused_letting_go_is_written_again_at_the_version_found() {
     fixture.ended(tree_id, Exit::Code(1), None);
     let commits = fixture.commits();
     fixture.answer(commits[0].0, Commit::Superseded);
-    fixture.tell(Event::Ledger(ledger::Event::Run(record.id(), Some((record, Version(4))))));
+    fixture.handle(Event::Ledger(ledger::Event::Run(record.id(), Some((record, Version(4))))));
     let accepted = fixture.accept_all();
     assert!(matches!(accepted.as_slice(), [Change::ChangeOwner { at: Version(4), .. }]), "{accepted:?}");
     assert_eq!(let_go(&accepted).past.failures, 1);
@@ -251,13 +251,13 @@ fn a_run_that_an_earlier_process_had_let_go_is_left_to_the_leader() {
     let begun = running(&tried_again(), at("10:00:01"), OwnerState::Gone).record;
     let mut fixture = Fixture::new("10:00:05", set([tried_again()]));
     let noted = RecoveredRun { record: begun, version: Version(0), pid: None, traces: Traces::default(), end: None };
-    fixture.tell(Event::Recovered(vec![noted]));
+    fixture.handle(Event::Recovered(vec![noted]));
     fixture.join();
     let commits = fixture.commits();
     fixture.answer(commits[0].0, Commit::Superseded);
     fixture.commands.clear();
     let id = found.record.id();
-    fixture.tell(Event::Ledger(ledger::Event::Run(id.clone(), Some((found.record, Version(1))))));
+    fixture.handle(Event::Ledger(ledger::Event::Run(id.clone(), Some((found.record, Version(1))))));
     assert!(fixture.commands.contains(&Command::Forget(id)));
     assert!(fixture.commits().is_empty(), "it is not ended a second time");
     assert_eq!(fixture.engine.own_runs(), 0);
@@ -305,6 +305,6 @@ fn a_run_that_waits_is_nobodys_whoever_let_it_go() {
     let found = waiting(at("10:00:11")).record;
     assert_eq!(found.owner.node, NodeName::new("host-b"));
     let gone = ledger::Event::OwnerGone(found.id(), OwnerState::Dead, Some((found, run::Version(0))));
-    fixture.tell(Event::Ledger(gone));
+    fixture.handle(Event::Ledger(gone));
     assert!(fixture.commits().is_empty());
 }

@@ -1,4 +1,4 @@
-//! Starts that are put off by the job's splay.
+//! Starts that are delayed by the job's splay.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ fn an_occurrence_is_missed_only_after_its_delayed_instant() {
     assert_eq!(skipped(&accepted), ["missed 2026-11-20T10:00:00Z 2026-11-20T10:00:00Z 1"]);
 }
 
-/// A splay longer than the period shifts everything: all are run, in order, each at its own delayed instant.
+/// A splay that is longer than the period shifts all occurrences: each is run, in order, at its own delayed instant.
 #[test]
 fn a_splay_beyond_the_next_occurrence_only_shifts() {
     let (mut job, delay) = splayed("* * * * *");
@@ -89,7 +89,7 @@ fn another_splay_is_another_schedule_and_counts_from_now() {
     let mut other = job.clone();
     other.splay = Splay::default();
     assert_ne!(job.schedule_digest(), other.schedule_digest());
-    fixture.tell(Event::Loaded(set([other])));
+    fixture.handle(Event::Loaded(set([other])));
     let accepted = fixture.accept_all();
     assert!(begun(&accepted).is_empty());
     assert_eq!(skipped(&accepted), ["missed 2026-11-20T10:00:00Z 2026-11-20T10:00:00Z 1"]);

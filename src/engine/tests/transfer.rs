@@ -1,4 +1,4 @@
-//! Who leads better than this node, and how long that takes.
+//! Handover to a better leader, and the time until it happens.
 
 use std::time::Duration;
 
@@ -31,11 +31,11 @@ fn member(node: &str, priority: u32) -> Member {
     }
 }
 
-/// Surveys for `time`; whom the node appointed, and after how long.
+/// Reports the members for `time`. Returns the node that leadership was handed to, and after how long.
 fn transferred(fixture: &mut Fixture, members: &[Member], time: Duration) -> Option<(Duration, Option<NodeName>)> {
     let mut passed = Duration::ZERO;
     while passed <= time {
-        fixture.tell(Event::Election(election::Event::Members(members.to_vec())));
+        fixture.handle(Event::Election(election::Event::Members(members.to_vec())));
         let given = fixture.take().into_iter().find_map(|command| match command {
             Command::Ask(Request::Election(election::Request::Transfer(to))) => Some(Some(to)),
             Command::Ask(Request::Election(election::Request::Resign)) => Some(None),
@@ -83,14 +83,14 @@ fn who_does_not_keep_leadership_waits_twice_as_long_for_it() {
     let members = [member("host-b", 1)];
     assert_eq!(transferred(&mut fixture, &members, SETTLED * 9).map(|(after, _)| after), Some(SETTLED));
     let why = TransferError::NotQueued;
-    fixture.tell(Event::Election(election::Event::NotTransferred { to: NodeName::new("host-b"), why }));
+    fixture.handle(Event::Election(election::Event::NotTransferred { to: NodeName::new("host-b"), why }));
     assert_eq!(transferred(&mut fixture, &members, SETTLED * 9).map(|(after, _)| after), Some(SETTLED * 2));
 }
 
 #[test]
 fn a_leader_whose_jobs_file_is_invalid_gives_way_to_one_whose_file_is_not() {
     let mut fixture = Fixture::settled("10:00:00", vec![quiet()]);
-    fixture.tell(Event::Rejected);
+    fixture.handle(Event::Rejected);
     let mut edited = member("host-b", 0);
     edited.published.digest = Digest::of(b"the new jobs");
     let mut invalid = member("host-c", 7);
@@ -100,7 +100,8 @@ fn a_leader_whose_jobs_file_is_invalid_gives_way_to_one_whose_file_is_not() {
     assert_eq!(given, Some((SETTLED, Some(NodeName::new("host-b")))));
 }
 
-/// Has a job of every second fail to start for want of processes, until leadership is given up or `seconds` have passed.
+/// Lets the starts of a job fail every second for lack of processes, until leadership is given up or `seconds` have
+/// passed.
 fn starve(fixture: &mut Fixture, seconds: u64) -> bool {
     for _ in 0..seconds {
         fixture.commands.clear();
@@ -108,7 +109,7 @@ fn starve(fixture: &mut Fixture, seconds: u64) -> bool {
         fixture.accept_all();
         for start in fixture.starts() {
             let why = StartFailure::Step { step: Step::Fork, errno: 11 };
-            fixture.tell(Event::Warden(Notice::NotStarted { tree_id: start.tree_id, why }));
+            fixture.handle(Event::Warden(Notice::NotStarted { tree_id: start.tree_id, why }));
             let gives_up =
                 fixture.commands.contains(&Command::Tell(Report::GivingUp { to: None, why: Unfit::NoStarts }));
             fixture.accept_all();
@@ -124,9 +125,9 @@ fn starve(fixture: &mut Fixture, seconds: u64) -> bool {
 fn a_leader_that_cannot_start_processes_gives_way_but_not_again_and_again() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("a", "* * * * * *")]);
     assert!(!starve(&mut fixture, 10), "there is nobody else");
-    fixture.tell(Event::Election(election::Event::Members(vec![member("host-b", 0)])));
+    fixture.handle(Event::Election(election::Event::Members(vec![member("host-b", 0)])));
     assert!(starve(&mut fixture, 10));
-    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.handle(Event::Election(election::Event::Withdrawn));
     assert!(!starve(&mut fixture, 50), "within a minute");
     assert!(starve(&mut fixture, 20));
 }

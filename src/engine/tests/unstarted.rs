@@ -1,4 +1,4 @@
-//! Attempts that never had a process: whatever stopped them, they go back to be started.
+//! Attempts that never had a process: they are released to be started again, whatever stopped them.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use crate::term::{NodeName, TermEnd};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Due at 10:00:01 only, and good for an hour.
+/// A job that is due at 10:00:01 only, with a window of one hour.
 fn once() -> Job {
     Job { misfire_window: Some(HOUR), ..job("a", "1 0 10 * * *") }
 }
 
-/// The three kinds of jobs that differ in what becomes of runs that did start.
+/// The three kinds of jobs, which differ in the treatment of lost runs that had started.
 fn kinds() -> [Job; 3] {
     let rerun = Job { interrupted: Interrupted::Rerun, on_lease_end: OnLeaseEnd::Kill, ..once() };
     [once(), rerun, Job { retries: Retries { limit: 3, ..Retries::default() }, ..once() }]
 }
 
-/// The record that a change lets go, as one that never had a process.
+/// The record of the run that a change releases as never started.
 fn let_go(changes: &[Change]) -> RunRecord {
     match changes {
         [Change::ChangeOwner { run, .. }] if run.state == RunState::Unstarted => run.clone(),
@@ -42,7 +42,7 @@ fn begun_again(changes: &[Change]) -> RunRecord {
     }
 }
 
-/// A leader whose run was accepted, and that has asked the warden to start it.
+/// A leader whose run was accepted, and that has ordered the warden to start it.
 fn handed_over(job: Job) -> Fixture {
     let mut fixture = Fixture::settled("10:00:00", vec![job]);
     fixture.pass(1);
@@ -54,15 +54,15 @@ fn handed_over(job: Job) -> Fixture {
 fn not_started(fixture: &mut Fixture, why: StartFailure) {
     let tree_id = fixture.starts()[0].tree_id;
     fixture.commands.clear();
-    fixture.tell(Event::Warden(Notice::NotStarted { tree_id, why }));
+    fixture.handle(Event::Warden(Notice::NotStarted { tree_id, why }));
 }
 
 fn renew(fixture: &mut Fixture) {
     let until = fixture.now.up + LEASE;
-    fixture.tell(Event::Election(election::Event::Lease { until }));
+    fixture.handle(Event::Election(election::Event::Lease { until }));
 }
 
-/// A leader at `second` after 10:00 that finds this run, let go by a node that never started it.
+/// A leader at `second` after 10:00 that finds this run, released by a node that never started it.
 fn found(second: &str, job: &Job, change: impl FnOnce(&mut RunRecord)) -> Fixture {
     let mut run = running(job, at("10:00:01"), OwnerState::Alive);
     run.record.state = RunState::Unstarted;
@@ -75,14 +75,14 @@ fn taking_over(second: &str, jobs: JobSet, run: Running) -> Fixture {
     Fixture::leading(second, jobs, Snapshot { jobs: entries, running: vec![run], ..Snapshot::default() })
 }
 
-/// At 10:00:09, and finds this run.
+/// A leader at 10:00:09 that finds this run.
 fn elected_without_a_lease(job: &Job, run: Running) -> Fixture {
     let mut fixture = Fixture::new("10:00:09", set([job.clone()]));
     fixture.join();
     let jobs = [entry(job, at("10:00:01"), 1)].into();
     let snapshot = Box::new(Snapshot { jobs, running: vec![run], ..Snapshot::default() });
     let (term, took) = (Fixture::term(9), Duration::ZERO);
-    fixture.tell(Event::Election(election::Event::Elected { term, lease_until: Uptime::ZERO, snapshot, took }));
+    fixture.handle(Event::Election(election::Event::Elected { term, lease_until: Uptime::ZERO, snapshot, took }));
     fixture
 }
 
@@ -95,7 +95,7 @@ fn an_answer_that_comes_after_the_lease_costs_no_job_its_run() {
         fixture.now = crate::clock::Now { wall: at("10:00:08"), up: fixture.now.up + Duration::from_secs(7) };
         fixture.answer(commits[0].0, Commit::Accepted);
         assert!(fixture.starts().is_empty());
-        // The term may go on: the servers were silent, and so was everybody else.
+        // The term may go on: the servers did not respond to any node.
         let_go(&fixture.accept_all());
         assert!(fixture.starts().is_empty() && fixture.commits().is_empty(), "nothing is begun without a lease");
         renew(&mut fixture);
@@ -136,7 +136,7 @@ fn a_node_that_ends_lets_go_what_it_has_not_started() {
     let mut fixture = Fixture::settled("10:00:00", vec![once()]);
     fixture.pass(1);
     let commits = fixture.commits();
-    fixture.tell(Event::Stop);
+    fixture.handle(Event::Stop);
     fixture.answer(commits[0].0, Commit::Accepted);
     assert!(fixture.starts().is_empty());
     let changes: Vec<Change> = fixture.commits().into_iter().map(|(_, change)| change).collect();
@@ -176,7 +176,7 @@ fn what_was_let_go_is_begun_by_whoever_leads_once_its_lease_holds() {
     }
 }
 
-/// Elected without a lease, a leader began reruns and retries all the same, and ended them unstarted.
+/// A leader that was elected without a lease began reruns and retries anyway, and released them unstarted.
 #[test]
 fn a_leader_without_a_lease_begins_no_rerun_and_no_retry() {
     let [_, rerun, retries] = kinds();
@@ -214,7 +214,7 @@ fn with_misfire_skip_the_window_is_the_second_in_which_a_start_is_on_time() {
     assert!(matches!(found("10:00:03", &job, |_| {}).accept_all().as_slice(), [Change::Miss { .. }]));
 }
 
-/// ZooKeeper refuses the begin until an operator has mended its rights; the lease is renewed all the time.
+/// ZooKeeper refuses the begin until an operator has fixed the access list; the lease is renewed all the time.
 fn accepted_after(wait: Duration) -> Fixture {
     let mut fixture = Fixture::settled("10:00:00", vec![once()]);
     fixture.pass(1);
@@ -246,7 +246,8 @@ fn the_window_of_one_that_waited_counts_from_when_it_could_start() {
     assert_eq!(begun_again(&fixture.accept_all()).ready_at, Some(ready));
 }
 
-/// A leader whose clock was behind said that it could start before it was due: its window ended when it came due, and it was missed.
+/// A leader whose clock was behind recorded that the run could start before it was due, so its window ended when it
+/// became due, and it was missed.
 #[test]
 fn the_window_of_one_that_waited_counts_from_its_occurrence_at_the_earliest() {
     let minutely = job("a", "1 * * * * *");
@@ -291,34 +292,34 @@ fn one_whose_job_is_not_defined_here_waits_for_a_node_that_knows_it() {
         let mut fixture = taking_over("10:00:09", set([]), run.clone());
         fixture.pass(3_600);
         assert!(fixture.commits().is_empty());
-        fixture.tell(Event::Loaded(set([Job { misfire_window: Some(HOUR * 3), ..once() }])));
+        fixture.handle(Event::Loaded(set([Job { misfire_window: Some(HOUR * 3), ..once() }])));
         fixture.pass(3);
         let changes = fixture.accept_all();
         assert!(changes.iter().any(|change| matches!(change, Change::UpdateRun { .. })), "{state:?} {changes:?}");
     }
 }
 
-/// A pause that another node wrote, for what it lacks, does not bind this one.
+/// A pause that another node wrote for its own lack of resources does not bind this node.
 #[test]
 fn the_pause_of_a_node_that_could_not_start_it_holds_no_other_back() {
     let mut fixture = found("10:00:05", &once(), |run| run.retry_at = Some(at("10:59:00")));
     assert_eq!(begun_again(&fixture.accept_all()).attempt, 2);
 }
 
-/// Where an hour of clock skew lay between them, half a second of pause took an hour.
+/// With an hour of clock skew between the nodes, a pause of half a second took an hour.
 #[test]
 fn a_pause_is_measured_by_the_clock_that_ends_it() {
     let mut fixture = handed_over(once());
     let (up, behind) = (fixture.now.up, clock::earlier(fixture.now.wall, HOUR));
     let time = clock::server::ServerTime::new(behind.as_millisecond(), up, up).unwrap();
-    fixture.tell(Event::Election(election::Event::Time(time)));
+    fixture.handle(Event::Election(election::Event::Time(time)));
     not_started(&mut fixture, StartFailure::Step { step: Step::Fork, errno: 11 });
     let_go(&fixture.accept_all());
     fixture.pass(1);
     assert_eq!(begun_again(&fixture.accept_all()).attempt, 2);
 }
 
-/// Its upstreams' runs ended long ago; then it waited for a place in its group.
+/// The runs of its upstreams ended long ago; then it waited for a position in its group.
 #[test]
 fn the_window_of_one_that_waited_in_line_counts_from_its_turn() {
     let mut fixture = found("12:20:00", &once(), |run| {
@@ -327,7 +328,7 @@ fn the_window_of_one_that_waited_in_line_counts_from_its_turn() {
     assert_eq!(begun_again(&fixture.accept_all()).ready_at, Some(at("12:20:00")));
 }
 
-/// A leader that had known the job, or whose job runs after another, left what waited where it was until its window was over.
+/// A leader that had known the job, or whose job runs after another, ignored the waiting run until its window was over.
 #[test]
 fn one_whose_job_comes_back_to_the_file_is_begun_again() {
     let chained = Job { due: Due::After([(JobName::parse("b").unwrap(), Condition::Success)].into()), ..once() };
@@ -338,11 +339,11 @@ fn one_whose_job_comes_back_to_the_file_is_begun_again() {
         let both = set([job, super::fixture::job("b", "@yearly")]);
         let mut fixture = taking_over("10:00:09", both.clone(), run);
         fixture.accept_all();
-        fixture.tell(Event::Loaded(set([])));
+        fixture.handle(Event::Loaded(set([])));
         fixture.accept_all();
         fixture.pass(60);
         assert!(fixture.accept_all().is_empty(), "it waits for its definition");
-        fixture.tell(Event::Loaded(both));
+        fixture.handle(Event::Loaded(both));
         fixture.pass(1);
         let changes = fixture.accept_all();
         assert!(changes.iter().any(|change| matches!(change, Change::UpdateRun { .. })), "{changes:?}");
@@ -365,7 +366,7 @@ fn a_run_missed_that_another_wrote_is_looked_at_again() {
     fixture.answer(commits[0].0, Commit::Superseded);
     let run = fixture.engine.runs().next().unwrap().clone();
     assert!(fixture.take().contains(&Command::Ask(Request::Ledger(ledger::Request::ReadRun(run.id())))));
-    fixture.tell(Event::Ledger(ledger::Event::Run(run.id(), Some((run, Version(3))))));
+    fixture.handle(Event::Ledger(ledger::Event::Run(run.id(), Some((run, Version(3))))));
     let changes = fixture.accept_all();
     assert!(matches!(changes.as_slice(), [Change::Miss { at: Version(3), .. }]), "{changes:?}");
 }
@@ -376,7 +377,7 @@ fn a_begin_accepted_after_the_term_is_let_go_to_the_next_leader() {
         let mut fixture = Fixture::settled("10:00:00", vec![job]);
         fixture.pass(1);
         let commits = fixture.commits();
-        fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::LeaseOver }));
+        fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::LeaseOver }));
         fixture.answer(commits[0].0, Commit::Accepted);
         let_go(&fixture.accept_all());
         assert_eq!((fixture.starts().len(), fixture.engine.own_runs()), (0, 0));

@@ -1,50 +1,50 @@
 //! The node's candidate, its position in the queue, and its term.
 
-use super::Pending;
+use super::BoxFuture;
 use super::transfer::Transfer;
 use crate::clock::Uptime;
 use crate::term::{CandidateName, Term, TermEnd};
 use crate::zookeeper::place::Behind;
 
-/// The position in the queue.
+/// The candidate's position in the queue.
 pub(super) enum Role {
-    /// None, or not known.
+    /// No position, or an unknown one: the next step reads it.
     None,
-    /// Behind another.
-    Waiting(Pending<()>),
-    /// First since then; the term is being opened.
+    /// Behind another candidate; the future resolves when that one goes.
+    Waiting(BoxFuture<()>),
+    /// First since this instant; the term is being opened.
     First(Uptime),
-    /// The leader.
+    /// This node leads.
     Leading(Leading),
 }
 
-/// A term that is open.
+/// The term in which this node leads.
 pub(super) struct Leading {
     pub term: Term,
-    /// The opening write of the term is answered.
+    /// The opening write of the term was acknowledged.
     pub is_written: bool,
 }
 
-/// The own candidate, and what comes of it.
+/// The node's candidate and its progress towards a term.
 pub(super) struct Candidacy {
     pub candidate: Option<CandidateName>,
-    /// A create of a candidate was never answered: it may exist.
+    /// The result of creating a candidate is unknown: it may exist.
     pub is_join_unclear: bool,
-    /// A candidate whose term is over, or that was resigned: to be removed before another is made.
+    /// A candidate that resigned or whose term is over. It must be removed before another is created.
     pub retired: Option<CandidateName>,
     pub role: Role,
-    /// What the daemon knows of the predecessor.
+    /// The predecessor last reported to the daemon.
     pub following: Option<Behind>,
     /// When the queue and the members are read next.
     pub survey_at: Uptime,
     pub is_high_sequence_reported: bool,
-    /// The parent of the queue cannot be written to.
+    /// The parent znode of the queue is not writable for this node.
     pub is_queue_closed: bool,
-    /// Until when commits are waited for before leadership is given up.
+    /// Deadline for in-flight commits before the node resigns anyway.
     pub resign_by: Option<Uptime>,
-    /// A term's end that waits for the last answers.
+    /// The end of a term, not emitted yet because answers to its last commits are expected.
     pub over: Option<(Term, TermEnd)>,
-    /// Who is to be given leadership.
+    /// A requested handover to a named node.
     pub transfer: Transfer,
 }
 

@@ -1,4 +1,4 @@
-//! What the daemon asks.
+//! Handles the daemon's requests: commits, reads, watches, and the election's requests.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::stream::FuturesUnordered;
 
 use super::failing::Task;
-use super::{Pending, ReadDone, SessionLoop};
+use super::{BoxFuture, ReadDone, SessionLoop};
 use crate::clock::{Clock, Uptime};
 use crate::coordination::Request;
 use crate::election;
@@ -20,15 +20,15 @@ use crate::zookeeper::{paths, reader, requests, snapshot, transaction, watcher};
 
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Reads for the daemon: under way, waiting, and refused.
+/// The daemon's reads: in flight, waiting, and refused.
 pub(super) struct Reading {
-    pub under_way: FuturesUnordered<Pending<Box<ReadDone>>>,
-    /// What those under way read.
+    pub under_way: FuturesUnordered<BoxFuture<Box<ReadDone>>>,
+    /// The reads in flight, to be repeated under the next session if this one ends first.
     pub requested: Vec<ledger::Request>,
     pub waiting: VecDeque<ledger::Request>,
-    /// Reads that the servers refuse: tried again with each survey.
+    /// Reads that the servers refuse; each survey retries them.
     pub refused: Vec<ledger::Request>,
-    /// Those that wait start then, after a pause where one has failed.
+    /// Waiting reads start at this instant: there is a pause after a failed one.
     pub not_before: Uptime,
 }
 
@@ -45,7 +45,7 @@ impl Reading {
 }
 
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
-    /// Takes a request and all that wait behind it: commits requested together share a multi.
+    /// Handles a request and all that are queued behind it, so that commits requested together share a multi.
     pub(super) fn take_requests(&mut self, first: Request) {
         self.take_request(first);
         while let Ok(request) = self.supervisor.service.requests.try_recv() {
@@ -67,7 +67,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 if let ledger::Request::ReadJob(job) = &read {
                     self.committer.read(job);
                 }
-                // Asked again with each session: what waits for one waits once.
+                // The engine requests it again with each session; only one copy must wait.
                 if let ledger::Request::ReadBefore(_) = &read {
                     self.reading.waiting.retain(|waiting| *waiting != read);
                 }
@@ -76,7 +76,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    fn put_on_its_way(&mut self, id: CommitId, change: Change, fence: Option<String>) {
+    fn pass_to_committer(&mut self, id: CommitId, change: Change, fence: Option<String>) {
         for (id, answer) in self.committer.request(id, change, fence) {
             self.answer(id, answer);
         }
@@ -97,28 +97,31 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.supervisor.note(request);
     }
 
-    /// Puts a change on its way, or answers it at once where it cannot be written any more.
+    /// Passes a change to the committer, or answers it at once if it can no longer be written.
     pub(super) fn commit(&mut self, id: CommitId, change: Change) {
         if !change.is_fenced() {
             match &change {
-                // For a session that is gone. A run that is let go still bears the session it ran under.
+                // It names a session that is gone. A released run keeps the session it ran under, so it does not count
+                // here.
                 Change::ChangeOwner { run, .. } if run.state == RunState::Running && run.owner.session != self.id => {
                     self.supervisor.answer(id, Commit::Superseded);
                 }
-                _ => self.put_on_its_way(id, change, None),
+                _ => self.pass_to_committer(id, change, None),
             }
             return;
         }
         match self.fence() {
             Some((candidate, token)) if !transaction::is_of_another_term(&change, token) => {
-                self.put_on_its_way(id, change, Some(candidate));
+                self.pass_to_committer(id, change, Some(candidate));
             }
             _ => self.supervisor.answer(id, Commit::Fenced),
         }
     }
 
-    /// When reads that wait may start: once the member stands. Until then the candidate of an earlier session may guard a write
-    /// of unknown fate that is still on its way; after that, what is absent stays absent.
+    /// When waiting reads may start: once the member exists.
+    ///
+    /// Until then the candidate of an earlier session may still guard a write in flight whose result is unknown. After
+    /// that, what is absent stays absent.
     pub(super) fn read_at(&self) -> Option<Uptime> {
         (self.membership.is_present() && !self.reading.waiting.is_empty()).then_some(self.reading.not_before)
     }
@@ -138,17 +141,17 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     pub(super) fn finish_read(&mut self, (request, result): ReadDone) {
-        if let Some(at) = self.reading.requested.iter().position(|asked| *asked == request) {
+        if let Some(at) = self.reading.requested.iter().position(|requested| *requested == request) {
             self.reading.requested.remove(at);
         }
         match result {
             Ok(event) => {
                 self.succeeded(Task::Read);
-                self.supervisor.tell_ledger(event);
+                self.supervisor.emit_ledger(event);
             }
-            // Nothing can be decided on what cannot be read.
+            // Retried with the next survey. Until it is read nothing can be decided.
             Err(SessionError::NoAuth(detail)) => {
-                tracing::debug!(%detail, "a read is put off");
+                tracing::debug!(%detail, "a read was refused; deferring it");
                 self.reading.refused.push(request);
             }
             Err(error) => {
@@ -171,7 +174,7 @@ async fn read<C: Client, K: Clock>(
         ledger::Request::ReadBefore(run) => {
             Ok(Event::Before(run.clone(), reader::outcome_before(context.line()?, run).await?))
         }
-        // Neither is a read; they never come here.
+        // Watches and commits are handled elsewhere and never reach this function.
         ledger::Request::Watch(run) | ledger::Request::WatchOwn(run) => read_run(context, run).await,
         ledger::Request::Commit { change, .. } => read_job(context, change.job()).await,
     }
@@ -179,13 +182,13 @@ async fn read<C: Client, K: Clock>(
 
 async fn read_job<C: Client, K: Clock>(context: &SessionContext<C, K>, job: &JobName) -> Result<Event, SessionError> {
     let client = context.line()?;
-    // Both are handed over now, in this order: a pause that came between them has changed the record too.
+    // Both requests are sent now, in this order: a pause written between them has changed the record too.
     let path = paths::job(job);
     let (found, control) = futures_util::join!(client.get(&path), requests::control(client, job));
     let entry = match found {
         Ok((data, stat)) => Some(job_entry(job, &data, &stat)),
         Err(Error::NoNode) => None,
-        // What it says is not known, but what it is written at is.
+        // The record cannot be read, but its version can, and the leader needs it to write the record again.
         Err(error) if error.is_of_path() => {
             let stat = client.stat(&path).await.at(&path)?;
             stat.map(|stat| JobEntry { record: None, version: Version(stat.version) })
@@ -195,12 +198,12 @@ async fn read_job<C: Client, K: Clock>(context: &SessionContext<C, K>, job: &Job
     Ok(Event::Job(job.clone(), entry, control?))
 }
 
-/// The leader knows what the record was to say, and writes it anew: that somebody else wrote there is said once for each time.
+/// A job's record as read. The leader rewrites a damaged one from what it knows; each time is logged once.
 fn job_entry(job: &JobName, data: &[u8], stat: &Stat) -> JobEntry {
     let mut damaged = Vec::new();
     let entry = snapshot::job_entry(job.as_str(), data, stat, &mut damaged);
     for damage in damaged {
-        tracing::warn!(target: TARGET, path = damage.path, "the record of a job is written anew: {damage}");
+        tracing::warn!(target: TARGET, path = damage.path, "rewriting the damaged record of a job: {damage}");
     }
     entry
 }

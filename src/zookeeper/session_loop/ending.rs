@@ -1,6 +1,7 @@
-//! How a life ends: what ends it, and what is said and kept then.
+//! The end of a session: its causes, its last events, and the requests kept for the next.
 //!
-//! A session that is gone leaves to the next what was not sent, and tells the daemon the rest in the order it relies on.
+//! A session that is gone leaves its unsent requests to the next one, and emits its last events in the order that the
+//! daemon relies on.
 
 use std::time::Duration;
 
@@ -12,18 +13,18 @@ use crate::term::TermEnd;
 use crate::zookeeper::client::Connect;
 use crate::zookeeper::committer::Committer;
 use crate::zookeeper::context::SessionError;
-use crate::zookeeper::supervisor::Waiting;
+use crate::zookeeper::supervisor::Deferred;
 
-/// How long a node that ends waits for its entries to be removed.
+/// A node that ends waits at most this long for its entries to be removed.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// How a session ended.
+/// The reason why a session ended.
 pub enum SessionEnd {
-    /// It is gone; the node lives on under the next.
+    /// The session is gone; the node continues under the next.
     Expired,
     /// The daemon is done.
     Done,
-    /// An operator must act.
+    /// The node cannot continue until an operator acts.
     Failed(Failure),
 }
 
@@ -31,7 +32,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     pub(super) fn note_error(&mut self, error: SessionError) {
         match error {
             SessionError::Again(_) | SessionError::NoAuth(_) => {}
-            // The server's word; the client may not know yet.
+            // The server reports it; the client may not know yet.
             SessionError::SessionOver => self.link.ended = Some(SessionEnd::Expired),
             SessionError::NoChroot => {
                 let (chroot, service) =
@@ -51,20 +52,21 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.supervisor.desired.leave.get_or_insert(until);
     }
 
-    /// Nothing stands of this session any more, nor of those that were removed when the member was made.
+    /// Forgets this session in the state directory, and those whose entries were removed when the member was created:
+    /// none of them has entries any more.
     pub(super) fn forget_own(&mut self) {
         let mut gone = if self.membership.is_present() { self.removable() } else { Vec::new() };
         gone.push(self.context.me.owner);
         self.supervisor.store.forget(&gone);
     }
 
-    /// Done, or as much as the time allowed.
+    /// The entries are removed, or the time for that is over.
     pub(super) fn left(&mut self) {
-        self.supervisor.tell(Event::Left);
+        self.supervisor.emit(Event::Left);
         self.link.ended = Some(SessionEnd::Done);
     }
 
-    /// The last words of a session, in the order that the daemon relies on.
+    /// Emits the last events of a session in the order that the daemon relies on, and keeps its unsent requests.
     pub(super) fn end(mut self, ended: SessionEnd) -> SessionEnd {
         let SessionEnd::Expired = ended else { return ended };
         self.forget_failures();
@@ -73,25 +75,25 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         for (id, answer) in answers {
             self.answer(id, answer);
         }
-        let unsent = unsent.into_iter().filter(|(id, _)| !self.standstill.unheard.is_done(*id)).collect::<Vec<_>>();
-        self.supervisor.backlog.extend(unsent.into_iter().map(|(id, change)| Waiting::Commit(id, change)));
+        let unsent = unsent.into_iter().filter(|(id, _)| !self.standstill.unreceived.is_done(*id)).collect::<Vec<_>>();
+        self.supervisor.backlog.extend(unsent.into_iter().map(|(id, change)| Deferred::Commit(id, change)));
         let unread =
             std::mem::take(&mut self.reading.requested).into_iter().chain(std::mem::take(&mut self.reading.waiting));
         let unread = unread.chain(std::mem::take(&mut self.reading.refused));
-        self.supervisor.backlog.extend(unread.map(Waiting::Read));
+        self.supervisor.backlog.extend(unread.map(Deferred::Read));
         self.revoke_lease();
         self.lose_term(TermEnd::SessionExpired);
         self.forget_refusals();
         self.link.is_connected = false;
-        self.tell_over();
+        self.emit_term_over_when_answered();
         if std::mem::take(&mut self.supervisor.desired.resign) {
-            self.supervisor.tell(Event::Withdrawn);
+            self.supervisor.emit(Event::Withdrawn);
         }
         if self.link.reported != Reported::Nothing {
-            self.supervisor.tell(Event::Expired { session: self.id.clone() });
+            self.supervisor.emit(Event::Expired { session: self.id.clone() });
         }
         if self.supervisor.desired.leave.is_some() {
-            self.supervisor.tell(Event::Left);
+            self.supervisor.emit(Event::Left);
             return SessionEnd::Done;
         }
         SessionEnd::Expired

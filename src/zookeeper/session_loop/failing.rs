@@ -1,4 +1,7 @@
-//! What fails again and again: said once it has for some seconds, then after growing times, and shown for as long as it does.
+//! Tracks tasks that keep failing and reports the first of them.
+//!
+//! A failure is reported once it has lasted [`REPORT_AFTER`], then after growing pauses, and shown for as long as it
+//! lasts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,11 +12,11 @@ use crate::election::Event;
 use crate::zookeeper::client::Connect;
 use crate::zookeeper::damage::{Damage, News, Source};
 
-/// What fails for no longer is the everyday life of a connection.
-const TOLD_AFTER: Duration = Duration::from_secs(5);
+/// Shorter failures are normal for a connection and are not reported.
+const REPORT_AFTER: Duration = Duration::from_secs(5);
 const LONGEST_SILENCE: Duration = Duration::from_secs(600);
 
-/// What a node asks of the servers, and asks again where it fails.
+/// A request that a node sends to the servers, and retries when it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Task {
     Prepare,
@@ -38,36 +41,36 @@ pub enum Task {
 }
 
 impl Task {
-    /// In words.
+    /// The task as it appears in reports.
     fn as_str(self) -> &'static str {
         match self {
-            Self::Prepare => "making its paths",
+            Self::Prepare => "creating its paths",
             Self::Enter => "becoming a member",
             Self::Join => "joining the queue",
-            Self::Look => "looking up its place in the queue",
+            Self::Look => "reading its position in the queue",
             Self::Open => "taking over",
-            Self::WriteOpening => "writing down that it leads",
-            Self::Withdraw | Self::Clear => "giving up its place in the queue",
+            Self::WriteOpening => "recording that it leads",
+            Self::Withdraw | Self::Clear => "leaving the queue",
             Self::HandOver => "handing leadership over",
             Self::Leave => "leaving",
-            Self::Find => "looking up who is to lead",
+            Self::Find => "looking up the node to hand leadership to",
             Self::Verify => "verifying its own entries",
-            Self::Publish => "telling the others of itself",
+            Self::Publish => "publishing its member record",
             Self::Survey => "reading the queue and the members",
-            Self::Renumber => "counting the triggers anew",
+            Self::Renumber => "restarting the sequence numbers of triggers",
             Self::Read => "reading the ledger",
-            Self::Listen => "reading what operators want",
+            Self::Listen => "reading the requests of operators",
             Self::Watch => "watching runs",
             Self::Renew => "renewing its lease",
         }
     }
 
-    /// True for what a node needs to take part at all, and asks for first.
+    /// True for the tasks of a node's start, without which it cannot take part at all.
     pub(super) fn is_of_the_start(self) -> bool {
         matches!(self, Self::Prepare | Self::Enter | Self::Join)
     }
 
-    /// True for a step to the next thing: whatever failed on the way there is over once one of them is done.
+    /// True for a step of the election. Once one of them succeeds, the failures of all others are over.
     fn is_step(self) -> bool {
         match self {
             Self::Prepare
@@ -93,39 +96,39 @@ impl Task {
     }
 }
 
-/// What fails now.
+/// The tasks that are failing now.
 #[derive(Debug, Default)]
 pub(super) struct Failing {
     tasks: BTreeMap<Task, Failed>,
-    /// What was told last.
-    told: Option<String>,
+    /// The report that was emitted last.
+    reported: Option<String>,
 }
 
 #[derive(Debug)]
 struct Failed {
     since: Uptime,
-    told_from: Uptime,
+    report_from: Uptime,
     silence: Duration,
-    /// Absent until it is worth telling.
-    told: Option<String>,
+    /// The text of the report; absent until the task has failed for long enough.
+    reported: Option<String>,
 }
 
 impl Failing {
-    /// A task has failed again. True where it is time to say so.
+    /// Records another failure. Returns true if it is time to report it.
     fn failed(&mut self, task: Task, now: Uptime, error: &str) -> bool {
         let failed = self.tasks.entry(task).or_insert_with(|| Failed {
             since: now,
-            told_from: now + TOLD_AFTER,
-            silence: TOLD_AFTER,
-            told: None,
+            report_from: now + REPORT_AFTER,
+            silence: REPORT_AFTER,
+            reported: None,
         });
-        if now < failed.told_from {
+        if now < failed.report_from {
             return false;
         }
         failed.silence = (failed.silence * 2).min(LONGEST_SILENCE);
-        failed.told_from = now + failed.silence;
+        failed.report_from = now + failed.silence;
         let seconds = now.since(failed.since).as_secs();
-        failed.told = Some(format!("{}, which has failed for {seconds} s: {error}", task.as_str()));
+        failed.reported = Some(format!("{}, which has failed for {seconds} s: {error}", task.as_str()));
         true
     }
 
@@ -133,61 +136,61 @@ impl Failing {
         self.tasks.retain(|failed, _| *failed != task && !(failed.is_step() && task.is_step()));
     }
 
-    /// What is to be told now: what fails first; `None` where that was told already.
+    /// The report to emit now, about the first failing task; `None` if it was emitted already.
     fn news(&mut self, is_due: bool) -> Option<Option<String>> {
-        let now = self.tasks.values().find_map(|failed| failed.told.clone());
-        (is_due || now != self.told).then(|| {
-            self.told.clone_from(&now);
+        let now = self.tasks.values().find_map(|failed| failed.reported.clone());
+        (is_due || now != self.reported).then(|| {
+            self.reported.clone_from(&now);
             now
         })
     }
 }
 
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
-    /// A task has failed and is tried again.
+    /// Records that a task has failed and will be retried.
     pub(super) fn failed(&mut self, task: Task, error: &str) {
-        // Without a connection everything fails, and that is told already.
+        // Without a connection everything fails, and the lost connection is reported already.
         if !self.link.is_connected {
             return;
         }
-        tracing::debug!(error, "{} is tried again", task.as_str());
+        tracing::debug!(error, "{} failed; retrying", task.as_str());
         let is_due = self.housekeeping.failing.failed(task, self.supervisor.clock.now().up, error);
-        self.tell_failing(is_due);
+        self.report_failing(is_due);
     }
 
     pub(super) fn succeeded(&mut self, task: Task) {
         if !self.housekeeping.failing.tasks.is_empty() {
             self.housekeeping.failing.done(task);
-            self.tell_failing(false);
+            self.report_failing(false);
         }
     }
 
-    /// The session, or its connection, is gone: what failed under it is no longer what is wrong.
+    /// Forgets all failures: the session or its connection is gone, and that is the actual problem now.
     pub(super) fn forget_failures(&mut self) {
         self.housekeeping.failing.tasks.clear();
-        self.tell_failing(false);
+        self.report_failing(false);
     }
 
-    /// A session is over: what it was refused, another may be given.
+    /// Forgets what the servers refused this session: they may allow it to the next.
     pub(super) fn forget_refusals(&mut self) {
         for source in [Source::Queue, Source::Writes, Source::Renewals] {
             self.found_damage(source, None);
         }
     }
 
-    fn tell_failing(&mut self, is_due: bool) {
+    fn report_failing(&mut self, is_due: bool) {
         if let Some(news) = self.housekeeping.failing.news(is_due) {
-            self.supervisor.tell(Event::Stalled(news));
+            self.supervisor.emit(Event::Stalled(news));
         }
     }
 
-    /// All that is damaged, as `source` finds now.
+    /// Replaces the damaged paths that `source` has found.
     pub(super) fn found_damage(&mut self, source: Source, found: impl IntoIterator<Item = Damage>) {
         let news = self.supervisor.damages.found(source, found);
-        self.tell_damage(news);
+        self.report_damage(news);
     }
 
-    /// This node leads no more: what only a leader looks at again is the next one's to name.
+    /// Forgets the damage that only a leader checks: this node no longer leads, and the next leader will report it.
     pub(super) fn forget_damage(&mut self) {
         for source in [Source::Ledger, Source::OperatorRequests, Source::Rights] {
             self.found_damage(source, None);
@@ -196,20 +199,20 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.found_damage(Source::Writes, refused);
     }
 
-    /// One more path is damaged.
+    /// Adds a damaged path.
     pub(super) fn damaged(&mut self, source: Source, damage: Damage) {
         let news = self.supervisor.damages.add(source, damage);
-        self.tell_damage(news);
+        self.report_damage(news);
     }
 
     pub(super) fn mended(&mut self, source: Source, path: &str) {
         let news = self.supervisor.damages.mend(source, path);
-        self.tell_damage(news);
+        self.report_damage(news);
     }
 
-    fn tell_damage(&self, news: Option<News>) {
+    fn report_damage(&self, news: Option<News>) {
         if let Some(News { all, new }) = news {
-            self.supervisor.tell(Event::Damaged { all, new });
+            self.supervisor.emit(Event::Damaged { all, new });
         }
     }
 }
@@ -223,19 +226,19 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_for_more_than_five_seconds_is_told_and_then_after_growing_times() {
+    fn a_failure_is_reported_after_five_seconds_and_then_after_growing_pauses() {
         let mut failing = Failing::default();
-        let told: Vec<u64> = (0..60).filter(|&now| failing.failed(Task::Open, at(now), "no")).collect();
-        assert_eq!(told, [5, 15, 35]);
+        let reported: Vec<u64> = (0..60).filter(|&now| failing.failed(Task::Open, at(now), "no")).collect();
+        assert_eq!(reported, [5, 15, 35]);
         assert_eq!(failing.news(true), Some(Some("taking over, which has failed for 35 s: no".to_owned())));
         failing.done(Task::Verify);
-        assert_eq!(failing.news(false), None, "that is another task");
+        assert_eq!(failing.news(false), None, "another task has succeeded");
         failing.done(Task::Join);
-        assert_eq!(failing.news(false), Some(None), "it has come to something else");
+        assert_eq!(failing.news(false), Some(None), "a later step of the election has succeeded");
     }
 
     #[test]
-    fn what_fails_now_and_then_is_not_told() {
+    fn a_failure_that_does_not_last_is_not_reported() {
         let mut failing = Failing::default();
         for now in 0..60 {
             assert!(!failing.failed(Task::Read, at(now), "no"));

@@ -1,4 +1,4 @@
-//! The leader's slow look for jobs that are gone from every node's files.
+//! The leader's slow search for jobs that no node's file defines any more.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::zookeeper::client::Connect;
 use crate::zookeeper::context::SessionError;
 use crate::zookeeper::forget::{self, Look, Order};
 
-/// Where a look did not come to all jobs, or failed.
+/// Pause before the next pass when one failed or did not reach all jobs.
 const SOON: Duration = Duration::from_secs(10);
 
-/// When the leader looks next, and where it goes on.
+/// When the leader's next pass is due, and from which job it continues.
 #[derive(Default)]
 pub struct Forgetting {
     at: Option<Uptime>,
@@ -22,12 +22,12 @@ pub struct Forgetting {
 }
 
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
-    /// When the next look is due.
+    /// When the next pass is due.
     pub(super) fn forget_at(&self) -> Option<Uptime> {
         self.housekeeping.forgetting.at.filter(|_| !self.housekeeping.forgetting.is_under_way)
     }
 
-    /// Starts a look where one is due; what the others' files have in common is known only to who leads.
+    /// Starts a pass if one is due. Only a leader does this: only it knows what all nodes' files define.
     pub(super) fn start_forgetting(&mut self, now: Uptime) {
         let Some(after) = self.supervisor.options.forget_after else { return };
         if !self.candidacy.leads() {
@@ -55,7 +55,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         let Look { forgotten, behind } = match look {
             Ok(look) => look,
             Err(error) => {
-                tracing::debug!("what is kept of jobs that are gone cannot be looked at: {error}");
+                tracing::debug!("cannot read the records of undefined jobs: {error}");
                 self.housekeeping.forgetting.at = self.housekeeping.forgetting.at.map(|_| now + pause.max(SOON));
                 return;
             }
@@ -66,7 +66,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         for (job, records) in forgotten {
             self.housekeeping.trimmer.forget(&job);
             self.committer.forget(&job);
-            self.supervisor.tell_ledger(ledger::Event::Forgotten { job, records });
+            self.supervisor.emit_ledger(ledger::Event::Forgotten { job, records });
         }
     }
 }

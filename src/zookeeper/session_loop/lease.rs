@@ -1,4 +1,4 @@
-//! How long this node may act, and how its term ends.
+//! The lease: how long this node may act, and how its term ends.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use super::candidacy::{Leading, Role};
 use super::failing::Task;
 use super::membership::MemberState;
 use super::operator_requests::Listening;
-use super::rights::Taking;
+use super::rights::AccessUpdates;
 use super::standstill::Standstill;
-use super::{Pending, Renewed, SessionLoop};
+use super::{BoxFuture, Renewed, SessionLoop};
 use crate::clock::{Clock, Uptime};
 use crate::election::Event;
 use crate::lease::Lease;
@@ -22,32 +22,32 @@ use crate::zookeeper::context::{self, SessionError};
 use crate::zookeeper::damage::{Damage, Source};
 use crate::zookeeper::{paths, time};
 
-/// How long resigning waits for the answers to commits.
+/// Resigning waits at most this long for the answers to commits.
 const RESIGN_WITHIN: Duration = Duration::from_secs(5);
-/// Renewals under way at once: by then the oldest would renew nothing.
+/// Most renewals in flight at once: once there are so many, the oldest is too old to extend the lease.
 const RENEWALS: usize = 5;
 
 /// The lease of this session, and the writes that renew it.
 pub(super) struct LeaseKeeper {
     pub lease: Lease,
-    /// The lease has held in this term: once it no longer does, the term is over.
+    /// The lease has held in this term, so the term is over as soon as it no longer holds.
     pub has_acted: bool,
-    /// A lease that ends by then lets nobody act: it was nearly over when the term was opened.
+    /// A lease that ends at or before this instant does not count: it was nearly over when the term was opened.
     pub acts_beyond: Uptime,
-    /// The end of the lease that the daemon knows of.
+    /// The end of the lease as last reported to the daemon.
     pub reported: Uptime,
-    /// Writes sent before this renew nothing: the lease was taken away since.
+    /// Writes sent before this instant do not renew the lease: it was revoked since.
     pub valid_from: Uptime,
-    pub renewals: FuturesUnordered<Pending<Renewed>>,
+    pub renewals: FuturesUnordered<BoxFuture<Renewed>>,
     pub renewed_at: Uptime,
-    /// When a renewal asked for the servers' time last.
+    /// When a renewal last read the servers' time.
     pub timed_at: Option<Uptime>,
-    /// The servers' time was read: nothing is decided by the node's clock alone.
+    /// The servers' time was read at least once, so the node does not decide by its own clock alone.
     pub has_time: bool,
 }
 
 impl LeaseKeeper {
-    /// Of a session that was requested at `requested`.
+    /// The lease of a session whose connection was started at `requested`.
     pub fn new(timeout: Duration, requested: Uptime) -> Self {
         Self {
             lease: Lease::of_session(timeout, requested),
@@ -64,13 +64,13 @@ impl LeaseKeeper {
 }
 
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
-    /// Takes what came back of a commit.
+    /// Handles the result of a commit.
     pub(super) fn complete(&mut self, completed: Completed) {
         let outcome = self.committer.complete(completed);
         if let Some(sent) = outcome.acknowledged {
             self.acknowledge(sent);
         }
-        self.standstill.unheard.begun(outcome.begun, self.now());
+        self.standstill.unreceived.begun(outcome.begun, self.now());
         for (id, answer) in outcome.answers {
             self.answer(id, answer);
         }
@@ -78,14 +78,14 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             self.mended(Source::Writes, &path);
         }
         for damage in outcome.refused {
-            // Refused although nobody has closed it: it has no more numbers to give.
+            // Refused although its access list is open: its sequence numbers are used up.
             self.operators.must_renumber |= damage.path == paths::TRIGGERS;
             self.listen_again();
             self.damaged(Source::Writes, damage);
         }
         for id in outcome.put_off {
-            if !self.standstill.unheard.is_done(id) {
-                self.supervisor.tell_ledger(ledger::Event::PutOff(id));
+            if !self.standstill.unreceived.is_done(id) {
+                self.supervisor.emit_ledger(ledger::Event::PutOff(id));
             }
         }
         let now = self.now();
@@ -99,16 +99,18 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    /// Answers a commit of the daemon; others are this node's own affair.
+    /// Returns the answer to the daemon, unless the session loop itself requested the commit.
     pub(super) fn answer(&mut self, id: CommitId, answer: Commit) {
-        if !self.standstill.unheard.is_done(id) {
+        if !self.standstill.unreceived.is_done(id) {
             self.supervisor.answer(id, answer);
         }
     }
 
-    /// While this node leads or runs anything it writes at least this often, and half as often while it waits in the queue; every
-    /// commit is such a write.
-    /// However much it commits, it asks for the servers' time now and then.
+    /// When the next renewal is due.
+    ///
+    /// A node that leads or has runs in flight writes at least once per interval, a node that waits in the queue half
+    /// as often. Every commit counts as such a write. However much the node commits, it reads the servers' time once
+    /// per [`time::EVERY`].
     pub(super) fn renew_at(&self) -> Option<Uptime> {
         let acts = self.supervisor.desired.busy || matches!(self.candidacy.role, Role::First(_) | Role::Leading(_));
         let may = (acts || self.candidacy.candidate.is_some())
@@ -119,7 +121,10 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         may.then(|| renewal.min(self.lease.timed_at.map_or(Uptime::ZERO, |at| at + time::EVERY)))
     }
 
-    /// One check of the own member: it takes a transaction, changes nothing and fires no watch. Now and then it asks for the time.
+    /// Renews the lease by checking the node's own member.
+    ///
+    /// The check needs a transaction, and so a quorum, but changes nothing and fires no watch. Once per [`time::EVERY`]
+    /// it also reads the servers' time.
     pub(super) fn renew(&mut self, now: Uptime) {
         if self.renew_at().is_none_or(|at| now < at) {
             return;
@@ -150,14 +155,14 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 if let Some(time) = time::of(&done, sent, self.now()) {
                     self.lease.has_time = true;
                     self.supervisor.time = Some(time);
-                    self.supervisor.tell(Event::Time(time));
+                    self.supervisor.emit(Event::Time(time));
                 }
                 self.succeeded(Task::Renew);
                 self.acknowledge(sent);
             }
             Err(MultiError { error: Error::NoNode | Error::BadVersion, .. }) => self.membership.must_verify = true,
             Err(MultiError { error: Error::NoAuth, index: Some(0) }) => self.lose_member(),
-            // The time is asked for elsewhere, and the lease does not wait for it.
+            // The next renewal reads the time by writing to the member instead; the lease must not wait for that.
             Err(MultiError { error: Error::NoAuth, index: Some(_) }) if !self.membership.is_parent_closed => {
                 (self.membership.is_parent_closed, self.lease.timed_at) = (true, None);
                 self.lease.renewed_at = Uptime::ZERO;
@@ -171,24 +176,26 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    /// A quorum acknowledged a write that was handed over just after `sent`; the lease says what that proves.
+    /// Extends the lease: a quorum acknowledged a write that was sent just after `sent`.
     pub(super) fn acknowledge(&mut self, sent: Uptime) {
         if sent < self.lease.valid_from {
             return;
         }
         self.lease.lease.renew(sent, self.now());
-        // Before the member stands nothing is protected by it.
-        let stands =
-            self.membership.is_present() && self.standstill.watch.is != Standstill::Out && !self.standstill.is_leaving;
-        let lets_act = stands && self.lease.lease.until() > self.lease.acts_beyond;
+        // Without a member the lease protects nothing: the other nodes go by the member.
+        let is_protected = self.membership.is_present()
+            && self.standstill.watch.is != Standstill::OutOfCluster
+            && !self.standstill.is_leaving;
+        let lets_act = is_protected && self.lease.lease.until() > self.lease.acts_beyond;
         if lets_act && self.lease.lease.until() >= self.lease.reported + self.timeout / 20 {
             self.lease.reported = self.lease.lease.until();
-            self.supervisor.tell(Event::Lease { until: self.lease.reported });
+            self.supervisor.emit(Event::Lease { until: self.lease.reported });
         }
     }
 
-    /// The term is over for good once its lease is, whatever the servers say later. A term may be opened before there is a lease:
-    /// then nobody has acted in it yet.
+    /// Ends the term once its lease is over, whatever the servers answer later.
+    ///
+    /// A term may be opened before there is a lease: then nobody has acted in it yet.
     pub(super) fn check_lease(&mut self) {
         let holds = self.lease.lease.holds(self.now()) && self.lease.lease.until() > self.lease.acts_beyond;
         if self.lease.has_acted && !holds {
@@ -198,12 +205,12 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    /// The own member is closed to its own node: it proves nothing any more, as if it were gone, and is made anew.
+    /// Treats the node's own member as gone, because its access list excludes the node. It is then recreated.
     fn lose_member(&mut self) {
         self.membership.state = MemberState::Closed;
         self.damaged(
             Source::Renewals,
-            Damage::new(self.context.member(), "it is closed to its own node, and is made anew"),
+            Damage::new(self.context.member(), "its access list excludes its own node; recreating it"),
         );
         if self.supervisor.desired.busy || self.candidacy.leads() {
             self.revoke_lease();
@@ -211,17 +218,18 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    /// An own entry, or the session, is gone: what another may start again must stop now.
+    /// Ends the lease now. One of the node's own entries, or the session, is gone, so runs that another node may start
+    /// again must stop.
     pub(super) fn revoke_lease(&mut self) {
         self.lease.valid_from = self.now();
         self.lease.lease.end();
         if self.lease.reported > Uptime::ZERO {
             self.lease.reported = Uptime::ZERO;
-            self.supervisor.tell(Event::Lease { until: Uptime::ZERO });
+            self.supervisor.emit(Event::Lease { until: Uptime::ZERO });
         }
     }
 
-    /// Gives up the place in the queue, and the term that rests on it if there is one.
+    /// Gives up the position in the queue, and the term that depends on it, if any.
     pub(super) fn lose_term(&mut self, why: TermEnd) {
         let role = std::mem::replace(&mut self.candidacy.role, Role::None);
         (self.lease.has_acted, self.lease.acts_beyond) = (false, Uptime::ZERO);
@@ -235,35 +243,37 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             self.supervisor.answer(id, answer);
         }
         self.forget_damage();
-        self.housekeeping.rights = Taking::default();
+        self.housekeeping.rights = AccessUpdates::default();
         self.operators.listening = Listening::From(Uptime::ZERO);
         if let Role::Leading(Leading { term, .. }) = role {
-            // The engine asks again for its own runs when it hears that the term is over. What a follower attends to, it still has.
+            // The engine watches its own runs again when it is notified that the term is over.
             self.watcher.clear();
             self.candidacy.over = Some((term, why));
         }
-        self.tell_over();
+        self.emit_term_over_when_answered();
     }
 
-    /// Says that the term is over, after the last answers of its commits where they can be had soon.
-    pub(super) fn tell_over(&mut self) {
+    /// Emits the end of the term, after the answers to its last commits if those can still arrive.
+    pub(super) fn emit_term_over_when_answered(&mut self) {
         let Some((_, why)) = &self.candidacy.over else { return };
         let waits = !matches!(why, TermEnd::LeaseOver | TermEnd::Stalled)
             && self.link.is_connected
             && self.committer.has_fenced();
         if !waits {
-            self.say_over();
+            self.emit_term_over();
         }
     }
 
-    pub(super) fn say_over(&mut self) {
+    pub(super) fn emit_term_over(&mut self) {
         if let Some((term, why)) = self.candidacy.over.take() {
-            self.supervisor.tell(Event::Over { term, why });
+            self.supervisor.emit(Event::Over { term, why });
         }
     }
 
-    /// When resigning no longer waits for answers. After that it waits for a join at most, which ends by itself: a time that has passed
-    /// would wake the loop again at once, for as long as that takes.
+    /// When resigning stops waiting for answers; `None` once that instant has passed.
+    ///
+    /// After it, resigning waits at most for a join, which ends by itself. An instant in the past would wake the loop
+    /// over and over.
     pub(super) fn resign_at(&self) -> Option<Uptime> {
         let now = self.now();
         self.candidacy
@@ -271,7 +281,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             .filter(|&by| now < by && self.supervisor.desired.resign && self.candidacy.retired.is_none())
     }
 
-    /// Resigning waits for the answers to what was requested before it, but not for ever: nothing is decided meanwhile.
+    /// Resigns once the earlier commits are answered, or after [`RESIGN_WITHIN`], because the leader decides nothing
+    /// meanwhile.
     pub(super) fn resign_when_answered(&mut self) {
         if !self.supervisor.desired.resign || self.candidacy.retired.is_some() {
             self.candidacy.resign_by = None;
@@ -282,7 +293,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if self.committer.has_fenced() && now < by {
             return;
         }
-        // A join under way may yet make a candidate: then that one is given up.
+        // A join in flight may still create a candidate, which must then be given up.
         if self.candidacy.candidate.is_none() && (self.step.under_way.is_some() || self.candidacy.is_join_unclear) {
             return;
         }
@@ -290,11 +301,12 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             self.lose_term(TermEnd::Resigned);
         } else {
             self.supervisor.desired.resign = false;
-            self.supervisor.tell(Event::Withdrawn);
+            self.supervisor.emit(Event::Withdrawn);
         }
     }
 
-    /// The path of the candidate that guards what the leader writes; absent where this node does not lead.
+    /// The path of the candidate that guards the leader's writes, and the fencing token; `None` while this node does
+    /// not lead.
     pub(super) fn fence(&self) -> Option<(String, i64)> {
         match &self.candidacy.role {
             Role::Leading(Leading { term, .. }) if !self.supervisor.desired.resign => {

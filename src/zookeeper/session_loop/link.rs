@@ -1,28 +1,28 @@
-//! The connection of a session, and what the daemon knows of it.
+//! The connection of a session, and what was reported about it.
 
 use super::SessionEnd;
 
-/// The link to the servers.
+/// The connection to the servers.
 pub(super) struct Link<C> {
     pub client: C,
     pub is_connected: bool,
     pub reported: Reported,
-    /// The session is to end so.
+    /// Set once the loop must end, with the reason.
     pub ended: Option<SessionEnd>,
 }
 
-/// What the daemon knows of the session.
+/// The last thing reported to the daemon about the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reported {
     Nothing,
-    /// The session, with a member.
+    /// The session exists and has a member.
     Session,
-    /// That its connection is lost.
+    /// The connection is lost.
     Suspended,
 }
 
 impl<C> Link<C> {
-    /// The connection is lost. True where the daemon is to be told.
+    /// Records that the connection is lost. Returns true if the daemon must be notified.
     pub fn suspend(&mut self) -> bool {
         self.is_connected = false;
         let is_news = self.reported == Reported::Session;
@@ -32,7 +32,7 @@ impl<C> Link<C> {
         is_news
     }
 
-    /// The own entries are verified. True where the daemon is to be told.
+    /// Records that the node's own entries are verified. Returns true if the daemon must be notified.
     pub fn resume(&mut self) -> bool {
         let is_news = self.reported == Reported::Suspended;
         if is_news {

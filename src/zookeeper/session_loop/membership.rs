@@ -1,34 +1,34 @@
-//! The node's own member and its watches on its own entries.
+//! The node's own member, and the watches on the node's own entries.
 
 use futures_util::stream::FuturesUnordered;
 
-use super::Pending;
+use super::BoxFuture;
 use crate::clock::Uptime;
 
-/// Whether the own member exists.
+/// State of the node's own member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemberState {
-    /// It is not known yet whether the paths exist that it needs.
+    /// The parent znodes have not been checked yet.
     Unprepared,
     Absent,
-    /// It exists, but its access list excludes this node: it is to be recreated.
+    /// It exists, but its access list excludes this node: it must be recreated.
     Closed,
     Present,
 }
 
-/// The own member.
+/// The node's own member.
 pub(super) struct Membership {
     pub state: MemberState,
-    /// Until when a name that another session holds is waited for.
+    /// Deadline for waiting until another session gives up the node's name.
     pub name_wanted_until: Option<Uptime>,
-    /// The own entries may have gone: they are read before anything else.
+    /// The node's own entries may be gone: they are read before anything else.
     pub must_verify: bool,
-    /// The member does not say what the daemon wants the others to know.
+    /// The member's data is older than what the daemon wants published.
     pub must_publish: bool,
-    pub watches: FuturesUnordered<Pending<()>>,
-    /// The own entries are watched, as for a node that leads or has runs.
+    pub watches: FuturesUnordered<BoxFuture<()>>,
+    /// The node's own entries are watched: it leads or has runs in flight.
     pub is_watched: bool,
-    /// The parent of the members cannot be written to.
+    /// The parent znode of the members is not writable for this node.
     pub is_parent_closed: bool,
 }
 
@@ -49,14 +49,14 @@ impl Membership {
         self.state == MemberState::Present
     }
 
-    /// The paths exist.
+    /// Records that the parent znodes exist.
     pub fn prepared(&mut self) {
         if self.state == MemberState::Unprepared {
             self.state = MemberState::Absent;
         }
     }
 
-    /// The member is gone.
+    /// Records that the member is gone.
     pub fn lose(&mut self) {
         if self.state == MemberState::Present {
             self.state = MemberState::Absent;

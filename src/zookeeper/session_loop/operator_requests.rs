@@ -1,6 +1,7 @@
-//! Hearing what operators want, while this node leads.
+//! Reads the requests of operators while this node leads.
 //!
-//! A look sets the watches, then reads; what the watches bring only says that it is time to look again.
+//! Each read sets the watches first and then reads. A watch that fires carries no data; it only makes the node read
+//! again.
 
 use std::time::Duration;
 
@@ -20,47 +21,48 @@ use crate::zookeeper::{paths, requests};
 
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What a look brought: the requests, and what returns when they may have changed.
-pub type Looked = Result<(OperatorRequests, Vec<Damage>, BoxFuture<'static, ()>), SessionError>;
+/// The result of a read: the requests, the damaged paths, and a future that resolves when the requests may have
+/// changed.
+pub type ReadResult = Result<(OperatorRequests, Vec<Damage>, BoxFuture<'static, ()>), SessionError>;
 
-/// What is waited for.
+/// The current phase of the read cycle.
 pub enum Listening {
-    /// Nothing; the next look comes then.
+    /// The next read starts at this instant.
     From(Uptime),
-    /// A look's end.
-    Looking(BoxFuture<'static, Looked>),
-    /// A change.
+    /// A read is in flight.
+    Reading(BoxFuture<'static, ReadResult>),
+    /// Waits for a change.
     Waiting(BoxFuture<'static, ()>),
 }
 
-/// What was waited for has come.
-pub enum Heard {
-    /// A look is done.
-    Looked(Looked),
-    /// Something may have changed.
-    Rang,
+/// The end of a phase.
+pub enum RequestsEvent {
+    /// A read has finished.
+    Read(ReadResult),
+    /// The requests may have changed.
+    Changed,
 }
 
 impl Listening {
-    /// Cancel safe: what is waited for is kept.
-    pub async fn heard(&mut self) -> Heard {
+    /// Waits for the end of the current phase. Cancellation safe: the awaited future is kept.
+    pub async fn next(&mut self) -> RequestsEvent {
         match self {
             Self::From(_) => std::future::pending().await,
-            Self::Looking(look) => Heard::Looked(look.await),
-            Self::Waiting(bell) => {
-                bell.await;
-                Heard::Rang
+            Self::Reading(read) => RequestsEvent::Read(read.await),
+            Self::Waiting(changed) => {
+                changed.await;
+                RequestsEvent::Changed
             }
         }
     }
 }
 
-/// What operators request, as a leader reads it.
+/// The requests of operators, as a leader reads them.
 pub(super) struct Operators {
     pub listening: Listening,
-    /// What the last read found of each trigger that still exists.
+    /// The result of the last read for each trigger that still exists.
     pub answered: requests::Answered,
-    /// The numbers of the triggers are to be counted again once no trigger exists.
+    /// The sequence numbers of the triggers must restart at 0 once no trigger exists.
     pub must_renumber: bool,
     pub may_renumber: bool,
 }
@@ -77,7 +79,7 @@ impl Operators {
 }
 
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
-    /// When the next look is due.
+    /// When the next read is due.
     pub(super) fn listen_at(&self) -> Option<Uptime> {
         match (&self.candidacy.role, &self.operators.listening) {
             (Role::Leading(_), &Listening::From(at)) => Some(at),
@@ -85,23 +87,23 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    /// Starts a look where this node leads and none is under way; drops everything where it does not.
+    /// Starts a read if this node leads and none is in flight. Drops everything if it does not lead.
     pub(super) fn listen(&mut self, now: Uptime) {
         if !self.candidacy.leads() {
             self.operators.listening = Listening::From(Uptime::ZERO);
             self.operators.answered.clear();
         } else if self.listen_at().is_some_and(|at| at <= now) {
             self.operators.listening =
-                Listening::Looking(look(self.context.clone(), self.operators.answered.clone()).boxed());
+                Listening::Reading(read_and_watch(self.context.clone(), self.operators.answered.clone()).boxed());
         }
     }
 
-    /// Half of the numbers of the triggers are used up: once none is left there, they are counted anew.
+    /// Checks the sequence numbers of the triggers: once half are used up, they restart as soon as no trigger is left.
     fn note_numbers(&mut self, requests: &OperatorRequests) {
         if requests::is_high(requests) && !std::mem::replace(&mut self.operators.must_renumber, true) {
             tracing::warn!(
                 target: TARGET,
-                "the sequence numbers of {} are half used up: they are counted anew once no trigger is left there",
+                "half of the sequence numbers of {} are used up; they restart at 0 as soon as no trigger is left there",
                 paths::TRIGGERS
             );
         }
@@ -109,7 +111,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.operators.may_renumber = is_empty && self.supervisor.damages.paths(Source::OperatorRequests).is_empty();
     }
 
-    /// The candidate that guards it, where the numbers of the triggers are to be counted anew.
+    /// The candidate that guards the restart of the sequence numbers, if a restart is due.
     pub(super) fn renumbers_by(&self) -> Option<String> {
         let is_due = self.operators.must_renumber && self.operators.may_renumber;
         self.fence().filter(|_| is_due).map(|(candidate, _)| candidate)
@@ -119,29 +121,29 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.operators.may_renumber = false;
         if is_done {
             self.operators.must_renumber = false;
-            tracing::info!(target: TARGET, "the sequence numbers of {} are counted anew", paths::TRIGGERS);
+            tracing::info!(target: TARGET, "the sequence numbers of {} restarted at 0", paths::TRIGGERS);
         }
     }
 
-    /// Looks again where nothing is under way: what could not be read may be readable now.
+    /// Reads again unless a read is in flight: what could not be read may be readable now.
     pub(super) fn listen_again(&mut self) {
         if matches!(self.operators.listening, Listening::Waiting(_)) {
             self.operators.listening = Listening::From(self.now());
         }
     }
 
-    pub(super) fn heard(&mut self, heard: Heard, now: Uptime) {
-        self.operators.listening = match heard {
-            Heard::Rang => Listening::From(now),
-            Heard::Looked(Ok((requests, damaged, bell))) => {
+    pub(super) fn on_operator_requests(&mut self, event: RequestsEvent, now: Uptime) {
+        self.operators.listening = match event {
+            RequestsEvent::Changed => Listening::From(now),
+            RequestsEvent::Read(Ok((requests, damaged, changed))) => {
                 self.succeeded(Task::Listen);
                 self.note_numbers(&requests);
                 self.found_damage(Source::OperatorRequests, damaged);
                 self.operators.answered = requests::answered_in(&requests);
-                self.supervisor.tell_ledger(Event::OperatorRequests(requests));
-                Listening::Waiting(bell)
+                self.supervisor.emit_ledger(Event::OperatorRequests(requests));
+                Listening::Waiting(changed)
             }
-            Heard::Looked(Err(error)) => {
+            RequestsEvent::Read(Err(error)) => {
                 self.failed(Task::Listen, &error.to_string());
                 self.note_error(error);
                 Listening::From(now + PAUSE)
@@ -150,11 +152,11 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 }
 
-async fn look<C: Client, K: Clock>(context: SessionContext<C, K>, known: requests::Answered) -> Looked {
+async fn read_and_watch<C: Client, K: Clock>(context: SessionContext<C, K>, known: requests::Answered) -> ReadResult {
     let client = context.line()?;
     let watches = (client.stat_and_watch(paths::CONTROL), client.stat_and_watch(paths::TRIGGERS));
     let ((_, control), (_, triggers)) = (watches.0.await.at(paths::CONTROL)?, watches.1.await.at(paths::TRIGGERS)?);
     let (requests, damaged) = requests::read(client, &known).await?;
-    let bell = async { drop(select(control.fired().boxed(), triggers.fired().boxed()).await) };
-    Ok((requests, damaged, bell.boxed()))
+    let changed = async { drop(select(control.fired().boxed(), triggers.fired().boxed()).await) };
+    Ok((requests, damaged, changed.boxed()))
 }

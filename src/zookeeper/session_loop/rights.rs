@@ -1,13 +1,15 @@
-//! When a leader takes cronkeeper's paths into possession: once it leads, and again whenever nodes have come, which may bring another
-//! authentication file, or gone, whose last records may have been made under another. And what each node says at its start: what
-//! stands open to others than those whom it was told of.
+//! Schedule of the leader's access list updates, and the warning about open access lists.
+//!
+//! A leader sets the access lists of cronkeeper's paths once it leads, and again whenever nodes have come or gone: a
+//! new node may bring another authentication file, and the last records of a node that has gone may have been created
+//! under another. Each node warns once, at its start, about paths that are open to identities other than its own.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::candidacy::Role;
-use super::{Pending, SessionLoop};
+use super::{BoxFuture, SessionLoop};
 use crate::clock::{Clock, Uptime};
 use crate::election::Member;
 use crate::telemetry::TARGET;
@@ -17,43 +19,42 @@ use crate::zookeeper::context::{SessionContext, SessionError};
 use crate::zookeeper::damage::Source;
 use crate::zookeeper::rights;
 
-/// A takeover, and a node that has just come, have more urgent things to do.
+/// A leader that takes over, and a node that has just started, have more urgent things to do first.
 const AFTER: Duration = Duration::from_secs(2);
-/// What could not be taken may be open some day.
+/// Pause before another try when an access list could not be changed: somebody may open it later.
 const AGAIN_AFTER: Duration = Duration::from_secs(300);
 
-/// What it came to.
-pub enum Done {
-    /// All was taken that may be.
-    Taken(rights::Taken),
-    /// What is open to others.
-    Looked(rights::Open),
+/// The result of a finished pass.
+pub enum PassResult {
+    /// All access lists that this node may change are set.
+    Updated(rights::Taken),
+    /// The paths that are open to others.
+    Checked(rights::Open),
 }
 
-/// See [`Done`].
-pub type Taken = Result<Done, SessionError>;
+pub type Finished = Result<PassResult, SessionError>;
 
-/// What is under way, and when the next time is.
+/// The pass in flight, and when the next one is due.
 #[derive(Default)]
-pub(super) struct Taking {
-    pub(super) under_way: Option<Pending<Taken>>,
+pub(super) struct AccessUpdates {
+    pub(super) under_way: Option<BoxFuture<Finished>>,
     at: Option<Uptime>,
-    /// That all is as it should be was told, and nothing was changed since.
-    is_told: bool,
-    /// The processes that were members then.
+    /// It was reported that all access lists are as they should be, and none was changed since.
+    is_reported: bool,
+    /// The processes that were members at the last update.
     members: Vec<(NodeName, Timestamp)>,
 }
 
-impl Taking {
-    /// When the next time is.
+impl AccessUpdates {
+    /// When the next pass is due; absent while one is in flight.
     pub(super) fn at(&self) -> Option<Uptime> {
         self.at.filter(|_| self.under_way.is_none())
     }
 }
 
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
-    /// Without an identity there is nothing to take.
-    pub(super) fn take_rights(&mut self) {
+    /// Schedules an update. A node without an identity has no access lists to set.
+    pub(super) fn schedule_access_update(&mut self) {
         if self.has_identity() {
             self.housekeeping.rights.at = Some(self.now() + AFTER);
         }
@@ -63,108 +64,112 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         !matches!(self.link.client.belongs(), Ownership::Everybody(_))
     }
 
-    /// The node has a member: it is known to whom belongs what it makes.
-    pub(super) fn tell_what_is_open(&mut self) {
-        let told = match self.link.client.belongs() {
+    /// Warns if what this node creates is open to everybody. Known as soon as the node has a member.
+    pub(super) fn warn_if_open_to_everybody(&mut self) {
+        let to_whom = match self.link.client.belongs() {
             Ownership::Own => return,
-            Ownership::OwnAndEverybody => AS_TOLD,
-            Ownership::Everybody(because) => in_words(because),
+            Ownership::OwnAndEverybody => AS_CONFIGURED,
+            Ownership::Everybody(because) => describe(because),
         };
-        if !std::mem::replace(&mut self.supervisor.is_openness_told, true) {
-            tracing::warn!(target: TARGET, "{OPEN} to everybody {told}. {DEEDS}");
+        if !std::mem::replace(&mut self.supervisor.has_reported_open_paths, true) {
+            tracing::warn!(target: TARGET, "{OPEN} to everybody {to_whom}. {RISK}");
         }
     }
 
-    /// A node that follows takes nothing; what it finds open may be the leader's to close.
-    pub(super) fn look_what_is_open(&mut self) {
-        if !self.supervisor.is_openness_told && self.link.client.belongs() == Ownership::Own {
+    /// Schedules a check for open paths. A follower changes none; the leader may be able to close them.
+    pub(super) fn schedule_open_check(&mut self) {
+        if !self.supervisor.has_reported_open_paths && self.link.client.belongs() == Ownership::Own {
             self.housekeeping.rights.at = Some(self.now());
         }
     }
 
-    /// The living members, as just read.
-    pub(super) fn take_rights_of(&mut self, members: &[Member]) {
+    /// Schedules an update if the living members, as just read, have changed.
+    pub(super) fn update_access_for(&mut self, members: &[Member]) {
         let members: Vec<_> = members.iter().map(|member| (member.node.clone(), member.started_at)).collect();
         if members != self.housekeeping.rights.members && self.candidacy.leads() {
             self.housekeeping.rights.members = members;
-            self.take_rights();
+            self.schedule_access_update();
         }
     }
 
-    pub(super) fn start_taking(&mut self, now: Uptime) {
+    pub(super) fn start_access_update(&mut self, now: Uptime) {
         if self.housekeeping.rights.at().is_none_or(|at| at > now) {
             return;
         }
         self.housekeeping.rights.at = None;
         let context = self.context.clone();
         self.housekeeping.rights.under_way = match self.candidacy.role {
-            Role::Leading(_) => Some(Box::pin(async { rights::take(context).await.map(Done::Taken) })),
-            Role::None | Role::Waiting(_) | Role::First(_) => Some(look(context)),
+            Role::Leading(_) => Some(Box::pin(async { rights::take(context).await.map(PassResult::Updated) })),
+            Role::None | Role::Waiting(_) | Role::First(_) => Some(check_open(context)),
         };
     }
 
-    pub(super) fn taken(&mut self, taken: Taken) {
+    pub(super) fn finish_access_update(&mut self, finished: Finished) {
         self.housekeeping.rights.under_way = None;
-        let is_done = match taken {
-            Ok(Done::Looked(open)) => {
-                self.tell_open(&open);
+        let is_done = match finished {
+            Ok(PassResult::Checked(open)) => {
+                self.warn_of_open_paths(&open);
                 true
             }
-            Ok(Done::Taken(rights::Taken { changed, refused })) => {
+            Ok(PassResult::Updated(rights::Taken { changed, refused })) => {
                 let is_done = refused.is_empty();
-                if is_done && !std::mem::replace(&mut self.housekeeping.rights.is_told, changed == 0) {
+                if is_done && !std::mem::replace(&mut self.housekeeping.rights.is_reported, changed == 0) {
                     tracing::info!(target: TARGET, changed, "ZooKeeper's access lists are as the authentication file here says");
                 }
                 self.found_damage(Source::Rights, refused);
-                if !self.supervisor.is_openness_told {
-                    self.housekeeping.rights.under_way = Some(look(self.context.clone()));
+                if !self.supervisor.has_reported_open_paths {
+                    self.housekeeping.rights.under_way = Some(check_open(self.context.clone()));
                 }
                 is_done
             }
             Err(error) => {
-                tracing::debug!(%error, "access lists are looked at again later");
+                tracing::debug!(%error, "cannot check the access lists; trying again later");
                 false
             }
         };
         if !is_done {
-            let pause = if self.supervisor.is_openness_told { AGAIN_AFTER } else { AFTER };
+            let pause = if self.supervisor.has_reported_open_paths { AGAIN_AFTER } else { AFTER };
             let again = self.now() + pause;
             self.housekeeping.rights.at.get_or_insert(again);
         }
     }
 
-    fn tell_open(&mut self, open: &rights::Open) {
-        if !std::mem::replace(&mut self.supervisor.is_openness_told, true) && !open.is_nothing() {
+    fn warn_of_open_paths(&mut self, open: &rights::Open) {
+        if !std::mem::replace(&mut self.supervisor.has_reported_open_paths, true) && !open.is_nothing() {
             tracing::warn!(
                 target: TARGET,
-                "{OPEN} to others than this node's identities, {open}. {DEEDS}. A leader with the same identities closes what it may"
+                "{OPEN} to identities other than this node's: {open}. {RISK}. A leader with the same identities closes \
+                 what it can"
             );
         }
     }
 }
 
-const OPEN: &str = "what cronkeeper keeps in ZooKeeper stands open";
-const DEEDS: &str = "Who may write there can trigger, pause and kill any job and stop the cluster; who may read there sees what jobs print";
-const AS_TOLD: &str = "who reaches the servers, for the authentication file says `world:anyone`";
+const OPEN: &str = "cronkeeper's data in ZooKeeper stands open";
+const RISK: &str = "Everybody who can write there can trigger, pause and kill any job and stop the cluster; everybody \
+                    who can read there sees the output of jobs";
+const AS_CONFIGURED: &str = "who can reach the servers, because the authentication file contains `world:anyone`";
 
-fn in_words(because: OpenReason) -> &'static str {
+fn describe(because: OpenReason) -> &'static str {
     match because {
         OpenReason::NoIdentity => {
-            "who reaches the servers, for this node has no identity there (`--zookeeper-auth-file`)"
+            "who can reach the servers, because this node has no identity there (`--zookeeper-auth-file`)"
         }
         OpenReason::NotIdentified => {
-            "who reaches the servers, for they take this node's certificate for no identity (x509 authentication)"
+            "who can reach the servers, because they do not accept this node's certificate as an identity (x509 \
+             authentication)"
         }
         OpenReason::CannotBeAsked => {
-            "who reaches the servers: before ZooKeeper 3.7 they do not say whether this node's certificate is an identity to them, so \
-             an authentication file has to (a line `x509:`)"
+            "who can reach the servers: servers before ZooKeeper 3.7 do not report whether they accept this node's \
+             certificate as an identity, so the authentication file has to (a line `x509:`)"
         }
         OpenReason::OpenBefore => {
-            "who reaches the servers, as before: this node's certificate closes it once an authentication file says `x509:`"
+            "who can reach the servers, as before: a line `x509:` in the authentication file limits it to this node's \
+             certificate"
         }
     }
 }
 
-fn look<C: Client, K: Clock>(context: SessionContext<C, K>) -> Pending<Taken> {
-    Box::pin(async { rights::look(context).await.map(Done::Looked) })
+fn check_open<C: Client, K: Clock>(context: SessionContext<C, K>) -> BoxFuture<Finished> {
+    Box::pin(async { rights::look(context).await.map(PassResult::Checked) })
 }

@@ -1,6 +1,7 @@
-//! What the election asks of the servers, one request at a time: which is wanted most, and when a failed one is tried again.
+//! The election's next request to the servers, one at a time.
 //!
-//! Asks only; what comes back is taken in [`step_result`](super::step_result).
+//! Chooses the most urgent request, sends it, and retries a failed one after a growing pause. Results are applied in
+//! [`step_result`](super::step_result).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,8 +9,8 @@ use std::time::Duration;
 use super::candidacy::{Leading, Role};
 use super::failing::Task;
 use super::membership::MemberState;
-use super::step_result::Found;
-use super::{Pending, SessionEnd, SessionLoop, relook};
+use super::step_result::StepResult;
+use super::{BoxFuture, SessionEnd, SessionLoop, reread};
 use crate::clock::{Clock, Uptime};
 use crate::election::Event;
 use crate::telemetry::TARGET;
@@ -21,10 +22,10 @@ use crate::zookeeper::give_up::Leftover;
 use crate::zookeeper::place::{OpenAt, Proof};
 use crate::zookeeper::{entry, paths, place, requests, session_id, transfer};
 
-/// An request under way.
-pub type Request<W> = Pending<Result<Found<W>, SessionError>>;
+/// A request in flight.
+pub type Request<W> = BoxFuture<Result<StepResult<W>, SessionError>>;
 
-/// When a failed request is tried again: after growing pauses.
+/// When a failed request is retried: after growing pauses.
 #[derive(Clone, Copy)]
 pub struct Retry {
     at: Uptime,
@@ -34,15 +35,15 @@ pub struct Retry {
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// The election's request to the servers: there is one at a time.
-pub(super) struct Step<W> {
+/// The election's request in flight: at most one.
+pub(super) struct CurrentStep<W> {
     pub under_way: Option<Request<W>>,
-    /// What it is, or was last.
+    /// The task of the request in flight, or of the last one.
     pub task: Task,
     pub retry: Retry,
 }
 
-impl<W> Step<W> {
+impl<W> CurrentStep<W> {
     pub fn new() -> Self {
         Self { under_way: None, task: Task::Prepare, retry: Retry::default() }
     }
@@ -55,12 +56,12 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// Not before then.
+    /// Retries at `at`, with the shortest pause after that.
     pub fn from(at: Uptime) -> Self {
         Self { at, pause: FIRST_PAUSE }
     }
 
-    fn put_off(&mut self, now: Uptime) {
+    fn back_off(&mut self, now: Uptime) {
         self.at = now + self.pause;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
@@ -71,7 +72,7 @@ impl Retry {
 }
 
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
-    /// Starts the request that is wanted most, if none is under way.
+    /// Starts the most urgent request, unless one is in flight.
     pub(super) fn start_step(&mut self, now: Uptime) {
         if self.step.under_way.is_none()
             && now >= self.step.retry.at()
@@ -84,45 +85,49 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     fn next_request(&mut self, now: Uptime) -> Option<(Task, Request<<C::Client as Client>::Watch>)> {
         let context = self.context.clone();
         if self.supervisor.desired.leave.is_some() {
-            return Some((Task::Leave, Box::pin(async { place::leave(context).await.map(|()| Found::Left) })));
+            return Some((Task::Leave, Box::pin(async { place::leave(context).await.map(|()| StepResult::Left) })));
         }
         if let Some(retired) = self.candidacy.retired.clone() {
             if let Some(successor) = self.candidacy.transfer.successor() {
-                let handing = async { transfer::hand_over(context, retired, successor).await.map(Found::HandedOver) };
+                let handing =
+                    async { transfer::hand_over(context, retired, successor).await.map(StepResult::HandedOver) };
                 return Some((Task::HandOver, Box::pin(handing)));
             }
-            let withdrawing = async { place::withdraw(context, retired).await.map(|()| Found::Withdrawn) };
+            let withdrawing = async { place::withdraw(context, retired).await.map(|()| StepResult::Withdrawn) };
             return Some((Task::Withdraw, Box::pin(withdrawing)));
         }
-        if let Some(going) = self.go_out() {
+        if let Some(going) = self.leave_cluster() {
             return Some((Task::Leave, going));
         }
-        if self.is_out() {
+        if self.is_out_of_cluster() {
             return None;
         }
         if self.membership.state == MemberState::Unprepared {
             let known = self.supervisor.cluster.clone().or_else(|| self.supervisor.store.cluster());
             let new = (self.supervisor.options.uuid)().to_string();
-            let preparing = async { entry::prepare(context, known, new).await.map(Found::Cluster) };
+            let preparing = async { entry::prepare(context, known, new).await.map(StepResult::Cluster) };
             return Some((Task::Prepare, Box::pin(preparing)));
         }
         if !self.membership.is_present() {
             let (member, left, is_closed) =
                 (self.supervisor.member(self.timeout), self.leftover(), self.membership.state == MemberState::Closed);
             self.membership.must_publish = false;
-            let entering = async move { entry::enter(context, member, left, is_closed).await.map(Found::Entered) };
+            let entering = async move { entry::enter(context, member, left, is_closed).await.map(StepResult::Entered) };
             return Some((Task::Enter, Box::pin(entering)));
         }
         if self.membership.must_verify || self.membership.is_watched != self.wants_watch() {
             return Some((Task::Verify, self.verify()));
         }
         if self.supervisor.desired.resign && self.candidacy.is_join_unclear && self.candidacy.candidate.is_none() {
-            return Some((Task::Clear, Box::pin(async { place::clear(context).await.map(|()| Found::Withdrawn) })));
+            return Some((
+                Task::Clear,
+                Box::pin(async { place::clear(context).await.map(|()| StepResult::Withdrawn) }),
+            ));
         }
         if let (Some(to), Some(own)) = (self.candidacy.transfer.wanted(), self.candidacy.candidate.clone()) {
             return Some((
                 Task::Find,
-                Box::pin(async { transfer::find(context, own, to).await.map(Found::Successor) }),
+                Box::pin(async { transfer::find(context, own, to).await.map(StepResult::Successor) }),
             ));
         }
         if let Some(step) = self.next_step(now) {
@@ -130,39 +135,40 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
         if std::mem::take(&mut self.membership.must_publish) {
             let member = self.supervisor.member(self.timeout);
-            let publishing = async { entry::publish(context, member).await.map(Found::Published) };
+            let publishing = async { entry::publish(context, member).await.map(StepResult::Published) };
             return Some((Task::Publish, Box::pin(publishing)));
         }
         if let Some(candidate) = self.renumbers_by() {
-            let counting = async { requests::renumber(context, candidate).await.map(Found::Renumbered) };
+            let counting = async { requests::renumber(context, candidate).await.map(StepResult::Renumbered) };
             return Some((Task::Renumber, Box::pin(counting)));
         }
         (now >= self.candidacy.survey_at).then(|| (Task::Survey, self.survey()))
     }
 
-    /// The way into the queue, to its front and into a term.
+    /// The next request on the way into the queue, to its front and into a term.
     fn next_step(&mut self, now: Uptime) -> Option<(Task, Request<<C::Client as Client>::Watch>)> {
         let context = self.context.clone();
-        let wants_place = self.supervisor.desired.campaign && !self.supervisor.desired.resign && self.loop_turns();
+        let wants_position = self.supervisor.desired.campaign && !self.supervisor.desired.resign && self.loop_turns();
         match (&self.candidacy.candidate, &self.candidacy.role) {
-            (None, _) if wants_place => {
+            (None, _) if wants_position => {
                 let is_unclear = std::mem::replace(&mut self.candidacy.is_join_unclear, true);
-                let joining = async move { place::join(context, is_unclear).await.map(Found::Candidate) };
+                let joining = async move { place::join(context, is_unclear).await.map(StepResult::Candidate) };
                 Some((Task::Join, Box::pin(joining)))
             }
             (Some(_), Role::None) => {
-                Some((Task::Look, Box::pin(async { place::look(context).await.map(Found::Place) })))
+                Some((Task::Look, Box::pin(async { place::look(context).await.map(StepResult::Position) })))
             }
             (Some(candidate), Role::First(_)) => {
                 let (candidate, dead, at) = (candidate.clone(), self.dead(), self.open_at());
                 let proof =
                     if self.lease.lease.holds(now) && self.lease.has_time { Proof::Lease } else { Proof::Write };
-                let opening = async move { place::open(context, candidate, dead, proof, at).await.map(Found::Opened) };
+                let opening =
+                    async move { place::open(context, candidate, dead, proof, at).await.map(StepResult::Opened) };
                 Some((Task::Open, Box::pin(opening)))
             }
             (Some(candidate), Role::Leading(Leading { is_written: false, .. })) => {
                 let (candidate, at) = (candidate.clone(), self.open_at());
-                let writing = async { place::write_opening(context, candidate, at).await.map(Found::Written) };
+                let writing = async { place::write_opening(context, candidate, at).await.map(StepResult::Written) };
                 Some((Task::WriteOpening, Box::pin(writing)))
             }
             _ => None,
@@ -176,7 +182,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    /// A leader also looks again at what it could not read.
+    /// Reads the queue and the members. A leader also reads the damaged paths again.
     fn survey(&self) -> Request<<C::Client as Client>::Watch> {
         let context = self.context.clone();
         let is_leader = self.candidacy.leads();
@@ -186,8 +192,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             if let Some(known) = known {
                 entry::keep_cluster(&context, known).await?;
             }
-            let again = relook::look_again(&context, damaged).await?;
-            Ok(Found::Survey(place::survey(context).await?, again))
+            let reread = reread::reread(&context, damaged).await?;
+            Ok(StepResult::Survey(place::survey(context).await?, reread))
         })
     }
 
@@ -196,7 +202,9 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         let (context, candidate) = (self.context.clone(), self.candidacy.candidate.clone());
         let (is_leader, wants_watch) = (self.candidacy.leads(), self.wants_watch());
         self.membership.is_watched = wants_watch;
-        Box::pin(async move { place::verify(context, candidate, is_leader, wants_watch).await.map(Found::Verified) })
+        Box::pin(
+            async move { place::verify(context, candidate, is_leader, wants_watch).await.map(StepResult::Verified) },
+        )
     }
 
     /// A node that leads or runs jobs watches its own entries.
@@ -204,7 +212,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.candidacy.leads() || self.supervisor.desired.busy
     }
 
-    /// Sessions whose entries go at once: this process's own earlier ones, and those of dead processes.
+    /// Sessions whose entries may be removed at once: this process's own earlier ones, and those of dead processes.
     pub(super) fn removable(&self) -> Vec<i64> {
         self.supervisor.store.removable().into_iter().chain(self.supervisor.earlier.iter().copied()).collect()
     }
@@ -220,8 +228,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
 
     pub(super) fn retry_step(&mut self, error: SessionError) {
         let now = self.now();
-        self.step.retry.put_off(now);
-        // Whatever failed may have failed because an own entry is gone.
+        self.step.retry.back_off(now);
+        // The request may have failed because one of the node's own entries is gone.
         self.membership.must_verify = self.membership.is_present();
         self.membership.must_publish = true;
         match error {
@@ -235,7 +243,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    /// The servers refuse an request to a node that has taken part already: somebody has changed who may do what, and may change it back.
+    /// Handles a request that the servers refused after the node had joined: somebody changed an access list, and may
+    /// change it back.
     fn not_allowed(&mut self, detail: &str) {
         match self.step.task {
             Task::Open | Task::WriteOpening => {
@@ -247,11 +256,11 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 let path = self.context.member();
                 self.damaged(Source::Renewals, Damage::unwritten(path, &Error::NoAuth));
             }
-            // An entry that its own node cannot remove would block all behind it. It goes with its session, which nobody renews any more.
+            // A candidate that its own node cannot remove would block all behind it. Ending the session removes it.
             Task::Withdraw | Task::HandOver => {
                 tracing::warn!(
                     target: TARGET,
-                    "the node's entry in the queue cannot be removed, and is left to expire with its session: {detail}"
+                    "cannot remove the node's own candidate; leaving it to expire with its session: {detail}"
                 );
                 self.link.ended = Some(SessionEnd::Expired);
             }
@@ -260,9 +269,9 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    /// What comes next is tried after this pause, and people are told why.
-    pub(super) fn put_off(&mut self, retry: Duration, error: String) {
+    /// Tries the next request after this pause, and reports why.
+    pub(super) fn postpone_step(&mut self, retry: Duration, error: String) {
         self.step.retry = Retry::from(self.now() + retry);
-        self.supervisor.tell(Event::Unreachable { retry, error });
+        self.supervisor.emit(Event::Unreachable { retry, error });
     }
 }

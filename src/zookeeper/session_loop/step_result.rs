@@ -1,6 +1,6 @@
-//! What an request of the election brought back, and what that makes of the node.
+//! Applies the results of the election's requests.
 //!
-//! Each finding changes how things stand and tells the daemon; what is to be asked next follows from it, in
+//! Each result changes the node's state and is reported to the daemon. The next request follows from the new state, in
 //! [`step`](super::step).
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::candidacy::{Leading, Role};
 use super::link::Reported;
 use super::membership::MemberState;
-use super::relook::Again;
+use super::reread::RereadResult;
 use super::step::Retry;
 use super::{SURVEY_EVERY, SessionEnd, SessionLoop, fired};
 use crate::clock::{Clock, Uptime};
@@ -24,33 +24,33 @@ use crate::zookeeper::store::ClaimError;
 use crate::zookeeper::transfer::Successor;
 use crate::zookeeper::{paths, queue};
 
-/// The longest session that servers grant by default, at their usual tick of 2 s.
+/// The longest session timeout that servers grant by default, at their usual tick of 2 s.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(40);
-/// Whatever a record says, a name is waited for no longer than twice this.
+/// The node waits for its name at most twice this long, whatever timeout the holder's record names.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// What an request found.
-pub enum Found<W> {
+/// The result of a request of the election.
+pub enum StepResult<W> {
     Cluster(String),
     Entered(Entered),
     Candidate(CandidateName),
-    Place(Look<W>),
+    Position(Look<W>),
     Opened(Option<Opened<W>>),
     Written(Option<Written>),
     Verified(Verified<W>),
     Successor(Result<Successor, TransferError>),
     HandedOver(bool),
     Withdrawn,
-    Out,
+    OutOfCluster,
     Left,
     Published(bool),
     Renumbered(bool),
-    Survey(Survey, Again),
+    Survey(Survey, RereadResult),
 }
 
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
-    /// Takes what an request brought back.
-    pub(super) fn finish_step(&mut self, found: Result<Found<<C::Client as Client>::Watch>, SessionError>) {
+    /// Applies the result of the request in flight.
+    pub(super) fn finish_step(&mut self, found: Result<StepResult<<C::Client as Client>::Watch>, SessionError>) {
         self.step.under_way = None;
         let task = self.step.task;
         self.standstill.is_leaving = false;
@@ -58,34 +58,34 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             Ok(found) => found,
             Err(error) => return self.retry_step(error),
         };
-        // What is only looked at between two tries of something else does not make its pauses short again.
-        if !matches!(found, Found::Verified(_)) {
+        // Verifying runs between two tries of a failing request. Its success must not reset that request's backoff.
+        if !matches!(found, StepResult::Verified(_)) {
             self.step.retry = Retry::default();
         }
         self.succeeded(task);
         match found {
-            Found::Cluster(cluster) => self.claim(cluster),
-            Found::Entered(entered) => self.entered(entered),
-            Found::Candidate(candidate) => self.joined(candidate),
-            // Given up while it was looked for: nobody takes it up again.
-            Found::Place(_) if self.candidacy.candidate.is_none() => {}
-            Found::Place(look) => self.looked(look),
-            Found::Opened(opened) => self.opened(opened),
-            Found::Written(written) => self.written(written),
-            Found::Verified(verified) => self.verified(verified),
-            Found::Successor(successor) => self.found_successor(successor),
-            Found::HandedOver(is_to_successor) => self.handed_over(is_to_successor),
-            Found::Withdrawn => self.withdrawn(),
-            Found::Out => self.went_out(),
-            Found::Left => {
+            StepResult::Cluster(cluster) => self.claim(cluster),
+            StepResult::Entered(entered) => self.entered(entered),
+            StepResult::Candidate(candidate) => self.joined(candidate),
+            // The candidate was given up while its position was read.
+            StepResult::Position(_) if self.candidacy.candidate.is_none() => {}
+            StepResult::Position(look) => self.on_position(look),
+            StepResult::Opened(opened) => self.opened(opened),
+            StepResult::Written(written) => self.written(written),
+            StepResult::Verified(verified) => self.verified(verified),
+            StepResult::Successor(successor) => self.found_successor(successor),
+            StepResult::HandedOver(is_to_successor) => self.handed_over(is_to_successor),
+            StepResult::Withdrawn => self.withdrawn(),
+            StepResult::OutOfCluster => self.on_cluster_left(),
+            StepResult::Left => {
                 self.forget_own();
                 self.left();
             }
-            // Not made again before its going was judged.
-            Found::Published(is_there) => self.membership.must_verify |= !is_there,
-            Found::Renumbered(is_done) => self.renumbered(is_done),
-            Found::Survey(survey, again) => {
-                self.looked_again(again);
+            // The member must not be recreated before the loss of the old one was handled.
+            StepResult::Published(is_there) => self.membership.must_verify |= !is_there,
+            StepResult::Renumbered(is_done) => self.renumbered(is_done),
+            StepResult::Survey(survey, reread) => {
+                self.finish_reread(reread);
                 self.surveyed(survey);
             }
         }
@@ -98,16 +98,16 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 self.supervisor.cluster = Some(cluster);
             }
             Err(ClaimError::OtherCluster { ours }) if self.supervisor.has_joined => {
-                let error = format!("{} says that this is cluster {cluster}, and not {ours}", paths::CLUSTER);
-                self.put_off(self.timeout / 5, error);
+                let error = format!("{} holds the id of cluster {cluster}, expected {ours}", paths::CLUSTER);
+                self.postpone_step(self.timeout / 5, error);
             }
             Err(ClaimError::OtherCluster { ours }) => {
                 let service = self.supervisor.options.service.clone();
                 let failure = Failure::OtherCluster { ours, theirs: cluster, service };
                 self.link.ended = Some(SessionEnd::Failed(failure));
             }
-            // A disk that is full has room again some day.
-            Err(ClaimError::Store(error)) => self.put_off(self.timeout / 5, error.to_string()),
+            // A full disk may have room again later.
+            Err(ClaimError::Store(error)) => self.postpone_step(self.timeout / 5, error.to_string()),
         }
     }
 
@@ -121,19 +121,22 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 self.membership.name_wanted_until = None;
                 self.candidacy.survey_at = self.now();
                 self.link.reported = Reported::Session;
-                self.supervisor.tell(Event::Session { id: self.id.clone(), timeout: self.timeout });
-                self.tell_resumed();
-                self.tell_what_is_open();
+                self.supervisor.emit(Event::Session { id: self.id.clone(), timeout: self.timeout });
+                self.report_resumed();
+                self.warn_if_open_to_everybody();
             }
-            Entered::NameHeld { by, owner, timeout } => self.want_name(by, owner, timeout),
+            Entered::NameHeld { by, owner, timeout } => self.wait_for_name(by, owner, timeout),
         }
     }
 
-    /// The holder may be a session that nobody renews any more: the server removes it within its timeout and two ticks,
-    /// and two ticks are at most a session timeout. Where its timeout is not known, it may be as long as servers allow; what has no
-    /// session goes with none. Counted from the newest connection, for an ensemble that was away gives every session its whole time
-    /// again. A session of this node's own dead processes is nobody, and removed at the next try.
-    fn want_name(&mut self, holder: String, owner: i64, timeout: Option<Duration>) {
+    /// Waits for another session to give up this node's name.
+    ///
+    /// The holder may be a session that nobody renews any more. The server removes it within its timeout and two ticks,
+    /// and two ticks are at most a session timeout. If the holder's timeout is unknown, it may be as long as servers
+    /// allow; a member without a session is removed with none. The wait counts from the newest connection, because an
+    /// ensemble that was away gives every session its full timeout again. A session of this node's own dead processes
+    /// does not count as a holder: the next try removes it.
+    fn wait_for_name(&mut self, holder: String, owner: i64, timeout: Option<Duration>) {
         let now = self.now();
         let unknown = if owner == 0 { self.timeout } else { LONGEST_TIMEOUT };
         let timeout = timeout.unwrap_or(unknown).clamp(self.timeout, LONGEST_WAIT);
@@ -143,7 +146,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             self.link.ended = Some(SessionEnd::Failed(Failure::NameTaken { node, holder }));
             return;
         }
-        self.put_off(self.timeout / 5, format!("node name `{node}` is still held by {holder}"));
+        self.postpone_step(self.timeout / 5, format!("node name `{node}` is still held by {holder}"));
     }
 
     fn joined(&mut self, candidate: CandidateName) {
@@ -153,31 +156,33 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             && !std::mem::replace(&mut self.candidacy.is_high_sequence_reported, true)
         {
             tracing::warn!(
-                "the sequence numbers of /leader are half used up: remove the node while no cronkeeper runs"
+                "half of the sequence numbers of /leader are used up; stop every cronkeeper and remove /leader to \
+                 restart at 0"
             );
         }
         self.candidacy.role = Role::None;
         self.candidacy.following = None;
         self.candidacy.candidate = Some(candidate.clone());
-        self.supervisor.tell(Event::Joined { candidate });
+        self.supervisor.emit(Event::Joined { candidate });
     }
 
-    fn looked(&mut self, look: Look<<C::Client as Client>::Watch>) {
+    fn on_position(&mut self, look: Look<<C::Client as Client>::Watch>) {
         match look {
             Look::First(candidate) => {
                 self.found_damage(Source::Queue, None);
                 self.adopt(&candidate);
                 self.candidacy.role = Role::First(self.now());
                 self.candidacy.following = None;
-                // The opening write, which comes soon, renews the lease; one more before it would only hold the term up.
+                // The opening write follows soon and renews the lease; another renewal before it would only delay the
+                // term.
                 (self.lease.renewed_at, self.lease.timed_at) = (self.now(), Some(self.now()));
             }
             Look::Behind(behind, watch, damage) => {
                 self.found_damage(Source::Queue, damage);
                 self.adopt(&behind.candidate);
                 self.candidacy.role = Role::Waiting(fired(watch));
-                self.tell_following(behind);
-                self.look_what_is_open();
+                self.report_following(behind);
+                self.schedule_open_check();
             }
             Look::Gone => {
                 self.found_damage(Source::Queue, None);
@@ -186,21 +191,21 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    /// Of several own entries the lowest is ours: it may be one that an unclear create left.
+    /// Uses the lowest of the node's own candidates: it may be one that an unanswered create left.
     fn adopt(&mut self, candidate: &CandidateName) {
         if self.candidacy.candidate.as_ref() != Some(candidate) {
             self.candidacy.candidate = Some(candidate.clone());
-            self.supervisor.tell(Event::Joined { candidate: candidate.clone() });
+            self.supervisor.emit(Event::Joined { candidate: candidate.clone() });
         }
     }
 
-    fn tell_following(&mut self, behind: Behind) {
+    fn report_following(&mut self, behind: Behind) {
         if self.candidacy.following.as_ref() == Some(&behind) {
             return;
         }
         self.candidacy.following = Some(behind.clone());
         let Behind { candidate, predecessor, predecessor_node, leader_node } = behind;
-        self.supervisor.tell(Event::Following { candidate, predecessor, predecessor_node, leader_node });
+        self.supervisor.emit(Event::Following { candidate, predecessor, predecessor_node, leader_node });
     }
 
     fn opened(&mut self, opened: Option<Opened<<C::Client as Client>::Watch>>) {
@@ -208,7 +213,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             return;
         };
         let Some(opened) = opened else {
-            // Gone, or not as it was made: either way another is needed.
+            // The candidate is gone or was changed: either way the node needs a new one.
             self.candidacy.role = Role::None;
             self.candidacy.retired = self.candidacy.candidate.take();
             self.membership.must_verify = true;
@@ -226,9 +231,9 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if !self.link.is_connected || !is_proven || !is_wanted {
             return;
         }
-        self.say_over();
+        self.emit_term_over();
         self.found_damage(Source::Ledger, opened.damaged);
-        self.tell_time(opened.written);
+        self.report_time(opened.written);
         self.committer.start_term();
         let term = Term { token: opened.token, candidate };
         self.candidacy.role = Role::Leading(Leading { term: term.clone(), is_written: opened.written.is_some() });
@@ -237,13 +242,15 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         let lease_until = self.lease_to_act_by(now);
         self.lease.reported = lease_until;
         self.lease.has_acted = now < lease_until;
-        self.take_rights();
+        self.schedule_access_update();
         let took = now.since(since);
-        self.supervisor.tell(Event::Elected { term, lease_until, snapshot: opened.snapshot, took });
+        self.supervisor.emit(Event::Elected { term, lease_until, snapshot: opened.snapshot, took });
     }
 
-    /// A term that began with a lease which is nearly over would be lost at once: it begins without, until the lease is renewed. Where
-    /// runs are here, that lease is theirs too, and is not taken from them.
+    /// The lease that a new term begins with.
+    ///
+    /// A term that begins with a lease that is nearly over would be lost at once, so it begins without one until the
+    /// lease is renewed. If the node has runs in flight, they depend on the same lease, and it is not taken from them.
     fn lease_to_act_by(&mut self, now: Uptime) -> Uptime {
         let until = self.lease.lease.until();
         if until >= now + self.timeout / 4 || self.supervisor.desired.busy {
@@ -253,11 +260,13 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         Uptime::ZERO
     }
 
-    /// A node that may neither write that it leads nor read what is to be done would lead nobody: another may do better.
+    /// Gives up the first position: this node can neither write that it leads nor read the jobs or runs. Another node
+    /// may be able to.
     fn leave_it_to_others(&mut self) {
         tracing::warn!(
             target: TARGET,
-            "this node may not lead: {} cannot be written, and the jobs or runs cannot be read. It goes to the end of the queue",
+            "this node cannot lead: {} is not writable, and the jobs or runs are not readable; going to the end of \
+             the queue",
             paths::LEADER
         );
         (self.candidacy.role, self.candidacy.is_queue_closed) = (Role::None, false);
@@ -265,14 +274,15 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.step.retry = Retry::from(self.now() + self.timeout / 2);
     }
 
-    /// Refused: the candidate is gone, or not as it was made, as where a commit finds that.
+    /// Applies the result of the opening write. `None`: the candidate is gone or was changed, as when a commit is
+    /// fenced.
     fn written(&mut self, written: Option<Written>) {
         match written {
             Some(written) => {
                 if let Role::Leading(leading) = &mut self.candidacy.role {
                     leading.is_written = true;
                 }
-                self.tell_time(Some(written));
+                self.report_time(Some(written));
                 self.acknowledge(written.sent);
             }
             None if self.candidacy.leads() => {
@@ -283,12 +293,12 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    fn tell_time(&mut self, written: Option<Written>) {
+    fn report_time(&mut self, written: Option<Written>) {
         if let Some(Written { sent, time: Some(time) }) = written {
             self.lease.timed_at = Some(sent);
             self.lease.has_time = true;
             self.supervisor.time = Some(time);
-            self.supervisor.tell(Event::Time(time));
+            self.supervisor.emit(Event::Time(time));
         }
     }
 
@@ -312,13 +322,13 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             self.revoke_lease();
             self.lose_term(TermEnd::EntryGone);
         } else {
-            self.tell_resumed();
+            self.report_resumed();
         }
     }
 
-    fn tell_resumed(&mut self) {
+    fn report_resumed(&mut self) {
         if self.link.is_connected && self.membership.is_present() && self.link.resume() {
-            self.supervisor.tell(Event::Resumed { session: self.id.clone() });
+            self.supervisor.emit(Event::Resumed { session: self.id.clone() });
         }
     }
 
@@ -328,7 +338,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
         self.committer.release();
         if std::mem::take(&mut self.supervisor.desired.resign) {
-            self.supervisor.tell(Event::Withdrawn);
+            self.supervisor.emit(Event::Withdrawn);
         }
     }
 
@@ -339,11 +349,16 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if let (Role::Waiting(_), true) = (&self.candidacy.role, survey.has_candidate) {
             match survey.behind {
                 Some(behind)
-                    if self.candidacy.following.as_ref().is_none_or(|told| told.predecessor == behind.predecessor) =>
+                    if self
+                        .candidacy
+                        .following
+                        .as_ref()
+                        .is_none_or(|known| known.predecessor == behind.predecessor) =>
                 {
-                    self.tell_following(behind);
+                    self.report_following(behind);
                 }
-                // Another predecessor than the watched one, or none: look again, with a watch. Its word has not come, or never will.
+                // Another predecessor than the watched one, or none. The watch has not fired yet, or never will: read
+                // the position again.
                 Some(_) | None => self.candidacy.role = Role::None,
             }
         }
@@ -353,8 +368,8 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         if !self.supervisor.damages.paths(Source::OperatorRequests).is_empty() {
             self.listen_again();
         }
-        self.take_rights_of(&survey.members);
+        self.update_access_for(&survey.members);
         self.found_damage(Source::Members, survey.damaged);
-        self.supervisor.tell(Event::Members(survey.members));
+        self.supervisor.emit(Event::Members(survey.members));
     }
 }

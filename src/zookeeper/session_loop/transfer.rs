@@ -1,4 +1,7 @@
-//! Giving leadership to a named node, step by step: looked for while the term goes on, done once nothing of it is open.
+//! Handover of leadership to a named node.
+//!
+//! The successor is looked up while the term goes on. The term ends once all of its commits are answered; then the
+//! position goes to the successor.
 
 use std::time::Duration;
 
@@ -9,23 +12,23 @@ use crate::term::{NodeName, TermEnd};
 use crate::zookeeper::client::Connect;
 use crate::zookeeper::transfer::Successor;
 
-/// How long a leader that is to give leadership to another decides nothing for that.
+/// A handover takes at most this long, because the leader decides nothing meanwhile.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// How far an transfer has come.
+/// Progress of a handover.
 pub(super) enum Transfer {
-    /// Nobody is to be appointed.
+    /// No handover was requested.
     None,
-    /// This node is to lead; whether it can is looked up, until then.
+    /// The named node should lead; its candidate is being looked up, until the deadline.
     Wanted(NodeName, Uptime),
-    /// It can: the term ends as soon as its commits are answered, if they are by then.
+    /// The successor is known: the term ends as soon as its commits are answered, if they are before the deadline.
     Certain(Successor, Uptime),
-    /// The term is over: the place is to be given up to the successor.
+    /// The term is over: the position must be given to the successor.
     Due(Successor),
 }
 
 impl Transfer {
-    /// Who is to be looked for.
+    /// The node whose candidate must be looked up.
     pub(super) fn wanted(&self) -> Option<NodeName> {
         match self {
             Self::Wanted(to, _) => Some(to.clone()),
@@ -33,7 +36,7 @@ impl Transfer {
         }
     }
 
-    /// Who the place is to be given up to.
+    /// The successor that the position must be given to.
     pub(super) fn successor(&self) -> Option<Successor> {
         match self {
             Self::Due(successor) => Some(successor.clone()),
@@ -41,12 +44,12 @@ impl Transfer {
         }
     }
 
-    /// True when the next leader is chosen: the term ends once what was requested before it is answered.
+    /// True once the successor is known: the term ends when the earlier commits are answered.
     pub(super) fn is_certain(&self) -> bool {
         matches!(self, Self::Certain(..))
     }
 
-    /// When the term goes on, if nothing has come of it.
+    /// The deadline, after which the handover is cancelled and the term goes on.
     pub(super) fn until(&self) -> Option<Uptime> {
         match self {
             Self::Wanted(_, until) | Self::Certain(_, until) => Some(*until),
@@ -65,7 +68,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     pub(super) fn found_successor(&mut self, found: Result<Successor, TransferError>) {
-        // The term may have ended meanwhile, and the answer with it.
+        // The term may have ended meanwhile, and with it the handover.
         let Transfer::Wanted(to, until) = std::mem::replace(&mut self.candidacy.transfer, Transfer::None) else {
             return;
         };
@@ -75,7 +78,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         }
     }
 
-    /// Like resigning, it waits for the answers to what was requested before it.
+    /// Ends the term for the successor once the earlier commits are answered.
     pub(super) fn transfer_when_answered(&mut self) {
         if !self.candidacy.transfer.is_certain() || self.committer.has_fenced() {
             return;
@@ -88,7 +91,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.candidacy.transfer = Transfer::Due(successor);
     }
 
-    /// The leader decides nothing while it waits: not for longer than this.
+    /// Cancels a handover after its deadline: the leader decides nothing while it waits.
     pub(super) fn end_late_transfer(&mut self, now: Uptime) {
         if self.candidacy.transfer.until().is_none_or(|until| now < until) {
             return;
@@ -109,7 +112,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
         self.withdrawn();
     }
 
-    /// The term ended otherwise before leadership could be given away.
+    /// Cancels the handover: the term ended for another reason first.
     pub(super) fn forget_transfer(&mut self) {
         match std::mem::replace(&mut self.candidacy.transfer, Transfer::None) {
             Transfer::Wanted(to, _) | Transfer::Certain(Successor { node: to, .. }, _) => {
@@ -120,6 +123,6 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
     }
 
     fn not_transferred(&self, to: NodeName, why: TransferError) {
-        self.supervisor.tell(Event::NotTransferred { to, why });
+        self.supervisor.emit(Event::NotTransferred { to, why });
     }
 }

@@ -1,7 +1,7 @@
-//! Whether a run that follows others begins: what may stand against it, in the order in which that is looked at.
+//! Decides if a run with upstreams may begin, by a series of checks.
 //!
-//! What the upstreams say comes first, for it holds whatever else is so; whether there is room now comes last. Changes
-//! nothing: what follows from a verdict is the business of those who asked.
+//! The results of the upstreams are checked first, because they count whatever else is true; the room beside other runs
+//! is checked last. This module changes nothing: the caller acts on the verdict.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,50 +18,52 @@ use crate::engine::runs::Runs;
 use crate::job::{Condition, Job, JobName};
 use crate::run::{RunId, SkipReason};
 
-/// So often a begin is refused, without a reason that would be known by then, before its place counts as taken.
+/// Rejected begins without a known reason after which the path of the run counts as taken.
 const TRIES: u32 = 3;
 
-/// Why a run does not begin now.
+/// Reason why a run does not begin now.
 pub(super) enum Objection {
     Skip(SkipReason),
-    /// It is skipped without a record of its own; its dependents still receive the result.
+    /// Skipped without its own record; its dependents still receive the result.
     Pass,
-    /// It was decided on before.
+    /// The run was decided on before.
     Drop,
-    /// Something else is to happen first.
+    /// Something else must happen first.
     Wait,
-    /// A link is missing that nobody can leave.
+    /// A missing link cannot arrive any more.
     Stuck,
-    /// This node's file lacks its job: it may be about to have it again.
+    /// This node's file does not define the job, perhaps only for a moment.
     Undefined,
 }
 
 type Judgement<T = ()> = Result<T, Objection>;
 
-/// A run and what bears on it.
+/// A run, and the facts that decide on it.
 struct Case<'a> {
     run: &'a RunId,
     waiting: &'a WaitingRun,
     job: &'a Arc<Job>,
     upstreams: &'a BTreeMap<JobName, Condition>,
-    /// A later chain of the job was begun, or this one: then a link came that nobody waited for any more.
+    /// This chain or a later one of the job was begun already: the link arrived too late.
     is_passed: bool,
 }
 
 impl Case<'_> {
-    /// The upstreams that have left it no link.
+    /// The upstreams whose links are missing.
     fn missing(&self) -> Vec<&JobName> {
         self.upstreams.keys().filter(|upstream| self.waiting.link_of(upstream).is_none()).collect()
     }
 
-    /// Every link is in, and says what the job wants to hear.
+    /// True if every link is in and meets its condition.
     fn is_met(&self) -> bool {
-        let said = |upstream| self.waiting.link_of(upstream).map(|link| link.answer);
-        self.upstreams.iter().all(|(upstream, &condition)| said(upstream).is_some_and(|answer| answer.meets(condition)))
+        let answer_of = |upstream| self.waiting.link_of(upstream).map(|link| link.answer);
+        self.upstreams
+            .iter()
+            .all(|(upstream, &condition)| answer_of(upstream).is_some_and(|answer| answer.meets(condition)))
     }
 }
 
-/// The job to begin, or what stands against it.
+/// Returns the job to begin, or the reason not to begin it.
 pub(super) fn judge(
     cx: &Context,
     runs: &Runs,
@@ -104,8 +106,8 @@ fn has_all_links(cx: &Context, runs: &Runs, chains: &Chains, case: &Case<'_>) ->
         return Ok(());
     }
     is_not_passed(runs, case)?;
-    // It has run by what its job runs after now: a link that comes later is of a job after which it ran before an edit. No mark tells that
-    // of a trigger's run.
+    // It has run after the job's current upstreams. The new link is from an upstream that an edit has removed. For a
+    // trigger's run, which moves no mark, only this check tells.
     if runs.contains(case.run) || chains.is_followed(case.run) {
         return Err(Objection::Drop);
     }
@@ -113,17 +115,17 @@ fn has_all_links(cx: &Context, runs: &Runs, chains: &Chains, case: &Case<'_>) ->
         return Err(Objection::Wait);
     }
     let has_any = missing.len() < case.upstreams.len();
-    // Where it has none of those that it runs after, its links are of jobs after which it runs no more.
+    // If it has no link of a current upstream, all of its links are from upstreams that an edit has removed.
     Err(if has_any { Objection::Stuck } else { Objection::Skip(SkipReason::Upstream) })
 }
 
-/// True while the upstream's run of this chain, or one before it, is in flight or waits for links itself.
+/// True while the upstream's run of this chain, or one further up, is in flight or waits for links itself.
 fn can_answer(cx: &Context, runs: &Runs, chains: &Chains, upstream: &JobName, run: &RunId) -> bool {
     let lineage = cx.jobs.lineage_of(upstream).into_iter().map(|job| run.of(job));
     lineage.into_iter().any(|before| runs.contains(&before) || chains.get(&before).is_some())
 }
 
-/// By the upstreams, and by operators.
+/// Checks the upstreams' results, and the job's pause.
 fn is_wanted(pauses: &Pauses, case: &Case<'_>) -> Judgement {
     if !case.is_met() {
         return Err(Objection::Skip(SkipReason::Upstream));
@@ -141,13 +143,13 @@ fn is_not_passed(runs: &Runs, case: &Case<'_>) -> Judgement {
 }
 
 fn is_in_time(cx: &Context, case: &Case<'_>) -> Judgement {
-    // A node whose clock was behind left its link before the occurrence, by its own time.
+    // A node whose clock was behind may have stamped its link with a time before the occurrence.
     let since = case.waiting.newest().max(case.run.scheduled_at());
-    let is_late = is_too_old(case.job, cx.root_of(case.job), since, cx.due) || case.waiting.refused >= TRIES;
+    let is_late = is_too_old(case.job, cx.root_of(case.job), since, cx.due) || case.waiting.rejected >= TRIES;
     if is_late { Err(Objection::Skip(SkipReason::Missed)) } else { Ok(()) }
 }
 
-/// Beside the other runs.
+/// Checks the room beside the job's other runs.
 fn has_room(cx: &Context, runs: &Runs, case: &Case<'_>) -> Judgement {
     if runs.contains(case.run) || runs.is_undecidable(cx, case.run.job()) {
         return Err(Objection::Wait);

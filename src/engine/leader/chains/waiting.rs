@@ -1,4 +1,4 @@
-//! A run that waits for links of its upstreams.
+//! A run that waits for the links of its upstreams.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,20 +9,20 @@ use crate::clock::Uptime;
 use crate::job::JobName;
 use crate::run::{Answer, Link, TriggerSeq};
 
-/// How long a link is waited for that nobody can leave any more, as far as is known here: that may lag behind. And how long a job is
-/// waited for that this node's file lacks.
+/// Time to wait for a link that apparently cannot arrive any more, because this node's knowledge may be outdated; and
+/// for a job that this node's file does not define.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
-/// So long at least, however old the other links are: those of earlier leaders' terms count, but not those that this one has not read yet.
+/// Least time to wait, however old the other links are: this leader may not have read all links yet.
 const LISTEN_FOR: Duration = Duration::from_secs(10);
-/// A run that is not decided on.
+/// An undecided run, with its links.
 #[derive(Debug, Default)]
 pub(super) struct WaitingRun {
     pub links: BTreeMap<TriggerSeq, Link>,
-    /// Those that a commit under way takes away.
-    pub asked: Vec<TriggerSeq>,
-    /// How often its begin was refused.
-    pub refused: u32,
-    /// When it is given up: nobody can leave the links that are missing.
+    /// Links that an in-flight commit removes.
+    pub removing: Vec<TriggerSeq>,
+    /// How often its begin was rejected.
+    pub rejected: u32,
+    /// When the run is given up, because the missing links cannot arrive any more.
     pub give_up_at: Option<Uptime>,
 }
 
@@ -31,18 +31,18 @@ impl WaitingRun {
         self.links.values().find(|link| link.upstream == *upstream)
     }
 
-    /// Since when the newest of them stands.
+    /// When the newest link was created.
     pub fn newest(&self) -> Timestamp {
         self.links.values().map(|link| link.at).max().unwrap_or(Timestamp::MIN)
     }
 
-    /// How much longer a missing link is waited for that nobody can leave.
+    /// Remaining time to wait for a missing link that cannot arrive any more.
     pub fn timeout(&self, now: Timestamp) -> Duration {
         let waited = Duration::try_from(now.duration_since(self.newest())).unwrap_or_default();
         GIVE_UP_AFTER.saturating_sub(waited).max(LISTEN_FOR)
     }
 
-    /// What its dependents receive when it is not run.
+    /// The result that its dependents receive if it is not run.
     pub fn answer_to_dependents(&self) -> Answer {
         let is_not_begun = self.links.values().any(|link| link.answer == Answer::NotBegun);
         if is_not_begun { Answer::NotBegun } else { Answer::Skipped }

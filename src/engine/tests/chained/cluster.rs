@@ -1,7 +1,7 @@
-//! A ledger that is kept by hand, and whoever leads on it.
+//! A fake ledger, and the engine that leads on it.
 //!
-//! The [`FakeLedger`] accepts what is guarded by what stands in it, and tells what became true; the [`Cluster`] answers its leader from
-//! it, as often as the test wants, and puts another in the leader's place.
+//! The [`FakeLedger`] accepts a write whose guards hold, and logs its effect; the [`Cluster`] answers its leader from
+//! it, as often as the test wants, and replaces the leader.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::ledger::{
 use crate::process::{Exit, TreeId};
 use crate::run::{ControlRecord, JobRecord, Link, Pause, RunId, RunRecord, TriggerRecord, TriggerSeq, Version};
 
-/// The ledger: it accepts what is guarded by what stands in it.
+/// A ledger that accepts a write if its guards hold.
 #[derive(Default)]
 pub struct FakeLedger {
     pub jobs: BTreeMap<JobName, (JobRecord, Version)>,
@@ -26,8 +26,8 @@ pub struct FakeLedger {
     pub triggers: BTreeMap<TriggerSeq, TriggerRecord>,
     pub links: BTreeMap<TriggerSeq, Link>,
     pub last: u64,
-    /// What became true, in order.
-    told: Vec<String>,
+    /// The effects of accepted writes, in order.
+    log: Vec<String>,
 }
 
 impl FakeLedger {
@@ -74,7 +74,7 @@ impl FakeLedger {
             Change::End { at, end, .. } => {
                 let stands = self.running.get(&end.run.id()).is_some_and(|(_, version)| version == at);
                 self.running.retain(|run, _| !stands || *run != end.run.id());
-                self.told.extend(stands.then(|| format!("end {} {}", end.run.id(), end.outcome.as_str())));
+                self.log.extend(stands.then(|| format!("end {} {}", end.run.id(), end.outcome.as_str())));
                 stands
             }
             Change::DropTrigger { .. } | Change::Resume { .. } | Change::Miss { .. } => panic!("{change:?}"),
@@ -97,8 +97,8 @@ impl FakeLedger {
     fn begin(&mut self, run: &RunRecord) -> bool {
         let id = run.id();
         let line = format!("begin {id}");
-        assert!(!self.told.contains(&line), "{line} a second time");
-        self.told.push(line);
+        assert!(!self.log.contains(&line), "{line} a second time");
+        self.log.push(line);
         self.running.insert(id, (run.clone(), Version::FIRST)).is_none()
     }
 
@@ -111,7 +111,7 @@ impl FakeLedger {
     fn tell_skip(&mut self, skip: Option<(&crate::run::Skip, u64)>) {
         let Some((skip, count)) = skip else { return };
         let many = if count > 1 { format!(" x{count}") } else { String::new() };
-        self.told.push(format!("skip {} {}{many}", skip.id(), skip.reason.as_str()));
+        self.log.push(format!("skip {} {}{many}", skip.id(), skip.reason.as_str()));
     }
 
     fn requests(&self) -> OperatorRequests {
@@ -136,14 +136,14 @@ impl FakeLedger {
     }
 }
 
-/// A ledger and whoever leads.
+/// A ledger and its leader.
 pub struct Cluster {
     pub ledger: FakeLedger,
     pub fixture: Fixture,
     jobs: JobSet,
     pub tree_ids: BTreeMap<String, TreeId>,
     token: i64,
-    /// How many more commits this leader gets answered.
+    /// Number of commits that are still answered to this leader.
     pub answers: usize,
     pub commits: usize,
 }
@@ -184,7 +184,7 @@ impl Cluster {
         self.lead(OwnerState::Dead);
     }
 
-    /// Answers all that is asked, until nothing more is.
+    /// Answers all requests, until there are no more.
     pub fn work(&mut self) {
         loop {
             let commands = self.fixture.take();
@@ -194,7 +194,7 @@ impl Cluster {
             let links = self.ledger.links.clone();
             commands.into_iter().for_each(|command| self.apply_kill(command));
             if self.ledger.links != links {
-                self.hear();
+                self.receive();
             }
         }
     }
@@ -211,7 +211,7 @@ impl Cluster {
                 let known = self.ledger.jobs.get(&job);
                 let entry = known.map(|(record, version)| JobEntry { record: Some(record.clone()), version: *version });
                 let control = self.ledger.control.get(&job).cloned();
-                self.fixture.tell(Event::Ledger(ledger::Event::Job(job, entry, control)));
+                self.fixture.handle(Event::Ledger(ledger::Event::Job(job, entry, control)));
             }
             Command::Start(start) => {
                 self.tree_ids.insert(start.job.name.to_string(), start.tree_id);
@@ -221,8 +221,8 @@ impl Cluster {
         }
     }
 
-    pub fn hear(&mut self) {
-        self.fixture.tell(Event::Ledger(ledger::Event::OperatorRequests(self.ledger.requests())));
+    pub fn receive(&mut self) {
+        self.fixture.handle(Event::Ledger(ledger::Event::OperatorRequests(self.ledger.requests())));
     }
 
     /// An operator triggers a job, at 10:00:00 and as number 7.
@@ -232,7 +232,7 @@ impl Cluster {
             .triggers
             .insert(TriggerSeq(7), TriggerRecord { v: 1, uuid, job: name(job), by: "alice".into(), at });
         self.ledger.last = 7;
-        self.hear();
+        self.receive();
         self.work();
     }
 
@@ -243,20 +243,20 @@ impl Cluster {
 
     pub fn end(&mut self, job: &str, code: i32) {
         let tree_id =
-            self.tree_ids.remove(job).unwrap_or_else(|| panic!("`{job}` does not run: {:?}", self.ledger.told));
+            self.tree_ids.remove(job).unwrap_or_else(|| panic!("`{job}` does not run: {:?}", self.ledger.log));
         self.fixture.ended(tree_id, Exit::Code(code), None);
         self.work();
     }
 
     pub fn load(&mut self, jobs: impl IntoIterator<Item = Job>) {
         self.jobs = set(jobs);
-        self.fixture.tell(Event::Loaded(self.jobs.clone()));
+        self.fixture.handle(Event::Loaded(self.jobs.clone()));
         self.work();
     }
 
-    /// What was told of jobs since this was asked last, ends left out.
-    pub fn told(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.ledger.told).into_iter().filter(|line| !line.starts_with("end ")).collect()
+    /// The log of the jobs since the last call, without ends.
+    pub fn take_log(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.ledger.log).into_iter().filter(|line| !line.starts_with("end ")).collect()
     }
 
     pub fn pause(&mut self, job: &str) {

@@ -1,4 +1,4 @@
-//! Hooks of a node that ends: waited for as runs are, and no longer.
+//! Hooks of a node that ends: it waits for them as for runs, and not longer.
 
 use super::*;
 use crate::coordination::Request;
@@ -11,9 +11,9 @@ impl Fixture {
     }
 
     fn draining(&mut self, timeout: Duration) {
-        self.tell(Event::Drain { timeout });
-        self.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::Resigned }));
-        self.tell(Event::Election(election::Event::Withdrawn));
+        self.handle(Event::Drain { timeout });
+        self.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::Resigned }));
+        self.handle(Event::Election(election::Event::Withdrawn));
     }
 }
 
@@ -52,7 +52,7 @@ fn what_the_drain_timeout_finds_running_is_killed() {
     assert!(fixture.leaves() && fixture.commands.contains(&Command::Order(Order::Kill { tree_id })));
     assert_eq!(fixture.finished(), [(Hook::Failure, HookOutcome::Killed)]);
     fixture.ended(tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
-    assert_eq!(fixture.finished().len(), 1, "it is told once");
+    assert_eq!(fixture.finished().len(), 1, "it is reported once");
 }
 
 #[test]
@@ -74,10 +74,10 @@ fn the_hook_of_a_run_that_the_drain_timeout_ended_has_its_moment() {
 #[test]
 fn a_node_that_is_told_to_end_at_once_runs_no_hooks() {
     let (mut fixture, tree_id) = running_one(once());
-    fixture.tell(Event::Stop);
-    fixture.tell(Event::Election(election::Event::Withdrawn));
+    fixture.handle(Event::Stop);
+    fixture.handle(Event::Election(election::Event::Withdrawn));
     fixture.ended(tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
     fixture.accept_all();
-    assert_eq!(fixture.finished(), [(Hook::Failure, HookOutcome::Dropped)], "and says so");
+    assert_eq!(fixture.finished(), [(Hook::Failure, HookOutcome::Dropped)], "and reports it");
     assert!(fixture.leaves() && fixture.hooks().is_empty());
 }

@@ -1,16 +1,16 @@
-//! The first success after a failure, whoever leads then.
+//! `on_recovery`: the first success after a failure, under any leader.
 
 use super::*;
 use crate::coordination::Request;
 use crate::run::RunId;
 use crate::term::SessionId;
 
-/// Due every second, one run after the other.
+/// A job that is due every second, and whose runs do not overlap.
 fn every_second() -> Job {
     minutely_now()
 }
 
-/// One more run of the job, begun and ended by this leader; the hooks that follow.
+/// Begins and ends one more run of the job under this leader, and returns the hooks that follow.
 fn one_more(fixture: &mut Fixture, code: i32) -> Vec<String> {
     fixture.pass(1);
     fixture.accept_all();
@@ -18,25 +18,25 @@ fn one_more(fixture: &mut Fixture, code: i32) -> Vec<String> {
     fixture.started(tree_id);
     fixture.ended(tree_id, Exit::Code(code), None);
     fixture.accept_all();
-    let asked = fixture.asked_before();
+    let requested = fixture.previous_reads();
     let mut hooks: Vec<String> =
         fixture.hooks().iter().map(|hook| hook.split(' ').next().unwrap().to_owned()).collect();
-    hooks.extend(asked.iter().map(|_| "asked".to_owned()));
+    hooks.extend(requested.iter().map(|_| "read".to_owned()));
     hooks
 }
 
 impl Fixture {
-    /// The runs about which it was asked what was before them.
-    fn asked_before(&self) -> Vec<RunId> {
-        let asked = self.commands.iter().filter_map(|command| match command {
+    /// The runs for which the previous outcome was read.
+    fn previous_reads(&self) -> Vec<RunId> {
+        let requested = self.commands.iter().filter_map(|command| match command {
             Command::Ask(Request::Ledger(ledger::Request::ReadBefore(run))) => Some(run.clone()),
             _ => None,
         });
-        asked.collect()
+        requested.collect()
     }
 
     fn was_before(&mut self, run: &str, outcome: Option<Outcome>) {
-        self.tell(Event::Ledger(ledger::Event::Before(RunId::parse(run).unwrap(), outcome)));
+        self.handle(Event::Ledger(ledger::Event::Before(RunId::parse(run).unwrap(), outcome)));
     }
 }
 
@@ -57,11 +57,11 @@ fn a_new_leader_asks_the_ledger_once_and_knows_from_then_on() {
         (None, &[]),
     ] {
         let mut fixture = Fixture::settled("10:00:00", vec![every_second()]);
-        assert_eq!(one_more(&mut fixture, 0), ["on_success", "asked"]);
+        assert_eq!(one_more(&mut fixture, 0), ["on_success", "read"]);
         fixture.was_before(RUN, before);
         assert_eq!(fixture.hooks(), expected, "{before:?}");
         fixture.was_before(RUN, before);
-        assert!(fixture.hooks().is_empty(), "an answer that comes twice is heard once");
+        assert!(fixture.hooks().is_empty(), "an answer that comes twice counts once");
         assert_eq!(one_more(&mut fixture, 0), ["on_success"]);
     }
 }
@@ -77,27 +77,27 @@ fn the_ledger_is_asked_about_one_run_after_the_other_and_again_under_a_new_sessi
         fixture.ended(tree_id, Exit::Code(0), None);
     }
     fixture.accept_all();
-    assert_eq!(fixture.asked_before().iter().map(RunId::to_string).collect::<Vec<_>>(), [RUN]);
+    assert_eq!(fixture.previous_reads().iter().map(RunId::to_string).collect::<Vec<_>>(), [RUN]);
     fixture.commands.clear();
     let session = election::Event::Session { id: SessionId("b".into()), timeout: LEASE * 2 };
-    fixture.tell(Event::Election(session));
-    assert_eq!(fixture.asked_before().iter().map(RunId::to_string).collect::<Vec<_>>(), [RUN]);
+    fixture.handle(Event::Election(session));
+    assert_eq!(fixture.previous_reads().iter().map(RunId::to_string).collect::<Vec<_>>(), [RUN]);
     fixture.commands.clear();
     fixture.was_before(RUN, Some(Outcome::Failure));
-    assert_eq!(fixture.asked_before().iter().map(RunId::to_string).collect::<Vec<_>>(), ["b.20261120T100001Z"]);
+    assert_eq!(fixture.previous_reads().iter().map(RunId::to_string).collect::<Vec<_>>(), ["b.20261120T100001Z"]);
     assert_eq!(fixture.hooks(), [format!("on_recovery {RUN} success")]);
 }
 
 #[test]
 fn what_another_node_ended_meanwhile_is_not_guessed() {
     let mut fixture = found(&minutely(), OwnerState::Alive);
-    fixture.tell(Event::Ledger(ledger::Event::Run(RunId::parse("a.20261120T100000Z").unwrap(), None)));
+    fixture.handle(Event::Ledger(ledger::Event::Run(RunId::parse("a.20261120T100000Z").unwrap(), None)));
     fixture.pass(30);
     fixture.accept_all();
     let tree_id = fixture.starts()[0].tree_id;
     fixture.ended(tree_id, Exit::Code(0), None);
     fixture.accept_all();
-    assert_eq!(fixture.asked_before().len(), 1);
+    assert_eq!(fixture.previous_reads().len(), 1);
     fixture.was_before("a.20261120T100100Z", Some(Outcome::Interrupted));
     assert_eq!(fixture.hooks(), ["on_success a.20261120T100100Z success", "on_recovery a.20261120T100100Z success"]);
 }
@@ -110,8 +110,8 @@ fn a_node_that_leads_no_more_asks_the_ledger() {
     fixture.accept_all();
     let tree_id = fixture.starts()[0].tree_id;
     fixture.started(tree_id);
-    fixture.tell(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::Resigned }));
+    fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::Resigned }));
     fixture.ended(tree_id, Exit::Code(0), None);
     fixture.accept_all();
-    assert_eq!(fixture.asked_before().len(), 1);
+    assert_eq!(fixture.previous_reads().len(), 1);
 }

@@ -1,4 +1,4 @@
-//! A leader looks again at what it could not read when it took over.
+//! Reads the damaged paths again that a leader could not read at its takeover.
 
 use super::SessionLoop;
 use crate::clock::Clock;
@@ -8,47 +8,47 @@ use crate::zookeeper::context::{self, SessionContext, SessionError};
 use crate::zookeeper::damage::{Damage, Source};
 use crate::zookeeper::{paths, snapshot};
 
-/// What another look showed.
+/// The result of reading damaged paths again.
 #[derive(Default)]
-pub struct Again {
-    /// What was looked at, and is as it was.
+pub struct RereadResult {
+    /// The paths that are still damaged.
     damaged: Vec<Damage>,
-    /// What was looked at, and can be read.
+    /// The paths that can be read now.
     mended: Vec<String>,
-    /// What is to be told of that.
+    /// The records that were found there.
     events: Vec<Event>,
 }
 
-/// Looks again at these paths.
-pub(super) async fn look_again<C: Client, K: Clock>(
+/// Reads these paths again.
+pub(super) async fn reread<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     damaged: Vec<String>,
-) -> Result<Again, SessionError> {
-    let mut again = Again::default();
+) -> Result<RereadResult, SessionError> {
+    let mut result = RereadResult::default();
     for path in damaged {
-        let seen = match path.rsplit_once('/') {
-            Some((paths::RUNNING, name)) => look_at_run(context, &path, name, &mut again.events).await?,
-            Some((paths::JOBS, name)) => look_at_job(context, &path, name).await?,
-            _ if path == paths::RUNNING => look_at_runs(context, &mut again.events).await?,
-            _ => look_at_folder(context, &path).await?,
+        let read = match path.rsplit_once('/') {
+            Some((paths::RUNNING, name)) => reread_run(context, &path, name, &mut result.events).await?,
+            Some((paths::JOBS, name)) => reread_job(context, &path, name).await?,
+            _ if path == paths::RUNNING => reread_runs_parent(context, &mut result.events).await?,
+            _ => reread_parent(context, &path).await?,
         };
-        match seen {
-            Ok(()) => again.mended.push(path),
-            Err(damage) => again.damaged.push(damage),
+        match read {
+            Ok(()) => result.mended.push(path),
+            Err(damage) => result.damaged.push(damage),
         }
     }
-    Ok(again)
+    Ok(result)
 }
 
-type Seen = Result<Result<(), Damage>, SessionError>;
+type PathResult = Result<Result<(), Damage>, SessionError>;
 
-/// Each by itself: these are few, and nothing waits for them.
-async fn look_at_run<C: Client, K: Clock>(
+/// Reads one record per request: damaged ones are few, and nothing waits for them.
+async fn reread_run<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     path: &str,
     name: &str,
     events: &mut Vec<Event>,
-) -> Seen {
+) -> PathResult {
     let mut damaged = Vec::new();
     let found = context.get_small(paths::RUNNING, vec![name.to_owned()]).await?;
     for (name, data, stat) in found.or_damaged(paths::RUNNING, &mut damaged) {
@@ -60,7 +60,7 @@ async fn look_at_run<C: Client, K: Clock>(
     Ok(damaged.pop().map_or(Ok(()), Err))
 }
 
-async fn look_at_job<C: Client, K: Clock>(context: &SessionContext<C, K>, path: &str, name: &str) -> Seen {
+async fn reread_job<C: Client, K: Clock>(context: &SessionContext<C, K>, path: &str, name: &str) -> PathResult {
     let mut damaged = Vec::new();
     if let Err(bad) = crate::job::JobName::parse(name) {
         let is_there = context.line()?.stat(path).await;
@@ -73,8 +73,11 @@ async fn look_at_job<C: Client, K: Clock>(context: &SessionContext<C, K>, path: 
     Ok(damaged.pop().map_or(Ok(()), Err))
 }
 
-/// The folder of the runs: all that is in it was unknown.
-async fn look_at_runs<C: Client, K: Clock>(context: &SessionContext<C, K>, events: &mut Vec<Event>) -> Seen {
+/// Reads the parent znode of the runs: all runs in it were unknown.
+async fn reread_runs_parent<C: Client, K: Clock>(
+    context: &SessionContext<C, K>,
+    events: &mut Vec<Event>,
+) -> PathResult {
     let mut damaged = Vec::new();
     let names = context::children_or_damaged(context.line()?, paths::RUNNING, &mut damaged).await?;
     if let Some(damage) = damaged.pop() {
@@ -88,7 +91,7 @@ async fn look_at_runs<C: Client, K: Clock>(context: &SessionContext<C, K>, event
     Ok(Ok(()))
 }
 
-async fn look_at_folder<C: Client, K: Clock>(context: &SessionContext<C, K>, path: &str) -> Seen {
+async fn reread_parent<C: Client, K: Clock>(context: &SessionContext<C, K>, path: &str) -> PathResult {
     let mut damaged = Vec::new();
     match context.line()?.children(path).await {
         Ok(_) | Err(Error::NoNode) => {}
@@ -98,15 +101,15 @@ async fn look_at_folder<C: Client, K: Clock>(context: &SessionContext<C, K>, pat
 }
 
 impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
-    pub(super) fn looked_again(&mut self, again: Again) {
-        for damage in again.damaged {
+    pub(super) fn finish_reread(&mut self, result: RereadResult) {
+        for damage in result.damaged {
             self.damaged(Source::Ledger, damage);
         }
-        for path in again.mended {
+        for path in result.mended {
             self.mended(Source::Ledger, &path);
         }
-        for event in again.events {
-            self.supervisor.tell_ledger(event);
+        for event in result.events {
+            self.supervisor.emit_ledger(event);
         }
     }
 }
