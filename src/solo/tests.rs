@@ -6,7 +6,7 @@ mod chained;
 mod electing;
 mod forgetting;
 mod succession;
-mod trouble;
+mod errors;
 mod requests;
 mod writing;
 

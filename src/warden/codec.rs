@@ -209,7 +209,7 @@ mod tests {
         "\"ping\"",
         "\"pong\"",
         "\"ended\"",
-        "\"slot\"",
+        "\"tree_id\"",
         "\"deadline\"",
         "\"environment\"",
         "\"\\ud800\"",

@@ -7,4 +7,4 @@ mod ledger;
 mod operator;
 pub mod fixture;
 mod time;
-mod trouble;
+mod errors;

@@ -113,7 +113,7 @@ fn a_resume_that_no_leader_hears_of_is_said_to_be_open_and_done_by_the_next() {
     let waiting = thread::spawn(move || ask(&spec, &["resume", "seldom"]));
     let control = place.path("/cronkeeper/control/seldom");
     let is_asked = || place.zk.json(&control).is_some_and(|record| record["resume"].is_object());
-    until("the wish is written", is_asked);
+    until("the request is written", is_asked);
     leader.kill9();
     follower.await_event("job.resumed", LONG);
     let output = waiting.join().unwrap();

@@ -78,7 +78,7 @@ impl SessionContext {
         let code = process.wait_exit(LONG).unwrap().code();
         assert_eq!(code, Some(78), "{line:?} said:\n{said}");
         // Messages contain resolved paths.
-        said.replace(&self.0.path().canonicalize().unwrap().display().to_string(), "<desk>")
+        said.replace(&self.0.path().canonicalize().unwrap().display().to_string(), "<scratch>")
     }
 }
 
@@ -103,7 +103,7 @@ fn a_jobs_file_in_a_folder_of_somebody_else_is_refused_whoever_owns_the_file() {
     context.folder("open/below", 0, 0o755);
     context.0.write("open/below/jobs.yaml", "jobs: {}\n");
     symlink(context.path("open/jobs.yaml"), context.path("by-link.yaml")).unwrap();
-    let owner = ["`<desk>/open` belongs to user 65534", "`chown 0 <desk>/open`"];
+    let owner = ["`<scratch>/open` belongs to user 65534", "`chown 0 <scratch>/open`"];
     for line in [
         &["check", "@open/jobs.yaml"][..],
         &["check", "open/jobs.yaml"],
@@ -117,19 +117,19 @@ fn a_jobs_file_in_a_folder_of_somebody_else_is_refused_whoever_owns_the_file() {
     context.folder("open", 0, 0o777);
     assert_says(
         &context.refused(&["check", "@open/jobs.yaml"]),
-        &["anybody may write to `<desk>/open` (mode 0777)", "`chmod go-w <desk>/open`"],
+        &["anybody may write to `<scratch>/open` (mode 0777)", "`chmod go-w <scratch>/open`"],
     );
     context.folder("open", 0, 0o775);
     assert_says(
         &context.refused(&["check", "@open/jobs.yaml"]),
-        &["group 0 may write to `<desk>/open` (mode 0775)", "`chmod g-w <desk>/open`"],
+        &["group 0 may write to `<scratch>/open` (mode 0775)", "`chmod g-w <scratch>/open`"],
     );
     // As in /tmp: others cannot replace files of root.
     context.folder("open", 0, 0o1777);
     assert_eq!(run(&["check", context.path("open/jobs.yaml").to_str().unwrap()]).status.code(), Some(0));
     // Files that others may have put there are still refused.
     fs::hard_link(context.path("jobs.yaml"), context.path("open/linked.yaml")).unwrap();
-    assert_says(&context.refused(&["check", "@open/linked.yaml"]), &["`<desk>/open/linked.yaml` has 2 hard links"]);
+    assert_says(&context.refused(&["check", "@open/linked.yaml"]), &["`<scratch>/open/linked.yaml` has 2 hard links"]);
     symlink(context.path("jobs.yaml"), context.path("open/link.yaml")).unwrap();
     rustix::fs::chownat(
         rustix::fs::CWD,
@@ -141,7 +141,7 @@ fn a_jobs_file_in_a_folder_of_somebody_else_is_refused_whoever_owns_the_file() {
     .unwrap();
     assert_says(
         &context.refused(&["check", "@open/link.yaml"]),
-        &["the link `<desk>/open/link.yaml` belongs to user 65534"],
+        &["the link `<scratch>/open/link.yaml` belongs to user 65534"],
     );
 }
 
@@ -221,25 +221,25 @@ fn a_state_directory_of_somebody_else_is_refused_and_left_as_it_is() {
     let owned = "belongs to user 65534, who is neither root nor the user of this process (0)";
     for (dir, part) in [("@state", "state"), ("@theirs/state", "theirs"), ("@theirs/new/state", "theirs")] {
         let line = ["run", "--jobs", "@jobs.yaml", "--state-dir", dir];
-        let remedy = format!("`chown 0 <desk>/{part}`");
-        assert_says(&context.refused(&line), &["state directory `<desk>/", "is not safe", owned, &remedy]);
+        let remedy = format!("`chown 0 <scratch>/{part}`");
+        assert_says(&context.refused(&line), &["state directory `<scratch>/", "is not safe", owned, &remedy]);
         assert_says(&context.refused(&[&line[..], &["--zookeeper", ZOOKEEPER]].concat()), &[owned, &remedy]);
     }
     give(&state, 0, 0o777);
     let line = ["run", "--jobs", "@jobs.yaml", "--state-dir", "@state"];
     assert_says(
         &context.refused(&line),
-        &["anybody may write to `<desk>/state` (mode 0777)", "`chmod go-w <desk>/state`"],
+        &["anybody may write to `<scratch>/state` (mode 0777)", "`chmod go-w <scratch>/state`"],
     );
     give(&state, 0, 0o1777);
-    assert_says(&context.refused(&line), &["anybody may write to `<desk>/state` (mode 1777)"]);
+    assert_says(&context.refused(&line), &["anybody may write to `<scratch>/state` (mode 1777)"]);
     for folder in ["state", "theirs/state"] {
         assert_eq!(fs::read_dir(context.path(folder)).unwrap().count(), 0, "{folder}");
     }
     assert!(!context.path("theirs/new").exists());
     // `release` must not trust files in another user's directory either.
     fs::write(state.join("identity.json"), r#"{"v":1,"backend":"solo","instance":"x"}"#).unwrap();
-    assert_says(&context.refused(&["release", "--state-dir", "@state"]), &["anybody may write to `<desk>/state`"]);
+    assert_says(&context.refused(&["release", "--state-dir", "@state"]), &["anybody may write to `<scratch>/state`"]);
 }
 
 #[test]
@@ -254,7 +254,10 @@ fn what_a_stranger_left_in_the_state_directory_is_refused() {
         let state = context.folder(&format!("state-{name}"), 0, 0o700);
         symlink(&precious, state.join(name)).unwrap();
         let said = context.refused(&["run", "--jobs", "@jobs.yaml", "--state-dir", &format!("@state-{name}")]);
-        assert_says(&said, &[&format!("`<desk>/state-{name}/{name}` is a symbolic link, and links are not followed")]);
+        assert_says(
+            &said,
+            &[&format!("`<scratch>/state-{name}/{name}` is a symbolic link, and links are not followed")],
+        );
     }
     for name in ["lock", "identity.json", "sessions.json", "journal"] {
         let state = context.folder(&format!("zk-{name}"), 0, 0o700);
@@ -262,14 +265,14 @@ fn what_a_stranger_left_in_the_state_directory_is_refused() {
         give(&state.join(name), NOBODY, 0o644);
         let state = format!("@zk-{name}");
         let said = context.refused(&["run", "--jobs", "@jobs.yaml", "--zookeeper", ZOOKEEPER, "--state-dir", &state]);
-        assert_says(&said, &[&format!("`<desk>/zk-{name}/{name}` belongs to user 65534")]);
+        assert_says(&said, &[&format!("`<scratch>/zk-{name}/{name}` belongs to user 65534")]);
     }
     // A subdirectory that another user could write to.
     let state = context.folder("state-members", 0, 0o700);
     fs::create_dir(state.join("members")).unwrap();
     give(&state.join("members"), NOBODY, 0o700);
     let said = context.refused(&["run", "--jobs", "@jobs.yaml", "--state-dir", "@state-members"]);
-    assert_says(&said, &["`<desk>/state-members/members` belongs to user 65534"]);
+    assert_says(&said, &["`<scratch>/state-members/members` belongs to user 65534"]);
     assert_eq!(fs::read_to_string(precious).unwrap(), "of root's own\n");
 }
 
@@ -286,7 +289,7 @@ fn a_runtime_directory_of_somebody_else_gets_no_socket() {
         let dir = context.folder("run", owner, mode);
         for backend in [&["--state-dir", "@solo"][..], &["--state-dir", "@replicated", "--zookeeper", ZOOKEEPER]] {
             let said = context.refused(&[&line[..], backend].concat());
-            assert_says(&said, &["runtime directory `<desk>/run` is not safe", fault]);
+            assert_says(&said, &["runtime directory `<scratch>/run` is not safe", fault]);
         }
         assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
     }
@@ -309,7 +312,11 @@ fn a_secret_that_others_may_read_is_refused_with_what_to_do() {
             let said = context.refused(&line);
             assert_says(
                 &said,
-                &[&format!("<desk>/{name}`"), &format!("(mode {mode:04o})"), &format!("`chmod 600 <desk>/{name}`")],
+                &[
+                    &format!("<scratch>/{name}`"),
+                    &format!("(mode {mode:04o})"),
+                    &format!("`chmod 600 <scratch>/{name}`"),
+                ],
             );
         }
         for mode in [0o600, 0o400] {

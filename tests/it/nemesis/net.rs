@@ -16,7 +16,7 @@ const LOST: u32 = 15;
 
 /// A fault of a host's link.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum LinkFault {
     /// Nothing from these addresses comes in.
     Deaf(Vec<Ipv4Addr>),
     /// Nothing to these addresses gets out.
@@ -38,26 +38,26 @@ pub struct SlowLine {
 
 /// All links.
 pub struct Network {
-    troubles: Vec<(usize, Arc<Host>, Trouble)>,
+    link_faults: Vec<(usize, Arc<Host>, LinkFault)>,
     slow: Vec<SlowLine>,
 }
 
 impl Network {
     pub fn new(slow: Vec<SlowLine>) -> Self {
-        Self { troubles: Vec::new(), slow }
+        Self { link_faults: Vec::new(), slow }
     }
 
     /// Adds a fault to a host's link.
-    pub fn suffer(&mut self, fault: usize, host: &Arc<Host>, trouble: Trouble) {
-        self.troubles.push((fault, Arc::clone(host), trouble));
+    pub fn suffer(&mut self, fault: usize, host: &Arc<Host>, link_fault: LinkFault) {
+        self.link_faults.push((fault, Arc::clone(host), link_fault));
         self.enforce(host).expect("nftables took such rules before");
     }
 
     /// Removes what this fault did.
     pub fn heal(&mut self, fault: usize) {
-        let (healed, left) = std::mem::take(&mut self.troubles).into_iter().partition(|(of, ..)| *of == fault);
-        self.troubles = left;
-        let healed: Vec<(usize, Arc<Host>, Trouble)> = healed;
+        let (healed, left) = std::mem::take(&mut self.link_faults).into_iter().partition(|(of, ..)| *of == fault);
+        self.link_faults = left;
+        let healed: Vec<(usize, Arc<Host>, LinkFault)> = healed;
         for (_, host, _) in healed {
             self.enforce(&host).expect("nftables took such rules before");
         }
@@ -66,35 +66,35 @@ impl Network {
     /// Checks that nftables supports everything the tests need.
     pub fn is_possible_on(&self, host: &Arc<Host>) -> Result<(), String> {
         let some = vec![host.address()];
-        let all = [Trouble::Parted(some), Trouble::Lossy, Trouble::Slow];
+        let all = [LinkFault::Parted(some), LinkFault::Lossy, LinkFault::Slow];
         host.run(&["nft", "-f", "-"], &rules(&all.iter().collect::<Vec<_>>(), &self.slow))?;
         self.enforce(host)
     }
 
     fn enforce(&self, host: &Arc<Host>) -> Result<(), String> {
-        let of_host = self.troubles.iter().filter(|(_, of, _)| Arc::ptr_eq(of, host));
-        let troubles: Vec<&Trouble> = of_host.map(|(.., trouble)| trouble).collect();
-        host.run(&["nft", "-f", "-"], &rules(&troubles, &self.slow))
+        let of_host = self.link_faults.iter().filter(|(_, of, _)| Arc::ptr_eq(of, host));
+        let link_faults: Vec<&LinkFault> = of_host.map(|(.., link_fault)| link_fault).collect();
+        host.run(&["nft", "-f", "-"], &rules(&link_faults, &self.slow))
     }
 }
 
 /// The complete rule set, which replaces the previous one atomically.
-fn rules(troubles: &[&Trouble], slow: &[SlowLine]) -> String {
+fn rules(link_faults: &[&LinkFault], slow: &[SlowLine]) -> String {
     let (mut incoming, mut outgoing, mut detours) = (String::new(), String::new(), String::new());
-    for trouble in troubles {
-        match trouble {
-            Trouble::Deaf(from) => drop_all(&mut incoming, "saddr", from),
-            Trouble::Mute(to) => drop_all(&mut outgoing, "daddr", to),
-            Trouble::Parted(others) => {
+    for link_fault in link_faults {
+        match link_fault {
+            LinkFault::Deaf(from) => drop_all(&mut incoming, "saddr", from),
+            LinkFault::Mute(to) => drop_all(&mut outgoing, "daddr", to),
+            LinkFault::Parted(others) => {
                 drop_all(&mut incoming, "saddr", others);
                 drop_all(&mut outgoing, "daddr", others);
             }
-            Trouble::Lossy => {
+            LinkFault::Lossy => {
                 for (chain, way) in [(&mut incoming, "iifname"), (&mut outgoing, "oifname")] {
                     line(chain, &format!("{way} != \"lo\" numgen random mod 100 < {LOST} drop"));
                 }
             }
-            Trouble::Slow => {
+            LinkFault::Slow => {
                 for SlowLine { server, begins } in slow {
                     let port = server.port();
                     // Existing connections must be made again.
@@ -105,8 +105,8 @@ fn rules(troubles: &[&Trouble], slow: &[SlowLine]) -> String {
         }
     }
     let mut rules = String::from("flush ruleset\n");
-    chain(&mut rules, "inet trouble", "in", "filter hook input priority 0", &incoming);
-    chain(&mut rules, "inet trouble", "out", "filter hook output priority 0", &outgoing);
+    chain(&mut rules, "inet link_fault", "in", "filter hook input priority 0", &incoming);
+    chain(&mut rules, "inet link_fault", "out", "filter hook output priority 0", &outgoing);
     chain(&mut rules, "ip detour", "out", "nat hook output priority -100", &detours);
     rules
 }

@@ -52,8 +52,8 @@ fn nothing_starts_while_the_disk_is_full_and_all_goes_on_when_there_is_room() {
 
     let filler = fill(&inside(&a, "filler"));
     let seen = a.events().len();
-    let trouble = a.await_after(seen, "coordination.unreachable", LONG, |_| true);
-    assert!(trouble.text("message").contains("full"), "{:?}", trouble.json());
+    let unreachable = a.await_after(seen, "coordination.unreachable", LONG, |_| true);
+    assert!(unreachable.text("message").contains("full"), "{:?}", unreachable.json());
     // The error is logged again with every retry: three retries take longer than the time to the next occurrence.
     let started = a.events().named("run.started").len();
     let mut seen = a.events().len();

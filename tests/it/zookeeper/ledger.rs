@@ -250,7 +250,7 @@ async fn a_former_leader_hears_that_its_run_is_to_end_and_ends_it_at_the_new_ver
     assert_eq!(second.commit(request.clone()).await, Commit::Accepted);
     assert_eq!(second.commit(request).await, Commit::Superseded, "it was written before");
     let heard = first
-        .ledger("the wish", |event| match event {
+        .ledger("the request", |event| match event {
             ledger::Event::Run(id, Some((record, version))) if record.kill.is_some() => {
                 Some((id.clone(), record.clone(), *version))
             }
@@ -258,6 +258,6 @@ async fn a_former_leader_hears_that_its_run_is_to_end_and_ends_it_at_the_new_ver
         })
         .await;
     assert_eq!(heard, (run.id(), wanted.clone(), Version(1)));
-    assert_eq!(first.commit(end(0, &run)).await, Commit::Superseded, "the wish came between");
+    assert_eq!(first.commit(end(0, &run)).await, Commit::Superseded, "the request came between");
     assert_eq!(first.commit(end(1, &wanted)).await, Commit::Accepted);
 }

@@ -20,7 +20,7 @@ fn request(name: &str, uuid: u128) -> TriggerRecord {
 
 async fn heard(fixture: &mut Fixture, wanted: impl Fn(&OperatorRequests) -> bool) -> OperatorRequests {
     fixture
-        .ledger("wishes", |event| match event {
+        .ledger("requests", |event| match event {
             Event::OperatorRequests(requests) if wanted(requests) => Some(requests.clone()),
             _ => None,
         })
@@ -98,7 +98,7 @@ async fn a_trigger_becomes_a_run_and_its_end_is_told_to_whoever_waits() {
     let (mut leader, term, session, follower) = two(&connect).await;
     let operator = follower.operator();
     let id = operator.trigger(request("backup", 7)).await.unwrap();
-    assert_eq!(operator.trigger(request("backup", 7)).await, Ok(id.clone()), "the same wish again");
+    assert_eq!(operator.trigger(request("backup", 7)).await, Ok(id.clone()), "the same request again");
     let seq = id.trigger().unwrap();
     let requests = heard(&mut leader, |requests| requests.triggers.contains_key(&seq)).await;
     assert_eq!(requests.triggers.len(), 1);

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::super::admin::Target;
 use super::super::history::Span;
-use super::super::net::Trouble;
+use super::super::net::LinkFault;
 use super::super::plan::{Blow, Fault, Kind, Part};
 use super::super::supervisors::Supervisors;
 use super::super::testbed::SERVERS;
@@ -21,11 +21,11 @@ impl FaultInjector<'_> {
             Kind::Signal(blow, part) => self.signal(i, blow, part),
             Kind::Suspended => self.stand_still(i, Part::Both, Supervisors::suspend),
             Kind::HostLost => self.supervisors.kill_all(i).map(|_| Cure::Revive(i)).into_iter().collect(),
-            Kind::CutOff => self.upon(i, Trouble::Parted(self.servers_and_middle(None))),
-            Kind::Deaf => self.upon(i, Trouble::Deaf(self.servers_and_middle(None))),
-            Kind::Mute => self.upon(i, Trouble::Mute(self.servers_and_middle(None))),
-            Kind::Lossy => self.upon(i, Trouble::Lossy),
-            Kind::Slow => self.upon(i, Trouble::Slow),
+            Kind::CutOff => self.upon(i, LinkFault::Parted(self.servers_and_middle(None))),
+            Kind::Deaf => self.upon(i, LinkFault::Deaf(self.servers_and_middle(None))),
+            Kind::Mute => self.upon(i, LinkFault::Mute(self.servers_and_middle(None))),
+            Kind::Lossy => self.upon(i, LinkFault::Lossy),
+            Kind::Slow => self.upon(i, LinkFault::Slow),
             Kind::CutOffWithItsServer => self.part_with(i, self.server_of(i)),
             Kind::CutOffWithTheEnsemblesLeader => self.part_with(i, self.leading_server()),
             Kind::ServerKilled | Kind::RollingRestart => self.hurt(&[self.server(fault)], Health::Killed),
@@ -65,15 +65,15 @@ impl FaultInjector<'_> {
         vec![Cure::Continue(stopped, self.stood_still.len() - 1)]
     }
 
-    fn upon(&mut self, i: usize, trouble: Trouble) -> Vec<Cure> {
+    fn upon(&mut self, i: usize, link_fault: LinkFault) -> Vec<Cure> {
         self.count += 1;
-        self.testbed.network.suffer(self.count, &self.testbed.nodes[i], trouble);
+        self.testbed.network.suffer(self.count, &self.testbed.nodes[i], link_fault);
         vec![Cure::Network(self.count)]
     }
 
     /// Separates a node and a server from all others. The middle host reaches that server, but forwards nothing to it.
     fn part_with(&mut self, i: usize, server: usize) -> Vec<Cure> {
-        let cures = self.upon(i, Trouble::Parted(self.servers_and_middle(Some(server))));
+        let cures = self.upon(i, LinkFault::Parted(self.servers_and_middle(Some(server))));
         let is_other = |host: &&Arc<_>| {
             !Arc::ptr_eq(host, &self.testbed.nodes[i]) && !Arc::ptr_eq(host, &self.testbed.servers[server])
         };
@@ -85,7 +85,7 @@ impl FaultInjector<'_> {
             .filter(is_other)
             .map(|host| host.address())
             .collect();
-        self.testbed.network.suffer(self.count, &self.testbed.servers[server], Trouble::Parted(others));
+        self.testbed.network.suffer(self.count, &self.testbed.servers[server], LinkFault::Parted(others));
         cures
     }
 

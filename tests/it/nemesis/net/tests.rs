@@ -40,9 +40,9 @@ impl Scene {
     }
 
     /// Whether a message from here arrives there while this fault is applied here, and whether one sent back arrives.
-    fn heard(&mut self, trouble: impl FnOnce(Vec<Ipv4Addr>) -> Trouble) -> [bool; 2] {
+    fn heard(&mut self, link_fault: impl FnOnce(Vec<Ipv4Addr>) -> LinkFault) -> [bool; 2] {
         let (here, there) = (&self.here, &self.there);
-        self.network.suffer(1, &here.0, trouble(vec![there.0.address()]));
+        self.network.suffer(1, &here.0, link_fault(vec![there.0.address()]));
         say(here, there, "during");
         say(there, here, "during");
         self.network.heal(1);
@@ -81,16 +81,16 @@ fn hear(at: &(Arc<Host>, UdpSocket)) -> String {
 #[test]
 fn a_line_is_cut_in_both_directions_or_in_one() {
     let Some(mut scene) = Scene::or_skip() else { return };
-    assert_eq!(scene.heard(Trouble::Parted), [false, false]);
-    assert_eq!(scene.heard(Trouble::Mute), [false, true]);
-    assert_eq!(scene.heard(Trouble::Deaf), [true, false]);
+    assert_eq!(scene.heard(LinkFault::Parted), [false, false]);
+    assert_eq!(scene.heard(LinkFault::Mute), [false, true]);
+    assert_eq!(scene.heard(LinkFault::Deaf), [true, false]);
 }
 
 #[test]
 fn a_lossy_line_loses_some() {
     let Some(mut scene) = Scene::or_skip() else { return };
     let (here, there) = (&scene.here, &scene.there);
-    scene.network.suffer(1, &here.0, Trouble::Lossy);
+    scene.network.suffer(1, &here.0, LinkFault::Lossy);
     // Few enough to fit into any buffer, and so many that some of them are lost.
     (0..200).for_each(|_| say(here, there, "word"));
     scene.network.heal(1);
@@ -102,7 +102,7 @@ fn a_lossy_line_loses_some() {
 #[test]
 fn a_slow_line_goes_by_the_middle() {
     let Some(mut scene) = Scene::or_skip() else { return };
-    scene.network.suffer(1, &scene.here.0, Trouble::Slow);
+    scene.network.suffer(1, &scene.here.0, LinkFault::Slow);
     let middle = Arc::new(scene.middle);
     let address = middle.address();
     let listener = on(&middle, move || TcpListener::bind((address, PORT)).unwrap());
