@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::keys::merged;
+use super::raw::merged;
 use super::schema::shown;
 use super::spanned::Position;
 use super::validate::LocatedSettings;

@@ -11,7 +11,8 @@ use serde::Deserialize;
 
 use super::after::Upstream;
 use super::process::{self, LimitSettings};
-use super::raw::{Form, Given, TextOrTexts, given};
+use super::raw::{Form, Given, TextOrTexts, given, merged};
+use super::schema::Keys;
 use super::settings::{self, RetrySettings, ValueChecker, Zones};
 use super::size;
 use super::spanned::{Fault, Node};
@@ -38,8 +39,12 @@ macro_rules! job_keys {
             |$check:ident, $name:ident, $given:ident| $checked:expr,
             $merge:expr => $merged:ty;
     )*) => {
-        /// All keys of a job, with their forms.
-        pub(super) const KEYS: &[(&str, Form)] = &[$((stringify!($key), $form)),*];
+        /// The keys of a job, with their forms.
+        pub(super) const KEYS: Keys = Keys {
+            of_jobs: &[$((stringify!($key), $form)),*],
+            // These are different for every job.
+            not_in_defaults: &["schedule", "after", "command"],
+        };
 
         /// A job, or the defaults of a file, as written.
         #[derive(Debug, Default, Deserialize)]
@@ -163,9 +168,6 @@ job_keys! {
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
 }
 
-/// Keys that `defaults` must not have, because they are different for every job.
-pub(super) const NOT_IN_DEFAULTS: &[&str] = &["schedule", "after", "command"];
-
 /// A jobs file as written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -175,11 +177,6 @@ pub(super) struct File {
     /// Missing only if an error already reports that.
     #[serde(default)]
     pub jobs: BTreeMap<String, Block>,
-}
-
-/// A job's own value, otherwise that of the defaults. Null in either means the built-in default.
-pub(super) fn merged<T: Clone>(own: &Given<T>, defaults: &Given<T>) -> Option<T> {
-    own.clone().unwrap_or_else(|| defaults.clone().flatten())
 }
 
 fn or_default<T: Clone + Default>(own: &Given<T>, defaults: &Given<T>) -> T {

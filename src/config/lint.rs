@@ -1,6 +1,6 @@
 //! Warnings about settings that are valid but probably a mistake.
 
-use super::keys::merged;
+use super::raw::merged;
 use super::source::Lines;
 use super::spanned::{Fault, Node, Position};
 use super::validate::LocatedSettings;

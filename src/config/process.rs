@@ -5,8 +5,7 @@
 
 use std::time::Duration;
 
-use super::keys::merged;
-use super::raw::Given;
+use super::raw::{Given, merged};
 use super::schema::shown;
 use super::size;
 use crate::duration;

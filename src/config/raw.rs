@@ -35,6 +35,11 @@ pub(super) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer
     Option::deserialize(deserializer).map(Some)
 }
 
+/// A job's own value, otherwise that of the defaults. Null in either means the built-in default.
+pub(super) fn merged<T: Clone>(own: &Given<T>, defaults: &Given<T>) -> Option<T> {
+    own.clone().unwrap_or_else(|| defaults.clone().flatten())
+}
+
 /// A text, or a list of texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TextOrTexts {

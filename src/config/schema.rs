@@ -5,19 +5,26 @@
 
 use std::rc::Rc;
 
-use super::keys::{KEYS, NOT_IN_DEFAULTS};
 use super::raw::Form;
 use super::spanned::{Fault, MapEntry, Node, Position, Value};
 use crate::escape;
 use crate::suggest::nearest;
 
 /// Checks all keys and forms, adds errors to `faults`, and returns the file without the faulty parts.
-pub(super) fn sound_part(root: &Node, faults: &mut Vec<Fault>) -> Option<Rc<Node>> {
-    let mut check = Check { faults };
-    check.file(root)
+pub(super) fn sound_part(root: &Node, keys: Keys, faults: &mut Vec<Fault>) -> Option<Rc<Node>> {
+    Check { keys, faults }.file(root)
+}
+
+/// The keys that a file may have.
+#[derive(Clone, Copy)]
+pub(super) struct Keys {
+    pub of_jobs: &'static [(&'static str, Form)],
+    /// Keys that `defaults` must not have.
+    pub not_in_defaults: &'static [&'static str],
 }
 
 struct Check<'a> {
+    keys: Keys,
     faults: &'a mut Vec<Fault>,
 }
 
@@ -44,7 +51,7 @@ impl Check<'_> {
     fn top_entry(&mut self, entry: &MapEntry) -> Option<MapEntry> {
         match entry.key.as_str() {
             "defaults" if entry.value.is_null() => Some(entry.clone()),
-            "defaults" => self.block(entry, "defaults", NOT_IN_DEFAULTS),
+            "defaults" => self.block(entry, "defaults", self.keys.not_in_defaults),
             "jobs" => self.jobs(entry),
             key => {
                 let hint = did_you_mean(key, ["defaults", "jobs"].into_iter());
@@ -101,8 +108,8 @@ impl Check<'_> {
             self.fault(entry.at, format!("{title}: `{key}` belongs to a job, not to `defaults`"));
             return false;
         }
-        let Some((_, form)) = KEYS.iter().find(|(name, _)| *name == key) else {
-            let known = KEYS.iter().map(|(name, _)| *name);
+        let Some((_, form)) = self.keys.of_jobs.iter().find(|(name, _)| *name == key) else {
+            let known = self.keys.of_jobs.iter().map(|(name, _)| *name);
             let hint = did_you_mean(key, known.filter(|name| !excluded.contains(name)));
             self.fault(entry.at, format!("{title}: `{}` is not a key of a job{hint}", shown_key(key)));
             return false;

@@ -8,8 +8,8 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use super::after::{self, Upstream};
-use super::keys::merged;
 use super::process::{self, LimitSettings};
+use super::raw::merged;
 use super::raw::{Given, TextOrTexts};
 use super::schema::{self, did_you_mean, shown, shown_key};
 use super::spanned::{Fault, MapEntry, Node, Position};

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use super::after::Outline;
 use super::host::Host;
-use super::keys::{self, Merged, Settings, merged};
+use super::keys::{self, Merged, Settings};
 use super::lint;
+use super::raw::merged;
 use super::schema::{self, shown};
 use super::settings::Zones;
 use super::source::{self, Lines};
@@ -37,7 +38,7 @@ pub(super) fn file(bytes: &[u8], host: &mut Host) -> Checked {
     };
     let spanned::Spanned { root, mut faults } = spanned::read(text);
     let names = root.as_ref().map(|root| names(root));
-    let Some(sound) = root.and_then(|root| schema::sound_part(&root, &mut faults)) else {
+    let Some(sound) = root.and_then(|root| schema::sound_part(&root, keys::KEYS, &mut faults)) else {
         return Checked { faults, names, ..Checked::default() };
     };
     let raw = match typed(text, &sound, faults.is_empty()) {
