@@ -1,9 +1,9 @@
 //! cronkeeper: cron that survives the loss of a host.
 //!
-//! A module uses those declared above it, never those below; `tests/it/borders.rs` holds it to that. The domain decides on values: where
-//! it touches the system, it does so in a file of its own (`clock::system`, `schedule::tzdata`). The engine decides what to do. What is below
-//! does it. Where to begin: [`engine`] for what the daemon does and why, [`coordination`] for what a backend has to do, [`daemon`] for the loop
-//! that connects both.
+//! A module uses those declared above it, never those below; `tests/it/borders.rs` holds it to that. The domain decides
+//! on values: where it touches the system, it does so in a file of its own (`clock::system`, `schedule::tzdata`). The
+//! engine decides what to do. What is below does it. Where to begin: [`engine`] for what the daemon does and why,
+//! [`coordination`] for what a backend has to do, [`daemon`] for the loop that connects both.
 
 #![deny(unsafe_code)]
 

@@ -1,7 +1,8 @@
 //! The keys of a job: each is declared once, here, and its field in [`Job`].
 //!
-//! A line of the table gives a key's form in the file, its types as written and as checked, its check, and how a job's value is
-//! merged with that of the defaults. The schema, the types that serde fills, the check of a block and the merge come from it.
+//! A line of the table gives a key's form in the file, its types as written and as checked, its check, and how a job's
+//! value is merged with that of the defaults. The schema, the types that serde fills, the check of a block and the
+//! merge come from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! What a change writes, each part with its precondition: one table for all backends.
 //!
-//! A backend carries out all writes of a change, or none where a precondition does not hold. It interprets the kinds of [`Write`] and
-//! needs to know no kind of [`Change`].
+//! A backend carries out all writes of a change, or none where a precondition does not hold. It interprets the kinds of
+//! [`Write`] and needs to know no kind of [`Change`].
 
 use super::Change;
 use crate::job::JobName;

@@ -28,8 +28,8 @@ pub(super) fn apply(tx: &Transaction<'_>, change: &Change) -> rusqlite::Result<C
 
 /// True if the write's precondition holds.
 ///
-/// The history has none: the same transaction checks the version of the job or run. The existing record may have been trimmed, so
-/// its absence is not an error.
+/// The history has none: the same transaction checks the version of the job or run. The existing record may have been
+/// trimmed, so its absence is not an error.
 fn holds(tx: &Transaction<'_>, write: &Write<'_>) -> rusqlite::Result<bool> {
     match write {
         Write::Job { job, at, .. } => Ok(version(tx, "jobs", job.as_str())? == *at),

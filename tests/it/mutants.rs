@@ -1,5 +1,5 @@
-//! The deliberate bugs of `tests/mutants` still fit the tree, and the tests that must find them exist. Whether they are found is
-//! for `tests/mutants.sh`: each of them is a build.
+//! The deliberate bugs of `tests/mutants` still fit the tree, and the tests that must find them exist. Whether they are
+//! found is for `tests/mutants.sh`: each of them is a build.
 
 use std::fs;
 use std::path::{Path, PathBuf};

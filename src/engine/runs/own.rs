@@ -500,8 +500,8 @@ impl Runs {
         cx.order(Order::Kill { tree_id });
     }
 
-    /// Has the daemon kill the trees that the warden should have killed. The kill order still goes to the warden, before
-    /// the next lease.
+    /// Has the daemon kill the trees that the warden should have killed. The kill order still goes to the warden,
+    /// before the next lease.
     pub(super) fn kill_overdue(&mut self, cx: &mut Context) {
         let mut overdue = Vec::new();
         while let Some(tree_id) = self.trees.overdue.pop_due(cx.now.up) {

@@ -4,9 +4,9 @@
 //!   due ─ mark + running/<run> queued ─► waits ─ any leader, once nothing blocks it ─► attempt 1
 //! ```
 //!
-//! A queued run is in the ledger from the write that moved the mark, so a change of leader neither loses it nor begins it
-//! twice. It begins when the runs before it are gone from the ledger, the oldest first. `replace` means to wait and to
-//! request that the runs before it end. Every leader repeats that request, so a request that was lost with the last
+//! A queued run is in the ledger from the write that moved the mark, so a change of leader neither loses it nor begins
+//! it twice. It begins when the runs before it are gone from the ledger, the oldest first. `replace` means to wait and
+//! to request that the runs before it end. Every leader repeats that request, so a request that was lost with the last
 //! leader does no harm.
 //!
 //! A run occupies a position in its group from its first attempt until its end is in the ledger, also while it waits
