@@ -227,13 +227,16 @@ impl Parts {
 
     /// Acts on the passing of time, and on the changes that the event made.
     pub fn act(&mut self, cx: &mut Context) {
-        let Self { runs, leader, hooks, shutdown, .. } = self;
+        let Self { runs, leader, hooks, .. } = self;
         runs.act_on_processes(cx);
         hooks.stop_overdue(cx);
         leader.iter_mut().for_each(|leader| leader.lift_pauses(cx));
         runs.watch_due(cx);
         runs.give_up_cut_off(cx);
         runs.begin_waiting(cx);
+        // What that changed is decided on in this turn.
+        self.pass_on_facts(cx);
+        let Self { runs, leader, hooks, shutdown, .. } = self;
         leader.iter_mut().for_each(|leader| leader.act(cx, runs));
         cx.report_takeover();
         hooks.act(cx);

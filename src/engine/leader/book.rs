@@ -19,6 +19,7 @@ use crate::engine::runs::Runs;
 use crate::job::{Job, JobName};
 use crate::ledger::{Change, Commit, JobEntry, Request};
 use crate::run::{JobRecord, Nonce, RunId, Skip, SkipReason, Version};
+use crate::term::FencingToken;
 
 /// Most unanswered writes to one job's record. Occurrences that become due beyond that are decided on later.
 const MOST_OPEN: usize = 50;
@@ -171,13 +172,15 @@ impl Book {
         skipped: Option<(SkipReason, Missed)>,
     ) {
         let nonce = cx.nonce();
+        // Without a term nothing moves: a mark that moved without its skip record would lose occurrences silently.
+        let Some(token) = cx.token() else { return };
         let Some(timeline) = self.timelines.get_mut(name) else { return };
         let mark = mark.max(timeline.mark);
         let schedule = timeline.job.as_deref().map(Job::schedule_digest);
         let (last_scheduled, counted) = timeline.marks(mark);
         let record = JobRecord { v: 1, last_scheduled, counted, schedule, nonce };
         let at = timeline.version;
-        let skip = skipped.and_then(|(reason, missed)| new_skip(cx, name, reason, missed));
+        let skip = skipped.map(|(reason, missed)| new_skip(cx, token, name, reason, missed));
         let (unreported, skip) = timeline.join_skip(skip, cx.jobs.dependents_of(name));
         timeline.step(mark);
         let change = Change::Advance { job: name.clone(), at, record, skip };
@@ -239,8 +242,14 @@ impl Book {
     }
 }
 
-/// A skip that is decided on now; `None` if this node does not lead.
-pub(super) fn new_skip(cx: &Context, name: &JobName, reason: SkipReason, missed: Missed) -> Option<UnreportedSkip> {
+/// A skip that is decided on now, in this term.
+pub(super) fn new_skip(
+    cx: &Context,
+    token: FencingToken,
+    name: &JobName,
+    reason: SkipReason,
+    missed: Missed,
+) -> UnreportedSkip {
     let Missed { first, last, count } = missed;
     let skip = Skip {
         v: 1,
@@ -250,9 +259,9 @@ pub(super) fn new_skip(cx: &Context, name: &JobName, reason: SkipReason, missed:
         last,
         count,
         trigger: None,
-        token: cx.token()?,
+        token,
         node: cx.node.clone(),
         decided_at: cx.now.wall,
     };
-    Some(UnreportedSkip::of(skip))
+    UnreportedSkip::of(skip)
 }

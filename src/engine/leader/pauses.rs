@@ -102,6 +102,7 @@ impl Pauses {
     /// them.
     fn lift(&mut self, cx: &mut Context, book: &mut Book, name: &JobName) {
         let nonce = cx.nonce();
+        let Some(token) = cx.token() else { return };
         if book.get(name).is_some_and(|timeline| timeline.is_in_conflict) {
             return;
         }
@@ -120,7 +121,7 @@ impl Pauses {
         let is_due_by_time = job.as_ref().is_none_or(|job| job.schedule().is_some());
         let mark = if is_due_by_time { timeline.mark.max(until) } else { timeline.mark };
         let passed = job.as_ref().and_then(|job| misfire::missed(job, timeline.mark, until));
-        let skip = passed.and_then(|passed| new_skip(cx, name, SkipReason::Paused, passed));
+        let skip = passed.map(|passed| new_skip(cx, token, name, SkipReason::Paused, passed));
         let (unreported, skip) = timeline.join_skip(skip, cx.jobs.dependents_of(name));
         timeline.skip = None;
         timeline.step(mark);

@@ -67,14 +67,12 @@ impl Trees {
 
     /// Takes the next run whose attempt has timed out.
     pub fn pop_timeout(&mut self, now: Uptime) -> Option<RunId> {
-        let tree_id = pop_due(&mut self.timeouts, now)?;
-        self.by_id.get(&tree_id).cloned()
+        std::iter::from_fn(|| pop_due(&mut self.timeouts, now)).find_map(|tree_id| self.by_id.get(&tree_id).cloned())
     }
 
     /// Takes the next run whose attempt has lasted long enough to be watched.
     pub fn pop_watch(&mut self, now: Uptime) -> Option<RunId> {
-        let tree_id = pop_due(&mut self.watches, now)?;
-        self.by_id.get(&tree_id).cloned()
+        std::iter::from_fn(|| pop_due(&mut self.watches, now)).find_map(|tree_id| self.by_id.get(&tree_id).cloned())
     }
 
     /// The trees whose records are not watched yet.

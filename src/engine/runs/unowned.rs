@@ -228,6 +228,10 @@ impl Runs {
     /// Reads a run again that another node wrote, or may have written, while this leader was settling it. News that
     /// arrived meanwhile may be older than that write.
     fn on_settled_by_another(&mut self, cx: &mut Context, run: &RunId) {
+        // The answer can come after the term: then the run is the affair of whoever leads now.
+        if !cx.leads() {
+            return self.forget(cx, run);
+        }
         if !self.step(cx, run, Step::Disown) {
             return;
         }

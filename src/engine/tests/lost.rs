@@ -286,6 +286,18 @@ fn that_an_owner_is_gone_stays_known_while_a_commit_is_open() {
     assert!(matches!(news, Some(News::OwnerGone(_, Some((_, Version(1)))))), "{news:?}");
 }
 
+/// Otherwise the run would stay here as one that nobody has, and block its job in a later term of this node.
+#[test]
+fn an_attempt_whose_begin_is_rejected_after_the_term_is_forgotten() {
+    let mut fixture = found(&rerun(), OwnerState::Gone);
+    let commits = fixture.commits();
+    let [(id, Change::UpdateRun { .. })] = commits.as_slice() else { panic!("{commits:?}") };
+    let over = election::Event::Over { term: Fixture::term(9), why: crate::term::TermEnd::LeaseOver };
+    fixture.handle(Event::Election(over));
+    fixture.answer(*id, Commit::Superseded);
+    assert_eq!(fixture.engine.runs().count(), 0);
+}
+
 #[test]
 fn a_leader_watches_a_run_that_it_gave_up_and_another_has() {
     let mut fixture = found(&rerun(), OwnerState::Gone);

@@ -22,6 +22,13 @@ pub(super) enum Reported {
 }
 
 impl<C> Link<C> {
+    /// The session has a member. A suspension that was reported stays so until it is resumed.
+    pub fn on_member(&mut self) {
+        if self.reported == Reported::Nothing {
+            self.reported = Reported::Session;
+        }
+    }
+
     /// Records that the connection is lost. Returns true if the daemon must be notified.
     pub fn suspend(&mut self) -> bool {
         self.is_connected = false;

@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use super::candidacy::{Leading, Role};
-use super::link::Reported;
 use super::membership::MemberState;
 use super::reread::RereadResult;
 use super::step::Retry;
@@ -120,7 +119,7 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
                 self.supervisor.earlier.clear();
                 self.membership.name_wanted_until = None;
                 self.candidacy.survey_at = self.now();
-                self.link.reported = Reported::Session;
+                self.link.on_member();
                 self.supervisor.emit(Event::Session { id: self.id.clone(), timeout: self.timeout });
                 self.report_resumed();
                 self.warn_if_open_to_everybody();

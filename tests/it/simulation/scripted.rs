@@ -108,6 +108,29 @@ fn a_node_that_runs_jobs_hears_at_once_that_its_member_is_gone_though_it_leads_n
     }
 }
 
+#[test]
+fn a_follower_whose_member_was_removed_while_it_was_away_reports_that_it_is_back() {
+    let mut testbed = Testbed::new(1, 3);
+    let mut line = in_line(&mut testbed, 2);
+    let admin = operator(&mut testbed, 2);
+    testbed.run(T);
+    let all_lines = || {
+        (0..SERVERS).flat_map(|server| {
+            let (node, server) = (Host::Node(1), Host::Server(server));
+            [(node, server), (server, node)]
+        })
+    };
+    all_lines().for_each(|(from, to)| testbed.executor.fault(Fault::Cut { from, to }));
+    hear(&mut testbed, &mut line[1], |event| matches!(event, election::Event::Suspended { .. }).then_some(()));
+    testbed.on(2, async move { admin.delete("/cronkeeper/nodes/node-1", -1).await }).unwrap();
+    all_lines().for_each(|(from, to)| testbed.executor.fault(Fault::Heal { from, to }));
+    hear(&mut testbed, &mut line[1], |event| match event {
+        election::Event::Expired { .. } => panic!("the session outlives the outage"),
+        event => matches!(event, election::Event::Session { .. }).then_some(()),
+    });
+    hear(&mut testbed, &mut line[1], |event| matches!(event, election::Event::Resumed { .. }).then_some(()));
+}
+
 /// The data of `/leader`, as the ensemble has it.
 fn leader_data(testbed: &Testbed) -> String {
     let world = testbed.executor.world.lock();
