@@ -12,7 +12,7 @@ use std::os::unix::net as std_net;
 use std::path::{Path, PathBuf};
 
 use nix::sys::stat::FchmodatFlags;
-use rustix::fs::{AtFlags, CWD, Gid, Mode, chownat, fchmod};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, RenameFlags, chownat, fchmod, renameat_with};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::net::UnixListener;
 
@@ -68,8 +68,7 @@ pub struct ApiSocket {
 
 /// The file of a socket. Dropping this removes the file, unless another socket has replaced it.
 ///
-/// On the solo backend it must be dropped before the node resigns. Afterwards the successor may replace the file
-/// between the check and the removal, and its socket would be removed instead.
+/// On the solo backend the successor of a leader may replace the file at any moment, also while it is being removed.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
@@ -106,7 +105,7 @@ fn create(path: &Path, claim: Claim) -> Result<(std_net::UnixListener, SocketFil
         }
         _ => {}
     }
-    let temporary = path.with_file_name(format!(".api-{}.sock", &uuid::Uuid::new_v4().simple().to_string()[..8]));
+    let temporary = temporary(path);
     let created = listening(&temporary).and_then(|socket| {
         let meta = temporary.symlink_metadata()?;
         std::fs::rename(&temporary, path)?;
@@ -138,14 +137,35 @@ fn listening(path: &Path) -> io::Result<std_net::UnixListener> {
     Ok(socket.into())
 }
 
+impl SocketFile {
+    fn is_at(&self, path: &Path) -> bool {
+        path.symlink_metadata().is_ok_and(|meta| (meta.dev(), meta.ino()) == (self.device, self.inode))
+    }
+
+    /// Removes the file. No call removes a file only if it is a certain one, so it is moved away first: one that turns
+    /// out to be another socket's is put back, unless a third has come meanwhile.
+    fn remove(&self) -> io::Result<()> {
+        let aside = temporary(&self.path);
+        std::fs::rename(&self.path, &aside)?;
+        if self.is_at(&aside) || renameat_with(CWD, &aside, CWD, &self.path, RenameFlags::NOREPLACE).is_err() {
+            std::fs::remove_file(&aside)?;
+        }
+        Ok(())
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let is_ours = |meta: std::fs::Metadata| (meta.dev(), meta.ino()) == (self.device, self.inode);
-        if self.path.symlink_metadata().is_ok_and(is_ours) {
+        if self.is_at(&self.path) {
             // Best effort: a file left behind is stale, and the next node replaces it.
-            drop(std::fs::remove_file(&self.path));
+            drop(self.remove());
         }
     }
+}
+
+/// A name beside the socket that nobody else uses.
+fn temporary(path: &Path) -> PathBuf {
+    path.with_file_name(format!(".api-{}.sock", &uuid::Uuid::new_v4().simple().to_string()[..8]))
 }
 
 #[cfg(test)]
@@ -181,6 +201,18 @@ mod tests {
         drop(std_net::UnixListener::bind(dir.path().join(NAME)).unwrap());
         let _socket = ApiSocket::open(dir.path(), Claim::IfFree).await.unwrap();
         assert!(answers(&dir.path().join(NAME)));
+    }
+
+    /// The successor may replace the file between the look at it and its removal.
+    #[tokio::test]
+    async fn the_socket_of_a_successor_is_never_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(NAME);
+        let old = ApiSocket::open(dir.path(), Claim::IfFree).await.unwrap();
+        let _new = ApiSocket::open(dir.path(), Claim::TakeOver).await.unwrap();
+        old.file.remove().unwrap();
+        assert!(answers(&path));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[tokio::test]

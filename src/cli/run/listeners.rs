@@ -136,7 +136,7 @@ pub(super) struct Served {
     _while_leading: Option<AbortOnDrop>,
 }
 
-/// Serves the socket while this node leads the replicas of this host, and removes it before the node resigns.
+/// Serves the socket while this node leads the replicas of this host.
 async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_dir: PathBuf, router: axum::Router) {
     let mut serving = None;
     loop {
