@@ -115,7 +115,7 @@ pub struct Service {
 impl Service {
     /// Sends an event, and updates the lease beside it. The result is ignored: the closed request channel shows that
     /// the daemon is gone.
-    pub fn tell(&self, event: Event) {
+    pub fn emit(&self, event: Event) {
         self.lease.send_modify(|lease| lease.follow(&event));
         let _ = self.events.send(event);
     }

@@ -244,7 +244,7 @@ pub enum Event {
     Answered { id: CommitId, answer: Commit },
     /// The service refused a commit for a reason that [`Commit`] does not cover. Nothing was written; the backend
     /// retries and answers when it can. Sent once for each commit.
-    PutOff(CommitId),
+    Deferred(CommitId),
     /// A job's current record and its pause, read in this order; `None` if there is none.
     Job(JobName, Option<JobEntry>, Option<ControlEntry>),
     /// All open operator requests and links, sent to the leader when something changed. They may lag behind the ledger.

@@ -118,13 +118,13 @@ pub enum RunState {
 
 impl RunState {
     /// True if its owner has released it for another attempt.
-    pub fn is_let_go(self) -> bool {
+    pub fn is_released(self) -> bool {
         matches!(self, Self::Retrying | Self::Unstarted)
     }
 
     /// True if no node has a process for it and the leader must begin an attempt.
     pub fn waits(self) -> bool {
-        self == Self::Queued || self.is_let_go()
+        self == Self::Queued || self.is_released()
     }
 }
 

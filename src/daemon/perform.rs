@@ -36,7 +36,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
                         error!(target: TARGET, %run, "cannot record a settled run in the state directory: {error}");
                     }
                 }
-                Command::Tell(report) => {
+                Command::Report(report) => {
                     self.is_stale = true;
                     log::report(&report);
                     self.view.reported(&report);

@@ -240,7 +240,7 @@ async fn a_silent_warden_is_killed_and_ends_the_daemon() {
 async fn leases_sent(events: impl IntoIterator<Item = BackendEvent>) -> Vec<Uptime> {
     let Fixture { daemon, service, leases, _dir, .. } = fixture(true);
     let (_controls, controlled) = mpsc::unbounded_channel();
-    events.into_iter().for_each(|event| service.tell(event));
+    events.into_iter().for_each(|event| service.emit(event));
     drop(service);
     assert_eq!(ended(daemon, controlled).await, Stopped::BackendGone);
     Arc::try_unwrap(leases).unwrap().into_inner().unwrap()

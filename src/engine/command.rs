@@ -74,7 +74,7 @@ pub enum Command {
     /// Forget a run in the state directory: the ledger has everything about it.
     Forget(RunId),
     /// Log a report, count it and show it in the status.
-    Tell(Report),
+    Report(Report),
     /// End the daemon: nothing is left to do.
     Exit,
 }

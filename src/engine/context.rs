@@ -112,7 +112,7 @@ impl Context {
     }
 
     pub fn report(&mut self, report: Report) {
-        self.commands.push(Command::Tell(report));
+        self.commands.push(Command::Report(report));
     }
 
     /// Has the state directory forget the run.

@@ -108,7 +108,7 @@ impl Parts {
         let Self { runs, leader, hooks, .. } = self;
         match (event, leader) {
             (E::Answered { id, answer }, _) => self.on_answer(cx, id, answer),
-            (E::PutOff(id), _) => {
+            (E::Deferred(id), _) => {
                 // Nothing more is decided about its job: due occurrences wait undecided.
                 if let Some(job) = cx.refused(id) {
                     runs.refused(cx, &job, id);

@@ -80,7 +80,7 @@ pub struct CommitEffects {
     /// The session is over.
     pub error: Option<SessionError>,
     /// Changes that the server refuses and that will be retried. Each is reported once.
-    pub put_off: Vec<CommitId>,
+    pub deferred: Vec<CommitId>,
     /// The paths that the server refuses to write.
     pub refused: Vec<Damage>,
     /// Paths refused before that accept writes again.
@@ -113,7 +113,7 @@ pub struct Committer<C, K> {
     flights: FuturesUnordered<Flight>,
     histories: BTreeSet<JobName>,
     /// Changes that the server refuses, by job. Other changes of the job wait behind them.
-    put_off: BTreeMap<JobName, DeferredCommit>,
+    deferred: BTreeMap<JobName, DeferredCommit>,
     /// The last refusal of each job, until a change of that job is accepted.
     refusals: BTreeMap<JobName, Refusal>,
     /// The candidate of a term that is over: groups with this fence are not sent.
@@ -132,7 +132,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
             due: BTreeMap::new(),
             flights: FuturesUnordered::new(),
             histories: BTreeSet::new(),
-            put_off: BTreeMap::new(),
+            deferred: BTreeMap::new(),
             refusals: BTreeMap::new(),
             held: None,
             chains: Chains::default(),
@@ -157,13 +157,13 @@ impl<C: Client, K: Clock> Committer<C, K> {
 
     /// Gives up a refused change if too many others wait behind it.
     fn give_up_crowded(&mut self, job: &JobName) -> Vec<CommitResult> {
-        if !self.put_off.contains_key(job) {
+        if !self.deferred.contains_key(job) {
             return Vec::new();
         }
         if self.waiting.behind(job) <= MOST_BEHIND {
             return Vec::new();
         }
-        let Some(DeferredCommit { pending, .. }) = self.put_off.remove(job) else { return Vec::new() };
+        let Some(DeferredCommit { pending, .. }) = self.deferred.remove(job) else { return Vec::new() };
         self.waiting.free(job);
         let mut outcome = CommitEffects::default();
         outcome.answers.push((pending.id, pending.refused_as(Commit::Superseded)));
@@ -193,14 +193,14 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// When the next group or deferred change is due.
     pub fn wake(&self) -> Option<Uptime> {
         let groups = self.due.iter().filter(|&(&group, _)| !self.is_held(group)).map(|(_, &at)| at);
-        groups.chain(self.put_off.values().map(|put_off| put_off.until)).min()
+        groups.chain(self.deferred.values().map(|deferred| deferred.until)).min()
     }
 
     /// True while a change guarded by this node's candidate may soon get an answer.
     ///
     /// Changes that the server refuses, and those that wait behind them, do not count.
     pub fn has_fenced(&self) -> bool {
-        let waiting = self.waiting.iter().filter(|pending| !self.put_off.contains_key(pending.change.job()));
+        let waiting = self.waiting.iter().filter(|pending| !self.deferred.contains_key(pending.change.job()));
         waiting.chain(self.groups.values().flat_map(|group| &group.members)).any(PendingCommit::is_fenced)
     }
 
@@ -230,9 +230,9 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// Puts deferred changes that are due by `now` back into the queue.
     fn requeue_due(&mut self, now: Uptime) {
         let due: Vec<JobName> =
-            self.put_off.iter().filter(|(_, put_off)| put_off.until <= now).map(|(job, _)| job.clone()).collect();
+            self.deferred.iter().filter(|(_, deferred)| deferred.until <= now).map(|(job, _)| job.clone()).collect();
         for job in due {
-            if let Some(DeferredCommit { pending, .. }) = self.put_off.remove(&job) {
+            if let Some(DeferredCommit { pending, .. }) = self.deferred.remove(&job) {
                 self.waiting.put(pending);
                 self.waiting.free(&job);
             }
@@ -240,7 +240,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
     }
 
     fn requeue_all(&mut self) {
-        for (job, DeferredCommit { pending, .. }) in std::mem::take(&mut self.put_off) {
+        for (job, DeferredCommit { pending, .. }) in std::mem::take(&mut self.deferred) {
             self.waiting.put(pending);
             self.waiting.free(&job);
         }
@@ -470,7 +470,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
             self.waiting.put(pending);
         } else {
             self.waiting.hold(&job);
-            self.put_off.insert(job, DeferredCommit { pending, until: self.context.clock.now().up + pause });
+            self.deferred.insert(job, DeferredCommit { pending, until: self.context.clock.now().up + pause });
         }
     }
 
@@ -478,7 +478,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         let before = self.refusals.remove(job);
         let pause = before.as_ref().map_or(PAUSE, |before| (before.pause * 2).min(LONGEST_PAUSE));
         if before.as_ref().is_none_or(|before| before.reported != id) {
-            outcome.put_off.push(id);
+            outcome.deferred.push(id);
         }
         if let Some(before) = before.filter(|before| before.damage.path != damage.path) {
             outcome.mended.push(before.damage.path);

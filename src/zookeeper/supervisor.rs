@@ -255,12 +255,12 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
 
     /// Emits an event of the election to the daemon. That the daemon is gone shows in its closed request channel.
     pub fn emit(&self, event: election::Event) {
-        self.service.tell(coordination::Event::Election(event));
+        self.service.emit(coordination::Event::Election(event));
     }
 
     /// Emits an event of the ledger to the daemon.
     pub fn emit_ledger(&self, event: ledger::Event) {
-        self.service.tell(coordination::Event::Ledger(event));
+        self.service.emit(coordination::Event::Ledger(event));
     }
 
     pub fn answer(&self, id: CommitId, answer: Commit) {

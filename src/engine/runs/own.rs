@@ -328,7 +328,7 @@ impl Runs {
         match answer {
             Commit::Accepted => {
                 active.version = active.version.next();
-                let is_released = active.record.state.is_let_go();
+                let is_released = active.record.state.is_released();
                 if !active.is_local() {
                     return;
                 }
@@ -355,7 +355,7 @@ impl Runs {
 
     fn on_released(&mut self, cx: &mut Context, run: &RunId) {
         if let Some(release) = self.active.get_mut(run).and_then(ActiveRun::release_mut) {
-            cx.commands.extend(release.report.take().map(|report| Command::Tell(*report)));
+            cx.commands.extend(release.report.take().map(|report| Command::Report(*report)));
         }
         cx.forget(run);
         if cx.leads() {
@@ -403,7 +403,7 @@ impl Runs {
                 // cut off since: nobody has started it.
                 active.version = version;
                 active.record.kill = record.kill.clone().or(active.record.kill.take());
-                if record.state.is_let_go() && active.release_mut().is_none() {
+                if record.state.is_released() && active.release_mut().is_none() {
                     active.record = record;
                     // Released by an earlier process of this node, which died before it received the answer.
                     return self.on_released(cx, run);

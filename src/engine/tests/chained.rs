@@ -306,7 +306,7 @@ fn a_start_is_not_late_for_the_time_that_its_upstreams_took() {
         let commands = cluster.fixture.take();
         let links = cluster.ledger.links.clone();
         for command in commands {
-            if let Command::Tell(crate::engine::Report::Started { run, lateness, .. }) = &command {
+            if let Command::Report(crate::engine::Report::Started { run, lateness, .. }) = &command {
                 late.push((run.job().to_string(), *lateness));
             }
             cluster.apply_kill(command);

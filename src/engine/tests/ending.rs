@@ -283,7 +283,7 @@ fn an_transfer_that_cannot_be_made_changes_nothing() {
     let why = TransferError::NotQueued;
     fixture.handle(Event::Election(election::Event::NotTransferred { to: to.clone(), why: why.clone() }));
     let commands = fixture.take();
-    assert!(commands.contains(&Command::Tell(Report::NotTransferred { to, why })));
+    assert!(commands.contains(&Command::Report(Report::NotTransferred { to, why })));
     let is_commit =
         |command: &&Command| matches!(command, Command::Ask(Request::Ledger(ledger::Request::Commit { .. })));
     assert_eq!(commands.iter().filter(is_commit).count(), 1, "what came due meanwhile is begun");
@@ -294,7 +294,7 @@ fn a_node_that_does_not_lead_has_no_leadership_to_give() {
     let mut fixture = Fixture::new("10:00:00", set([once()]));
     let to = NodeName::new("host-z");
     fixture.handle(Event::HandOver { to: Some(to.clone()) });
-    let refused = Command::Tell(Report::NotTransferred { to, why: TransferError::NotLeading });
+    let refused = Command::Report(Report::NotTransferred { to, why: TransferError::NotLeading });
     assert_eq!(fixture.take(), [refused]);
 }
 

@@ -212,7 +212,7 @@ impl Fixture {
 
     pub fn reports(&self) -> Vec<Report> {
         let reports = self.commands.iter().filter_map(|command| match command {
-            Command::Tell(report) => Some(report.clone()),
+            Command::Report(report) => Some(report.clone()),
             _ => None,
         });
         reports.collect()

@@ -16,7 +16,7 @@ const MANY: u64 = 200;
 
 impl Fixture {
     fn refuse(&mut self, id: CommitId) {
-        self.handle(Event::Ledger(ledger::Event::PutOff(id)));
+        self.handle(Event::Ledger(ledger::Event::Deferred(id)));
     }
 }
 

@@ -111,7 +111,7 @@ fn starve(fixture: &mut Fixture, seconds: u64) -> bool {
             let why = StartFailure::Step { step: Step::Fork, errno: 11 };
             fixture.handle(Event::Warden(Notice::NotStarted { tree_id: start.tree_id, why }));
             let gives_up =
-                fixture.commands.contains(&Command::Tell(Report::GivingUp { to: None, why: Unfit::NoStarts }));
+                fixture.commands.contains(&Command::Report(Report::GivingUp { to: None, why: Unfit::NoStarts }));
             fixture.accept_all();
             if gives_up {
                 return true;

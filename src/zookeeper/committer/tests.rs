@@ -23,7 +23,7 @@ struct Fixture {
     committer: Committer<Server, Ticks>,
     answers: BTreeMap<CommitId, Commit>,
     is_fenced: bool,
-    put_off: Vec<CommitId>,
+    deferred: Vec<CommitId>,
     refused: Vec<Damage>,
     mended: Vec<String>,
     last: u64,
@@ -47,7 +47,7 @@ impl Fixture {
             committer: Committer::new(context),
             answers: BTreeMap::new(),
             is_fenced: false,
-            put_off: Vec::new(),
+            deferred: Vec::new(),
             refused: Vec::new(),
             mended: Vec::new(),
             last: 0,
@@ -75,7 +75,7 @@ impl Fixture {
         let Some(completed) = self.committer.completed().now_or_never().flatten() else { return false };
         let outcome = self.committer.complete(completed);
         self.is_fenced |= outcome.is_fenced;
-        self.put_off.extend(outcome.put_off);
+        self.deferred.extend(outcome.deferred);
         self.refused.extend(outcome.refused);
         self.mended.extend(outcome.mended);
         for (id, answer) in outcome.answers {
@@ -431,7 +431,7 @@ fn a_change_that_the_server_refuses_is_deferred_and_holds_up_its_own_job_only() 
     fixture.settle();
     let accepted = Some(&Commit::Accepted);
     assert_eq!(ids.map(|id| fixture.answers.get(&id)), [accepted, None, None, accepted]);
-    assert_eq!(fixture.put_off, [ids[1]], "it is reported once");
+    assert_eq!(fixture.deferred, [ids[1]], "it is reported once");
     assert_eq!(fixture.refused.iter().map(|damage| damage.path.as_str()).next(), Some("/cronkeeper/jobs/b"));
     assert_eq!(fixture.commit(begin("a", 1, 120, "7-5")), Commit::Accepted, "other jobs go on");
 
@@ -527,7 +527,7 @@ fn a_refused_change_is_given_up_before_too_many_wait_behind_it() {
     }
     assert!(fixture.answers.values().all(|&answer| answer == Commit::Superseded));
     assert_eq!(fixture.answers.len(), 300, "and all that depend on it, until the job is read");
-    assert!(fixture.committer.waiting.iter().next().is_none() && fixture.committer.put_off.is_empty());
+    assert!(fixture.committer.waiting.iter().next().is_none() && fixture.committer.deferred.is_empty());
 }
 
 #[test]
@@ -554,7 +554,7 @@ fn a_parent_without_free_sequence_numbers_causes_no_busy_loop_of_ends_that_leave
     let id = fixture.request(change);
     fixture.settle();
     assert_eq!(fixture.answers.get(&id), None);
-    assert_eq!(fixture.put_off, [id]);
+    assert_eq!(fixture.deferred, [id]);
     fixture.tree.lock().unwrap().nodes.remove(&stuck);
     assert_eq!(fixture.await_answer(id), Some(Commit::Accepted));
 }

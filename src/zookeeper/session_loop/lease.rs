@@ -83,9 +83,9 @@ impl<C: Connect, K: Clock> SessionLoop<'_, C, K> {
             self.listen_again();
             self.damaged(Source::Writes, damage);
         }
-        for id in outcome.put_off {
+        for id in outcome.deferred {
             if !self.standstill.unreceived.is_done(id) {
-                self.supervisor.emit_ledger(ledger::Event::PutOff(id));
+                self.supervisor.emit_ledger(ledger::Event::Deferred(id));
             }
         }
         let now = self.now();

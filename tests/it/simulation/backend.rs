@@ -365,12 +365,12 @@ impl Scribe {
         let node = self.node;
         match event {
             election::Event::Elected { term, lease_until, snapshot, .. } => {
-                self.tell(Fact::Elected { node, token: term.token, lease_until });
+                self.emit(Fact::Elected { node, token: term.token, lease_until });
                 self.view(|view| (view.leads, view.lease_until) = (true, Some(lease_until)));
                 self.open_term(term, &snapshot);
             }
             election::Event::Lease { until } => {
-                self.tell(Fact::Lease { node, until });
+                self.emit(Fact::Lease { node, until });
                 self.view(|view| view.lease_until = Some(until));
             }
             election::Event::Over { term, .. } => {
@@ -402,7 +402,7 @@ impl Scribe {
     }
 
     fn close_term(&mut self, token: FencingToken) {
-        self.tell(Fact::Over { node: self.node, token });
+        self.emit(Fact::Over { node: self.node, token });
         self.acting = self.acting.filter(|&acting| acting != token);
         self.term = self.term.take().filter(|writing| writing.term.token != token);
     }
@@ -412,14 +412,14 @@ impl Scribe {
         let (_, nonce) = self.open.remove(place);
         let node = self.node;
         self.world.lock().env.note(|| format!("node-{node}: {nonce} is answered {answer:?}"));
-        self.tell(Fact::Answered { node, nonce, answer });
+        self.emit(Fact::Answered { node, nonce, answer });
         if answer != Commit::Accepted {
             // The chain is broken, so the next term begins a new one.
             self.term = None;
         }
     }
 
-    fn tell(&self, fact: Fact) {
+    fn emit(&self, fact: Fact) {
         self.world.lock().env.facts.push(fact);
     }
 

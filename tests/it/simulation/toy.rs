@@ -148,7 +148,7 @@ impl Contender {
                         until = renewed;
                         let node = self.node;
                         let lease_until = until;
-                        self.tell(if leads {
+                        self.emit(if leads {
                             Fact::Lease { node, until }
                         } else {
                             Fact::Elected { node, token, lease_until }
@@ -162,7 +162,7 @@ impl Contender {
             }
         };
         if leads {
-            self.tell(Fact::Over { node: self.node, token });
+            self.emit(Fact::Over { node: self.node, token });
         }
         outcome
     }
@@ -215,7 +215,7 @@ impl Contender {
         self.clock.sleep_until(Wake { wall: None, up: Some(up) }).await;
     }
 
-    fn tell(&self, fact: Fact) {
+    fn emit(&self, fact: Fact) {
         let env = &mut self.world.lock().env;
         let node = self.node;
         env.note(|| match &fact {

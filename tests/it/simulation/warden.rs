@@ -306,7 +306,7 @@ impl Wardens {
                 }
                 self.watch_deadlines(env, node);
             }
-            Action::Execute(Order::Ping) => self.tell(env, node, Notice::Pong),
+            Action::Execute(Order::Ping) => self.emit(env, node, Notice::Pong),
             Action::DaemonGone => {
                 for tree_id in warden.trees.keys().copied().collect::<Vec<_>>() {
                     self.kill(env, node, tree_id, EndedBy::Order);
@@ -330,7 +330,7 @@ impl Wardens {
         let early = self.wardens[node].starting.remove(&tree_id).unwrap_or_default();
         launch.deadline = early.deadline.unwrap_or(launch.deadline);
         if early.is_over || launch.not_after <= env.now() {
-            return self.tell(env, node, Notice::NotStarted { tree_id, why: StartFailure::TooLate });
+            return self.emit(env, node, Notice::NotStarted { tree_id, why: StartFailure::TooLate });
         }
         self.pids += 1;
         if let Some(hook) = variable(&launch, "CRONKEEPER_HOOK") {
@@ -339,7 +339,7 @@ impl Wardens {
         let process = Process::of(node, self.pids, &launch);
         env.note(|| format!("node-{node} pid {} is attempt {} of {}", process.pid, process.attempt, process.run));
         env.facts.push(Fact::Spawned(process.clone()));
-        self.tell(
+        self.emit(
             env,
             node,
             Notice::Started { tree_id, pid: process.pid, at: env.now(), known_by: KnownBy::default() },
@@ -360,7 +360,7 @@ impl Wardens {
         let (tree_id, run) = (launch.tree_id, variable(launch, "CRONKEEPER_RUN_ID").unwrap_or_default());
         env.facts.push(Fact::Hooked { node, hook, run });
         let at = env.now();
-        self.tell(env, node, Notice::Started { tree_id, pid: self.pids, at, known_by: KnownBy::default() });
+        self.emit(env, node, Notice::Started { tree_id, pid: self.pids, at, known_by: KnownBy::default() });
         let ending = ending(tree_id, Exit::Code(0), None, at);
         self.later(
             env,
@@ -414,7 +414,7 @@ impl Wardens {
         self.die(env, node, tree_id);
         if self.wardens[node].trees.remove(&tree_id).is_some() {
             let at = env.now();
-            self.tell(env, node, Notice::Ended(Box::new(ending(tree_id, exit, ended_by, at))));
+            self.emit(env, node, Notice::Ended(Box::new(ending(tree_id, exit, ended_by, at))));
         }
     }
 
@@ -428,7 +428,7 @@ impl Wardens {
         env.facts.push(Fact::Gone(process));
     }
 
-    fn tell(&mut self, env: &mut Env, node: usize, notice: Notice) {
+    fn emit(&mut self, env: &mut Env, node: usize, notice: Notice) {
         self.later(env, node, Duration::from_micros(20)..Duration::from_micros(500), Action::Tell(notice));
     }
 

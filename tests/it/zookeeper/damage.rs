@@ -162,8 +162,8 @@ async fn an_end_that_may_not_be_written_is_put_off_until_it_may_and_the_term_goe
     let ends = [fixture.request(end(0, &runs[0])), fixture.request(end(0, &runs[1]))];
     assert_eq!(fixture.answer(ends[1]).await, Commit::Accepted);
     named(&mut fixture, "/cronkeeper/history/bad").await;
-    let put_off = Told::Ledger(ledger::Event::PutOff(ends[0]));
-    assert_eq!(fixture.seen.iter().filter(|&event| *event == put_off).count(), 1);
+    let deferred = Told::Ledger(ledger::Event::Deferred(ends[0]));
+    assert_eq!(fixture.seen.iter().filter(|&event| *event == deferred).count(), 1);
     assert_eq!(fixture.commit(first_mark("other", "1")).await, Commit::Accepted);
     stranger.open("/cronkeeper/history/bad").await;
     assert_eq!(fixture.answer(ends[0]).await, Commit::Accepted);
