@@ -260,7 +260,7 @@ impl Outcome {
         matches!(self, Self::Failure | Self::Timeout)
     }
 
-    /// The value in logs, history and metrics.
+    /// The value in logs and history.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Success => "success",

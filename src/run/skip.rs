@@ -22,7 +22,7 @@ pub enum SkipReason {
 }
 
 impl SkipReason {
-    /// The value in logs, history and metrics.
+    /// The value in logs and history.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Overlap => "overlap",
