@@ -139,12 +139,24 @@ pub(super) struct Served {
 /// Serves the socket while this node leads the replicas of this host.
 async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_dir: PathBuf, router: axum::Router) {
     let mut serving = None;
+    // Each change of the status is another try: a failure that lasts is logged once.
+    let mut logged = None;
     loop {
         let leads = is_leading(&status.borrow_and_update());
         match (leads, &serving) {
             (true, None) => match ApiSocket::open(&runtime_dir, Claim::TakeOver).await {
-                Ok(socket) => serving = Some(Serving::on_socket(socket, router.clone())),
-                Err(error) => error!(target: TARGET, "cannot serve the API on the socket: {error}"),
+                Ok(socket) => {
+                    serving = Some(Serving::on_socket(socket, router.clone()));
+                    logged = None;
+                }
+                Err(error) => {
+                    let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+                    let failure = Some(format!("{error}{cause}"));
+                    if failure != logged {
+                        error!(target: TARGET, "cannot serve the API on the socket, trying again: {error}{cause}");
+                        logged = failure;
+                    }
+                }
             },
             (false, Some(_)) => serving = None,
             _ => {}

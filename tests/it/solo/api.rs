@@ -3,7 +3,7 @@
 use crate::support::{LONG, until};
 
 use super::fixture::{
-    await_end, await_run, await_start, cli, cli_text, following, get, history, leading, node, status,
+    await_end, await_run, await_start, await_starts, cli, cli_text, following, get, history, leading, node, status,
 };
 
 #[test]
@@ -44,6 +44,19 @@ fn nobody_to_ask_is_said_with_69() {
     a.kill9();
     let output = cli(&spec, &["status"]);
     assert_eq!(output.status.code(), Some(69), "{output:?}");
+}
+
+#[test]
+fn a_socket_that_cannot_be_created_is_reported_once_and_served_as_soon_as_it_can() {
+    let spec = node("only").jobs("jobs: {tick: {schedule: '* * * * * *', command: 'true'}}");
+    std::fs::remove_dir(spec.runtime_dir()).unwrap();
+    let a = leading(&spec);
+    // Each run changes the status, and each change is another try.
+    await_starts(&a, "tick", 3);
+    let failures = a.events().count_where(|event| event.json()["message"].to_string().contains("cannot serve the API"));
+    assert_eq!(failures, 1, "{}", a.events().tail());
+    std::fs::create_dir(spec.runtime_dir()).unwrap();
+    until("it answers", || get(&spec, "/healthz").is_some());
 }
 
 #[test]
