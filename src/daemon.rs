@@ -107,7 +107,7 @@ pub fn announce(loaded: &Loaded) {
 }
 
 /// Settings of the daemon, fixed at its start.
-pub struct Settings {
+pub struct DaemonSettings {
     /// How long runs may go on after the node has begun to drain.
     pub drain_timeout: Duration,
     /// Builds the processes of runs and hooks.
@@ -127,7 +127,7 @@ pub struct Parts<K, P, J> {
     pub processes: P,
     /// What this host remembers of its runs.
     pub journal: J,
-    pub settings: Settings,
+    pub settings: DaemonSettings,
     pub view: View,
     pub shown: Shown,
 }
@@ -139,7 +139,7 @@ pub struct Daemon<K, P, J> {
     coordination: Coordination,
     processes: P,
     journal: J,
-    settings: Settings,
+    settings: DaemonSettings,
     trees: Trees,
     liveness: LivenessCheck,
     /// Hooks that could not be sent to the warden. The engine receives these notices after the current commands.

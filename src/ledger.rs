@@ -5,7 +5,7 @@
 //! grows by one with every write, as ZooKeeper's znode versions do; how a backend implements it is up to the backend.
 //! This module names no backend.
 
-mod chain;
+mod pipeline;
 pub mod forgetting;
 mod newest;
 mod operator;
@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 
 pub use operator::{ControlEntry, Followed, Operator, OperatorError, OperatorFuture, OperatorRequests, TriggerEntry};
 
-pub use self::chain::Chains;
 pub use self::newest::{Gathering, LastEnd, Newest, Window};
+pub use self::pipeline::Pipelines;
 pub use self::write::{Existing, Write};
 use crate::job::JobName;
 use crate::run::{JobRecord, Link, Outcome, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};

@@ -242,7 +242,7 @@ pub enum StartFailure {
     TooLate,
     /// A step between fork and exec failed.
     Step {
-        step: Step,
+        step: StartStep,
         /// The system's error number (errno).
         errno: i32,
     },
@@ -251,7 +251,7 @@ pub enum StartFailure {
 /// A step of starting a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Step {
+pub enum StartStep {
     /// Pipes and fork.
     Fork,
     /// Session, streams, mask.

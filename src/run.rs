@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use attempt::{Attempt, Past};
 pub use control::{ControlRecord, Pause, Resume};
 pub use id::{BadRunId, RunId};
-pub use link::{Answer, Link, Note, Span};
+pub use link::{Link, Note, Span, UpstreamResult};
 pub use skip::{Skip, SkipReason};
 pub use traces::{KnownBy, Traces};
 pub use trigger::{Trigger, TriggerRecord, TriggerSeq};

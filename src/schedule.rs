@@ -30,7 +30,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 
-pub use error::{Fault, Place, ScheduleError};
+pub use error::{Fault, FaultPosition, ScheduleError};
 pub use field::Field;
 pub(crate) use item::hash;
 pub use tzdata::tzdata_version;
@@ -128,7 +128,7 @@ impl Schedule {
         let zone = Zone::find(zone)?;
         let read = |(index, text): (usize, &&str)| {
             Expression::parse(text, &zone, dst, job).map_err(|error| ScheduleError::Expression {
-                place: Place { expression: index, offset: error.offset, length: error.length },
+                position: FaultPosition { expression: index, offset: error.offset, length: error.length },
                 fault: error.fault,
             })
         };

@@ -38,7 +38,7 @@ pub struct Status {
     pub version: String,
     /// When the node's process started.
     pub started_at: Timestamp,
-    pub state: State,
+    pub state: NodeState,
     /// True while the node takes part: it leads, or would lead when its turn comes.
     pub ready: bool,
     /// What the node waits for while it is not ready.
@@ -57,7 +57,7 @@ pub struct Status {
     /// The runs in flight: those of all nodes as far as this node knows them, otherwise its own.
     pub runs: Vec<RunStatus>,
     /// The queue, with the leader first.
-    pub queue: Vec<Place>,
+    pub queue: Vec<QueuedCandidate>,
     /// The nodes that are alive.
     pub members: Vec<Member>,
     /// The nodes whose jobs or time zone data differ from the leader's.
@@ -72,7 +72,7 @@ pub struct Status {
 /// The stages of a node's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum NodeState {
     /// Reading its jobs.
     Starting,
     /// Connecting to the coordination service and joining the queue.
@@ -86,7 +86,7 @@ pub enum State {
     Draining,
 }
 
-impl State {
+impl NodeState {
     /// The name in logs and in the document.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -248,9 +248,9 @@ impl From<&RunRecord> for RunStatus {
     }
 }
 
-/// An entry of the queue.
+/// A candidate, or a foreign entry, in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct QueuedCandidate {
     pub candidate: CandidateName,
     /// Absent for an entry that is not cronkeeper's.
     pub node: Option<NodeName>,
@@ -274,9 +274,9 @@ impl Status {
         let mut predecessor = None;
         self.queue.clear();
         for entry in &queue.candidates {
-            let place = Place { candidate: entry.candidate.clone(), node: entry.node.clone(), predecessor };
+            let queued = QueuedCandidate { candidate: entry.candidate.clone(), node: entry.node.clone(), predecessor };
             predecessor = Some(entry.candidate.clone());
-            self.queue.push(place);
+            self.queue.push(queued);
         }
         self.members.clone_from(&queue.members);
         if let Some(first) = queue.candidates.first() {

@@ -8,7 +8,7 @@ use cronkeeper::clock::system::SystemClock;
 use cronkeeper::coordination::{Coordination, Event as Told, Request, channels};
 use cronkeeper::election::{Event, Request as Ask};
 use cronkeeper::term::NodeName;
-use cronkeeper::zookeeper::session::{Aside, Connector, Settings};
+use cronkeeper::zookeeper::session::{Aside, ConnectionSettings, Connector};
 use cronkeeper::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
@@ -77,7 +77,11 @@ impl Contender {
             version: "bench".into(),
             started_at: Timestamp::now(),
         };
-        let settings = Settings { connect: connect.into(), session_timeout: SESSIONS[0], ..Settings::default() };
+        let settings = ConnectionSettings {
+            connect: connect.into(),
+            session_timeout: SESSIONS[0],
+            ..ConnectionSettings::default()
+        };
         let aside = Aside::new(settings.clone()).expect("plain settings are good");
         let (coordination, service) = channels(Arc::new(LedgerReader::new(aside)));
         let options =

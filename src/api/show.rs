@@ -72,9 +72,9 @@ impl ApiState {
     }
 
     /// Reads the leader's state from the ledger. `None` on the leader, whose published status has it already.
-    async fn leader_state(&self, state: status::State) -> Result<Option<Arc<LeaderState>>, ReadError> {
+    async fn leader_state(&self, state: status::NodeState) -> Result<Option<Arc<LeaderState>>, ReadError> {
         match state {
-            status::State::Leading => Ok(None),
+            status::NodeState::Leading => Ok(None),
             _ => self.reads.runs().await.map(Some),
         }
     }

@@ -29,7 +29,7 @@ use crate::duration;
 use crate::engine::Start;
 use crate::escape;
 use crate::job::{Job, JobSet};
-use crate::process::{self, Deadline, StartFailure, Step, Stream, TreeId};
+use crate::process::{self, Deadline, StartFailure, StartStep, Stream, TreeId};
 use crate::run::{Nonce, OnLoss, Owner, Past, RunRecord, RunState, Version};
 use crate::term::{FencingToken, NodeName, SessionId};
 use crate::warden::cgroup::hierarchy::Cgroups;
@@ -183,16 +183,16 @@ fn not_started(job: &Job, why: StartFailure) -> Error {
     let (step, errno) = match why {
         StartFailure::Step { step, errno } => (step, errno),
         // Cannot happen: the start has no deadline.
-        StartFailure::TooLate => (Step::Prepare, nix::libc::ETIMEDOUT),
+        StartFailure::TooLate => (StartStep::Prepare, nix::libc::ETIMEDOUT),
     };
     let what = match step {
-        Step::Exec => job.command.argv().into_iter().next().unwrap_or_default(),
-        Step::Directory => "its working directory".to_owned(),
-        Step::User => "its user".to_owned(),
-        Step::Limits => "its limits".to_owned(),
-        Step::Fork | Step::Prepare => "a process for it".to_owned(),
+        StartStep::Exec => job.command.argv().into_iter().next().unwrap_or_default(),
+        StartStep::Directory => "its working directory".to_owned(),
+        StartStep::User => "its user".to_owned(),
+        StartStep::Limits => "its limits".to_owned(),
+        StartStep::Fork | StartStep::Prepare => "a process for it".to_owned(),
     };
     let source = io::Error::from_raw_os_error(errno);
-    let is_missing = step == Step::Exec && source.kind() == io::ErrorKind::NotFound;
+    let is_missing = step == StartStep::Exec && source.kind() == io::ErrorKind::NotFound;
     Error::NotStarted { job: job.name.clone(), what, is_missing, source }
 }

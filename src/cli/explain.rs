@@ -55,7 +55,7 @@ fn print(error: &Error, err: &mut dyn Write) -> io::Result<()> {
     }
     writeln!(err)?;
     if let Error::Schedule { expression, source } = error
-        && let Some(fault) = source.offset()
+        && let Some(fault) = source.position()
     {
         writeln!(err, "{}", caret::marked(expression, fault))?;
     }

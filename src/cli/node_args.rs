@@ -7,7 +7,7 @@ use super::{Error, credentials, host};
 use crate::api::client::SocketSearch;
 use crate::state_dir::BackendIdentity;
 use crate::term::NodeName;
-use crate::zookeeper::session::{Connector, Settings};
+use crate::zookeeper::session::{ConnectionSettings, Connector};
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct NodeArgs {
@@ -53,9 +53,9 @@ impl NodeArgs {
     }
 
     /// Connection settings for the servers at `connect`, with credentials.
-    pub(super) fn settings(&self, connect: &str, session_timeout: Duration) -> Result<Settings, Error> {
+    pub(super) fn settings(&self, connect: &str, session_timeout: Duration) -> Result<ConnectionSettings, Error> {
         let (auth, tls) = (self.credentials.auth()?, self.credentials.tls()?);
-        Ok(Settings { connect: connect.to_owned(), session_timeout, auth, tls })
+        Ok(ConnectionSettings { connect: connect.to_owned(), session_timeout, auth, tls })
     }
 }
 

@@ -32,7 +32,7 @@ use crate::config::{self, Loaded};
 use crate::daemon::launch::Launcher;
 use crate::daemon::reload::{self, Trigger};
 use crate::daemon::view::View;
-use crate::daemon::{Control, Daemon, Parts, Settings, Shown, Stopped, orphans, signals};
+use crate::daemon::{Control, Daemon, DaemonSettings, Parts, Shown, Stopped, orphans, signals};
 use crate::duration;
 use crate::engine::Engine;
 use crate::status::Confinement;
@@ -204,7 +204,7 @@ impl Args {
         let HostResources { open_files, cgroups } = host;
         let own = own_account().await?;
         let launcher = Launcher { node: node.clone(), own, accounts, open_files, cgroups: cgroups.clone() };
-        let settings = Settings { drain_timeout: self.drain_timeout, launcher, notifier, watchdog };
+        let settings = DaemonSettings { drain_timeout: self.drain_timeout, launcher, notifier, watchdog };
         let daemon = Daemon::new(Parts {
             engine,
             clock: SystemClock::default(),

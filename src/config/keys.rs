@@ -56,7 +56,7 @@ macro_rules! job_keys {
 
         /// A block whose values are valid, each on its own.
         #[derive(Debug, Default)]
-        pub(super) struct Settings {
+        pub(super) struct BlockSettings {
             $(pub $key: Given<$value>,)*
         }
 
@@ -72,18 +72,18 @@ macro_rules! job_keys {
             title: &str,
             zones: &mut Zones,
             faults: &mut Vec<Fault>,
-        ) -> Settings {
+        ) -> BlockSettings {
             let mut checker = ValueChecker::new(node, title, zones, faults);
             $(let $key = {
                 let ($check, $name, $given) = (&mut checker, stringify!($key), block.$key);
                 let _ = (&$check, $name);
                 $checked
             };)*
-            Settings { $($key),* }
+            BlockSettings { $($key),* }
         }
 
         impl Merged {
-            pub fn of(own: &Settings, defaults: &Settings) -> Self {
+            pub fn of(own: &BlockSettings, defaults: &BlockSettings) -> Self {
                 Self { $($key: $merge(&own.$key, &defaults.$key)),* }
             }
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::after::Outline;
 use super::host::Host;
-use super::keys::{self, Merged, Settings};
+use super::keys::{self, BlockSettings, Merged};
 use super::lint;
 use super::raw::merged;
 use super::schema::{self, shown};
@@ -16,7 +16,7 @@ use super::settings::Zones;
 use super::source::{self, Lines};
 use super::spanned::{self, Fault, MapEntry, Node, Position};
 use crate::job::{Due, Interrupted, Job, JobName, OnLeaseEnd};
-use crate::schedule::{Place, Schedule};
+use crate::schedule::{FaultPosition, Schedule};
 
 /// The result of checking one file. The jobs are complete only if there are no faults.
 #[derive(Default)]
@@ -76,7 +76,7 @@ fn typed(text: &str, sound: &Node, is_faultless: bool) -> Result<keys::File, Fau
 
 /// A block's settings, and the node with their positions.
 pub(super) struct LocatedSettings {
-    pub settings: Settings,
+    pub settings: BlockSettings,
     pub node: Option<Rc<Node>>,
 }
 
@@ -117,7 +117,7 @@ impl FileCheck<'_> {
             (Some(block), Some(node)) => {
                 keys::check(block, node, "defaults", &mut self.zones, &mut self.checked.faults)
             }
-            _ => Settings::default(),
+            _ => BlockSettings::default(),
         };
         LocatedSettings { settings, node }
     }
@@ -179,17 +179,17 @@ impl FileCheck<'_> {
         let parsed = Schedule::parse(&expressions, &values.timezone, values.dst, &job.key);
         parsed
             .map_err(|error| {
-                let at = self.position_in_schedule(job, error.offset());
-                let expression = error.offset().and_then(|place| expressions.get(place.expression)).copied();
+                let at = self.position_in_schedule(job, error.position());
+                let expression = error.position().and_then(|position| expressions.get(position.expression)).copied();
                 let hint = expression.and_then(|text| error.hint(text)).map(|hint| format!(" ({hint})"));
                 self.fault(at, format!("{title}: `schedule`: {error}{}", hint.unwrap_or_default()));
             })
             .ok()
     }
 
-    fn position_in_schedule(&self, job: &MapEntry, place: Option<Place>) -> Position {
+    fn position_in_schedule(&self, job: &MapEntry, fault: Option<FaultPosition>) -> Position {
         let Some(schedule) = job.value.entry("schedule") else { return job.at };
-        let Some(Place { expression, offset, .. }) = place else { return schedule.value.at };
+        let Some(FaultPosition { expression, offset, .. }) = fault else { return schedule.value.at };
         let node = schedule.value.items().get(expression).unwrap_or(&schedule.value);
         node.text().map_or(node.at, |text| self.lines.inside(node.at, text, offset))
     }

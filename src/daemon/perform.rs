@@ -8,7 +8,7 @@ use super::{Daemon, Processes, Stopped, log};
 use crate::clock::{Clock, Now};
 use crate::engine::hooks::HookStart;
 use crate::engine::{Command, Event, Start};
-use crate::process::{Launch, Notice, Order, StartFailure, Step, TreeId};
+use crate::process::{Launch, Notice, Order, StartFailure, StartStep, TreeId};
 use crate::run::journal::Journal;
 use crate::run::{KnownBy, Traces};
 use crate::telemetry::TARGET;
@@ -75,7 +75,7 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
             Ok(launch) => launch,
             Err(unknown) => {
                 error!(target: TARGET, job = %start.run.job, %run, "not started: {unknown}");
-                let why = StartFailure::Step { step: Step::User, errno: 0 };
+                let why = StartFailure::Step { step: StartStep::User, errno: 0 };
                 return self.turn(now, Event::Warden(Notice::NotStarted { tree_id: start.tree_id, why }));
             }
         };
@@ -94,17 +94,17 @@ impl<K: Clock, P: Processes, J: Journal> Daemon<K, P, J> {
         let (tree_id, run) = (start.tree_id, start.call.run());
         let refused = |step, errno| Notice::NotStarted { tree_id, why: StartFailure::Step { step, errno } };
         let Ok(launch) = self.settings.launcher.hook(start) else {
-            return self.refused_hooks.push_back(refused(Step::User, 0));
+            return self.refused_hooks.push_back(refused(StartStep::User, 0));
         };
         let traces = traces(&launch, now);
         if self.processes.send(&Order::Start(Box::new(launch))).is_err() {
-            return self.refused_hooks.push_back(refused(Step::Prepare, Errno::TOOBIG.raw_os_error()));
+            return self.refused_hooks.push_back(refused(StartStep::Prepare, Errno::TOOBIG.raw_os_error()));
         }
         self.trees.insert(tree_id, run, TreeKind::Hook(start.call.hook), traces);
     }
 
     fn not_started(&mut self, now: Now, start: &Start, errno: Option<i32>) -> Option<Stopped> {
-        let why = StartFailure::Step { step: Step::Prepare, errno: errno.unwrap_or_default() };
+        let why = StartFailure::Step { step: StartStep::Prepare, errno: errno.unwrap_or_default() };
         self.turn(now, Event::Warden(Notice::NotStarted { tree_id: start.tree_id, why }))
     }
 }

@@ -178,7 +178,7 @@ fn fixture(die: bool) -> Fixture {
             killed: killed.clone(),
         },
         journal: FileJournal::open(&dir.path().join("journal")).unwrap().0,
-        settings: Settings {
+        settings: DaemonSettings {
             drain_timeout: Duration::from_secs(1),
             launcher: Launcher::plain(node, Account::own()),
             notifier: Notifier::default(),

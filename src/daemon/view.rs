@@ -16,7 +16,7 @@ use crate::engine::{Engine, MarkAhead, Report};
 use crate::job::{JobName, JobSet};
 use crate::run::RunEnd;
 use crate::schedule;
-use crate::status::{Confinement, JobStatus, JobsFile, LastRun, Role, RunStatus, Session, State, Status};
+use crate::status::{Confinement, JobStatus, JobsFile, LastRun, NodeState, Role, RunStatus, Session, Status};
 use crate::suggest::counted;
 use crate::term::NodeName;
 
@@ -201,11 +201,11 @@ impl View {
     /// The whole status, including what the engine knows.
     pub fn status(&self, now: Now, engine: &Engine) -> Status {
         let state = match (engine.is_ending(), engine.term(), &self.awaiting) {
-            (true, _, _) => State::Draining,
-            (false, Some(_), _) if engine.is_settled() => State::Leading,
-            (false, Some(_), _) => State::TakingOver,
-            (false, None, None) => State::Following,
-            (false, None, Some(_)) => State::Joining,
+            (true, _, _) => NodeState::Draining,
+            (false, Some(_), _) if engine.is_settled() => NodeState::Leading,
+            (false, Some(_), _) => NodeState::TakingOver,
+            (false, None, None) => NodeState::Following,
+            (false, None, Some(_)) => NodeState::Joining,
         };
         let mut status = Status {
             v: 1,

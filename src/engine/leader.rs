@@ -20,7 +20,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use self::book::{Book, Due};
-use self::chains::Chains;
+use self::chains::DownstreamRuns;
 use self::pauses::Pauses;
 use self::timeline::{Counted, Timeline};
 use self::triggers::Triggers;
@@ -43,7 +43,7 @@ pub(super) struct Leader {
     book: Book,
     pauses: Pauses,
     triggers: Triggers,
-    chains: Chains,
+    downstream: DownstreamRuns,
 }
 
 /// A job's record, as far as it concerns the schedule.
@@ -62,7 +62,7 @@ impl Leader {
     pub fn new(requests: OperatorRequests) -> Self {
         let mut leader = Self::default();
         leader.triggers.add(requests.triggers);
-        leader.chains.add(requests.links);
+        leader.downstream.add(requests.links);
         for (name, entry) in requests.control {
             leader.pauses.add(&name, entry);
         }
@@ -76,7 +76,7 @@ impl Leader {
 
     /// The links of runs that wait for more links.
     pub fn links(&self) -> impl Iterator<Item = &Link> {
-        self.chains.links()
+        self.downstream.links()
     }
 
     /// The jobs whose marks are later than `latest`, by more than the tolerance.
@@ -91,19 +91,19 @@ impl Leader {
 
     /// When the next run is given up that waits for a link that cannot arrive any more.
     pub fn give_up_at(&self) -> Option<Uptime> {
-        self.chains.next_at()
+        self.downstream.next_at()
     }
 
     /// Has all waiting runs checked again.
     fn mark_all_changed(&mut self, runs: &mut Runs) {
         runs.mark_all_changed();
-        self.chains.mark_changed();
+        self.downstream.mark_changed();
     }
 
     /// Has the job's backlog and dependents checked: one of its runs ended or started to wait.
     pub fn on_job_changed(&mut self, cx: &Context, job: &JobName) {
         self.book.queue_backlog_check(job);
-        self.chains.mark_job_changed(job, &cx.jobs);
+        self.downstream.mark_job_changed(job, &cx.jobs);
     }
 
     /// Decides on the job again, if it was held until a commit was answered.
@@ -114,7 +114,7 @@ impl Leader {
     /// Takes the current requests of operators.
     pub fn on_requests(&mut self, cx: &mut Context, requests: OperatorRequests) {
         self.triggers.add(requests.triggers);
-        self.chains.add(requests.links);
+        self.downstream.add(requests.links);
         for (name, entry) in requests.control {
             self.pauses.on_read(cx, &mut self.book, &name, entry);
         }
@@ -124,7 +124,7 @@ impl Leader {
     pub fn act(&mut self, cx: &mut Context, runs: &mut Runs) {
         self.decide_due(cx, runs);
         self.triggers.decide(cx, runs);
-        self.chains.decide(cx, runs, &mut self.book, &self.pauses);
+        self.downstream.decide(cx, runs, &mut self.book, &self.pauses);
     }
 
     /// Ends the pauses that operators requested to end.
@@ -436,12 +436,12 @@ impl Leader {
             self.book.on_answer(cx, run.job(), run.scheduled_at(), answer);
         }
         runs.changed(cx, run.job());
-        self.chains.on_begin_answer(run, answer);
+        self.downstream.on_begin_answer(run, answer);
     }
 
     /// Handles the answer to the removal of links without a run.
     pub fn on_drop_links_answer(&mut self, cx: &mut Context, runs: &mut Runs, run: &RunId, answer: Commit) {
         runs.changed(cx, run.job());
-        self.chains.on_drop_answer(run, answer);
+        self.downstream.on_drop_answer(run, answer);
     }
 }

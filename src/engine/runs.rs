@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use self::active_run::{ActiveRun, State, Step};
+use self::active_run::{ActiveRun, ActiveRunState, RunStep};
 pub(super) use self::active_run::{News, StopCause};
 use self::active_runs::ActiveRuns;
 use self::agenda::Agenda;
@@ -124,7 +124,7 @@ impl Runs {
 
     /// True if another node has or may have a run of the job. That node knows its outcome before this one does.
     pub fn has_other_nodes_runs(&self, job: &JobName) -> bool {
-        self.active.runs_of(job).any(|run| matches!(run.state(), State::Remote | State::CutOff))
+        self.active.runs_of(job).any(|run| matches!(run.state(), ActiveRunState::Remote | ActiveRunState::CutOff))
     }
 
     /// The run that a process tree belongs to; `None` for a hook's.
@@ -196,7 +196,11 @@ impl Runs {
 
     /// Adds a run whose begin was just requested from the ledger.
     pub fn begin(&mut self, record: RunRecord, job: &Arc<Job>, commit: CommitId) {
-        let state = if record.state == RunState::Queued { State::Unowned } else { State::beginning(Arc::clone(job)) };
+        let state = if record.state == RunState::Queued {
+            ActiveRunState::Unowned
+        } else {
+            ActiveRunState::beginning(Arc::clone(job))
+        };
         let mut run = ActiveRun::new(record, Version::FIRST, state);
         run.commit = Some(commit);
         self.active.insert(run.record.id(), run);
@@ -240,7 +244,7 @@ impl Runs {
     }
 
     /// Takes the step. Returns false if the state does not allow it, which is a bug; the caller must then do nothing.
-    fn step(&mut self, cx: &mut Context, run: &RunId, step: Step) -> bool {
+    fn step(&mut self, cx: &mut Context, run: &RunId, step: RunStep) -> bool {
         let Some(active) = self.active.get_mut(run) else { return false };
         match active.step(step) {
             Ok(()) => true,
@@ -270,7 +274,11 @@ impl Runs {
         if !active.record.request_to_end(kill) {
             return;
         }
-        if matches!(active.state(), State::Remote) { self.write_kill(cx, run) } else { self.apply_kill(cx, run) }
+        if matches!(active.state(), ActiveRunState::Remote) {
+            self.write_kill(cx, run)
+        } else {
+            self.apply_kill(cx, run)
+        }
     }
 
     /// Handles the record of an own run, or of one that this leader watches.

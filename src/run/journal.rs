@@ -18,7 +18,7 @@ use crate::term::NodeName;
 /// One entry of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Entry {
+pub enum JournalEntry {
     /// A begin was accepted; the process is started next.
     Begun {
         record: Box<RunRecord>,
@@ -40,7 +40,7 @@ pub enum Entry {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         known_by: Option<KnownBy>,
     },
-    /// The run ended, and the end is not yet in the ledger. Appears without [`Started`](Entry::Started) if the begin
+    /// The run ended, and the end is not yet in the ledger. Appears without [`Started`](JournalEntry::Started) if the begin
     /// was accepted but no process was started.
     Ended {
         end: Box<RunEnd>,
@@ -193,19 +193,19 @@ pub struct JournalState {
 
 impl JournalState {
     /// Applies one entry.
-    pub fn take(&mut self, entry: Entry) {
+    pub fn take(&mut self, entry: JournalEntry) {
         match entry {
-            Entry::Begun { record, version, traces } => {
+            JournalEntry::Begun { record, version, traces } => {
                 self.open.insert(record.id(), RecoveredRun { record: *record, version, pid: None, traces, end: None });
             }
-            Entry::Started { run, attempt, pid, start_time, known_by } => {
+            JournalEntry::Started { run, attempt, pid, start_time, known_by } => {
                 if let Some(open) = self.open.get_mut(&run).filter(|open| open.record.attempt == attempt) {
                     open.pid = Some((pid, start_time));
                     open.traces.known_by = known_by.unwrap_or(std::mem::take(&mut open.traces.known_by));
                 }
             }
-            Entry::Ended { end, version } => self.end(*end, version),
-            Entry::Settled(run) => {
+            JournalEntry::Ended { end, version } => self.end(*end, version),
+            JournalEntry::Settled(run) => {
                 self.open.remove(&run);
             }
         }
@@ -246,7 +246,7 @@ impl JournalState {
     }
 
     /// The shortest sequence of entries that adds up to this state.
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<JournalEntry> {
         self.open.iter().flat_map(|(id, open)| entries_of(id, open)).collect()
     }
 
@@ -256,13 +256,14 @@ impl JournalState {
     }
 }
 
-fn entries_of(id: &RunId, open: &RecoveredRun) -> Vec<Entry> {
+fn entries_of(id: &RunId, open: &RecoveredRun) -> Vec<JournalEntry> {
     let attempt = open.record.attempt;
     let (record, traces) = (Box::new(open.record.clone()), open.traces.clone());
-    let begun = Entry::Begun { record, version: open.version, traces };
-    let started = |(pid, start_time)| Entry::Started { run: id.clone(), attempt, pid, start_time, known_by: None };
+    let begun = JournalEntry::Begun { record, version: open.version, traces };
+    let started =
+        |(pid, start_time)| JournalEntry::Started { run: id.clone(), attempt, pid, start_time, known_by: None };
     let started = open.pid.map(started);
-    let ended = open.end.clone().map(|end| Entry::Ended { end: Box::new(end), version: open.version });
+    let ended = open.end.clone().map(|end| JournalEntry::Ended { end: Box::new(end), version: open.version });
     [Some(begun), started, ended].into_iter().flatten().collect()
 }
 
@@ -273,14 +274,14 @@ mod tests {
     use super::*;
     use crate::run::tests_support::{record, success};
 
-    fn begun(attempt: u32) -> Entry {
+    fn begun(attempt: u32) -> JournalEntry {
         let record = Box::new(RunRecord { attempt, ..record("a", 0, "s") });
-        Entry::Begun { record, version: Version(3), traces: Traces { uid: Some(7), ..Traces::default() } }
+        JournalEntry::Begun { record, version: Version(3), traces: Traces { uid: Some(7), ..Traces::default() } }
     }
 
-    fn started(attempt: u32, pid: i32) -> Entry {
+    fn started(attempt: u32, pid: i32) -> JournalEntry {
         let known_by = Some(KnownBy::AuditSession(attempt));
-        Entry::Started { run: record("a", 0, "s").id(), attempt, pid, start_time: 9, known_by }
+        JournalEntry::Started { run: record("a", 0, "s").id(), attempt, pid, start_time: 9, known_by }
     }
 
     #[test]
@@ -315,9 +316,9 @@ mod tests {
         assert_eq!((run.pid, run.traces), (Some((7, 9)), Traces::default()));
     }
 
-    fn ended(attempt: u32) -> Entry {
+    fn ended(attempt: u32) -> JournalEntry {
         let run = RunRecord { attempt, ..record("a", 0, "s") };
-        Entry::Ended { end: Box::new(success(run)), version: Version(5) }
+        JournalEntry::Ended { end: Box::new(success(run)), version: Version(5) }
     }
 
     #[test]
@@ -371,10 +372,14 @@ mod tests {
         foreign.owner.node = NodeName::new("another");
         let mut state = JournalState::default();
         for record in [record("own", 0, "s"), again, foreign] {
-            state.take(Entry::Begun { record: Box::new(record), version: Version(0), traces: Traces::default() });
+            state.take(JournalEntry::Begun {
+                record: Box::new(record),
+                version: Version(0),
+                traces: Traces::default(),
+            });
         }
         let end = Box::new(success(record("ended", 0, "s")));
-        state.take(Entry::Ended { end, version: Version(0) });
+        state.take(JournalEntry::Ended { end, version: Version(0) });
         let kept = |written| {
             let mut recovered = Recovered { written, ..state.recovered() };
             recovered.keep_own(&record("own", 0, "s").owner.node, &mut NullJournal).unwrap();
@@ -385,12 +390,12 @@ mod tests {
         assert_eq!(kept(Written::Elsewhere), ["ended"]);
     }
 
-    fn entry() -> impl Strategy<Value = Entry> {
+    fn entry() -> impl Strategy<Value = JournalEntry> {
         (0..4, 1..4u32).prop_map(|(kind, attempt)| match kind {
             0 => begun(attempt),
             1 => started(attempt, 77),
             2 => ended(attempt),
-            _ => Entry::Settled(record("a", 0, "s").id()),
+            _ => JournalEntry::Settled(record("a", 0, "s").id()),
         })
     }
 

@@ -12,7 +12,7 @@ use crate::job::{Condition, JobName};
 /// The result of an upstream's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum UpstreamResult {
     /// It succeeded.
     Success,
     /// It ended with another outcome.
@@ -23,7 +23,7 @@ pub enum Answer {
     NotBegun,
 }
 
-impl Answer {
+impl UpstreamResult {
     /// True if a job with this condition may run after it.
     pub fn meets(self, condition: Condition) -> bool {
         match condition {
@@ -52,7 +52,8 @@ pub struct Link {
     /// The trigger that began the chain; `None` if the schedule did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<Trigger>,
-    pub answer: Answer,
+    #[serde(rename = "answer")]
+    pub result: UpstreamResult,
     /// When the run ended or was skipped.
     pub at: Timestamp,
 }
@@ -74,7 +75,7 @@ impl Link {
 
     /// The links that a run's end writes.
     pub fn of_end(end: &RunEnd) -> impl Iterator<Item = Self> {
-        let answer = if end.outcome == Outcome::Success { Answer::Success } else { Answer::Otherwise };
+        let result = if end.outcome == Outcome::Success { UpstreamResult::Success } else { UpstreamResult::Otherwise };
         end.run.dependents.iter().map(move |job| Self {
             v: 1,
             upstream: end.run.job.clone(),
@@ -82,13 +83,19 @@ impl Link {
             scheduled_at: end.run.scheduled_at,
             span: Span { last: end.run.scheduled_at, count: 1 },
             trigger: end.run.trigger.clone(),
-            answer,
+            result,
             at: end.ended_at,
         })
     }
 
     /// The links that a skip of `count` occurrences from `first` on writes for these jobs.
-    pub fn of_skip(skip: &Skip, first: Timestamp, count: u64, answer: Answer, dependents: &[JobName]) -> Vec<Self> {
+    pub fn of_skip(
+        skip: &Skip,
+        first: Timestamp,
+        count: u64,
+        result: UpstreamResult,
+        dependents: &[JobName],
+    ) -> Vec<Self> {
         let link = |job: &JobName| Self {
             v: 1,
             upstream: skip.job.clone(),
@@ -96,7 +103,7 @@ impl Link {
             scheduled_at: first,
             span: Span { last: skip.last, count },
             trigger: skip.trigger.clone(),
-            answer,
+            result,
             at: skip.decided_at,
         };
         dependents.iter().map(link).collect()

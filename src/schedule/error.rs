@@ -9,7 +9,7 @@ use super::field::Field;
 pub enum ScheduleError {
     /// One of the expressions is invalid.
     #[error("{fault}")]
-    Expression { place: Place, fault: Fault },
+    Expression { position: FaultPosition, fault: Fault },
     /// The list of expressions is empty.
     #[error("a schedule needs at least one expression")]
     NoExpression,
@@ -40,9 +40,9 @@ impl ScheduleError {
     }
 
     /// The position of the fault; `None` if it is not in an expression.
-    pub fn offset(&self) -> Option<Place> {
+    pub fn position(&self) -> Option<FaultPosition> {
         match self {
-            Self::Expression { place, .. } => Some(*place),
+            Self::Expression { position, .. } => Some(*position),
             Self::NoExpression | Self::UnknownZone { .. } => None,
         }
     }
@@ -50,7 +50,7 @@ impl ScheduleError {
 
 /// A position in a list of expressions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FaultPosition {
     /// Index of the expression, from 0.
     pub expression: usize,
     /// Index of the first character in the expression, from 0.

@@ -58,7 +58,7 @@ pub(super) struct BackendParts {
 struct Backend {
     service: Service,
     store: Store,
-    chains: ledger::Chains,
+    pipelines: ledger::Pipelines,
     member: Member,
     /// Reports changes of the member's lock file. Without a watcher, the next poll or commit finds that it is gone.
     _touched: Option<notify::RecommendedWatcher>,
@@ -127,7 +127,7 @@ impl Backend {
         Self {
             service,
             store,
-            chains: ledger::Chains::default(),
+            pipelines: ledger::Pipelines::default(),
             contender,
             watch: RunWatch::new(member.name().session.clone()),
             member,
@@ -269,8 +269,8 @@ impl Backend {
         let led = self.contender.leads();
         self.contender.step(&mut self.store, &self.background, &self.service.events)?;
         if !led && self.contender.leads() {
-            // A new leader has just read every job, so no chain is broken.
-            self.chains = ledger::Chains::default();
+            // A new leader has just read every job, so no pipeline is broken.
+            self.pipelines = ledger::Pipelines::default();
             self.timers.forget = self.forgetting.first(Instant::now());
         }
         if !self.contender.leads() {

@@ -14,7 +14,7 @@ use crate::run::{HistoryRecord, JobRecord, RunEnd, RunId, RunRecord, RunState, V
 /// Maximum number of runs, and also of skips, in a job's history.
 const KEPT_RECORDS: i64 = 20;
 
-/// Applies a change. The caller has checked the term's token and the change's chain.
+/// Applies a change. The caller has checked the term's token and the change's pipeline.
 pub(super) fn apply(tx: &Transaction<'_>, change: &Change) -> rusqlite::Result<Commit> {
     let writes = change.writes();
     for write in &writes {

@@ -21,7 +21,7 @@ use super::read::{self, Rows};
 use super::reap::DeadMember;
 use super::requests;
 use crate::job::JobName;
-use crate::ledger::{Chains, Change, Commit, ControlEntry, Event, JobEntry, OperatorRequests};
+use crate::ledger::{Change, Commit, ControlEntry, Event, JobEntry, OperatorRequests, Pipelines};
 use crate::run::{Outcome, RunEnd, RunId, RunRecord, Version};
 use crate::safe_path;
 use crate::term::FencingToken;
@@ -94,7 +94,7 @@ impl Store {
     pub(super) fn commit<'a>(
         &mut self,
         term: Option<FencingToken>,
-        chains: &mut Chains,
+        pipelines: &mut Pipelines,
         changes: impl IntoIterator<Item = &'a Change>,
     ) -> Result<Vec<Commit>> {
         let tx = self.write()?;
@@ -102,12 +102,12 @@ impl Store {
         let answers = changes
             .into_iter()
             .map(|change| {
-                let answer = match (leads || !change.is_fenced(), chains.is_broken(change)) {
+                let answer = match (leads || !change.is_fenced(), pipelines.is_broken(change)) {
                     (false, _) => Commit::Fenced,
                     (true, true) => Commit::Superseded,
                     (true, false) => commit::apply(&tx, change)?,
                 };
-                chains.answered(change, answer);
+                pipelines.answered(change, answer);
                 Ok(answer)
             })
             .collect::<rusqlite::Result<_>>()?;

@@ -21,7 +21,7 @@ use super::store::Store;
 use super::*;
 use crate::coordination::{Event, Request};
 use crate::job::{Digest, JobName};
-use crate::ledger::{Chains, Change, Commit, CommitId, OwnerState, SkipWrite, Snapshot, Window};
+use crate::ledger::{Change, Commit, CommitId, OwnerState, Pipelines, SkipWrite, Snapshot, Window};
 use crate::run::journal::Journal as _;
 use crate::run::tests_support::{self, record, success};
 use crate::run::{

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::boot_scope::BootScope;
 use super::{StateDirError, file};
-use crate::run::journal::{Entry, Journal, JournalState, Recovered, RecoveredRun, Written};
+use crate::run::journal::{Journal, JournalEntry, JournalState, Recovered, RecoveredRun, Written};
 use crate::run::{KnownBy, RunEnd, RunId, RunRecord, Traces, Version};
 
 /// A file with fewer lines than this is not compacted.
@@ -55,7 +55,7 @@ impl FileJournal {
         Ok((Self { path: path.to_owned(), here, file, state, lines, torn: false }, recovered))
     }
 
-    fn take(&mut self, entry: Entry) -> io::Result<()> {
+    fn take(&mut self, entry: JournalEntry) -> io::Result<()> {
         self.append(&entry)?;
         self.state.take(entry);
         if self.lines > COMPACT_MIN_LINES && self.lines > 8 * self.state.len() {
@@ -64,7 +64,7 @@ impl FileJournal {
         Ok(())
     }
 
-    fn append(&mut self, entry: &Entry) -> io::Result<()> {
+    fn append(&mut self, entry: &JournalEntry) -> io::Result<()> {
         // If the last write failed halfway, this entry starts on a line of its own.
         let mut line = if self.torn { b"\n".to_vec() } else { Vec::new() };
         serde_json::to_writer(&mut line, entry)?;
@@ -88,19 +88,25 @@ impl FileJournal {
 
 impl Journal for FileJournal {
     fn begun(&mut self, record: &RunRecord, version: Version, traces: &Traces) -> io::Result<()> {
-        self.take(Entry::Begun { record: Box::new(record.clone()), version, traces: traces.clone() })
+        self.take(JournalEntry::Begun { record: Box::new(record.clone()), version, traces: traces.clone() })
     }
 
     fn started(&mut self, run: &RunId, attempt: u32, pid: i32, start_time: u64, known_by: &KnownBy) -> io::Result<()> {
-        self.take(Entry::Started { run: run.clone(), attempt, pid, start_time, known_by: Some(known_by.clone()) })
+        self.take(JournalEntry::Started {
+            run: run.clone(),
+            attempt,
+            pid,
+            start_time,
+            known_by: Some(known_by.clone()),
+        })
     }
 
     fn ended(&mut self, end: &RunEnd, version: Version) -> io::Result<()> {
-        self.take(Entry::Ended { end: Box::new(end.clone()), version })
+        self.take(JournalEntry::Ended { end: Box::new(end.clone()), version })
     }
 
     fn settled(&mut self, run: &RunId) -> io::Result<()> {
-        self.take(Entry::Settled(run.clone()))
+        self.take(JournalEntry::Settled(run.clone()))
     }
 
     fn open_runs(&self) -> Vec<RecoveredRun> {

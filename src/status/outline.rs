@@ -5,7 +5,8 @@
 //! field, so that a new one fails to compile until somebody decides whether to show it.
 
 use super::{
-    Confinement, EndedRun, HistoryEntry, JobStatus, JobsFile, LastRun, Place, Role, RunStatus, Session, Skipped, Status,
+    Confinement, EndedRun, HistoryEntry, JobStatus, JobsFile, LastRun, QueuedCandidate, Role, RunStatus, Session,
+    Skipped, Status,
 };
 use crate::election::Member;
 use crate::run::Pause;
@@ -66,7 +67,7 @@ impl Status {
             clock_skew_ms,
             jobs: jobs.into_iter().map(JobStatus::outlined).collect(),
             runs: runs.into_iter().map(outlined_run).collect(),
-            queue: queue.into_iter().map(outlined_place).collect(),
+            queue: queue.into_iter().map(outlined_candidate).collect(),
             members: members.into_iter().map(outlined_member).collect(),
             drift,
             unread: unread.map(|_| withheld()),
@@ -128,9 +129,9 @@ fn outlined_last(last: LastRun) -> LastRun {
     LastRun { run, outcome, at }
 }
 
-fn outlined_place(place: Place) -> Place {
-    let Place { candidate, node, predecessor } = place;
-    Place { candidate, node, predecessor }
+fn outlined_candidate(queued: QueuedCandidate) -> QueuedCandidate {
+    let QueuedCandidate { candidate, node, predecessor } = queued;
+    QueuedCandidate { candidate, node, predecessor }
 }
 
 fn outlined_member(member: Member) -> Member {

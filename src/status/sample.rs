@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{Confinement, JobStatus, JobsFile, LastRun, LimitedBy, Role, RunStatus, Session, State, Status};
+use super::{Confinement, JobStatus, JobsFile, LastRun, LimitedBy, NodeState, Role, RunStatus, Session, Status};
 use crate::election::{Candidate, Member, Published, Queue};
 use crate::job::{Digest, JobName};
 use crate::run::{Outcome, RunId, RunState};
@@ -47,7 +47,7 @@ pub(crate) fn leader() -> Status {
         backend: "zookeeper".into(),
         version: "0.1.0".into(),
         started_at: at("2026-11-18T03:00:00Z"),
-        state: State::Leading,
+        state: NodeState::Leading,
         ready: true,
         awaiting: None,
         role: Role {
@@ -147,7 +147,7 @@ pub(crate) fn leader() -> Status {
 /// A node that has lost ZooKeeper, and whose jobs file has become invalid.
 pub(crate) fn cut_off() -> Status {
     let mut status = leader();
-    status.state = State::Joining;
+    status.state = NodeState::Joining;
     status.ready = false;
     status.awaiting = Some("ZooKeeper at zk1:2181,zk2:2181".into());
     status.role = Role::default();

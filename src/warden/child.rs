@@ -18,7 +18,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, setrlimit};
 use super::spawn::{close_others, failed, join_own_keyring};
 use super::{limits, program};
 use crate::clock::system::uptime;
-use crate::process::{Launch, StartFailure, Step, User};
+use crate::process::{Launch, StartFailure, StartStep, User};
 
 /// Runs a script without `#!`, as execvp(3) and every shell do.
 const SHELL: &str = "/bin/sh";
@@ -80,7 +80,7 @@ pub(super) fn become_job(
     warden: Pid,
     is_in_cgroup: bool,
 ) -> Result<Infallible, StartFailure> {
-    let prepare = |done: Result<(), Error>| done.map_err(|error| failed(Step::Prepare, error));
+    let prepare = |done: Result<(), Error>| done.map_err(|error| failed(StartStep::Prepare, error));
     prepare(own_session(streams))?;
     if !is_in_cgroup {
         prepare(move_into(setup.cgroup))?;
@@ -88,9 +88,9 @@ pub(super) fn become_job(
     close_others(streams.status.as_raw_fd());
     audit_as(setup.launch.uid());
     reset_oom_score();
-    limit(setup).map_err(|error| failed(Step::Limits, error))?;
+    limit(setup).map_err(|error| failed(StartStep::Limits, error))?;
     prepare(join_own_keyring())?;
-    become_user(setup).map_err(|error| failed(Step::User, error))?;
+    become_user(setup).map_err(|error| failed(StartStep::User, error))?;
     if setup.launch.user.is_some() {
         // The keyring joined above belongs to root, and it remains in use if the user's quota allows no other. In both
         // cases it is this job's alone.
@@ -98,12 +98,12 @@ pub(super) fn become_job(
     }
     prepare(tie_to(warden))?;
     prepare(set_masks(setup.launch.umask))?;
-    enter(setup).map_err(|error| failed(Step::Directory, error))?;
+    enter(setup).map_err(|error| failed(StartStep::Directory, error))?;
     // Checked again at the very end: entering a directory can take arbitrarily long.
     if uptime() >= setup.launch.not_after {
         return Err(StartFailure::TooLate);
     }
-    Err(failed(Step::Exec, Error::from_raw_os_error(exec(setup) as i32)))
+    Err(failed(StartStep::Exec, Error::from_raw_os_error(exec(setup) as i32)))
 }
 
 fn own_session(streams: &ChildStreams<'_>) -> Result<(), Error> {

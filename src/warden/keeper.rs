@@ -19,7 +19,7 @@ use super::spawn::{self, Spawner};
 use super::tree::{Tree, Trees};
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
-use crate::process::{Deadline, EndedBy, Launch, Notice, Order, StartFailure, Step, Stream, TreeId, Urgent};
+use crate::process::{Deadline, EndedBy, Launch, Notice, Order, StartFailure, StartStep, Stream, TreeId, Urgent};
 use crate::run::KnownBy;
 
 /// Starts in one turn. After that many, due trees are killed and ends are reported.
@@ -241,7 +241,10 @@ impl Keeper {
     fn try_start(&mut self, launch: &Launch) -> Result<(), StartFailure> {
         let tree_id = launch.tree_id;
         if tree_id.0 >= TREE_IDS || self.trees.contains(tree_id) {
-            return Err(StartFailure::Step { step: Step::Prepare, errno: rustix::io::Errno::EXIST.raw_os_error() });
+            return Err(StartFailure::Step {
+                step: StartStep::Prepare,
+                errno: rustix::io::Errno::EXIST.raw_os_error(),
+            });
         }
         // It would have to be killed at once.
         if launch.deadline.due(self.lease_until) <= uptime() {

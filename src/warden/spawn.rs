@@ -26,7 +26,7 @@ use super::procfs;
 use crate::clock::Uptime;
 use crate::clock::system::uptime;
 use crate::memory_file;
-use crate::process::{Launch, StartFailure, Step};
+use crate::process::{Launch, StartFailure, StartStep};
 
 /// Descriptors kept free for reading /proc: without them no tree could be ended in an orderly way.
 const RESERVE: RawFd = 16;
@@ -90,14 +90,14 @@ impl Spawner {
 
     /// Forks and starts `launch`, unless it is too late.
     pub(super) fn spawn(&self, launch: &Launch, cgroup: Option<&RunCgroup>) -> Result<Child, StartFailure> {
-        let cgroup = cgroup.map(RunCgroup::open).transpose().map_err(|error| failed(Step::Fork, error))?;
+        let cgroup = cgroup.map(RunCgroup::open).transpose().map_err(|error| failed(StartStep::Fork, error))?;
         let cgroup = cgroup.as_ref().map(AsFd::as_fd);
-        let setup =
-            ChildSetup::new(launch, self.open_files, cgroup).map_err(|NulByte| failed(Step::Exec, Error::INVAL))?;
+        let setup = ChildSetup::new(launch, self.open_files, cgroup)
+            .map_err(|NulByte| failed(StartStep::Exec, Error::INVAL))?;
         let input =
             Some(&launch.input).filter(|text| !text.is_empty()).map(|text| memory_file::holding(text.as_bytes()));
-        let input = input.transpose().map_err(|error| failed(Step::Fork, error))?;
-        let pipes = Pipes::new(self.last).map_err(|error| failed(Step::Fork, error))?;
+        let input = input.transpose().map_err(|error| failed(StartStep::Fork, error))?;
+        let pipes = Pipes::new(self.last).map_err(|error| failed(StartStep::Fork, error))?;
         fork(&setup, pipes, input.as_ref().unwrap_or(&self.null).as_fd())
     }
 }
@@ -118,7 +118,7 @@ fn fork(setup: &ChildSetup<'_>, pipes: Pipes, stdin: BorrowedFd<'_>) -> Result<C
     match forked {
         Ok((None, is_in_cgroup)) => run_child(setup, &streams, warden, is_in_cgroup),
         Ok((Some(pid), _)) => Ok(Child { pid, at, status, stdout, stderr }),
-        Err(error) => Err(failed(Step::Fork, Error::from_raw_os_error(error as i32))),
+        Err(error) => Err(failed(StartStep::Fork, Error::from_raw_os_error(error as i32))),
     }
 }
 
@@ -177,11 +177,11 @@ pub(super) fn outcome(report: &[u8]) -> Option<StartFailure> {
     let errno = errno.first_chunk().map_or(0, |bytes| i32::from_le_bytes(*bytes));
     Some(match step {
         TOO_LATE => StartFailure::TooLate,
-        LIMITS => StartFailure::Step { step: Step::Limits, errno },
-        USER => StartFailure::Step { step: Step::User, errno },
-        DIRECTORY => StartFailure::Step { step: Step::Directory, errno },
-        EXEC => StartFailure::Step { step: Step::Exec, errno },
-        _ => StartFailure::Step { step: Step::Prepare, errno },
+        LIMITS => StartFailure::Step { step: StartStep::Limits, errno },
+        USER => StartFailure::Step { step: StartStep::User, errno },
+        DIRECTORY => StartFailure::Step { step: StartStep::Directory, errno },
+        EXEC => StartFailure::Step { step: StartStep::Exec, errno },
+        _ => StartFailure::Step { step: StartStep::Prepare, errno },
     })
 }
 
@@ -195,17 +195,17 @@ const USER: u8 = 5;
 fn report(failure: StartFailure) -> [u8; 5] {
     let (step, errno) = match failure {
         StartFailure::TooLate => (TOO_LATE, 0),
-        StartFailure::Step { step: Step::Limits, errno } => (LIMITS, errno),
-        StartFailure::Step { step: Step::User, errno } => (USER, errno),
-        StartFailure::Step { step: Step::Directory, errno } => (DIRECTORY, errno),
-        StartFailure::Step { step: Step::Exec, errno } => (EXEC, errno),
-        StartFailure::Step { step: Step::Fork | Step::Prepare, errno } => (PREPARE, errno),
+        StartFailure::Step { step: StartStep::Limits, errno } => (LIMITS, errno),
+        StartFailure::Step { step: StartStep::User, errno } => (USER, errno),
+        StartFailure::Step { step: StartStep::Directory, errno } => (DIRECTORY, errno),
+        StartFailure::Step { step: StartStep::Exec, errno } => (EXEC, errno),
+        StartFailure::Step { step: StartStep::Fork | StartStep::Prepare, errno } => (PREPARE, errno),
     };
     let [a, b, c, d] = errno.to_le_bytes();
     [step, a, b, c, d]
 }
 
-pub(super) fn failed(step: Step, error: Error) -> StartFailure {
+pub(super) fn failed(step: StartStep, error: Error) -> StartFailure {
     StartFailure::Step { step, errno: error.raw_os_error() }
 }
 
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn the_warden_decodes_what_the_child_reports() {
-        for step in [Step::Prepare, Step::Limits, Step::User, Step::Directory, Step::Exec] {
+        for step in [StartStep::Prepare, StartStep::Limits, StartStep::User, StartStep::Directory, StartStep::Exec] {
             let failure = StartFailure::Step { step, errno: 13 };
             assert_eq!(outcome(&report(failure)), Some(failure));
         }

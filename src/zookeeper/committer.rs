@@ -26,7 +26,7 @@ use super::paths;
 use super::trim::WrittenRecord;
 use crate::clock::{Clock, Uptime};
 use crate::job::JobName;
-use crate::ledger::{Chains, Change, Commit, CommitId};
+use crate::ledger::{Change, Commit, CommitId, Pipelines};
 use crate::run::{RunRecord, Version};
 use group::{Group, GroupFailure, PendingCommit, TraceVerdict};
 use queue::CommitQueue;
@@ -118,7 +118,7 @@ pub struct Committer<C, K> {
     refusals: BTreeMap<JobName, Refusal>,
     /// The candidate of a term that is over: groups with this fence are not sent.
     held: Option<String>,
-    chains: Chains,
+    pipelines: Pipelines,
     last_group: u64,
     last_sent: Uptime,
 }
@@ -135,7 +135,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
             deferred: BTreeMap::new(),
             refusals: BTreeMap::new(),
             held: None,
-            chains: Chains::default(),
+            pipelines: Pipelines::default(),
             last_group: 0,
             last_sent: Uptime::ZERO,
         }
@@ -146,7 +146,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
     /// Answers at once if the change depends on one that was refused.
     #[must_use]
     pub fn request(&mut self, id: CommitId, change: Change, fence: Option<String>) -> Vec<CommitResult> {
-        if self.chains.is_broken(&change) {
+        if self.pipelines.is_broken(&change) {
             return vec![(id, Commit::Superseded)];
         }
         let job = change.job().clone();
@@ -171,14 +171,14 @@ impl<C: Client, K: Clock> Committer<C, K> {
         outcome.answers
     }
 
-    /// Starts a new term. Its leader has read every job, so no chain is broken any more.
+    /// Starts a new term. Its leader has read every job, so no pipeline is broken any more.
     pub fn start_term(&mut self) {
-        self.chains = Chains::default();
+        self.pipelines = Pipelines::default();
     }
 
-    /// The leader reads this job again, so its chain of writes starts afresh.
+    /// The leader reads this job again, so its pipeline of writes starts afresh.
     pub fn read(&mut self, job: &JobName) {
-        self.chains.read(job);
+        self.pipelines.read(job);
     }
 
     /// Notes that the znode that holds the job's history is gone.
@@ -441,8 +441,8 @@ impl<C: Client, K: Clock> Committer<C, K> {
 
     /// Rejects every waiting change that depends on a rejected one.
     fn break_chain(&mut self, refused: &Change, outcome: &mut CommitEffects) {
-        self.chains.answered(refused, Commit::Superseded);
-        let broken = self.waiting.take(|pending| self.chains.is_broken(&pending.change));
+        self.pipelines.answered(refused, Commit::Superseded);
+        let broken = self.waiting.take(|pending| self.pipelines.is_broken(&pending.change));
         outcome.answers.extend(broken.into_iter().map(|pending| (pending.id, Commit::Superseded)));
     }
 

@@ -273,10 +273,10 @@ pub async fn get_small<C: Client>(client: &C, parent: &str, names: Vec<String>) 
 /// The node named in the data of a queue entry.
 pub fn node_in(data: &[u8]) -> Option<NodeName> {
     #[derive(serde::Deserialize)]
-    struct Entry {
+    struct CandidateData {
         node: NodeName,
     }
-    serde_json::from_slice::<Entry>(data).ok().map(|entry| entry.node)
+    serde_json::from_slice::<CandidateData>(data).ok().map(|data| data.node)
 }
 
 /// Serializes a record.

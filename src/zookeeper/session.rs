@@ -39,7 +39,7 @@ type BoxedAnswer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Connection settings.
 #[derive(Clone, Default)]
-pub struct Settings {
+pub struct ConnectionSettings {
     /// `host:port,host:port/chroot`.
     pub connect: String,
     /// The session timeout to request.
@@ -82,14 +82,14 @@ impl Connector {
     ///
     /// # Errors
     /// If a certificate or key cannot be read; the text says which.
-    pub fn new(settings: Settings) -> Result<Self, String> {
+    pub fn new(settings: ConnectionSettings) -> Result<Self, String> {
         let mut connector = Self::closing(settings)?;
         connector.connector = connector.connector.with_detached();
         Ok(connector)
     }
 
     /// A connector whose sessions close when their last clone is dropped.
-    fn closing(settings: Settings) -> Result<Self, String> {
+    fn closing(settings: ConnectionSettings) -> Result<Self, String> {
         let mut connector = zk::Client::connector().with_session_timeout(settings.session_timeout).with_fail_eagerly();
         let identity = Identity::of(&settings);
         for (scheme, credential) in &settings.auth.identities {

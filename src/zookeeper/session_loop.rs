@@ -46,8 +46,8 @@ use super::client::{Client, Connect, Done, MultiError, State, Watch};
 use super::committer::{Committer, Completed};
 use super::context::{self, LocalNode, SessionContext, SessionError};
 use super::supervisor::{Deferred, Supervisor};
-use super::trim::{self, Trimmer};
-use super::watcher::{Step, Watcher};
+use super::trim::{CompletedTrim, Trimmer};
+use super::watcher::{CompletedWatch, Watcher};
 use super::{forget, queue, session_id};
 use crate::clock::{Clock, Uptime, Wake};
 use crate::coordination::Request;
@@ -84,11 +84,11 @@ enum LoopEvent<W> {
     Renewed(Renewed),
     OwnEntry,
     Predecessor,
-    Run(Step),
+    Run(CompletedWatch),
     OperatorRequests(RequestsEvent),
     Read(Box<ReadDone>),
     AccessUpdated(rights::Finished),
-    Trimmed(trim::Step),
+    Trimmed(CompletedTrim),
     Forgot(Result<forget::Look, SessionError>),
     Request(Option<Request>),
     Time,

@@ -66,7 +66,7 @@ const SWEEP_AFTER: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// The result of one of the trimmer's requests.
-pub struct Step(TrimResult);
+pub struct CompletedTrim(TrimResult);
 
 enum TrimResult {
     Listed {
@@ -122,7 +122,7 @@ pub struct Trimmer<C, K> {
     /// No request is sent before this time.
     from: Uptime,
     sweep: Sweep,
-    steps: FuturesUnordered<Pin<Box<dyn Future<Output = Step> + Send>>>,
+    steps: FuturesUnordered<Pin<Box<dyn Future<Output = CompletedTrim> + Send>>>,
 }
 
 impl<C: Client, K: Clock> Trimmer<C, K> {
@@ -231,12 +231,12 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
     }
 
     /// The next result; `None` at once if nothing is in flight. Cancel safe.
-    pub async fn step(&mut self) -> Option<Step> {
+    pub async fn step(&mut self) -> Option<CompletedTrim> {
         self.steps.next().await
     }
 
     /// Applies a result.
-    pub fn complete(&mut self, step: Step, now: Uptime) {
+    pub fn complete(&mut self, step: CompletedTrim, now: Uptime) {
         match step.0 {
             TrimResult::Listed { job, result } => self.listed(job, result, now),
             TrimResult::Deleted(deletes) => self.deleted(deletes, now),
@@ -250,7 +250,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
         let context = self.context.clone();
         self.steps.push(Box::pin(async move {
             let result = list(&context, &job).await;
-            Step(TrimResult::Listed { job, result })
+            CompletedTrim(TrimResult::Listed { job, result })
         }));
     }
 
@@ -300,7 +300,7 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
                 Some(multi) => multi.await.map(drop),
                 None => Err(unanswered()),
             };
-            Step(TrimResult::Deleted(delete_singly(&context, deletes, answer).await))
+            CompletedTrim(TrimResult::Deleted(delete_singly(&context, deletes, answer).await))
         }));
     }
 
@@ -361,10 +361,10 @@ impl<C: Client, K: Clock> Trimmer<C, K> {
         }
         let context = self.context.clone();
         self.steps.push(match left.pop_front() {
-            None => Box::pin(async move { Step(TrimResult::Jobs(jobs(&context).await)) }),
+            None => Box::pin(async move { CompletedTrim(TrimResult::Jobs(jobs(&context).await)) }),
             Some(job) => Box::pin(async move {
                 let result = record_names(&context, &job).await.map(|names| names.len());
-                Step(TrimResult::Swept { job, result })
+                CompletedTrim(TrimResult::Swept { job, result })
             }),
         });
         self.sweep = Sweep::Checking(left);

@@ -55,7 +55,7 @@ enum MemberState {
 }
 
 /// The result of one of the watcher's steps: a read, and often a wait for a change after it.
-pub struct Step(WatchResult);
+pub struct CompletedWatch(WatchResult);
 
 #[expect(clippy::large_enum_variant, reason = "nearly all results are of runs")]
 enum WatchResult {
@@ -137,7 +137,7 @@ pub struct Watcher<C, K> {
     is_poll_late: bool,
     /// Members that have changed. The next poll finds out whether they are alive.
     changed: BTreeSet<NodeName>,
-    steps: FuturesUnordered<Pin<Box<dyn Future<Output = Step> + Send>>>,
+    steps: FuturesUnordered<Pin<Box<dyn Future<Output = CompletedWatch> + Send>>>,
 }
 
 impl<C: Client, K: Clock> Watcher<C, K> {
@@ -278,7 +278,9 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         let states: BTreeMap<NodeName, MemberState> = states.chain(changed).collect();
         let context = self.context.clone();
         self.poll_at = None;
-        self.steps.push(Box::pin(async move { Step(WatchResult::OfUnwatched(poll(&context, polled, &states).await)) }));
+        self.steps.push(Box::pin(async move {
+            CompletedWatch(WatchResult::OfUnwatched(poll(&context, polled, &states).await))
+        }));
     }
 
     /// Starts a step, which ends early when the returned sender is dropped.
@@ -287,8 +289,8 @@ impl<C: Client, K: Clock> Watcher<C, K> {
         self.steps.push(Box::pin(async move {
             // A step only reads and watches, so it may be dropped at any time.
             match select(pin!(step), dropped).await {
-                Either::Left((result, _)) => Step(result),
-                Either::Right(_) => Step(WatchResult::Nothing),
+                Either::Left((result, _)) => CompletedWatch(result),
+                Either::Right(_) => CompletedWatch(WatchResult::Nothing),
             }
         }));
         keep
@@ -310,12 +312,12 @@ impl<C: Client, K: Clock> Watcher<C, K> {
     }
 
     /// The next result; `None` at once if no step is in flight. Cancel safe.
-    pub async fn step(&mut self) -> Option<Step> {
+    pub async fn step(&mut self) -> Option<CompletedWatch> {
         self.steps.next().await
     }
 
     /// Applies a result and returns the events to report. A read that failed is repeated.
-    pub fn complete(&mut self, step: Step, now: Uptime) -> Result<Vec<Event>, SessionError> {
+    pub fn complete(&mut self, step: CompletedWatch, now: Uptime) -> Result<Vec<Event>, SessionError> {
         match step.0 {
             WatchResult::Nothing => Ok(Vec::new()),
             WatchResult::OfUnwatched(result) => self.polled(result, now),

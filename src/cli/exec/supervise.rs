@@ -13,7 +13,7 @@ use crate::cli::Error;
 use crate::clock::system::{SystemClock, now};
 use crate::clock::{Clock as _, Uptime, Wake};
 use crate::job::Job;
-use crate::process::{EndedBy, Ending, Launch, Notice, Order, StartFailure, Step, Stream, TreeId};
+use crate::process::{EndedBy, Ending, Launch, Notice, Order, StartFailure, StartStep, Stream, TreeId};
 use crate::run::millis;
 use crate::warden::handle::{Handle, Warden, WardenGone};
 
@@ -87,7 +87,7 @@ impl Supervisor<'_> {
     async fn run(&mut self, launch: Launch) -> Result<StartedOrFailed, WardenGone> {
         if self.warden.send(&Order::Start(Box::new(launch))).is_err() {
             let too_long = nix::errno::Errno::E2BIG as i32;
-            return Ok(Err(StartFailure::Step { step: Step::Exec, errno: too_long }));
+            return Ok(Err(StartFailure::Step { step: StartStep::Exec, errno: too_long }));
         }
         let clock = SystemClock::default();
         loop {

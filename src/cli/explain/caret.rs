@@ -1,16 +1,16 @@
 //! An expression with a caret line below that marks the fault.
 
 use crate::escape::is_harmful;
-use crate::schedule::Place;
+use crate::schedule::FaultPosition;
 
 /// Characters shown on either side of a fault in a long expression.
 const AROUND: usize = 60;
 
 /// Returns two lines: the expression, and `^` under the wrong characters.
-pub(super) fn marked(expression: &str, place: Place) -> String {
-    let start = place.offset.saturating_sub(AROUND);
+pub(super) fn marked(expression: &str, position: FaultPosition) -> String {
+    let start = position.offset.saturating_sub(AROUND);
     // At least one `^`, also behind the end, where something is missing.
-    let width = place.length.clamp(1, AROUND);
+    let width = position.length.clamp(1, AROUND);
     let cell = |c: char| {
         if c.is_whitespace() {
             ' '
@@ -20,9 +20,10 @@ pub(super) fn marked(expression: &str, place: Place) -> String {
             c
         }
     };
-    let shown: String = expression.chars().skip(start).take(place.offset - start + width + AROUND).map(cell).collect();
+    let shown: String =
+        expression.chars().skip(start).take(position.offset - start + width + AROUND).map(cell).collect();
     let cut = if start > 0 { "…" } else { "" };
-    let margin = " ".repeat(cut.chars().count() + place.offset - start);
+    let margin = " ".repeat(cut.chars().count() + position.offset - start);
     format!("  {cut}{}\n  {margin}{}", shown.trim_end(), "^".repeat(width))
 }
 
@@ -31,7 +32,7 @@ mod tests {
     use super::*;
 
     fn shown(expression: &str, offset: usize, length: usize) -> String {
-        marked(expression, Place { expression: 0, offset, length })
+        marked(expression, FaultPosition { expression: 0, offset, length })
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::api::serve::Serving;
 use crate::api::socket::{self, ApiSocket, Claim};
 use crate::api::{self, Sources};
 use crate::cli::Error;
-use crate::status::{State, Status};
+use crate::status::{NodeState, Status};
 use crate::telemetry::TARGET;
 
 /// Nice value of the TCP thread, so that the daemon's threads come first.
@@ -168,7 +168,7 @@ async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_d
 }
 
 fn is_leading(status: &Status) -> bool {
-    matches!(status.state, State::Leading | State::TakingOver)
+    matches!(status.state, NodeState::Leading | NodeState::TakingOver)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::election::{Published, highest_priority};
 use crate::escape;
 use crate::job::JobName;
 use crate::run::RunState;
-use crate::status::{Confinement, JobStatus, LimitedBy, Place, State, Status};
+use crate::status::{Confinement, JobStatus, LimitedBy, NodeState, QueuedCandidate, Status};
 use crate::term::NodeName;
 
 pub(super) fn write(status: &Status, out: &mut dyn Write) -> io::Result<()> {
@@ -82,7 +82,7 @@ fn successor(status: &Status) -> Option<String> {
 
 fn node(status: &Status) -> String {
     let mut text = format!("{}, {}", status.node, status.state.as_str());
-    if status.state == State::Following
+    if status.state == NodeState::Following
         && let Some(before) = &status.role.predecessor_node
     {
         text.push_str(&format!(" behind {before}"));
@@ -140,16 +140,16 @@ fn names(nodes: &[NodeName]) -> String {
 
 fn queue(status: &Status) -> Table {
     let mut table = Table::new(&["QUEUE", "NODE", "WAITS FOR", "CANDIDATE"]);
-    for (i, position) in status.queue.iter().enumerate() {
+    for (i, queued) in status.queue.iter().enumerate() {
         let before = i.checked_sub(1).and_then(|before| status.queue.get(before));
         let waits_for = before.map_or_else(|| "- (leads)".into(), holder);
-        table.row([(i + 1).to_string(), holder(position), waits_for, short(&position.candidate.0)]);
+        table.row([(i + 1).to_string(), holder(queued), waits_for, short(&queued.candidate.0)]);
     }
     table
 }
 
-fn holder(position: &Place) -> String {
-    position.node.as_ref().map_or_else(|| "(not cronkeeper's)".into(), NodeName::to_string)
+fn holder(queued: &QueuedCandidate) -> String {
+    queued.node.as_ref().map_or_else(|| "(not cronkeeper's)".into(), NodeName::to_string)
 }
 
 /// Shortens a candidate's name to its end, which is unique; the uuid in front is not needed.
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
     use crate::fuzz::{Fuzz, is_read_back};
     use crate::run::fuzz::WORDS;
-    use crate::run::{Answer, Link, Span};
+    use crate::run::{Link, Span, UpstreamResult};
     use crate::status::sample;
 
     fn shown(status: &Status) -> String {
@@ -334,7 +334,7 @@ mod tests {
             scheduled_at: at,
             span: Span { last: at, count: 1 },
             trigger: None,
-            answer: Answer::Success,
+            result: UpstreamResult::Success,
             at,
         };
         status.put_links([link].iter());

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use tracing::warn;
 
 use crate::job::JobName;
-use crate::process::{StartFailure, Step};
+use crate::process::{StartFailure, StartStep};
 use crate::run::RunId;
 use crate::telemetry::TARGET;
 
@@ -21,17 +21,17 @@ pub(in crate::daemon) fn not_started(job: &JobName, run: &RunId, why: StartFailu
 pub(super) fn describe(why: StartFailure) -> String {
     let StartFailure::Step { step, errno } = why else { return "it was too late".to_owned() };
     let what = match step {
-        Step::Fork if errno == Errno::AGAIN.raw_os_error() => {
+        StartStep::Fork if errno == Errno::AGAIN.raw_os_error() => {
             "cannot create a process: the unit (`TasksMax=`) or the host has reached its limit of processes"
         }
-        Step::Fork => "cannot create a process",
-        Step::Prepare => "cannot prepare its process",
-        Step::Limits => "cannot set its limits or nice value",
+        StartStep::Fork => "cannot create a process",
+        StartStep::Prepare => "cannot prepare its process",
+        StartStep::Limits => "cannot set its limits or nice value",
         // The user was looked up before there was a process, so there is no system error to report.
-        Step::User if errno == 0 => return "this host does not know its user or group".to_owned(),
-        Step::User => "cannot switch to its user",
-        Step::Directory => "cannot enter its working directory",
-        Step::Exec => "cannot execute its program",
+        StartStep::User if errno == 0 => return "this host does not know its user or group".to_owned(),
+        StartStep::User => "cannot switch to its user",
+        StartStep::Directory => "cannot enter its working directory",
+        StartStep::Exec => "cannot execute its program",
     };
     format!("{what}: {}", io::Error::from_raw_os_error(errno))
 }

@@ -26,14 +26,14 @@ use crate::engine::context::Context;
 use crate::engine::runs::Runs;
 use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{Change, Commit};
-use crate::run::{Answer, Link, RunId, Skip, SkipReason, TriggerSeq};
+use crate::run::{Link, RunId, Skip, SkipReason, TriggerSeq, UpstreamResult};
 
 /// Most decided links, and runs of triggers, that are remembered. For older ones the ledger is checked by the commit.
 const REMEMBERED: usize = 1_000;
 
-/// The links that a leader knows of.
+/// The undecided runs of jobs that run after others, with the links that a leader knows of.
 #[derive(Debug, Default)]
-pub(super) struct Chains {
+pub(super) struct DownstreamRuns {
     /// Undecided runs with their links.
     open: BTreeMap<RunId, WaitingRun>,
     /// Links that were decided on in this term.
@@ -46,7 +46,7 @@ pub(super) struct Chains {
     give_up: BTreeSet<(Uptime, RunId)>,
 }
 
-impl Chains {
+impl DownstreamRuns {
     /// Adds the links in the ledger that are not decided on yet.
     pub fn add(&mut self, read: BTreeMap<TriggerSeq, Link>) {
         for (seq, link) in read {
@@ -231,9 +231,9 @@ impl Chains {
             node: cx.node.clone(),
             decided_at: cx.now.wall,
         };
-        let answer = self.open.get(id).map_or(Answer::Skipped, WaitingRun::answer_to_dependents);
+        let result = self.open.get(id).map_or(UpstreamResult::Skipped, WaitingRun::result_for_dependents);
         let dependents = if notifies_dependents { cx.jobs.dependents_of(id.job()) } else { &[] };
-        let dependents = Link::of_skip(&skip, skip.first, skip.count, answer, dependents);
+        let dependents = Link::of_skip(&skip, skip.first, skip.count, result, dependents);
         let links = self.mark_removing(id);
         let skip = why.map(|_| skip);
         let unreported = skip.clone().map(UnreportedSkip::of);

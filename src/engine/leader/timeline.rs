@@ -21,7 +21,7 @@ use crate::engine::commits::UnreportedSkip;
 use crate::engine::report::MarkAhead;
 use crate::job::{Job, JobName};
 use crate::ledger::SkipWrite;
-use crate::run::{Answer, JobRecord, Link, Skip, Version};
+use crate::run::{JobRecord, Link, Skip, UpstreamResult, Version};
 
 /// One job's occurrences, as far as they are decided on.
 #[derive(Debug)]
@@ -92,7 +92,8 @@ impl Timeline {
         dependents: &[JobName],
     ) -> (Option<UnreportedSkip>, Option<SkipWrite>) {
         let Some(mut unreported) = skip else { return (None, None) };
-        let links = Link::of_skip(&unreported.skip, unreported.first, unreported.count, Answer::NotBegun, dependents);
+        let links =
+            Link::of_skip(&unreported.skip, unreported.first, unreported.count, UpstreamResult::NotBegun, dependents);
         let before = self.skip.take().filter(|(_, skip)| skip.reason == unreported.skip.reason);
         let (at, now) = match before {
             Some((version, skip)) => {

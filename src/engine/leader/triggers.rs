@@ -18,7 +18,7 @@ use crate::engine::misfire::{LEAST_AGE, is_too_old};
 use crate::engine::runs::Runs;
 use crate::job::Job;
 use crate::ledger::{Change, Commit, TriggerEntry};
-use crate::run::{Answer, Link, RunId, Skip, SkipReason, TriggerSeq};
+use crate::run::{Link, RunId, Skip, SkipReason, TriggerSeq, UpstreamResult};
 
 /// Resolution of a trigger's time of creation.
 const STAMP: Duration = Duration::from_secs(1);
@@ -171,7 +171,8 @@ fn drop_trigger(cx: &mut Context, seq: TriggerSeq, entry: &TriggerEntry, why: Op
         decided_at: cx.now.wall,
     });
     let dependents = cx.jobs.dependents_of(&request.job);
-    let links = skip.iter().flat_map(|skip| Link::of_skip(skip, skip.first, 1, Answer::NotBegun, dependents)).collect();
+    let links =
+        skip.iter().flat_map(|skip| Link::of_skip(skip, skip.first, 1, UpstreamResult::NotBegun, dependents)).collect();
     let unreported = skip.clone().map(UnreportedSkip::of);
     let change = Change::DropTrigger { job: request.job.clone(), seq, skip, links };
     cx.commit(change, Purpose::DropTrigger { skip: unreported });

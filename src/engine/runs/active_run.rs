@@ -28,7 +28,7 @@ pub(in crate::engine) struct ActiveRun {
     pub record: RunRecord,
     /// Version of the record.
     pub version: Version,
-    state: State,
+    state: ActiveRunState,
     /// The in-flight commit about the run: never more than one.
     pub commit: Option<CommitId>,
     /// News of the run that arrived while a commit about it was in flight; handled if that commit is rejected.
@@ -46,7 +46,7 @@ pub(in crate::engine) enum News {
 
 /// State of a run at this node: who has it, and how far it is.
 #[derive(Clone, Debug)]
-pub(in crate::engine) enum State {
+pub(in crate::engine) enum ActiveRunState {
     /// This node has it.
     Local(LocalRun),
     /// Another node has it, and was alive when last read.
@@ -164,7 +164,7 @@ pub(in crate::engine) enum StopCause {
 
 /// A step from one state of a run to another.
 #[derive(Clone, Debug)]
-pub(in crate::engine) enum Step {
+pub(in crate::engine) enum RunStep {
     /// This node requests an attempt from the ledger.
     Begin(Arc<Job>),
     /// The ledger has accepted the attempt, and the warden is ordered to start it.
@@ -185,7 +185,7 @@ pub(in crate::engine) enum Step {
     Settle,
 }
 
-impl State {
+impl ActiveRunState {
     /// A new attempt of this node.
     pub fn beginning(job: Arc<Job>) -> Self {
         Self::Local(LocalRun { job: Some(job), phase: Phase::Beginning })
@@ -200,26 +200,28 @@ impl State {
     ///
     /// # Errors
     /// When the state does not allow the step.
-    pub fn after(self, step: Step) -> Result<Self, (Self, IllegalStep)> {
+    pub fn after(self, step: RunStep) -> Result<Self, (Self, IllegalStep)> {
         use Phase as P;
         let local = |job, phase| Ok(Self::Local(LocalRun { job, phase }));
         match (self, step) {
             // The run has no process here any more, so the ledger's record counts, whatever this node was about to
             // write.
-            (_, Step::Disown) => Ok(Self::Unowned),
-            (Self::Unowned, Step::Begin(job)) => Ok(Self::beginning(job)),
-            (Self::Local(LocalRun { job, phase: P::Beginning }), Step::Start(process)) => local(job, P::Alive(process)),
-            (Self::Local(LocalRun { job, phase: P::Beginning }), Step::LoseAnswer) => local(job, P::Unconfirmed),
-            (Self::Local(LocalRun { job, phase: P::Beginning | P::Alive(_) | P::Releasing(_) }), Step::End(end)) => {
+            (_, RunStep::Disown) => Ok(Self::Unowned),
+            (Self::Unowned, RunStep::Begin(job)) => Ok(Self::beginning(job)),
+            (Self::Local(LocalRun { job, phase: P::Beginning }), RunStep::Start(process)) => {
+                local(job, P::Alive(process))
+            }
+            (Self::Local(LocalRun { job, phase: P::Beginning }), RunStep::LoseAnswer) => local(job, P::Unconfirmed),
+            (Self::Local(LocalRun { job, phase: P::Beginning | P::Alive(_) | P::Releasing(_) }), RunStep::End(end)) => {
                 local(job, P::Ended(end))
             }
             (
                 Self::Local(LocalRun { job, phase: P::Beginning | P::Unconfirmed | P::Alive(_) }),
-                Step::Release(release),
+                RunStep::Release(release),
             ) => local(job, P::Releasing(release)),
-            (Self::Unowned | Self::Remote | Self::CutOff, Step::FindRemote) => Ok(Self::Remote),
-            (Self::Unowned | Self::Remote | Self::CutOff, Step::CutOff) => Ok(Self::CutOff),
-            (Self::Unowned | Self::CutOff, Step::Settle) => Ok(Self::Settling),
+            (Self::Unowned | Self::Remote | Self::CutOff, RunStep::FindRemote) => Ok(Self::Remote),
+            (Self::Unowned | Self::Remote | Self::CutOff, RunStep::CutOff) => Ok(Self::CutOff),
+            (Self::Unowned | Self::CutOff, RunStep::Settle) => Ok(Self::Settling),
             (state, step) => {
                 let illegal = IllegalStep { state: state.name(), step: step.name() };
                 Err((state, illegal))
@@ -244,7 +246,7 @@ impl State {
     }
 }
 
-impl Step {
+impl RunStep {
     fn name(&self) -> &'static str {
         match self {
             Self::Begin(_) => "begin",
@@ -262,11 +264,11 @@ impl Step {
 
 impl ActiveRun {
     /// A run whose record was just read or written.
-    pub fn new(record: RunRecord, version: Version, state: State) -> Self {
+    pub fn new(record: RunRecord, version: Version, state: ActiveRunState) -> Self {
         Self { record, version, state, commit: None, news: None }
     }
 
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &ActiveRunState {
         &self.state
     }
 
@@ -274,8 +276,8 @@ impl ActiveRun {
     ///
     /// # Errors
     /// When the state does not allow it; then nothing changes.
-    pub fn step(&mut self, step: Step) -> Result<(), IllegalStep> {
-        let (state, taken) = match std::mem::replace(&mut self.state, State::Unowned).after(step) {
+    pub fn step(&mut self, step: RunStep) -> Result<(), IllegalStep> {
+        let (state, taken) = match std::mem::replace(&mut self.state, ActiveRunState::Unowned).after(step) {
             Ok(state) => (state, Ok(())),
             Err((state, illegal)) => (state, Err(illegal)),
         };
@@ -299,7 +301,7 @@ impl ActiveRun {
 
     pub fn local(&self) -> Option<&LocalRun> {
         match &self.state {
-            State::Local(local) => Some(local),
+            ActiveRunState::Local(local) => Some(local),
             _ => None,
         }
     }
@@ -310,7 +312,7 @@ impl ActiveRun {
 
     fn phase_mut(&mut self) -> Option<&mut Phase> {
         match &mut self.state {
-            State::Local(local) => Some(&mut local.phase),
+            ActiveRunState::Local(local) => Some(&mut local.phase),
             _ => None,
         }
     }
@@ -325,7 +327,7 @@ impl ActiveRun {
     }
 
     pub fn is_unowned(&self) -> bool {
-        matches!(self.state, State::Unowned)
+        matches!(self.state, ActiveRunState::Unowned)
     }
 
     /// True while no node has it and no commit about it is in flight.
@@ -392,8 +394,8 @@ impl ActiveRun {
     /// The job as it was for the run, and the run's end if it is known here.
     pub fn into_end(self) -> (Option<Arc<Job>>, Option<Ended>) {
         match self.state {
-            State::Local(LocalRun { job, phase: Phase::Ended(ended) }) => (job, Some(ended)),
-            State::Local(LocalRun { job, .. }) => (job, None),
+            ActiveRunState::Local(LocalRun { job, phase: Phase::Ended(ended) }) => (job, Some(ended)),
+            ActiveRunState::Local(LocalRun { job, .. }) => (job, None),
             _ => (None, None),
         }
     }
@@ -418,7 +420,7 @@ mod tests {
         Process::new(TreeId(1), Uptime::ZERO, None)
     }
 
-    fn states() -> Vec<State> {
+    fn states() -> Vec<ActiveRunState> {
         let phases = [
             Phase::Beginning,
             Phase::Unconfirmed,
@@ -426,21 +428,24 @@ mod tests {
             Phase::Ended(ended()),
             Phase::Releasing(release()),
         ];
-        let local = phases.map(|phase| State::Local(LocalRun { job: None, phase }));
-        local.into_iter().chain([State::Remote, State::CutOff, State::Unowned, State::Settling]).collect()
+        let local = phases.map(|phase| ActiveRunState::Local(LocalRun { job: None, phase }));
+        local
+            .into_iter()
+            .chain([ActiveRunState::Remote, ActiveRunState::CutOff, ActiveRunState::Unowned, ActiveRunState::Settling])
+            .collect()
     }
 
-    fn steps() -> Vec<Step> {
+    fn steps() -> Vec<RunStep> {
         vec![
-            Step::Begin(Arc::new(job("load", "* * * * * *"))),
-            Step::Start(process()),
-            Step::LoseAnswer,
-            Step::End(ended()),
-            Step::Release(release()),
-            Step::Disown,
-            Step::FindRemote,
-            Step::CutOff,
-            Step::Settle,
+            RunStep::Begin(Arc::new(job("load", "* * * * * *"))),
+            RunStep::Start(process()),
+            RunStep::LoseAnswer,
+            RunStep::End(ended()),
+            RunStep::Release(release()),
+            RunStep::Disown,
+            RunStep::FindRemote,
+            RunStep::CutOff,
+            RunStep::Settle,
         ]
     }
 
@@ -480,9 +485,9 @@ mod tests {
 
     #[test]
     fn the_job_of_an_attempt_stays_with_it() {
-        let begun = State::Unowned.after(Step::Begin(Arc::new(job("load", "* * * * * *")))).unwrap();
-        let alive = begun.after(Step::Start(process())).unwrap();
-        let State::Local(local) = alive.after(Step::End(ended())).unwrap() else { panic!("it is local") };
+        let begun = ActiveRunState::Unowned.after(RunStep::Begin(Arc::new(job("load", "* * * * * *")))).unwrap();
+        let alive = begun.after(RunStep::Start(process())).unwrap();
+        let ActiveRunState::Local(local) = alive.after(RunStep::End(ended())).unwrap() else { panic!("it is local") };
         assert_eq!(local.job.unwrap().name.as_str(), "load");
     }
 }

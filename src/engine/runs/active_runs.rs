@@ -296,7 +296,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Uptime;
-    use crate::engine::runs::active_run::{Process, State};
+    use crate::engine::runs::active_run::{ActiveRunState, Process};
     use crate::engine::tests::fixture::{at, job, set};
     use crate::job::Group;
     use crate::ledger::OwnerState;
@@ -316,21 +316,21 @@ mod tests {
         let name = ["a", "b", "c", "d"][number % 4];
         let second = at(&format!("10:00:0{}", number / 4 % 4));
         let found = crate::engine::tests::fixture::running(&job(name, "* * * * * *"), second, OwnerState::Alive);
-        (found.record.id(), ActiveRun::new(found.record, Version::FIRST, State::Remote))
+        (found.record.id(), ActiveRun::new(found.record, Version::FIRST, ActiveRunState::Remote))
     }
 
     fn change(active: &mut ActiveRun, how: u8) {
         let (mut record, mut commit) = (active.record.clone(), active.commit);
         let state = match how {
-            0 => State::recovered(Phase::Beginning),
+            0 => ActiveRunState::recovered(Phase::Beginning),
             1 | 2 => {
                 let mut process = Process::new(TreeId(1), Uptime::ZERO, None);
                 process.started = (how == 2).then_some(Uptime::ZERO);
-                State::recovered(Phase::Alive(process))
+                ActiveRunState::recovered(Phase::Alive(process))
             }
             3 => {
                 (record.state, commit) = (RunState::Queued, None);
-                State::Unowned
+                ActiveRunState::Unowned
             }
             4 => {
                 commit = Some(CommitId(7));
@@ -338,7 +338,7 @@ mod tests {
             }
             _ => {
                 record.state = RunState::Running;
-                State::Remote
+                ActiveRunState::Remote
             }
         };
         *active = ActiveRun::new(record, Version::FIRST, state);

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::active_run::{ActiveRun, Process, StopCause};
 use crate::clock::{Now, earlier};
-use crate::process::{EndedBy, Ending, Exit, Step};
+use crate::process::{EndedBy, Ending, Exit, StartStep};
 use crate::run::{Outcome, Reason, RunEnd, millis};
 
 const SIGKILL: i32 = 9;
@@ -85,15 +85,15 @@ pub(super) fn is_for_lack_of_resources(errno: i32) -> bool {
     is_any(errno, &[Errno::NOMEM, Errno::AGAIN, Errno::MFILE, Errno::NFILE, Errno::IO])
 }
 
-pub(super) fn reason_of(step: Step, errno: i32) -> Option<Reason> {
+pub(super) fn reason_of(step: StartStep, errno: i32) -> Option<Reason> {
     match step {
-        Step::Directory => Some(Reason::NoDirectory),
-        Step::User => Some(Reason::NoUser),
-        Step::Exec if is_any(errno, &[Errno::NOENT]) => Some(Reason::NotFound),
+        StartStep::Directory => Some(Reason::NoDirectory),
+        StartStep::User => Some(Reason::NoUser),
+        StartStep::Exec if is_any(errno, &[Errno::NOENT]) => Some(Reason::NotFound),
         _ if is_any(errno, &[Errno::NOMEM, Errno::AGAIN]) => Some(Reason::NoMemory),
-        Step::Exec => Some(Reason::NotExecutable),
+        StartStep::Exec => Some(Reason::NotExecutable),
         // The log names the step that failed, and the error.
-        Step::Fork | Step::Prepare | Step::Limits => None,
+        StartStep::Fork | StartStep::Prepare | StartStep::Limits => None,
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::active_run::{ActiveRun, Ended, Phase, Process, Release, State, Step, StopCause};
+use super::active_run::{ActiveRun, ActiveRunState, Ended, Phase, Process, Release, RunStep, StopCause};
 use super::ending::{is_for_lack_of_resources, judge, pause_after, reason_of};
 use super::unowned::LONGEST_CUT_OFF;
 use super::{Runs, at_due, retry, window};
@@ -14,7 +14,7 @@ use crate::engine::commits::Purpose;
 use crate::engine::context::{Context, Fact};
 use crate::engine::report::Report;
 use crate::ledger::{Change, Commit, CommitId, Request};
-use crate::process::{Deadline, Ending, Order, StartFailure, Step as StartStep, TreeId};
+use crate::process::{Deadline, Ending, Order, StartFailure, StartStep, TreeId};
 use crate::run::journal::RecoveredRun;
 use crate::run::{OnLoss, Outcome, Owner, Reason, RunEnd, RunId, RunRecord, RunState, Version, millis};
 use crate::term::TermEnd;
@@ -37,7 +37,7 @@ impl Runs {
                 }
                 None => Phase::Ended(Ended::new(died(), false)),
             };
-            self.active.insert(record.id(), ActiveRun::new(record, version, State::recovered(phase)));
+            self.active.insert(record.id(), ActiveRun::new(record, version, ActiveRunState::recovered(phase)));
         }
     }
 
@@ -158,7 +158,7 @@ impl Runs {
 
     /// Reads the record of a run whose begin was not answered; under the next session if this one is gone.
     pub(super) fn read_unconfirmed(&mut self, cx: &mut Context, run: &RunId) {
-        self.step(cx, run, Step::LoseAnswer);
+        self.step(cx, run, RunStep::LoseAnswer);
         if cx.session.is_some() {
             cx.ledger(Request::ReadRun(run.clone()));
         }
@@ -183,7 +183,7 @@ impl Runs {
         // directory on a dead mount.
         let timeout_at = job.timeout.map(|timeout| cx.now.up + timeout);
         let process = Process::new(tree_id, cx.now.up, timeout_at);
-        if !self.step(cx, run, Step::Start(process.clone())) {
+        if !self.step(cx, run, RunStep::Start(process.clone())) {
             return;
         }
         let deadline = deadline_of(&record, at_due(cx));
@@ -274,7 +274,7 @@ impl Runs {
     /// Releases an own run, so that the leader begins another attempt.
     fn try_again(&mut self, cx: &mut Context, run: &RunId, end: &RunEnd, delay: Duration) {
         let release = Release::retrying(Report::Retrying { end: Box::new(end.clone()), delay });
-        if !self.step(cx, run, Step::Release(release)) {
+        if !self.step(cx, run, RunStep::Release(release)) {
             return;
         }
         if let Some(active) = self.active.get_mut(run) {
@@ -292,7 +292,7 @@ impl Runs {
         let Some(active) = self.active.get(run) else { return };
         let report = Report::Unstarted { run: run.clone(), attempt: active.record.attempt, reason };
         let release = Release { state: RunState::Unstarted, report: Some(Box::new(report)) };
-        if !self.step(cx, run, Step::Release(release)) {
+        if !self.step(cx, run, RunStep::Release(release)) {
             return;
         }
         if let Some(active) = self.active.get_mut(run) {
@@ -306,7 +306,7 @@ impl Runs {
     /// write.
     fn end_run(&mut self, cx: &mut Context, run: &RunId, end: RunEnd) {
         let Some(version) = self.active.get(run).map(|active| active.version) else { return };
-        if !self.step(cx, run, Step::End(Ended::new(end.clone(), true))) {
+        if !self.step(cx, run, RunStep::End(Ended::new(end.clone(), true))) {
             return;
         }
         cx.commands.push(Command::KeepEnd { end: Box::new(end.clone()), version });

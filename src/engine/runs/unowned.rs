@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::active_run::{ActiveRun, News, Phase, State, Step, StopCause};
+use super::active_run::{ActiveRun, ActiveRunState, News, Phase, RunStep, StopCause};
 use super::active_runs::WaitingPosition;
 use super::agenda::{Changed, pop_due};
 use super::waiting::margin;
@@ -24,7 +24,8 @@ use crate::engine::report::Report;
 use crate::job::{JobName, Overlap};
 use crate::ledger::{Change, Commit, CommitId, OwnerState, Request, Running};
 use crate::run::{
-    Answer, KillRequest, Link, OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason, Version,
+    KillRequest, Link, OnLoss, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason, UpstreamResult,
+    Version,
 };
 
 /// Longest time that a run stays cut off. After that, a host that never comes back no longer blocks other runs.
@@ -64,7 +65,8 @@ impl Runs {
         let record = as_known_here(cx, record);
         let state = record.state;
         let is_held = owner == OwnerState::Alive && !state.waits();
-        let active = ActiveRun::new(record, version, if is_held { State::Remote } else { State::Unowned });
+        let active =
+            ActiveRun::new(record, version, if is_held { ActiveRunState::Remote } else { ActiveRunState::Unowned });
         self.active.insert(run.clone(), active);
         self.changed(cx, run.job());
         match (state, owner) {
@@ -84,7 +86,7 @@ impl Runs {
         if let (Some((record, version)), true) = (found, cx.leads()) {
             let record = as_known_here(cx, record);
             let state = record.state;
-            self.active.insert(run.clone(), ActiveRun::new(record, version, State::Remote));
+            self.active.insert(run.clone(), ActiveRun::new(record, version, ActiveRunState::Remote));
             self.changed(cx, run.job());
             match state {
                 RunState::Queued => self.await_others(cx, run),
@@ -143,7 +145,7 @@ impl Runs {
     fn settle_as(&mut self, cx: &mut Context, run: &RunId, end: RunEnd) {
         let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
         let change = Change::End { at: active.version, end: end.clone(), as_leader: true };
-        if self.step(cx, run, Step::Settle) {
+        if self.step(cx, run, RunStep::Settle) {
             let id = cx.commit(change, Purpose::End { run: run.clone(), settled: Some(Box::new(end)) });
             self.note_settling(cx, run, id);
         }
@@ -185,7 +187,7 @@ impl Runs {
     }
 
     fn give_up_at_its_time(&mut self, cx: &mut Context, run: &RunId) {
-        if self.step(cx, run, Step::CutOff)
+        if self.step(cx, run, RunStep::CutOff)
             && let Some(until) = self.active.get(run).and_then(|active| active.record.keep_until)
         {
             self.agenda.keeps.insert((later(until, margin(cx, run)), run.clone()));
@@ -196,7 +198,7 @@ impl Runs {
     pub fn give_up_cut_off(&mut self, cx: &mut Context) {
         while cx.may_decide() {
             let Some(run) = pop_due(&mut self.agenda.keeps, cx.due) else { return };
-            if self.active.get(&run).is_some_and(|active| matches!(active.state(), State::CutOff)) {
+            if self.active.get(&run).is_some_and(|active| matches!(active.state(), ActiveRunState::CutOff)) {
                 self.abandon(cx, &run);
             }
         }
@@ -232,7 +234,7 @@ impl Runs {
         if !cx.leads() {
             return self.forget(cx, run);
         }
-        if !self.step(cx, run, Step::Disown) {
+        if !self.step(cx, run, RunStep::Disown) {
             return;
         }
         let news = self.active.get_mut(run).and_then(|active| active.news.take());
@@ -277,7 +279,7 @@ impl Runs {
         match state {
             RunState::Queued => self.queue_again(cx, run),
             RunState::Running => {
-                self.step(cx, run, Step::FindRemote);
+                self.step(cx, run, RunStep::FindRemote);
                 if was_lost {
                     // The watch reports a gone owner once. Watching again makes it report the owner again, if it is
                     // still gone.
@@ -296,7 +298,7 @@ impl Runs {
         let Some(kill) = &active.record.kill else { return };
         let (reason, force, leads) = (kill.reason, kill.force, cx.leads());
         match active.state() {
-            State::Local(local) => match &local.phase {
+            ActiveRunState::Local(local) => match &local.phase {
                 Phase::Alive(_) => self.stop(cx, run, StopCause::Killed(reason)),
                 // Accepted by the ledger, but not started yet.
                 Phase::Beginning if active.commit.is_none() => self.end_killed(cx, run),
@@ -304,16 +306,16 @@ impl Runs {
                 Phase::Releasing(_) => self.end_killed(cx, run),
                 Phase::Beginning | Phase::Unconfirmed | Phase::Ended(_) => {}
             },
-            State::Unowned if leads => self.settle_end(cx, run, Outcome::Killed, Some(reason)),
-            State::CutOff if leads && force => self.settle_end(cx, run, Outcome::Killed, Some(reason)),
-            State::Unowned | State::Remote | State::CutOff | State::Settling => {}
+            ActiveRunState::Unowned if leads => self.settle_end(cx, run, Outcome::Killed, Some(reason)),
+            ActiveRunState::CutOff if leads && force => self.settle_end(cx, run, Outcome::Killed, Some(reason)),
+            ActiveRunState::Unowned | ActiveRunState::Remote | ActiveRunState::CutOff | ActiveRunState::Settling => {}
         }
     }
 
     /// Writes the kill request for another node's run into its record.
     pub(super) fn write_kill(&mut self, cx: &mut Context, run: &RunId) {
         let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
-        if !matches!(active.state(), State::Remote) {
+        if !matches!(active.state(), ActiveRunState::Remote) {
             return self.apply_kill(cx, run);
         }
         let change = Change::Kill { at: active.version, run: active.record.clone() };
@@ -352,7 +354,7 @@ impl Runs {
     /// Schedules another attempt of a run that no node has. Only a leader whose lease holds begins it, because an
     /// attempt begun without a lease is not started.
     fn retry_at_its_time(&mut self, cx: &mut Context, run: &RunId) {
-        if !self.step(cx, run, Step::Disown) {
+        if !self.step(cx, run, RunStep::Disown) {
             return;
         }
         let Some(active) = self.active.get(run).filter(|_| cx.leads()) else { return };
@@ -413,7 +415,7 @@ impl Runs {
         };
         let nonce = cx.nonce();
         let record = retry::next_attempt(cx, active, &job, (token, session, nonce));
-        if self.step(cx, run, Step::Begin(job)) {
+        if self.step(cx, run, RunStep::Begin(job)) {
             self.update(cx, run, record);
         }
     }
@@ -447,10 +449,10 @@ impl Runs {
             decided_at: cx.now.wall,
         };
         let is_in_chain = cx.job(run.job()).is_some_and(|job| job.upstreams().is_some());
-        let answer = if is_in_chain { Answer::Skipped } else { Answer::NotBegun };
-        let links = Link::of_skip(&skip, skip.first, 1, answer, &record.dependents);
+        let result = if is_in_chain { UpstreamResult::Skipped } else { UpstreamResult::NotBegun };
+        let links = Link::of_skip(&skip, skip.first, 1, result, &record.dependents);
         let change = Change::Miss { at: active.version, run: run.clone(), skip: skip.clone(), links };
-        if self.step(cx, run, Step::Settle) {
+        if self.step(cx, run, RunStep::Settle) {
             let id = cx.commit(change, Purpose::Miss { run: run.clone(), skip: UnreportedSkip::of(skip) });
             self.note_settling(cx, run, id);
         }
@@ -501,7 +503,7 @@ impl Runs {
     }
 
     fn queue_again(&mut self, cx: &mut Context, run: &RunId) {
-        if self.step(cx, run, Step::Disown) {
+        if self.step(cx, run, RunStep::Disown) {
             self.changed(cx, run.job());
         }
     }

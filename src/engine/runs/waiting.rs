@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::active_run::{ActiveRun, Phase, Release, State};
+use super::active_run::{ActiveRun, ActiveRunState, Phase, Release};
 use super::active_runs::ActiveRuns;
 use crate::clock::{earlier, later};
 use crate::engine::context::Context;
@@ -77,7 +77,7 @@ impl ActiveRuns {
             Some(
                 Phase::Beginning | Phase::Unconfirmed | Phase::Releasing(Release { state: RunState::Unstarted, .. }),
             ) => overlap == Some(Overlap::Skip),
-            _ => matches!(run.state(), State::Settling),
+            _ => matches!(run.state(), ActiveRunState::Settling),
         })
     }
 

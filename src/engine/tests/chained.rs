@@ -223,7 +223,7 @@ fn link(upstream: &str, job: &str, time: &str) -> Link {
         scheduled_at: at(time),
         span,
         trigger: None,
-        answer: crate::run::Answer::Success,
+        result: crate::run::UpstreamResult::Success,
         at: at(time),
     }
 }

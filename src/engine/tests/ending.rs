@@ -8,7 +8,7 @@ use crate::election::TransferError;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Interrupted, Job, OnLeaseEnd};
 use crate::ledger::{self, Change, Commit};
-use crate::process::{EndedBy, Ending, Exit, Notice, Order, StartFailure, Step};
+use crate::process::{EndedBy, Ending, Exit, Notice, Order, StartFailure, StartStep};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Outcome, Reason, RunEnd, RunId, Traces, Version};
 use crate::term::{NodeName, SessionId, TermEnd};
@@ -90,12 +90,12 @@ fn an_attempt_over_its_timeout_is_stopped_with_its_grace() {
 fn what_cannot_be_started_ends_with_its_reason() {
     let why = |step, errno| StartFailure::Step { step, errno };
     for (why, outcome, reason) in [
-        (why(Step::Exec, 2), Outcome::Failure, Reason::NotFound),
-        (why(Step::Exec, 13), Outcome::Failure, Reason::NotExecutable),
-        (why(Step::Directory, 2), Outcome::Failure, Reason::NoDirectory),
-        (why(Step::User, 0), Outcome::Failure, Reason::NoUser),
-        (why(Step::Exec, 0), Outcome::Failure, Reason::NotExecutable),
-        (why(Step::Exec, 11), Outcome::Failure, Reason::NoMemory),
+        (why(StartStep::Exec, 2), Outcome::Failure, Reason::NotFound),
+        (why(StartStep::Exec, 13), Outcome::Failure, Reason::NotExecutable),
+        (why(StartStep::Directory, 2), Outcome::Failure, Reason::NoDirectory),
+        (why(StartStep::User, 0), Outcome::Failure, Reason::NoUser),
+        (why(StartStep::Exec, 0), Outcome::Failure, Reason::NotExecutable),
+        (why(StartStep::Exec, 11), Outcome::Failure, Reason::NoMemory),
     ] {
         let mut fixture = Fixture::settled("10:00:00", vec![once()]);
         fixture.pass(1);

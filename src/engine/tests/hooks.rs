@@ -11,7 +11,7 @@ use crate::engine::hooks::{AT_ONCE, Cause, HookOutcome, HookStart, TIMEOUT};
 use crate::engine::{Command, Event, Report};
 use crate::job::{CommandLine, Hook, Hooks, Job, Misfire, OnLeaseEnd, Retries};
 use crate::ledger::{Commit, OwnerState, Snapshot};
-use crate::process::{EndedBy, Exit, Notice, Order, StartFailure, Step, TreeId};
+use crate::process::{EndedBy, Exit, Notice, Order, StartFailure, StartStep, TreeId};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Outcome, RunEnd, Traces, Version};
 use crate::term::TermEnd;
@@ -106,7 +106,7 @@ fn a_run_that_took_too_long_or_could_not_be_started_has_failed() {
     fixture.pass(1);
     fixture.accept_all();
     let tree_id = fixture.starts()[0].tree_id;
-    let why = StartFailure::Step { step: Step::Exec, errno: 2 };
+    let why = StartFailure::Step { step: StartStep::Exec, errno: 2 };
     fixture.handle(Event::Warden(Notice::NotStarted { tree_id, why }));
     assert_eq!(fixture.hooks_of_all(), [format!("on_failure {RUN} failure")]);
 }
@@ -321,7 +321,7 @@ fn what_takes_too_long_is_stopped_with_the_jobs_grace() {
 
 #[test]
 fn the_outcome_of_a_hook_is_reported_and_changes_nothing() {
-    let why = StartFailure::Step { step: Step::Exec, errno: 2 };
+    let why = StartFailure::Step { step: StartStep::Exec, errno: 2 };
     let (mut fixture, HookStart { tree_id, .. }) = failed();
     fixture.handle(Event::Warden(Notice::NotStarted { tree_id, why }));
     assert_eq!(fixture.finished(), [(Hook::Failure, HookOutcome::NotStarted(why))]);

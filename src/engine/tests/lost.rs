@@ -2,7 +2,7 @@
 
 use super::fixture::*;
 use crate::coordination::Request;
-use crate::engine::runs::active_run::{ActiveRun, News, State};
+use crate::engine::runs::active_run::{ActiveRun, ActiveRunState, News};
 use crate::engine::{Command, Event, Report};
 use crate::job::{Interrupted, Job, OnLeaseEnd};
 use crate::ledger::{self, Change, Commit, OwnerState, Snapshot};
@@ -278,7 +278,7 @@ fn a_lost_run_whose_record_changes_is_watched_again() {
 #[test]
 fn that_an_owner_is_gone_stays_known_while_a_commit_is_open() {
     let record = running(&job("a", "* * * * *"), at("10:00:00"), OwnerState::Alive).record;
-    let mut run = ActiveRun::new(record.clone(), Version(0), State::Remote);
+    let mut run = ActiveRun::new(record.clone(), Version(0), ActiveRunState::Remote);
     let found = |version| Some((record.clone(), Version(version)));
     run.note_news(News::OwnerGone(OwnerState::Gone, found(0)));
     run.note_news(News::Changed(found(1)));

@@ -8,7 +8,7 @@ use super::fixture::*;
 use crate::engine::Event;
 use crate::job::{Group, Interrupted, Job, OnLeaseEnd, Overlap};
 use crate::ledger::{self, Change, Commit, CommitId, OperatorRequests, OwnerState, Snapshot, TriggerEntry};
-use crate::process::{Exit, Notice, StartFailure, Step};
+use crate::process::{Exit, Notice, StartFailure, StartStep};
 use crate::run::{RunState, TriggerRecord, TriggerSeq};
 
 /// More jobs than are begun at once.
@@ -135,7 +135,7 @@ fn an_unstarted_run_that_is_over_its_window_is_not_in_the_way_of_the_next() {
         changes.extend(fixture.accept_all());
         for start in fixture.starts() {
             fixture.commands.clear();
-            let why = StartFailure::Step { step: Step::Fork, errno: 11 };
+            let why = StartFailure::Step { step: StartStep::Fork, errno: 11 };
             fixture.handle(Event::Warden(Notice::NotStarted { tree_id: start.tree_id, why }));
             changes.extend(fixture.accept_all());
         }

@@ -11,7 +11,7 @@ use crate::engine::runs::retry::delay;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Interrupted, Job, OnLeaseEnd, Retries};
 use crate::ledger::{self, Change, Commit, OwnerState, Snapshot};
-use crate::process::{EndedBy, Exit, Notice, StartFailure, Step};
+use crate::process::{EndedBy, Exit, Notice, StartFailure, StartStep};
 use crate::run::journal::RecoveredRun;
 use crate::run::{Attempt, Outcome, Reason, RunEnd, RunId, RunRecord, RunState, Traces, Version};
 use crate::term::{NodeName, TermEnd};
@@ -125,7 +125,7 @@ fn timeouts_and_failed_starts_are_tried_again() {
     fixture.accept_all();
     let tree_id = fixture.starts()[0].tree_id;
     fixture.commands.clear();
-    let why = StartFailure::Step { step: Step::Exec, errno: 2 };
+    let why = StartFailure::Step { step: StartStep::Exec, errno: 2 };
     fixture.handle(Event::Warden(Notice::NotStarted { tree_id, why }));
     assert_eq!(let_go(&fixture.accept_all()).past.attempts[0].reason, Some(Reason::NotFound));
 }

@@ -9,7 +9,7 @@ use crate::engine::Unfit;
 use crate::engine::transfer::SETTLED;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Digest, Job};
-use crate::process::{Notice, StartFailure, Step};
+use crate::process::{Notice, StartFailure, StartStep};
 use crate::term::NodeName;
 
 const SURVEY: Duration = Duration::from_secs(15);
@@ -108,7 +108,7 @@ fn starve(fixture: &mut Fixture, seconds: u64) -> bool {
         fixture.pass(1);
         fixture.accept_all();
         for start in fixture.starts() {
-            let why = StartFailure::Step { step: Step::Fork, errno: 11 };
+            let why = StartFailure::Step { step: StartStep::Fork, errno: 11 };
             fixture.handle(Event::Warden(Notice::NotStarted { tree_id: start.tree_id, why }));
             let gives_up =
                 fixture.commands.contains(&Command::Report(Report::GivingUp { to: None, why: Unfit::NoStarts }));

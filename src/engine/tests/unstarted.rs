@@ -9,7 +9,7 @@ use crate::election;
 use crate::engine::{Command, Event, Report};
 use crate::job::{Condition, Due, Interrupted, Job, JobName, JobSet, Misfire, OnLeaseEnd, Retries};
 use crate::ledger::{self, Change, Commit, OwnerState, Running, Snapshot};
-use crate::process::{Notice, StartFailure, Step};
+use crate::process::{Notice, StartFailure, StartStep};
 use crate::run::{Attempt, KillRequest, Outcome, Reason, RunRecord, RunState, Version};
 use crate::term::{NodeName, TermEnd};
 
@@ -150,7 +150,7 @@ fn a_start_that_fails_for_want_of_means_is_tried_again_after_growing_pauses() {
     let mut pauses = Vec::new();
     for _ in 0..4 {
         fixture.accept_all();
-        not_started(&mut fixture, StartFailure::Step { step: Step::Fork, errno: 11 });
+        not_started(&mut fixture, StartFailure::Step { step: StartStep::Fork, errno: 11 });
         let run = let_go(&fixture.accept_all());
         pauses.push(run.retry_at.unwrap().duration_since(fixture.now.wall).as_millis());
         assert!(fixture.starts().is_empty());
@@ -313,7 +313,7 @@ fn a_pause_is_measured_by_the_clock_that_ends_it() {
     let (up, behind) = (fixture.now.up, clock::earlier(fixture.now.wall, HOUR));
     let time = clock::server::ServerTime::new(behind.as_millisecond(), up, up).unwrap();
     fixture.handle(Event::Election(election::Event::Time(time)));
-    not_started(&mut fixture, StartFailure::Step { step: Step::Fork, errno: 11 });
+    not_started(&mut fixture, StartFailure::Step { step: StartStep::Fork, errno: 11 });
     let_go(&fixture.accept_all());
     fixture.pass(1);
     assert_eq!(begun_again(&fixture.accept_all()).attempt, 2);

@@ -1,19 +1,19 @@
 //! Tests of error messages and their positions.
 
 use super::{Dst, Schedule, at};
-use crate::schedule::{Place, ScheduleError};
+use crate::schedule::{FaultPosition, ScheduleError};
 
 fn rejected(text: &str) -> (String, usize) {
     match Schedule::parse(&[text], "UTC", Dst::Once, "job") {
-        Err(error) => (error.to_string(), error.offset().expect("a place").offset),
+        Err(error) => (error.to_string(), error.position().expect("a position").offset),
         Ok(schedule) => panic!("{text:?} was accepted as {}", schedule.canonical()),
     }
 }
 
 fn assert_rejected(text: &str, offset: usize, words: &str) {
-    let (message, place) = rejected(text);
+    let (message, position) = rejected(text);
     assert!(message.contains(words), "{text:?}: {message:?} does not contain {words:?}");
-    assert_eq!(place, offset, "{text:?}: {message}");
+    assert_eq!(position, offset, "{text:?}: {message}");
 }
 
 #[test]
@@ -31,20 +31,20 @@ fn the_field_and_its_values_are_named() {
 }
 
 #[test]
-fn the_place_is_counted_in_characters_from_the_start_of_the_text() {
+fn the_position_is_counted_in_characters_from_the_start_of_the_text() {
     assert_rejected("  0\u{a0}0 * * 1-9", 12, "day of week: 9 is out of range");
     assert_rejected("0 0 * * mon,täglich", 12, "neither a number nor a name");
     assert_rejected("0 0 * * 1-fry", 10, "did you mean `fri`?");
     assert_rejected("*/0 * * * *", 2, "minute: the step `0`");
     let error = Schedule::parse(&["@daily", "0 0 * * 9"], "UTC", Dst::Once, "job").expect_err("wrong");
-    assert_eq!(error.offset(), Some(Place { expression: 1, offset: 8, length: 1 }));
+    assert_eq!(error.position(), Some(FaultPosition { expression: 1, offset: 8, length: 1 }));
 }
 
 #[test]
 fn the_fault_has_a_length() {
     let length = |text: &str| {
         let error = Schedule::parse(&[text], "UTC", Dst::Once, "job").expect_err("wrong");
-        error.offset().expect("a place").length
+        error.position().expect("a position").length
     };
     for (text, expected) in [
         ("0 61 * * *", 2),

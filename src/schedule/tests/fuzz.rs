@@ -80,9 +80,9 @@ fn is_sound(expressions: &[&str], zone: &str, dst: Dst) -> bool {
             true
         }
         Err(error) => {
-            if let Some(place) = error.offset() {
-                let expression = expressions[place.expression];
-                assert!(place.offset + place.length <= expression.chars().count(), "{error}: {place:?}");
+            if let Some(position) = error.position() {
+                let expression = expressions[position.expression];
+                assert!(position.offset + position.length <= expression.chars().count(), "{error}: {position:?}");
                 let _ = error.hint(expression);
             }
             drop(error.to_string());

@@ -85,7 +85,7 @@ fn assert_harmless(text: &str) {
             assert!(!schedule.describe().is_empty() && !schedule.canonical().is_empty());
         }
         Err(error) => {
-            let offset = error.offset().expect("a place").offset;
+            let offset = error.position().expect("a position").offset;
             assert!(offset <= text.chars().count(), "{text:?}: {offset}");
             assert!(error.to_string().len() < 600, "{text:?}");
         }

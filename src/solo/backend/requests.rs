@@ -34,7 +34,7 @@ impl Backend {
         self.check_member()?;
         let token = self.contender.token(&self.service.events);
         let waiting = self.pending.iter().map_while(as_commit).take(MAX_CHANGES);
-        let answers = self.store.commit(token, &mut self.chains, waiting.map(|(_, change)| change))?;
+        let answers = self.store.commit(token, &mut self.pipelines, waiting.map(|(_, change)| change))?;
         let fenced = token.is_some() && answers.contains(&Commit::Fenced);
         for answer in answers {
             if let Some(Request::Ledger(ledger::Request::Commit { id, change })) = self.pending.pop_front() {
@@ -71,7 +71,7 @@ impl Backend {
         match request {
             ledger::Request::Commit { .. } => {}
             ledger::Request::ReadJob(job) => {
-                self.chains.read(&job);
+                self.pipelines.read(&job);
                 let entry = self.store.job(&job)?;
                 // The two reads need no transaction: a pause between them changes the version of the job's record too.
                 let control = self.store.control(&job)?;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ledger::OperatorRequests;
-use crate::run::{Answer, Link, TriggerSeq};
+use crate::run::{Link, TriggerSeq, UpstreamResult};
 
 fn name(job: &str) -> JobName {
     JobName::parse(job).unwrap()
@@ -34,7 +34,7 @@ impl Node {
 
 fn drop_links(job: &str, links: &[TriggerSeq], dependents: &[JobName]) -> Change {
     let skip = Skip { reason: SkipReason::Upstream, ..skip(job, 60, 1, None).skip };
-    let dependents = Link::of_skip(&skip, skip.first, 1, Answer::Skipped, dependents);
+    let dependents = Link::of_skip(&skip, skip.first, 1, UpstreamResult::Skipped, dependents);
     Change::DropLinks { job: name(job), links: links.to_vec(), skip: Some(skip), dependents }
 }
 
@@ -46,9 +46,9 @@ async fn an_end_adds_links_and_the_decision_on_them_removes_them() {
     let run = a.begin_first().await;
     assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Accepted);
     let links = a.links(2).await;
-    let summary: Vec<_> = links.iter().map(|(_, link)| (link.run().to_string(), link.answer)).collect();
+    let summary: Vec<_> = links.iter().map(|(_, link)| (link.run().to_string(), link.result)).collect();
     let at = "19700101T000100Z";
-    assert_eq!(summary, [(format!("b.{at}"), Answer::Success), (format!("c.{at}"), Answer::Success)]);
+    assert_eq!(summary, [(format!("b.{at}"), UpstreamResult::Success), (format!("c.{at}"), UpstreamResult::Success)]);
     assert_eq!(a.commit(advance("b", None, 59, None)).await, Commit::Accepted);
     let next = RunRecord { owner: run.owner.clone(), ..record("b", 60, "") };
     let follow = |at, links: &[(TriggerSeq, Link)]| Change::BeginDownstream {
@@ -64,7 +64,10 @@ async fn an_end_adds_links_and_the_decision_on_them_removes_them() {
     assert_eq!(a.commit(follow(Version(1), &links[..1])).await, Commit::Superseded, "its link is gone");
     assert_eq!(a.commit(drop_links("c", &[links[1].0], &[name("d")])).await, Commit::Accepted);
     let (last, dependents) = a.links(1).await.remove(0);
-    assert_eq!((dependents.job, dependents.upstream, dependents.answer), (name("d"), name("c"), Answer::Skipped));
+    assert_eq!(
+        (dependents.job, dependents.upstream, dependents.result),
+        (name("d"), name("c"), UpstreamResult::Skipped)
+    );
     assert!(last > links[1].0, "no number is used again");
 }
 

@@ -45,11 +45,11 @@ fn a_group_of_changes_is_written_as_a_whole_or_not_at_all_on_a_full_disk() {
     let (token, ..) = store.open_term(&[]).unwrap();
     let changes: Vec<_> = (0..2000).map(|n| advance(&format!("j{n}"), None, 10, None)).collect();
     store.limit_pages(Some(20));
-    let full = store.commit(Some(token), &mut Chains::default(), &changes).unwrap_err();
+    let full = store.commit(Some(token), &mut Pipelines::default(), &changes).unwrap_err();
     assert!(!full.is_lasting() && full.to_string().contains("full"), "{full}");
     assert_eq!(store.job(&JobName::parse("j0").unwrap()).unwrap(), None);
     store.limit_pages(None);
-    let answers = store.commit(Some(token), &mut Chains::default(), &changes).unwrap();
+    let answers = store.commit(Some(token), &mut Pipelines::default(), &changes).unwrap();
     assert!(answers.iter().all(|answer| *answer == Commit::Accepted));
 }
 

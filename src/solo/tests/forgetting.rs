@@ -34,7 +34,7 @@ impl Fixture {
     }
 
     fn commit(&mut self, change: Change) {
-        let answers = self.store.commit(Some(self.token), &mut Chains::default(), [&change]).unwrap();
+        let answers = self.store.commit(Some(self.token), &mut Pipelines::default(), [&change]).unwrap();
         assert_eq!(answers, [Commit::Accepted]);
     }
 

@@ -45,7 +45,7 @@ async fn a_begin_that_a_pause_overtook_is_superseded() {
     let owner = Owner { node: a.name.clone(), session: a.session.clone() };
     let run = RunRecord { owner, ..record("j", 60, "") };
     assert_eq!(a.commit(begin(&run, Version::FIRST)).await, Commit::Superseded);
-    // The pause has produced the version that the next change of the chain expects.
+    // The pause has produced the version that the next change of the pipeline expects.
     assert_eq!(a.commit(begin(&run, Version(1))).await, Commit::Superseded);
     a.request_ledger(ledger::Request::ReadJob(j()));
     let read = a.until(|event| match event {

@@ -103,7 +103,7 @@ fn the_newest_twenty_runs_and_the_newest_twenty_skips_are_kept() {
         changes.push(end(&run, 0, true));
         changes.push(advance("j", Some(2 * n as i32 + 1), 2000 + n, Some(skip("j", 2000 + n, 1, None))));
     }
-    let answers = store.commit(Some(token), &mut Chains::default(), &changes).unwrap();
+    let answers = store.commit(Some(token), &mut Pipelines::default(), &changes).unwrap();
     assert!(answers.iter().all(|answer| *answer == Commit::Accepted), "{answers:?}");
     store.trim([JobName::parse("j").unwrap()].iter()).unwrap();
     let kept = read::history(&Connection::open(&path).unwrap(), None, Window::of(1000)).unwrap().records;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Connector, Session, Settings};
+use super::{ConnectionSettings, Connector, Session};
 use crate::zookeeper::client::{Client as _, Connect as _, ConnectError, Lend, State};
 
 /// Longest time to open a session: shorter than any caller's own limit.
@@ -40,7 +40,7 @@ impl Aside {
     ///
     /// # Errors
     /// If a certificate or key cannot be read; the text says which.
-    pub fn new(settings: Settings) -> Result<Self, String> {
+    pub fn new(settings: ConnectionSettings) -> Result<Self, String> {
         let held = Mutex::new(Held { session: None, used: Instant::now(), failed: None });
         Ok(Self(Arc::new(Kept { connector: Connector::closing(settings)?, held })))
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use zookeeper_client as zk;
 
-use super::Settings;
+use super::ConnectionSettings;
 use crate::zookeeper::client::{ConnectError, OpenReason, Ownership};
 use crate::zookeeper::rights::base_paths;
 
@@ -29,7 +29,7 @@ pub(super) enum Identity {
 }
 
 impl Identity {
-    pub(super) fn of(settings: &Settings) -> Self {
+    pub(super) fn of(settings: &ConnectionSettings) -> Self {
         let shows_certificate = settings.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
         match (settings.auth.identities.is_empty(), settings.auth.with_world) {
             (true, _) if shows_certificate => Self::Certificate,

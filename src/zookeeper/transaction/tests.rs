@@ -7,7 +7,7 @@ use super::*;
 use crate::job::JobName;
 use crate::ledger::SkipWrite;
 use crate::run::tests_support::{self, record, success};
-use crate::run::{Answer, Link, Note, OnLoss, Outcome, Owner, RunEnd, Skip, Trigger, TriggerSeq};
+use crate::run::{Link, Note, OnLoss, Outcome, Owner, RunEnd, Skip, Trigger, TriggerSeq, UpstreamResult};
 use crate::term::{FencingToken, NodeName, SessionId};
 
 pub fn name(job: &str) -> JobName {
@@ -172,7 +172,7 @@ fn an_end_leaves_a_link_for_each_job_that_runs_after_it_and_rings() {
     let Op::Create { data, mode: Mode::PersistentSequential, .. } = &ops(&change)[3] else { panic!("{change:?}") };
     let Ok(Note::Link(link)) = Note::read(data) else { panic!("{data:?}") };
     assert_eq!(link.run().to_string(), "report.19700101T000100Z");
-    assert_eq!((link.upstream, link.answer), (name("backup"), Answer::Success));
+    assert_eq!((link.upstream, link.result), (name("backup"), UpstreamResult::Success));
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_run_that_follows_others_is_made_in_the_place_of_their_links_and_known_by_it
 #[test]
 fn a_run_that_is_given_up_says_why_and_tells_those_behind() {
     let skip = skip("report", 60);
-    let dependents = Link::of_skip(&skip, skip.first, 1, Answer::Skipped, &[name("mail")]);
+    let dependents = Link::of_skip(&skip, skip.first, 1, UpstreamResult::Skipped, &[name("mail")]);
     let links = vec![TriggerSeq(3)];
     let expected = [
         "delete /cronkeeper/triggers/0000000003 -1",
@@ -214,7 +214,7 @@ fn the_largest_step_of_a_chain_fits_a_multi() {
     let many: Vec<_> = (0..64).map(|number| name(&format!("job-{number}"))).collect();
     let links = (0..64).map(TriggerSeq).collect();
     let skip = skip("report", 60);
-    let dependents = Link::of_skip(&skip, skip.first, 1, Answer::Skipped, &many);
+    let dependents = Link::of_skip(&skip, skip.first, 1, UpstreamResult::Skipped, &many);
     let largest = Change::DropLinks { job: name("report"), links, skip: Some(skip), dependents };
     assert!(ops(&largest).len() < 200);
 }

@@ -11,12 +11,12 @@ use cronkeeper::config::Loaded;
 use cronkeeper::coordination::{Coordination, Event as Told, Request};
 use cronkeeper::daemon::launch::Launcher;
 use cronkeeper::daemon::view::View;
-use cronkeeper::daemon::{Control, Daemon, Parts, Processes, Settings, Shown, WardenGone};
+use cronkeeper::daemon::{Control, Daemon, DaemonSettings, Parts, Processes, Shown, WardenGone};
 use cronkeeper::election::{self, TransferError};
 use cronkeeper::engine::Engine;
 use cronkeeper::job::JobSet;
 use cronkeeper::process::{Notice, Order};
-use cronkeeper::run::journal::{Entry, Journal, JournalState, RecoveredRun, Written};
+use cronkeeper::run::journal::{Journal, JournalEntry, JournalState, RecoveredRun, Written};
 use cronkeeper::run::{ControlRecord, KnownBy, Note, RunEnd, RunId, RunRecord, RunState, Traces, Version};
 use cronkeeper::systemd::{Notifier, Watchdog};
 use cronkeeper::term::{FencingToken, NodeName};
@@ -258,7 +258,7 @@ fn daemon(
         coordination,
         processes: Wired { world: world.clone(), node, notices },
         journal: Noted { book, world: world.clone() },
-        settings: Settings {
+        settings: DaemonSettings {
             drain_timeout: Duration::from_secs(10),
             launcher,
             notifier: Notifier::default(),
@@ -391,7 +391,7 @@ struct Noted {
 }
 
 impl Noted {
-    fn take(&self, entry: Entry) -> std::io::Result<()> {
+    fn take(&self, entry: JournalEntry) -> std::io::Result<()> {
         guard(&self.book).take(entry);
         Ok(())
     }
@@ -401,7 +401,7 @@ impl Journal for Noted {
     fn begun(&mut self, record: &RunRecord, version: Version, traces: &Traces) -> std::io::Result<()> {
         let (run, attempt) = (record.id().to_string(), record.attempt);
         self.world.lock().env.facts.push(Fact::Noted { run, attempt });
-        self.take(Entry::Begun { record: Box::new(record.clone()), version, traces: traces.clone() })
+        self.take(JournalEntry::Begun { record: Box::new(record.clone()), version, traces: traces.clone() })
     }
 
     fn started(
@@ -412,15 +412,21 @@ impl Journal for Noted {
         start_time: u64,
         known_by: &KnownBy,
     ) -> std::io::Result<()> {
-        self.take(Entry::Started { run: run.clone(), attempt, pid, start_time, known_by: Some(known_by.clone()) })
+        self.take(JournalEntry::Started {
+            run: run.clone(),
+            attempt,
+            pid,
+            start_time,
+            known_by: Some(known_by.clone()),
+        })
     }
 
     fn ended(&mut self, end: &RunEnd, version: Version) -> std::io::Result<()> {
-        self.take(Entry::Ended { end: Box::new(end.clone()), version })
+        self.take(JournalEntry::Ended { end: Box::new(end.clone()), version })
     }
 
     fn settled(&mut self, run: &RunId) -> std::io::Result<()> {
-        self.take(Entry::Settled(run.clone()))
+        self.take(JournalEntry::Settled(run.clone()))
     }
 
     fn open_runs(&self) -> Vec<RecoveredRun> {

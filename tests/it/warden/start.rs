@@ -1,7 +1,7 @@
 //! Starting a job's process: what it inherits, and how failures are reported.
 
 use cronkeeper::clock::system::uptime;
-use cronkeeper::process::{Deadline, Exit, Limits, Order, StartFailure, Step};
+use cronkeeper::process::{Deadline, Exit, Limits, Order, StartFailure, StartStep};
 
 use super::fixture::{Fixture, is_root, nobody};
 
@@ -103,14 +103,14 @@ async fn each_step_that_can_fail_is_named() {
     let plain = fixture.file("plain", "exit 0\n", 0o644);
     let step = |step, errno| StartFailure::Step { step, errno };
     let launch = fixture.launch(&["no-such-program-anywhere"]);
-    assert_eq!(fixture.refused(launch).await, step(Step::Exec, 2));
+    assert_eq!(fixture.refused(launch).await, step(StartStep::Exec, 2));
     let launch = fixture.launch(&[plain.to_str().unwrap()]);
-    assert_eq!(fixture.refused(launch).await, step(Step::Exec, 13));
+    assert_eq!(fixture.refused(launch).await, step(StartStep::Exec, 13));
     let launch = fixture.launch(&["a\0b"]);
-    assert_eq!(fixture.refused(launch).await, step(Step::Exec, 22));
+    assert_eq!(fixture.refused(launch).await, step(StartStep::Exec, 22));
     let mut launch = fixture.launch(&["true"]);
     launch.directory = "/no/such/folder".into();
-    assert_eq!(fixture.refused(launch).await, step(Step::Directory, 2));
+    assert_eq!(fixture.refused(launch).await, step(StartStep::Directory, 2));
     fixture.close().await;
 }
 

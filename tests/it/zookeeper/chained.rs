@@ -3,7 +3,7 @@
 use cronkeeper::election::Request;
 use cronkeeper::job::JobName;
 use cronkeeper::ledger::{Change, Commit, Event, Window};
-use cronkeeper::run::{Answer, HistoryRecord, Link, RunRecord, SkipReason, TriggerSeq, Version};
+use cronkeeper::run::{HistoryRecord, Link, RunRecord, SkipReason, TriggerSeq, UpstreamResult, Version};
 use cronkeeper::term::{SessionId, Term};
 
 use super::fixture::{Fixture, begin, end, first_mark, job, leader, mark, run, skip};
@@ -41,8 +41,8 @@ async fn an_end_leaves_links_and_the_run_they_lead_to_takes_them_away_once() {
     let (mut leader, term, session) = leader(&connect).await;
     run_first(&mut leader, &[job("b"), job("c")], &session, &term).await;
     let said = links(&mut leader, 2).await;
-    let jobs: Vec<_> = said.iter().map(|(_, link)| (link.job.to_string(), link.answer)).collect();
-    assert_eq!(jobs, [("b".to_owned(), Answer::Success), ("c".to_owned(), Answer::Success)]);
+    let jobs: Vec<_> = said.iter().map(|(_, link)| (link.job.to_string(), link.result)).collect();
+    assert_eq!(jobs, [("b".to_owned(), UpstreamResult::Success), ("c".to_owned(), UpstreamResult::Success)]);
     leader.commit(first_mark("b", "1")).await;
     let next = run("b", 60, "a", &session, term.token);
     let follow = |version| {

@@ -3,7 +3,7 @@
 use cronkeeper::coordination::Event as Told;
 use cronkeeper::election::{Event, Failure, Request, TransferError};
 use cronkeeper::term::{CandidateName, NodeName, TermEnd};
-use cronkeeper::zookeeper::session::{Auth, Settings};
+use cronkeeper::zookeeper::session::{Auth, ConnectionSettings};
 use zookeeper_client::{Acls, CreateMode};
 
 use super::fixture::{Fixture, Memory, TIMEOUT, hand};
@@ -203,7 +203,8 @@ async fn a_name_that_another_living_node_has_is_refused_by_its_holder() {
 async fn a_name_is_waited_for_as_long_as_its_holders_session_lasts() {
     let connect = shared();
     let with = |session_timeout| {
-        let settings = Settings { connect: connect.clone(), session_timeout, ..Settings::default() };
+        let settings =
+            ConnectionSettings { connect: connect.clone(), session_timeout, ..ConnectionSettings::default() };
         Fixture::with(settings, "a", Memory::default())
     };
     let mut first = with(TIMEOUT * 2);
@@ -224,7 +225,8 @@ async fn entries_of_a_dead_process_go_at_once_when_its_sessions_are_known_dead()
     first.crash();
     let memory = Memory::default();
     memory.with(|remembered| remembered.removable = sessions);
-    let settings = Settings { connect: connect.clone(), session_timeout: TIMEOUT, ..Settings::default() };
+    let settings =
+        ConnectionSettings { connect: connect.clone(), session_timeout: TIMEOUT, ..ConnectionSettings::default() };
     let mut second = Fixture::with(settings, "a", memory);
     second.ask(Request::Campaign);
     let (next, _) = second.elected().await;
@@ -237,7 +239,7 @@ async fn entries_of_a_dead_process_go_at_once_when_its_sessions_are_known_dead()
 async fn another_cluster_than_the_state_directorys_is_refused() {
     let memory = Memory::default();
     memory.with(|remembered| remembered.cluster = Some("another".into()));
-    let settings = Settings { connect: shared(), session_timeout: TIMEOUT, ..Settings::default() };
+    let settings = ConnectionSettings { connect: shared(), session_timeout: TIMEOUT, ..ConnectionSettings::default() };
     let mut fixture = Fixture::with(settings, "a", memory);
     let failure = fixture.election("failed", failed).await;
     assert!(matches!(failure, Failure::OtherCluster { ref ours, .. } if ours == "another"), "{failure}");
@@ -247,7 +249,12 @@ async fn another_cluster_than_the_state_directorys_is_refused() {
 async fn with_a_credential_only_its_holders_may_take_part() {
     let connect = shared();
     let auth = digest(["cron:secret"], false);
-    let settings = Settings { connect: connect.clone(), session_timeout: TIMEOUT, auth, ..Settings::default() };
+    let settings = ConnectionSettings {
+        connect: connect.clone(),
+        session_timeout: TIMEOUT,
+        auth,
+        ..ConnectionSettings::default()
+    };
     let mut fixture = Fixture::with(settings, "a", Memory::default());
     fixture.ask(Request::Campaign);
     let (term, _) = fixture.elected().await;

@@ -5,7 +5,7 @@ use cronkeeper::election::{Event, Request};
 use cronkeeper::ledger::{Commit, OwnerState};
 use cronkeeper::run::Version;
 use cronkeeper::term::TermEnd;
-use cronkeeper::zookeeper::session::Settings;
+use cronkeeper::zookeeper::session::ConnectionSettings;
 
 use super::fixture::{self, Fixture, Memory, begin, end, first_mark, job, leader, run};
 use crate::support::LONG;
@@ -185,8 +185,11 @@ async fn a_full_disk_is_waited_out_before_anything_is_made_under_a_session() {
     let ensemble = Ensemble::start(1);
     let memory = Memory::default();
     memory.with(|remembered| remembered.is_full = true);
-    let settings =
-        Settings { connect: ensemble.connect_string(), session_timeout: fixture::TIMEOUT, ..Settings::default() };
+    let settings = ConnectionSettings {
+        connect: ensemble.connect_string(),
+        session_timeout: fixture::TIMEOUT,
+        ..ConnectionSettings::default()
+    };
     let mut fixture = Fixture::with(settings, "a", memory.clone());
     fixture.ask(Request::Campaign);
     told_of_the_full_disk(&mut fixture).await;
@@ -204,8 +207,11 @@ async fn a_full_disk_is_waited_out_before_anything_is_made_under_a_session() {
 async fn a_disk_that_is_full_when_the_cluster_is_first_seen_is_waited_out() {
     let ensemble = Ensemble::start(1);
     let memory = Memory::default();
-    let settings =
-        Settings { connect: ensemble.connect_string(), session_timeout: fixture::TIMEOUT, ..Settings::default() };
+    let settings = ConnectionSettings {
+        connect: ensemble.connect_string(),
+        session_timeout: fixture::TIMEOUT,
+        ..ConnectionSettings::default()
+    };
     memory.with(|remembered| remembered.is_claim_refused = true);
     let mut fixture = Fixture::with(settings, "a", memory.clone());
     told_of_the_full_disk(&mut fixture).await;

@@ -13,7 +13,7 @@ use cronkeeper::run::{
     JobRecord, Nonce, OnLoss, Outcome, Owner, Past, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason, Version,
 };
 use cronkeeper::term::{FencingToken, NodeName, SessionId, Term};
-use cronkeeper::zookeeper::session::{Aside, Connector, Settings};
+use cronkeeper::zookeeper::session::{Aside, ConnectionSettings, Connector};
 use cronkeeper::zookeeper::{ClaimError, LedgerReader, NodeIdentity, Options, SessionStore, StoreError, serve};
 use cronkeeper::{election, ledger};
 use jiff::Timestamp;
@@ -107,22 +107,29 @@ pub struct Fixture {
 
 impl Fixture {
     pub fn start(connect: &str, node: &str) -> Self {
-        let settings = Settings { connect: connect.into(), session_timeout: TIMEOUT, ..Settings::default() };
+        let settings =
+            ConnectionSettings { connect: connect.into(), session_timeout: TIMEOUT, ..ConnectionSettings::default() };
         Self::with(settings, node, Memory::default())
     }
 
     /// Starts a backend with a state directory of an earlier process of the node.
     pub fn remembering(connect: &str, node: &str, memory: Memory) -> Self {
-        let settings = Settings { connect: connect.into(), session_timeout: TIMEOUT, ..Settings::default() };
+        let settings =
+            ConnectionSettings { connect: connect.into(), session_timeout: TIMEOUT, ..ConnectionSettings::default() };
         Self::with(settings, node, memory)
     }
 
-    pub fn with(settings: Settings, node: &str, memory: Memory) -> Self {
+    pub fn with(settings: ConnectionSettings, node: &str, memory: Memory) -> Self {
         Self::forgetting(settings, node, memory, None)
     }
 
     /// Starts a backend that removes the records of jobs that are gone for this long.
-    pub fn forgetting(settings: Settings, node: &str, memory: Memory, forget_after: Option<Duration>) -> Self {
+    pub fn forgetting(
+        settings: ConnectionSettings,
+        node: &str,
+        memory: Memory,
+        forget_after: Option<Duration>,
+    ) -> Self {
         let aside = Aside::new(settings.clone()).expect("plain settings are good");
         let (coordination, service) = channels(Arc::new(LedgerReader::new(aside)));
         let identity = NodeIdentity {

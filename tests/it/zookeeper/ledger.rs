@@ -8,7 +8,7 @@ use cronkeeper::job::Digest;
 use cronkeeper::ledger::{self, Change, Commit, OwnerState, Window};
 use cronkeeper::run::{HistoryRecord, KillRequest, Reason, RunRecord, Version};
 use cronkeeper::term::TermEnd;
-use cronkeeper::zookeeper::session::Settings;
+use cronkeeper::zookeeper::session::ConnectionSettings;
 
 use super::fixture::{Fixture, Memory, TIMEOUT, begin, end, first_mark, hand, job, leader, run, run_id};
 use crate::support::LONG;
@@ -185,7 +185,8 @@ async fn the_histories_of_two_hundred_jobs_that_end_all_the_time_stay_short() {
 #[tokio::test]
 async fn nothing_is_left_of_a_job_that_every_nodes_file_lacks_and_one_of_its_name_is_new() {
     let connect = shared();
-    let settings = Settings { connect: connect.clone(), session_timeout: TIMEOUT, ..Settings::default() };
+    let settings =
+        ConnectionSettings { connect: connect.clone(), session_timeout: TIMEOUT, ..ConnectionSettings::default() };
     let after = Duration::from_secs(1);
     let mut fixture = Fixture::forgetting(settings, "a", Memory::default(), Some(after));
     fixture.ask(Request::Campaign);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::Chains;
+use super::DownstreamRuns;
 use super::waiting::WaitingRun;
 use crate::engine::context::Context;
 use crate::engine::leader::book::Book;
@@ -56,10 +56,10 @@ impl Case<'_> {
 
     /// True if every link is in and meets its condition.
     fn is_met(&self) -> bool {
-        let answer_of = |upstream| self.waiting.link_of(upstream).map(|link| link.answer);
+        let result_of = |upstream| self.waiting.link_of(upstream).map(|link| link.result);
         self.upstreams
             .iter()
-            .all(|(upstream, &condition)| answer_of(upstream).is_some_and(|answer| answer.meets(condition)))
+            .all(|(upstream, &condition)| result_of(upstream).is_some_and(|result| result.meets(condition)))
     }
 }
 
@@ -69,11 +69,11 @@ pub(super) fn judge(
     runs: &Runs,
     book: &Book,
     pauses: &Pauses,
-    chains: &Chains,
+    downstream: &DownstreamRuns,
     run: &RunId,
 ) -> Judgement<Arc<Job>> {
-    let case = case(cx, runs, book, chains, run)?;
-    has_all_links(cx, runs, chains, &case)?;
+    let case = case(cx, runs, book, downstream, run)?;
+    has_all_links(cx, runs, downstream, &case)?;
     is_wanted(pauses, &case)?;
     is_not_passed(runs, &case)?;
     is_in_time(cx, &case)?;
@@ -81,11 +81,17 @@ pub(super) fn judge(
     Ok(case.job.clone())
 }
 
-fn case<'a>(cx: &'a Context, runs: &Runs, book: &Book, chains: &'a Chains, run: &'a RunId) -> Judgement<Case<'a>> {
+fn case<'a>(
+    cx: &'a Context,
+    runs: &Runs,
+    book: &Book,
+    downstream: &'a DownstreamRuns,
+    run: &'a RunId,
+) -> Judgement<Case<'a>> {
     if runs.is_refused(run.job()) {
         return Err(Objection::Wait);
     }
-    let waiting = chains.get(run).ok_or(Objection::Wait)?;
+    let waiting = downstream.get(run).ok_or(Objection::Wait)?;
     let job = cx.job(run.job()).ok_or(Objection::Undefined)?;
     let upstreams = job.upstreams().ok_or(Objection::Skip(SkipReason::Upstream))?;
     if !job.enabled {
@@ -100,7 +106,7 @@ fn case<'a>(cx: &'a Context, runs: &Runs, book: &Book, chains: &'a Chains, run: 
     Ok(Case { run, waiting, job, upstreams, is_passed: run.scheduled_at() <= mark })
 }
 
-fn has_all_links(cx: &Context, runs: &Runs, chains: &Chains, case: &Case<'_>) -> Judgement {
+fn has_all_links(cx: &Context, runs: &Runs, downstream: &DownstreamRuns, case: &Case<'_>) -> Judgement {
     let missing = case.missing();
     if missing.is_empty() {
         return Ok(());
@@ -108,10 +114,10 @@ fn has_all_links(cx: &Context, runs: &Runs, chains: &Chains, case: &Case<'_>) ->
     is_not_passed(runs, case)?;
     // It has run after the job's current upstreams. The new link is from an upstream that an edit has removed. For a
     // trigger's run, which moves no mark, only this check tells.
-    if runs.contains(case.run) || chains.is_followed(case.run) {
+    if runs.contains(case.run) || downstream.is_followed(case.run) {
         return Err(Objection::Drop);
     }
-    if missing.iter().any(|upstream| can_answer(cx, runs, chains, upstream, case.run)) {
+    if missing.iter().any(|upstream| can_answer(cx, runs, downstream, upstream, case.run)) {
         return Err(Objection::Wait);
     }
     let has_any = missing.len() < case.upstreams.len();
@@ -120,9 +126,9 @@ fn has_all_links(cx: &Context, runs: &Runs, chains: &Chains, case: &Case<'_>) ->
 }
 
 /// True while the upstream's run of this chain, or one further up, is in flight or waits for links itself.
-fn can_answer(cx: &Context, runs: &Runs, chains: &Chains, upstream: &JobName, run: &RunId) -> bool {
+fn can_answer(cx: &Context, runs: &Runs, downstream: &DownstreamRuns, upstream: &JobName, run: &RunId) -> bool {
     let lineage = cx.jobs.lineage_of(upstream).into_iter().map(|job| run.of(job));
-    lineage.into_iter().any(|before| runs.contains(&before) || chains.get(&before).is_some())
+    lineage.into_iter().any(|before| runs.contains(&before) || downstream.get(&before).is_some())
 }
 
 /// Checks the upstreams' results, and the job's pause.

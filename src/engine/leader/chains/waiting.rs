@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::clock::Uptime;
 use crate::job::JobName;
-use crate::run::{Answer, Link, TriggerSeq};
+use crate::run::{Link, TriggerSeq, UpstreamResult};
 
 /// Time to wait for a link that apparently cannot arrive any more, because this node's knowledge may be outdated; and
 /// for a job that this node's file does not define.
@@ -43,8 +43,8 @@ impl WaitingRun {
     }
 
     /// The result that its dependents receive if it is not run.
-    pub fn answer_to_dependents(&self) -> Answer {
-        let is_not_begun = self.links.values().any(|link| link.answer == Answer::NotBegun);
-        if is_not_begun { Answer::NotBegun } else { Answer::Skipped }
+    pub fn result_for_dependents(&self) -> UpstreamResult {
+        let is_not_begun = self.links.values().any(|link| link.result == UpstreamResult::NotBegun);
+        if is_not_begun { UpstreamResult::NotBegun } else { UpstreamResult::Skipped }
     }
 }

@@ -1,7 +1,7 @@
-//! Chains of pipelined writes to a job's mark.
+//! Pipelines: the writes to one job's mark that are sent before the earlier ones are answered.
 //!
-//! Pipelined writes to one job form a chain: each expects the version the previous one will produce. When one is
-//! rejected, all later ones must be rejected too, until the leader has read the job again.
+//! Each write of a pipeline expects the version that the previous one will produce. When one is rejected, all later
+//! ones must be rejected too, until the leader has read the job again.
 //!
 //! The version alone is not enough, because it does not say *who* wrote it. An operator who pauses the job between two
 //! writes also increments the version. If the first write is rejected, the second then finds the version it expects.
@@ -13,14 +13,14 @@ use std::collections::BTreeSet;
 use super::{Change, Commit};
 use crate::job::JobName;
 
-/// The broken chains of one term.
+/// The broken pipelines of one term.
 #[derive(Clone, Debug, Default)]
-pub struct Chains {
+pub struct Pipelines {
     broken: BTreeSet<JobName>,
 }
 
-impl Chains {
-    /// True if an earlier write of the chain was rejected. The change is then [`Commit::Superseded`] without being
+impl Pipelines {
+    /// True if an earlier write of the pipeline was rejected. The change is then [`Commit::Superseded`] without being
     /// sent.
     pub fn is_broken(&self, change: &Change) -> bool {
         change.moves_mark() && self.broken.contains(change.job())
@@ -33,14 +33,14 @@ impl Chains {
         }
     }
 
-    /// Records that the leader reads the job again, which starts a new chain.
+    /// Records that the leader reads the job again, which starts a new pipeline.
     pub fn read(&mut self, job: &JobName) {
         self.broken.remove(job);
     }
 }
 
 impl Change {
-    /// True if it moves the job's mark and so belongs to the job's chain.
+    /// True if it moves the job's mark and so belongs to the job's pipeline.
     pub fn moves_mark(&self) -> bool {
         match self {
             Self::Advance { .. } | Self::Begin { .. } => true,
@@ -66,16 +66,16 @@ mod tests {
 
     #[test]
     fn writes_after_a_rejected_one_are_rejected_until_the_job_is_read() {
-        let mut chains = Chains::default();
+        let mut pipelines = Pipelines::default();
         let (first, next, other) = (begin("a", 2, 60), begin("a", 3, 120), begin("b", 0, 60));
-        assert!(!chains.is_broken(&first));
-        chains.answered(&other, Commit::Accepted);
-        chains.answered(&first, Commit::Superseded);
-        assert!(chains.is_broken(&next));
-        assert!(!chains.is_broken(&other), "chains of different jobs are independent");
+        assert!(!pipelines.is_broken(&first));
+        pipelines.answered(&other, Commit::Accepted);
+        pipelines.answered(&first, Commit::Superseded);
+        assert!(pipelines.is_broken(&next));
+        assert!(!pipelines.is_broken(&other), "pipelines of different jobs are independent");
         let end = Change::End { at: Version::FIRST, end: success(record("a", 60, "0x1")), as_leader: false };
-        assert!(!chains.is_broken(&end), "an end depends only on its run");
-        chains.read(next.job());
-        assert!(!chains.is_broken(&next));
+        assert!(!pipelines.is_broken(&end), "an end depends only on its run");
+        pipelines.read(next.job());
+        assert!(!pipelines.is_broken(&next));
     }
 }
