@@ -30,7 +30,7 @@ pub fn longest_standstill(session_timeout: Duration) -> Duration {
 pub struct Lease {
     session_timeout: Duration,
     /// The ensemble's leader was notified of the session after this; `None` if nothing is proven.
-    heard_of: Option<Uptime>,
+    proven: Option<Uptime>,
     newest: Uptime,
     /// Acknowledged writes that a later one may prove, oldest first. Of writes close together, only the first is kept.
     unproven: Vec<AcknowledgedWrite>,
@@ -45,7 +45,7 @@ struct AcknowledgedWrite {
 impl Lease {
     /// The lease of a new session that expires after `session_timeout` and was requested at `requested`.
     pub fn of_session(session_timeout: Duration, requested: Uptime) -> Self {
-        Self { session_timeout, heard_of: Some(requested), newest: requested, unproven: Vec::new() }
+        Self { session_timeout, proven: Some(requested), newest: requested, unproven: Vec::new() }
     }
 
     /// Records a write sent at `sent` that a quorum had acknowledged by `answered`. Never shortens the lease.
@@ -53,14 +53,14 @@ impl Lease {
         self.newest = self.newest.max(sent);
         self.remember(AcknowledgedWrite { sent, answered });
         let (ping, newest) = (self.session_timeout / 4, self.newest);
-        let proven = self.unproven.iter().rposition(|write| write.answered + ping <= newest);
-        let proven = proven.and_then(|last| self.unproven.drain(..=last).next_back());
-        self.heard_of = proven.map(|write| write.sent).max(self.heard_of);
+        let last = self.unproven.iter().rposition(|write| write.answered + ping <= newest);
+        let newly_proven = last.and_then(|last| self.unproven.drain(..=last).next_back());
+        self.proven = newly_proven.map(|write| write.sent).max(self.proven);
     }
 
     /// Keeps at most one write for each 1/40 of the session timeout, so that the list is bounded.
     fn remember(&mut self, write: AcknowledgedWrite) {
-        if self.heard_of.is_some_and(|heard_of| write.sent <= heard_of) {
+        if self.proven.is_some_and(|proven| write.sent <= proven) {
             return;
         }
         let step = (self.session_timeout / 40).as_nanos().max(1);
@@ -75,13 +75,13 @@ impl Lease {
 
     /// Ends the lease now. Only writes acknowledged from now on can renew it.
     pub fn end(&mut self) {
-        (self.heard_of, self.newest) = (None, Uptime::ZERO);
+        (self.proven, self.newest) = (None, Uptime::ZERO);
         self.unproven.clear();
     }
 
     /// When the right ends.
     pub fn until(&self) -> Uptime {
-        self.heard_of.map_or(Uptime::ZERO, |heard_of| heard_of + self.session_timeout * 17 / 20)
+        self.proven.map_or(Uptime::ZERO, |proven| proven + self.session_timeout * 17 / 20)
     }
 
     /// True while the node may act.

@@ -22,7 +22,7 @@ pub mod schedule;
 pub mod job;
 /// Nodes, sessions, candidates, terms and fencing tokens.
 pub mod term;
-/// How long a node may act without hearing from the quorum.
+/// How long a node may act without a quorum write.
 pub mod lease;
 /// Runs: ids, records, ends, skips, links, and the journal of those on this host.
 pub mod run;

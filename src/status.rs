@@ -69,7 +69,7 @@ pub struct Status {
     pub damaged: Vec<String>,
 }
 
-/// The stages of a node's life.
+/// What a node is doing, from its start to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeState {

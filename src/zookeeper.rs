@@ -1,10 +1,10 @@
 //! ZooKeeper backend: the queue under `/leader` and the ledger under `/cronkeeper`.
 //!
 //! ```text
-//!  daemon ⇄ node ─ one session after another ─ life ┬ place       member, candidate, queue, opening of a term
-//!                                                   ├ committer   group commit, four answers
-//!                                                   ├ watcher     runs of other nodes
-//!                                                   └ trim        old history
+//!  daemon ⇄ node ─ one session after another ─ session_loop ┬ place       member, candidate, queue, opening of a term
+//!                                                           ├ committer   group commit, four answers
+//!                                                           ├ watcher     runs of other nodes
+//!                                                           └ trim        old history
 //! ```
 //!
 //! Everything here except [`session`] is generic over [`client`] and the clock, spawns nothing, and draws no random
@@ -49,7 +49,7 @@ use crate::clock::Clock;
 use crate::coordination::Service;
 use crate::term::{NodeName, SessionId};
 
-pub use give_up::{Estate, ReleaseError, release};
+pub use give_up::{ReleaseError, ReleaseTarget, release};
 pub use reader::LedgerReader;
 pub use store::{ClaimError, KeptSessions, SessionStore, StoreError};
 

@@ -149,7 +149,7 @@ fn is_closed(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe
 }
 
-/// Determines the exit code, and prints what it does not tell.
+/// Determines the exit code, and prints what the code does not show.
 fn conclude(job: &Job, ended: StartedOrFailed, io: &mut Io<'_>) -> Result<Exit, Error> {
     let supervise::SupervisedEnd { ending, timed_out } = match ended {
         Ok(ended) => ended,

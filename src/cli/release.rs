@@ -23,7 +23,7 @@ use crate::solo::{self, Leftovers};
 use crate::state_dir::journal::FileJournal;
 use crate::state_dir::{StateDir, StateDirError};
 use crate::term::NodeName;
-use crate::zookeeper::{self, Estate, KeptSessions, ReleaseError, SessionStore as _};
+use crate::zookeeper::{self, KeptSessions, ReleaseError, ReleaseTarget, SessionStore as _};
 
 /// Time limit of the whole command.
 const TIME_LIMIT: Duration = Duration::from_millis(2_800);
@@ -77,7 +77,8 @@ impl Args {
         }
         let connector = self.node.connector(connect, SESSION_TIMEOUT)?;
         let mut store = KeptSessions::new(Arc::new(state), &recovered);
-        let target = Estate { node: node.clone(), service: connect.to_owned(), chroot: chroot(connect).to_owned() };
+        let target =
+            ReleaseTarget { node: node.clone(), service: connect.to_owned(), chroot: chroot(connect).to_owned() };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -198,7 +198,7 @@ impl Args {
         let path = self.jobs.path.clone();
         let reloading = reload::keep_up(path, content, trigger.clone(), controls.clone(), looked_up);
         let _reloading = AbortOnDrop(tokio::spawn(reloading));
-        let _signals = AbortOnDrop(tokio::spawn(signals::hand_on(signals, controls, trigger, reloads)));
+        let _signals = AbortOnDrop(tokio::spawn(signals::forward(signals, controls, trigger, reloads)));
         crate::daemon::announce(&jobs);
         notifier.ready();
         let HostResources { open_files, cgroups } = host;

@@ -108,7 +108,7 @@ fn retried<T>(
     }
 }
 
-/// Determines the exit code, and prints what it does not tell.
+/// Determines the exit code, and prints what the code does not show.
 fn conclude(record: &HistoryEntry, io: &mut Io<'_>) -> Result<Exit, Error> {
     match record {
         HistoryEntry::Skip(skip) => {

@@ -1,7 +1,7 @@
 //! Liveness check of the warden: ping it, and declare it dead after several unanswered checks.
 //!
-//! A warden that is stopped or stuck starts nothing and kills nothing, but its socket stays open. Any notice counts as
-//! a sign of life, so a busy warden is merely slow. The check counts turns of the loop that had nothing to read, and
+//! A warden that is stopped or stuck starts nothing and kills nothing, but its socket stays open. Any notice shows
+//! that it works, so a busy warden is merely slow. The check counts turns of the loop that had nothing to read, and
 //! does not rely on the clock alone: a daemon that was stopped itself, or was busy, may have notices it has not read.
 
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(super) struct LivenessCheck {
 }
 
 impl LivenessCheck {
-    /// Records a sign of life.
+    /// Records that the warden works.
     pub fn on_notice(&mut self) {
         (self.awaits_answer, self.missed) = (false, 0);
     }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn any_notice_is_a_sign_of_life_and_the_next_ping_comes_later() {
+    fn any_notice_shows_that_the_warden_works_and_the_next_ping_comes_later() {
         let mut liveness = LivenessCheck::default();
         liveness.starts_ping(at(0));
         for second in 1..=4 {

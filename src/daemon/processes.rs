@@ -66,7 +66,7 @@ impl Processes for Handle {
 
     fn kill_trees(&mut self, trees: Vec<Recorded>, node: &NodeName) {
         let node = node.clone();
-        let kill = move || match recover::kill_strays(&trees, node.as_str(), DYING) {
+        let kill = move || match recover::kill_orphans(&trees, node.as_str(), DYING) {
             Ok(survivors) => survivors.iter().for_each(|Survivor { run, pid }| {
                 error!(target: TARGET, %run, "process {pid} survived SIGKILL");
             }),

@@ -21,7 +21,7 @@ pub fn catch() -> std::io::Result<Signals> {
 }
 
 /// Passes the requests of signals to the daemon until it is gone. `reloads` counts the SIGHUPs.
-pub async fn hand_on(
+pub async fn forward(
     mut signals: Signals,
     controls: UnboundedSender<Control>,
     reload: Trigger,

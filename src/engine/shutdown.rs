@@ -1,7 +1,7 @@
 //! The stages of the node: running, handing over, draining, leaving.
 //!
 //! A node ends in this order: it leaves the queue, waits for its own runs and their hooks, and leaves the cluster. Its
-//! member is removed only after its processes are dead and their ends are written: the member tells other nodes that
+//! member is removed only after its processes are dead and their ends are written: the member shows other nodes that
 //! these processes are alive, and without it a leader would settle a run whose success only this node knows. If the
 //! ends cannot be written, the node exits and its member stays; the state directory keeps the ends for `release` or the
 //! next start.

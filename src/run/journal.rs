@@ -40,8 +40,8 @@ pub enum JournalEntry {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         known_by: Option<KnownBy>,
     },
-    /// The run ended, and the end is not yet in the ledger. Appears without [`Started`](JournalEntry::Started) if the begin
-    /// was accepted but no process was started.
+    /// The run ended, and the end is not yet in the ledger. Appears without [`Started`](JournalEntry::Started) if the
+    /// begin was accepted but no process was started.
     Ended {
         end: Box<RunEnd>,
         /// Version of its record in the ledger.

@@ -1,7 +1,7 @@
 //! Filter that logs a library's repeated warning only once a minute.
 //!
 //! The ZooKeeper client logs every failed attempt to connect, twice a second for each server while ZooKeeper is away.
-//! The first line gives the reason; the others would bury more important lines. Our own lines always pass, and so do
+//! The first line gives the reason; the others would hide more important lines. Our own lines always pass, and so do
 //! lines below the level of a warning.
 
 use std::collections::BTreeMap;

@@ -97,7 +97,7 @@ pub fn start_time(pid: i32) -> Option<u64> {
 ///
 /// # Errors
 /// If /proc cannot be read.
-pub fn kill_strays(orphans: &[Recorded], node: &str, within: Duration) -> io::Result<Vec<Survivor>> {
+pub fn kill_orphans(orphans: &[Recorded], node: &str, within: Duration) -> io::Result<Vec<Survivor>> {
     kill_cgroups(orphans);
     // Done before the search, which a stuck process can delay.
     let mains = orphans.iter().filter_map(|orphan| orphan.main);

@@ -99,7 +99,7 @@ pub enum OpenReason {
     NoIdentity,
     /// The node presents a certificate, but the servers do not accept it as an identity.
     NotIdentified,
-    /// The node presents a certificate, but the servers, older than 3.7, cannot tell whether they accept it as an
+    /// The node presents a certificate, but the servers, older than 3.7, do not report whether they accept it as an
     /// identity.
     CannotBeAsked,
     /// The node presents a certificate, but existing znodes are open to everybody: other nodes may have no identity, or

@@ -46,7 +46,7 @@ const RESEND_PAUSE: Duration = Duration::from_millis(20);
 /// A requested change and its result.
 pub type CommitResult = (CommitId, Commit);
 
-type Flight = Pin<Box<dyn Future<Output = Completed> + Send>>;
+type PendingRequest = Pin<Box<dyn Future<Output = Completed> + Send>>;
 
 /// The result of one of the committer's requests to ZooKeeper.
 pub enum Completed {
@@ -110,7 +110,7 @@ pub struct Committer<C, K> {
     groups: BTreeMap<u64, Group>,
     /// Groups to send, with the earliest time for each.
     due: BTreeMap<u64, Uptime>,
-    flights: FuturesUnordered<Flight>,
+    requests: FuturesUnordered<PendingRequest>,
     histories: BTreeSet<JobName>,
     /// Changes that the server refuses, by job. Other changes of the job wait behind them.
     deferred: BTreeMap<JobName, DeferredCommit>,
@@ -130,7 +130,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
             waiting: CommitQueue::default(),
             groups: BTreeMap::new(),
             due: BTreeMap::new(),
-            flights: FuturesUnordered::new(),
+            requests: FuturesUnordered::new(),
             histories: BTreeSet::new(),
             deferred: BTreeMap::new(),
             refusals: BTreeMap::new(),
@@ -206,7 +206,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
 
     /// The next result from a server; `None` at once if nothing is in flight. Cancel safe.
     pub async fn completed(&mut self) -> Option<Completed> {
-        self.flights.next().await
+        self.requests.next().await
     }
 
     /// Stops sending what this candidate guards until [`release`](Self::release): its term is over and it is being
@@ -311,7 +311,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         // runs.
         for job in group.histories().filter(|job| !self.histories.contains(job)) {
             let create = client.create(&paths::job_history(&job), Vec::new(), Mode::Persistent);
-            self.flights.push(Box::pin(async move {
+            self.requests.push(Box::pin(async move {
                 let is_there = matches!(create.await, Ok(_) | Err(Error::NodeExists));
                 Completed::Parent { job: Some(job), is_there }
             }));
@@ -319,7 +319,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         let sent = self.context.clock.now().up;
         let multi = client.multi(group.ops());
         self.last_sent = sent;
-        self.flights.push(Box::pin(async move { Completed::Multi { group: id, sent, result: multi.await } }));
+        self.requests.push(Box::pin(async move { Completed::Multi { group: id, sent, result: multi.await } }));
     }
 
     /// Applies a completed request and returns its effects.
@@ -389,7 +389,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
             return;
         };
         let read = client.get_many(group.traces().map(|trace| trace.path).collect());
-        self.flights.push(Box::pin(async move { Completed::Traces { group: id, failed, found: read.await } }));
+        self.requests.push(Box::pin(async move { Completed::Traces { group: id, failed, found: read.await } }));
     }
 
     fn judge(&mut self, id: u64, failed: MultiError, found: &[Read], outcome: &mut CommitEffects) {
@@ -493,7 +493,7 @@ impl<C: Client, K: Clock> Committer<C, K> {
         let Ok(client) = self.context.line() else { return };
         for parent in paths::ancestors(path) {
             let create = client.create(parent, Vec::new(), Mode::Persistent);
-            self.flights.push(Box::pin(async move {
+            self.requests.push(Box::pin(async move {
                 let _ = create.await;
                 Completed::Parent { job: None, is_there: true }
             }));

@@ -7,7 +7,7 @@ use std::fmt;
 
 use super::client::Error;
 
-/// Most paths that are reported. If a parent is full of damaged children, a few of them tell enough.
+/// Most paths that are reported. If a parent is full of damaged children, a few of them are enough.
 const MOST_NAMED: usize = 200;
 
 /// A damaged path and the reason.

@@ -75,7 +75,7 @@ impl Leftover {
 
 /// A node whose entries are to be removed.
 #[derive(Clone, Debug)]
-pub struct Estate {
+pub struct ReleaseTarget {
     pub node: NodeName,
     /// The connect string, for messages.
     pub service: String,
@@ -103,7 +103,7 @@ pub enum ReleaseError {
 pub async fn release<C: Connect, K: Clock>(
     connect: &C,
     clock: K,
-    target: Estate,
+    target: ReleaseTarget,
     store: &mut dyn SessionStore,
     successor: UnboundedSender<Event>,
 ) -> Result<(), ReleaseError> {
@@ -123,7 +123,7 @@ pub async fn release<C: Connect, K: Clock>(
     Ok(())
 }
 
-impl Estate {
+impl ReleaseTarget {
     fn not_connected(&self, error: ConnectError) -> ReleaseError {
         match error {
             ConnectError::Unreachable(error) => ReleaseError::NotNow(error),

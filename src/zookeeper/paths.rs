@@ -66,7 +66,7 @@ pub fn control(job: &JobName) -> String {
     under(CONTROL, job.as_str())
 }
 
-/// The note that the job is absent from every node's files. Its age tells since when.
+/// The note that the job is absent from every node's files. Its age shows since when.
 pub fn gone(job: &JobName) -> String {
     under(GONE, job.as_str())
 }

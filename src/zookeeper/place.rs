@@ -231,10 +231,10 @@ pub async fn open<C: Client, K: Clock>(
 ) -> Result<Option<Opened<C::Watch>>, SessionError> {
     let (path, own) = (paths::candidate(&candidate), context.member());
     let line = context.line()?;
-    // Hand everything over before the first answer, because a takeover lasts as long as its round trips. A session's
+    // Send everything before the first answer, because a takeover lasts as long as its round trips. A session's
     // requests are carried out in order, so the reads come after the write. If the write fails, the reads are
     // discarded.
-    let writing = (proof == Proof::Write).then(|| hand_over_opening(&context, line, &path, at));
+    let writing = (proof == Proof::Write).then(|| send_opening(&context, line, &path, at));
     let (standing, member) = (line.stat_and_watch(&path), line.stat_and_watch(&own));
     let standing = async { Ok((standing.await.at(&path)?, member.await.at(&own)?)) };
     let writing = async {
@@ -271,11 +271,11 @@ pub async fn write_opening<C: Client, K: Clock>(
     candidate: CandidateName,
     at: OpenAt,
 ) -> Result<Option<Written>, SessionError> {
-    hand_over_opening(&context, context.line()?, &paths::candidate(&candidate), at).await
+    send_opening(&context, context.line()?, &paths::candidate(&candidate), at).await
 }
 
-/// Hands the opening write over before it returns; the future waits for the answer.
-fn hand_over_opening<C: Client, K: Clock>(
+/// Sends the opening write before it returns; the future waits for the answer.
+fn send_opening<C: Client, K: Clock>(
     context: &SessionContext<C, K>,
     line: &C,
     candidate: &str,

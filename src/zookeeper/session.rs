@@ -1,6 +1,6 @@
 //! Sessions with real servers, by the crate `zookeeper-client`. Only this file and its submodules import that crate.
 //!
-//! The crate hands a request over when its method is called, but its futures borrow the client. `handed_over` makes
+//! The crate hands a request over when its method is called, but its futures borrow the client. `polled_once` makes
 //! them `'static` and keeps the order of calls. Sessions are detached: the unwinding of a panic must not close one,
 //! because that would give leadership away while processes still run. Sessions opened [`aside`](Aside), for people, own
 //! no entries and are closed when dropped.
@@ -207,7 +207,7 @@ impl Client for Session {
 
     fn multi(&self, ops: Vec<Op>) -> impl Future<Output = Result<Vec<Done>, MultiError>> + Send + 'static {
         let Self { client, belongs, .. } = self.clone();
-        handed_over(async move {
+        polled_once(async move {
             let mut writer = client.new_multi_writer();
             for (index, op) in ops.iter().enumerate() {
                 add(&mut writer, op, identity::acls(belongs))
@@ -226,7 +226,7 @@ impl Client for Session {
     ) -> impl Future<Output = Result<(String, Stat), Error>> + Send + 'static {
         let Self { client, belongs, .. } = self.clone();
         let mut path = path.to_owned();
-        handed_over(async move {
+        polled_once(async move {
             let (made, sequence) = client
                 .create(&path, &data, &create_mode(mode).with_acls(identity::acls(belongs)))
                 .await
@@ -240,12 +240,12 @@ impl Client for Session {
 
     fn delete(&self, path: &str, version: i32) -> impl Future<Output = Result<(), Error>> + Send + 'static {
         let (client, path) = (self.client.clone(), path.to_owned());
-        handed_over(async move { client.delete(&path, Some(version)).await.map_err(error) })
+        polled_once(async move { client.delete(&path, Some(version)).await.map_err(error) })
     }
 
     fn get(&self, path: &str) -> impl Future<Output = Result<Data, Error>> + Send + 'static {
         let (client, path) = (self.client.clone(), path.to_owned());
-        handed_over(async move {
+        polled_once(async move {
             let (data, found) = client.get_data(&path).await.map_err(error)?;
             Ok((data, stat(&found)))
         })
@@ -256,7 +256,7 @@ impl Client for Session {
         path: &str,
     ) -> impl Future<Output = Result<(Option<Stat>, ServerWatch), Error>> + Send + 'static {
         let (client, path) = (self.client.clone(), path.to_owned());
-        handed_over(async move {
+        polled_once(async move {
             let (found, watcher) = client.check_and_watch_stat(&path).await.map_err(error)?;
             Ok((found.as_ref().map(stat), ServerWatch(watcher)))
         })
@@ -267,7 +267,7 @@ impl Client for Session {
         path: &str,
     ) -> impl Future<Output = Result<(Vec<u8>, Stat, ServerWatch), Error>> + Send + 'static {
         let (client, path) = (self.client.clone(), path.to_owned());
-        handed_over(async move {
+        polled_once(async move {
             let (data, found, watcher) = client.get_and_watch_data(&path).await.map_err(error)?;
             Ok((data, stat(&found), ServerWatch(watcher)))
         })
@@ -275,12 +275,12 @@ impl Client for Session {
 
     fn children(&self, path: &str) -> impl Future<Output = Result<Vec<String>, Error>> + Send + 'static {
         let (client, path) = (self.client.clone(), path.to_owned());
-        handed_over(async move { client.list_children(&path).await.map_err(error) })
+        polled_once(async move { client.list_children(&path).await.map_err(error) })
     }
 
     fn get_many(&self, paths: Vec<String>) -> impl Future<Output = Result<Vec<Read>, Error>> + Send + 'static {
         let client = self.client.clone();
-        handed_over(async move {
+        polled_once(async move {
             let mut reader = client.new_multi_reader();
             // A path that the client itself refuses gets an error of its own, as if a server had refused it.
             let requested: Vec<_> = paths.iter().map(|path| reader.add_get_data(path).map_err(error)).collect();
@@ -293,7 +293,7 @@ impl Client for Session {
 
     fn stat(&self, path: &str) -> impl Future<Output = Result<Option<Stat>, Error>> + Send + 'static {
         let (client, path) = (self.client.clone(), path.to_owned());
-        handed_over(async move { Ok(client.check_stat(&path).await.map_err(error)?.as_ref().map(stat)) })
+        polled_once(async move { Ok(client.check_stat(&path).await.map_err(error)?.as_ref().map(stat)) })
     }
 
     fn belongs(&self) -> Ownership {
@@ -302,7 +302,7 @@ impl Client for Session {
 
     fn acl(&self, path: &str) -> impl Future<Output = Result<(Vec<Acl>, Stat), Error>> + Send + 'static {
         let (client, path) = (self.client.clone(), path.to_owned());
-        handed_over(async move {
+        polled_once(async move {
             let (acl, found) = client.get_acl(&path).await.map_err(error)?;
             Ok((acl.iter().map(from_acl).collect(), stat(&found)))
         })
@@ -310,7 +310,7 @@ impl Client for Session {
 
     fn set_acl(&self, path: &str, acl: Vec<Acl>) -> impl Future<Output = Result<(), Error>> + Send + 'static {
         let (client, path) = (self.client.clone(), path.to_owned());
-        handed_over(async move {
+        polled_once(async move {
             let acl: Vec<zk::Acl> = acl.iter().map(to_acl).collect();
             client.set_acl(&path, &acl, None).await.map_err(error).map(drop)
         })
@@ -338,7 +338,7 @@ fn to_acl(acl: &Acl) -> zk::Acl {
 }
 
 /// Polls a future once, which hands the request to the crate, and returns the rest of it.
-fn handed_over<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> BoxedAnswer<T> {
+fn polled_once<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> BoxedAnswer<T> {
     let mut future: BoxedAnswer<T> = Box::pin(future);
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => Box::pin(ready(answer)),

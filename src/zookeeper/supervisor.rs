@@ -1,7 +1,7 @@
 //! Runs a node under one ZooKeeper session after another, from its first to its last.
 //!
-//! Connects again forever, with growing pauses, and keeps what outlives a session: what the daemon wants, and the
-//! requests that wait for the next session.
+//! Connects again forever, with growing pauses, and keeps what is needed beyond one session: what the daemon wants, and
+//! the requests that wait for the next session.
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -26,7 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// A failure is reported again after growing pauses, at most this long.
 const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 
-/// Runs a node's sessions, and keeps the state that outlives each of them.
+/// Runs a node's sessions, and keeps the state that lasts longer than one of them.
 pub struct Supervisor<C: Connect, K> {
     connect: Arc<C>,
     pub clock: K,

@@ -1,7 +1,7 @@
 //! The leader's book: all jobs' timelines, their due instants, and commits on their marks.
 //!
-//! Writes to one job form a pipeline: each expects the version that the previous one will produce. When one is rejected,
-//! all later ones are rejected too; then the leader reads the record and decides again from it.
+//! Writes to one job form a pipeline: each expects the version that the previous one will produce. When one is
+//! rejected, all later ones are rejected too; then the leader reads the record and decides again from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! One job's timeline: its mark, its backlog, and its unanswered writes.
 //!
 //! A mark may be in the future. It may then hide occurrences that nobody decided on, for years. There are two possible
-//! causes, and the record tells them apart, because leaders write beside the mark how far they have counted.
+//! causes, and the record distinguishes them, because leaders write beside the mark how far they have counted.
 //!
 //! - The mark is later than the count: no leader wrote it. Every begin moves both, so no occurrence after the count was
 //!   ever begun, and the job is counted on from there. The mark itself never moves back: it stays until it is passed.

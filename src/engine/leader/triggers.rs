@@ -82,7 +82,7 @@ impl Triggers {
         }
     }
 
-    /// Decides on one trigger. While a run of its job is being settled it waits, because only that answer tells if it
+    /// Decides on one trigger. While a run of its job is being settled it waits, because only that answer shows if it
     /// would overlap.
     fn decide_one(&mut self, cx: &mut Context, runs: &mut Runs, seq: TriggerSeq) {
         let Some(entry) = self.waiting.get(&seq).cloned() else { return };

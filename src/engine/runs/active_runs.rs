@@ -1,7 +1,7 @@
 //! The runs in flight, with an index for counts over all of them.
 //!
 //! The index answers how many runs are this node's, how full a group is, and which runs wait, each by one lookup,
-//! however many runs there are. A run that was handed out for changes is counted by its state at the time of the query.
+//! however many runs there are. A run that is borrowed for changes is counted by its state at the time of the query.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -23,8 +23,8 @@ pub(in crate::engine) type WaitingPosition = (Timestamp, RunId);
 pub(in crate::engine) struct ActiveRuns {
     by_run: BTreeMap<RunId, ActiveRun>,
     index: Index,
-    /// The run that was handed out for changes, and so is not in the index.
-    handed_out: Option<RunId>,
+    /// The run that is borrowed for changes, and so is not in the index.
+    borrowed: Option<RunId>,
     of_jobs: OfJobs,
 }
 
@@ -177,24 +177,24 @@ impl ActiveRuns {
     }
 
     fn count_all(&mut self) {
-        self.handed_out = None;
+        self.borrowed = None;
         self.index = Index::default();
         for (run, active) in &self.by_run {
             self.index.add(Facts::of(run, active, &self.of_jobs));
         }
     }
 
-    /// Puts the handed-out run back into the index, as it is now.
+    /// Puts the borrowed run back into the index, as it is now.
     fn take_back(&mut self) {
-        let Some(run) = self.handed_out.take() else { return };
+        let Some(run) = self.borrowed.take() else { return };
         if let Some(active) = self.by_run.get(&run) {
             self.index.add(Facts::of(&run, active, &self.of_jobs));
         }
     }
 
-    /// The counts of the handed-out run.
+    /// The counts of the borrowed run.
     fn uncounted(&self) -> Option<Facts> {
-        let run = self.handed_out.as_ref()?;
+        let run = self.borrowed.as_ref()?;
         Some(Facts::of(run, self.by_run.get(run)?, &self.of_jobs))
     }
 
@@ -206,7 +206,7 @@ impl ActiveRuns {
         self.take_back();
         let active = self.by_run.get_mut(run)?;
         self.index.remove(&Facts::of(run, active, &self.of_jobs));
-        self.handed_out = Some(run.clone());
+        self.borrowed = Some(run.clone());
         Some(active)
     }
 

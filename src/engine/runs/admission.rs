@@ -28,7 +28,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 pub(super) struct Admission {
     limit: f64,
     budget: Duration,
-    /// Starts that were ordered before this do not tell anything about the current limit.
+    /// Starts that were ordered before this show nothing about the current limit.
     shrunk_at: Uptime,
     /// The limit was reached, and too few have started since.
     is_full: bool,

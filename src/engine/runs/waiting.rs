@@ -67,7 +67,7 @@ impl ActiveRuns {
         has_rivals || self.is_group_full(job)
     }
 
-    /// True while only the answer to a commit can tell if a run of the job is in flight.
+    /// True while only the answer to a commit can show if a run of the job is in flight.
     ///
     /// The run's end is being written. With `overlap: skip` also: its begin is being written, or that it has not
     /// started.

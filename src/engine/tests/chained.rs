@@ -364,7 +364,7 @@ fn whenever_the_leader_changes_each_step_of_a_chain_is_run_or_skipped_once() {
 }
 
 #[test]
-fn a_link_heard_of_again_leads_to_no_second_run() {
+fn a_link_reported_again_leads_to_no_second_run() {
     let mut cluster = Cluster::new([root(), after("b", &[("a", Success)])]);
     cluster.pass(10);
     let tree_id = cluster.tree_ids.remove("a").unwrap();

@@ -78,7 +78,7 @@ fn a_clock_set_forwards_settles_what_it_passed_and_goes_on() {
 }
 
 #[test]
-fn a_step_is_told_once_and_the_passing_of_time_is_none() {
+fn a_step_is_reported_once_and_the_passing_of_time_is_none() {
     let mut fixture = Fixture::settled("10:00:30", vec![]);
     fixture.pass(86_400);
     assert!(fixture.clock_reports().is_empty());
@@ -90,7 +90,7 @@ fn a_step_is_told_once_and_the_passing_of_time_is_none() {
 }
 
 #[test]
-fn a_skew_is_told_when_it_comes_changes_and_goes() {
+fn a_skew_is_reported_when_it_comes_changes_and_goes() {
     let mut fixture = Fixture::settled("10:00:30", vec![]);
     for (skew, reported) in [
         (900, vec![]),

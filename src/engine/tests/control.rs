@@ -78,7 +78,7 @@ fn a_trigger_starts_a_run_once_it_is_begun_in_the_triggers_place() {
 }
 
 #[test]
-fn a_trigger_heard_of_again_is_decided_on_once() {
+fn a_trigger_reported_again_is_decided_on_once() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("backup", "30 2 * * *")]);
     let read = requests([(7, request("backup", "10:00:00", 1))]);
     fixture.receive(read.clone());
@@ -362,7 +362,7 @@ fn a_record_that_a_pause_made_counts_from_now() {
 }
 
 #[test]
-fn a_pause_is_told_once() {
+fn a_pause_is_reported_once() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("tick", "* * * * *")]);
     fixture.receive(pause_of("tick", paused(1, 0, false)));
     fixture.receive(pause_of("tick", paused(1, 0, false)));
@@ -372,7 +372,7 @@ fn a_pause_is_told_once() {
 }
 
 #[test]
-fn a_trigger_whose_begin_was_refused_is_taken_up_when_it_is_heard_of_again() {
+fn a_trigger_whose_begin_was_refused_is_taken_up_when_it_is_reported_again() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("a", "@daily")]);
     let read = requests([(7, request("a", "10:00:00", 1))]);
     fixture.receive(read.clone());

@@ -39,7 +39,7 @@ fn an_end_is_kept_before_it_is_committed_and_forgotten_after() {
 }
 
 #[test]
-fn exit_codes_and_signals_are_told_apart() {
+fn exit_codes_and_signals_are_distinguished() {
     let mut lenient = once();
     lenient.success_exit_codes = [0, 3].into();
     for (exit, outcome, reason) in [

@@ -337,7 +337,7 @@ fn the_outcome_of_a_hook_is_reported_and_changes_nothing() {
 }
 
 #[test]
-fn a_hook_is_nobodys_run_and_outlives_the_term() {
+fn a_hook_is_nobodys_run_and_goes_on_after_the_term() {
     let (mut fixture, tree_id) = running_one(Job { on_lease_end: OnLeaseEnd::Kill, ..minutely_now() });
     fixture.ended(tree_id, Exit::Code(1), None);
     fixture.accept_all();

@@ -173,7 +173,7 @@ fn a_resigned_leader_lets_its_runs_go_on() {
 }
 
 #[test]
-fn a_run_let_go_is_begun_again_by_the_leader() {
+fn a_released_run_is_begun_again_by_the_leader() {
     let mut run = running(&rerun(), at("10:00:00"), OwnerState::Alive);
     run.record.state = RunState::Retrying;
     assert_eq!(run.record.on_loss, OnLoss::Rerun);

@@ -30,7 +30,7 @@ fn ended_here(fixture: &mut Fixture) -> Vec<TreeId> {
 }
 
 #[test]
-fn what_outlives_the_lease_is_killed_by_the_daemon_a_twentieth_of_the_session_later_and_once() {
+fn what_is_alive_after_the_lease_is_killed_by_the_daemon_a_twentieth_of_the_session_later_and_once() {
     let (mut fixture, tree_id) = running_one(rerun());
     fixture.pass_cut_off(5);
     assert_eq!(ended_here(&mut fixture), [], "the warden has time");

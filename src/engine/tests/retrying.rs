@@ -25,7 +25,8 @@ fn tried_again() -> Job {
     job
 }
 
-fn let_go(changes: &[Change]) -> RunRecord {
+/// The record of the run that a change releases for another attempt.
+fn released(changes: &[Change]) -> RunRecord {
     match changes {
         [Change::ChangeOwner { run, .. }] if run.state == RunState::Retrying => run.clone(),
         other => panic!("{other:?}"),
@@ -58,12 +59,12 @@ fn taken_over(wall: &str, job: Option<Job>, found: ledger::Running) -> Fixture {
 }
 
 #[test]
-fn a_failed_attempt_is_let_go_and_the_next_begins_at_its_time() {
+fn a_failed_attempt_is_released_and_the_next_begins_at_its_time() {
     let (mut fixture, tree_id) = running_one(tried_again());
     fixture.ended(tree_id, Exit::Code(3), None);
     let reported = fixture.reports();
     assert!(!reported.iter().any(|report| matches!(report, Report::Finished(_))), "{reported:?}");
-    let record = let_go(&fixture.accept_all());
+    let record = released(&fixture.accept_all());
     let retry_at = record.retry_at.unwrap();
     let expected = delay(&tried_again().retries, &record.id(), 1);
     assert_eq!(retry_at, fixture.now.wall + expected);
@@ -118,7 +119,7 @@ fn timeouts_and_failed_starts_are_tried_again() {
     let (mut fixture, tree_id) = running_one(slow);
     fixture.pass(3);
     fixture.ended(tree_id, Exit::Signal { signal: 15, core: false }, Some(EndedBy::Order));
-    assert_eq!(let_go(&fixture.accept_all()).past.attempts[0].outcome, Outcome::Timeout);
+    assert_eq!(released(&fixture.accept_all()).past.attempts[0].outcome, Outcome::Timeout);
 
     let mut fixture = Fixture::settled("10:00:00", vec![tried_again()]);
     fixture.pass(1);
@@ -127,7 +128,7 @@ fn timeouts_and_failed_starts_are_tried_again() {
     fixture.commands.clear();
     let why = StartFailure::Step { step: StartStep::Exec, errno: 2 };
     fixture.handle(Event::Warden(Notice::NotStarted { tree_id, why }));
-    assert_eq!(let_go(&fixture.accept_all()).past.attempts[0].reason, Some(Reason::NotFound));
+    assert_eq!(released(&fixture.accept_all()).past.attempts[0].reason, Some(Reason::NotFound));
 }
 
 #[test]
@@ -153,7 +154,7 @@ fn a_rerun_takes_no_retry_away() {
 
 /// The node's member was deleted by hand: the node has a member again before the process that must die is dead.
 #[test]
-fn an_attempt_that_ends_while_it_is_taken_over_again_is_still_let_go() {
+fn an_attempt_that_ends_while_it_is_taken_over_again_is_still_released() {
     let mut job = tried_again();
     (job.interrupted, job.on_lease_end) = (Interrupted::Rerun, OnLeaseEnd::Kill);
     let (mut fixture, tree_id) = running_one(job);
@@ -164,7 +165,7 @@ fn an_attempt_that_ends_while_it_is_taken_over_again_is_still_let_go() {
     assert_eq!(run.state, RunState::Running);
     fixture.ended(tree_id, Exit::Signal { signal: 9, core: false }, Some(EndedBy::Order));
     fixture.answer(*id, Commit::Accepted);
-    assert_eq!(let_go(&fixture.accept_all()).attempt, 1);
+    assert_eq!(released(&fixture.accept_all()).attempt, 1);
     assert!(fixture.reports().iter().any(|report| matches!(report, Report::Retrying { .. })));
 }
 
@@ -195,7 +196,7 @@ fn a_waiting_retry_counts_for_overlap() {
     often.due = job("a", "* * * * * *").due;
     let (mut fixture, tree_id) = running_one(often);
     fixture.ended(tree_id, Exit::Code(1), None);
-    let_go(&fixture.accept_all());
+    released(&fixture.accept_all());
     fixture.pass(1);
     assert_eq!(skipped(&fixture.accept_all()), ["overlap 2026-11-20T10:00:02Z 2026-11-20T10:00:02Z 1"]);
 }
@@ -207,7 +208,7 @@ fn a_node_that_leads_no_more_lets_go_and_forgets() {
     fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::Resigned }));
     fixture.handle(Event::Election(election::Event::Withdrawn));
     fixture.ended(tree_id, Exit::Code(1), None);
-    let_go(&fixture.accept_all());
+    released(&fixture.accept_all());
     let leave = Command::Ask(Request::Election(election::Request::Leave));
     assert!(fixture.take().contains(&leave), "a run that waits elsewhere does not hold the node");
 }
@@ -242,11 +243,11 @@ fn a_refused_letting_go_is_written_again_at_the_version_found() {
     fixture.handle(Event::Ledger(ledger::Event::Run(record.id(), Some((record, Version(4))))));
     let accepted = fixture.accept_all();
     assert!(matches!(accepted.as_slice(), [Change::ChangeOwner { at: Version(4), .. }]), "{accepted:?}");
-    assert_eq!(let_go(&accepted).past.failures, 1);
+    assert_eq!(released(&accepted).past.failures, 1);
 }
 
 #[test]
-fn a_run_that_an_earlier_process_had_let_go_is_left_to_the_leader() {
+fn a_run_that_an_earlier_process_had_released_is_left_to_the_leader() {
     let found = waiting(at("10:00:11"));
     let begun = running(&tried_again(), at("10:00:01"), OwnerState::Gone).record;
     let mut fixture = Fixture::new("10:00:05", set([tried_again()]));

@@ -27,7 +27,7 @@ fn kinds() -> [Job; 3] {
 }
 
 /// The record of the run that a change releases as never started.
-fn let_go(changes: &[Change]) -> RunRecord {
+fn released(changes: &[Change]) -> RunRecord {
     match changes {
         [Change::ChangeOwner { run, .. }] if run.state == RunState::Unstarted => run.clone(),
         other => panic!("{other:?}"),
@@ -43,7 +43,7 @@ fn begun_again(changes: &[Change]) -> RunRecord {
 }
 
 /// A leader whose run was accepted, and that has ordered the warden to start it.
-fn handed_over(job: Job) -> Fixture {
+fn start_ordered(job: Job) -> Fixture {
     let mut fixture = Fixture::settled("10:00:00", vec![job]);
     fixture.pass(1);
     fixture.accept_all();
@@ -96,7 +96,7 @@ fn an_answer_that_comes_after_the_lease_costs_no_job_its_run() {
         fixture.answer(commits[0].0, Commit::Accepted);
         assert!(fixture.starts().is_empty());
         // The term may go on: the servers did not respond to any node.
-        let_go(&fixture.accept_all());
+        released(&fixture.accept_all());
         assert!(fixture.starts().is_empty() && fixture.commits().is_empty(), "nothing is begun without a lease");
         renew(&mut fixture);
         let run = begun_again(&fixture.accept_all());
@@ -108,19 +108,19 @@ fn an_answer_that_comes_after_the_lease_costs_no_job_its_run() {
 #[test]
 fn the_wardens_refusal_costs_no_job_its_run() {
     for job in kinds() {
-        let mut fixture = handed_over(job);
+        let mut fixture = start_ordered(job);
         not_started(&mut fixture, StartFailure::TooLate);
         assert!(fixture.commands.iter().any(|command| matches!(command, Command::Forget(_))), "nothing of it is noted");
         fixture.now.up = fixture.now.up + LEASE;
-        let_go(&fixture.accept_all());
+        released(&fixture.accept_all());
         renew(&mut fixture);
         assert_eq!(begun_again(&fixture.accept_all()).attempt, 2);
     }
 }
 
 #[test]
-fn what_is_let_go_is_said_once_it_is_written() {
-    let mut fixture = handed_over(once());
+fn a_release_is_reported_once_it_is_written() {
+    let mut fixture = start_ordered(once());
     not_started(&mut fixture, StartFailure::TooLate);
     let is_said = |fixture: &Fixture| {
         fixture.reports().iter().any(|report| matches!(report, Report::Unstarted { attempt: 1, .. }))
@@ -140,7 +140,7 @@ fn a_node_that_ends_lets_go_what_it_has_not_started() {
     fixture.answer(commits[0].0, Commit::Accepted);
     assert!(fixture.starts().is_empty());
     let changes: Vec<Change> = fixture.commits().into_iter().map(|(_, change)| change).collect();
-    let_go(&changes);
+    released(&changes);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_start_that_fails_for_want_of_means_is_tried_again_after_growing_pauses() {
     for _ in 0..4 {
         fixture.accept_all();
         not_started(&mut fixture, StartFailure::Step { step: StartStep::Fork, errno: 11 });
-        let run = let_go(&fixture.accept_all());
+        let run = released(&fixture.accept_all());
         pauses.push(run.retry_at.unwrap().duration_since(fixture.now.wall).as_millis());
         assert!(fixture.starts().is_empty());
         while fixture.starts().is_empty() {
@@ -163,7 +163,7 @@ fn a_start_that_fails_for_want_of_means_is_tried_again_after_growing_pauses() {
 }
 
 #[test]
-fn what_was_let_go_is_begun_by_whoever_leads_once_its_lease_holds() {
+fn what_was_released_is_begun_by_whoever_leads_once_its_lease_holds() {
     for job in kinds() {
         let mut run = running(&job, at("10:00:01"), OwnerState::Alive);
         run.record.state = RunState::Unstarted;
@@ -309,12 +309,12 @@ fn the_pause_of_a_node_that_could_not_start_it_holds_no_other_back() {
 /// With an hour of clock skew between the nodes, a pause of half a second took an hour.
 #[test]
 fn a_pause_is_measured_by_the_clock_that_ends_it() {
-    let mut fixture = handed_over(once());
+    let mut fixture = start_ordered(once());
     let (up, behind) = (fixture.now.up, clock::earlier(fixture.now.wall, HOUR));
     let time = clock::server::ServerTime::new(behind.as_millisecond(), up, up).unwrap();
     fixture.handle(Event::Election(election::Event::Time(time)));
     not_started(&mut fixture, StartFailure::Step { step: StartStep::Fork, errno: 11 });
-    let_go(&fixture.accept_all());
+    released(&fixture.accept_all());
     fixture.pass(1);
     assert_eq!(begun_again(&fixture.accept_all()).attempt, 2);
 }
@@ -372,14 +372,14 @@ fn a_run_missed_that_another_wrote_is_looked_at_again() {
 }
 
 #[test]
-fn a_begin_accepted_after_the_term_is_let_go_to_the_next_leader() {
+fn a_begin_accepted_after_the_term_is_released_to_the_next_leader() {
     for job in kinds() {
         let mut fixture = Fixture::settled("10:00:00", vec![job]);
         fixture.pass(1);
         let commits = fixture.commits();
         fixture.handle(Event::Election(election::Event::Over { term: Fixture::term(9), why: TermEnd::LeaseOver }));
         fixture.answer(commits[0].0, Commit::Accepted);
-        let_go(&fixture.accept_all());
+        released(&fixture.accept_all());
         assert_eq!((fixture.starts().len(), fixture.engine.own_runs()), (0, 0));
     }
 }

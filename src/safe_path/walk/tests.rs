@@ -129,14 +129,14 @@ fn own_files_in_a_sticky_directory_are_accepted() {
         .directory("/tmp/theirs", STRANGER, 0o755)
         .file("/tmp/f", ME, 0o644)
         .link("/tmp/link", ME, "ours/f")
-        .link("/tmp/trap", STRANGER, "ours/f")
+        .link("/tmp/strangers-link", STRANGER, "ours/f")
         .with("/tmp/planted", Facts { links: 2, ..facts(FileKind::File, 0, 0o644) });
     assert_eq!(
         [tree.result("/tmp/ours/f"), tree.result("/tmp/f"), tree.result("/tmp/link")],
         ["/tmp/ours/f", "/tmp/f", "/tmp/ours/f"]
     );
     assert_eq!(tree.result("/tmp/theirs"), "/tmp/theirs: ForeignOwner { owner: 7 }");
-    assert_eq!(tree.result("/tmp/trap"), "/tmp/trap: ForeignLink { owner: 7 }");
+    assert_eq!(tree.result("/tmp/strangers-link"), "/tmp/strangers-link: ForeignLink { owner: 7 }");
     assert_eq!(tree.result("/tmp/planted"), "/tmp/planted: HardLinked { links: 2 }");
     assert_eq!(tree.result("/tmp"), "/tmp: AnybodyWrites { mode: 1023 }");
 }

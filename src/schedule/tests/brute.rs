@@ -44,7 +44,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_schedule_differs_from_a_reading_by_hand(window in window(), cases in vec(case(), SCHEDULES)) {
+    fn no_schedule_differs_from_the_brute_force_reference(window in window(), cases in vec(case(), SCHEDULES)) {
         let minutes = window.minutes();
         for case in &cases {
             compare(&window, &minutes, case)?;
@@ -156,7 +156,7 @@ fn window() -> impl Strategy<Value = Window> {
 
 #[derive(Clone, Debug)]
 struct Case {
-    expressions: Vec<ByHand>,
+    expressions: Vec<ReferenceExpression>,
     dst: Dst,
     probe: proptest::sample::Index,
     second: i64,
@@ -164,7 +164,7 @@ struct Case {
 
 fn case() -> impl Strategy<Value = Case> {
     let dst = proptest::sample::select(vec![Dst::Once, Dst::Skip, Dst::Twice]);
-    let expressions = prop_oneof![4 => vec(by_hand(), 1), 1 => vec(by_hand(), 2)];
+    let expressions = prop_oneof![4 => vec(reference_expression(), 1), 1 => vec(reference_expression(), 2)];
     (expressions, dst, any::<proptest::sample::Index>(), 0..60_i64).prop_map(|(expressions, dst, probe, second)| Case {
         expressions,
         dst,
@@ -197,7 +197,7 @@ impl Part {
 
 /// An expression with its values, for the brute-force reference.
 #[derive(Clone, Debug)]
-struct ByHand {
+struct ReferenceExpression {
     second: Option<Part>,
     minute: Part,
     hour: Part,
@@ -208,7 +208,7 @@ struct ByHand {
     years: Option<(i16, i16)>,
 }
 
-impl ByHand {
+impl ReferenceExpression {
     fn text(&self, year: i16) -> String {
         let Self { minute, hour, day, month, weekday, .. } = self;
         let five = [minute, hour, day, month, weekday].map(|part| part.text.as_str()).join(" ");
@@ -296,14 +296,14 @@ impl ByHand {
     }
 }
 
-fn by_hand() -> impl Strategy<Value = ByHand> {
+fn reference_expression() -> impl Strategy<Value = ReferenceExpression> {
     let second = proptest::option::weighted(0.3, part(0, 59, &[]));
     let years = proptest::option::weighted(0.5, (0..3_i16, 0..3_i16));
     let weekdays = &["sun", "Mon", "TUE", "wed", "thursday", "fri", "Saturday"];
     let months = &["jan", "FEB", "march", "apr", "May", "jun", "jul", "aug", "september", "oct", "nov", "dec"];
     let month = prop_oneof![3 => Just(Part::star(1, 12)), 1 => part(1, 12, months)];
     (second, part(0, 59, &[]), part(0, 23, &[]), part(1, 31, &[]), month, part(0, 6, weekdays), years).prop_map(
-        |(second, minute, hour, day, month, weekday, years)| ByHand {
+        |(second, minute, hour, day, month, weekday, years)| ReferenceExpression {
             second,
             minute,
             hour,

@@ -65,7 +65,7 @@ pub enum TraceVerdict {
     Some(Vec<PendingCommit>),
     /// It was not carried out.
     None,
-    /// Others have since written to the places of its traces, so nobody can tell.
+    /// Others have since written to the places of its traces, so it is unknown.
     Untraceable,
 }
 

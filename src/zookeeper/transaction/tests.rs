@@ -196,7 +196,7 @@ fn a_run_that_follows_others_is_made_in_the_place_of_their_links_and_known_by_it
 }
 
 #[test]
-fn a_run_that_is_given_up_says_why_and_tells_those_behind() {
+fn a_run_that_is_given_up_records_why_and_leaves_links_for_its_dependents() {
     let skip = skip("report", 60);
     let dependents = Link::of_skip(&skip, skip.first, 1, UpstreamResult::Skipped, &[name("mail")]);
     let links = vec![TriggerSeq(3)];
@@ -256,7 +256,7 @@ fn an_end_is_known_by_its_whole_record() {
 }
 
 #[test]
-fn a_begin_of_an_earlier_term_is_told_by_its_token() {
+fn a_begin_of_an_earlier_term_is_recognized_by_its_token() {
     assert!(!is_of_another_term(&begin("backup", 4, 60, "7-1"), 7));
     assert!(is_of_another_term(&begin("backup", 4, 60, "7-1"), 9));
     assert!(!is_of_another_term(&end("backup", 4, 60, "7-1"), 9), "an end stands by itself");

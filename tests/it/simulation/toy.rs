@@ -177,8 +177,8 @@ impl Contender {
         match self.flaw {
             Flaw::LongLease => newest + timeout * 5 / 4,
             Flaw::None => {
-                let heard_of = acknowledged.iter().rev().find(|sent| **sent + timeout / 4 <= newest);
-                heard_of.map_or(Uptime::ZERO, |sent| *sent + timeout * 85 / 100)
+                let proven = acknowledged.iter().rev().find(|sent| **sent + timeout / 4 <= newest);
+                proven.map_or(Uptime::ZERO, |sent| *sent + timeout * 85 / 100)
             }
             Flaw::OneWriteSuffices | Flaw::LeaseFromTheAnswer | Flaw::ReadsRenew => newest + timeout / 2,
         }

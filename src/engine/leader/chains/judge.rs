@@ -113,7 +113,7 @@ fn has_all_links(cx: &Context, runs: &Runs, downstream: &DownstreamRuns, case: &
     }
     is_not_passed(runs, case)?;
     // It has run after the job's current upstreams. The new link is from an upstream that an edit has removed. For a
-    // trigger's run, which moves no mark, only this check tells.
+    // trigger's run, which moves no mark, only this check finds it.
     if runs.contains(case.run) || downstream.is_followed(case.run) {
         return Err(Objection::Drop);
     }

@@ -45,7 +45,7 @@ impl FakeLedger {
     fn write(&mut self, change: &Change) -> bool {
         match change {
             Change::Advance { job, at, record, skip } => {
-                self.tell_skip(skip.as_ref().map(|write| (&write.skip, write.skip.count)));
+                self.log_skip(skip.as_ref().map(|write| (&write.skip, write.skip.count)));
                 self.mark(job, *at, record)
             }
             Change::Begin { at, record, run } => self.mark(&run.job, Some(*at), record) && self.begin(run),
@@ -64,7 +64,7 @@ impl FakeLedger {
                 if !self.take(links) {
                     return false;
                 }
-                self.tell_skip(skip.as_ref().map(|skip| (skip, skip.count)));
+                self.log_skip(skip.as_ref().map(|skip| (skip, skip.count)));
                 true
             }
             Change::UpdateRun { at, run } | Change::ChangeOwner { at, run } | Change::Kill { at, run } => {
@@ -108,7 +108,7 @@ impl FakeLedger {
         stands
     }
 
-    fn tell_skip(&mut self, skip: Option<(&crate::run::Skip, u64)>) {
+    fn log_skip(&mut self, skip: Option<(&crate::run::Skip, u64)>) {
         let Some((skip, count)) = skip else { return };
         let many = if count > 1 { format!(" x{count}") } else { String::new() };
         self.log.push(format!("skip {} {}{many}", skip.id(), skip.reason.as_str()));

@@ -72,7 +72,7 @@ fn the_hook_of_a_run_that_the_drain_timeout_ended_has_its_moment() {
 }
 
 #[test]
-fn a_node_that_is_told_to_end_at_once_runs_no_hooks() {
+fn a_node_that_is_ordered_to_end_at_once_runs_no_hooks() {
     let (mut fixture, tree_id) = running_one(once());
     fixture.handle(Event::Stop);
     fixture.handle(Event::Election(election::Event::Withdrawn));
