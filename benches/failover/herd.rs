@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use cronkeeper::clock::system::SystemClock;
-use cronkeeper::coordination::{Coordination, Event as Told, Request, channels};
+use cronkeeper::coordination::{Coordination, Event as BackendEvent, Request, channels};
 use cronkeeper::election::{Event, Request as Ask};
 use cronkeeper::term::NodeName;
 use cronkeeper::zookeeper::session::{Aside, ConnectionSettings, Connector};
@@ -109,7 +109,7 @@ impl Contender {
         let waiting = async {
             loop {
                 match self.coordination.events.recv().await.expect("the backend lives") {
-                    Told::Election(event) if wanted(&event) => return,
+                    BackendEvent::Election(event) if wanted(&event) => return,
                     _ => {}
                 }
             }

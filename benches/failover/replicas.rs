@@ -37,8 +37,9 @@ struct Post {
 /// sees.
 fn jobs(witness: &Witness) -> String {
     let job = |n| format!("  job-{n:02}:\n    schedule: \"0 0 29 2 *\"\n    command: [\"true\"]\n");
-    let told = format!("jobs:\n  witness:\n    schedule: \"@every 1s\"\n    command: {}\n", witness.command(&[]));
-    (0..20).map(job).fold(told, |all, job| all + &job)
+    let witness_job =
+        format!("jobs:\n  witness:\n    schedule: \"@every 1s\"\n    command: {}\n", witness.command(&[]));
+    (0..20).map(job).fold(witness_job, |all, job| all + &job)
 }
 
 impl Replicas {

@@ -110,18 +110,18 @@ fn suffer(testbed: &mut Testbed, seed: u64) {
         "seed {seed}; again with {SEED}={seed}\n{plan}what happened:\n{}\nbroken:\n  {}\n{}committed:\n{}",
         transcript.join("\n"),
         broken.join("\n  "),
-        told(&story, &broken),
+        logged(&story, &broken),
         history.about(&broken),
     );
 }
 
 /// What the nodes logged about everything that the violations name.
-fn told(story: &[Event], broken: &[String]) -> String {
-    let is_life = |event: &Event| {
+fn logged(story: &[Event], broken: &[String]) -> String {
+    let is_of_a_node = |event: &Event| {
         ["node.", "leader.", "election.", "coordination."].iter().any(|of| event.name().starts_with(of))
     };
     let is_named =
         |event: &Event| !event.text("run").is_empty() && broken.iter().any(|what| what.contains(event.text("run")));
-    let lines = story.iter().filter(|event| is_life(event) || is_named(event));
+    let lines = story.iter().filter(|event| is_of_a_node(event) || is_named(event));
     lines.map(|event| format!("  {}\n", event.json())).collect()
 }

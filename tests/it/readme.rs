@@ -95,7 +95,7 @@ fn the_settings_in_the_texts_and_in_the_environment_file_exist() {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         // `CRONKEEPER_` alone stands for all of them.
         let names = words.filter(|word| word.starts_with("CRONKEEPER_") && *word != "CRONKEEPER_");
-        // What the tests are told is no setting of the program's.
+        // An option of the tests is no setting of the program's.
         let names = names.filter(|name| !TESTS.iter().any(|text| text.contains(name)));
         environment::check(&Cli::command(), names.map(str::to_owned)).unwrap();
     }

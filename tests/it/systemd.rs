@@ -22,7 +22,7 @@ const SESSION: Duration = Duration::from_secs(10);
 
 const SLEEPER: &str = "jobs: {sleeper: {schedule: '@every 1s', command: [sleep, '1000']}}";
 
-/// A job that runs until it is told to end.
+/// A job that runs until it is asked to end.
 const WAITER: &str = "jobs: {waiter: {schedule: '@every 1s', command: 'until [ -e /tmp/done ]; do sleep 0.1; done'}}";
 
 const TICKER: &str = "jobs: {ticker: {schedule: '@every 1s', command: ['true']}}";

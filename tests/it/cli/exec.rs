@@ -156,7 +156,7 @@ fn output_beyond_max_output_is_dropped_and_reported() {
 }
 
 #[test]
-fn processes_that_outlive_the_command_are_killed_and_reported() {
+fn processes_left_by_the_command_are_killed_and_reported() {
     assert_ends(
         "daemonizes",
         "

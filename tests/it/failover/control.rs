@@ -104,7 +104,7 @@ fn a_pause_by_a_follower_holds_from_the_moment_the_command_returns() {
 }
 
 #[test]
-fn a_resume_that_no_leader_hears_of_is_said_to_be_open_and_done_by_the_next() {
+fn a_resume_that_no_leader_receives_is_reported_open_and_done_by_the_next() {
     let (place, witness) = (Place::shared(), Witness::new());
     let [leader, follower] = two(&place, &jobs(&[job("seldom", SELDOM, &witness.command(&["true"]), "")]));
     asked(follower.spec(), &["pause", "seldom"]);

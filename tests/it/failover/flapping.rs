@@ -37,7 +37,7 @@ fn held(ensemble: &Ensemble, nodes: &[Node]) -> Held {
 
 fn resident_kib(node: &Node) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("the node lives");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("memory is told");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("memory is shown");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 

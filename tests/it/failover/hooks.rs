@@ -10,7 +10,7 @@ fn is_hook<'a>(hook: &'a str, run: &'a str) -> impl Fn(&Event) -> bool {
     move |event| event.text("hook") == hook && event.text("run") == run
 }
 
-fn told(node: &Node, run: &str) -> usize {
+fn hooks_of(node: &Node, run: &str) -> usize {
     node.events().named("hook.finished").iter().filter(|event| event.text("run") == run).count()
 }
 
@@ -35,7 +35,7 @@ fn a_killed_leaders_run_is_ended_by_its_successor_which_runs_the_hook_once() {
     let a = again(a);
     a.await_event("election.following", LONG);
     a.await_event("run.superseded", LONG);
-    assert_eq!((told(&a, &run), told(&b, &run)), (0, 1));
+    assert_eq!((hooks_of(&a, &run), hooks_of(&b, &run)), (0, 1));
     assert_eq!(std::fs::read_to_string(&calls).unwrap(), format!("{run} interrupted {died}\n"));
     witness.assert_fine(&[]);
 }
@@ -56,7 +56,7 @@ fn a_node_that_is_back_before_its_session_ends_runs_the_hook_of_what_its_death_e
     a.await_where("hook.finished", LONG, is_hook("on_failure", &run));
     b.await_event("takeover.done", LONG);
     assert_eq!(place.await_end(&run)["outcome"], "interrupted");
-    assert_eq!((told(&a, &run), told(&b, &run)), (1, 0));
+    assert_eq!((hooks_of(&a, &run), hooks_of(&b, &run)), (1, 0));
     witness.assert_fine(&[]);
 }
 

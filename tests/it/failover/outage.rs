@@ -69,10 +69,10 @@ fn after_an_outage_longer_than_the_session_one_leads_and_the_runs_that_went_on_a
         };
         until("the node says that it retries", || said(node).len() >= 3);
         assert!(said(node).iter().all(|retry_ms| *retry_ms <= 500), "{:?}", said(node));
-        let mut told =
+        let mut logged =
             node.events().named("log").iter().map(|event| event.text("message").to_owned()).collect::<Vec<_>>();
-        told.sort();
-        assert!(told.windows(2).all(|two| two[0] != two[1]), "the library repeats itself: {told:#?}");
+        logged.sort();
+        assert!(logged.windows(2).all(|two| two[0] != two[1]), "the library repeats itself: {logged:#?}");
     }
     assert_eq!(a.events().named("leader.lost").len(), 1);
     assert!(a.events().named("run.finished").is_empty(), "a run that nobody else can begin goes on");

@@ -47,7 +47,7 @@ struct Storm {
     lines: Vec<Lines>,
     nodes: Vec<Option<Node>>,
     /// Logs of processes that are gone.
-    told: Vec<Event>,
+    logged: Vec<Event>,
     open: Vec<Wound>,
     dice: Dice,
 }
@@ -112,7 +112,7 @@ impl Storm {
     fn replace(&mut self, at: usize, end: impl FnOnce(&Node)) {
         let node = self.nodes[at].take().expect("it is only taken out to be replaced");
         end(&node);
-        self.told.extend(story(&node));
+        self.logged.extend(story(&node));
         self.nodes[at] = Some(again(node));
     }
 
@@ -159,7 +159,7 @@ fn whatever_befalls_nodes_and_servers_nothing_runs_twice_and_nothing_is_lost_wit
     let lines: Vec<Lines> = (0..3).map(|_| Lines::new(&ensemble, &place)).collect();
     let specs = [0, 1, 2].map(|i| usual(node(["a", "b", "c"][i], &lines[i].connect())).jobs(&file));
     let nodes = in_line(specs).map(Some).into();
-    let mut storm = Storm { ensemble, lines, nodes, told: Vec::new(), open: Vec::new(), dice: Dice(seed | 1) };
+    let mut storm = Storm { ensemble, lines, nodes, logged: Vec::new(), open: Vec::new(), dice: Dice(seed | 1) };
     storm.rage(if is_long() { 100 } else { 6 });
 
     storm.ensemble.await_serving();
@@ -173,29 +173,29 @@ fn whatever_befalls_nodes_and_servers_nothing_runs_twice_and_nothing_is_lost_wit
     });
     witness.assert_fine(&[]);
     for node in storm.nodes.iter().flatten() {
-        storm.told.extend(story(node));
+        storm.logged.extend(story(node));
     }
-    let tokens: Vec<_> = storm.told.iter().filter(|event| event.name() == "leader.elected").collect();
+    let tokens: Vec<_> = storm.logged.iter().filter(|event| event.name() == "leader.elected").collect();
     let distinct: BTreeSet<_> = tokens.iter().map(|event| event.number("token")).collect();
     assert_eq!(distinct.len(), tokens.len(), "one term, one leader");
-    let lost = unexplained(&witness, &storm.told, &place.history("tick"));
+    let lost = unexplained(&witness, &storm.logged, &place.history("tick"));
     assert!(lost.is_empty(), "neither run nor explained: {lost:?}");
 }
 
 /// The seconds in which `tick` did not run and for which neither a log nor the ledger gives a reason.
-fn unexplained(witness: &Witness, told: &[Event], ledger: &BTreeMap<String, serde_json::Value>) -> Vec<String> {
+fn unexplained(witness: &Witness, logged: &[Event], ledger: &BTreeMap<String, serde_json::Value>) -> Vec<String> {
     let second = |text: &str| text.parse::<Timestamp>().expect("it is a time").as_second();
     let entries = witness.entries();
     let ended = entries.iter().filter(|entry| entry.job == "tick" && entry.mark == Mark::End);
     let ended: BTreeSet<i64> = ended.map(|entry| second(&entry.scheduled_at)).collect();
     let of_tick = |event: &&Event| event.text("job") == "tick";
-    let settled: BTreeSet<&str> = told
+    let settled: BTreeSet<&str> = logged
         .iter()
         .filter(of_tick)
         .filter(|event| ["interrupted", "abandoned"].contains(&event.text("outcome")))
         .map(|event| event.text("run"))
         .collect();
-    let skips = told.iter().filter(of_tick).filter(|event| event.name() == "run.skipped");
+    let skips = logged.iter().filter(of_tick).filter(|event| event.name() == "run.skipped");
     let skipped: Vec<(i64, i64)> = skips
         .map(|event| match event.text("first") {
             "" => (second(event.text("scheduled_at")), second(event.text("scheduled_at"))),

@@ -193,8 +193,8 @@ pub fn await_ticks(witness: &Witness, nodes: &[&Node]) {
         entries[seen..].iter().filter(|entry| entry.mark == Mark::End && entry.node == node.name()).count()
     };
     let gone_on = poll(LONG, || nodes.iter().any(|node| of(node) >= 3).then_some(()));
-    let told: String = nodes.iter().map(|node| format!("{}:\n{}", node.name(), node.events().tail())).collect();
-    assert!(gone_on.is_some(), "the job of every second is not run; {told}");
+    let logs: String = nodes.iter().map(|node| format!("{}:\n{}", node.name(), node.events().tail())).collect();
+    assert!(gone_on.is_some(), "the job of every second is not run; {logs}");
     nodes.iter().for_each(|node| assert!(node.status().is_none(), "{} ended:\n{}", node.name(), node.events().tail()));
 }
 

@@ -116,7 +116,7 @@ fn a_certificate_is_an_identity_without_an_authentication_file() {
 }
 
 #[test]
-fn a_node_with_a_certificate_of_another_subject_is_not_let_in_and_is_told() {
+fn a_node_with_a_certificate_of_another_subject_is_refused_and_says_why() {
     let ensemble = Ensemble::builder(1).tls(ClientCertificate::Needed).start();
     let [_own] = in_line([with_certificate("a", &ensemble, "", "jobs: {}\n")]);
     let other = usual(node("b", &ensemble.secure_connect_string()));

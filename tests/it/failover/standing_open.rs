@@ -13,8 +13,9 @@ use crate::support::{LONG, until};
 /// What a node has logged about it so far.
 pub fn said(node: &Node) -> Vec<String> {
     let events = node.events().all();
-    let told = events.iter().filter(|event| event.text("message").contains("stands open"));
-    told.inspect(|event| assert_eq!(event.text("level"), "WARN"))
+    let warnings = events.iter().filter(|event| event.text("message").contains("stands open"));
+    warnings
+        .inspect(|event| assert_eq!(event.text("level"), "WARN"))
         .map(|event| event.text("message").to_owned())
         .collect()
 }

@@ -11,7 +11,7 @@ use crate::support::{LONG, until};
 /// Expects exit code 78, a last line that says what is wrong, and a hint that says what to change.
 pub fn refused(node: &Node, wrong: &str, change: &str) {
     assert_eq!(node.wait_exit(LONG).code(), Some(78), "{}", node.events().tail());
-    until("the last words are heard", || node.events().tail().contains(change));
+    until("the last lines are logged", || node.events().tail().contains(change));
     assert!(node.events().tail().contains(wrong), "{}", node.events().tail());
 }
 

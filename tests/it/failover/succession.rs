@@ -87,7 +87,7 @@ fn a_killed_leaders_place_is_free_once_its_session_has_expired() {
 
 /// The watch event is lost on the way, and the connection stays: the follower reads the queue every 15 s anyway.
 #[test]
-fn a_follower_that_never_hears_of_its_predecessors_end_finds_out_by_itself() {
+fn a_follower_that_is_not_notified_of_its_predecessors_end_finds_out_by_itself() {
     let place = Place::shared();
     let lines = Lines::new(shared(), &place);
     let specs = [place.node("a"), node("b", &lines.connect())].map(|spec| spec.option("--session-timeout", "10s"));

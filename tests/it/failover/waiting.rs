@@ -8,7 +8,7 @@ use crate::support::scratch::Scratch;
 use crate::support::witness::{Mark, Witness};
 
 #[test]
-fn a_run_that_waits_outlives_its_leader_and_begins_once_the_other_is_settled() {
+fn a_run_that_waits_stays_when_its_leader_dies_and_begins_once_the_other_is_settled() {
     let place = Place::shared();
     let witness = Witness::new();
     let [a, b] = in_line(["a", "b"].map(|name| usual(place.node(name))));

@@ -52,7 +52,7 @@ async fn tests_that_share_a_server_do_not_see_each_other() {
 }
 
 #[tokio::test]
-async fn a_server_tells_its_watches_and_ephemeral_nodes() {
+async fn a_server_reports_its_watches_and_ephemeral_nodes() {
     let ensemble = Ensemble::start(1);
     let client = Client::connect(&ensemble.connect_string()).await.unwrap();
     client.create("/a", b"", &CreateMode::Ephemeral.with_acls(Acls::anyone_all())).await.unwrap();
@@ -110,24 +110,26 @@ fn nothing_is_left_of_an_ensemble_that_was_dropped() {
 fn a_test_that_is_killed() {
     let ensemble = Ensemble::start(1);
     let line = format!("{} {}", ensemble.pid_of(0), ensemble.dir().display());
-    let told = std::env::var_os("HARNESS_TOLD").expect("the next test starts this one");
-    std::fs::write(Path::new(&told).with_extension("new"), line).unwrap();
-    std::fs::rename(Path::new(&told).with_extension("new"), told).unwrap();
+    let report = std::env::var_os("HARNESS_REPORT").expect("the next test starts this one");
+    std::fs::write(Path::new(&report).with_extension("new"), line).unwrap();
+    std::fs::rename(Path::new(&report).with_extension("new"), report).unwrap();
     std::thread::park();
 }
 
 #[test]
 fn nothing_is_left_of_an_ensemble_whose_test_process_was_killed() {
     let scratch = Scratch::new("killed");
-    let told = scratch.path().join("told");
+    let report = scratch.path().join("report");
     let own = std::env::current_exe().unwrap();
     let test = Process::spawn(own.to_str().unwrap(), |command: &mut Command| {
-        command.args(["--ignored", "--exact", "harness::servers::a_test_that_is_killed"]).env("HARNESS_TOLD", &told);
+        command
+            .args(["--ignored", "--exact", "harness::servers::a_test_that_is_killed"])
+            .env("HARNESS_REPORT", &report);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     });
     let test = test.unwrap();
-    until("the ensemble was started", || told.exists());
-    let line = std::fs::read_to_string(&told).unwrap();
+    until("the ensemble was started", || report.exists());
+    let line = std::fs::read_to_string(&report).unwrap();
     let (pid, dir) = line.split_once(' ').unwrap();
 
     test.kill();

@@ -57,7 +57,7 @@ fn no_line_of_text_is_so_long_that_a_part_of_it_could_be_taken_for_another() {
 #[test]
 fn a_long_line_of_json_is_several_objects_that_say_so() {
     let lines = log("json");
-    let mut told = Vec::new();
+    let mut outputs = Vec::new();
     let mut open = String::new();
     for line in &lines {
         assert!(line.len() < LONGEST, "{} bytes: {line}", line.len());
@@ -65,11 +65,11 @@ fn a_long_line_of_json_is_several_objects_that_say_so() {
         if object["event"] == "run.output" {
             open.push_str(object["line"].as_str().unwrap());
             if object["continues"] != true {
-                told.push(std::mem::take(&mut open));
+                outputs.push(std::mem::take(&mut open));
             }
         }
     }
     let expected =
         [format!("{}{FORGED}", "A".repeat(PADDING)), "b\u{200b}a\u{61c}c\u{e0041}".to_owned(), "\u{1b}".repeat(20_000)];
-    assert_eq!(told, expected);
+    assert_eq!(outputs, expected);
 }

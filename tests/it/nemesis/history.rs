@@ -43,7 +43,7 @@ pub struct Span {
     pub to: Timestamp,
 }
 
-/// Everything that is known about a cluster's life.
+/// Everything that is known about what a cluster did.
 pub struct History {
     /// In the order in which the lines were written. It was read before `committed`, because a begin comes before its
     /// process.
@@ -86,7 +86,7 @@ impl History {
         };
         let each =
             self.committed.iter().flat_map(|entry| ops(entry).iter().filter(is_about).map(move |op| (entry, op)));
-        let told = each.map(|(entry, op)| {
+        let lines = each.map(|(entry, op)| {
             let (verb, path, data) = match op {
                 Op::Create { path, data, .. } => ("create", path, &data[..]),
                 Op::Set { path, data, .. } => ("set", path, &data[..]),
@@ -96,7 +96,7 @@ impl History {
             let (at, zxid, session) = (committed_at(entry), entry.txn.zxid, entry.txn.session);
             format!("  {at} {zxid:#x} by {session:#x}: {verb} {path} {}\n", String::from_utf8_lossy(data))
         });
-        told.collect()
+        lines.collect()
     }
 
     fn broken_by_what_was_seen(&self, may_overlap: &[&str]) -> Vec<String> {
@@ -139,8 +139,8 @@ impl History {
             Some((token, node, at)) => (*token, node, *at <= time_of(start)) == (start.token, &start.node, true),
             None => false,
         };
-        let stray = self.starts().filter(|start| !is_on_record(start));
-        stray.map(|start| format!("this began and was not on record as it began: {start:?}")).collect()
+        let unrecorded = self.starts().filter(|start| !is_on_record(start));
+        unrecorded.map(|start| format!("this began and was not on record as it began: {start:?}")).collect()
     }
 
     fn starts_of_former_leaders(&self) -> Vec<String> {

@@ -64,7 +64,7 @@ pub struct FaultInjector<'a> {
     count: usize,
     began: Instant,
     /// Actions that cannot be done by then are given up; the missing peace then reports the failure.
-    patient_until: Instant,
+    give_up_at: Instant,
     transcript: Vec<String>,
     stood_still: Vec<Still>,
 }
@@ -95,7 +95,7 @@ impl<'a> FaultInjector<'a> {
             agenda: BTreeMap::new(),
             count: 0,
             began: Instant::now(),
-            patient_until: Instant::now(),
+            give_up_at: Instant::now(),
             transcript: Vec::new(),
             stood_still: Vec::new(),
         }
@@ -106,7 +106,7 @@ impl<'a> FaultInjector<'a> {
         self.began = Instant::now();
         for fault in &plan.faults {
             self.put(self.began + fault.at, Action::Strike(fault.clone()));
-            self.patient_until = self.patient_until.max(self.began + fault.at + fault.lasts + LONG);
+            self.give_up_at = self.give_up_at.max(self.began + fault.at + fault.lasts + LONG);
         }
         while let Some(((at, _), action)) = self.agenda.pop_first() {
             thread::sleep(at.saturating_duration_since(Instant::now()));
@@ -171,7 +171,7 @@ impl<'a> FaultInjector<'a> {
     fn cure(&mut self, cure: Cure) {
         match self.try_cure(&cure) {
             Ok(what) => self.note(&what),
-            Err(NotYet) if Instant::now() > self.patient_until => self.note(&format!("given up: {cure:?}")),
+            Err(NotYet) if Instant::now() > self.give_up_at => self.note(&format!("given up: {cure:?}")),
             Err(NotYet) => self.put(Instant::now() + AGAIN, Action::Cure(cure)),
         }
     }

@@ -1,6 +1,6 @@
 //! The faults of a cluster and their times: a plan that follows from the seed alone.
 //!
-//! Chance chooses the victim, the time and the duration. The kinds of faults of a seed are dealt like cards: every
+//! Chance chooses the victim, the time and the duration. The kinds of faults are shuffled and then shared out: every
 //! [`ROUND`] seeds, from a multiple of that number on, contain each kind once.
 
 use std::fmt;
@@ -14,14 +14,14 @@ use super::testbed::SERVERS;
 pub const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Number of kinds of faults in a seed.
-const HAND: usize = 3;
+const KINDS_PER_SEED: usize = 3;
 
-/// The deal of the first round, which the ordinary run uses. With this one, nearly everything that can hit the leader
-/// does.
-const FIRST_DEAL: u64 = 9;
+/// The shuffle of the first round, which the ordinary run uses. With this one, nearly everything that can hit the
+/// leader does.
+const FIRST_SHUFFLE: u64 = 9;
 
 /// Number of seeds that contain every kind once.
-pub const ROUND: u64 = (DECK.len() / HAND) as u64;
+pub const ROUND: u64 = (ALL_KINDS.len() / KINDS_PER_SEED) as u64;
 
 /// A signal, sent from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub enum Kind {
     QueueDeleted,
 }
 
-const DECK: [Kind; 27] = {
+const ALL_KINDS: [Kind; 27] = {
     use Kind::*;
     [
         Signal(Blow::Kill, Part::Daemon),
@@ -139,7 +139,7 @@ impl Plan {
         // By then runs of all jobs are in flight.
         let mut at = TIMEOUT.mul_f64(0.6);
         let mut faults = Vec::new();
-        for kind in admin(seed) {
+        for kind in kinds_of(seed) {
             faults.extend(faults_of(kind, at, &mut rng));
             // Mostly while the previous fault lasts, or while the cluster recovers from it.
             at += TIMEOUT.mul_f64(1.6 * rng.f64());
@@ -150,11 +150,11 @@ impl Plan {
 }
 
 /// The kinds of faults in a seed.
-fn admin(seed: u64) -> Vec<Kind> {
-    let mut deck = DECK;
-    Rng::with_seed(FIRST_DEAL + seed / ROUND).shuffle(&mut deck);
-    let first = HAND * usize::try_from(seed % ROUND).expect("it is small");
-    deck[first..first + HAND].to_vec()
+fn kinds_of(seed: u64) -> Vec<Kind> {
+    let mut kinds = ALL_KINDS;
+    Rng::with_seed(FIRST_SHUFFLE + seed / ROUND).shuffle(&mut kinds);
+    let first = KINDS_PER_SEED * usize::try_from(seed % ROUND).expect("it is small");
+    kinds[first..first + KINDS_PER_SEED].to_vec()
 }
 
 fn faults_of(kind: Kind, at: Duration, rng: &mut Rng) -> Vec<Fault> {
@@ -212,7 +212,7 @@ mod tests {
         for round in 0..20 {
             let seeds = round * ROUND..(round + 1) * ROUND;
             let kinds: Vec<Kind> = seeds.flat_map(|seed| Plan::of(seed).faults).map(|fault| fault.kind).collect();
-            assert!(DECK.iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
+            assert!(ALL_KINDS.iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
         }
     }
 

@@ -162,7 +162,7 @@ mod tests {
     use crate::support::zookeeper::Ensemble;
 
     /// Each write and its path, as text.
-    fn told(txns: &[Txn]) -> Vec<String> {
+    fn described(txns: &[Txn]) -> Vec<String> {
         let ops = txns.iter().flat_map(|txn| match &txn.change {
             Change::Ops(ops) => &ops[..],
             _ => &[],
@@ -197,6 +197,6 @@ mod tests {
         client.delete("/place/b", None).await.unwrap();
 
         let expected = ["create /a new", "check /a 0", "set /a 0 set", "create /b ", "delete /b"];
-        assert_eq!(told(&committed(&[ensemble.data_of(0)], "/place", SystemTime::UNIX_EPOCH)), expected);
+        assert_eq!(described(&committed(&[ensemble.data_of(0)], "/place", SystemTime::UNIX_EPOCH)), expected);
     }
 }

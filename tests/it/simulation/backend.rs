@@ -25,7 +25,7 @@ use super::clock::NodeClock;
 use super::executor::{Program, Task};
 use super::facts::Fact;
 use super::faults::Fault;
-use super::strays::STRAY;
+use super::foreign_entries::FOREIGN_JOB;
 use super::trial::{Length, Plan, Subject, many};
 use super::world::{Event, Shared, World};
 use super::zookeeper::{Connector, SimClient};
@@ -36,7 +36,7 @@ pub struct Disk {
     sessions: Vec<i64>,
     cluster: Option<String>,
     /// Number of processes so far.
-    lives: u32,
+    processes: u32,
     rebooted: bool,
     /// Sessions of processes that died with their host. The next process cannot know that: its disk may be a copy.
     lost: BTreeSet<SessionId>,
@@ -71,7 +71,7 @@ fn on(disk: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
 impl StateDir {
     pub fn open(disk: &Arc<Mutex<Disk>>, recovered: &Recovered) -> Self {
         let mut content = on(disk);
-        content.lives += 1;
+        content.processes += 1;
         let removable = if content.rebooted { Vec::new() } else { content.sessions.clone() };
         content.rebooted = false;
         content.sessions.clone_from(&removable);
@@ -212,7 +212,8 @@ impl Subject for Contenders {
         }
         let tree = world.ensemble.leader().ok_or("in peace the ensemble has no leader")?.tree();
         let entries = |folder: &str| -> BTreeSet<String> {
-            let names = tree.children(folder).unwrap_or_default().into_iter().filter(|name| !name.starts_with(STRAY));
+            let names =
+                tree.children(folder).unwrap_or_default().into_iter().filter(|name| !name.starts_with(FOREIGN_JOB));
             names.map(|name| format!("{folder}/{name}")).collect()
         };
         let (queue, members) = (entries("/leader"), entries("/cronkeeper/nodes"));
@@ -232,12 +233,12 @@ impl Program for Contenders {
     fn start(&mut self, world: &Shared, node: usize) -> Vec<Task> {
         let (backend, coordination) = backend(world, node, &self.disks[node], &Recovered::default(), self.rng.fork());
         self.views.lock().unwrap_or_else(PoisonError::into_inner)[node] = View::default();
-        let scribe = Scribe {
+        let writer = MarkWriter {
             world: world.clone(),
             node,
-            life: on(&self.disks[node]).lives,
+            process: on(&self.disks[node]).processes,
             clock: NodeClock { world: world.clone(), node },
-            // Some scribes are idle, so that only renewals show that the quorum is there.
+            // Some writers are idle, so that only renewals show that the quorum is there.
             pause: if self.rng.u8(..3) == 0 { 60_000 } else { 1000 },
             rng: self.rng.fork(),
             coordination,
@@ -248,7 +249,7 @@ impl Program for Contenders {
             written: 0,
             open: Vec::new(),
         };
-        vec![backend, Box::pin(scribe.run())]
+        vec![backend, Box::pin(writer.run())]
     }
 
     fn killed(&mut self, _world: &Shared, node: usize, with_host: bool) {
@@ -258,17 +259,17 @@ impl Program for Contenders {
 }
 
 /// A stand-in for the daemon: campaigns, and moves one job's mark as fast as it may.
-struct Scribe {
+struct MarkWriter {
     world: Shared,
     node: usize,
-    life: u32,
+    process: u32,
     clock: NodeClock,
     /// Longest pause between two actions, in milliseconds.
     pause: u64,
     rng: Rng,
     coordination: Coordination,
     views: Arc<Mutex<Vec<View>>>,
-    /// If true, the scribe no longer resigns by itself.
+    /// If true, the writer no longer resigns by itself.
     is_calm: Arc<AtomicBool>,
     term: Option<Writing>,
     /// The token of the term that it leads in, even while it writes nothing any more.
@@ -284,7 +285,7 @@ struct Writing {
     version: Option<Version>,
 }
 
-impl Scribe {
+impl MarkWriter {
     async fn run(mut self) {
         self.ask(election::Request::Campaign);
         let mut next = self.clock.now().up;
@@ -327,7 +328,7 @@ impl Scribe {
         }
         self.written += 1;
         writing.mark += Duration::from_secs(1);
-        let nonce = format!("{}-{}-{}", self.node, self.life, self.written);
+        let nonce = format!("{}-{}-{}", self.node, self.process, self.written);
         let record = JobRecord {
             v: 1,
             last_scheduled: writing.mark,

@@ -9,10 +9,10 @@ use cronkeeper::clock::Uptime;
 use fastrand::Rng;
 use jiff::SignedDuration;
 
+use super::foreign_entries::ForeignEntry;
 use super::network::Host;
-use super::strays::Stray;
 use super::targeted_fault::TargetedFault;
-use super::traps::{Moment, Stall, Trap};
+use super::triggered_stall::{Moment, Stall, TriggeredStall};
 use super::world::{Event, Health, World};
 use super::zookeeper::{SERVERS, Server};
 
@@ -96,8 +96,8 @@ pub enum Fault {
     },
     QuickStarts,
     /// A foreign client leaves a record.
-    Stray {
-        stray: Stray,
+    ForeignEntry {
+        entry: ForeignEntry,
         is_closed: bool,
     },
     /// The daemon's socket to its warden accepts messages again, starting with those that were held back.
@@ -126,7 +126,7 @@ pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: 
                     plan.push((at, Fault::TargetedFault(targeted_fault(rng, at + timeout))));
                     plan.push((at, Fault::TargetedFault(TargetedFault::Clog { until: at + timeout })));
                 }
-                2 => plan.push((at, trap(rng, timeout, at + 2 * timeout).into())),
+                2 => plan.push((at, triggered_stall(rng, timeout, at + 2 * timeout).into())),
                 _ => plan.extend(stall(rng, nodes, timeout, at)),
             }
             // Most faults need some time in which nothing else happens.
@@ -147,7 +147,13 @@ pub fn plan(rng: &mut Rng, nodes: usize, timeout: Duration, begin: Uptime, end: 
     }
     if rng.u8(..6) == 0 {
         let at = begin + end.since(begin).mul_f64(rng.f64());
-        plan.push((at, Fault::Stray { stray: Stray::ALL[rng.usize(..Stray::ALL.len())], is_closed: rng.bool() }));
+        plan.push((
+            at,
+            Fault::ForeignEntry {
+                entry: ForeignEntry::ALL[rng.usize(..ForeignEntry::ALL.len())],
+                is_closed: rng.bool(),
+            },
+        ));
     }
     plan
 }
@@ -200,7 +206,7 @@ fn drawn(rng: &mut Rng, timeout: Duration, (least, most): (f64, f64)) -> Duratio
 }
 
 /// A stall that waits for its moment until `until`.
-fn trap(rng: &mut Rng, timeout: Duration, until: Uptime) -> Trap {
+fn triggered_stall(rng: &mut Rng, timeout: Duration, until: Uptime) -> TriggeredStall {
     let moment = [Moment::Begin, Moment::Again, Moment::Opening][rng.usize(..3)];
     let (stall, lasts) = [
         (Stall::LeadingServer, SERVER_STALLS),
@@ -208,7 +214,7 @@ fn trap(rng: &mut Rng, timeout: Duration, until: Uptime) -> Trap {
         (Stall::Disks, DISKS_STALL),
         (Stall::Loop, LOOP_STALLS),
     ][rng.usize(..4)];
-    Trap { moment, stall, until, lasts: drawn(rng, timeout, lasts) }
+    TriggeredStall { moment, stall, until, lasts: drawn(rng, timeout, lasts) }
 }
 
 type Trouble = Vec<(Fault, Option<Fault>)>;
@@ -340,7 +346,7 @@ impl World {
             Fault::ResumeLoop { node } => self.resume_loop(node),
             Fault::SlowStarts { each } => self.wardens.slow(Some(each)),
             Fault::QuickStarts => self.wardens.slow(None),
-            Fault::Stray { stray, is_closed } => self.leave_stray(stray, is_closed),
+            Fault::ForeignEntry { entry, is_closed } => self.leave_foreign_entry(entry, is_closed),
             Fault::Unclog { node } => self.wardens.unclog(&mut self.env, node),
             Fault::TargetedFault(targeted_fault) => self.targeted_fault(targeted_fault),
             Fault::ResumeServer { server } => self.ensemble.servers[server].resume(&mut self.env),

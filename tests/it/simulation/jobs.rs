@@ -237,11 +237,11 @@ pub fn is_in_doubt(name: &JobName) -> bool {
 
 /// True if a run that could start at `ready` may be recorded as missed at `decided`, under one of the definitions of
 /// its job.
-pub fn may_be_missed(name: &JobName, by_hand: bool, ready: Timestamp, decided: Timestamp) -> bool {
+pub fn may_be_missed(name: &JobName, is_triggered: bool, ready: Timestamp, decided: Timestamp) -> bool {
     sets().into_iter().any(|set| {
         let Some(job) = set.jobs.get(name) else { return false };
         let root = set.root_of(job).unwrap_or(job);
-        match by_hand || job.schedule().is_none() {
+        match is_triggered || job.schedule().is_none() {
             true => is_too_old(job, root, ready, decided),
             false => is_window_over(job, ready, decided),
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use cronkeeper::accounts::Account;
 use cronkeeper::clock::{Clock, Uptime, Wake};
 use cronkeeper::config::Loaded;
-use cronkeeper::coordination::{Coordination, Event as Told, Request};
+use cronkeeper::coordination::{Coordination, Event as BackendEvent, Request};
 use cronkeeper::daemon::launch::Launcher;
 use cronkeeper::daemon::view::View;
 use cronkeeper::daemon::{Control, Daemon, DaemonSettings, Parts, Processes, Shown, WardenGone};
@@ -31,9 +31,9 @@ use super::clock::NodeClock;
 use super::executor::{Executor, Program, Task};
 use super::facts::Fact;
 use super::faults::Fault;
+use super::foreign_entries::FOREIGN_JOB;
 use super::jobs::{Cast, GROUP};
-use super::operators::{OperatorFuture, Wished};
-use super::strays::STRAY;
+use super::operators::{OperatorFuture, PastRequests};
 use super::transcript::Transcript;
 use super::trial::{Length, Plan, Subject, attempt, many, tally};
 use super::warden::Process;
@@ -71,7 +71,7 @@ pub struct Nodes<const STEADY: bool> {
     homes: Vec<NodeArgs>,
     said: Arc<Mutex<Vec<Said>>>,
     is_calm: Arc<AtomicBool>,
-    wished: Wished,
+    past_requests: PastRequests,
     has_operators: bool,
     jobs: Cast,
 }
@@ -87,7 +87,7 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
             homes: (0..nodes).map(|_| NodeArgs::default()).collect(),
             said: Arc::new(Mutex::new(vec![NOTHING; nodes])),
             is_calm: Arc::default(),
-            wished: Wished::default(),
+            past_requests: PastRequests::default(),
             has_operators: true,
         }
     }
@@ -143,7 +143,7 @@ impl<const STEADY: bool> Subject for Nodes<STEADY> {
 /// The names in a parent znode, without those of foreign records.
 fn ours(tree: &Tree, folder: &str) -> Vec<String> {
     let names = tree.children(folder).unwrap_or_default();
-    names.into_iter().filter(|name| !name.starts_with(STRAY)).collect()
+    names.into_iter().filter(|name| !name.starts_with(FOREIGN_JOB)).collect()
 }
 
 /// Fails if a request of an operator has waited for too long. Other invariants check the links of chained jobs.
@@ -195,7 +195,7 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
             clock: clock.clone(),
             rng: self.rng.fork(),
             is_calm: self.is_calm.clone(),
-            wished: self.wished.clone(),
+            past_requests: self.past_requests.clone(),
             jobs: self.jobs.clone(),
         };
         let daemon = daemon(world, node, self.jobs.set(), clock.clone(), coordination, notices, home.book.clone());
@@ -295,8 +295,8 @@ fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<S
                 event = events.recv() => {
                     let Some(event) = event else { return };
                     match &event {
-                        Told::Election(event) => listen(&world, node, &mut guard(&said)[node], event),
-                        Told::Ledger(event) => world.lock().env.note(|| format!("node-{node}: {event:?}")),
+                        BackendEvent::Election(event) => listen(&world, node, &mut guard(&said)[node], event),
+                        BackendEvent::Ledger(event) => world.lock().env.note(|| format!("node-{node}: {event:?}")),
                     }
                     if tap.send(event).is_err() {
                         return;
@@ -541,9 +541,10 @@ fn spawned(fact: Fact) -> Option<Process> {
 
 /// Otherwise a failing seed could not be investigated.
 #[test]
-fn a_seed_always_tells_the_same() {
+fn a_seed_always_gives_the_same_transcript() {
     for seed in 0..20 {
-        let told = || attempt::<Nodes<false>>(seed, PLAN, Transcript::on()).map_err(|broken| broken.what).unwrap();
-        assert_eq!(told(), told(), "seed {seed}");
+        let transcript =
+            || attempt::<Nodes<false>>(seed, PLAN, Transcript::on()).map_err(|broken| broken.what).unwrap();
+        assert_eq!(transcript(), transcript(), "seed {seed}");
     }
 }

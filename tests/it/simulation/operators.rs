@@ -18,7 +18,7 @@ use super::world::Shared;
 
 /// All requests so far. Some are repeated elsewhere, with the same uuid.
 #[derive(Clone, Default)]
-pub struct Wished(Arc<Mutex<Vec<(JobName, Uuid)>>>);
+pub struct PastRequests(Arc<Mutex<Vec<(JobName, Uuid)>>>);
 
 /// An operator at one node.
 pub struct OperatorFuture {
@@ -28,7 +28,7 @@ pub struct OperatorFuture {
     pub clock: NodeClock,
     pub rng: Rng,
     pub is_calm: Arc<AtomicBool>,
-    pub wished: Wished,
+    pub past_requests: PastRequests,
     pub jobs: Cast,
 }
 
@@ -95,13 +95,13 @@ impl OperatorFuture {
 
     /// A new request, or one that was made before.
     fn drawn(&mut self, job: JobName) -> (JobName, Uuid) {
-        let mut wished = self.wished.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let recent = wished.len().saturating_sub(3);
-        if self.rng.u8(..3) == 0 && !wished.is_empty() {
-            return wished[self.rng.usize(recent..wished.len())].clone();
+        let mut past = self.past_requests.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = past.len().saturating_sub(3);
+        if self.rng.u8(..3) == 0 && !past.is_empty() {
+            return past[self.rng.usize(recent..past.len())].clone();
         }
         let request = (job, Uuid::from_u128(self.rng.u128(..)));
-        wished.push(request.clone());
+        past.push(request.clone());
         request
     }
 

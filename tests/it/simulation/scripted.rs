@@ -1,4 +1,4 @@
-//! Single moments of the real backend, staged by hand: cases that invariants cannot see or chance never brings.
+//! Single moments of the real backend, staged by admin: cases that invariants cannot see or chance never brings.
 
 use std::time::Duration;
 
@@ -34,21 +34,25 @@ fn ask(coordination: &Coordination, request: election::Request) {
 }
 
 /// Runs until the node emits a wanted event.
-fn hear<T>(testbed: &mut Testbed, from: &mut Coordination, mut wanted: impl FnMut(election::Event) -> Option<T>) -> T {
-    let mut heard = None;
+fn await_event<T>(
+    testbed: &mut Testbed,
+    from: &mut Coordination,
+    mut wanted: impl FnMut(election::Event) -> Option<T>,
+) -> T {
+    let mut found = None;
     testbed.run_until(|_| {
-        while let (None, Ok(event)) = (&heard, from.events.try_recv()) {
+        while let (None, Ok(event)) = (&found, from.events.try_recv()) {
             if let Event::Election(event) = event {
-                heard = wanted(event);
+                found = wanted(event);
             }
         }
-        heard.is_some()
+        found.is_some()
     });
-    heard.unwrap()
+    found.unwrap()
 }
 
 fn elected(testbed: &mut Testbed, node: &mut Coordination) -> String {
-    hear(testbed, node, |event| match event {
+    await_event(testbed, node, |event| match event {
         election::Event::Elected { term, .. } => Some(format!("/leader/{}", term.candidate.0)),
         _ => None,
     })
@@ -60,7 +64,7 @@ fn in_line(testbed: &mut Testbed, nodes: usize) -> Vec<Coordination> {
     elected(testbed, &mut line[0]);
     for node in 1..nodes {
         let mut next = join(testbed, node);
-        hear(testbed, &mut next, |event| matches!(event, election::Event::Following { .. }).then_some(()));
+        await_event(testbed, &mut next, |event| matches!(event, election::Event::Following { .. }).then_some(()));
         line.push(next);
     }
     line
@@ -83,23 +87,23 @@ fn each_waits_for_the_one_before_it_and_the_end_of_a_leader_wakes_one() {
     ask(&line[0], election::Request::Resign);
     testbed.run(SOON);
     let woken = testbed.executor.world.lock().clients.woken - woken;
-    assert!(woken <= 2, "the former leader and its heir hear of it: {woken}");
+    assert!(woken <= 2, "the former leader and its successor are notified: {woken}");
 }
 
 #[test]
-fn a_node_that_runs_jobs_hears_at_once_that_its_member_is_gone_though_it_leads_no_more() {
+fn a_node_that_runs_jobs_is_notified_at_once_that_its_member_is_gone_though_it_leads_no_more() {
     for seed in 0..10 {
         let mut testbed = Testbed::new(seed, 2);
         let mut line = in_line(&mut testbed, 1);
         ask(&line[0], election::Request::Busy(true));
         ask(&line[0], election::Request::Resign);
-        hear(&mut testbed, &mut line[0], |event| matches!(event, election::Event::Withdrawn).then_some(()));
-        let hand = operator(&mut testbed, 1);
+        await_event(&mut testbed, &mut line[0], |event| matches!(event, election::Event::Withdrawn).then_some(()));
+        let admin = operator(&mut testbed, 1);
         testbed.executor.world.lock().env.network.calm();
         testbed.run(T);
-        testbed.on(1, async move { hand.delete("/cronkeeper/nodes/node-0", -1).await }).unwrap();
+        testbed.on(1, async move { admin.delete("/cronkeeper/nodes/node-0", -1).await }).unwrap();
         let gone = testbed.now();
-        hear(&mut testbed, &mut line[0], |event| match event {
+        await_event(&mut testbed, &mut line[0], |event| match event {
             election::Event::Lease { until } => (until == cronkeeper::clock::Uptime::ZERO).then_some(()),
             _ => None,
         });
@@ -121,14 +125,14 @@ fn a_follower_whose_member_was_removed_while_it_was_away_reports_that_it_is_back
         })
     };
     all_lines().for_each(|(from, to)| testbed.executor.fault(Fault::Cut { from, to }));
-    hear(&mut testbed, &mut line[1], |event| matches!(event, election::Event::Suspended { .. }).then_some(()));
+    await_event(&mut testbed, &mut line[1], |event| matches!(event, election::Event::Suspended { .. }).then_some(()));
     testbed.on(2, async move { admin.delete("/cronkeeper/nodes/node-1", -1).await }).unwrap();
     all_lines().for_each(|(from, to)| testbed.executor.fault(Fault::Heal { from, to }));
-    hear(&mut testbed, &mut line[1], |event| match event {
-        election::Event::Expired { .. } => panic!("the session outlives the outage"),
+    await_event(&mut testbed, &mut line[1], |event| match event {
+        election::Event::Expired { .. } => panic!("the session lasts longer than the outage"),
         event => matches!(event, election::Event::Session { .. }).then_some(()),
     });
-    hear(&mut testbed, &mut line[1], |event| matches!(event, election::Event::Resumed { .. }).then_some(()));
+    await_event(&mut testbed, &mut line[1], |event| matches!(event, election::Event::Resumed { .. }).then_some(()));
 }
 
 /// The data of `/leader`, as the ensemble has it.
@@ -150,7 +154,7 @@ fn a_successor_with_a_lease_leads_without_waiting_for_its_opening_write() {
 }
 
 #[test]
-fn a_successor_without_a_lease_leads_only_once_a_quorum_has_heard_it() {
+fn a_successor_without_a_lease_leads_only_once_a_quorum_has_answered_it() {
     for seed in 0..10 {
         let mut testbed = Testbed::new(seed, 2);
         let mut line = in_line(&mut testbed, 2);
@@ -161,17 +165,17 @@ fn a_successor_without_a_lease_leads_only_once_a_quorum_has_heard_it() {
         testbed.run(T.mul_f64(0.88));
         testbed.executor.fault(Fault::Resume { node: 1 });
         elected(&mut testbed, &mut line[1]);
-        assert!(leader_data(&testbed).contains("node-1"), "seed {seed}: it said that it leads before it was heard");
+        assert!(leader_data(&testbed).contains("node-1"), "seed {seed}: it said that it leads before it was answered");
     }
 }
 
 /// Without this a leader that watched a run before it led would know only the state at the time when it read the
 /// ledger.
 #[test]
-fn a_watched_run_is_told_as_it_is_to_whoever_asks_again() {
+fn a_watched_run_is_reported_as_it_is_to_whoever_asks_again() {
     let mut testbed = Testbed::new(1, 2);
     let mut nodes = in_line(&mut testbed, 1);
-    let hand = operator(&mut testbed, 1);
+    let admin = operator(&mut testbed, 1);
     let run = RunId::parse("backup.20261120T023000Z").unwrap();
     let record = serde_json::json!({
         "v": 1, "job": "backup", "scheduled_at": "2026-11-20T02:30:00Z", "state": "running",
@@ -179,19 +183,19 @@ fn a_watched_run_is_told_as_it_is_to_whoever_asks_again() {
         "begun_at": "2026-11-20T02:30:00Z", "on_loss": "rerun",
     });
     let path = format!("/cronkeeper/running/{run}");
-    testbed.on(1, async move { hand.create(&path, record.to_string().into_bytes(), Mode::Persistent).await }).unwrap();
+    testbed.on(1, async move { admin.create(&path, record.to_string().into_bytes(), Mode::Persistent).await }).unwrap();
     for _ in 0..2 {
         nodes[0].requests.send(Request::Ledger(ledger::Request::WatchOwn(run.clone()))).unwrap();
-        let mut told = None;
+        let mut reported = None;
         testbed.run_until(|_| {
-            while let (None, Ok(event)) = (&told, nodes[0].events.try_recv()) {
+            while let (None, Ok(event)) = (&reported, nodes[0].events.try_recv()) {
                 if let Event::Ledger(ledger::Event::Run(of, found)) = event {
-                    told = Some((of, found.is_some()));
+                    reported = Some((of, found.is_some()));
                 }
             }
-            told.is_some()
+            reported.is_some()
         });
-        assert_eq!(told, Some((run.clone(), true)));
+        assert_eq!(reported, Some((run.clone(), true)));
     }
 }
 
@@ -200,11 +204,11 @@ fn a_candidate_that_bears_the_own_name_under_another_session_is_not_the_own() {
     let mut testbed = Testbed::new(1, 2);
     let mut leader = join(&mut testbed, 0);
     let candidate = elected(&mut testbed, &mut leader);
-    let hand = operator(&mut testbed, 1);
+    let admin = operator(&mut testbed, 1);
     let links = || (0..SERVERS).map(Host::Server).flat_map(|server| [(server, Host::Node(0)), (Host::Node(0), server)]);
     links().for_each(|(from, to)| testbed.executor.fault(Fault::Cut { from, to }));
     // Kept, because its session must stay alive.
-    let theirs = hand.clone();
+    let theirs = admin.clone();
     testbed.on(1, async move {
         theirs.delete(&candidate, -1).await.unwrap();
         theirs.create(&candidate, Vec::new(), Mode::Ephemeral).await.unwrap();

@@ -10,7 +10,7 @@ use cronkeeper::clock::Uptime;
 
 use super::faults::Fault;
 use super::network::Host;
-use super::traps::Trap;
+use super::triggered_stall::TriggeredStall;
 use super::world::{Event, Health, World};
 use super::zookeeper::SERVERS;
 
@@ -32,7 +32,7 @@ pub enum TargetedFault {
     /// The daemon hangs with an attempt that it has not sent, until its lease is over.
     Clogged { node: usize, until: Uptime },
     /// A stall at the worst moment.
-    Trap(Trap),
+    TriggeredStall(TriggeredStall),
     /// The leader is cut off together with its server, just after a write was answered if it writes at all.
     Island { until: Uptime },
 }
@@ -45,7 +45,7 @@ impl World {
             TargetedFault::Echo { until } => self.echo(until),
             TargetedFault::Clog { until } => self.clog(until),
             TargetedFault::Clogged { node, until } => self.clogged(node, until),
-            TargetedFault::Trap(trap) => self.set_trap(trap),
+            TargetedFault::TriggeredStall(stall) => self.set_triggered_stall(stall),
             TargetedFault::Island { until } => self.island(until),
         }
     }

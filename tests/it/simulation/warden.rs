@@ -29,10 +29,10 @@ pub struct Process {
     pub token: i64,
 }
 
-/// An action of the warden of `node` in this `life` of the warden.
+/// An action of the warden of `node`; nothing happens if that warden is of another `generation` by then.
 pub struct Step {
     node: usize,
-    life: u64,
+    generation: u64,
     action: Action,
 }
 
@@ -44,11 +44,11 @@ enum Action {
     /// A tree ends.
     End(TreeId, Exit, Option<EndedBy>),
     /// A notice reaches the daemon.
-    Tell(Notice),
+    Notify(Notice),
 }
 
 struct Warden {
-    life: u64,
+    generation: u64,
     frozen: bool,
     hangs: bool,
     lease_until: Uptime,
@@ -95,7 +95,7 @@ pub struct Wardens {
 impl Wardens {
     pub fn new(nodes: usize) -> Self {
         let warden = |_| Warden {
-            life: 0,
+            generation: 0,
             frozen: false,
             hangs: false,
             lease_until: Uptime::ZERO,
@@ -115,7 +115,7 @@ impl Wardens {
     pub fn attach(&mut self, node: usize) -> UnboundedReceiver<Notice> {
         let (daemon, notices) = unbounded_channel();
         let warden = &mut self.wardens[node];
-        warden.life += 1;
+        warden.generation += 1;
         warden.hangs = false;
         warden.inbox.clear();
         warden.lease_until = Uptime::ZERO;
@@ -151,7 +151,7 @@ impl Wardens {
                 warden.obeyed
             }
         };
-        env.queue.at(at, Event::Warden(Step { node, life: warden.life, action: Action::Execute(order) }));
+        env.queue.at(at, Event::Warden(Step { node, generation: warden.generation, action: Action::Execute(order) }));
     }
 
     /// Sets how long a start takes from now on.
@@ -185,7 +185,7 @@ impl Wardens {
             self.go_on(env, node);
             return self.later(env, node, Duration::from_micros(50)..Duration::from_millis(5), Action::DaemonGone);
         }
-        self.wardens[node].life += 1;
+        self.wardens[node].generation += 1;
         self.end_leftovers(env, node);
     }
 
@@ -211,7 +211,7 @@ impl Wardens {
     /// Kills the warden, and everything that it has started.
     pub fn kill_warden(&mut self, env: &mut Env, node: usize) {
         env.note(|| format!("node-{node} has killed its warden"));
-        self.wardens[node].life += 1;
+        self.wardens[node].generation += 1;
         self.wardens[node].daemon = None;
         self.end_leftovers(env, node);
     }
@@ -274,7 +274,7 @@ impl Wardens {
     pub fn step(&mut self, env: &mut Env, step: Step) {
         let node = step.node;
         let warden = &mut self.wardens[node];
-        if warden.life != step.life {
+        if warden.generation != step.generation {
             return;
         }
         if warden.frozen || warden.hangs {
@@ -317,7 +317,7 @@ impl Wardens {
                 self.watch_deadlines(env, node);
             }
             Action::End(tree_id, exit, ended_by) => self.end(env, node, tree_id, exit, ended_by),
-            Action::Tell(notice) => {
+            Action::Notify(notice) => {
                 if let Some(daemon) = &warden.daemon {
                     let _ = daemon.send(notice);
                 }
@@ -366,7 +366,7 @@ impl Wardens {
             env,
             node,
             Duration::from_millis(1)..Duration::from_secs(2),
-            Action::Tell(Notice::Ended(Box::new(ending))),
+            Action::Notify(Notice::Ended(Box::new(ending))),
         );
     }
 
@@ -398,7 +398,7 @@ impl Wardens {
         let due = |tree: &Tree| tree.deadline.due(warden.lease_until);
         let deadlines: Vec<(TreeId, Uptime)> =
             warden.trees.iter().filter(|(_, tree)| !tree.ending).map(|(tree_id, tree)| (*tree_id, due(tree))).collect();
-        let (now, life) = (env.now(), warden.life);
+        let (now, generation) = (env.now(), warden.generation);
         for &(tree_id, _) in deadlines.iter().filter(|(_, at)| *at <= now) {
             self.kill(env, node, tree_id, EndedBy::Deadline);
         }
@@ -406,7 +406,7 @@ impl Wardens {
         let alarm = &mut self.wardens[node].alarm;
         if let Some(at) = next.filter(|at| alarm.is_none_or(|set| *at < set)) {
             *alarm = Some(at);
-            env.queue.at(at, Event::Warden(Step { node, life, action: Action::LookAtDeadlines }));
+            env.queue.at(at, Event::Warden(Step { node, generation, action: Action::LookAtDeadlines }));
         }
     }
 
@@ -429,13 +429,13 @@ impl Wardens {
     }
 
     fn emit(&mut self, env: &mut Env, node: usize, notice: Notice) {
-        self.later(env, node, Duration::from_micros(20)..Duration::from_micros(500), Action::Tell(notice));
+        self.later(env, node, Duration::from_micros(20)..Duration::from_micros(500), Action::Notify(notice));
     }
 
     fn later(&mut self, env: &mut Env, node: usize, within: std::ops::Range<Duration>, action: Action) {
         let spread = (within.end - within.start).as_nanos() as u64;
         let delay = within.start + Duration::from_nanos(env.rng.u64(..spread.max(1)));
-        env.queue.after(delay, Event::Warden(Step { node, life: self.wardens[node].life, action }));
+        env.queue.after(delay, Event::Warden(Step { node, generation: self.wardens[node].generation, action }));
     }
 }
 
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_tree_outlives_the_lease_until_its_own_deadline() {
+    fn a_kept_tree_goes_on_after_the_lease_until_its_own_deadline() {
         let start = Testbed::new(3, 1).now();
         let (mut testbed, _notices) = with_tree(Deadline::LeaseAnd(start + 300 * MS));
         testbed.run(200 * MS);
@@ -561,17 +561,17 @@ mod tests {
         }
         order(&testbed, Order::Kill { tree_id: TreeId(2) });
         order(&testbed, Order::Ping);
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         for _ in 0..4 {
             testbed.run(20 * MS);
-            heard.extend(std::iter::from_fn(|| notices.try_recv().ok()).map(|notice| match notice {
+            received.extend(std::iter::from_fn(|| notices.try_recv().ok()).map(|notice| match notice {
                 Notice::Pong => 0,
                 Notice::Started { tree_id, .. } => tree_id.0,
                 Notice::NotStarted { tree_id: TreeId(2), why: StartFailure::TooLate } => 20,
                 other => panic!("{other:?}"),
             }));
         }
-        assert_eq!(heard, [0, 1, 20, 3]);
+        assert_eq!(received, [0, 1, 20, 3]);
     }
 
     #[test]

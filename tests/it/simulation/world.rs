@@ -19,7 +19,7 @@ use super::faults::Fault;
 use super::network::{Conn, Host, Network, Packet};
 use super::queue::Queue;
 use super::transcript::Transcript;
-use super::traps::Traps;
+use super::triggered_stall::TriggeredStalls;
 use super::warden::{self, Wardens};
 use super::zookeeper::wire::{Body, Request};
 use super::zookeeper::{Answered, ClientId, Clients, Ensemble, Input};
@@ -74,7 +74,7 @@ pub struct World {
     pub nodes: Vec<Node>,
     pub timers: Timers,
     pub wardens: Wardens,
-    pub traps: Traps,
+    pub triggered_stalls: TriggeredStalls,
 }
 
 /// A node: a host with one process and its warden.
@@ -120,7 +120,7 @@ impl Shared {
             nodes: (0..nodes).map(node).collect(),
             timers: Timers::default(),
             wardens: Wardens::new(nodes),
-            traps: Traps::default(),
+            triggered_stalls: TriggeredStalls::default(),
         };
         Self(Arc::new(Mutex::new(world)))
     }

@@ -77,6 +77,6 @@ fn a_living_nodes_name_is_not_given_twice() {
     let _a = leading(&spec);
     let twin = spec.start();
     assert_eq!(twin.wait_exit(LONG).code(), Some(78));
-    let told = twin.events().tail();
-    assert!(told.contains("is already in use"), "{told}");
+    let log = twin.events().tail();
+    assert!(log.contains("is already in use"), "{log}");
 }

@@ -31,8 +31,8 @@ fn a_chain_runs_in_its_order_and_what_wants_success_is_skipped_after_a_failure()
     assert_eq!(await_run(&spec, &behind(&first, "check"))["outcome"], "failure");
     let skipped = await_record(&spec, "load", |record| record["kind"] == "skip");
     assert_eq!(skipped["reason"], "upstream");
-    let told = a.await_where("run.skipped", LONG, of("load"));
-    assert_eq!((told.text("run"), told.text("reason")), (behind(&first, "load").as_str(), "upstream"));
+    let skipped = a.await_where("run.skipped", LONG, of("load"));
+    assert_eq!((skipped.text("run"), skipped.text("reason")), (behind(&first, "load").as_str(), "upstream"));
     let place = |job: &str| {
         let run = behind(&first, job);
         witness.entries().iter().position(|entry| entry.run == run).unwrap()
@@ -73,7 +73,7 @@ fn a_triggered_job_sets_off_those_behind_it_and_people_are_shown_what_hangs_on_w
     assert!(cli_text(&spec, &["trigger", "first", "--wait"]).contains("first."));
     let run = await_start(&a, 0, "second");
     assert!(run.contains(".m"), "{run}");
-    await_run_by_hand(&spec, &run);
+    await_triggered_run(&spec, &run);
     let shown = cli_text(&spec, &["status"]);
     assert!(shown.lines().any(|line| line.starts_with("second") && line.contains("after first")), "{shown}");
     let status = status(&spec);
@@ -83,6 +83,6 @@ fn a_triggered_job_sets_off_those_behind_it_and_people_are_shown_what_hangs_on_w
     assert!(cli(&spec, &["trigger", "second", "--wait"]).status.success());
 }
 
-fn await_run_by_hand(spec: &crate::support::node::Spec, run: &str) {
+fn await_triggered_run(spec: &crate::support::node::Spec, run: &str) {
     await_record(spec, "second", |record| record["kind"] == "run" && record["run"] == run);
 }

@@ -148,7 +148,7 @@ fn what_was_triggered_is_waited_for_while_another_node_takes_over() {
 }
 
 #[test]
-fn a_pause_outlives_the_leader() {
+fn a_pause_stays_when_the_leader_dies() {
     let first = node("asked").jobs("jobs: {tick: {schedule: '* * * * * *', command: 'true'}}\n");
     let a = serving(&first);
     let b = following(&node("second").beside(&first));

@@ -12,9 +12,9 @@ const PROCESSES: &str =
     r#"trap "" TERM; setsid sleep 1000 & (setsid sh -c "sleep 1000 & sleep 1000" &); echo up; sleep 1000"#;
 
 fn process_table() -> (Spec, Node, String) {
-    let spec = node("only").jobs(&format!("jobs: {{forest: {{schedule: '* * * * * *', command: {PROCESSES:?}}}}}"));
+    let spec = node("only").jobs(&format!("jobs: {{trees: {{schedule: '* * * * * *', command: {PROCESSES:?}}}}}"));
     let a = leading(&spec);
-    let run = await_start(&a, 0, "forest");
+    let run = await_start(&a, 0, "trees");
     until("the whole tree stands", || a.job_processes().len() >= 5);
     (spec, a, run)
 }
@@ -24,7 +24,7 @@ fn assert_a_restart_settles(spec: &Spec, run: &str) {
     let ended = await_end(&again, run);
     assert_eq!((ended.text("outcome"), ended.text("reason")), ("interrupted", "node-died"));
     assert_eq!(await_run(spec, run)["outcome"], "interrupted");
-    assert!(await_start(&again, 0, "forest").as_str() > run);
+    assert!(await_start(&again, 0, "trees").as_str() > run);
 }
 
 fn kill(pid: u32) {
@@ -54,7 +54,7 @@ fn a_daemon_without_its_warden_ends_the_trees_and_itself() {
 }
 
 #[test]
-fn what_outlives_daemon_and_warden_is_dead_before_the_next_leads() {
+fn what_daemon_and_warden_leave_is_dead_before_the_next_leads() {
     let (spec, a, run) = process_table();
     let warden = warden_of(&a);
     // A stopped daemon cannot clean up after the warden.

@@ -77,7 +77,7 @@ fn a_state_directory_that_cannot_be_written_is_named() {
     assert_eq!(a.wait_exit(LONG).code(), Some(1));
     // Its last lines may be read shortly after its end is noticed.
     until("the directory is named, and what is wrong with it", || {
-        let told = a.events().tail();
-        told.contains(spec.state_dir().to_str().unwrap()) && told.contains("Read-only")
+        let log = a.events().tail();
+        log.contains(spec.state_dir().to_str().unwrap()) && log.contains("Read-only")
     });
 }

@@ -134,7 +134,7 @@ fn a_hook_that_hangs_is_ended_in_its_time_and_delays_no_run() {
 }
 
 #[test]
-fn a_hook_that_fails_or_does_not_exist_is_told_and_harms_nothing() {
+fn a_hook_that_fails_or_does_not_exist_is_reported_and_harms_nothing() {
     let hooks = "on_success: 'exit 7', on_missed: 'true', on_failure: [/no/such/program]";
     let a = leading(&node("only").jobs(&job("fine", "true", hooks)));
     let run = await_start(&a, 0, "fine");
@@ -153,7 +153,7 @@ fn a_hook_that_fails_or_does_not_exist_is_told_and_harms_nothing() {
 }
 
 #[test]
-fn what_was_missed_is_told_once_with_its_count() {
+fn what_was_missed_is_reported_once_with_its_count() {
     let known = format!("{PROGRAM} next --schedule @daily -n1 > /dev/null");
     let said = "$CRONKEEPER_COUNT $CRONKEEPER_REASON from $CRONKEEPER_FIRST to $CRONKEEPER_LAST";
     let hook = format!(r#"{known} && echo "{said}""#);
@@ -182,7 +182,7 @@ fn what_was_missed_is_told_once_with_its_count() {
 fn a_node_that_drains_waits_for_its_hooks_and_a_second_signal_does_not() {
     let gate = Gate::new();
     let jobs = job("brief", "exit 1", &format!("on_failure: {:?}", gate.command()));
-    for impatient in [false, true] {
+    for is_ended_at_once in [false, true] {
         let a = leading(&node("only").jobs(&jobs).option("--drain-timeout", "10m"));
         let run = await_start(&a, 0, "brief");
         await_end(&a, &run);
@@ -190,12 +190,12 @@ fn a_node_that_drains_waits_for_its_hooks_and_a_second_signal_does_not() {
         a.signal(Signal::TERM);
         a.await_event("leader.resigned", LONG);
         assert!(a.events().named("node.stopped").is_empty());
-        if impatient {
+        if is_ended_at_once {
             a.signal(Signal::TERM);
         } else {
             gate.open();
         }
-        let outcome = if impatient { "killed" } else { "success" };
+        let outcome = if is_ended_at_once { "killed" } else { "success" };
         assert_eq!(await_hook(&a, "on_failure", &run).text("outcome"), outcome);
         assert_eq!(a.wait_exit(LONG).code(), Some(0));
         assert_eq!(a.job_processes(), Vec::<u32>::new());

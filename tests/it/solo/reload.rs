@@ -81,11 +81,11 @@ fn a_bad_file_is_refused_with_all_its_errors_and_the_old_set_goes_on() {
     let rejected = a.await_after(seen, "jobs.rejected", LONG, |_| true);
     let errors = rejected.number("errors").unwrap();
     assert!(errors >= 3, "{errors} errors");
-    let is_told = |word: &'static str| {
+    let reported = |word: &'static str| {
         a.events().wait(seen, LONG, |event| ["message", "first"].iter().any(|field| event.text(field).contains(word)))
     };
     for word in ["61", "comand", "worse"] {
-        assert!(is_told(word).is_some(), "nothing of {word} in the log:\n{}", a.events().tail());
+        assert!(reported(word).is_some(), "nothing of {word} in the log:\n{}", a.events().tail());
     }
     await_starts(&a, "tick", 2);
     until("status shows it", || status(&spec)["jobs_file"]["valid"] == false);

@@ -6,7 +6,7 @@ use crate::support::witness::Witness;
 use super::fixture::{await_run, await_start, cli_text, following, leading, node, of};
 
 #[test]
-fn a_failing_run_is_tried_again_and_its_history_tells_of_all_attempts() {
+fn a_failing_run_is_tried_again_and_its_history_names_all_attempts() {
     let command = r#"echo "try $CRONKEEPER_ATTEMPT"; [ $CRONKEEPER_ATTEMPT = 3 ] || exit $((10 + CRONKEEPER_ATTEMPT))"#;
     let retries = "{limit: 5, delay: 200ms, backoff: 1}";
     let spec = node("only")

@@ -10,7 +10,7 @@ use super::fixture::{Gate, await_end, await_start, following, leading, node, of}
 
 /// A child inherits the mask of the thread that starts it.
 #[test]
-fn a_daemon_that_was_started_with_signals_blocked_hears_them() {
+fn a_daemon_that_was_started_with_signals_blocked_receives_them() {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK).unwrap();
     let a = node("only").start();
     before.thread_set_mask().unwrap();
@@ -23,8 +23,8 @@ fn a_daemon_that_was_started_with_signals_blocked_hears_them() {
 fn sigusr1_logs_the_state() {
     let a = leading(&node("first").jobs("jobs: {j: {schedule: '@yearly', command: 'true'}}"));
     a.signal(Signal::USR1);
-    let told = a.await_event("node.state", LONG);
-    let state: Value = serde_json::from_str(told.text("state")).unwrap();
+    let logged = a.await_event("node.state", LONG);
+    let state: Value = serde_json::from_str(logged.text("state")).unwrap();
     assert_eq!((&state["state"], &state["jobs"][0]["name"]), (&"leading".into(), &"j".into()));
 }
 
@@ -61,6 +61,9 @@ fn sighup_reads_the_jobs_again_changed_or_not() {
     let a = leading(&spec);
     let seen = a.events().len();
     a.signal(Signal::HUP);
-    let told = a.await_after(seen, "jobs.loaded", LONG, |_| true);
-    assert_eq!((told.number("added"), told.number("changed"), told.number("removed")), (Some(0), Some(0), Some(0)));
+    let logged = a.await_after(seen, "jobs.loaded", LONG, |_| true);
+    assert_eq!(
+        (logged.number("added"), logged.number("changed"), logged.number("removed")),
+        (Some(0), Some(0), Some(0))
+    );
 }

@@ -61,8 +61,8 @@ fn a_follower_learns_of_a_new_leader_two_places_ahead() {
     let b = following(&node("second").beside(&first));
     let c = following(&node("third").beside(&first));
     a.kill9();
-    let told = c.await_where("election.following", LONG, |event| event.text("leader_node") == b.name());
-    assert_eq!(told.text("predecessor_node"), b.name());
+    let following = c.await_where("election.following", LONG, |event| event.text("leader_node") == b.name());
+    assert_eq!(following.text("predecessor_node"), b.name());
 }
 
 #[test]

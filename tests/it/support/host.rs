@@ -46,9 +46,9 @@ impl Host {
         let mut stdin = holder.take(|child| child.stdin.take());
         let stdout = holder.take(|child| child.stdout.take());
         let mut echo = String::new();
-        let told = stdin.write_all(b"there\n").and_then(|()| BufReader::new(stdout).read_line(&mut echo));
-        if told.is_err() || echo.is_empty() {
-            return Err(last_words(&mut holder));
+        let echoed = stdin.write_all(b"there\n").and_then(|()| BufReader::new(stdout).read_line(&mut echo));
+        if echoed.is_err() || echo.is_empty() {
+            return Err(last_output(&mut holder));
         }
         let host = Self { address, holder, _input: stdin };
         host.configure(&["link set lo up".to_owned()])?;
@@ -121,7 +121,7 @@ impl Host {
     }
 }
 
-fn last_words(holder: &mut Process) -> String {
+fn last_output(holder: &mut Process) -> String {
     let mut words = String::new();
     let mut stderr = holder.take(|child| child.stderr.take());
     drop(stderr.read_to_string(&mut words));

@@ -61,10 +61,10 @@ impl Peer {
         let mut process = process.expect("it was there a moment ago");
         let stdout = process.take(|child| child.stdout.take());
         let stdin = process.take(|child| child.stdin.take());
-        let (told, lines) = channel();
+        let (sender, lines) = channel();
         // Ends at the end of the peer's output, or when the receiver is dropped.
         thread::spawn(move || {
-            BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| told.send(line))
+            BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
         Self { library, process, stdin: Mutex::new(Some(stdin)), lines: Mutex::new(lines), _dir: dir }
     }

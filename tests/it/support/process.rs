@@ -32,7 +32,7 @@ pub struct Process {
 #[derive(Debug, Default)]
 struct Ended {
     how: Mutex<Option<ExitStatus>>,
-    told: Condvar,
+    changed: Condvar,
 }
 
 impl Process {
@@ -74,7 +74,7 @@ impl Process {
     }
 
     pub fn wait_exit(&self, timeout: Duration) -> Option<ExitStatus> {
-        let waited = self.ended.told.wait_timeout_while(self.ended.lock(), timeout, |how| how.is_none());
+        let waited = self.ended.changed.wait_timeout_while(self.ended.lock(), timeout, |how| how.is_none());
         *waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
     }
 
@@ -111,7 +111,7 @@ impl Ended {
         };
         let code = status.exit_status().map(|code| code << 8);
         *self.lock() = code.or(status.terminating_signal()).map(ExitStatus::from_raw);
-        self.told.notify_all();
+        self.changed.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<ExitStatus>> {

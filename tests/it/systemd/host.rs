@@ -53,7 +53,7 @@ impl Host {
     fn up(name: &'static str, pid: u32, owner: Owner) -> Self {
         let is_up =
             || inside(pid, &["systemctl", "is-active", "multi-user.target"]).is_ok_and(|is| is.status.success());
-        assert!(poll(LONG, || is_up().then_some(())).is_some(), "systemd does not come up:\n{}", owner.told());
+        assert!(poll(LONG, || is_up().then_some(())).is_some(), "systemd does not come up:\n{}", owner.log());
         let follow = ["journalctl", "--directory=/run/log/journal", "--follow", "--lines=all", "--output=cat"];
         let follower = Process::spawn("nsenter", |command| {
             command.args(entry(pid)).args(follow).arg("--identifier=cronkeeper");
@@ -165,8 +165,8 @@ impl Owner {
             Err(_) => self.systemd().map(Ok),
         };
         poll(LONG / 2, outcome).unwrap_or_else(|| Err("it did not come in time".into())).map_err(|why| {
-            let told = self.told();
-            format!("{}\n{told}", why.trim())
+            let log = self.log();
+            format!("{}\n{log}", why.trim())
         })
     }
 
@@ -176,7 +176,7 @@ impl Owner {
         (name.trim() == "systemd").then_some(pid)
     }
 
-    fn told(&self) -> String {
+    fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 }

@@ -68,7 +68,7 @@ fn an_entry_has_fields_and_the_priority_of_its_level_and_a_job_forges_neither() 
     await_entries(&host, &["EVENT=run.finished", "JOB=forger"]);
     let output = entries(&host, &["EVENT=run.output", "JOB=forger"]);
     let lines = || output.iter().filter_map(|entry| Some((entry, entry["LINE"].as_str()?)));
-    let first = lines().position(|(_, line)| line.starts_with('A')).expect("the long line is told");
+    let first = lines().position(|(_, line)| line.starts_with('A')).expect("the long line is logged");
     let last = first + lines().skip(first).position(|(entry, _)| entry["CONTINUES"].is_null()).expect("it has an end");
     let whole: String = lines().skip(first).take(last + 1 - first).map(|(_, line)| line).collect();
     assert_eq!(whole.len(), 49_050 + 61);

@@ -41,7 +41,7 @@ async fn a_renewed_lease_keeps_a_tree_and_an_ended_one_kills_it_at_once() {
 }
 
 #[tokio::test]
-async fn a_tree_with_lease_and_instant_outlives_the_lease_until_its_instant() {
+async fn a_tree_with_lease_and_instant_goes_on_after_the_lease_until_its_instant() {
     let mut fixture = Fixture::new();
     let keep_until = uptime() + Duration::from_secs(3);
     let mut launch = fixture.sh("sleep 1000");

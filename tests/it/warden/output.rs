@@ -32,8 +32,8 @@ async fn a_hundred_megabytes_without_an_end_of_line_keep_the_warden_small() {
     let mut launch = fixture.sh("head -c 100000000 /dev/zero | tr '\\0' x");
     launch.max_output = 10_000_000;
     let ending = fixture.run(launch).await;
-    let handed_on: usize = fixture.lines().iter().map(|line| line.len()).sum();
-    assert_eq!((handed_on, ending.dropped_bytes, ending.tail.len()), (10_000_000, 90_000_000, 4_096));
+    let passed_on: usize = fixture.lines().iter().map(|line| line.len()).sum();
+    assert_eq!((passed_on, ending.dropped_bytes, ending.tail.len()), (10_000_000, 90_000_000, 4_096));
     assert!(fixture.output.iter().all(|(_, line, _)| line.len() <= 64 << 10));
     let peak = memory_kib(fixture.warden.pid(), "VmHWM:");
     assert!(peak < 32 << 10, "{peak} KiB");
@@ -68,9 +68,9 @@ async fn a_flood_of_one_job_does_not_silence_another() {
     let mut launch = fixture.sh("yes flood");
     launch.max_output = u64::MAX;
     fixture.start(launch).await;
-    let launch = fixture.sh("echo heard");
+    let launch = fixture.sh("echo received");
     fixture.order(Order::Start(Box::new(launch)));
-    while !matches!(fixture.notice().await, Notice::Output { line, .. } if line == "heard") {}
+    while !matches!(fixture.notice().await, Notice::Output { line, .. } if line == "received") {}
     fixture.order(Order::Kill { tree_id: TreeId(1) });
     let mut ended = 0;
     while ended < 2 {

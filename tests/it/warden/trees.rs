@@ -8,7 +8,7 @@ use cronkeeper::warden::recover::start_time;
 use super::fixture::{Fixture, eventually, is_root, living, state};
 
 #[tokio::test]
-async fn exit_codes_and_signals_are_told_apart() {
+async fn exit_codes_and_signals_are_distinguished() {
     let mut fixture = Fixture::new();
     let launch = fixture.sh("exit 7");
     assert_eq!(fixture.run(launch).await.exit, Exit::Code(7));
@@ -88,7 +88,7 @@ async fn an_orphan_of_unclear_owner_dies_with_the_last_possible_one() {
 }
 
 #[tokio::test]
-async fn an_orphan_of_one_run_outlives_the_end_of_another() {
+async fn an_orphan_of_one_run_is_left_at_the_end_of_another() {
     let mut fixture = Fixture::new();
     let launch = fixture.sh("(setsid sh -c 'echo orphan; sleep 1000' &); echo ready; read never </dev/zero");
     let (tree_id, _) = fixture.start(launch).await;

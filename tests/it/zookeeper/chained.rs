@@ -73,7 +73,7 @@ async fn what_is_given_up_is_no_news_where_the_history_knows_better() {
 }
 
 #[tokio::test]
-async fn sixty_four_jobs_behind_one_hear_of_its_end_and_the_next_leader_knows_of_all() {
+async fn sixty_four_jobs_behind_one_are_notified_of_its_end_and_the_next_leader_knows_of_all() {
     let connect = shared();
     let (mut leader, term, session) = leader(&connect).await;
     let mut follower = Fixture::start(&connect, "b");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cronkeeper::clock::system::uptime;
-use cronkeeper::coordination::Event as Told;
+use cronkeeper::coordination::Event as BackendEvent;
 use cronkeeper::election::{Event, Request, TransferError};
 use cronkeeper::ledger::{self, Commit};
 use cronkeeper::run::{TriggerRecord, Version};
@@ -11,7 +11,7 @@ use cronkeeper::term::{NodeName, SessionId, TermEnd};
 use uuid::Uuid;
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
-use super::fixture::{Fixture, TIMEOUT, at, begin, end, first_mark, hand, job, leader, mark, run};
+use super::fixture::{Fixture, TIMEOUT, admin, at, begin, end, first_mark, job, leader, mark, run};
 use crate::support::LONG;
 use crate::support::zookeeper::shared;
 
@@ -162,7 +162,7 @@ async fn an_end_that_may_not_be_written_is_put_off_until_it_may_and_the_term_goe
     let ends = [fixture.request(end(0, &runs[0])), fixture.request(end(0, &runs[1]))];
     assert_eq!(fixture.answer(ends[1]).await, Commit::Accepted);
     named(&mut fixture, "/cronkeeper/history/bad").await;
-    let deferred = Told::Ledger(ledger::Event::Deferred(ends[0]));
+    let deferred = BackendEvent::Ledger(ledger::Event::Deferred(ends[0]));
     assert_eq!(fixture.seen.iter().filter(|&event| *event == deferred).count(), 1);
     assert_eq!(fixture.commit(first_mark("other", "1")).await, Commit::Accepted);
     stranger.open("/cronkeeper/history/bad").await;
@@ -224,20 +224,20 @@ async fn an_transfer_of_an_impossible_node_is_refused_and_the_term_goes_on() {
 #[tokio::test]
 async fn a_clusters_id_that_was_removed_or_overwritten_is_written_anew_by_who_knows_it() {
     let connect = shared();
-    let hand = hand(&connect).await;
+    let admin = admin(&connect).await;
     let (first, ..) = leader(&connect).await;
-    let (id, _) = hand.get_data("/cronkeeper/cluster").await.unwrap();
+    let (id, _) = admin.get_data("/cronkeeper/cluster").await.unwrap();
     let memory = first.memory.clone();
     first.crash();
     for is_removed in [true, false] {
         match is_removed {
-            true => hand.delete("/cronkeeper/cluster", None).await.unwrap(),
-            false => drop(hand.set_data("/cronkeeper/cluster", b"\xffgarbage", None).await.unwrap()),
+            true => admin.delete("/cronkeeper/cluster", None).await.unwrap(),
+            false => drop(admin.set_data("/cronkeeper/cluster", b"\xffgarbage", None).await.unwrap()),
         }
         let mut again = Fixture::remembering(&connect, "a", memory.clone());
         again.ask(Request::Campaign);
         tokio::time::timeout(Duration::from_secs(60), again.elected()).await.expect("it takes part");
-        assert_eq!(hand.get_data("/cronkeeper/cluster").await.unwrap().0, id);
+        assert_eq!(admin.get_data("/cronkeeper/cluster").await.unwrap().0, id);
         again.crash();
     }
 }
@@ -254,11 +254,11 @@ async fn the_triggers_are_numbered_anew_once_half_of_the_numbers_are_used_and_no
     stranger.create(&high, &serde_json::to_vec(&trigger).unwrap()).await;
     let ring = || stranger.0.set_data(folder, b"", None);
     ring().await.unwrap();
-    let is_heard = |event: &ledger::Event| match event {
+    let has_the_trigger = |event: &ledger::Event| match event {
         ledger::Event::OperatorRequests(requests) => (requests.triggers.len() == 1).then_some(()),
         _ => None,
     };
-    fixture.ledger("the trigger", is_heard).await;
+    fixture.ledger("the trigger", has_the_trigger).await;
     let made = stranger.0.check_stat(folder).await.unwrap().unwrap().czxid;
     stranger.0.delete(&high, None).await.unwrap();
     ring().await.unwrap();
@@ -273,5 +273,5 @@ async fn the_triggers_are_numbered_anew_once_half_of_the_numbers_are_used_and_no
     let request = TriggerRecord { uuid: Uuid::from_u128(2), ..trigger };
     let run = fixture.operator().trigger(request).await.unwrap();
     assert_eq!(run.trigger().map(|seq| seq.0), Some(0));
-    fixture.ledger("the next trigger", is_heard).await;
+    fixture.ledger("the next trigger", has_the_trigger).await;
 }

@@ -1,12 +1,12 @@
 //! Queue and terms.
 
-use cronkeeper::coordination::Event as Told;
+use cronkeeper::coordination::Event as BackendEvent;
 use cronkeeper::election::{Event, Failure, Request, TransferError};
 use cronkeeper::term::{CandidateName, NodeName, TermEnd};
 use cronkeeper::zookeeper::session::{Auth, ConnectionSettings};
 use zookeeper_client::{Acls, CreateMode};
 
-use super::fixture::{Fixture, Memory, TIMEOUT, hand};
+use super::fixture::{Fixture, Memory, TIMEOUT, admin};
 use crate::support::until;
 use crate::support::zookeeper::{Ensemble, shared};
 
@@ -65,7 +65,7 @@ async fn when_the_one_in_the_middle_goes_the_next_follows_the_one_before_it() {
 async fn a_candidate_removed_by_hand_ends_the_term_and_the_node_joins_anew() {
     let connect = shared();
     let (mut fixture, term, _) = Fixture::leading(&connect, "a").await;
-    hand(&connect).await.delete(&format!("/leader/{}", term.candidate), None).await.unwrap();
+    admin(&connect).await.delete(&format!("/leader/{}", term.candidate), None).await.unwrap();
     assert_eq!(fixture.over().await, (term.clone(), TermEnd::EntryGone));
     let (next, _) = fixture.elected().await;
     assert!(next.token > term.token);
@@ -75,13 +75,13 @@ async fn a_candidate_removed_by_hand_ends_the_term_and_the_node_joins_anew() {
 async fn a_member_removed_by_hand_ends_the_term_and_the_node_comes_back() {
     let connect = shared();
     let (mut fixture, term, _) = Fixture::leading(&connect, "a").await;
-    let hand = hand(&connect).await;
-    hand.delete("/cronkeeper/nodes/a", None).await.unwrap();
+    let admin = admin(&connect).await;
+    admin.delete("/cronkeeper/nodes/a", None).await.unwrap();
     assert_eq!(fixture.over().await, (term.clone(), TermEnd::EntryGone));
     let (next, _) = fixture.elected().await;
     assert!(next.token > term.token);
-    assert!(hand.check_stat("/cronkeeper/nodes/a").await.unwrap().is_some());
-    assert_eq!(hand.list_children("/leader").await.unwrap(), [next.candidate.0]);
+    assert!(admin.check_stat("/cronkeeper/nodes/a").await.unwrap().is_some());
+    assert_eq!(admin.list_children("/leader").await.unwrap(), [next.candidate.0]);
 }
 
 #[tokio::test]
@@ -97,10 +97,10 @@ async fn a_followers_removed_candidate_is_made_again_at_the_end_of_the_queue() {
     };
     let first = fixture.election("joined", joined).await;
     fixture.following(Some("a")).await;
-    let hand = hand(&connect).await;
-    hand.delete(&format!("/leader/{first}"), None).await.unwrap();
+    let admin = admin(&connect).await;
+    admin.delete(&format!("/leader/{first}"), None).await.unwrap();
     // Only a successor would watch it, and there is none: the removal of the member makes the node check.
-    hand.delete("/cronkeeper/nodes/b", None).await.unwrap();
+    admin.delete("/cronkeeper/nodes/b", None).await.unwrap();
     let second = fixture.election("joined again", joined).await;
     assert_ne!(first, second);
     fixture.following(Some("a")).await;
@@ -110,15 +110,15 @@ async fn a_followers_removed_candidate_is_made_again_at_the_end_of_the_queue() {
 async fn foreign_entries_hold_their_place_in_the_queue() {
     let connect = shared();
     let (mut fixture, ..) = Fixture::leading(&connect, "a").await;
-    let hand = hand(&connect).await;
+    let admin = admin(&connect).await;
     let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-    let (_, sequence) = hand.create("/leader/4b0ad6db__lock__", b"kazoo", &options).await.unwrap();
+    let (_, sequence) = admin.create("/leader/4b0ad6db__lock__", b"kazoo", &options).await.unwrap();
     fixture.ask(Request::Resign);
     fixture.over().await;
     fixture.election("withdrawn", |event| (*event == Event::Withdrawn).then_some(())).await;
     fixture.ask(Request::Campaign);
     fixture.following(None).await;
-    hand.delete(&format!("/leader/4b0ad6db__lock__{sequence}"), None).await.unwrap();
+    admin.delete(&format!("/leader/4b0ad6db__lock__{sequence}"), None).await.unwrap();
     fixture.elected().await;
 }
 
@@ -154,9 +154,9 @@ async fn an_transferred_node_leads_next_and_those_between_join_again_behind_it()
 async fn an_transfer_that_cannot_be_made_is_refused_and_the_term_goes_on() {
     let connect = shared();
     let (mut leader, term, _) = Fixture::leading(&connect, "a").await;
-    let hand = hand(&connect).await;
+    let admin = admin(&connect).await;
     let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-    let (_, sequence) = hand.create("/leader/4b0ad6db__lock__", b"kazoo", &options).await.unwrap();
+    let (_, sequence) = admin.create("/leader/4b0ad6db__lock__", b"kazoo", &options).await.unwrap();
     let [mut follower] = followers(&connect, ["b"]).await;
 
     for (to, expected) in [
@@ -171,8 +171,8 @@ async fn an_transfer_that_cannot_be_made_is_refused_and_the_term_goes_on() {
         };
         assert_eq!(leader.election("refused", refused).await, (NodeName::new(to), expected));
     }
-    assert!(!leader.seen.iter().any(|event| matches!(event, Told::Election(Event::Over { .. }))));
-    hand.delete(&format!("/leader/4b0ad6db__lock__{sequence}"), None).await.unwrap();
+    assert!(!leader.seen.iter().any(|event| matches!(event, BackendEvent::Election(Event::Over { .. }))));
+    admin.delete(&format!("/leader/4b0ad6db__lock__{sequence}"), None).await.unwrap();
     leader.ask(Request::Transfer(NodeName::new("b")));
     assert_eq!(leader.over().await, (term, TermEnd::Resigned));
     follower.elected().await;
@@ -258,7 +258,7 @@ async fn with_a_credential_only_its_holders_may_take_part() {
     let mut fixture = Fixture::with(settings, "a", Memory::default());
     fixture.ask(Request::Campaign);
     let (term, _) = fixture.elected().await;
-    let refused = hand(&connect).await.delete(&format!("/leader/{}", term.candidate), None).await;
+    let refused = admin(&connect).await.delete(&format!("/leader/{}", term.candidate), None).await;
     assert_eq!(refused, Err(zookeeper_client::Error::NoAuth));
     let failure = Fixture::start(&connect, "b").election("failed", failed).await;
     assert!(matches!(failure, Failure::Refused { .. }), "{failure}");
@@ -270,9 +270,9 @@ async fn leaving_removes_member_and_candidate() {
     let (mut fixture, ..) = Fixture::leading(&connect, "a").await;
     fixture.ask(Request::Leave);
     fixture.election("left", |event| (*event == Event::Left).then_some(())).await;
-    let hand = hand(&connect).await;
-    assert!(hand.list_children("/leader").await.unwrap().is_empty());
-    assert!(hand.list_children("/cronkeeper/nodes").await.unwrap().is_empty());
+    let admin = admin(&connect).await;
+    assert!(admin.list_children("/leader").await.unwrap().is_empty());
+    assert!(admin.list_children("/cronkeeper/nodes").await.unwrap().is_empty());
 }
 
 fn digest<const N: usize>(credentials: [&str; N], with_world: bool) -> Auth {

@@ -111,7 +111,7 @@ async fn an_unclear_create_leaves_one_candidate() {
     fixture.ask(Request::Campaign);
     let (term, _) = fixture.elected().await;
     assert!(line.proxy.await_cuts(1, LONG));
-    let names = super::fixture::hand(&line.direct).await.list_children("/leader").await.unwrap();
+    let names = super::fixture::admin(&line.direct).await.list_children("/leader").await.unwrap();
     assert_eq!(names, [term.candidate.0]);
 }
 
@@ -154,7 +154,7 @@ async fn resigning_over_a_join_whose_answer_was_lost_leaves_no_candidate() {
     fixture.ask(Request::Campaign);
     fixture.ask(Request::Resign);
     fixture.election("withdrawn", |event| (*event == Event::Withdrawn).then_some(())).await;
-    let names = super::fixture::hand(&line.direct).await.list_children("/leader").await.unwrap();
+    let names = super::fixture::admin(&line.direct).await.list_children("/leader").await.unwrap();
     assert_eq!(names, [""; 0]);
 }
 
@@ -171,7 +171,7 @@ async fn after_an_outage_the_own_old_entries_do_not_block_the_queue() {
     assert!(next.token > term.token);
 }
 
-async fn told_of_the_full_disk(fixture: &mut Fixture) {
+async fn await_full_disk_report(fixture: &mut Fixture) {
     fixture
         .election("unreachable", |event| match event {
             Event::Unreachable { error, .. } => error.contains("no space left").then_some(()),
@@ -192,8 +192,8 @@ async fn a_full_disk_is_waited_out_before_anything_is_made_under_a_session() {
     };
     let mut fixture = Fixture::with(settings, "a", memory.clone());
     fixture.ask(Request::Campaign);
-    told_of_the_full_disk(&mut fixture).await;
-    told_of_the_full_disk(&mut fixture).await;
+    await_full_disk_report(&mut fixture).await;
+    await_full_disk_report(&mut fixture).await;
     let client = zookeeper_client::Client::connect(&ensemble.connect_string()).await.unwrap();
     assert!(client.check_stat("/leader").await.unwrap().is_none(), "nothing is made");
 
@@ -214,7 +214,7 @@ async fn a_disk_that_is_full_when_the_cluster_is_first_seen_is_waited_out() {
     };
     memory.with(|remembered| remembered.is_claim_refused = true);
     let mut fixture = Fixture::with(settings, "a", memory.clone());
-    told_of_the_full_disk(&mut fixture).await;
+    await_full_disk_report(&mut fixture).await;
     memory.with(|remembered| remembered.is_claim_refused = false);
     fixture.session().await;
 }

@@ -364,6 +364,6 @@ pub fn end(version: i32, run: &RunRecord) -> Change {
 }
 
 /// A client of the ensemble that is not cronkeeper's.
-pub async fn hand(connect: &str) -> zookeeper_client::Client {
+pub async fn admin(connect: &str) -> zookeeper_client::Client {
     zookeeper_client::Client::connect(connect).await.expect("the server serves")
 }

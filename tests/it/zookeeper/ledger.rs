@@ -10,7 +10,7 @@ use cronkeeper::run::{HistoryRecord, KillRequest, Reason, RunRecord, Version};
 use cronkeeper::term::TermEnd;
 use cronkeeper::zookeeper::session::ConnectionSettings;
 
-use super::fixture::{Fixture, Memory, TIMEOUT, begin, end, first_mark, hand, job, leader, run, run_id};
+use super::fixture::{Fixture, Memory, TIMEOUT, admin, begin, end, first_mark, job, leader, run, run_id};
 use crate::support::LONG;
 use crate::support::zookeeper::shared;
 
@@ -48,12 +48,12 @@ async fn a_job_touched_by_another_supersedes_the_begin() {
     let connect = shared();
     let (mut fixture, term, session) = leader(&connect).await;
     fixture.commit(first_mark("backup", "1")).await;
-    let hand = hand(&connect).await;
-    let (data, _) = hand.get_data("/cronkeeper/jobs/backup").await.unwrap();
-    hand.set_data("/cronkeeper/jobs/backup", &data, None).await.unwrap();
+    let admin = admin(&connect).await;
+    let (data, _) = admin.get_data("/cronkeeper/jobs/backup").await.unwrap();
+    admin.set_data("/cronkeeper/jobs/backup", &data, None).await.unwrap();
     let run = run("backup", 60, "a", &session, term.token);
     assert_eq!(fixture.commit(begin(0, &run)).await, Commit::Superseded);
-    assert_eq!(hand.list_children("/cronkeeper/running").await.unwrap(), [""; 0]);
+    assert_eq!(admin.list_children("/cronkeeper/running").await.unwrap(), [""; 0]);
     assert_eq!(fixture.commit(begin(1, &run)).await, Commit::Superseded, "what it rests on was refused");
     fixture.ask_ledger(ledger::Request::ReadJob(run.job.clone()));
     assert_eq!(fixture.commit(begin(1, &run)).await, Commit::Accepted, "the term goes on");
@@ -64,13 +64,13 @@ async fn nothing_is_written_once_the_candidate_is_gone() {
     let connect = shared();
     let (mut fixture, term, session) = leader(&connect).await;
     fixture.commit(first_mark("backup", "1")).await;
-    let hand = hand(&connect).await;
+    let admin = admin(&connect).await;
     let run = run("backup", 60, "a", &session, term.token);
-    let deleted = hand.delete(&format!("/leader/{}", term.candidate), None).await;
+    let deleted = admin.delete(&format!("/leader/{}", term.candidate), None).await;
     let id = fixture.request(begin(0, &run));
     assert_eq!(fixture.answer(id).await, Commit::Fenced);
     deleted.unwrap();
-    assert_eq!(hand.list_children("/cronkeeper/running").await.unwrap(), [""; 0]);
+    assert_eq!(admin.list_children("/cronkeeper/running").await.unwrap(), [""; 0]);
     let over = fixture.seen.iter().any(|event| format!("{event:?}").contains("Over"));
     if !over {
         assert!(matches!(fixture.over().await.1, TermEnd::Fenced | TermEnd::EntryGone));
@@ -86,7 +86,7 @@ async fn five_hundred_begins_share_multis_and_one_that_fails_fails_alone() {
     for id in marks {
         assert_eq!(fixture.answer(id).await, Commit::Accepted);
     }
-    hand(&connect).await.set_data("/cronkeeper/jobs/job-250", b"{}", None).await.unwrap();
+    admin(&connect).await.set_data("/cronkeeper/jobs/job-250", b"{}", None).await.unwrap();
     let begins: Vec<_> =
         names.iter().map(|name| fixture.request(begin(0, &run(name, 60, "a", &session, term.token)))).collect();
     for (at, id) in begins.into_iter().enumerate() {
@@ -114,9 +114,9 @@ async fn folders_removed_by_hand_are_made_again() {
     let connect = shared();
     let (mut fixture, term, session) = leader(&connect).await;
     fixture.commit(first_mark("backup", "1")).await;
-    let hand = hand(&connect).await;
-    hand.delete("/cronkeeper/running", None).await.unwrap();
-    hand.delete("/cronkeeper/history", None).await.unwrap();
+    let admin = admin(&connect).await;
+    admin.delete("/cronkeeper/running", None).await.unwrap();
+    admin.delete("/cronkeeper/history", None).await.unwrap();
     let run = run("backup", 60, "a", &session, term.token);
     assert_eq!(fixture.commit(begin(0, &run)).await, Commit::Accepted);
     assert_eq!(fixture.commit(end(0, &run)).await, Commit::Accepted);
@@ -133,10 +133,10 @@ async fn of_a_long_history_the_newest_twenty_runs_stay() {
         assert_eq!(fixture.commit(begin(at, &run)).await, Commit::Accepted);
         assert_eq!(fixture.commit(end(0, &run)).await, Commit::Accepted);
     }
-    let hand = hand(&connect).await;
+    let admin = admin(&connect).await;
     let names = tokio::time::timeout(LONG, async {
         loop {
-            let names = hand.list_children("/cronkeeper/history/backup").await.unwrap();
+            let names = admin.list_children("/cronkeeper/history/backup").await.unwrap();
             if names.len() == 20 {
                 return names;
             }
@@ -166,14 +166,14 @@ async fn the_histories_of_two_hundred_jobs_that_end_all_the_time_stay_short() {
         assert_eq!(fixture.answer(last).await, Commit::Accepted);
         fixture.seen.clear();
     }
-    let hand = hand(&connect).await;
+    let admin = admin(&connect).await;
     let trimmed = async {
         for name in &names {
             let folder = format!("/cronkeeper/history/{name}");
-            while hand.check_stat(&folder).await.unwrap().unwrap().num_children > 20 {
+            while admin.check_stat(&folder).await.unwrap().unwrap().num_children > 20 {
                 tokio::task::yield_now().await;
             }
-            let mut left = hand.list_children(&folder).await.unwrap();
+            let mut left = admin.list_children(&folder).await.unwrap();
             left.sort();
             let newest: Vec<_> = (100..120).map(|second| run_id(name, second).to_string()).collect();
             assert_eq!(left, newest);
@@ -209,9 +209,9 @@ async fn nothing_is_left_of_a_job_that_every_nodes_file_lacks_and_one_of_its_nam
         _ => None,
     });
     assert_eq!(forgotten.await, (job("old"), 3));
-    let hand = hand(&connect).await;
+    let admin = admin(&connect).await;
     for path in ["jobs/old", "history/old", "control/old", "gone/old"] {
-        assert!(hand.check_stat(&format!("/cronkeeper/{path}")).await.unwrap().is_none(), "{path}");
+        assert!(admin.check_stat(&format!("/cronkeeper/{path}")).await.unwrap().is_none(), "{path}");
     }
     assert_eq!(fixture.reader().history(Some(job("kept")), Window::of(10)).await.unwrap().records.len(), 3);
     assert_eq!(fixture.commit(first_mark("old", "2")).await, Commit::Accepted);
@@ -221,7 +221,7 @@ async fn nothing_is_left_of_a_job_that_every_nodes_file_lacks_and_one_of_its_nam
 }
 
 #[tokio::test]
-async fn a_leader_hears_of_a_watched_runs_change_and_of_its_owners_end() {
+async fn a_leader_is_notified_of_a_watched_runs_change_and_of_its_owners_end() {
     let connect = shared();
     let (first, run) = former_leader(&connect).await;
 
@@ -239,7 +239,7 @@ async fn a_leader_hears_of_a_watched_runs_change_and_of_its_owners_end() {
 }
 
 #[tokio::test]
-async fn a_former_leader_hears_that_its_run_is_to_end_and_ends_it_at_the_new_version() {
+async fn a_former_leader_is_notified_that_its_run_is_to_end_and_ends_it_at_the_new_version() {
     let connect = shared();
     let (mut first, run) = former_leader(&connect).await;
     first.ask_ledger(ledger::Request::WatchOwn(run.id()));
@@ -250,7 +250,7 @@ async fn a_former_leader_hears_that_its_run_is_to_end_and_ends_it_at_the_new_ver
     let request = Change::Kill { at: Version(0), run: wanted.clone() };
     assert_eq!(second.commit(request.clone()).await, Commit::Accepted);
     assert_eq!(second.commit(request).await, Commit::Superseded, "it was written before");
-    let heard = first
+    let received = first
         .ledger("the request", |event| match event {
             ledger::Event::Run(id, Some((record, version))) if record.kill.is_some() => {
                 Some((id.clone(), record.clone(), *version))
@@ -258,7 +258,7 @@ async fn a_former_leader_hears_that_its_run_is_to_end_and_ends_it_at_the_new_ver
             _ => None,
         })
         .await;
-    assert_eq!(heard, (run.id(), wanted.clone(), Version(1)));
+    assert_eq!(received, (run.id(), wanted.clone(), Version(1)));
     assert_eq!(first.commit(end(0, &run)).await, Commit::Superseded, "the request came between");
     assert_eq!(first.commit(end(1, &wanted)).await, Commit::Accepted);
 }

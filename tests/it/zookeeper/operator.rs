@@ -18,7 +18,7 @@ fn request(name: &str, uuid: u128) -> TriggerRecord {
     TriggerRecord { v: 1, uuid: Uuid::from_u128(uuid), job: job(name), by: "alice".into(), at }
 }
 
-async fn heard(fixture: &mut Fixture, wanted: impl Fn(&OperatorRequests) -> bool) -> OperatorRequests {
+async fn await_requests(fixture: &mut Fixture, wanted: impl Fn(&OperatorRequests) -> bool) -> OperatorRequests {
     fixture
         .ledger("requests", |event| match event {
             Event::OperatorRequests(requests) if wanted(requests) => Some(requests.clone()),
@@ -57,7 +57,7 @@ async fn a_begin_in_flight_fails_on_a_pause_and_the_job_is_read_with_it() {
 }
 
 #[tokio::test]
-async fn the_leader_hears_of_a_pause_and_ends_it_when_asked_to() {
+async fn the_leader_is_notified_of_a_pause_and_ends_it_when_asked_to() {
     let connect = shared();
     let (mut leader, _, _, follower) = two(&connect).await;
     leader.commit(first_mark("backup", "1")).await;
@@ -65,14 +65,15 @@ async fn the_leader_hears_of_a_pause_and_ends_it_when_asked_to() {
     operator.pause(job("backup"), Uuid::from_u128(1), pause("disks")).await.unwrap();
     operator.pause(job("backup"), Uuid::from_u128(2), pause("more disks")).await.unwrap();
     let requests =
-        heard(&mut leader, |requests| requests.control.values().any(|entry| entry.version == Version(1))).await;
+        await_requests(&mut leader, |requests| requests.control.values().any(|entry| entry.version == Version(1)))
+            .await;
     let control = &requests.control[&job("backup")];
     assert_eq!((control.record.id, &control.record.paused), (Uuid::from_u128(1), &pause("more disks")));
 
     let resume = Resume { by: "bob".into(), at: Timestamp::UNIX_EPOCH };
     let id = operator.request_resume(job("backup"), resume.clone()).await.unwrap();
     assert_eq!(id, Some(Uuid::from_u128(1)));
-    heard(&mut leader, |requests| requests.control.values().any(|entry| entry.record.resume.is_some())).await;
+    await_requests(&mut leader, |requests| requests.control.values().any(|entry| entry.record.resume.is_some())).await;
     let at = Version(2);
     let lift =
         |control| Change::Resume { job: job("backup"), control, mark: Some((Some(at), mark(120, "2"))), skip: None };
@@ -93,14 +94,14 @@ async fn a_job_that_nobody_decided_on_can_be_paused() {
 }
 
 #[tokio::test]
-async fn a_trigger_becomes_a_run_and_its_end_is_told_to_whoever_waits() {
+async fn a_trigger_becomes_a_run_and_its_end_is_reported_to_whoever_waits() {
     let connect = shared();
     let (mut leader, term, session, follower) = two(&connect).await;
     let operator = follower.operator();
     let id = operator.trigger(request("backup", 7)).await.unwrap();
     assert_eq!(operator.trigger(request("backup", 7)).await, Ok(id.clone()), "the same request again");
     let seq = id.trigger().unwrap();
-    let requests = heard(&mut leader, |requests| requests.triggers.contains_key(&seq)).await;
+    let requests = await_requests(&mut leader, |requests| requests.triggers.contains_key(&seq)).await;
     assert_eq!(requests.triggers.len(), 1);
     assert_eq!(requests.triggers[&seq].record, request("backup", 7));
 
@@ -126,10 +127,10 @@ async fn a_uuid_in_the_history_is_known_to_the_next_leader() {
     leader.commit(Change::BeginTriggered { run: run.clone() }).await;
     leader.commit(end(0, &run)).await;
     // Written as by a second node that did not know of the first request.
-    let hand = super::fixture::hand(&connect).await;
+    let admin = super::fixture::admin(&connect).await;
     let options = zookeeper_client::CreateMode::PersistentSequential.with_acls(zookeeper_client::Acls::anyone_all());
     let again = serde_json::to_vec(&request("backup", 7)).unwrap();
-    hand.create("/cronkeeper/triggers/", &again, &options).await.unwrap();
+    admin.create("/cronkeeper/triggers/", &again, &options).await.unwrap();
     leader.crash();
     let (_, snapshot) = follower.elected().await;
     let triggers: Vec<_> = snapshot.requests.triggers.values().map(|entry| entry.is_in_history).collect();

@@ -2,11 +2,11 @@
 
 use cronkeeper::clock::Clock;
 use cronkeeper::clock::server::ServerTime;
-use cronkeeper::coordination::Event as Told;
+use cronkeeper::coordination::Event as BackendEvent;
 use cronkeeper::election::{Event, Request};
 use jiff::SignedDuration;
 
-use super::fixture::{Fixture, System, hand};
+use super::fixture::{Fixture, System, admin};
 use crate::support::zookeeper::shared;
 
 /// Asserts that the time is right, to the accuracy that its round trip allows.
@@ -25,12 +25,12 @@ fn assert_is_now(time: ServerTime) {
 #[tokio::test]
 async fn a_leader_knows_the_servers_time_before_it_leads() {
     let (fixture, ..) = Fixture::leading(&shared(), "a").await;
-    let told = |wanted: fn(&Event) -> bool| {
-        fixture.seen.iter().position(|event| matches!(event, Told::Election(event) if wanted(event)))
+    let position_of = |wanted: fn(&Event) -> bool| {
+        fixture.seen.iter().position(|event| matches!(event, BackendEvent::Election(event) if wanted(event)))
     };
-    let time = told(|event| matches!(event, Event::Time(_))).expect("a reading");
-    assert!(time < told(|event| matches!(event, Event::Elected { .. })).expect("elected"));
-    if let Told::Election(Event::Time(time)) = &fixture.seen[time] {
+    let time = position_of(|event| matches!(event, Event::Time(_))).expect("a reading");
+    assert!(time < position_of(|event| matches!(event, Event::Elected { .. })).expect("elected"));
+    if let BackendEvent::Election(Event::Time(time)) = &fixture.seen[time] {
         assert_is_now(*time);
     }
 }
@@ -46,6 +46,6 @@ async fn a_node_that_waits_in_the_queue_asks_for_the_time_and_its_members_stay_a
         _ => None,
     });
     assert_is_now(time.await);
-    let (_, stat) = hand(&connect).await.get_data("/cronkeeper/nodes/b").await.unwrap();
+    let (_, stat) = admin(&connect).await.get_data("/cronkeeper/nodes/b").await.unwrap();
     assert_eq!(stat.version, 0);
 }

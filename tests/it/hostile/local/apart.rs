@@ -74,7 +74,7 @@ pub fn has_login_user() -> bool {
     let trial = "echo 4242 >/proc/self/loginuid && read user </proc/self/loginuid; echo $user";
     let has = Command::new("sh").args(["-c", trial]).output().unwrap().stdout.starts_with(b"4242");
     if !has {
-        skipped("the kernel's audit is not to be told whose a process is");
+        skipped("the kernel's audit is not to record whose a process is");
     }
     has
 }

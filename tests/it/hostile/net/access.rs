@@ -80,8 +80,8 @@ fn another_token_counts_after_a_reload_and_a_bad_one_changes_nothing() {
     assert_eq!(get_with(at, "/v1/jobs", &bearer(TOKEN)).code, 401);
     secret(&dir, "token", "short");
     a.signal(Signal::HUP);
-    let told = || a.events().tail().contains("keeping the old token and certificates");
-    until("it is told", told);
+    let is_reported = || a.events().tail().contains("keeping the old token and certificates");
+    until("it is reported", is_reported);
     assert_eq!(get_with(at, "/v1/jobs", &bearer(other)).code, 200);
 }
 
@@ -141,20 +141,20 @@ fn a_file_that_cannot_be_used_ends_the_start_with_78_and_what_to_do() {
 /// Asserts that the node ends with exit code 78 and a log that contains all of `words`.
 pub fn refused(node: &Node, words: &[&str]) {
     assert_eq!(node.wait_exit(LONG).code(), Some(78), "{}", node.events().tail());
-    until("the last words are heard", || words.iter().all(|word| node.events().tail().contains(word)));
+    until("the last lines are logged", || words.iter().all(|word| node.events().tail().contains(word)));
     assert!(!node.events().tail().contains("hunter2"), "{}", node.events().tail());
 }
 
 /// Log and socket report errors in a jobs file, but not the values under `environment`.
 #[test]
-fn what_is_wrong_with_a_secret_is_told_without_it() {
+fn what_is_wrong_with_a_secret_is_reported_without_it() {
     let (spec, at) = (node("a").jobs(JOBS), unused());
     let a = leading(&listening(spec.clone(), at));
     let wrong = "environment: {DB_PASSWORD: @env-hunter2}, command: 'true'";
     spec.write_jobs(&JOBS.replace("command: 'true'", wrong));
     let said = a.await_event("jobs.rejected", LONG);
     assert!(said.text("first").contains("in quotes"), "{said:?}");
-    until("the socket tells it", || !fixture::status(&spec)["jobs_file"]["errors"].as_array().unwrap().is_empty());
+    until("the socket reports it", || !fixture::status(&spec)["jobs_file"]["errors"].as_array().unwrap().is_empty());
     let shown = fixture::status(&spec)["jobs_file"]["errors"].to_string();
     assert!(shown.contains("in quotes") && !shown.contains("env-hunter2"), "{shown}");
     assert!(!a.events().tail().contains("env-hunter2"), "{}", a.events().tail());

@@ -1,4 +1,4 @@
-//! Tests that every violation of a promise is detected: one correct life of a small cluster, and variants of it.
+//! Tests that every violation of a promise is detected: the sound history of a small cluster, and variants of it.
 
 use cronkeeper::job::JobName;
 use cronkeeper::run::{JobRecord, Nonce, RunId};
@@ -17,29 +17,29 @@ const FIRST: i64 = 1;
 const SECOND: i64 = 2;
 
 /// Two terms. In each, `tick` runs once; the second run begins two seconds after the first.
-struct SessionLoop {
+struct SoundHistory {
     work: Work,
     seen: Vec<Entry>,
     committed: Vec<Txn>,
     still: Vec<Span>,
 }
 
-impl SessionLoop {
-    fn sound() -> Self {
-        let mut life = Self { work: Work::new(), seen: Vec::new(), committed: Vec::new(), still: Vec::new() };
-        life.commit(0, vec![create("/leader/a", &())]);
-        life.commit(0, vec![create("/leader/b", &())]);
-        life.commit(0, vec![check("a"), set("/leader", &())]);
-        life.commit(0, vec![check("a"), create("/cronkeeper/jobs/tick", &life.mark(0))]);
-        life.begin("a", FIRST, 1);
-        life.start(FIRST, 1);
-        life.end(FIRST, 1);
-        life.commit(2_500, vec![check("b"), set("/leader", &())]);
-        life.skip(2, SkipReason::Overlap);
-        life.begin("b", SECOND, 3);
-        life.start(SECOND, 3);
-        life.end(SECOND, 3);
-        life
+impl SoundHistory {
+    fn new() -> Self {
+        let mut history = Self { work: Work::new(), seen: Vec::new(), committed: Vec::new(), still: Vec::new() };
+        history.commit(0, vec![create("/leader/a", &())]);
+        history.commit(0, vec![create("/leader/b", &())]);
+        history.commit(0, vec![check("a"), set("/leader", &())]);
+        history.commit(0, vec![check("a"), create("/cronkeeper/jobs/tick", &history.mark(0))]);
+        history.begin("a", FIRST, 1);
+        history.start(FIRST, 1);
+        history.end(FIRST, 1);
+        history.commit(2_500, vec![check("b"), set("/leader", &())]);
+        history.skip(2, SkipReason::Overlap);
+        history.begin("b", SECOND, 3);
+        history.start(SECOND, 3);
+        history.end(SECOND, 3);
+        history
     }
 
     fn broken(self) -> Vec<String> {
@@ -142,31 +142,31 @@ fn line(mark: Mark, token: i64, second: i64, after_ms: i64) -> Entry {
 }
 
 #[test]
-fn nothing_is_wrong_with_a_sound_life() {
-    assert_eq!(SessionLoop::sound().broken(), [""; 0]);
+fn nothing_is_wrong_with_a_sound_history() {
+    assert_eq!(SoundHistory::new().broken(), [""; 0]);
 }
 
 #[test]
 fn an_attempt_that_begins_twice_is_seen() {
-    let mut life = SessionLoop::sound();
-    life.start(FIRST, 1);
-    life.assert_broken("Twice");
+    let mut history = SoundHistory::new();
+    history.start(FIRST, 1);
+    history.assert_broken("Twice");
 }
 
 #[test]
 fn an_occurrence_that_is_begun_twice_on_record_is_seen() {
-    let mut life = SessionLoop::sound();
-    life.commit(4_000, vec![check("b"), create(&running(3), &record(SECOND, 3))]);
-    life.assert_broken("begun a second time");
+    let mut history = SoundHistory::new();
+    history.commit(4_000, vec![check("b"), create(&running(3), &record(SECOND, 3))]);
+    history.assert_broken("begun a second time");
 }
 
 #[test]
 fn an_overlap_is_seen_and_excused_only_while_a_whole_node_stood_still() {
     let overlapping = |still: Vec<Span>| {
-        let mut life = SessionLoop::sound();
-        life.seen.push(line(Mark::Overlap, SECOND, 3, 50));
-        life.still = still;
-        life
+        let mut history = SoundHistory::new();
+        history.seen.push(line(Mark::Overlap, SECOND, 3, 50));
+        history.still = still;
+        history
     };
     overlapping(Vec::new()).assert_broken("Overlap");
     overlapping(vec![Span { from: at(0), to: at(0) }]).assert_broken("Overlap");
@@ -175,56 +175,56 @@ fn an_overlap_is_seen_and_excused_only_while_a_whole_node_stood_still() {
 
 #[test]
 fn an_occurrence_without_run_and_without_word_is_seen() {
-    let mut life = SessionLoop::sound();
-    life.begin("b", SECOND, 5);
-    life.end(SECOND, 5);
-    life.assert_broken("passes 2 occurrences");
+    let mut history = SoundHistory::new();
+    history.begin("b", SECOND, 5);
+    history.end(SECOND, 5);
+    history.assert_broken("passes 2 occurrences");
 }
 
 #[test]
 fn a_run_without_end_is_seen() {
-    let mut life = SessionLoop::sound();
-    life.begin("b", SECOND, 4);
-    life.assert_broken("has 0 ends");
+    let mut history = SoundHistory::new();
+    history.begin("b", SECOND, 4);
+    history.assert_broken("has 0 ends");
 }
 
 #[test]
 fn a_run_with_two_ends_is_seen() {
-    let mut life = SessionLoop::sound();
-    life.end(SECOND, 3);
-    life.assert_broken("has 2 ends");
+    let mut history = SoundHistory::new();
+    history.end(SECOND, 3);
+    history.assert_broken("has 2 ends");
 }
 
 #[test]
 fn what_is_missed_though_it_was_to_be_made_up_for_is_seen() {
-    let mut life = SessionLoop::sound();
-    life.skip(4, SkipReason::Missed);
-    life.assert_broken("missed within its window");
+    let mut history = SoundHistory::new();
+    history.skip(4, SkipReason::Missed);
+    history.assert_broken("missed within its window");
 }
 
 #[test]
 fn a_token_that_goes_back_at_the_resource_is_seen() {
-    let mut life = SessionLoop::sound();
-    life.seen.rotate_left(2);
-    life.assert_broken("TokenWentBack");
+    let mut history = SoundHistory::new();
+    history.seen.rotate_left(2);
+    history.assert_broken("TokenWentBack");
 }
 
 #[test]
 fn a_write_of_a_former_leader_is_seen() {
-    let mut life = SessionLoop::sound();
-    life.begin("a", FIRST, 4);
-    life.assert_broken("fenced by the token 1");
+    let mut history = SoundHistory::new();
+    history.begin("a", FIRST, 4);
+    history.assert_broken("fenced by the token 1");
 }
 
 #[test]
 fn a_start_after_the_end_of_its_nodes_lease_is_seen() {
-    let mut life = SessionLoop::sound();
+    let mut history = SoundHistory::new();
     let in_time = 2_500 + 1_900;
-    life.first_start().at_ns = line(Mark::Start, FIRST, 0, in_time).at_ns;
-    assert_eq!(life.broken(), [""; 0]);
-    let mut life = SessionLoop::sound();
-    life.first_start().at_ns = line(Mark::Start, FIRST, 0, in_time + 200).at_ns;
-    life.assert_broken("then began");
+    history.first_start().at_ns = line(Mark::Start, FIRST, 0, in_time).at_ns;
+    assert_eq!(history.broken(), [""; 0]);
+    let mut history = SoundHistory::new();
+    history.first_start().at_ns = line(Mark::Start, FIRST, 0, in_time + 200).at_ns;
+    history.assert_broken("then began");
 }
 
 #[test]
@@ -237,17 +237,17 @@ fn a_start_that_is_not_on_record_is_seen() {
         |start| start.at_ns = line(Mark::Start, FIRST, 0, 0).at_ns,
     ];
     for change in changes {
-        let mut life = SessionLoop::sound();
-        change(life.first_start());
-        life.assert_broken("not on record as it began");
+        let mut history = SoundHistory::new();
+        change(history.first_start());
+        history.assert_broken("not on record as it began");
     }
 }
 
 #[test]
 fn a_success_that_nobody_saw_is_seen() {
     for mark in [Mark::Start, Mark::End] {
-        let mut life = SessionLoop::sound();
-        life.seen.retain(|entry| (entry.mark, entry.token) != (mark, FIRST));
-        life.assert_broken("was not seen");
+        let mut history = SoundHistory::new();
+        history.seen.retain(|entry| (entry.mark, entry.token) != (mark, FIRST));
+        history.assert_broken("was not seen");
     }
 }

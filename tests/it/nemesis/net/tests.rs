@@ -40,7 +40,7 @@ impl Scene {
     }
 
     /// Whether a message from here arrives there while this fault is applied here, and whether one sent back arrives.
-    fn heard(&mut self, link_fault: impl FnOnce(Vec<Ipv4Addr>) -> LinkFault) -> [bool; 2] {
+    fn arrivals(&mut self, link_fault: impl FnOnce(Vec<Ipv4Addr>) -> LinkFault) -> [bool; 2] {
         let (here, there) = (&self.here, &self.there);
         self.network.suffer(1, &here.0, link_fault(vec![there.0.address()]));
         say(here, there, "during");
@@ -48,9 +48,9 @@ impl Scene {
         self.network.heal(1);
         [(here, there), (there, here)].map(|(from, to)| {
             say(from, to, "after");
-            let first = hear(to);
+            let first = receive(to);
             if first == "during" {
-                assert_eq!(hear(to), "after");
+                assert_eq!(receive(to), "after");
             }
             first == "during"
         })
@@ -72,7 +72,7 @@ fn say(from: &(Arc<Host>, UdpSocket), to: &(Arc<Host>, UdpSocket), word: &str) {
     let _dropped = from.1.send_to(word.as_bytes(), (to.0.address(), PORT));
 }
 
-fn hear(at: &(Arc<Host>, UdpSocket)) -> String {
+fn receive(at: &(Arc<Host>, UdpSocket)) -> String {
     let mut buffer = [0; 16];
     let length = at.1.recv(&mut buffer).unwrap();
     String::from_utf8_lossy(&buffer[..length]).into_owned()
@@ -81,9 +81,9 @@ fn hear(at: &(Arc<Host>, UdpSocket)) -> String {
 #[test]
 fn a_line_is_cut_in_both_directions_or_in_one() {
     let Some(mut scene) = Scene::or_skip() else { return };
-    assert_eq!(scene.heard(LinkFault::Parted), [false, false]);
-    assert_eq!(scene.heard(LinkFault::Mute), [false, true]);
-    assert_eq!(scene.heard(LinkFault::Deaf), [true, false]);
+    assert_eq!(scene.arrivals(LinkFault::Parted), [false, false]);
+    assert_eq!(scene.arrivals(LinkFault::Mute), [false, true]);
+    assert_eq!(scene.arrivals(LinkFault::Deaf), [true, false]);
 }
 
 #[test]
@@ -95,8 +95,8 @@ fn a_lossy_line_loses_some() {
     (0..200).for_each(|_| say(here, there, "word"));
     scene.network.heal(1);
     say(here, there, "end");
-    let heard = std::iter::from_fn(|| Some(hear(there)).filter(|word| word == "word")).count();
-    assert!((1..200).contains(&heard), "{heard} of 200");
+    let arrived = std::iter::from_fn(|| Some(receive(there)).filter(|word| word == "word")).count();
+    assert!((1..200).contains(&arrived), "{arrived} of 200");
 }
 
 #[test]

@@ -67,21 +67,21 @@ impl ChainsGoOn {
     }
 
     /// Checks that there is a link only for a run that has ended, and one for every dependent.
-    fn told(&self, entry: &Entry, left: &[Link]) -> Result<(), String> {
+    fn links_of_ends(&self, entry: &Entry, left: &[Link]) -> Result<(), String> {
         let ended: Vec<HistoryRecord> = history(entry);
         for link in left {
             let upstream = link.run().of(link.upstream.clone());
             if !ended.iter().any(|record| covers(record, &upstream)) {
-                return Err(format!("`{}` was told of `{upstream}`, which has not ended", link.run()));
+                return Err(format!("`{}` has a link of `{upstream}`, which has not ended", link.run()));
             }
         }
         for record in &ended {
             let HistoryRecord::Run(end) = record else { continue };
             let id = end.run.id();
             for job in &end.run.dependents {
-                let is_told = |link: &Link| link.upstream == end.run.job && link.run() == id.of(job.clone());
-                if ends(entry, &id) && !left.iter().any(is_told) {
-                    return Err(format!("`{id}` has ended, and `{job}` was not told"));
+                let is_its_link = |link: &Link| link.upstream == end.run.job && link.run() == id.of(job.clone());
+                if ends(entry, &id) && !left.iter().any(is_its_link) {
+                    return Err(format!("`{id}` has ended, and `{job}` has no link of it"));
                 }
             }
         }
@@ -113,8 +113,8 @@ impl ChainsGoOn {
         let definitions = self.sets.iter().filter_map(|set| set.jobs.get(&run.job)?.upstreams());
         let mut upstreams = definitions.map(|upstreams| upstreams.keys().collect::<BTreeSet<_>>());
         let is_after_others = upstreams.clone().next().is_some();
-        let is_by_hand = run.trigger.is_some() && said.is_empty();
-        if is_after_others && !is_by_hand && !upstreams.any(|upstreams| upstreams.is_subset(&said)) {
+        let is_triggered = run.trigger.is_some() && said.is_empty();
+        if is_after_others && !is_triggered && !upstreams.any(|upstreams| upstreams.is_subset(&said)) {
             return Err(format!("`{id}` was begun before all that it runs after had ended: {said:?}"));
         }
         Ok(())
@@ -158,7 +158,7 @@ impl Invariant for ChainsGoOn {
         let Fact::Committed { entry, touched } = fact else { return Ok(()) };
         let taken = self.taken(entry);
         let left = self.left(entry, touched);
-        self.told(entry, &left)?;
+        self.links_of_ends(entry, &left)?;
         self.answered(entry, &taken)?;
         for (id, run) in begun(entry) {
             self.rests_on(&run, &taken)?;

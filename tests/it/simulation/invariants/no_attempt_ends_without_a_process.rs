@@ -138,8 +138,8 @@ impl NoAttemptEndsWithoutAProcess {
         if skip.reason != SkipReason::Missed {
             return Err(format!("`{run}` was begun, and is skipped for {}", skip.reason.as_str()));
         }
-        let (by_hand, ready) = (skip.trigger.is_some(), known.record.ready());
-        if !jobs::may_be_missed(&skip.job, by_hand, ready, skip.decided_at) {
+        let (is_triggered, ready) = (skip.trigger.is_some(), known.record.ready());
+        if !jobs::may_be_missed(&skip.job, is_triggered, ready, skip.decided_at) {
             return Err(format!("`{run}` is missed at {}, and it was still in its window", skip.decided_at));
         }
         Ok(())

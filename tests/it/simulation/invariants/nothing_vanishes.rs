@@ -48,8 +48,8 @@ impl NothingVanishes {
         let (from, to) = (before.last_scheduled, record.last_scheduled);
         let passed: Vec<_> = schedule.occurrences(from, to).collect();
         let begun = begun(job, entry);
-        if let Some(stray) = begun.iter().find(|at| !passed.contains(at)) {
-            return Err(format!("`{job}` is begun for {stray}, which the mark does not pass from {from} to {to}"));
+        if let Some(unpassed) = begun.iter().find(|at| !passed.contains(at)) {
+            return Err(format!("`{job}` is begun for {unpassed}, which the mark does not pass from {from} to {to}"));
         }
         if passed.len() as u64 != begun.len() as u64 + skipped {
             return Err(format!(

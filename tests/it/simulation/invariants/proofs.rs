@@ -326,7 +326,7 @@ fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
 }
 
 /// The end of `job`, with or without a link for the job after it.
-fn chain_end(zxid: i64, job: &str, behind: &str, is_told: bool) -> Fact {
+fn chain_end(zxid: i64, job: &str, behind: &str, has_link: bool) -> Fact {
     let mut run = chain_run(job);
     run.dependents = vec![JobName::parse(behind).unwrap()];
     let end = RunEnd::unseen(&run, Outcome::Success, None, run.begun_at);
@@ -336,7 +336,7 @@ fn chain_end(zxid: i64, job: &str, behind: &str, is_told: bool) -> Fact {
         Op::Delete { path: path(&id), version: 0 },
         create(&format!("/cronkeeper/history/{job}/{id}"), json(&HistoryRecord::Run(end))),
     ];
-    ops.extend(is_told.then(|| create("/cronkeeper/triggers/", json(&link))));
+    ops.extend(has_link.then(|| create("/cronkeeper/triggers/", json(&link))));
     committed(zxid, ops, &[&name])
 }
 
@@ -349,11 +349,11 @@ fn chain_begin(zxid: i64, job: &str, taken: &[i64]) -> Fact {
 
 #[test]
 fn a_chain_that_does_not_go_on_or_runs_ahead_is_seen() {
-    let told = || chain_end(1, "chain-a", "chain-b", true);
-    assert_eq!(verdict(vec![told(), chain_begin(2, "chain-b", &[1])]), Ok(()));
-    assert_broken(vec![chain_end(1, "chain-a", "chain-b", false)], "was not told");
+    let linked = || chain_end(1, "chain-a", "chain-b", true);
+    assert_eq!(verdict(vec![linked(), chain_begin(2, "chain-b", &[1])]), Ok(()));
+    assert_broken(vec![chain_end(1, "chain-a", "chain-b", false)], "has no link of it");
     assert_broken(vec![chain_begin(1, "chain-b", &[])], "before all that it runs after had ended");
-    assert_broken(vec![told(), committed(2, vec![taken_away("0000000001")], &[])], "vanished");
+    assert_broken(vec![linked(), committed(2, vec![taken_away("0000000001")], &[])], "vanished");
     let only_one = vec![chain_end(1, "chain-b", "chain-d", true), chain_begin(2, "chain-d", &[1])];
     assert_eq!(verdict(only_one), Ok(()), "as the edited jobs have it");
     let other_one = vec![chain_end(1, "chain-c", "chain-d", true), chain_begin(2, "chain-d", &[1])];

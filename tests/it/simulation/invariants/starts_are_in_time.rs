@@ -18,9 +18,9 @@ pub struct StartsAreInTime {
 impl Invariant for StartsAreInTime {
     fn observe(&mut self, at: Uptime, fact: &Fact) -> Result<(), String> {
         match fact {
-            Fact::Elected { node, lease_until: told, .. } | Fact::Lease { node, until: told } => {
-                let until = self.until.entry(*node).or_insert(*told);
-                *until = (*until).max(*told);
+            Fact::Elected { node, lease_until: lease_end, .. } | Fact::Lease { node, until: lease_end } => {
+                let until = self.until.entry(*node).or_insert(*lease_end);
+                *until = (*until).max(*lease_end);
                 Ok(())
             }
             Fact::Spawned(process) => match self.until.get(&process.node) {

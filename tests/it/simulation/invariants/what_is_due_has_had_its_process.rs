@@ -24,7 +24,7 @@ const NEWS: Duration = Duration::from_secs(20);
 
 pub struct WhatIsDueHasHadItsProcess {
     marks: BTreeMap<String, JobRecord>,
-    flights: BTreeMap<String, Flight>,
+    in_flight: BTreeMap<String, RunInFlight>,
     /// The time at which a run of each job last ended.
     ended: BTreeMap<String, Uptime>,
     /// The jobs that are paused, and those that were, until when.
@@ -33,7 +33,7 @@ pub struct WhatIsDueHasHadItsProcess {
     wall: Timestamp,
 }
 
-struct Flight {
+struct RunInFlight {
     since: Uptime,
     state: RunState,
     has_had_a_process: bool,
@@ -43,7 +43,7 @@ impl WhatIsDueHasHadItsProcess {
     pub fn new() -> Self {
         Self {
             marks: BTreeMap::new(),
-            flights: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             ended: BTreeMap::new(),
             paused: BTreeMap::new(),
             now: Uptime::ZERO,
@@ -84,8 +84,8 @@ impl WhatIsDueHasHadItsProcess {
         if let Some((run, data)) = written(op, "/cronkeeper/running")
             && let Ok(record) = serde_json::from_slice::<RunRecord>(data)
         {
-            let new = Flight { since: self.now, state: record.state, has_had_a_process: false };
-            self.flights.entry(run.to_owned()).or_insert(new).state = record.state;
+            let new = RunInFlight { since: self.now, state: record.state, has_had_a_process: false };
+            self.in_flight.entry(run.to_owned()).or_insert(new).state = record.state;
         }
         match op {
             Op::Create { path, .. } => {
@@ -98,7 +98,7 @@ impl WhatIsDueHasHadItsProcess {
                     self.paused.insert(job.to_owned(), Some(self.now));
                 }
                 if let Some(run) = below(path, "/cronkeeper/running") {
-                    self.flights.remove(run);
+                    self.in_flight.remove(run);
                     self.ended.insert(job_of(run).to_owned(), self.now);
                 }
             }
@@ -111,7 +111,7 @@ impl WhatIsDueHasHadItsProcess {
         let is_recent = |at: &Uptime| self.now < *at + NEWS;
         let is_true = match skip.reason {
             SkipReason::Overlap => {
-                self.flights.keys().any(|run| job_of(run) == job) || self.ended.get(job).is_some_and(is_recent)
+                self.in_flight.keys().any(|run| job_of(run) == job) || self.ended.get(job).is_some_and(is_recent)
             }
             SkipReason::Paused => self.paused.get(job).is_some_and(|until| until.as_ref().is_none_or(is_recent)),
             SkipReason::Missed if has_occurrences(&skip.job) && !jobs::is_in_doubt(&skip.job) => {
@@ -136,7 +136,7 @@ impl WhatIsDueHasHadItsProcess {
         let Ok(name) = JobName::parse(name) else { return false };
         let definitions = jobs::sets().into_iter().filter_map(|set| set.jobs.get(&name));
         let mut one_by_one = definitions.map(|job| job.misfire == Misfire::RunAll && job.overlap != Overlap::Allow);
-        one_by_one.any(|it_is| it_is) && self.flights.keys().any(|run| job_of(run) == name.as_str())
+        one_by_one.any(|it_is| it_is) && self.in_flight.keys().any(|run| job_of(run) == name.as_str())
     }
 }
 
@@ -168,8 +168,8 @@ impl Invariant for WhatIsDueHasHadItsProcess {
         match fact {
             Fact::Committed { entry, .. } => return self.write(entry),
             Fact::Spawned(process) => {
-                if let Some(flight) = self.flights.get_mut(&process.run) {
-                    flight.has_had_a_process = true;
+                if let Some(run) = self.in_flight.get_mut(&process.run) {
+                    run.has_had_a_process = true;
                 }
             }
             _ => {}
@@ -184,13 +184,10 @@ impl Invariant for WhatIsDueHasHadItsProcess {
             }
         }
         // Runs that wait for others, and runs that may have a process elsewhere, are judged by their record.
-        let waits = |flight: &Flight| matches!(flight.state, RunState::Queued | RunState::CutOff);
-        let is_forgotten =
-            |flight: &Flight| !flight.has_had_a_process && !waits(flight) && flight.since + SOON < self.now;
-        match self.flights.iter().find(|(_, flight)| is_forgotten(flight)) {
-            Some((run, flight)) => {
-                Err(format!("in peace `{run}` is in flight since {:?} without a process", flight.since))
-            }
+        let waits = |run: &RunInFlight| matches!(run.state, RunState::Queued | RunState::CutOff);
+        let is_forgotten = |run: &RunInFlight| !run.has_had_a_process && !waits(run) && run.since + SOON < self.now;
+        match self.in_flight.iter().find(|(_, run)| is_forgotten(run)) {
+            Some((id, run)) => Err(format!("in peace `{id}` is in flight since {:?} without a process", run.since)),
             None => Ok(()),
         }
     }

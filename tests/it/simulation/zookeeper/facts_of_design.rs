@@ -209,7 +209,7 @@ fn a_client_without_any_server_gives_its_session_up_by_its_own_clock() {
 }
 
 #[test]
-fn a_session_outlives_a_full_outage_shorter_than_its_clients_timeout() {
+fn a_session_survives_a_full_outage_shorter_than_its_clients_timeout() {
     let mut testbed = Testbed::new(7, 1);
     let client = connect(&mut testbed, 0);
     let writer = client.clone();

@@ -13,7 +13,7 @@ use super::wire::Body;
 pub struct Following {
     leader: usize,
     conn: Conn,
-    heard: Uptime,
+    last_received: Uptime,
     /// Sessions that were active since the leader last asked.
     pub(super) touched: BTreeSet<Session>,
 }
@@ -42,25 +42,25 @@ impl Server {
         let conn = env.network.open();
         leader.adopt(env, self.id, conn);
         let touched = BTreeSet::new();
-        self.role = Role::Following(Following { leader: leader.id, conn, heard: env.now(), touched });
+        self.role = Role::Following(Following { leader: leader.id, conn, last_received: env.now(), touched });
     }
 
     pub(super) fn follow_half_tick(&mut self, env: &mut Env) {
         let Role::Following(following) = &self.role else { return };
-        if following.heard + env.timing.tick * env.timing.sync_limit < env.now() {
+        if following.last_received + env.timing.tick * env.timing.sync_limit < env.now() {
             let host = self.host();
-            env.note(|| format!("{host} has not heard from the ensemble's leader"));
+            env.note(|| format!("{host} has received nothing from the ensemble's leader"));
             self.look(env);
         }
     }
 
-    pub(super) fn hear_leader(&mut self, env: &mut Env, packet: Packet) {
+    pub(super) fn receive_from_leader(&mut self, env: &mut Env, packet: Packet) {
         let host = self.host();
         let Role::Following(following) = &mut self.role else { return };
         if following.conn != packet.conn {
             return;
         }
-        following.heard = env.now();
+        following.last_received = env.now();
         match packet.body {
             Body::Fin => self.look(env),
             Body::Propose { index, entry } => {

@@ -31,7 +31,7 @@ pub struct Learner {
     pub(super) conn: Conn,
     /// How much of the log it has on disk.
     acked: usize,
-    heard: Uptime,
+    last_received: Uptime,
 }
 
 impl Leading {
@@ -58,7 +58,7 @@ impl Server {
         self.role = Role::Leading(Leading { tracker, learners: BTreeMap::new(), proposed: 0, half_ticks: 0 });
     }
 
-    /// A tick of the tracker has passed: closes the sessions that should have been heard from by then.
+    /// A tick of the tracker has passed: closes the sessions that should have been active by then.
     pub(super) fn expire(&mut self, env: &mut Env, epoch: i64) {
         let host = self.host();
         let now = env.now();
@@ -83,7 +83,7 @@ impl Server {
 
     pub(super) fn adopt(&mut self, env: &Env, id: usize, conn: Conn) {
         if let Role::Leading(leading) = &mut self.role {
-            leading.learners.insert(id, Learner { conn, acked: self.log.len(), heard: env.now() });
+            leading.learners.insert(id, Learner { conn, acked: self.log.len(), last_received: env.now() });
         }
     }
 
@@ -96,8 +96,12 @@ impl Server {
             env.send(host, Host::Server(*id), learner.conn, Body::LeaderPing);
         }
         let silence = env.timing.tick * env.timing.sync_limit;
-        let silent: Vec<usize> =
-            leading.learners.iter().filter(|(_, learner)| learner.heard + silence < now).map(|(id, _)| *id).collect();
+        let silent: Vec<usize> = leading
+            .learners
+            .iter()
+            .filter(|(_, learner)| learner.last_received + silence < now)
+            .map(|(id, _)| *id)
+            .collect();
         for id in silent {
             if let Some(learner) = leading.learners.remove(&id) {
                 env.send(host, Host::Server(id), learner.conn, Body::Fin);
@@ -142,12 +146,12 @@ impl Server {
         }
     }
 
-    pub(super) fn hear_learner(&mut self, env: &mut Env, packet: Packet) {
+    pub(super) fn receive_from_learner(&mut self, env: &mut Env, packet: Packet) {
         let host = self.host();
         let now = env.now();
         let (Role::Leading(leading), Host::Server(id)) = (&mut self.role, packet.from) else { return };
         let Some(learner) = leading.learners.get_mut(&id).filter(|learner| learner.conn == packet.conn) else { return };
-        learner.heard = now;
+        learner.last_received = now;
         match packet.body {
             Body::Fin => {
                 leading.learners.remove(&id);

@@ -34,7 +34,7 @@ pub struct Server {
     inbox: Vec<Input>,
     /// The origin from which ticks are counted.
     pub(super) born: Uptime,
-    lives: u32,
+    generation: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub enum Role {
 
 pub enum Input {
     Packet(Packet),
-    /// Half a tick has passed in this life of the server.
+    /// Half a tick has passed in this generation of the server: between a start and the next end.
     HalfTick(u32),
     /// A tick has passed in which sessions may end, under the leader of this epoch.
     Expiry(i64),
@@ -94,7 +94,7 @@ impl Server {
             watches: BTreeMap::new(),
             inbox: Vec::new(),
             born,
-            lives: 0,
+            generation: 0,
         };
         server.start(env);
         server
@@ -133,12 +133,12 @@ impl Server {
         self.health == Health::Running && matches!(self.role, Role::Looking)
     }
 
-    // Life.
+    // Start and end.
 
     pub fn start(&mut self, env: &mut Env) {
         if self.health == Health::Down {
             self.health = Health::Running;
-            self.lives += 1;
+            self.generation += 1;
             self.schedule_tick(env);
             env.hold_election();
         }
@@ -157,7 +157,7 @@ impl Server {
         self.look(env);
         self.health = Health::Down;
         self.inbox.clear();
-        self.lives += 1;
+        self.generation += 1;
     }
 
     pub fn pause(&mut self) {
@@ -220,7 +220,7 @@ impl Server {
         let half = (env.timing.tick / 2).as_nanos() as u64;
         let passed = env.now().since(self.born).as_nanos() as u64 / half;
         let next = self.born + Duration::from_nanos((passed + 1) * half);
-        env.queue.at(next, Event::Server(self.id, Input::HalfTick(self.lives)));
+        env.queue.at(next, Event::Server(self.id, Input::HalfTick(self.generation)));
     }
 
     // Incoming messages.
@@ -235,12 +235,12 @@ impl Server {
                 env.send(self.host(), from, conn, Body::SynAck);
             }
             (Health::Paused, input) => self.inbox.push(input),
-            (Health::Running, Input::HalfTick(life)) if life == self.lives => self.half_tick(env),
+            (Health::Running, Input::HalfTick(generation)) if generation == self.generation => self.half_tick(env),
             (Health::Running, Input::HalfTick(_)) => {}
             (Health::Running, Input::Expiry(epoch)) => self.expire(env, epoch),
             (Health::Running, Input::Packet(packet)) => match packet.from {
-                Host::Node(_) => self.hear_client(env, packet),
-                Host::Server(_) => self.hear_server(env, packet),
+                Host::Node(_) => self.receive_from_client(env, packet),
+                Host::Server(_) => self.receive_from_server(env, packet),
             },
         }
     }
@@ -254,15 +254,15 @@ impl Server {
         self.schedule_tick(env);
     }
 
-    fn hear_server(&mut self, env: &mut Env, packet: Packet) {
+    fn receive_from_server(&mut self, env: &mut Env, packet: Packet) {
         match &self.role {
             Role::Looking => {}
-            Role::Leading(_) => self.hear_learner(env, packet),
-            Role::Following(_) => self.hear_leader(env, packet),
+            Role::Leading(_) => self.receive_from_learner(env, packet),
+            Role::Following(_) => self.receive_from_leader(env, packet),
         }
     }
 
-    fn hear_client(&mut self, env: &mut Env, packet: Packet) {
+    fn receive_from_client(&mut self, env: &mut Env, packet: Packet) {
         let Packet { from, conn, body, .. } = packet;
         if let Body::Open { session, last_zxid, watches } = body {
             return self.open(env, from, conn, session, last_zxid, watches);

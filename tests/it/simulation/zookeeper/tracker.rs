@@ -1,7 +1,7 @@
 //! The session tracker of the ensemble's leader.
 //!
-//! A session expires in the first tick after its timeout has passed since the leader last heard from it. A new leader
-//! restarts the timeouts of all sessions.
+//! A session expires in the first tick after its timeout has passed since it was last active. A new leader restarts the
+//! timeouts of all sessions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -47,7 +47,7 @@ impl Tracker {
         self.sessions.insert(session, Tracked { expires, owner });
     }
 
-    /// Notes a sign of life from the client. False if the session is over.
+    /// Notes that the client was active. False if the session is over.
     pub fn touch(&mut self, now: Uptime, session: Session) -> bool {
         let expires = self.expiry(now);
         let tracked = self.sessions.get_mut(&session);

@@ -56,7 +56,7 @@ pub enum Body {
         length: usize,
     },
     LeaderPing,
-    /// The answer to it: the sessions heard from since the last one.
+    /// The answer to it: the sessions that were active since the last one.
     LearnerPong(Vec<Session>),
     Validate {
         client: Conn,

@@ -57,7 +57,7 @@ impl Ensemble {
 
     fn figure(&self, i: usize, name: &str) -> usize {
         let figures = self.figures(i);
-        let figure = figures.get(name).unwrap_or_else(|| panic!("server {i} does not tell {name}: {figures:?}"));
+        let figure = figures.get(name).unwrap_or_else(|| panic!("server {i} does not report {name}: {figures:?}"));
         figure.parse().unwrap_or_else(|_| panic!("{name} of server {i} is {figure}"))
     }
 }

@@ -73,7 +73,7 @@ fn what_a_restarted_node_had_in_flight_is_settled_at_once() {
 }
 
 #[test]
-fn a_node_told_to_end_lets_its_runs_end_and_the_next_leader_leaves_them_alone() {
+fn a_node_that_is_asked_to_end_lets_its_runs_end_and_the_next_leader_leaves_them_alone() {
     let place = Place::shared();
     let witness = Witness::new();
     let gate = crate::support::scratch::Scratch::new("gate");

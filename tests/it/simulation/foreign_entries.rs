@@ -1,7 +1,7 @@
-//! Foreign records: what anybody who can reach the ensemble can write below our paths. Each may harm nothing but
+//! Foreign entries: what anybody who can reach the ensemble can write below our paths. Each may harm nothing but
 //! itself.
 //!
-//! They belong to a job that does not exist, so that their effect on all other jobs can be told apart.
+//! They belong to a job that does not exist, so that their effect on all other jobs can be recognized.
 
 use cronkeeper::zookeeper::client::{Mode, Op};
 use serde_json::json;
@@ -9,12 +9,12 @@ use serde_json::json;
 use super::world::World;
 use super::zookeeper::{CLOSED, STRANGER};
 
-/// The job that all foreign records name.
-pub const STRAY: &str = "stray";
+/// The job that all foreign entries name.
+pub const FOREIGN_JOB: &str = "stray";
 
-/// The kinds of foreign records.
+/// The kinds of foreign entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stray {
+pub enum ForeignEntry {
     /// A run with an unreadable record.
     Run,
     /// A run whose owner's name is no valid path.
@@ -28,19 +28,19 @@ pub enum Stray {
     Member,
 }
 
-impl Stray {
+impl ForeignEntry {
     pub const ALL: [Self; 7] =
         [Self::Run, Self::Owner, Self::NoRun, Self::Job, Self::Pause, Self::Trigger, Self::Member];
 
     fn path(self) -> String {
         match self {
-            Self::Run => format!("running/{STRAY}.20261120T000000Z"),
-            Self::Owner => format!("running/{STRAY}.20261120T000001Z"),
-            Self::NoRun => format!("running/{STRAY} is no run"),
-            Self::Job => format!("jobs/{STRAY}"),
-            Self::Pause => format!("control/{STRAY}"),
-            Self::Trigger => format!("triggers/{STRAY}"),
-            Self::Member => format!("nodes/{STRAY}"),
+            Self::Run => format!("running/{FOREIGN_JOB}.20261120T000000Z"),
+            Self::Owner => format!("running/{FOREIGN_JOB}.20261120T000001Z"),
+            Self::NoRun => format!("running/{FOREIGN_JOB} is no run"),
+            Self::Job => format!("jobs/{FOREIGN_JOB}"),
+            Self::Pause => format!("control/{FOREIGN_JOB}"),
+            Self::Trigger => format!("triggers/{FOREIGN_JOB}"),
+            Self::Member => format!("nodes/{FOREIGN_JOB}"),
         }
     }
 
@@ -50,7 +50,7 @@ impl Stray {
             return CLOSED.into();
         }
         let owner = json!({
-            "v": 1, "job": STRAY, "scheduled_at": "2026-11-20T00:00:01Z", "state": "running",
+            "v": 1, "job": FOREIGN_JOB, "scheduled_at": "2026-11-20T00:00:01Z", "state": "running",
             "node": "../../elsewhere", "session": "0x1", "token": 7, "attempt": 1, "nonce": "7-1",
             "begun_at": "2026-11-20T00:00:01Z", "on_loss": "rerun",
         });
@@ -60,12 +60,12 @@ impl Stray {
 
 impl World {
     /// Creates the record by a foreign client, if the ensemble accepts writes and the parent znode exists.
-    pub fn leave_stray(&mut self, stray: Stray, is_closed: bool) {
-        let path = format!("/cronkeeper/{}", stray.path());
+    pub fn leave_foreign_entry(&mut self, entry: ForeignEntry, is_closed: bool) {
+        let path = format!("/cronkeeper/{}", entry.path());
         let leader =
             self.ensemble.servers.iter_mut().filter(|server| server.is_serving()).max_by_key(|server| server.epoch());
         if let Some(leader) = leader {
-            let create = Op::Create { path, data: stray.data(is_closed), mode: Mode::Persistent };
+            let create = Op::Create { path, data: entry.data(is_closed), mode: Mode::Persistent };
             leader.write_for(&mut self.env, STRANGER, vec![create]);
         }
     }

@@ -13,7 +13,7 @@ use super::world::{Event, World};
 use super::zookeeper::ClientId;
 use super::zookeeper::wire::Request;
 
-/// The write that a trap waits for.
+/// The write that triggers a stall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     /// The begin of a run.
@@ -37,9 +37,9 @@ pub enum Stall {
     Loop,
 }
 
-/// A stall, its latest time, and its duration.
+/// A stall, the write that triggers it, its latest time, and its duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trap {
+pub struct TriggeredStall {
     pub moment: Moment,
     pub stall: Stall,
     pub until: Uptime,
@@ -47,7 +47,7 @@ pub struct Trap {
 }
 
 #[derive(Default)]
-pub struct Traps(Vec<Trap>);
+pub struct TriggeredStalls(Vec<TriggeredStall>);
 
 impl Moment {
     fn of(ops: &[Op]) -> Option<Self> {
@@ -64,19 +64,21 @@ impl Moment {
 }
 
 impl World {
-    pub fn set_trap(&mut self, trap: Trap) {
-        self.traps.0.push(trap);
+    pub fn set_triggered_stall(&mut self, stall: TriggeredStall) {
+        self.triggered_stalls.0.push(stall);
     }
 
-    /// Called when a client hands over a request. If a trap waits for it, the stall comes while the request or its
+    /// Called when a client hands over a request. If a stall waits for it, it comes while the request or its
     /// answer is under way.
     pub fn look_at(&mut self, client: ClientId, request: &Request) {
-        let (Request::Write(ops), false) = (request, self.traps.0.is_empty()) else { return };
+        let (Request::Write(ops), false) = (request, self.triggered_stalls.0.is_empty()) else { return };
         let now = self.env.now();
-        self.traps.0.retain(|trap| now < trap.until);
+        self.triggered_stalls.0.retain(|waiting| now < waiting.until);
         let moment = Moment::of(ops);
-        let Some(place) = self.traps.0.iter().position(|trap| Some(trap.moment) == moment) else { return };
-        let Trap { stall, lasts, .. } = self.traps.0.swap_remove(place);
+        let Some(place) = self.triggered_stalls.0.iter().position(|waiting| Some(waiting.moment) == moment) else {
+            return;
+        };
+        let TriggeredStall { stall, lasts, .. } = self.triggered_stalls.0.swap_remove(place);
         let Some(node) = self.clients.node(client) else { return };
         let server = match stall {
             Stall::LeadingServer => self.ensemble.leader().map(|server| server.id()),
@@ -108,8 +110,8 @@ fn stalled(stall: Stall, node: usize, server: Option<usize>) -> Vec<(Fault, Faul
     }
 }
 
-impl From<Trap> for Fault {
-    fn from(trap: Trap) -> Self {
-        Self::TargetedFault(TargetedFault::Trap(trap))
+impl From<TriggeredStall> for Fault {
+    fn from(stall: TriggeredStall) -> Self {
+        Self::TargetedFault(TargetedFault::TriggeredStall(stall))
     }
 }

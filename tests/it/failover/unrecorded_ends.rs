@@ -9,7 +9,7 @@ use crate::support::scratch::Scratch;
 use crate::support::{LONG, until};
 
 /// A node with a run that goes on until it is released.
-struct Held {
+struct HeldRun {
     place: Place,
     lines: Lines,
     gate: Scratch,
@@ -17,7 +17,7 @@ struct Held {
     run: String,
 }
 
-impl Held {
+impl HeldRun {
     fn start(options: impl Fn(Spec) -> Spec) -> Self {
         let place = Place::shared();
         let lines = Lines::new(shared(), &place);
@@ -29,7 +29,7 @@ impl Held {
         Self { place, lines, gate, node, run }
     }
 
-    fn let_go(&self) {
+    fn finish_run(&self) {
         self.gate.write("open", "");
         let finished = self.node.await_event("run.finished", LONG);
         assert_eq!((finished.text("run"), finished.text("outcome")), (self.run.as_str(), "success"));
@@ -57,14 +57,14 @@ impl Held {
 
 #[test]
 fn a_node_that_drains_while_zookeeper_is_away_does_not_wait_for_it_and_release_sends_the_end() {
-    let held = Held::start(|spec| spec.option("--session-timeout", "10s").option("--drain-timeout", "10m"));
+    let held = HeldRun::start(|spec| spec.option("--session-timeout", "10s").option("--drain-timeout", "10m"));
     held.lines.part();
     held.node.await_event("coordination.suspended", LONG);
     held.node.signal(Signal::TERM);
     held.node.await_event("node.draining", LONG);
-    held.let_go();
+    held.finish_run();
     assert_eq!(held.node.wait_exit(LONG).code(), Some(0));
-    assert!(held.place.running(&held.run).is_some(), "nobody has heard of the end yet");
+    assert!(held.place.running(&held.run).is_some(), "its end is not recorded yet");
     let member = held.member();
     assert!(held.place.zk.json(&member).is_some(), "the member stays: it covers the run");
     held.release();
@@ -74,7 +74,7 @@ fn a_node_that_drains_while_zookeeper_is_away_does_not_wait_for_it_and_release_s
 
 #[test]
 fn a_node_whose_name_is_taken_meanwhile_ends_when_its_runs_have() {
-    let held = Held::start(usual);
+    let held = HeldRun::start(usual);
     held.lines.part();
     held.node.await_event("coordination.expired", LONG);
     let member = held.member();
@@ -84,7 +84,7 @@ fn a_node_whose_name_is_taken_meanwhile_ends_when_its_runs_have() {
     held.node.await_event("node.draining", LONG);
     assert!(held.node.events().tail().contains("is already in use"), "{}", held.node.events().tail());
     assert!(!held.node.job_processes().is_empty(), "what nobody else can start goes on");
-    held.let_go();
+    held.finish_run();
     assert_eq!(held.node.wait_exit(LONG).code(), Some(78));
     held.place.zk.remove(&member);
     held.release();
