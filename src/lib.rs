@@ -7,6 +7,10 @@
 
 #![deny(unsafe_code)]
 
+// The simulation's znodes, which the unit tests of `zookeeper` include, name this crate as other crates do.
+#[cfg(test)]
+extern crate self as cronkeeper;
+
 // The domain.
 /// Escaping of text from outside.
 pub mod escape;

@@ -1,108 +1,17 @@
-//! Tests of the committer against an in-memory server that loses requests and answers on schedule.
+//! Tests of the committer against a server that loses requests and answers on schedule.
 
-mod server;
+mod fixture;
+mod refusals;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-
-use futures_util::FutureExt;
 use proptest::prelude::*;
 
 use super::*;
 use crate::ledger::{Commit, CommitId};
-use crate::run::{JobRecord, Version};
-use crate::term::NodeName;
-use crate::zookeeper::context::{LocalNode, json};
+use crate::run::Version;
+use crate::zookeeper::tests_support::Fate;
+use crate::zookeeper::transaction::ops;
 use crate::zookeeper::transaction::tests::{begin, end, mark, name, skip};
-use server::{Fate, Right, Server, Ticks, Tree};
-
-const CANDIDATE: &str = "/leader/_c_1-lock-0000000001";
-
-struct Fixture {
-    tree: Arc<Mutex<Tree>>,
-    committer: Committer<Server, Ticks>,
-    answers: BTreeMap<CommitId, Commit>,
-    is_fenced: bool,
-    deferred: Vec<CommitId>,
-    refused: Vec<Damage>,
-    mended: Vec<String>,
-    last: u64,
-}
-
-impl Fixture {
-    fn new() -> Self {
-        let tree = Arc::new(Mutex::new(Tree::default()));
-        for parent in paths::PARENTS.into_iter().chain([CANDIDATE]) {
-            tree.lock().unwrap().nodes.insert(parent.into(), (Vec::new(), 0));
-        }
-        let me = LocalNode {
-            node: NodeName::new("host-a"),
-            owner: 1,
-            prefix: "_c_1-lock-".into(),
-            candidate_data: Vec::new(),
-        };
-        let context = SessionContext::new(Server(Arc::clone(&tree)), Ticks::default(), me);
-        Self {
-            tree,
-            committer: Committer::new(context),
-            answers: BTreeMap::new(),
-            is_fenced: false,
-            deferred: Vec::new(),
-            refused: Vec::new(),
-            mended: Vec::new(),
-            last: 0,
-        }
-    }
-
-    fn fates(&self, fates: impl IntoIterator<Item = Fate>) {
-        self.tree.lock().unwrap().fates.extend(fates);
-    }
-
-    fn put(&self, path: String, record: &JobRecord) {
-        self.tree.lock().unwrap().nodes.insert(path, (json(record), 0));
-    }
-
-    fn request(&mut self, change: Change) -> CommitId {
-        self.last += 1;
-        let fence = change.is_fenced().then(|| CANDIDATE.to_owned());
-        self.answers.extend(self.committer.request(CommitId(self.last), change, fence));
-        CommitId(self.last)
-    }
-
-    /// Sends what is due and completes one request; false if nothing is in flight.
-    fn turn(&mut self) -> bool {
-        self.committer.start_next();
-        let Some(completed) = self.committer.completed().now_or_never().flatten() else { return false };
-        let outcome = self.committer.complete(completed);
-        self.is_fenced |= outcome.is_fenced;
-        self.deferred.extend(outcome.deferred);
-        self.refused.extend(outcome.refused);
-        self.mended.extend(outcome.mended);
-        for (id, answer) in outcome.answers {
-            assert!(self.answers.insert(id, answer).is_none(), "{id:?} was answered twice");
-        }
-        true
-    }
-
-    fn settle(&mut self) {
-        for _ in 0..10_000 {
-            if !self.turn() {
-                return;
-            }
-        }
-        panic!("the commits did not settle");
-    }
-
-    fn commit(&mut self, change: Change) -> Commit {
-        let id = self.request(change);
-        self.settle();
-        self.answers[&id]
-    }
-
-    fn version(&self, path: &str) -> Option<i32> {
-        self.tree.lock().unwrap().version(path)
-    }
-}
+use fixture::{CANDIDATE, Fixture};
 
 #[test]
 fn a_begin_whose_answer_was_lost_began_then() {
@@ -142,7 +51,7 @@ fn a_lost_begin_that_another_leader_forestalled_is_superseded() {
     fixture.request(begin("backup", 0, 60, "7-1"));
     fixture.turn();
     // Another leader begins the same occurrence under its own nonce.
-    fixture.tree.lock().unwrap().apply(&crate::zookeeper::transaction::ops(&begin("backup", 0, 60, "9-1"))).unwrap();
+    fixture.server.tree().apply(ops(&begin("backup", 0, 60, "9-1")));
     fixture.settle();
     assert_eq!(fixture.answers[&CommitId(1)], Commit::Superseded);
 }
@@ -154,7 +63,7 @@ fn a_written_begin_is_accepted_though_the_candidate_went_before_its_answer() {
     fixture.fates([Fate::AnswerLost]);
     fixture.request(begin("backup", 0, 60, "7-1"));
     fixture.turn();
-    fixture.tree.lock().unwrap().nodes.remove(CANDIDATE);
+    fixture.server.tree().remove(CANDIDATE);
     fixture.settle();
     assert_eq!(fixture.answers[&CommitId(1)], Commit::Accepted, "it is on record, so its owner must end it");
 }
@@ -168,10 +77,10 @@ fn a_begin_whose_answer_was_lost_and_that_others_overwrote_is_unknown() {
     fixture.turn();
     // The next term has settled the run, trimmed its history record, and moved the mark.
     {
-        let mut tree = fixture.tree.lock().unwrap();
-        tree.nodes.remove(CANDIDATE);
-        tree.nodes.remove("/cronkeeper/running/backup.19700101T000100Z");
-        tree.apply(&crate::zookeeper::transaction::ops(&begin("backup", 1, 120, "9-1"))).unwrap();
+        let mut tree = fixture.server.tree();
+        tree.remove(CANDIDATE);
+        tree.remove("/cronkeeper/running/backup.19700101T000100Z");
+        tree.apply(ops(&begin("backup", 1, 120, "9-1")));
     }
     fixture.settle();
     assert_eq!(fixture.answers[&CommitId(1)], Commit::Unknown);
@@ -188,7 +97,7 @@ fn a_written_mark_that_others_overwrote_is_unknown_even_if_its_version_failed_fi
     fixture.turn();
     // The second try fails on the version that the first has made. Its trace is overwritten before the committer looks
     // for it.
-    fixture.tree.lock().unwrap().apply(&crate::zookeeper::transaction::ops(&begin("backup", 1, 120, "9-1"))).unwrap();
+    fixture.server.tree().apply(ops(&begin("backup", 1, 120, "9-1")));
     fixture.settle();
     assert_eq!(fixture.answers[&CommitId(1)], Commit::Unknown);
 }
@@ -205,9 +114,9 @@ fn a_begin_that_was_lost_before_the_next_term_moved_the_mark_is_fenced() {
     fixture.request(begin("backup", 0, 60, "7-1"));
     fixture.turn();
     {
-        let mut tree = fixture.tree.lock().unwrap();
-        tree.nodes.remove(CANDIDATE);
-        tree.apply(&crate::zookeeper::transaction::ops(&begin("backup", 0, 60, "9-1"))).unwrap();
+        let mut tree = fixture.server.tree();
+        tree.remove(CANDIDATE);
+        tree.apply(ops(&begin("backup", 0, 60, "9-1")));
     }
     fixture.settle();
     assert_eq!(fixture.answers[&CommitId(1)], Commit::Fenced);
@@ -220,7 +129,7 @@ fn without_the_candidate_the_leaders_changes_are_fenced_and_the_owners_are_writt
         fixture.put(paths::job(&name(job)), &mark(0, "1-0"));
     }
     fixture.commit(begin("backup", 0, 60, "7-1"));
-    fixture.tree.lock().unwrap().nodes.remove(CANDIDATE);
+    fixture.server.tree().remove(CANDIDATE);
     let fenced = fixture.request(begin("other", 0, 60, "7-2"));
     let ended = fixture.request(end("backup", 0, 60, "7-1"));
     fixture.settle();
@@ -244,15 +153,15 @@ fn of_changes_that_share_a_multi_only_the_failed_one_and_its_followers_fail() {
     fixture.settle();
     let expected = [Commit::Accepted, Commit::Superseded, Commit::Superseded, Commit::Accepted];
     assert_eq!(ids.map(|id| fixture.answers[&id]), expected);
-    assert_eq!(fixture.tree.lock().unwrap().multis, 2);
+    assert_eq!(fixture.server.tree().multis.len(), 2);
 }
 
 /// A pause also changes the job's record, and so can produce the version that a later decision of the chain expects.
 #[test]
 fn what_depends_on_a_refused_decision_is_refused_although_its_version_exists() {
     let mut fixture = Fixture::new();
-    let paused = (json(&mark(0, "1-0")), 1);
-    fixture.tree.lock().unwrap().nodes.insert(paths::job(&name("a")), paused);
+    fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
+    fixture.server.tree().touch(&paths::job(&name("a")));
     let ids = [fixture.request(begin("a", 0, 60, "7-1")), fixture.request(begin("a", 1, 120, "7-2"))];
     fixture.settle();
     assert_eq!(ids.map(|id| fixture.answers[&id]), [Commit::Superseded; 2]);
@@ -270,7 +179,7 @@ fn waiting_changes_share_a_multi_of_at_most_two_hundred_operations() {
     }
     fixture.settle();
     assert!(fixture.answers.values().all(|&answer| answer == Commit::Accepted));
-    assert_eq!(fixture.tree.lock().unwrap().multis, 6, "500 begins of two operations, 99 per multi besides its fence");
+    assert_eq!(fixture.server.tree().multis.len(), 6, "500 begins of two operations, 99 per multi besides its fence");
 }
 
 #[test]
@@ -296,7 +205,7 @@ fn after_its_term_a_change_is_not_sent_until_the_candidate_is_removed() {
     fixture.turn();
     fixture.committer.fence_off(Some(CANDIDATE.into()));
     assert!(!fixture.turn());
-    fixture.tree.lock().unwrap().nodes.remove(CANDIDATE);
+    fixture.server.tree().remove(CANDIDATE);
     fixture.committer.release();
     fixture.settle();
     assert_eq!(fixture.answers[&CommitId(1)], Commit::Fenced);
@@ -355,11 +264,11 @@ proptest! {
         }
         for job in &jobs {
             prop_assert_eq!(fixture.version(&paths::job(&name(job))), Some(runs));
-            let tree = fixture.tree.lock().unwrap();
-            let folder = format!("{}/", paths::job_history(&name(job)));
-            let ended: Vec<_> = tree.nodes.iter().filter(|(path, _)| path.starts_with(&folder)).collect();
+            let tree = fixture.server.tree();
+            let ended = tree.below(&paths::job_history(&name(job)));
             prop_assert_eq!(ended.len() as i32, runs);
-            prop_assert!(ended.iter().all(|(_, (_, version))| *version == 0), "an end was written twice");
+            let version = |path: &String| tree.stat(path).map(|stat| stat.version);
+            prop_assert!(ended.iter().all(|path| version(path) == Some(0)), "an end was written twice");
         }
     }
 
@@ -380,10 +289,7 @@ proptest! {
             for _ in 0..turns {
                 fixture.turn();
             }
-            let path = paths::job(&name(&jobs[job]));
-            if let Some((_, version)) = fixture.tree.lock().unwrap().nodes.get_mut(&path) {
-                *version += 1;
-            }
+            fixture.server.tree().touch(&paths::job(&name(&jobs[job])));
         }
         fixture.settle();
         for (job, id) in jobs.iter().zip(ids) {
@@ -392,169 +298,4 @@ proptest! {
             prop_assert_eq!(fixture.answers[&id], expected, "{}", job);
         }
     }
-}
-
-impl Fixture {
-    fn close(&self, path: &str, right: Right) {
-        self.tree.lock().unwrap().closed.insert((path.to_owned(), right));
-    }
-
-    fn open(&self, path: &str, right: Right) {
-        self.tree.lock().unwrap().closed.remove(&(path.to_owned(), right));
-    }
-
-    /// Settles repeatedly, as time passes, until this change is answered.
-    fn await_answer(&mut self, id: CommitId) -> Option<Commit> {
-        for _ in 0..200 {
-            self.settle();
-            if let Some(&answer) = self.answers.get(&id) {
-                return Some(answer);
-            }
-        }
-        None
-    }
-}
-
-#[test]
-fn a_change_that_the_server_refuses_is_deferred_and_holds_up_its_own_job_only() {
-    let mut fixture = Fixture::new();
-    for job in ["a", "b", "c"] {
-        fixture.put(paths::job(&name(job)), &mark(0, "1-0"));
-    }
-    fixture.close("/cronkeeper/jobs/b", Right::Write);
-    let ids = [
-        fixture.request(begin("a", 0, 60, "7-1")),
-        fixture.request(begin("b", 0, 60, "7-2")),
-        fixture.request(begin("b", 1, 120, "7-3")),
-        fixture.request(begin("c", 0, 60, "7-4")),
-    ];
-    fixture.settle();
-    let accepted = Some(&Commit::Accepted);
-    assert_eq!(ids.map(|id| fixture.answers.get(&id)), [accepted, None, None, accepted]);
-    assert_eq!(fixture.deferred, [ids[1]], "it is reported once");
-    assert_eq!(fixture.refused.iter().map(|damage| damage.path.as_str()).next(), Some("/cronkeeper/jobs/b"));
-    assert_eq!(fixture.commit(begin("a", 1, 120, "7-5")), Commit::Accepted, "other jobs go on");
-
-    fixture.open("/cronkeeper/jobs/b", Right::Write);
-    assert_eq!(fixture.await_answer(ids[2]), Some(Commit::Accepted));
-    assert_eq!((fixture.answers[&ids[1]], fixture.version("/cronkeeper/jobs/b")), (Commit::Accepted, Some(2)));
-    assert_eq!(fixture.mended, ["/cronkeeper/jobs/b"]);
-}
-
-#[test]
-fn a_refused_change_is_retried_after_growing_pauses() {
-    let mut fixture = Fixture::new();
-    fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
-    fixture.close("/cronkeeper/running", Right::Write);
-    let id = fixture.request(begin("a", 0, 60, "7-1"));
-    assert_eq!(fixture.await_answer(id), None);
-    let (multis, seconds) = (fixture.tree.lock().unwrap().multis, fixture.committer.context.clock.now().up);
-    assert!(multis < 15, "{multis} tries in {seconds:?}");
-    assert!(fixture.refused.iter().all(|damage| damage.path == "/cronkeeper/running"), "{:?}", fixture.refused);
-}
-
-#[test]
-fn many_refused_jobs_leave_room_for_the_others() {
-    let mut fixture = Fixture::new();
-    let jobs: Vec<String> = (0..20).map(|at| format!("job-{at}")).collect();
-    for job in &jobs {
-        fixture.put(paths::job(&name(job)), &mark(0, "1-0"));
-        fixture.close(&format!("/cronkeeper/jobs/{job}"), Right::Write);
-        fixture.request(begin(job, 0, 60, &format!("7-{job}")));
-    }
-    fixture.settle();
-    fixture.put(paths::job(&name("other")), &mark(0, "1-0"));
-    assert_eq!(fixture.commit(begin("other", 0, 60, "7-1")), Commit::Accepted);
-    assert_eq!(fixture.answers.len(), 1);
-}
-
-#[test]
-fn a_written_begin_is_accepted_though_its_path_was_closed_before_its_answer() {
-    let mut fixture = Fixture::new();
-    fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
-    fixture.fates([Fate::AnswerLost]);
-    fixture.request(begin("a", 0, 60, "7-1"));
-    fixture.turn();
-    fixture.close("/cronkeeper/jobs/a", Right::Write);
-    fixture.close("/cronkeeper/jobs/a", Right::Read);
-    fixture.settle();
-    assert_eq!(fixture.answers[&CommitId(1)], Commit::Accepted, "the run's own record proves it");
-}
-
-/// If the fate of a group cannot be found out, it stays unknown for each of its changes, also for one that was deferred
-/// meanwhile.
-#[test]
-fn changes_split_off_a_group_of_unknown_fate_stay_unknown() {
-    let mut fixture = Fixture::new();
-    for job in ["a", "b"] {
-        fixture.put(paths::job(&name(job)), &mark(0, "1-0"));
-    }
-    fixture.fates([Fate::AnswerLost]);
-    let ids = [fixture.request(begin("a", 0, 60, "7-1")), fixture.request(begin("b", 0, 60, "7-2"))];
-    fixture.turn();
-    for job in ["a", "b"] {
-        let mut tree = fixture.tree.lock().unwrap();
-        tree.nodes.remove(&format!("/cronkeeper/running/{job}.19700101T000100Z"));
-        tree.apply(&crate::zookeeper::transaction::ops(&begin(job, 1, 120, "9-1"))).unwrap();
-    }
-    fixture.close("/cronkeeper/jobs/a", Right::Write);
-    fixture.settle();
-    assert_eq!((fixture.answers.get(&ids[0]), fixture.answers.get(&ids[1])), (None, Some(&Commit::Unknown)));
-    fixture.open("/cronkeeper/jobs/a", Right::Write);
-    assert_eq!(fixture.await_answer(ids[0]), Some(Commit::Unknown));
-}
-
-#[test]
-fn the_end_of_a_term_does_not_wait_for_refused_changes() {
-    let mut fixture = Fixture::new();
-    fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
-    fixture.close("/cronkeeper/jobs/a", Right::Write);
-    let ids = [fixture.request(begin("a", 0, 60, "7-1")), fixture.request(begin("a", 1, 120, "7-2"))];
-    fixture.settle();
-    assert!(!fixture.committer.has_fenced());
-    let answers = fixture.committer.fence_off(Some(CANDIDATE.into()));
-    assert_eq!(answers, ids.map(|id| (id, Commit::Fenced)));
-}
-
-#[test]
-fn a_refused_change_is_given_up_before_too_many_wait_behind_it() {
-    let mut fixture = Fixture::new();
-    fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
-    fixture.close("/cronkeeper/jobs/a", Right::Write);
-    for at in 0..300 {
-        fixture.request(begin("a", at, 60 + i64::from(at), &format!("7-{at}")));
-        fixture.settle();
-    }
-    assert!(fixture.answers.values().all(|&answer| answer == Commit::Superseded));
-    assert_eq!(fixture.answers.len(), 300, "and all that depend on it, until the job is read");
-    assert!(fixture.committer.waiting.iter().next().is_none() && fixture.committer.deferred.is_empty());
-}
-
-#[test]
-fn a_candidate_that_is_closed_to_its_own_node_ends_the_term() {
-    let mut fixture = Fixture::new();
-    fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
-    fixture.close(CANDIDATE, Right::Read);
-    assert_eq!(fixture.commit(begin("a", 0, 60, "7-1")), Commit::Fenced);
-    assert!(fixture.is_fenced);
-}
-
-/// After 2^31 - 1 the servers stop counting and answer that the node exists.
-#[test]
-fn a_parent_without_free_sequence_numbers_causes_no_busy_loop_of_ends_that_leave_links() {
-    let mut fixture = Fixture::new();
-    fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
-    fixture.commit(begin("a", 0, 60, "7-1"));
-    let stuck = paths::under(paths::TRIGGERS, "");
-    fixture.tree.lock().unwrap().nodes.insert(stuck.clone(), (Vec::new(), 0));
-    let mut change = end("a", 0, 60, "7-1");
-    if let Change::End { end, .. } = &mut change {
-        end.run.dependents = vec![name("b")];
-    }
-    let id = fixture.request(change);
-    fixture.settle();
-    assert_eq!(fixture.answers.get(&id), None);
-    assert_eq!(fixture.deferred, [id]);
-    fixture.tree.lock().unwrap().nodes.remove(&stuck);
-    assert_eq!(fixture.await_answer(id), Some(Commit::Accepted));
 }

@@ -9,7 +9,7 @@ use crate::run::tests_support::{record, success};
 use crate::run::{HistoryRecord, TriggerRecord, TriggerSeq};
 use crate::term::NodeName;
 use crate::zookeeper::context::json;
-use crate::zookeeper::tests_support::{ByHand, Server};
+use crate::zookeeper::tests_support::{ByHand, Right, Server};
 use crate::zookeeper::transaction::tests::{at, mark, name};
 
 const CANDIDATE: &str = "/leader/_c_1-lock-0000000001";
@@ -84,8 +84,9 @@ impl Fixture {
 
     /// All paths that contain a job's name.
     fn of(&self, job: &str) -> Vec<String> {
-        let tree = self.server.tree();
-        tree.nodes.keys().filter(|path| path.contains(job)).cloned().collect()
+        let mut paths = self.server.tree().below(paths::ROOT);
+        paths.retain(|path| path.contains(job));
+        paths
     }
 }
 
@@ -209,7 +210,9 @@ fn a_job_that_must_not_be_removed_does_not_affect_the_others() {
     fixture.put("old", 3);
     fixture.look();
     fixture.pass(DAY * 40);
-    fixture.server.tree().forbidden = Some("/cronkeeper/history/bad".into());
+    for right in [Right::Read, Right::Write] {
+        fixture.server.tree().close("/cronkeeper/history/bad", right);
+    }
     assert_eq!(fixture.look(), [("old".to_owned(), 3)]);
     assert!(fixture.server.tree().has("/cronkeeper/jobs/bad"));
 }

@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 use super::*;
 use crate::run::{HistoryRecord, RunId};
 use crate::zookeeper::context::json;
-use crate::zookeeper::tests_support::{ByHand, Server};
+use crate::zookeeper::tests_support::{ByHand, Right, Server};
 use crate::zookeeper::transaction::tests::{at, name, skip};
 
 struct Fixture {
@@ -37,7 +37,7 @@ impl Fixture {
         tree.put(&paths::job_history(run.job()), "");
         let path = paths::history(&run);
         tree.put(&path, data);
-        let version = tree.nodes[&path].1.version;
+        let version = tree.stat(&path).unwrap().version;
         WrittenRecord { job: name(job), run, kind, version }
     }
 
@@ -201,14 +201,15 @@ fn a_history_that_must_not_be_trimmed_is_left_alone_and_harms_no_other() {
         fixture.end(job, 60);
     }
     fixture.settle();
-    fixture.server.tree().forbidden = Some("/cronkeeper/history/bad".into());
+    let bad = "/cronkeeper/history/bad";
+    [Right::Read, Right::Write].into_iter().for_each(|right| fixture.server.tree().close(bad, right));
     fixture.pass(GATHER);
     assert_eq!((fixture.left("bad").len(), fixture.left("good").len()), (21, 20));
     let listings = fixture.server.tree().listings;
     (61..70).for_each(|second| fixture.end("bad", second));
     fixture.pass(GATHER);
     assert_eq!(fixture.server.tree().listings, listings, "it is not tried again and again");
-    fixture.server.tree().forbidden = None;
+    [Right::Read, Right::Write].into_iter().for_each(|right| fixture.server.tree().open(bad, right));
     fixture.clock.pass(LEFT_ALONE);
     fixture.end("bad", 70);
     fixture.settle();

@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 use super::*;
 use crate::run::tests_support::record;
 use crate::zookeeper::context::json;
-use crate::zookeeper::tests_support::{ByHand, OWNER, Server};
+use crate::zookeeper::tests_support::{ByHand, OWNER, Right, Server};
 
 const MEMBER: &str = "/cronkeeper/nodes/n";
 
@@ -141,12 +141,12 @@ fn an_unanswered_read_is_repeated_after_a_pause() {
 fn a_run_that_must_not_be_read_is_reported_once_it_may() {
     let mut fixture = Fixture::new();
     let run = fixture.put(60, 1);
-    fixture.server.tree().forbidden = Some(paths::running(&run));
+    fixture.server.tree().close(&paths::running(&run), Right::Read);
     fixture.watcher.watch(run.clone());
     assert_eq!(fixture.events(), []);
     fixture.clock.pass(POLL_EVERY);
     assert_eq!(fixture.events(), []);
-    fixture.server.tree().forbidden = None;
+    fixture.server.tree().open(&paths::running(&run), Right::Read);
     fixture.clock.pass(POLL_EVERY);
     assert!(matches!(&fixture.events()[..], [Event::Run(reported, Some(_))] if *reported == run));
 }
