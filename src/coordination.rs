@@ -24,7 +24,8 @@
 //!   lease that just runs out causes no event except the term's `Over`.
 //! - When the daemon's loop stands still, the term is `Over` too. A longer standstill is reported like an own entry
 //!   that was removed.
-//! - After `Failed` no further event comes.
+//! - `Left` ends the session, and with it a term that the daemon has not resigned; its `Over` need not come.
+//! - After `Left` and `Failed` no further event comes.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;

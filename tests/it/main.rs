@@ -7,6 +7,8 @@ mod harness;
 mod hostile;
 mod mutants;
 mod nemesis;
+mod port;
+mod promises;
 mod readme;
 mod release;
 mod simulation;

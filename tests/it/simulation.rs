@@ -17,16 +17,16 @@
 //! A seed uses no real time, no threads, and no random numbers but its own.
 
 mod targeted_fault;
-mod backend;
+pub mod backend;
 mod clock;
-mod executor;
+pub mod executor;
 pub mod facts;
 mod faults;
 mod foreign_entries;
 pub mod invariants;
 mod jobs;
 #[cfg(test)]
-mod testbed;
+pub mod testbed;
 #[cfg(test)]
 mod scripted;
 mod network;
@@ -38,5 +38,5 @@ mod transcript;
 mod trial;
 mod triggered_stall;
 mod warden;
-mod world;
+pub mod world;
 pub mod zookeeper;

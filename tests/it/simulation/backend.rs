@@ -113,10 +113,16 @@ impl SessionStore for StateDir {
     }
 }
 
-/// The backend of a new process of `node`, whose earlier processes left this disk, and the daemon's end of it.
+/// The name of a simulated node.
+pub fn node_name(node: usize) -> NodeName {
+    NodeName::new(format!("node-{node}"))
+}
+
+/// The backend of a new process of the node with this name, on the host `node`, whose earlier processes left this disk, and the daemon's end of it.
 pub fn backend(
     world: &Shared,
     node: usize,
+    name: NodeName,
     disk: &Arc<Mutex<Disk>>,
     recovered: &Recovered,
     mut rng: Rng,
@@ -125,7 +131,7 @@ pub fn backend(
     let (coordination, service) = coordination::channels(Arc::new(LedgerReader::new(lent.clone())));
     let clock = NodeClock { world: world.clone(), node };
     let identity = NodeIdentity {
-        node: NodeName::new(format!("node-{node}")),
+        node: name,
         host: format!("host-{node}"),
         pid: 1,
         version: "0.0.0".into(),
@@ -231,7 +237,8 @@ impl Subject for Contenders {
 
 impl Program for Contenders {
     fn start(&mut self, world: &Shared, node: usize) -> Vec<Task> {
-        let (backend, coordination) = backend(world, node, &self.disks[node], &Recovered::default(), self.rng.fork());
+        let (disk, rng) = (&self.disks[node], self.rng.fork());
+        let (backend, coordination) = backend(world, node, node_name(node), disk, &Recovered::default(), rng);
         self.views.lock().unwrap_or_else(PoisonError::into_inner)[node] = View::default();
         let writer = MarkWriter {
             world: world.clone(),

@@ -26,7 +26,7 @@ use fastrand::Rng;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
-use super::backend::{Disk, backend};
+use super::backend::{Disk, backend, node_name};
 use super::clock::NodeClock;
 use super::executor::{Executor, Program, Task};
 use super::facts::Fact;
@@ -184,7 +184,8 @@ impl<const STEADY: bool> Program for Nodes<STEADY> {
         recovered.keep_own(&node_name(node), &mut noted).expect("it is kept in memory");
         recovered.end_dead(&mut noted, clock.now().wall).expect("it is kept in memory");
         guard(&home.book).found(Written::Here);
-        let (backend, coordination) = backend(world, node, &home.disk, &recovered, self.rng.fork());
+        let rng = self.rng.fork();
+        let (backend, coordination) = backend(world, node, node_name(node), &home.disk, &recovered, rng);
         guard(&self.said)[node] = NOTHING;
         let (coordination, tap) = tapped(world, node, coordination, self.said.clone());
         let (controls, controlled) = unbounded_channel();
@@ -432,10 +433,6 @@ impl Journal for Noted {
     fn open_runs(&self) -> Vec<RecoveredRun> {
         guard(&self.book).recovered().runs
     }
-}
-
-fn node_name(node: usize) -> NodeName {
-    NodeName::new(format!("node-{node}"))
 }
 
 /// The longest time until an operator notices that there is peace.

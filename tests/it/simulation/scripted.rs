@@ -11,7 +11,7 @@ use cronkeeper::term::TermEnd;
 use cronkeeper::zookeeper::client::{Client, Connect, Mode};
 use fastrand::Rng;
 
-use super::backend::backend;
+use super::backend::{backend, node_name};
 use super::faults::Fault;
 use super::network::Host;
 use super::testbed::{T, Testbed};
@@ -23,7 +23,8 @@ const SOON: Duration = Duration::from_millis(60);
 /// Starts a process of `node` that takes part through the real backend.
 fn join(testbed: &mut Testbed, node: usize) -> Coordination {
     let rng = Rng::with_seed(node as u64);
-    let (task, coordination) = backend(&testbed.executor.world, node, &Default::default(), &Recovered::default(), rng);
+    let (world, name, disk) = (&testbed.executor.world, node_name(node), Default::default());
+    let (task, coordination) = backend(world, node, name, &disk, &Recovered::default(), rng);
     testbed.executor.spawn(node, task);
     ask(&coordination, election::Request::Campaign);
     coordination

@@ -1,0 +1,5 @@
+//! The daemon's end of a backend, played by a test.
+
+pub mod daemon_end;
+pub mod event_order;
+pub mod records;

@@ -1,0 +1,88 @@
+//! Sample records and changes for tests of the ports.
+
+use cronkeeper::job::JobName;
+use cronkeeper::ledger::Change;
+use cronkeeper::run::{
+    JobRecord, Nonce, OnLoss, Outcome, Owner, Past, RunEnd, RunId, RunRecord, RunState, Skip, SkipReason, Version,
+};
+use cronkeeper::term::{FencingToken, NodeName, SessionId};
+use jiff::Timestamp;
+
+pub fn job(name: &str) -> JobName {
+    JobName::parse(name).expect("a good name")
+}
+
+pub fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).expect("in range")
+}
+
+pub fn mark(second: i64, nonce: &str) -> JobRecord {
+    JobRecord { v: 1, last_scheduled: at(second), counted: None, schedule: None, nonce: Nonce(nonce.into()) }
+}
+
+pub fn first_mark(name: &str, nonce: &str) -> Change {
+    Change::Advance { job: job(name), at: None, record: mark(0, nonce), skip: None }
+}
+
+pub fn run(name: &str, second: i64, node: &str, session: &SessionId, token: FencingToken) -> RunRecord {
+    RunRecord {
+        v: 1,
+        job: job(name),
+        scheduled_at: at(second),
+        trigger: None,
+        state: RunState::Running,
+        owner: Owner { node: NodeName::new(node), session: session.clone() },
+        token,
+        attempt: 1,
+        nonce: Nonce(format!("{token}-{name}-{second}")),
+        begun_at: at(second),
+        on_loss: OnLoss::CutOff,
+        keep_until: None,
+        ready_at: None,
+        retry_at: None,
+        past: Past::default(),
+        dependents: Vec::new(),
+        kill: None,
+    }
+}
+
+pub fn skip(name: &str, second: i64, reason: SkipReason, node: &str, token: FencingToken) -> Skip {
+    Skip {
+        v: 1,
+        job: job(name),
+        reason,
+        first: at(second),
+        last: at(second),
+        count: 1,
+        trigger: None,
+        token,
+        node: NodeName::new(node),
+        decided_at: at(second),
+    }
+}
+
+pub fn run_id(name: &str, second: i64) -> RunId {
+    RunId::scheduled(job(name), at(second))
+}
+
+pub fn begin(version: i32, run: &RunRecord) -> Change {
+    let record = mark(run.scheduled_at.as_second(), &run.nonce.0);
+    Change::Begin { at: Version(version), record, run: run.clone() }
+}
+
+pub fn end(version: i32, run: &RunRecord) -> Change {
+    let end = RunEnd {
+        v: 1,
+        run: run.clone(),
+        outcome: Outcome::Success,
+        reason: None,
+        exit_code: Some(0),
+        signal: None,
+        ended_at: run.begun_at,
+        duration_ms: Some(1),
+        leftovers: 0,
+        tail: String::new(),
+        dropped_bytes: 0,
+    };
+    Change::End { at: Version(version), end, as_leader: false }
+}

@@ -1,0 +1,155 @@
+//! Requests that an operator writes at any node and the leader carries out.
+
+use cronkeeper::ledger::{Change, Commit, Followed};
+use cronkeeper::run::{HistoryRecord, KillRequest, Pause, Reason, Resume, RunRecord, RunState, SkipReason};
+use cronkeeper::run::{TriggerRecord, Version};
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::cluster::{Cluster, Node};
+use crate::port::records::{at, begin, end, first_mark, job, mark, run_id};
+
+on_every_backend! {
+    a_begin_that_a_pause_overtook_is_superseded,
+    a_job_that_nobody_decided_on_can_be_paused,
+    the_leader_receives_a_pause_and_ends_it_when_asked_to,
+    the_next_leader_finds_a_pause,
+    a_trigger_leads_to_one_run_and_its_end_is_reported,
+    a_skipped_trigger_is_reported_and_its_uuid_stays_known,
+    a_kill_request_is_in_the_runs_record_and_only_force_replaces_it,
+    a_run_that_nobody_knows_of_is_gone,
+}
+
+fn pause(reason: &str) -> Pause {
+    Pause { by: "alice".into(), at: Timestamp::UNIX_EPOCH, reason: Some(reason.into()) }
+}
+
+fn request(name: &str, uuid: u128) -> TriggerRecord {
+    TriggerRecord { v: 1, uuid: Uuid::from_u128(uuid), job: job(name), by: "alice".into(), at: at(60) }
+}
+
+/// The leader, and a follower that takes the requests.
+async fn two(cluster: &mut Cluster) -> (Node, Node) {
+    (cluster.leader("a").await, cluster.follower("b", "a").await)
+}
+
+async fn a_begin_that_a_pause_overtook_is_superseded(mut cluster: Cluster) {
+    let (mut leader, follower) = two(&mut cluster).await;
+    leader.mark("j").await;
+    follower.operator().pause(job("j"), Uuid::from_u128(1), pause("disks")).await.unwrap();
+    let run = leader.run("j", 60);
+    assert_eq!(leader.commit(begin(0, &run)).await, Commit::Superseded);
+    // The pause has made the version that the next change of the chain expects.
+    assert_eq!(leader.commit(begin(1, &run)).await, Commit::Superseded);
+    let (entry, control) = leader.read_job("j").await;
+    let (entry, control) = (entry.unwrap(), control.unwrap());
+    assert_eq!((entry.version, entry.record), (Version(1), Some(mark(0, "1"))), "the mark stands as it stood");
+    assert_eq!((control.version, control.record.paused), (Version(0), pause("disks")));
+    assert_eq!(leader.commit(begin(1, &run)).await, Commit::Accepted);
+}
+
+async fn a_job_that_nobody_decided_on_can_be_paused(mut cluster: Cluster) {
+    let (mut leader, follower) = two(&mut cluster).await;
+    follower.operator().pause(job("new"), Uuid::from_u128(1), pause("disks")).await.unwrap();
+    let requests = leader.requests(|requests| !requests.control.is_empty()).await;
+    assert_eq!(requests.control.keys().collect::<Vec<_>>(), [&job("new")]);
+    assert_eq!(leader.read_job("new").await.1.map(|control| control.record.paused), Some(pause("disks")));
+}
+
+async fn the_leader_receives_a_pause_and_ends_it_when_asked_to(mut cluster: Cluster) {
+    let (mut leader, follower) = two(&mut cluster).await;
+    leader.mark("j").await;
+    let operator = follower.operator();
+    operator.pause(job("j"), Uuid::from_u128(1), pause("disks")).await.unwrap();
+    operator.pause(job("j"), Uuid::from_u128(2), pause("more disks")).await.unwrap();
+    let is_second = |version| version == Version(1);
+    let requests = leader.requests(|all| all.control.values().any(|entry| is_second(entry.version))).await;
+    let control = &requests.control[&job("j")];
+    assert_eq!((control.record.id, &control.record.paused), (Uuid::from_u128(1), &pause("more disks")));
+    let resume = Resume { by: "bob".into(), at: Timestamp::UNIX_EPOCH };
+    let id = operator.request_resume(job("j"), resume.clone()).await;
+    assert_eq!(id, Ok(Some(Uuid::from_u128(1))));
+    leader.requests(|all| all.control.values().any(|entry| entry.record.resume.is_some())).await;
+    let lift = |control| Change::Resume {
+        job: job("j"),
+        control: Version(control),
+        mark: Some((Some(Version(2)), mark(120, "2"))),
+        skip: None,
+    };
+    assert_eq!(leader.commit(lift(1)).await, Commit::Superseded);
+    leader.read_job("j").await;
+    let resumed = operator.resumed(job("j"), Uuid::from_u128(1));
+    let (resumed, answer) = futures_util::join!(resumed, leader.commit(lift(2)));
+    assert_eq!((resumed, answer), (Ok(()), Commit::Accepted));
+    assert_eq!(operator.request_resume(job("j"), resume).await, Ok(None));
+}
+
+async fn the_next_leader_finds_a_pause(mut cluster: Cluster) {
+    let (leader, mut follower) = two(&mut cluster).await;
+    follower.operator().pause(job("j"), Uuid::from_u128(1), pause("disks")).await.unwrap();
+    leader.crash();
+    let (_, snapshot) = follower.elected().await;
+    assert_eq!(snapshot.requests.control[&job("j")].record.paused, pause("disks"));
+}
+
+async fn a_trigger_leads_to_one_run_and_its_end_is_reported(mut cluster: Cluster) {
+    let (mut leader, follower) = two(&mut cluster).await;
+    let operator = follower.operator();
+    let id = operator.trigger(request("j", 7)).await.unwrap();
+    assert_eq!(operator.trigger(request("j", 7)).await, Ok(id.clone()), "the same request again");
+    let seq = id.trigger().expect("the run is triggered");
+    let requests = leader.requests(|requests| requests.triggers.contains_key(&seq)).await;
+    assert_eq!((requests.triggers.len(), requests.triggers[&seq].is_in_history), (1, false));
+    assert_eq!(requests.triggers[&seq].record, request("j", 7));
+    let run = RunRecord { trigger: Some(request("j", 7).numbered(seq)), ..leader.run("j", 60) };
+    assert_eq!(run.id(), id);
+    assert_eq!(leader.commit(Change::BeginTriggered { run: run.clone() }).await, Commit::Accepted);
+    assert_eq!(leader.commit(Change::BeginTriggered { run: run.clone() }).await, Commit::Superseded);
+    assert_eq!(operator.trigger(request("j", 7)).await, Ok(id.clone()), "it runs");
+    let (followed, answer) = futures_util::join!(operator.followed(id.clone()), leader.commit(end(0, &run)));
+    let Ok(Followed::Ended(record)) = followed else { panic!("{followed:?}") };
+    assert_eq!((answer, record.id()), (Commit::Accepted, id.clone()));
+    assert_eq!(operator.trigger(request("j", 7)).await, Ok(id.clone()), "it has ended");
+    let other = operator.trigger(request("j", 8)).await.unwrap();
+    assert!(other.trigger() > id.trigger(), "numbers are never used again");
+}
+
+async fn a_skipped_trigger_is_reported_and_its_uuid_stays_known(mut cluster: Cluster) {
+    let (mut leader, follower) = two(&mut cluster).await;
+    let operator = follower.operator();
+    let id = operator.trigger(request("j", 7)).await.unwrap();
+    let seq = id.trigger().expect("the run is triggered");
+    let mut skip = leader.skip("j", 60, SkipReason::Overlap);
+    skip.trigger = Some(request("j", 7).numbered(seq));
+    let change = Change::DropTrigger { job: job("j"), seq, skip: Some(skip.clone()), links: Vec::new() };
+    assert_eq!(leader.commit(change.clone()).await, Commit::Accepted);
+    assert_eq!(leader.commit(change).await, Commit::Superseded);
+    let expected = Followed::Ended(Box::new(HistoryRecord::Skip(skip)));
+    assert_eq!(operator.followed(id.clone()).await, Ok(expected));
+    assert_eq!(operator.trigger(request("j", 7)).await, Ok(id));
+}
+
+async fn a_kill_request_is_in_the_runs_record_and_only_force_replaces_it(mut cluster: Cluster) {
+    let (mut leader, follower) = two(&mut cluster).await;
+    let run = leader.begin("j", 60).await;
+    let operator = follower.operator();
+    let ask = |by: &str, force| KillRequest { reason: Reason::Operator, by: by.into(), at: run.begun_at, force };
+    let found = async |expected: &str| {
+        let snapshot = follower.reader().snapshot().await.expect("the ledger can be read");
+        let kill = snapshot.running[0].record.kill.as_ref().expect("it is to end");
+        assert_eq!(kill.by, expected);
+    };
+    assert_eq!(operator.kill(run.id(), ask("alice", false)).await, Ok(Some(RunState::Running)));
+    found("alice").await;
+    assert_eq!(operator.kill(run.id(), ask("bob", false)).await, Ok(Some(RunState::Running)));
+    found("alice").await;
+    assert_eq!(operator.kill(run.id(), ask("carol", true)).await, Ok(Some(RunState::Running)));
+    found("carol").await;
+    assert_eq!(operator.kill(run_id("other", 60), ask("alice", true)).await, Ok(None));
+    assert_eq!(leader.commit(first_mark("the-term-goes-on", "1")).await, Commit::Accepted);
+}
+
+async fn a_run_that_nobody_knows_of_is_gone(mut cluster: Cluster) {
+    let (_leader, follower) = two(&mut cluster).await;
+    assert_eq!(follower.operator().followed(run_id("j", 60)).await, Ok(Followed::Gone));
+}

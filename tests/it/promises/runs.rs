@@ -1,0 +1,131 @@
+//! Runs in flight: whose they are, and who is notified of what becomes of them.
+
+use cronkeeper::election::Request;
+use cronkeeper::ledger::{Change, Commit, Event, OwnerState, Request as LedgerRequest};
+use cronkeeper::run::{HistoryRecord, KillRequest, Outcome, Reason, RunRecord, RunState, Version};
+
+use super::cluster::{Cluster, Node};
+use crate::port::records::{begin, end};
+
+on_every_backend! {
+    a_killed_leaders_run_is_settled_once_by_the_next,
+    a_former_leader_is_alive_and_ends_its_run_itself,
+    a_former_leader_is_notified_that_its_run_is_to_end,
+    the_death_of_an_owner_is_reported_with_its_run,
+    a_run_is_read_as_it_is,
+    the_outcome_of_the_run_before_is_read,
+    only_one_of_two_writers_changes_a_run,
+}
+
+/// A leader with a run of `j`, and the node that leads after it resigned.
+async fn drained(cluster: &mut Cluster) -> (Node, RunRecord, Node, OwnerState) {
+    let mut a = cluster.leader("a").await;
+    let run = a.begin("j", 60).await;
+    a.ask(Request::Resign);
+    a.over().await;
+    let (b, _, snapshot) = cluster.leading("b").await;
+    (a, run, b, snapshot.running[0].owner)
+}
+
+fn asked_to_end(run: &RunRecord, force: bool) -> RunRecord {
+    let mut wanted = run.clone();
+    let request = KillRequest { reason: Reason::Replaced, by: "b".into(), at: run.begun_at, force };
+    assert!(wanted.request_to_end(request));
+    wanted
+}
+
+async fn a_killed_leaders_run_is_settled_once_by_the_next(mut cluster: Cluster) {
+    let mut a = cluster.leader("a").await;
+    let run = a.begin("j", 60).await;
+    let mut b = cluster.follower("b", "a").await;
+    let _c = cluster.follower("c", "b").await;
+    a.crash();
+    let (_, snapshot) = b.elected().await;
+    assert_eq!((&snapshot.running[0].record, snapshot.running.len()), (&run, 1));
+    assert_ne!(snapshot.running[0].owner, OwnerState::Alive);
+    let Change::End { at, end, .. } = end(0, &run) else { unreachable!("it is an end") };
+    let settle = Change::End { at, end, as_leader: true };
+    assert_eq!(b.commit(settle).await, Commit::Accepted);
+    assert_eq!(b.history("j").await.len(), 1);
+    let next = b.run("j", 120);
+    assert_eq!(b.commit(begin(1, &next)).await, Commit::Accepted);
+}
+
+async fn a_former_leader_is_alive_and_ends_its_run_itself(mut cluster: Cluster) {
+    let (mut a, run, mut b, owner) = drained(&mut cluster).await;
+    assert_eq!(owner, OwnerState::Alive);
+    b.ask_ledger(LedgerRequest::Watch(run.id()));
+    assert_eq!(b.run_event(&run.id()).await, Some((run.clone(), Version::FIRST)));
+    a.end(&run).await;
+    assert_eq!(b.run_event(&run.id()).await, None);
+}
+
+async fn a_former_leader_is_notified_that_its_run_is_to_end(mut cluster: Cluster) {
+    let (mut a, run, mut b, _) = drained(&mut cluster).await;
+    a.ask_ledger(LedgerRequest::WatchOwn(run.id()));
+    let wanted = asked_to_end(&run, false);
+    assert_eq!(b.commit(Change::Kill { at: Version::FIRST, run: wanted.clone() }).await, Commit::Accepted);
+    let mut known = a.run_event(&run.id()).await;
+    while known == Some((run.clone(), Version::FIRST)) {
+        known = a.run_event(&run.id()).await;
+    }
+    assert_eq!(known, Some((wanted.clone(), Version(1))));
+    assert_eq!(a.commit(end(0, &run)).await, Commit::Superseded, "the request came between");
+    assert_eq!(a.commit(end(1, &wanted)).await, Commit::Accepted);
+}
+
+async fn the_death_of_an_owner_is_reported_with_its_run(mut cluster: Cluster) {
+    let (a, run, mut b, _) = drained(&mut cluster).await;
+    b.ask_ledger(LedgerRequest::Watch(run.id()));
+    a.crash();
+    let (id, owner, entry) = b
+        .ledger("the owner's end", |event| match event {
+            Event::OwnerGone(id, owner, entry) => Some((id.clone(), *owner, entry.clone())),
+            _ => None,
+        })
+        .await;
+    assert_ne!(owner, OwnerState::Alive);
+    assert_eq!((id, entry), (run.id(), Some((run, Version::FIRST))));
+}
+
+async fn a_run_is_read_as_it_is(mut cluster: Cluster) {
+    let mut a = cluster.leader("a").await;
+    let run = a.begin("j", 60).await;
+    a.ask_ledger(LedgerRequest::ReadRun(run.id()));
+    assert_eq!(a.run_event(&run.id()).await, Some((run.clone(), Version::FIRST)));
+    a.end(&run).await;
+    a.ask_ledger(LedgerRequest::ReadRun(run.id()));
+    assert_eq!(a.run_event(&run.id()).await, None);
+}
+
+async fn the_outcome_of_the_run_before_is_read(mut cluster: Cluster) {
+    let mut a = cluster.leader("a").await;
+    let first = a.begin("j", 60).await;
+    a.end(&first).await;
+    let second = a.run("j", 120);
+    assert_eq!(a.commit(begin(1, &second)).await, Commit::Accepted);
+    a.end(&second).await;
+    for (run, expected) in [(&first, None), (&second, Some(Outcome::Success))] {
+        a.ask_ledger(LedgerRequest::ReadBefore(run.id()));
+        let before = a
+            .ledger("the outcome before", |event| match event {
+                Event::Before(id, before) if *id == run.id() => Some(*before),
+                _ => None,
+            })
+            .await;
+        assert_eq!(before, expected);
+    }
+    let history = a.history("j").await;
+    assert!(matches!(&history[..], [HistoryRecord::Run(newest), _] if newest.run == second), "{history:?}");
+}
+
+async fn only_one_of_two_writers_changes_a_run(mut cluster: Cluster) {
+    let (mut a, run, mut b, _) = drained(&mut cluster).await;
+    let released = RunRecord { state: RunState::Unstarted, ..run.clone() };
+    let change = Change::ChangeOwner { at: Version::FIRST, run: released.clone() };
+    assert_eq!(a.commit(change).await, Commit::Accepted);
+    let kill = Change::Kill { at: Version::FIRST, run: asked_to_end(&run, false) };
+    assert_eq!(b.commit(kill).await, Commit::Superseded);
+    b.ask_ledger(LedgerRequest::ReadRun(run.id()));
+    assert_eq!(b.run_event(&run.id()).await, Some((released, Version(1))));
+}
