@@ -2,7 +2,6 @@
 //!
 //! They compete as separate processes would, because their locks belong to open files and not to the process.
 
-mod chained;
 mod electing;
 mod forgetting;
 mod succession;
@@ -24,11 +23,9 @@ use crate::job::{Digest, JobName};
 use crate::ledger::{Change, Commit, CommitId, OwnerState, Pipelines, SkipWrite, Snapshot, Window};
 use crate::run::journal::Journal as _;
 use crate::run::tests_support::{self, record, success};
-use crate::run::{
-    HistoryRecord, JobRecord, Nonce, Outcome, Owner, RunId, RunRecord, Skip, SkipReason, Traces, Version,
-};
+use crate::run::{HistoryRecord, JobRecord, Nonce, Outcome, Owner, RunId, RunRecord, Skip, Traces, Version};
 use crate::state_dir::BackendIdentity;
-use crate::term::{FencingToken, SessionId, Term, TermEnd};
+use crate::term::{FencingToken, SessionId, Term};
 use crate::{clock::Uptime, election, ledger};
 
 /// A timeout that even a busy machine does not reach.
@@ -93,17 +90,6 @@ impl Node {
     async fn lead(&mut self) -> (Term, Snapshot) {
         self.request(election::Request::Campaign);
         self.elected().await
-    }
-
-    /// Waits until this node follows another. Returns its predecessor and the leader.
-    async fn following(&mut self) -> (NodeName, NodeName) {
-        self.until(|event| match event {
-            Event::Election(election::Event::Following { predecessor_node, leader_node, .. }) => {
-                predecessor_node.zip(leader_node)
-            }
-            _ => None,
-        })
-        .await
     }
 
     fn send(&mut self, change: Change) -> CommitId {

@@ -1,6 +1,5 @@
 //! Backend tests on real ZooKeeper servers: queue, terms, commits, and lost connections.
 
-mod chained;
 mod damage;
 mod election;
 mod ledger;

@@ -273,7 +273,7 @@ fn handing_over_leaves_the_queue_and_joins_it_again() {
 }
 
 #[test]
-fn an_transfer_that_cannot_be_made_changes_nothing() {
+fn a_transfer_that_cannot_be_made_changes_nothing() {
     let mut fixture = Fixture::settled("10:00:00", vec![once()]);
     let to = NodeName::new("host-z");
     fixture.handle(Event::HandOver { to: Some(to.clone()) });

@@ -23,59 +23,6 @@ async fn leadership_can_be_transferred_only_to_the_next_in_line() {
 }
 
 #[tokio::test]
-async fn the_first_node_leads_and_each_other_follows_the_one_before() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut a = Node::start(dir.path(), "a").await;
-    let (term, snapshot) = a.lead().await;
-    assert_eq!((term.token, snapshot), (FencingToken(1), Snapshot::default()));
-    let mut b = Node::start(dir.path(), "b").await;
-    b.request(election::Request::Campaign);
-    assert_eq!(b.following().await, (NodeName::new("a"), NodeName::new("a")));
-    let mut c = Node::start(dir.path(), "c").await;
-    c.request(election::Request::Campaign);
-    assert_eq!(c.following().await, (NodeName::new("b"), NodeName::new("a")));
-    drop(b);
-    assert_eq!(c.following().await, (NodeName::new("a"), NodeName::new("a")));
-    let queue = a.solo.coordination.reader.queue().await.unwrap();
-    let nodes: Vec<_> = queue.candidates.into_iter().filter_map(|candidate| candidate.node).collect();
-    assert_eq!(nodes, [NodeName::new("a"), NodeName::new("c")]);
-}
-
-#[tokio::test]
-async fn a_dropped_leader_is_followed_under_a_larger_token() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut a = Node::start(dir.path(), "a").await;
-    let mut b = Node::start(dir.path(), "b").await;
-    let (first, _) = a.lead().await;
-    b.request(election::Request::Campaign);
-    b.following().await;
-    drop(a);
-    let (second, _) = b.elected().await;
-    assert!(second.token > first.token && second.candidate != first.candidate);
-}
-
-#[tokio::test]
-async fn a_resigned_leader_hands_over_and_can_come_back() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut a = Node::start(dir.path(), "a").await;
-    let mut b = Node::start(dir.path(), "b").await;
-    let (first, _) = a.lead().await;
-    b.request(election::Request::Campaign);
-    b.following().await;
-    a.request(election::Request::Resign);
-    let over = a.until(|event| match event {
-        Event::Election(election::Event::Over { term, why }) => Some((term, why)),
-        _ => None,
-    });
-    assert_eq!(over.await, (first, TermEnd::Resigned));
-    b.elected().await;
-    a.request(election::Request::Campaign);
-    assert_eq!(a.following().await.0, NodeName::new("b"));
-    b.request(election::Request::Leave);
-    assert_eq!(a.elected().await.0.token, FencingToken(3));
-}
-
-#[tokio::test]
 async fn the_lease_never_ends() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
@@ -84,16 +31,6 @@ async fn the_lease_never_ends() {
         _ => None,
     });
     assert_eq!(until.await, Uptime::NEVER);
-}
-
-#[tokio::test]
-async fn the_name_of_a_live_member_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let a = Node::start(dir.path(), "a").await;
-    let state = StateDir::open(dir.path(), BackendIdentity::Solo, &NodeName::new("a")).unwrap();
-    let refused = start(&state, &NodeName::new("a"), Arc::new(|_| Ok(())), None).err().unwrap();
-    assert!(matches!(refused, SoloError::Refused(Failure::NameTaken { .. })), "{refused}");
-    drop(a);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use rusqlite::Connection;
 use uuid::Uuid;
 
 use super::*;
-use crate::ledger::{Followed, OperatorRequests};
+use crate::ledger::OperatorRequests;
 use crate::run::{Pause, Resume, TriggerRecord};
 use crate::solo::store::Store;
 
@@ -36,29 +36,6 @@ fn j() -> JobName {
 }
 
 #[tokio::test]
-async fn a_begin_that_a_pause_overtook_is_superseded() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut a = Node::start(dir.path(), "a").await;
-    a.lead().await;
-    assert_eq!(a.commit(advance("j", None, 59, None)).await, Commit::Accepted);
-    a.operator().pause(j(), Uuid::from_u128(1), pause("disks")).await.unwrap();
-    let owner = Owner { node: a.name.clone(), session: a.session.clone() };
-    let run = RunRecord { owner, ..record("j", 60, "") };
-    assert_eq!(a.commit(begin(&run, Version::FIRST)).await, Commit::Superseded);
-    // The pause has produced the version that the next change of the pipeline expects.
-    assert_eq!(a.commit(begin(&run, Version(1))).await, Commit::Superseded);
-    a.request_ledger(ledger::Request::ReadJob(j()));
-    let read = a.until(|event| match event {
-        Event::Ledger(ledger::Event::Job(_, entry, control)) => entry.zip(control),
-        _ => None,
-    });
-    let (entry, control) = read.await;
-    assert_eq!((entry.version, entry.record), (Version(1), Some(job_record(59))));
-    assert_eq!(control.record.paused, pause("disks"));
-    assert_eq!(a.commit(begin(&run, Version(1))).await, Commit::Accepted);
-}
-
-#[tokio::test]
 async fn the_leader_receives_a_pause_and_ends_it() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
@@ -81,30 +58,6 @@ async fn the_leader_receives_a_pause_and_ends_it() {
     assert_eq!((done, answer), (Ok(()), Commit::Accepted));
     assert_eq!(a.history("j").await.len(), 1);
     assert_eq!(operator.request_resume(j(), resume).await, Ok(None));
-}
-
-#[tokio::test]
-async fn a_trigger_leads_to_one_run_and_its_end_is_reported() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut a = Node::start(dir.path(), "a").await;
-    a.lead().await;
-    let operator = a.operator();
-    let id = operator.trigger(request(7)).await.unwrap();
-    assert_eq!(operator.trigger(request(7)).await, Ok(id.clone()));
-    let seq = id.trigger().unwrap();
-    let requests = a.await_requests(|requests| requests.triggers.contains_key(&seq)).await;
-    assert_eq!((requests.triggers.len(), requests.triggers[&seq].is_in_history), (1, false));
-    let owner = Owner { node: a.name.clone(), session: a.session.clone() };
-    let run = RunRecord { owner, trigger: Some(request(7).numbered(seq)), ..record("j", 60, "") };
-    assert_eq!(a.commit(Change::BeginTriggered { run: run.clone() }).await, Commit::Accepted);
-    assert_eq!(a.commit(Change::BeginTriggered { run: run.clone() }).await, Commit::Superseded);
-    let (followed, answer) = futures_util::join!(operator.followed(id.clone()), a.commit(end(&run, 0, false)));
-    let ended = Followed::Ended(Box::new(HistoryRecord::Run(success(run))));
-    assert_eq!((followed, answer), (Ok(ended), Commit::Accepted));
-    assert_eq!(operator.trigger(request(7)).await, Ok(id.clone()), "the uuid is known even after the run has ended");
-    let other = operator.trigger(request(8)).await.unwrap();
-    assert!(other.trigger() > id.trigger(), "numbers are never used again");
-    assert_eq!(operator.followed(RunId::scheduled(j(), Timestamp::UNIX_EPOCH)).await, Ok(Followed::Gone));
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! How a new leader settles what earlier leaders left behind.
 
 use super::*;
-use crate::run::{KillRequest, KnownBy, Reason, RunState};
+use crate::run::{KnownBy, RunState};
 
 /// The job of a reaped run, and its main process if it was recorded.
 type Reaped = (String, Option<(i32, u64)>);
@@ -102,39 +102,6 @@ async fn no_node_leads_while_a_leftover_process_is_alive() {
     assert!(unreachable.await.contains("4242"));
     b.elected().await;
     assert_eq!(*tries.lock().unwrap(), 2);
-}
-
-#[tokio::test]
-async fn a_former_leader_that_drains_is_alive_and_ends_its_run_itself() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut a, mut b) = (Node::start(dir.path(), "a").await, Node::start(dir.path(), "b").await);
-    a.lead().await;
-    let run = a.begin("j", 60).await;
-    a.request(election::Request::Resign);
-    let (_, snapshot) = b.lead().await;
-    assert_eq!(snapshot.running[0].owner, OwnerState::Alive);
-    b.request_ledger(ledger::Request::Watch(run.id()));
-    assert!(b.run_event(&run.id()).await.is_some());
-    assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Accepted);
-    assert_eq!(b.run_event(&run.id()).await, None);
-}
-
-#[tokio::test]
-async fn a_former_leader_receives_requests_for_its_own_run() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut a, mut b) = (Node::start(dir.path(), "a").await, Node::start(dir.path(), "b").await);
-    a.lead().await;
-    let run = a.begin("j", 60).await;
-    a.request_ledger(ledger::Request::WatchOwn(run.id()));
-    assert_eq!(a.run_event(&run.id()).await, Some((run.clone(), Version::FIRST)));
-    a.request(election::Request::Resign);
-    b.lead().await;
-    let mut wanted = run.clone();
-    let request = KillRequest { reason: Reason::Replaced, by: "b".into(), at: run.begun_at, force: false };
-    assert!(wanted.request_to_end(request));
-    assert_eq!(b.commit(Change::Kill { at: Version::FIRST, run: wanted.clone() }).await, Commit::Accepted);
-    assert_eq!(a.run_event(&run.id()).await, Some((wanted.clone(), Version(1))));
-    assert_eq!(b.commit(Change::Kill { at: Version::FIRST, run: wanted }).await, Commit::Superseded);
 }
 
 #[tokio::test]

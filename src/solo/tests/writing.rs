@@ -3,73 +3,10 @@
 use super::*;
 
 #[tokio::test]
-async fn a_change_is_accepted_only_at_the_version_it_names() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut a = Node::start(dir.path(), "a").await;
-    a.lead().await;
-    assert_eq!(a.commit(advance("j", Some(0), 10, None)).await, Commit::Superseded);
-    assert_eq!(a.read_job("j").await, None);
-    assert_eq!(a.commit(advance("j", None, 10, None)).await, Commit::Accepted);
-    assert_eq!(a.commit(advance("j", None, 10, None)).await, Commit::Superseded);
-    assert_eq!(a.read_job("j").await.unwrap().version, Version(0));
-    assert_eq!(a.commit(advance("j", Some(0), 20, None)).await, Commit::Accepted);
-    let entry = a.read_job("j").await.unwrap();
-    assert_eq!((entry.version, entry.record), (Version(1), Some(job_record(20))));
-}
-
-#[tokio::test]
-async fn a_run_begins_once_and_ends_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut a = Node::start(dir.path(), "a").await;
-    a.lead().await;
-    let run = a.begin("j", 60).await;
-    assert_eq!(a.commit(begin(&run, Version::FIRST)).await, Commit::Superseded);
-    a.read_job("j").await;
-    assert_eq!(a.commit(begin(&run, Version(1))).await, Commit::Superseded);
-    a.read_job("j").await;
-    // The refused begins have not moved the mark.
-    assert_eq!(a.commit(advance("j", Some(1), 61, None)).await, Commit::Accepted);
-    assert_eq!(a.commit(Change::UpdateRun { at: Version(0), run: run.clone() }).await, Commit::Accepted);
-    assert_eq!(a.commit(end(&run, 0, false)).await, Commit::Superseded);
-    assert_eq!(a.commit(end(&run, 1, false)).await, Commit::Accepted);
-    assert_eq!(a.commit(end(&run, 1, false)).await, Commit::Superseded);
-    assert_eq!(a.history("j").await, [HistoryRecord::Run(success(run))]);
-}
-
-#[tokio::test]
-async fn changes_requested_together_apply_in_order_and_fail_as_a_chain() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut a = Node::start(dir.path(), "a").await;
-    a.lead().await;
-    let ids = [None, Some(0), Some(0), Some(1)].map(|at| a.send(advance("j", at, 10, None)));
-    let mut answers = Vec::new();
-    for _ in ids {
-        answers.push(
-            a.until(|event| match event {
-                Event::Ledger(ledger::Event::Answered { answer, .. }) => Some(answer),
-                _ => None,
-            })
-            .await,
-        );
-    }
-    assert_eq!(answers, [Commit::Accepted, Commit::Accepted, Commit::Superseded, Commit::Superseded]);
-}
-
-#[tokio::test]
 async fn a_node_that_does_not_lead_is_fenced() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = Node::start(dir.path(), "a").await;
     assert_eq!(a.commit(advance("j", None, 10, None)).await, Commit::Fenced);
-}
-
-#[tokio::test]
-async fn neighbouring_skips_are_stored_as_one_record() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut a = Node::start(dir.path(), "a").await;
-    a.lead().await;
-    assert_eq!(a.commit(advance("j", None, 60, Some(skip("j", 60, 1, None)))).await, Commit::Accepted);
-    assert_eq!(a.commit(advance("j", Some(0), 61, Some(skip("j", 60, 2, Some(0))))).await, Commit::Accepted);
-    assert_eq!(a.history("j").await, [HistoryRecord::Skip(skip("j", 60, 2, None).skip)]);
 }
 
 #[tokio::test]

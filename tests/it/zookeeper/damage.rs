@@ -207,7 +207,7 @@ async fn a_leader_whose_member_or_candidate_is_closed_to_it_makes_them_anew() {
 }
 
 #[tokio::test]
-async fn an_transfer_of_an_impossible_node_is_refused_and_the_term_goes_on() {
+async fn a_transfer_of_an_impossible_node_is_refused_and_the_term_goes_on() {
     let connect = shared();
     let (mut fixture, ..) = leader(&connect).await;
     for to in ["", "../../x", "a/b"] {

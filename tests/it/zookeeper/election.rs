@@ -11,21 +11,6 @@ use crate::support::until;
 use crate::support::zookeeper::{Ensemble, shared};
 
 #[tokio::test]
-async fn the_second_follows_the_first_and_leads_under_a_larger_token_when_it_resigns() {
-    let connect = shared();
-    let (mut first, term, _) = Fixture::leading(&connect, "a").await;
-    let mut second = Fixture::start(&connect, "b");
-    second.ask(Request::Campaign);
-    second.following(Some("a")).await;
-
-    first.ask(Request::Resign);
-    assert_eq!(first.over().await, (term.clone(), TermEnd::Resigned));
-    first.election("withdrawn", |event| (*event == Event::Withdrawn).then_some(())).await;
-    let (next, _) = second.elected().await;
-    assert!(next.token > term.token);
-}
-
-#[tokio::test]
 async fn a_follower_watches_its_predecessor_alone() {
     let ensemble = Ensemble::start(1);
     let connect = ensemble.connect_string();
@@ -43,22 +28,6 @@ async fn a_follower_watches_its_predecessor_alone() {
     let watches = ensemble.watches(0);
     assert_eq!(watches.get(&format!("/leader/{}", term.candidate)).map(Vec::len), Some(2), "{watches:?}");
     assert!(watches.keys().all(|path| path != "/leader"), "{watches:?}");
-}
-
-#[tokio::test]
-async fn when_the_one_in_the_middle_goes_the_next_follows_the_one_before_it() {
-    let connect = shared();
-    let (_leader, ..) = Fixture::leading(&connect, "a").await;
-    let mut middle = Fixture::start(&connect, "b");
-    middle.ask(Request::Campaign);
-    middle.following(Some("a")).await;
-    let mut last = Fixture::start(&connect, "c");
-    last.ask(Request::Campaign);
-    last.following(Some("b")).await;
-
-    middle.ask(Request::Leave);
-    last.following(Some("a")).await;
-    middle.election("left", |event| (*event == Event::Left).then_some(())).await;
 }
 
 #[tokio::test]
@@ -135,7 +104,7 @@ async fn followers<const N: usize>(connect: &str, nodes: [&str; N]) -> [Fixture;
 }
 
 #[tokio::test]
-async fn an_transferred_node_leads_next_and_those_between_join_again_behind_it() {
+async fn a_transferred_node_leads_next_and_those_between_join_again_behind_it() {
     let connect = shared();
     let (mut leader, term, _) = Fixture::leading(&connect, "a").await;
     let [mut next, mut successor] = followers(&connect, ["b", "c"]).await;
@@ -151,7 +120,7 @@ async fn an_transferred_node_leads_next_and_those_between_join_again_behind_it()
 }
 
 #[tokio::test]
-async fn an_transfer_that_cannot_be_made_is_refused_and_the_term_goes_on() {
+async fn a_transfer_that_cannot_be_made_is_refused_and_the_term_goes_on() {
     let connect = shared();
     let (mut leader, term, _) = Fixture::leading(&connect, "a").await;
     let admin = admin(&connect).await;
@@ -262,17 +231,6 @@ async fn with_a_credential_only_its_holders_may_take_part() {
     assert_eq!(refused, Err(zookeeper_client::Error::NoAuth));
     let failure = Fixture::start(&connect, "b").election("failed", failed).await;
     assert!(matches!(failure, Failure::Refused { .. }), "{failure}");
-}
-
-#[tokio::test]
-async fn leaving_removes_member_and_candidate() {
-    let connect = shared();
-    let (mut fixture, ..) = Fixture::leading(&connect, "a").await;
-    fixture.ask(Request::Leave);
-    fixture.election("left", |event| (*event == Event::Left).then_some(())).await;
-    let admin = admin(&connect).await;
-    assert!(admin.list_children("/leader").await.unwrap().is_empty());
-    assert!(admin.list_children("/cronkeeper/nodes").await.unwrap().is_empty());
 }
 
 fn digest<const N: usize>(credentials: [&str; N], with_world: bool) -> Auth {

@@ -5,43 +5,13 @@ use std::time::Duration;
 
 use cronkeeper::election::{Defined, Published, Request};
 use cronkeeper::job::Digest;
-use cronkeeper::ledger::{self, Change, Commit, OwnerState, Window};
-use cronkeeper::run::{HistoryRecord, KillRequest, Reason, RunRecord, Version};
+use cronkeeper::ledger::{self, Commit, Window};
 use cronkeeper::term::TermEnd;
 use cronkeeper::zookeeper::session::ConnectionSettings;
 
 use super::fixture::{Fixture, Memory, TIMEOUT, admin, begin, end, first_mark, job, leader, run, run_id};
 use crate::support::LONG;
 use crate::support::zookeeper::shared;
-
-/// A node that resigned while its run was in flight.
-async fn former_leader(connect: &str) -> (Fixture, RunRecord) {
-    let (mut fixture, term, session) = leader(connect).await;
-    fixture.commit(first_mark("backup", "1")).await;
-    let run = run("backup", 60, "a", &session, term.token);
-    fixture.commit(begin(0, &run)).await;
-    fixture.ask(Request::Resign);
-    fixture.over().await;
-    (fixture, run)
-}
-
-#[tokio::test]
-async fn a_run_begins_and_ends_and_its_successor_finds_the_mark_and_the_history() {
-    let connect = shared();
-    let (mut fixture, term, session) = leader(&connect).await;
-    assert_eq!(fixture.commit(first_mark("backup", "1")).await, Commit::Accepted);
-    let run = run("backup", 60, "a", &session, term.token);
-    assert_eq!(fixture.commit(begin(0, &run)).await, Commit::Accepted);
-    let found = fixture.reader().snapshot().await.unwrap();
-    assert_eq!(found.running.len(), 1);
-    assert_eq!(found.running[0].owner, OwnerState::Alive);
-    assert_eq!(found.running[0].record, run);
-    assert_eq!(found.jobs[&job("backup")].version, Version(1));
-    assert_eq!(fixture.commit(end(0, &run)).await, Commit::Accepted);
-    assert!(fixture.reader().snapshot().await.unwrap().running.is_empty());
-    let history = fixture.reader().history(None, Window::of(10)).await.unwrap().records;
-    assert!(matches!(&history[..], [HistoryRecord::Run(ended)] if ended.run == run), "{history:?}");
-}
 
 #[tokio::test]
 async fn a_job_touched_by_another_supersedes_the_begin() {
@@ -218,47 +188,4 @@ async fn nothing_is_left_of_a_job_that_every_nodes_file_lacks_and_one_of_its_nam
     let again = run("old", 90, "a", &session, term.token);
     assert_eq!(fixture.commit(begin(0, &again)).await, Commit::Accepted);
     assert_eq!(fixture.commit(end(0, &again)).await, Commit::Accepted);
-}
-
-#[tokio::test]
-async fn a_leader_is_notified_of_a_watched_runs_change_and_of_its_owners_end() {
-    let connect = shared();
-    let (first, run) = former_leader(&connect).await;
-
-    let (mut second, _, snapshot) = Fixture::leading(&connect, "b").await;
-    assert_eq!(snapshot.running[0].owner, OwnerState::Alive);
-    second.ask_ledger(ledger::Request::Watch(run_id("backup", 60)));
-    first.ask(Request::Leave);
-    let (id, entry) = second
-        .ledger("the owner's end", |event| match event {
-            ledger::Event::OwnerGone(id, _, entry) => Some((id.clone(), entry.clone())),
-            _ => None,
-        })
-        .await;
-    assert_eq!((id, entry), (run_id("backup", 60), Some((run, Version(0)))));
-}
-
-#[tokio::test]
-async fn a_former_leader_is_notified_that_its_run_is_to_end_and_ends_it_at_the_new_version() {
-    let connect = shared();
-    let (mut first, run) = former_leader(&connect).await;
-    first.ask_ledger(ledger::Request::WatchOwn(run.id()));
-
-    let (mut second, _, _) = Fixture::leading(&connect, "b").await;
-    let kill = KillRequest { reason: Reason::Replaced, by: "b".into(), at: run.begun_at, force: false };
-    let wanted = RunRecord { kill: Some(Box::new(kill)), ..run.clone() };
-    let request = Change::Kill { at: Version(0), run: wanted.clone() };
-    assert_eq!(second.commit(request.clone()).await, Commit::Accepted);
-    assert_eq!(second.commit(request).await, Commit::Superseded, "it was written before");
-    let received = first
-        .ledger("the request", |event| match event {
-            ledger::Event::Run(id, Some((record, version))) if record.kill.is_some() => {
-                Some((id.clone(), record.clone(), *version))
-            }
-            _ => None,
-        })
-        .await;
-    assert_eq!(received, (run.id(), wanted.clone(), Version(1)));
-    assert_eq!(first.commit(end(0, &run)).await, Commit::Superseded, "the request came between");
-    assert_eq!(first.commit(end(1, &wanted)).await, Commit::Accepted);
 }
